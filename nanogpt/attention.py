@@ -1,0 +1,35 @@
+"""Attention as a pure function of queries, keys, values and positions. Knows no module, no cache.
+
+Shapes: B batch, H heads, T queries, S keys, hs head size. The leading dimensions are free, so
+one function serves the lecture's heads (B, T, hs) and the batched ones (B, H, T, hs).
+"""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def visible(q_pos: Tensor, k_pos: Tensor, window: int | None = None) -> Tensor:
+    """True where the query at q_pos may look at the key at k_pos.  (T,), (S,) -> (T, S)
+
+    Position -1 marks an empty cache slot, which nobody sees. With `window`, a query sees the
+    last `window` positions, its own included. Prefill, decode and any chunk between are the
+    same rule: there is no square mask to slice and no "decoding needs no mask".
+    """
+    gap = q_pos[:, None] - k_pos[None, :]  # how far back each key lies
+    seen = (gap >= 0) & (k_pos >= 0)
+    return seen if window is None else seen & (gap < window)
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, dropout: float = 0.0) -> Tensor:
+    """softmax(q kᵀ / √hs) v over the visible keys.  (…, T, hs), (…, S, hs) -> (…, T, hs)
+
+    `seen` is what `visible` returns. None stands for visible(pos, pos) of ascending positions:
+    each query sees the keys up to its own, for which PyTorch's fused causal kernel is the same function.
+    """
+    if seen is None:
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=dropout)
+    scores = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5  # (…, T, S)
+    weights = scores.masked_fill(~seen, float("-inf")).softmax(-1)
+    return F.dropout(weights, dropout, training=dropout > 0) @ v

@@ -1,0 +1,95 @@
+"""Timing token iterators from outside: TTFT, TPOT, ITL and E2EL, in interleaved pairs, as plain data.
+
+The terms are those of inference servers. TTFT: time to first token, the prefill and one draw.
+ITL: inter-token latency, each gap after it. TPOT: time per output token, the mean of the gaps.
+E2EL: end-to-end latency, the sum. All are seconds; a ratio of two systems is what to quote.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Iterable
+from statistics import median
+
+import torch
+
+from .runtime import synchronize
+
+CPU = torch.device("cpu")
+
+
+def time_tokens(tokens: Iterable, device: torch.device = CPU) -> list[float]:
+    """Seconds from the call to the first token, then from each token to the next."""
+    readings = [_now(device)]
+    for _ in tokens:
+        readings.append(_now(device))
+    if len(readings) < 2:
+        raise ValueError(
+            "the iterator gave no token, so there is nothing to time: ask for at least 1"
+        )
+    return [b - a for a, b in zip(readings, readings[1:], strict=False)]
+
+
+def metrics(gaps: list[float]) -> dict:
+    """TTFT, TPOT, ITL and E2EL of one run, in seconds. TPOT is None for a single token."""
+    first, *rest = gaps
+    return {
+        "ttft": first,
+        "tpot": sum(rest) / len(rest) if rest else None,
+        "itl": rest,
+        "e2el": sum(gaps),
+    }
+
+
+def summary(values: Iterable[float]) -> dict:
+    """Median, smallest, largest and count: what a figure needs to show its spread."""
+    values = sorted(values)
+    return {"median": median(values), "low": values[0], "high": values[-1], "n": len(values)}
+
+
+def duel(
+    a: Callable[[], Iterable],
+    b: Callable[[], Iterable],
+    *,
+    repeats: int = 5,
+    warmup: int = 1,
+    device: torch.device = CPU,
+    names: tuple[str, str] = ("uncached", "cached"),
+) -> dict:
+    """Time two token iterators in turn, A B A B …, after a warm-up of each.
+
+    Returns, as plain data: for each system a summary of every metric and the median gap at each
+    token; `speedup`, the summary of E2EL(a) / E2EL(b) pair by pair. Neighbours in time meet the
+    same machine, so the ratio holds where absolute times drift. Raises ValueError.
+    """
+    if repeats < 1 or warmup < 0:
+        raise ValueError(
+            f"repeats={repeats}, warmup={warmup}: at least 1 and at least 0 are needed"
+        )
+    runs: tuple[list, list] = ([], [])
+    for turn in range(warmup + repeats):
+        for system, runs_of in zip((a, b), runs, strict=True):
+            gc.collect()  # not in the middle of a reading
+            gaps = time_tokens(system(), device)
+            if turn >= warmup:
+                runs_of.append(gaps)
+    pairs = zip(*[[sum(gaps) for gaps in runs_of] for runs_of in runs], strict=True)
+    return {
+        "systems": {name: _describe(runs_of) for name, runs_of in zip(names, runs, strict=True)},
+        "speedup": summary(x / y for x, y in pairs),
+    }
+
+
+def _describe(runs: list[list[float]]) -> dict:
+    each = [metrics(gaps) for gaps in runs]
+    out = {key: summary(m[key] for m in each) for key in ("ttft", "e2el")}
+    out["tpot"] = summary(m["tpot"] for m in each) if each[0]["tpot"] is not None else None
+    out["itl"] = [median(column) for column in zip(*[m["itl"] for m in each], strict=True)]
+    out["tokens_per_second"] = summary(len(gaps) / sum(gaps) for gaps in runs)
+    return out
+
+
+def _now(device: torch.device) -> float:
+    synchronize(device)
+    return time.perf_counter()

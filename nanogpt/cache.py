@@ -1,0 +1,125 @@
+"""Key/value caches. Knows tensors and positions; nothing of models or text.
+
+A cache is one method: `update(k, v, pos) -> k, v, k_pos` stores the new rows and returns all
+rows that it holds, with the position of each. Row layout is free: (B, T, hs) for one of the
+lecture's heads, (B, H, T, hs) for all heads at once.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor
+
+
+class KVCache(ABC):
+    """What every design shares: the rows, their positions, and the checks."""
+
+    def __init__(self, max_len: int | None = None):
+        self.max_len = max_len
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything; the next update starts a new text of any batch size."""
+        self.k = self.v = self.pos = None
+        self.length = 0  # rows written
+
+    @abstractmethod
+    def update(self, k: Tensor, v: Tensor, pos: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(…, T, hs), (…, T, hs), (T,) -> (…, S, hs), (…, S, hs), (S,): all rows and their positions."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the K and V rows held or reserved, measured from the tensors."""
+        return 0 if self.k is None else self.k.nbytes + self.v.nbytes
+
+    def _check(self, k: Tensor, v: Tensor, pos: Tensor) -> None:
+        if k.shape != v.shape or pos.shape != k.shape[-2:-1]:
+            raise ValueError(
+                f"keys {tuple(k.shape)}, values {tuple(v.shape)} and positions {tuple(pos.shape)} do "
+                f"not belong together: k and v need one shape, pos one entry for each of their rows"
+            )
+        if self.k is None:
+            return
+        held, new = self.k, k
+        if held.shape[:-2] != new.shape[:-2] or held.shape[-1] != new.shape[-1]:
+            raise ValueError(
+                f"this cache holds rows of shape {_rows(held)}, the new ones are {_rows(new)}: one text "
+                f"keeps one batch and head size; call reset() before another text"
+            )
+        if held.dtype != new.dtype or held.device != new.device:
+            raise ValueError(
+                f"this cache holds {held.dtype} on {held.device}, the new rows are {new.dtype} on "
+                f"{new.device}: call reset() after moving or casting the model"
+            )
+
+    def _check_order(self, pos: Tensor) -> None:
+        # Only where looking at the numbers is free: on a GPU it would stop the queue at every layer.
+        if pos.device.type == "cpu" and self.length and len(pos) and int(pos[0]) < self.length:
+            raise ValueError(
+                f"position {int(pos[0])} comes after position {self.length - 1} is already cached: "
+                f"pass the places in the whole text, or reset() before a new one"
+            )
+
+
+class DynamicCache(KVCache):
+    """Grows by one row per token: easy to read, and every step copies all it has into a new tensor."""
+
+    def update(self, k, v, pos):
+        self._check(k, v, pos)
+        self._check_order(pos)
+        if self.k is not None:
+            k, v = torch.cat([self.k, k], dim=-2), torch.cat([self.v, v], dim=-2)
+            pos = torch.cat([self.pos, pos])
+        self.k, self.v, self.pos = k, v, pos
+        self.length = len(pos)
+        return k, v, pos
+
+
+class StaticCache(KVCache):
+    """Allocated once for max_len rows; a token is written at its own position.
+
+    Slots not yet written carry position -1, so `visible` hides them, and hold zeros, because a
+    weight of 0 times an uninitialised NaN would still be NaN.
+    """
+
+    def update(self, k, v, pos):
+        self._check(k, v, pos)
+        self._check_order(pos)
+        self._check_room(pos)
+        if self.k is None:
+            room = (*k.shape[:-2], self.max_len, k.shape[-1])
+            self.k, self.v = k.new_zeros(room), v.new_zeros(room)
+            self.pos = pos.new_full((self.max_len,), -1)
+        self.k.index_copy_(-2, pos, k)
+        self.v.index_copy_(-2, pos, v)
+        self.pos.index_copy_(0, pos, pos)
+        self.length += len(pos)
+        return self.k, self.v, self.pos
+
+    def _check_room(self, pos: Tensor) -> None:
+        if self.max_len is None:
+            raise ValueError(
+                "StaticCache needs max_len, the number of rows to reserve: StaticCache(256)"
+            )
+        last = int(pos[-1]) if pos.device.type == "cpu" and len(pos) else self.length + len(pos) - 1
+        if last >= self.max_len:
+            raise ValueError(
+                f"StaticCache has room for {self.max_len} positions (0 to {self.max_len - 1}) and was "
+                f"given position {last}: build it with max_len of at least {last + 1}"
+            )
+
+
+def predicted_bytes(
+    *, n_layer: int, n_head: int, head_size: int, length: int, batch: int = 1, itemsize: int = 4
+) -> int:
+    """Bytes of K and V for `length` cached tokens: 2 · layers · heads · hs · tokens · batch · itemsize.
+
+    `n_head` counts the heads whose keys are kept; `itemsize` is 4 for float32, 2 for bfloat16.
+    """
+    return 2 * n_layer * n_head * head_size * length * batch * itemsize
+
+
+def _rows(x: Tensor) -> str:
+    return str((*x.shape[:-2], "rows", x.shape[-1])).replace("'", "")

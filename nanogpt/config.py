@@ -1,0 +1,135 @@
+"""Shapes, recipes and profiles as plain numbers. Knows no tensor, no file, no device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+# The repository's address, owner/name. The Colab badges and the set-up cell are written from
+# it by `make badges REPO=owner/name`. As shipped it is no address at all (GitHub allows no
+# underscore in an owner's name), so nobody can answer in our place.
+REPO = "OWNER_NAME/nanogpt-notebooks"
+REF = "main"
+
+
+@dataclass(frozen=True)
+class GPTConfig:
+    """The shape of a model. Raises ValueError when the numbers do not fit together."""
+
+    vocab_size: int = 65  # distinct characters
+    block_size: int = 256  # longest context: one row of the position table for each place
+    n_layer: int = 4
+    n_head: int = 4
+    n_embd: int = 64  # width; each head gets n_embd // n_head of it
+    dropout: float = 0.0
+    per_head: bool = True  # True: the lecture's list of Heads. False: all heads in one matmul
+
+    def __post_init__(self):
+        for name in ("vocab_size", "block_size", "n_layer", "n_head", "n_embd"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise ValueError(f"{name}={value!r}: a whole number of at least 1 is needed")
+        if self.n_embd % self.n_head:
+            raise ValueError(
+                f"n_embd={self.n_embd} is no multiple of n_head={self.n_head}: every head gets an "
+                f"equal share, so try n_embd={self.n_embd // self.n_head * self.n_head or self.n_head}"
+            )
+        if not 0.0 <= self.dropout < 1.0:
+            raise ValueError(f"dropout={self.dropout!r}: a share from 0 up to, not including, 1")
+
+    @property
+    def head_size(self) -> int:
+        return self.n_embd // self.n_head
+
+
+# The lecture's sizes. `article` is the one of the article that this series grew out of;
+# `small` is the same with room for a longer text; `lecture` is Karpathy's large one.
+SIZES = {
+    "article": GPTConfig(block_size=32),
+    "small": GPTConfig(),
+    "lecture": GPTConfig(n_layer=6, n_head=6, n_embd=384, dropout=0.2),
+}
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """One training run. The schedule counts steps, never seconds, so that it reproduces."""
+
+    steps: int = 2000
+    batch_size: int = 4  # windows of block_size characters in one step
+    lr: float = (
+        8e-3  # AdamW: embeddings, head, biases, LayerNorms (everything, when muon_lr is None)
+    )
+    muon_lr: float | None = 0.02  # Muon: the matrices inside the blocks; None: AdamW for all
+    warmup: int = 20  # steps from 0 up to the full learning rate
+    decay: bool = True  # fall in a straight line to 0 at the last step; False: stay constant
+    weight_decay: float = 0.0
+    zero_init: bool = True  # start every block as the identity, and the head at loss ln(vocab)
+    eval_every: int = 200
+    eval_batches: int = 8  # fixed batches of 16 windows of each split, the same at each evaluation
+    seed: int = 1337  # weights and batches; sampling has a seed of its own
+
+    def __post_init__(self):
+        for name in ("steps", "batch_size", "eval_every", "eval_batches"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise ValueError(f"{name}={value!r}: a whole number of at least 1 is needed")
+        if not self.lr > 0 or (self.muon_lr is not None and not self.muon_lr > 0):
+            raise ValueError(f"lr={self.lr!r}, muon_lr={self.muon_lr!r}: both must be above 0")
+        if self.warmup < 0 or self.weight_decay < 0:
+            raise ValueError(
+                f"warmup={self.warmup!r}, weight_decay={self.weight_decay!r}: not below 0"
+            )
+
+    def scale(self, step: int) -> float:
+        """What the learning rates are multiplied by at `step` (from 0): warm-up, then a line to 0."""
+        rise = min(1.0, (step + 1) / self.warmup) if self.warmup else 1.0
+        return rise * (1.0 - step / self.steps) if self.decay else rise
+
+
+@dataclass(frozen=True)
+class Profile:
+    """How much work one run of the series does: the same cells, other numbers."""
+
+    name: str
+    train_size: str  # what notebook 01 trains: a key of SIZES
+    train: TrainConfig
+    seeds: int  # seeds tried where equality is counted
+    lengths: tuple[int, ...]  # new tokens, where speed is drawn against length
+    sizes: tuple[str, ...]  # models, where speed is drawn against size
+    batches: tuple[int, ...]  # batch sizes, where speed is drawn against batch
+    repeats: int  # interleaved repeats of every timing, after one warm-up
+    size: str = field(default="small", kw_only=True)  # the model of all other notebooks
+
+
+PROFILES = {
+    # Every cell, as little work as shows it: for tests.
+    "smoke": Profile("smoke", "small", TrainConfig(steps=40, eval_every=20, eval_batches=1),
+                     seeds=3, lengths=(8, 48), sizes=("article", "small"), batches=(1, 4), repeats=2),
+    # A laptop: the whole series in a few minutes on two cores.
+    "cpu": Profile("cpu", "small", TrainConfig(),
+                   seeds=20, lengths=(16, 32, 64, 128, 255), sizes=("article", "small", "lecture"),
+                   batches=(1, 4, 16), repeats=5),
+    # A CUDA GPU: 01 trains Karpathy's large model.
+    "gpu": Profile("gpu", "lecture",
+                   TrainConfig(steps=1000, batch_size=64, eval_every=100, eval_batches=8, zero_init=True),
+                   seeds=20, lengths=(16, 32, 64, 128, 255), sizes=("article", "small", "lecture"),
+                   batches=(1, 8, 64), repeats=5),
+}  # fmt: skip
+
+
+def get_profile(name: str, *, cuda: bool = False) -> Profile:
+    """The profile of that name; "auto" is "gpu" where CUDA is, else "cpu". Raises ValueError."""
+    key = ("gpu" if cuda else "cpu") if name == "auto" else name
+    if key not in PROFILES:
+        raise ValueError(f"profile={name!r} is unknown: choose auto, {', '.join(PROFILES)}")
+    return PROFILES[key]
+
+
+def override(config, **changes):
+    """The config with some fields changed; None leaves a field as it is. Raises ValueError."""
+    changes = {name: value for name, value in changes.items() if value is not None}
+    unknown = sorted(set(changes) - set(config.__dataclass_fields__))
+    if unknown:
+        raise ValueError(f"{type(config).__name__} has no field {', '.join(unknown)}; "
+                         f"it has {', '.join(config.__dataclass_fields__)}")  # fmt: skip
+    return replace(config, **changes)

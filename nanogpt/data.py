@@ -1,0 +1,227 @@
+"""The corpus, its characters and its batches. Knows text and integers; nothing of models.
+
+Look-up order of `load_corpus`: a path given, the file that NANOGPT_DATA names, data/input.txt,
+a download of Tiny Shakespeare, and without a network a practice corpus that the package writes
+itself and that is never mistaken for the real one.
+"""
+
+from __future__ import annotations
+
+import os
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from . import practice
+from .runtime import ROOT, atomic_path, headless, sha256
+
+# Andrej Karpathy's concatenation of Shakespeare, from char-rnn (2015) at a fixed commit.
+URL = (
+    "https://raw.githubusercontent.com/karpathy/char-rnn/"
+    "6f9487a6fe5b420b7ca9afb0d7c078e37c1d1b4e/data/tinyshakespeare/input.txt"
+)
+SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
+SIZE = 1_115_394  # bytes, and characters: the text is ASCII
+TIMEOUT = 10  # seconds, to connect and between two reads
+
+
+class CorpusError(ValueError):
+    """A corpus that is missing, damaged, not text, or too short; the message says what to do."""
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A text with its name. `real` is False for the practice corpus alone."""
+
+    text: str
+    name: str
+    sha256: str
+    source: str  # where it was found
+    note: str = ""  # why it is not Tiny Shakespeare, when it was meant to be
+
+    @property
+    def real(self) -> bool:
+        return self.name != practice.NAME
+
+    @property
+    def banner(self) -> str:
+        """What to tell the reader before anything else; empty for a real text."""
+        if self.real:
+            return ""
+        return (
+            f"PRACTICE CORPUS, not Shakespeare: {self.note}\n"
+            f"Every loss below is a loss on generated text. For the real one, put input.txt into "
+            f"data/ (see data/README.md) or set NANOGPT_DATA to your copy."
+        )
+
+    def __str__(self) -> str:
+        return f"{self.name}: {len(self.text):,} characters, {len(set(self.text))} distinct, sha256 {self.sha256[:12]}…"
+
+
+def load_corpus(path: str | Path | None = None, *, download: bool = True) -> Corpus:
+    """Find the corpus (the order stands at the top of this module).
+
+    Raises CorpusError for a file that was named and is missing, not UTF-8, or a damaged copy of
+    Tiny Shakespeare. A failed download is no error: the practice corpus steps in and says so.
+    """
+    named = path or os.environ.get("NANOGPT_DATA")
+    if named:
+        named = Path(named).expanduser()
+        if not named.is_file():
+            setting = "the path given" if path else "NANOGPT_DATA"
+            raise CorpusError(
+                f"{setting} names {named}, which is no file: correct it or leave it out"
+            )
+        return read_corpus(named)
+    local = ROOT / "data" / "input.txt"
+    if local.is_file():
+        return read_corpus(local)
+    if not download:
+        return practice_corpus("no data/input.txt here, and no download was wanted.")
+    try:
+        return read_corpus(fetch(local))
+    except (CorpusError, OSError) as error:
+        return practice_corpus(f"the download did not work ({error}).")
+
+
+def read_corpus(path: Path) -> Corpus:
+    """Any UTF-8 text as a corpus. Raises CorpusError when it is unreadable or a cut Tiny Shakespeare."""
+    data = path.read_bytes()
+    digest = sha256(data)
+    if digest == SHA256:
+        return Corpus(data.decode("ascii"), "Tiny Shakespeare", digest, str(path))
+    try:
+        text = data.decode("utf-8").replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        raise CorpusError(
+            f"{path} is not UTF-8 text: byte {error.start} of {len(data):,} is {data[error.start]:#04x}; "
+            f"save it as UTF-8"
+        ) from None
+    if not text:
+        raise CorpusError(
+            f"{path} is empty: delete it to have Tiny Shakespeare fetched, or put a text there"
+        )
+    if text.startswith("First Citizen:\nBefore we proceed any further"):
+        raise CorpusError(
+            f"{path} begins as Tiny Shakespeare but is {len(data):,} bytes with sha256 {digest[:12]}…, not "
+            f"{SIZE:,} with {SHA256[:12]}…: a cut or altered copy; delete it to have it fetched again"
+        )
+    return Corpus(text, path.name, digest, str(path))
+
+
+def practice_corpus(note: str = "asked for.") -> Corpus:
+    """About 1 MB of play-like text in Tiny Shakespeare's 65 characters, the same on every machine."""
+    text = practice.write()
+    return Corpus(text, practice.NAME, sha256(text.encode()), "nanogpt.practice", note)
+
+
+def fetch(target: Path, url: str = URL, digest: str = SHA256, size: int = SIZE) -> Path:
+    """Download to `target`, whole and checked, or raise CorpusError and leave nothing behind."""
+    try:
+        with (
+            urllib.request.urlopen(url, timeout=TIMEOUT) as answer,
+            atomic_path(target) as temporary,
+        ):
+            data = _receive(answer, size)
+            if len(data) < size:
+                raise CorpusError(
+                    f"the download was cut: {len(data):,} of {size:,} bytes came; try again"
+                )
+            if sha256(data) != digest:
+                raise CorpusError(
+                    f"the download is not the file we know: sha256 {sha256(data)[:12]}…, not {digest[:12]}…"
+                )
+            temporary.write_bytes(data)
+    except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
+        raise CorpusError(f"no connection: {getattr(error, 'reason', None) or error}") from error
+    return target
+
+
+def _receive(answer, size: int) -> bytes:
+    data = bytearray()
+    with tqdm(
+        total=size, unit="B", unit_scale=True, desc="corpus", disable=headless(), leave=False
+    ) as bar:
+        while chunk := answer.read(1 << 16):
+            data += chunk
+            bar.update(len(chunk))
+            if len(data) > size:
+                raise CorpusError(
+                    f"the download is larger than the {size:,} bytes it should have: refused"
+                )
+    return bytes(data)
+
+
+# ------------------------------------------------------------------ characters
+
+
+class CharTokenizer:
+    """One integer for each distinct character, in sorted order."""
+
+    def __init__(self, vocabulary: str):
+        self.chars = "".join(sorted(set(vocabulary)))
+        if not self.chars:
+            raise ValueError("a vocabulary needs at least one character; the text given is empty")
+        self.index = {char: i for i, char in enumerate(self.chars)}
+
+    def __len__(self) -> int:
+        return len(self.chars)
+
+    def encode(self, text: str) -> Tensor:
+        """(T,) int64. Raises ValueError for an empty text or a character that was never trained on."""
+        if not text:
+            raise ValueError("the prompt is empty: the model continues a text, so give at least one "
+                             "character (a newline is the usual start)")  # fmt: skip
+        unknown = sorted({char for char in text if char not in self.index})
+        if unknown:
+            first = next(i for i, char in enumerate(text) if char not in self.index)
+            raise ValueError(
+                f"{', '.join(map(repr, unknown))} not in the vocabulary (first at character {first} of "
+                f"{len(text)}): the model knows only the {len(self)} characters {self.chars!r}"
+            )
+        return torch.tensor([self.index[char] for char in text])
+
+    def decode(self, tokens: Tensor) -> str:
+        """The text of a tensor of tokens of any shape holding one sequence."""
+        return "".join(self.chars[i] for i in tokens.flatten().tolist())
+
+
+def prompt_tensor(tokenizer: CharTokenizer, text: str, batch: int = 1) -> Tensor:
+    """The text as a prompt for the model, (batch, T)."""
+    return tokenizer.encode(text).repeat(batch, 1)
+
+
+# ------------------------------------------------------------------ splits and batches
+
+
+def split(tokens: Tensor, block_size: int) -> tuple[Tensor, Tensor]:
+    """The first 90 % for training, the rest for validation. Raises CorpusError when one is too short."""
+    cut = int(0.9 * len(tokens))
+    train, val = tokens[:cut], tokens[cut:]
+    for name, part in (("training", train), ("validation", val)):
+        if len(part) < block_size + 2:
+            raise CorpusError(
+                f"the {name} split has {len(part):,} characters, too few for windows of block_size="
+                f"{block_size} and one more: take a longer text (at least {10 * (block_size + 2):,} "
+                f"characters) or a smaller block_size"
+            )
+    return train, val
+
+
+def windows(data: Tensor, starts: Tensor, block_size: int) -> tuple[Tensor, Tensor]:
+    """Inputs and the same shifted by one.  (N,), (B,) -> (B, T), (B, T)"""
+    rows = data[starts[:, None] + torch.arange(block_size + 1)]  # (B, T + 1)
+    return rows[:, :-1], rows[:, 1:]
+
+
+def random_batch(
+    data: Tensor, block_size: int, batch: int, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """A batch of windows at random places drawn from a CPU generator.  (N,) -> (B, T), (B, T)"""
+    starts = torch.randint(len(data) - block_size, (batch,), generator=generator)
+    return windows(data, starts, block_size)

@@ -1,0 +1,219 @@
+"""Turning logits into tokens, one at a time. Holds no timing code: whoever wants times measures outside.
+
+Randomness is data: the noise of a whole generation is drawn before the first step, on the CPU,
+so a seed means the same on every device, and the token at a step depends on its context alone.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from .cache import DynamicCache
+from .model import GPT, cache_owners
+
+
+def draw_noise(
+    n_new: int, batch: int, vocab_size: int, generator: torch.Generator | None = None
+) -> Tensor:
+    """Exponential noise for n_new tokens, (n_new, B, V), float32 on the CPU.
+
+    argmax(probs / noise) with exponential noise is a sample from probs, the exponential race
+    that torch.multinomial(probs, 1) runs inside; drawn step by step, so that a CPU generator
+    gives the very tokens that calling multinomial at each step would have given.
+    """
+    noise = torch.empty(n_new, batch, vocab_size)
+    for row in noise:
+        row.exponential_(generator=generator)
+    return noise
+
+
+def sample(
+    logits: Tensor,
+    noise: Tensor | None,
+    *,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+) -> Tensor:
+    """One token for each row: argmax(softmax(logits / temperature) / noise).  (B, V), (B, V) -> (B, 1)
+
+    noise=None takes the likeliest token (greedy). `top_k` keeps the k likeliest; `top_p` the
+    fewest whose probabilities add up to p.
+    """
+    if noise is None:
+        return logits.argmax(-1, keepdim=True)
+    if logits.dtype in (torch.float16, torch.bfloat16):
+        logits = logits.float()
+    probs = (logits / temperature).softmax(-1)
+    if top_k is not None:
+        weakest = probs.topk(min(top_k, probs.shape[-1])).values[:, -1:]
+        probs = probs.masked_fill(probs < weakest, 0.0)
+    if top_p is not None:
+        ordered, order = probs.sort(-1, descending=True)
+        ordered = ordered / ordered.sum(-1, keepdim=True)
+        late = (
+            ordered.cumsum(-1) - ordered >= top_p
+        )  # p is reached before this one; never the first
+        probs = probs.masked_fill(late.scatter(-1, order, late), 0.0)
+    return (probs / noise).argmax(-1, keepdim=True)
+
+
+def generate(
+    model: GPT,
+    prompt: Tensor,
+    n_new: int,
+    *,
+    cache=DynamicCache,
+    generator: torch.Generator | None = None,
+    noise: Tensor | None = None,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    greedy: bool = False,
+    past_block: str = "error",
+) -> Iterator[Tensor]:
+    """Yield n_new tokens after the prompt, one (B, 1) tensor at a time.  (B, T) -> n_new × (B, 1)
+
+        for token in generate(model, prompt, 200, generator=torch.Generator().manual_seed(42)):
+            print(tokenizer.decode(token), end="", flush=True)
+
+    `cache` is a design (DynamicCache, StaticCache), or None to compute the whole text anew for
+    every token. Randomness comes from `generator` (CPU; seed 1337 when None) or from `noise`
+    (n_new, B, V) drawn before. Past block_size the learned position table has no row:
+    past_block="error" refuses, "slide" reads the last block_size tokens anew for each token, as
+    the lecture does, since every position has changed and no cached row is valid.
+
+    The arguments are checked here, at the call. Caches are attached only while a step runs, so
+    an iterator left half-way leaves the model as it was. Raises ValueError.
+    """
+    vocab, limit = model.config.vocab_size, model.config.block_size
+    _check_prompt(prompt, vocab, model.lm_head.weight.device)
+    B, T = prompt.shape
+    _check_settings(n_new, temperature, top_k, top_p, greedy, vocab)
+    _check_length(T, n_new, limit, past_block)
+    if generator is not None and generator.device.type != "cpu":
+        raise ValueError(f"the generator is on {generator.device}: use a CPU torch.Generator, so that one "
+                         f"seed gives the same tokens on every device")  # fmt: skip
+    if greedy:
+        noise = [None] * n_new
+    elif noise is None:
+        noise = draw_noise(n_new, B, vocab, generator or torch.Generator().manual_seed(1337))
+    elif noise.shape != (n_new, B, vocab):
+        raise ValueError(
+            f"noise has shape {tuple(noise.shape)}; {n_new} tokens for {B} texts need {(n_new, B, vocab)}"
+        )
+    noise = noise if greedy else noise.to(prompt.device)
+    settings = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+    return _tokens(model, prompt, noise, cache, settings)
+
+
+@torch.no_grad()
+def _tokens(model, prompt, noise, cache, settings) -> Iterator[Tensor]:
+    limit = model.config.block_size
+    modules, owners = list(model.modules()), cache_owners(model)
+    total = min(prompt.shape[1] + len(noise), limit)
+    caches = None if cache is None else [cache(total) for _ in owners]
+    text, x, start = prompt, prompt, 0
+    for row in noise:
+        if (
+            text.shape[1] > limit
+        ):  # slide: all positions have moved, so start over from the last `limit`
+            caches, x, start = None, text[:, -limit:], 0
+        with _stepping(modules, owners, caches):
+            pos = torch.arange(start, start + x.shape[1], device=x.device)
+            logits, _ = model(x, pos=pos)  # prefill at the first step, decode after it
+        token = sample(logits[:, -1], row, **settings)
+        yield token
+        text = torch.cat([text, token], dim=1)
+        x, start = (text, 0) if caches is None else (token, text.shape[1] - 1)
+
+
+@contextmanager
+def _stepping(modules, owners, caches):
+    """Every module in eval mode with these caches on, for one step; then as it was."""
+    if any(owner.cache is not None for owner in owners):
+        raise ValueError("a KV cache is already on: generate brings its own; leave the with-block, or "
+                         "call disable_kv_cache(model)")  # fmt: skip
+    training = [module for module in modules if module.training]
+    try:
+        for module in training:
+            module.training = False
+        for owner, cache in zip(owners, caches or (), strict=bool(caches)):
+            owner.cache = cache
+        yield
+    finally:
+        for owner in owners:
+            owner.cache = None
+        for module in training:
+            module.training = True
+
+
+def complete(model: GPT, prompt: Tensor, n_new: int, **settings) -> Tensor:
+    """The prompt and all that `generate` adds to it.  (B, T) -> (B, T + n_new)"""
+    return torch.cat([prompt, *generate(model, prompt, n_new, **settings)], dim=1)
+
+
+# ------------------------------------------------------------------ checks
+
+
+def _check_prompt(prompt: Tensor, vocab: int, device: torch.device) -> None:
+    if prompt.ndim != 2 or 0 in prompt.shape:
+        raise ValueError(f"the prompt has shape {tuple(prompt.shape)}: it needs (B, T), at least one text of "
+                         f"at least one token")  # fmt: skip
+    if prompt.dtype not in (torch.int64, torch.int32):
+        raise ValueError(f"the prompt holds {prompt.dtype}: tokens are integers (torch.int64)")
+    if prompt.device.type != device.type:
+        raise ValueError(
+            f"the prompt is on {prompt.device}, the model on {device}: move one of them"
+        )
+    low, high = int(prompt.min()), int(prompt.max())
+    if low < 0 or high >= vocab:
+        raise ValueError(
+            f"the prompt holds tokens {low} to {high}; the vocabulary has 0 to {vocab - 1}"
+        )
+
+
+def _check_settings(n_new, temperature, top_k, top_p, greedy, vocab) -> None:
+    if not isinstance(n_new, int) or isinstance(n_new, bool) or n_new < 1:
+        raise ValueError(f"n_new={n_new!r}: ask for a whole number of tokens, at least 1")
+    if not 0.0 < temperature < float("inf"):
+        raise ValueError(
+            f"temperature={temperature!r}: it must be above 0; for the likeliest token use greedy=True"
+        )
+    if top_k is not None and (not isinstance(top_k, int) or not 1 <= top_k <= vocab):
+        raise ValueError(
+            f"top_k={top_k!r}: choose a whole number from 1 to {vocab}, the size of the vocabulary"
+        )
+    if top_p is not None and not 0.0 < top_p <= 1.0:
+        raise ValueError(f"top_p={top_p!r}: choose a share above 0 and up to 1")
+    if greedy and (top_k is not None or top_p is not None or temperature != 1.0):
+        raise ValueError("greedy=True takes the likeliest token: temperature, top_k and top_p change nothing; "
+                         "leave them out")  # fmt: skip
+
+
+def _check_length(T: int, n_new: int, limit: int, past_block: str) -> None:
+    if past_block not in ("error", "slide"):
+        raise ValueError(f'past_block={past_block!r}: choose "error" or "slide"')
+    # The last token is only returned, never read back, so the text may end one past the table.
+    if T + n_new - 1 <= limit:
+        return
+    if past_block == "slide":
+        again = T + n_new - 1 - limit
+        warnings.warn(f"past block_size {limit} the window slides: the last {again} tokens each recompute "
+                      f"{limit} positions, without a cache", stacklevel=3)  # fmt: skip
+        return
+    room = limit + 1 - T
+    advice = (
+        f"ask for at most {room} tokens"
+        if room > 0
+        else f"shorten the prompt to at most {limit} tokens"
+    )
+    raise ValueError(
+        f"a prompt of {T} and {n_new} new tokens pass block_size {limit}: {advice}, or let the window slide "
+        f'with past_block="slide" (slower: no cache can be kept)'
+    )

@@ -1,0 +1,315 @@
+"""Karpathy's GPT in two forms of equal arithmetic: a list of Heads, and all heads in one matmul.
+
+Names, parameters and arithmetic are those of `GPTLanguageModel` in gpt.py of
+https://github.com/karpathy/ng-video-lecture, so a checkpoint of one loads into the other.
+Shapes: B batch, T tokens, C width, H heads, hs head size, S cached tokens, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import replace
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+from torch import Tensor
+
+from .attention import attend, visible
+from .cache import DynamicCache, predicted_bytes
+from .config import GPTConfig
+
+
+class Head(nn.Module):
+    """One head of causal self-attention, with a KV cache of its own."""
+
+    def __init__(self, config: GPTConfig):
+        super().__init__()
+        self.key = nn.Linear(config.n_embd, config.head_size, bias=False)
+        self.query = nn.Linear(config.n_embd, config.head_size, bias=False)
+        self.value = nn.Linear(config.n_embd, config.head_size, bias=False)
+        self.dropout = config.dropout
+        self.cache = None  # set by kv_cache(model), taken away again by it
+
+    def forward(self, x: Tensor, pos: Tensor) -> Tensor:
+        q, k, v, k_pos = self.query(x), self.key(x), self.value(x), pos  # (B, T, hs), (T,)
+        if self.cache is not None and not self.training:
+            k, v, k_pos = self.cache.update(k, v, pos)  # (B, S, hs), (S,)
+        dropout = self.dropout if self.training else 0.0
+        return attend(q, k, v, visible(pos, k_pos), dropout)  # (B, T, hs)
+
+
+class MultiHeadAttention(nn.Module):
+    """The lecture's attention: run the heads one after another, put them side by side, mix."""
+
+    def __init__(self, config: GPTConfig, head=Head):
+        super().__init__()
+        self.heads = nn.ModuleList([head(config) for _ in range(config.n_head)])
+        self.proj = nn.Linear(config.n_embd, config.n_embd)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, x: Tensor, pos: Tensor) -> Tensor:
+        out = torch.cat([head(x, pos) for head in self.heads], dim=-1)  # (B, T, C)
+        return self.dropout(self.proj(out))
+
+
+class CausalSelfAttention(nn.Module):
+    """The same attention with the heads in one matmul and one cache for all of them."""
+
+    def __init__(self, config: GPTConfig):
+        super().__init__()
+        self.n_head = config.n_head
+        self.qkv = nn.Linear(config.n_embd, 3 * config.n_embd, bias=False)
+        self.proj = nn.Linear(config.n_embd, config.n_embd)
+        self.attn_dropout = config.dropout
+        self.dropout = nn.Dropout(config.dropout)
+        self.cache = None
+
+    def forward(self, x: Tensor, pos: Tensor) -> Tensor:
+        B, T, C = x.shape
+        qkv = self.qkv(x).view(B, T, 3, self.n_head, -1)  # (B, T, 3, H, hs)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4)  # three of (B, H, T, hs)
+        k_pos = pos
+        if self.cache is not None and not self.training:
+            k, v, k_pos = self.cache.update(k, v, pos)  # (B, H, S, hs), (S,)
+        seen = (
+            None if k_pos is pos else visible(pos, k_pos)
+        )  # None: each sees itself and those before
+        y = attend(q, k, v, seen, self.attn_dropout if self.training else 0.0)  # (B, H, T, hs)
+        return self.dropout(self.proj(y.transpose(1, 2).reshape(B, T, C)))
+
+
+class FeedForward(nn.Module):
+    """Two linear layers with a ReLU between, four times as wide inside."""
+
+    def __init__(self, config: GPTConfig):
+        super().__init__()
+        self.net = nn.Sequential(
+            nn.Linear(config.n_embd, 4 * config.n_embd),
+            nn.ReLU(),
+            nn.Linear(4 * config.n_embd, config.n_embd),
+            nn.Dropout(config.dropout),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.net(x)
+
+
+class Block(nn.Module):
+    """Communication, then computation, each added to what came in."""
+
+    def __init__(self, config: GPTConfig, head=Head):
+        super().__init__()
+        self.sa = (
+            MultiHeadAttention(config, head) if config.per_head else CausalSelfAttention(config)
+        )
+        self.ffwd = FeedForward(config)
+        self.ln1 = nn.LayerNorm(config.n_embd)
+        self.ln2 = nn.LayerNorm(config.n_embd)
+
+    def forward(self, x: Tensor, pos: Tensor) -> Tensor:
+        x = x + self.sa(self.ln1(x), pos)
+        return x + self.ffwd(self.ln2(x))
+
+
+class GPT(nn.Module):
+    """The language model: characters in, logits for the next character out.
+
+    `head` is the class of the attention heads, so that a notebook can bring its own. `generator`
+    is the CPU generator that the weights are drawn from (seed 1337 when None): the global random
+    state is neither read nor moved. Weights are drawn as in the lecture: normal(0, 0.02), biases 0.
+    """
+
+    def __init__(self, config: GPTConfig, head=Head, generator: torch.Generator | None = None):
+        super().__init__()
+        self.config = config
+        with torch.random.fork_rng(
+            devices=[]
+        ):  # the layers' own initialisation is overwritten below
+            self.token_embedding_table = nn.Embedding(config.vocab_size, config.n_embd)
+            self.position_embedding_table = nn.Embedding(config.block_size, config.n_embd)
+            self.blocks = nn.ModuleList([Block(config, head) for _ in range(config.n_layer)])
+            self.ln_f = nn.LayerNorm(config.n_embd)
+            self.lm_head = nn.Linear(config.n_embd, config.vocab_size)
+        self._init_weights(generator or torch.Generator().manual_seed(1337))
+        self.register_load_state_dict_pre_hook(_drop_tril)
+
+    def _init_weights(self, generator: torch.Generator) -> None:
+        for module in self.modules():
+            if isinstance(module, (nn.Linear, nn.Embedding)):
+                nn.init.normal_(module.weight, std=0.02, generator=generator)
+            if isinstance(module, nn.Linear) and module.bias is not None:
+                nn.init.zeros_(module.bias)
+
+    @property
+    def n_params(self) -> int:
+        return sum(p.numel() for p in self.parameters())
+
+    def forward(
+        self, idx: Tensor, targets: Tensor | None = None, pos: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Logits and, with targets, the mean cross-entropy in nats.  (B, T) -> (B, T, V), ()
+
+        `pos` (T,) are the places of idx in the whole text, ascending: 0 … T-1 when None. While a
+        KV cache is on they must be given. Raises ValueError for a position that is missing, out of
+        order or past the table.
+        """
+        T = idx.shape[1]
+        if pos is None:
+            if not self.training and self.caching:
+                raise ValueError(
+                    "a KV cache is on, so the model cannot know where these tokens stand: pass pos, "
+                    "their places in the whole text, e.g. model(new, pos=torch.tensor([9]))"
+                )
+            pos = torch.arange(T, device=idx.device)
+        self._check_positions(pos, T)
+        x = self.token_embedding_table(idx) + self.position_embedding_table(pos)  # (B, T, C)
+        for block in self.blocks:
+            x = block(x, pos)
+        logits = self.lm_head(self.ln_f(x))  # (B, T, V)
+        loss = None if targets is None else F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+        return logits, loss
+
+    def _check_positions(self, pos: Tensor, T: int) -> None:
+        limit = self.config.block_size
+        if pos.shape != (T,):
+            raise ValueError(
+                f"pos has shape {tuple(pos.shape)}, but there are {T} tokens: one place each"
+            )
+        if limit < T:
+            raise ValueError(
+                f"{T} tokens > block_size {limit}: the position table has no row for the rest"
+            )
+        if pos.device.type != "cpu" or T == 0:
+            return  # looking at the numbers would stop a GPU's queue at every step
+        if int(pos[-1]) >= limit or int(pos[0]) < 0:
+            raise ValueError(
+                f"positions {int(pos[0])} to {int(pos[-1])}, but the position table has rows 0 to {limit - 1}"
+            )
+        if T > 1 and not bool((pos[1:] > pos[:-1]).all()):
+            raise ValueError(
+                f"positions {pos.tolist()} do not ascend: pass the tokens in the order of the text"
+            )
+
+    @property
+    def caching(self) -> bool:
+        """Whether any attention module has a KV cache on."""
+        return any(owner.cache is not None for owner in cache_owners(self))
+
+    def cache_bytes(self, length: int, batch: int = 1) -> int:
+        """Bytes of K and V that `length` cached tokens of `batch` texts take, from the config alone."""
+        c, itemsize = self.config, self.lm_head.weight.element_size()
+        return predicted_bytes(n_layer=c.n_layer, n_head=c.n_head, head_size=c.head_size,
+                               length=length, batch=batch, itemsize=itemsize)  # fmt: skip
+
+
+# ------------------------------------------------------------------ caches on and off
+
+
+def cache_owners(model: nn.Module) -> list[nn.Module]:
+    """The modules that can hold a cache: every Head, or every batched attention."""
+    return [m for m in model.modules() if "cache" in m.__dict__]
+
+
+def enable_kv_cache(model: GPT, design=DynamicCache, max_len: int | None = None) -> None:
+    """Give every attention module an empty cache, built by `design(max_len)` (default: block_size).
+
+    Raises ValueError when one is already on, or when no module can hold one.
+    """
+    owners = cache_owners(model)
+    if not owners:
+        raise ValueError(
+            "no attention module has a `cache` attribute: set self.cache = None in its __init__"
+        )
+    if any(owner.cache is not None for owner in owners):
+        raise ValueError(
+            "a KV cache is already on: leave its with-block, or call disable_kv_cache(model)"
+        )
+    for owner in owners:
+        owner.cache = design(max_len or model.config.block_size)
+
+
+def disable_kv_cache(model: GPT) -> None:
+    """Take all caches away; harmless when there are none."""
+    for owner in cache_owners(model):
+        owner.cache = None
+
+
+@contextmanager
+def kv_cache(model: GPT, design=DynamicCache, max_len: int | None = None):
+    """Caches for the length of a with-block: empty at its start, gone at its end, however it ends."""
+    enable_kv_cache(model, design, max_len)
+    try:
+        yield model
+    finally:
+        disable_kv_cache(model)
+
+
+def measured_bytes(model: GPT) -> int:
+    """Bytes that the caches of this model hold now, from their tensors."""
+    return sum(owner.cache.nbytes for owner in cache_owners(model) if owner.cache is not None)
+
+
+# ------------------------------------------------------------------ weights from one form to the other
+
+
+def pack_heads(model: GPT) -> GPT:
+    """A batched copy of a per-Head model: the same function, its heads' weights stacked into one matrix."""
+    return _converted(model, per_head=False)
+
+
+def unpack_heads(model: GPT) -> GPT:
+    """A per-Head copy of a batched model: the inverse of pack_heads, to the bit."""
+    return _converted(model, per_head=True)
+
+
+def _converted(model: GPT, per_head: bool) -> GPT:
+    if model.config.per_head == per_head:
+        form = "per-Head" if per_head else "batched"
+        raise ValueError(f"the model is {form} already (config.per_head={per_head})")
+    twin = GPT(replace(model.config, per_head=per_head))
+    twin.to(device=model.lm_head.weight.device, dtype=model.lm_head.weight.dtype)
+    twin.load_state_dict(convert_state(model.state_dict(), model.config, per_head=per_head))
+    return twin.train(model.training)
+
+
+def convert_state(
+    state: dict[str, Tensor], config: GPTConfig, *, per_head: bool
+) -> dict[str, Tensor]:
+    """A state_dict with its attention weights in the form asked for; all else is passed through."""
+    parts, H = ("query", "key", "value"), config.n_head
+    head = "blocks.{}.sa.heads.{}.{}.weight"
+    out = {
+        name: t for name, t in state.items() if ".sa.heads." not in name and ".sa.qkv." not in name
+    }
+    for layer in range(config.n_layer):
+        packed = (
+            f"blocks.{layer}.sa.qkv.weight"  # (3 C, C): all heads' queries, then keys, then values
+        )
+        if per_head:
+            for part, rows in zip(parts, state[packed].chunk(3), strict=True):
+                for h, weight in enumerate(rows.chunk(H)):
+                    out[head.format(layer, h, part)] = weight.clone()
+        else:
+            out[packed] = torch.cat(
+                [state[head.format(layer, h, part)] for part in parts for h in range(H)]
+            )
+    return out
+
+
+def lecture_state_dict(model: GPT) -> dict[str, Tensor]:
+    """A state_dict that Karpathy's own class loads as it is: per-Head, with his `tril` buffers."""
+    state = dict(model.state_dict())
+    if not model.config.per_head:
+        state = convert_state(state, model.config, per_head=True)
+    T = model.config.block_size
+    for layer in range(model.config.n_layer):
+        for h in range(model.config.n_head):
+            state[f"blocks.{layer}.sa.heads.{h}.tril"] = torch.ones(T, T).tril()
+    return state
+
+
+def _drop_tril(module, state_dict, prefix, *args) -> None:
+    # The lecture's Head keeps its mask as a buffer; ours computes it from positions.
+    for name in [n for n in state_dict if n.endswith(".tril")]:
+        del state_dict[name]

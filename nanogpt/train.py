@@ -1,0 +1,332 @@
+"""The training loop, its evaluation, and checkpoints that are whole or absent."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+from tqdm import tqdm
+
+from .config import SIZES, GPTConfig, TrainConfig
+from .data import CharTokenizer, Corpus, random_batch, split, windows
+from .model import GPT, convert_state, pack_heads
+from .runtime import PUBLISHED, ROOT, Device, atomic_path, headless, pick_device, sha256, write_json
+
+FORMAT = "nanogpt-notebooks checkpoint 1"
+EVAL_SEED = 4242  # the fixed evaluation windows, the same whatever the training seed
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that is missing, damaged, or not one of ours; the message says what to do."""
+
+
+# ------------------------------------------------------------------ evaluation
+
+
+@torch.no_grad()
+def estimate_loss(model: GPT, batches: list[tuple[Tensor, Tensor]]) -> float:
+    """Mean cross-entropy in nats over the batches given, in eval mode; the mode is put back.
+
+    eval() alone would switch on a cache that is guarded by nothing but self.training. Here none
+    is on: the cached branch asks for `self.cache is not None` as well.
+    """
+    was_training = model.training
+    model.eval()
+    try:
+        losses = [model(x, y)[1].double() * y.numel() for x, y in batches]
+    finally:
+        model.train(was_training)
+    return float(torch.stack(losses).sum() / sum(y.numel() for _, y in batches))
+
+
+def fixed_batches(data: Tensor, block_size: int, n: int, device, batch: int = 16) -> list:
+    """n batches of windows at places drawn once from a seed of their own."""
+    generator = torch.Generator().manual_seed(EVAL_SEED)
+    drawn = [random_batch(data, block_size, batch, generator) for _ in range(n)]
+    return [(x.to(device), y.to(device)) for x, y in drawn]
+
+
+def full_loss(model: GPT, data: Tensor, batch: int = 16) -> float:
+    """The loss over all of `data` in non-overlapping windows of the model's block_size, in nats.
+
+    A loss depends on the block it is measured at: compare only losses of one block_size.
+    """
+    T, device = model.config.block_size, model.lm_head.weight.device
+    starts = torch.arange(0, len(data) - T, T)
+    pairs = (windows(data, some, T) for some in starts.split(batch))
+    return estimate_loss(model, [(x.to(device), y.to(device)) for x, y in pairs])
+
+
+# ------------------------------------------------------------------ the loop
+
+
+def zero_init(model: GPT, generator: torch.Generator) -> None:
+    """Start each block as the identity and the head at zero, so the first loss is exactly ln(vocab).
+
+    Embeddings are drawn from normal(0, 0.3): with nothing else moving the stream, they are the signal.
+    """
+    with torch.no_grad():
+        for block in model.blocks:
+            block.sa.proj.weight.zero_()
+            block.ffwd.net[2].weight.zero_()
+        model.lm_head.weight.zero_()
+        for table in (model.token_embedding_table, model.position_embedding_table):
+            torch.nn.init.normal_(table.weight, std=0.3, generator=generator)
+
+
+def make_optimizers(model: GPT, config: TrainConfig) -> list[torch.optim.Optimizer]:
+    """Muon for the matrices inside the blocks, AdamW for all else; or AdamW alone.
+
+    Muon (Keller Jordan, 2024, https://kellerjordan.github.io/posts/muon/) makes each update of a
+    matrix orthogonal, so that all its directions learn at one speed.
+    """
+    muon = {id(p) for p in model.blocks.parameters() if p.ndim == 2} if config.muon_lr else set()
+    rest = [p for p in model.parameters() if id(p) not in muon]
+    matrices = [p for p in model.parameters() if id(p) in muon]
+    optimizers = [
+        torch.optim.AdamW(
+            rest, lr=config.lr, betas=(0.9, 0.99), eps=1e-10, weight_decay=config.weight_decay
+        )
+    ]
+    if matrices:
+        optimizers.append(
+            torch.optim.Muon(matrices, lr=config.muon_lr, weight_decay=config.weight_decay)
+        )
+    return optimizers
+
+
+def train(
+    model: GPT,
+    corpus: Corpus,
+    config: TrainConfig,
+    *,
+    tokenizer: CharTokenizer | None = None,
+    out: Path | None = None,
+    device: Device | None = None,
+) -> dict:
+    """Train the model in place and return its history as plain data, ready to plot.
+
+    A per-Head model is trained in its batched form, which computes the same function about twice
+    as fast, and gets its weights back at the end. With `out`, the best checkpoint by validation
+    loss goes to `<out>.safetensors` and the newest to `<out>-last.safetensors`, each with a JSON
+    beside it. Raises ValueError for a vocabulary or corpus that does not fit, and
+    FloatingPointError when the loss is no longer a number.
+    """
+    device = device or pick_device()
+    tokenizer = tokenizer or CharTokenizer(corpus.text)
+    if len(tokenizer) != model.config.vocab_size:
+        raise ValueError(f"the model has {model.config.vocab_size} characters, the vocabulary {len(tokenizer)}: "
+                         f"build the model with GPTConfig(vocab_size={len(tokenizer)})")  # fmt: skip
+    T = model.config.block_size
+    data, val = split(tokenizer.encode(corpus.text), T)
+    fixed = {"train": fixed_batches(data, T, config.eval_batches, device.device),
+             "val": fixed_batches(val, T, config.eval_batches, device.device)}  # fmt: skip
+    generator = torch.Generator().manual_seed(config.seed)
+    if config.zero_init:
+        zero_init(model, generator)
+    worker = pack_heads(model) if model.config.per_head else model
+    worker.to(device.device).train()
+    history = {"step": [], "train": [], "val": [], "lr_scale": [], "batch_loss": []}
+    meta = {"format": FORMAT, "config": asdict(replace(model.config, per_head=True)), "vocabulary": tokenizer.chars,
+            "corpus": {"name": corpus.name, "sha256": corpus.sha256}, "train": asdict(config),
+            "versions": {"torch": torch.__version__}}  # fmt: skip
+
+    def evaluate(step):
+        losses = {name: estimate_loss(worker, batches) for name, batches in fixed.items()}
+        if not math.isfinite(losses["train"]):
+            raise FloatingPointError(f"the loss is {losses['train']} at step {step}: try half the learning rate "
+                                     f"(lr={config.lr / 2:g}) or a longer warm-up")  # fmt: skip
+        best = not history["val"] or losses["val"] < min(history["val"])
+        history["step"].append(step)
+        history["train"].append(losses["train"])
+        history["val"].append(losses["val"])
+        if out:
+            for path in [out] * best + [out.with_name(out.name + "-last")]:
+                save_checkpoint(path, worker, {**meta, "step": step, "losses": losses})
+        return f"step {step:5d} of {config.steps} | train {losses['train']:.4f} | val {losses['val']:.4f}"
+
+    with torch.random.fork_rng():
+        torch.manual_seed(config.seed)  # dropout has no generator of its own
+        _loop(worker, data, config, generator, device, history, evaluate)
+    history["full_val"] = full_loss(worker, val)
+    history["block_size"] = T
+    if worker is not model:
+        model.to(device.device)
+        model.load_state_dict(convert_state(worker.state_dict(), worker.config, per_head=True))
+    return history
+
+
+def _loop(model, data, config, generator, device, history, evaluate) -> None:
+    optimizers = make_optimizers(model, config)
+    rates = [group["lr"] for opt in optimizers for group in opt.param_groups]
+    groups = [group for opt in optimizers for group in opt.param_groups]
+    amp = torch.autocast(
+        device.device.type, dtype=torch.bfloat16, enabled=device.dtype == torch.bfloat16
+    )
+    quiet = headless()
+    with tqdm(total=config.steps, desc="train", disable=quiet, mininterval=0.5) as bar:
+        report(evaluate(0), bar, quiet)
+        for step in range(config.steps):
+            scale = config.scale(step)
+            for group, rate in zip(groups, rates, strict=True):
+                group["lr"] = rate * scale
+            x, y = random_batch(data, model.config.block_size, config.batch_size, generator)
+            with amp:
+                loss = model(x.to(device.device), y.to(device.device))[1]
+            loss.backward()
+            for opt in optimizers:
+                opt.step()
+                opt.zero_grad(set_to_none=True)
+            history["lr_scale"].append(scale)
+            history["batch_loss"].append(loss.detach())
+            bar.update()
+            if (step + 1) % config.eval_every == 0 or step + 1 == config.steps:
+                report(evaluate(step + 1), bar, quiet)
+    history["batch_loss"] = torch.stack(history["batch_loss"]).tolist()  # one transfer, at the end
+
+
+def report(line: str, bar: tqdm, quiet: bool) -> None:
+    """One line for each evaluation, above the bar where there is one."""
+    print(line, flush=True) if quiet else bar.write(line)
+
+
+# ------------------------------------------------------------------ checkpoints
+
+
+def save_checkpoint(path: Path, model: GPT, meta: dict) -> None:
+    """Write `<path>.safetensors` and, for readers, `<path>.json`; each is whole or not written.
+
+    The weights are stored per Head, under the lecture's names. The same metadata stands in the
+    header of the weights' own file, so that one rename replaces both together.
+    """
+    state = {
+        name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()
+    }
+    if not model.config.per_head:
+        state = convert_state(state, model.config, per_head=True)
+    weights = path.with_name(path.name + ".safetensors")
+    with atomic_path(weights) as temporary:
+        save_file(state, temporary, metadata={"nanogpt": json.dumps(meta)})
+        digest = sha256(temporary)
+    write_json(path.with_name(path.name + ".json"), {**meta, "sha256": digest})
+
+
+@dataclass
+class Checkpoint:
+    """A trained model, its characters, and where both came from."""
+
+    model: GPT
+    tokenizer: CharTokenizer
+    meta: dict
+    sha256: str
+    origin: str
+
+    def __str__(self) -> str:
+        c, losses = self.model.config, self.meta["losses"]
+        return (
+            f"{self.origin}: {self.model.n_params:,} parameters, block {c.block_size}, trained for "
+            f"{self.meta['step']:,} steps on {self.meta['corpus']['name']}, val loss {losses['val']:.3f}, "
+            f"sha256 {self.sha256[:12]}…"
+        )
+
+
+def load_checkpoint(path: str | Path, *, origin: str | None = None) -> Checkpoint:
+    """Read a checkpoint; `path` with or without `.safetensors`. Nothing is unpickled.
+
+    Raises CheckpointError when it is missing, damaged, foreign, or its tensors do not fit its config.
+    """
+    path = Path(str(path).removesuffix(".safetensors").removesuffix(".json") + ".safetensors")
+    if not path.is_file():
+        raise CheckpointError(
+            f"no checkpoint at {path}: train one with notebook 01, or correct the path"
+        )
+    try:
+        with safe_open(path, framework="pt") as file:
+            header = file.metadata() or {}
+            state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError, ValueError) as error:
+        raise CheckpointError(
+            f"{path} is damaged or no safetensors file ({error}): fetch it again or retrain"
+        ) from error
+    try:
+        meta = json.loads(header["nanogpt"])
+        known, chars = meta["format"] == FORMAT, meta["vocabulary"]
+        config = GPTConfig(**meta["config"])
+        meta["losses"]["val"], meta["corpus"]["name"], meta["step"]
+    except (KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(
+            f"{path} holds weights but not our metadata ({error!r}): load it with model.load_state_dict if it "
+            f"is the lecture's, or take a checkpoint that this project wrote"
+        ) from error
+    if not known:
+        raise CheckpointError(
+            f"{path} has format {meta['format']!r}, this version reads {FORMAT!r}: retrain"
+        )
+    model = GPT(config)
+    try:
+        model.load_state_dict(state)
+    except RuntimeError as error:
+        raise CheckpointError(
+            f"{path}: its tensors do not fit its own config ({str(error).splitlines()[1].strip()})"
+        ) from error
+    where = origin or _short(path)
+    return Checkpoint(model.eval(), CharTokenizer(chars), meta, sha256(path), where)
+
+
+def load_or_train(
+    corpus: Corpus,
+    config: TrainConfig,
+    *,
+    size: str = "small",
+    checkpoint: str = "auto",
+    device: Device | None = None,
+) -> Checkpoint:
+    """A trained model for a notebook: the published weights when they fit the corpus, else train now.
+
+    `checkpoint` may name a file of your own instead. NANOGPT_CHECKPOINT does the same for a whole
+    run. The model is on the device, in float32, in eval mode. Prints nothing: print the result.
+    """
+    device = device or pick_device()
+    named = os.environ.get("NANOGPT_CHECKPOINT") if checkpoint == "auto" else checkpoint
+    shipped = PUBLISHED / "checkpoints" / f"{size}.safetensors"
+    chars = CharTokenizer(corpus.text).chars
+    if named:
+        found = load_checkpoint(
+            named, origin="your checkpoint" if checkpoint != "auto" else "published weights"
+        )
+        if found.tokenizer.chars != chars:
+            raise CheckpointError(
+                f"{named} knows other characters than {corpus.name}: train on this text first"
+            )
+    elif (
+        shipped.is_file()
+        and CharTokenizer(load_checkpoint(shipped).meta["vocabulary"]).chars == chars
+    ):
+        found = load_checkpoint(shipped, origin="published weights")
+    else:
+        model = GPT(
+            replace(SIZES[size], vocab_size=len(chars)),
+            generator=torch.Generator().manual_seed(config.seed),
+        )
+        history = train(model, corpus, config, device=device)
+        meta = {
+            "step": config.steps,
+            "corpus": {"name": corpus.name},
+            "losses": {"val": history["val"][-1]},
+        }
+        state = b"".join(t.cpu().numpy().tobytes() for t in model.state_dict().values())
+        found = Checkpoint(model, CharTokenizer(chars), meta, sha256(state), "trained just now")
+    found.model.to(device.device).eval()
+    return found
+
+
+def _short(path: Path) -> str:
+    path = path.resolve()
+    return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else path.name

@@ -1,0 +1,120 @@
+"""Do two ways of decoding give the same tokens, how nearly equal are their logits, and is that luck?"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+import torch
+from torch import Tensor
+
+from .generate import complete, draw_noise
+from .model import GPT, kv_cache
+
+
+@dataclass(frozen=True)
+class Report:
+    """What `compare` found. All lists have one entry for each new token; plain numbers, ready for JSON."""
+
+    equal: bool
+    first_divergence: int | None  # index of the first new token that differs
+    n_new: int
+    max_logit_diff: float  # over all steps, both ways fed the same tokens
+    min_margin: (
+        float  # smallest distance, in logits, between the winner of a draw and the runner-up
+    )
+    tokens_a: list[list[int]]  # (B, n_new)
+    tokens_b: list[list[int]]
+    logit_diffs: list[float]
+    margins: list[float]
+
+    @property
+    def explained(self) -> bool:
+        """Whether any difference is one of rounding: some draw was closer than the logits agree.
+
+        A winner changes only if two logits move towards each other by the margin between them,
+        and each moves by no more than max_logit_diff.
+        """
+        return self.equal or self.min_margin <= 2 * self.max_logit_diff
+
+    def __str__(self) -> str:
+        if self.equal:
+            verdict = f"✓ all {self.n_new} tokens equal"
+        else:
+            where = self.first_divergence
+            verdict = f"✗ tokens differ from new token {where} on ({where} of {self.n_new} equal before it)"
+        return f"{verdict} | max |Δlogit| {self.max_logit_diff:.1e} | smallest margin {self.min_margin:.1e}"
+
+    def as_dict(self) -> dict:
+        return asdict(self) | {"explained": self.explained}
+
+
+def compare(
+    model: GPT,
+    prompt: Tensor,
+    n_new: int,
+    a=None,
+    b=None,
+    *,
+    seed: int = 42,
+    temperature: float = 1.0,
+) -> Report:
+    """Decode twice from one seed, by cache design `a` and by `b` (None: no cache), and compare.
+
+    First the tokens, generated independently. Then the logits, teacher-forced: both ways read
+    a's tokens, so that step t compares like with like even after a divergence. The margin of a
+    step is log(p₁/noise₁) - log(p₂/noise₂) of the two best candidates, in units of logits.
+    Raises ValueError as `generate` does.
+    """
+    noise = draw_noise(
+        n_new, len(prompt), model.config.vocab_size, torch.Generator().manual_seed(seed)
+    )
+    T = prompt.shape[1]
+    full_a = complete(model, prompt, n_new, cache=a, noise=noise, temperature=temperature)
+    full_b = complete(model, prompt, n_new, cache=b, noise=noise, temperature=temperature)
+    logits_a = forced_logits(model, full_a, T, a)
+    logits_b = forced_logits(model, full_a, T, b)
+    diffs = (logits_a - logits_b).abs().amax((-2, -1))  # (n_new,)
+    margins = draw_margins(logits_a, noise.to(logits_a.device), temperature)  # (n_new,)
+    new_a, new_b = full_a[:, T:], full_b[:, T:]
+    wrong = (new_a != new_b).any(0).nonzero()
+    return Report(
+        equal=len(wrong) == 0,
+        first_divergence=int(wrong[0]) if len(wrong) else None,
+        n_new=n_new,
+        max_logit_diff=float(diffs.max()),
+        min_margin=float(margins.min()),
+        tokens_a=new_a.tolist(),
+        tokens_b=new_b.tolist(),
+        logit_diffs=diffs.tolist(),
+        margins=margins.tolist(),
+    )
+
+
+@torch.no_grad()
+def forced_logits(model: GPT, tokens: Tensor, T: int, design) -> Tensor:
+    """The logits that decode each token from the T-th on, when the text is given.  (B, N) -> (N - T, B, V)
+
+    With a design: one prefill of T tokens, then one token at a time. Without: everything anew.
+    """
+    was_training, N = model.training, tokens.shape[1]
+    places = torch.arange(N, device=tokens.device)
+    model.eval()
+    try:
+        if design is None:
+            return torch.stack([model(tokens[:, :n])[0][:, -1] for n in range(T, N)])
+        with kv_cache(model, design):
+            rows = [model(tokens[:, :T], pos=places[:T])[0][:, -1]]
+            rows += [
+                model(tokens[:, n : n + 1], pos=places[n : n + 1])[0][:, -1]
+                for n in range(T, N - 1)
+            ]
+            return torch.stack(rows)
+    finally:
+        model.train(was_training)
+
+
+def draw_margins(logits: Tensor, noise: Tensor, temperature: float = 1.0) -> Tensor:
+    """By how many logits each draw was decided, the closest of the batch.  (N, B, V), (N, B, V) -> (N,)"""
+    scores = logits.double() - temperature * noise.double().log()
+    best, second = scores.topk(2, dim=-1).values.unbind(-1)  # (N, B) each
+    return (best - second).amin(-1)
