@@ -25,9 +25,7 @@ def time_tokens(tokens: Iterable, device: torch.device = CPU) -> list[float]:
     for _ in tokens:
         readings.append(_now(device))
     if len(readings) < 2:
-        raise ValueError(
-            "the iterator gave no token, so there is nothing to time: ask for at least 1"
-        )
+        raise ValueError("the iterator gave no token, so there is nothing to time: ask for at least 1")
     return [b - a for a, b in zip(readings, readings[1:], strict=False)]
 
 
@@ -64,9 +62,7 @@ def duel(
     same machine, so the ratio holds where absolute times drift. Raises ValueError.
     """
     if repeats < 1 or warmup < 0:
-        raise ValueError(
-            f"repeats={repeats}, warmup={warmup}: at least 1 and at least 0 are needed"
-        )
+        raise ValueError(f"repeats={repeats}, warmup={warmup}: at least 1 and at least 0 are needed")
     runs: tuple[list, list] = ([], [])
     for turn in range(warmup + repeats):
         for system, runs_of in zip((a, b), runs, strict=True):

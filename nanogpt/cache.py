@@ -100,9 +100,7 @@ class StaticCache(KVCache):
 
     def _check_room(self, pos: Tensor) -> None:
         if self.max_len is None:
-            raise ValueError(
-                "StaticCache needs max_len, the number of rows to reserve: StaticCache(256)"
-            )
+            raise ValueError("StaticCache needs max_len, the number of rows to reserve: StaticCache(256)")
         last = int(pos[-1]) if pos.device.type == "cpu" and len(pos) else self.length + len(pos) - 1
         if last >= self.max_len:
             raise ValueError(

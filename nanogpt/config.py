@@ -56,9 +56,7 @@ class TrainConfig:
 
     steps: int = 2000
     batch_size: int = 4  # windows of block_size characters in one step
-    lr: float = (
-        8e-3  # AdamW: embeddings, head, biases, LayerNorms (everything, when muon_lr is None)
-    )
+    lr: float = 8e-3  # AdamW: embeddings, head, biases, LayerNorms (everything, when muon_lr is None)
     muon_lr: float | None = 0.02  # Muon: the matrices inside the blocks; None: AdamW for all
     warmup: int = 20  # steps from 0 up to the full learning rate
     decay: bool = True  # fall in a straight line to 0 at the last step; False: stay constant
@@ -76,9 +74,7 @@ class TrainConfig:
         if not self.lr > 0 or (self.muon_lr is not None and not self.muon_lr > 0):
             raise ValueError(f"lr={self.lr!r}, muon_lr={self.muon_lr!r}: both must be above 0")
         if self.warmup < 0 or self.weight_decay < 0:
-            raise ValueError(
-                f"warmup={self.warmup!r}, weight_decay={self.weight_decay!r}: not below 0"
-            )
+            raise ValueError(f"warmup={self.warmup!r}, weight_decay={self.weight_decay!r}: not below 0")
 
     def scale(self, step: int) -> float:
         """What the learning rates are multiplied by at `step` (from 0): warm-up, then a line to 0."""

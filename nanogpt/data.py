@@ -74,9 +74,7 @@ def load_corpus(path: str | Path | None = None, *, download: bool = True) -> Cor
         named = Path(named).expanduser()
         if not named.is_file():
             setting = "the path given" if path else "NANOGPT_DATA"
-            raise CorpusError(
-                f"{setting} names {named}, which is no file: correct it or leave it out"
-            )
+            raise CorpusError(f"{setting} names {named}, which is no file: correct it or leave it out")
         return read_corpus(named)
     local = ROOT / "data" / "input.txt"
     if local.is_file():
@@ -103,9 +101,7 @@ def read_corpus(path: Path) -> Corpus:
             f"save it as UTF-8"
         ) from None
     if not text:
-        raise CorpusError(
-            f"{path} is empty: delete it to have Tiny Shakespeare fetched, or put a text there"
-        )
+        raise CorpusError(f"{path} is empty: delete it to have Tiny Shakespeare fetched, or put a text there")
     if text.startswith("First Citizen:\nBefore we proceed any further"):
         raise CorpusError(
             f"{path} begins as Tiny Shakespeare but is {len(data):,} bytes with sha256 {digest[:12]}…, not "
@@ -129,9 +125,7 @@ def fetch(target: Path, url: str = URL, digest: str = SHA256, size: int = SIZE) 
         ):
             data = _receive(answer, size)
             if len(data) < size:
-                raise CorpusError(
-                    f"the download was cut: {len(data):,} of {size:,} bytes came; try again"
-                )
+                raise CorpusError(f"the download was cut: {len(data):,} of {size:,} bytes came; try again")
             if sha256(data) != digest:
                 raise CorpusError(
                     f"the download is not the file we know: sha256 {sha256(data)[:12]}…, not {digest[:12]}…"
@@ -144,16 +138,12 @@ def fetch(target: Path, url: str = URL, digest: str = SHA256, size: int = SIZE) 
 
 def _receive(answer, size: int) -> bytes:
     data = bytearray()
-    with tqdm(
-        total=size, unit="B", unit_scale=True, desc="corpus", disable=headless(), leave=False
-    ) as bar:
+    with tqdm(total=size, unit="B", unit_scale=True, desc="corpus", disable=headless(), leave=False) as bar:
         while chunk := answer.read(1 << 16):
             data += chunk
             bar.update(len(chunk))
             if len(data) > size:
-                raise CorpusError(
-                    f"the download is larger than the {size:,} bytes it should have: refused"
-                )
+                raise CorpusError(f"the download is larger than the {size:,} bytes it should have: refused")
     return bytes(data)
 
 

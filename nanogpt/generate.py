@@ -17,9 +17,7 @@ from .cache import DynamicCache
 from .model import GPT, cache_owners
 
 
-def draw_noise(
-    n_new: int, batch: int, vocab_size: int, generator: torch.Generator | None = None
-) -> Tensor:
+def draw_noise(n_new: int, batch: int, vocab_size: int, generator: torch.Generator | None = None) -> Tensor:
     """Exponential noise for n_new tokens, (n_new, B, V), float32 on the CPU.
 
     argmax(probs / noise) with exponential noise is a sample from probs, the exponential race
@@ -56,9 +54,7 @@ def sample(
     if top_p is not None:
         ordered, order = probs.sort(-1, descending=True)
         ordered = ordered / ordered.sum(-1, keepdim=True)
-        late = (
-            ordered.cumsum(-1) - ordered >= top_p
-        )  # p is reached before this one; never the first
+        late = ordered.cumsum(-1) - ordered >= top_p  # p is reached before this one; never the first
         probs = probs.masked_fill(late.scatter(-1, order, late), 0.0)
     return (probs / noise).argmax(-1, keepdim=True)
 
@@ -120,9 +116,7 @@ def _tokens(model, prompt, noise, cache, settings) -> Iterator[Tensor]:
     caches = None if cache is None else [cache(total) for _ in owners]
     text, x, start = prompt, prompt, 0
     for row in noise:
-        if (
-            text.shape[1] > limit
-        ):  # slide: all positions have moved, so start over from the last `limit`
+        if text.shape[1] > limit:  # slide: all positions have moved, so start over from the last `limit`
             caches, x, start = None, text[:, -limit:], 0
         with _stepping(modules, owners, caches):
             pos = torch.arange(start, start + x.shape[1], device=x.device)
@@ -168,14 +162,10 @@ def _check_prompt(prompt: Tensor, vocab: int, device: torch.device) -> None:
     if prompt.dtype not in (torch.int64, torch.int32):
         raise ValueError(f"the prompt holds {prompt.dtype}: tokens are integers (torch.int64)")
     if prompt.device.type != device.type:
-        raise ValueError(
-            f"the prompt is on {prompt.device}, the model on {device}: move one of them"
-        )
+        raise ValueError(f"the prompt is on {prompt.device}, the model on {device}: move one of them")
     low, high = int(prompt.min()), int(prompt.max())
     if low < 0 or high >= vocab:
-        raise ValueError(
-            f"the prompt holds tokens {low} to {high}; the vocabulary has 0 to {vocab - 1}"
-        )
+        raise ValueError(f"the prompt holds tokens {low} to {high}; the vocabulary has 0 to {vocab - 1}")
 
 
 def _check_settings(n_new, temperature, top_k, top_p, greedy, vocab) -> None:
@@ -208,11 +198,7 @@ def _check_length(T: int, n_new: int, limit: int, past_block: str) -> None:
                       f"{limit} positions, without a cache", stacklevel=3)  # fmt: skip
         return
     room = limit + 1 - T
-    advice = (
-        f"ask for at most {room} tokens"
-        if room > 0
-        else f"shorten the prompt to at most {limit} tokens"
-    )
+    advice = f"ask for at most {room} tokens" if room > 0 else f"shorten the prompt to at most {limit} tokens"
     raise ValueError(
         f"a prompt of {T} and {n_new} new tokens pass block_size {limit}: {advice}, or let the window slide "
         f'with past_block="slide" (slower: no cache can be kept)'

@@ -8,7 +8,6 @@ Shapes: B batch, T tokens, C width, H heads, hs head size, S cached tokens, V vo
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import replace
 
 import torch
 import torch.nn as nn
@@ -72,9 +71,7 @@ class CausalSelfAttention(nn.Module):
         k_pos = pos
         if self.cache is not None and not self.training:
             k, v, k_pos = self.cache.update(k, v, pos)  # (B, H, S, hs), (S,)
-        seen = (
-            None if k_pos is pos else visible(pos, k_pos)
-        )  # None: each sees itself and those before
+        seen = None if k_pos is pos else visible(pos, k_pos)  # None: each sees itself and those before
         y = attend(q, k, v, seen, self.attn_dropout if self.training else 0.0)  # (B, H, T, hs)
         return self.dropout(self.proj(y.transpose(1, 2).reshape(B, T, C)))
 
@@ -100,9 +97,7 @@ class Block(nn.Module):
 
     def __init__(self, config: GPTConfig, head=Head):
         super().__init__()
-        self.sa = (
-            MultiHeadAttention(config, head) if config.per_head else CausalSelfAttention(config)
-        )
+        self.sa = MultiHeadAttention(config, head) if config.per_head else CausalSelfAttention(config)
         self.ffwd = FeedForward(config)
         self.ln1 = nn.LayerNorm(config.n_embd)
         self.ln2 = nn.LayerNorm(config.n_embd)
@@ -123,9 +118,7 @@ class GPT(nn.Module):
     def __init__(self, config: GPTConfig, head=Head, generator: torch.Generator | None = None):
         super().__init__()
         self.config = config
-        with torch.random.fork_rng(
-            devices=[]
-        ):  # the layers' own initialisation is overwritten below
+        with torch.random.fork_rng(devices=[]):  # the layers' own initialisation is overwritten below
             self.token_embedding_table = nn.Embedding(config.vocab_size, config.n_embd)
             self.position_embedding_table = nn.Embedding(config.block_size, config.n_embd)
             self.blocks = nn.ModuleList([Block(config, head) for _ in range(config.n_layer)])
@@ -173,13 +166,9 @@ class GPT(nn.Module):
     def _check_positions(self, pos: Tensor, T: int) -> None:
         limit = self.config.block_size
         if pos.shape != (T,):
-            raise ValueError(
-                f"pos has shape {tuple(pos.shape)}, but there are {T} tokens: one place each"
-            )
+            raise ValueError(f"pos has shape {tuple(pos.shape)}, but there are {T} tokens: one place each")
         if limit < T:
-            raise ValueError(
-                f"{T} tokens > block_size {limit}: the position table has no row for the rest"
-            )
+            raise ValueError(f"{T} tokens > block_size {limit}: the position table has no row for the rest")
         if pos.device.type != "cpu" or T == 0:
             return  # looking at the numbers would stop a GPU's queue at every step
         if int(pos[-1]) >= limit or int(pos[0]) < 0:
@@ -218,13 +207,9 @@ def enable_kv_cache(model: GPT, design=DynamicCache, max_len: int | None = None)
     """
     owners = cache_owners(model)
     if not owners:
-        raise ValueError(
-            "no attention module has a `cache` attribute: set self.cache = None in its __init__"
-        )
+        raise ValueError("no attention module has a `cache` attribute: set self.cache = None in its __init__")
     if any(owner.cache is not None for owner in owners):
-        raise ValueError(
-            "a KV cache is already on: leave its with-block, or call disable_kv_cache(model)"
-        )
+        raise ValueError("a KV cache is already on: leave its with-block, or call disable_kv_cache(model)")
     for owner in owners:
         owner.cache = design(max_len or model.config.block_size)
 
@@ -248,65 +233,6 @@ def kv_cache(model: GPT, design=DynamicCache, max_len: int | None = None):
 def measured_bytes(model: GPT) -> int:
     """Bytes that the caches of this model hold now, from their tensors."""
     return sum(owner.cache.nbytes for owner in cache_owners(model) if owner.cache is not None)
-
-
-# ------------------------------------------------------------------ weights from one form to the other
-
-
-def pack_heads(model: GPT) -> GPT:
-    """A batched copy of a per-Head model: the same function, its heads' weights stacked into one matrix."""
-    return _converted(model, per_head=False)
-
-
-def unpack_heads(model: GPT) -> GPT:
-    """A per-Head copy of a batched model: the inverse of pack_heads, to the bit."""
-    return _converted(model, per_head=True)
-
-
-def _converted(model: GPT, per_head: bool) -> GPT:
-    if model.config.per_head == per_head:
-        form = "per-Head" if per_head else "batched"
-        raise ValueError(f"the model is {form} already (config.per_head={per_head})")
-    twin = GPT(replace(model.config, per_head=per_head))
-    twin.to(device=model.lm_head.weight.device, dtype=model.lm_head.weight.dtype)
-    twin.load_state_dict(convert_state(model.state_dict(), model.config, per_head=per_head))
-    return twin.train(model.training)
-
-
-def convert_state(
-    state: dict[str, Tensor], config: GPTConfig, *, per_head: bool
-) -> dict[str, Tensor]:
-    """A state_dict with its attention weights in the form asked for; all else is passed through."""
-    parts, H = ("query", "key", "value"), config.n_head
-    head = "blocks.{}.sa.heads.{}.{}.weight"
-    out = {
-        name: t for name, t in state.items() if ".sa.heads." not in name and ".sa.qkv." not in name
-    }
-    for layer in range(config.n_layer):
-        packed = (
-            f"blocks.{layer}.sa.qkv.weight"  # (3 C, C): all heads' queries, then keys, then values
-        )
-        if per_head:
-            for part, rows in zip(parts, state[packed].chunk(3), strict=True):
-                for h, weight in enumerate(rows.chunk(H)):
-                    out[head.format(layer, h, part)] = weight.clone()
-        else:
-            out[packed] = torch.cat(
-                [state[head.format(layer, h, part)] for part in parts for h in range(H)]
-            )
-    return out
-
-
-def lecture_state_dict(model: GPT) -> dict[str, Tensor]:
-    """A state_dict that Karpathy's own class loads as it is: per-Head, with his `tril` buffers."""
-    state = dict(model.state_dict())
-    if not model.config.per_head:
-        state = convert_state(state, model.config, per_head=True)
-    T = model.config.block_size
-    for layer in range(model.config.n_layer):
-        for h in range(model.config.n_head):
-            state[f"blocks.{layer}.sa.heads.{h}.tril"] = torch.ones(T, T).tril()
-    return state
 
 
 def _drop_tril(module, state_dict, prefix, *args) -> None:

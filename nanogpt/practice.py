@@ -10,114 +10,26 @@ import random
 
 NAME = "practice corpus"
 
-SPEAKERS = [
-    "FIRST WEAVER",
-    "SECOND WEAVER",
-    "QUEEN ISOLDA",
-    "KING OSWALD",
-    "JESTER",
-    "MILLER",
-    "CAPTAIN VEX",
-    "LADY ZINNIA",
-    "PRINCE HUGO",
-    "OLD BAKER",
-    "HERALD",
-    "DUKE FABIAN",
-    "YOUNG SMITH",
-    "XANTHIPPE",
-    "JOQUIN",
-    "FERRYMAN",
-]
-NOUNS = [
-    "lantern",
-    "orchard",
-    "harbour",
-    "kingdom",
-    "question",
-    "thimble",
-    "garden",
-    "winter",
-    "river",
-    "anvil",
-    "candle",
-    "promise",
-    "quarry",
-    "feather",
-    "bridge",
-    "mirror",
-    "journey",
-    "whisper",
-    "harvest",
-    "castle",
-    "zephyr",
-    "jewel",
-    "ribbon",
-    "shadow",
-    "meadow",
-    "hammer",
-    "vessel",
-    "letter",
-    "market",
-    "crown",
-]
-VERBS = [
-    "carry",
-    "forget",
-    "mend",
-    "follow",
-    "borrow",
-    "bury",
-    "answer",
-    "paint",
-    "measure",
-    "guard",
-    "polish",
-    "weigh",
-    "trade",
-    "question",
-    "summon",
-    "kindle",
-    "hide",
-    "steal",
-    "praise",
-    "gather",
-]
-ADJECTIVES = [
-    "quiet",
-    "golden",
-    "crooked",
-    "distant",
-    "weary",
-    "honest",
-    "broken",
-    "bitter",
-    "gentle",
-    "hollow",
-    "royal",
-    "frozen",
-    "humble",
-    "jealous",
-    "lucky",
-    "silver",
-    "ancient",
-    "vexed",
-    "zealous",
-    "brave",
-]
-PLACES = [
-    "by the mill",
-    "at the gate",
-    "beyond the hill",
-    "in the hall",
-    "near the well",
-    "on the quay",
-]
-OATHS = ["By my oath", "In truth", "Good sir", "Alas", "Hark", "Pray you", "Fie", "My lord"]
-RARE = (
-    "It cost me 3 crowns & no less.",
-    "They owe $3 for the cart.",
-    "Write X & Z upon it: both, I say!",
-)
+SPEAKERS = (
+    "FIRST WEAVER, SECOND WEAVER, QUEEN ISOLDA, KING OSWALD, JESTER, MILLER, CAPTAIN VEX, LADY ZINNIA, "
+    "PRINCE HUGO, OLD BAKER, HERALD, DUKE FABIAN, YOUNG SMITH, XANTHIPPE, JOQUIN, FERRYMAN"
+).split(", ")
+NOUNS = (
+    "lantern orchard harbour kingdom question thimble garden winter river anvil candle promise quarry "
+    "feather bridge mirror journey whisper harvest castle zephyr jewel ribbon shadow meadow hammer vessel "
+    "letter market crown"
+).split()
+VERBS = (
+    "carry forget mend follow borrow bury answer paint measure guard polish weigh trade question summon "
+    "kindle hide steal praise gather"
+).split()
+ADJECTIVES = (
+    "quiet golden crooked distant weary honest broken bitter gentle hollow royal frozen humble jealous "
+    "lucky silver ancient vexed zealous brave"
+).split()
+PLACES = "by the mill, at the gate, beyond the hill, in the hall, near the well, on the quay".split(", ")
+OATHS = "By my oath; In truth; Good sir; Alas; Hark; Pray you; Fie; My lord".split("; ")
+RARE = ("It cost me 3 crowns & no less.", "They owe $3 for the cart.", "Write X & Z upon it: both, I say!")
 
 
 def write(characters: int = 1_000_000, seed: int = 1337) -> str:

@@ -1,30 +1,24 @@
-"""The training loop, its evaluation, and checkpoints that are whole or absent."""
+"""The training loop and its evaluation."""
 
 from __future__ import annotations
 
-import json
 import math
 import os
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 from tqdm import tqdm
 
-from .config import SIZES, GPTConfig, TrainConfig
+from .checkpoint import FORMAT, Checkpoint, CheckpointError, load_checkpoint, save_checkpoint
+from .config import SIZES, TrainConfig
+from .convert import convert_state, pack_heads
 from .data import CharTokenizer, Corpus, random_batch, split, windows
-from .model import GPT, convert_state, pack_heads
-from .runtime import PUBLISHED, ROOT, Device, atomic_path, headless, pick_device, sha256, write_json
+from .model import GPT
+from .runtime import PUBLISHED, Device, headless, pick_device, sha256
 
-FORMAT = "nanogpt-notebooks checkpoint 1"
 EVAL_SEED = 4242  # the fixed evaluation windows, the same whatever the training seed
-
-
-class CheckpointError(ValueError):
-    """A checkpoint that is missing, damaged, or not one of ours; the message says what to do."""
 
 
 # ------------------------------------------------------------------ evaluation
@@ -91,14 +85,10 @@ def make_optimizers(model: GPT, config: TrainConfig) -> list[torch.optim.Optimiz
     rest = [p for p in model.parameters() if id(p) not in muon]
     matrices = [p for p in model.parameters() if id(p) in muon]
     optimizers = [
-        torch.optim.AdamW(
-            rest, lr=config.lr, betas=(0.9, 0.99), eps=1e-10, weight_decay=config.weight_decay
-        )
+        torch.optim.AdamW(rest, lr=config.lr, betas=(0.9, 0.99), eps=1e-10, weight_decay=config.weight_decay)
     ]
     if matrices:
-        optimizers.append(
-            torch.optim.Muon(matrices, lr=config.muon_lr, weight_decay=config.weight_decay)
-        )
+        optimizers.append(torch.optim.Muon(matrices, lr=config.muon_lr, weight_decay=config.weight_decay))
     return optimizers
 
 
@@ -167,9 +157,7 @@ def _loop(model, data, config, generator, device, history, evaluate) -> None:
     optimizers = make_optimizers(model, config)
     rates = [group["lr"] for opt in optimizers for group in opt.param_groups]
     groups = [group for opt in optimizers for group in opt.param_groups]
-    amp = torch.autocast(
-        device.device.type, dtype=torch.bfloat16, enabled=device.dtype == torch.bfloat16
-    )
+    amp = torch.autocast(device.device.type, dtype=torch.bfloat16, enabled=device.dtype == torch.bfloat16)
     quiet = headless()
     with tqdm(total=config.steps, desc="train", disable=quiet, mininterval=0.5) as bar:
         report(evaluate(0), bar, quiet)
@@ -197,89 +185,6 @@ def report(line: str, bar: tqdm, quiet: bool) -> None:
     print(line, flush=True) if quiet else bar.write(line)
 
 
-# ------------------------------------------------------------------ checkpoints
-
-
-def save_checkpoint(path: Path, model: GPT, meta: dict) -> None:
-    """Write `<path>.safetensors` and, for readers, `<path>.json`; each is whole or not written.
-
-    The weights are stored per Head, under the lecture's names. The same metadata stands in the
-    header of the weights' own file, so that one rename replaces both together.
-    """
-    state = {
-        name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()
-    }
-    if not model.config.per_head:
-        state = convert_state(state, model.config, per_head=True)
-    weights = path.with_name(path.name + ".safetensors")
-    with atomic_path(weights) as temporary:
-        save_file(state, temporary, metadata={"nanogpt": json.dumps(meta)})
-        digest = sha256(temporary)
-    write_json(path.with_name(path.name + ".json"), {**meta, "sha256": digest})
-
-
-@dataclass
-class Checkpoint:
-    """A trained model, its characters, and where both came from."""
-
-    model: GPT
-    tokenizer: CharTokenizer
-    meta: dict
-    sha256: str
-    origin: str
-
-    def __str__(self) -> str:
-        c, losses = self.model.config, self.meta["losses"]
-        return (
-            f"{self.origin}: {self.model.n_params:,} parameters, block {c.block_size}, trained for "
-            f"{self.meta['step']:,} steps on {self.meta['corpus']['name']}, val loss {losses['val']:.3f}, "
-            f"sha256 {self.sha256[:12]}…"
-        )
-
-
-def load_checkpoint(path: str | Path, *, origin: str | None = None) -> Checkpoint:
-    """Read a checkpoint; `path` with or without `.safetensors`. Nothing is unpickled.
-
-    Raises CheckpointError when it is missing, damaged, foreign, or its tensors do not fit its config.
-    """
-    path = Path(str(path).removesuffix(".safetensors").removesuffix(".json") + ".safetensors")
-    if not path.is_file():
-        raise CheckpointError(
-            f"no checkpoint at {path}: train one with notebook 01, or correct the path"
-        )
-    try:
-        with safe_open(path, framework="pt") as file:
-            header = file.metadata() or {}
-            state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError, ValueError) as error:
-        raise CheckpointError(
-            f"{path} is damaged or no safetensors file ({error}): fetch it again or retrain"
-        ) from error
-    try:
-        meta = json.loads(header["nanogpt"])
-        known, chars = meta["format"] == FORMAT, meta["vocabulary"]
-        config = GPTConfig(**meta["config"])
-        meta["losses"]["val"], meta["corpus"]["name"], meta["step"]
-    except (KeyError, TypeError, ValueError) as error:
-        raise CheckpointError(
-            f"{path} holds weights but not our metadata ({error!r}): load it with model.load_state_dict if it "
-            f"is the lecture's, or take a checkpoint that this project wrote"
-        ) from error
-    if not known:
-        raise CheckpointError(
-            f"{path} has format {meta['format']!r}, this version reads {FORMAT!r}: retrain"
-        )
-    model = GPT(config)
-    try:
-        model.load_state_dict(state)
-    except RuntimeError as error:
-        raise CheckpointError(
-            f"{path}: its tensors do not fit its own config ({str(error).splitlines()[1].strip()})"
-        ) from error
-    where = origin or _short(path)
-    return Checkpoint(model.eval(), CharTokenizer(chars), meta, sha256(path), where)
-
-
 def load_or_train(
     corpus: Corpus,
     config: TrainConfig,
@@ -305,10 +210,7 @@ def load_or_train(
             raise CheckpointError(
                 f"{named} knows other characters than {corpus.name}: train on this text first"
             )
-    elif (
-        shipped.is_file()
-        and CharTokenizer(load_checkpoint(shipped).meta["vocabulary"]).chars == chars
-    ):
+    elif shipped.is_file() and CharTokenizer(load_checkpoint(shipped).meta["vocabulary"]).chars == chars:
         found = load_checkpoint(shipped, origin="published weights")
     else:
         model = GPT(
@@ -325,8 +227,3 @@ def load_or_train(
         found = Checkpoint(model, CharTokenizer(chars), meta, sha256(state), "trained just now")
     found.model.to(device.device).eval()
     return found
-
-
-def _short(path: Path) -> str:
-    path = path.resolve()
-    return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else path.name

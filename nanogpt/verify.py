@@ -19,9 +19,7 @@ class Report:
     first_divergence: int | None  # index of the first new token that differs
     n_new: int
     max_logit_diff: float  # over all steps, both ways fed the same tokens
-    min_margin: (
-        float  # smallest distance, in logits, between the winner of a draw and the runner-up
-    )
+    min_margin: float  # smallest distance, in logits, between the winner of a draw and the runner-up
     tokens_a: list[list[int]]  # (B, n_new)
     tokens_b: list[list[int]]
     logit_diffs: list[float]
@@ -65,9 +63,7 @@ def compare(
     step is log(p₁/noise₁) - log(p₂/noise₂) of the two best candidates, in units of logits.
     Raises ValueError as `generate` does.
     """
-    noise = draw_noise(
-        n_new, len(prompt), model.config.vocab_size, torch.Generator().manual_seed(seed)
-    )
+    noise = draw_noise(n_new, len(prompt), model.config.vocab_size, torch.Generator().manual_seed(seed))
     T = prompt.shape[1]
     full_a = complete(model, prompt, n_new, cache=a, noise=noise, temperature=temperature)
     full_b = complete(model, prompt, n_new, cache=b, noise=noise, temperature=temperature)
@@ -104,10 +100,7 @@ def forced_logits(model: GPT, tokens: Tensor, T: int, design) -> Tensor:
             return torch.stack([model(tokens[:, :n])[0][:, -1] for n in range(T, N)])
         with kv_cache(model, design):
             rows = [model(tokens[:, :T], pos=places[:T])[0][:, -1]]
-            rows += [
-                model(tokens[:, n : n + 1], pos=places[n : n + 1])[0][:, -1]
-                for n in range(T, N - 1)
-            ]
+            rows += [model(tokens[:, n : n + 1], pos=places[n : n + 1])[0][:, -1] for n in range(T, N - 1)]
             return torch.stack(rows)
     finally:
         model.train(was_training)

@@ -1,0 +1,101 @@
+"""Checkpoints: safetensors and JSON, each whole or absent. Nothing is ever unpickled."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from .config import GPTConfig
+from .convert import convert_state
+from .data import CharTokenizer
+from .model import GPT
+from .runtime import ROOT, atomic_path, sha256, write_json
+
+FORMAT = "nanogpt-notebooks checkpoint 1"
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that is missing, damaged, or not one of ours; the message says what to do."""
+
+
+def save_checkpoint(path: Path, model: GPT, meta: dict) -> None:
+    """Write `<path>.safetensors` and, for readers, `<path>.json`; each is whole or not written.
+
+    The weights are stored per Head, under the lecture's names. The same metadata stands in the
+    header of the weights' own file, so that one rename replaces both together.
+    """
+    state = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
+    if not model.config.per_head:
+        state = convert_state(state, model.config, per_head=True)
+    weights = path.with_name(path.name + ".safetensors")
+    with atomic_path(weights) as temporary:
+        save_file(state, temporary, metadata={"nanogpt": json.dumps(meta)})
+        digest = sha256(temporary)
+    write_json(path.with_name(path.name + ".json"), {**meta, "sha256": digest})
+
+
+@dataclass
+class Checkpoint:
+    """A trained model, its characters, and where both came from."""
+
+    model: GPT
+    tokenizer: CharTokenizer
+    meta: dict
+    sha256: str
+    origin: str
+
+    def __str__(self) -> str:
+        c, losses = self.model.config, self.meta["losses"]
+        return (
+            f"{self.origin}: {self.model.n_params:,} parameters, block {c.block_size}, trained for "
+            f"{self.meta['step']:,} steps on {self.meta['corpus']['name']}, val loss {losses['val']:.3f}, "
+            f"sha256 {self.sha256[:12]}…"
+        )
+
+
+def load_checkpoint(path: str | Path, *, origin: str | None = None) -> Checkpoint:
+    """Read a checkpoint; `path` with or without `.safetensors`. Nothing is unpickled.
+
+    Raises CheckpointError when it is missing, damaged, foreign, or its tensors do not fit its config.
+    """
+    path = Path(str(path).removesuffix(".safetensors").removesuffix(".json") + ".safetensors")
+    if not path.is_file():
+        raise CheckpointError(f"no checkpoint at {path}: train one with notebook 01, or correct the path")
+    try:
+        with safe_open(path, framework="pt") as file:
+            header = file.metadata() or {}
+            state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError, ValueError) as error:
+        raise CheckpointError(
+            f"{path} is damaged or no safetensors file ({error}): fetch it again or retrain"
+        ) from error
+    try:
+        meta = json.loads(header["nanogpt"])
+        known, chars = meta["format"] == FORMAT, meta["vocabulary"]
+        config = GPTConfig(**meta["config"])
+        meta["losses"]["val"], meta["corpus"]["name"], meta["step"]
+    except (KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(
+            f"{path} holds weights but not our metadata ({error!r}): load it with model.load_state_dict if it "
+            f"is the lecture's, or take a checkpoint that this project wrote"
+        ) from error
+    if not known:
+        raise CheckpointError(f"{path} has format {meta['format']!r}, this version reads {FORMAT!r}: retrain")
+    model = GPT(config)
+    try:
+        model.load_state_dict(state)
+    except RuntimeError as error:
+        raise CheckpointError(
+            f"{path}: its tensors do not fit its own config ({str(error).splitlines()[1].strip()})"
+        ) from error
+    where = origin or _short(path)
+    return Checkpoint(model.eval(), CharTokenizer(chars), meta, sha256(path), where)
+
+
+def _short(path: Path) -> str:
+    path = path.resolve()
+    return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else path.name

@@ -1,0 +1,59 @@
+"""Weights from one form of the model to the other, and to and from Karpathy's own class."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from .config import GPTConfig
+from .model import GPT
+
+
+def pack_heads(model: GPT) -> GPT:
+    """A batched copy of a per-Head model: the same function, its heads' weights stacked into one matrix."""
+    return _converted(model, per_head=False)
+
+
+def unpack_heads(model: GPT) -> GPT:
+    """A per-Head copy of a batched model: the inverse of pack_heads, to the bit."""
+    return _converted(model, per_head=True)
+
+
+def _converted(model: GPT, per_head: bool) -> GPT:
+    if model.config.per_head == per_head:
+        form = "per-Head" if per_head else "batched"
+        raise ValueError(f"the model is {form} already (config.per_head={per_head})")
+    twin = GPT(replace(model.config, per_head=per_head))
+    twin.to(device=model.lm_head.weight.device, dtype=model.lm_head.weight.dtype)
+    twin.load_state_dict(convert_state(model.state_dict(), model.config, per_head=per_head))
+    return twin.train(model.training)
+
+
+def convert_state(state: dict[str, Tensor], config: GPTConfig, *, per_head: bool) -> dict[str, Tensor]:
+    """A state_dict with its attention weights in the form asked for; all else is passed through."""
+    parts, H = ("query", "key", "value"), config.n_head
+    head = "blocks.{}.sa.heads.{}.{}.weight"
+    out = {name: t for name, t in state.items() if ".sa.heads." not in name and ".sa.qkv." not in name}
+    for layer in range(config.n_layer):
+        packed = f"blocks.{layer}.sa.qkv.weight"  # (3 C, C): all heads' queries, then keys, then values
+        if per_head:
+            for part, rows in zip(parts, state[packed].chunk(3), strict=True):
+                for h, weight in enumerate(rows.chunk(H)):
+                    out[head.format(layer, h, part)] = weight.clone()
+        else:
+            out[packed] = torch.cat([state[head.format(layer, h, part)] for part in parts for h in range(H)])
+    return out
+
+
+def lecture_state_dict(model: GPT) -> dict[str, Tensor]:
+    """A state_dict that Karpathy's own class loads as it is: per-Head, with his `tril` buffers."""
+    state = dict(model.state_dict())
+    if not model.config.per_head:
+        state = convert_state(state, model.config, per_head=True)
+    T = model.config.block_size
+    for layer in range(model.config.n_layer):
+        for h in range(model.config.n_head):
+            state[f"blocks.{layer}.sa.heads.{h}.tril"] = torch.ones(T, T).tril()
+    return state
