@@ -1,0 +1,254 @@
+"""Keep the notebooks equal to the package: mirrored code, the set-up cell, links and badges.
+
+    python -m nanogpt.sync                               write what differs
+    python -m nanogpt.sync --check                       list what differs, write nothing, exit 1
+    python -m nanogpt.sync --repo owner/name [--ref v1]  set the repository's address first
+
+The package is the truth. A code cell whose metadata says {"nanogpt": {"mirror": [names]}} is
+written from the source of those objects; {"nanogpt": {"generated": "setup"}} and "links" mark the
+two cells that are written from here. Outputs and execution counts of the sources are dropped.
+Notebooks in outputs/published keep theirs, and get the two generated cells when the address changes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import inspect
+import json
+import re
+import sys
+from pathlib import Path
+
+import nbformat
+
+from . import config
+from .runtime import ROOT, atomic_path, sha256, write_json
+
+BADGE = "https://colab.research.google.com/assets/colab-badge.svg"
+COLAB = "https://colab.research.google.com/github"
+METADATA = {
+    "accelerator": "GPU",  # makes Colab open the notebook with one
+    "colab": {"gpuType": "T4", "provenance": []},
+    "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+    "language_info": {"name": "python"},
+}
+SETUP = """\
+# Set-up, the same in every notebook. Opened alone, as on Colab, it first fetches the repository.
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+URL = os.environ.get("NANOGPT_REPO", "https://github.com/@REPO@")
+NAME, REF = "@NAME@", os.environ.get("NANOGPT_REF", "@REF@")
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # the same sums each time on a GPU
+os.environ["GIT_TERMINAL_PROMPT"] = "0"  # git fails rather than asks
+here = Path.cwd()
+root = next((p for p in (here, *here.parents, here / NAME) if (p / "nanogpt/__init__.py").exists()), None)
+if root is None:
+    if "OWNER_NAME" in URL:
+        raise RuntimeError("no address yet: run `make badges REPO=owner/name`, or set NANOGPT_REPO")
+    with tempfile.TemporaryDirectory(dir=here) as new:  # renamed once complete, else gone
+        clone = ["git", "clone", "--quiet", "--depth=1", f"--branch={REF}", URL, f"{new}/{NAME}"]
+        done = subprocess.run(clone, stderr=subprocess.PIPE, text=True, timeout=300)
+        if done.returncode:
+            raise RuntimeError(f"cannot fetch {REF} of {URL}: set NANOGPT_REPO. git said: {done.stderr}")
+        root = Path(new, NAME).rename(here / NAME)
+sys.path[:0] = {str(root)} - set(sys.path)
+from nanogpt.notebook import begin
+
+begin()"""
+
+
+class SyncError(ValueError):
+    """A notebook, a name or an address that cannot be synced; the message says which and what to do."""
+
+
+# ------------------------------------------------------------------ what the cells should say
+
+
+def setup_cell(repo: str, ref: str) -> str:
+    """The source of the set-up cell for the repository `repo` (owner/name) at the branch or tag `ref`."""
+    return SETUP.replace("@REPO@", repo).replace("@NAME@", repo.split("/")[1]).replace("@REF@", ref)
+
+
+def links_cell(path: Path, neighbours: list[Path], repo: str, ref: str) -> str:
+    """Badge, executed page, previous and next of the notebook at `path` among its sorted neighbours."""
+    i = neighbours.index(path)
+    before, after = neighbours[i - 1] if i else None, neighbours[i + 1] if i + 1 < len(neighbours) else None
+    parts = [
+        f"[![Open in Colab]({BADGE})]({COLAB}/{repo}/blob/{ref}/notebooks/{path.name})",
+        f"[with outputs](https://github.com/{repo}/blob/{ref}/outputs/published/{path.name})",
+        before and f"← [{title(read(before))}]({before.name})",
+        after and f"[{title(read(after))}]({after.name}) →",
+    ]
+    return " · ".join(part for part in parts if part)
+
+
+def mirror_cell(names: list[str]) -> str:
+    """The source texts of the named objects, two blank lines apart. Raises SyncError for a wrong name."""
+    return "\n\n\n".join(inspect.getsource(find(name)).rstrip("\n") for name in names)
+
+
+def find(name: str):
+    """The object of a dotted name such as nanogpt.model.Head. Raises SyncError."""
+    module, _, attribute = name.rpartition(".")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise SyncError(f"{name!r} is no class or function of the package ({error})") from error
+
+
+def title(nb) -> str:
+    """The first heading of a notebook, without its hash."""
+    for cell in nb.cells:
+        if cell.cell_type == "markdown" and (found := re.search(r"^# +(.+)$", cell.source, re.M)):
+            return found[1].strip()
+    raise SyncError("a notebook has no heading: begin its first cell with '# Title'")
+
+
+# ------------------------------------------------------------------ one notebook
+
+
+def read(path: Path):
+    """A notebook as nbformat 4. Raises SyncError when the file is none."""
+    try:
+        return nbformat.read(path, as_version=4)
+    except (ValueError, AttributeError, KeyError, nbformat.ValidationError) as error:
+        raise SyncError(f"{path} is no readable notebook ({error}): restore it from git") from error
+
+
+def write_notebook(path: Path, nb) -> None:
+    """Write a notebook, whole or not at all, in the form that JupyterLab writes."""
+    text = nbformat.writes(nb, version=4)
+    with atomic_path(path) as temporary:
+        temporary.write_text(text.rstrip("\n") + "\n", encoding="utf-8")
+
+
+def write_generated(nb, path: Path, neighbours: list[Path], repo: str, ref: str) -> None:
+    """Put the set-up and the links cell right, in place."""
+    for cell in nb.cells:
+        kind = cell.metadata.get("nanogpt", {}).get("generated")
+        if kind == "setup":
+            cell.source = setup_cell(repo, ref)
+        elif kind == "links":
+            cell.source = links_cell(path, neighbours, repo, ref)
+        elif kind is not None:
+            raise SyncError(f"{path.name}, cell {cell.id!r}: generated={kind!r}; it can be setup or links")
+
+
+def synced(path: Path, neighbours: list[Path], repo: str, ref: str):
+    """The source notebook at `path` as it should be: generated, mirrored, stripped, plain metadata."""
+    nb = read(path)
+    write_generated(nb, path, neighbours, repo, ref)
+    for cell in nb.cells:
+        cell.metadata = {k: v for k, v in cell.metadata.items() if k in ("tags", "nanogpt", "jupyter") and v}
+        if names := cell.metadata.get("nanogpt", {}).get("mirror"):
+            try:
+                cell.source = mirror_cell(names)
+            except SyncError as error:
+                raise SyncError(f"{path.name}, cell {cell.id!r}: {error}") from error
+        if cell.cell_type == "code":
+            cell.outputs, cell.execution_count = [], None
+        cell.source = cell.source.strip("\n")
+    nb.cells = [cell for cell in nb.cells if cell.source]  # editors leave an empty one behind
+    nb.metadata, nb.nbformat, nb.nbformat_minor = nbformat.from_dict(METADATA), 4, 5
+    return nb
+
+
+# ------------------------------------------------------------------ the whole repository
+
+
+def sync(root: Path = ROOT, repo: str = config.REPO, ref: str = config.REF, *, check: bool = False) -> list:
+    """Write what differs below `root` (with `check`: nothing) and return the paths that differed."""
+    check_address(repo, ref)
+    sources = sorted((root / "notebooks").glob("*.ipynb"))
+    differ = []
+    for path in sources:
+        text = nbformat.writes(synced(path, sources, repo, ref), version=4).rstrip("\n") + "\n"
+        differ += _put(path, text, check)
+    readme = root / "README.md"
+    if readme.is_file():
+        address = rf"{COLAB}/{repo}/blob/{ref}/notebooks/"
+        text = re.sub(rf"{COLAB}/[^/\s]+/[^/\s]+/blob/[^/\s]+/notebooks/", address, readme.read_text("utf-8"))
+        differ += _put(readme, text, check)
+    return differ + _sync_published(root / "outputs" / "published", sources, repo, ref, check)
+
+
+def _put(path: Path, text: str, check: bool) -> list[Path]:
+    if path.read_text(encoding="utf-8") == text:
+        return []
+    if not check:
+        with atomic_path(path) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+    return [path]
+
+
+def _sync_published(folder: Path, sources: list[Path], repo: str, ref: str, check: bool) -> list[Path]:
+    """Generated cells of the published notebooks, and the checksums that the manifest has of them."""
+    differ = []
+    for source in sources:
+        path = folder / source.name
+        if path.is_file():
+            nb = read(path)
+            write_generated(nb, source, sources, repo, ref)
+            differ += _put(path, nbformat.writes(nb, version=4).rstrip("\n") + "\n", check)
+    manifest = folder / "manifest.json"
+    if differ and not check and manifest.is_file():
+        card = json.loads(manifest.read_text(encoding="utf-8"))
+        for entry in card["notebooks"]:
+            entry["sha256"] = sha256(folder / f"{entry['notebook']}.ipynb")
+        write_json(manifest, card)
+    return differ
+
+
+def check_address(repo: str, ref: str) -> None:
+    """Raise SyncError unless repo is owner/name and ref a plain branch or tag name."""
+    if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}/[A-Za-z0-9._-]{1,100}", repo) or repo.endswith((".git", ".")):
+        raise SyncError(f"repo={repo!r}: give owner/name, as in https://github.com/owner/name")
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,100}", ref):
+        raise SyncError(f"ref={ref!r}: give a branch or a tag, without slashes")
+
+
+def set_address(repo: str, ref: str, root: Path = ROOT) -> None:
+    """Write the repository's address into nanogpt/config.py and README.md. Raises SyncError."""
+    check_address(repo, ref)
+    path, readme = root / "nanogpt" / "config.py", root / "README.md"
+    text, old = path.read_text(encoding="utf-8"), None
+    for name, value in (("REPO", repo), ("REF", ref)):
+        found = re.findall(rf'^{name} = "(.*)"$', text, re.M)
+        if len(found) != 1:
+            raise SyncError(f'{path} has {len(found)} lines {name} = "…": one is needed')
+        old = old or found[0]
+        text = re.sub(rf'^{name} = ".*"$', f'{name} = "{value}"', text, flags=re.M)
+    _put(path, text, check=False)
+    if readme.is_file():
+        _put(readme, readme.read_text(encoding="utf-8").replace(old, repo), check=False)
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m nanogpt.sync", description=__doc__.split("\n")[0])
+    parser.add_argument("--check", action="store_true", help="list what differs and write nothing")
+    parser.add_argument("--repo", metavar="OWNER/NAME", help="set the repository's address first")
+    parser.add_argument("--ref", help="the branch or tag that badges and the set-up cell name")
+    args = parser.parse_args(argv)
+    repo, ref = args.repo or config.REPO, args.ref or config.REF
+    try:
+        if (args.repo or args.ref) and args.check:
+            raise SyncError("--check writes nothing, so it cannot go with --repo or --ref")
+        if args.repo or args.ref:
+            set_address(repo, ref)
+        differ = sync(ROOT, repo, ref, check=args.check)
+    except (SyncError, OSError) as error:
+        parser.exit(2, f"sync: {error}\n")
+    for path in differ:
+        print(f"{'differs' if args.check else 'written'}: {path.relative_to(ROOT)}")
+    if differ and args.check:
+        print("run `make sync` (python -m nanogpt.sync); edit mirrored code in nanogpt/, not in the notebook")
+    return int(bool(differ) and args.check)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
