@@ -24,6 +24,7 @@ class KVCache(ABC):
         """Forget everything; the next update starts a new text of any batch size."""
         self.k = self.v = self.pos = None
         self.length = 0  # rows written
+        self.last = -1  # the position written last, where looking at it is free
 
     @abstractmethod
     def update(self, k: Tensor, v: Tensor, pos: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -39,6 +40,11 @@ class KVCache(ABC):
             raise ValueError(
                 f"keys {tuple(k.shape)}, values {tuple(v.shape)} and positions {tuple(pos.shape)} do "
                 f"not belong together: k and v need one shape, pos one entry for each of their rows"
+            )
+        if k.dtype != v.dtype or k.device != v.device:
+            raise ValueError(
+                f"the keys are {k.dtype} on {k.device}, the values {v.dtype} on {v.device}: both need one "
+                f"dtype and one device"
             )
         if self.k is None:
             return
@@ -56,11 +62,16 @@ class KVCache(ABC):
 
     def _check_order(self, pos: Tensor) -> None:
         # Only where looking at the numbers is free: on a GPU it would stop the queue at every layer.
-        if pos.device.type == "cpu" and self.length and len(pos) and int(pos[0]) < self.length:
+        if pos.device.type == "cpu" and len(pos) and int(pos[0]) <= self.last:
             raise ValueError(
-                f"position {int(pos[0])} comes after position {self.length - 1} is already cached: "
+                f"position {int(pos[0])} comes after position {self.last} is already cached: "
                 f"pass the places in the whole text, or reset() before a new one"
             )
+
+    def _wrote(self, pos: Tensor) -> None:
+        self.length += len(pos)
+        if pos.device.type == "cpu" and len(pos):
+            self.last = int(pos[-1])
 
 
 class DynamicCache(KVCache):
@@ -69,11 +80,11 @@ class DynamicCache(KVCache):
     def update(self, k, v, pos):
         self._check(k, v, pos)
         self._check_order(pos)
+        self._wrote(pos)
         if self.k is not None:
             k, v = torch.cat([self.k, k], dim=-2), torch.cat([self.v, v], dim=-2)
             pos = torch.cat([self.pos, pos])
         self.k, self.v, self.pos = k, v, pos
-        self.length = len(pos)
         return k, v, pos
 
 
@@ -95,7 +106,7 @@ class StaticCache(KVCache):
         self.k.index_copy_(-2, pos, k)
         self.v.index_copy_(-2, pos, v)
         self.pos.index_copy_(0, pos, pos)
-        self.length += len(pos)
+        self._wrote(pos)
         return self.k, self.v, self.pos
 
     def _check_room(self, pos: Tensor) -> None:
