@@ -210,8 +210,9 @@ def enable_kv_cache(model: GPT, design=DynamicCache, max_len: int | None = None)
         raise ValueError("no attention module has a `cache` attribute: set self.cache = None in its __init__")
     if any(owner.cache is not None for owner in owners):
         raise ValueError("a KV cache is already on: leave its with-block, or call disable_kv_cache(model)")
-    for owner in owners:
-        owner.cache = design(max_len or model.config.block_size)
+    caches = [design(max_len or model.config.block_size) for _ in owners]  # all built, or none attached
+    for owner, cache in zip(owners, caches, strict=True):
+        owner.cache = cache
 
 
 def disable_kv_cache(model: GPT) -> None:
