@@ -51,7 +51,7 @@ def sample(
     if top_k is not None:
         weakest = probs.topk(min(top_k, probs.shape[-1])).values[:, -1:]
         probs = probs.masked_fill(probs < weakest, 0.0)
-    if top_p is not None:
+    if top_p is not None and top_p < 1.0:  # at 1 the sum's rounding would drop the rarest
         ordered, order = probs.sort(-1, descending=True)
         ordered = ordered / ordered.sum(-1, keepdim=True)
         late = ordered.cumsum(-1) - ordered >= top_p  # p is reached before this one; never the first
@@ -92,6 +92,9 @@ def generate(
     B, T = prompt.shape
     _check_settings(n_new, temperature, top_k, top_p, greedy, vocab)
     _check_length(T, n_new, limit, past_block)
+    if cache is not None and not cache_owners(model):
+        raise ValueError("no attention module has a `cache` attribute: set self.cache = None in its "
+                         "__init__, or decode with cache=None")  # fmt: skip
     if generator is not None and generator.device.type != "cpu":
         raise ValueError(f"the generator is on {generator.device}: use a CPU torch.Generator, so that one "
                          f"seed gives the same tokens on every device")  # fmt: skip
@@ -193,7 +196,7 @@ def _check_length(T: int, n_new: int, limit: int, past_block: str) -> None:
     if T + n_new - 1 <= limit:
         return
     if past_block == "slide":
-        again = T + n_new - 1 - limit
+        again = min(n_new, T + n_new - 1 - limit)
         warnings.warn(f"past block_size {limit} the window slides: the last {again} tokens each recompute "
                       f"{limit} positions, without a cache", stacklevel=3)  # fmt: skip
         return
