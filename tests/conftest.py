@@ -1,0 +1,116 @@
+"""What the tests share: tiny models whose logits are far from flat, cache designs, ways to break things.
+
+At the default scale of the weights every next character is about as likely as any other, and a
+wrong mask moves no token. Here the matrices are 25 times larger: half the entropy of a flat guess.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import settings
+
+from nanogpt.cache import DynamicCache, StaticCache
+from nanogpt.config import GPTConfig
+from nanogpt.convert import pack_heads
+from nanogpt.data import CharTokenizer, Corpus
+from nanogpt.model import GPT, Head, cache_owners
+from nanogpt.runtime import sha256
+
+torch.set_num_threads(1)
+settings.register_profile("nanogpt", deadline=None, max_examples=40, derandomize=True)
+settings.load_profile("nanogpt")
+
+DESIGNS = [None, DynamicCache, StaticCache]
+CACHES = [DynamicCache, StaticCache]
+FORMS = [True, False]  # per_head
+
+
+def name(value) -> str:
+    """A short id for a parametrised case."""
+    if value in (None, DynamicCache, StaticCache):
+        return {None: "none", DynamicCache: "dynamic", StaticCache: "static"}[value]
+    return {True: "heads", False: "batched"}[value] if isinstance(value, bool) else str(value).split(".")[-1]
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def tokens(*shape: int, vocab: int = 13, seed: int = 0) -> torch.Tensor:
+    return torch.randint(vocab, shape, generator=seeded(seed))
+
+
+def tiny_model(per_head: bool = True, dtype=torch.float32, head=Head, **changes) -> GPT:
+    """A model of 2 layers and 2 heads in eval mode; both forms carry the same weights."""
+    sizes = {"vocab_size": 13, "block_size": 24, "n_layer": 2, "n_head": 2, "n_embd": 16, "dropout": 0.2}
+    model = GPT(GPTConfig(**(sizes | changes)), head=head, generator=seeded(7))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 2:
+                parameter *= 25
+            else:
+                parameter += 0.1 * torch.randn(parameter.shape, generator=seeded(8))
+    model = model.to(dtype).eval()
+    return model if per_head else pack_heads(model)
+
+
+def count_updates(model: GPT) -> list[int]:
+    """Watch the caches that are on: the list gets one entry (rows given) for each update."""
+    calls = []
+    for owner in cache_owners(model):
+        original = owner.cache.update
+
+        def update(k, v, pos, original=original):
+            calls.append(len(pos))
+            return original(k, v, pos)
+
+        owner.cache.update = update
+    return calls
+
+
+def has_cache(model: GPT) -> bool:
+    return any(module.__dict__.get("cache") is not None for module in model.modules())
+
+
+def state_of(model: GPT) -> dict:
+    """What a generation must leave as it found it: every module's mode and cache."""
+    return {key: (m.training, m.__dict__.get("cache")) for key, m in model.named_modules()}
+
+
+@pytest.fixture
+def ambient_rng():
+    """Fails the test when it moved the global random state."""
+    before = torch.random.get_rng_state()
+    yield
+    assert torch.equal(torch.random.get_rng_state(), before), "the global random state was moved"
+
+
+@pytest.fixture(scope="session")
+def golden() -> dict:
+    return json.loads((Path(__file__).parent / "data" / "golden.json").read_text())
+
+
+@pytest.fixture(scope="session")
+def corpus() -> Corpus:
+    """A little text that can be learnt in a few steps."""
+    text = "the quick brown fox jumps over the lazy dog.\n" * 40
+    return Corpus(text, "fox", sha256(text.encode()), "tests")
+
+
+@pytest.fixture(scope="session")
+def tokenizer(corpus) -> CharTokenizer:
+    return CharTokenizer(corpus.text)
+
+
+@pytest.fixture(scope="session")
+def shakespeare() -> Path:
+    """The real corpus, where this machine has it."""
+    named = os.environ.get("NANOGPT_DATA")
+    if not named or not Path(named).is_file():
+        pytest.skip("NANOGPT_DATA names no copy of Tiny Shakespeare")
+    return Path(named)
