@@ -7,6 +7,8 @@ itself and that is never mistaken for the real one.
 
 from __future__ import annotations
 
+import codecs
+import http.client
 import os
 import urllib.error
 import urllib.request
@@ -94,7 +96,7 @@ def read_corpus(path: Path) -> Corpus:
     if digest == SHA256:
         return Corpus(data.decode("ascii"), "Tiny Shakespeare", digest, str(path))
     try:
-        text = data.decode("utf-8").replace("\r\n", "\n")
+        text = data.removeprefix(codecs.BOM_UTF8).decode("utf-8").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
         raise CorpusError(
             f"{path} is not UTF-8 text: byte {error.start} of {len(data):,} is {data[error.start]:#04x}; "
@@ -131,6 +133,8 @@ def fetch(target: Path, url: str = URL, digest: str = SHA256, size: int = SIZE) 
                     f"the download is not the file we know: sha256 {sha256(data)[:12]}…, not {digest[:12]}…"
                 )
             temporary.write_bytes(data)
+    except (urllib.error.HTTPError, http.client.HTTPException) as error:  # 404, cut within a chunk, no HTTP
+        raise CorpusError(f"the server gave no file ({type(error).__name__}: {error})") from error
     except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
         raise CorpusError(f"no connection: {getattr(error, 'reason', None) or error}") from error
     return target
