@@ -1,0 +1,84 @@
+# Every target here is one plain command, printed beside it by `make`: use that where there is no make.
+
+.DEFAULT_GOAL := help
+SHELL := /bin/sh
+.DELETE_ON_ERROR:
+
+PYTHON  ?= python3
+VENV    ?= .venv
+PROFILE ?= auto
+ARGS    ?=
+FOLDER  ?=
+REPO    ?=
+REF     ?=
+PINNED  ?=
+
+PY      := $(VENV)/bin/python
+EXACT   := $(if $(PINNED),--constraint constraints.txt)
+KIND    := $(if $(PINNED),pinned,ranges)
+READY   := $(VENV)/.ready-$(KIND)
+TOOLS   := $(VENV)/.ready-tools-$(KIND)
+NUMBERS := 00 01 02 03 04 05 06 07 08
+
+.PHONY: help run test lab data html sync badges check publish clean $(NUMBERS)
+
+help: ## show this | make
+	@awk 'BEGIN { FS = " ## | [|] "; tty = system("test -t 1") == 0; \
+	    printf "\nKarpathy'"'"'s GPT with a KV cache, in notebooks.\n\n" } \
+	  /^[a-z0-9$$()A-Z]+:.* ## / { name = $$1; sub(/:.*/, "", name); if (name ~ /NUMBERS/) name = "03"; \
+	    printf (tty ? "  \033[1;36m%-8s\033[0m" : "  %-8s"), name; \
+	    printf " %-46s", $$2; printf (tty ? "\033[2m%s\033[0m\n" : "%s\n"), $$3 }' $(MAKEFILE_LIST)
+	@printf '\n  PROFILE=%s (auto, smoke, cpu, gpu)  VENV=%s  PYTHON=%s  PINNED=1 (the exact tested versions)\n' \
+	  '$(PROFILE)' '$(VENV)' '$(PYTHON)'
+	@printf '  ARGS="-p seed=7" adds to the command; plain commands want the packages of requirements.txt.\n\n'
+
+run: $(READY) ## run all notebooks and render them | python -m nanogpt.run
+	$(PY) -m nanogpt.run --profile $(PROFILE) $(ARGS)
+
+$(NUMBERS): $(READY) ## run one of them: make 00 to make 08 | python -m nanogpt.run 03
+	$(PY) -m nanogpt.run $@ --profile $(PROFILE) $(ARGS)
+
+test: $(TOOLS) ## test everything, every notebook included | python -m pytest
+	$(PY) -m pytest $(ARGS)
+
+lab: $(READY) ## open the notebooks in JupyterLab | jupyter lab notebooks
+	$(VENV)/bin/jupyter lab notebooks $(ARGS)
+
+data: $(READY) ## fetch the corpus, or say which one is used | python -c "import nanogpt.data as d; print(d.load_corpus())"
+	$(PY) -c "from nanogpt.data import load_corpus; corpus = load_corpus(); print(corpus.banner or corpus)"
+
+html: $(READY) ## render the newest run again, or FOLDER=... | python -m nanogpt.site
+	$(PY) -m nanogpt.site $(FOLDER)
+
+sync: $(READY) ## write the package's code into the notebooks | python -m nanogpt.sync
+	$(PY) -m nanogpt.sync
+
+badges: $(READY) ## set the address: REPO=owner/name [REF=main] | python -m nanogpt.sync --repo owner/name
+	@test -n "$(REPO)" || { echo "say which: make badges REPO=owner/name"; exit 2; }
+	$(PY) -m nanogpt.sync --repo $(REPO) $(if $(REF),--ref $(REF))
+	@test ! -d outputs/published || $(PY) -m nanogpt.site outputs/published
+
+check: $(TOOLS) ## are notebooks in step, is the code clean? | python -m nanogpt.sync --check && ruff check
+	$(PY) -m nanogpt.sync --check
+	$(VENV)/bin/ruff check
+	$(VENV)/bin/ruff format --check
+
+publish: $(READY) ## run all into outputs/published, or nothing | python -m nanogpt.run --publish
+	$(PY) -m nanogpt.run --publish $(ARGS)
+
+clean: ## remove outputs/run and caches, nothing else | rm -rf outputs/run
+	@for path in outputs/run .pytest_cache .ruff_cache .hypothesis \
+	    $$(find nanogpt tests notebooks -name __pycache__ -o -name .ipynb_checkpoints); do \
+	  if [ -e "$$path" ]; then rm -rf "$$path" && echo "removed $$path"; fi; done
+
+# The stamps come last, so a half-finished installation does not count; new requirements make them old.
+$(READY): requirements.txt constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or newer is needed: make PYTHON=python3.12 …")'
+	@rm -f $(VENV)/.ready-*
+	$(PYTHON) -m venv $(VENV)
+	$(PY) -m pip install --disable-pip-version-check --quiet --requirement requirements.txt $(EXACT)
+	@touch $@
+
+$(TOOLS): $(READY) requirements-test.txt
+	$(PY) -m pip install --disable-pip-version-check --quiet --requirement requirements-test.txt
+	@touch $@
