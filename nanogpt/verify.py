@@ -63,10 +63,11 @@ def compare(
     step is log(p₁/noise₁) - log(p₂/noise₂) of the two best candidates, in units of logits.
     Raises ValueError as `generate` does.
     """
-    noise = draw_noise(n_new, len(prompt), model.config.vocab_size, torch.Generator().manual_seed(seed))
-    T = prompt.shape[1]
-    full_a = complete(model, prompt, n_new, cache=a, noise=noise, temperature=temperature)
-    full_b = complete(model, prompt, n_new, cache=b, noise=noise, temperature=temperature)
+    full_a, full_b = (
+        complete(model, prompt, n_new, cache=cache, temperature=temperature, generator=_seeded(seed))
+        for cache in (a, b)
+    )
+    T, noise = prompt.shape[1], draw_noise(n_new, len(prompt), model.config.vocab_size, _seeded(seed))
     logits_a = forced_logits(model, full_a, T, a)
     logits_b = forced_logits(model, full_a, T, b)
     diffs = (logits_a - logits_b).abs().amax((-2, -1))  # (n_new,)
@@ -111,3 +112,7 @@ def draw_margins(logits: Tensor, noise: Tensor, temperature: float = 1.0) -> Ten
     scores = logits.double() - temperature * noise.double().log()
     best, second = scores.topk(2, dim=-1).values.unbind(-1)  # (N, B) each
     return (best - second).amin(-1)
+
+
+def _seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
