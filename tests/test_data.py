@@ -93,7 +93,7 @@ FAILURES = {
     "cut, and the length says so": (http(BODY[:HALF], length(HALF)), f"cut: {HALF:,} of {len(BODY):,} bytes"),
     "cut, and the length is that of the whole": (http(BODY[:HALF], length(len(BODY))), "cut"),
     "cut, with no length": (http(BODY[:HALF]), "cut"),
-    "cut within a chunk": (http(b"40000\r\n" + BODY[:HALF], "Transfer-Encoding: chunked"), "no file .*131072"),
+    "cut within a chunk": (http(b"40000\r\n" + BODY[:HALF], "Transfer-Encoding: chunked"), "no file .Inco"),
     "nothing at all": (http(b"", length(0)), "cut: 0 of"),
     "altered by one bit": (http(bytes([BODY[0] ^ 1]) + BODY[1:], length(len(BODY))), "not the file we know"),
     "one byte too long": (http(BODY + b"!", length(len(BODY) + 1)), "larger than the"),

@@ -1,0 +1,228 @@
+"""compare: a clean bill for what is equal, the right place for what is not. Broken heads are broken here."""
+
+import json
+
+import pytest
+import torch
+from conftest import CACHES, DESIGNS, FORMS, name, seeded, state_of, tiny_model, tokens
+
+from nanogpt.attention import attend, visible
+from nanogpt.cache import DynamicCache, StaticCache
+from nanogpt.generate import complete, draw_noise, sample
+from nanogpt.model import Head, kv_cache
+from nanogpt.verify import Report, compare, draw_margins, forced_logits
+
+NEW = 14
+
+
+class NoMask(Head):
+    """In the prefill every token sees every other: right without a cache, wrong with one."""
+
+    def forward(self, x, pos):
+        if self.cache is None:
+            return super().forward(x, pos)
+        q, k, v = self.query(x), self.key(x), self.value(x)
+        k, v, k_pos = self.cache.update(k, v, pos)
+        return attend(q, k, v, (k_pos >= 0).expand(len(pos), -1))
+
+
+class NearSighted(Head):
+    """With a cache, it never looks back at the last place but one."""
+
+    def forward(self, x, pos):
+        if self.cache is None:
+            return super().forward(x, pos)
+        q, k, v = self.query(x), self.key(x), self.value(x)
+        k, v, k_pos = self.cache.update(k, v, pos)
+        return attend(q, k, v, visible(pos, k_pos) & (pos[:, None] - k_pos != 2))
+
+
+class ForgetsAfter(Head):
+    """With a cache, sees nothing of the text from position 12 on but itself: right until then."""
+
+    def forward(self, x, pos):
+        if self.cache is None:
+            return super().forward(x, pos)
+        q, k, v = self.query(x), self.key(x), self.value(x)
+        k, v, k_pos = self.cache.update(k, v, pos)
+        return attend(q, k, v, visible(pos, k_pos) & ((pos[:, None] < 12) | (pos[:, None] == k_pos)))
+
+
+# ------------------------------------------------------------------ equal
+
+
+@pytest.mark.parametrize("per_head", FORMS, ids=name)
+@pytest.mark.parametrize("design", CACHES, ids=name)
+@pytest.mark.parametrize("batch", [1, 3])
+def test_a_cache_and_no_cache_are_equal(per_head, design, batch):
+    model, prompt = tiny_model(per_head), tokens(batch, 9)
+    report = compare(model, prompt, NEW, None, design, seed=42)
+    assert report.equal
+    assert report.explained
+    assert report.first_divergence is None
+    assert report.max_logit_diff < 2e-4
+    assert report.tokens_a == report.tokens_b
+    assert report.tokens_a == complete(model, prompt, NEW, generator=seeded(42))[:, 9:].tolist()
+    assert "✓ all 14 tokens equal" in str(report)
+    assert json.loads(json.dumps(report.as_dict()))["explained"] is True
+
+
+def test_a_way_compared_with_itself_differs_by_nothing():
+    for design in DESIGNS:
+        report = compare(tiny_model(), tokens(2, 5), NEW, design, design)
+        assert report.equal
+        assert report.logit_diffs == [0.0] * NEW
+
+
+def test_temperature_and_seed_reach_both_ways():
+    model, prompt = tiny_model(), tokens(1, 5)
+    report = compare(model, prompt, NEW, None, DynamicCache, seed=7, temperature=0.3)
+    expected = complete(model, prompt, NEW, generator=seeded(7), temperature=0.3)
+    assert report.tokens_a == report.tokens_b == expected[:, 5:].tolist()
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_comparing_leaves_the_model_and_the_random_state_as_they_were(training, ambient_rng):
+    model = tiny_model().train(training)
+    before = state_of(model)
+    compare(model, tokens(1, 5), NEW, None, StaticCache)
+    assert state_of(model) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"n_new": 21}, "pass block_size 24"),
+        ({"n_new": 0}, "n_new=0"),
+        ({"n_new": -1}, "n_new=-1"),
+        ({"n_new": 2.5}, "n_new=2.5"),
+        ({"prompt": torch.tensor([1, 2])}, r"needs \(B, T\)"),
+        ({"prompt": torch.empty(1, 0, dtype=torch.int64)}, "at least one token"),
+        ({"temperature": 0.0}, "temperature=0.0"),
+    ],
+)
+def test_bad_arguments_are_refused_as_generate_refuses_them(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        compare(**({"model": tiny_model(), "prompt": tokens(1, 5), "n_new": 4} | arguments))
+
+
+# ------------------------------------------------------------------ unequal
+
+
+@pytest.mark.parametrize("head", [NoMask, NearSighted])
+def test_a_broken_head_is_caught_at_the_token_where_the_texts_part(head):
+    model, prompt = tiny_model(head=head), tokens(2, 9)
+    report = compare(model, prompt, NEW, None, DynamicCache)
+    plain = complete(model, prompt, NEW, cache=None, generator=seeded(42))[:, 9:]
+    broken = complete(model, prompt, NEW, cache=DynamicCache, generator=seeded(42))[:, 9:]
+    first = next(t for t in range(NEW) if not torch.equal(plain[:, t], broken[:, t]))
+    assert not report.equal
+    assert report.first_divergence == first
+    assert report.tokens_a == plain.tolist()
+    assert report.tokens_b == broken.tolist()
+    assert report.max_logit_diff > 0.1
+    assert f"✗ tokens differ from new token {first} on ({first} of 14 equal before it)" in str(report)
+
+
+def test_logits_are_compared_on_one_text_even_after_the_texts_part():
+    """Teacher-forced: what b makes of a's text. A free run would blame b for reading another text."""
+    model, prompt = tiny_model(head=ForgetsAfter), tokens(1, 5)
+    report = compare(model, prompt, NEW, None, DynamicCache)
+    right, wrong = report.logit_diffs[:7], report.logit_diffs[8:]  # token t is decided at position 4 + t
+    assert max(right) < 1e-4
+    assert min(wrong) > 1e-2
+    assert not report.equal
+    assert report.first_divergence >= 8
+    text = torch.cat([prompt, torch.tensor(report.tokens_a)], dim=1)
+    a, b = (forced_logits(model, text, 5, design) for design in (None, DynamicCache))
+    assert report.logit_diffs == (a - b).abs().amax((1, 2)).tolist()
+    assert report.max_logit_diff == max(report.logit_diffs)
+
+
+def test_one_wrong_text_of_a_batch_is_enough():
+    class BreaksOne(Head):
+        def forward(self, x, pos):
+            if self.cache is None:
+                return super().forward(x, pos)
+            q, k, v = self.query(x), self.key(x), self.value(x)
+            k, v, k_pos = self.cache.update(k, v, pos)
+            out = attend(q, k, v, visible(pos, k_pos))
+            out[1] = attend(q, k, v, (k_pos >= 0).expand(len(pos), -1))[1]
+            return out
+
+    report = compare(tiny_model(head=BreaksOne), tokens(3, 9), NEW, None, DynamicCache)
+    same = [a == b for a, b in zip(report.tokens_a, report.tokens_b, strict=True)]
+    assert same == [True, False, True]
+    assert not report.equal
+
+
+# ------------------------------------------------------------------ logits and margins
+
+
+@pytest.mark.parametrize("design", DESIGNS, ids=name)
+def test_forced_logits_are_those_that_decided_each_token(design):
+    """Draw again from them with the same noise: the same text must come out."""
+    model, noise = tiny_model(), draw_noise(NEW, 2, 13, seeded(3))
+    text = complete(model, tokens(2, 6), NEW, cache=design, noise=noise)
+    logits = forced_logits(model, text, 6, design)
+    assert logits.shape == (NEW, 2, 13)
+    again = torch.cat([sample(row, race) for row, race in zip(logits, noise, strict=True)], dim=1)
+    assert torch.equal(again, text[:, 6:])
+
+
+def test_forced_logits_put_the_mode_back_on_an_error_too():
+    model = tiny_model().train()
+    with kv_cache(model), pytest.raises(ValueError, match="already on"):
+        forced_logits(model, tokens(1, 9), 5, DynamicCache)
+    assert model.training
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
+def test_a_margin_is_how_far_the_winner_of_a_draw_was_ahead(temperature):
+    logits = 3 * torch.randn(6, 2, 13, generator=seeded(1))
+    noise = draw_noise(6, 2, 13, seeded(2))
+    margins = draw_margins(logits, noise, temperature)
+    for t in range(6):
+        ahead = []
+        for b in range(2):
+            probs = (logits[t, b].double() / temperature).softmax(-1)
+            best, second = sorted((probs / noise[t, b]).log().tolist(), reverse=True)[:2]
+            ahead.append((best - second) * temperature)
+        assert float(margins[t]) == pytest.approx(min(ahead), rel=1e-6)
+
+
+def test_moving_the_runner_up_by_its_margin_is_what_it_takes_to_win():
+    logits, noise = torch.randn(1, 1, 13, generator=seeded(1)), draw_noise(1, 1, 13, seeded(2))
+    margin = float(draw_margins(logits, noise, 0.7)[0])
+    winner, second = (logits / 0.7 - noise.log())[0, 0].topk(2).indices.tolist()
+    for share, expected in ((0.99, winner), (1.01, second)):
+        moved = logits[0].clone()
+        moved[0, second] += share * margin
+        assert int(sample(moved, noise[0], temperature=0.7)) == expected
+
+
+def test_the_smallest_margin_is_reported():
+    report = compare(tiny_model(), tokens(2, 5), NEW, None, DynamicCache)
+    assert report.min_margin == min(report.margins) > 0
+    assert len(report.margins) == len(report.logit_diffs) == report.n_new == NEW
+
+
+def a_report(equal, diff, margin):
+    return Report(
+        equal, None if equal else 0, 1, diff, margin, [[1]], [[1 if equal else 2]], [diff], [margin]
+    )
+
+
+@pytest.mark.parametrize(
+    ("equal", "diff", "margin", "explained"),
+    [
+        (True, 1e-6, 0.5, True),
+        (False, 1e-3, 2e-3, True),
+        (False, 1e-6, 1e-2, False),
+        (False, 1e-6, 2e-6, True),
+    ],
+)
+def test_a_difference_is_explained_by_a_draw_closer_than_the_logits_agree(equal, diff, margin, explained):
+    report = a_report(equal, diff, margin)
+    assert report.explained is explained
+    assert report.as_dict()["explained"] is explained
