@@ -61,13 +61,13 @@ class Folder:
             old = []
         self.entries = {entry["notebook"]: entry for entry in old}
 
-    def environment(self, staged: Path) -> dict[str, str]:
+    def environment(self, staged: Path) -> dict[str, str | None]:
         """What the kernels are told: where to write, what the run has made so far, what not to fetch."""
         told = {"NANOGPT_OUT": str(staged), "NANOGPT_RUN": str(self.out)}
         if not self.card["corpus"]["real"]:
             told["NANOGPT_OFFLINE"] = "1"  # the download has failed once: do not wait for it in each kernel
-        if self.weights and self.weights.is_file():
-            told["NANOGPT_CHECKPOINT"] = str(self.weights)
+        if self.weights:
+            told["NANOGPT_CHECKPOINT"] = str(self.weights) if self.weights.is_file() else None
         return told
 
     @contextmanager

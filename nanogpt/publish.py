@@ -7,7 +7,7 @@ from pathlib import Path
 
 from .data import SHA256, Corpus
 from .parameters import RunError
-from .runtime import PUBLISHED, ROOT
+from .runtime import ROOT
 
 BUILD = ROOT / "outputs" / "run" / "publish"  # where a run for publication works, and stays if it fails
 WEIGHTS = "checkpoints/small.safetensors"  # trained by 01, loaded by all others: one model on every page
@@ -44,7 +44,7 @@ def tidy(folder: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def exchange(new: Path, target: Path = PUBLISHED) -> None:
+def exchange(new: Path, target: Path) -> None:
     """Put the complete folder `new` in the place of `target`; the old one goes when the new one stands."""
     recover(target)
     old = _aside(target)
@@ -54,7 +54,7 @@ def exchange(new: Path, target: Path = PUBLISHED) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
-def recover(target: Path = PUBLISHED) -> None:
+def recover(target: Path) -> None:
     """Finish an exchange that was killed half-way: the old folder comes back, or goes for good."""
     old = _aside(target)
     if old.exists() and target.exists():

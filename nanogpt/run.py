@@ -156,24 +156,25 @@ def run(args) -> bool:
     out = (publish.BUILD if args.publish else args.out or ROOT / "outputs" / "run" / profile).resolve()
     if PUBLISHED in (out, *out.parents):
         raise RunError(f"{out} is the published run: --publish alone writes there, and only from a green run")
-    publish.recover()
+    publish.recover(PUBLISHED)
+    corpus = load_corpus()
+    if args.publish:
+        changed = args.notebooks or args.p or args.out or args.source != ROOT / "notebooks"
+        publish.check(profile, corpus, bool(changed))
+        sources.sort(key=lambda path: path.stem[:2] != "01")  # it trains what the others load
     with locked(out):
-        corpus = load_corpus()
         if args.publish:
-            changed = args.notebooks or args.p or args.out or args.source != ROOT / "notebooks"
-            publish.check(profile, corpus, bool(changed))
             publish.empty(out)
-            sources.sort(key=lambda path: path.stem[:2] != "01")  # it trains what the others load
         print(corpus.banner or corpus, flush=True)
         weights = out / publish.WEIGHTS if args.publish else None
         folder = Folder(out, describe(profile, args.p, corpus), weights)
         entries = run_all(sources, values, folder, timeout=args.timeout, fail_fast=args.fail_fast)
         green = len(entries) == len(sources) and all(entry["ok"] for entry in entries)
         report(entries, sources, profile, out)
-        page = site.render(out) if args.html or args.publish else None
+        page = site.render(out) if (args.html or args.publish) and any(out.glob("*.ipynb")) else None
         if args.publish and green:
             publish.tidy(out)
-            publish.exchange(out)
+            publish.exchange(out, PUBLISHED)
             page = PUBLISHED / "html" / "index.html"
         if page:
             print(f"to read: {short(page)}")
@@ -223,14 +224,20 @@ def seconds(text: str) -> int:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Exit codes: 0 all passed, 1 some failed, 2 the run could not begin."""
+    """Exit codes: 0 all passed, 1 some failed, 2 the run could not begin, 130 stopped outside a notebook."""
     parser = command_line()
     args = parser.parse_args(argv)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a polite kill tidies up as Ctrl-C does
+    before = signal.signal(
+        signal.SIGTERM, signal.default_int_handler
+    )  # a polite kill tidies up as Ctrl-C does
     try:
         return 0 if run(args) else 1
     except (RunError, SyncError, CorpusError) as error:
         parser.exit(2, f"run: {error}\n")
+    except KeyboardInterrupt:
+        parser.exit(130, "run: interrupted\n")
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 if __name__ == "__main__":

@@ -186,11 +186,7 @@ def render(folder: Path) -> Path:
     card = _manifest(folder)
     entries = {entry["notebook"]: entry for entry in card.get("notebooks", [])}
     notebooks = {path.stem: read(path) for path in sources}
-    pages = [
-        {"name": name, "number": name[:2], "title": re.sub(r"^\d\d\W+", "", title(nb)), "promise": promise(nb),
-         "thumbnail": thumbnail(nb), "entry": entries.get(name, {}), "colab": _colab(name)}
-        for name, nb in notebooks.items()
-    ]  # fmt: skip
+    pages = [_about(name, nb, entries.get(name, {})) for name, nb in notebooks.items()]
     frame = _frame(brand=BRAND, pages=pages, card=card, conditions=_conditions(card))
     for i, (page, nb) in enumerate(zip(pages, notebooks.values(), strict=True)):
         renderer = Prose(set(notebooks))
@@ -206,6 +202,19 @@ def render(folder: Path) -> Path:
     ):
         path.unlink()  # of a notebook that is no more
     return index
+
+
+def _about(name: str, nb, entry: dict) -> dict:
+    """What the index and the neighbours of a page say of it."""
+    return {
+        "name": name,
+        "number": name[:2],
+        "title": re.sub(r"^\d\d\W+", "", title(nb)),
+        "promise": promise(nb),
+        "thumbnail": thumbnail(nb),
+        "entry": entry,
+        "colab": _colab(name),
+    }
 
 
 def promise(nb) -> str:
