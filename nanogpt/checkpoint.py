@@ -73,18 +73,12 @@ def load_checkpoint(path: str | Path, *, origin: str | None = None) -> Checkpoin
         raise CheckpointError(
             f"{path} is damaged or no safetensors file ({error}): fetch it again or retrain"
         ) from error
-    try:
-        meta = json.loads(header["nanogpt"])
-        known, chars = meta["format"] == FORMAT, meta["vocabulary"]
-        config = GPTConfig(**meta["config"])
-        meta["losses"]["val"], meta["corpus"]["name"], meta["step"]
-    except (KeyError, TypeError, ValueError) as error:
+    meta, config, tokenizer = _understood(path, header)
+    held = sum(tensor.numel() for tensor in state.values())
+    if held != _n_params(config):  # before building a model of a size that only a header vouches for
         raise CheckpointError(
-            f"{path} holds weights but not our metadata ({error!r}): load it with model.load_state_dict if it "
-            f"is the lecture's, or take a checkpoint that this project wrote"
-        ) from error
-    if not known:
-        raise CheckpointError(f"{path} has format {meta['format']!r}, this version reads {FORMAT!r}: retrain")
+            f"{path}: its tensors do not fit its own config ({held:,} numbers, not {_n_params(config):,})"
+        )
     model = GPT(config)
     try:
         model.load_state_dict(state)
@@ -93,7 +87,34 @@ def load_checkpoint(path: str | Path, *, origin: str | None = None) -> Checkpoin
             f"{path}: its tensors do not fit its own config ({str(error).splitlines()[1].strip()})"
         ) from error
     where = origin or _short(path)
-    return Checkpoint(model.eval(), CharTokenizer(chars), meta, sha256(path), where)
+    return Checkpoint(model.eval(), tokenizer, meta, sha256(path), where)
+
+
+def _understood(path: Path, header: dict) -> tuple[dict, GPTConfig, CharTokenizer]:
+    """The metadata in a header, once every part that is read later has proved to be there and usable."""
+    try:
+        meta = json.loads(header["nanogpt"])
+        known = meta["format"] == FORMAT
+        if known:
+            config, chars = GPTConfig(**meta["config"]), meta["vocabulary"]
+            if not isinstance(chars, str) or len(set(chars)) != len(chars) or len(chars) != config.vocab_size:
+                raise ValueError(f"a vocabulary of {config.vocab_size} characters is needed")
+            f"{meta['losses']['val']:.3f} {meta['step']:,} {meta['corpus']['name']}"
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise CheckpointError(
+            f"{path} holds weights but not our metadata ({error!r}): load it with model.load_state_dict if "
+            f"it is the lecture's, or take a checkpoint that this project wrote"
+        ) from error
+    if not known:
+        raise CheckpointError(f"{path} has format {meta['format']!r}, this version reads {FORMAT!r}: retrain")
+    return meta, config, CharTokenizer(chars)
+
+
+def _n_params(c: GPTConfig) -> int:
+    """How many numbers a model of this shape has, counted without building it."""
+    block = 12 * c.n_embd**2 + 10 * c.n_embd  # attention 4 C² + C, feed-forward 8 C² + 5 C, LayerNorms 4 C
+    ends = (2 * c.vocab_size + c.block_size) * c.n_embd + 2 * c.n_embd + c.vocab_size
+    return ends + c.n_layer * block
 
 
 def _short(path: Path) -> str:
