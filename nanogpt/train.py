@@ -130,8 +130,9 @@ def train(
 
     def evaluate(step):
         losses = {name: estimate_loss(worker, batches) for name, batches in fixed.items()}
-        if not math.isfinite(losses["train"]):
-            raise FloatingPointError(f"the loss is {losses['train']} at step {step}: try half the learning rate "
+        wrong = [loss for loss in losses.values() if not math.isfinite(loss)]
+        if wrong:
+            raise FloatingPointError(f"the loss is {wrong[0]} at step {step}: try half the learning rate "
                                      f"(lr={config.lr / 2:g}) or a longer warm-up")  # fmt: skip
         best = not history["val"] or losses["val"] < min(history["val"])
         history["step"].append(step)
