@@ -114,7 +114,7 @@ def normalise(nb):
         tags = cell.metadata.get("tags", [])
         cell.metadata = {k: v for k, v in cell.metadata.items() if k in ("tags", "nanogpt", "jupyter") and v}
         if "injected-parameters" in tags:
-            cell.id = "injected-parameters"
+            cell.id, cell.source = "injected-parameters", cell.source.strip("\n")
         elif "papermill-error-cell-tag" in tags:
             cell.id = f"error-{nb.cells.index(cell)}"
         if cell.cell_type == "code":
