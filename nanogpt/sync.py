@@ -122,9 +122,7 @@ def read(path: Path):
 
 def write_notebook(path: Path, nb) -> None:
     """Write a notebook, whole or not at all, in the form that JupyterLab writes."""
-    text = nbformat.writes(nb, version=4)
-    with atomic_path(path) as temporary:
-        temporary.write_text(text.rstrip("\n") + "\n", encoding="utf-8")
+    _write(path, _text(nb))
 
 
 def write_generated(nb, path: Path, neighbours: list[Path], repo: str, ref: str) -> None:
@@ -162,46 +160,47 @@ def synced(path: Path, neighbours: list[Path], repo: str, ref: str):
 
 
 def sync(root: Path = ROOT, repo: str = config.REPO, ref: str = config.REF, *, check: bool = False) -> list:
-    """Write what differs below `root` (with `check`: nothing) and return the paths that differed."""
+    """Write what differs below `root` (with `check`: nothing) and return the paths that differed.
+
+    Everything is worked out before the first file is written, so an error leaves all as it was.
+    """
     check_address(repo, ref)
     sources = sorted((root / "notebooks").glob("*.ipynb"))
-    differ = []
-    for path in sources:
-        text = nbformat.writes(synced(path, sources, repo, ref), version=4).rstrip("\n") + "\n"
-        differ += _put(path, text, check)
-    readme = root / "README.md"
-    if readme.is_file():
-        address = rf"{COLAB}/{repo}/blob/{ref}/notebooks/"
-        text = re.sub(rf"{COLAB}/[^/\s]+/[^/\s]+/blob/[^/\s]+/notebooks/", address, readme.read_text("utf-8"))
-        differ += _put(readme, text, check)
-    return differ + _sync_published(root / "outputs" / "published", sources, repo, ref, check)
-
-
-def _put(path: Path, text: str, check: bool) -> list[Path]:
-    if path.read_text(encoding="utf-8") == text:
-        return []
-    if not check:
-        with atomic_path(path) as temporary:
-            temporary.write_text(text, encoding="utf-8")
-    return [path]
-
-
-def _sync_published(folder: Path, sources: list[Path], repo: str, ref: str, check: bool) -> list[Path]:
-    """Generated cells of the published notebooks, and the checksums that the manifest has of them."""
-    differ = []
+    wanted = {path: _text(synced(path, sources, repo, ref)) for path in sources}
+    published = root / "outputs" / "published"
     for source in sources:
-        path = folder / source.name
-        if path.is_file():
+        if (path := published / source.name).is_file():
             nb = read(path)
             write_generated(nb, source, sources, repo, ref)
-            differ += _put(path, nbformat.writes(nb, version=4).rstrip("\n") + "\n", check)
-    manifest = folder / "manifest.json"
-    if differ and not check and manifest.is_file():
+            wanted[path] = _text(nb)
+    if (readme := root / "README.md").is_file():
+        badges = rf"{COLAB}/[^/\s]+/[^/\s]+/blob/[^/\s]+/notebooks/"
+        text = readme.read_text(encoding="utf-8")
+        wanted[readme] = re.sub(badges, f"{COLAB}/{repo}/blob/{ref}/notebooks/", text)
+    differ = [path for path, text in wanted.items() if path.read_text(encoding="utf-8") != text]
+    if not check:
+        for path in differ:
+            _write(path, wanted[path])
+        if any(path.parent == published for path in differ):
+            _renew_checksums(published / "manifest.json")
+    return differ
+
+
+def _text(nb) -> str:
+    return nbformat.writes(nb, version=4).rstrip("\n") + "\n"
+
+
+def _write(path: Path, text: str) -> None:
+    with atomic_path(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def _renew_checksums(manifest: Path) -> None:
+    if manifest.is_file():
         card = json.loads(manifest.read_text(encoding="utf-8"))
         for entry in card["notebooks"]:
-            entry["sha256"] = sha256(folder / f"{entry['notebook']}.ipynb")
+            entry["sha256"] = sha256(manifest.with_name(f"{entry['notebook']}.ipynb"))
         write_json(manifest, card)
-    return differ
 
 
 def check_address(repo: str, ref: str) -> None:
@@ -223,9 +222,9 @@ def set_address(repo: str, ref: str, root: Path = ROOT) -> None:
             raise SyncError(f'{path} has {len(found)} lines {name} = "…": one is needed')
         old = old or found[0]
         text = re.sub(rf'^{name} = ".*"$', f'{name} = "{value}"', text, flags=re.M)
-    _put(path, text, check=False)
+    _write(path, text)
     if readme.is_file():
-        _put(readme, readme.read_text(encoding="utf-8").replace(old, repo), check=False)
+        _write(readme, readme.read_text(encoding="utf-8").replace(old, repo))
 
 
 def main(argv: list[str] | None = None) -> int:
