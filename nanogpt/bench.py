@@ -21,9 +21,9 @@ CPU = torch.device("cpu")
 
 def time_tokens(tokens: Iterable, device: torch.device = CPU) -> list[float]:
     """Seconds from the call to the first token, then from each token to the next."""
-    readings = [_now(device)]
+    readings = [clock(device)]
     for _ in tokens:
-        readings.append(_now(device))
+        readings.append(clock(device))
     if len(readings) < 2:
         raise ValueError("the iterator gave no token, so there is nothing to time: ask for at least 1")
     return [b - a for a, b in zip(readings, readings[1:], strict=False)]
@@ -61,6 +61,40 @@ def duel(
     token; `speedup`, the summary of E2EL(a) / E2EL(b) pair by pair. Neighbours in time meet the
     same machine, so the ratio holds where absolute times drift. Raises ValueError.
     """
+    runs = interleave(a, b, repeats=repeats, warmup=warmup, device=device)
+    pairs = zip(*[[sum(gaps) for gaps in runs_of] for runs_of in runs], strict=True)
+    return {
+        "systems": {name: _describe(runs_of) for name, runs_of in zip(names, runs, strict=True)},
+        "speedup": summary(x / y for x, y in pairs),
+    }
+
+
+def speedups_by_length(
+    a: Callable[[], Iterable],
+    b: Callable[[], Iterable],
+    lengths: Iterable[int],
+    *,
+    repeats: int = 5,
+    warmup: int = 1,
+    device: torch.device = CPU,
+) -> dict[int, dict]:
+    """E2EL(a) / E2EL(b) of the first n tokens, for each n: one long run holds all shorter ones.
+
+    Returns a summary for each length. Raises ValueError for a length that the runs do not reach.
+    """
+    runs = interleave(a, b, repeats=repeats, warmup=warmup, device=device)
+    longest, out = len(runs[0][0]), {}
+    for n in lengths:
+        if not 1 <= n <= longest:
+            raise ValueError(f"length {n} is not in a run of {longest} tokens: choose 1 to {longest}")
+        out[n] = summary(sum(x[:n]) / sum(y[:n]) for x, y in zip(*runs, strict=True))
+    return out
+
+
+def interleave(
+    a: Callable[[], Iterable], b: Callable[[], Iterable], *, repeats: int, warmup: int, device: torch.device
+) -> tuple[list[list[float]], list[list[float]]]:
+    """The gaps of every counted run of a and of b, taken in turn."""
     if repeats < 1 or warmup < 0:
         raise ValueError(f"repeats={repeats}, warmup={warmup}: at least 1 and at least 0 are needed")
     runs: tuple[list, list] = ([], [])
@@ -70,11 +104,7 @@ def duel(
             gaps = time_tokens(system(), device)
             if turn >= warmup:
                 runs_of.append(gaps)
-    pairs = zip(*[[sum(gaps) for gaps in runs_of] for runs_of in runs], strict=True)
-    return {
-        "systems": {name: _describe(runs_of) for name, runs_of in zip(names, runs, strict=True)},
-        "speedup": summary(x / y for x, y in pairs),
-    }
+    return runs
 
 
 def _describe(runs: list[list[float]]) -> dict:
@@ -86,6 +116,7 @@ def _describe(runs: list[list[float]]) -> dict:
     return out
 
 
-def _now(device: torch.device) -> float:
+def clock(device: torch.device) -> float:
+    """Seconds, read when the device has done all that it was given."""
     synchronize(device)
     return time.perf_counter()

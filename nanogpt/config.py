@@ -100,15 +100,15 @@ class Profile:
 PROFILES = {
     # Every cell, as little work as shows it: for tests.
     "smoke": Profile("smoke", "small", TrainConfig(steps=40, eval_every=20, eval_batches=1),
-                     seeds=3, lengths=(8, 48), sizes=("article", "small"), batches=(1, 4), repeats=2),
+                     seeds=3, lengths=(1, 8, 32), sizes=("article", "small"), batches=(1, 4), repeats=2),
     # A laptop: the whole series in a few minutes on two cores.
     "cpu": Profile("cpu", "small", TrainConfig(),
-                   seeds=20, lengths=(16, 32, 64, 128, 255), sizes=("article", "small", "lecture"),
+                   seeds=20, lengths=(1, 2, 8, 32, 64, 128, 255), sizes=("article", "small", "lecture"),
                    batches=(1, 4, 16), repeats=5),
     # A CUDA GPU: 01 trains Karpathy's large model.
     "gpu": Profile("gpu", "lecture",
                    TrainConfig(steps=1000, batch_size=64, eval_every=100, eval_batches=8, zero_init=True),
-                   seeds=20, lengths=(16, 32, 64, 128, 255), sizes=("article", "small", "lecture"),
+                   seeds=20, lengths=(1, 2, 8, 32, 64, 128, 255), sizes=("article", "small", "lecture"),
                    batches=(1, 8, 64), repeats=5),
 }  # fmt: skip
 

@@ -62,7 +62,8 @@ class Corpus:
         )
 
     def __str__(self) -> str:
-        return f"{self.name}: {len(self.text):,} characters, {len(set(self.text))} distinct, sha256 {self.sha256[:12]}…"
+        size = f"{len(self.text):,} characters, {len(set(self.text))} distinct"
+        return f"{self.name}: {size}, sha256 {self.sha256[:12]}…"
 
 
 def load_corpus(path: str | Path | None = None, *, download: bool = True) -> Corpus:

@@ -185,8 +185,10 @@ def _check_settings(n_new, temperature, top_k, top_p, greedy, vocab) -> None:
     if top_p is not None and not 0.0 < top_p <= 1.0:
         raise ValueError(f"top_p={top_p!r}: choose a share above 0 and up to 1")
     if greedy and (top_k is not None or top_p is not None or temperature != 1.0):
-        raise ValueError("greedy=True takes the likeliest token: temperature, top_k and top_p change nothing; "
-                         "leave them out")  # fmt: skip
+        raise ValueError(
+            "greedy=True takes the likeliest token, so temperature, top_k and top_p change nothing: "
+            "leave them out"
+        )
 
 
 def _check_length(T: int, n_new: int, limit: int, past_block: str) -> None:

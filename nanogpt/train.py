@@ -112,8 +112,10 @@ def train(
     device = device or pick_device()
     tokenizer = tokenizer or CharTokenizer(corpus.text)
     if len(tokenizer) != model.config.vocab_size:
-        raise ValueError(f"the model has {model.config.vocab_size} characters, the vocabulary {len(tokenizer)}: "
-                         f"build the model with GPTConfig(vocab_size={len(tokenizer)})")  # fmt: skip
+        raise ValueError(
+            f"the model has {model.config.vocab_size} characters, the vocabulary {len(tokenizer)}: build "
+            f"the model with GPTConfig(vocab_size={len(tokenizer)})"
+        )
     T = model.config.block_size
     data, val = split(tokenizer.encode(corpus.text), T)
     fixed = {"train": fixed_batches(data, T, config.eval_batches, device.device),
@@ -124,16 +126,23 @@ def train(
     worker = pack_heads(model) if model.config.per_head else model
     worker.to(device.device).train()
     history = {"step": [], "train": [], "val": [], "lr_scale": [], "batch_loss": []}
-    meta = {"format": FORMAT, "config": asdict(replace(model.config, per_head=True)), "vocabulary": tokenizer.chars,
-            "corpus": {"name": corpus.name, "sha256": corpus.sha256}, "train": asdict(config),
-            "versions": {"torch": torch.__version__}}  # fmt: skip
+    meta = {
+        "format": FORMAT,
+        "config": asdict(replace(model.config, per_head=True)),
+        "vocabulary": tokenizer.chars,
+        "corpus": {"name": corpus.name, "sha256": corpus.sha256},
+        "train": asdict(config),
+        "versions": {"torch": torch.__version__},
+    }
 
     def evaluate(step):
         losses = {name: estimate_loss(worker, batches) for name, batches in fixed.items()}
         wrong = [loss for loss in losses.values() if not math.isfinite(loss)]
         if wrong:
-            raise FloatingPointError(f"the loss is {wrong[0]} at step {step}: try half the learning rate "
-                                     f"(lr={config.lr / 2:g}) or a longer warm-up")  # fmt: skip
+            raise FloatingPointError(
+                f"the loss is {wrong[0]} at step {step}: try half the learning rate "
+                f"(lr={config.lr / 2:g}) or a longer warm-up"
+            )
         best = not history["val"] or losses["val"] < min(history["val"])
         history["step"].append(step)
         history["train"].append(losses["train"])

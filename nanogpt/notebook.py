@@ -1,0 +1,112 @@
+"""What a notebook cell calls: opening a run, showing figures and tables. Only here is IPython imported."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import platform
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from IPython.display import Image, display
+
+from . import plots
+from .config import Profile, get_profile
+from .data import Corpus, load_corpus
+from .runtime import ROOT, Device, atomic_path, conditions, environment, pick_device, write_json
+
+
+def begin() -> None:
+    """Say what was found: versions, the device and why it was chosen."""
+    device = pick_device()
+    threads = torch.get_num_threads()
+    print(f"python {platform.python_version()}, torch {torch.__version__}, {threads} CPU threads")
+    print(f"device {device}")
+
+
+@dataclass
+class Run:
+    """One notebook's run: its settings, its corpus, and where its files go."""
+
+    number: str
+    profile: Profile
+    device: Device
+    corpus: Corpus
+    parameters: dict
+    out: Path
+    card: dict = field(repr=False)
+
+    def figure(self, figure, name: str, alt: str, *, note: str = "") -> None:
+        """Save a figure as figures/NN_name.png, with its conditions below, and show it with alt text."""
+        self._picture(plots.to_png(figure, self._footer(note)), name, alt)
+
+    def animation(
+        self, figures: list, name: str, alt: str, *, note: str = "", milliseconds: int = 120
+    ) -> None:
+        """The same for an animated PNG; where animation is not supported, the first frame stands."""
+        self._picture(plots.to_apng(figures, self._footer(note), milliseconds), name, alt)
+
+    def save(self, **results) -> None:
+        """Write the results with all they depend on as json/NN.json."""
+        path = self.out / "json" / f"{self.number}.json"
+        corpus = {"name": self.corpus.name, "sha256": self.corpus.sha256}
+        about = {"notebook": self.number, "profile": self.profile.name, "parameters": self.parameters}
+        write_json(path, {**about, "corpus": corpus, "environment": self.card, "results": results})
+        print(f"results: json/{path.name}")
+
+    def checkpoint(self, name: str) -> Path:
+        """Where a checkpoint of that name goes, without suffix."""
+        return self.out / "checkpoints" / name
+
+    def _footer(self, note: str) -> str:
+        parts = [note, conditions(self.card), self.corpus.name, f"profile {self.profile.name}"]
+        return "  ·  ".join(part for part in parts if part)
+
+    def _picture(self, png: bytes, name: str, alt: str) -> None:
+        if not re.fullmatch(r"[a-z0-9_]+", name):
+            raise ValueError(f"figure name {name!r}: use lower-case letters, digits and _")
+        with atomic_path(self.out / "figures" / f"{self.number}_{name}.png") as temporary:
+            temporary.write_bytes(png)
+        display(Image(data=png, format="png", metadata={"alt": alt}))
+
+
+def open_run(number: str, *, profile: str = "auto", **parameters) -> Run:
+    """Check a notebook's parameters, find the corpus, and say what will run.
+
+    Files go to outputs/run/<profile>, or to the folder that NANOGPT_OUT names. Raises ValueError
+    for an unknown profile and CorpusError for a corpus that cannot be used.
+    """
+    device = pick_device()
+    chosen = get_profile(profile, cuda=device.device.type == "cuda")
+    seed = parameters.get("seed", 0)
+    if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
+        raise ValueError(f"seed={seed!r}: choose a whole number from 0 up")
+    corpus = load_corpus()
+    out = Path(os.environ.get("NANOGPT_OUT") or ROOT / "outputs" / "run" / chosen.name)
+    out.mkdir(parents=True, exist_ok=True)
+    print(f"profile {chosen.name}")
+    print(corpus)
+    if corpus.banner:
+        print(f"\n{corpus.banner}")
+    return Run(number, chosen, device, corpus, parameters, out, environment(device))
+
+
+def show(*objects) -> None:
+    """Show the source of package code as it is, so that text and code cannot part."""
+    code = "\n\n".join(inspect.getsource(thing).rstrip() for thing in objects)
+    display({"text/markdown": f"```python\n{code}\n```", "text/plain": code}, raw=True)
+
+
+def table(rows: list[dict]) -> None:
+    """Show rows of equal keys as a table, also where only plain text is read."""
+    heads = list(rows[0])
+    cells = [heads] + [[str(row[head]) for head in heads] for row in rows]
+    widths = [max(len(line[i]) for line in cells) for i in range(len(heads))]
+    plain = "\n".join(
+        "  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in cells
+    )
+    marked = ["| " + " | ".join(c.replace("|", "\\|") for c in line) + " |" for line in cells]
+    marked.insert(1, "|" + "---|" * len(heads))
+    display({"text/markdown": "\n".join(marked), "text/plain": plain}, raw=True)

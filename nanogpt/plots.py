@@ -1,0 +1,476 @@
+"""One function per figure: plain dicts and lists in, a matplotlib Figure out. Never imports torch.
+
+One size, one palette (Okabe and Ito's, which colour-blind readers tell apart), a title that states
+the finding, and room for a footer with the conditions. Colours never carry a meaning alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import textwrap
+
+import matplotlib
+from matplotlib.colors import LinearSegmentedColormap, TwoSlopeNorm
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+BLUE, VERMILION, GREEN, ORANGE = "#0072B2", "#D55E00", "#009E73", "#E69F00"
+SKY, PURPLE, INK, GREY, PALE, PAPER = "#56B4E9", "#CC79A7", "#1f2430", "#6b7280", "#e5e7eb", "#ffffff"
+COLOURS = {"uncached": VERMILION, "cached": BLUE, "train": SKY, "val": BLUE}
+WIDTH, DPI = 7.6, 130
+
+STYLE = {
+    "figure.facecolor": PAPER, "axes.facecolor": PAPER, "savefig.facecolor": PAPER,
+    "font.family": "DejaVu Sans", "font.size": 9.5, "text.color": INK,
+    "axes.labelcolor": INK, "axes.edgecolor": GREY, "axes.linewidth": 0.8,
+    "axes.spines.top": False, "axes.spines.right": False,
+    "axes.titlesize": 11.5, "axes.titleweight": "bold", "axes.titlelocation": "left", "axes.titlepad": 10,
+    "axes.grid": True, "axes.grid.axis": "y", "axes.axisbelow": True,
+    "grid.color": PALE, "grid.linewidth": 0.8,
+    "xtick.color": GREY, "ytick.color": GREY, "xtick.labelcolor": INK, "ytick.labelcolor": INK,
+    "lines.linewidth": 1.8, "legend.frameon": False,
+}  # fmt: skip
+
+
+def styled(draw):
+    """The house style around a figure function, whatever the reader's own rcParams are."""
+
+    @functools.wraps(draw)
+    def wrapper(*args, **kwargs):
+        with matplotlib.rc_context({**matplotlib.rcParamsDefault, **STYLE, "backend": "agg"}):
+            return draw(*args, **kwargs)
+
+    return wrapper
+
+
+def new_figure(height: float = 3.4, columns: int = 1, rows: int = 1, **kwargs):
+    """A figure of the one width, with its axes."""
+    figure = Figure(figsize=(WIDTH, height), dpi=DPI, layout="constrained")
+    return figure, figure.subplots(rows, columns, **kwargs)
+
+
+def headline(figure: Figure, text: str) -> None:
+    """The finding, above all axes, flush left."""
+    figure.suptitle(text, x=0.012, ha="left", fontsize=11.5, fontweight="bold")
+
+
+def to_png(figure: Figure, footer: str = "") -> bytes:
+    """The figure as PNG bytes with its conditions in the footer; equal figures give equal bytes."""
+    with matplotlib.rc_context({**matplotlib.rcParamsDefault, **STYLE}):
+        if footer:
+            figure.get_layout_engine().set(rect=(0, 0.055, 1, 0.93))
+            figure.text(0.012, 0.012, footer, fontsize=6.8, color=GREY, ha="left", va="bottom")
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format="png", dpi=DPI, metadata={"Software": None})
+    return buffer.getvalue()
+
+
+def to_apng(figures: list[Figure], footer: str = "", milliseconds: int = 120, hold: int = 2500) -> bytes:
+    """Figures as one animated PNG that loops and rests on its last frame."""
+    from PIL import Image
+
+    # One palette for all frames keeps the file small; text and flat areas lose nothing visible.
+    frames = [Image.open(io.BytesIO(to_png(figure, footer))).convert("RGB") for figure in figures]
+    palette = frames[-1].quantize(64)
+    frames = [frame.quantize(palette=palette, dither=Image.Dither.NONE) for frame in frames]
+    buffer = io.BytesIO()
+    times = [milliseconds] * (len(frames) - 1) + [hold]
+    frames[0].save(buffer, format="PNG", save_all=True, append_images=frames[1:], duration=times, loop=0)
+    return buffer.getvalue()
+
+
+def spread(summary: dict, digits: int = 1) -> str:
+    """A ratio with its spread: 2.4× (2.3–2.6, n = 5)."""
+    low, high = summary["low"], summary["high"]
+    return f"{summary['median']:.{digits}f}× ({low:.{digits}f}–{high:.{digits}f}, n = {summary['n']})"
+
+
+# ------------------------------------------------------------------ 00
+
+
+@styled
+def two_bars(duel: dict, n_new: int, equal: bool) -> Figure:
+    """Total time of both systems, the cached one as 1, with the spread of the runs."""
+    figure, axes = new_figure(2.5)
+    base = duel["systems"]["cached"]["e2el"]["median"]
+    for row, name in enumerate(("cached", "uncached")):
+        e2el = duel["systems"][name]["e2el"]
+        low, mid, high = (e2el[key] / base for key in ("low", "median", "high"))
+        axes.barh(row, mid, color=COLOURS[name], height=0.58)
+        axes.errorbar(mid, row, xerr=[[mid - low], [high - mid]], color=INK, capsize=4, lw=1.2)
+        axes.text(high + 0.04, row, f"  {mid:.2f}", va="center", fontweight="bold")
+    axes.set(
+        yticks=(0, 1), yticklabels=("with the cache", "without"), xlabel="total time (with the cache = 1)"
+    )
+    axes.set_xlim(0, axes.get_xlim()[1] * 1.12)
+    axes.grid(axis="y", visible=False)
+    axes.grid(axis="x", visible=True)
+    same = f"The same {n_new} tokens" if equal else f"{n_new} tokens, NOT the same"
+    axes.set_title(f"{same}, {spread(duel['speedup'])} sooner with the cache")
+    return figure
+
+
+@styled
+def race(text: str, duel: dict, share: float | None = None) -> Figure:
+    """Both texts when `share` of the slower one's time has passed; None: when the first is done."""
+    figure, axes = new_figure(3.3, columns=2)
+    finish = {name: _arrivals(duel, name)[-1] for name in ("uncached", "cached")}
+    clock = min(finish.values()) if share is None else share * max(finish.values())
+    for ax, name, label in zip(axes, ("uncached", "cached"), ("without the cache", "with it"), strict=True):
+        arrivals = _arrivals(duel, name)
+        done = sum(moment <= clock + 1e-12 for moment in arrivals)
+        ax.set(xlim=(0, 1), ylim=(0, 1), xticks=(), yticks=())
+        ax.grid(False)
+        for side in ax.spines.values():
+            side.set_visible(False)
+        ax.add_patch(Rectangle((0, 0), 1, 1, color=COLOURS[name], alpha=0.06, lw=0))
+        ax.text(0.03, 0.975, _wrapped(text[:done]), family="DejaVu Sans Mono", fontsize=7.6, va="top",
+                linespacing=1.35)  # fmt: skip
+        ax.add_patch(Rectangle((0, -0.0), done / len(arrivals), 0.025, color=COLOURS[name], lw=0))
+        flag = "   ✓ finished" if done == len(arrivals) else ""
+        ax.set_title(f"{label}: {done} of {len(arrivals)} tokens{flag}", fontsize=10, color=COLOURS[name])
+    headline(figure, f"The race: the same text, {duel['speedup']['median']:.1f}× sooner")
+    return figure
+
+
+def _arrivals(duel: dict, name: str) -> list[float]:
+    system = duel["systems"][name]
+    moments = [system["ttft"]["median"]]
+    for gap in system["itl"]:
+        moments.append(moments[-1] + gap)
+    return moments
+
+
+def _wrapped(text: str, width: int = 46, lines: int = 13) -> str:
+    wrapped = [piece for line in text.split("\n") for piece in (textwrap.wrap(line, width) or [""])]
+    return "\n".join(wrapped[:lines])
+
+
+# ------------------------------------------------------------------ 01
+
+
+@styled
+def characters(counts: dict[str, int]) -> Figure:
+    """How often each character stands in the corpus, most frequent first."""
+    figure, axes = new_figure(3.0)
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    total = sum(counts.values())
+    names = [{" ": "␣", "\n": "↵"}.get(char, char) for char, _ in ordered]
+    colours = [BLUE if char.islower() else ORANGE if char.isupper() else GREY for char, _ in ordered]
+    axes.bar(range(len(ordered)), [100 * n / total for _, n in ordered], color=colours, width=0.8)
+    axes.set_xticks(range(len(ordered)), names, family="DejaVu Sans Mono", fontsize=7)
+    axes.set(ylabel="share of the text (%)", xlim=(-0.8, len(ordered) - 0.2))
+    axes.tick_params(axis="x", length=0)
+    keys = ((BLUE, "lower case"), (ORANGE, "upper case"), (GREY, "␣ ↵ and the rest"))
+    for i, (colour, label) in enumerate(keys):
+        axes.text(
+            0.98, 0.92 - 0.09 * i, label, color=colour, transform=axes.transAxes, ha="right", weight="bold"
+        )
+    half, running = 0, 0
+    for _, n in ordered:
+        half, running = half + 1, running + n
+        if running >= total / 2:
+            break
+    axes.set_title(f"{len(counts)} characters make the whole text, and {half} of them make half of it")
+    return figure
+
+
+@styled
+def batch(x: list[str], y: list[str]) -> Figure:
+    """Rows of a batch, inputs and, below each, the same characters one place on."""
+    figure, axes = new_figure(0.95 + 0.62 * len(x))
+    columns = len(x[0])
+    for row, (given, wanted) in enumerate(zip(x, y, strict=True)):
+        for col in range(columns):
+            for text, dy, colour in ((given, 0.0, SKY), (wanted, 0.42, ORANGE)):
+                axes.add_patch(Rectangle((col, row + dy), 0.94, 0.38, color=colour, alpha=0.28, lw=0))
+                _letter(axes, col + 0.47, row + dy + 0.2, text[col], 8.5)
+        axes.text(-0.3, row + 0.2, "x", ha="right", va="center", color=BLUE, weight="bold")
+        axes.text(-0.3, row + 0.62, "y", ha="right", va="center", color=VERMILION, weight="bold")
+    axes.set(xlim=(-0.9, columns), ylim=(len(x) - 0.1, -0.1))
+    axes.axis("off")
+    axes.set_title(f"Every window is {columns} lessons: y is x, one character on")
+    return figure
+
+
+def _letter(axes, x: float, y: float, char: str, size: float, weight: str = "normal") -> None:
+    """One character of text in the middle of its box, blanks made visible."""
+    shown = {" ": "␣", "\n": "↵"}.get(char, char)
+    axes.text(x, y, shown, ha="center", va="center", family="DejaVu Sans Mono", fontsize=size, weight=weight)
+
+
+@styled
+def losses(history: dict, references: dict[str, float], title: str) -> Figure:
+    """Training and validation loss by step; `references` are horizontal lines with their names."""
+    figure, axes = new_figure(3.6)
+    steps = history["step"]
+    raw = history["batch_loss"]
+    axes.plot(range(1, len(raw) + 1), raw, color=PALE, lw=0.8, zorder=1)
+    axes.plot(steps, history["train"], color=SKY, ls="--", marker="s", ms=3.5, label="train")
+    axes.plot(steps, history["val"], color=BLUE, marker="o", ms=3.5, label="validation")
+    for name, value in references.items():
+        axes.axhline(value, color=GREY, lw=0.9, ls=":")
+        side = "top" if value < min(history["val"]) else "bottom"  # where the curve leaves room
+        axes.text(steps[-1], value, f"{name} ", va=side, ha="right", fontsize=7.5, color=GREY)
+    axes.legend(loc="upper right", bbox_to_anchor=(1.0, 0.93))
+    axes.set(xlabel="step", ylabel="cross-entropy (nats per character)", xlim=(0, steps[-1]))
+    axes.set_title(title)
+    return figure
+
+
+@styled
+def learning_rate(scales: list[float], rates: dict[str, float]) -> Figure:
+    """The learning rate of each optimiser at each step."""
+    figure, axes = new_figure(2.5)
+    for (name, rate), colour, style in zip(rates.items(), (BLUE, ORANGE), ("-", "--"), strict=False):
+        axes.plot([rate * scale for scale in scales], color=colour, ls=style, label=name)
+    axes.legend(loc="upper right")
+    axes.set(xlabel="step", ylabel="learning rate", xlim=(0, len(scales)), ylim=(0, None))
+    axes.set_title("A short warm-up, then a straight line to zero")
+    return figure
+
+
+# ------------------------------------------------------------------ 02
+
+
+@styled
+def prefill_and_decode(weights: list[list[list[float]]], labels: list[str]) -> Figure:
+    """Attention weights of the prefill, a square, beside those of the decode steps, one row each."""
+    square, *rows = weights
+    figure = Figure(figsize=(WIDTH, 3.9), dpi=DPI, layout="constrained")
+    grid = figure.add_gridspec(len(rows), 2, width_ratios=(1, 1.28))
+    _weights(figure.add_subplot(grid[:, 0]), square, labels[0], PALE)
+    for i, (row, label) in enumerate(zip(rows, labels[1:], strict=True)):
+        _weights(figure.add_subplot(grid[i, 1]), row, label, PALE)
+    T = len(square)
+    headline(figure, f"Prefill computes {T} rows of attention; every decode step after it computes one")
+    return figure
+
+
+def _weights(axes, rows, label, hidden) -> None:
+    colours = LinearSegmentedColormap.from_list("paper-blue", ("#eef4fa", BLUE))
+    colours.set_bad(hidden)
+    masked = [[value if value > 0 else float("nan") for value in row] for row in rows]
+    axes.imshow(masked, cmap=colours, vmin=0, vmax=1, aspect="equal")
+    size = len(rows[0])
+    axes.set_xticks([i - 0.5 for i in range(1, size)], minor=True)
+    axes.set_yticks([i - 0.5 for i in range(1, len(rows))], minor=True)
+    axes.grid(False)
+    axes.grid(which="minor", axis="both", color=PAPER, lw=1.4)
+    axes.tick_params(which="both", length=0)
+    axes.set_xticks(range(size), range(size), fontsize=7)
+    axes.set_yticks(range(len(rows)), range(size - len(rows), size), fontsize=7)
+    axes.set_title(label, fontsize=9, pad=4)
+    for side in axes.spines.values():
+        side.set_visible(False)
+
+
+@styled
+def cache_rows(steps: list[dict], chars: str, layer: str, capacity: int, room: int | None = None) -> Figure:
+    """The cache after each step given: its rows, those the step wrote, and the bytes.
+
+    `room` is the number of steps to leave space for, so that all frames of an animation are of one size.
+    """
+    figure, axes = new_figure(0.95 + 0.52 * (room or len(steps)))
+    for y, step in enumerate(steps):
+        for slot in range(capacity):
+            new = step["before"] <= slot < step["after"]
+            held = slot < step["after"]
+            face = ORANGE if new else BLUE if held else PAPER
+            alpha, edge = (0.9 if new else 0.32, "none") if held else (1.0, PALE)
+            box = Rectangle((slot, y), 0.92, 0.74, facecolor=face, alpha=alpha, edgecolor=edge, lw=0.8)
+            axes.add_patch(box)
+            if held:
+                _letter(axes, slot + 0.46, y + 0.38, chars[slot], 9, weight="bold" if new else "normal")
+        axes.text(-0.25, y + 0.38, step["label"], ha="right", va="center", fontsize=8.5)
+        axes.text(capacity + 0.15, y + 0.38, f"{step['bytes']:,} B", va="center", fontsize=8.5, color=GREY)
+    axes.set(xlim=(-3.2, capacity + 2.0), ylim=((room or len(steps)) - 0.1, -0.15))
+    axes.axis("off")
+    last = steps[-1]
+    wrote = last["after"] - last["before"]
+    axes.set_title(
+        f"{layer}: this step wrote {wrote} row{'s' * (wrote != 1)} (orange) and read {last['after']}"
+    )
+    return figure
+
+
+@styled
+def shapes(walk: list[dict]) -> Figure:
+    """What flows through the model: for each stage, the shapes that hooks saw in prefill and decode."""
+    figure, axes = new_figure(0.9 + 0.36 * len(walk))
+    largest = max(stage[mode + "_numel"] for stage in walk for mode in ("prefill", "decode"))
+    for y, stage in enumerate(walk):
+        axes.text(-0.02, y, stage["name"], ha="right", va="center", fontsize=8.5, family="DejaVu Sans Mono")
+        for left, mode, colour in ((0.0, "prefill", VERMILION), (1.1, "decode", BLUE)):
+            width = max(stage[mode + "_numel"] / largest, 0.004)
+            axes.barh(y, width, left=left, color=colour, alpha=0.35, height=0.68)
+            axes.text(left + 0.015, y, stage[mode], va="center", fontsize=8.5, family="DejaVu Sans Mono")
+    axes.text(0.0, -0.85, "prefill", color=VERMILION, weight="bold", va="center")
+    axes.text(1.1, -0.85, "one decode step", color=BLUE, weight="bold", va="center")
+    axes.set(xlim=(-0.75, 2.1), ylim=(len(walk) - 0.4, -1.3))
+    axes.axis("off")
+    axes.set_title("Decode moves one token; only the keys are as long as the text")
+    return figure
+
+
+# ------------------------------------------------------------------ 03
+
+
+@styled
+def token_strips(strips: list[dict], title: str, columns: int = 40) -> Figure:
+    """Rows of characters; those that differ from the reference are red and struck out, the rest green."""
+    figure, axes = new_figure(0.9 + 0.44 * len(strips))
+    for y, strip in enumerate(strips):
+        text, truth = strip["text"][:columns], strip["truth"][:columns]
+        for x, (char, right) in enumerate(zip(text, truth, strict=True)):
+            colour = GREEN if char == right else VERMILION
+            axes.add_patch(Rectangle((x, y), 0.94, 0.76, color=colour, alpha=0.3, lw=0))
+            _letter(axes, x + 0.47, y + 0.4, char, 8)
+            if char != right:
+                axes.plot((x + 0.12, x + 0.82), (y + 0.4, y + 0.4), color=VERMILION, lw=1)
+        wrong = sum(a != b for a, b in zip(text, truth, strict=True))
+        axes.text(-0.4, y + 0.4, strip["label"], ha="right", va="center", fontsize=8.3)
+        mark = "✓ equal" if not wrong else f"✗ {wrong} differ"
+        axes.text(
+            columns + 0.3, y + 0.4, mark, va="center", fontsize=8.3, color=GREEN if not wrong else VERMILION
+        )
+    axes.set(xlim=(-13, columns + 5), ylim=(len(strips) - 0.1, -0.15))
+    axes.axis("off")
+    axes.set_title(title)
+    return figure
+
+
+@styled
+def margins(report: dict) -> Figure:
+    """Rounding differences of the logits under the margins by which the draws were decided."""
+    figure, axes = new_figure(3.6)
+    steps = range(1, report["n_new"] + 1)
+    floor = 1e-8
+    axes.scatter(
+        steps, report["margins"], s=13, color=GREEN, marker="o", label="margin of the draw", zorder=3
+    )
+    axes.plot(steps, [d or float("nan") for d in report["logit_diffs"]], color=VERMILION, lw=1.1,
+              label="max |Δlogit|, cached against uncached")  # fmt: skip
+    axes.set_yscale("log")
+    axes.set(xlabel="new token", ylabel="logits (log scale)", xlim=(0, report["n_new"] + 1))
+    axes.legend(loc="center right", bbox_to_anchor=(1.0, 0.42))
+    ratio = report["min_margin"] / max(report["max_logit_diff"], floor)
+    axes.set_title(f"The closest draw was decided by {ratio:,.0f} times what the logits differ by")
+    return figure
+
+
+@styled
+def precision(reports: dict[str, dict]) -> Figure:
+    """Logit differences and margins by dtype, one column of points each."""
+    figure, axes = new_figure(3.4)
+    for x, (name, report) in enumerate(reports.items()):
+        floor = 1e-17  # where equal logits are drawn: a log scale has no 0
+        for shift, key, colour, marker in (
+            (-0.2, "logit_diffs", VERMILION, "s"),
+            (0.2, "margins", GREEN, "o"),
+        ):
+            values = report[key]
+            across = [x + shift + 0.3 * (i / len(values) - 0.5) for i in range(len(values))]
+            heights = [max(value, floor) for value in values]
+            axes.scatter(across, heights, s=9, color=colour, marker=marker, alpha=0.6, lw=0)
+        mark = (
+            f"✓ {report['n_new']} equal"
+            if report["equal"]
+            else f"✗ differ from {report['first_divergence'] + 1}"
+        )
+        axes.text(x, 30, f"{name}\n{mark}", ha="center", va="bottom", fontsize=9, weight="bold",
+                  color=INK if report["equal"] else VERMILION)  # fmt: skip
+    axes.set_yscale("log")
+    axes.set(xticks=(), xlim=(-0.6, len(reports) - 0.4), ylim=(1e-17, 8000), ylabel="logits (log scale)")
+    for height, label, colour in (
+        (0.30, "● margin of each draw", GREEN),
+        (0.22, "■ max |Δlogit| of each step", VERMILION),
+    ):
+        axes.text(0.99, height, label, color=colour, ha="right", transform=axes.transAxes, weight="bold")
+    axes.set_title("The precision sets the gap: where the two clouds overlap, tokens can flip")
+    return figure
+
+
+# ------------------------------------------------------------------ 04
+
+
+@styled
+def per_token(duel: dict, title: str) -> Figure:
+    """Time of each token by its place in the text, in units of the cached median."""
+    figure, axes = new_figure(3.4)
+    unit = duel["systems"]["cached"]["tpot"]["median"]
+    for name, label in (("uncached", "without the cache"), ("cached", "with it")):
+        gaps = [gap / unit for gap in duel["systems"][name]["itl"]]
+        axes.plot(range(2, len(gaps) + 2), gaps, color=COLOURS[name], lw=0.7, alpha=0.45)
+        smooth = _running_median(gaps, 15)
+        axes.plot(range(2, len(gaps) + 2), smooth, color=COLOURS[name], lw=2.2)
+        axes.text(
+            len(gaps) + 4, smooth[-1], label, color=COLOURS[name], va="center", weight="bold", fontsize=9
+        )
+    axes.set_xticks([place for place in range(0, 1025, 32) if place <= len(gaps) + 2])
+    highest = max(_running_median([g / unit for g in duel["systems"]["uncached"]["itl"]], 15))
+    axes.set(xlabel="place in the text", ylabel="time per token\n(median with the cache = 1)")
+    axes.set(xlim=(0, len(duel["systems"]["cached"]["itl"]) * 1.28), ylim=(0, 1.25 * max(highest, 1)))
+    axes.set_title(title)
+    return figure
+
+
+def _running_median(values: list[float], width: int) -> list[float]:
+    half = width // 2
+    parts = (sorted(values[max(0, i - half) : i + half + 1]) for i in range(len(values)))
+    return [part[len(part) // 2] for part in parts]
+
+
+@styled
+def speedup_map(cells: list[dict], rows: list[str], columns: list[int], title: str) -> Figure:
+    """E2EL without the cache over E2EL with it: models and batches down, new tokens across."""
+    figure, axes = new_figure(0.9 + 0.47 * len(rows))
+    table = {(cell["row"], cell["n_new"]): cell["speedup"] for cell in cells}
+    missing = float("nan")
+    values = [[table[row, n]["median"] if (row, n) in table else missing for n in columns] for row in rows]
+    colours = LinearSegmentedColormap.from_list("lose-win", (VERMILION, "#f7f7f7", BLUE))
+    colours.set_bad(PAPER)
+    top = max(1.2, *(cell["speedup"]["median"] for cell in cells))
+    axes.imshow(values, cmap=colours, norm=TwoSlopeNorm(1.0, 0.5, top), aspect="auto", alpha=0.85)
+    for y, row in enumerate(values):
+        for x, value in enumerate(row):
+            if value != value:  # not measured: past the model's block, or too long for this machine
+                axes.text(x, y, "–", ha="center", va="center", color=GREY)
+                continue
+            mark = "▼ " if value < 0.995 else ""
+            dark = value > 1 + 0.6 * (top - 1) or value < 0.65
+            axes.text(x, y, f"{mark}{value:.2f}×", ha="center", va="center", fontsize=9, weight="bold",
+                      color=PAPER if dark else INK)  # fmt: skip
+    axes.set_xticks(range(len(columns)), columns)
+    axes.set_yticks(range(len(rows)), rows, fontsize=8.5)
+    axes.set(xlabel="new tokens (from a 1-token prompt);  ▼ = the cache loses")
+    axes.grid(False)
+    axes.tick_params(length=0)
+    for side in axes.spines.values():
+        side.set_visible(False)
+    axes.set_title(title)
+    return figure
+
+
+@styled
+def prefill_split(cases: list[dict], title: str) -> Figure:
+    """Share of the total time spent before the first token (prefill) and after it (decode)."""
+    figure, axes = new_figure(0.95 + 0.42 * len(cases))
+    for y, case in enumerate(cases):
+        share = case["ttft"] / case["e2el"]
+        axes.barh(y, share, color=ORANGE, height=0.66)
+        axes.barh(y, 1 - share, left=share, color=BLUE, height=0.66, alpha=0.75)
+        axes.text(
+            min(share, 0.93) + 0.012, y, f"{share:.0%}", va="center", color=PAPER, weight="bold", fontsize=8.5
+        )
+    axes.set_yticks(range(len(cases)), [case["label"] for case in cases])
+    axes.set(xlim=(0, 1), xticks=(), ylim=(len(cases) - 0.4, -1.0))
+    axes.text(0.0, -0.72, "prefill: to the first token", color=ORANGE, weight="bold", va="center")
+    axes.text(1.0, -0.72, "decode: all others", color=BLUE, weight="bold", va="center", ha="right")
+    axes.grid(False)
+    for side in axes.spines.values():
+        side.set_visible(False)
+    axes.tick_params(length=0)
+    axes.set_title(title)
+    return figure
