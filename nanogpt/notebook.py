@@ -72,9 +72,11 @@ class Run:
         display(Image(data=png, format="png", metadata={"alt": alt}))
 
 
-def open_run(number: str, *, profile: str = "auto", **parameters) -> Run:
+def open_run(number: str, *, profile: str = "auto", threads: int | None = None, **parameters) -> Run:
     """Check a notebook's parameters, find the corpus, and say what will run.
 
+    `threads` is how many CPU threads torch may use. Decoding small models wants one: the products
+    are too small to share, and two threads that wait for each other are slower and less steady.
     Files go to outputs/run/<profile>, or to the folder that NANOGPT_OUT names. Raises ValueError
     for an unknown profile and CorpusError for a corpus that cannot be used.
     """
@@ -83,10 +85,12 @@ def open_run(number: str, *, profile: str = "auto", **parameters) -> Run:
     seed = parameters.get("seed", 0)
     if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
         raise ValueError(f"seed={seed!r}: choose a whole number from 0 up")
+    if threads:
+        torch.set_num_threads(threads)
     corpus = load_corpus()
     out = Path(os.environ.get("NANOGPT_OUT") or ROOT / "outputs" / "run" / chosen.name)
     out.mkdir(parents=True, exist_ok=True)
-    print(f"profile {chosen.name}")
+    print(f"profile {chosen.name}" + (f", {threads} CPU thread{'s' * (threads > 1)}" if threads else ""))
     print(corpus)
     if corpus.banner:
         print(f"\n{corpus.banner}")
