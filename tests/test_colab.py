@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import nbformat
 import papermill
@@ -61,13 +62,13 @@ def alone(tmp_path):
 
 
 def open_alone(notebook, folder, *, parameters=None, **environment):
-    """Run a notebook with `folder` as its place, as Colab does, and return it executed."""
+    """Run a notebook with `folder` as its place, as Colab does, and return it executed, beside its source."""
     names = ("PYTHONPATH", "NANOGPT_REPO", "NANOGPT_REF", "NANOGPT_CHECKPOINT", "CUBLAS_WORKSPACE_CONFIG")
     with kernel_environment(
-        {**dict.fromkeys(names), "NANOGPT_OUT": str(folder.parent / "out"), **environment}
+        {**dict.fromkeys(names), "NANOGPT_OUT": str(notebook.parent / "out"), **environment}
     ):
         return papermill.execute_notebook(
-            str(notebook), str(folder.parent / "executed.ipynb"), parameters or {}, kernel_name="python3",
+            str(notebook), str(notebook.with_name("executed.ipynb")), parameters or {}, kernel_name="python3",
             cwd=str(folder), progress_bar=False, execution_timeout=600, config=QUIET,
         )  # fmt: skip
 
@@ -88,7 +89,7 @@ print("paths", sum(p == str(root) for p in sys.path), os.environ["CUBLAS_WORKSPA
 
 @pytest.mark.skipif(not NOTEBOOKS, reason="there are no notebooks yet")
 def test_a_lone_notebook_runs_and_runs_again(address, alone, tmp_path):
-    lone = shutil.copy(NOTEBOOKS[0], tmp_path / "lone.ipynb")
+    lone = Path(shutil.copy(NOTEBOOKS[0], tmp_path / "lone.ipynb"))
     known = sync.read(lone).cells[3].source
     parameters = {"profile": "smoke"} | ({"n_new": 8} if re.search(r"^n_new: int", known, re.M) else {})
     for _ in range(2):
@@ -122,7 +123,7 @@ def test_another_branch(address, alone, tmp_path):
 @pytest.mark.parametrize(
     ("repo", "environment", "messages"),
     [
-        (config.REPO, {"NANOGPT_REPO": "file:///no/x.git"}, ["file:///no/x.git", "set NANOGPT_REPO", "git said"]),
+        (config.REPO, {"NANOGPT_REPO": "file:///no/x.git"}, ["file:///no/x.git", "set NANOGPT_REPO"]),
         ("OWNER_NAME/x", {}, ["make badges REPO=owner/name", "NANOGPT_REPO"]),
     ],
     ids=["an address without a repository", "no address yet"],
