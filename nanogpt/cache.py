@@ -46,6 +46,7 @@ class KVCache(ABC):
                 f"the keys are {k.dtype} on {k.device}, the values {v.dtype} on {v.device}: both need one "
                 f"dtype and one device"
             )
+        self._check_order(pos)
         if self.k is None:
             return
         held, new = self.k, k
@@ -68,7 +69,7 @@ class KVCache(ABC):
                 f"pass the places in the whole text, or reset() before a new one"
             )
 
-    def _wrote(self, pos: Tensor) -> None:
+    def _count(self, pos: Tensor) -> None:
         self.length += len(pos)
         if pos.device.type == "cpu" and len(pos):
             self.last = int(pos[-1])
@@ -79,8 +80,7 @@ class DynamicCache(KVCache):
 
     def update(self, k, v, pos):
         self._check(k, v, pos)
-        self._check_order(pos)
-        self._wrote(pos)
+        self._count(pos)
         if self.k is not None:
             k, v = torch.cat([self.k, k], dim=-2), torch.cat([self.v, v], dim=-2)
             pos = torch.cat([self.pos, pos])
@@ -97,7 +97,6 @@ class StaticCache(KVCache):
 
     def update(self, k, v, pos):
         self._check(k, v, pos)
-        self._check_order(pos)
         self._check_room(pos)
         if self.k is None:
             room = (*k.shape[:-2], self.max_len, k.shape[-1])
@@ -106,7 +105,7 @@ class StaticCache(KVCache):
         self.k.index_copy_(-2, pos, k)
         self.v.index_copy_(-2, pos, v)
         self.pos.index_copy_(0, pos, pos)
-        self._wrote(pos)
+        self._count(pos)
         return self.k, self.v, self.pos
 
     def _check_room(self, pos: Tensor) -> None:
