@@ -15,6 +15,7 @@ import json
 import re
 import struct
 import sys
+import textwrap
 from pathlib import Path
 
 import jinja2
@@ -79,7 +80,7 @@ def coloured(code: str, language: str = "python") -> str:
         lexer = get_lexer_by_name(language, stripnl=False)
     except ClassNotFound:
         lexer = get_lexer_by_name("text")
-    inner = highlight(code.rstrip("\n"), lexer, HtmlFormatter(nowrap=True))
+    inner = highlight(textwrap.dedent(code).rstrip("\n"), lexer, HtmlFormatter(nowrap=True))
     return f'<pre class="code"{_focus(code)}><code>{inner.rstrip()}</code></pre>\n'
 
 

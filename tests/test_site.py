@@ -141,8 +141,7 @@ def test_a_page_says_where_its_code_and_numbers_come_from(one):
     assert "measured in this run" in one
     assert "<summary>Set-up, the same in every notebook</summary>" in one
     footer = " ".join(one[one.index("<footer>") :].split())
-    assert "CPU, 2 threads, torch 2.13.0, Python 3.11.7. Profile cpu." in footer
-    assert "Tiny Shakespeare, 1,115,394 characters" in footer
+    assert "CPU, 2 threads, torch 2.13.0, Python 3.11.7 · profile cpu · Tiny Shakespeare, 1,115,394" in footer
     assert "c0ffeec0ff</code>, with changes" in footer
 
 
