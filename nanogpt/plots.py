@@ -249,8 +249,7 @@ def prefill_and_decode(weights: list[list[list[float]]], labels: list[str]) -> F
 
 
 def _weights(axes, rows, label, hidden) -> None:
-    colours = LinearSegmentedColormap.from_list("paper-blue", ("#eef4fa", BLUE))
-    colours.set_bad(hidden)
+    colours = LinearSegmentedColormap.from_list("paper-blue", ("#eef4fa", BLUE)).with_extremes(bad=hidden)
     masked = [[value if value > 0 else float("nan") for value in row] for row in rows]
     axes.imshow(masked, cmap=colours, vmin=0, vmax=1, aspect="equal")
     size = len(rows[0])
@@ -430,7 +429,7 @@ def speedup_map(cells: list[dict], rows: list[str], columns: list[int], title: s
     missing = float("nan")
     values = [[table[row, n]["median"] if (row, n) in table else missing for n in columns] for row in rows]
     colours = LinearSegmentedColormap.from_list("lose-win", (VERMILION, "#f7f7f7", BLUE))
-    colours.set_bad(PAPER)
+    colours = colours.with_extremes(bad=PAPER)
     top = max(1.2, *(cell["speedup"]["median"] for cell in cells))
     axes.imshow(values, cmap=colours, norm=TwoSlopeNorm(1.0, 0.5, top), aspect="auto", alpha=0.85)
     for y, row in enumerate(values):

@@ -1,0 +1,130 @@
+"""Every figure is drawn from plain data, to equal bytes, with its finding in the title."""
+
+import io
+import json
+
+import pytest
+from PIL import Image
+
+from nanogpt import plots
+
+
+def summary(value):
+    return {"median": value, "low": 0.9 * value, "high": 1.1 * value, "n": 5}
+
+
+def system(gap, n=20, slope=0.0):
+    itl = [gap + slope * i for i in range(n - 1)]
+    return {
+        "ttft": summary(gap),
+        "e2el": summary(gap + sum(itl)),
+        "tpot": summary(sum(itl) / len(itl)),
+        "itl": itl,
+    }
+
+
+DUEL = {"systems": {"uncached": system(1.0, slope=0.2), "cached": system(1.0)}, "speedup": summary(2.9)}
+HISTORY = {"step": [0, 5, 10], "train": [4.2, 3.0, 2.5], "val": [4.2, 3.1, 2.7], "batch_loss": [3.0] * 10}
+REPORT = {"equal": True, "n_new": 3, "first_divergence": None, "logit_diffs": [0.0, 1e-6, 2e-6],
+          "margins": [0.5, 1.0, 0.01], "min_margin": 0.01, "max_logit_diff": 2e-6}  # fmt: skip
+STEPS = [
+    {"before": 0, "after": 3, "label": "prefill", "bytes": 384},
+    {"before": 3, "after": 4, "label": "decode", "bytes": 512},
+]
+WALK = [
+    {
+        "name": "query",
+        "prefill": "(1, 9, 16)",
+        "decode": "(1, 1, 16)",
+        "prefill_numel": 144,
+        "decode_numel": 16,
+    }
+]
+CELLS = [
+    {"row": "small", "n_new": 1, "speedup": summary(0.8)},
+    {"row": "small", "n_new": 8, "speedup": summary(2.0)},
+    {"row": "article", "n_new": 1, "speedup": summary(0.9)},
+]
+STRIP = {"label": "x", "text": "ab\n", "truth": "ac\n"}
+ROWS = [[[1.0, 0.0], [0.4, 0.6]], [[0.2, 0.3, 0.5]]]
+CASE = {"label": "1 + 9", "ttft": 1.0, "e2el": 4.0}
+RATES = {"Muon": 0.02, "AdamW": 0.01}
+
+FIGURES = {
+    "two_bars": (lambda: plots.two_bars(DUEL, 20, True), "The same 20 tokens, 2.9× (2.6–3.2, n = 5)"),
+    "two_bars, unequal": (lambda: plots.two_bars(DUEL, 20, False), "NOT the same"),
+    "race": (lambda: plots.race("some text " * 2, DUEL, 0.5), "2.9×"),
+    "characters": (lambda: plots.characters({"a": 6, "B": 2, "\n": 1, " ": 1}), "4 characters"),
+    "batch": (lambda: plots.batch(["ab c"], ["b c\n"]), "4 lessons"),
+    "losses": (lambda: plots.losses(HISTORY, {"ln 65": 4.17}, "2.70 at last"), "2.70 at last"),
+    "learning_rate": (lambda: plots.learning_rate([0.5, 1.0, 0.5], RATES), "straight line"),
+    "prefill_and_decode": (lambda: plots.prefill_and_decode(ROWS, ["p", "d"]), "computes 2 rows"),
+    "cache_rows": (lambda: plots.cache_rows(STEPS, "abcd", "The cache", 4), "wrote 1 row (orange)"),
+    "shapes": (lambda: plots.shapes(WALK), "one token"),
+    "token_strips": (lambda: plots.token_strips([STRIP], "one trap", 3), "one trap"),
+    "margins": (lambda: plots.margins(REPORT), "5,000 times"),
+    "precision": (lambda: plots.precision({"float32": REPORT}), "precision"),
+    "per_token": (lambda: plots.per_token(DUEL, "slopes"), "slopes"),
+    "speedup_map": (lambda: plots.speedup_map(CELLS, ["small", "article"], [1, 8], "a map"), "a map"),
+    "prefill_split": (lambda: plots.prefill_split([CASE], "a split"), "a split"),
+}  # fmt: skip
+
+
+def words(figure):
+    texts = [figure.get_suptitle(), *(axes.get_title(loc="left") for axes in figure.axes)]
+    return " ".join(texts + [text.get_text() for axes in figure.axes for text in axes.texts])
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_each_figure_states_its_finding_and_is_drawn_to_equal_bytes(name):
+    draw, finding = FIGURES[name]
+    assert finding in words(draw())
+    png = plots.to_png(draw(), "a footer")
+    assert png == plots.to_png(draw(), "a footer")
+    assert png != plots.to_png(draw(), "another footer")
+    assert Image.open(io.BytesIO(png)).size[0] == round(plots.WIDTH * plots.DPI)
+    assert len(png) < 150_000
+
+
+def test_the_reader_s_own_style_changes_no_figure():
+    import matplotlib
+
+    draw = FIGURES["per_token"][0]
+    ours = plots.to_png(draw())
+    with matplotlib.rc_context({"font.size": 30, "axes.facecolor": "black"}):
+        assert plots.to_png(draw()) == ours
+
+
+def test_every_figure_function_is_drawn_here():
+    drawn = {name.split(",")[0] for name in FIGURES}
+    assert drawn == {name for name, thing in vars(plots).items() if hasattr(thing, "__wrapped__")}
+
+
+def test_data_for_figures_is_plain_json():
+    json.dumps([DUEL, HISTORY, REPORT, STEPS, WALK, CELLS], allow_nan=False)
+
+
+def test_an_animation_is_one_png_with_all_its_frames():
+    frames = [plots.cache_rows(STEPS[: i + 1], "abcd", "The cache", 4, room=2) for i in range(2)]
+    image = Image.open(io.BytesIO(plots.to_apng(frames, "a footer")))
+    assert image.format == "PNG"
+    assert image.n_frames == 2
+
+
+def test_the_race_rests_when_the_first_is_finished():
+    text = words(plots.race("x" * 20, DUEL))
+    assert "with it: 20 of 20 tokens   ✓ finished" in text
+    assert "without the cache: 20 of 20" not in text
+
+
+def test_what_loses_is_marked_and_what_was_not_measured_is_a_dash():
+    text = words(plots.speedup_map(CELLS, ["small", "article"], [1, 8], "a map"))
+    assert "▼ 0.80×" in text
+    assert "2.00×" in text
+    assert "–" in text.split()
+
+
+def test_a_strip_counts_what_differs():
+    assert "✗ 1 differ" in words(FIGURES["token_strips"][0]())
+    same = plots.token_strips([{"label": "x", "text": "ab", "truth": "ab"}], "t", 2)
+    assert "✓ equal" in words(same)
