@@ -227,9 +227,8 @@ def main(argv: list[str] | None = None) -> int:
     """Exit codes: 0 all passed, 1 some failed, 2 the run could not begin, 130 stopped outside a notebook."""
     parser = command_line()
     args = parser.parse_args(argv)
-    before = signal.signal(
-        signal.SIGTERM, signal.default_int_handler
-    )  # a polite kill tidies up as Ctrl-C does
+    # A polite kill tidies up as a Ctrl-C does.
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         return 0 if run(args) else 1
     except (RunError, SyncError, CorpusError) as error:
