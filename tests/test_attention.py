@@ -40,6 +40,13 @@ def test_visible_is_the_brute_force_rule(q_pos, k_pos, window):
     assert seen.tolist() == slow_visible(q_pos, k_pos, window)
 
 
+@pytest.mark.parametrize("window", [None, 1, 2, 3, 10, 11])
+def test_visible_is_the_rule_for_every_pair_of_places(window):
+    """A window is wrong, where it is wrong, by one: at the key that is just out of it."""
+    places = torch.arange(-1, 10)
+    assert visible(places, places, window).tolist() == slow_visible(places.tolist(), places.tolist(), window)
+
+
 def test_an_empty_slot_is_seen_by_nobody_not_even_by_an_empty_slot():
     assert not visible(torch.tensor([-1, 0, 5]), torch.tensor([-1])).any()
 

@@ -157,7 +157,7 @@ def test_reset_makes_room_for_a_text_of_another_batch_and_dtype(design):
     cache = design(ROOM)
     cache.update(*rows((2, 2), torch.arange(4)))
     cache.reset()
-    assert (cache.length, cache.nbytes) == (0, 0)
+    assert (cache.k, cache.v, cache.pos, cache.length, cache.nbytes) == (None, None, None, 0, 0)
     k, _, k_pos = cache.update(*rows((5,), torch.arange(2), dtype=torch.float64))
     assert k.dtype == torch.float64
     assert [p for p in k_pos.tolist() if p >= 0] == [0, 1], "no position of the first text"
