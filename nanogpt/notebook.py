@@ -13,9 +13,11 @@ import torch
 from IPython.display import Image, display
 
 from . import plots
+from .checkpoint import Checkpoint
 from .config import Profile, get_profile
 from .data import Corpus, load_corpus
 from .runtime import ROOT, Device, atomic_path, conditions, environment, pick_device, write_json
+from .train import load_or_train
 
 
 def begin() -> None:
@@ -55,6 +57,18 @@ class Run:
         about = {"notebook": self.number, "profile": self.profile.name, "parameters": self.parameters}
         write_json(path, {**about, "corpus": corpus, "environment": self.card, "results": results})
         print(f"results: json/{path.name}")
+
+    def load_model(self, checkpoint: str = "auto") -> Checkpoint:
+        """The trained model that lessons use: published, of this run, or trained now; says which."""
+        size = self.profile.size
+        keep = [self.checkpoint(size)]
+        if "NANOGPT_RUN" in os.environ:  # where the runner puts what earlier notebooks made
+            keep.append(Path(os.environ["NANOGPT_RUN"]) / "checkpoints" / size)
+        found = load_or_train(
+            self.corpus, self.profile.train, size=size, checkpoint=checkpoint, keep=keep, device=self.device
+        )
+        print(found)
+        return found
 
     def checkpoint(self, name: str) -> Path:
         """Where a checkpoint of that name goes, without suffix."""

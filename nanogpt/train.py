@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 from torch import Tensor
@@ -16,7 +18,7 @@ from .config import SIZES, TrainConfig
 from .convert import convert_state, pack_heads
 from .data import CharTokenizer, Corpus, random_batch, split, windows
 from .model import GPT
-from .runtime import PUBLISHED, Device, headless, pick_device, sha256
+from .runtime import PUBLISHED, Device, headless, pick_device
 
 EVAL_SEED = 4242  # the fixed evaluation windows, the same whatever the training seed
 
@@ -201,16 +203,18 @@ def load_or_train(
     *,
     size: str = "small",
     checkpoint: str = "auto",
+    keep: Sequence[Path] = (),
     device: Device | None = None,
 ) -> Checkpoint:
     """A trained model for a notebook: the published weights when they fit the corpus, else train now.
 
     `checkpoint` may name a file of your own instead. NANOGPT_CHECKPOINT does the same for a whole
-    run. The model is on the device, in float32, in eval mode. Prints nothing: print the result.
+    run. `keep` are paths (without suffix) where a model of this corpus may lie; one that is trained
+    now is kept at the first. The model is on the device, in float32, in eval mode. Prints nothing:
+    print the result. Raises CheckpointError for a file that is named and does not fit.
     """
     device = device or pick_device()
     named = os.environ.get("NANOGPT_CHECKPOINT") if checkpoint == "auto" else checkpoint
-    shipped = PUBLISHED / "checkpoints" / f"{size}.safetensors"
     chars = CharTokenizer(corpus.text).chars
     if named:
         found = load_checkpoint(
@@ -220,20 +224,37 @@ def load_or_train(
             raise CheckpointError(
                 f"{named} knows other characters than {corpus.name}: train on this text first"
             )
-    elif shipped.is_file() and CharTokenizer(load_checkpoint(shipped).meta["vocabulary"]).chars == chars:
-        found = load_checkpoint(shipped, origin="published weights")
     else:
-        model = GPT(
-            replace(SIZES[size], vocab_size=len(chars)),
-            generator=torch.Generator().manual_seed(config.seed),
+        found = (
+            _published(size, chars)
+            or _kept(keep, corpus)
+            or _trained(size, chars, corpus, config, keep, device)
         )
-        history = train(model, corpus, config, device=device)
-        meta = {
-            "step": config.steps,
-            "corpus": {"name": corpus.name},
-            "losses": {"val": history["val"][-1]},
-        }
-        state = b"".join(t.cpu().numpy().tobytes() for t in model.state_dict().values())
-        found = Checkpoint(model, CharTokenizer(chars), meta, sha256(state), "trained just now")
     found.model.to(device.device).eval()
     return found
+
+
+def _published(size: str, chars: str) -> Checkpoint | None:
+    path = PUBLISHED / "checkpoints" / f"{size}.safetensors"
+    found = load_checkpoint(path, origin="published weights") if path.is_file() else None
+    return found if found and found.tokenizer.chars == chars else None
+
+
+def _kept(keep: Sequence[Path], corpus: Corpus) -> Checkpoint | None:
+    for path in keep:
+        if path.with_name(f"{path.name}.safetensors").is_file():
+            found = load_checkpoint(path, origin="trained before")
+            if found.meta["corpus"].get("sha256") == corpus.sha256:
+                return found
+    return None
+
+
+def _trained(size, chars, corpus, config, keep, device) -> Checkpoint:
+    generator = torch.Generator().manual_seed(config.seed)
+    model = GPT(replace(SIZES[size], vocab_size=len(chars)), generator=generator)
+    if keep:
+        train(model, corpus, config, out=keep[0], device=device)
+        return load_checkpoint(keep[0], origin="trained just now")
+    with TemporaryDirectory() as folder:
+        train(model, corpus, config, out=Path(folder, size), device=device)
+        return load_checkpoint(Path(folder, size), origin="trained just now")
