@@ -71,6 +71,7 @@ def load_corpus(path: str | Path | None = None, *, download: bool = True) -> Cor
 
     Raises CorpusError for a file that was named and is missing, not UTF-8, or a damaged copy of
     Tiny Shakespeare. A failed download is no error: the practice corpus steps in and says so.
+    With NANOGPT_OFFLINE=1 none is tried.
     """
     named = path or os.environ.get("NANOGPT_DATA")
     if named:
@@ -82,7 +83,7 @@ def load_corpus(path: str | Path | None = None, *, download: bool = True) -> Cor
     local = ROOT / "data" / "input.txt"
     if local.is_file():
         return read_corpus(local)
-    if not download:
+    if not download or os.environ.get("NANOGPT_OFFLINE", "0") not in ("", "0"):
         return practice_corpus("no data/input.txt here, and no download was wanted.")
     try:
         return read_corpus(fetch(local))

@@ -81,13 +81,17 @@ class Folder:
             shutil.rmtree(path, ignore_errors=True)
 
     def keep(self, name: str, staged: Path) -> list[str]:
-        """Move a passed notebook's files into place; drop what only its earlier run made."""
+        """Move a passed notebook's files into place; drop what its earlier run alone made.
+
+        Weights are never dropped: a notebook that trained them once finds them the next time.
+        """
         files = sorted(str(p.relative_to(staged).as_posix()) for p in staged.rglob("*") if p.is_file())
         for file in files:
             (self.out / file).parent.mkdir(parents=True, exist_ok=True)
             os.replace(staged / file, self.out / file)
         for file in set(self.entries.get(name, {}).get("files", [])) - set(files):
-            (self.out / file).unlink(missing_ok=True)
+            if not file.startswith("checkpoints/"):
+                (self.out / file).unlink(missing_ok=True)
         shutil.rmtree(self.out / "failed" / name, ignore_errors=True)
         return files
 

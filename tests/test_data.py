@@ -384,3 +384,11 @@ def test_batches_reach_every_window_and_no_further(ambient_rng):
     assert int(y.max()) == 19
     assert torch.equal(random_batch(torch.arange(20), 8, 2000, seeded(1))[0], x)
     assert not torch.equal(random_batch(torch.arange(20), 8, 2000, seeded(2))[0], x)
+
+
+def test_offline_means_that_no_download_is_tried(monkeypatch, tmp_path):
+    monkeypatch.setattr(data, "ROOT", tmp_path)
+    monkeypatch.delenv("NANOGPT_DATA", raising=False)
+    monkeypatch.setenv("NANOGPT_OFFLINE", "1")
+    monkeypatch.setattr(data, "fetch", lambda *_: pytest.fail("a download was tried"))
+    assert not data.load_corpus().real
