@@ -89,7 +89,7 @@ class Run:
 def open_run(number: str, *, profile: str = "auto", threads: int | None = None, **parameters) -> Run:
     """Check a notebook's parameters, find the corpus, and say what will run.
 
-    `threads` is how many CPU threads torch may use. Decoding small models wants one: the products
+    `threads` is how many CPU threads torch may use (None: what the profile says). Decoding small models wants one: the products
     are too small to share, and two threads that wait for each other are slower and less steady.
     Files go to outputs/run/<profile>, or to the folder that NANOGPT_OUT names. Raises ValueError
     for an unknown profile and CorpusError for a corpus that cannot be used.
@@ -99,6 +99,7 @@ def open_run(number: str, *, profile: str = "auto", threads: int | None = None, 
     seed = parameters.get("seed", 0)
     if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
         raise ValueError(f"seed={seed!r}: choose a whole number from 0 up")
+    threads = threads or chosen.threads
     if threads:
         torch.set_num_threads(threads)
     corpus = load_corpus()
