@@ -101,7 +101,8 @@ class Profile:
 PROFILES = {
     # Every cell, as little work as shows it: for tests.
     "smoke": Profile("smoke", "small", TrainConfig(steps=40, eval_every=20, eval_batches=1),
-                     seeds=3, lengths=(1, 8, 32), sizes=("article", "small"), batches=(1, 4), repeats=2, threads=1),
+                     seeds=3, lengths=(1, 8, 32), sizes=("article", "small"), batches=(1, 4), repeats=2,
+                     threads=1),
     # A laptop: the whole series in a few minutes on two cores.
     "cpu": Profile("cpu", "small", TrainConfig(),
                    seeds=20, lengths=(1, 2, 8, 32, 64, 128, 255), sizes=("article", "small", "lecture"),

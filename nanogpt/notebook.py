@@ -89,10 +89,11 @@ class Run:
 def open_run(number: str, *, profile: str = "auto", threads: int | None = None, **parameters) -> Run:
     """Check a notebook's parameters, find the corpus, and say what will run.
 
-    `threads` is how many CPU threads torch may use (None: what the profile says). Decoding small models wants one: the products
-    are too small to share, and two threads that wait for each other are slower and less steady.
-    Files go to outputs/run/<profile>, or to the folder that NANOGPT_OUT names. Raises ValueError
-    for an unknown profile and CorpusError for a corpus that cannot be used.
+    `threads` is how many CPU threads torch may use (None: what the profile says). Decoding small
+    models wants one: the products are too small to share, and two threads that wait for each other
+    are slower and less steady. Files go to outputs/run/<profile>, or to the folder that NANOGPT_OUT
+    names. Raises ValueError for an unknown profile, CorpusError for a corpus that cannot be used, and
+    OSError for a folder that cannot be written.
     """
     device = pick_device()
     chosen = get_profile(profile, cuda=device.device.type == "cuda")
@@ -104,7 +105,9 @@ def open_run(number: str, *, profile: str = "auto", threads: int | None = None, 
         torch.set_num_threads(threads)
     corpus = load_corpus()
     out = Path(os.environ.get("NANOGPT_OUT") or ROOT / "outputs" / "run" / chosen.name)
-    out.mkdir(parents=True, exist_ok=True)
+    with atomic_path(out / ".writable"):  # found out now, not after the work
+        pass
+    (out / ".writable").unlink(missing_ok=True)
     print(f"profile {chosen.name}" + (f", {threads} CPU thread{'s' * (threads > 1)}" if threads else ""))
     print(corpus)
     if corpus.banner:
