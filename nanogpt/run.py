@@ -170,22 +170,24 @@ def run(args) -> bool:
         folder = Folder(out, describe(profile, args.p, corpus), weights)
         entries = run_all(sources, values, folder, timeout=args.timeout, fail_fast=args.fail_fast)
         green = len(entries) == len(sources) and all(entry["ok"] for entry in entries)
-        report(entries, sources, profile, out)
-        page = site.render(out) if (args.html or args.publish) and any(out.glob("*.ipynb")) else None
+        if (args.html or args.publish) and any(out.glob("*.ipynb")):
+            site.render(out)
         if args.publish and green:
             publish.tidy(out)
             publish.exchange(out, PUBLISHED)
-            page = PUBLISHED / "html" / "index.html"
-        if page:
-            print(f"to read: {short(page)}")
+            out = PUBLISHED
+        report(entries, sources, profile, out)
     return green
 
 
 def report(entries: list[dict], sources: list[Path], profile: str, out: Path) -> None:
+    """How many passed, and where to look."""
     passed = sum(entry["ok"] for entry in entries)
     print(f"{passed} of {len(sources)} passed, profile {profile}, in {short(out)}")
     if passed < len(entries):
         print(f"what failed, up to its error: {short(out / 'failed')}")
+    if (page := out / "html" / "index.html").is_file():
+        print(f"to read: {short(page)}")
 
 
 def short(path: Path) -> str:

@@ -396,6 +396,14 @@ def test_a_failure_replaces_nothing_and_a_success_clears_it(go, sources, tmp_pat
     assert not (out / "figures" / "00_b.png").exists(), "the run with n=2 made it, this one did not"
 
 
+def test_weights_stay_for_others(go, sources, tmp_path):
+    body = "import os, pathlib\nif n == 2:\n    path = pathlib.Path(os.environ['NANOGPT_OUT'], 'checkpoints')"
+    write(sources / "00_w.ipynb", body + "\n    path.mkdir(); (path / 'own.safetensors').write_text('w')")
+    assert go("-p", "n=2") == 0
+    assert go("-p", "n=1") == 0
+    assert (tmp_path / "out" / "checkpoints" / "own.safetensors").read_text() == "w"
+
+
 def test_a_run_of_one_notebook_keeps_the_others(go, sources, tmp_path):
     write(sources / "00_good.ipynb", GOOD)
     write(sources / "01_more.ipynb", "print(1)")
