@@ -59,6 +59,17 @@ def test_gradients_agree_too():
         torch.testing.assert_close(grad, heads.get_parameter(key).grad, rtol=0, atol=1e-12, msg=key)
 
 
+def test_a_matrix_taken_apart_shares_no_memory_with_the_whole():
+    """So that weights handed to another class are not trained along with ours."""
+    model = tiny_model(per_head=False)
+    state = convert_state(model.state_dict(), model.config, per_head=True)
+    before = model.blocks[0].sa.qkv.weight.clone()
+    for key in state:
+        if ".heads." in key:
+            state[key].zero_()
+    assert torch.equal(model.blocks[0].sa.qkv.weight, before)
+
+
 @pytest.mark.parametrize("per_head", FORMS, ids=name)
 def test_the_lecture_state_is_per_head_with_a_mask_for_every_head(per_head):
     model = tiny_model(per_head)

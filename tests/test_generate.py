@@ -104,8 +104,8 @@ def test_greedy_takes_the_likeliest_token():
 
 
 def test_half_precision_is_drawn_in_float32():
-    logits = torch.randn(64, 65, generator=seeded()).bfloat16()
-    noise = draw_noise(1, 64, 65, seeded(1))[0]
+    logits = torch.randn(5000, 65, generator=seeded()).bfloat16()
+    noise = draw_noise(1, 5000, 65, seeded(1))[0]
     assert torch.equal(sample(logits, noise), sample(logits.float(), noise))
 
 
@@ -187,8 +187,9 @@ def test_a_cached_step_feeds_one_token_and_an_uncached_one_the_whole_text(model)
     handle = model.register_forward_pre_hook(lambda _, args: fed.append(args[0].shape[1]))
     list(generate(model, tokens(1, 5), 4))
     list(generate(model, tokens(1, 5), 4, cache=None))
+    list(generate(model, tokens(1, 22), 3))  # to the last row of the table, still one at a time
     handle.remove()
-    assert fed == [5, 1, 1, 1, 5, 6, 7, 8]
+    assert fed == [5, 1, 1, 1, 5, 6, 7, 8, 22, 1, 1]
 
 
 @pytest.mark.parametrize(("n_new", "reserved"), [(6, 11), (20, 24)])
@@ -274,12 +275,13 @@ def test_two_iterators_take_turns_on_one_model(model, design):
 
 
 def test_gradients_are_off_inside_and_untouched_outside(model):
+    inside = []
+    model.register_forward_hook(lambda *_: inside.append(torch.is_grad_enabled()))
     iterator = generate(model, tokens(1, 5), 3)
     assert torch.is_grad_enabled()
-    for token in iterator:
-        assert torch.is_grad_enabled()
-        assert not token.requires_grad
-    assert all(p.grad is None for p in model.parameters())
+    for _ in iterator:
+        assert torch.is_grad_enabled(), "the caller's own setting was changed between two tokens"
+    assert inside == [False] * 3
 
 
 def test_the_prompt_is_not_written_to(model):

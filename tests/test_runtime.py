@@ -120,12 +120,12 @@ def test_a_file_appears_whole_with_the_usual_rights(tmp_path):
             temporary.write_text("all of it")
             assert temporary.parent == target.parent, "a rename is atomic within one file system only"
             assert not target.exists()
+        assert os.umask(0o027) == 0o027, "the process's own mask was changed"
     finally:
         os.umask(old)
     assert target.read_text() == "all of it"
     assert list(target.parent.iterdir()) == [target]
     assert stat.S_IMODE(target.stat().st_mode) == 0o640
-    assert os.umask(old) == old, "the process's own mask was changed"
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt(), ValueError()])

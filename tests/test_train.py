@@ -12,7 +12,7 @@ from nanogpt import train as training
 from nanogpt.checkpoint import CheckpointError, load_checkpoint
 from nanogpt.config import SIZES, GPTConfig, TrainConfig
 from nanogpt.convert import pack_heads, unpack_heads
-from nanogpt.data import CharTokenizer, Corpus, CorpusError, split
+from nanogpt.data import CharTokenizer, Corpus, CorpusError, random_batch, split
 from nanogpt.generate import complete
 from nanogpt.model import GPT, cache_owners, kv_cache
 from nanogpt.runtime import Device
@@ -70,6 +70,27 @@ def test_training_begins_at_the_loss_of_a_fair_guess(fresh, corpus, tokenizer):
     assert history["train"][0] == history["val"][0] == pytest.approx(math.log(len(tokenizer)), abs=1e-6)
 
 
+def test_zero_init_makes_every_block_the_identity(fresh):
+    model = fresh(per_head=False)
+    training.zero_init(model, seeded(1))
+    x = torch.randn(2, 8, 16, generator=seeded(2))
+    for block in model.blocks:
+        assert torch.equal(block.eval()(x, torch.arange(8)), x)
+    assert not model(tokens(1, 8))[0].any()
+    for table in (model.token_embedding_table, model.position_embedding_table):
+        assert 0.25 < table.weight.std() < 0.35
+
+
+@pytest.mark.parametrize("mode", [True, False])
+def test_dropout_acts_while_training_whatever_mode_the_model_came_in(fresh, corpus, mode):
+    config = replace(QUICK, steps=1, zero_init=False)
+    losses = [
+        train(fresh(False, dropout).train(mode), corpus, config, device=CPU)["batch_loss"]
+        for dropout in (0.0, 0.5)
+    ]
+    assert losses[0] != losses[1]
+
+
 @pytest.mark.parametrize("per_head", FORMS, ids=name)
 def test_the_same_seed_gives_the_same_bits(fresh, corpus, per_head):
     runs = []
@@ -101,6 +122,49 @@ def test_a_per_head_model_is_trained_in_its_batched_form(fresh, corpus):
     assert a == b
     assert same_weights(heads, unpack_heads(batched))
     assert not same_weights(heads, fresh())
+
+
+@pytest.mark.parametrize("zero_init", [True, False])
+def test_the_loop_is_the_plain_loop(fresh, corpus, tokenizer, zero_init):
+    """What a learner would write: draw, measure, step back through it, move, forget the gradient."""
+    config = replace(QUICK, muon_lr=None, zero_init=zero_init, weight_decay=0.1)
+    model, plain = fresh(dropout=0.0), fresh(per_head=False, dropout=0.0)
+    history = train(model, corpus, config, device=CPU)
+    generator = seeded(config.seed)
+    if zero_init:
+        training.zero_init(plain, generator)
+    data, _ = split(tokenizer.encode(corpus.text), 8)
+    losses = []
+    optimizer = torch.optim.AdamW(plain.parameters(), betas=(0.9, 0.99), eps=1e-10, weight_decay=0.1)
+    for step in range(config.steps):
+        starts = torch.randint(len(data) - 8, (config.batch_size,), generator=generator)
+        x = torch.stack([data[s : s + 8] for s in starts])
+        y = torch.stack([data[s + 1 : s + 9] for s in starts])
+        loss = plain(x, y)[1]
+        losses.append(loss.item())
+        optimizer.param_groups[0]["lr"] = config.lr * config.scale(step)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert history["batch_loss"] == losses
+    assert same_weights(model, unpack_heads(plain))
+
+
+def test_the_batches_are_those_of_the_seed_whatever_else_is_drawn(fresh, corpus, monkeypatch):
+    """Dropout draws as well, more or less of it by the model's size: not from the same source."""
+    seen = []
+
+    def watched(data, block_size, batch, generator):
+        seen.append(random_batch(data, block_size, batch, generator)[0].tolist())
+        return torch.tensor(seen[-1]), torch.tensor(seen[-1])
+
+    for model in (fresh(dropout=0.0), fresh(dropout=0.2), fresh(dropout=0.2, n_layer=1)):
+        monkeypatch.setattr(training, "random_batch", watched)
+        train(model, corpus, replace(QUICK, zero_init=False), device=CPU)
+        monkeypatch.setattr(training, "random_batch", random_batch)
+    third = len(seen) // 3
+    assert seen[:third] == seen[third : 2 * third] == seen[2 * third :]
+    assert seen[third - 1] != seen[third - 2]
 
 
 def test_both_kinds_of_optimizer_share_all_parameters(fresh):
@@ -206,6 +270,7 @@ def test_every_evaluation_reads_the_same_batches_whatever_the_seed(fresh, corpus
 
     monkeypatch.setattr(training, "estimate_loss", watched)
     for seed in (1, 2):
+        torch.manual_seed(seed)
         train(fresh(), corpus, replace(QUICK, seed=seed, eval_batches=3), device=CPU)
     on_train, on_val = seen[0::2], seen[1::2]
     assert len(on_train) == len(on_val) == 2 * 4
