@@ -318,7 +318,10 @@ def shapes(walk: list[dict]) -> Figure:
 
 @styled
 def token_strips(strips: list[dict], title: str, columns: int = 40) -> Figure:
-    """Rows of characters; those that differ from the reference are red and struck out, the rest green."""
+    """Rows of characters; those that differ from the reference are red and struck out, the rest green.
+
+    The first `columns` are drawn; the count beside them is of the whole text.
+    """
     figure, axes = new_figure(0.9 + 0.44 * len(strips))
     for y, strip in enumerate(strips):
         text, truth = strip["text"][:columns], strip["truth"][:columns]
@@ -328,9 +331,9 @@ def token_strips(strips: list[dict], title: str, columns: int = 40) -> Figure:
             _letter(axes, x + 0.47, y + 0.4, char, 8)
             if char != right:
                 axes.plot((x + 0.12, x + 0.82), (y + 0.4, y + 0.4), color=VERMILION, lw=1)
-        wrong = sum(a != b for a, b in zip(text, truth, strict=True))
+        wrong = sum(a != b for a, b in zip(strip["text"], strip["truth"], strict=True))
         axes.text(-0.4, y + 0.4, strip["label"], ha="right", va="center", fontsize=8.3)
-        mark = "✓ equal" if not wrong else f"✗ {wrong} differ"
+        mark = "✓ equal" if not wrong else f"✗ {wrong} of {len(strip['text'])}"
         axes.text(
             columns + 0.3, y + 0.4, mark, va="center", fontsize=8.3, color=GREEN if not wrong else VERMILION
         )

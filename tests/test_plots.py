@@ -125,6 +125,6 @@ def test_what_loses_is_marked_and_what_was_not_measured_is_a_dash():
 
 
 def test_a_strip_counts_what_differs():
-    assert "✗ 1 differ" in words(FIGURES["token_strips"][0]())
+    assert "✗ 1 of 3" in words(FIGURES["token_strips"][0]())
     same = plots.token_strips([{"label": "x", "text": "ab", "truth": "ab"}], "t", 2)
     assert "✓ equal" in words(same)
