@@ -91,7 +91,7 @@ def test_a_good_download_is_there_whole_and_alone(server, tmp_path):
 HALF = len(BODY) // 2
 FAILURES = {
     "cut, and the length says so": (http(BODY[:HALF], length(HALF)), f"cut: {HALF:,} of {len(BODY):,} bytes"),
-    "cut, and the length is that of the whole": (http(BODY[:HALF], length(len(BODY))), "cut"),
+    "cut, and the length is that of the whole": (http(BODY[:HALF], length(len(BODY))), "cut|Incomplete"),
     "cut, with no length": (http(BODY[:HALF]), "cut"),
     "cut within a chunk": (http(b"40000\r\n" + BODY[:HALF], "Transfer-Encoding: chunked"), "no file .Inco"),
     "nothing at all": (http(b"", length(0)), "cut: 0 of"),
