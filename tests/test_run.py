@@ -640,3 +640,16 @@ def test_the_whole_series_is_green(series):
     assert series[0] == 0
     for path in sorted((series[1] / "html").glob("*.html")):
         assert page_faults(path) == [], path.name
+
+
+@pytest.mark.parametrize("name", [path.stem for path in NOTEBOOKS if path.stem.startswith("01")])
+def test_a_second_run_differs_in_timings_alone(series, name, tmp_path):
+    """Training included: the same losses, the same text, the same figures, to the last byte."""
+    assert run.main([name, "--profile", "smoke", "--out", str(tmp_path / "again"), "--no-html"]) == 0
+    first, second = (nbformat.read(out / f"{name}.ipynb", 4).cells for out in (series[1], tmp_path / "again"))
+    for cell, again in zip(first, second, strict=True):
+        assert cell == again or "timing" in cell.metadata.get("tags", []), f"cell {cell.id!r} differs"
+    weights = {
+        (out / "checkpoints" / "small.safetensors").read_bytes() for out in (series[1], tmp_path / "again")
+    }
+    assert len(weights) == 1
