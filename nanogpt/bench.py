@@ -104,6 +104,9 @@ def interleave(
             gaps = time_tokens(system(), device)
             if turn >= warmup:
                 runs_of.append(gaps)
+    counts = {len(gaps) for runs_of in runs for gaps in runs_of}
+    if len(counts) > 1:
+        raise ValueError(f"the runs gave {' and '.join(map(str, sorted(counts)))} tokens: compare equal work")
     return runs
 
 

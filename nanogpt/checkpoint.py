@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
@@ -22,18 +23,23 @@ class CheckpointError(ValueError):
     """A checkpoint that is missing, damaged, or not one of ours; the message says what to do."""
 
 
-def save_checkpoint(path: Path, model: GPT, meta: dict) -> None:
+def save_checkpoint(path: str | Path, model: GPT, meta: dict) -> None:
     """Write `<path>.safetensors` and, for readers, `<path>.json`; each is whole or not written.
 
     The weights are stored per Head, under the lecture's names. The same metadata stands in the
-    header of the weights' own file, so that one rename replaces both together.
+    header of the weights' own file, with a digest of both, so that one rename replaces all together
+    and a damaged bit is noticed when it is read.
     """
+    path = _stem(path)
     state = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
     if not model.config.per_head:
         state = convert_state(state, model.config, per_head=True)
     weights = path.with_name(path.name + ".safetensors")
     with atomic_path(weights) as temporary:
-        save_file(state, temporary, metadata={"nanogpt": json.dumps(meta)})
+        text = json.dumps(meta)
+        save_file(
+            state, temporary, metadata={"nanogpt": json.dumps({**meta, "digest": _digest(text, state)})}
+        )
         digest = sha256(temporary)
     write_json(path.with_name(path.name + ".json"), {**meta, "sha256": digest})
 
@@ -62,7 +68,8 @@ def load_checkpoint(path: str | Path, *, origin: str | None = None) -> Checkpoin
 
     Raises CheckpointError when it is missing, damaged, foreign, or its tensors do not fit its config.
     """
-    path = Path(str(path).removesuffix(".safetensors").removesuffix(".json") + ".safetensors")
+    path = _stem(path)
+    path = path.with_name(path.name + ".safetensors")
     if not path.is_file():
         raise CheckpointError(f"no checkpoint at {path}: train one with notebook 01, or correct the path")
     try:
@@ -79,6 +86,11 @@ def load_checkpoint(path: str | Path, *, origin: str | None = None) -> Checkpoin
         raise CheckpointError(
             f"{path}: its tensors do not fit its own config ({held:,} numbers, not {_n_params(config):,})"
         )
+    digest = meta.pop("digest", None)
+    if digest is not None and digest != _digest(json.dumps(meta), state):
+        raise CheckpointError(
+            f"{path} is damaged: its contents do not match its digest; fetch it again or retrain"
+        )
     model = GPT(config)
     try:
         model.load_state_dict(state)
@@ -88,6 +100,20 @@ def load_checkpoint(path: str | Path, *, origin: str | None = None) -> Checkpoin
         ) from error
     where = origin or _short(path)
     return Checkpoint(model.eval(), tokenizer, meta, sha256(path), where)
+
+
+def _stem(path: str | Path) -> Path:
+    return Path(str(path).removesuffix(".safetensors").removesuffix(".json"))
+
+
+def _digest(meta: str, state: dict) -> str:
+    """SHA-256 of the metadata and of every tensor's name, type, shape and bytes."""
+    parts = [meta.encode()]
+    for name in sorted(state):
+        tensor = state[name].contiguous()
+        parts += [f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode()]
+        parts += [tensor.flatten().view(torch.uint8).numpy().tobytes()]
+    return sha256(b"\n".join(parts))
 
 
 def _understood(path: Path, header: dict) -> tuple[dict, GPTConfig, CharTokenizer]:

@@ -184,7 +184,10 @@ class CharTokenizer:
 
     def decode(self, tokens: Tensor) -> str:
         """The text of a tensor of tokens of any shape holding one sequence."""
-        return "".join(self.chars[i] for i in tokens.flatten().tolist())
+        numbers = tokens.flatten().tolist()
+        if wrong := [i for i in numbers if not 0 <= i < len(self)]:
+            raise ValueError(f"token {wrong[0]} is none of 0 to {len(self) - 1}: another vocabulary's?")
+        return "".join(self.chars[i] for i in numbers)
 
 
 def prompt_tensor(tokenizer: CharTokenizer, text: str, batch: int = 1) -> Tensor:

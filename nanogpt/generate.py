@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from .cache import DynamicCache
-from .model import GPT, cache_owners
+from .model import GPT, build_caches, cache_owners
 
 
 def draw_noise(n_new: int, batch: int, vocab_size: int, generator: torch.Generator | None = None) -> Tensor:
@@ -92,6 +92,8 @@ def generate(
     B, T = prompt.shape
     _check_settings(n_new, temperature, top_k, top_p, greedy, vocab)
     _check_length(T, n_new, limit, past_block)
+    if cache is not None and not callable(cache):
+        raise ValueError(f"cache={cache!r}: pass a design, as in cache=DynamicCache, not an instance of it")
     if cache is not None and not cache_owners(model):
         raise ValueError("no attention module has a `cache` attribute: set self.cache = None in its "
                          "__init__, or decode with cache=None")  # fmt: skip
@@ -116,7 +118,7 @@ def _tokens(model, prompt, noise, cache, settings) -> Iterator[Tensor]:
     limit = model.config.block_size
     modules, owners = list(model.modules()), cache_owners(model)
     total = min(prompt.shape[1] + len(noise), limit)
-    caches = None if cache is None else [cache(total) for _ in owners]
+    caches = None if cache is None else build_caches(len(owners), cache, total)
     text, x, start = prompt, prompt, 0
     for row in noise:
         if text.shape[1] > limit:  # slide: all positions have moved, so start over from the last `limit`
@@ -174,7 +176,7 @@ def _check_prompt(prompt: Tensor, vocab: int, device: torch.device) -> None:
 def _check_settings(n_new, temperature, top_k, top_p, greedy, vocab) -> None:
     if not isinstance(n_new, int) or isinstance(n_new, bool) or n_new < 1:
         raise ValueError(f"n_new={n_new!r}: ask for a whole number of tokens, at least 1")
-    if not 0.0 < temperature < float("inf"):
+    if not isinstance(temperature, (int, float)) or not 1e-6 <= temperature < float("inf"):
         raise ValueError(
             f"temperature={temperature!r}: it must be above 0; for the likeliest token use greedy=True"
         )

@@ -210,9 +210,24 @@ def enable_kv_cache(model: GPT, design=DynamicCache, max_len: int | None = None)
         raise ValueError("no attention module has a `cache` attribute: set self.cache = None in its __init__")
     if any(owner.cache is not None for owner in owners):
         raise ValueError("a KV cache is already on: leave its with-block, or call disable_kv_cache(model)")
-    caches = [design(max_len or model.config.block_size) for _ in owners]  # all built, or none attached
+    caches = build_caches(len(owners), design, model.config.block_size if max_len is None else max_len)
     for owner, cache in zip(owners, caches, strict=True):
         owner.cache = cache
+
+
+def build_caches(n: int, design, max_len: int) -> list:
+    """n empty caches, all of them or an error. Raises ValueError for a design that builds none."""
+    if not callable(design):
+        raise ValueError(
+            f"{design!r} is no cache design: pass the class, as in DynamicCache, not an instance"
+        )
+    if not isinstance(max_len, int) or max_len < 1:
+        raise ValueError(f"max_len={max_len!r}: a cache holds a whole number of rows, at least 1")
+    caches = [design(max_len) for _ in range(n)]
+    if any(isinstance(cache, nn.Module) or not hasattr(cache, "update") for cache in caches):
+        raise ValueError(f"{design!r} must build plain objects with update(k, v, pos), no nn.Module: a cache "
+                         f"is not part of the model")  # fmt: skip
+    return caches
 
 
 def disable_kv_cache(model: GPT) -> None:
@@ -229,6 +244,18 @@ def kv_cache(model: GPT, design=DynamicCache, max_len: int | None = None):
         yield model
     finally:
         disable_kv_cache(model)
+
+
+@contextmanager
+def without_kv_cache(model: GPT):
+    """Whatever caches are on are laid aside for the length of a with-block, untouched."""
+    held = [(owner, owner.cache) for owner in cache_owners(model)]
+    disable_kv_cache(model)
+    try:
+        yield model
+    finally:
+        for owner, cache in held:
+            owner.cache = cache
 
 
 def measured_bytes(model: GPT) -> int:

@@ -17,7 +17,7 @@ from .checkpoint import FORMAT, Checkpoint, CheckpointError, load_checkpoint, sa
 from .config import SIZES, TrainConfig
 from .convert import convert_state, pack_heads
 from .data import CharTokenizer, Corpus, random_batch, split, windows
-from .model import GPT
+from .model import GPT, without_kv_cache
 from .runtime import PUBLISHED, Device, headless, pick_device
 
 EVAL_SEED = 4242  # the fixed evaluation windows, the same whatever the training seed
@@ -30,13 +30,14 @@ EVAL_SEED = 4242  # the fixed evaluation windows, the same whatever the training
 def estimate_loss(model: GPT, batches: list[tuple[Tensor, Tensor]]) -> float:
     """Mean cross-entropy in nats over the batches given, in eval mode; the mode is put back.
 
-    eval() alone would switch on a cache that is guarded by nothing but self.training. Here none
-    is on: the cached branch asks for `self.cache is not None` as well.
+    eval() alone would switch on a cache that is guarded by nothing but self.training. Ours asks
+    for `self.cache is not None` as well, and one that is on is laid aside meanwhile.
     """
     was_training = model.training
     model.eval()
     try:
-        losses = [model(x, y)[1].double() * y.numel() for x, y in batches]
+        with without_kv_cache(model):
+            losses = [model(x, y)[1].double() * y.numel() for x, y in batches]
     finally:
         model.train(was_training)
     return float(torch.stack(losses).sum() / sum(y.numel() for _, y in batches))
@@ -125,6 +126,7 @@ def train(
     generator = torch.Generator().manual_seed(config.seed)
     if config.zero_init:
         zero_init(model, generator)
+    was_training = model.training
     worker = pack_heads(model) if model.config.per_head else model
     worker.to(device.device).train()
     history = {"step": [], "train": [], "val": [], "lr_scale": [], "batch_loss": []}
@@ -162,6 +164,7 @@ def train(
     if worker is not model:
         model.to(device.device)
         model.load_state_dict(convert_state(worker.state_dict(), worker.config, per_head=True))
+    model.train(was_training)
     return history
 
 
@@ -218,7 +221,7 @@ def load_or_train(
     chars = CharTokenizer(corpus.text).chars
     if named:
         found = load_checkpoint(
-            named, origin="your checkpoint" if checkpoint != "auto" else "published weights"
+            named, origin="your checkpoint" if checkpoint != "auto" else "weights of this run"
         )
         if found.tokenizer.chars != chars:
             raise CheckpointError(

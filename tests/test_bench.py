@@ -159,3 +159,21 @@ def test_the_rubbish_is_collected_before_a_run_and_not_within(clock, monkeypatch
     a = system(clock, [1, 1], log=order, name="run")
     duel(a, a, warmup=0, repeats=1)
     assert order == ["collect", "run"] * 2
+
+
+def test_unequal_work_is_not_compared():
+    with pytest.raises(ValueError, match="3 and 4 tokens"):
+        duel(lambda: range(3), lambda: range(4), repeats=1)
+
+
+def test_one_long_run_holds_all_shorter_ones(monkeypatch):
+    """a needs 2 s for each token, b 1 s, then 3 s: the ratio depends on where one stops."""
+    moments = iter([0, 2, 4, 6, 100, 101, 104, 107])
+    monkeypatch.setattr(bench, "clock", lambda device: float(next(moments)))
+    found = bench.speedups_by_length(lambda: range(3), lambda: range(3), [1, 2, 3], repeats=1, warmup=0)
+    assert [found[n]["median"] for n in (1, 2, 3)] == [2.0, 1.0, 6 / 7]
+
+
+def test_a_length_that_was_not_run_is_named():
+    with pytest.raises(ValueError, match="length 9 is not in a run of 3 tokens"):
+        bench.speedups_by_length(lambda: range(3), lambda: range(3), [9], repeats=1)

@@ -313,3 +313,23 @@ def test_tensors_that_do_not_fit_the_config_are_named_as_such(tmp_path, what):
     raw(tmp_path / "fox.safetensors", meta_of(tiny_model()), state)
     with pytest.raises(CheckpointError, match="tensors do not fit its own config"):
         load_checkpoint(tmp_path / "fox")
+
+
+@pytest.mark.parametrize("share", [0.3, 0.6, 0.95])
+def test_one_flipped_bit_in_the_weights_is_noticed(tmp_path, share):
+    """Such a file is a valid safetensors file; only its digest tells."""
+    model = tiny_model()
+    save_checkpoint(tmp_path / "m", model, meta_of(model))
+    path = tmp_path / "m.safetensors"
+    data = bytearray(path.read_bytes())
+    header = 8 + int.from_bytes(data[:8], "little")
+    data[header + int(share * (len(data) - header))] ^= 4
+    path.write_bytes(data)
+    with pytest.raises(CheckpointError, match="digest"):
+        load_checkpoint(path)
+
+
+def test_a_checkpoint_s_name_may_carry_its_suffix(tmp_path):
+    model = tiny_model()
+    save_checkpoint(str(tmp_path / "m.safetensors"), model, meta_of(model))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["m.json", "m.safetensors"]

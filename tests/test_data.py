@@ -392,3 +392,8 @@ def test_offline_means_that_no_download_is_tried(monkeypatch, tmp_path):
     monkeypatch.setenv("NANOGPT_OFFLINE", "1")
     monkeypatch.setattr(data, "fetch", lambda *_: pytest.fail("a download was tried"))
     assert not data.load_corpus().real
+
+
+def test_a_token_of_another_vocabulary_is_named():
+    with pytest.raises(ValueError, match="token -1 is none of 0 to 2"):
+        data.CharTokenizer("abc").decode(torch.tensor([0, -1]))

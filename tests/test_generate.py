@@ -397,3 +397,18 @@ def test_a_cache_enabled_by_hand_is_in_the_way_until_it_is_disabled(model):
     enable_kv_cache(model)
     with pytest.raises(ValueError, match=r"call disable_kv_cache\(model\)"):
         complete(model, tokens(1, 5), 3)
+
+
+@pytest.mark.parametrize(
+    ("cache", "message"),
+    [
+        (DynamicCache(), "not an instance"),
+        (lambda max_len: torch.nn.Identity(), "nn.Module"),
+        (lambda max_len: [], "update"),
+    ],
+)
+def test_a_cache_that_is_no_design_is_refused_and_none_is_left_on(cache, message):
+    model = tiny_model()
+    with pytest.raises(ValueError, match=message):
+        next(generate(model, tokens(1, 3), 2, cache=cache))
+    assert not model.caching

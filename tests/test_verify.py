@@ -1,6 +1,7 @@
 """compare: a clean bill for what is equal, the right place for what is not. Broken heads are broken here."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -209,20 +210,23 @@ def test_the_smallest_margin_is_reported():
 
 def a_report(equal, diff, margin):
     return Report(
-        equal, None if equal else 0, 1, diff, margin, [[1]], [[1 if equal else 2]], [diff], [margin]
+        equal, None if equal else 0, 1, diff, 1e-4, margin, [[1]], [[1 if equal else 2]], [diff], [margin]
     )
 
 
 @pytest.mark.parametrize(
-    ("equal", "diff", "margin", "explained"),
-    [
-        (True, 1e-6, 0.5, True),
-        (False, 1e-3, 2e-3, True),
-        (False, 1e-6, 1e-2, False),
-        (False, 1e-6, 2e-6, True),
-    ],
+    ("equal", "diff", "rounding", "explained"),
+    [(True, 1.0, 1e-6, True), (False, 1e-6, 1e-4, True), (False, 1e-3, 1e-4, False)],
 )
-def test_a_difference_is_explained_by_a_draw_closer_than_the_logits_agree(equal, diff, margin, explained):
-    report = a_report(equal, diff, margin)
+def test_a_difference_is_explained_by_what_rounding_can_do(equal, diff, rounding, explained):
+    report = replace(a_report(equal, diff, 0.5), rounding=rounding)
     assert report.explained is explained
     assert report.as_dict()["explained"] is explained
+
+
+@pytest.mark.parametrize("head", [NoMask, NearSighted], ids=lambda head: head.__name__)
+def test_no_broken_head_is_explained_away(head):
+    """A margin proves nothing here: logits that are off by much exceed every margin."""
+    report = compare(tiny_model(head=head), tokens(1, 9), NEW, None, DynamicCache)
+    assert report.max_logit_diff > 0.1
+    assert not replace(report, equal=False).explained
