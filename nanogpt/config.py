@@ -95,7 +95,9 @@ class Profile:
     batches: tuple[int, ...]  # batch sizes, where speed is drawn against batch
     repeats: int  # interleaved repeats of every timing, after one warm-up
     size: str = field(default="small", kw_only=True)  # the model of all other notebooks
-    threads: int | None = field(default=None, kw_only=True)  # CPU threads; None: as torch finds best
+    # CPU threads; None: as many as torch takes. At these sizes a second thread gains little, loses
+    # much where the machine is shared, and makes the last bits depend on the number of cores.
+    threads: int | None = field(default=None, kw_only=True)
 
 
 PROFILES = {
@@ -106,7 +108,7 @@ PROFILES = {
     # A laptop: the whole series in a few minutes on two cores.
     "cpu": Profile("cpu", "small", TrainConfig(),
                    seeds=20, lengths=(1, 2, 8, 32, 64, 128, 255), sizes=("article", "small", "lecture"),
-                   batches=(1, 4, 16), repeats=5),
+                   batches=(1, 4, 16), repeats=5, threads=1),
     # A CUDA GPU: 01 trains Karpathy's large model.
     "gpu": Profile("gpu", "lecture",
                    TrainConfig(steps=1000, batch_size=64, eval_every=100, eval_batches=8, zero_init=True),

@@ -23,8 +23,7 @@ from .train import load_or_train
 def begin() -> None:
     """Say what was found: versions, the device and why it was chosen."""
     device = pick_device()
-    threads = torch.get_num_threads()
-    print(f"python {platform.python_version()}, torch {torch.__version__}, {threads} CPU threads")
+    print(f"python {platform.python_version()}, torch {torch.__version__}")
     print(f"device {device}")
 
 
@@ -86,29 +85,27 @@ class Run:
         display(Image(data=png, format="png", metadata={"alt": alt}))
 
 
-def open_run(number: str, *, profile: str = "auto", threads: int | None = None, **parameters) -> Run:
+def open_run(number: str, *, profile: str = "auto", **parameters) -> Run:
     """Check a notebook's parameters, find the corpus, and say what will run.
 
-    `threads` is how many CPU threads torch may use (None: what the profile says). Decoding small
-    models wants one: the products are too small to share, and two threads that wait for each other
-    are slower and less steady. Files go to outputs/run/<profile>, or to the folder that NANOGPT_OUT
-    names. Raises ValueError for an unknown profile, CorpusError for a corpus that cannot be used, and
-    OSError for a folder that cannot be written.
+    Files go to outputs/run/<profile>, or to the folder that NANOGPT_OUT names. Raises ValueError
+    for an unknown profile, CorpusError for a corpus that cannot be used, and OSError for a folder
+    that cannot be written.
     """
     device = pick_device()
     chosen = get_profile(profile, cuda=device.device.type == "cuda")
     seed = parameters.get("seed", 0)
     if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
         raise ValueError(f"seed={seed!r}: choose a whole number from 0 up")
-    threads = threads or chosen.threads
-    if threads:
-        torch.set_num_threads(threads)
+    if chosen.threads:
+        torch.set_num_threads(chosen.threads)
     corpus = load_corpus()
     out = Path(os.environ.get("NANOGPT_OUT") or ROOT / "outputs" / "run" / chosen.name)
     with atomic_path(out / ".writable"):  # found out now, not after the work
         pass
     (out / ".writable").unlink(missing_ok=True)
-    print(f"profile {chosen.name}" + (f", {threads} CPU thread{'s' * (threads > 1)}" if threads else ""))
+    threads = torch.get_num_threads()
+    print(f"profile {chosen.name}, {threads} CPU thread{'s' * (threads > 1)}")
     print(corpus)
     if corpus.banner:
         print(f"\n{corpus.banner}")
