@@ -18,7 +18,7 @@ EXACT   := $(if $(PINNED),--constraint constraints.txt)
 KIND    := $(if $(PINNED),pinned,ranges)
 READY   := $(VENV)/.ready-$(KIND)
 TOOLS   := $(VENV)/.ready-tools-$(KIND)
-NUMBERS := 00 01 02 03 04 05 06 07 08
+NUMBERS := $(foreach path,$(wildcard notebooks/[0-9][0-9]_*.ipynb),$(firstword $(subst _, ,$(notdir $(path)))))
 
 .PHONY: help run test lab data html sync badges check publish clean $(NUMBERS)
 
@@ -35,7 +35,7 @@ help: ## show this | make
 run: $(READY) ## run all notebooks and render them | python -m nanogpt.run
 	$(PY) -m nanogpt.run --profile $(PROFILE) $(ARGS)
 
-$(NUMBERS): $(READY) ## run one of them: make 00 to make 08 | python -m nanogpt.run 03
+$(NUMBERS): $(READY) ## run one of them, by its number | python -m nanogpt.run 03
 	$(PY) -m nanogpt.run $@ --profile $(PROFILE) $(ARGS)
 
 test: $(TOOLS) ## test everything, every notebook included | python -m pytest

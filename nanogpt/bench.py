@@ -97,6 +97,10 @@ def interleave(
     """The gaps of every counted run of a and of b, taken in turn."""
     if repeats < 1 or warmup < 0:
         raise ValueError(f"repeats={repeats}, warmup={warmup}: at least 1 and at least 0 are needed")
+    if not callable(a) or not callable(b):
+        raise ValueError(
+            "pass two functions that start a generation, as in lambda: generate(model, prompt, 9)"
+        )
     runs: tuple[list, list] = ([], [])
     for turn in range(warmup + repeats):
         for system, runs_of in zip((a, b), runs, strict=True):

@@ -71,7 +71,7 @@ def load_corpus(path: str | Path | None = None, *, download: bool = True) -> Cor
 
     Raises CorpusError for a file that was named and is missing, not UTF-8, or a damaged copy of
     Tiny Shakespeare. A failed download is no error: the practice corpus steps in and says so.
-    With NANOGPT_OFFLINE=1 none is tried.
+    With NANOGPT_OFFLINE=1, or the reason in words, none is tried.
     """
     named = path or os.environ.get("NANOGPT_DATA")
     if named:
@@ -83,8 +83,10 @@ def load_corpus(path: str | Path | None = None, *, download: bool = True) -> Cor
     local = ROOT / "data" / "input.txt"
     if local.is_file():
         return read_corpus(local)
-    if not download or os.environ.get("NANOGPT_OFFLINE", "0") not in ("", "0"):
-        return practice_corpus("no data/input.txt here, and no download was wanted.")
+    offline = os.environ.get("NANOGPT_OFFLINE", "0")
+    if not download or offline not in ("", "0"):
+        said = offline if " " in offline else "no data/input.txt here, and no download was wanted."
+        return practice_corpus(said)
     try:
         return read_corpus(fetch(local))
     except (CorpusError, OSError) as error:
@@ -104,6 +106,12 @@ def read_corpus(path: Path) -> Corpus:
             f"{path} is not UTF-8 text: byte {error.start} of {len(data):,} is {data[error.start]:#04x}; "
             f"save it as UTF-8"
         ) from None
+    if "\0" in text:
+        raise CorpusError(
+            f"{path} is no text: it holds a NUL byte at {text.index(chr(0))}; name a UTF-8 text file"
+        )
+    if len(set(text)) == 1:
+        raise CorpusError(f"{path} holds one character, {text[0]!r}, over and over: nothing can be learned")
     if not text:
         raise CorpusError(f"{path} is empty: delete it to have Tiny Shakespeare fetched, or put a text there")
     if text.startswith("First Citizen:\nBefore we proceed any further"):
@@ -188,11 +196,6 @@ class CharTokenizer:
         if wrong := [i for i in numbers if not 0 <= i < len(self)]:
             raise ValueError(f"token {wrong[0]} is none of 0 to {len(self) - 1}: another vocabulary's?")
         return "".join(self.chars[i] for i in numbers)
-
-
-def prompt_tensor(tokenizer: CharTokenizer, text: str, batch: int = 1) -> Tensor:
-    """The text as a prompt for the model, (batch, T)."""
-    return tokenizer.encode(text).repeat(batch, 1)
 
 
 # ------------------------------------------------------------------ splits and batches

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from collections.abc import Callable
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from nbclient.exceptions import CellTimeoutError, DeadKernelError
 from traitlets.config import Config
 
 from .runtime import ROOT
-from .sync import METADATA, read, write_notebook
+from .sync import METADATA, SyncError, read, write_notebook
 
 START_TIMEOUT = 120  # seconds for a kernel to answer, on a cold disk
 MIMES = {"text/plain", "image/png", "text/markdown"}  # what every reader shows, without trust
@@ -89,7 +90,8 @@ def execute(
             start_timeout=START_TIMEOUT, execution_timeout=timeout, config=QUIET, on_cell_start=note,
         )  # fmt: skip
     except papermill.PapermillExecutionError as error:
-        what = f"{error.ename}: {error.evalue}".strip().splitlines()[0]
+        said = [line for line in f"{error.evalue}".splitlines() if line.strip()] or ["(no message)"]
+        what = f"{error.ename}: {said[0].strip()}"
         raise NotebookError(f"cell {started['id']!r}: {what}") from error
     except CellTimeoutError as error:
         raise NotebookError(
@@ -102,9 +104,22 @@ def execute(
     except Exception as error:  # a kernel that does not start, a disk that is full
         raise NotebookError(f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}") from error
     finally:
-        if target.is_file():
-            write_notebook(target, normalise(read(target)))
+        _tidy(target)
     check_outputs(target)
+
+
+def _tidy(target: Path) -> None:
+    """Normalise what was written, if it is whole: a disk that is full leaves a part of it."""
+    if not target.is_file():
+        return
+    try:
+        write_notebook(target, normalise(read(target)))
+    except (SyncError, OSError) as error:
+        room = shutil.disk_usage(target.parent).free
+        raise NotebookError(
+            f"{target.name} could not be written whole ({error.__class__.__name__}): {room / 1e6:.1f} MB "
+            f"are free in {target.parent.parent}; make room and run again"
+        ) from error
 
 
 def normalise(nb):

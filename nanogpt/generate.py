@@ -97,6 +97,8 @@ def generate(
     if cache is not None and not cache_owners(model):
         raise ValueError("no attention module has a `cache` attribute: set self.cache = None in its "
                          "__init__, or decode with cache=None")  # fmt: skip
+    if generator is not None and not hasattr(generator, "device"):
+        raise ValueError(f"generator={generator!r}: pass torch.Generator().manual_seed({generator!r})")
     if generator is not None and generator.device.type != "cpu":
         raise ValueError(f"the generator is on {generator.device}: use a CPU torch.Generator, so that one "
                          f"seed gives the same tokens on every device")  # fmt: skip
@@ -104,9 +106,10 @@ def generate(
         noise = [None] * n_new
     elif noise is None:
         noise = draw_noise(n_new, B, vocab, generator or torch.Generator().manual_seed(1337))
-    elif noise.shape != (n_new, B, vocab):
+    elif not isinstance(noise, Tensor) or noise.shape != (n_new, B, vocab):
         raise ValueError(
-            f"noise has shape {tuple(noise.shape)}; {n_new} tokens for {B} texts need {(n_new, B, vocab)}"
+            f"noise has shape {tuple(getattr(noise, 'shape', ()))}; {n_new} tokens for {B} texts need "
+            f"{(n_new, B, vocab)}"
         )
     noise = noise if greedy else noise.to(prompt.device)
     settings = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
@@ -161,6 +164,9 @@ def complete(model: GPT, prompt: Tensor, n_new: int, **settings) -> Tensor:
 
 
 def _check_prompt(prompt: Tensor, vocab: int, device: torch.device) -> None:
+    if not isinstance(prompt, Tensor):
+        kind = type(prompt).__name__
+        raise ValueError(f"the prompt is a {kind}: pass tokens (B, T), as in tokenizer.encode(text)[None]")
     if prompt.ndim != 2 or 0 in prompt.shape:
         raise ValueError(f"the prompt has shape {tuple(prompt.shape)}: it needs (B, T), at least one text of "
                          f"at least one token")  # fmt: skip
@@ -180,11 +186,13 @@ def _check_settings(n_new, temperature, top_k, top_p, greedy, vocab) -> None:
         raise ValueError(
             f"temperature={temperature!r}: it must be above 0; for the likeliest token use greedy=True"
         )
-    if top_k is not None and (not isinstance(top_k, int) or not 1 <= top_k <= vocab):
+    if top_k is not None and (
+        not isinstance(top_k, int) or isinstance(top_k, bool) or not 1 <= top_k <= vocab
+    ):
         raise ValueError(
             f"top_k={top_k!r}: choose a whole number from 1 to {vocab}, the size of the vocabulary"
         )
-    if top_p is not None and not 0.0 < top_p <= 1.0:
+    if top_p is not None and (not isinstance(top_p, (int, float)) or not 0.0 < top_p <= 1.0):
         raise ValueError(f"top_p={top_p!r}: choose a share above 0 and up to 1")
     if greedy and (top_k is not None or top_p is not None or temperature != 1.0):
         raise ValueError(

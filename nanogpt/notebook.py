@@ -95,8 +95,8 @@ def open_run(number: str, *, profile: str = "auto", **parameters) -> Run:
     device = pick_device()
     chosen = get_profile(profile, cuda=device.device.type == "cuda")
     seed = parameters.get("seed", 0)
-    if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
-        raise ValueError(f"seed={seed!r}: choose a whole number from 0 up")
+    if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**63:
+        raise ValueError(f"seed={seed!r}: choose a whole number from 0 up, below 2**63")
     if chosen.threads:
         torch.set_num_threads(chosen.threads)
     corpus = load_corpus()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import io
 import textwrap
+import warnings
 
 import matplotlib
 from matplotlib.colors import LinearSegmentedColormap, TwoSlopeNorm
@@ -16,7 +17,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 BLUE, VERMILION, GREEN, ORANGE = "#0072B2", "#D55E00", "#009E73", "#E69F00"
-SKY, PURPLE, INK, GREY, PALE, PAPER = "#56B4E9", "#CC79A7", "#1f2430", "#6b7280", "#e5e7eb", "#ffffff"
+SKY, INK, GREY, PALE, PAPER = "#56B4E9", "#1f2430", "#6b7280", "#e5e7eb", "#ffffff"
+BLANKS = {" ": "␣", "\n": "↵"}  # what cannot be seen, made visible
 COLOURS = {"uncached": VERMILION, "cached": BLUE, "train": SKY, "val": BLUE}
 WIDTH, DPI = 7.6, 130
 
@@ -57,7 +59,8 @@ def headline(figure: Figure, text: str) -> None:
 
 def to_png(figure: Figure, footer: str = "") -> bytes:
     """The figure as PNG bytes with its conditions in the footer; equal figures give equal bytes."""
-    with matplotlib.rc_context({**matplotlib.rcParamsDefault, **STYLE}):
+    with matplotlib.rc_context({**matplotlib.rcParamsDefault, **STYLE}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing")  # other alphabets: drawn as boxes
         if footer:
             figure.get_layout_engine().set(rect=(0, 0.055, 1, 0.93))
             figure.text(0.012, 0.012, footer, fontsize=6.8, color=GREY, ha="left", va="bottom")
@@ -107,7 +110,7 @@ def two_bars(duel: dict, n_new: int, equal: bool) -> Figure:
     axes.grid(axis="y", visible=False)
     axes.grid(axis="x", visible=True)
     same = f"The same {n_new} tokens" if equal else f"{n_new} tokens, NOT the same"
-    axes.set_title(f"{same}, {spread(duel['speedup'])} sooner with the cache")
+    axes.set_title(f"{same}, {spread(duel['speedup'])} as fast with the cache")
     return figure
 
 
@@ -126,11 +129,11 @@ def race(text: str, duel: dict, share: float | None = None) -> Figure:
             side.set_visible(False)
         ax.add_patch(Rectangle((0, 0), 1, 1, color=COLOURS[name], alpha=0.06, lw=0))
         ax.text(0.03, 0.975, _wrapped(text[:done]), family="DejaVu Sans Mono", fontsize=7.6, va="top",
-                linespacing=1.35)  # fmt: skip
-        ax.add_patch(Rectangle((0, -0.0), done / len(arrivals), 0.025, color=COLOURS[name], lw=0))
+                linespacing=1.35, parse_math=False)  # fmt: skip
+        ax.add_patch(Rectangle((0, 0), done / len(arrivals), 0.025, color=COLOURS[name], lw=0))
         flag = "   ✓ finished" if done == len(arrivals) else ""
         ax.set_title(f"{label}: {done} of {len(arrivals)} tokens{flag}", fontsize=10, color=COLOURS[name])
-    headline(figure, f"The race: the same text, {duel['speedup']['median']:.1f}× sooner")
+    headline(figure, f"The race: the same text, {duel['speedup']['median']:.1f}× as fast")
     return figure
 
 
@@ -154,12 +157,12 @@ def _wrapped(text: str, width: int = 46, lines: int = 13) -> str:
 def characters(counts: dict[str, int]) -> Figure:
     """How often each character stands in the corpus, most frequent first."""
     figure, axes = new_figure(3.0)
-    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    total = sum(counts.values())
-    names = [{" ": "␣", "\n": "↵"}.get(char, char) for char, _ in ordered]
+    everything = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    ordered, total = everything[:70], sum(counts.values())  # more could not be read
+    names = [BLANKS.get(char, char) for char, _ in ordered]
     colours = [BLUE if char.islower() else ORANGE if char.isupper() else GREY for char, _ in ordered]
     axes.bar(range(len(ordered)), [100 * n / total for _, n in ordered], color=colours, width=0.8)
-    axes.set_xticks(range(len(ordered)), names, family="DejaVu Sans Mono", fontsize=7)
+    axes.set_xticks(range(len(ordered)), names, family="DejaVu Sans Mono", fontsize=7, parse_math=False)
     axes.set(ylabel="share of the text (%)", xlim=(-0.8, len(ordered) - 0.2))
     axes.tick_params(axis="x", length=0)
     keys = ((BLUE, "lower case"), (ORANGE, "upper case"), (GREY, "␣ ↵ and the rest"))
@@ -168,7 +171,7 @@ def characters(counts: dict[str, int]) -> Figure:
             0.98, 0.92 - 0.09 * i, label, color=colour, transform=axes.transAxes, ha="right", weight="bold"
         )
     half, running = 0, 0
-    for _, n in ordered:
+    for _, n in everything:
         half, running = half + 1, running + n
         if running >= total / 2:
             break
@@ -196,8 +199,8 @@ def batch(x: list[str], y: list[str]) -> Figure:
 
 def _letter(axes, x: float, y: float, char: str, size: float, weight: str = "normal") -> None:
     """One character of text in the middle of its box, blanks made visible."""
-    shown = {" ": "␣", "\n": "↵"}.get(char, char)
-    axes.text(x, y, shown, ha="center", va="center", family="DejaVu Sans Mono", fontsize=size, weight=weight)
+    axes.text(x, y, BLANKS.get(char, char), ha="center", va="center", family="DejaVu Sans Mono",
+              fontsize=size, weight=weight, parse_math=False)  # fmt: skip
 
 
 @styled
@@ -240,16 +243,16 @@ def prefill_and_decode(weights: list[list[list[float]]], labels: list[str]) -> F
     square, *rows = weights
     figure = Figure(figsize=(WIDTH, 3.9), dpi=DPI, layout="constrained")
     grid = figure.add_gridspec(len(rows), 2, width_ratios=(1, 1.28))
-    _weights(figure.add_subplot(grid[:, 0]), square, labels[0], PALE)
+    _weights(figure.add_subplot(grid[:, 0]), square, labels[0])
     for i, (row, label) in enumerate(zip(rows, labels[1:], strict=True)):
-        _weights(figure.add_subplot(grid[i, 1]), row, label, PALE)
+        _weights(figure.add_subplot(grid[i, 1]), row, label)
     T = len(square)
     headline(figure, f"Prefill computes {T} rows of attention; every decode step after it computes one")
     return figure
 
 
-def _weights(axes, rows, label, hidden) -> None:
-    colours = LinearSegmentedColormap.from_list("paper-blue", ("#eef4fa", BLUE)).with_extremes(bad=hidden)
+def _weights(axes, rows, label) -> None:
+    colours = LinearSegmentedColormap.from_list("paper-blue", ("#eef4fa", BLUE)).with_extremes(bad=PALE)
     masked = [[value if value > 0 else float("nan") for value in row] for row in rows]
     axes.imshow(masked, cmap=colours, vmin=0, vmax=1, aspect="equal")
     size = len(rows[0])
@@ -282,7 +285,7 @@ def cache_rows(steps: list[dict], chars: str, layer: str, capacity: int, room: i
             axes.add_patch(box)
             if held:
                 _letter(axes, slot + 0.46, y + 0.38, chars[slot], 9, weight="bold" if new else "normal")
-        axes.text(-0.25, y + 0.38, step["label"], ha="right", va="center", fontsize=8.5)
+        axes.text(-0.25, y + 0.38, step["label"], ha="right", va="center", fontsize=8.5, parse_math=False)
         axes.text(capacity + 0.15, y + 0.38, f"{step['bytes']:,} B", va="center", fontsize=8.5, color=GREY)
     axes.set(xlim=(-3.2, capacity + 2.0), ylim=((room or len(steps)) - 0.1, -0.15))
     axes.axis("off")
@@ -333,11 +336,11 @@ def token_strips(strips: list[dict], title: str, columns: int = 40) -> Figure:
                 axes.plot((x + 0.12, x + 0.82), (y + 0.4, y + 0.4), color=VERMILION, lw=1)
         wrong = sum(a != b for a, b in zip(strip["text"], strip["truth"], strict=True))
         axes.text(-0.4, y + 0.4, strip["label"], ha="right", va="center", fontsize=8.3)
-        mark = "✓ equal" if not wrong else f"✗ {wrong} of {len(strip['text'])}"
+        mark = "✓ equal" if not wrong else f"✗ {wrong} of {len(strip['text'])} differ"
         axes.text(
             columns + 0.3, y + 0.4, mark, va="center", fontsize=8.3, color=GREEN if not wrong else VERMILION
         )
-    axes.set(xlim=(-13, columns + 5), ylim=(len(strips) - 0.1, -0.15))
+    axes.set(xlim=(-12.5, columns + 8), ylim=(len(strips) - 0.1, -0.15))
     axes.axis("off")
     axes.set_title(title)
     return figure
@@ -367,19 +370,18 @@ def precision(reports: dict[str, dict]) -> Figure:
     """Logit differences and margins by dtype, one column of points each."""
     figure, axes = new_figure(3.4)
     for x, (name, report) in enumerate(reports.items()):
-        floor = 1e-17  # where equal logits are drawn: a log scale has no 0
         for shift, key, colour, marker in (
             (-0.2, "logit_diffs", VERMILION, "s"),
             (0.2, "margins", GREEN, "o"),
         ):
             values = report[key]
             across = [x + shift + 0.3 * (i / len(values) - 0.5) for i in range(len(values))]
-            heights = [max(value, floor) for value in values]
+            heights = [value or float("nan") for value in values]  # a log scale has no 0
             axes.scatter(across, heights, s=9, color=colour, marker=marker, alpha=0.6, lw=0)
         mark = (
             f"✓ {report['n_new']} equal"
             if report["equal"]
-            else f"✗ differ from {report['first_divergence'] + 1}"
+            else f"✗ {report['first_divergence']} equal, then not"
         )
         axes.text(x, 30, f"{name}\n{mark}", ha="center", va="bottom", fontsize=9, weight="bold",
                   color=INK if report["equal"] else VERMILION)  # fmt: skip
@@ -401,19 +403,19 @@ def precision(reports: dict[str, dict]) -> Figure:
 def per_token(duel: dict, title: str) -> Figure:
     """Time of each token by its place in the text, in units of the cached median."""
     figure, axes = new_figure(3.4)
-    unit = duel["systems"]["cached"]["tpot"]["median"]
+    unit, highest = duel["systems"]["cached"]["tpot"]["median"], 1.0
     for name, label in (("uncached", "without the cache"), ("cached", "with it")):
         gaps = [gap / unit for gap in duel["systems"][name]["itl"]]
         axes.plot(range(2, len(gaps) + 2), gaps, color=COLOURS[name], lw=0.7, alpha=0.45)
         smooth = _running_median(gaps, 15)
+        highest = max(highest, *smooth)
         axes.plot(range(2, len(gaps) + 2), smooth, color=COLOURS[name], lw=2.2)
         axes.text(
             len(gaps) + 4, smooth[-1], label, color=COLOURS[name], va="center", weight="bold", fontsize=9
         )
     axes.set_xticks([place for place in range(0, 1025, 32) if place <= len(gaps) + 2])
-    highest = max(_running_median([g / unit for g in duel["systems"]["uncached"]["itl"]], 15))
     axes.set(xlabel="place in the text", ylabel="time per token\n(median with the cache = 1)")
-    axes.set(xlim=(0, len(duel["systems"]["cached"]["itl"]) * 1.28), ylim=(0, 1.25 * max(highest, 1)))
+    axes.set(xlim=(0, len(duel["systems"]["cached"]["itl"]) * 1.28), ylim=(0, 1.25 * highest))
     axes.set_title(title)
     return figure
 
@@ -435,18 +437,21 @@ def speedup_map(cells: list[dict], rows: list[str], columns: list[int], title: s
     colours = colours.with_extremes(bad=PAPER)
     top = max(1.2, *(cell["speedup"]["median"] for cell in cells))
     axes.imshow(values, cmap=colours, norm=TwoSlopeNorm(1.0, 0.5, top), aspect="auto", alpha=0.85)
-    for y, row in enumerate(values):
+    for y, (row_name, row) in enumerate(zip(rows, values, strict=True)):
         for x, value in enumerate(row):
             if value != value:  # not measured: past the model's block, or too long for this machine
                 axes.text(x, y, "–", ha="center", va="center", color=GREY)
                 continue
-            mark = "▼ " if value < 0.995 else ""
+            worse = table[row_name, columns[x]]["high"] < 1
+            mark = "▼ " if worse else "▽ " if value < 1 else ""
             dark = value > 1 + 0.6 * (top - 1) or value < 0.65
             axes.text(x, y, f"{mark}{value:.2f}×", ha="center", va="center", fontsize=9, weight="bold",
                       color=PAPER if dark else INK)  # fmt: skip
     axes.set_xticks(range(len(columns)), columns)
     axes.set_yticks(range(len(rows)), rows, fontsize=8.5)
-    axes.set(xlabel="new tokens (from a 1-token prompt);  ▼ = the cache loses")
+    axes.set(
+        xlabel="new tokens (from a 1-token prompt);  slower with the cache: ▼ in every repeat, ▽ in most"
+    )
     axes.grid(False)
     axes.tick_params(length=0)
     for side in axes.spines.values():

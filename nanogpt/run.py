@@ -142,6 +142,7 @@ def describe(profile: str, settings: list[str], corpus: Corpus) -> dict:
     about = {
         "name": corpus.name,
         "real": corpus.real,
+        "note": corpus.note,
         "characters": len(corpus.text),
         "sha256": corpus.sha256,
     }
@@ -156,6 +157,10 @@ def run(args) -> bool:
     out = (publish.BUILD if args.publish else args.out or ROOT / "outputs" / "run" / profile).resolve()
     if PUBLISHED in (out, *out.parents):
         raise RunError(f"{out} is the published run: --publish alone writes there, and only from a green run")
+    if (ROOT / "outputs") not in out.parents and ROOT in (out, *out.parents):
+        raise RunError(
+            f"{out} is part of the project itself: choose a folder below outputs/, or one elsewhere"
+        )
     publish.recover(PUBLISHED)
     corpus = load_corpus()
     if args.publish:
@@ -226,7 +231,7 @@ def seconds(text: str) -> int:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Exit codes: 0 all passed, 1 some failed, 2 the run could not begin, 130 stopped outside a notebook."""
+    """Exit codes: 0 all passed, 1 some failed, 2 the run could not begin, 130 stopped between notebooks."""
     parser = command_line()
     args = parser.parse_args(argv)
     # A polite kill tidies up as a Ctrl-C does.
@@ -235,6 +240,8 @@ def main(argv: list[str] | None = None) -> int:
         return 0 if run(args) else 1
     except (RunError, SyncError, CorpusError) as error:
         parser.exit(2, f"run: {error}\n")
+    except OSError as error:  # a full disk, above all
+        parser.exit(1, f"run: {error}: what had passed before is kept\n")
     except KeyboardInterrupt:
         parser.exit(130, "run: interrupted\n")
     finally:

@@ -229,7 +229,7 @@ def load_or_train(
             )
     else:
         found = (
-            _published(size, chars)
+            _published(size, chars, corpus)
             or _kept(keep, corpus)
             or _trained(size, chars, corpus, config, keep, device)
         )
@@ -237,16 +237,23 @@ def load_or_train(
     return found
 
 
-def _published(size: str, chars: str) -> Checkpoint | None:
+def _published(size: str, chars: str, corpus: Corpus) -> Checkpoint | None:
+    """The weights that ship, for the text they were trained on; the practice corpus borrows them."""
     path = PUBLISHED / "checkpoints" / f"{size}.safetensors"
     found = load_checkpoint(path, origin="published weights") if path.is_file() else None
-    return found if found and found.tokenizer.chars == chars else None
+    fits = found and found.tokenizer.chars == chars
+    return (
+        found if fits and (not corpus.real or found.meta["corpus"].get("sha256") == corpus.sha256) else None
+    )
 
 
 def _kept(keep: Sequence[Path], corpus: Corpus) -> Checkpoint | None:
     for path in keep:
         if path.with_name(f"{path.name}.safetensors").is_file():
-            found = load_checkpoint(path, origin="trained before")
+            try:
+                found = load_checkpoint(path, origin="trained before")
+            except CheckpointError as error:
+                raise CheckpointError(f"{error}: delete it to have a model trained anew") from error
             if found.meta["corpus"].get("sha256") == corpus.sha256:
                 return found
     return None

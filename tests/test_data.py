@@ -18,7 +18,6 @@ from nanogpt.data import (
     fetch,
     load_corpus,
     practice_corpus,
-    prompt_tensor,
     random_batch,
     read_corpus,
     split,
@@ -344,11 +343,6 @@ def test_an_empty_prompt_and_an_empty_vocabulary_are_refused():
         CharTokenizer("")
 
 
-def test_a_prompt_is_repeated_for_a_batch():
-    assert prompt_tensor(CharTokenizer("abc"), "cab").tolist() == [[2, 0, 1]]
-    assert prompt_tensor(CharTokenizer("abc"), "cab", batch=2).tolist() == [[2, 0, 1]] * 2
-
-
 # ------------------------------------------------------------------ splits and batches
 
 
@@ -397,3 +391,17 @@ def test_offline_means_that_no_download_is_tried(monkeypatch, tmp_path):
 def test_a_token_of_another_vocabulary_is_named():
     with pytest.raises(ValueError, match="token -1 is none of 0 to 2"):
         data.CharTokenizer("abc").decode(torch.tensor([0, -1]))
+
+
+@pytest.mark.parametrize(("text", "message"), [("ab\0c", "NUL byte at 2"), ("aaaa", "over and over")])
+def test_what_is_no_text_to_learn_from_is_refused(tmp_path, text, message):
+    (tmp_path / "odd.txt").write_text(text)
+    with pytest.raises(CorpusError, match=message):
+        data.read_corpus(tmp_path / "odd.txt")
+
+
+def test_the_reason_for_no_download_is_passed_on(monkeypatch, tmp_path):
+    monkeypatch.setattr(data, "ROOT", tmp_path)
+    monkeypatch.delenv("NANOGPT_DATA", raising=False)
+    monkeypatch.setenv("NANOGPT_OFFLINE", "the download did not work (no connection).")
+    assert "the download did not work (no connection)." in data.load_corpus().banner

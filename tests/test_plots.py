@@ -128,3 +128,33 @@ def test_a_strip_counts_what_differs():
     assert "✗ 1 of 3" in words(FIGURES["token_strips"][0]())
     same = plots.token_strips([{"label": "x", "text": "ab", "truth": "ab"}], "t", 2)
     assert "✓ equal" in words(same)
+
+
+DOLLARS = "$3_a $$_$ \\x"
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda: plots.race(DOLLARS, DUEL),
+        lambda: plots.characters(dict.fromkeys(DOLLARS, 2)),
+        lambda: plots.batch([DOLLARS], [DOLLARS]),
+        lambda: plots.token_strips([{"label": "x", "text": DOLLARS, "truth": DOLLARS}], "t", 5),
+        lambda: plots.cache_rows([{**STEPS[1], "label": f"decode {DOLLARS!r}"}], DOLLARS, "The cache", 4),
+    ],
+)
+def test_a_text_with_dollars_is_no_formula(draw):
+    assert plots.to_png(draw())
+
+
+def test_other_alphabets_are_drawn_without_a_flood_of_warnings(recwarn):
+    plots.to_png(plots.characters({chr(0x4E00 + i): 900 - i for i in range(900)}))
+    assert not recwarn.list
+
+
+def test_equal_logits_have_no_place_on_a_log_scale():
+    figure = plots.precision({"float32": REPORT})
+    heights = [
+        y for points in figure.axes[0].collections for _, y in points.get_offsets().filled(float("nan"))
+    ]
+    assert min(height for height in heights if height == height) >= 1e-6

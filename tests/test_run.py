@@ -13,7 +13,7 @@ import torch
 from notebook_fixtures import NOTEBOOKS, code, output, page_faults, png, write
 
 from nanogpt import publish, run
-from nanogpt.execute import NotebookError, check_outputs, merge_streams, normalise
+from nanogpt.execute import NotebookError, _tidy, check_outputs, merge_streams, normalise
 from nanogpt.folder import locked
 from nanogpt.parameters import RunError, assign, convert, parse, read_parameters
 from nanogpt.runtime import ROOT
@@ -653,3 +653,23 @@ def test_a_second_run_differs_in_timings_alone(series, name, tmp_path):
         (out / "checkpoints" / "small.safetensors").read_bytes() for out in (series[1], tmp_path / "again")
     }
     assert len(weights) == 1
+
+
+@pytest.mark.parametrize("folder", [".", "notebooks", "notebooks/new", "nanogpt", "tests", "outputs"])
+def test_the_project_itself_is_no_output_folder(capsys, folder):
+    """Executed copies would take the place of the sources."""
+    before = {path: path.read_bytes() for path in (ROOT / "notebooks").glob("*.ipynb")}
+    with pytest.raises(SystemExit) as stop:
+        run.main(["00", "--profile", "smoke", "--out", str(ROOT / folder)])
+    assert stop.value.code == 2
+    assert "part of the project itself" in capsys.readouterr().err
+    assert all(path.read_bytes() == data for path, data in before.items())
+
+
+def test_half_a_notebook_is_blamed_on_the_disk(tmp_path):
+    """A full disk leaves a part of the file: not a notebook to be restored from git."""
+    half = tmp_path / "x" / "00_half.ipynb"
+    half.parent.mkdir()
+    half.write_text('{"cells": [')
+    with pytest.raises(NotebookError, match="could not be written whole .* MB are free"):
+        _tidy(half)
