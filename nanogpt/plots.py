@@ -359,7 +359,8 @@ def margins(report: dict) -> Figure:
               label="max |Δlogit|, cached against uncached")  # fmt: skip
     axes.set_yscale("log")
     axes.set(xlabel="new token", ylabel="logits (log scale)", xlim=(0, report["n_new"] + 1))
-    axes.legend(loc="center right", bbox_to_anchor=(1.0, 0.42))
+    axes.set_ylim(top=60 * max(report["margins"]))  # room for the legend above all points
+    axes.legend(loc="upper right", ncols=2)
     ratio = report["min_margin"] / max(report["max_logit_diff"], floor)
     axes.set_title(f"The closest draw was decided by {ratio:,.0f} times what the logits differ by")
     return figure
