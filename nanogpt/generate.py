@@ -72,6 +72,7 @@ def generate(
     top_p: float | None = None,
     greedy: bool = False,
     past_block: str = "error",
+    engine=None,
 ) -> Iterator[Tensor]:
     """Yield n_new tokens after the prompt, one (B, 1) tensor at a time.  (B, T) -> n_new × (B, 1)
 
@@ -83,6 +84,9 @@ def generate(
     (n_new, B, V) drawn before. Past block_size the learned position table has no row:
     past_block="error" refuses, "slide" reads the last block_size tokens anew for each token, as
     the lecture does, since every position has changed and no cached row is valid.
+
+    `engine` is another way to compute the same tokens, a class or an instance from nanogpt.engine,
+    compiled or native: generate(model, prompt, 200, engine=Native). It brings a cache of its own.
 
     The arguments are checked here, at the call. Caches are attached only while a step runs, so
     an iterator left half-way leaves the model as it was. Raises ValueError.
@@ -113,11 +117,18 @@ def generate(
         )
     noise = noise if greedy else noise.to(prompt.device)
     settings = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
-    return _tokens(model, prompt, noise, cache, settings)
+    if engine is None:
+        return decode(model, prompt, noise, cache, settings)
+    _check_engine(engine, cache, T + n_new - 1 > limit)
+    if isinstance(engine, type):
+        engine = engine.ready(model, B)
+    engine.check(model, prompt, n_new)
+    return engine.tokens(model, prompt, noise, settings)
 
 
-@torch.no_grad()
-def _tokens(model, prompt, noise, cache, settings) -> Iterator[Tensor]:
+def decode(model, prompt, noise, cache, settings, *, inference: bool = False) -> Iterator[Tensor]:
+    """The tokens of `generate`, from the model's own modules, with all its arguments checked."""
+    off = torch.inference_mode if inference else torch.no_grad
     limit = model.config.block_size
     modules, owners = list(model.modules()), cache_owners(model)
     total = min(prompt.shape[1] + len(noise), limit)
@@ -126,10 +137,11 @@ def _tokens(model, prompt, noise, cache, settings) -> Iterator[Tensor]:
     for row in noise:
         if text.shape[1] > limit:  # slide: all positions have moved, so start over from the last `limit`
             caches, x, start = None, text[:, -limit:], 0
-        with _stepping(modules, owners, caches):
+        with off(), _stepping(modules, owners, caches):
             pos = torch.arange(start, start + x.shape[1], device=x.device)
             logits, _ = model(x, pos=pos)  # prefill at the first step, decode after it
-        token = sample(logits[:, -1], row, **settings)
+            token = sample(logits[:, -1], row, **settings)
+        token = token.clone() if inference else token  # a token like any other, not one of inference_mode
         yield token
         text = torch.cat([text, token], dim=1)
         x, start = (text, 0) if caches is None else (token, text.shape[1] - 1)
@@ -199,6 +211,16 @@ def _check_settings(n_new, temperature, top_k, top_p, greedy, vocab) -> None:
             "greedy=True takes the likeliest token, so temperature, top_k and top_p change nothing: "
             "leave them out"
         )
+
+
+def _check_engine(engine, cache, past_block: bool) -> None:
+    if not all(hasattr(engine, part) for part in ("ready", "check", "tokens")):
+        raise ValueError(f"engine={engine!r}: pass a class, as in engine=Native of nanogpt.native, or an "
+                         f"engine that you built")  # fmt: skip
+    if cache is not DynamicCache:
+        raise ValueError("an engine brings its own cache: give generate either engine or cache")
+    if past_block:
+        raise ValueError("an engine's buffers end at block_size: to let the window slide, leave engine out")
 
 
 def _check_length(T: int, n_new: int, limit: int, past_block: str) -> None:

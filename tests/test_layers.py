@@ -7,8 +7,8 @@ import pytest
 
 PACKAGE = Path(__file__).resolve().parents[1] / "nanogpt"
 SERIES = """
-    config < runtime < practice < data < cache < attention < model < convert < checkpoint < generate < train
-    < verify bench < plots < notebook < sync < parameters < folder execute < site publish < run
+    config < runtime < practice < data < cache < attention < model < convert < checkpoint < generate
+    < build flat < engine < compiled graph < native < train < verify bench < plots < notebook < sync < parameters < folder execute < site publish < run
 """
 LEVEL = {name: level for level, names in enumerate(SERIES.split("<")) for name in names.split()}
 MODULES = sorted(path.stem for path in PACKAGE.glob("*.py") if path.stem != "__init__")

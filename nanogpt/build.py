@@ -1,0 +1,144 @@
+"""What a compiler made, kept for the next time: in a folder of the user's, under a key of all it depends on.
+
+A build that fails or is killed leaves nothing behind; a file that was damaged is built again; a
+folder that cannot be written costs the keeping, not the build.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+
+from .runtime import sha256
+
+
+class CannotBuild(RuntimeError):
+    """This machine cannot build an engine; says what is missing, in one line."""
+
+
+def cache_folder() -> Path:
+    """Where builds are kept: NANOGPT_CACHE, else nanogpt in the user's cache folder."""
+    named = os.environ.get("NANOGPT_CACHE")
+    if named:
+        return Path(named).expanduser()
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "nanogpt"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nanogpt"
+
+
+@lru_cache(maxsize=1)
+def compiler() -> str:
+    """The C++ compiler: CXX, else the first of c++, g++ and clang++. Raises CannotBuild."""
+    named = os.environ.get("CXX")
+    for name in [named] if named else ["c++", "g++", "clang++"]:
+        path = shutil.which(name)
+        if path:
+            return path
+    raise CannotBuild(f"no C++ compiler ({named or 'c++, g++, clang++'}): install one, or set CXX")
+
+
+@lru_cache(maxsize=1)
+def machine() -> dict:
+    """What compiled code depends on beside its source: torch, the compiler, the processor."""
+    try:
+        cpu = Path("/proc/cpuinfo").read_text().split("\n\n")[0].splitlines()
+        flags = [line.split(":", 1)[1].split() for line in cpu if line.startswith(("flags", "Features"))]
+    except OSError:
+        flags = [[platform.processor()]]
+    said = subprocess.run([compiler(), "--version"], capture_output=True, text=True, timeout=60)
+    return {
+        "torch": torch.__version__,
+        "compiler": said.stdout.splitlines()[0] if said.stdout else compiler(),
+        "platform": f"{platform.system()} {platform.machine()}",
+        "capability": torch.backends.cpu.get_cpu_capability(),
+        "flags": sorted({flag for line in flags for flag in line}),
+    }
+
+
+def key_of(**parts) -> str:
+    """One name for all that a build depends on: these parts, and the machine."""
+    text = json.dumps({"machine": machine(), **parts}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def kept(name: str, key: str, suffix: str, make: Callable[[Path], None]) -> Path:
+    """The file built under this key: the one kept, if it is whole, else made now by `make(path)`.
+
+    Raises CannotBuild when `make` does, and for any other way in which a compiler can fail.
+    """
+    path = cache_folder() / f"{name}-{key}{suffix}"
+    stamp = path.with_name(path.name + ".sha256")
+    if _whole(path, stamp):
+        return path
+    try:
+        folder = _own_folder(path.parent)
+    except OSError as error:
+        folder = Path(tempfile.mkdtemp(prefix="nanogpt-"))  # lives as long as the machine's /tmp
+        warnings.warn(f"{path.parent} cannot keep builds ({error.strerror or error}): this one is built "
+                      f"again next time; set NANOGPT_CACHE to another folder", stacklevel=2)  # fmt: skip
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=suffix, dir=folder)
+    os.close(handle)
+    new = Path(name)
+    try:
+        make(new)
+        digest = sha256(new)
+        os.replace(new, folder / path.name)
+        new_stamp = folder / (new.name + ".sha256")
+        new_stamp.write_text(digest)
+        os.replace(new_stamp, folder / stamp.name)
+    except CannotBuild:
+        raise
+    except Exception as error:
+        first = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise CannotBuild(f"the build failed: {type(error).__name__}: {first[:200]}") from error
+    finally:
+        new.unlink(missing_ok=True)
+    return folder / path.name
+
+
+def compile_cpp(source: Path, out: Path, defines: dict) -> None:
+    """Compile one C++ file into a library. Raises CannotBuild with what the compiler said."""
+    names = [f"-D{name}={value}" for name, value in defines.items()]
+    # Sums may be taken in any order, so that they fill a register. Not -ffast-math: linking with
+    # it would switch off denormal numbers for the whole process, torch included.
+    free = ["-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros", "-fassociative-math"]
+    said = ""
+    for tuned in (["-march=native"], ["-mcpu=native"], []):
+        command = [compiler(), "-std=c++17", "-O3", "-w", *tuned, *free, "-shared", "-fPIC", *names]
+        done = subprocess.run([*command, str(source), "-o", str(out)], capture_output=True, text=True)
+        if done.returncode == 0:
+            return
+        said = said or next((x for x in done.stderr.splitlines() if "error" in x), f"exit {done.returncode}")
+    raise CannotBuild(f"{compiler()} cannot compile {source.name}: {said[:300]}")
+
+
+def _whole(path: Path, stamp: Path) -> bool:
+    try:
+        return stamp.read_text() == sha256(path) and path.stat().st_uid == _user(path)
+    except OSError:
+        return False
+
+
+def _own_folder(folder: Path) -> Path:
+    """The folder, made if need be; an OSError when it cannot be written or belongs to somebody else."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if folder.stat().st_uid != _user(folder):
+        raise PermissionError(1, "it belongs to another user")
+    with tempfile.TemporaryFile(dir=folder):
+        return folder
+
+
+def _user(path: Path) -> int:
+    return os.getuid() if hasattr(os, "getuid") else path.stat().st_uid

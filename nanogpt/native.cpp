@@ -1,0 +1,329 @@
+// The whole decode loop without Python: what is left when only arithmetic and memory are left.
+//
+// native.py compiles this file on first use, for one shape: C width, H heads, V vocabulary, and
+// BITS 32 or 8 for a weight. It copies no weight: the pointers are the model's own tensors, so it
+// cannot be stale (with 8 bits they are codes, made anew by quantize() for each generation).
+//
+// Three things make it fast. A matrix is read once, front to back, several rows at a time, for all
+// texts of the batch. Keys lie in tiles of LANES positions, so that a vector register holds one
+// number of LANES neighbouring positions. And nothing is called: the loop is the loop.
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <numeric>
+#include <vector>
+
+#if defined(__AVX512F__)
+constexpr int LANES = 16;
+#elif defined(__AVX__)
+constexpr int LANES = 8;
+#else
+constexpr int LANES = 4;
+#endif
+constexpr int HS = C / H;  // head size
+constexpr int CHUNK = 16;  // positions of a prompt read at once: a matrix is read once for all of them
+
+#define INLINE static inline __attribute__((always_inline))
+
+// GCC's and Clang's vectors: LANES floats in one register, with + and * as for one float.
+typedef float vec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef int32_t ints __attribute__((vector_size(4 * LANES)));
+typedef int8_t bytes __attribute__((vector_size(LANES), aligned(1), may_alias));
+
+#if BITS == 8
+typedef int8_t weight;
+#else
+typedef float weight;
+#endif
+
+static inline vec load(const float *p) { return *(const vec *)p; }
+static inline vec load(const int8_t *p) { return __builtin_convertvector(*(const bytes *)p, vec); }
+static inline void store(float *p, vec v) { *(vec *)p = v; }
+
+static inline float total(vec v) {
+  float sum = 0;
+  for (int i = 0; i < LANES; i++) sum += v[i];
+  return sum;
+}
+
+// e^x for x <= 0, to about 1e-7: 2^n by writing n into the exponent's bits, times a short series for the rest.
+static inline vec exponential(vec x) {
+  const vec lowest = vec{} - 87.0f;  // 2^-126 is the smallest that this way of writing 2^n can give
+  x = x < lowest ? lowest : x;
+  ints n = __builtin_convertvector(x * 1.44269504f - 0.5f, ints);  // x / ln 2, to the nearest
+  vec whole = __builtin_convertvector(n, vec);
+  vec f = (x - whole * 0.693359375f) + whole * 2.12194440e-4f;  // ln 2 in two parts, the first one exact
+  vec p = ((((1.9875691e-4f * f + 1.3981999e-3f) * f + 8.3334519e-3f) * f + 4.1665796e-2f) * f +
+           1.6666665e-1f) * f + 5.0000001e-1f;
+  ints power = (n + 127) << 23;
+  return (p * f * f + f + 1.0f) * *(vec *)&power;
+}
+
+// ---------------------------------------------------------------- matrix times vectors
+
+// R rows of a matrix times M vectors, in registers: each weight is loaded once for M texts.
+template <int K, int R, int M>
+INLINE void tile(const weight *w, const float *x, float (&out)[M][R]) {
+  vec sums[M][R] = {};
+  constexpr int whole = K / LANES * LANES;
+#pragma GCC unroll 4
+  for (int k = 0; k < whole; k += LANES)
+#pragma GCC unroll 8
+    for (int r = 0; r < R; r++) {
+      vec row = load(w + r * K + k);
+#pragma GCC unroll 4
+      for (int m = 0; m < M; m++) sums[m][r] += row * load(x + m * K + k);
+    }
+  for (int m = 0; m < M; m++)
+#pragma GCC unroll 8
+    for (int r = 0; r < R; r++) {
+      float sum = total(sums[m][r]);
+      for (int k = whole; k < K; k++) sum += w[r * K + k] * x[m * K + k];
+      out[m][r] = sum;
+    }
+}
+
+struct Matrix {  // (n, K), each row in one piece, as nn.Linear keeps it
+  const weight *w;
+  const float *scale;  // one for each row; with 32 bits there is none
+};
+
+template <int K, int R, int M, class Take>
+INLINE void rows(Matrix a, const float *x, int64_t m, int64_t o, Take take) {
+  float out[M][R];
+  tile<K, R, M>(a.w + o * K, x + m * K, out);
+  for (int i = 0; i < M; i++)
+    for (int r = 0; r < R; r++) take(m + i, o + r, BITS == 8 ? out[i][r] * a.scale[o + r] : out[i][r]);
+}
+
+// take(m, o, sum) gets row o of the matrix times vector m, for all of them.
+template <int K, class Take>
+static void linear(Matrix a, int64_t n, const float *x, int64_t count, Take take) {
+  if (count == 1) {  // one text: the case that the rest must not slow down
+    for (int64_t o = 0; o + 8 <= n; o += 8) rows<K, 8, 1>(a, x, 0, o, take);
+    for (int64_t o = n / 8 * 8; o < n; o++) rows<K, 1, 1>(a, x, 0, o, take);
+    return;
+  }
+  for (int64_t first = 0; first < count; first += 64) {  // as many vectors as stay in the cache near the core
+    int64_t last = std::min(count, first + 64), o = 0;
+    for (; o + 8 <= n; o += 8) {
+      int64_t m = first;
+      for (; m + 2 <= last; m += 2) rows<K, 8, 2>(a, x, m, o, take);
+      for (; m < last; m++) rows<K, 8, 1>(a, x, m, o, take);
+    }
+    for (; o < n; o++)
+      for (int64_t m = first; m < last; m++) rows<K, 1, 1>(a, x, m, o, take);
+  }
+}
+
+// ---------------------------------------------------------------- the other parts of a block
+
+static void layer_norm(const float *x, const float *w, const float *b, float *out) {
+  float mean = 0, var = 0;
+  for (int i = 0; i < C; i++) mean += x[i];
+  mean /= C;
+  for (int i = 0; i < C; i++) var += (x[i] - mean) * (x[i] - mean);
+  float scale = 1 / std::sqrt(var / C + 1e-5f);
+  for (int i = 0; i < C; i++) out[i] = (x[i] - mean) * scale * w[i] + b[i];
+}
+
+// One head of one text: keys in tiles (room / LANES, HS, LANES), values in rows (room, HS).
+struct Rows {
+  float *k, *v;
+  void put(int pos, const float *key, const float *value) {
+    float *to = k + (size_t)(pos / LANES) * HS * LANES + pos % LANES;
+    for (int d = 0; d < HS; d++) to[d * LANES] = key[d];
+    std::memcpy(v + (size_t)pos * HS, value, sizeof(float) * HS);
+  }
+};
+
+// softmax(q kᵀ / √hs) v over the first n positions. `s` has room for them, in whole tiles.
+static void attend(const float *q, Rows rows, int n, float *s, float *out) {
+  const float scale = 1 / std::sqrt((float)HS);
+  int tiles = (n + LANES - 1) / LANES;
+  for (int t = 0; t < tiles; t++) {
+    const float *k = rows.k + (size_t)t * HS * LANES;
+    vec sum = {};
+#pragma GCC unroll 16
+    for (int d = 0; d < HS; d++) sum += q[d] * load(k + d * LANES);
+    store(s + t * LANES, sum * scale);
+  }
+  for (int t = n; t < tiles * LANES; t++) s[t] = -1e30f;  // not written yet: as good as e^-87 below
+  vec tops = load(s), sums = {};
+  for (int t = LANES; t < tiles * LANES; t += LANES) {
+    vec x = load(s + t);
+    tops = x > tops ? x : tops;
+  }
+  float top = tops[0];
+  for (int i = 1; i < LANES; i++) top = tops[i] > top ? tops[i] : top;
+  for (int t = 0; t < tiles * LANES; t += LANES) {
+    vec e = exponential(load(s + t) - top);
+    store(s + t, e);
+    sums += e;
+  }
+  const float z = 1 / total(sums), *v = rows.v;
+  if constexpr (HS % LANES == 0) {
+    vec y[4][HS / LANES] = {};  // four sums at once, so that none waits for the one before it
+    int t = 0;
+    for (; t + 4 <= n; t += 4)
+#pragma GCC unroll 4
+      for (int u = 0; u < 4; u++)
+#pragma GCC unroll 8
+        for (int d = 0; d < HS / LANES; d++) y[u][d] += s[t + u] * load(v + (t + u) * HS + d * LANES);
+    for (; t < n; t++)
+      for (int d = 0; d < HS / LANES; d++) y[0][d] += s[t] * load(v + t * HS + d * LANES);
+    for (int d = 0; d < HS / LANES; d++) store(out + d * LANES, z * ((y[0][d] + y[1][d]) + (y[2][d] + y[3][d])));
+  } else {
+    for (int d = 0; d < HS; d++) out[d] = 0;
+    for (int t = 0; t < n; t++)
+      for (int d = 0; d < HS; d++) out[d] += z * s[t] * v[t * HS + d];
+  }
+}
+
+// argmax(softmax(logits / temperature) / noise) over the tokens that top_k and top_p keep: generate.sample.
+static int64_t draw(const float *logits, const float *noise, float temperature, int top_k, float top_p) {
+  if (!noise) return std::max_element(logits, logits + V) - logits;
+  float p[V + LANES], top = logits[0], sum = 0;
+  for (int i = 1; i < V; i++) top = logits[i] > top ? logits[i] : top;
+  for (int i = 0; i < V; i++) p[i] = (logits[i] - top) / temperature;
+  for (int i = V; i < V + LANES; i++) p[i] = 0;
+  for (int i = 0; i < V; i += LANES) store(p + i, exponential(load(p + i)));
+  for (int i = 0; i < V; i++) sum += p[i];
+  for (int i = 0; i < V; i++) p[i] /= sum;
+  if (top_k) {
+    float order[V];
+    std::copy(p, p + V, order);
+    std::nth_element(order, order + top_k - 1, order + V, std::greater<float>());
+    for (int i = 0; i < V; i++)
+      if (p[i] < order[top_k - 1]) p[i] = 0;
+  }
+  if (top_p < 1) {
+    int order[V];
+    std::iota(order, order + V, 0);
+    std::stable_sort(order, order + V, [&](int a, int b) { return p[a] > p[b]; });
+    float all = 0, before = 0;
+    for (int i = 0; i < V; i++) all += p[i];
+    for (int i = 0; i < V; i++) {
+      float share = p[order[i]] / all;
+      if (before >= top_p) p[order[i]] = 0;
+      before += share;
+    }
+  }
+  for (int i = 0; i < V; i++) p[i] /= noise[i];
+  return std::max_element(p, p + V) - p;
+}
+
+// ---------------------------------------------------------------- the loop
+
+extern "C" struct Job {  // native.py holds the same list, as ctypes
+  const void *const *weights;  // in the order of native.py's _pointers
+  float *keys, *values;        // (layers, batch, H, room · HS) each
+  int64_t *text;               // (batch, width): the prompts; each token is written behind them
+  const float *noise;          // (tokens, batch, V), or null for the likeliest token
+  int64_t layers, batch, room, width, prompt;
+  int64_t pieces;  // matrices that make q, k and v: 1, or 3 H of single Heads
+  double temperature, top_p;
+  int64_t top_k;  // 0: all
+};
+
+// Reads the tokens at positions `from` … `to` - 1 of every text; from the prompt's last one on, each
+// position's logits give the token at the next.
+extern "C" void decode(const Job *job, int64_t from, int64_t to) {
+  const int64_t B = job->batch, last = job->prompt - 1;
+  const int64_t most = std::max<int64_t>(1, std::min<int64_t>(CHUNK, 64 / B));
+  const size_t M = B * most;
+  std::vector<float> x(M * C), u(M * C), qkv(M * 3 * C), y(M * C), h(M * 4 * C), logits(B * V),
+      scores(job->room + LANES);
+  for (int64_t pos = from, T; pos < to; pos += T) {
+    T = pos < last ? std::min({most, last - pos, to - pos}) : 1;  // a chunk of the prompt, or one token
+    const int64_t N = B * T;                                      // vectors: text b, place pos + t
+    auto next = [w = job->weights]() mutable { return (const float *)*w++; };
+    auto matrix = [&]() { const weight *w = (const weight *)next(); return Matrix{w, BITS == 8 ? next() : nullptr}; };
+    const float *wte = next(), *wpe = next(), *normw = next(), *normb = next();
+    Matrix head = matrix();
+    const float *headb = next();
+    for (int64_t r = 0; r < N; r++) {
+      const int64_t b = r / T, t = pos + r % T;
+      const float *a = wte + job->text[b * job->width + t] * C, *p = wpe + t * C;
+      for (int i = 0; i < C; i++) x[r * C + i] = a[i] + p[i];
+    }
+    for (int64_t layer = 0; layer < job->layers; layer++) {
+      const float *w = next(), *b = next();
+      for (int64_t r = 0; r < N; r++) layer_norm(&x[r * C], w, b, &u[r * C]);
+      const int64_t piece = 3 * C / job->pieces;  // all heads' queries, then keys, then values
+      for (float *to = qkv.data(); to < &qkv[3 * C]; to += piece)
+        linear<C>(matrix(), piece, u.data(), N, [&](int64_t m, int64_t o, float s) { to[m * 3 * C + o] = s; });
+      for (int64_t r = 0; r < N; r++)
+        for (int head_ = 0; head_ < H; head_++) {
+          const size_t at = ((layer * B + r / T) * H + head_) * (size_t)(job->room * HS);
+          const float *q = &qkv[r * 3 * C + head_ * HS];
+          Rows kv{job->keys + at, job->values + at};
+          kv.put(pos + r % T, q + C, q + 2 * C);
+          attend(q, kv, pos + r % T + 1, scores.data(), &y[r * C + head_ * HS]);
+        }
+      Matrix proj = matrix();
+      b = next();
+      linear<C>(proj, C, y.data(), N, [&](int64_t m, int64_t o, float s) { x[m * C + o] += s + b[o]; });
+      w = next(), b = next();
+      for (int64_t r = 0; r < N; r++) layer_norm(&x[r * C], w, b, &u[r * C]);
+      Matrix up = matrix();
+      b = next();
+      linear<C>(up, 4 * C, u.data(), N, [&](int64_t m, int64_t o, float s) { h[m * 4 * C + o] = std::max(s + b[o], 0.0f); });
+      Matrix down = matrix();
+      b = next();
+      linear<4 * C>(down, C, h.data(), N, [&](int64_t m, int64_t o, float s) { x[m * C + o] += s + b[o]; });
+    }
+    if (pos < last) continue;  // inside the prompt nobody asks for the next token
+    for (int64_t b = 0; b < B; b++) layer_norm(&x[b * C], normw, normb, &u[b * C]);
+    linear<C>(head, V, u.data(), B, [&](int64_t m, int64_t o, float s) { logits[m * V + o] = s + headb[o]; });
+    for (int64_t b = 0; b < B; b++) {
+      const float *noise = job->noise ? job->noise + ((pos - last) * B + b) * V : nullptr;
+      job->text[b * job->width + pos + 1] =
+          draw(&logits[b * V], noise, job->temperature, job->top_k, job->top_p);
+    }
+  }
+}
+
+// ---------------------------------------------------------------- 8-bit weights
+
+// Each row's largest number becomes 127: codes (n, k) and one scale for each row.
+extern "C" void quantize(const float *w, int64_t n, int64_t k, int8_t *codes, float *scales) {
+  for (int64_t r = 0; r < n; r++, w += k, codes += k) {
+    float top = 0;
+    for (int64_t i = 0; i < k; i++) top = std::max(top, std::fabs(w[i]));
+    scales[r] = top / 127;
+    float inverse = top > 0 ? 127 / top : 0;
+    for (int64_t i = 0; i < k; i++) codes[i] = (int8_t)std::nearbyint(w[i] * inverse);
+  }
+}
+
+// ---------------------------------------------------------------- what the machine can do at most
+
+// Reads n floats `times` times over, and adds them up so that it has to.
+extern "C" float read_all(const float *p, int64_t n, int64_t times) {
+  vec sums[8] = {};
+  for (int64_t i = 0; i < times; i++) {
+    for (int64_t j = 0; j + 8 * LANES <= n; j += 8 * LANES)
+#pragma GCC unroll 8
+      for (int u = 0; u < 8; u++) sums[u] += load(p + j + u * LANES);
+    asm volatile("" ::: "memory");  // or the compiler would read once
+  }
+  float sum = 0;
+  for (int u = 0; u < 8; u++) sum += total(sums[u]);
+  return sum;
+}
+
+// `times` rounds of 16 independent multiply-adds of a whole register; returns the lanes of one.
+extern "C" int64_t multiply_add(int64_t times, float *out) {
+  vec sums[16] = {}, x = {}, y = {};
+  x += 1.0000001f, y += 1e-9f;
+  for (int64_t i = 0; i < times; i++) {
+#pragma GCC unroll 16
+    for (int u = 0; u < 16; u++) sums[u] = sums[u] * x + y;
+    asm volatile("" : "+m"(x), "+m"(y));
+  }
+  for (int u = 0; u < 16; u++) *out += total(sums[u]);
+  return LANES;
+}

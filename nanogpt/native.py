@@ -1,0 +1,137 @@
+"""Rung 7: the whole decode loop in C++ (native.cpp), and the machine's limits measured by the same code.
+
+The library is compiled on first use for one shape, in a few seconds, kept in the user's cache
+folder, and called through ctypes. One thread; float32 on the CPU.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from . import build
+from .compiled import Compiled
+from .engine import Engine
+from .flat import check_standard, qkv_of
+from .model import GPT
+
+SOURCE = Path(__file__).with_name("native.cpp")
+
+
+class Job(ctypes.Structure):
+    """What native.cpp's decode() is told; the fields in its order."""
+
+    _fields_ = [
+        *[(name, ctypes.c_void_p) for name in ("weights", "keys", "values", "text", "noise")],
+        *[(name, ctypes.c_int64) for name in ("layers", "batch", "room", "width", "prompt", "pieces")],
+        *[("temperature", ctypes.c_double), ("top_p", ctypes.c_double), ("top_k", ctypes.c_int64)],
+    ]
+
+
+class Native(Engine):
+    """Rung 7. The whole loop as one native function: nothing is called any more, and no weight is copied."""
+
+    below = Compiled
+    bits = 32
+
+    def build(self):
+        if (self.device.type, self.dtype) != ("cpu", torch.float32):
+            kind = f"{str(self.dtype).removeprefix('torch.')} on {self.device.type}"
+            raise build.CannotBuild(f"it computes float32 on the CPU, not {kind}")
+        c = self.config
+        self.library = library(c.n_embd, c.n_head, c.vocab_size, self.bits)
+        self.spare = []  # keys and values of generations that have ended: fresh memory costs time
+
+    def tokens(self, model, prompt, noise, settings):
+        c, (B, T), n = self.config, prompt.shape, len(noise)
+        held = self.weights(model)  # their memory stays where it is until the last token
+        pointers = (ctypes.c_void_p * len(held))(*[w.data_ptr() for w in held])
+        room = -(-self.max_len // 16) * 16  # whole tiles of keys
+        rows = self.spare.pop() if self.spare else torch.empty(2, c.n_layer * B * room * c.n_embd)
+        keys, values = rows
+        text = torch.empty(B, T + n, dtype=torch.int64)
+        text[:, :T] = prompt
+        noise = noise.float().contiguous() if isinstance(noise, Tensor) else None
+        top_k, top_p = settings["top_k"] or 0, 1.0 if settings["top_p"] is None else settings["top_p"]
+        shape = c.n_layer, B, room, T + n, T, len(qkv_of(model.blocks[0]))
+        memory = ctypes.addressof(pointers), keys.data_ptr(), values.data_ptr(), text.data_ptr()
+        job = Job(*memory, None if noise is None else noise.data_ptr(), *shape,
+                  settings["temperature"], top_p, top_k)  # fmt: skip
+        read, ready, chunk = 0, T, 1  # the first token at once, then more and more in one call
+        try:
+            while ready < T + n:
+                new = min(chunk, T + n - ready)
+                self.library.decode(ctypes.byref(job), read, ready + new - 1)
+                yield from text[:, ready : ready + new].clone().split(1, dim=1)
+                read, ready, chunk = ready + new - 1, ready + new, min(2 * chunk, 64)
+        finally:
+            self.spare.append(rows)
+
+    def weights(self, model: GPT) -> list[Tensor]:
+        """The model's tensors in the order in which native.cpp reads them."""
+        check_standard(model)
+        named = [model.token_embedding_table.weight, model.position_embedding_table.weight]
+        named += [model.ln_f.weight, model.ln_f.bias, *self.matrix(model.lm_head.weight), model.lm_head.bias]
+        for block in model.blocks:
+            sa, (up, _, down, _) = block.sa, block.ffwd.net
+            named += [block.ln1.weight, block.ln1.bias]
+            for layer in qkv_of(block):
+                named += self.matrix(layer.weight)
+            named += [*self.matrix(sa.proj.weight), sa.proj.bias, block.ln2.weight, block.ln2.bias]
+            named += [*self.matrix(up.weight), up.bias, *self.matrix(down.weight), down.bias]
+        if any(w.dtype != torch.float32 for w in named if w.ndim == 1):
+            raise ValueError(
+                "some weights are not float32: this engine reads them as they lie, so cast the model whole"
+            )
+        return [w if w.is_contiguous() else w.contiguous() for w in named]
+
+    def matrix(self, weight: Tensor) -> list[Tensor]:
+        """What stands for a matrix: itself."""
+        return [weight]
+
+
+class Native8(Native):
+    """Rung 7 with 8-bit weights: a quarter of the bytes, and not quite the same model any more.
+
+    Every row of every matrix is rounded to 255 steps of its own size when a generation begins;
+    embeddings, LayerNorms and biases stay as they are. Its tokens need not be those of float32.
+    """
+
+    bits = 8
+
+    def matrix(self, weight):
+        codes, scales = quantize(weight.detach(), self.library)
+        return [codes, scales]
+
+
+def quantize(weight: Tensor, lib: ctypes.CDLL | None = None) -> tuple[Tensor, Tensor]:
+    """8-bit codes and a scale for each row: weight ≈ codes * scales[:, None].  (n, k) -> (n, k), (n,)"""
+    weight = weight.contiguous()
+    n, k = weight.shape
+    codes, scales = torch.empty(n, k, dtype=torch.int8), torch.empty(n)
+    lib = lib or library(64, 4, 65)
+    lib.quantize(*(ctypes.c_void_p(t.data_ptr()) for t in (weight,)), n, k,
+                 ctypes.c_void_p(codes.data_ptr()), ctypes.c_void_p(scales.data_ptr()))  # fmt: skip
+    return codes, scales
+
+
+@lru_cache(maxsize=64)
+def library(width: int, n_head: int, vocab: int, bits: int = 32) -> ctypes.CDLL:
+    """native.cpp compiled for these numbers, or as it was compiled before. Raises CannotBuild."""
+    shape = {"C": width, "H": n_head, "V": vocab, "BITS": bits}
+    key = build.key_of(source=SOURCE.read_text(encoding="utf-8"), **shape)
+    path = build.kept("native", key, ".so", lambda out: build.compile_cpp(SOURCE, out, shape))
+    try:
+        lib = ctypes.CDLL(str(path))
+    except OSError as error:
+        raise build.CannotBuild(f"{path} cannot be loaded: {error}") from error
+    pointer, number = ctypes.c_void_p, ctypes.c_int64
+    lib.decode.argtypes, lib.decode.restype = [pointer, number, number], None
+    lib.quantize.argtypes, lib.quantize.restype = [pointer, number, number, pointer, pointer], None
+    lib.read_all.argtypes, lib.read_all.restype = [pointer, number, number], ctypes.c_float
+    lib.multiply_add.argtypes, lib.multiply_add.restype = [number, pointer], number
+    return lib
