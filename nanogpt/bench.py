@@ -127,3 +127,9 @@ def clock(device: torch.device) -> float:
     """Seconds, read when the device has done all that it was given."""
     synchronize(device)
     return time.perf_counter()
+
+
+if __name__ == "__main__":  # the program stands on top of everything: python -m nanogpt.bench ladder
+    from nanogpt.ladder import main
+
+    raise SystemExit(main())

@@ -113,7 +113,8 @@ def compile_cpp(source: Path, out: Path, defines: dict) -> None:
     names = [f"-D{name}={value}" for name, value in defines.items()]
     # Sums may be taken in any order, so that they fill a register. Not -ffast-math: linking with
     # it would switch off denormal numbers for the whole process, torch included.
-    free = ["-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros", "-fassociative-math"]
+    free = ["-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros", "-fassociative-math",
+            "-ffinite-math-only"]  # fmt: skip
     said = ""
     for tuned in (["-march=native"], ["-mcpu=native"], []):
         command = [compiler(), "-std=c++17", "-O3", "-w", *tuned, *free, "-shared", "-fPIC", *names]

@@ -7,8 +7,11 @@ out is kept in the user's cache folder. Noise is an input, so a draw is arithmet
 from __future__ import annotations
 
 import inspect
+import os
 import sys
+import tempfile
 import warnings
+from contextlib import contextmanager
 
 import torch
 import torch.nn.functional as F
@@ -114,9 +117,12 @@ class Compiled(Exclusive):
             raise build.CannotBuild(f"torch {torch.__version__} cannot load {path}: {error}") from error
 
     def _make(self, path):
-        step, c = Step(self.config, self.batch, self.max_len), self.config
-        tokens, noise = torch.zeros(self.batch, dtype=torch.int64), torch.ones(self.batch, c.vocab_size)
-        with torch.no_grad(), warnings.catch_warnings():
+        step = Step(self.config, self.batch, self.max_len)
+        tokens, noise = (
+            torch.zeros(self.batch, dtype=torch.int64),
+            torch.ones(self.batch, self.config.vocab_size),
+        )
+        with torch.no_grad(), warnings.catch_warnings(), _scratch():
             warnings.simplefilter("ignore")  # of torch about itself
             exported = torch.export.export(step, (tokens, torch.tensor([3]), noise))
             torch._inductor.aoti_compile_and_package(
@@ -149,3 +155,16 @@ class Compiled(Exclusive):
             if not plain:
                 token = sample(logits, row, **settings)[:, 0]
             yield token[:, None]
+
+
+@contextmanager
+def _scratch():
+    """Inductor's own files go into a folder that is gone afterwards: what is kept is one file, ours."""
+    name = "TORCHINDUCTOR_CACHE_DIR"
+    before = os.environ.get(name)
+    try:
+        with tempfile.TemporaryDirectory(prefix="nanogpt-") as folder:
+            os.environ[name] = folder
+            yield
+    finally:
+        os.environ.pop(name) if before is None else os.environ.update({name: before})

@@ -14,11 +14,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from . import flat
 from .build import CannotBuild
-from .cache import DynamicCache, StaticCache
+from .cache import DynamicCache
 from .config import GPTConfig
 from .convert import pack_heads, unpack_heads
 from .generate import decode, sample
@@ -160,12 +161,12 @@ def _plain(value) -> str:
 class Uncached(Engine):
     """Rung 1. The lecture's Heads one by one, all positions anew for every token."""
 
-    per_head, cache, inference = True, None, False
+    per_head, cache = True, None
 
     def tokens(self, model, prompt, noise, settings):
         if model.config.per_head != self.per_head:
             model = unpack_heads(model) if self.per_head else pack_heads(model)
-        return decode(model, prompt, noise, self.cache, settings, inference=self.inference)
+        return decode(model, prompt, noise, self.cache, settings)
 
 
 class PerHead(Uncached):
@@ -180,10 +181,36 @@ class Batched(Uncached):
     per_head, cache = False, DynamicCache
 
 
-class Static(Batched):
-    """Rung 4. The cache allocated once, and autograd's bookkeeping off altogether (inference_mode)."""
+class Static(Engine):
+    """Rung 4. A cache allocated once, rows written in place, autograd's bookkeeping off (inference_mode).
 
-    cache, inference = StaticCache, True
+    Still the model's modules, but written for decoding: a position is a number, and a new token
+    sees all that is cached, so there is no mask to build and nothing to check at every layer.
+    """
+
+    below = Batched
+
+    def tokens(self, model, prompt, noise, settings):
+        if model.config.per_head:
+            flat.check_standard(model)
+            model = pack_heads(model)
+        caches = flat.buffers(self.config, self.batch, self.max_len, dtype=self.dtype, device=self.device)
+        yield from _drawn(prompt, noise, settings, lambda *new: self.step(model, caches, *new))
+
+    @staticmethod
+    def step(model: GPT, caches: list, tokens: Tensor, start: int) -> Tensor:
+        """Logits after the last of these tokens, whose first stands at `start`.  (B, T) -> (B, V)"""
+        (B, T), end = tokens.shape, start + tokens.shape[1]
+        x = model.token_embedding_table(tokens) + model.position_embedding_table.weight[start:end]
+        for block, (keys, values) in zip(model.blocks, caches, strict=True):
+            qkv = block.sa.qkv(block.ln1(x)).view(B, T, 3, block.sa.n_head, -1)
+            q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)  # (B, H, T, hs)
+            keys[:, :, start:end], values[:, :, start:end] = k, v
+            y = F.scaled_dot_product_attention(q, keys[:, :, :end], values[:, :, :end], is_causal=T > 1)
+            x = x + block.sa.proj(y.transpose(1, 2).reshape(B, T, -1))
+            up, relu, down, _ = block.ffwd.net  # the last one is dropout
+            x = x + down(relu(up(block.ln2(x))))
+        return model.lm_head(model.ln_f(x[:, -1]))
 
 
 # ------------------------------------------------------------------ rung 5: no modules
@@ -195,14 +222,18 @@ class Flat(Engine):
     below = Static
 
     def tokens(self, model, prompt, noise, settings):
+        weights = flat.flatten(model)
+        caches = flat.buffers(self.config, self.batch, self.max_len, dtype=self.dtype, device=self.device)
+        n_head = self.config.n_head
+        yield from _drawn(prompt, noise, settings, lambda *new: flat.step(weights, caches, *new, n_head))
+
+
+def _drawn(prompt: Tensor, noise: list | Tensor, settings: dict, step) -> Iterator[Tensor]:
+    """A token for each row of the noise, from `step(tokens, start)`, which gives logits."""
+    token, start = prompt, 0
+    for row in noise:
         with torch.inference_mode():
-            weights = flat.flatten(model)
-            caches = flat.buffers(self.config, self.batch, self.max_len, dtype=self.dtype, device=self.device)
-        token, start = prompt, 0
-        for row in noise:
-            with torch.inference_mode():
-                logits = flat.step(weights, caches, token, start, self.config.n_head)
-                drawn = sample(logits, row, **settings)
-            start += token.shape[1]
-            token = drawn.clone()  # outside of inference_mode: a token like any other
-            yield token
+            drawn = sample(step(token, start), row, **settings)
+        start += token.shape[1]
+        token = drawn.clone()  # made outside of inference_mode: a token like any other
+        yield token

@@ -126,9 +126,9 @@ def generate(
     return engine.tokens(model, prompt, noise, settings)
 
 
-def decode(model, prompt, noise, cache, settings, *, inference: bool = False) -> Iterator[Tensor]:
+@torch.no_grad()
+def decode(model, prompt, noise, cache, settings) -> Iterator[Tensor]:
     """The tokens of `generate`, from the model's own modules, with all its arguments checked."""
-    off = torch.inference_mode if inference else torch.no_grad
     limit = model.config.block_size
     modules, owners = list(model.modules()), cache_owners(model)
     total = min(prompt.shape[1] + len(noise), limit)
@@ -137,11 +137,10 @@ def decode(model, prompt, noise, cache, settings, *, inference: bool = False) ->
     for row in noise:
         if text.shape[1] > limit:  # slide: all positions have moved, so start over from the last `limit`
             caches, x, start = None, text[:, -limit:], 0
-        with off(), _stepping(modules, owners, caches):
+        with _stepping(modules, owners, caches):
             pos = torch.arange(start, start + x.shape[1], device=x.device)
             logits, _ = model(x, pos=pos)  # prefill at the first step, decode after it
-            token = sample(logits[:, -1], row, **settings)
-        token = token.clone() if inference else token  # a token like any other, not one of inference_mode
+        token = sample(logits[:, -1], row, **settings)
         yield token
         text = torch.cat([text, token], dim=1)
         x, start = (text, 0) if caches is None else (token, text.shape[1] - 1)

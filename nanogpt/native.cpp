@@ -14,6 +14,9 @@
 #include <cstring>
 #include <numeric>
 #include <vector>
+#if defined(__AVX__)
+#include <immintrin.h>
+#endif
 
 #if defined(__AVX512F__)
 constexpr int LANES = 16;
@@ -39,7 +42,13 @@ typedef float weight;
 #endif
 
 static inline vec load(const float *p) { return *(const vec *)p; }
+#if defined(__AVX512F__)  // bytes to floats; the compilers' own conversion goes one by one
+static inline vec load(const int8_t *p) { return (vec)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p))); }
+#elif defined(__AVX2__)
+static inline vec load(const int8_t *p) { return (vec)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p))); }
+#else
 static inline vec load(const int8_t *p) { return __builtin_convertvector(*(const bytes *)p, vec); }
+#endif
 static inline void store(float *p, vec v) { *(vec *)p = v; }
 
 static inline float total(vec v) {
@@ -292,10 +301,13 @@ extern "C" void decode(const Job *job, int64_t from, int64_t to) {
 extern "C" void quantize(const float *w, int64_t n, int64_t k, int8_t *codes, float *scales) {
   for (int64_t r = 0; r < n; r++, w += k, codes += k) {
     float top = 0;
-    for (int64_t i = 0; i < k; i++) top = std::max(top, std::fabs(w[i]));
+    for (int64_t i = 0; i < k; i++) {
+      float size = std::fabs(w[i]);
+      top = size > top ? size : top;
+    }
     scales[r] = top / 127;
     float inverse = top > 0 ? 127 / top : 0;
-    for (int64_t i = 0; i < k; i++) codes[i] = (int8_t)std::nearbyint(w[i] * inverse);
+    for (int64_t i = 0; i < k; i++) codes[i] = (int8_t)(int)__builtin_rintf(w[i] * inverse);
   }
 }
 
@@ -315,14 +327,21 @@ extern "C" float read_all(const float *p, int64_t n, int64_t times) {
   return sum;
 }
 
+#if defined(__x86_64__)
+#define HIDE(v) asm volatile("" : "+x"(v))
+#else
+#define HIDE(v) asm volatile("" : "+w"(v))
+#endif
+
 // `times` rounds of 16 independent multiply-adds of a whole register; returns the lanes of one.
 extern "C" int64_t multiply_add(int64_t times, float *out) {
   vec sums[16] = {}, x = {}, y = {};
   x += 1.0000001f, y += 1e-9f;
+  for (int u = 0; u < 16; u++) sums[u] += (float)u;  // no two alike, or one of them would do
   for (int64_t i = 0; i < times; i++) {
 #pragma GCC unroll 16
     for (int u = 0; u < 16; u++) sums[u] = sums[u] * x + y;
-    asm volatile("" : "+m"(x), "+m"(y));
+    HIDE(x);  // or the compiler would find a shorter way to the same sums
   }
   for (int u = 0; u < 16; u++) *out += total(sums[u]);
   return LANES;
