@@ -119,6 +119,71 @@ class StaticCache(KVCache):
             )
 
 
+class LayerCaches:
+    """The caches of all layers as one object: update, get, advance, reset, get_memory_usage.
+
+    The interface of the KV cache in TinyTorch (https://mlsysbook.ai/tinytorch), on top of either
+    design. There is no position to pass: rows go to the place that `advance` has reached.
+
+        for layer in range(n_layer):
+            caches.update(layer, k, v)  # (…, T, hs), T new rows
+            k, v = caches.get(layer)    # (…, S, hs), all rows so far, the new ones included
+        caches.advance(T)               # once for all layers, when the step is done
+    """
+
+    def __init__(self, n_layer: int, design=DynamicCache, max_len: int | None = None):
+        if not isinstance(n_layer, int) or n_layer < 1:
+            raise ValueError(f"n_layer={n_layer!r}: a whole number of at least 1 is needed")
+        self.caches = [design(max_len) for _ in range(n_layer)]
+        self.reset()
+
+    def update(self, layer: int, k: Tensor, v: Tensor) -> None:
+        """Store the new rows of one layer. Raises ValueError for a layer that has had its rows."""
+        cache = self._cache(layer)
+        if cache.length > self.length:
+            raise ValueError(
+                f"layer {layer} has rows up to {cache.length} already: call advance() after a step"
+            )
+        cache.update(k, v, torch.arange(self.length, self.length + k.shape[-2], device=k.device))
+
+    def get(self, layer: int) -> tuple[Tensor, Tensor]:
+        """All rows of one layer, the present step's too. Raises ValueError when there are none."""
+        cache = self._cache(layer)
+        if cache.k is None:
+            raise ValueError(f"layer {layer} holds nothing yet: update it first")
+        return cache.k[..., : cache.length, :], cache.v[..., : cache.length, :]
+
+    def advance(self, n: int = 1) -> None:
+        """The step is done: n more places are filled in every layer. Raises ValueError if they are not."""
+        lengths = [cache.length for cache in self.caches]
+        if set(lengths) != {self.length + n}:
+            raise ValueError(f"advance({n}) from {self.length}, but the layers hold {lengths} rows: update "
+                             f"each layer once, with {n} rows")  # fmt: skip
+        self.length += n
+
+    def reset(self) -> None:
+        """Forget everything, for another text."""
+        for cache in self.caches:
+            cache.reset()
+        self.length = 0
+
+    def get_memory_usage(self) -> dict[str, float]:
+        """What K and V of all layers take, held or reserved, measured from the tensors (MB = 10⁶ bytes)."""
+        total = sum(cache.nbytes for cache in self.caches)
+        return {
+            "total_bytes": total,
+            "total_mb": total / 1e6,
+            "per_layer_mb": total / 1e6 / len(self.caches),
+            "cache_tensors": 2 * sum(cache.k is not None for cache in self.caches),
+        }
+
+    def _cache(self, layer: int) -> KVCache:
+        if not 0 <= layer < len(self.caches):
+            raise ValueError(f"layer {layer} does not exist: there are {len(self.caches)}, 0 to "
+                             f"{len(self.caches) - 1}")  # fmt: skip
+        return self.caches[layer]
+
+
 def predicted_bytes(
     *, n_layer: int, n_head: int, head_size: int, length: int, batch: int = 1, itemsize: int = 4
 ) -> int:

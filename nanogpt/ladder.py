@@ -93,10 +93,10 @@ def ladder(model: GPT, *, n_new: int = 255, repeats: int = 5, seed: int = 42, on
     results, runs = [], {}
     for rung in chosen:
         form = forms[rung.per_head]
-        result = {"rung": rung.number, "label": rung.label} | _build(rung.engine, form)
-        results.append(result)
-        if "unavailable" not in result:
-            runs[rung.number] = _run(form, prompt, n_new, rung.engine, seed)
+        engine, built = _build(rung.engine, form)
+        results.append({"rung": rung.number, "label": rung.label} | built)
+        if engine is not None:
+            runs[rung.number] = _run(form, prompt, n_new, engine, seed)
     runs |= peers or {}
     seconds, tokens, limits = _in_turns(runs, repeats, model, device, progress)
     first = chosen[0].number
@@ -119,19 +119,19 @@ def ladder(model: GPT, *, n_new: int = 255, repeats: int = 5, seed: int = 42, on
     }
 
 
-def _build(engine: type[Engine], model: GPT) -> dict:
-    """Seconds that a rung's build takes, first and once its files are kept; or why it cannot be built."""
+def _build(engine: type[Engine], model: GPT) -> tuple[Engine | None, dict]:
+    """A rung's engine and the seconds of its build, first and with its files kept; or why there is none."""
     kind = {"dtype": model.lm_head.weight.dtype, "device": model.lm_head.weight.device}
     try:
         with _empty_cache():
             native.library.cache_clear()
-            first = engine(model.config, **kind).build_seconds
+            first = engine(model.config, **kind)
             native.library.cache_clear()
-            again = engine(model.config, **kind).build_seconds
+            again = engine(model.config, **kind)
         native.library.cache_clear()
     except CannotBuild as error:
-        return {"unavailable": str(error)}
-    return {"build_seconds": first, "again_seconds": again}
+        return None, {"unavailable": str(error)}
+    return first, {"build_seconds": first.build_seconds, "again_seconds": again.build_seconds}
 
 
 @contextlib.contextmanager
@@ -146,7 +146,7 @@ def _empty_cache():
         os.environ.pop("NANOGPT_CACHE") if before is None else os.environ.update(NANOGPT_CACHE=before)
 
 
-def _run(model: GPT, prompt: Tensor, n_new: int, engine: type[Engine], seed: int) -> Callable[[], Tensor]:
+def _run(model: GPT, prompt: Tensor, n_new: int, engine, seed: int) -> Callable[[], Tensor]:
     def run():
         generator = torch.Generator().manual_seed(seed)
         return torch.cat(list(generate(model, prompt, n_new, engine=engine, generator=generator)), dim=1)

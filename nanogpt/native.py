@@ -7,6 +7,7 @@ folder, and called through ctypes. One thread; float32 on the CPU.
 from __future__ import annotations
 
 import ctypes
+from copy import deepcopy
 from functools import lru_cache
 from pathlib import Path
 
@@ -117,6 +118,31 @@ def quantize(weight: Tensor, lib: ctypes.CDLL | None = None) -> tuple[Tensor, Te
     lib.quantize(*(ctypes.c_void_p(t.data_ptr()) for t in (weight,)), n, k,
                  ctypes.c_void_p(codes.data_ptr()), ctypes.c_void_p(scales.data_ptr()))  # fmt: skip
     return codes, scales
+
+
+def rounded(model: GPT) -> GPT:
+    """A copy of the model whose matrices are what Native8 reads: rounded to 8 bits, held as float32."""
+    copy = deepcopy(model)
+    with torch.no_grad():
+        for block in copy.blocks:
+            up, _, down, _ = block.ffwd.net
+            for layer in (*qkv_of(block), block.sa.proj, up, down):
+                _round(layer.weight)
+        _round(copy.lm_head.weight)
+    return copy
+
+
+def _round(weight: Tensor) -> None:
+    codes, scales = quantize(weight.detach())
+    weight.copy_(codes * scales[:, None])
+
+
+def excerpt(begin: str, end: str) -> str:
+    """The part of native.cpp from the line that holds `begin` up to the line that holds `end`."""
+    lines = SOURCE.read_text(encoding="utf-8").splitlines()
+    first = next(i for i, line in enumerate(lines) if begin in line)
+    last = next(i for i, line in enumerate(lines) if i > first and end in line)
+    return "\n".join(lines[first:last]).rstrip()
 
 
 @lru_cache(maxsize=64)

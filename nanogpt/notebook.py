@@ -118,6 +118,11 @@ def show(*objects) -> None:
     display({"text/markdown": f"```python\n{code}\n```", "text/plain": code}, raw=True)
 
 
+def show_text(text: str, language: str) -> None:
+    """Show code of another language, highlighted where the reader's program can."""
+    display({"text/markdown": f"```{language}\n{text.strip()}\n```", "text/plain": text.strip()}, raw=True)
+
+
 def table(rows: list[dict]) -> None:
     """Show rows of equal keys as a table, also where only plain text is read."""
     heads = list(rows[0])

@@ -482,3 +482,159 @@ def prefill_split(cases: list[dict], title: str) -> Figure:
     axes.tick_params(length=0)
     axes.set_title(title)
     return figure
+
+
+# ------------------------------------------------------------------ 05
+
+
+@styled
+def ladder(results: list[dict], titles: list[str], title: str) -> Figure:
+    """Speed of every rung over the first, on a log scale, with the floor of each model drawn."""
+    rows = max((result["rungs"] for result in results), key=len)
+    figure, axes = new_figure(1.5 + 0.36 * len(rows), columns=len(results), squeeze=False, sharey=True)
+    for axis, result, heading in zip(axes[0], results, titles, strict=True):
+        base = result["rungs"][0]["tokens_per_second"]["median"]
+        floor = result["limits"]["floor"]["median"] / base
+        for y, row in enumerate(result["rungs"]):
+            if "unavailable" in row:
+                axis.text(1.15, y, "not on this machine", va="center", color=GREY, fontsize=8)
+                continue
+            mid, low, high = (row["speedup"][key] for key in ("median", "low", "high"))
+            eight = row["label"].endswith("8-bit weights")  # not quite the same model
+            kind = {"color": SKY, "hatch": "///", "edgecolor": PAPER} if eight else {"color": BLUE}
+            axis.barh(y, mid - 0.9, left=0.9, height=0.62, lw=0, **kind)
+            axis.errorbar(mid, y, xerr=[[mid - low], [high - mid]], color=INK, capsize=2.5, lw=1)
+            axis.text(
+                high * 1.12, y, f"{mid:.{0 if mid >= 20 else 1}f}×", va="center", fontsize=8.5, weight="bold"
+            )
+        axis.axvline(floor, color=VERMILION, lw=1.6, ls="--")
+        box = {"facecolor": PAPER, "lw": 0, "pad": 1.5}  # so that the line does not cross the words
+        name = f"floor {floor:.0f}×"
+        axis.text(floor, -0.8, name, color=VERMILION, ha="center", fontsize=8.5, weight="bold", bbox=box)
+        axis.set_xscale("log")
+        longest = max(floor, *(row["speedup"]["high"] for row in result["rungs"] if "speedup" in row))
+        axis.set(xlim=(0.9, 2.6 * longest), ylim=(len(rows) - 0.4, -1.2))
+        axis.set_xlabel("speed, rung 1 = 1 (log scale)")
+        axis.set_xticks([1, 10, 100], ["1×", "10×", "100×"])
+        axis.minorticks_off()
+        axis.set_yticks(range(len(rows)), [f"{row['rung']}  {row['label']}" for row in rows])
+        axis.set_title(heading, fontsize=10, color=GREY)
+        axis.grid(axis="y", visible=False)
+        axis.grid(axis="x", visible=True)
+        axis.tick_params(axis="y", length=0)
+    headline(figure, title)
+    return figure
+
+
+@styled
+def time_split(results: list[dict], titles: list[str], title: str) -> Figure:
+    """What each rung's time per token goes to: arithmetic, memory, overhead, in shares of that time."""
+    rows = max((result["rungs"] for result in results), key=len)
+    figure, axes = new_figure(1.4 + 0.34 * len(rows), columns=len(results), squeeze=False, sharey=True)
+    parts = (("arithmetic", GREEN), ("memory", ORANGE), ("overhead", PALE))
+    for axis, result, name in zip(axes[0], results, titles, strict=True):
+        for y, row in enumerate(result["rungs"]):
+            if "split" not in row:
+                axis.text(0.02, y, "not on this machine", va="center", color=GREY, fontsize=8)
+                continue
+            whole, left = sum(row["split"].values()), 0.0
+            for part, colour in parts:
+                share = row["split"][part] / whole
+                axis.barh(y, share, left=left, height=0.66, color=colour)
+                if share > 0.1:
+                    axis.text(left + share / 2, y, f"{share:.0%}", ha="center", va="center", fontsize=8,
+                              color=GREY if part == "overhead" else PAPER, weight="bold")  # fmt: skip
+                left += share
+        axis.set(xlim=(0, 1), xticks=(), ylim=(len(rows) - 0.4, -1.2))
+        axis.set_yticks(range(len(rows)), [f"{row['rung']}  {row['label']}" for row in rows])
+        for x, (part, colour) in zip((0.0, 0.36, 0.66), parts, strict=True):
+            axis.text(
+                x, -0.85, part, color=GREY if part == "overhead" else colour, weight="bold", va="center"
+            )
+        axis.set_title(name, fontsize=10, color=GREY)
+        axis.grid(False)
+        axis.tick_params(length=0)
+        for side in axis.spines.values():
+            side.set_visible(False)
+    headline(figure, title)
+    return figure
+
+
+def _times(value: float, _=None) -> str:
+    return f"{value:g}×"
+
+
+@styled
+def throughput(cells: list[dict], title: str) -> Figure:
+    """Tokens of all texts together, and the time of one step, against the batch; both against batch 1."""
+    figure, (left, right) = new_figure(3.3, columns=2)
+    labels = list(dict.fromkeys(cell["label"] for cell in cells))
+    base = next(cell for cell in cells if cell["label"] == labels[0])  # its first: the smallest batch
+    speed, step = base["tokens_per_second"]["median"], base["step"]["median"]
+    for label, colour, mark in zip(labels, (VERMILION, ORANGE, GREEN, BLUE), "osD^", strict=False):
+        own = [cell for cell in cells if cell["label"] == label]
+        batches = [cell["batch"] for cell in own]
+        left.plot(
+            batches, [c["tokens_per_second"]["median"] / speed for c in own], color=colour, marker=mark, ms=5
+        )
+        right.plot(
+            batches, [c["step"]["median"] / step for c in own], color=colour, marker=mark, ms=5, label=label
+        )
+    for axis, what in ((left, "tokens a second, all texts together"), (right, "time of one step")):
+        axis.set_xscale("log", base=2)
+        axis.set_yscale("log")
+        axis.set_xticks(batches, batches)
+        axis.yaxis.set_major_formatter(_times)
+        axis.minorticks_off()
+        axis.set(xlabel="texts at once")
+        axis.set_title(f"{what}\n({labels[0]}, {base['batch']} text = 1)", fontsize=9, color=GREY)
+        axis.grid(axis="both", visible=True)
+    right.legend(fontsize=8)
+    headline(figure, title)
+    return figure
+
+
+@styled
+def cache_bytes(lines: list[dict], title: str) -> Figure:
+    """Bytes of K and V against length, one line for each model, both axes logarithmic."""
+    figure, axes = new_figure(3.6)
+    for line, colour in zip(lines, (BLUE, SKY, GREEN, ORANGE, VERMILION), strict=False):
+        axes.plot(line["lengths"], line["bytes"], color=colour, marker="o", ms=3.5)
+        end, top = line["lengths"][-1], line["bytes"][-1]
+        axes.text(end * 1.25, top, f"{line['label']}: {_size(top)}", color=colour, va="center", fontsize=8.5,
+                  weight="bold")  # fmt: skip
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.set_xticks([2**n for n in range(0, 18, 2)], [f"{2**n:,}" for n in range(0, 18, 2)])
+    axes.set_yticks([1e3, 1e6, 1e9, 1e11], ["1 kB", "1 MB", "1 GB", "100 GB"])
+    axes.minorticks_off()
+    axes.set(xlabel="tokens in the cache, one text", ylabel="K and V", xlim=(0.8, 2**25))
+    axes.set_title(title)
+    return figure
+
+
+def _size(n: float) -> str:
+    for unit, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if n >= unit:
+            return f"{n / unit:.3g} {name}"
+    return f"{n:.0f} B"
+
+
+@styled
+def update_cost(lengths: list[int], lines: dict[str, list[float]], title: str) -> Figure:
+    """Time of one cache update against the rows held, in units of the shortest static one."""
+    figure, axes = new_figure(2.9)
+    unit = lines["static"][0]
+    for (label, values), colour, mark in zip(lines.items(), (VERMILION, BLUE), "o^", strict=True):
+        scaled = [value / unit for value in values]
+        axes.plot(lengths, scaled, color=colour, marker=mark, ms=5)
+        axes.text(lengths[-1] * 1.12, scaled[-1], label, color=colour, va="center", weight="bold", fontsize=9)
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.set_xticks(lengths, lengths)
+    axes.yaxis.set_major_formatter(_times)
+    axes.minorticks_off()
+    axes.set(xlabel="rows already in the cache", ylabel="time of one update\n(static, shortest = 1)",
+             xlim=(lengths[0] * 0.85, lengths[-1] * 2.4))  # fmt: skip
+    axes.set_title(title)
+    return figure
