@@ -495,6 +495,7 @@ def ladder(results: list[dict], titles: list[str], title: str) -> Figure:
     for axis, result, heading in zip(axes[0], results, titles, strict=True):
         base = result["rungs"][0]["tokens_per_second"]["median"]
         floor = result["limits"]["floor"]["median"] / base
+        box = {"facecolor": PAPER, "lw": 0, "pad": 1.5}  # so that the line does not cross the words
         for y, row in enumerate(result["rungs"]):
             if "unavailable" in row:
                 axis.text(1.15, y, "not on this machine", va="center", color=GREY, fontsize=8)
@@ -504,11 +505,9 @@ def ladder(results: list[dict], titles: list[str], title: str) -> Figure:
             kind = {"color": SKY, "hatch": "///", "edgecolor": PAPER} if eight else {"color": BLUE}
             axis.barh(y, mid - 0.9, left=0.9, height=0.62, lw=0, **kind)
             axis.errorbar(mid, y, xerr=[[mid - low], [high - mid]], color=INK, capsize=2.5, lw=1)
-            axis.text(
-                high * 1.12, y, f"{mid:.{0 if mid >= 20 else 1}f}×", va="center", fontsize=8.5, weight="bold"
-            )
+            number = f"{mid:.{0 if mid >= 20 else 1}f}×"
+            axis.text(high * 1.12, y, number, va="center", fontsize=8.5, weight="bold", bbox=box)
         axis.axvline(floor, color=VERMILION, lw=1.6, ls="--")
-        box = {"facecolor": PAPER, "lw": 0, "pad": 1.5}  # so that the line does not cross the words
         name = f"floor {floor:.0f}×"
         axis.text(floor, -0.8, name, color=VERMILION, ha="center", fontsize=8.5, weight="bold", bbox=box)
         axis.set_xscale("log")

@@ -7,7 +7,7 @@ from conftest import CACHES, FORMS, name, seeded, tiny_model, tokens
 from hypothesis import given
 
 from nanogpt.attention import visible
-from nanogpt.cache import DynamicCache, StaticCache, predicted_bytes
+from nanogpt.cache import DynamicCache, LayerCaches, StaticCache, predicted_bytes
 from nanogpt.model import kv_cache, measured_bytes
 
 ROOM = 16
@@ -221,3 +221,78 @@ def test_predicted_bytes_count_every_factor():
     assert predicted_bytes(**one) == 2  # one key, one value
     for factor in one:
         assert predicted_bytes(**one | {factor: 7}) == 14
+
+
+# ------------------------------------------------------------------ all layers behind one object
+
+
+@pytest.mark.parametrize("design", CACHES, ids=name)
+def test_layer_caches_give_back_what_each_layer_was_given(design):
+    caches, given = LayerCaches(3, design, ROOM), [[], [], []]
+    for step, T in enumerate((4, 1, 1, 2)):
+        for layer in range(3):
+            k, v, _ = rows((1, 2), range(T), seed=10 * step + layer)
+            caches.update(layer, k, v)
+            given[layer].append(k)
+            keys, values = caches.get(layer)
+            assert torch.equal(keys, torch.cat(given[layer], dim=-2))
+            assert torch.equal(values, -keys)
+        caches.advance(T)
+    assert caches.length == 8
+
+
+@pytest.mark.parametrize("design", CACHES, ids=name)
+def test_layer_caches_decode_what_the_model_computes_without(design):
+    model = tiny_model(per_head=False)
+    text = tokens(1, 9)
+    whole, _ = model(text)
+    caches = LayerCaches(2, design, 24)
+    with kv_cache(model, DynamicCache):  # the same rows by the model's own road
+        model(text[:, :6], pos=torch.arange(6))
+        for layer, block in enumerate(model.blocks):
+            caches.update(layer, block.sa.cache.k, block.sa.cache.v)
+        caches.advance(6)
+        held = [block.sa.cache for block in model.blocks]
+    for layer, cache in enumerate(held):
+        keys, values = caches.get(layer)
+        assert torch.equal(keys, cache.k)
+        assert torch.equal(values, cache.v)
+    assert whole.shape == (1, 9, 13)
+
+
+def test_layer_caches_hold_the_bytes_that_were_predicted():
+    for design, length in ((DynamicCache, 5), (StaticCache, ROOM)):
+        caches = LayerCaches(2, design, ROOM)
+        assert caches.get_memory_usage()["total_bytes"] == 0
+        for layer in range(2):
+            caches.update(layer, *rows((3, 2), range(5))[:2])
+        usage = caches.get_memory_usage()
+        predicted = predicted_bytes(n_layer=2, n_head=2, head_size=4, length=length, batch=3)
+        assert usage["total_bytes"] == predicted
+        assert usage["total_mb"] == 2 * usage["per_layer_mb"] == predicted / 1e6
+        assert usage["cache_tensors"] == 4
+
+
+def test_layer_caches_start_another_text_after_a_reset():
+    caches = LayerCaches(1, StaticCache, ROOM)
+    caches.update(0, *rows((1,), range(3))[:2])
+    caches.advance(3)
+    caches.reset()
+    assert caches.length == 0
+    caches.update(0, *rows((2,), range(2), seed=1)[:2])  # of another batch, too
+    assert torch.equal(caches.get(0)[0], rows((2,), range(2), seed=1)[0])
+
+
+def test_layer_caches_say_what_was_forgotten():
+    caches = LayerCaches(2, StaticCache, ROOM)
+    with pytest.raises(ValueError, match="layer 0 holds nothing yet"):
+        caches.get(0)
+    caches.update(0, *rows((1,), range(2))[:2])
+    with pytest.raises(ValueError, match=r"layers hold \[2, 0\] rows: update each layer once"):
+        caches.advance(2)
+    with pytest.raises(ValueError, match=r"layer 0 has rows up to 2 already: call advance"):
+        caches.update(0, *rows((1,), range(1))[:2])
+    with pytest.raises(ValueError, match="layer 2 does not exist: there are 2, 0 to 1"):
+        caches.update(2, *rows((1,), range(1))[:2])
+    with pytest.raises(ValueError, match="n_layer=0"):
+        LayerCaches(0)

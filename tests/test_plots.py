@@ -50,7 +50,48 @@ ROWS = [[[1.0, 0.0], [0.4, 0.6]], [[0.2, 0.3, 0.5]]]
 CASE = {"label": "1 + 9", "ttft": 1.0, "e2el": 4.0}
 RATES = {"Muon": 0.02, "AdamW": 0.01}
 
+LIMITS = {"floor": summary(900.0), "read": summary(2e11), "peak": summary(2e11), "weight_bytes": 800_000}
+PARTS = {"arithmetic": 1e-6, "memory": 2e-6, "overhead": 1e-5}
+LADDER = {
+    "limits": LIMITS,
+    "rungs": [
+        {
+            "rung": "1",
+            "label": "per-Head",
+            "speedup": summary(1.0),
+            "tokens_per_second": summary(3.0),
+            "split": PARTS,
+        },
+        {"rung": "6", "label": "compiled step", "unavailable": "no compiler"},
+        {
+            "rung": "7",
+            "label": "native",
+            "speedup": summary(200.0),
+            "tokens_per_second": summary(600.0),
+            "split": PARTS,
+        },
+        {
+            "rung": "8",
+            "label": "native, 8-bit weights",
+            "speedup": summary(250.0),
+            "tokens_per_second": summary(750.0),
+        },
+    ],
+}
+BATCHES = [
+    {"label": label, "batch": batch, "tokens_per_second": summary(9.0 * batch), "step": summary(2.0)}
+    for label in ("static", "native")
+    for batch in (1, 8)
+]
+BYTES = [{"label": "GPT-2", "lengths": [1, 1024], "bytes": [73_728, 75_497_472]}]
+
 FIGURES = {
+    "ladder": (lambda: plots.ladder([LADDER], ["small"], "200× at the top"), "200× at the top"),
+    "ladder, two sizes": (lambda: plots.ladder([LADDER] * 2, ["a", "b"], "both"), "both"),
+    "time_split": (lambda: plots.time_split([LADDER], ["small"], "77% overhead"), "77% overhead"),
+    "throughput": (lambda: plots.throughput(BATCHES, "8 texts, 8×"), "8 texts, 8×"),
+    "cache_bytes": (lambda: plots.cache_bytes(BYTES, "half a megabyte"), "half a megabyte"),
+    "update_cost": (lambda: plots.update_cost([64, 99], {"cat": [2, 8], "static": [1, 1]}, "4×"), "4×"),
     "two_bars": (lambda: plots.two_bars(DUEL, 20, True), "The same 20 tokens, 2.9× (2.6–3.2, n = 5)"),
     "two_bars, unequal": (lambda: plots.two_bars(DUEL, 20, False), "NOT the same"),
     "race": (lambda: plots.race("some text " * 2, DUEL, 0.5), "2.9×"),
