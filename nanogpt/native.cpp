@@ -42,14 +42,16 @@ typedef float weight;
 #endif
 
 static inline vec load(const float *p) { return *(const vec *)p; }
-#if defined(__AVX512F__)  // bytes to floats; the compilers' own conversion goes one by one
-static inline vec load(const int8_t *p) { return (vec)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p))); }
-#elif defined(__AVX2__)
-static inline vec load(const int8_t *p) { return (vec)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p))); }
-#else
-static inline vec load(const int8_t *p) { return __builtin_convertvector(*(const bytes *)p, vec); }
-#endif
 static inline void store(float *p, vec v) { *(vec *)p = v; }
+static inline vec load(const int8_t *p) {
+#if defined(__AVX512F__)  // GCC's own conversion from bytes goes one by one
+  return (vec)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p)));
+#elif defined(__AVX2__)
+  return (vec)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p)));
+#else
+  return __builtin_convertvector(*(const bytes *)p, vec);
+#endif
+}
 
 static inline float total(vec v) {
   float sum = 0;
@@ -57,7 +59,8 @@ static inline float total(vec v) {
   return sum;
 }
 
-// e^x for x <= 0, to about 1e-7: 2^n by writing n into the exponent's bits, times a short series for the rest.
+// e^x for x <= 0, to about 1e-6: 2^n by writing n into the exponent's bits, times a short series
+// for the rest.
 static inline vec exponential(vec x) {
   const vec lowest = vec{} - 87.0f;  // 2^-126 is the smallest that this way of writing 2^n can give
   x = x < lowest ? lowest : x;
@@ -183,7 +186,10 @@ static void attend(const float *q, Rows rows, int n, float *s, float *out) {
         for (int d = 0; d < HS / LANES; d++) y[u][d] += s[t + u] * load(v + (t + u) * HS + d * LANES);
     for (; t < n; t++)
       for (int d = 0; d < HS / LANES; d++) y[0][d] += s[t] * load(v + t * HS + d * LANES);
-    for (int d = 0; d < HS / LANES; d++) store(out + d * LANES, z * ((y[0][d] + y[1][d]) + (y[2][d] + y[3][d])));
+    for (int d = 0; d < HS / LANES; d++) {
+      vec sum = (y[0][d] + y[1][d]) + (y[2][d] + y[3][d]);
+      store(out + d * LANES, z * sum);
+    }
   } else {
     for (int d = 0; d < HS; d++) out[d] = 0;
     for (int t = 0; t < n; t++)
@@ -249,7 +255,10 @@ extern "C" void decode(const Job *job, int64_t from, int64_t to) {
     T = pos < last ? std::min({most, last - pos, to - pos}) : 1;  // a chunk of the prompt, or one token
     const int64_t N = B * T;                                      // vectors: text b, place pos + t
     auto next = [w = job->weights]() mutable { return (const float *)*w++; };
-    auto matrix = [&]() { const weight *w = (const weight *)next(); return Matrix{w, BITS == 8 ? next() : nullptr}; };
+    auto matrix = [&]() {
+      const weight *w = (const weight *)next();
+      return Matrix{w, BITS == 8 ? next() : nullptr};
+    };
     const float *wte = next(), *wpe = next(), *normw = next(), *normb = next();
     Matrix head = matrix();
     const float *headb = next();
@@ -263,7 +272,8 @@ extern "C" void decode(const Job *job, int64_t from, int64_t to) {
       for (int64_t r = 0; r < N; r++) layer_norm(&x[r * C], w, b, &u[r * C]);
       const int64_t piece = 3 * C / job->pieces;  // all heads' queries, then keys, then values
       for (float *to = qkv.data(); to < &qkv[3 * C]; to += piece)
-        linear<C>(matrix(), piece, u.data(), N, [&](int64_t m, int64_t o, float s) { to[m * 3 * C + o] = s; });
+        linear<C>(matrix(), piece, u.data(), N,
+                  [&](int64_t m, int64_t o, float s) { to[m * 3 * C + o] = s; });
       for (int64_t r = 0; r < N; r++)
         for (int head_ = 0; head_ < H; head_++) {
           const size_t at = ((layer * B + r / T) * H + head_) * (size_t)(job->room * HS);
@@ -279,7 +289,9 @@ extern "C" void decode(const Job *job, int64_t from, int64_t to) {
       for (int64_t r = 0; r < N; r++) layer_norm(&x[r * C], w, b, &u[r * C]);
       Matrix up = matrix();
       b = next();
-      linear<C>(up, 4 * C, u.data(), N, [&](int64_t m, int64_t o, float s) { h[m * 4 * C + o] = std::max(s + b[o], 0.0f); });
+      linear<C>(up, 4 * C, u.data(), N, [&](int64_t m, int64_t o, float s) {
+        h[m * 4 * C + o] = std::max(s + b[o], 0.0f);  // ReLU
+      });
       Matrix down = matrix();
       b = next();
       linear<4 * C>(down, C, h.data(), N, [&](int64_t m, int64_t o, float s) { x[m * C + o] += s + b[o]; });
