@@ -14,14 +14,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import warnings
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 
 import torch
 
-from .runtime import sha256
+from .runtime import atomic_path, sha256, warn_caller
 
 
 class CannotBuild(RuntimeError):
@@ -32,7 +31,7 @@ def cache_folder() -> Path:
     """Where builds are kept: NANOGPT_CACHE, else nanogpt in the user's cache folder."""
     named = os.environ.get("NANOGPT_CACHE")
     if named:
-        return Path(named).expanduser()
+        return Path(named).expanduser().absolute()
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Caches" / "nanogpt"
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nanogpt"
@@ -57,7 +56,12 @@ def machine() -> dict:
         flags = [line.split(":", 1)[1].split() for line in cpu if line.startswith(("flags", "Features"))]
     except OSError:
         flags = [[platform.processor()]]
-    said = subprocess.run([compiler(), "--version"], capture_output=True, text=True, timeout=60)
+    try:
+        said = subprocess.run([compiler(), "--version"], capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise CannotBuild(
+            f"{compiler()} cannot be run: {first_line(error)}; set CXX to another one"
+        ) from error
     return {
         "torch": torch.__version__,
         "compiler": said.stdout.splitlines()[0] if said.stdout else compiler(),
@@ -86,8 +90,8 @@ def kept(name: str, key: str, suffix: str, make: Callable[[Path], None]) -> Path
         folder = _own_folder(path.parent)
     except OSError as error:
         folder = Path(tempfile.mkdtemp(prefix="nanogpt-"))  # lives as long as the machine's /tmp
-        warnings.warn(f"{path.parent} cannot keep builds ({error.strerror or error}): this one is built "
-                      f"again next time; set NANOGPT_CACHE to another folder", stacklevel=2)  # fmt: skip
+        warn_caller(f"{path.parent} cannot keep builds ({error.strerror or error}): this one is built again "
+                    f"next time; set NANOGPT_CACHE to another folder")  # fmt: skip
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=suffix, dir=folder)
     os.close(handle)
     new = Path(name)
@@ -95,14 +99,12 @@ def kept(name: str, key: str, suffix: str, make: Callable[[Path], None]) -> Path
         make(new)
         digest = sha256(new)
         os.replace(new, folder / path.name)
-        new_stamp = folder / (new.name + ".sha256")
-        new_stamp.write_text(digest)
-        os.replace(new_stamp, folder / stamp.name)
+        with atomic_path(folder / stamp.name) as temporary:
+            temporary.write_text(digest)
     except CannotBuild:
         raise
     except Exception as error:
-        first = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise CannotBuild(f"the build failed: {type(error).__name__}: {first[:200]}") from error
+        raise CannotBuild(f"the build failed: {type(error).__name__}: {first_line(error)}") from error
     finally:
         new.unlink(missing_ok=True)
     return folder / path.name
@@ -123,6 +125,11 @@ def compile_cpp(source: Path, out: Path, defines: dict) -> None:
             return
         said = said or next((x for x in done.stderr.splitlines() if "error" in x), f"exit {done.returncode}")
     raise CannotBuild(f"{compiler()} cannot compile {source.name}: {said[:300]}")
+
+
+def first_line(error: Exception) -> str:
+    """What an error says, in one line."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
 
 
 def _whole(path: Path, stamp: Path) -> bool:

@@ -114,7 +114,8 @@ class Compiled(Exclusive):
             self.package = torch._C._aoti.AOTIModelPackageLoader(str(path), "model", False, 1, -1)
             self._bind(GPT(self.config))
         except Exception as error:
-            raise build.CannotBuild(f"torch {torch.__version__} cannot load {path}: {error}") from error
+            said = f"torch {torch.__version__} cannot load {path}: {build.first_line(error)}"
+            raise build.CannotBuild(said) from error
 
     def _make(self, path):
         step = Step(self.config, self.batch, self.max_len)
@@ -132,7 +133,11 @@ class Compiled(Exclusive):
     def _bind(self, model: GPT) -> flat.Weights:
         """Let the compiled step read this model's weights, where they lie; they must outlive its use."""
         weights = flat.flatten(model)
-        self.bound = constants(weights, self.rows)
+        self.bound = {name: tensor.contiguous() for name, tensor in constants(weights, self.rows).items()}
+        if {tensor.dtype for name, tensor in self.bound.items() if name != "places"} != {torch.float32}:
+            raise ValueError(
+                "some weights are not float32, and this engine reads them as they lie: cast the model whole"
+            )
         self.package.load_constants(self.bound, False, True, True)  # whole; the tensors themselves, no copies
         return weights
 
@@ -147,14 +152,18 @@ class Compiled(Exclusive):
             if prompt.shape[1] > 1:
                 flat.step(weights, self.rows, prompt[:, :-1], 0, self.config.n_head)
         plain = settings == {"temperature": 1.0, "top_k": None, "top_p": None} and isinstance(noise, Tensor)
-        race = noise if plain else [torch.ones(self.batch, self.config.vocab_size)] * len(noise)
+        race = (
+            noise.float().contiguous()
+            if plain
+            else [torch.ones(self.batch, self.config.vocab_size)] * len(noise)
+        )
         places = torch.arange(self.max_len).split(1)[prompt.shape[1] - 1 :]
         token = prompt[:, -1].to(torch.int64).contiguous()
         for place, row, drawn in zip(places, noise, race, strict=False):
             token, logits = self.package.boxed_run([token, place, drawn])
             if not plain:
                 token = sample(logits, row, **settings)[:, 0]
-            yield token[:, None]
+            yield token[:, None].clone()  # the reader's own: the next step reads ours
 
 
 @contextmanager

@@ -8,7 +8,6 @@ generations, or two models of one shape, are nothing special.
 from __future__ import annotations
 
 import time
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import replace
@@ -24,6 +23,7 @@ from .config import GPTConfig
 from .convert import pack_heads, unpack_heads
 from .generate import decode, sample
 from .model import GPT
+from .runtime import warn_caller
 
 
 class Engine(ABC):
@@ -35,6 +35,7 @@ class Engine(ABC):
     """
 
     below: type[Engine] | None = None  # what stands in where this one cannot be built
+    standard = True  # whether it computes this package's own heads, whatever class the model's are of
 
     def __init__(self, config: GPTConfig, *, batch: int = 1, max_len: int | None = None,
                  dtype: torch.dtype = torch.float32, device: str | torch.device = "cpu"):  # fmt: skip
@@ -72,6 +73,8 @@ class Engine(ABC):
                 name = type(self).__name__
                 raise ValueError(f"this {name} was built for {what} {_plain(built)} and got {_plain(got)}: "
                                  f"build another, or pass the class: engine={name}")  # fmt: skip
+        if self.standard:
+            flat.check_standard(model)
         last = prompt.shape[1] + n_new - 1  # the last token is only returned, never read back
         if last > self.max_len:
             raise ValueError(f"a prompt of {prompt.shape[1]} and {n_new} new tokens need room for {last}: "
@@ -101,7 +104,7 @@ class Engine(ABC):
                 raise
             _failed[key] = str(error)
             said = f"{cls.__name__} cannot be built here, {cls.below.__name__} decodes instead: {error}"
-            warnings.warn(said, stacklevel=3)
+            warn_caller(said)
             return cls.below.ready(model, batch)
         _built[key].append(engine)
         return engine
@@ -161,7 +164,7 @@ def _plain(value) -> str:
 class Uncached(Engine):
     """Rung 1. The lecture's Heads one by one, all positions anew for every token."""
 
-    per_head, cache = True, None
+    per_head, cache, standard = True, None, False
 
     def tokens(self, model, prompt, noise, settings):
         if model.config.per_head != self.per_head:
@@ -178,7 +181,7 @@ class PerHead(Uncached):
 class Batched(Uncached):
     """Rung 3. All heads in one matmul, one growing cache for each layer."""
 
-    per_head, cache = False, DynamicCache
+    per_head, cache, standard = False, DynamicCache, True
 
 
 class Static(Engine):
@@ -191,9 +194,7 @@ class Static(Engine):
     below = Batched
 
     def tokens(self, model, prompt, noise, settings):
-        if model.config.per_head:
-            flat.check_standard(model)
-            model = pack_heads(model)
+        model = pack_heads(model) if model.config.per_head else model
         caches = flat.buffers(self.config, self.batch, self.max_len, dtype=self.dtype, device=self.device)
         yield from _drawn(prompt, noise, settings, lambda *new: self.step(model, caches, *new))
 
@@ -235,5 +236,5 @@ def _drawn(prompt: Tensor, noise: list | Tensor, settings: dict, step) -> Iterat
         with torch.inference_mode():
             drawn = sample(step(token, start), row, **settings)
         start += token.shape[1]
-        token = drawn.clone()  # made outside of inference_mode: a token like any other
-        yield token
+        token = drawn
+        yield drawn.clone()  # made outside of inference_mode: a token like any other, and the reader's own

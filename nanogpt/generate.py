@@ -141,9 +141,9 @@ def decode(model, prompt, noise, cache, settings) -> Iterator[Tensor]:
             pos = torch.arange(start, start + x.shape[1], device=x.device)
             logits, _ = model(x, pos=pos)  # prefill at the first step, decode after it
         token = sample(logits[:, -1], row, **settings)
-        yield token
         text = torch.cat([text, token], dim=1)
-        x, start = (text, 0) if caches is None else (token, text.shape[1] - 1)
+        x, start = (text, 0) if caches is None else (text[:, -1:], text.shape[1] - 1)
+        yield token  # the reader's own: nothing below looks at it again
 
 
 @contextmanager

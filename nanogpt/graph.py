@@ -121,7 +121,7 @@ class Graph(Exclusive):
                 token = self.out[i].clone()
             else:
                 token = self._other(row, settings)
-            yield token
+            yield token.clone()
 
     @torch.no_grad()
     def _other(self, row, settings) -> Tensor:

@@ -158,7 +158,9 @@ def _in_turns(runs: dict, repeats: int, model: GPT, device: torch.device, progre
     """Seconds of every counted run, the last tokens of each, and the limits, all measured in turns."""
     seconds, tokens = {name: [] for name in runs}, {}
     size, reads, peaks = weight_bytes(model.config, model.lm_head.weight.element_size()), [], []
-    bar = tqdm(total=(1 + repeats) * len(runs), disable=not progress or headless(), leave=False)
+    bar = tqdm(
+        total=(1 + repeats) * len(runs), disable=not progress or headless(), file=sys.stdout, leave=False
+    )
     for turn in range(1 + repeats):
         for name, run in runs.items():
             bar.set_description(name)

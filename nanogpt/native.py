@@ -84,11 +84,12 @@ class Native(Engine):
                 named += self.matrix(layer.weight)
             named += [*self.matrix(sa.proj.weight), sa.proj.bias, block.ln2.weight, block.ln2.bias]
             named += [*self.matrix(up.weight), up.bias, *self.matrix(down.weight), down.bias]
-        if any(w.dtype != torch.float32 for w in named if w.ndim == 1):
+        if any(w.dtype not in (torch.float32, torch.int8) for w in named):
             raise ValueError(
-                "some weights are not float32: this engine reads them as they lie, so cast the model whole"
+                "some weights are not float32, and this engine reads them as they lie: cast the model whole"
             )
-        return [w if w.is_contiguous() else w.contiguous() for w in named]
+        # Detached, so that their memory stays even when the model is cast or moved half-way.
+        return [w.detach().contiguous() for w in named]
 
     def matrix(self, weight: Tensor) -> list[Tensor]:
         """What stands for a matrix: itself."""
@@ -154,7 +155,7 @@ def library(width: int, n_head: int, vocab: int, bits: int = 32) -> ctypes.CDLL:
     try:
         lib = ctypes.CDLL(str(path))
     except OSError as error:
-        raise build.CannotBuild(f"{path} cannot be loaded: {error}") from error
+        raise build.CannotBuild(f"{path} cannot be loaded: {build.first_line(error)}") from error
     pointer, number = ctypes.c_void_p, ctypes.c_int64
     lib.decode.argtypes, lib.decode.restype = [pointer, number, number], None
     lib.quantize.argtypes, lib.quantize.restype = [pointer, number, number, pointer, pointer], None

@@ -9,6 +9,7 @@ import platform
 import subprocess
 import sys
 import tempfile
+import warnings
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -144,6 +145,14 @@ def write_json(path: Path, data) -> None:
 def sha256(data: bytes | Path) -> str:
     """The SHA-256 of some bytes or of a file, in hexadecimal."""
     return hashlib.sha256(data if isinstance(data, bytes) else Path(data).read_bytes()).hexdigest()
+
+
+def warn_caller(message: str) -> None:
+    """A warning that points at the line outside of this package that led here."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and Path(frame.f_code.co_filename).parent == Path(__file__).parent:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, stacklevel=level)
 
 
 def headless() -> bool:
