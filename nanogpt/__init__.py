@@ -1,9 +1,9 @@
 """Karpathy's character-level GPT, with a KV cache in every head, at the same tokens.
 
-Read the modules from the bottom up: config, runtime, practice, data, cache, attention, model,
-convert, checkpoint, generate, the engines (build, flat, engine, compiled, graph, native), train, verify,
-bench, ladder, plots, notebook; then the tools sync, parameters, folder, execute, site, publish, run.
-Each imports only what stands before it.
+Read the modules from the bottom up: config, runtime, practice, data, cache, attention, exact,
+model, convert, checkpoint, generate, the engines (build, flat, engine, compiled, graph, native),
+train, verify, bench, limits, ladder, plots, notebook; then the tools sync, parameters, folder,
+execute, site, publish, run. Each imports only what stands before it.
 """
 
 __version__ = "0.1.0"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import torch.nn.functional as F
 from torch import Tensor
+from torch.overrides import handle_torch_function, has_torch_function
 
 
 def visible(q_pos: Tensor, k_pos: Tensor, window: int | None = None) -> Tensor:
@@ -28,6 +29,8 @@ def attend(q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, dropout: float 
     `seen` is what `visible` returns. None stands for visible(pos, pos) of ascending positions:
     each query sees the keys up to its own, for which PyTorch's fused causal kernel is the same function.
     """
+    if has_torch_function((q, k, v)):  # inside `with exact(model):`
+        return handle_torch_function(attend, (q, k, v), q, k, v, seen, dropout)
     if seen is None:
         return F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=dropout)
     scores = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5  # (…, T, S)

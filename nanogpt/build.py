@@ -10,10 +10,12 @@ import hashlib
 import json
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
@@ -38,13 +40,13 @@ def cache_folder() -> Path:
 
 
 @lru_cache(maxsize=1)
-def compiler() -> str:
-    """The C++ compiler: CXX, else the first of c++, g++ and clang++. Raises CannotBuild."""
-    named = os.environ.get("CXX")
-    for name in [named] if named else ["c++", "g++", "clang++"]:
+def compiler() -> list[str]:
+    """The C++ compiler: CXX, with its flags, else the first of c++, g++ and clang++. Raises CannotBuild."""
+    named = os.environ.get("CXX", "").strip()
+    for name, *flags in [shlex.split(named)] if named else [["c++"], ["g++"], ["clang++"]]:
         path = shutil.which(name)
         if path:
-            return path
+            return [path, *flags]
     raise CannotBuild(f"no C++ compiler ({named or 'c++, g++, clang++'}): install one, or set CXX")
 
 
@@ -57,14 +59,14 @@ def machine() -> dict:
     except OSError:
         flags = [[platform.processor()]]
     try:
-        said = subprocess.run([compiler(), "--version"], capture_output=True, text=True, timeout=60)
+        said = subprocess.run([*compiler(), "--version"], capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.SubprocessError) as error:
         raise CannotBuild(
-            f"{compiler()} cannot be run: {first_line(error)}; set CXX to another one"
+            f"{compiler()[0]} cannot be run: {first_line(error)}; set CXX to another one"
         ) from error
     return {
         "torch": torch.__version__,
-        "compiler": said.stdout.splitlines()[0] if said.stdout else compiler(),
+        "compiler": [*(said.stdout.splitlines()[:1] or compiler()[:1]), *compiler()[1:]],
         "platform": f"{platform.system()} {platform.machine()}",
         "capability": torch.backends.cpu.get_cpu_capability(),
         "flags": sorted({flag for line in flags for flag in line}),
@@ -92,9 +94,7 @@ def kept(name: str, key: str, suffix: str, make: Callable[[Path], None]) -> Path
         folder = Path(tempfile.mkdtemp(prefix="nanogpt-"))  # lives as long as the machine's /tmp
         warn_caller(f"{path.parent} cannot keep builds ({error.strerror or error}): this one is built again "
                     f"next time; set NANOGPT_CACHE to another folder")  # fmt: skip
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=suffix, dir=folder)
-    os.close(handle)
-    new = Path(name)
+    new = folder / f".{path.name}.{os.getpid()}-{threading.get_ident()}{suffix}"
     try:
         make(new)
         digest = sha256(new)
@@ -119,12 +119,12 @@ def compile_cpp(source: Path, out: Path, defines: dict) -> None:
             "-ffinite-math-only"]  # fmt: skip
     said = ""
     for tuned in (["-march=native"], ["-mcpu=native"], []):
-        command = [compiler(), "-std=c++17", "-O3", "-w", *tuned, *free, "-shared", "-fPIC", *names]
+        command = [*compiler(), "-std=c++17", "-O3", "-w", *tuned, *free, "-shared", "-fPIC", *names]
         done = subprocess.run([*command, str(source), "-o", str(out)], capture_output=True, text=True)
         if done.returncode == 0:
             return
         said = said or next((x for x in done.stderr.splitlines() if "error" in x), f"exit {done.returncode}")
-    raise CannotBuild(f"{compiler()} cannot compile {source.name}: {said[:300]}")
+    raise CannotBuild(f"{compiler()[0]} cannot compile {source.name}: {said[:300]}")
 
 
 def first_line(error: Exception) -> str:
@@ -134,8 +134,8 @@ def first_line(error: Exception) -> str:
 
 def _whole(path: Path, stamp: Path) -> bool:
     try:
-        return stamp.read_text() == sha256(path) and path.stat().st_uid == _user(path)
-    except OSError:
+        return stamp.read_text(encoding="ascii") == sha256(path) and path.stat().st_uid == _user(path)
+    except (OSError, ValueError):  # not there, or not even text
         return False
 
 

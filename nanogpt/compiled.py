@@ -44,7 +44,7 @@ class Step(nn.Module):
         super().__init__()
         self.config, self.batch = config, batch
         with torch.device("meta"):
-            shapes = flat.flatten(GPT(config))
+            shapes = flat.flatten(GPT(config).float())
         for name, tensor in constants(shapes, empty_rows(config, batch, room)).items():
             self.register_buffer(name, torch.zeros(tensor.shape, dtype=tensor.dtype))
 
@@ -91,8 +91,11 @@ def constants(weights: flat.Weights, rows: list) -> dict[str, Tensor]:
 
 def empty_rows(config: GPTConfig, batch: int, room: int) -> list:
     """Zeroed keys and values of every layer, (B, H, room, hs); in memory the keys lie as (B, H, hs, room)."""
-    shape = (batch, config.n_head, config.head_size, room)
-    return [(torch.zeros(shape).mT, torch.zeros(shape).mT.contiguous()) for _ in range(config.n_layer)]
+    shape, hs, kind = (batch, config.n_head), config.head_size, {"dtype": torch.float32}
+    return [
+        (torch.zeros(*shape, hs, room, **kind).mT, torch.zeros(*shape, room, hs, **kind))
+        for _ in range(config.n_layer)
+    ]
 
 
 class Compiled(Exclusive):
@@ -112,17 +115,15 @@ class Compiled(Exclusive):
         try:
             # What torch._inductor.aoti_load_package does, without the import of Inductor: 2 ms for 1.5 s.
             self.package = torch._C._aoti.AOTIModelPackageLoader(str(path), "model", False, 1, -1)
-            self._bind(GPT(self.config))
+            self._bind(GPT(self.config).float())
         except Exception as error:
             said = f"torch {torch.__version__} cannot load {path}: {build.first_line(error)}"
             raise build.CannotBuild(said) from error
 
     def _make(self, path):
         step = Step(self.config, self.batch, self.max_len)
-        tokens, noise = (
-            torch.zeros(self.batch, dtype=torch.int64),
-            torch.ones(self.batch, self.config.vocab_size),
-        )
+        tokens = torch.zeros(self.batch, dtype=torch.int64)
+        noise = torch.ones(self.batch, self.config.vocab_size, dtype=torch.float32)
         with torch.no_grad(), warnings.catch_warnings(), _scratch():
             warnings.simplefilter("ignore")  # of torch about itself
             exported = torch.export.export(step, (tokens, torch.tensor([3]), noise))
@@ -155,7 +156,7 @@ class Compiled(Exclusive):
         race = (
             noise.float().contiguous()
             if plain
-            else [torch.ones(self.batch, self.config.vocab_size)] * len(noise)
+            else [torch.ones(self.batch, self.config.vocab_size, dtype=torch.float32)] * len(noise)
         )
         places = torch.arange(self.max_len).split(1)[prompt.shape[1] - 1 :]
         token = prompt[:, -1].to(torch.int64).contiguous()

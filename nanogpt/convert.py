@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 
 import torch
+import torch.nn as nn
 from torch import Tensor
 
 from .config import GPTConfig
-from .model import GPT
+from .model import GPT, Block, CausalSelfAttention, FeedForward, Head, MultiHeadAttention
 
 
 def pack_heads(model: GPT) -> GPT:
@@ -22,6 +24,7 @@ def unpack_heads(model: GPT) -> GPT:
 
 
 def _converted(model: GPT, per_head: bool) -> GPT:
+    check_standard(model)
     if model.config.per_head == per_head:
         form = "per-Head" if per_head else "batched"
         raise ValueError(f"the model is {form} already (config.per_head={per_head})")
@@ -29,6 +32,49 @@ def _converted(model: GPT, per_head: bool) -> GPT:
     twin.to(device=model.lm_head.weight.device, dtype=model.lm_head.weight.dtype)
     twin.load_state_dict(convert_state(model.state_dict(), model.config, per_head=per_head))
     return twin.train(model.training)
+
+
+def check_standard(model: nn.Module) -> None:
+    """Raises ValueError for a model that is not made of this package's own modules, as they were built.
+
+    Whatever computes the model's function in another way has to know that it is this function.
+    """
+    expected = _layout(model.config) if hasattr(model, "config") else [GPT]
+    found = [module for _, module in model.named_modules(remove_duplicate=False)]
+    for module, kind in zip(found, expected, strict=False):
+        if type(module) is not kind:
+            raise ValueError(_not_standard(f"{_name(type(module))} where {_name(kind)} is expected"))
+        if module._forward_hooks or module._forward_pre_hooks or "forward" in module.__dict__:
+            raise ValueError(_not_standard(f"a hook on, or another forward of, a {_name(kind)}"))
+        if kind is nn.LayerNorm and module.eps != 1e-5:
+            raise ValueError(_not_standard(f"a LayerNorm with eps={module.eps}"))
+    if len(found) != len(expected):
+        raise ValueError(_not_standard(f"{len(found)} modules where {len(expected)} are expected"))
+
+
+@lru_cache(maxsize=16)
+def _layout(config: GPTConfig) -> list[type]:
+    """The classes of a GPT's modules, in the order of named_modules()."""
+    one = [Head, nn.Linear, nn.Linear, nn.Linear]
+    if config.per_head:
+        attention = [MultiHeadAttention, nn.ModuleList, *one * config.n_head, nn.Linear, nn.Dropout]
+    else:
+        attention = [CausalSelfAttention, nn.Linear, nn.Linear, nn.Dropout]
+    ffwd = [FeedForward, nn.Sequential, nn.Linear, nn.ReLU, nn.Linear, nn.Dropout]
+    block = [Block, *attention, *ffwd, nn.LayerNorm, nn.LayerNorm]
+    embeddings = [nn.Embedding, nn.Embedding]
+    return [GPT, *embeddings, nn.ModuleList, *block * config.n_layer, nn.LayerNorm, nn.Linear]
+
+
+def _name(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__name__}"
+
+
+def _not_standard(what: str) -> str:
+    return (
+        f"this model has {what}: only the model's own code knows what that computes, so use generate "
+        f"without an engine, or with Uncached or PerHead on a per-Head model"
+    )
 
 
 def convert_state(state: dict[str, Tensor], config: GPTConfig, *, per_head: bool) -> dict[str, Tensor]:

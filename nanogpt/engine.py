@@ -7,6 +7,7 @@ generations, or two models of one shape, are nothing special.
 
 from __future__ import annotations
 
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -20,7 +21,8 @@ from . import flat
 from .build import CannotBuild
 from .cache import DynamicCache
 from .config import GPTConfig
-from .convert import pack_heads, unpack_heads
+from .convert import check_standard, pack_heads, unpack_heads
+from .exact import in_exact_mode
 from .generate import decode, sample
 from .model import GPT
 from .runtime import warn_caller
@@ -36,6 +38,7 @@ class Engine(ABC):
 
     below: type[Engine] | None = None  # what stands in where this one cannot be built
     standard = True  # whether it computes this package's own heads, whatever class the model's are of
+    in_torch = False  # whether all it does is torch operations, which `with exact(model):` can change
 
     def __init__(self, config: GPTConfig, *, batch: int = 1, max_len: int | None = None,
                  dtype: torch.dtype = torch.float32, device: str | torch.device = "cpu"):  # fmt: skip
@@ -74,7 +77,10 @@ class Engine(ABC):
                 raise ValueError(f"this {name} was built for {what} {_plain(built)} and got {_plain(got)}: "
                                  f"build another, or pass the class: engine={name}")  # fmt: skip
         if self.standard:
-            flat.check_standard(model)
+            check_standard(model)
+        if in_exact_mode() and not self.in_torch:
+            raise ValueError(f"{type(self).__name__} is compiled: `with exact(model):` cannot change how it "
+                             f"adds up; take Flat, the fastest engine that it covers")  # fmt: skip
         last = prompt.shape[1] + n_new - 1  # the last token is only returned, never read back
         if last > self.max_len:
             raise ValueError(f"a prompt of {prompt.shape[1]} and {n_new} new tokens need room for {last}: "
@@ -92,22 +98,26 @@ class Engine(ABC):
         """
         where = model.lm_head.weight
         key = (cls, _shape(model.config), batch, where.dtype, where.device)
-        if key in _failed and cls.below:
-            return cls.below.ready(model, batch)
-        for engine in _built.setdefault(key, []):
-            if engine.free:
-                return engine
-        try:
-            engine = cls(model.config, batch=batch, dtype=where.dtype, device=where.device)
-        except CannotBuild as error:
-            if cls.below is None:
-                raise
-            _failed[key] = str(error)
-            said = f"{cls.__name__} cannot be built here, {cls.below.__name__} decodes instead: {error}"
-            warn_caller(said)
-            return cls.below.ready(model, batch)
-        _built[key].append(engine)
-        return engine
+        with _building:  # compilers are not made for two threads at once
+            if key in _failed and cls.below:
+                return cls.below.ready(model, batch)
+            for engine in _built.setdefault(key, []):
+                if engine.free:
+                    _built[key] = _built.pop(key)  # the one used last is let go last
+                    return engine
+            try:
+                engine = cls(model.config, batch=batch, dtype=where.dtype, device=where.device)
+            except CannotBuild as error:
+                if cls.below is None:
+                    raise
+                _failed[key] = str(error)
+                said = f"{cls.__name__} cannot be built here, {cls.below.__name__} decodes instead: {error}"
+                warn_caller(said)
+                return cls.below.ready(model, batch)
+            _built[key].append(engine)
+            while len(_built) > KEPT:
+                del _built[next(iter(_built))]
+            return engine
 
 
 class Exclusive(Engine):
@@ -138,6 +148,8 @@ class Exclusive(Engine):
         """Let go of what a generation borrowed."""
 
 
+KEPT = 16  # shapes: an engine's buffers for large batches take hundreds of MB
+_building = threading.RLock()
 _built: dict[tuple, list[Engine]] = {}  # engines kept for the next generation of the same shape
 _failed: dict[tuple, str] = {}  # what could not be built, so that it is not tried for every text
 
@@ -164,7 +176,7 @@ def _plain(value) -> str:
 class Uncached(Engine):
     """Rung 1. The lecture's Heads one by one, all positions anew for every token."""
 
-    per_head, cache, standard = True, None, False
+    per_head, cache, standard, in_torch = True, None, False, True
 
     def tokens(self, model, prompt, noise, settings):
         if model.config.per_head != self.per_head:
@@ -192,6 +204,7 @@ class Static(Engine):
     """
 
     below = Batched
+    in_torch = True
 
     def tokens(self, model, prompt, noise, settings):
         model = pack_heads(model) if model.config.per_head else model
@@ -221,6 +234,7 @@ class Flat(Engine):
     """Rung 5. The decode step as one function over plain tensors, called from Python token by token."""
 
     below = Static
+    in_torch = True
 
     def tokens(self, model, prompt, noise, settings):
         weights = flat.flatten(model)

@@ -13,7 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .config import GPTConfig
-from .model import GPT, Block, CausalSelfAttention, Head, MultiHeadAttention
+from .convert import check_standard
+from .model import GPT, Block, CausalSelfAttention
 
 
 class Layer(NamedTuple):
@@ -77,19 +78,6 @@ def qkv_of(block: Block) -> list:
     if isinstance(block.sa, CausalSelfAttention):
         return [block.sa.qkv]
     return [getattr(head, part) for part in ("query", "key", "value") for head in block.sa.heads]
-
-
-def check_standard(model: GPT) -> None:
-    """Raises ValueError for a model that is not made of this package's own blocks and heads."""
-    for block in getattr(model, "blocks", [None]):
-        sa = getattr(block, "sa", None)
-        parts = list(sa.heads) if type(sa) is MultiHeadAttention else [sa]
-        for part in parts:
-            if type(part) not in (Head, CausalSelfAttention):
-                raise ValueError(
-                    f"this engine computes nanogpt.model.Head, not {type(part).__module__}."
-                    f"{type(part).__name__}: leave engine out, and the model's own code runs"
-                )
 
 
 def buffers(config: GPTConfig, batch: int, room: int, layout: str = "layers", **kind) -> list:

@@ -24,7 +24,7 @@ def draw_noise(n_new: int, batch: int, vocab_size: int, generator: torch.Generat
     that torch.multinomial(probs, 1) runs inside; drawn step by step, so that a CPU generator
     gives the very tokens that calling multinomial at each step would have given.
     """
-    noise = torch.empty(n_new, batch, vocab_size)
+    noise = torch.empty(n_new, batch, vocab_size, dtype=torch.float32)
     for row in noise:
         row.exponential_(generator=generator)
     return noise

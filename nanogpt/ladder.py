@@ -31,7 +31,7 @@ from .generate import generate
 from .graph import Graph, GraphLoop
 from .limits import peak_arithmetic, read_bandwidth, split, weight_bytes, work
 from .model import GPT
-from .runtime import ROOT, environment, headless, pick_device, write_json
+from .runtime import ROOT, check_writable, environment, headless, pick_device, write_json
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Rung:
     engine: type[Engine]
     per_head: bool = False
     cached: bool = True
-    itemsize: int = 4  # bytes of a weight; 0: those of the model's dtype
+    itemsize: int | None = None  # bytes of a weight, where they are not those of the model's dtype
 
 
 def rungs(device: torch.device) -> list[Rung]:
@@ -84,11 +84,10 @@ def ladder(model: GPT, *, n_new: int = 255, repeats: int = 5, seed: int = 42, on
         raise ValueError(f"n_new={n_new}: choose 2 to {limit} tokens, the model's block_size")
     forms = {model.config.per_head: model.eval()}
     forms[not model.config.per_head] = (pack_heads if model.config.per_head else unpack_heads)(model)
-    chosen = [r for r in rungs(device) if only is None or r.number in only]
-    if not chosen:
-        raise ValueError(
-            f"rungs {only!r} name none: choose from {', '.join(r.number for r in rungs(device))}"
-        )
+    there = {r.number: r for r in rungs(device)}
+    if only is not None and (not only or set(only) - set(there)):
+        raise ValueError(f"rungs={only!r}: choose from {''.join(there)}, as in 1467")
+    chosen = [r for r in there.values() if only is None or r.number in only]
     prompt = torch.zeros(1, 1, dtype=torch.int64, device=device)
     results, runs = [], {}
     for rung in chosen:
@@ -98,13 +97,18 @@ def ladder(model: GPT, *, n_new: int = 255, repeats: int = 5, seed: int = 42, on
         if engine is not None:
             runs[rung.number] = _run(form, prompt, n_new, engine, seed)
     runs |= peers or {}
+    if not runs:
+        raise ValueError(f"nothing to time: rungs {only} cannot be built here ({results[0]['unavailable']})")
     seconds, tokens, limits = _in_turns(runs, repeats, model, device, progress)
-    first = chosen[0].number
+    first = next(iter(runs))
     for rung, result in zip(chosen, results, strict=True):
         if rung.number in runs:
             result |= _described(seconds, rung.number, first, n_new)
             result["equal"] = torch.equal(tokens[rung.number], tokens[first])
-            need = work(model.config, n_new, cached=rung.cached, itemsize=rung.itemsize)
+            own = model.lm_head.weight.element_size()
+            need = work(
+                model.config, n_new, cached=rung.cached, itemsize=rung.itemsize or own, kv_itemsize=own
+            )
             result["split"] = split(result["seconds"]["median"] / n_new, need, limits["read"]["median"],
                                     limits["peak"]["median"])  # fmt: skip
     limits["floor"] = _floor(limits)
@@ -112,6 +116,7 @@ def ladder(model: GPT, *, n_new: int = 255, repeats: int = 5, seed: int = 42, on
         "n_params": model.n_params,
         "n_new": n_new,
         "repeats": repeats,
+        "baseline": first,
         "rungs": results,
         "best": _best(results, chosen, limits["floor"]),
         "peers": [{"label": name} | _described(seconds, name, first, n_new) for name in peers or {}],
@@ -227,7 +232,10 @@ def hugging_face(model: GPT, n_new: int) -> dict[str, Callable]:
     Its arithmetic is its own (GELU, its own sampling), so its tokens are not compared. Raises
     ImportError without transformers (requirements-peers.txt).
     """
-    from transformers import GPT2Config, GPT2LMHeadModel
+    try:
+        from transformers import GPT2Config, GPT2LMHeadModel
+    except ImportError as error:
+        raise ImportError(f"{error}: pip install -r requirements-peers.txt") from error
 
     c = model.config
     shape = GPT2Config(vocab_size=c.vocab_size, n_positions=c.block_size + 1, n_embd=c.n_embd,
@@ -259,7 +267,8 @@ def show(result: dict) -> None:
     read, peak, floor = limits["read"], limits["peak"], limits["floor"]["median"]
     print(f"\n{result['n_params']:,} parameters, batch 1, {result['n_new']} tokens after a prompt of one, "
           f"median of {result['repeats']} in turns [lowest – highest]\n")  # fmt: skip
-    print(f"   {'':30}{'tokens/s':>26}{'ratio to rung 1':>24}  tokens  first build, again (s)")
+    ratio = f"ratio to rung {result['baseline']}"
+    print(f"   {'':30}{'tokens/s':>26}{ratio:>24}  tokens  first build, again (s)")
     for row in result["rungs"] + result["peers"]:
         head = f"{row.get('rung', ''):3}{row['label']:30}"
         if "unavailable" in row:
@@ -270,18 +279,20 @@ def show(result: dict) -> None:
         build = f"{row['build_seconds']:6.1f}, {row['again_seconds']:.2f}" if built else ""
         speed = f"{_spread(row['tokens_per_second'], 0):>26}{_spread(row['speedup'], 1):>24}"
         print(f"{head}{speed}  {equal:8}{build}")
-    print(f"\nread bandwidth {read['median'] / 1e9:.0f} GB/s over {limits['weight_bytes'] / 1e6:.1f} MB "
-          f"({read['how']}), peak {peak['median'] / 1e9:.0f} GFLOP/s ({peak['how']})")  # fmt: skip
+    print(f"\nread bandwidth {read['median'] / 1e9:.0f} GB/s over {limits['weight_bytes'] / 1e6:.1f} MB, "
+          f"peak {peak['median'] / 1e9:.0f} GFLOP/s (one thread; {read['how']}, {peak['how']})")  # fmt: skip
     print(f"floor: every weight read once for each token, {floor:,.0f} tokens/s")
     best = result["best"]
     if best:
         share = f"{best['share_of_floor']:.0%} of that floor"
+        if best["share_of_floor"] > 1:
+            share += " (it is one thread's, and moves with what else uses the memory: repeat the run)"
         print(f"best at the same weights and tokens: rung {best['rung']}, {share}")
 
 
 def _best(rows: list[dict], chosen: list[Rung], floor: dict) -> dict | None:
     """The fastest rung with full weights and equal tokens, and how near to the floor it comes."""
-    full = [r for r, rung in zip(rows, chosen, strict=True) if r.get("equal") and rung.itemsize == 4]
+    full = [r for r, rung in zip(rows, chosen, strict=True) if r.get("equal") and rung.itemsize is None]
     if not full:
         return None
     row = max(full, key=lambda r: r["tokens_per_second"]["median"])
@@ -300,7 +311,7 @@ def main(argv: list[str] | None = None) -> int:
     add("what", choices=["ladder"])
     add("--size", choices=sorted(SIZES), default="small")
     add("--checkpoint", metavar="PATH", help="trained weights instead of drawn ones")
-    add("--tokens", type=int, default=255, help="new tokens (255)")
+    add("--tokens", type=int, help="new tokens (255, or as many as the block allows)")
     add("--repeats", type=int, default=5, help="counted repeats, after one warm-up (5)")
     add("--threads", type=int, default=1, help="CPU threads (1)")
     add("--rungs", help="only these, as in 1467")
@@ -311,7 +322,11 @@ def main(argv: list[str] | None = None) -> int:
         "--json", nargs="?", const="", metavar="PATH", help="write the figures (outputs/run/ladder-SIZE.json)"
     )
     args = parser.parse_args(argv)
+    name = Path(args.checkpoint).stem if args.checkpoint else args.size
+    path = Path(args.json or ROOT / "outputs" / "run" / f"ladder-{name}.json")
     try:
+        if args.json is not None:
+            check_writable(path)  # better known before the measuring than after
         if args.repeats < 1 or args.threads < 1:
             raise ValueError(f"--repeats {args.repeats}, --threads {args.threads}: both must be at least 1")
         torch.set_num_threads(args.threads)
@@ -320,19 +335,20 @@ def main(argv: list[str] | None = None) -> int:
             load_checkpoint(args.checkpoint).model if args.checkpoint else spread_out(GPT(SIZES[args.size]))
         )
         model = model.to(device=device.device, dtype=getattr(torch, args.dtype)).eval()
-        n_new = min(args.tokens, model.config.block_size)
+        n_new = min(255, model.config.block_size) if args.tokens is None else args.tokens
         peers = hugging_face(model, n_new) if args.peer else {}
         result = ladder(model, n_new=n_new, repeats=args.repeats, only=args.rungs, peers=peers)
+        show(result)
+        if args.json is not None:
+            about = {"model": name, "dtype": args.dtype, "environment": environment(device)}
+            write_json(path, {**about, **result})
+            print(f"\nwritten: {path}")
     except (ValueError, OSError, ImportError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    show(result)
-    if args.json is not None:
-        path = Path(args.json or ROOT / "outputs" / "run" / f"ladder-{args.size}.json")
-        write_json(
-            path, {"size": args.size, "dtype": args.dtype, "environment": environment(device), **result}
-        )
-        print(f"\nwritten: {path}")
+    except KeyboardInterrupt:
+        print("\nstopped: nothing was written", file=sys.stderr)
+        return 130
     return 0
 
 

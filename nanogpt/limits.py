@@ -24,11 +24,13 @@ def weight_bytes(config: GPTConfig, itemsize: int = 4) -> int:
     return itemsize * (_matrices(config) + config.vocab_size + config.n_embd * (2 + 10 * config.n_layer))
 
 
-def work(config: GPTConfig, n_new: int, *, cached: bool, batch: int = 1, itemsize: int = 4) -> dict:
+def work(
+    config: GPTConfig, n_new: int, *, cached: bool, batch: int = 1, itemsize: int = 4, kv_itemsize: int = 4
+) -> dict:
     """Floating-point operations and bytes for one token, the mean over n_new tokens after a prompt of one.
 
     Counted, not measured: two operations for each weight and position, four for each cached number
-    of K; each weight read once in a step, and K and V up to the token's position.
+    of K; each weight (`itemsize` bytes) read once in a step, and K and V up to the token's position.
     """
     c, n = config, (n_new + 1) / 2  # mean positions seen; without a cache, also computed
     rows = 1 if cached else n
@@ -36,7 +38,7 @@ def work(config: GPTConfig, n_new: int, *, cached: bool, batch: int = 1, itemsiz
         n if cached else (n_new + 1) * (2 * n_new + 1) / 6
     )  # queries times keys: causal work is not skipped
     flop = 2 * _matrices(c) * rows + 4 * c.n_embd * c.n_layer * pairs
-    kv = 2 * c.n_embd * c.n_layer * n * itemsize if cached else 0
+    kv = 2 * c.n_embd * c.n_layer * n * kv_itemsize if cached else 0
     return {"flop": flop, "bytes": weight_bytes(c, itemsize) / batch + kv}
 
 

@@ -233,7 +233,7 @@ static int64_t draw(const float *logits, const float *noise, float temperature, 
 // ---------------------------------------------------------------- the loop
 
 extern "C" struct Job {  // native.py holds the same list, as ctypes
-  const void *const *weights;  // in the order of native.py's _pointers
+  const void *const *weights;  // in the order of native.py's Native.weights
   float *keys, *values;        // (layers, batch, H, room · HS) each
   int64_t *text;               // (batch, width): the prompts; each token is written behind them
   const float *noise;          // (tokens, batch, V), or null for the likeliest token

@@ -17,10 +17,11 @@ from torch import Tensor
 from . import build
 from .compiled import Compiled
 from .engine import Engine
-from .flat import check_standard, qkv_of
+from .flat import qkv_of
 from .model import GPT
 
 SOURCE = Path(__file__).with_name("native.cpp")
+FLOAT = {"dtype": torch.float32, "device": "cpu"}  # whatever the defaults of torch have been set to
 
 
 class Job(ctypes.Structure):
@@ -52,9 +53,9 @@ class Native(Engine):
         held = self.weights(model)  # their memory stays where it is until the last token
         pointers = (ctypes.c_void_p * len(held))(*[w.data_ptr() for w in held])
         room = -(-self.max_len // 16) * 16  # whole tiles of keys
-        rows = self.spare.pop() if self.spare else torch.empty(2, c.n_layer * B * room * c.n_embd)
+        rows = self.spare.pop() if self.spare else torch.empty(2, c.n_layer * B * room * c.n_embd, **FLOAT)
         keys, values = rows
-        text = torch.empty(B, T + n, dtype=torch.int64)
+        text = torch.empty(B, T + n, dtype=torch.int64, device="cpu")
         text[:, :T] = prompt
         noise = noise.float().contiguous() if isinstance(noise, Tensor) else None
         top_k, top_p = settings["top_k"] or 0, 1.0 if settings["top_p"] is None else settings["top_p"]
@@ -70,11 +71,10 @@ class Native(Engine):
                 yield from text[:, ready : ready + new].clone().split(1, dim=1)
                 read, ready, chunk = ready + new - 1, ready + new, min(2 * chunk, 64)
         finally:
-            self.spare.append(rows)
+            self.spare[:] = [rows]  # one is enough: two generations at once are rare
 
     def weights(self, model: GPT) -> list[Tensor]:
         """The model's tensors in the order in which native.cpp reads them."""
-        check_standard(model)
         named = [model.token_embedding_table.weight, model.position_embedding_table.weight]
         named += [model.ln_f.weight, model.ln_f.bias, *self.matrix(model.lm_head.weight), model.lm_head.bias]
         for block in model.blocks:
@@ -114,7 +114,7 @@ def quantize(weight: Tensor, lib: ctypes.CDLL | None = None) -> tuple[Tensor, Te
     """8-bit codes and a scale for each row: weight ≈ codes * scales[:, None].  (n, k) -> (n, k), (n,)"""
     weight = weight.contiguous()
     n, k = weight.shape
-    codes, scales = torch.empty(n, k, dtype=torch.int8), torch.empty(n)
+    codes, scales = torch.empty(n, k, dtype=torch.int8), torch.empty(n, **FLOAT)
     lib = lib or library(64, 4, 65)
     lib.quantize(*(ctypes.c_void_p(t.data_ptr()) for t in (weight,)), n, k,
                  ctypes.c_void_p(codes.data_ptr()), ctypes.c_void_p(scales.data_ptr()))  # fmt: skip

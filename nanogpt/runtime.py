@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -133,6 +134,15 @@ def atomic_path(path: Path):
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def check_writable(path: Path) -> None:
+    """Raises OSError when no file can be written at `path`."""
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, "this is a folder; name a file", str(path))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=path.parent):
+        pass
 
 
 def write_json(path: Path, data) -> None:

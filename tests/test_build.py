@@ -510,21 +510,21 @@ def test_without_a_compiler_it_says_what_to_set(monkeypatch, tmp_path):
             call()
         assert "\n" not in str(error.value)
     found = script(tmp_path / "clang++", "exit 0")
-    assert compiler() == found, "that there was none is not remembered"
-    assert compiler() == found
+    assert compiler() == [found], "that there was none is not remembered"
+    assert compiler() == [found]
 
 
 def test_the_named_compiler_is_the_one_and_the_first_of_three_otherwise(monkeypatch, tmp_path):
     paths = {name: script(tmp_path / name, "exit 0") for name in ("clang++", "g++", "mine")}
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("CXX", "mine")
-    assert compiler() == paths["mine"]
+    assert compiler() == [paths["mine"]]
     monkeypatch.delenv("CXX")
     build.compiler.cache_clear()
-    assert compiler() == paths["g++"]
+    assert compiler() == [paths["g++"]]
     paths["c++"] = script(tmp_path / "c++", "exit 0")
     build.compiler.cache_clear()
-    assert compiler() == paths["c++"]
+    assert compiler() == [paths["c++"]]
 
 
 def test_a_named_compiler_that_does_not_exist_is_named(monkeypatch):
@@ -633,7 +633,7 @@ def test_the_compiler_is_asked_only_once_in_a_process(monkeypatch, tmp_path):
     path.chmod(0o755)
     monkeypatch.setenv("CXX", str(path))
     assert len({key_of(source="text") for _ in range(5)}) == 1
-    assert machine()["compiler"] == "fake 1.0"
+    assert machine()["compiler"] == ["fake 1.0"]
     assert count.read_text() == "x\n"
 
 

@@ -6,6 +6,8 @@ from conftest import FORMS, name, tiny_model, tokens
 
 from nanogpt.config import GPTConfig
 from nanogpt.convert import convert_state, lecture_state_dict, pack_heads, unpack_heads
+from nanogpt.engine import Batched, Flat, Static
+from nanogpt.generate import generate
 from nanogpt.model import GPT
 
 
@@ -81,3 +83,26 @@ def test_the_lecture_state_is_per_head_with_a_mask_for_every_head(per_head):
     ours.load_state_dict(state)
     torch.testing.assert_close(ours(tokens(1, 9))[0], model(tokens(1, 9))[0], rtol=0, atol=1e-4)
     assert not any(key.endswith("tril") for key in model.state_dict()), "the model itself was changed"
+
+
+@pytest.mark.parametrize("per_head", FORMS, ids=name)
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda m: m.blocks[1].ffwd.net.__setitem__(1, torch.nn.GELU()), "GELU where .*ReLU is expected"),
+        (lambda m: setattr(m.blocks[0].ln1, "eps", 1.0), "LayerNorm with eps=1.0"),
+        (lambda m: m.blocks[0].register_forward_hook(lambda *_: None), "a hook"),
+        (lambda m: setattr(m.ln_f, "forward", torch.relu), "another forward"),
+        (lambda m: setattr(m, "__class__", type("Mine", (GPT,), {})), "Mine where"),
+        (lambda m: m.blocks.append(m.blocks[0]), "Block where"),
+    ],
+)
+def test_a_model_that_was_changed_is_not_taken_for_ours(per_head, change, words):
+    """Its copy in the other form would compute something else, and so would the fast engines."""
+    model = tiny_model(per_head)
+    change(model)
+    with pytest.raises(ValueError, match=words):
+        (pack_heads if per_head else unpack_heads)(model)
+    for engine in (Batched, Static, Flat):
+        with pytest.raises(ValueError, match=words):
+            generate(model, tokens(1, 3), 2, engine=engine)

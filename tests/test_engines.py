@@ -752,7 +752,7 @@ class Odd(Head):
 
 @pytest.mark.parametrize("kind", [*FAST, Native8], ids=lambda kind: kind.__name__)
 def test_heads_that_an_engine_does_not_compute_are_refused_at_the_call(kind):
-    expect_refusal(r"computes nanogpt.model.Head, not \S+\.Odd: leave engine out",
+    expect_refusal(r"has \S+\.Odd where nanogpt.model.Head is expected",
                    tiny_model(head=Odd), tokens(1, 5), 3, engine=kind)  # fmt: skip
 
 
@@ -1049,3 +1049,23 @@ def test_on_a_gpu_the_engines_of_the_cpu_give_way(model, kind, forgetful):
 
 def test_every_engine_here_is_an_engine():
     assert all(issubclass(kind, Engine) for kind in [*ENGINES, Native8, Graph, GraphLoop])
+
+
+# ------------------------------------------------------------------ what torch was told before
+
+
+@pytest.mark.parametrize("default", [torch.float64, torch.bfloat16], ids=str)
+def test_a_default_dtype_changes_nothing(default):
+    """Buffers are float32 by name: of another size they would be written past their end."""
+    model = tiny_model()
+    prompt, before = tokens(3, 7), torch.get_default_dtype()
+    expected = complete(model, prompt, 15, generator=seeded())
+    try:
+        torch.set_default_dtype(default)
+        for kind in (None, Static, Flat, Native, Native(model.config, batch=3)):
+            for _ in range(3):
+                assert torch.equal(complete(model, prompt, 15, generator=seeded(), engine=kind), expected), (
+                    kind
+                )
+    finally:
+        torch.set_default_dtype(before)

@@ -107,7 +107,11 @@ def test_throughput_of_several_batches(model):
 
 @pytest.mark.parametrize(
     ("settings", "words"),
-    [({"n_new": 1}, "n_new=1: choose 2 to 24"), ({"n_new": 25}, "n_new=25"), ({"only": "9"}, "name none")],
+    [
+        ({"n_new": 1}, "n_new=1: choose 2 to 24"),
+        ({"n_new": 25}, "n_new=25"),
+        ({"only": "9"}, "rungs=.9.: choose from 12345"),
+    ],
 )
 def test_what_cannot_be_measured_is_refused(model, settings, words):
     with pytest.raises(ValueError, match=words):
@@ -138,7 +142,7 @@ def test_the_program_prints_a_table_and_writes_json(small, tmp_path, capsys):
     assert "per-Head, no cache" in said
     assert "floor: every weight read once" in said
     written = json.loads(path.read_text())
-    assert written["size"] == "article"
+    assert written["model"] == "article"
     assert written["environment"]["threads"] == 1
     assert [row["rung"] for row in written["rungs"]] == ["1", "5"]
 

@@ -1,0 +1,116 @@
+"""A mode in which cached and uncached logits are the same bits, whatever the batch or the chunking.
+
+Floating-point addition is not associative, and a kernel picks the order of its sums by the shape
+it is given: `F.linear` of one row adds up in another order than of many, attention over t keys
+sums t terms, over a padded buffer another number. In here every sum has one shape. A linear map
+is computed row by row, as a batch of (1, K) @ (K, N), and attention always over block_size keys,
+those that do not exist hidden. Numbers of 16 bits are multiplied and added in float32 and rounded
+once, because the kernels for them look at the size of the batch too.
+"""
+
+from __future__ import annotations
+
+import threading
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from .attention import attend
+
+AT_ONCE = 1 << 22  # numbers of K copied at once: 16 MB in float32
+_open = threading.local()
+
+
+class exact(TorchFunctionMode):
+    """`with exact(model):` what runs inside computes each row in one way, to the bit.
+
+        with exact(model):
+            report = compare(model, prompt, 100, a=None, b=StaticCache)
+        report.max_logit_diff  # 0.0
+
+    It covers what is written in torch operations: this package's model in both forms, its caches,
+    and its engines up to Flat; the compiled and native ones refuse. As with torch.no_grad(), what
+    counts is where the work is done: read a generator inside the block. Slower: notebook 03 says
+    by how much. Tested on the CPU only.
+    """
+
+    def __init__(self, model):
+        super().__init__()
+        self.length = model.config.block_size
+
+    def __enter__(self):
+        _open.depth = getattr(_open, "depth", 0) + 1
+        return super().__enter__()
+
+    def __exit__(self, *error):
+        _open.depth -= 1
+        return super().__exit__(*error)
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if func is F.linear:
+            return linear(*args, **kwargs)
+        if func is attend:
+            return padded_attend(self.length, *args, **kwargs)
+        if func is F.scaled_dot_product_attention:
+            return _fused(self.length, *args, **kwargs)
+        return func(*args, **kwargs)
+
+
+def in_exact_mode() -> bool:
+    """Whether this thread is inside a `with exact(model):`."""
+    return getattr(_open, "depth", 0) > 0
+
+
+def rowwise(x: Tensor, w: Tensor) -> Tensor:
+    """x @ w as R products of one row each.  (R, 1, K), (R, K, N) -> (R, 1, N)"""
+    if x.dtype in (torch.float16, torch.bfloat16):
+        return torch.bmm(x.float(), w.float()).to(x.dtype)
+    return torch.bmm(x, w)
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """F.linear, row by row.  (…, K), (N, K), (N,) -> (…, N)"""
+    rows = x.reshape(-1, 1, x.shape[-1])
+    w = weight.t()
+    if x.dtype in (torch.float16, torch.bfloat16):
+        w = w.float()  # before it is repeated
+    y = rowwise(rows, w.expand(len(rows), -1, -1)).view(*x.shape[:-1], -1)
+    return y if bias is None else y + bias
+
+
+def padded_attend(
+    length: int, q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, dropout: float = 0.0
+) -> Tensor:
+    """attend(q, k, v, seen), query by query and always over `length` keys.  (…, T, hs) -> (…, T, hs)
+
+    Raises ValueError when there are more keys.
+    """
+    (*lead, T, hs), S = q.shape, k.shape[-2]
+    if length < S:
+        raise ValueError(f"{S} keys > {length}, the block_size that this exact mode was opened for")
+    if seen is None:
+        seen = torch.ones(T, S, dtype=torch.bool, device=q.device).tril()
+    seen = F.pad(seen, (0, length - S))
+    q, k, v = q.reshape(-1, T, hs), *(F.pad(x, (0, 0, 0, length - S)).reshape(-1, length, hs) for x in (k, v))
+    out, chunk = [], max(1, AT_ONCE // k.numel())
+    for some, see in zip(q.split(chunk, dim=1), seen.split(chunk), strict=True):
+        n, t = some.shape[:2]
+        keys, values = (x[:, None].expand(n, t, length, hs).reshape(n * t, length, hs) for x in (k, v))
+        scores = rowwise(some.reshape(n * t, 1, hs), keys.transpose(1, 2)).view(n, t, length) * hs**-0.5
+        weights = scores.masked_fill(~see, float("-inf")).softmax(-1)
+        weights = F.dropout(weights, dropout, training=dropout > 0)
+        out.append(rowwise(weights.view(n * t, 1, length), values).view(n, t, hs))
+    return torch.cat(out, dim=1).view(*lead, T, hs)
+
+
+def _fused(length, q, k, v, attn_mask=None, dropout_p=0.0, is_causal=False, **settings):
+    if settings or (attn_mask is not None and attn_mask.dtype != torch.bool):
+        raise ValueError(
+            "exact mode knows scaled_dot_product_attention with a boolean mask or is_causal, no more"
+        )
+    if attn_mask is None and not is_causal:
+        attn_mask = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device)
+    return padded_attend(length, q, k, v, attn_mask, dropout_p)
