@@ -2,7 +2,7 @@
 
 Read the modules from the bottom up: config, runtime, practice, data, cache, attention, exact,
 model, convert, checkpoint, generate, the engines (build, flat, engine, compiled, graph, native),
-train, verify, bench, limits, ladder, plots, notebook; then the tools sync, parameters, folder,
+resume, train, verify, bench, limits, ladder, plots, notebook; then the tools sync, parameters, folder,
 execute, site, publish, run. Each imports only what stands before it.
 """
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
+from torch import Tensor
 
 from .config import GPTConfig
 from .convert import convert_state
@@ -31,16 +32,10 @@ def save_checkpoint(path: str | Path, model: GPT, meta: dict) -> None:
     and a damaged bit is noticed when it is read.
     """
     path = _stem(path)
-    state = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
+    state = model.state_dict()
     if not model.config.per_head:
         state = convert_state(state, model.config, per_head=True)
-    weights = path.with_name(path.name + ".safetensors")
-    with atomic_path(weights) as temporary:
-        text = json.dumps(meta)
-        save_file(
-            state, temporary, metadata={"nanogpt": json.dumps({**meta, "digest": _digest(text, state)})}
-        )
-        digest = sha256(temporary)
+    digest = write_tensors(path.with_name(path.name + ".safetensors"), state, meta)
     write_json(path.with_name(path.name + ".json"), {**meta, "sha256": digest})
 
 
@@ -72,14 +67,7 @@ def load_checkpoint(path: str | Path, *, origin: str | None = None) -> Checkpoin
     path = path.with_name(path.name + ".safetensors")
     if not path.is_file():
         raise CheckpointError(f"no checkpoint at {path}: train one with notebook 01, or correct the path")
-    try:
-        with safe_open(path, framework="pt") as file:
-            header = file.metadata() or {}
-            state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError, ValueError) as error:
-        raise CheckpointError(
-            f"{path} is damaged or no safetensors file ({error}): fetch it again or retrain"
-        ) from error
+    header, state = _read(path)
     meta, config, tokenizer = _understood(path, header)
     held = sum(tensor.numel() for tensor in state.values())
     if held != _n_params(config):  # before building a model of a size that only a header vouches for
@@ -100,6 +88,41 @@ def load_checkpoint(path: str | Path, *, origin: str | None = None) -> Checkpoin
         ) from error
     where = origin or _short(path)
     return Checkpoint(model.eval(), tokenizer, meta, sha256(path), where)
+
+
+def write_tensors(path: Path, tensors: dict[str, Tensor], meta: dict) -> str:
+    """Write tensors and JSON metadata as one safetensors file, whole or not at all; returns its SHA-256.
+
+    A digest of both stands in the header, so that a damaged bit is noticed when it is read.
+    """
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    digest = _digest(json.dumps(meta), tensors)
+    with atomic_path(path) as temporary:
+        save_file(tensors, temporary, metadata={"nanogpt": json.dumps({**meta, "digest": digest})})
+        return sha256(temporary)
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict]:
+    """What write_tensors wrote. Raises CheckpointError when it is damaged, or not from there."""
+    header, tensors = _read(path)
+    try:
+        meta = json.loads(header["nanogpt"])
+        digest = meta.pop("digest")
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise CheckpointError(f"{path} holds tensors but not our metadata ({error!r}): delete it") from error
+    if digest != _digest(json.dumps(meta), tensors):
+        raise CheckpointError(f"{path} is damaged: its contents do not match its digest; delete it")
+    return tensors, meta
+
+
+def _read(path: Path) -> tuple[dict, dict[str, Tensor]]:
+    try:
+        with safe_open(path, framework="pt") as file:
+            return file.metadata() or {}, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError, ValueError) as error:
+        raise CheckpointError(
+            f"{path} is damaged or no safetensors file ({error}): fetch it again or retrain"
+        ) from error
 
 
 def _stem(path: str | Path) -> Path:

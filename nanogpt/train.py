@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -18,6 +18,7 @@ from .config import SIZES, TrainConfig
 from .convert import convert_state, pack_heads
 from .data import CharTokenizer, Corpus, random_batch, split, windows
 from .model import GPT, without_kv_cache
+from .resume import deferred_interrupt, load_state, save_state
 from .runtime import PUBLISHED, Device, headless, pick_device
 
 EVAL_SEED = 4242  # the fixed evaluation windows, the same whatever the training seed
@@ -103,14 +104,18 @@ def train(
     tokenizer: CharTokenizer | None = None,
     out: Path | None = None,
     device: Device | None = None,
+    resume: bool = False,
 ) -> dict:
     """Train the model in place and return its history as plain data, ready to plot.
 
     A per-Head model of our own Heads is trained in its batched form, which computes the same function
     about twice as fast, and gets its weights back at the end. With `out`, the best checkpoint by validation
     loss goes to `<out>.safetensors` and the newest to `<out>-last.safetensors`, each with a JSON
-    beside it. Raises ValueError for a vocabulary or corpus that does not fit, and
-    FloatingPointError when the loss is no longer a number.
+    beside it, and the state of the run to `<out>-last.state.safetensors`: with `resume`, a run that was
+    stopped, however, goes on from there, to the very weights that it would have had. Ctrl-C ends the
+    step, saves, and is raised. Raises ValueError for a vocabulary or corpus that does not fit or a
+    state of other settings, CheckpointError for one that is damaged, and FloatingPointError when the
+    loss is no longer a number.
     """
     device = device or pick_device()
     tokenizer = tokenizer or CharTokenizer(corpus.text)
@@ -141,12 +146,8 @@ def train(
 
     def evaluate(step):
         losses = {name: estimate_loss(worker, batches) for name, batches in fixed.items()}
-        wrong = [loss for loss in losses.values() if not math.isfinite(loss)]
-        if wrong:
-            raise FloatingPointError(
-                f"the loss is {wrong[0]} at step {step}: try half the learning rate "
-                f"(lr={config.lr / 2:g}) or a longer warm-up"
-            )
+        for loss in losses.values():
+            check_finite(loss, step, config, history, out)
         best = not history["val"] or losses["val"] < min(history["val"])
         history["step"].append(step)
         history["train"].append(losses["train"])
@@ -158,13 +159,15 @@ def train(
 
     with torch.random.fork_rng():
         torch.manual_seed(config.seed)  # dropout has no generator of its own
-        _loop(worker, data, config, generator, device, history, evaluate)
+        try:
+            _loop(worker, data, config, generator, device, history, evaluate, Saved(out, meta, resume))
+        finally:
+            if worker is not model:
+                model.to(device.device)
+                model.load_state_dict(convert_state(worker.state_dict(), worker.config, per_head=True))
+            model.train(was_training)
     history["full_val"] = full_loss(worker, val)
     history["block_size"] = T
-    if worker is not model:
-        model.to(device.device)
-        model.load_state_dict(convert_state(worker.state_dict(), worker.config, per_head=True))
-    model.train(was_training)
     return history
 
 
@@ -176,21 +179,28 @@ def _batched(model: GPT) -> GPT:
         return model
 
 
-def _loop(model, data, config, generator, device, history, evaluate) -> None:
+def _loop(model, data, config, generator, device, history, evaluate, saved) -> None:
     optimizers = make_optimizers(model, config)
     rates = [group["lr"] for opt in optimizers for group in opt.param_groups]
-    groups = [group for opt in optimizers for group in opt.param_groups]
     amp = torch.autocast(device.device.type, dtype=torch.bfloat16, enabled=device.dtype == torch.bfloat16)
-    quiet = headless()
-    with tqdm(total=config.steps, desc="train", disable=quiet, mininterval=0.5) as bar:
-        report(evaluate(0), bar, quiet)
-        for step in range(config.steps):
+    run = (model, optimizers, generator, history)
+    done, quiet = saved.load(*run), headless()
+    groups = [group for opt in optimizers for group in opt.param_groups]  # new ones after a load
+    bar = tqdm(total=config.steps, initial=done, desc="train", disable=quiet, mininterval=0.5)
+    with bar, deferred_interrupt() as stop:
+        if done == 0:
+            report(evaluate(0), bar, quiet)
+        for step in range(done, config.steps):
+            if stop:
+                raise KeyboardInterrupt(saved.stop(step, *run))
             scale = config.scale(step)
             for group, rate in zip(groups, rates, strict=True):
                 group["lr"] = rate * scale
             x, y = random_batch(data, model.config.block_size, config.batch_size, generator)
             with amp:
                 loss = model(x.to(device.device), y.to(device.device))[1]
+            if device.device.type == "cpu":  # on a GPU looking at it would stop the queue: evaluate() does
+                check_finite(float(loss.detach()), step, config, history, saved.out)
             loss.backward()
             for opt in optimizers:
                 opt.step()
@@ -200,7 +210,56 @@ def _loop(model, data, config, generator, device, history, evaluate) -> None:
             bar.update()
             if (step + 1) % config.eval_every == 0 or step + 1 == config.steps:
                 report(evaluate(step + 1), bar, quiet)
+                saved.save(step + 1, *run)
     history["batch_loss"] = torch.stack(history["batch_loss"]).tolist()  # one transfer, at the end
+
+
+@dataclass
+class Saved:
+    """Where a run's state is kept, if anywhere, and whether to go on from there."""
+
+    out: Path | None
+    meta: dict
+    resume: bool
+
+    def load(self, model, optimizers, generator, history) -> int:
+        about = self._about()
+        return (
+            load_state(self.out, about, model, optimizers, generator, history)
+            if self.resume and self.out
+            else 0
+        )
+
+    def save(self, step, *run) -> None:
+        if self.out:
+            save_state(self.out, self._about(), step, *run)
+
+    def stop(self, step, *run) -> str:
+        self.save(step, *run)
+        if not self.out:
+            return f"stopped after {step} steps; nothing was saved, as no `out` was given"
+        return f"stopped after {step} steps and saved: the same call with resume=True goes on from here"
+
+    def _about(self) -> dict:
+        vocabulary = {"characters": self.meta["vocabulary"]}
+        form = {key: self.meta[key] for key in ("config", "train", "corpus")}
+        return {**form, "vocabulary": vocabulary}
+
+
+def check_finite(loss: float, step: int, config: TrainConfig, history: dict, out: Path | None) -> None:
+    """Raises FloatingPointError, with what to try, for a loss that is infinite or no number."""
+    if math.isfinite(loss):
+        return
+    kept = f"; the best model until then, of step {history['step'][_best(history)]}, is in {out}.safetensors"
+    raise FloatingPointError(
+        f"the loss is {loss} at step {step}: try half the learning rate (lr={config.lr / 2:g}"
+        f"{f', muon_lr={config.muon_lr / 2:g}' if config.muon_lr else ''}) or a longer warm-up "
+        f"(warmup={max(10, 2 * config.warmup)}){kept if out and history['val'] else ''}"
+    )
+
+
+def _best(history: dict) -> int:
+    return history["val"].index(min(history["val"]))
 
 
 def report(line: str, bar: tqdm, quiet: bool) -> None:

@@ -8,7 +8,7 @@ import pytest
 PACKAGE = Path(__file__).resolve().parents[1] / "nanogpt"
 SERIES = """
     config < runtime < practice < data < cache < attention < exact model < convert < checkpoint < generate
-    < build flat < engine < compiled graph < native < train < verify bench < limits < ladder < plots
+    < build flat < engine < compiled graph < native < resume < train < verify bench < limits < ladder < plots
     < notebook < sync < parameters < folder execute < site publish < run
 """
 LEVEL = {name: level for level, names in enumerate(SERIES.split("<")) for name in names.split()}

@@ -1,0 +1,283 @@
+"""A run that was stopped, in any way, goes on to the very weights that it would have had."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+
+import pytest
+import torch
+from conftest import FORMS, name
+
+from nanogpt import train as training
+from nanogpt.checkpoint import CheckpointError, load_checkpoint
+from nanogpt.config import GPTConfig, TrainConfig
+from nanogpt.model import GPT
+from nanogpt.resume import deferred_interrupt, state_path
+from nanogpt.runtime import Device
+from nanogpt.train import train
+
+CPU = Device(torch.device("cpu"), torch.float32, "tests")
+RECIPE = TrainConfig(steps=20, batch_size=4, eval_every=4, eval_batches=1, warmup=3)
+FILES = (".safetensors", "-last.safetensors", "-last.state.safetensors")
+
+
+@pytest.fixture(autouse=True)
+def plain_lines(monkeypatch):
+    monkeypatch.setattr(training, "headless", lambda: True)
+
+
+def fresh(corpus, per_head=True):
+    shape = {"vocab_size": len(set(corpus.text)), "block_size": 8, "n_layer": 2, "n_head": 2, "n_embd": 16}
+    return GPT(GPTConfig(**shape, dropout=0.1, per_head=per_head))
+
+
+def weights(model):
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+def stop_at(monkeypatch, step, what):
+    """Do `what()` when the loop draws its batch number `step` (from 0)."""
+    drawn, plain = [], training.random_batch
+
+    def batch(*arguments):
+        drawn.append(None)
+        if len(drawn) == step + 1:
+            what()
+        return plain(*arguments)
+
+    monkeypatch.setattr(training, "random_batch", batch)
+
+
+def ctrl_c():
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.parametrize("per_head", FORMS, ids=name)
+@pytest.mark.parametrize("recipe", [{}, {"muon_lr": None}, {"decay": False}], ids=str)
+@pytest.mark.parametrize("step", [0, 3, 7, 8, 19])
+def test_ctrl_c_then_resume_gives_the_bits_of_a_whole_run(
+    corpus, tmp_path, monkeypatch, per_head, recipe, step
+):
+    recipe = replace(RECIPE, **recipe)
+    whole, stopped = fresh(corpus, per_head), fresh(corpus, per_head)
+    expected = train(whole, corpus, recipe, out=tmp_path / "whole", device=CPU)
+    with monkeypatch.context() as patch:
+        stop_at(patch, 2 + step, ctrl_c)  # two batches are the fixed ones
+        if step == 19:  # the last step: nothing is left to stop
+            train(stopped, corpus, recipe, out=tmp_path / "part", device=CPU)
+        else:
+            with pytest.raises(KeyboardInterrupt, match=f"after {step + 1} steps and saved.*resume=True"):
+                train(stopped, corpus, recipe, out=tmp_path / "part", device=CPU)
+            assert not torch.equal(weights(stopped), weights(whole))
+            assert not torch.equal(weights(stopped), weights(fresh(corpus, per_head))), (
+                "what it had learnt is lost"
+            )
+    again = fresh(corpus, per_head)
+    history = train(again, corpus, recipe, out=tmp_path / "part", device=CPU, resume=True)
+    assert torch.equal(weights(again), weights(whole))
+    assert history == expected
+    for suffix in FILES:
+        assert (tmp_path / f"part{suffix}").read_bytes() == (tmp_path / f"whole{suffix}").read_bytes(), suffix
+
+
+def test_a_run_may_be_stopped_many_times(corpus, tmp_path, monkeypatch):
+    whole = fresh(corpus)
+    train(whole, corpus, RECIPE, device=CPU)
+    for _ in range(10):
+        with monkeypatch.context() as patch:
+            stop_at(patch, 2 + 2, ctrl_c)
+            model = fresh(corpus)
+            try:
+                train(model, corpus, RECIPE, out=tmp_path / "run", device=CPU, resume=True)
+                break
+            except KeyboardInterrupt:
+                pass
+    assert torch.equal(weights(model), weights(whole))
+
+
+def test_resuming_a_finished_run_changes_nothing(corpus, tmp_path):
+    model, again = fresh(corpus), fresh(corpus)
+    history = train(model, corpus, RECIPE, out=tmp_path / "run", device=CPU)
+    before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
+    assert train(again, corpus, RECIPE, out=tmp_path / "run", device=CPU, resume=True) == history
+    assert torch.equal(weights(again), weights(model))
+    assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
+
+
+def test_resuming_where_nothing_was_begun_begins(corpus, tmp_path):
+    one, other = fresh(corpus), fresh(corpus)
+    train(one, corpus, RECIPE, device=CPU)
+    train(other, corpus, RECIPE, out=tmp_path / "run", device=CPU, resume=True)
+    assert torch.equal(weights(one), weights(other))
+
+
+def test_without_a_place_to_save_ctrl_c_says_so(corpus, monkeypatch):
+    stop_at(monkeypatch, 2 + 3, ctrl_c)
+    with pytest.raises(KeyboardInterrupt, match="after 4 steps; nothing was saved"):
+        train(fresh(corpus), corpus, RECIPE, device=CPU)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.parametrize("change", [{"lr": 1e-3}, {"steps": 30}, {"seed": 3}], ids=str)
+def test_another_recipe_is_refused_by_name_and_number(corpus, tmp_path, change):
+    train(fresh(corpus), corpus, RECIPE, out=tmp_path / "run", device=CPU)
+    before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
+    (key, value), model = next(iter(change.items())), fresh(corpus)
+    with pytest.raises(
+        ValueError, match=f"train {key} {getattr(RECIPE, key)!r}, not {value!r}.*resume=False"
+    ):
+        train(model, corpus, replace(RECIPE, **change), out=tmp_path / "run", device=CPU, resume=True)
+    assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
+
+
+def test_another_shape_is_refused(corpus, tmp_path):
+    train(fresh(corpus), corpus, RECIPE, out=tmp_path / "run", device=CPU)
+    other = GPT(replace(fresh(corpus).config, n_layer=1))
+    with pytest.raises(ValueError, match="config n_layer 2, not 1"):
+        train(other, corpus, RECIPE, out=tmp_path / "run", device=CPU, resume=True)
+
+
+def test_a_damaged_state_is_refused_and_the_checkpoints_stay(corpus, tmp_path):
+    train(fresh(corpus), corpus, RECIPE, out=tmp_path / "run", device=CPU)
+    path = state_path(tmp_path / "run")
+    good = path.read_bytes()
+    for damage in (good[: len(good) // 2], good[:9], b"", good[:-5] + bytes([good[-5] ^ 1]) + good[-4:]):
+        path.write_bytes(damage)
+        with pytest.raises(CheckpointError, match="damaged"):
+            train(fresh(corpus), corpus, RECIPE, out=tmp_path / "run", device=CPU, resume=True)
+        assert load_checkpoint(tmp_path / "run").meta["train"]["steps"] == 20
+    load_checkpoint(tmp_path / "run-last")
+    path.unlink()
+    train(fresh(corpus), corpus, RECIPE, out=tmp_path / "run", device=CPU, resume=True)
+    assert path.read_bytes() == good
+
+
+def test_a_checkpoint_is_no_state(corpus, tmp_path):
+    train(fresh(corpus), corpus, RECIPE, out=tmp_path / "run", device=CPU)
+    state_path(tmp_path / "run").write_bytes((tmp_path / "run.safetensors").read_bytes())
+    with pytest.raises(CheckpointError, match="format 'nanogpt-notebooks checkpoint 1'"):
+        train(fresh(corpus), corpus, RECIPE, out=tmp_path / "run", device=CPU, resume=True)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")], ids=str)
+def test_a_loss_that_is_no_number_stops_at_its_step(corpus, tmp_path, monkeypatch, value):
+    """Not at the next evaluation: by then every weight is NaN, and the step that did it is unknown."""
+    model, calls = fresh(corpus, per_head=False), []
+
+    def spoil(module, args, out):
+        calls.append(None)
+        return (out[0], out[1] * value) if module.training and out[1] is not None and step_of() == 6 else out
+
+    def step_of():
+        return sum(1 for training_step in steps if training_step)
+
+    steps = []
+    plain = training.random_batch
+    monkeypatch.setattr(training, "random_batch", lambda *a: steps.append(len(steps) >= 2) or plain(*a))
+    model.register_forward_hook(spoil)
+    with pytest.raises(
+        FloatingPointError, match=f"{value} at step 5: .*muon_lr=0.01.* of step 4, is in .*run.saf"
+    ):
+        train(model, corpus, RECIPE, out=tmp_path / "run", device=CPU)
+    assert load_checkpoint(tmp_path / "run-last").meta["step"] == 4
+    assert torch.isfinite(weights(load_checkpoint(tmp_path / "run").model)).all()
+
+
+# ------------------------------------------------------------------ killed
+
+
+PROGRAM = """
+import sys, torch
+from pathlib import Path
+from nanogpt.config import GPTConfig, TrainConfig
+from nanogpt.data import practice_corpus
+from nanogpt.model import GPT
+from nanogpt.runtime import pick_device
+from nanogpt.train import train
+torch.set_num_threads(1)
+corpus = practice_corpus()
+model = GPT(GPTConfig(block_size=16, n_layer=1, n_head=2, n_embd=32, dropout=0.1))
+recipe = TrainConfig(steps=120, batch_size=4, eval_every=3, eval_batches=1)
+train(model, corpus, recipe, out=Path(sys.argv[1]), device=pick_device("cpu"), resume=True)
+"""
+
+
+def start(out, **options):
+    return subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, str(out)], stdout=subprocess.PIPE, text=True, **options
+    )
+
+
+def test_killed_at_random_moments_and_resumed_the_bits_are_those_of_a_whole_run(tmp_path):
+    whole = start(tmp_path / "whole")
+    pick, kills = random.Random(7), 0
+    for _ in range(6):
+        process = start(tmp_path / "killed")
+        process.stdout.readline()  # the first evaluation: it is under way
+        time.sleep(pick.uniform(0.0, 0.12))
+        if process.poll() is None:
+            process.send_signal(signal.SIGKILL)
+            kills += 1
+        process.communicate()
+    assert kills >= 3
+    last = start(tmp_path / "killed")
+    assert last.communicate(timeout=120)[0]
+    assert last.returncode == 0
+    whole.communicate(timeout=120)
+    for suffix in FILES:
+        assert (tmp_path / f"killed{suffix}").read_bytes() == (tmp_path / f"whole{suffix}").read_bytes(), (
+            suffix
+        )
+
+
+def test_ctrl_c_in_a_program_ends_it_with_advice(tmp_path):
+    process = start(tmp_path / "run", stderr=subprocess.PIPE)
+    process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=120)
+    assert process.returncode != 0
+    assert "saved: the same call with resume=True goes on from here" in said
+    assert state_path(tmp_path / "run").is_file()
+
+
+# ------------------------------------------------------------------ Ctrl-C itself
+
+
+def test_the_second_ctrl_c_is_raised_and_the_handler_put_back():
+    before = signal.getsignal(signal.SIGINT)
+    with deferred_interrupt() as asked:
+        ctrl_c()
+        assert asked == [signal.SIGINT]
+        with pytest.raises(KeyboardInterrupt):
+            ctrl_c()
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_in_another_thread_nothing_is_deferred_and_nothing_breaks():
+    seen = []
+
+    def work():
+        with deferred_interrupt() as asked:
+            seen.append(asked)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert seen == [[]]
+
+
+def test_the_state_is_plain_tensors_and_json(corpus, tmp_path):
+    from safetensors import safe_open
+
+    train(fresh(corpus), corpus, RECIPE, out=tmp_path / "run", device=CPU)
+    with safe_open(state_path(tmp_path / "run"), framework="pt") as file:
+        meta = json.loads(file.metadata()["nanogpt"])
+        assert meta["step"] == 20
+        assert {key.split(".")[0] for key in file.keys()} == {  # noqa: SIM118
+            "model", "optimizer", "batch_loss", "batches", "cpu"}  # fmt: skip
