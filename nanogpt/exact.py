@@ -19,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 
 from .attention import attend
 
+SMALL = 400  # below so many products PyTorch's CPU bmm takes another kernel; one Head's matrix may be there
 AT_ONCE = 1 << 22  # numbers of K copied at once: 16 MB in float32
 _open = threading.local()
 
@@ -73,11 +74,11 @@ def rowwise(x: Tensor, w: Tensor) -> Tensor:
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """F.linear, row by row.  (…, K), (N, K), (N,) -> (…, N)"""
-    rows = x.reshape(-1, 1, x.shape[-1])
-    w = weight.t()
+    rows, (N, K) = x.reshape(-1, 1, x.shape[-1]), weight.shape
+    w = F.pad(weight, (0, 0, 0, max(0, -(-SMALL // K) - N))).t()
     if x.dtype in (torch.float16, torch.bfloat16):
         w = w.float()  # before it is repeated
-    y = rowwise(rows, w.expand(len(rows), -1, -1)).view(*x.shape[:-1], -1)
+    y = rowwise(rows, w.expand(len(rows), -1, -1))[..., :N].reshape(*x.shape[:-1], N)
     return y if bias is None else y + bias
 
 

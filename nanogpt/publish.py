@@ -13,19 +13,17 @@ BUILD = ROOT / "outputs" / "run" / "publish"  # where a run for publication work
 WEIGHTS = "checkpoints/small.safetensors"  # trained by 01, loaded by all others: one model on every page
 
 
-def check(profile: str, corpus: Corpus, changed: bool) -> None:
+def check(flag: str, profile: str, corpus: Corpus, changed: bool) -> None:
     """Raise RunError unless this is what is published: cpu, all notebooks as they are, Shakespeare."""
     if profile != "cpu":
-        raise RunError(
-            f"--publish with profile {profile}: what is published was made with cpu, on any laptop"
-        )
+        raise RunError(f"{flag} with profile {profile}: what is published was made with cpu, on any laptop")
     if changed:
         raise RunError(
-            "--publish runs all notebooks as they are: leave out notebook names, -p, --out and --source"
+            f"{flag} runs all notebooks as they are: leave out notebook names, -p, --out and --source"
         )
     if corpus.sha256 != SHA256:
         raise RunError(
-            f"--publish with {corpus.name}: put Tiny Shakespeare into data/ first (see data/README.md)"
+            f"{flag} with {corpus.name}: put Tiny Shakespeare into data/ first (see data/README.md)"
         )
 
 

@@ -3,6 +3,7 @@
     python -m nanogpt.run                     all of them, with the profile that fits the machine
     python -m nanogpt.run 00 03 -p seed=7     two of them, with a parameter of theirs changed
     python -m nanogpt.run --publish           all of them into outputs/published, or nothing
+    python -m nanogpt.run --reproduce         all of them, to be compared with outputs/published
 
 Each notebook writes into a folder of its own. When it has passed, its files move to the output
 folder in one rename each; when it has not, they are kept below failed/ and replace nothing.
@@ -22,7 +23,7 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
-from . import publish, site
+from . import publish, reproduce, site
 from .config import get_profile
 from .data import Corpus, CorpusError, load_corpus
 from .execute import NotebookError, execute, kernel_environment
@@ -151,10 +152,12 @@ def describe(profile: str, settings: list[str], corpus: Corpus) -> dict:
 
 def run(args) -> bool:
     """One run as the command line asks; True when all passed. Raises RunError before anything has run."""
+    whole = "--publish" if args.publish else "--reproduce" if args.reproduce else None
     sources = select(args.notebooks, args.source)
-    profile = choose_profile("cpu" if args.publish and args.profile == "auto" else args.profile)
+    profile = choose_profile("cpu" if whole and args.profile == "auto" else args.profile)
     values = assign(sources, args.p, profile)
-    out = (publish.BUILD if args.publish else args.out or ROOT / "outputs" / "run" / profile).resolve()
+    build = publish.BUILD.with_name("reproduce") if args.reproduce else publish.BUILD
+    out = (build if whole else args.out or ROOT / "outputs" / "run" / profile).resolve()
     if PUBLISHED in (out, *out.parents):
         raise RunError(f"{out} is the published run: --publish alone writes there, and only from a green run")
     if (ROOT / "outputs") not in out.parents and ROOT in (out, *out.parents):
@@ -163,15 +166,15 @@ def run(args) -> bool:
         )
     publish.recover(PUBLISHED)
     corpus = load_corpus()
-    if args.publish:
+    if whole:
         changed = args.notebooks or args.p or args.out or args.source != ROOT / "notebooks"
-        publish.check(profile, corpus, bool(changed))
+        publish.check(whole, profile, corpus, bool(changed))
         sources.sort(key=lambda path: path.stem[:2] != "01")  # it trains what the others load
     with locked(out):
-        if args.publish:
+        if whole:
             publish.empty(out)
         print(corpus.banner or corpus, flush=True)
-        weights = out / publish.WEIGHTS if args.publish else None
+        weights = out / publish.WEIGHTS if whole else None
         folder = Folder(out, describe(profile, args.p, corpus), weights)
         entries = run_all(sources, values, folder, timeout=args.timeout, fail_fast=args.fail_fast)
         green = len(entries) == len(sources) and all(entry["ok"] for entry in entries)
@@ -182,7 +185,7 @@ def run(args) -> bool:
             publish.exchange(out, PUBLISHED)
             out = PUBLISHED
         report(entries, sources, profile, out)
-    return green
+        return reproduce.report(PUBLISHED, out) and green if args.reproduce else green
 
 
 def report(entries: list[dict], sources: list[Path], profile: str, out: Path) -> None:
@@ -220,6 +223,7 @@ def command_line() -> argparse.ArgumentParser:
     parser.add_argument("--fail-fast", action="store_true", help="stop at the first notebook that fails")
     parser.add_argument("--no-html", dest="html", action="store_false", help="do not render the pages")
     parser.add_argument("--publish", action="store_true", help="write outputs/published, if all pass")
+    parser.add_argument("--reproduce", action="store_true", help="compare a whole run with outputs/published")
     parser.add_argument("--source", type=Path, default=ROOT / "notebooks", help=argparse.SUPPRESS)
     return parser
 

@@ -91,10 +91,11 @@ def compare(
 
 
 @torch.no_grad()
-def forced_logits(model: GPT, tokens: Tensor, T: int, design) -> Tensor:
+def forced_logits(model: GPT, tokens: Tensor, T: int, design, chunk: int | None = None) -> Tensor:
     """The logits that decode each token from the T-th on, when the text is given.  (B, N) -> (N - T, B, V)
 
-    With a design: one prefill of T tokens, then one token at a time. Without: everything anew.
+    With a design: a prefill of T tokens, all at once or `chunk` by chunk, then one token at a time.
+    Without: everything anew.
     """
     was_training, N = model.training, tokens.shape[1]
     places = torch.arange(N, device=tokens.device)
@@ -103,7 +104,8 @@ def forced_logits(model: GPT, tokens: Tensor, T: int, design) -> Tensor:
         if design is None:
             return torch.stack([model(tokens[:, :n])[0][:, -1] for n in range(T, N)])
         with kv_cache(model, design):
-            rows = [model(tokens[:, :T], pos=places[:T])[0][:, -1]]
+            chunks = zip(tokens[:, :T].split(chunk or T, dim=1), places[:T].split(chunk or T), strict=True)
+            rows = [model(part, pos=pos)[0][:, -1] for part, pos in chunks][-1:]
             rows += [model(tokens[:, n : n + 1], pos=places[n : n + 1])[0][:, -1] for n in range(T, N - 1)]
             return torch.stack(rows)
     finally:
@@ -119,3 +121,9 @@ def draw_margins(logits: Tensor, noise: Tensor, temperature: float = 1.0) -> Ten
 
 def _seeded(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
+
+
+if __name__ == "__main__":  # the program stands on top of everything: python -m nanogpt.verify sweep
+    from nanogpt.sweep import main
+
+    raise SystemExit(main())

@@ -604,6 +604,32 @@ def test_only_shakespeare_is_published(press, monkeypatch, capsys):
     assert "--publish with little.txt" in capsys.readouterr().err
 
 
+def test_reproducing_compares_with_what_is_published(press, sources, capsys):
+    assert run.main(["--publish"]) == 0
+    before = {path: path.read_bytes() for path in press.rglob("*") if path.is_file()}
+    write(
+        sources / "00_first.ipynb",
+        "import os; assert 'reproduce/checkpoints' in os.environ['NANOGPT_CHECKPOINT']",
+    )
+    capsys.readouterr()
+    assert run.main(["--reproduce"]) == 1
+    said = capsys.readouterr().out
+    assert "00_first, cell 'cell-1': its source has changed" in said
+    assert "trained weights: the same bytes" in said
+    assert "has the code changed since?" in said
+    assert {path: path.read_bytes() for path in press.rglob("*") if path.is_file()} == before
+
+
+def test_a_run_that_reproduces_says_so(press, sources, capsys):
+    write(sources / "00_first.ipynb", "print('the same')")
+    assert run.main(["--publish"]) == 0
+    capsys.readouterr()
+    assert run.main(["--reproduce"]) == 0
+    said = capsys.readouterr().out
+    assert "to the byte" in said
+    assert sorted(path.name for path in press.parent.iterdir()) == ["published", "run"]
+
+
 @pytest.mark.parametrize("killed_after", ["first rename", "second rename", "nothing"])
 def test_an_exchange_that_was_killed(tmp_path, killed_after):
     """Whatever the moment, one complete folder stands there afterwards, and nothing else."""
