@@ -12,7 +12,7 @@ import textwrap
 import warnings
 
 import matplotlib
-from matplotlib.colors import LinearSegmentedColormap, TwoSlopeNorm
+from matplotlib.colors import BoundaryNorm, LinearSegmentedColormap, TwoSlopeNorm
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
@@ -394,6 +394,35 @@ def precision(reports: dict[str, dict]) -> Figure:
     ):
         axes.text(0.99, height, label, color=colour, ha="right", transform=axes.transAxes, weight="bold")
     axes.set_title("The precision sets the gap: where the two clouds overlap, tokens can flip")
+    return figure
+
+
+@styled
+def last_bits(panels: list[dict], title: str) -> Figure:
+    """How many numbers apart two ways of computing each logit are: one picture each, darker is further.
+
+    A panel has a `label` and `apart`, whole numbers by step and character. Equal ones are left white.
+    """
+    figure, all_axes = new_figure(1.1 + 1.45 * len(panels), rows=len(panels), sharex=True, squeeze=False)
+    most = max(1, max(max(map(max, panel["apart"])) for panel in panels))
+    levels = [1, 2, 4, 16, 64, 256]
+    norm = BoundaryNorm([*levels, max(most + 1, 2 * levels[-1])], 256)
+    colours = LinearSegmentedColormap.from_list("apart", ["#fbd5b5", VERMILION, "#4a1c00"])
+    colours = colours.with_extremes(under=PAPER)
+    for axes, panel in zip(all_axes[:, 0], panels, strict=True):
+        rows = [list(column) for column in zip(*panel["apart"], strict=True)]
+        extent = (0.5, len(panel["apart"]) + 0.5, len(rows), 0)
+        image = axes.imshow(
+            rows, aspect="auto", interpolation="nearest", cmap=colours, norm=norm, extent=extent
+        )
+        axes.set_title(panel["label"], fontsize=9.5, color=GREY)
+        axes.set(yticks=(), ylabel="character")
+        axes.grid(False)
+    all_axes[-1, 0].set_xlabel("new token")
+    bar = figure.colorbar(image, ax=all_axes[:, 0].tolist(), extend="min", aspect=30)
+    bar.set_ticks(levels, labels=[*map(str, levels[:-1]), f"{levels[-1]}+"])
+    bar.set_label("float32 numbers apart")
+    headline(figure, title)
     return figure
 
 

@@ -119,6 +119,18 @@ def draw_margins(logits: Tensor, noise: Tensor, temperature: float = 1.0) -> Ten
     return (best - second).amin(-1)
 
 
+def numbers_apart(a: Tensor, b: Tensor) -> Tensor:
+    """How many numbers of their dtype lie between a and b: 0 for equal ones, 1 for neighbours (one ulp)."""
+    whole = {torch.float32: torch.int32, torch.bfloat16: torch.int16, torch.float64: torch.int64}[a.dtype]
+    low = torch.iinfo(whole).min
+
+    def rank(x):  # floats in their order as integers: the negative ones are stored back to front
+        bits = x.contiguous().view(whole).long()
+        return torch.where(bits < 0, low - bits, bits)
+
+    return (rank(a) - rank(b)).abs()
+
+
 def _seeded(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 

@@ -85,6 +85,8 @@ BATCHES = [
 ]
 BYTES = [{"label": "GPT-2", "lengths": [1, 1024], "bytes": [73_728, 75_497_472]}]
 
+BITS = [{"label": "usual", "apart": [[0, 1, 3], [0, 0, 4000]]}, {"label": "exact", "apart": [[0] * 3] * 2}]
+
 FIGURES = {
     "ladder": (lambda: plots.ladder([LADDER], ["small"], "200× at the top"), "200× at the top"),
     "ladder, two sizes": (lambda: plots.ladder([LADDER] * 2, ["a", "b"], "both"), "both"),
@@ -105,6 +107,8 @@ FIGURES = {
     "token_strips": (lambda: plots.token_strips([STRIP], "one trap", 3), "one trap"),
     "margins": (lambda: plots.margins(REPORT), "5,000 times"),
     "precision": (lambda: plots.precision({"float32": REPORT}), "precision"),
+    "last_bits": (lambda: plots.last_bits(BITS, "3 differ"), "3 differ"),
+    "last_bits, none": (lambda: plots.last_bits(BITS[1:], "0 differ"), "0 differ"),
     "per_token": (lambda: plots.per_token(DUEL, "slopes"), "slopes"),
     "speedup_map": (lambda: plots.speedup_map(CELLS, ["small", "article"], [1, 8], "a map"), "a map"),
     "prefill_split": (lambda: plots.prefill_split([CASE], "a split"), "a split"),

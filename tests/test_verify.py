@@ -11,7 +11,7 @@ from nanogpt.attention import attend, visible
 from nanogpt.cache import DynamicCache, StaticCache
 from nanogpt.generate import complete, draw_noise, sample
 from nanogpt.model import Head, kv_cache
-from nanogpt.verify import Report, compare, draw_margins, forced_logits
+from nanogpt.verify import Report, compare, draw_margins, forced_logits, numbers_apart
 
 NEW = 14
 
@@ -230,3 +230,29 @@ def test_no_broken_head_is_explained_away(head):
     report = compare(tiny_model(head=head), tokens(1, 9), NEW, None, DynamicCache)
     assert report.max_logit_diff > 0.1
     assert not replace(report, equal=False).explained
+
+
+# ------------------------------------------------------------------ the last bits
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=name)
+def test_numbers_apart_counts_the_numbers_between(dtype):
+    a = torch.tensor([1.0, -1.0, 0.0, 0.0, 3.5], dtype=dtype)
+    b = a.clone()
+    for _ in range(3):
+        b = torch.nextafter(b, torch.full_like(b, torch.inf))
+    assert numbers_apart(a, b).tolist() == [3] * 5
+    assert numbers_apart(b, a).tolist() == [3] * 5
+    assert numbers_apart(a, a).tolist() == [0] * 5
+    below = torch.nextafter(torch.zeros(1, dtype=dtype), torch.full((1,), -1.0, dtype=dtype))
+    assert numbers_apart(below, b[2:3]).tolist() == [4], "across zero"
+    assert numbers_apart(torch.tensor([-0.0], dtype=dtype), torch.tensor([0.0], dtype=dtype)).tolist() == [0]
+
+
+def test_a_prompt_in_pieces_gives_the_same_logits():
+    model, text = tiny_model(dtype=torch.float64), tokens(2, 20)
+    whole = forced_logits(model, text, 11, DynamicCache)
+    for chunk in (1, 4, 11, 99):
+        torch.testing.assert_close(
+            forced_logits(model, text, 11, StaticCache, chunk=chunk), whole, rtol=0, atol=1e-10
+        )

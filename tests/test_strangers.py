@@ -1,0 +1,78 @@
+"""Files that somebody else made can damage nothing: no code in them is run, no path in them is followed."""
+
+import ast
+import json
+import struct
+from pathlib import Path
+
+import pytest
+from conftest import tiny_model
+
+from nanogpt import checkpoint
+from nanogpt.checkpoint import FORMAT, CheckpointError, load_checkpoint, save_checkpoint
+from nanogpt.data import CharTokenizer
+
+PACKAGE = Path(checkpoint.__file__).parent
+# What turns bytes into code, or objects of any class.
+MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "joblib", "yaml", "runpy"}
+BUILTINS = {"eval", "exec", "compile", "__import__", "breakpoint", "input"}
+READERS = {"torch.load", "torch.jit.load", "torch.hub.load", "np.load", "numpy.load"}
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.glob("*.py")), ids=lambda path: path.stem)
+def test_nothing_in_the_package_can_unpickle_or_run_what_it_reads(path):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    imported = {alias.name.split(".")[0] for node in ast.walk(tree)
+                if isinstance(node, ast.Import) for alias in node.names}  # fmt: skip
+    imported |= {
+        (node.module or "").split(".")[0] for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)
+    }
+    assert not imported & MODULES
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            assert ast.unparse(node.func) not in BUILTINS | READERS, f"line {node.lineno}"
+            assert not {"shell", "allow_pickle", "weights_only"} & {k.arg for k in node.keywords}, (
+                f"line {node.lineno}"
+            )
+
+
+def test_a_header_is_bounded_before_memory_is_asked_for(tmp_path):
+    path = tmp_path / "huge.safetensors"
+    for claimed in (2**63 - 1, 2**40, 101 * 10**6):
+        path.write_bytes(struct.pack("<Q", claimed) + b"{}" * 50)
+        with pytest.raises(CheckpointError, match="damaged or no safetensors"):
+            load_checkpoint(path)
+
+
+@pytest.fixture
+def saved(tmp_path):
+    model = tiny_model()
+    chars = CharTokenizer("abcdefghijklm").chars
+    config = {key: getattr(model.config, key) for key in model.config.__dataclass_fields__}
+    meta = {"format": FORMAT, "config": config, "vocabulary": chars, "step": 1, "losses": {"val": 1.0},
+            "corpus": {"name": "a corpus", "sha256": "0"}}  # fmt: skip
+    save_checkpoint(tmp_path / "fox", model, meta)
+    return tmp_path / "fox"
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{", "[]", '{"config": {"n_layer": 99}}', '{"path": "/etc/passwd"}'], ids=repr
+)
+def test_the_json_beside_a_checkpoint_is_for_readers_and_decides_nothing(saved, content):
+    expected = load_checkpoint(saved)
+    saved.with_name("fox.json").write_text(content)
+    found = load_checkpoint(saved)
+    assert (found.meta, found.sha256) == (expected.meta, expected.sha256)
+
+
+def test_a_path_in_the_metadata_is_a_name_and_nothing_more(saved, tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    secret = tmp_path / "secret.txt"
+    secret.write_text("not for you")
+    meta = load_checkpoint(saved).meta | {"corpus": {"name": str(secret), "sha256": str(secret)}}
+    path = tmp_path / "mine.safetensors"
+    save_file(load_file(saved.with_name("fox.safetensors")), path, metadata={"nanogpt": json.dumps(meta)})
+    found = load_checkpoint(path)
+    assert "not for you" not in str(found) + str(found.meta)
+    assert found.meta["corpus"]["name"] == str(secret)
