@@ -98,7 +98,10 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], meta: dict) -> str:
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     digest = _digest(json.dumps(meta), tensors)
     with atomic_path(path) as temporary:
-        save_file(tensors, temporary, metadata={"nanogpt": json.dumps({**meta, "digest": digest})})
+        try:
+            save_file(tensors, temporary, metadata={"nanogpt": json.dumps({**meta, "digest": digest})})
+        except SafetensorError as error:  # its own kind, for a full disk too
+            raise OSError(f"{path} could not be written whole ({error}): make room and try again") from error
         return sha256(temporary)
 
 

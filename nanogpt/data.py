@@ -143,7 +143,9 @@ def fetch(target: Path, url: str = URL, digest: str = SHA256, size: int = SIZE) 
                     f"the download is not the file we know: sha256 {sha256(data)[:12]}…, not {digest[:12]}…"
                 )
             temporary.write_bytes(data)
-    except (urllib.error.HTTPError, http.client.HTTPException) as error:  # 404, cut within a chunk, no HTTP
+    except CorpusError:
+        raise
+    except (urllib.error.HTTPError, http.client.HTTPException, ValueError) as error:  # 404, cut, no address
         raise CorpusError(f"the server gave no file ({type(error).__name__}: {error})") from error
     except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
         raise CorpusError(f"no connection: {getattr(error, 'reason', None) or error}") from error

@@ -48,7 +48,11 @@ def exchange(new: Path, target: Path) -> None:
     old = _aside(target)
     if target.exists():
         target.rename(old)
-    new.rename(target)
+    try:
+        new.rename(target)
+    except OSError:  # another disk, or it went meanwhile
+        recover(target)
+        raise
     shutil.rmtree(old, ignore_errors=True)
 
 

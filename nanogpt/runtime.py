@@ -17,6 +17,7 @@ from pathlib import Path
 
 import torch
 
+FULL = {errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)}  # a full disk or quota
 ROOT = Path(__file__).resolve().parents[1]
 PUBLISHED = ROOT / "outputs" / "published"
 
@@ -132,6 +133,11 @@ def atomic_path(path: Path):
             os.fsync(file.fileno())
         os.chmod(temporary, 0o666 & ~_umask())  # mkstemp made it private
         os.replace(temporary, path)
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        raise OSError(error.errno, f"{path} could not be written whole ({error.strerror}): make room and "
+                                   f"try again") from error  # fmt: skip
     finally:
         temporary.unlink(missing_ok=True)
 
