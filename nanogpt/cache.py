@@ -17,6 +17,8 @@ class KVCache(ABC):
     """What every design shares: the rows, their positions, and the checks."""
 
     def __init__(self, max_len: int | None = None):
+        if max_len is not None and (not isinstance(max_len, int) or max_len < 1):
+            raise ValueError(f"max_len={max_len!r}: a cache has room for a whole number of rows, at least 1")
         self.max_len = max_len
         self.reset()
 
@@ -36,6 +38,12 @@ class KVCache(ABC):
         return 0 if self.k is None else self.k.nbytes + self.v.nbytes
 
     def _check(self, k: Tensor, v: Tensor, pos: Tensor) -> None:
+        if not all(isinstance(x, Tensor) for x in (k, v, pos)) or k.ndim < 2:
+            raise ValueError(
+                "keys, values and positions are tensors: rows (…, T, hs), twice, and places (T,)"
+            )
+        if pos.dtype not in (torch.int64, torch.int32):
+            raise ValueError(f"the positions are {pos.dtype}: places in a text are integers (torch.int64)")
         if k.shape != v.shape or pos.shape != k.shape[-2:-1]:
             raise ValueError(
                 f"keys {tuple(k.shape)}, values {tuple(v.shape)} and positions {tuple(pos.shape)} do "
@@ -63,7 +71,11 @@ class KVCache(ABC):
 
     def _check_order(self, pos: Tensor) -> None:
         # Only where looking at the numbers is free: on a GPU it would stop the queue at every layer.
-        if pos.device.type == "cpu" and len(pos) and int(pos[0]) <= self.last:
+        if pos.device.type != "cpu" or len(pos) == 0:
+            return
+        if len(pos) > 1 and not bool((pos[1:] > pos[:-1]).all()):
+            raise ValueError(f"positions {pos.tolist()} do not ascend: pass rows in the order of the text")
+        if int(pos[0]) <= self.last:
             raise ValueError(
                 f"position {int(pos[0])} comes after position {self.last} is already cached: "
                 f"pass the places in the whole text, or reset() before a new one"
@@ -140,6 +152,8 @@ class LayerCaches:
     def update(self, layer: int, k: Tensor, v: Tensor) -> None:
         """Store the new rows of one layer. Raises ValueError for a layer that has had its rows."""
         cache = self._cache(layer)
+        if not isinstance(k, Tensor) or k.ndim < 2:
+            raise ValueError("the new rows are tensors of shape (…, T, hs), keys and values")
         if cache.length > self.length:
             raise ValueError(
                 f"layer {layer} has rows up to {cache.length} already: call advance() after a step"
@@ -155,6 +169,8 @@ class LayerCaches:
 
     def advance(self, n: int = 1) -> None:
         """The step is done: n more places are filled in every layer. Raises ValueError if they are not."""
+        if not isinstance(n, int):
+            raise ValueError(f"advance({n!r}): a whole number of rows is needed")
         lengths = [cache.length for cache in self.caches]
         if set(lengths) != {self.length + n}:
             raise ValueError(f"advance({n}) from {self.length}, but the layers hold {lengths} rows: update "
@@ -178,8 +194,8 @@ class LayerCaches:
         }
 
     def _cache(self, layer: int) -> KVCache:
-        if not 0 <= layer < len(self.caches):
-            raise ValueError(f"layer {layer} does not exist: there are {len(self.caches)}, 0 to "
+        if not isinstance(layer, int) or not 0 <= layer < len(self.caches):
+            raise ValueError(f"layer {layer!r} does not exist: there are {len(self.caches)}, 0 to "
                              f"{len(self.caches) - 1}")  # fmt: skip
         return self.caches[layer]
 

@@ -75,7 +75,7 @@ def load_checkpoint(path: str | Path, *, origin: str | None = None) -> Checkpoin
             f"{path}: its tensors do not fit its own config ({held:,} numbers, not {_n_params(config):,})"
         )
     digest = meta.pop("digest", None)
-    if digest is not None and digest != _digest(json.dumps(meta), state):
+    if digest != _digest(json.dumps(meta), state):
         raise CheckpointError(
             f"{path} is damaged: its contents do not match its digest; fetch it again or retrain"
         )
@@ -152,7 +152,7 @@ def _understood(path: Path, header: dict) -> tuple[dict, GPTConfig, CharTokenize
             if not isinstance(chars, str) or len(set(chars)) != len(chars) or len(chars) != config.vocab_size:
                 raise ValueError(f"a vocabulary of {config.vocab_size} characters is needed")
             f"{meta['losses']['val']:.3f} {meta['step']:,} {meta['corpus']['name']}"
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError, OverflowError) as error:
         raise CheckpointError(
             f"{path} holds weights but not our metadata ({error!r}): load it with model.load_state_dict if "
             f"it is the lecture's, or take a checkpoint that this project wrote"

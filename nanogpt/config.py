@@ -11,6 +11,29 @@ REPO = "OWNER_NAME/nanogpt-notebooks"
 REF = "main"
 
 
+def _count(config, *names: str) -> None:
+    for name in names:
+        value = getattr(config, name)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise ValueError(f"{name}={value!r}: a whole number of at least 1 is needed")
+
+
+def _number(config, name: str, low: float, high: float, what: str, kinds=(int, float)) -> None:
+    value = getattr(config, name)
+    if not isinstance(value, kinds) or isinstance(value, bool) or not low <= value <= high:
+        raise ValueError(f"{name}={value!r}: {what}")
+
+
+def _switch(config, *names: str) -> None:
+    for name in names:
+        value = getattr(config, name)
+        if not isinstance(value, bool):
+            raise ValueError(f"{name}={value!r}: True or False is needed")
+
+
+LARGEST = 1e30  # what float32 can still multiply with
+
+
 @dataclass(frozen=True)
 class GPTConfig:
     """The shape of a model. Raises ValueError when the numbers do not fit together."""
@@ -24,17 +47,14 @@ class GPTConfig:
     per_head: bool = True  # True: the lecture's list of Heads. False: all heads in one matmul
 
     def __post_init__(self):
-        for name in ("vocab_size", "block_size", "n_layer", "n_head", "n_embd"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ValueError(f"{name}={value!r}: a whole number of at least 1 is needed")
+        _count(self, "vocab_size", "block_size", "n_layer", "n_head", "n_embd")
+        _switch(self, "per_head")
+        _number(self, "dropout", 0.0, 1.0 - 2**-53, "a share from 0 up to, not including, 1")
         if self.n_embd % self.n_head:
             raise ValueError(
                 f"n_embd={self.n_embd} is no multiple of n_head={self.n_head}: every head gets an "
                 f"equal share, so try n_embd={self.n_embd // self.n_head * self.n_head or self.n_head}"
             )
-        if not 0.0 <= self.dropout < 1.0:
-            raise ValueError(f"dropout={self.dropout!r}: a share from 0 up to, not including, 1")
 
     @property
     def head_size(self) -> int:
@@ -67,14 +87,14 @@ class TrainConfig:
     seed: int = 1337  # weights and batches; sampling has a seed of its own
 
     def __post_init__(self):
-        for name in ("steps", "batch_size", "eval_every", "eval_batches"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ValueError(f"{name}={value!r}: a whole number of at least 1 is needed")
-        if not self.lr > 0 or (self.muon_lr is not None and not self.muon_lr > 0):
-            raise ValueError(f"lr={self.lr!r}, muon_lr={self.muon_lr!r}: both must be above 0")
-        if self.warmup < 0 or self.weight_decay < 0:
-            raise ValueError(f"warmup={self.warmup!r}, weight_decay={self.weight_decay!r}: not below 0")
+        _count(self, "steps", "batch_size", "eval_every", "eval_batches")
+        _switch(self, "decay", "zero_init")
+        _number(self, "lr", 5e-324, LARGEST, "a number above 0 is needed")
+        if self.muon_lr is not None:
+            _number(self, "muon_lr", 5e-324, LARGEST, "a number above 0, or None, is needed")
+        _number(self, "warmup", 0, LARGEST, "a number of steps from 0 on is needed")
+        _number(self, "weight_decay", 0, LARGEST, "a number from 0 on is needed")
+        _number(self, "seed", 0, 2**63 - 1, "a whole number from 0 to 2**63 - 1 is needed", kinds=int)
 
     def scale(self, step: int) -> float:
         """What the learning rates are multiplied by at `step` (from 0): warm-up, then a line to 0."""

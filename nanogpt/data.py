@@ -75,8 +75,12 @@ def load_corpus(path: str | Path | None = None, *, download: bool = True) -> Cor
     """
     named = path or os.environ.get("NANOGPT_DATA")
     if named:
-        named = Path(named).expanduser()
-        if not named.is_file():
+        try:
+            named = Path(named).expanduser()
+            there = named.is_file()
+        except (OSError, RuntimeError):  # a name too long, a home of nobody
+            there = False
+        if not there:
             setting = "the path given" if path else "NANOGPT_DATA"
             raise CorpusError(f"{setting} names {named}, which is no file: correct it or leave it out")
         return read_corpus(named)
@@ -194,6 +198,8 @@ class CharTokenizer:
 
     def decode(self, tokens: Tensor) -> str:
         """The text of a tensor of tokens of any shape holding one sequence."""
+        if tokens.dtype.is_floating_point or tokens.dtype.is_complex:
+            raise ValueError(f"tokens are integers, and these are {tokens.dtype}")
         numbers = tokens.flatten().tolist()
         if wrong := [i for i in numbers if not 0 <= i < len(self)]:
             raise ValueError(f"token {wrong[0]} is none of 0 to {len(self) - 1}: another vocabulary's?")

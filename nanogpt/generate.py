@@ -54,7 +54,9 @@ def sample(
     if top_p is not None and top_p < 1.0:  # at 1 the sum's rounding would drop the rarest
         ordered, order = probs.sort(-1, descending=True)
         ordered = ordered / ordered.sum(-1, keepdim=True)
-        late = ordered.cumsum(-1) - ordered >= top_p  # p is reached before this one; never the first
+        late = ordered.cumsum(-1) - ordered >= max(
+            top_p, 1e-30
+        )  # p is reached before this one; never the first
         probs = probs.masked_fill(late.scatter(-1, order, late), 0.0)
     return (probs / noise).argmax(-1, keepdim=True)
 
@@ -96,33 +98,17 @@ def generate(
     B, T = prompt.shape
     _check_settings(n_new, temperature, top_k, top_p, greedy, vocab)
     _check_length(T, n_new, limit, past_block)
-    if cache is not None and not callable(cache):
-        raise ValueError(f"cache={cache!r}: pass a design, as in cache=DynamicCache, not an instance of it")
-    if cache is not None and not cache_owners(model):
-        raise ValueError("no attention module has a `cache` attribute: set self.cache = None in its "
-                         "__init__, or decode with cache=None")  # fmt: skip
-    if generator is not None and not hasattr(generator, "device"):
-        raise ValueError(f"generator={generator!r}: pass torch.Generator().manual_seed({generator!r})")
-    if generator is not None and generator.device.type != "cpu":
-        raise ValueError(f"the generator is on {generator.device}: use a CPU torch.Generator, so that one "
-                         f"seed gives the same tokens on every device")  # fmt: skip
-    if greedy:
-        noise = [None] * n_new
-    elif noise is None:
-        noise = draw_noise(n_new, B, vocab, generator or torch.Generator().manual_seed(1337))
-    elif not isinstance(noise, Tensor) or noise.shape != (n_new, B, vocab):
-        raise ValueError(
-            f"noise has shape {tuple(getattr(noise, 'shape', ()))}; {n_new} tokens for {B} texts need "
-            f"{(n_new, B, vocab)}"
-        )
-    noise = noise if greedy else noise.to(prompt.device)
-    settings = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+    if engine is None:
+        _check_cache(model, cache)
+    else:
+        _check_engine(engine, cache, T + n_new - 1 > limit)
+        if isinstance(engine, type):
+            engine = engine.ready(model, B)
+        engine.check(model, prompt, n_new)
+    noise = _noise(noise, generator, greedy, (n_new, B, vocab), prompt.device)
+    settings = {"temperature": float(temperature), "top_k": top_k, "top_p": top_p}
     if engine is None:
         return decode(model, prompt, noise, cache, settings)
-    _check_engine(engine, cache, T + n_new - 1 > limit)
-    if isinstance(engine, type):
-        engine = engine.ready(model, B)
-    engine.check(model, prompt, n_new)
     return engine.tokens(model, prompt, noise, settings)
 
 
@@ -185,6 +171,8 @@ def _check_prompt(prompt: Tensor, vocab: int, device: torch.device) -> None:
         raise ValueError(f"the prompt holds {prompt.dtype}: tokens are integers (torch.int64)")
     if prompt.device.type != device.type:
         raise ValueError(f"the prompt is on {prompt.device}, the model on {device}: move one of them")
+    if prompt.layout != torch.strided:
+        raise ValueError(f"the prompt is {prompt.layout}: pass a plain tensor, as in prompt.to_dense()")
     low, high = int(prompt.min()), int(prompt.max())
     if low < 0 or high >= vocab:
         raise ValueError(f"the prompt holds tokens {low} to {high}; the vocabulary has 0 to {vocab - 1}")
@@ -193,9 +181,14 @@ def _check_prompt(prompt: Tensor, vocab: int, device: torch.device) -> None:
 def _check_settings(n_new, temperature, top_k, top_p, greedy, vocab) -> None:
     if not isinstance(n_new, int) or isinstance(n_new, bool) or n_new < 1:
         raise ValueError(f"n_new={n_new!r}: ask for a whole number of tokens, at least 1")
-    if not isinstance(temperature, (int, float)) or not 1e-6 <= temperature < float("inf"):
+    if n_new >= 2**31:
+        raise ValueError(f"n_new={n_new!r}: that many tokens fit into no memory; ask for fewer")
+    if not isinstance(greedy, bool):
+        raise ValueError(f"greedy={greedy!r}: choose True or False")
+    if not isinstance(temperature, (int, float)) or not 1e-6 <= temperature < 1e38:
         raise ValueError(
-            f"temperature={temperature!r}: it must be above 0; for the likeliest token use greedy=True"
+            f"temperature={temperature!r}: it must be above 0 (from 1e-6 on, below 1e38); for the likeliest "
+            f"token use greedy=True"
         )
     if top_k is not None and (
         not isinstance(top_k, int) or isinstance(top_k, bool) or not 1 <= top_k <= vocab
@@ -203,13 +196,50 @@ def _check_settings(n_new, temperature, top_k, top_p, greedy, vocab) -> None:
         raise ValueError(
             f"top_k={top_k!r}: choose a whole number from 1 to {vocab}, the size of the vocabulary"
         )
-    if top_p is not None and (not isinstance(top_p, (int, float)) or not 0.0 < top_p <= 1.0):
-        raise ValueError(f"top_p={top_p!r}: choose a share above 0 and up to 1")
+    if top_p is not None and (not isinstance(top_p, (int, float)) or not 1e-30 <= top_p <= 1.0):
+        raise ValueError(f"top_p={top_p!r}: choose a share above 0 (from 1e-30 on) and up to 1")
     if greedy and (top_k is not None or top_p is not None or temperature != 1.0):
         raise ValueError(
             "greedy=True takes the likeliest token, so temperature, top_k and top_p change nothing: "
             "leave them out"
         )
+
+
+def _check_cache(model: GPT, cache) -> None:
+    if cache is None:
+        return
+    if not callable(cache):
+        raise ValueError(f"cache={cache!r}: pass a design, as in cache=DynamicCache, not an instance of it")
+    if not cache_owners(model):
+        raise ValueError("no attention module has a `cache` attribute: set self.cache = None in its "
+                         "__init__, or decode with cache=None")  # fmt: skip
+    try:
+        build_caches(1, cache, 1)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"cache={cache!r} builds no cache: {error}") from error
+
+
+def _noise(noise, generator, greedy: bool, shape: tuple, device: torch.device) -> list | Tensor:
+    """The noise given, or drawn from the generator given, on the device; checked."""
+    if getattr(getattr(generator, "device", None), "type", "cpu") != "cpu":
+        raise ValueError(f"the generator is on {generator.device}: use a CPU torch.Generator, so that one "
+                         f"seed gives the same tokens on every device")  # fmt: skip
+    if not isinstance(generator, (torch.Generator, type(None))):
+        raise ValueError(f"generator={generator!r}: pass torch.Generator().manual_seed({generator!r})")
+    if greedy:
+        return [None] * shape[0]
+    if noise is None:
+        return draw_noise(*shape, generator or torch.Generator().manual_seed(1337)).to(device)
+    if not isinstance(noise, Tensor) or noise.shape != shape:
+        raise ValueError(
+            f"noise has shape {tuple(getattr(noise, 'shape', ()))}; {shape[0]} tokens for {shape[1]} texts "
+            f"need {shape}"
+        )
+    if not noise.is_floating_point() or noise.device.type == "meta":
+        raise ValueError(f"the noise is {noise.dtype} on {noise.device}: floating-point numbers are needed")
+    if noise.device.type == "cpu" and not bool((noise > 0).all()):  # not on a GPU: it would stop the queue
+        raise ValueError("the noise has numbers that are not above 0: draw it with draw_noise")
+    return noise.to(device)
 
 
 def _check_engine(engine, cache, past_block: bool) -> None:

@@ -74,7 +74,7 @@ def convert(parameter: Parameter, text: str):
         if kind in ("int", "float"):
             return {"int": int, "float": float}[kind](text)
         return ast.literal_eval(text)
-    except (KeyError, ValueError, SyntaxError):
+    except (KeyError, ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         raise RunError(
             f"-p {parameter.name}={text}: a value of type {parameter.kind} is needed, as in "
             f"-p {parameter.name}={parameter.default}"

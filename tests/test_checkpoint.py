@@ -41,6 +41,8 @@ def saved(tmp_path):
 def raw(path, meta, state=None):
     """A safetensors file with any metadata at all."""
     state = tiny_model().state_dict() if state is None else state
+    if isinstance(meta, dict):
+        meta = {**meta, "digest": checkpoint._digest(json.dumps(meta), state)}
     save_file(state, path, metadata=None if meta is None else {"nanogpt": json.dumps(meta)})
 
 

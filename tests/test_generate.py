@@ -201,7 +201,7 @@ def test_caches_are_as_long_as_the_text_and_never_longer_than_the_block(model, n
         return DynamicCache(max_len)
 
     list(generate(model, tokens(1, 5), n_new, cache=design))
-    assert asked == [reserved] * len(cache_owners(model))
+    assert asked[1:] == [reserved] * len(cache_owners(model)), "the first one is a trial"
 
 
 # ------------------------------------------------------------------ the model is left as it was
