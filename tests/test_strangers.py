@@ -71,8 +71,9 @@ def test_a_path_in_the_metadata_is_a_name_and_nothing_more(saved, tmp_path):
     secret = tmp_path / "secret.txt"
     secret.write_text("not for you")
     meta = load_checkpoint(saved).meta | {"corpus": {"name": str(secret), "sha256": str(secret)}}
-    path = tmp_path / "mine.safetensors"
-    save_file(load_file(saved.with_name("fox.safetensors")), path, metadata={"nanogpt": json.dumps(meta)})
+    path, state = tmp_path / "mine.safetensors", load_file(saved.with_name("fox.safetensors"))
+    meta["digest"] = checkpoint._digest(json.dumps(meta), state)
+    save_file(state, path, metadata={"nanogpt": json.dumps(meta)})
     found = load_checkpoint(path)
     assert "not for you" not in str(found) + str(found.meta)
     assert found.meta["corpus"]["name"] == str(secret)
