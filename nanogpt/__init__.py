@@ -2,7 +2,7 @@
 
 Read the modules from the bottom up: config, runtime, practice, data, cache, attention, exact,
 model, convert, checkpoint, generate, the engines (build, flat, engine, compiled, graph, native),
-resume, train, verify, bench, limits, ladder, sweep, plots, notebook; then the tools sync,
+resume, train, launch, verify, bench, limits, ladder, sweep, plots, notebook; then the tools sync,
 parameters, folder, execute, site, publish, reproduce, run. Each imports only what stands before it.
 """
 

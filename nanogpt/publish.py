@@ -38,7 +38,7 @@ def empty(folder: Path) -> None:
 
 def tidy(folder: Path) -> None:
     """Remove what only a run needs: the lock and the newest-step checkpoints."""
-    for path in [folder / ".lock", *folder.glob("checkpoints/*-last.*")]:
+    for path in [folder / ".lock", *folder.glob("checkpoints/*-last.*"), *folder.glob("checkpoints/*.jsonl")]:
         path.unlink(missing_ok=True)
 
 

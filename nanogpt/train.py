@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from collections.abc import Sequence
@@ -19,7 +20,7 @@ from .convert import convert_state, pack_heads
 from .data import CharTokenizer, Corpus, random_batch, split, windows
 from .model import GPT, without_kv_cache
 from .resume import deferred_interrupt, load_state, save_state
-from .runtime import PUBLISHED, Device, headless, pick_device
+from .runtime import PUBLISHED, Device, atomic_path, headless, pick_device
 
 EVAL_SEED = 4242  # the fixed evaluation windows, the same whatever the training seed
 
@@ -108,14 +109,15 @@ def train(
 ) -> dict:
     """Train the model in place and return its history as plain data, ready to plot.
 
-    A per-Head model of our own Heads is trained in its batched form, which computes the same function
-    about twice as fast, and gets its weights back at the end. With `out`, the best checkpoint by validation
-    loss goes to `<out>.safetensors` and the newest to `<out>-last.safetensors`, each with a JSON
-    beside it, and the state of the run to `<out>-last.state.safetensors`: with `resume`, a run that was
-    stopped, however, goes on from there, to the very weights that it would have had. Ctrl-C ends the
-    step, saves, and is raised. Raises ValueError for a vocabulary or corpus that does not fit or a
-    state of other settings, CheckpointError for one that is damaged, and FloatingPointError when the
-    loss is no longer a number.
+    A per-Head model of our own Heads is trained in its batched form, which computes the same
+    function about twice as fast, and gets its weights back at the end. With `out`, the best
+    checkpoint by validation loss goes to `<out>.safetensors` and the newest to
+    `<out>-last.safetensors`, each with a JSON beside it; a line for each evaluation to
+    `<out>.jsonl`, to be followed with tail -f; the state of the run to `<out>-last.state.safetensors`.
+    With `resume`, a run that was stopped, however, goes on from there, to the very weights that it
+    would have had. Ctrl-C ends the step, saves, and is raised. Raises ValueError for a vocabulary
+    or corpus that does not fit or a state of other settings, CheckpointError for one that is
+    damaged, and FloatingPointError when the loss is no longer a number.
     """
     device = device or pick_device()
     tokenizer = tokenizer or CharTokenizer(corpus.text)
@@ -153,6 +155,7 @@ def train(
         history["train"].append(losses["train"])
         history["val"].append(losses["val"])
         if out:
+            write_log(out, history, step)
             for path in [out] * best + [out.with_name(out.name + "-last")]:
                 save_checkpoint(path, worker, {**meta, "step": step, "losses": losses})
         return f"step {step:5d} of {config.steps} | train {losses['train']:.4f} | val {losses['val']:.4f}"
@@ -169,6 +172,20 @@ def train(
     history["full_val"] = full_loss(worker, val)
     history["block_size"] = T
     return history
+
+
+def write_log(out: Path, history: dict, step: int) -> None:
+    """Add the newest evaluation to `<out>.jsonl`; what another run left there is replaced."""
+    path = out.with_name(f"{out.name}.jsonl")
+    rows = zip(history["step"], history["train"], history["val"], strict=True)
+    lines = [json.dumps({"step": s, "train": t, "val": v}) + "\n" for s, t, v in rows]
+    known = path.read_text(encoding="utf-8") if path.is_file() else None
+    if step and known == "".join(lines[:-1]):
+        with open(path, "a", encoding="utf-8") as file:
+            file.write(lines[-1])
+    else:
+        with atomic_path(path) as temporary:
+            temporary.write_text("".join(lines), encoding="utf-8")
 
 
 def _batched(model: GPT) -> GPT:
@@ -335,3 +352,9 @@ def _trained(size, chars, corpus, config, keep, device) -> Checkpoint:
     with TemporaryDirectory() as folder:
         train(model, corpus, config, out=Path(folder, size), device=device)
         return load_checkpoint(Path(folder, size), origin="trained just now")
+
+
+if __name__ == "__main__":  # the program stands on top: python -m nanogpt.train
+    from nanogpt.launch import main
+
+    raise SystemExit(main())

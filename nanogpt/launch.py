@@ -1,0 +1,76 @@
+"""A training run from the command line: python -m nanogpt.train --recipe fast --size small"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import fields, replace
+from pathlib import Path
+
+import torch
+
+from .config import RECIPES, SIZES, TrainConfig, override, recipe_for
+from .data import CharTokenizer, load_corpus
+from .model import GPT
+from .runtime import ROOT, check_writable, pick_device
+from .train import train
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Exit codes: 0 trained, 1 the loss was no number, 2 it could not begin, 130 stopped and saved."""
+    args = command_line().parse_args(argv)
+    try:
+        if args.threads < 1:
+            raise ValueError(f"--threads {args.threads}: at least 1")
+        torch.set_num_threads(args.threads)
+        given = {f.name: getattr(args, f.name) for f in fields(TrainConfig)}
+        recipe = override(recipe_for(args.recipe, SIZES[args.size].block_size), **given)
+        recipe = replace(recipe, muon_lr=None) if args.no_muon else recipe
+        corpus, device = load_corpus(args.data), pick_device(args.device)
+        out = Path(args.out or ROOT / "outputs" / "run" / "train" / f"{args.size}-{args.recipe}")
+        check_writable(out.with_name(f"{out.name}.safetensors"))
+        shape = replace(SIZES[args.size], vocab_size=len(CharTokenizer(corpus.text)))
+        model = GPT(shape, generator=torch.Generator().manual_seed(recipe.seed))
+        print(corpus.banner or corpus)
+        print(f"{model.n_params:,} parameters, block {shape.block_size}, {device}")
+        print(recipe, flush=True)
+        history = train(model, corpus, recipe, out=out, device=device, resume=args.resume)
+    except FloatingPointError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except (ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt as stopped:
+        again = "; the same command with --resume goes on" if str(stopped) else ""
+        print(f"\nstopped{again}", file=sys.stderr)
+        return 130
+    print(f"full validation loss {history['full_val']:.4f} at block {history['block_size']}")
+    print(f"the best weights: {out}.safetensors; the log: {out}.jsonl")
+    return 0
+
+
+def command_line() -> argparse.ArgumentParser:
+    """All options; those of a recipe are the fields of TrainConfig."""
+    parser = argparse.ArgumentParser("python -m nanogpt.train", description="Train a model on a text.")
+    add = parser.add_argument
+    add("--recipe", choices=sorted(RECIPES), default="fast", help="lecture: Karpathy's; fast: ours (default)")
+    add("--size", choices=sorted(SIZES), default="small", help="small, article or lecture: the model's shape")
+    add("--data", metavar="PATH", help="any UTF-8 text; Tiny Shakespeare when left out")
+    add(
+        "--out",
+        metavar="PATH",
+        help="where the checkpoints go, without suffix (outputs/run/train/SIZE-RECIPE)",
+    )
+    add("--resume", action="store_true", help="go on with the run that was stopped there, to the same bits")
+    add("--device", choices=["auto", "cpu", "cuda"], default="auto")
+    add("--threads", type=int, default=1, help="CPU threads (1)")
+    add("--no-muon", action="store_true", help="AdamW for the matrices as well")
+    group = parser.add_argument_group("what the recipe says, unless you say otherwise")
+    for f in fields(TrainConfig):
+        name = "--" + f.name.replace("_", "-")
+        if f.type == "bool":
+            group.add_argument(name, action=argparse.BooleanOptionalAction, default=None)
+        else:
+            group.add_argument(name, type=int if f.type == "int" else float, default=None, metavar="N")
+    return parser

@@ -1,0 +1,138 @@
+"""python -m nanogpt.train: a recipe by name, options, a log to follow, a stop and a resume."""
+
+import json
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from nanogpt.checkpoint import load_checkpoint
+from nanogpt.config import RECIPES, TrainConfig, recipe_for
+from nanogpt.data import practice_corpus
+from nanogpt.launch import main
+
+QUICK = ["--size", "article", "--steps", "6", "--eval-every", "2", "--eval-batches", "1", "--batch-size", "2"]
+
+
+@pytest.fixture(autouse=True)
+def text(tmp_path, monkeypatch):
+    path = tmp_path / "text.txt"
+    path.write_text(practice_corpus().text[:20_000], encoding="utf-8")
+    monkeypatch.setenv("NANOGPT_DATA", str(path))
+    return path
+
+
+def log_of(out):
+    return [json.loads(line) for line in out.with_name(f"{out.name}.jsonl").read_text().splitlines()]
+
+
+def test_a_run_leaves_weights_and_a_log_of_its_evaluations(tmp_path, capsys):
+    out = tmp_path / "runs" / "one"
+    assert main([*QUICK, "--out", str(out), "--seed", "5"]) == 0
+    said = capsys.readouterr().out
+    assert "at block 32" in said
+    assert f"{out}.safetensors" in said
+    found, log = load_checkpoint(f"{out}-last"), log_of(out)
+    assert [line["step"] for line in log] == [0, 2, 4, 6]
+    assert found.meta["losses"] == {"train": log[-1]["train"], "val": log[-1]["val"]}
+    expected = {"steps": 6, "eval_every": 2, "batch_size": 2, "seed": 5}
+    assert found.meta["train"] == {**vars(RECIPES["fast"]), **expected, "eval_batches": 1}
+
+
+def test_a_recipe_is_the_lectures_unless_told_otherwise(tmp_path, capsys):
+    out = tmp_path / "lecture"
+    assert main([*QUICK, "--recipe", "lecture", "--no-decay", "--out", str(out)]) == 0
+    train = load_checkpoint(out).meta["train"]
+    assert (train["muon_lr"], train["lr"], train["zero_init"], train["decay"]) == (None, 1e-3, False, False)
+    assert main([*QUICK, "--no-muon", "--no-zero-init", "--out", str(out)]) == 0
+    train = load_checkpoint(out).meta["train"]
+    assert (train["muon_lr"], train["lr"], train["zero_init"]) == (None, 8e-3, False)
+
+
+def test_fast_takes_as_many_characters_a_step_whatever_the_block():
+    assert {b: recipe_for("fast", b).batch_size for b in (32, 256, 4096)} == {32: 32, 256: 4, 4096: 1}
+    assert recipe_for("lecture", 32) == RECIPES["lecture"]
+    with pytest.raises(ValueError, match="recipe='fats' is unknown: choose lecture or fast"):
+        recipe_for("fats", 32)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--steps", "0"], "steps=0"),
+        (["--lr", "-1"], "lr=-1.0"),
+        (["--threads", "0"], "--threads 0"),
+        (["--data", "/no/such/file"], "which is no file"),
+        (["--device", "cuda"], "no CUDA device"),
+        (["--out", "/proc/none/x"], "none"),
+    ],
+)
+def test_what_cannot_begin_says_why_and_writes_nothing(tmp_path, capsys, words, message):
+    if words[1] == "cuda":
+        import torch
+
+        if torch.cuda.is_available():
+            pytest.skip("there is one")
+    out = [] if "--out" in words else ["--out", str(tmp_path / "x" / "y")]
+    assert main([*QUICK, *out, *words]) == 2
+    assert message in capsys.readouterr().err
+    assert not list(tmp_path.glob("x/*"))
+
+
+def test_a_misspelt_recipe_is_refused(capsys):
+    with pytest.raises(SystemExit):
+        main(["--recipe", "fats"])
+    assert "invalid choice: 'fats'" in capsys.readouterr().err
+
+
+def test_resuming_with_another_recipe_is_refused(tmp_path, capsys):
+    out = str(tmp_path / "run")
+    assert main([*QUICK, "--out", out]) == 0
+    assert main([*QUICK, "--out", out, "--resume", "--lr", "0.5"]) == 2
+    assert "train lr 0.008, not 0.5" in capsys.readouterr().err
+
+
+def test_a_loss_that_is_no_number_ends_with_1(tmp_path, capsys):
+    assert main([*QUICK, "--out", str(tmp_path / "run"), "--lr", "1e25", "--no-muon", "--steps", "40"]) == 1
+    assert "the loss is" in capsys.readouterr().err
+
+
+def test_ctrl_c_then_resume_gives_the_same_bits_and_the_same_log(tmp_path, text):
+    def start(name, *more):
+        words = [
+            "--size",
+            "article",
+            "--steps",
+            "90",
+            "--eval-every",
+            "5",
+            "--eval-batches",
+            "1",
+            "--batch-size",
+            "2",
+        ]
+        command = [sys.executable, "-m", "nanogpt.train", *words, "--out", str(tmp_path / name), *more]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    whole, part = start("whole"), start("part")
+    while "step    10" not in part.stdout.readline():
+        pass
+    part.send_signal(signal.SIGINT)
+    said = part.communicate(timeout=120)[1]
+    assert part.returncode == 130
+    assert "the same command with --resume goes on" in said
+    assert (tmp_path / "part-last.state.safetensors").is_file()
+    again = start("part", "--resume")
+    again.communicate(timeout=120)
+    whole.communicate(timeout=120)
+    assert (again.returncode, whole.returncode) == (0, 0)
+    for suffix in (".safetensors", "-last.safetensors", ".jsonl"):
+        assert (tmp_path / f"part{suffix}").read_bytes() == (tmp_path / f"whole{suffix}").read_bytes()
+
+
+def test_every_field_of_a_recipe_is_an_option(capsys):
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    said = capsys.readouterr().out
+    assert all("--" + name.replace("_", "-") in said for name in TrainConfig.__dataclass_fields__)
