@@ -155,9 +155,9 @@ def train(
         history["train"].append(losses["train"])
         history["val"].append(losses["val"])
         if out:
-            write_log(out, history, step)
             for path in [out] * best + [out.with_name(out.name + "-last")]:
                 save_checkpoint(path, worker, {**meta, "step": step, "losses": losses})
+            write_log(out, history, step)
         return f"step {step:5d} of {config.steps} | train {losses['train']:.4f} | val {losses['val']:.4f}"
 
     with torch.random.fork_rng():
