@@ -124,7 +124,7 @@ def _read(path: Path) -> tuple[dict, dict[str, Tensor]]:
             return file.metadata() or {}, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, ValueError) as error:
         raise CheckpointError(
-            f"{path} is damaged or no safetensors file ({error}): fetch it again or retrain"
+            f"{path} is damaged or no safetensors file ({error}): delete it, or fetch it or train again"
         ) from error
 
 

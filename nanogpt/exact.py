@@ -20,7 +20,12 @@ from torch.overrides import TorchFunctionMode
 from .attention import attend
 
 SMALL = 400  # below so many products PyTorch's CPU bmm takes another kernel; one Head's matrix may be there
+ALIGNED = 16  # the kernels' sums depend on how rows lie in memory: all of them are whole registers long
 AT_ONCE = 1 << 22  # numbers of K copied at once: 16 MB in float32
+PRODUCTS = {
+    *(torch.matmul, torch.bmm, torch.mm, torch.addmm, torch.baddbmm, torch.einsum),
+    *(Tensor.matmul, Tensor.bmm, Tensor.mm, Tensor.__matmul__, Tensor.__rmatmul__),
+}
 _open = threading.local()
 
 
@@ -31,10 +36,11 @@ class exact(TorchFunctionMode):
             report = compare(model, prompt, 100, a=None, b=StaticCache)
         report.max_logit_diff  # 0.0
 
-    It covers what is written in torch operations: this package's model in both forms, its caches,
-    and its engines up to Flat; the compiled and native ones refuse. As with torch.no_grad(), what
-    counts is where the work is done: read a generator inside the block. Slower: notebook 03 says
-    by how much. Tested on the CPU only.
+    It covers F.linear, F.scaled_dot_product_attention and this package's `attend`: its model in
+    both forms, its caches, its engines up to Flat. Any other matrix product in here, as in a Head
+    of your own, raises ValueError, and compiled and native engines refuse; torch.compile is not
+    covered. As with torch.no_grad(), what counts is where the work is done: in this thread, and
+    a generator read inside the block. Slower: notebook 03 says by how much. Tested on the CPU only.
     """
 
     def __init__(self, model):
@@ -57,6 +63,11 @@ class exact(TorchFunctionMode):
             return padded_attend(self.length, *args, **kwargs)
         if func is F.scaled_dot_product_attention:
             return _fused(self.length, *args, **kwargs)
+        if func in PRODUCTS:
+            raise ValueError(
+                f"exact mode does not know how to compute {func.__name__}: "
+                f"write it with F.linear, or attention with nanogpt.attention.attend"
+            )
         return func(*args, **kwargs)
 
 
@@ -72,10 +83,16 @@ def rowwise(x: Tensor, w: Tensor) -> Tensor:
     return torch.bmm(x, w)
 
 
+def whole(n: int) -> int:
+    """n, or the next multiple of ALIGNED."""
+    return -(-n // ALIGNED) * ALIGNED
+
+
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """F.linear, row by row.  (…, K), (N, K), (N,) -> (…, N)"""
-    rows, (N, K) = x.reshape(-1, 1, x.shape[-1]), weight.shape
-    w = F.pad(weight, (0, 0, 0, max(0, -(-SMALL // K) - N))).t()
+    (N, K), k = weight.shape, whole(weight.shape[1])
+    n = whole(max(N, -(-SMALL // k)))
+    rows, w = F.pad(x.reshape(-1, 1, K), (0, k - K)), F.pad(weight, (0, k - K, 0, n - N)).t()
     if x.dtype in (torch.float16, torch.bfloat16):
         w = w.float()  # before it is repeated
     y = rowwise(rows, w.expand(len(rows), -1, -1))[..., :N].reshape(*x.shape[:-1], N)
@@ -94,16 +111,17 @@ def padded_attend(
         raise ValueError(f"{S} keys > {length}, the block_size that this exact mode was opened for")
     if seen is None:
         seen = torch.ones(T, S, dtype=torch.bool, device=q.device).tril()
-    seen = F.pad(seen, (0, length - S))
-    q, k, v = q.reshape(-1, T, hs), *(F.pad(x, (0, 0, 0, length - S)).reshape(-1, length, hs) for x in (k, v))
+    room, wide = whole(length), whole(hs)
+    seen, q = F.pad(seen, (0, room - S)), F.pad(q, (0, wide - hs)).reshape(-1, T, wide)
+    k, v = (F.pad(x, (0, wide - hs, 0, room - S)).reshape(-1, room, wide) for x in (k, v))
     out, chunk = [], max(1, AT_ONCE // k.numel())
     for some, see in zip(q.split(chunk, dim=1), seen.split(chunk), strict=True):
         n, t = some.shape[:2]
-        keys, values = (x[:, None].expand(n, t, length, hs).reshape(n * t, length, hs) for x in (k, v))
-        scores = rowwise(some.reshape(n * t, 1, hs), keys.transpose(1, 2)).view(n, t, length) * hs**-0.5
+        keys, values = (x[:, None].expand(n, t, room, wide).reshape(n * t, room, wide) for x in (k, v))
+        scores = rowwise(some.reshape(n * t, 1, wide), keys.transpose(1, 2)).view(n, t, room) * hs**-0.5
         weights = scores.masked_fill(~see, float("-inf")).softmax(-1)
         weights = F.dropout(weights, dropout, training=dropout > 0)
-        out.append(rowwise(weights.view(n * t, 1, length), values).view(n, t, hs))
+        out.append(rowwise(weights.view(n * t, 1, room), values).view(n, t, wide)[..., :hs])
     return torch.cat(out, dim=1).view(*lead, T, hs)
 
 

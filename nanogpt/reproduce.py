@@ -39,22 +39,23 @@ def compare_runs(old: Path, new: Path) -> tuple[int, int, list[Difference]]:
             continue
         theirs = {cell.id: cell for cell in read(twin).cells}
         for cell in read(path).cells:
-            if "timing" in cell.metadata.get("tags", []):
-                timed += 1
-                continue
-            compared += 1
-            what = difference(cell, theirs.pop(cell.id, None))
-            if what:
+            twin = theirs.pop(cell.id, None)
+            timing = "timing" in cell.metadata.get("tags", [])
+            timed, compared = timed + timing, compared + (not timing)
+            if what := difference(cell, twin, outputs=not timing):
                 found.append(Difference(path.stem, cell.id, what))
+        found += [Difference(path.stem, name, "a new cell") for name in theirs]
     return compared, timed, found
 
 
-def difference(cell, twin) -> str:
+def difference(cell, twin, outputs: bool = True) -> str:
     """What is not the same about two cells, in words; empty when nothing is."""
     if twin is None:
         return "it is not there any more"
     if cell.source != twin.source:
         return "its source has changed"
+    if not outputs:
+        return ""
     a, b = (shown(c.get("outputs", [])) for c in (cell, twin))
     if len(a) != len(b):
         return f"{len(b)} outputs instead of {len(a)}"
@@ -83,8 +84,8 @@ def text_difference(a: str, b: str) -> str:
     """The first line that differs, and by how much when only numbers do."""
     if NUMBER.sub("#", a) == NUMBER.sub("#", b):
         pairs = zip(numbers(a), numbers(b), strict=True)
-        most = max(abs(x - y) / max(abs(x), abs(y), 1e-30) for x, y in pairs if x != y)
-        how = f"numbers differ, by {most:.1e} of their size at most"
+        most = max((abs(x - y) / max(abs(x), abs(y), 1e-30) for x, y in pairs if x != y), default=0.0)
+        how = f"numbers differ, by {most:.1e} of their size at most" if most else "written differently"
     else:
         how = "another text"
     lines = zip([*a.splitlines(), ""], [*b.splitlines(), ""], strict=False)
@@ -105,10 +106,10 @@ def report(old: Path, new: Path) -> bool:
     same = [path.read_bytes() if path.is_file() else None for path in weights]
     print(f"trained weights: {'the same bytes' if same[0] == same[1] else 'not the same bytes'}")
     cells = f"{compared} cells ({timed} more measure time)"
-    if not found and same[0] == same[1]:
+    if compared and not found and same[0] == same[1]:
         print(f"reproduced: the outputs of {cells} are those of {old.name}, to the byte")
         return True
-    print(f"{len(found)} of {cells} differ")
+    print(f"{len(found)} difference{'s' * (len(found) != 1)} in {cells}")
     machines = [json.loads((folder / "manifest.json").read_text(encoding="utf-8")) for folder in (old, new)]
     before, here = (machine["environment"] for machine in machines)
     changed = [

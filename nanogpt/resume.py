@@ -46,6 +46,25 @@ def save_state(out: Path, about: dict, step: int, model: GPT, optimizers: list, 
     return path
 
 
+def check_state(out: Path, about: dict) -> None:
+    """Raises what load_state would raise for this file, before anything has been changed."""
+    if state_path(out).is_file():
+        _read(state_path(out), about)
+
+
+def _read(path: Path, about: dict) -> tuple[dict[str, Tensor], dict]:
+    tensors, meta = read_tensors(path)
+    try:
+        if meta["format"] != FORMAT:
+            raise CheckpointError(f"{path} has format {meta['format']!r}, this version reads {FORMAT!r}")
+        _check_same(path, meta["about"], json.loads(json.dumps(about)))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(
+            f"{path} is no state of this run ({error!r}): delete it to start anew"
+        ) from error
+    return tensors, meta
+
+
 def load_state(out: Path, about: dict, model: GPT, optimizers: list, generator: torch.Generator,
                history: dict) -> int:  # fmt: skip
     """Put everything back as it was saved; the number of steps done, 0 when nothing was saved.
@@ -56,11 +75,8 @@ def load_state(out: Path, about: dict, model: GPT, optimizers: list, generator: 
     path = state_path(out)
     if not path.is_file():
         return 0
-    tensors, meta = read_tensors(path)
+    tensors, meta = _read(path, about)
     try:
-        if meta["format"] != FORMAT:
-            raise CheckpointError(f"{path} has format {meta['format']!r}, this version reads {FORMAT!r}")
-        _check_same(path, meta["about"], json.loads(json.dumps(about)))
         model.load_state_dict(
             {k.removeprefix("model."): t for k, t in tensors.items() if k.startswith("model.")}
         )
@@ -106,10 +122,11 @@ def _check_same(path: Path, before: dict, now: dict) -> None:
 def deferred_interrupt():
     """Gives a list that the first Ctrl-C is put into, so that no step is cut in half; a second one is raised.
 
-    Outside of the main thread signals cannot be caught, and nothing is.
+    Outside of the main thread signals cannot be caught, and nothing is; who ignores them goes on to.
     """
     asked: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
+    ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    if ignored or threading.current_thread() is not threading.main_thread():
         yield asked
         return
 

@@ -19,7 +19,7 @@ from .config import SIZES, TrainConfig
 from .convert import convert_state, pack_heads
 from .data import CharTokenizer, Corpus, random_batch, split, windows
 from .model import GPT, without_kv_cache
-from .resume import deferred_interrupt, load_state, save_state
+from .resume import check_state, deferred_interrupt, load_state, save_state
 from .runtime import PUBLISHED, Device, atomic_path, headless, pick_device
 
 EVAL_SEED = 4242  # the fixed evaluation windows, the same whatever the training seed
@@ -130,6 +130,9 @@ def train(
     data, val = split(tokenizer.encode(corpus.text), T)
     fixed = {"train": fixed_batches(data, T, config.eval_batches, device.device),
              "val": fixed_batches(val, T, config.eval_batches, device.device)}  # fmt: skip
+    dtype = str(model.lm_head.weight.dtype)
+    saved = Saved(out, _meta(model, corpus, config, tokenizer), resume, dtype)
+    saved.check()
     generator = torch.Generator().manual_seed(config.seed)
     if config.zero_init:
         zero_init(model, generator)
@@ -137,14 +140,6 @@ def train(
     worker = _batched(model)
     worker.to(device.device).train()
     history = {"step": [], "train": [], "val": [], "lr_scale": [], "batch_loss": []}
-    meta = {
-        "format": FORMAT,
-        "config": asdict(replace(model.config, per_head=True)),
-        "vocabulary": tokenizer.chars,
-        "corpus": {"name": corpus.name, "sha256": corpus.sha256},
-        "train": asdict(config),
-        "versions": {"torch": torch.__version__},
-    }
 
     def evaluate(step):
         losses = {name: estimate_loss(worker, batches) for name, batches in fixed.items()}
@@ -156,14 +151,14 @@ def train(
         history["val"].append(losses["val"])
         if out:
             for path in [out] * best + [out.with_name(out.name + "-last")]:
-                save_checkpoint(path, worker, {**meta, "step": step, "losses": losses})
+                save_checkpoint(path, worker, {**saved.meta, "step": step, "losses": losses})
             write_log(out, history, step)
         return f"step {step:5d} of {config.steps} | train {losses['train']:.4f} | val {losses['val']:.4f}"
 
     with torch.random.fork_rng():
         torch.manual_seed(config.seed)  # dropout has no generator of its own
         try:
-            _loop(worker, data, config, generator, device, history, evaluate, Saved(out, meta, resume))
+            _loop(worker, data, config, generator, device, history, evaluate, saved)
         finally:
             if worker is not model:
                 model.to(device.device)
@@ -172,6 +167,17 @@ def train(
     history["full_val"] = full_loss(worker, val)
     history["block_size"] = T
     return history
+
+
+def _meta(model: GPT, corpus: Corpus, config: TrainConfig, tokenizer: CharTokenizer) -> dict:
+    return {
+        "format": FORMAT,
+        "config": asdict(replace(model.config, per_head=True)),
+        "vocabulary": tokenizer.chars,
+        "corpus": {"name": corpus.name, "sha256": corpus.sha256},
+        "train": asdict(config),
+        "versions": {"torch": torch.__version__},
+    }
 
 
 def write_log(out: Path, history: dict, step: int) -> None:
@@ -228,6 +234,8 @@ def _loop(model, data, config, generator, device, history, evaluate, saved) -> N
             if (step + 1) % config.eval_every == 0 or step + 1 == config.steps:
                 report(evaluate(step + 1), bar, quiet)
                 saved.save(step + 1, *run)
+        if stop:
+            raise KeyboardInterrupt(saved.stop(config.steps, *run))
     history["batch_loss"] = torch.stack(history["batch_loss"]).tolist()  # one transfer, at the end
 
 
@@ -238,6 +246,14 @@ class Saved:
     out: Path | None
     meta: dict
     resume: bool
+    dtype: str
+
+    def check(self) -> None:
+        """Raises ValueError for a run that cannot be gone on with, before anything has been changed."""
+        if self.resume and not self.out:
+            raise ValueError("resume=True, but no `out` says where the run was saved")
+        if self.resume:
+            check_state(self.out, self._about())
 
     def load(self, model, optimizers, generator, history) -> int:
         about = self._about()
@@ -259,8 +275,9 @@ class Saved:
 
     def _about(self) -> dict:
         vocabulary = {"characters": self.meta["vocabulary"]}
-        form = {key: self.meta[key] for key in ("config", "train", "corpus")}
-        return {**form, "vocabulary": vocabulary}
+        corpus = {"sha256": self.meta["corpus"]["sha256"]}
+        form = {key: self.meta[key] for key in ("config", "train")}
+        return {**form, "corpus": corpus, "vocabulary": vocabulary, "weights": {"dtype": self.dtype}}
 
 
 def check_finite(loss: float, step: int, config: TrainConfig, history: dict, out: Path | None) -> None:

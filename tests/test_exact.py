@@ -24,6 +24,7 @@ from nanogpt.verify import compare, forced_logits
 DTYPES = [torch.float32, torch.bfloat16, torch.float64]
 # Widths and heads whose matrices fall on both sides of every size at which a kernel changes.
 SHAPES = [(16, 2), (12, 3), (20, 4), (60, 5), (64, 4), (128, 4), (8, 1), (192, 6)]
+SHAPES += [(30, 3), (100, 10), (15, 5), (33, 1), (34, 2)]  # rows that fill no register: they lie anyhow
 BLOCK = 24
 
 
@@ -146,6 +147,17 @@ def test_more_keys_than_it_was_opened_for_are_refused():
     small.config.__dict__["block_size"] = 8
     with exact(small), pytest.raises(ValueError, match="9 keys > 8, the block_size"):
         large(tokens(1, 9))
+
+
+@pytest.mark.parametrize("how", ["@", "matmul", "bmm", "einsum"])
+def test_a_product_that_it_does_not_know_is_refused(how):
+    """A Head of the reader's own would quietly be computed as usual, and the promise be broken."""
+    a = torch.ones(2, 3, 3)
+    products = {"@": lambda: a @ a, "matmul": lambda: torch.matmul(a, a), "bmm": lambda: a.bmm(a),
+                "einsum": lambda: torch.einsum("bij,bjk->bik", a, a)}  # fmt: skip
+    with exact(tiny_model()), pytest.raises(ValueError, match="does not know how.*F.linear.*attend"):
+        products[how]()
+    assert products[how]().sum() == 54
 
 
 def test_a_mask_that_is_no_mask_is_refused():

@@ -69,15 +69,10 @@ def test_ctrl_c_then_resume_gives_the_bits_of_a_whole_run(
     expected = train(whole, corpus, recipe, out=tmp_path / "whole", device=CPU)
     with monkeypatch.context() as patch:
         stop_at(patch, 2 + step, ctrl_c)  # two batches are the fixed ones
-        if step == 19:  # the last step: nothing is left to stop
+        with pytest.raises(KeyboardInterrupt, match=f"after {step + 1} steps and saved.*resume=True"):
             train(stopped, corpus, recipe, out=tmp_path / "part", device=CPU)
-        else:
-            with pytest.raises(KeyboardInterrupt, match=f"after {step + 1} steps and saved.*resume=True"):
-                train(stopped, corpus, recipe, out=tmp_path / "part", device=CPU)
-            assert not torch.equal(weights(stopped), weights(whole))
-            assert not torch.equal(weights(stopped), weights(fresh(corpus, per_head))), (
-                "what it had learnt is lost"
-            )
+    assert torch.equal(weights(stopped), weights(whole)) == (step == 19)
+    assert not torch.equal(weights(stopped), weights(fresh(corpus, per_head))), "what it had learnt is lost"
     again = fresh(corpus, per_head)
     history = train(again, corpus, recipe, out=tmp_path / "part", device=CPU, resume=True)
     assert torch.equal(weights(again), weights(whole))
@@ -134,6 +129,31 @@ def test_another_recipe_is_refused_by_name_and_number(corpus, tmp_path, change):
     ):
         train(model, corpus, replace(RECIPE, **change), out=tmp_path / "run", device=CPU, resume=True)
     assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
+
+
+def test_resuming_without_a_place_is_refused(corpus):
+    with pytest.raises(ValueError, match="no `out` says where"):
+        train(fresh(corpus), corpus, RECIPE, device=CPU, resume=True)
+
+
+def test_another_dtype_is_refused_and_the_model_left_as_it_was(corpus, tmp_path):
+    train(fresh(corpus), corpus, RECIPE, out=tmp_path / "run", device=CPU)
+    model = fresh(corpus).double()
+    before = weights(model)
+    with pytest.raises(ValueError, match=r"dtype.*torch\.float32.*torch\.float64"):
+        train(model, corpus, RECIPE, out=tmp_path / "run", device=CPU, resume=True)
+    assert torch.equal(weights(model), before), "zero_init came before the check"
+
+
+def test_a_ctrl_c_that_is_ignored_stays_ignored():
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with deferred_interrupt() as asked:
+            ctrl_c()
+        assert not asked
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_another_shape_is_refused(corpus, tmp_path):
