@@ -1,4 +1,4 @@
-"""Attention as a pure function of queries, keys, values and positions. Knows no module, no cache.
+"""Attention as pure functions of queries, keys, values and positions. Know no module, no cache.
 
 Shapes: B batch, H heads, T queries, S keys, hs head size. The leading dimensions are free, so
 one function serves the lecture's heads (B, T, hs) and the batched ones (B, H, T, hs).
@@ -6,9 +6,12 @@ one function serves the lecture's heads (B, T, hs) and the batched ones (B, H, T
 
 from __future__ import annotations
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function
+
+from .config import GPTConfig
 
 
 def visible(q_pos: Tensor, k_pos: Tensor, window: int | None = None) -> Tensor:
@@ -21,6 +24,28 @@ def visible(q_pos: Tensor, k_pos: Tensor, window: int | None = None) -> Tensor:
     gap = q_pos[:, None] - k_pos[None, :]  # how far back each key lies
     seen = (gap >= 0) & (k_pos >= 0)
     return seen if window is None else seen & (gap < window)
+
+
+def rotate(x: Tensor, pos: Tensor, base: float) -> Tensor:
+    """Rotary positions (Su et al. 2021, arXiv 2104.09864).  (…, T, hs), (T,) -> (…, T, hs)
+
+    Number i of the first half and number i of the second are the two coordinates of a point, which
+    turns by an angle that grows with the position. The product of a query and a key that were
+    turned so depends on how far they are apart, and no longer on where they stand.
+    """
+    half = x.shape[-1] // 2
+    speed = base ** -(torch.arange(half, dtype=torch.float64, device=x.device) / half)
+    angle = pos.double()[:, None] * speed  # in float32 the angles of far positions lose their last digits
+    cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
+    a, b = x.split(half, dim=-1)
+    return torch.cat([a * cos - b * sin, a * sin + b * cos], dim=-1)
+
+
+def placed(x: Tensor, pos: Tensor, config: GPTConfig) -> Tensor:
+    """Queries or keys as the config wants them before a cache and attention see them.  (…, T, hs), (T,)"""
+    if config.qk_norm:
+        x = F.rms_norm(x, x.shape[-1:])
+    return rotate(x, pos, config.rope_base) if config.rope else x
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, dropout: float = 0.0) -> Tensor:

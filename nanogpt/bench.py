@@ -129,7 +129,13 @@ def clock(device: torch.device) -> float:
     return time.perf_counter()
 
 
-if __name__ == "__main__":  # the program stands on top of everything: python -m nanogpt.bench ladder
+if __name__ == "__main__":  # the programs stand on top: python -m nanogpt.bench ladder, … bench train
+    import sys
+
+    if sys.argv[1:2] == ["train"]:
+        from nanogpt.race import main
+
+        raise SystemExit(main(sys.argv[2:]))
     from nanogpt.ladder import main
 
     raise SystemExit(main())

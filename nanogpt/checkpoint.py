@@ -11,7 +11,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from .config import GPTConfig
+from .config import NGRAM_ROWS, GPTConfig
 from .convert import convert_state
 from .data import CharTokenizer
 from .model import GPT
@@ -164,9 +164,13 @@ def _understood(path: Path, header: dict) -> tuple[dict, GPTConfig, CharTokenize
 
 def _n_params(c: GPTConfig) -> int:
     """How many numbers a model of this shape has, counted without building it."""
-    block = 12 * c.n_embd**2 + 10 * c.n_embd  # attention 4 C² + C, feed-forward 8 C² + 5 C, LayerNorms 4 C
-    ends = (2 * c.vocab_size + c.block_size) * c.n_embd + 2 * c.n_embd + c.vocab_size
-    return ends + c.n_layer * block
+    C, V = c.n_embd, c.vocab_size
+    # Attention 4 C² + C, feed-forward 8 C² + 5 C, two LayerNorms 4 C.
+    block = 12 * C**2 + c.bias * 6 * C + (not c.rms_norm) * 4 * C
+    tables = V * C + (not c.rope) * c.block_size * C
+    tables += (c.ngrams > 1) * min(NGRAM_ROWS, V**2) * C + (c.ngrams > 2) * NGRAM_ROWS * C
+    ends = (not c.rms_norm) * 2 * C + V * C + c.bias * V
+    return tables + c.n_layer * block + ends
 
 
 def _short(path: Path) -> str:

@@ -32,6 +32,7 @@ def _switch(config, *names: str) -> None:
 
 
 LARGEST = 1e30  # what float32 can still multiply with
+NGRAM_ROWS = 16_384  # of a look-up table, at most: pairs and triples of characters share them
 
 
 @dataclass(frozen=True)
@@ -45,10 +46,18 @@ class GPTConfig:
     n_embd: int = 64  # width; each head gets n_embd // n_head of it
     dropout: float = 0.0
     per_head: bool = True  # True: the lecture's list of Heads. False: all heads in one matmul
+    # What newer models do. As they stand here, all is as in the lecture.
+    rms_norm: bool = False  # RMSNorm without weights, on the embeddings too, in place of LayerNorm
+    rope: bool = False  # rotary positions in place of the position table
+    rope_base: float = 10_000.0  # of the angles: the larger, the slower the slowest pair turns
+    qk_norm: bool = False  # queries and keys of one length
+    relu2: bool = False  # ReLU squared in the feed-forward part
+    bias: bool = True  # in the linear layers that have one in the lecture
+    ngrams: int = 1  # 2, 3: look-up tables for the last two, and the last three, characters
 
     def __post_init__(self):
-        _count(self, "vocab_size", "block_size", "n_layer", "n_head", "n_embd")
-        _switch(self, "per_head")
+        _count(self, "vocab_size", "block_size", "n_layer", "n_head", "n_embd", "ngrams")
+        _switch(self, "per_head", "rms_norm", "rope", "qk_norm", "relu2", "bias")
         _number(self, "dropout", 0.0, 1.0 - 2**-53, "a share from 0 up to, not including, 1")
         if self.n_embd % self.n_head:
             raise ValueError(
@@ -56,9 +65,22 @@ class GPTConfig:
                 f"equal share, so try n_embd={self.n_embd // self.n_head * self.n_head or self.n_head}"
             )
 
+        _number(self, "rope_base", 1.0, LARGEST, "a number from 1 on is needed")
+        if self.rope and self.head_size % 2:
+            raise ValueError(f"rope=True turns pairs of numbers, and a head has {self.head_size}: an odd one")
+        if self.ngrams > 3:
+            raise ValueError(f"ngrams={self.ngrams}: there are tables for 2 and for 3 characters (1: none)")
+
     @property
     def head_size(self) -> int:
         return self.n_embd // self.n_head
+
+    @property
+    def beyond_lecture(self) -> dict:
+        """The fields in which this architecture is not the lecture's, by name."""
+        names = ("rms_norm", "rope", "qk_norm", "relu2", "bias", "ngrams")
+        plain = GPTConfig.__dataclass_fields__
+        return {name: getattr(self, name) for name in names if getattr(self, name) != plain[name].default}
 
 
 # The lecture's sizes. `article` is the one of the article that this series grew out of;
@@ -81,14 +103,27 @@ class TrainConfig:
     warmup: int = 20  # steps from 0 up to the full learning rate
     decay: bool = True  # fall in a straight line to 0 at the last step; False: stay constant
     weight_decay: float = 0.0
+    beta2: float = 0.99  # of AdamW: over about how many steps squared gradients are averaged
+    final: float = 0.0  # share of the learning rate that the line falls to
+    clip: float | None = None  # longest gradient; None: as it comes
+    accumulate: int = 1  # parts that a batch is computed in, one after another: less memory, the same step
+    compile: bool = False  # torch.compile: pays back on a GPU, or after minutes on a CPU
+    batched: bool = True  # train a per-Head model with all heads in one product: the same function, sooner
+    fused: bool = True  # AdamW in one kernel
     zero_init: bool = True  # start every block as the identity, and the head at loss ln(vocab)
     eval_every: int = 200
     eval_batches: int = 8  # fixed batches of 16 windows of each split, the same at each evaluation
     seed: int = 1337  # weights and batches; sampling has a seed of its own
 
     def __post_init__(self):
-        _count(self, "steps", "batch_size", "eval_every", "eval_batches")
-        _switch(self, "decay", "zero_init")
+        _count(self, "steps", "batch_size", "accumulate", "eval_every", "eval_batches")
+        _switch(self, "decay", "batched", "fused", "zero_init", "compile")
+        _number(self, "final", 0, 1, "a share from 0 to 1 is needed")
+        _number(self, "beta2", 0, 1 - 2**-53, "a number from 0 up to, not including, 1 is needed")
+        if self.clip is not None:
+            _number(self, "clip", 5e-324, LARGEST, "a number above 0, or None, is needed")
+        if self.batch_size % self.accumulate:
+            raise ValueError(f"batch_size={self.batch_size}: no multiple of accumulate={self.accumulate}")
         _number(self, "lr", 5e-324, LARGEST, "a number above 0 is needed")
         if self.muon_lr is not None:
             _number(self, "muon_lr", 5e-324, LARGEST, "a number above 0, or None, is needed")
@@ -99,15 +134,29 @@ class TrainConfig:
     def scale(self, step: int) -> float:
         """What the learning rates are multiplied by at `step` (from 0): warm-up, then a line to 0."""
         rise = min(1.0, (step + 1) / self.warmup) if self.warmup else 1.0
-        return rise * (1.0 - step / self.steps) if self.decay else rise
+        return rise * (1.0 - (1.0 - self.final) * step / self.steps) if self.decay else rise
 
 
-# Recipes are data. `lecture` is Karpathy's as it stands in gpt.py; `fast` trains the same architecture,
-# sooner to the same loss.
+@dataclass(frozen=True)
+class Recipe:
+    """How to train, and what of the architecture to change for it. Recipes are data."""
+
+    train: TrainConfig
+    about: str
+    model: dict = field(default_factory=dict)  # fields of GPTConfig
+    chars: int | None = 1024  # characters in one step, whatever the block; None: batch_size as it stands
+
+
+MODERN = {"rms_norm": True, "rope": True, "qk_norm": True, "relu2": True, "bias": False}
 RECIPES = {
-    "lecture": TrainConfig(steps=5000, batch_size=16, lr=1e-3, muon_lr=None, warmup=0, decay=False,
-                           weight_decay=0.01, zero_init=False, eval_every=500),
-    "fast": TrainConfig(),
+    "lecture": Recipe(
+        TrainConfig(steps=5000, batch_size=16, lr=1e-3, muon_lr=None, warmup=0, decay=False, beta2=0.999,
+                    weight_decay=0.01, zero_init=False, batched=False, fused=False, eval_every=500),
+        "Karpathy's, as in gpt.py: head by head, AdamW at a constant rate", chars=None),
+    "fast": Recipe(TrainConfig(), "the lecture's architecture, sooner to the same loss"),
+    "sprint": Recipe(TrainConfig(), "a transformer of today: rotary positions, RMSNorm, ReLU²", MODERN),
+    "sprint+": Recipe(TrainConfig(lr=1.5e-2), "the same, with look-up tables for two and three characters",
+                      {**MODERN, "ngrams": 3}),
 }  # fmt: skip
 
 
@@ -146,12 +195,13 @@ PROFILES = {
 }  # fmt: skip
 
 
-def recipe_for(name: str, block_size: int) -> TrainConfig:
-    """The recipe of that name; `fast` takes 1,024 characters a step at any block. Raises ValueError."""
+def recipe_for(name: str, shape: GPTConfig) -> tuple[TrainConfig, GPTConfig]:
+    """How that recipe trains a model of this shape, and the shape as it wants it. Raises ValueError."""
     if name not in RECIPES:
-        raise ValueError(f"recipe={name!r} is unknown: choose {' or '.join(RECIPES)}")
+        raise ValueError(f"recipe={name!r} is unknown: choose {', '.join(RECIPES)}")
     recipe = RECIPES[name]
-    return replace(recipe, batch_size=max(1, 1024 // block_size)) if name == "fast" else recipe
+    batch = recipe.train.batch_size if recipe.chars is None else max(1, recipe.chars // shape.block_size)
+    return replace(recipe.train, batch_size=batch), replace(shape, **recipe.model)
 
 
 def get_profile(name: str, *, cuda: bool = False) -> Profile:

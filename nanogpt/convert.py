@@ -10,7 +10,7 @@ import torch.nn as nn
 from torch import Tensor
 
 from .config import GPTConfig
-from .model import GPT, Block, CausalSelfAttention, FeedForward, Head, MultiHeadAttention
+from .model import GPT, Block, CausalSelfAttention, FeedForward, Head, MultiHeadAttention, NGrams, SquaredReLU
 
 
 def pack_heads(model: GPT) -> GPT:
@@ -46,8 +46,8 @@ def check_standard(model: nn.Module) -> None:
             raise ValueError(_not_standard(f"{_name(type(module))} where {_name(kind)} is expected"))
         if module._forward_hooks or module._forward_pre_hooks or "forward" in module.__dict__:
             raise ValueError(_not_standard(f"a hook on, or another forward of, a {_name(kind)}"))
-        if kind is nn.LayerNorm and module.eps != 1e-5:
-            raise ValueError(_not_standard(f"a LayerNorm with eps={module.eps}"))
+        if kind in (nn.LayerNorm, nn.RMSNorm) and module.eps != (1e-5 if kind is nn.LayerNorm else None):
+            raise ValueError(_not_standard(f"a {kind.__name__} with eps={module.eps}"))
     if len(found) != len(expected):
         raise ValueError(_not_standard(f"{len(found)} modules where {len(expected)} are expected"))
 
@@ -55,15 +55,18 @@ def check_standard(model: nn.Module) -> None:
 @lru_cache(maxsize=16)
 def _layout(config: GPTConfig) -> list[type]:
     """The classes of a GPT's modules, in the order of named_modules()."""
+    norm = nn.RMSNorm if config.rms_norm else nn.LayerNorm
     one = [Head, nn.Linear, nn.Linear, nn.Linear]
     if config.per_head:
         attention = [MultiHeadAttention, nn.ModuleList, *one * config.n_head, nn.Linear, nn.Dropout]
     else:
         attention = [CausalSelfAttention, nn.Linear, nn.Linear, nn.Dropout]
-    ffwd = [FeedForward, nn.Sequential, nn.Linear, nn.ReLU, nn.Linear, nn.Dropout]
-    block = [Block, *attention, *ffwd, nn.LayerNorm, nn.LayerNorm]
-    embeddings = [nn.Embedding, nn.Embedding]
-    return [GPT, *embeddings, nn.ModuleList, *block * config.n_layer, nn.LayerNorm, nn.Linear]
+    relu = SquaredReLU if config.relu2 else nn.ReLU
+    ffwd = [FeedForward, nn.Sequential, nn.Linear, relu, nn.Linear, nn.Dropout]
+    block = [Block, *attention, *ffwd, norm, norm]
+    embeddings = [nn.Embedding] * (1 if config.rope else 2)
+    ngrams = [NGrams, *[nn.Embedding] * (config.ngrams - 1)] if config.ngrams > 1 else []
+    return [GPT, *embeddings, *ngrams, nn.ModuleList, *block * config.n_layer, norm, nn.Linear]
 
 
 def _name(kind: type) -> str:
@@ -94,7 +97,14 @@ def convert_state(state: dict[str, Tensor], config: GPTConfig, *, per_head: bool
 
 
 def lecture_state_dict(model: GPT) -> dict[str, Tensor]:
-    """A state_dict that Karpathy's own class loads as it is: per-Head, with his `tril` buffers."""
+    """A state_dict that Karpathy's own class loads as it is: per-Head, with his `tril` buffers.
+
+    Raises ValueError for an architecture that is not his.
+    """
+    if other := model.config.beyond_lecture:
+        raise ValueError(
+            f"the lecture's class has no {', '.join(other)}: it cannot load this model's weights"
+        )
     state = dict(model.state_dict())
     if not model.config.per_head:
         state = convert_state(state, model.config, per_head=True)

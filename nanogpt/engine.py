@@ -37,6 +37,7 @@ class Engine(ABC):
     """
 
     below: type[Engine] | None = None  # what stands in where this one cannot be built
+    lecture = True  # whether it computes nothing but the lecture's architecture
     standard = True  # whether it computes this package's own heads, whatever class the model's are of
     in_torch = False  # whether all it does is torch operations, which `with exact(model):` can change
 
@@ -48,6 +49,10 @@ class Engine(ABC):
                 raise ValueError(f"{name}={value!r}: a whole number of at least 1 is needed")
         if max_len > config.block_size:
             raise ValueError(f"max_len={max_len} > block_size {config.block_size}: no position lies beyond")
+        if self.lecture and config.beyond_lecture:
+            other = ", ".join(f"{name}={value}" for name, value in config.beyond_lecture.items())
+            raise ValueError(f"{type(self).__name__} computes the lecture's architecture, and this model has "
+                             f"{other}: take Batched or PerHead, or leave engine out")  # fmt: skip
         self.config, self.batch, self.max_len = _shape(config), batch, max_len
         self.dtype, self.device = dtype, torch.device(device)
         before = time.perf_counter()
@@ -176,7 +181,7 @@ def _plain(value) -> str:
 class Uncached(Engine):
     """Rung 1. The lecture's Heads one by one, all positions anew for every token."""
 
-    per_head, cache, standard, in_torch = True, None, False, True
+    per_head, cache, standard, lecture, in_torch = True, None, False, False, True
 
     def tokens(self, model, prompt, noise, settings):
         if model.config.per_head != self.per_head:

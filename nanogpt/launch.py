@@ -1,4 +1,8 @@
-"""A training run from the command line: python -m nanogpt.train --recipe fast --size small"""
+"""A training run from the command line, in one process or in several.
+
+python -m nanogpt.train --recipe fast --size small
+torchrun --nproc_per_node=2 -m nanogpt.train --recipe fast --size small
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,8 @@ import torch
 from .config import RECIPES, SIZES, TrainConfig, override, recipe_for
 from .data import CharTokenizer, load_corpus
 from .model import GPT
-from .runtime import ROOT, check_writable, pick_device
+from .parallel import joined, ranks
+from .runtime import ROOT, Device, check_writable, pick_device
 from .train import train
 
 
@@ -23,18 +28,8 @@ def main(argv: list[str] | None = None) -> int:
         if args.threads < 1:
             raise ValueError(f"--threads {args.threads}: at least 1")
         torch.set_num_threads(args.threads)
-        given = {f.name: getattr(args, f.name) for f in fields(TrainConfig)}
-        recipe = override(recipe_for(args.recipe, SIZES[args.size].block_size), **given)
-        recipe = replace(recipe, muon_lr=None) if args.no_muon else recipe
-        corpus, device = load_corpus(args.data), pick_device(args.device)
-        out = Path(args.out or ROOT / "outputs" / "run" / "train" / f"{args.size}-{args.recipe}")
-        check_writable(out.with_name(f"{out.name}.safetensors"))
-        shape = replace(SIZES[args.size], vocab_size=len(CharTokenizer(corpus.text)))
-        model = GPT(shape, generator=torch.Generator().manual_seed(recipe.seed))
-        print(corpus.banner or corpus)
-        print(f"{model.n_params:,} parameters, block {shape.block_size}, {device}")
-        print(recipe, flush=True)
-        history = train(model, corpus, recipe, out=out, device=device, resume=args.resume)
+        with joined(pick_device(args.device)) as device:
+            run(args, device)
     except FloatingPointError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -45,16 +40,38 @@ def main(argv: list[str] | None = None) -> int:
         again = "; the same command with --resume goes on" if str(stopped) else ""
         print(f"\nstopped{again}", file=sys.stderr)
         return 130
-    print(f"full validation loss {history['full_val']:.4f} at block {history['block_size']}")
-    print(f"the best weights: {out}.safetensors; the log: {out}.jsonl")
     return 0
+
+
+def run(args: argparse.Namespace, device: Device) -> None:
+    """Train as the options say; the first of several processes speaks."""
+    given = {f.name: getattr(args, f.name) for f in fields(TrainConfig)}
+    recipe, shape = recipe_for(args.recipe, SIZES[args.size])
+    recipe = override(recipe, **given)
+    recipe = replace(recipe, muon_lr=None) if args.no_muon else recipe
+    corpus = load_corpus(args.data)
+    out = Path(args.out or ROOT / "outputs" / "run" / "train" / f"{args.size}-{args.recipe}")
+    check_writable(out.with_name(f"{out.name}.safetensors"))
+    shape = replace(shape, vocab_size=len(CharTokenizer(corpus.text)))
+    model = GPT(shape, generator=torch.Generator().manual_seed(recipe.seed))
+    group = ranks()
+    if group.first:
+        print(corpus.banner or corpus)
+        together = f", {group.size} processes" if group.size > 1 else ""
+        print(f"{model.n_params:,} parameters, block {shape.block_size}, {device}{together}")
+        print(recipe, flush=True)
+    history = train(model, corpus, recipe, out=out, device=device, resume=args.resume, speed=True)
+    if group.first:
+        print(f"full validation loss {history['full_val']:.4f} at block {history['block_size']}")
+        print(f"the best weights: {out}.safetensors; the log: {out}.jsonl")
 
 
 def command_line() -> argparse.ArgumentParser:
     """All options; those of a recipe are the fields of TrainConfig."""
     parser = argparse.ArgumentParser("python -m nanogpt.train", description="Train a model on a text.")
     add = parser.add_argument
-    add("--recipe", choices=sorted(RECIPES), default="fast", help="lecture: Karpathy's; fast: ours (default)")
+    about = "; ".join(f"{name}: {recipe.about}" for name, recipe in RECIPES.items())
+    add("--recipe", choices=list(RECIPES), default="fast", help=f"{about}. Default: fast")
     add("--size", choices=sorted(SIZES), default="small", help="small, article or lecture: the model's shape")
     add("--data", metavar="PATH", help="any UTF-8 text; Tiny Shakespeare when left out")
     add(

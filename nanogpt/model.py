@@ -14,9 +14,9 @@ import torch.nn as nn
 import torch.nn.functional as F
 from torch import Tensor
 
-from .attention import attend, visible
+from .attention import attend, placed, visible
 from .cache import DynamicCache, predicted_bytes
-from .config import GPTConfig
+from .config import NGRAM_ROWS, GPTConfig
 
 
 class Head(nn.Module):
@@ -27,11 +27,12 @@ class Head(nn.Module):
         self.key = nn.Linear(config.n_embd, config.head_size, bias=False)
         self.query = nn.Linear(config.n_embd, config.head_size, bias=False)
         self.value = nn.Linear(config.n_embd, config.head_size, bias=False)
-        self.dropout = config.dropout
+        self.config, self.dropout = config, config.dropout
         self.cache = None  # set by kv_cache(model), taken away again by it
 
     def forward(self, x: Tensor, pos: Tensor) -> Tensor:
         q, k, v, k_pos = self.query(x), self.key(x), self.value(x), pos  # (B, T, hs), (T,)
+        q, k = placed(q, pos, self.config), placed(k, pos, self.config)  # in the lecture: as they are
         if self.cache is not None and not self.training:
             k, v, k_pos = self.cache.update(k, v, pos)  # (B, S, hs), (S,)
         dropout = self.dropout if self.training else 0.0
@@ -44,7 +45,7 @@ class MultiHeadAttention(nn.Module):
     def __init__(self, config: GPTConfig, head=Head):
         super().__init__()
         self.heads = nn.ModuleList([head(config) for _ in range(config.n_head)])
-        self.proj = nn.Linear(config.n_embd, config.n_embd)
+        self.proj = nn.Linear(config.n_embd, config.n_embd, bias=config.bias)
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x: Tensor, pos: Tensor) -> Tensor:
@@ -57,9 +58,9 @@ class CausalSelfAttention(nn.Module):
 
     def __init__(self, config: GPTConfig):
         super().__init__()
-        self.n_head = config.n_head
+        self.config, self.n_head = config, config.n_head
         self.qkv = nn.Linear(config.n_embd, 3 * config.n_embd, bias=False)
-        self.proj = nn.Linear(config.n_embd, config.n_embd)
+        self.proj = nn.Linear(config.n_embd, config.n_embd, bias=config.bias)
         self.attn_dropout = config.dropout
         self.dropout = nn.Dropout(config.dropout)
         self.cache = None
@@ -68,6 +69,7 @@ class CausalSelfAttention(nn.Module):
         B, T, C = x.shape
         qkv = self.qkv(x).view(B, T, 3, self.n_head, -1)  # (B, T, 3, H, hs)
         q, k, v = qkv.permute(2, 0, 3, 1, 4)  # three of (B, H, T, hs)
+        q, k = placed(q, pos, self.config), placed(k, pos, self.config)
         k_pos = pos
         if self.cache is not None and not self.training:
             k, v, k_pos = self.cache.update(k, v, pos)  # (B, H, S, hs), (S,)
@@ -76,20 +78,36 @@ class CausalSelfAttention(nn.Module):
         return self.dropout(self.proj(y.transpose(1, 2).reshape(B, T, C)))
 
 
+class SquaredReLU(nn.Module):
+    """ReLU, squared (So et al. 2021, Primer, arXiv 2109.08668)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(x).square()
+
+
 class FeedForward(nn.Module):
     """Two linear layers with a ReLU between, four times as wide inside."""
 
     def __init__(self, config: GPTConfig):
         super().__init__()
         self.net = nn.Sequential(
-            nn.Linear(config.n_embd, 4 * config.n_embd),
-            nn.ReLU(),
-            nn.Linear(4 * config.n_embd, config.n_embd),
+            nn.Linear(config.n_embd, 4 * config.n_embd, bias=config.bias),
+            SquaredReLU() if config.relu2 else nn.ReLU(),
+            nn.Linear(4 * config.n_embd, config.n_embd, bias=config.bias),
             nn.Dropout(config.dropout),
         )
 
     def forward(self, x: Tensor) -> Tensor:
         return self.net(x)
+
+
+def norm(config: GPTConfig) -> nn.Module:
+    """LayerNorm; or RMSNorm (Zhang and Sennrich 2019, arXiv 1910.07467) without weights of its own."""
+    return (
+        nn.RMSNorm(config.n_embd, elementwise_affine=False)
+        if config.rms_norm
+        else nn.LayerNorm(config.n_embd)
+    )
 
 
 class Block(nn.Module):
@@ -99,12 +117,47 @@ class Block(nn.Module):
         super().__init__()
         self.sa = MultiHeadAttention(config, head) if config.per_head else CausalSelfAttention(config)
         self.ffwd = FeedForward(config)
-        self.ln1 = nn.LayerNorm(config.n_embd)
-        self.ln2 = nn.LayerNorm(config.n_embd)
+        self.ln1, self.ln2 = norm(config), norm(config)
 
     def forward(self, x: Tensor, pos: Tensor) -> Tensor:
         x = x + self.sa(self.ln1(x), pos)
         return x + self.ffwd(self.ln2(x))
+
+
+class NGrams(nn.Module):
+    """What the last two characters, and the last three, add to a token's embedding: look-up tables.
+
+    They compute nothing: a row for each pair, and for the triples NGRAM_ROWS rows that they share, the
+    remainder of the triple's number saying which. Before a text stands character 0 (the newline).
+    The characters before a new one must be known while decoding: they have a cache, as keys have.
+    """
+
+    def __init__(self, config: GPTConfig):
+        super().__init__()
+        self.vocab_size = config.vocab_size
+        self.pairs = nn.Embedding(min(NGRAM_ROWS, config.vocab_size**2), config.n_embd)
+        self.triples = nn.Embedding(NGRAM_ROWS, config.n_embd) if config.ngrams > 2 else None
+        self.cache = None
+
+    def forward(self, idx: Tensor, pos: Tensor) -> Tensor:
+        """(B, T), (T,) -> (B, T, C)"""
+        text, places = idx, pos
+        if self.cache is not None and not self.training:
+            rows, _, places = self.cache.update(idx[..., None], idx[..., None], pos)  # (B, S, 1), (S,)
+            text = rows[..., 0]
+        pair = _before(text, places, pos, 1) * self.vocab_size + idx
+        x = self.pairs(pair % NGRAM_ROWS)
+        if self.triples is None:
+            return x
+        triple = _before(text, places, pos, 2) * self.vocab_size**2 + pair
+        return x + self.triples(triple % NGRAM_ROWS)
+
+
+def _before(text: Tensor, places: Tensor, pos: Tensor, steps: int) -> Tensor:
+    """The characters `steps` places before pos, 0 where there is none.  (B, S), (S,), (T,) -> (B, T)"""
+    match = places[None, :] == pos[:, None] - steps  # (T, S)
+    match &= places[None, :] >= 0  # -1 marks an empty cache slot
+    return text[:, match.int().argmax(1)] * match.any(1)
 
 
 class GPT(nn.Module):
@@ -120,10 +173,12 @@ class GPT(nn.Module):
         self.config = config
         with torch.random.fork_rng(devices=[]):  # the layers' own initialisation is overwritten below
             self.token_embedding_table = nn.Embedding(config.vocab_size, config.n_embd)
-            self.position_embedding_table = nn.Embedding(config.block_size, config.n_embd)
+            table = None if config.rope else nn.Embedding(config.block_size, config.n_embd)
+            self.position_embedding_table = table
+            self.ngrams = NGrams(config) if config.ngrams > 1 else None
             self.blocks = nn.ModuleList([Block(config, head) for _ in range(config.n_layer)])
-            self.ln_f = nn.LayerNorm(config.n_embd)
-            self.lm_head = nn.Linear(config.n_embd, config.vocab_size)
+            self.ln_f = norm(config)
+            self.lm_head = nn.Linear(config.n_embd, config.vocab_size, bias=config.bias)
         self._init_weights(generator or torch.Generator().manual_seed(1337))
         self.register_load_state_dict_pre_hook(_drop_tril)
 
@@ -156,12 +211,21 @@ class GPT(nn.Module):
                 )
             pos = torch.arange(T, device=idx.device)
         self._check_positions(pos, T)
-        x = self.token_embedding_table(idx) + self.position_embedding_table(pos)  # (B, T, C)
+        x = self.embed(idx, pos)  # (B, T, C)
         for block in self.blocks:
             x = block(x, pos)
         logits = self.lm_head(self.ln_f(x))  # (B, T, V)
         loss = None if targets is None else F.cross_entropy(logits.flatten(0, 1), targets.flatten())
         return logits, loss
+
+    def embed(self, idx: Tensor, pos: Tensor) -> Tensor:
+        """What goes into the first block.  (B, T), (T,) -> (B, T, C)"""
+        x = self.token_embedding_table(idx)
+        if self.position_embedding_table is not None:
+            x = x + self.position_embedding_table(pos)
+        if self.ngrams is not None:
+            x = x + self.ngrams(idx, pos)
+        return F.rms_norm(x, x.shape[-1:]) if self.config.rms_norm else x
 
     def _check_positions(self, pos: Tensor, T: int) -> None:
         limit = self.config.block_size
@@ -188,8 +252,9 @@ class GPT(nn.Module):
     def cache_bytes(self, length: int, batch: int = 1) -> int:
         """Bytes of K and V that `length` cached tokens of `batch` texts take, from the config alone."""
         c, itemsize = self.config, self.lm_head.weight.element_size()
-        return predicted_bytes(n_layer=c.n_layer, n_head=c.n_head, head_size=c.head_size,
-                               length=length, batch=batch, itemsize=itemsize)  # fmt: skip
+        characters = 2 * torch.int64.itemsize * length * batch if self.ngrams else 0
+        return characters + predicted_bytes(n_layer=c.n_layer, n_head=c.n_head, head_size=c.head_size,
+                                            length=length, batch=batch, itemsize=itemsize)  # fmt: skip
 
 
 # ------------------------------------------------------------------ caches on and off

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from .checkpoint import CheckpointError, read_tensors, write_tensors
-from .model import GPT
+from .trainer import Trainer
 
-FORMAT = "nanogpt-notebooks training state 1"
+FORMAT = "nanogpt-notebooks training state 2"
 
 
 def state_path(out: Path) -> Path:
@@ -26,23 +26,23 @@ def state_path(out: Path) -> Path:
     return out.with_name(f"{out.name}-last.state.safetensors")
 
 
-def save_state(out: Path, about: dict, step: int, model: GPT, optimizers: list, generator: torch.Generator,
-               history: dict) -> Path:  # fmt: skip
+def save_state(out: Path, about: dict, step: int, trainer: Trainer, history: dict) -> Path:
     """Write the state after `step` steps. `about` is what the run was begun with, plain data."""
-    tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
-    for i, optimizer in enumerate(optimizers):
+    tensors = {f"model.{name}": tensor for name, tensor in trainer.model.state_dict().items()}
+    for i, optimizer in enumerate(trainer.optimizers):
         for index, state in optimizer.state_dict()["state"].items():
             tensors |= {
                 f"optimizer.{i}.{index}.{key}": torch.as_tensor(value) for key, value in state.items()
             }
     losses = history["batch_loss"]
     tensors["batch_loss"] = torch.stack(losses) if losses else torch.empty(0)
-    tensors["batches"], tensors["cpu"] = generator.get_state(), torch.get_rng_state()
+    tensors["batches"], tensors["cpu"] = trainer.generator.get_state(), torch.get_rng_state()
     if torch.cuda.is_available():
         tensors["cuda"] = torch.cuda.get_rng_state()
     plain = {key: value for key, value in history.items() if key != "batch_loss"}
     path = state_path(out)
-    write_tensors(path, tensors, {"format": FORMAT, "about": about, "step": step, "history": plain})
+    meta = {"format": FORMAT, "about": about, "step": step, "history": plain}
+    write_tensors(path, tensors, meta | {"scaler": trainer.scaler.state_dict()})
     return path
 
 
@@ -65,8 +65,7 @@ def _read(path: Path, about: dict) -> tuple[dict[str, Tensor], dict]:
     return tensors, meta
 
 
-def load_state(out: Path, about: dict, model: GPT, optimizers: list, generator: torch.Generator,
-               history: dict) -> int:  # fmt: skip
+def load_state(out: Path, about: dict, trainer: Trainer, history: dict) -> int:
     """Put everything back as it was saved; the number of steps done, 0 when nothing was saved.
 
     Raises CheckpointError for a damaged file, and ValueError when the run was begun with other
@@ -77,16 +76,17 @@ def load_state(out: Path, about: dict, model: GPT, optimizers: list, generator: 
         return 0
     tensors, meta = _read(path, about)
     try:
-        model.load_state_dict(
+        trainer.model.load_state_dict(
             {k.removeprefix("model."): t for k, t in tensors.items() if k.startswith("model.")}
         )
-        for i, optimizer in enumerate(optimizers):
+        for i, optimizer in enumerate(trainer.optimizers):
             groups = optimizer.state_dict()["param_groups"]
             optimizer.load_state_dict({"state": _moments(tensors, i), "param_groups": groups})
-        generator.set_state(tensors["batches"])
+        trainer.generator.set_state(tensors["batches"])
         torch.set_rng_state(tensors["cpu"])
         if torch.cuda.is_available() and "cuda" in tensors:
             torch.cuda.set_rng_state(tensors["cuda"])
+        trainer.scaler.load_state_dict(meta["scaler"])
         history |= meta["history"] | {"batch_loss": list(tensors["batch_loss"].unbind())}
         return meta["step"]
     except (KeyError, TypeError, RuntimeError) as error:

@@ -47,7 +47,8 @@ def pick_device(prefer: str = "auto") -> Device:
     # A T4 answers True to the bare question and then emulates bfloat16, slowly.
     if torch.cuda.is_bf16_supported(including_emulation=False):
         return Device(torch.device("cuda"), torch.bfloat16, f"{name} multiplies bfloat16 natively")
-    return Device(torch.device("cuda"), torch.float32, f"{name} has no native bfloat16")
+    why = f"{name} has no native bfloat16; its gradients are scaled so that float16 can hold them"
+    return Device(torch.device("cuda"), torch.float16, why)
 
 
 def synchronize(device: torch.device) -> None:

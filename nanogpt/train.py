@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,9 +18,12 @@ from .checkpoint import FORMAT, Checkpoint, CheckpointError, load_checkpoint, sa
 from .config import SIZES, TrainConfig
 from .convert import convert_state, pack_heads
 from .data import CharTokenizer, Corpus, random_batch, split, windows
+from .flops import Meter
 from .model import GPT, without_kv_cache
+from .parallel import ranks
 from .resume import check_state, deferred_interrupt, load_state, save_state
 from .runtime import PUBLISHED, Device, atomic_path, headless, pick_device
+from .trainer import Trainer, zero_init
 
 EVAL_SEED = 4242  # the fixed evaluation windows, the same whatever the training seed
 
@@ -66,37 +69,6 @@ def full_loss(model: GPT, data: Tensor, batch: int = 16) -> float:
 # ------------------------------------------------------------------ the loop
 
 
-def zero_init(model: GPT, generator: torch.Generator) -> None:
-    """Start each block as the identity and the head at zero, so the first loss is exactly ln(vocab).
-
-    Embeddings are drawn from normal(0, 0.3): with nothing else moving the stream, they are the signal.
-    """
-    with torch.no_grad():
-        for block in model.blocks:
-            block.sa.proj.weight.zero_()
-            block.ffwd.net[2].weight.zero_()
-        model.lm_head.weight.zero_()
-        for table in (model.token_embedding_table, model.position_embedding_table):
-            torch.nn.init.normal_(table.weight, std=0.3, generator=generator)
-
-
-def make_optimizers(model: GPT, config: TrainConfig) -> list[torch.optim.Optimizer]:
-    """Muon for the matrices inside the blocks, AdamW for all else; or AdamW alone.
-
-    Muon (Keller Jordan, 2024, https://kellerjordan.github.io/posts/muon/) makes each update of a
-    matrix orthogonal, so that all its directions learn at one speed.
-    """
-    muon = {id(p) for p in model.blocks.parameters() if p.ndim == 2} if config.muon_lr else set()
-    rest = [p for p in model.parameters() if id(p) not in muon]
-    matrices = [p for p in model.parameters() if id(p) in muon]
-    optimizers = [
-        torch.optim.AdamW(rest, lr=config.lr, betas=(0.9, 0.99), eps=1e-10, weight_decay=config.weight_decay)
-    ]
-    if matrices:
-        optimizers.append(torch.optim.Muon(matrices, lr=config.muon_lr, weight_decay=config.weight_decay))
-    return optimizers
-
-
 def train(
     model: GPT,
     corpus: Corpus,
@@ -106,6 +78,8 @@ def train(
     out: Path | None = None,
     device: Device | None = None,
     resume: bool = False,
+    speed: bool = False,
+    watch: Callable[[int, GPT], None] | None = None,
 ) -> dict:
     """Train the model in place and return its history as plain data, ready to plot.
 
@@ -115,9 +89,12 @@ def train(
     `<out>-last.safetensors`, each with a JSON beside it; a line for each evaluation to
     `<out>.jsonl`, to be followed with tail -f; the state of the run to `<out>-last.state.safetensors`.
     With `resume`, a run that was stopped, however, goes on from there, to the very weights that it
-    would have had. Ctrl-C ends the step, saves, and is raised. Raises ValueError for a vocabulary
-    or corpus that does not fit or a state of other settings, CheckpointError for one that is
-    damaged, and FloatingPointError when the loss is no longer a number.
+    would have had. Ctrl-C ends the step, saves, and is raised. At each evaluation a line is printed,
+    with `speed` the throughput too, and `watch(step, model)` is called. Where torchrun has started
+    several processes they share each batch, and the first alone evaluates and writes.
+
+    Raises ValueError for a vocabulary or corpus that does not fit or a state of other settings,
+    CheckpointError for one that is damaged, and FloatingPointError when the loss is no number.
     """
     device = device or pick_device()
     tokenizer = tokenizer or CharTokenizer(corpus.text)
@@ -130,41 +107,48 @@ def train(
     data, val = split(tokenizer.encode(corpus.text), T)
     fixed = {"train": fixed_batches(data, T, config.eval_batches, device.device),
              "val": fixed_batches(val, T, config.eval_batches, device.device)}  # fmt: skip
-    dtype = str(model.lm_head.weight.dtype)
-    saved = Saved(out, _meta(model, corpus, config, tokenizer), resume, dtype)
+    group = ranks()
+    saved = Saved(out, _meta(model, corpus, config, tokenizer), resume, str(model.lm_head.weight.dtype))
     saved.check()
-    generator = torch.Generator().manual_seed(config.seed)
-    if config.zero_init:
-        zero_init(model, generator)
     was_training = model.training
-    worker = _batched(model)
-    worker.to(device.device).train()
+    worker, generator = prepare(model, config, device)
     history = {"step": [], "train": [], "val": [], "lr_scale": [], "batch_loss": []}
+    meter = Meter(model.config, device, group.size)
 
-    def evaluate(step):
-        losses = {name: estimate_loss(worker, batches) for name, batches in fixed.items()}
+    def evaluate(step, bar):
+        meter.lap("train")
+        if group.first:
+            losses = {name: estimate_loss(worker, batches) for name, batches in fixed.items()}
+            keep(step, losses)
+            line = f"step {step:5d} of {config.steps} | train {losses['train']:.4f} | val {losses['val']:.4f}"
+            report(f"{line} | {meter}" if speed else line, bar)
+            if watch:
+                watch(step, worker)
+        meter.lap("evaluate")
+        bar.set_postfix_str(str(meter), refresh=False)
+
+    def keep(step, losses):
         for loss in losses.values():
             check_finite(loss, step, config, history, out)
         best = not history["val"] or losses["val"] < min(history["val"])
-        history["step"].append(step)
-        history["train"].append(losses["train"])
-        history["val"].append(losses["val"])
+        for name, value in {"step": step, **losses}.items():
+            history[name].append(value)
         if out:
             for path in [out] * best + [out.with_name(out.name + "-last")]:
                 save_checkpoint(path, worker, {**saved.meta, "step": step, "losses": losses})
-            write_log(out, history, step)
-        return f"step {step:5d} of {config.steps} | train {losses['train']:.4f} | val {losses['val']:.4f}"
+            write_log(out, history, meter.reading())
 
     with torch.random.fork_rng():
         torch.manual_seed(config.seed)  # dropout has no generator of its own
         try:
-            _loop(worker, data, config, generator, device, history, evaluate, saved)
+            trainer = Trainer(worker, data, config, generator, device)
+            _loop(trainer, history, evaluate, saved, meter)
         finally:
             if worker is not model:
                 model.to(device.device)
                 model.load_state_dict(convert_state(worker.state_dict(), worker.config, per_head=True))
             model.train(was_training)
-    history["full_val"] = full_loss(worker, val)
+    history["full_val"] = full_loss(worker, val) if group.first else None
     history["block_size"] = T
     return history
 
@@ -180,18 +164,37 @@ def _meta(model: GPT, corpus: Corpus, config: TrainConfig, tokenizer: CharTokeni
     }
 
 
-def write_log(out: Path, history: dict, step: int) -> None:
+def write_log(out: Path, history: dict, reading: dict) -> None:
     """Add the newest evaluation to `<out>.jsonl`; what another run left there is replaced."""
-    path = out.with_name(f"{out.name}.jsonl")
-    rows = zip(history["step"], history["train"], history["val"], strict=True)
-    lines = [json.dumps({"step": s, "train": t, "val": v}) + "\n" for s, t, v in rows]
-    known = path.read_text(encoding="utf-8") if path.is_file() else None
-    if step and known == "".join(lines[:-1]):
+    path, names = out.with_name(f"{out.name}.jsonl"), ("step", "train", "val")
+    rows = [dict(zip(names, row, strict=True)) for row in zip(*(history[n] for n in names), strict=True)]
+    newest = json.dumps(rows[-1] | reading) + "\n"
+    if len(rows) > 1 and _same_run(path, rows[:-1]):
         with open(path, "a", encoding="utf-8") as file:
-            file.write(lines[-1])
+            file.write(newest)
     else:
         with atomic_path(path) as temporary:
-            temporary.write_text("".join(lines), encoding="utf-8")
+            earlier = "".join(json.dumps(row) + "\n" for row in rows[:-1])
+            temporary.write_text(earlier + newest, encoding="utf-8")
+
+
+def _same_run(path: Path, rows: list[dict]) -> bool:
+    """Whether the log holds these evaluations and no others."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        lines = [json.loads(line) for line in text.splitlines()]
+        return text.endswith("\n") and [{k: line[k] for k in rows[0]} for line in lines] == rows
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def prepare(model: GPT, config: TrainConfig, device: Device) -> tuple[GPT, torch.Generator]:
+    """The model as the recipe starts it, in the form that is trained, and the generator of its batches."""
+    generator = torch.Generator().manual_seed(config.seed)
+    if config.zero_init:
+        zero_init(model, generator)
+    worker = _batched(model) if config.batched else model
+    return worker.to(device.device).train(), generator
 
 
 def _batched(model: GPT) -> GPT:
@@ -202,41 +205,41 @@ def _batched(model: GPT) -> GPT:
         return model
 
 
-def _loop(model, data, config, generator, device, history, evaluate, saved) -> None:
-    optimizers = make_optimizers(model, config)
-    rates = [group["lr"] for opt in optimizers for group in opt.param_groups]
-    amp = torch.autocast(device.device.type, dtype=torch.bfloat16, enabled=device.dtype == torch.bfloat16)
-    run = (model, optimizers, generator, history)
-    done, quiet = saved.load(*run), headless()
-    groups = [group for opt in optimizers for group in opt.param_groups]  # new ones after a load
+def _loop(trainer: Trainer, history: dict, evaluate, saved: Saved, meter: Meter) -> None:
+    config, ranks, quiet = trainer.config, trainer.ranks, headless() or not trainer.ranks.first
+    done = saved.load(trainer, history)
+    if not ranks.first:  # dropout has no generator of its own, and should differ from rank to rank
+        torch.manual_seed(config.seed + 1_000_003 * ranks.rank + done)
     bar = tqdm(total=config.steps, initial=done, desc="train", disable=quiet, mininterval=0.5)
     with bar, deferred_interrupt() as stop:
         if done == 0:
-            report(evaluate(0), bar, quiet)
+            evaluate(0, bar)
         for step in range(done, config.steps):
-            if stop:
-                raise KeyboardInterrupt(saved.stop(step, *run))
-            scale = config.scale(step)
-            for group, rate in zip(groups, rates, strict=True):
-                group["lr"] = rate * scale
-            x, y = random_batch(data, model.config.block_size, config.batch_size, generator)
-            with amp:
-                loss = model(x.to(device.device), y.to(device.device))[1]
-            if device.device.type == "cpu":  # on a GPU looking at it would stop the queue: evaluate() does
-                check_finite(float(loss.detach()), step, config, history, saved.out)
-            loss.backward()
-            for opt in optimizers:
-                opt.step()
-                opt.zero_grad(set_to_none=True)
-            history["lr_scale"].append(scale)
-            history["batch_loss"].append(loss.detach())
+            if _asked_to_stop(stop, step, trainer):
+                raise KeyboardInterrupt(saved.stop(step, trainer, history))
+            loss = trainer.step(step)
+            if trainer.device.device.type == "cpu":  # on a GPU looking would stop the queue: evaluate() does
+                check_finite(float(loss), step, config, history, saved.out)
+            history["lr_scale"].append(config.scale(step))
+            history["batch_loss"].append(loss)
+            meter.tokens += config.batch_size * trainer.model.config.block_size
             bar.update()
             if (step + 1) % config.eval_every == 0 or step + 1 == config.steps:
-                report(evaluate(step + 1), bar, quiet)
-                saved.save(step + 1, *run)
+                evaluate(step + 1, bar)
+                saved.save(step + 1, trainer, history)
         if stop:
-            raise KeyboardInterrupt(saved.stop(config.steps, *run))
+            raise KeyboardInterrupt(saved.stop(config.steps, trainer, history))
     history["batch_loss"] = torch.stack(history["batch_loss"]).tolist()  # one transfer, at the end
+
+
+def _asked_to_stop(stop: list, step: int, trainer: Trainer) -> bool:
+    """Whether Ctrl-C was pressed. Several processes agree on it every tenth step, to stop at the same one."""
+    if trainer.ranks.size == 1:
+        return bool(stop)
+    if step % 10:
+        return False
+    flag = torch.tensor(float(bool(stop)), device=trainer.device.device)
+    return bool(trainer.ranks.mean(flag) > 0)
 
 
 @dataclass
@@ -255,20 +258,15 @@ class Saved:
         if self.resume:
             check_state(self.out, self._about())
 
-    def load(self, model, optimizers, generator, history) -> int:
-        about = self._about()
-        return (
-            load_state(self.out, about, model, optimizers, generator, history)
-            if self.resume and self.out
-            else 0
-        )
+    def load(self, trainer: Trainer, history: dict) -> int:
+        return load_state(self.out, self._about(), trainer, history) if self.resume else 0
 
-    def save(self, step, *run) -> None:
-        if self.out:
-            save_state(self.out, self._about(), step, *run)
+    def save(self, step: int, trainer: Trainer, history: dict) -> None:
+        if self.out and trainer.ranks.first:
+            save_state(self.out, self._about(), step, trainer, history)
 
-    def stop(self, step, *run) -> str:
-        self.save(step, *run)
+    def stop(self, step: int, trainer: Trainer, history: dict) -> str:
+        self.save(step, trainer, history)
         if not self.out:
             return f"stopped after {step} steps; nothing was saved, as no `out` was given"
         return f"stopped after {step} steps and saved: the same call with resume=True goes on from here"
@@ -276,7 +274,9 @@ class Saved:
     def _about(self) -> dict:
         vocabulary = {"characters": self.meta["vocabulary"]}
         corpus = {"sha256": self.meta["corpus"]["sha256"]}
-        form = {key: self.meta[key] for key in ("config", "train")}
+        form = {key: dict(self.meta[key]) for key in ("config", "train")}
+        for how in ("accumulate", "compile"):  # the same run, computed in another way
+            form["train"].pop(how)
         return {**form, "corpus": corpus, "vocabulary": vocabulary, "weights": {"dtype": self.dtype}}
 
 
@@ -296,9 +296,9 @@ def _best(history: dict) -> int:
     return history["val"].index(min(history["val"]))
 
 
-def report(line: str, bar: tqdm, quiet: bool) -> None:
+def report(line: str, bar: tqdm) -> None:
     """One line for each evaluation, above the bar where there is one."""
-    print(line, flush=True) if quiet else bar.write(line)
+    print(line, flush=True) if bar.disable else bar.write(line)
 
 
 def load_or_train(

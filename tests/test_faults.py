@@ -25,7 +25,7 @@ from conftest import tiny_model
 from notebook_fixtures import code, output, write
 from test_checkpoint import meta_of
 
-from nanogpt import data, publish, run
+from nanogpt import data, publish, run, trainer
 from nanogpt import train as training
 from nanogpt.checkpoint import CheckpointError, load_checkpoint, read_tensors, save_checkpoint, write_tensors
 from nanogpt.config import SIZES, GPTConfig, TrainConfig
@@ -283,16 +283,16 @@ def fresh(corpus, **changes) -> GPT:
 
 
 def at_step(monkeypatch, step, what) -> None:
-    """Do `what()` when the loop draws its batch number `step`, from 0; two batches are the fixed ones."""
-    drawn, plain = [], training.random_batch
+    """Do `what()` when the loop draws its batch number `step`, from 0."""
+    drawn, plain = [], trainer.random_batch
 
     def batch(*arguments):
         drawn.append(None)
-        if len(drawn) == 2 + step + 1:
+        if len(drawn) == step + 1:
             what()
         return plain(*arguments)
 
-    monkeypatch.setattr(training, "random_batch", batch)
+    monkeypatch.setattr(trainer, "random_batch", batch)
 
 
 @pytest.fixture(scope="module")

@@ -35,7 +35,8 @@ from nanogpt.model import GPT
 from nanogpt.parameters import Parameter, RunError, assign, convert
 from nanogpt.resume import state_path
 from nanogpt.runtime import Device, sha256
-from nanogpt.train import make_optimizers, train
+from nanogpt.train import train
+from nanogpt.trainer import make_optimizers
 
 TIMES = int(os.environ.get("FUZZ", "1"))
 CPU = Device(torch.device("cpu"), torch.float32, "tests")

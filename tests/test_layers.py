@@ -8,8 +8,9 @@ import pytest
 PACKAGE = Path(__file__).resolve().parents[1] / "nanogpt"
 SERIES = """
     config < runtime < practice < data < cache < attention < exact model < convert < checkpoint < generate
-    < build flat < engine < compiled graph < native < resume < train < launch verify bench < limits
-    < ladder sweep < plots < notebook < sync < parameters < folder execute < site publish reproduce < run
+    < build flat < engine < compiled graph < native
+    < flops parallel < trainer < resume < train < launch verify bench < limits
+    < ladder sweep race < plots < notebook < sync < parameters < folder execute < site publish reproduce < run
 """
 LEVEL = {name: level for level, names in enumerate(SERIES.split("<")) for name in names.split()}
 MODULES = sorted(path.stem for path in PACKAGE.glob("*.py") if path.stem != "__init__")

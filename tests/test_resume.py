@@ -15,6 +15,7 @@ import torch
 from conftest import FORMS, name
 
 from nanogpt import train as training
+from nanogpt import trainer
 from nanogpt.checkpoint import CheckpointError, load_checkpoint
 from nanogpt.config import GPTConfig, TrainConfig
 from nanogpt.model import GPT
@@ -43,7 +44,7 @@ def weights(model):
 
 def stop_at(monkeypatch, step, what):
     """Do `what()` when the loop draws its batch number `step` (from 0)."""
-    drawn, plain = [], training.random_batch
+    drawn, plain = [], trainer.random_batch
 
     def batch(*arguments):
         drawn.append(None)
@@ -51,7 +52,7 @@ def stop_at(monkeypatch, step, what):
             what()
         return plain(*arguments)
 
-    monkeypatch.setattr(training, "random_batch", batch)
+    monkeypatch.setattr(trainer, "random_batch", batch)
 
 
 def ctrl_c():
@@ -68,7 +69,7 @@ def test_ctrl_c_then_resume_gives_the_bits_of_a_whole_run(
     whole, stopped = fresh(corpus, per_head), fresh(corpus, per_head)
     expected = train(whole, corpus, recipe, out=tmp_path / "whole", device=CPU)
     with monkeypatch.context() as patch:
-        stop_at(patch, 2 + step, ctrl_c)  # two batches are the fixed ones
+        stop_at(patch, step, ctrl_c)
         with pytest.raises(KeyboardInterrupt, match=f"after {step + 1} steps and saved.*resume=True"):
             train(stopped, corpus, recipe, out=tmp_path / "part", device=CPU)
     assert torch.equal(weights(stopped), weights(whole)) == (step == 19)
@@ -86,7 +87,7 @@ def test_a_run_may_be_stopped_many_times(corpus, tmp_path, monkeypatch):
     train(whole, corpus, RECIPE, device=CPU)
     for _ in range(10):
         with monkeypatch.context() as patch:
-            stop_at(patch, 2 + 2, ctrl_c)
+            stop_at(patch, 2, ctrl_c)
             model = fresh(corpus)
             try:
                 train(model, corpus, RECIPE, out=tmp_path / "run", device=CPU, resume=True)
@@ -113,7 +114,7 @@ def test_resuming_where_nothing_was_begun_begins(corpus, tmp_path):
 
 
 def test_without_a_place_to_save_ctrl_c_says_so(corpus, monkeypatch):
-    stop_at(monkeypatch, 2 + 3, ctrl_c)
+    stop_at(monkeypatch, 3, ctrl_c)
     with pytest.raises(KeyboardInterrupt, match="after 4 steps; nothing was saved"):
         train(fresh(corpus), corpus, RECIPE, device=CPU)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -198,8 +199,8 @@ def test_a_loss_that_is_no_number_stops_at_its_step(corpus, tmp_path, monkeypatc
         return sum(1 for training_step in steps if training_step)
 
     steps = []
-    plain = training.random_batch
-    monkeypatch.setattr(training, "random_batch", lambda *a: steps.append(len(steps) >= 2) or plain(*a))
+    plain = trainer.random_batch
+    monkeypatch.setattr(trainer, "random_batch", lambda *a: steps.append(True) or plain(*a))
     model.register_forward_hook(spoil)
     with pytest.raises(
         FloatingPointError, match=f"{value} at step 5: .*muon_lr=0.01.* of step 4, is in .*run.saf"

@@ -9,6 +9,7 @@ import torch
 from conftest import FORMS, count_updates, name, seeded, tiny_model, tokens
 
 from nanogpt import train as training
+from nanogpt import trainer
 from nanogpt.checkpoint import CheckpointError, load_checkpoint
 from nanogpt.config import SIZES, GPTConfig, TrainConfig
 from nanogpt.convert import pack_heads, unpack_heads
@@ -16,7 +17,8 @@ from nanogpt.data import CharTokenizer, Corpus, CorpusError, random_batch, split
 from nanogpt.generate import complete
 from nanogpt.model import GPT, cache_owners, kv_cache
 from nanogpt.runtime import Device
-from nanogpt.train import estimate_loss, fixed_batches, full_loss, load_or_train, make_optimizers, train
+from nanogpt.train import estimate_loss, fixed_batches, full_loss, load_or_train, train
+from nanogpt.trainer import make_optimizers
 
 CPU = Device(torch.device("cpu"), torch.float32, "tests")
 QUICK = TrainConfig(steps=12, batch_size=8, eval_every=5, eval_batches=2, warmup=2)
@@ -72,7 +74,7 @@ def test_training_begins_at_the_loss_of_a_fair_guess(fresh, corpus, tokenizer):
 
 def test_zero_init_makes_every_block_the_identity(fresh):
     model = fresh(per_head=False)
-    training.zero_init(model, seeded(1))
+    trainer.zero_init(model, seeded(1))
     x = torch.randn(2, 8, 16, generator=seeded(2))
     for block in model.blocks:
         assert torch.equal(block.eval()(x, torch.arange(8)), x)
@@ -132,10 +134,12 @@ def test_the_loop_is_the_plain_loop(fresh, corpus, tokenizer, zero_init):
     history = train(model, corpus, config, device=CPU)
     generator = seeded(config.seed)
     if zero_init:
-        training.zero_init(plain, generator)
+        trainer.zero_init(plain, generator)
     data, _ = split(tokenizer.encode(corpus.text), 8)
     losses = []
-    optimizer = torch.optim.AdamW(plain.parameters(), betas=(0.9, 0.99), eps=1e-10, weight_decay=0.1)
+    optimizer = torch.optim.AdamW(
+        plain.parameters(), betas=(0.9, 0.99), eps=1e-10, weight_decay=0.1, fused=True
+    )
     for step in range(config.steps):
         starts = torch.randint(len(data) - 8, (config.batch_size,), generator=generator)
         x = torch.stack([data[s : s + 8] for s in starts])
@@ -159,9 +163,9 @@ def test_the_batches_are_those_of_the_seed_whatever_else_is_drawn(fresh, corpus,
         return torch.tensor(seen[-1]), torch.tensor(seen[-1])
 
     for model in (fresh(dropout=0.0), fresh(dropout=0.2), fresh(dropout=0.2, n_layer=1)):
-        monkeypatch.setattr(training, "random_batch", watched)
+        monkeypatch.setattr(trainer, "random_batch", watched)
         train(model, corpus, replace(QUICK, zero_init=False), device=CPU)
-        monkeypatch.setattr(training, "random_batch", random_batch)
+        monkeypatch.setattr(trainer, "random_batch", random_batch)
     third = len(seen) // 3
     assert seen[:third] == seen[third : 2 * third] == seen[2 * third :]
     assert seen[third - 1] != seen[third - 2]
@@ -190,7 +194,7 @@ def test_every_step_has_the_rate_of_the_schedule(fresh, corpus, monkeypatch):
             opt.register_step_pre_hook(lambda opt, *_: seen.append(opt.param_groups[0]["lr"]))
         return optimizers
 
-    monkeypatch.setattr(training, "make_optimizers", watched)
+    monkeypatch.setattr(trainer, "make_optimizers", watched)
     history = train(fresh(), corpus, QUICK, device=CPU)
     scales = [QUICK.scale(step) for step in range(12)]
     assert history["lr_scale"] == scales

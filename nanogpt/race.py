@@ -1,0 +1,269 @@
+"""The race: recipes against each other to the same loss, and what each idea in them buys.
+
+python -m nanogpt.bench train --json          how soon each recipe is at a loss
+python -m nanogpt.bench train --ideas --json  one idea more on every rung, each with the same seconds
+
+Seconds are those of training alone, on one thread: CPU seconds of this process (on a GPU, seconds
+between synchronisations), without evaluation. The runs of one seed take turns, so that they meet the
+same machine. Every run's schedule ends where the run ends. A loss is the mean over the whole
+validation text in windows of the model's own block: compare only losses of one block.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from .bench import clock, summary
+from .config import MODERN, SIZES, GPTConfig, TrainConfig, override, recipe_for
+from .data import CharTokenizer, Corpus, load_corpus, split, windows
+from .model import GPT
+from .runtime import ROOT, Device, check_writable, environment, headless, pick_device, write_json
+from .train import estimate_loss, full_loss, prepare
+from .trainer import Trainer
+
+TURNS = 40  # pieces that every run is cut into
+POINTS = 20  # of them, after which the loss is looked at
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One run: a recipe, changes to it, and the loss that its length was chosen for."""
+
+    name: str
+    recipe: str
+    goal: float | None = None
+    shape: dict = field(default_factory=dict)  # fields of GPTConfig, on top of SIZES["article"]
+    train: dict = field(default_factory=dict)  # fields of TrainConfig
+
+    def configs(self, vocab_size: int, seed: int) -> tuple[TrainConfig, GPTConfig]:
+        """How to train, and what."""
+        start = override(SIZES["article"], vocab_size=vocab_size, **self.shape)
+        recipe, shape = recipe_for(self.recipe, start)
+        return override(recipe, seed=seed, **self.train), shape
+
+
+END = 1.8125  # where the lecture's recipe ends at block 32
+SMALL = {"n_layer": 3, "n_head": 2, "n_embd": 72}
+# nanoGPT's README, for a CPU: its sizes, batch, steps, rates, decay and clipping; ReLU and a head of
+# its own instead of GELU and tied weights, and the rate falls in a line instead of a cosine.
+NANOGPT = {"steps": 2000, "batch_size": 12, "lr": 1e-3, "warmup": 100, "decay": True, "final": 0.1,
+           "weight_decay": 0.1, "clip": 1.0, "beta2": 0.99, "batched": True}  # fmt: skip
+RACE = (
+    Entry("lecture", "lecture"),
+    Entry("nanoGPT's, for a CPU", "lecture", None, {"block_size": 64, "n_embd": 128, "bias": False}, NANOGPT),
+    Entry("fast", "fast", END, {}, {"steps": 900, "batch_size": 24}),
+    Entry("sprint", "sprint", END, SMALL, {"steps": 700, "batch_size": 24}),
+    Entry("sprint+", "sprint+", END, SMALL, {"steps": 280}),
+    Entry("sprint", "sprint", 1.70, SMALL, {"steps": 1900}),
+    Entry("sprint+", "sprint+", 1.70, SMALL, {"steps": 900}),
+    Entry("sprint", "sprint", 1.60, {"block_size": 128, "n_head": 3, "n_embd": 96}, {"steps": 2300}),
+    Entry("sprint+", "sprint+", 1.60, {"block_size": 64, "n_head": 3, "n_embd": 96}, {"steps": 2000}),
+    Entry("sprint+", "sprint+", 1.55, {"block_size": 128, "n_head": 4, "n_embd": 128}, {"steps": 2000}),
+)
+PLAIN = {"decay": False, "warmup": 0, "lr": 1e-3, "muon_lr": None, "zero_init": False}
+RATE = {"lr": 5e-3, "warmup": 20, "decay": True, "batched": True, "fused": True}
+IDEAS = (
+    Entry("the lecture's recipe", "lecture"),
+    Entry("heads in one product, fused AdamW", "lecture", None, {}, {"batched": True, "fused": True}),
+    Entry("rate 5e-3, warm-up, line to zero", "lecture", None, {}, RATE),
+    Entry("Muon, zero start (fast)", "fast"),
+    Entry("RMSNorm, RoPE, QK-norm, ReLU² (sprint)", "sprint"),
+    Entry("a table for pairs", "fast", None, {**MODERN, "ngrams": 2}, {"lr": 1.5e-2}),
+    Entry("a table for triples (sprint+)", "sprint+"),
+)
+
+
+class Runner:
+    """One run that is taken a piece at a time, with its own clock."""
+
+    def __init__(self, entry: Entry, corpus: Corpus, seed: int, device: Device, steps: int | None = None):
+        tokenizer = CharTokenizer(corpus.text)
+        config, shape = entry.configs(len(tokenizer), seed)
+        self.entry, self.seed, self.device = entry, seed, device
+        self.config = replace(config, steps=steps) if steps else config
+        model = GPT(shape, generator=torch.Generator().manual_seed(seed))
+        self.model, generator = prepare(model, self.config, device)
+        data, self.val = split(tokenizer.encode(corpus.text), shape.block_size)
+        self.trainer = Trainer(self.model, data, self.config, generator, device)
+        self.some = list(_some_batches(self.val, shape.block_size, device))
+        self.done, self.seconds, self.curve = 0, 0.0, []
+
+    def advance(self, until: int) -> None:
+        """Train up to step `until`, on the clock."""
+        before = _clock(self.device)
+        for step in range(self.done, until):
+            self.trainer.step(step)
+        self.seconds += _clock(self.device) - before
+        self.done = until
+
+    def look(self) -> None:
+        """A point of the curve, from a fifth of the validation text; not on the clock."""
+        self.curve.append([round(self.seconds, 2), round(estimate_loss(self.model, self.some), 4)])
+
+    def result(self) -> dict:
+        """The run as plain data, with the loss over the whole validation text."""
+        entry = asdict(self.entry)
+        return {
+            **{key: entry[key] for key in ("name", "recipe", "goal")},
+            "seed": self.seed,
+            "block_size": self.model.config.block_size,
+            "n_params": self.model.n_params,
+            "steps": self.config.steps,
+            "chars": self.config.batch_size * self.model.config.block_size,
+            "seconds": round(self.seconds, 2),
+            "loss": round(full_loss(self.model, self.val), 4),
+            "curve": self.curve,
+        }
+
+
+def race(entries: Sequence[Entry], corpus: Corpus, *, seed: int, device: Device,
+         steps: Sequence[int | None] | None = None) -> list[dict]:  # fmt: skip
+    """Train every entry, in turns, and return what `Runner.result` says of each."""
+    counts = steps or [None] * len(entries)
+    runners = [Runner(entry, corpus, seed, device, n) for entry, n in zip(entries, counts, strict=True)]
+    with torch.random.fork_rng(), tqdm(total=TURNS, desc=f"seed {seed}", disable=headless()) as bar:
+        torch.manual_seed(seed)
+        for turn in range(TURNS + 1):
+            for runner in runners:
+                runner.advance(runner.config.steps * turn // TURNS)
+                if turn % (TURNS // POINTS) == 0:
+                    runner.look()
+            bar.update(turn > 0)
+    return [runner.result() for runner in runners]
+
+
+def steps_for(entries: Sequence[Entry], corpus: Corpus, seconds: float, device: Device) -> list[int]:
+    """How many steps of each entry take that long here, from a short trial in turns."""
+    runners = [Runner(entry, corpus, 0, device) for entry in entries]
+    for until in (10, 20, 30, 40, 50):
+        for runner in runners:
+            runner.advance(until)
+            if until == 10:
+                runner.seconds = 0.0  # the first ones allocate
+    return [max(TURNS, round(seconds / (runner.seconds / 40))) for runner in runners]
+
+
+def table(runs: list[dict]) -> list[dict]:
+    """One row for each entry: medians over the seeds, and how much sooner than the lecture's recipe.
+
+    The ratio is that of seconds, seed by seed, and given only where the loss is no higher than the
+    lecture's at the same block.
+    """
+    keys = dict.fromkeys((run["name"], run["goal"]) for run in runs)
+    groups = {key: [run for run in runs if (run["name"], run["goal"]) == key] for key in keys}
+    base = {run["seed"]: run for run in runs if run["name"] == "lecture"}
+    rows = []
+    for group in groups.values():
+        row = {key: group[0][key] for key in ("name", "goal", "block_size", "n_params", "steps", "chars")}
+        row |= {"seconds": summary(r["seconds"] for r in group), "loss": summary(r["loss"] for r in group)}
+        same = base and group[0]["block_size"] == next(iter(base.values()))["block_size"]
+        if same and row["loss"]["median"] <= summary(r["loss"] for r in base.values())["median"]:
+            row["sooner"] = summary(base[r["seed"]]["seconds"] / r["seconds"] for r in group)
+        rows.append(row)
+    return rows
+
+
+def show(rows: list[dict], corpus: Corpus) -> None:
+    """The table as text."""
+    print(f"{'recipe':<40}{'for':>7}{'block':>6}{'params':>8}{'steps':>7}  {'seconds':<22}{'loss':<26}sooner")
+    for row in rows:
+        goal, sooner = f"{row['goal']:g}" if row["goal"] else "–", row.get("sooner")
+        times = f"{_spread(sooner, 1)} ×" if sooner else ""
+        facts = f"{row['block_size']:>6}{row['n_params'] / 1e6:>7.2f}M{row['steps']:>7,}"
+        name, seconds, loss = row["name"], _spread(row["seconds"], 1), _spread(row["loss"], 4)
+        print(f"{name:<40}{goal:>7}{facts}  {seconds:<22}{loss:<26}{times}")
+    print(f"losses over all of the validation text of {corpus.name}, each at its own block")
+
+
+def _some_batches(val: Tensor, block: int, device: Device):
+    starts = torch.arange(0, len(val) - block, block)[::5]
+    for some in starts.split(max(1, 8192 // block)):
+        x, y = windows(val, some, block)
+        yield x.to(device.device), y.to(device.device)
+
+
+def _clock(device: Device) -> float:
+    return time.process_time() if device.device.type == "cpu" else clock(device.device)
+
+
+def _spread(s: dict, digits: int) -> str:
+    return f"{s['median']:.{digits}f} [{s['low']:.{digits}f} – {s['high']:.{digits}f}]"
+
+
+# ------------------------------------------------------------------ the command line
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Exit codes: 0 measured, 2 it could not be, 130 stopped (what was measured until then is kept)."""
+    args = command_line().parse_args(argv)
+    name = "ideas" if args.ideas else "race"
+    path = Path(args.json or ROOT / "outputs" / "run" / f"{name}.json")
+    try:
+        if args.json is not None:
+            check_writable(path)
+        if min(args.seeds, args.threads) < 1 or args.seconds <= 0:
+            raise ValueError("--seeds, --threads and --seconds must be at least 1, 1 and above 0")
+        torch.set_num_threads(args.threads)
+        device, corpus = replace(pick_device(args.device)), load_corpus(args.data)
+        if corpus.banner:
+            print(corpus.banner)
+        entries = chosen(IDEAS if args.ideas else RACE, args.only)
+        steps = steps_for(entries, corpus, args.seconds, device) if args.ideas else None
+        runs = []
+        for seed in range(1337, 1337 + args.seeds):
+            runs += race(entries, corpus, seed=seed, device=device, steps=steps)
+            if args.json is not None:
+                about = {"corpus": corpus.name, "sha256": corpus.sha256, "environment": environment(device)}
+                write_json(path, {"what": name, **about, "rows": table(runs), "runs": runs})
+        show(table(runs), corpus)
+        if args.json is not None:
+            print(f"\nwritten: {path}")
+    except (ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        kept = f": the seeds that were complete are in {path}" if args.json is not None else ""
+        print(f"\nstopped{kept}", file=sys.stderr)
+        return 130
+    return 0
+
+
+def chosen(entries: Sequence[Entry], only: str | None) -> Sequence[Entry]:
+    """The entries whose recipe is named, and always the lecture's. Raises ValueError."""
+    if not only:
+        return entries
+    names, known = only.split(","), list(dict.fromkeys(entry.recipe for entry in entries))
+    if unknown := [name for name in names if name not in known]:
+        raise ValueError(f"--only {','.join(unknown)}: choose among {', '.join(known)}")
+    return [entry for entry in entries if entry.recipe in names or entry.name == "lecture"]
+
+
+def command_line() -> argparse.ArgumentParser:
+    """All options."""
+    about = "How soon is each recipe at a loss?"
+    parser = argparse.ArgumentParser("python -m nanogpt.bench train", description=about)
+    add = parser.add_argument
+    add("--ideas", action="store_true", help="one idea more on every rung, each with the same seconds")
+    add("--seconds", type=float, default=20.0, help="with --ideas: training of each rung (20)")
+    add("--seeds", type=int, default=3, help="seeds, from 1337 on (3)")
+    add("--only", metavar="RECIPES", help="these and the lecture's, as in fast,sprint")
+    add("--data", metavar="PATH", help="any UTF-8 text; Tiny Shakespeare when left out")
+    add("--device", choices=["auto", "cpu", "cuda"], default="auto")
+    add("--threads", type=int, default=1, help="CPU threads (1)")
+    add(
+        "--json",
+        nargs="?",
+        const="",
+        metavar="PATH",
+        help="write the figures (outputs/run/race.json, ideas.json)",
+    )
+    return parser
