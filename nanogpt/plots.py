@@ -234,6 +234,84 @@ def learning_rate(scales: list[float], rates: dict[str, float]) -> Figure:
     return figure
 
 
+@styled
+def schedules(runs: dict[str, dict], title: str) -> Figure:
+    """Left: the learning rate of each run by step. Right: the loss on the way, and where it ends."""
+    figure, (left, right) = new_figure(3.2, columns=2)
+    for (name, run), colour, style in zip(
+        runs.items(), (VERMILION, ORANGE, BLUE), (":", "--", "-"), strict=False
+    ):
+        left.plot(run["rate"], color=colour, ls=style, label=name)
+        right.plot(run["step"], run["val"], color=colour, ls=style, marker="o", ms=3)
+        right.text(
+            run["step"][-1], run["val"][-1], f" {run['val'][-1]:.2f}", color=colour, va="center", fontsize=8.5
+        )
+    left.legend(loc="upper right", bbox_to_anchor=(1.0, 0.9), fontsize=8)
+    left.set(xlabel="step", ylabel="learning rate (AdamW)", ylim=(0, None))
+    late = [value for run in runs.values() for value in run["val"][2:]]
+    right.set(xlabel="step", ylabel="validation loss", ylim=(min(late) - 0.05, max(late) + 0.1))
+    headline(figure, title)
+    return figure
+
+
+@styled
+def recipes(panels: list[dict], title: str) -> Figure:
+    """Loss against seconds of training, one panel for each block size: only equal blocks compare."""
+    figure, axes = new_figure(3.8, columns=len(panels), squeeze=False)
+    colours = {"lecture": VERMILION, "nanoGPT": ORANGE, "fast": GREEN, "sprint": SKY, "sprint+": BLUE}
+    for axis, panel in zip(axes[0], panels, strict=True):
+        for line in panel["lines"]:
+            colour = next(
+                colours[key] for key in sorted(colours, key=len, reverse=True) if key in line["label"]
+            )
+            seconds, losses = zip(*[point for point in line["curve"] if point[0] > 0], strict=True)
+            axis.plot(seconds, losses, color=colour, lw=1.6)
+            axis.plot(seconds[-1], losses[-1], "o", color=colour, ms=4.5)
+            near = {"xytext": (3, 4), "textcoords": "offset points", "fontsize": 8, "weight": "bold"}
+            words = f"{line['label']}\n{line['loss']:.3f}"
+            axis.annotate(words, (seconds[-1], losses[-1]), color=colour, **near)
+        if panel.get("goal"):
+            axis.axhline(panel["goal"], color=GREY, lw=0.9, ls=":")
+        axis.set_xscale("log")
+        ticks = [t for t in (1, 3, 10, 30, 100, 300) if t < 2 * panel["until"]]
+        axis.set_xticks(ticks, [str(t) for t in ticks])
+        axis.minorticks_off()
+        axis.set(
+            xlim=(1, 2.6 * panel["until"]), ylim=panel["range"], xlabel="seconds of training (log scale)"
+        )
+        axis.set_title(panel["title"], fontsize=10, color=GREY)
+    axes[0][0].set_ylabel("validation loss, nats per character")
+    headline(figure, title)
+    return figure
+
+
+@styled
+def ideas(rows: list[dict], title: str) -> Figure:
+    """The loss that each rung ends at with the same seconds, and what its idea bought."""
+    figure, axes = new_figure(1.1 + 0.4 * len(rows))
+    worst, best = (pick(row["loss"]["median"] for row in rows) for pick in (max, min))
+    for y, row in enumerate(rows):
+        mid, low, high = (row["loss"][key] for key in ("median", "low", "high"))
+        axes.plot([low, high], [y, y], color=BLUE, lw=1)
+        axes.plot(mid, y, "o", color=BLUE, ms=6)
+        gain = f"  −{rows[y - 1]['loss']['median'] - mid:.3f}" if y else ""
+        if y:
+            before = rows[y - 1]["loss"]["median"]
+            axes.plot([before, mid], [y, y], color=SKY, lw=5, alpha=0.35, solid_capstyle="butt", zorder=0)
+        axes.text(high, y, f"   {mid:.3f}", va="center", fontsize=8.5, weight="bold", color=INK)
+        axes.text(low, y, f"{gain}   ".replace("−-", "+"), va="center", ha="right", fontsize=8.5, color=GREY)
+    axes.set_yticks(range(len(rows)), [row["name"] for row in rows])
+    room = worst - best
+    axes.set(
+        ylim=(len(rows) - 0.5, -0.5), xlim=(best - 0.2 * room, worst + 0.2 * room), xlabel="validation loss"
+    )
+    axes.grid(axis="y", visible=False)
+    axes.grid(axis="x", visible=True)
+    axes.tick_params(axis="y", length=0)
+    axes.set_title(title)
+    return figure
+
+
 # ------------------------------------------------------------------ 02
 
 

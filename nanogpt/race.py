@@ -51,23 +51,26 @@ class Entry:
         return override(recipe, seed=seed, **self.train), shape
 
 
-END = 1.8125  # where the lecture's recipe ends at block 32
-SMALL = {"n_layer": 3, "n_head": 2, "n_embd": 72}
+END = 1.8125  # where the lecture's recipe ends at block 32, or nearly
+NANOGPT_END = 1.8925  # where nanoGPT's for a CPU ends at block 64
 # nanoGPT's README, for a CPU: its sizes, batch, steps, rates, decay and clipping; ReLU and a head of
 # its own instead of GELU and tied weights, and the rate falls in a line instead of a cosine.
 NANOGPT = {"steps": 2000, "batch_size": 12, "lr": 1e-3, "warmup": 100, "decay": True, "final": 0.1,
            "weight_decay": 0.1, "clip": 1.0, "beta2": 0.99, "batched": True}  # fmt: skip
+TWO, THREE = {"n_layer": 2, "n_head": 2, "n_embd": 72}, {"n_layer": 3, "n_head": 4, "n_embd": 72}
+WIDE = {"block_size": 128, "n_head": 3, "n_embd": 96}
 RACE = (
     Entry("lecture", "lecture"),
-    Entry("nanoGPT's, for a CPU", "lecture", None, {"block_size": 64, "n_embd": 128, "bias": False}, NANOGPT),
     Entry("fast", "fast", END, {}, {"steps": 900, "batch_size": 24}),
-    Entry("sprint", "sprint", END, SMALL, {"steps": 700, "batch_size": 24}),
-    Entry("sprint+", "sprint+", END, SMALL, {"steps": 280}),
-    Entry("sprint", "sprint", 1.70, SMALL, {"steps": 1900}),
-    Entry("sprint+", "sprint+", 1.70, SMALL, {"steps": 900}),
-    Entry("sprint", "sprint", 1.60, {"block_size": 128, "n_head": 3, "n_embd": 96}, {"steps": 2300}),
-    Entry("sprint+", "sprint+", 1.60, {"block_size": 64, "n_head": 3, "n_embd": 96}, {"steps": 2000}),
-    Entry("sprint+", "sprint+", 1.55, {"block_size": 128, "n_head": 4, "n_embd": 128}, {"steps": 2000}),
+    Entry("sprint", "sprint", END, THREE, {"steps": 760, "batch_size": 24}),
+    Entry("sprint+", "sprint+", END, TWO, {"steps": 320, "batch_size": 24}),
+    Entry("nanoGPT's", "lecture", None, {"block_size": 64, "n_embd": 128, "bias": False}, NANOGPT),
+    Entry("fast", "fast", NANOGPT_END, {"block_size": 64}, {"steps": 520}),
+    Entry("sprint", "sprint", 1.70, THREE, {"steps": 1950, "batch_size": 24}),
+    Entry("sprint+", "sprint+", 1.70, THREE, {"steps": 850}),
+    Entry("sprint", "sprint", 1.60, WIDE, {"steps": 1800}),
+    Entry("sprint+", "sprint+", 1.60, WIDE, {"steps": 1750}),
+    Entry("sprint", "sprint", 1.55, WIDE, {"steps": 4200}),
 )
 PLAIN = {"decay": False, "warmup": 0, "lr": 1e-3, "muon_lr": None, "zero_init": False}
 RATE = {"lr": 5e-3, "warmup": 20, "decay": True, "batched": True, "fused": True}
