@@ -12,6 +12,7 @@ validation text in windows of the model's own block: compare only losses of one 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import time
 from collections.abc import Sequence
@@ -52,27 +53,26 @@ class Entry:
 
 
 END = 1.8125  # where the lecture's recipe ends at block 32, or nearly
-NANOGPT_END = 1.8925  # where nanoGPT's for a CPU ends at block 64
-# nanoGPT's README, for a CPU: its sizes, batch, steps, rates, decay and clipping; ReLU and a head of
-# its own instead of GELU and tied weights, and the rate falls in a line instead of a cosine.
+# nanoGPT's sizes, batch, steps, rates and clipping for a CPU, from its README and train.py, in our code:
+# ReLU and a head of its own instead of GELU and tied weights, a line instead of a cosine.
 NANOGPT = {"steps": 2000, "batch_size": 12, "lr": 1e-3, "warmup": 100, "decay": True, "final": 0.1,
            "weight_decay": 0.1, "clip": 1.0, "beta2": 0.99, "batched": True}  # fmt: skip
-TWO, THREE = {"n_layer": 2, "n_head": 2, "n_embd": 72}, {"n_layer": 3, "n_head": 4, "n_embd": 72}
 WIDE = {"block_size": 128, "n_head": 3, "n_embd": 96}
 RACE = (
     Entry("lecture", "lecture"),
-    Entry("fast", "fast", END, {}, {"steps": 900, "batch_size": 24}),
-    Entry("sprint", "sprint", END, THREE, {"steps": 760, "batch_size": 24}),
-    Entry("sprint+", "sprint+", END, TWO, {"steps": 320, "batch_size": 24}),
+    Entry("fast", "fast", END, {}, {"steps": 920, "batch_size": 24}),
+    Entry("sprint", "sprint", END, {"n_head": 2}, {"steps": 800, "batch_size": 24}),
+    Entry(
+        "sprint+", "sprint+", END, {"n_layer": 2, "n_head": 2, "n_embd": 72}, {"steps": 320, "batch_size": 24}
+    ),
+    Entry("sprint", "sprint", 1.70, {"n_layer": 3, "n_head": 2, "n_embd": 96}, {"steps": 1300}),
+    Entry("sprint+", "sprint+", 1.70, {"n_layer": 3, "n_embd": 72}, {"steps": 800}),
     Entry("nanoGPT's", "lecture", None, {"block_size": 64, "n_embd": 128, "bias": False}, NANOGPT),
-    Entry("fast", "fast", NANOGPT_END, {"block_size": 64}, {"steps": 520}),
-    Entry("sprint", "sprint", 1.70, THREE, {"steps": 1950, "batch_size": 24}),
-    Entry("sprint+", "sprint+", 1.70, THREE, {"steps": 850}),
-    Entry("sprint", "sprint", 1.60, WIDE, {"steps": 1800}),
-    Entry("sprint+", "sprint+", 1.60, WIDE, {"steps": 1750}),
+    Entry("fast", "fast", 1.78, {"block_size": 64}, {"steps": 1100}),
+    Entry("sprint", "sprint", 1.60, WIDE, {"steps": 2100}),
+    Entry("sprint+", "sprint+", 1.60, {**WIDE, "n_layer": 3}, {"steps": 2150}),
     Entry("sprint", "sprint", 1.55, WIDE, {"steps": 4200}),
 )
-PLAIN = {"decay": False, "warmup": 0, "lr": 1e-3, "muon_lr": None, "zero_init": False}
 RATE = {"lr": 5e-3, "warmup": 20, "decay": True, "batched": True, "fused": True}
 IDEAS = (
     Entry("the lecture's recipe", "lecture"),
@@ -173,6 +173,32 @@ def table(runs: list[dict]) -> list[dict]:
             row["sooner"] = summary(base[r["seed"]]["seconds"] / r["seconds"] for r in group)
         rows.append(row)
     return rows
+
+
+def published(name: str) -> dict:
+    """The figures that ship with the repository, "race" or "ideas". Raises ValueError without them."""
+    path = ROOT / "outputs" / "race" / f"{name}.json"
+    if not path.is_file():
+        ideas = " --ideas" * (name == "ideas")
+        raise ValueError(
+            f"{path} is missing: measure it with python -m nanogpt.bench train{ideas} --json {path}"
+        )
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def panels(result: dict) -> list[dict]:
+    """The curves of a race, one panel for each block size: of every entry its run of the median loss."""
+    keys = dict.fromkeys((run["name"], run["goal"], run["block_size"]) for run in result["runs"])
+    lines: dict[int, list] = {}
+    for name, goal, block in keys:
+        group = [
+            run
+            for run in result["runs"]
+            if (run["name"], run["goal"], run["block_size"]) == (name, goal, block)
+        ]
+        middle = sorted(group, key=lambda run: run["loss"])[len(group) // 2]
+        lines.setdefault(block, []).append({"label": name, "loss": middle["loss"], "curve": middle["curve"]})
+    return [{"title": f"block {block}", "lines": found} for block, found in sorted(lines.items())]
 
 
 def show(rows: list[dict], corpus: Corpus) -> None:
