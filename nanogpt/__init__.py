@@ -2,8 +2,9 @@
 
 Read the modules from the bottom up: config, runtime, practice, data, cache, attention, exact,
 model, convert, checkpoint, generate, the engines (build, flat, engine, compiled, graph, native),
-resume, train, launch, verify, bench, limits, ladder, sweep, plots, notebook; then the tools sync,
-parameters, folder, execute, site, publish, reproduce, run. Each imports only what stands before it.
+flops, parallel, trainer, resume, train, launch, verify, bench, limits, ladder, sweep, race, plots,
+notebook; then the tools sync, parameters, folder, execute, site, publish, reproduce, run. Each
+imports only what stands before it.
 """
 
 __version__ = "0.1.0"

@@ -112,7 +112,7 @@ class TrainConfig:
     fused: bool = True  # AdamW in one kernel
     zero_init: bool = True  # start every block as the identity, and the head at loss ln(vocab)
     eval_every: int = 200
-    eval_batches: int = 8  # fixed batches of 16 windows of each split, the same at each evaluation
+    eval_batches: int = 4  # fixed batches of 16 windows of each split, the same at each evaluation
     seed: int = 1337  # weights and batches; sampling has a seed of its own
 
     def __post_init__(self):
@@ -134,7 +134,7 @@ class TrainConfig:
     def scale(self, step: int) -> float:
         """What the learning rates are multiplied by at `step` (from 0): warm-up, then a line to 0."""
         rise = min(1.0, (step + 1) / self.warmup) if self.warmup else 1.0
-        return rise * (1.0 - (1.0 - self.final) * step / self.steps) if self.decay else rise
+        return rise * (1.0 - (1.0 - self.final) * (step / self.steps)) if self.decay else rise
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,7 @@ PROFILES = {
                      seeds=3, lengths=(1, 8, 32), sizes=("article", "small"), batches=(1, 4), repeats=2,
                      threads=1),
     # A laptop: the whole series in a few minutes on two cores.
-    "cpu": Profile("cpu", "small", TrainConfig(),
+    "cpu": Profile("cpu", "small", TrainConfig(steps=5000, eval_every=250, eval_batches=4),
                    seeds=20, lengths=(1, 2, 8, 32, 64, 128, 255), sizes=("article", "small", "lecture"),
                    batches=(1, 4, 16), repeats=5, threads=1),
     # A CUDA GPU: 01 trains Karpathy's large model.

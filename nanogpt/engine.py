@@ -166,8 +166,10 @@ def _shape(config: GPTConfig) -> GPTConfig:
 
 def _sizes(config: GPTConfig) -> str:
     c = config
+    other = "".join(f", {name}={value}" for name, value in c.beyond_lecture.items())
     return (
         f"{c.n_layer} layers, {c.n_head} heads, width {c.n_embd}, block {c.block_size}, {c.vocab_size} tokens"
+        f"{other}"
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 
 import torch
@@ -10,7 +11,8 @@ from .config import GPTConfig
 from .runtime import Device, synchronize
 
 # Operations a second of the matrix units at most, as the makers' data sheets have them: without
-# sparsity, in the 16-bit type that the card multiplies fastest. The first name that fits counts.
+# sparsity, in the 16-bit type that the card multiplies fastest. A name counts as a whole word: an
+# RTX A1000 is no A100, an L40 no L4.
 PEAKS = {"H200": 989e12, "H100": 989e12, "A100": 312e12, "V100": 125e12, "L40S": 362e12, "L4": 121e12,
          "A10G": 70e12, "A10": 125e12, "T4": 65e12}  # fmt: skip
 
@@ -30,7 +32,7 @@ def peak_flops(device: Device) -> float | None:
     """Operations a second at most: from PEAKS for a GPU (None for one that it lacks), measured on a CPU."""
     if device.device.type == "cuda":
         name = torch.cuda.get_device_name(device.device)
-        return next((peak for part, peak in PEAKS.items() if part in name), None)
+        return next((peak for part, peak in PEAKS.items() if re.search(rf"\b{part}\b", name)), None)
     a = torch.ones(512, 512)
     best = float("inf")
     for _ in range(4):  # the first one warms up; the best is least disturbed
@@ -59,12 +61,12 @@ class Meter:
     def reading(self) -> dict:
         """Seconds of training so far, characters a second, model FLOP utilisation, evaluation's share."""
         train, evaluate = self.seconds["train"], self.seconds["evaluate"]
-        speed = self.tokens / train if self.tokens else None
+        speed = self.tokens / train if self.tokens and train else None
         return {
             "seconds": round(train, 3),
             "chars_per_second": speed and round(speed),
             "mfu": speed and self.peak and round(speed * self.per_token / self.peak, 4),
-            "evaluation": round(evaluate / (train + evaluate), 4),
+            "evaluation": round(evaluate / (train + evaluate or 1.0), 4),
         }
 
     def __str__(self) -> str:

@@ -7,7 +7,9 @@ torchrun --nproc_per_node=2 -m nanogpt.train --recipe fast --size small
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -16,14 +18,18 @@ import torch
 from .config import RECIPES, SIZES, TrainConfig, override, recipe_for
 from .data import CharTokenizer, load_corpus
 from .model import GPT
-from .parallel import joined, ranks
+from .parallel import joined, ranks, speaks
 from .runtime import ROOT, Device, check_writable, pick_device
 from .train import train
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Exit codes: 0 trained, 1 the loss was no number, 2 it could not begin, 130 stopped and saved."""
-    args = command_line().parse_args(argv)
+    """Exit codes: 0 trained, 1 the loss was no number, 2 it could not begin, 130 stopped and saved.
+
+    Of several processes each has the exit code, and one alone says why. 1 when another one was lost, too.
+    """
+    with nullcontext() if speaks() else _silence():
+        args = command_line().parse_args(argv)
     try:
         if args.threads < 1:
             raise ValueError(f"--threads {args.threads}: at least 1")
@@ -31,16 +37,25 @@ def main(argv: list[str] | None = None) -> int:
         with joined(pick_device(args.device)) as device:
             run(args, device)
     except FloatingPointError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+        return _ended(f"error: {error}", 1)
     except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+        return _ended(f"error: {error}", 2)
     except KeyboardInterrupt as stopped:
         again = "; the same command with --resume goes on" if str(stopped) else ""
-        print(f"\nstopped{again}", file=sys.stderr)
-        return 130
+        return _ended(f"\nstopped{again}", 130)
     return 0
+
+
+def _ended(why: str, code: int) -> int:
+    if speaks():
+        print(why, file=sys.stderr)
+    return code
+
+
+@contextmanager
+def _silence():
+    with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
+        yield
 
 
 def run(args: argparse.Namespace, device: Device) -> None:
@@ -51,10 +66,11 @@ def run(args: argparse.Namespace, device: Device) -> None:
     recipe = replace(recipe, muon_lr=None) if args.no_muon else recipe
     corpus = load_corpus(args.data)
     out = Path(args.out or ROOT / "outputs" / "run" / "train" / f"{args.size}-{args.recipe}")
-    check_writable(out.with_name(f"{out.name}.safetensors"))
+    group = ranks()
+    if group.first:
+        check_writable(out.with_name(f"{out.name}.safetensors"))
     shape = replace(shape, vocab_size=len(CharTokenizer(corpus.text)))
     model = GPT(shape, generator=torch.Generator().manual_seed(recipe.seed))
-    group = ranks()
     if group.first:
         print(corpus.banner or corpus)
         together = f", {group.size} processes" if group.size > 1 else ""

@@ -141,6 +141,7 @@ class NGrams(nn.Module):
 
     def forward(self, idx: Tensor, pos: Tensor) -> Tensor:
         """(B, T), (T,) -> (B, T, C)"""
+        idx = idx.long()  # a prompt may be int32; triples of a large vocabulary need more
         text, places = idx, pos
         if self.cache is not None and not self.training:
             rows, _, places = self.cache.update(idx[..., None], idx[..., None], pos)  # (B, S, 1), (S,)
@@ -233,8 +234,8 @@ class GPT(nn.Module):
             raise ValueError(f"pos has shape {tuple(pos.shape)}, but there are {T} tokens: one place each")
         if limit < T:
             raise ValueError(f"{T} tokens > block_size {limit}: the position table has no row for the rest")
-        if pos.device.type != "cpu" or T == 0:
-            return  # looking at the numbers would stop a GPU's queue at every step
+        if pos.device.type != "cpu" or T == 0 or torch.compiler.is_compiling():
+            return  # looking at the numbers would stop a GPU's queue at every step, or break a graph
         if int(pos[-1]) >= limit or int(pos[0]) < 0:
             raise ValueError(
                 f"positions {int(pos[0])} to {int(pos[-1])}, but the position table has rows 0 to {limit - 1}"

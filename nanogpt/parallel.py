@@ -10,15 +10,24 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
+import threading
+import time
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from .runtime import Device
+
+# How long a process waits for another. A lost one is not waited for: torchrun ends the job. This is for the
+# first one's evaluations, which NCCL's own 10 minutes may be too short for.
+PATIENCE = timedelta(hours=2)
+_ending = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -48,41 +57,102 @@ class Ranks:
             values /= self.size
         return values
 
+    def agree(self, what: str, value) -> None:
+        """Raises ValueError, in every process, when they do not all have the same value."""
+        values = [value] * self.size
+        if self.size > 1:
+            dist.all_gather_object(values, value)
+        if other := next((rank for rank in range(self.size) if values[rank] != values[0]), None):
+            raise ValueError(
+                f"process 0 has {what} {values[0]}, process {other} has {values[other]}: all must read the "
+                f"same files, so put them where all can"
+            )
+
 
 def ranks() -> Ranks:
     """This process among those that `joined()` has brought together; alone without it."""
-    return Ranks(dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else Ranks()
+    met = dist.is_available() and dist.is_initialized()
+    return Ranks(dist.get_rank(), dist.get_world_size()) if met else Ranks()
+
+
+def speaks() -> bool:
+    """Whether this process is the one of its machine that reports what went wrong: all would say the same."""
+    return os.environ.get("LOCAL_RANK", "0") == "0"
 
 
 @contextmanager
 def joined(device: Device):
     """Meet the other processes that torchrun started, for the length of a with-block: gives the Device.
 
-    NCCL between GPUs, gloo between CPUs. Does nothing in a process that torchrun did not start.
+    NCCL between GPUs, gloo between CPUs. Does nothing in a process that torchrun did not start. When
+    another process is lost this one says so and ends, with exit code 1. Raises ValueError for more
+    processes than GPUs.
     """
     if "LOCAL_RANK" not in os.environ:
         yield device
         return
     gpu = device.device.type == "cuda"
     if gpu:
-        count, local = torch.cuda.device_count(), int(os.environ["LOCAL_RANK"])
-        if local >= count:
-            raise ValueError(f"process {local} of this machine has no GPU of its own: there are {count}, so "
-                             f"--nproc_per_node={count} at most")  # fmt: skip
-        device = Device(torch.device("cuda", local), device.dtype, device.reason)
+        device = Device(torch.device("cuda", _own_gpu()), device.dtype, device.reason)
         torch.cuda.set_device(device.device)
-    before = signal.signal(signal.SIGTERM, _told_to_end)
-    dist.init_process_group("nccl" if gpu else "gloo")
-    try:
-        yield device
-    finally:
+    with _ends_when_told():
+        try:
+            dist.init_process_group("nccl" if gpu else "gloo", timeout=PATIENCE)
+            yield device
+        except RuntimeError as error:
+            if not (isinstance(error, dist.DistError) or "gloo" in str(error)):
+                raise
+            time.sleep(2)  # so that torchrun notices the lost one first, and names it as the cause
+            what = f" ({error})" if isinstance(error, dist.DistError) else ""
+            _end(f"the connection to another process broke{what}")
+        except KeyboardInterrupt as stopped:
+            if stopped.args:  # all stop together; else the others may be waiting, and would be waited for
+                dist.destroy_process_group()
+            raise
         dist.destroy_process_group()
-        signal.signal(signal.SIGTERM, before)
 
 
-def _told_to_end(signum, frame) -> None:  # what torchrun sends to the others when one is lost
+def _own_gpu() -> int:
+    count, local = torch.cuda.device_count(), int(os.environ["LOCAL_RANK"])
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", local + 1))
+    if here > count:  # in every process, so that all end before they meet
+        raise ValueError(
+            f"{here} processes, but {count} GPU{'s' * (count != 1)} on this machine, and each needs its own: "
+            f"take --nproc_per_node={count} at most"
+        )
+    return local
+
+
+@contextmanager
+def _ends_when_told():
+    """End at SIGTERM, which torchrun sends to the others when a process is lost.
+
+    A thread does it: the main one may be waiting, deaf, for the very process that was lost.
+    """
+    ear, mouth = socket.socketpair()
+    mouth.setblocking(False)
+
+    def listen():
+        while heard := ear.recv(1):
+            if heard[0] == signal.SIGTERM:
+                _end("told to end (SIGTERM), as torchrun does when another process was lost")
+
+    handler = signal.signal(signal.SIGTERM, lambda *_: None)  # without one the process would end at once
+    wakeup = signal.set_wakeup_fd(mouth.fileno())
+    threading.Thread(target=listen, daemon=True).start()
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(wakeup)
+        signal.signal(signal.SIGTERM, handler)
+        mouth.close()
+
+
+def _end(why: str) -> None:
+    """Leave now: what a process does on its way out would wait for the one that was lost."""
+    _ending.acquire()  # for good: the broken connection and torchrun's signal are one event, told once
     if os.environ.get("RANK") == "0":
-        said = ("error: another process was lost, so this one ends too: the same command with --resume goes "
-                "on from the last evaluation, with as many processes as you like")  # fmt: skip
+        again = "the same command with --resume goes on from the last evaluation"
+        said = f"error: {why}: {again}, with as many processes as you like"
         print(said, file=sys.stderr, flush=True)
-    os._exit(128 + signum)
+    os._exit(1)

@@ -12,6 +12,7 @@ import textwrap
 import warnings
 
 import matplotlib
+import matplotlib.lines
 from matplotlib.colors import BoundaryNorm, LinearSegmentedColormap, TwoSlopeNorm
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
@@ -223,18 +224,6 @@ def losses(history: dict, references: dict[str, float], title: str) -> Figure:
 
 
 @styled
-def learning_rate(scales: list[float], rates: dict[str, float]) -> Figure:
-    """The learning rate of each optimiser at each step."""
-    figure, axes = new_figure(2.5)
-    for (name, rate), colour, style in zip(rates.items(), (BLUE, ORANGE), ("-", "--"), strict=False):
-        axes.plot([rate * scale for scale in scales], color=colour, ls=style, label=name)
-    axes.legend(loc="upper right")
-    axes.set(xlabel="step", ylabel="learning rate", xlim=(0, len(scales)), ylim=(0, None))
-    axes.set_title("A short warm-up, then a straight line to zero")
-    return figure
-
-
-@styled
 def schedules(runs: dict[str, dict], title: str) -> Figure:
     """Left: the learning rate of each run by step. Right: the loss on the way, and where it ends."""
     figure, (left, right) = new_figure(3.2, columns=2)
@@ -257,30 +246,34 @@ def schedules(runs: dict[str, dict], title: str) -> Figure:
 @styled
 def recipes(panels: list[dict], title: str) -> Figure:
     """Loss against seconds of training, one panel for each block size: only equal blocks compare."""
-    figure, axes = new_figure(3.8, columns=len(panels), squeeze=False)
-    colours = {"lecture": VERMILION, "nanoGPT": ORANGE, "fast": GREEN, "sprint": SKY, "sprint+": BLUE}
+    widths = [max(2.2, len(panel["lines"])) for panel in panels]
+    figure, axes = new_figure(4.0, columns=len(panels), squeeze=False, width_ratios=widths)
+    colours = {"lecture": VERMILION, "nanoGPT's": ORANGE, "fast": GREEN, "sprint": SKY, "sprint+": BLUE}
     for axis, panel in zip(axes[0], panels, strict=True):
-        for line in panel["lines"]:
-            colour = next(
-                colours[key] for key in sorted(colours, key=len, reverse=True) if key in line["label"]
-            )
+        until = max(line["curve"][-1][0] for line in panel["lines"])
+        ends = [line["curve"][-1][1] for line in panel["lines"]]
+        place = (0.0, 0.0)
+        for line in sorted(panel["lines"], key=lambda line: line["curve"][-1][0]):
+            colour = colours.get(line["label"], GREY)
             seconds, losses = zip(*[point for point in line["curve"] if point[0] > 0], strict=True)
             axis.plot(seconds, losses, color=colour, lw=1.6)
             axis.plot(seconds[-1], losses[-1], "o", color=colour, ms=4.5)
-            near = {"xytext": (3, 4), "textcoords": "offset points", "fontsize": 8, "weight": "bold"}
-            words = f"{line['label']}\n{line['loss']:.3f}"
-            axis.annotate(words, (seconds[-1], losses[-1]), color=colour, **near)
-        if panel.get("goal"):
-            axis.axhline(panel["goal"], color=GREY, lw=0.9, ls=":")
+            close = seconds[-1] < 1.6 * place[0] and abs(losses[-1] - place[1]) < 0.05
+            where = {"xytext": (5, 5), "ha": "left"} if close else {"xytext": (0, -13), "ha": "center"}
+            axis.annotate(f"{line['loss']:.3f}", (seconds[-1], losses[-1]), color=colour, fontsize=8,
+                          textcoords="offset points", weight="bold", **where)  # fmt: skip
+            place = seconds[-1], losses[-1]
         axis.set_xscale("log")
-        ticks = [t for t in (1, 3, 10, 30, 100, 300) if t < 2 * panel["until"]]
-        axis.set_xticks(ticks, [str(t) for t in ticks])
+        axis.set_xticks([1, 3, 10, 30, 100, 300], ["1", "3", "10", "30", "100", "300"])
         axis.minorticks_off()
         axis.set(
-            xlim=(1, 2.6 * panel["until"]), ylim=panel["range"], xlabel="seconds of training (log scale)"
+            xlim=(1, 1.7 * until), ylim=(min(ends) - 0.07, max(ends) + 0.55), xlabel="seconds (log scale)"
         )
         axis.set_title(panel["title"], fontsize=10, color=GREY)
     axes[0][0].set_ylabel("validation loss, nats per character")
+    names = dict.fromkeys(line["label"] for panel in panels for line in panel["lines"])
+    handles = [matplotlib.lines.Line2D([], [], color=colours.get(name, GREY), label=name) for name in names]
+    axes[0][0].legend(handles=handles, loc="lower left", fontsize=8.5)
     headline(figure, title)
     return figure
 
@@ -290,21 +283,20 @@ def ideas(rows: list[dict], title: str) -> Figure:
     """The loss that each rung ends at with the same seconds, and what its idea bought."""
     figure, axes = new_figure(1.1 + 0.4 * len(rows))
     worst, best = (pick(row["loss"]["median"] for row in rows) for pick in (max, min))
+    before = None
     for y, row in enumerate(rows):
         mid, low, high = (row["loss"][key] for key in ("median", "low", "high"))
+        if before is not None:
+            axes.plot([before, mid], [y, y], color=SKY, lw=6, alpha=0.4, solid_capstyle="butt", zorder=0)
         axes.plot([low, high], [y, y], color=BLUE, lw=1)
         axes.plot(mid, y, "o", color=BLUE, ms=6)
-        gain = f"  −{rows[y - 1]['loss']['median'] - mid:.3f}" if y else ""
-        if y:
-            before = rows[y - 1]["loss"]["median"]
-            axes.plot([before, mid], [y, y], color=SKY, lw=5, alpha=0.35, solid_capstyle="butt", zorder=0)
-        axes.text(high, y, f"   {mid:.3f}", va="center", fontsize=8.5, weight="bold", color=INK)
-        axes.text(low, y, f"{gain}   ".replace("−-", "+"), va="center", ha="right", fontsize=8.5, color=GREY)
+        change = "" if before is None else f"  ({mid - before:+.3f})".replace("-", "−")
+        axes.text(min(low, mid), y, f"{mid:.3f}{change}   ", va="center", ha="right", fontsize=8.5)
+        before = mid
     axes.set_yticks(range(len(rows)), [row["name"] for row in rows])
     room = worst - best
-    axes.set(
-        ylim=(len(rows) - 0.5, -0.5), xlim=(best - 0.2 * room, worst + 0.2 * room), xlabel="validation loss"
-    )
+    limits = (best - 0.42 * room, worst + 0.08 * room)
+    axes.set(ylim=(len(rows) - 0.5, -0.5), xlim=limits, xlabel="validation loss")
     axes.grid(axis="y", visible=False)
     axes.grid(axis="x", visible=True)
     axes.tick_params(axis="y", length=0)

@@ -110,6 +110,7 @@ def train(
     group = ranks()
     saved = Saved(out, _meta(model, corpus, config, tokenizer), resume, str(model.lm_head.weight.dtype))
     saved.check()
+    group.agree("a text of sha256", corpus.sha256[:12])
     was_training = model.training
     worker, generator = prepare(model, config, device)
     history = {"step": [], "train": [], "val": [], "lr_scale": [], "batch_loss": []}
@@ -138,7 +139,8 @@ def train(
                 save_checkpoint(path, worker, {**saved.meta, "step": step, "losses": losses})
             write_log(out, history, meter.reading())
 
-    with torch.random.fork_rng():
+    mine = [device.device] if device.device.type == "cuda" else None  # not those of the other processes
+    with torch.random.fork_rng(devices=mine):
         torch.manual_seed(config.seed)  # dropout has no generator of its own
         try:
             trainer = Trainer(worker, data, config, generator, device)
@@ -169,22 +171,31 @@ def write_log(out: Path, history: dict, reading: dict) -> None:
     path, names = out.with_name(f"{out.name}.jsonl"), ("step", "train", "val")
     rows = [dict(zip(names, row, strict=True)) for row in zip(*(history[n] for n in names), strict=True)]
     newest = json.dumps(rows[-1] | reading) + "\n"
-    if len(rows) > 1 and _same_run(path, rows[:-1]):
+    old = _lines(path)
+    kept = old[: len(rows) - 1]  # a run that was killed may have told more than its state knows
+    if not _same_run(kept, rows[:-1]):
+        kept = [json.dumps(row) + "\n" for row in rows[:-1]]
+    if kept and kept == old:
         with open(path, "a", encoding="utf-8") as file:
             file.write(newest)
     else:
         with atomic_path(path) as temporary:
-            earlier = "".join(json.dumps(row) + "\n" for row in rows[:-1])
-            temporary.write_text(earlier + newest, encoding="utf-8")
+            temporary.write_text("".join([*kept, newest]), encoding="utf-8")
 
 
-def _same_run(path: Path, rows: list[dict]) -> bool:
-    """Whether the log holds these evaluations and no others."""
+def _lines(path: Path) -> list[str]:
     try:
-        text = path.read_text(encoding="utf-8")
-        lines = [json.loads(line) for line in text.splitlines()]
-        return text.endswith("\n") and [{k: line[k] for k in rows[0]} for line in lines] == rows
-    except (OSError, ValueError, KeyError, TypeError):
+        return path.read_text(encoding="utf-8").splitlines(keepends=True)
+    except (OSError, ValueError):
+        return []
+
+
+def _same_run(lines: list[str], rows: list[dict]) -> bool:
+    """Whether these lines of a log are of these evaluations."""
+    try:
+        told = [{key: line[key] for key in ("step", "train", "val")} for line in map(json.loads, lines)]
+        return told == rows and all(line.endswith("\n") for line in lines)
+    except (ValueError, KeyError, TypeError):
         return False
 
 
@@ -208,6 +219,7 @@ def _batched(model: GPT) -> GPT:
 def _loop(trainer: Trainer, history: dict, evaluate, saved: Saved, meter: Meter) -> None:
     config, ranks, quiet = trainer.config, trainer.ranks, headless() or not trainer.ranks.first
     done = saved.load(trainer, history)
+    ranks.agree("saved steps:", done)
     if not ranks.first:  # dropout has no generator of its own, and should differ from rank to rank
         torch.manual_seed(config.seed + 1_000_003 * ranks.rank + done)
     bar = tqdm(total=config.steps, initial=done, desc="train", disable=quiet, mininterval=0.5)
@@ -233,10 +245,10 @@ def _loop(trainer: Trainer, history: dict, evaluate, saved: Saved, meter: Meter)
 
 
 def _asked_to_stop(stop: list, step: int, trainer: Trainer) -> bool:
-    """Whether Ctrl-C was pressed. Several processes agree on it every tenth step, to stop at the same one."""
+    """Whether Ctrl-C was pressed. Several processes agree on it, to stop at the same step."""
     if trainer.ranks.size == 1:
         return bool(stop)
-    if step % 10:
+    if step % 10 and trainer.device.device.type == "cuda":  # asking waits for the queue
         return False
     flag = torch.tensor(float(bool(stop)), device=trainer.device.device)
     return bool(trainer.ranks.mean(flag) > 0)

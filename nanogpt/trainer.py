@@ -42,7 +42,7 @@ def make_optimizers(model: GPT, config: TrainConfig) -> list[torch.optim.Optimiz
     muon = {id(p) for p in model.blocks.parameters() if p.ndim == 2} if config.muon_lr else set()
     rest = [p for p in model.parameters() if id(p) not in muon]
     matrices = [p for p in model.parameters() if id(p) in muon]
-    settings = {"lr": config.lr, "betas": (0.9, config.beta2), "weight_decay": config.weight_decay}
+    settings = {"lr": config.lr, "betas": (0.9, float(config.beta2)), "weight_decay": config.weight_decay}
     # eps: the first gradients of tables and a head that start at zero are tiny, and would be damped.
     optimizers = [torch.optim.AdamW(rest, **settings, eps=1e-10, fused=config.fused)]
     if matrices:
@@ -66,8 +66,9 @@ class Trainer:
         parts = config.accumulate * self.ranks.size
         if config.batch_size % parts:
             raise ValueError(
-                f"batch_size={config.batch_size} cannot be shared by {self.ranks.size} processes in "
-                f"{config.accumulate} parts each: take a multiple of {parts}"
+                f"batch_size={config.batch_size} cannot be shared by {self.ranks.size} processes"
+                f"{f' in {config.accumulate} parts each' if config.accumulate > 1 else ''}: take a multiple "
+                f"of {parts}"
             )
         self.optimizers = make_optimizers(model, config)
         self.rates = [group["lr"] for opt in self.optimizers for group in opt.param_groups]

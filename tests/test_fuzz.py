@@ -201,6 +201,10 @@ STEPS = (
     (lambda v: not isinstance(v, (int, float)) or not 0 <= v < math.inf),
 )
 SWITCH = (lambda v: isinstance(v, bool)), (lambda v: not isinstance(v, (bool, int)))
+PART = (lambda v: is_number(v) and 0 <= v <= 1), (lambda v: v != 1 and SHARE[1](v))
+FROM_1 = (lambda v: RATE[0](v) and v >= 1), (lambda v: RATE[1](v) or v < 1)
+FEW = (lambda v: is_whole(v) and 1 <= v <= 3), (lambda v: not is_whole(v) or not 1 <= v <= 3)
+DIVIDES_4 = (lambda v: is_whole(v) and v in (1, 2, 4)), (lambda v: not is_whole(v) or v not in (1, 2, 4))
 SEED = (
     lambda v: is_whole(v) and 0 <= v < 2**63,
     lambda v: not isinstance(v, int) or not -(2**63) <= v < 2**64,
@@ -211,12 +215,15 @@ RULES = {
     GPTConfig: {
         **dict.fromkeys(("vocab_size", "block_size", "n_layer", "n_head", "n_embd"), COUNT),
         "dropout": SHARE,
-        "per_head": SWITCH,
+        **dict.fromkeys(("per_head", "rms_norm", "rope", "qk_norm", "relu2", "bias"), SWITCH),
+        "rope_base": FROM_1,
+        "ngrams": FEW,
     },
     TrainConfig: {
         **dict.fromkeys(("steps", "batch_size", "eval_every", "eval_batches"), COUNT),
         **{"lr": RATE, "muon_lr": RATE_OR_NONE, "warmup": STEPS, "weight_decay": FROM_0, "seed": SEED},
-        **dict.fromkeys(("decay", "zero_init"), SWITCH),
+        **{"beta2": SHARE, "final": PART, "clip": RATE_OR_NONE, "accumulate": DIVIDES_4},
+        **dict.fromkeys(("decay", "zero_init", "batched", "fused", "compile"), SWITCH),
     },
 }
 SMALL = {"vocab_size": 5, "block_size": 6, "n_layer": 1, "n_head": 1, "n_embd": 4}
@@ -251,7 +258,7 @@ def test_a_value_of_any_kind_is_usable_or_refused_by_name(kind, field, value):
     config, said = attempt(lambda: kind(**changes), ValueError, TypeError)
     if said is not None:
         assert field in said
-        assert repr(value) in said
+        assert repr(value) in said or f"{field}={value}" in said
         assert not must_take(value) or "is no multiple of" in said
         return
     assert not must_refuse(value)

@@ -4,11 +4,12 @@ import json
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
 from nanogpt.checkpoint import load_checkpoint
-from nanogpt.config import RECIPES, TrainConfig, recipe_for
+from nanogpt.config import MODERN, RECIPES, SIZES, TrainConfig, recipe_for
 from nanogpt.data import practice_corpus
 from nanogpt.launch import main
 
@@ -37,7 +38,7 @@ def test_a_run_leaves_weights_and_a_log_of_its_evaluations(tmp_path, capsys):
     assert [line["step"] for line in log] == [0, 2, 4, 6]
     assert found.meta["losses"] == {"train": log[-1]["train"], "val": log[-1]["val"]}
     expected = {"steps": 6, "eval_every": 2, "batch_size": 2, "seed": 5}
-    assert found.meta["train"] == {**vars(RECIPES["fast"]), **expected, "eval_batches": 1}
+    assert found.meta["train"] == {**vars(RECIPES["fast"].train), **expected, "eval_batches": 1}
 
 
 def test_a_recipe_is_the_lectures_unless_told_otherwise(tmp_path, capsys):
@@ -50,11 +51,30 @@ def test_a_recipe_is_the_lectures_unless_told_otherwise(tmp_path, capsys):
     assert (train["muon_lr"], train["lr"], train["zero_init"]) == (None, 8e-3, False)
 
 
-def test_fast_takes_as_many_characters_a_step_whatever_the_block():
-    assert {b: recipe_for("fast", b).batch_size for b in (32, 256, 4096)} == {32: 32, 256: 4, 4096: 1}
-    assert recipe_for("lecture", 32) == RECIPES["lecture"]
-    with pytest.raises(ValueError, match="recipe='fats' is unknown: choose lecture or fast"):
-        recipe_for("fats", 32)
+@pytest.mark.parametrize("recipe", ["fast", "sprint", "sprint+"])
+def test_a_recipe_takes_as_many_characters_a_step_whatever_the_block(recipe):
+    shapes = [replace(SIZES["small"], block_size=block) for block in (32, 256, 4096)]
+    assert [recipe_for(recipe, shape)[0].batch_size for shape in shapes] == [32, 4, 1]
+
+
+def test_a_recipe_changes_the_shape_only_in_what_it_names():
+    shape = SIZES["small"]
+    assert recipe_for("lecture", shape) == (RECIPES["lecture"].train, shape)
+    assert recipe_for("fast", shape)[1] == shape
+    assert recipe_for("sprint", shape)[1] == replace(shape, **MODERN)
+    assert recipe_for("sprint+", shape)[1] == replace(shape, **MODERN, ngrams=3)
+    with pytest.raises(ValueError, match=r"recipe='fats' is unknown: choose lecture, fast, sprint, sprint\+"):
+        recipe_for("fats", shape)
+
+
+@pytest.mark.parametrize("recipe", ["sprint", "sprint+"])
+def test_a_newer_architecture_is_trained_by_name_and_loads_again(tmp_path, capsys, recipe):
+    out = tmp_path / "run"
+    assert main([*QUICK, "--recipe", recipe, "--out", str(out), "--accumulate", "2", "--clip", "1"]) == 0
+    found = load_checkpoint(out)
+    assert f"{found.model.n_params:,} parameters" in capsys.readouterr().out
+    assert found.model.config.beyond_lecture == RECIPES[recipe].model
+    assert (found.meta["train"]["accumulate"], found.meta["train"]["clip"]) == (2, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -127,8 +147,13 @@ def test_ctrl_c_then_resume_gives_the_same_bits_and_the_same_log(tmp_path, text)
     again.communicate(timeout=120)
     whole.communicate(timeout=120)
     assert (again.returncode, whole.returncode) == (0, 0)
-    for suffix in (".safetensors", "-last.safetensors", ".jsonl"):
+    for suffix in (".safetensors", "-last.safetensors"):
         assert (tmp_path / f"part{suffix}").read_bytes() == (tmp_path / f"whole{suffix}").read_bytes()
+    part, whole = (
+        [[line[key] for key in ("step", "train", "val")] for line in log_of(tmp_path / name)]
+        for name in ("part", "whole")
+    )
+    assert part == whole
 
 
 def test_every_field_of_a_recipe_is_an_option(capsys):

@@ -48,7 +48,13 @@ CELLS = [
 STRIP = {"label": "x", "text": "ab\n", "truth": "ac\n"}
 ROWS = [[[1.0, 0.0], [0.4, 0.6]], [[0.2, 0.3, 0.5]]]
 CASE = {"label": "1 + 9", "ttft": 1.0, "e2el": 4.0}
-RATES = {"Muon": 0.02, "AdamW": 0.01}
+TRIAL = {"rate": [0.5, 1.0, 0.5], "step": [0, 1, 2, 3], "val": [4.2, 3.0, 2.9, 2.5]}
+LINE = {"label": "lecture", "loss": 1.81, "curve": [[0.0, 4.2], [9.0, 2.0], [96.0, 1.81]]}
+PANELS = [
+    {"title": "block 32", "lines": [LINE, {**LINE, "label": "sprint+"}]},
+    {"title": "block 64", "lines": [LINE | {"label": "a new one"}]},
+]
+IDEAS = [{"name": "a", "loss": summary(2.1)}, {"name": "b", "loss": summary(1.7)}]
 
 LIMITS = {"floor": summary(900.0), "read": summary(2e11), "peak": summary(2e11), "weight_bytes": 800_000}
 PARTS = {"arithmetic": 1e-6, "memory": 2e-6, "overhead": 1e-5}
@@ -100,7 +106,9 @@ FIGURES = {
     "characters": (lambda: plots.characters({"a": 6, "B": 2, "\n": 1, " ": 1}), "4 characters"),
     "batch": (lambda: plots.batch(["ab c"], ["b c\n"]), "4 lessons"),
     "losses": (lambda: plots.losses(HISTORY, {"ln 65": 4.17}, "2.70 at last"), "2.70 at last"),
-    "learning_rate": (lambda: plots.learning_rate([0.5, 1.0, 0.5], RATES), "straight line"),
+    "schedules": (lambda: plots.schedules({"a": TRIAL, "b": TRIAL}, "b falls"), "b falls"),
+    "recipes": (lambda: plots.recipes(PANELS, "15 times sooner"), "15 times sooner"),
+    "ideas": (lambda: plots.ideas(IDEAS, "from 2.1 to 1.7"), "from 2.1 to 1.7"),
     "prefill_and_decode": (lambda: plots.prefill_and_decode(ROWS, ["p", "d"]), "computes 2 rows"),
     "cache_rows": (lambda: plots.cache_rows(STEPS, "abcd", "The cache", 4), "wrote 1 row (orange)"),
     "shapes": (lambda: plots.shapes(WALK), "one token"),
@@ -195,6 +203,12 @@ def test_a_text_with_dollars_is_no_formula(draw):
 def test_other_alphabets_are_drawn_without_a_flood_of_warnings(recwarn):
     plots.to_png(plots.characters({chr(0x4E00 + i): 900 - i for i in range(900)}))
     assert not recwarn.list
+
+
+def test_a_loss_that_rises_has_a_plus_and_one_that_falls_a_minus():
+    text = words(plots.ideas([*IDEAS, {"name": "c", "loss": summary(1.8)}], "t"))
+    assert "1.700  (−0.400)" in text
+    assert "1.800  (+0.100)" in text
 
 
 def test_equal_logits_have_no_place_on_a_log_scale():

@@ -42,7 +42,13 @@ def cuda(monkeypatch):
     [
         (False, False, "auto", "cpu, float32: no CUDA device was found; float32 is a CPU's fast type"),
         (True, True, "auto", "cuda, bfloat16: Test GPU multiplies bfloat16 natively"),
-        (True, False, "auto", "cuda, float32: Test GPU has no native bfloat16"),
+        (
+            True,
+            False,
+            "auto",
+            "cuda, float16: Test GPU has no native bfloat16; its gradients are scaled so "
+            "that float16 can hold them",
+        ),
         (True, True, "cuda", "cuda, bfloat16: Test GPU multiplies bfloat16 natively"),
         (True, True, "cpu", "cpu, float32: as asked; float32 is a CPU's fast type"),
     ],
