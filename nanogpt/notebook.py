@@ -39,9 +39,13 @@ class Run:
     out: Path
     card: dict = field(repr=False)
 
-    def figure(self, figure, name: str, alt: str, *, note: str = "") -> None:
-        """Save a figure as figures/NN_name.png, with its conditions below, and show it with alt text."""
-        self._picture(plots.to_png(figure, self._footer(note)), name, alt)
+    def figure(self, figure, name: str, alt: str, *, note: str = "", published: str = "") -> None:
+        """Save a figure as figures/NN_name.png, with its conditions below, and show it with alt text.
+
+        `published` are the conditions of figures that were not measured in this run.
+        """
+        footer = f"published, not of this run: {published}" if published else self._footer(note)
+        self._picture(plots.to_png(figure, footer), name, alt)
 
     def animation(
         self, figures: list, name: str, alt: str, *, note: str = "", milliseconds: int = 120

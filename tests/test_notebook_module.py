@@ -57,6 +57,20 @@ def test_a_figure_is_kept_as_a_file_and_shown_with_alt_text(own_folder):
     assert png.startswith(b"\x89PNG")
 
 
+def test_a_figure_that_was_not_measured_here_says_so_and_has_no_conditions_of_this_run(
+    own_folder, monkeypatch
+):
+    footers = []
+    monkeypatch.setattr(notebook.plots, "to_png", lambda figure, footer: footers.append(footer) or b"png")
+    run = notebook.open_run("07", profile="smoke")
+    with capture_output():
+        run.figure(a_figure(), "counts", "two bars", published="a machine, torch 2")
+        run.figure(a_figure(), "counts", "two bars", note="batch 1")
+    assert footers[0] == "published, not of this run: a machine, torch 2"
+    assert footers[1].startswith("batch 1")
+    assert "profile smoke" in footers[1]
+
+
 def test_a_figure_s_name_cannot_lead_elsewhere():
     run = notebook.open_run("07", profile="smoke")
     with pytest.raises(ValueError, match="lower-case"):
