@@ -14,16 +14,19 @@ from torch.overrides import handle_torch_function, has_torch_function
 from .config import GPTConfig
 
 
-def visible(q_pos: Tensor, k_pos: Tensor, window: int | None = None) -> Tensor:
+def visible(q_pos: Tensor, k_pos: Tensor, window: int | None = None, sinks: int = 0) -> Tensor:
     """True where the query at q_pos may look at the key at k_pos.  (T,), (S,) -> (T, S)
 
     Position -1 marks an empty cache slot, which nobody sees. With `window`, a query sees the
-    last `window` positions, its own included. Prefill, decode and any chunk between are the
+    last `window` positions, its own included, and the first `sinks` of the text (Xiao et al. 2023,
+    arXiv 2309.17453). Prefill, decode and any chunk between are the
     same rule: there is no square mask to slice and no "decoding needs no mask".
     """
     gap = q_pos[:, None] - k_pos[None, :]  # how far back each key lies
     seen = (gap >= 0) & (k_pos >= 0)
-    return seen if window is None else seen & (gap < window)
+    if window is None:
+        return seen
+    return seen & ((gap < window) | (k_pos < sinks))
 
 
 def rotate(x: Tensor, pos: Tensor, base: float) -> Tensor:

@@ -131,6 +131,46 @@ class StaticCache(KVCache):
             )
 
 
+class RollingCache(KVCache):
+    """A ring of the last `window` rows, and the first `sinks` beside it: it does not grow with the text.
+
+    For attention with that window and those sinks (GPTConfig.window). A new row takes the place of the
+    oldest, which no later query sees. Of several new rows the first may need what the last will push
+    out, so all are returned, and only then the ring turns.
+    """
+
+    rolls = True  # build_caches tells it the window of its module
+
+    def __init__(self, window: int | None = None, sinks: int = 0):
+        super().__init__(window)
+        if window is None or not isinstance(sinks, int) or sinks < 0:
+            raise ValueError(
+                f"window={window!r}, sinks={sinks!r}: RollingCache needs the rows to keep, at least 1, and "
+                f"how many of the first beside them: RollingCache(64)"
+            )
+        self.sinks = sinks
+
+    def update(self, k, v, pos):
+        self._check(k, v, pos)
+        if self.k is None:
+            room = (*k.shape[:-2], self.sinks + self.max_len, k.shape[-1])
+            self.k, self.v = k.new_zeros(room), v.new_zeros(room)
+            self.pos = pos.new_full((room[-2],), -1)
+        T, end = len(pos), self.length + len(pos)
+        every = None  # of one new row it is enough to look at the ring with the row in it
+        if T > 1:
+            every = [torch.cat([self.k, k], -2), torch.cat([self.v, v], -2), torch.cat([self.pos, pos])]
+        row = torch.arange(self.length, end)  # of the text; on the CPU, so that no queue is stopped
+        slot = torch.where(row < self.sinks, row, self.sinks + (row - self.sinks) % self.max_len)
+        stays = ((row < self.sinks) | (row >= end - self.max_len)).nonzero()[:, 0]
+        slot, stays = slot[stays].to(k.device), stays.to(k.device)
+        self.k.index_copy_(-2, slot, k.index_select(-2, stays))
+        self.v.index_copy_(-2, slot, v.index_select(-2, stays))
+        self.pos.index_copy_(0, slot, pos.index_select(0, stays))
+        self._count(pos)
+        return (self.k, self.v, self.pos) if every is None else tuple(every)
+
+
 class LayerCaches:
     """The caches of all layers as one object: update, get, advance, reset, get_memory_usage.
 

@@ -33,7 +33,7 @@ def save_checkpoint(path: str | Path, model: GPT, meta: dict) -> None:
     """
     path = _stem(path)
     state = model.state_dict()
-    if not model.config.per_head:
+    if not model.config.per_head and model.config.has_heads:
         state = convert_state(state, model.config, per_head=True)
     digest = write_tensors(path.with_name(path.name + ".safetensors"), state, meta)
     write_json(path.with_name(path.name + ".json"), {**meta, "sha256": digest})
@@ -165,8 +165,8 @@ def _understood(path: Path, header: dict) -> tuple[dict, GPTConfig, CharTokenize
 def _n_params(c: GPTConfig) -> int:
     """How many numbers a model of this shape has, counted without building it."""
     C, V = c.n_embd, c.vocab_size
-    # Attention 4 C² + C, feed-forward 8 C² + 5 C, two LayerNorms 4 C.
-    block = 12 * C**2 + c.bias * 6 * C + (not c.rms_norm) * 4 * C
+    # Attention 2 C² + 2 C Ckv + C, feed-forward 8 C² + 5 C, two LayerNorms 4 C.
+    block = 10 * C**2 + 2 * C * c.kv_heads * c.head_size + c.bias * 6 * C + (not c.rms_norm) * 4 * C
     tables = V * C + (not c.rope) * c.block_size * C
     tables += (c.ngrams > 1) * min(NGRAM_ROWS, V**2) * C + (c.ngrams > 2) * NGRAM_ROWS * C
     ends = (not c.rms_norm) * 2 * C + V * C + c.bias * V

@@ -54,6 +54,10 @@ class GPTConfig:
     relu2: bool = False  # ReLU squared in the feed-forward part
     bias: bool = True  # in the linear layers that have one in the lecture
     ngrams: int = 1  # 2, 3: look-up tables for the last two, and the last three, characters
+    n_kv_head: int | None = None  # heads of keys and values, shared by groups of n_head; None: n_head
+    window: int | None = None  # how many of the last positions a query sees, its own included; None: all
+    sinks: int = 0  # beside the window, so many of the first
+    full_every: int = 0  # every so many layers, one without the window; 0: none
 
     def __post_init__(self):
         _count(self, "vocab_size", "block_size", "n_layer", "n_head", "n_embd", "ngrams")
@@ -68,17 +72,60 @@ class GPTConfig:
         _number(self, "rope_base", 1.0, LARGEST, "a number from 1 on is needed")
         if self.rope and self.head_size % 2:
             raise ValueError(f"rope=True turns pairs of numbers, and a head has {self.head_size}: an odd one")
+        self._check_sharing()
         if self.ngrams > 3:
             raise ValueError(f"ngrams={self.ngrams}: there are tables for 2 and for 3 characters (1: none)")
+
+    def _check_sharing(self) -> None:
+        for name in ("n_kv_head", "window"):
+            if getattr(self, name) is not None:
+                _count(self, name)
+        _number(self, "sinks", 0, LARGEST, "a whole number from 0 on is needed", kinds=int)
+        _number(self, "full_every", 0, LARGEST, "a whole number of layers from 0 on is needed", kinds=int)
+        if self.n_head % self.kv_heads:
+            raise ValueError(
+                f"n_head={self.n_head} is no multiple of n_kv_head={self.n_kv_head}: each head of keys "
+                f"serves as many heads of queries"
+            )
+        if self.window is None and (self.sinks or self.full_every):
+            raise ValueError(
+                f"sinks={self.sinks} and full_every={self.full_every} change a window, and there is none: "
+                f"set window"
+            )
+        if self.per_head and not self.has_heads:
+            raise ValueError(
+                f"n_kv_head={self.n_kv_head}, window={self.window}: the lecture's list of Heads has neither; "
+                f"set per_head=False"
+            )
 
     @property
     def head_size(self) -> int:
         return self.n_embd // self.n_head
 
     @property
+    def kv_heads(self) -> int:
+        """Heads whose keys and values are computed, and cached."""
+        return self.n_kv_head or self.n_head
+
+    @property
+    def has_heads(self) -> bool:
+        """Whether the model has a form as a list of Heads, each with keys of its own that sees everything."""
+        return self.kv_heads == self.n_head and self.window is None
+
+    @property
+    def positions(self) -> int | None:
+        """How many places there are: rows of the position table; None, without end, where they are rotary."""
+        return None if self.rope else self.block_size
+
+    def window_of(self, layer: int) -> int | None:
+        """The window of that layer (from 0), or None when it sees everything."""
+        full = self.full_every and (layer + 1) % self.full_every == 0
+        return None if full else self.window
+
+    @property
     def beyond_lecture(self) -> dict:
         """The fields in which this architecture is not the lecture's, by name."""
-        names = ("rms_norm", "rope", "qk_norm", "relu2", "bias", "ngrams")
+        names = ("rms_norm", "rope", "qk_norm", "relu2", "bias", "ngrams", "n_kv_head", "window")
         plain = GPTConfig.__dataclass_fields__
         return {name: getattr(self, name) for name in names if getattr(self, name) != plain[name].default}
 

@@ -24,7 +24,8 @@ def flops_per_token(config: GPTConfig) -> int:
     tables compute nothing and do not count.
     """
     c = config
-    matrices = 12 * c.n_layer * c.n_embd**2 + c.vocab_size * c.n_embd
+    shared = 2 * c.n_embd * (c.n_head - c.kv_heads) * c.head_size  # keys and values that are not computed
+    matrices = c.n_layer * (12 * c.n_embd**2 - shared) + c.vocab_size * c.n_embd
     return 6 * matrices + 12 * c.n_layer * c.n_embd * c.block_size
 
 

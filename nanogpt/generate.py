@@ -85,7 +85,8 @@ def generate(
     every token. Randomness comes from `generator` (CPU; seed 1337 when None) or from `noise`
     (n_new, B, V) drawn before. Past block_size the learned position table has no row:
     past_block="error" refuses, "slide" reads the last block_size tokens anew for each token, as
-    the lecture does, since every position has changed and no cached row is valid.
+    the lecture does, since every position has changed and no cached row is valid. With rotary
+    positions there is no such end.
 
     `engine` is another way to compute the same tokens, a class or an instance from nanogpt.engine,
     compiled or native: generate(model, prompt, 200, engine=Native). It brings a cache of its own.
@@ -93,7 +94,7 @@ def generate(
     The arguments are checked here, at the call. Caches are attached only while a step runs, so
     an iterator left half-way leaves the model as it was. Raises ValueError.
     """
-    vocab, limit = model.config.vocab_size, model.config.block_size
+    vocab, limit = model.config.vocab_size, model.config.positions
     _check_prompt(prompt, vocab, model.lm_head.weight.device)
     B, T = prompt.shape
     _check_settings(n_new, temperature, top_k, top_p, greedy, vocab)
@@ -101,7 +102,7 @@ def generate(
     if engine is None:
         _check_cache(model, cache)
     else:
-        _check_engine(engine, cache, T + n_new - 1 > limit)
+        _check_engine(engine, cache, T + n_new - 1 > model.config.block_size)
         if isinstance(engine, type):
             engine = engine.ready(model, B)
         engine.check(model, prompt, n_new)
@@ -115,13 +116,16 @@ def generate(
 @torch.no_grad()
 def decode(model, prompt, noise, cache, settings) -> Iterator[Tensor]:
     """The tokens of `generate`, from the model's own modules, with all its arguments checked."""
-    limit = model.config.block_size
+    limit = model.config.positions
     modules, owners = list(model.modules()), cache_owners(model)
-    total = min(prompt.shape[1] + len(noise), limit)
-    caches = None if cache is None else build_caches(len(owners), cache, total)
+    total = prompt.shape[1] + len(noise)
+    total = total if limit is None else min(total, limit)
+    caches = None if cache is None else build_caches(owners, cache, total)
     text, x, start = prompt, prompt, 0
     for row in noise:
-        if text.shape[1] > limit:  # slide: all positions have moved, so start over from the last `limit`
+        if (
+            limit is not None and text.shape[1] > limit
+        ):  # slide: all positions have moved, so start over from the last `limit`
             caches, x, start = None, text[:, -limit:], 0
         with _stepping(modules, owners, caches):
             pos = torch.arange(start, start + x.shape[1], device=x.device)
@@ -214,7 +218,7 @@ def _check_cache(model: GPT, cache) -> None:
         raise ValueError("no attention module has a `cache` attribute: set self.cache = None in its "
                          "__init__, or decode with cache=None")  # fmt: skip
     try:
-        build_caches(1, cache, 1)
+        build_caches(cache_owners(model)[:1], cache, 1)
     except (TypeError, ValueError) as error:
         raise ValueError(f"cache={cache!r} builds no cache: {error}") from error
 
@@ -252,11 +256,11 @@ def _check_engine(engine, cache, past_block: bool) -> None:
         raise ValueError("an engine's buffers end at block_size: to let the window slide, leave engine out")
 
 
-def _check_length(T: int, n_new: int, limit: int, past_block: str) -> None:
+def _check_length(T: int, n_new: int, limit: int | None, past_block: str) -> None:
     if past_block not in ("error", "slide"):
         raise ValueError(f'past_block={past_block!r}: choose "error" or "slide"')
     # The last token is only returned, never read back, so the text may end one past the table.
-    if T + n_new - 1 <= limit:
+    if limit is None or T + n_new - 1 <= limit:
         return
     if past_block == "slide":
         again = min(n_new, T + n_new - 1 - limit)

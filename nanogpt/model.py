@@ -54,26 +54,35 @@ class MultiHeadAttention(nn.Module):
 
 
 class CausalSelfAttention(nn.Module):
-    """The same attention with the heads in one matmul and one cache for all of them."""
+    """The same attention with the heads in one matmul and one cache for all of them.
 
-    def __init__(self, config: GPTConfig):
+    With n_kv_head < n_head groups of query heads share keys and values (GQA, Ainslie et al. 2023, arXiv
+    2305.13245; with one for all MQA, Shazeer 2019, arXiv 1911.02150), and the cache holds those only.
+    """
+
+    def __init__(self, config: GPTConfig, layer: int = 0):
         super().__init__()
-        self.config, self.n_head = config, config.n_head
-        self.qkv = nn.Linear(config.n_embd, 3 * config.n_embd, bias=False)
+        self.config, self.n_head, self.window = config, config.n_head, config.window_of(layer)
+        self.qkv = nn.Linear(
+            config.n_embd, (config.n_head + 2 * config.kv_heads) * config.head_size, bias=False
+        )
         self.proj = nn.Linear(config.n_embd, config.n_embd, bias=config.bias)
         self.attn_dropout = config.dropout
         self.dropout = nn.Dropout(config.dropout)
         self.cache = None
 
     def forward(self, x: Tensor, pos: Tensor) -> Tensor:
-        B, T, C = x.shape
-        qkv = self.qkv(x).view(B, T, 3, self.n_head, -1)  # (B, T, 3, H, hs)
-        q, k, v = qkv.permute(2, 0, 3, 1, 4)  # three of (B, H, T, hs)
-        q, k = placed(q, pos, self.config), placed(k, pos, self.config)
+        (B, T, C), c = x.shape, self.config
+        qkv = self.qkv(x).view(B, T, -1, c.head_size).transpose(1, 2)  # (B, H + 2 Hkv, T, hs)
+        q, k, v = qkv.split([c.n_head, c.kv_heads, c.kv_heads], dim=1)
+        q, k = placed(q, pos, c), placed(k, pos, c)
         k_pos = pos
         if self.cache is not None and not self.training:
-            k, v, k_pos = self.cache.update(k, v, pos)  # (B, H, S, hs), (S,)
-        seen = None if k_pos is pos else visible(pos, k_pos)  # None: each sees itself and those before
+            k, v, k_pos = self.cache.update(k, v, pos)  # (B, Hkv, S, hs), (S,)
+        if c.kv_heads < c.n_head:
+            k, v = (x.repeat_interleave(c.n_head // c.kv_heads, dim=1) for x in (k, v))  # (B, H, S, hs)
+        plain = k_pos is pos and self.window is None  # each sees itself and those before
+        seen = None if plain else visible(pos, k_pos, self.window, c.sinks)
         y = attend(q, k, v, seen, self.attn_dropout if self.training else 0.0)  # (B, H, T, hs)
         return self.dropout(self.proj(y.transpose(1, 2).reshape(B, T, C)))
 
@@ -113,9 +122,9 @@ def norm(config: GPTConfig) -> nn.Module:
 class Block(nn.Module):
     """Communication, then computation, each added to what came in."""
 
-    def __init__(self, config: GPTConfig, head=Head):
+    def __init__(self, config: GPTConfig, head=Head, layer: int = 0):
         super().__init__()
-        self.sa = MultiHeadAttention(config, head) if config.per_head else CausalSelfAttention(config)
+        self.sa = MultiHeadAttention(config, head) if config.per_head else CausalSelfAttention(config, layer)
         self.ffwd = FeedForward(config)
         self.ln1, self.ln2 = norm(config), norm(config)
 
@@ -134,7 +143,7 @@ class NGrams(nn.Module):
 
     def __init__(self, config: GPTConfig):
         super().__init__()
-        self.vocab_size = config.vocab_size
+        self.config, self.vocab_size, self.window = config, config.vocab_size, 3  # characters it looks at
         self.pairs = nn.Embedding(min(NGRAM_ROWS, config.vocab_size**2), config.n_embd)
         self.triples = nn.Embedding(NGRAM_ROWS, config.n_embd) if config.ngrams > 2 else None
         self.cache = None
@@ -177,7 +186,7 @@ class GPT(nn.Module):
             table = None if config.rope else nn.Embedding(config.block_size, config.n_embd)
             self.position_embedding_table = table
             self.ngrams = NGrams(config) if config.ngrams > 1 else None
-            self.blocks = nn.ModuleList([Block(config, head) for _ in range(config.n_layer)])
+            self.blocks = nn.ModuleList([Block(config, head, layer) for layer in range(config.n_layer)])
             self.ln_f = norm(config)
             self.lm_head = nn.Linear(config.n_embd, config.vocab_size, bias=config.bias)
         self._init_weights(generator or torch.Generator().manual_seed(1337))
@@ -229,17 +238,17 @@ class GPT(nn.Module):
         return F.rms_norm(x, x.shape[-1:]) if self.config.rms_norm else x
 
     def _check_positions(self, pos: Tensor, T: int) -> None:
-        limit = self.config.block_size
+        limit = self.config.positions
         if pos.shape != (T,):
             raise ValueError(f"pos has shape {tuple(pos.shape)}, but there are {T} tokens: one place each")
-        if limit < T:
+        if limit is not None and limit < T:
             raise ValueError(f"{T} tokens > block_size {limit}: the position table has no row for the rest")
         if pos.device.type != "cpu" or T == 0 or torch.compiler.is_compiling():
             return  # looking at the numbers would stop a GPU's queue at every step, or break a graph
-        if int(pos[-1]) >= limit or int(pos[0]) < 0:
-            raise ValueError(
-                f"positions {int(pos[0])} to {int(pos[-1])}, but the position table has rows 0 to {limit - 1}"
-            )
+        low, high = int(pos[0]), int(pos[-1])
+        if low < 0 or (limit is not None and high >= limit):
+            rows = f"the position table has rows 0 to {limit - 1}" if limit else "a text begins at 0"
+            raise ValueError(f"positions {low} to {high}, but {rows}")
         if T > 1 and not bool((pos[1:] > pos[:-1]).all()):
             raise ValueError(
                 f"positions {pos.tolist()} do not ascend: pass the tokens in the order of the text"
@@ -254,7 +263,7 @@ class GPT(nn.Module):
         """Bytes of K and V that `length` cached tokens of `batch` texts take, from the config alone."""
         c, itemsize = self.config, self.lm_head.weight.element_size()
         characters = 2 * torch.int64.itemsize * length * batch if self.ngrams else 0
-        return characters + predicted_bytes(n_layer=c.n_layer, n_head=c.n_head, head_size=c.head_size,
+        return characters + predicted_bytes(n_layer=c.n_layer, n_head=c.kv_heads, head_size=c.head_size,
                                             length=length, batch=batch, itemsize=itemsize)  # fmt: skip
 
 
@@ -276,24 +285,33 @@ def enable_kv_cache(model: GPT, design=DynamicCache, max_len: int | None = None)
         raise ValueError("no attention module has a `cache` attribute: set self.cache = None in its __init__")
     if any(owner.cache is not None for owner in owners):
         raise ValueError("a KV cache is already on: leave its with-block, or call disable_kv_cache(model)")
-    caches = build_caches(len(owners), design, model.config.block_size if max_len is None else max_len)
+    caches = build_caches(owners, design, model.config.block_size if max_len is None else max_len)
     for owner, cache in zip(owners, caches, strict=True):
         owner.cache = cache
 
 
-def build_caches(n: int, design, max_len: int) -> list:
-    """n empty caches, all of them or an error. Raises ValueError for a design that builds none."""
+def build_caches(owners: list[nn.Module], design, max_len: int) -> list:
+    """An empty cache for each module, or ValueError for a design that builds none.
+
+    A design that rolls is told the module's window, and needs no more rows than that.
+    """
     if not callable(design):
         raise ValueError(
             f"{design!r} is no cache design: pass the class, as in DynamicCache, not an instance"
         )
     if not isinstance(max_len, int) or max_len < 1:
         raise ValueError(f"max_len={max_len!r}: a cache holds a whole number of rows, at least 1")
-    caches = [design(max_len) for _ in range(n)]
+    caches = [design(*_room(owner, design, max_len)) for owner in owners]
     if any(isinstance(cache, nn.Module) or not hasattr(cache, "update") for cache in caches):
         raise ValueError(f"{design!r} must build plain objects with update(k, v, pos), no nn.Module: a cache "
                          f"is not part of the model")  # fmt: skip
     return caches
+
+
+def _room(owner: nn.Module, design, max_len: int) -> tuple[int, ...]:
+    window = getattr(owner, "window", None)
+    rolls = getattr(design, "rolls", False) and window is not None and window < max_len
+    return (window, owner.config.sinks) if rolls else (max_len,)
 
 
 def disable_kv_cache(model: GPT) -> None:

@@ -158,7 +158,7 @@ def train(
 def _meta(model: GPT, corpus: Corpus, config: TrainConfig, tokenizer: CharTokenizer) -> dict:
     return {
         "format": FORMAT,
-        "config": asdict(replace(model.config, per_head=True)),
+        "config": asdict(replace(model.config, per_head=model.config.has_heads)),
         "vocabulary": tokenizer.chars,
         "corpus": {"name": corpus.name, "sha256": corpus.sha256},
         "train": asdict(config),
