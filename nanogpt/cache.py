@@ -8,6 +8,7 @@ lecture's heads, (B, H, T, hs) for all heads at once.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -25,12 +26,17 @@ class KVCache(ABC):
     def reset(self) -> None:
         """Forget everything; the next update starts a new text of any batch size."""
         self.k = self.v = self.pos = None
+        self.kind = None  # what every row of this text is: leading dimensions, size, dtype, device
         self.length = 0  # rows written
         self.last = -1  # the position written last, where looking at it is free
 
     @abstractmethod
     def update(self, k: Tensor, v: Tensor, pos: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """(…, T, hs), (…, T, hs), (T,) -> (…, S, hs), (…, S, hs), (S,): all rows and their positions."""
+
+    def rows(self) -> tuple[Tensor, Tensor]:
+        """K and V as they are held, reserved rows included."""
+        return self.k, self.v
 
     @property
     def nbytes(self) -> int:
@@ -55,18 +61,18 @@ class KVCache(ABC):
                 f"dtype and one device"
             )
         self._check_order(pos)
-        if self.k is None:
-            return
-        held, new = self.k, k
-        if held.shape[:-2] != new.shape[:-2] or held.shape[-1] != new.shape[-1]:
+        new = _kind(k)
+        held = new if self.k is None else self.kind
+        if held[:2] != new[:2]:
+            old, rows = (str((*kind[0], "rows", kind[1])).replace("'", "") for kind in (held, new))
             raise ValueError(
-                f"this cache holds rows of shape {_rows(held)}, the new ones are {_rows(new)}: one text "
+                f"this cache holds rows of shape {old}, the new ones are {rows}: one text "
                 f"keeps one batch and head size; call reset() before another text"
             )
-        if held.dtype != new.dtype or held.device != new.device:
+        if held != new:
             raise ValueError(
-                f"this cache holds {held.dtype} on {held.device}, the new rows are {new.dtype} on "
-                f"{new.device}: call reset() after moving or casting the model"
+                f"this cache holds {held[2]} on {held[3]}, the new rows are {new[2]} on "
+                f"{new[3]}: call reset() after moving or casting the model"
             )
 
     def _check_order(self, pos: Tensor) -> None:
@@ -81,10 +87,15 @@ class KVCache(ABC):
                 f"pass the places in the whole text, or reset() before a new one"
             )
 
-    def _count(self, pos: Tensor) -> None:
+    def _count(self, k: Tensor, pos: Tensor) -> None:
+        self.kind = _kind(k)
         self.length += len(pos)
         if pos.device.type == "cpu" and len(pos):
             self.last = int(pos[-1])
+
+
+def _kind(rows: Tensor) -> tuple:
+    return tuple(rows.shape[:-2]), rows.shape[-1], rows.dtype, rows.device
 
 
 class DynamicCache(KVCache):
@@ -92,7 +103,7 @@ class DynamicCache(KVCache):
 
     def update(self, k, v, pos):
         self._check(k, v, pos)
-        self._count(pos)
+        self._count(k, pos)
         if self.k is not None:
             k, v = torch.cat([self.k, k], dim=-2), torch.cat([self.v, v], dim=-2)
             pos = torch.cat([self.pos, pos])
@@ -117,7 +128,7 @@ class StaticCache(KVCache):
         self.k.index_copy_(-2, pos, k)
         self.v.index_copy_(-2, pos, v)
         self.pos.index_copy_(0, pos, pos)
-        self._count(pos)
+        self._count(k, pos)
         return self.k, self.v, self.pos
 
     def _check_room(self, pos: Tensor) -> None:
@@ -167,8 +178,62 @@ class RollingCache(KVCache):
         self.k.index_copy_(-2, slot, k.index_select(-2, stays))
         self.v.index_copy_(-2, slot, v.index_select(-2, stays))
         self.pos.index_copy_(0, slot, pos.index_select(0, stays))
-        self._count(pos)
+        self._count(k, pos)
         return (self.k, self.v, self.pos) if every is None else tuple(every)
+
+
+@dataclass(frozen=True)
+class Codes:
+    """Rows of numbers as 8-bit codes with one scale for each row: x ≈ codes · scale."""
+
+    codes: Tensor  # (…, S, hs) int8
+    scale: Tensor  # (…, S, 1) float16
+
+    @classmethod
+    def of(cls, x: Tensor) -> Codes:
+        """The nearest codes, from -127 to 127."""
+        x = x if x.dtype == torch.float64 else x.float()
+        least = torch.finfo(torch.float16).smallest_normal  # rows of zeros, and nearly
+        scale = (x.abs().amax(-1, keepdim=True) / 127).clamp(least, 65504).to(torch.float16)
+        return cls((x / scale).round().clamp(-127, 127).to(torch.int8), scale)
+
+    def rows(self, dtype: torch.dtype) -> Tensor:
+        """The numbers that the codes stand for."""
+        return self.codes.to(dtype) * self.scale.to(dtype)
+
+    def then(self, new: Codes) -> Codes:
+        """These rows, then the new ones."""
+        parts = ((self.codes, new.codes), (self.scale, new.scale))
+        return Codes(*(torch.cat(pair, dim=-2) for pair in parts))
+
+    @property
+    def nbytes(self) -> int:
+        return self.codes.nbytes + self.scale.nbytes
+
+
+class Int8Cache(KVCache):
+    """Grows like DynamicCache, but keeps each row as 8-bit codes and a scale: about a quarter of float32.
+
+    What it gives back is rounded, so its tokens need not be those of an uncached model: never take it
+    where equality is promised. Rows of integers are kept as they are.
+    """
+
+    def update(self, k, v, pos):
+        self._check(k, v, pos)
+        self._count(k, pos)
+        new = (Codes.of(x) if x.is_floating_point() else x for x in (k, v))
+        self.k, self.v = (
+            x if old is None else _joined(old, x) for old, x in zip((self.k, self.v), new, strict=True)
+        )
+        self.pos = pos if self.pos is None else torch.cat([self.pos, pos])
+        return *self.rows(), self.pos
+
+    def rows(self):
+        return tuple(x.rows(self.kind[2]) if isinstance(x, Codes) else x for x in (self.k, self.v))
+
+
+def _joined(old, new):
+    return old.then(new) if isinstance(old, Codes) else torch.cat([old, new], dim=-2)
 
 
 class LayerCaches:
@@ -205,7 +270,7 @@ class LayerCaches:
         cache = self._cache(layer)
         if cache.k is None:
             raise ValueError(f"layer {layer} holds nothing yet: update it first")
-        return cache.k[..., : cache.length, :], cache.v[..., : cache.length, :]
+        return tuple(x[..., : cache.length, :] for x in cache.rows())
 
     def advance(self, n: int = 1) -> None:
         """The step is done: n more places are filled in every layer. Raises ValueError if they are not."""
@@ -248,7 +313,3 @@ def predicted_bytes(
     `n_head` counts the heads whose keys are kept; `itemsize` is 4 for float32, 2 for bfloat16.
     """
     return 2 * n_layer * n_head * head_size * length * batch * itemsize
-
-
-def _rows(x: Tensor) -> str:
-    return str((*x.shape[:-2], "rows", x.shape[-1])).replace("'", "")
