@@ -14,6 +14,7 @@ from nanogpt.engine import Flat
 from nanogpt.exact import exact
 from nanogpt.generate import complete
 from nanogpt.model import GPT, cache_owners, kv_cache, measured_bytes
+from nanogpt.paged import PagedCache
 
 WINDOW = 6
 SHARED = {"MHA": {}, "GQA": {"n_kv_head": 2}, "MQA": {"n_kv_head": 1}}
@@ -25,7 +26,7 @@ SEEN = {
     "sinks": {"window": WINDOW, "sinks": 2},
     "window of 1": {"window": 1},
 }
-CACHES = [DynamicCache, StaticCache, RollingCache]
+CACHES = [DynamicCache, StaticCache, RollingCache, PagedCache]
 
 
 def build(dtype=torch.float32, **changes) -> GPT:
