@@ -80,7 +80,9 @@ class GPTConfig:
         for name in ("n_kv_head", "window"):
             if getattr(self, name) is not None:
                 _count(self, name)
-        _number(self, "sinks", 0, LARGEST, "a whole number from 0 on is needed", kinds=int)
+        if self.window is not None:
+            _number(self, "window", 1, 2**31, "no text has so many positions")
+        _number(self, "sinks", 0, 2**31, "a whole number from 0 on is needed", kinds=int)
         _number(self, "full_every", 0, LARGEST, "a whole number of layers from 0 on is needed", kinds=int)
         if self.n_head % self.kv_heads:
             raise ValueError(

@@ -58,19 +58,18 @@ END = 1.8125  # where the lecture's recipe ends at block 32, or nearly
 NANOGPT = {"steps": 2000, "batch_size": 12, "lr": 1e-3, "warmup": 100, "decay": True, "final": 0.1,
            "weight_decay": 0.1, "clip": 1.0, "beta2": 0.99, "batched": True}  # fmt: skip
 WIDE = {"block_size": 128, "n_head": 3, "n_embd": 96}
+TWO, THREE = {"n_layer": 2, "n_head": 2, "n_embd": 72}, {"n_layer": 3, "n_embd": 72}
 RACE = (
     Entry("lecture", "lecture"),
-    Entry("fast", "fast", END, {}, {"steps": 920, "batch_size": 24}),
-    Entry("sprint", "sprint", END, {"n_head": 2}, {"steps": 800, "batch_size": 24}),
-    Entry(
-        "sprint+", "sprint+", END, {"n_layer": 2, "n_head": 2, "n_embd": 72}, {"steps": 320, "batch_size": 24}
-    ),
-    Entry("sprint", "sprint", 1.70, {"n_layer": 3, "n_head": 2, "n_embd": 96}, {"steps": 1300}),
-    Entry("sprint+", "sprint+", 1.70, {"n_layer": 3, "n_embd": 72}, {"steps": 800}),
+    Entry("fast", "fast", END, {}, {"steps": 980, "batch_size": 24}),
+    Entry("sprint", "sprint", END, {"n_head": 2}, {"steps": 830, "batch_size": 24}),
+    Entry("sprint+", "sprint+", END, TWO, {"steps": 320, "batch_size": 24}),
+    Entry("sprint", "sprint", 1.70, {**THREE, "n_head": 2, "n_embd": 96}, {"steps": 1450}),
+    Entry("sprint+", "sprint+", 1.70, THREE, {"steps": 760}),
     Entry("nanoGPT's", "lecture", None, {"block_size": 64, "n_embd": 128, "bias": False}, NANOGPT),
-    Entry("fast", "fast", 1.78, {"block_size": 64}, {"steps": 1100}),
-    Entry("sprint", "sprint", 1.60, WIDE, {"steps": 2100}),
-    Entry("sprint+", "sprint+", 1.60, {**WIDE, "n_layer": 3}, {"steps": 2150}),
+    Entry("fast", "fast", 1.78, {"block_size": 64}, {"steps": 900}),
+    Entry("sprint", "sprint", 1.60, WIDE, {"steps": 2350}),
+    Entry("sprint+", "sprint+", 1.60, {**WIDE, "n_layer": 3}, {"steps": 2300}),
     Entry("sprint", "sprint", 1.55, WIDE, {"steps": 4200}),
 )
 RATE = {"lr": 5e-3, "warmup": 20, "decay": True, "batched": True, "fused": True}
@@ -248,7 +247,7 @@ def main(argv: list[str] | None = None) -> int:
         entries = chosen(IDEAS if args.ideas else RACE, args.only)
         steps = steps_for(entries, corpus, args.seconds, device) if args.ideas else None
         runs = []
-        for seed in range(1337, 1337 + args.seeds):
+        for seed in range(args.first, args.first + args.seeds):
             runs += race(entries, corpus, seed=seed, device=device, steps=steps)
             if args.json is not None:
                 about = {"corpus": corpus.name, "sha256": corpus.sha256, "environment": environment(device)}
@@ -283,7 +282,8 @@ def command_line() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--ideas", action="store_true", help="one idea more on every rung, each with the same seconds")
     add("--seconds", type=float, default=20.0, help="with --ideas: training of each rung (20)")
-    add("--seeds", type=int, default=3, help="seeds, from 1337 on (3)")
+    add("--seeds", type=int, default=3, help="how many seeds (3)")
+    add("--first", type=int, default=1337, metavar="SEED", help="the first of them (1337)")
     add("--only", metavar="RECIPES", help="these and the lecture's, as in fast,sprint")
     add("--data", metavar="PATH", help="any UTF-8 text; Tiny Shakespeare when left out")
     add("--device", choices=["auto", "cpu", "cuda"], default="auto")
