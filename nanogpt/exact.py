@@ -37,10 +37,11 @@ class exact(TorchFunctionMode):
         report.max_logit_diff  # 0.0
 
     It covers F.linear, F.scaled_dot_product_attention and this package's `attend`: its model in
-    both forms, its caches, its engines up to Flat. Any other matrix product in here, as in a Head
-    of your own, raises ValueError, and compiled and native engines refuse; torch.compile is not
-    covered. As with torch.no_grad(), what counts is where the work is done: in this thread, and
-    a generator read inside the block. Slower: notebook 03 says by how much. Tested on the CPU only.
+    both forms, its caches that keep rows in the order of the text (not RollingCache, and Int8Cache
+    rounds), its engines up to Flat. Any other matrix product in here, as in a Head of your own,
+    raises ValueError, and compiled and native engines refuse; torch.compile is not covered. As
+    with torch.no_grad(), what counts is where the work is done: in this thread, and a generator
+    read inside the block. Slower: notebook 03 says by how much. Tested on the CPU only.
     """
 
     def __init__(self, model):
