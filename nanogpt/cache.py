@@ -251,6 +251,10 @@ class LayerCaches:
     def __init__(self, n_layer: int, design=DynamicCache, max_len: int | None = None):
         if not isinstance(n_layer, int) or n_layer < 1:
             raise ValueError(f"n_layer={n_layer!r}: a whole number of at least 1 is needed")
+        if getattr(design, "rolls", False):
+            raise ValueError(
+                f"{design.__name__} forgets rows, and get() gives all of them: take another design"
+            )
         self.caches = [design(max_len) for _ in range(n_layer)]
         self.reset()
 

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from .config import NGRAM_ROWS, GPTConfig
-from .convert import convert_state
+from .convert import convert_state, own_classes
 from .data import CharTokenizer
 from .model import GPT
 from .runtime import ROOT, atomic_path, sha256, write_json
@@ -31,10 +31,12 @@ def save_checkpoint(path: str | Path, model: GPT, meta: dict) -> None:
     header of the weights' own file, with a digest of both, so that one rename replaces all together
     and a damaged bit is noticed when it is read.
     """
-    path = _stem(path)
+    path = stem(path)
     state = model.state_dict()
     if not model.config.per_head and model.config.has_heads:
         state = convert_state(state, model.config, per_head=True)
+    if own := own_classes(model):  # whoever loads it must know that a plain GPT is another function
+        meta = {**meta, "own_classes": own}
     digest = write_tensors(path.with_name(path.name + ".safetensors"), state, meta)
     write_json(path.with_name(path.name + ".json"), {**meta, "sha256": digest})
 
@@ -59,16 +61,21 @@ class Checkpoint:
 
 
 def load_checkpoint(path: str | Path, *, origin: str | None = None) -> Checkpoint:
-    """Read a checkpoint; `path` with or without `.safetensors`. Nothing is unpickled.
+    """Read a checkpoint; `path` with or without `.safetensors`. Nothing is unpickled. The model is float32.
 
     Raises CheckpointError when it is missing, damaged, foreign, or its tensors do not fit its config.
     """
-    path = _stem(path)
+    path = stem(path)
     path = path.with_name(path.name + ".safetensors")
     if not path.is_file():
         raise CheckpointError(f"no checkpoint at {path}: train one with notebook 01, or correct the path")
     header, state = _read(path)
     meta, config, tokenizer = _understood(path, header)
+    if own := meta.get("own_classes"):
+        raise CheckpointError(
+            f"{path} holds a model with {own}, and a plain GPT is another function: build the model with "
+            f"that class, and load its tensors with safetensors.torch.load_file"
+        )
     held = sum(tensor.numel() for tensor in state.values())
     if held != _n_params(config):  # before building a model of a size that only a header vouches for
         raise CheckpointError(
@@ -128,7 +135,8 @@ def _read(path: Path) -> tuple[dict, dict[str, Tensor]]:
         ) from error
 
 
-def _stem(path: str | Path) -> Path:
+def stem(path: str | Path) -> Path:
+    """The path without its suffix: `x`, `x.safetensors` and `x.json` name one checkpoint."""
     return Path(str(path).removesuffix(".safetensors").removesuffix(".json"))
 
 

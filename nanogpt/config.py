@@ -127,7 +127,8 @@ class GPTConfig:
     @property
     def beyond_lecture(self) -> dict:
         """The fields in which this architecture is not the lecture's, by name."""
-        names = ("rms_norm", "rope", "qk_norm", "relu2", "bias", "ngrams", "n_kv_head", "window")
+        names = ("rms_norm", "rope", "qk_norm", "relu2", "bias", "ngrams", "n_kv_head", "window", "sinks")
+        names += ("full_every",)
         plain = GPTConfig.__dataclass_fields__
         return {name: getattr(self, name) for name in names if getattr(self, name) != plain[name].default}
 
@@ -145,13 +146,13 @@ SIZES = {
 class TrainConfig:
     """One training run. The schedule counts steps, never seconds, so that it reproduces."""
 
-    steps: int = 2000
+    steps: int = 2000  # updates of the weights
     batch_size: int = 4  # windows of block_size characters in one step
     lr: float = 8e-3  # AdamW: embeddings, head, biases, LayerNorms (everything, when muon_lr is None)
     muon_lr: float | None = 0.02  # Muon: the matrices inside the blocks; None: AdamW for all
     warmup: int = 20  # steps from 0 up to the full learning rate
-    decay: bool = True  # fall in a straight line to 0 at the last step; False: stay constant
-    weight_decay: float = 0.0
+    decay: bool = True  # fall in a straight line, to 0 after the last step; False: stay constant
+    weight_decay: float = 0.0  # share of the weights, times the rate, that a step takes away
     beta2: float = 0.99  # of AdamW: over about how many steps squared gradients are averaged
     final: float = 0.0  # share of the learning rate that the line falls to
     clip: float | None = None  # longest gradient; None: as it comes
@@ -160,7 +161,7 @@ class TrainConfig:
     batched: bool = True  # train a per-Head model with all heads in one product: the same function, sooner
     fused: bool = True  # AdamW in one kernel
     zero_init: bool = True  # start every block as the identity, and the head at loss ln(vocab)
-    eval_every: int = 200
+    eval_every: int = 200  # steps between two evaluations, each of which saves the run
     eval_batches: int = 4  # fixed batches of 16 windows of each split, the same at each evaluation
     seed: int = 1337  # weights and batches; sampling has a seed of its own
 
@@ -201,7 +202,7 @@ RECIPES = {
     "lecture": Recipe(
         TrainConfig(steps=5000, batch_size=16, lr=1e-3, muon_lr=None, warmup=0, decay=False, beta2=0.999,
                     weight_decay=0.01, zero_init=False, batched=False, fused=False, eval_every=500),
-        "Karpathy's, as in gpt.py: head by head, AdamW at a constant rate", chars=None),
+        "Karpathy's, as in his notebook gpt-dev: head by head, AdamW, a constant rate", chars=None),
     "fast": Recipe(TrainConfig(), "the lecture's architecture, sooner to the same loss"),
     "sprint": Recipe(TrainConfig(), "a transformer of today: rotary positions, RMSNorm, ReLU²", MODERN),
     "sprint+": Recipe(TrainConfig(lr=1.5e-2), "the same, with look-up tables for two and three characters",

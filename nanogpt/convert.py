@@ -69,6 +69,12 @@ def _layout(config: GPTConfig) -> list[type]:
     return [GPT, *embeddings, *ngrams, nn.ModuleList, *block * config.n_layer, norm, nn.Linear]
 
 
+def own_classes(model: nn.Module) -> list[str]:
+    """The classes of modules that are not this package's model's, such as a Head of the reader's own."""
+    known = set(_layout(model.config))
+    return sorted({_name(type(module)) for module in model.modules() if type(module) not in known})
+
+
 def _name(kind: type) -> str:
     return f"{kind.__module__}.{kind.__name__}"
 

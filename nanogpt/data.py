@@ -131,17 +131,19 @@ def check_text(text: str, block_size: int) -> list[dict]:
     """What is good and what is thin about a text to train on: rows of what, value and verdict."""
     counts = Counter(text)
     rare = sum(n < 20 for n in counts.values())
+    lines = [line for line in text.splitlines() if line.strip()]
+    repeated = 1 - len(set(lines)) / len(lines) if lines else 0.0
+    held_out = int(0.1 * len(text))
+    too_short = f"too short to train on: {10 * (block_size + 2):,} characters are the least"
+    few = too_short if held_out < block_size + 2 else "too few to trust the validation loss"
     enough = 100_000  # characters; below it a model of 0.2M parameters soon knows them by heart
-    lines = text.splitlines()
-    repeated = 1 - len(set(lines)) / max(1, len(lines))
     facts = [
         ("characters", f"{len(text):,}", len(text) >= enough, f"more than {enough:,} are better"),
-        ("windows to validate on", f"{int(0.1 * len(text)) // block_size:,}",
-         0.1 * len(text) >= 20 * block_size, "too few to trust the validation loss"),
+        ("characters to validate on", f"{held_out:,}", held_out >= 20 * block_size, few),
         ("distinct characters", f"{len(counts):,}", len(counts) <= 256, "each needs rows of its own"),
         ("of them seen less than 20 times", f"{rare:,}", rare <= 0.25 * len(counts), "replace or drop them"),
         ("lines that occur before", f"{repeated:.0%}", repeated <= 0.5, "validation will find what it knows"),
-    ]  # fmt: skip
+    ]
     return [{"what": w, "value": v, "verdict": "good" if good else advice} for w, v, good, advice in facts]
 
 

@@ -48,11 +48,16 @@ class Engine(ABC):
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise ValueError(f"{name}={value!r}: a whole number of at least 1 is needed")
         if max_len > config.block_size:
-            raise ValueError(f"max_len={max_len} > block_size {config.block_size}: no position lies beyond")
-        if self.lecture and config.beyond_lecture:
-            other = ", ".join(f"{name}={value}" for name, value in config.beyond_lecture.items())
+            raise ValueError(
+                f"max_len={max_len} > block_size {config.block_size}: an engine's buffers end there"
+            )
+        other = ", ".join(f"{name}={value}" for name, value in config.beyond_lecture.items())
+        if self.lecture and other:
             raise ValueError(f"{type(self).__name__} computes the lecture's architecture, and this model has "
-                             f"{other}: take Batched or PerHead, or leave engine out")  # fmt: skip
+                             f"{other}: take Batched, or leave engine out")  # fmt: skip
+        if getattr(self, "per_head", False) and not config.has_heads:
+            raise ValueError(f"{type(self).__name__} decodes a list of Heads; with {other} there is none: "
+                             f"take Batched, or leave engine out")  # fmt: skip
         self.config, self.batch, self.max_len = _shape(config), batch, max_len
         self.dtype, self.device = dtype, torch.device(device)
         before = time.perf_counter()

@@ -26,7 +26,8 @@ def flops_per_token(config: GPTConfig) -> int:
     c = config
     shared = 2 * c.n_embd * (c.n_head - c.kv_heads) * c.head_size  # keys and values that are not computed
     matrices = c.n_layer * (12 * c.n_embd**2 - shared) + c.vocab_size * c.n_embd
-    return 6 * matrices + 12 * c.n_layer * c.n_embd * c.block_size
+    seen = sum(min(c.window_of(layer) or c.block_size, c.block_size) for layer in range(c.n_layer))
+    return 6 * matrices + 12 * c.n_embd * seen
 
 
 def peak_flops(device: Device) -> float | None:
@@ -58,6 +59,12 @@ class Meter:
         now = time.perf_counter()
         self.seconds[what] += now - self.last
         self.last = now
+
+    def go_on(self, reading: dict, tokens: int) -> None:
+        """Count on from what was read when so many tokens had been seen."""
+        share = reading["evaluation"]
+        self.seconds = {"train": reading["seconds"], "evaluate": reading["seconds"] * share / (1 - share)}
+        self.tokens, self.last = tokens, time.perf_counter()
 
     def reading(self) -> dict:
         """Seconds of training so far, characters a second, model FLOP utilisation, evaluation's share."""

@@ -118,7 +118,7 @@ def decode(model, prompt, noise, cache, settings) -> Iterator[Tensor]:
     """The tokens of `generate`, from the model's own modules, with all its arguments checked."""
     limit = model.config.positions
     modules, owners = list(model.modules()), cache_owners(model)
-    total = prompt.shape[1] + len(noise)
+    total = max(1, prompt.shape[1] + len(noise) - 1)  # the last token is never read back
     total = total if limit is None else min(total, limit)
     caches = None if cache is None else build_caches(owners, cache, total)
     text, x, start = prompt, prompt, 0
@@ -253,7 +253,7 @@ def _check_engine(engine, cache, past_block: bool) -> None:
     if cache is not DynamicCache:
         raise ValueError("an engine brings its own cache: give generate either engine or cache")
     if past_block:
-        raise ValueError("an engine's buffers end at block_size: to let the window slide, leave engine out")
+        raise ValueError("an engine's buffers end at block_size: for a longer text leave engine out")
 
 
 def _check_length(T: int, n_new: int, limit: int | None, past_block: str) -> None:

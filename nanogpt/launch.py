@@ -7,20 +7,23 @@ torchrun --nproc_per_node=2 -m nanogpt.train --recipe fast --size small
 from __future__ import annotations
 
 import argparse
+import inspect
 import os
+import re
 import sys
 from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
 from dataclasses import fields, replace
-from pathlib import Path
 
 import torch
 
+from .checkpoint import stem
 from .config import RECIPES, SIZES, TrainConfig, override, recipe_for
 from .data import CharTokenizer, load_corpus
 from .model import GPT
 from .parallel import joined, ranks, speaks
+from .resume import state_path
 from .runtime import ROOT, Device, check_writable, pick_device
-from .train import train
+from .train import log_path, train
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -31,8 +34,10 @@ def main(argv: list[str] | None = None) -> int:
     with nullcontext() if speaks() else _silence():
         args = command_line().parse_args(argv)
     try:
-        if args.threads < 1:
-            raise ValueError(f"--threads {args.threads}: at least 1")
+        if not 1 <= args.threads <= (os.cpu_count() or 1):
+            raise ValueError(
+                f"--threads {args.threads}: from 1 to {os.cpu_count()}, the CPUs of this machine"
+            )
         torch.set_num_threads(args.threads)
         with joined(pick_device(args.device)) as device:
             run(args, device)
@@ -65,7 +70,13 @@ def run(args: argparse.Namespace, device: Device) -> None:
     recipe = override(recipe, **given)
     recipe = replace(recipe, muon_lr=None) if args.no_muon else recipe
     corpus = load_corpus(args.data)
-    out = Path(args.out or ROOT / "outputs" / "run" / "train" / f"{args.size}-{args.recipe}")
+    out = stem(args.out or ROOT / "outputs" / "run" / "train" / f"{args.size}-{args.recipe}")
+    begun = state_path(out).is_file()
+    if begun and not args.resume and not args.replace:
+        raise ValueError(
+            f"{out} holds a run: --resume goes on with it, --replace starts anew in its place, --out PATH "
+            f"takes another place"
+        )
     group = ranks()
     if group.first:
         check_writable(out.with_name(f"{out.name}.safetensors"))
@@ -76,10 +87,14 @@ def run(args: argparse.Namespace, device: Device) -> None:
         together = f", {group.size} processes" if group.size > 1 else ""
         print(f"{model.n_params:,} parameters, block {shape.block_size}, {device}{together}")
         print(recipe, flush=True)
+        if args.resume and not begun:
+            print(f"no run was saved at {out}: starting at step 0")
     history = train(model, corpus, recipe, out=out, device=device, resume=args.resume, speed=True)
     if group.first:
-        print(f"full validation loss {history['full_val']:.4f} at block {history['block_size']}")
-        print(f"the best weights: {out}.safetensors; the log: {out}.jsonl")
+        best = history["step"][history["val"].index(min(history["val"]))]
+        full = f"full validation loss {history['full_val']:.4f} at block {history['block_size']}"
+        print(f"{full}, of the last weights")
+        print(f"the best weights, of step {best}: {out}.safetensors; the log: {log_path(out)}")
 
 
 def command_line() -> argparse.ArgumentParser:
@@ -96,14 +111,18 @@ def command_line() -> argparse.ArgumentParser:
         help="where the checkpoints go, without suffix (outputs/run/train/SIZE-RECIPE)",
     )
     add("--resume", action="store_true", help="go on with the run that was stopped there, to the same bits")
+    add("--replace", action="store_true", help="start anew where a run lies already")
     add("--device", choices=["auto", "cpu", "cuda"], default="auto")
     add("--threads", type=int, default=1, help="CPU threads (1)")
     add("--no-muon", action="store_true", help="AdamW for the matrices as well")
     group = parser.add_argument_group("what the recipe says, unless you say otherwise")
+    lines = re.findall(r"^    (\w+): .*?  # (.*)$", inspect.getsource(TrainConfig), re.MULTILINE)
+    said = {name: comment.replace("%", "%%") for name, comment in lines}  # the comments explain the options
     for f in fields(TrainConfig):
         name = "--" + f.name.replace("_", "-")
-        if f.type == "bool":
-            group.add_argument(name, action=argparse.BooleanOptionalAction, default=None)
-        else:
-            group.add_argument(name, type=int if f.type == "int" else float, default=None, metavar="N")
+        kind = int if f.type == "int" else float
+        how = (
+            {"action": argparse.BooleanOptionalAction} if f.type == "bool" else {"type": kind, "metavar": "N"}
+        )
+        group.add_argument(name, default=None, help=said.get(f.name), **how)
     return parser

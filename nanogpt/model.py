@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .attention import attend, placed, visible
-from .cache import DynamicCache, predicted_bytes
+from .cache import DynamicCache, StaticCache, predicted_bytes
 from .config import NGRAM_ROWS, GPTConfig
 
 
@@ -136,9 +136,10 @@ class Block(nn.Module):
 class NGrams(nn.Module):
     """What the last two characters, and the last three, add to a token's embedding: look-up tables.
 
-    They compute nothing: a row for each pair, and for the triples NGRAM_ROWS rows that they share, the
-    remainder of the triple's number saying which. Before a text stands character 0 (the newline).
-    The characters before a new one must be known while decoding: they have a cache, as keys have.
+    They compute nothing. A table has at most NGRAM_ROWS rows: the pairs of up to 128 characters have one
+    each, triples share them, the remainder of a triple's number saying which. Before a text stands
+    character 0 (the newline). The characters before a new one must be known while decoding: they have
+    a cache, as keys have.
     """
 
     def __init__(self, config: GPTConfig):
@@ -293,7 +294,8 @@ def enable_kv_cache(model: GPT, design=DynamicCache, max_len: int | None = None)
 def build_caches(owners: list[nn.Module], design, max_len: int) -> list:
     """An empty cache for each module, or ValueError for a design that builds none.
 
-    A design that rolls is told the module's window, and needs no more rows than that.
+    A design that rolls is told the module's window; where there is none, or none shorter than max_len,
+    nothing may be forgotten, and a StaticCache of max_len rows stands in.
     """
     if not callable(design):
         raise ValueError(
@@ -301,17 +303,18 @@ def build_caches(owners: list[nn.Module], design, max_len: int) -> list:
         )
     if not isinstance(max_len, int) or max_len < 1:
         raise ValueError(f"max_len={max_len!r}: a cache holds a whole number of rows, at least 1")
-    caches = [design(*_room(owner, design, max_len)) for owner in owners]
+    caches = [_empty_cache(owner, design, max_len) for owner in owners]
     if any(isinstance(cache, nn.Module) or not hasattr(cache, "update") for cache in caches):
         raise ValueError(f"{design!r} must build plain objects with update(k, v, pos), no nn.Module: a cache "
                          f"is not part of the model")  # fmt: skip
     return caches
 
 
-def _room(owner: nn.Module, design, max_len: int) -> tuple[int, ...]:
+def _empty_cache(owner: nn.Module, design, max_len: int):
+    if not getattr(design, "rolls", False):
+        return design(max_len)
     window = getattr(owner, "window", None)
-    rolls = getattr(design, "rolls", False) and window is not None and window < max_len
-    return (window, owner.config.sinks) if rolls else (max_len,)
+    return design(window, owner.config.sinks) if window and window < max_len else StaticCache(max_len)
 
 
 def disable_kv_cache(model: GPT) -> None:

@@ -14,14 +14,14 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from .checkpoint import FORMAT, Checkpoint, CheckpointError, load_checkpoint, save_checkpoint
+from .checkpoint import FORMAT, Checkpoint, CheckpointError, load_checkpoint, save_checkpoint, stem
 from .config import SIZES, TrainConfig
 from .convert import convert_state, pack_heads
 from .data import CharTokenizer, Corpus, random_batch, split, windows
 from .flops import Meter
 from .model import GPT, without_kv_cache
 from .parallel import ranks
-from .resume import check_state, deferred_interrupt, load_state, save_state
+from .resume import check_state, deferred_interrupt, load_state, save_state, state_path
 from .runtime import PUBLISHED, Device, atomic_path, headless, pick_device
 from .trainer import Trainer, zero_init
 
@@ -75,7 +75,7 @@ def train(
     config: TrainConfig,
     *,
     tokenizer: CharTokenizer | None = None,
-    out: Path | None = None,
+    out: str | Path | None = None,
     device: Device | None = None,
     resume: bool = False,
     speed: bool = False,
@@ -96,7 +96,7 @@ def train(
     Raises ValueError for a vocabulary or corpus that does not fit or a state of other settings,
     CheckpointError for one that is damaged, and FloatingPointError when the loss is no number.
     """
-    device = device or pick_device()
+    device, out = device or pick_device(), stem(out) if out else None
     tokenizer = tokenizer or CharTokenizer(corpus.text)
     if len(tokenizer) != model.config.vocab_size:
         raise ValueError(
@@ -115,6 +115,7 @@ def train(
     worker, generator = prepare(model, config, device)
     history = {"step": [], "train": [], "val": [], "lr_scale": [], "batch_loss": []}
     meter = Meter(model.config, device, group.size)
+    mine = [device.device] if device.device.type == "cuda" else None  # not those of the other processes
 
     def evaluate(step, bar):
         meter.lap("train")
@@ -124,7 +125,9 @@ def train(
             line = f"step {step:5d} of {config.steps} | train {losses['train']:.4f} | val {losses['val']:.4f}"
             report(f"{line} | {meter}" if speed else line, bar)
             if watch:
-                watch(step, worker)
+                with torch.random.fork_rng(devices=mine):  # whatever it does, the training stays the same
+                    watch(step, worker)
+                worker.train()
         meter.lap("evaluate")
         bar.set_postfix_str(str(meter), refresh=False)
 
@@ -139,7 +142,6 @@ def train(
                 save_checkpoint(path, worker, {**saved.meta, "step": step, "losses": losses})
             write_log(out, history, meter.reading())
 
-    mine = [device.device] if device.device.type == "cuda" else None  # not those of the other processes
     with torch.random.fork_rng(devices=mine):
         torch.manual_seed(config.seed)  # dropout has no generator of its own
         try:
@@ -168,7 +170,7 @@ def _meta(model: GPT, corpus: Corpus, config: TrainConfig, tokenizer: CharTokeni
 
 def write_log(out: Path, history: dict, reading: dict) -> None:
     """Add the newest evaluation to `<out>.jsonl`; what another run left there is replaced."""
-    path, names = out.with_name(f"{out.name}.jsonl"), ("step", "train", "val")
+    path, names = log_path(out), ("step", "train", "val")
     rows = [dict(zip(names, row, strict=True)) for row in zip(*(history[n] for n in names), strict=True)]
     newest = json.dumps(rows[-1] | reading) + "\n"
     old = _lines(path)
@@ -181,6 +183,11 @@ def write_log(out: Path, history: dict, reading: dict) -> None:
     else:
         with atomic_path(path) as temporary:
             temporary.write_text("".join([*kept, newest]), encoding="utf-8")
+
+
+def log_path(out: Path) -> Path:
+    """Where the log of the run that writes to `out` lies."""
+    return out.with_name(f"{out.name}.jsonl")
 
 
 def _lines(path: Path) -> list[str]:
@@ -218,13 +225,14 @@ def _batched(model: GPT) -> GPT:
 
 def _loop(trainer: Trainer, history: dict, evaluate, saved: Saved, meter: Meter) -> None:
     config, ranks, quiet = trainer.config, trainer.ranks, headless() or not trainer.ranks.first
-    done = saved.load(trainer, history)
+    done = saved.load(trainer, history, meter)
     ranks.agree("saved steps:", done)
     if not ranks.first:  # dropout has no generator of its own, and should differ from rank to rank
         torch.manual_seed(config.seed + 1_000_003 * ranks.rank + done)
     bar = tqdm(total=config.steps, initial=done, desc="train", disable=quiet, mininterval=0.5)
     with bar, deferred_interrupt() as stop:
-        if done == 0:
+        if not history["step"]:
+            saved.begin()
             evaluate(0, bar)
         for step in range(done, config.steps):
             if _asked_to_stop(stop, step, trainer):
@@ -270,8 +278,18 @@ class Saved:
         if self.resume:
             check_state(self.out, self._about())
 
-    def load(self, trainer: Trainer, history: dict) -> int:
-        return load_state(self.out, self._about(), trainer, history) if self.resume else 0
+    def load(self, trainer: Trainer, history: dict, meter: Meter) -> int:
+        done = load_state(self.out, self._about(), trainer, history) if self.resume else 0
+        told = [json.loads(line) for line in _lines(log_path(self.out))] if done else []
+        if told and "seconds" in told[-1] and told[-1]["step"] <= done:
+            per_step = trainer.config.batch_size * trainer.model.config.block_size
+            meter.go_on(told[-1], told[-1]["step"] * per_step)
+        return done
+
+    def begin(self) -> None:
+        """A run starts anew here: the state of an earlier one must not be taken for its own."""
+        if self.out and ranks().first:
+            state_path(self.out).unlink(missing_ok=True)
 
     def save(self, step: int, trainer: Trainer, history: dict) -> None:
         if self.out and trainer.ranks.first:

@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from nanogpt import checkpoint, runtime
 from nanogpt.checkpoint import FORMAT, CheckpointError, load_checkpoint, save_checkpoint
 from nanogpt.convert import unpack_heads
+from nanogpt.model import Head
 from nanogpt.runtime import sha256
 
 CHARS = "abcdefghijklm"
@@ -335,3 +336,19 @@ def test_a_checkpoint_s_name_may_carry_its_suffix(tmp_path):
     model = tiny_model()
     save_checkpoint(str(tmp_path / "m.safetensors"), model, meta_of(model))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["m.json", "m.safetensors"]
+
+
+class Doubled(Head):
+    """A head of the reader's own, with the same parameters."""
+
+    def forward(self, x, pos):
+        return 2 * super().forward(x, pos)
+
+
+def test_a_model_with_a_head_of_one_s_own_is_not_loaded_as_another_function(tmp_path):
+    model = tiny_model(head=Doubled)
+    save_checkpoint(tmp_path / "fox", model, meta_of(model))
+    with pytest.raises(CheckpointError, match="Doubled.* another function: build the model with that class"):
+        load_checkpoint(tmp_path / "fox")
+    state = load_file(tmp_path / "fox.safetensors")
+    assert all(torch.equal(tensor, state[name]) for name, tensor in model.state_dict().items())

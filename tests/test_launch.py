@@ -46,7 +46,7 @@ def test_a_recipe_is_the_lectures_unless_told_otherwise(tmp_path, capsys):
     assert main([*QUICK, "--recipe", "lecture", "--no-decay", "--out", str(out)]) == 0
     train = load_checkpoint(out).meta["train"]
     assert (train["muon_lr"], train["lr"], train["zero_init"], train["decay"]) == (None, 1e-3, False, False)
-    assert main([*QUICK, "--no-muon", "--no-zero-init", "--out", str(out)]) == 0
+    assert main([*QUICK, "--no-muon", "--no-zero-init", "--out", str(out), "--replace"]) == 0
     train = load_checkpoint(out).meta["train"]
     assert (train["muon_lr"], train["lr"], train["zero_init"]) == (None, 8e-3, False)
 
@@ -161,3 +161,35 @@ def test_every_field_of_a_recipe_is_an_option(capsys):
         main(["--help"])
     said = capsys.readouterr().out
     assert all("--" + name.replace("_", "-") in said for name in TrainConfig.__dataclass_fields__)
+
+
+def test_a_run_that_lies_there_is_not_replaced_unasked(tmp_path, capsys):
+    out = tmp_path / "one"
+    assert main([*QUICK, "--out", str(out)]) == 0
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert main([*QUICK, "--out", str(out), "--seed", "9"]) == 2
+    assert "holds a run: --resume goes on with it, --replace starts anew" in capsys.readouterr().err
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_a_resume_where_nothing_lies_says_so(tmp_path, capsys):
+    assert main([*QUICK, "--out", str(tmp_path / "nowhere"), "--resume"]) == 0
+    assert f"no run was saved at {tmp_path / 'nowhere'}: starting at step 0" in capsys.readouterr().out
+
+
+def test_a_name_with_its_suffix_is_the_name_without(tmp_path, capsys):
+    assert main([*QUICK, "--out", str(tmp_path / "one.safetensors")]) == 0
+    assert (
+        f"of step 6: {tmp_path / 'one.safetensors'}; the log: {tmp_path / 'one.jsonl'}"
+        in capsys.readouterr().out
+    )
+    assert (tmp_path / "one-last.safetensors").is_file()
+
+
+def test_the_options_of_a_recipe_are_explained(capsys):
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    said = capsys.readouterr().out.split("what the recipe says", 1)[1]
+    for name in vars(TrainConfig()):
+        line = said.split(f"--{name.replace('_', '-')}", 1)[1]
+        assert len(line.split("--", 1)[0].split()) > 3, name

@@ -136,14 +136,36 @@ def test_all_entries_can_be_built():
 
 
 @pytest.mark.parametrize(
-    "words", [["--seeds", "0"], ["--only", "fats"], ["--seconds", "0"], ["--data", "/nowhere"]]
+    "words",
+    [
+        ["--seeds", "0"],
+        ["--only", "fats"],
+        ["--only", ""],
+        ["--seconds", "0"],
+        ["--seconds", "nan"],
+        ["--data", "/nowhere"],
+    ],
 )
 def test_what_cannot_be_measured_is_refused_before_it_begins(words, capsys):
-    assert main(words) == 2
+    assert main(words.split()) == 2
     assert "error: " in capsys.readouterr().err
 
 
+def test_seconds_too_short_for_the_slowest_rung_are_refused(text, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(module.time, "process_time", lambda: now[0])
+
+    def fake(self, until):
+        now[0] += until - self.done
+        self.seconds, self.done = self.seconds + until - self.done, until
+
+    monkeypatch.setattr(Runner, "advance", fake)
+    with pytest.raises(ValueError, match="20 seconds are 20 steps of .*take 40 seconds"):
+        steps_for(ENTRIES[:1], text, 20.0, CPU)
+
+
 def test_only_some_recipes_and_the_lectures():
+    assert [entry.name for entry in chosen(IDEAS, "sprint+")] == [IDEAS[0].name, IDEAS[-1].name]
     assert {entry.recipe for entry in chosen(RACE, "fast")} == {"lecture", "fast"}
     assert chosen(RACE, None) == RACE
 

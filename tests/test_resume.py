@@ -302,3 +302,56 @@ def test_the_state_is_plain_tensors_and_json(corpus, tmp_path):
         assert meta["step"] == 20
         assert {key.split(".")[0] for key in file.keys()} == {  # noqa: SIM118
             "model", "optimizer", "batch_loss", "batches", "cpu"}  # fmt: skip
+
+
+def test_a_run_that_starts_anew_cannot_be_mixed_up_with_the_one_before(corpus, tmp_path):
+    """It is stopped before it has saved a state of its own; the state that lay there was another run's."""
+    out = tmp_path / "run"
+    train(fresh(corpus), corpus, RECIPE, out=out, device=CPU)
+
+    def stop(step, model):
+        raise RuntimeError("power cut")
+
+    with pytest.raises(RuntimeError, match="power cut"):
+        train(fresh(corpus), corpus, RECIPE, out=out, device=CPU, watch=stop)
+    again, whole = fresh(corpus), fresh(corpus)
+    history = train(again, corpus, RECIPE, out=out, device=CPU, resume=True)
+    assert history == train(whole, corpus, RECIPE, device=CPU)
+    assert torch.equal(weights(again), weights(whole))
+    assert load_checkpoint(f"{out}-last").meta["step"] == 20
+
+
+def test_ctrl_c_in_the_first_evaluation_counts_it_once(corpus, tmp_path):
+    with pytest.raises(KeyboardInterrupt, match="after 0 steps"):
+        train(
+            fresh(corpus),
+            corpus,
+            RECIPE,
+            out=tmp_path / "run",
+            device=CPU,
+            watch=lambda step, _: step or ctrl_c(),
+        )
+    history = train(fresh(corpus), corpus, RECIPE, out=tmp_path / "run", device=CPU, resume=True)
+    assert history["step"] == [0, 4, 8, 12, 16, 20]
+    assert len((tmp_path / "run.jsonl").read_text().splitlines()) == 6
+
+
+def test_the_log_counts_the_seconds_of_all_its_parts(corpus, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        stop_at(patch, 9, ctrl_c)
+        with pytest.raises(KeyboardInterrupt):
+            train(fresh(corpus), corpus, RECIPE, out=tmp_path / "run", device=CPU)
+    train(fresh(corpus), corpus, RECIPE, out=tmp_path / "run", device=CPU, resume=True)
+    told = [json.loads(line)["seconds"] for line in (tmp_path / "run.jsonl").read_text().splitlines()]
+    assert told == sorted(told)
+    assert len(told) == 6
+
+
+@pytest.mark.parametrize(
+    "what", [lambda model: model.eval(), lambda model: torch.rand(3)], ids=["eval", "rand"]
+)
+def test_who_watches_changes_nothing(corpus, what):
+    models = [fresh(corpus), fresh(corpus)]
+    for model, watch in zip(models, (None, lambda step, model: what(model)), strict=True):
+        train(model, corpus, RECIPE, device=CPU, watch=watch)
+    assert torch.equal(weights(models[0]), weights(models[1]))

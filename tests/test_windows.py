@@ -7,14 +7,15 @@ import torch
 from conftest import name, seeded
 
 from nanogpt.attention import visible
-from nanogpt.cache import DynamicCache, RollingCache, StaticCache
+from nanogpt.cache import DynamicCache, LayerCaches, RollingCache, StaticCache
 from nanogpt.checkpoint import FORMAT, _n_params, load_checkpoint, save_checkpoint
 from nanogpt.config import GPTConfig
-from nanogpt.engine import Flat
+from nanogpt.engine import Batched, Flat, PerHead
 from nanogpt.exact import exact
 from nanogpt.generate import complete
 from nanogpt.model import GPT, cache_owners, kv_cache, measured_bytes
 from nanogpt.paged import PagedCache
+from nanogpt.verify import compare
 
 WINDOW = 6
 SHARED = {"MHA": {}, "GQA": {"n_kv_head": 2}, "MQA": {"n_kv_head": 1}}
@@ -123,6 +124,42 @@ def test_only_layers_with_a_window_get_a_ring():
 
 
 @torch.no_grad()
+@torch.no_grad()
+@pytest.mark.parametrize("seen", SEEN)
+def test_a_ring_forgets_nothing_that_is_still_seen(seen):
+    """In a text longer than the caches were built for: right, or an error that says what to do."""
+    model, idx = build(torch.float64, rope=True, **SEEN[seen]), text(40)
+    if seen in ("full", "mixed"):
+        with pytest.raises(ValueError, match="StaticCache has room for 32 positions.*at least"):
+            all_logits(model, idx, RollingCache, 5)
+    else:
+        torch.testing.assert_close(
+            all_logits(model, idx, RollingCache, 5), all_logits(model, idx), rtol=0, atol=1e-9
+        )
+    torch.testing.assert_close(
+        all_logits(model, idx, RollingCache, 5, max_len=40), all_logits(model, idx), rtol=0, atol=1e-9
+    )
+
+
+def test_layers_of_rings_are_refused_where_all_rows_are_promised():
+    with pytest.raises(ValueError, match="RollingCache forgets rows"):
+        LayerCaches(2, RollingCache, 8)
+
+
+def test_a_report_past_the_block_gives_its_caches_room():
+    model = build(rope=True, window=WINDOW)
+    assert compare(model, text(30), 20, None, StaticCache).equal
+
+
+def test_the_last_token_needs_no_row():
+    model = build(rope=True)
+    with exact(model):
+        assert torch.equal(
+            complete(model, text(32), 1, cache=StaticCache, generator=seeded(1)),
+            complete(model, text(32), 1, cache=None, generator=seeded(1)),
+        )
+
+
 def test_a_window_as_long_as_the_text_is_full_attention():
     idx, full = text(32, 2), build(rope=True)
     wide = build(rope=True, window=32)
@@ -221,6 +258,16 @@ def test_what_does_not_fit_is_refused(changes, words):
 def test_engines_that_know_one_architecture_say_so():
     with pytest.raises(ValueError, match="Flat computes the lecture's architecture, .*n_kv_head=2, window=6"):
         Flat(build(n_kv_head=2, window=6).config)
+
+
+def test_an_engine_of_heads_says_that_there_are_none():
+    model = build(n_kv_head=2)
+    with pytest.raises(
+        ValueError, match="PerHead decodes a list of Heads; with n_kv_head=2 there is none: take Batched"
+    ):
+        complete(model, text(3), 5, engine=PerHead)
+    expected = complete(model, text(3), 5, cache=None, generator=seeded(1))
+    assert torch.equal(complete(model, text(3), 5, engine=Batched, generator=seeded(1)), expected)
 
 
 def test_a_ring_needs_its_size():
