@@ -289,6 +289,10 @@ class Saved:
     def begin(self) -> None:
         """A run starts anew here: the state of an earlier one must not be taken for its own."""
         if self.out and ranks().first:
+            probe = self.out.with_name(f".{self.out.name}.writable")
+            with atomic_path(probe):  # a folder that is closed is an error that says so, and nothing is lost
+                pass
+            probe.unlink(missing_ok=True)
             state_path(self.out).unlink(missing_ok=True)
 
     def save(self, step: int, trainer: Trainer, history: dict) -> None:

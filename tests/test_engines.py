@@ -696,7 +696,7 @@ def test_an_engine_and_a_cache_are_refused_together(model, kind, cache):
 
 @every
 def test_no_engine_slides_past_the_block(model, kind):
-    text = "let the window slide, leave engine out"
+    text = "for a longer text leave engine out"
     told(lambda: expect_refusal(text, model, tokens(1, 5), 21, engine=kind, past_block="slide"))
     complete(model, tokens(1, 5), 20, engine=kind, past_block="slide")  # inside the block it changes nothing
     expect_refusal("5 and 21 new tokens pass block_size 24", model, tokens(1, 5), 21, engine=kind)
