@@ -258,9 +258,11 @@ def recipes(panels: list[dict], title: str) -> Figure:
             seconds, losses = zip(*[point for point in line["curve"] if point[0] > 0], strict=True)
             axis.plot(seconds, losses, color=colour, lw=1.6)
             axis.plot(seconds[-1], losses[-1], "o", color=colour, ms=4.5)
-            close = seconds[-1] < 1.6 * place[0] and abs(losses[-1] - place[1]) < 0.05
+            close = seconds[-1] < 1.6 * place[0] and abs(losses[-1] - place[1]) < 0.04
             where = {"xytext": (5, 5), "ha": "left"} if close else {"xytext": (0, -13), "ha": "center"}
-            axis.annotate(f"{line['loss']:.3f}", (seconds[-1], losses[-1]), color=colour, fontsize=8,
+            if len(panel["lines"]) < 4:  # a narrow panel has room to the left of its curves only
+                where = {"xytext": (4, -13), "ha": "right"}
+            axis.annotate(f"{line['loss']:.3f}", (seconds[-1], losses[-1]), color=colour, fontsize=7.5,
                           textcoords="offset points", weight="bold", **where)  # fmt: skip
             place = seconds[-1], losses[-1]
         axis.set_xscale("log")
@@ -291,7 +293,7 @@ def ideas(rows: list[dict], title: str) -> Figure:
         axes.plot([low, high], [y, y], color=BLUE, lw=1)
         axes.plot(mid, y, "o", color=BLUE, ms=6)
         change = "" if before is None else f"  ({mid - before:+.3f})".replace("-", "−")
-        axes.text(min(low, mid), y, f"{mid:.3f}{change}   ", va="center", ha="right", fontsize=8.5)
+        axes.text(min(low, before or low), y, f"{mid:.3f}{change}   ", va="center", ha="right", fontsize=8.5)
         before = mid
     axes.set_yticks(range(len(rows)), [row["name"] for row in rows])
     room = worst - best
