@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,8 @@ from nanogpt.model import GPT, Head, cache_owners
 from nanogpt.runtime import sha256
 
 torch.set_num_threads(1)
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background job: here it is tested
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 settings.register_profile("nanogpt", deadline=None, max_examples=40, derandomize=True)
 settings.load_profile("nanogpt")
 

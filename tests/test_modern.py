@@ -92,14 +92,18 @@ def test_in_exact_mode_every_way_gives_the_same_bits(fields, width, n_head, dtyp
 
 
 @both_forms
-@pytest.mark.parametrize("fields", TOGETHER, ids=label)
+@pytest.mark.parametrize("fields", [{"ngrams": 3}, *TOGETHER], ids=label)
 @pytest.mark.filterwarnings("ignore:past block_size")
-def test_when_the_window_slides_the_tokens_are_the_same(fields, per_head):
+def test_past_the_block_the_tokens_are_the_same(fields, per_head):
+    """With a position table the window slides; with rotary positions the text just goes on."""
     heads, prompt = build(fields), tokens(2, 5)
-    text, model = plain_text(heads, prompt, 14, seed=1), heads if per_head else pack_heads(heads)
+    model, ways = heads if per_head else pack_heads(heads), {"past_block": "slide"}
+    if fields.get("rope"):
+        text = complete(heads, prompt, 14, cache=None, generator=seeded(1))
+    else:
+        text = plain_text(heads, prompt, 14, seed=1)
     for design in CACHES:
-        got = complete(model, prompt, 14, cache=design, generator=seeded(1), past_block="slide")
-        assert torch.equal(got, text)
+        assert torch.equal(complete(model, prompt, 14, cache=design, generator=seeded(1), **ways), text)
 
 
 @both_forms
@@ -357,7 +361,7 @@ def test_parameters_are_counted_without_building_the_model():
 def test_a_file_from_before_these_fields_is_the_lectures(tmp_path):
     model = tiny_model()
     meta = meta_of(model)
-    new = {*RECIPES["sprint+"].model, "rope_base"}
+    new = {*RECIPES["sprint+"].model, "rope_base", "n_kv_head", "window", "sinks", "full_every"}
     meta["config"] = {key: value for key, value in meta["config"].items() if key not in new}
     assert len(meta["config"]) == 7
     save_checkpoint(tmp_path / "old", model, meta)
