@@ -103,7 +103,7 @@ def forced_logits(model: GPT, tokens: Tensor, T: int, design, chunk: int | None 
     try:
         if design is None:
             return torch.stack([model(tokens[:, :n])[0][:, -1] for n in range(T, N)])
-        with kv_cache(model, design, max(N, model.config.block_size)):
+        with kv_cache(model, design, max(N - 1, model.config.block_size)):  # the last one is not fed
             chunks = zip(tokens[:, :T].split(chunk or T, dim=1), places[:T].split(chunk or T), strict=True)
             rows = [model(part, pos=pos)[0][:, -1] for part, pos in chunks][-1:]
             rows += [model(tokens[:, n : n + 1], pos=places[n : n + 1])[0][:, -1] for n in range(T, N - 1)]

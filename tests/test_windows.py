@@ -49,7 +49,8 @@ def text(length, batch=1):
 @pytest.mark.parametrize("places", PLACES)
 @pytest.mark.parametrize("shared", SHARED)
 def test_cached_tokens_are_the_uncached_ones(shared, places, seen, cache):
-    for dtype, batch in ((torch.float32, 3), (torch.float64, 1)):
+    kinds = ((torch.float32, 3), (torch.float64, 1)) if cache is RollingCache else ((torch.float32, 2),)
+    for dtype, batch in kinds:
         model = build(dtype, **SHARED[shared], **PLACES[places], **SEEN[seen])
         for length in (1, WINDOW - 1, WINDOW, WINDOW + 1, 3 * WINDOW):
             prompt, n_new = text(length, batch), 9
