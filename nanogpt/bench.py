@@ -46,6 +46,11 @@ def summary(values: Iterable[float]) -> dict:
     return {"median": median(values), "low": values[0], "high": values[-1], "n": len(values)}
 
 
+def spread(s: dict, digits: int) -> str:
+    """A summary as text: median [low – high]."""
+    return f"{s['median']:,.{digits}f} [{s['low']:,.{digits}f} – {s['high']:,.{digits}f}]"
+
+
 def duel(
     a: Callable[[], Iterable],
     b: Callable[[], Iterable],

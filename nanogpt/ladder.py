@@ -20,7 +20,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from . import native
-from .bench import clock, summary
+from .bench import clock, spread, summary
 from .build import CannotBuild
 from .checkpoint import load_checkpoint
 from .compiled import Compiled
@@ -277,7 +277,7 @@ def show(result: dict) -> None:
         equal = {True: "equal", False: "differ", None: "own"}[row.get("equal")]
         built = row.get("build_seconds", 0) > 0.01  # else nothing is built: Python, or another's code
         build = f"{row['build_seconds']:6.1f}, {row['again_seconds']:.2f}" if built else ""
-        speed = f"{_spread(row['tokens_per_second'], 0):>26}{_spread(row['speedup'], 1):>24}"
+        speed = f"{spread(row['tokens_per_second'], 0):>26}{spread(row['speedup'], 1):>24}"
         print(f"{head}{speed}  {equal:8}{build}")
     print(f"\nread bandwidth {read['median'] / 1e9:.0f} GB/s over {limits['weight_bytes'] / 1e6:.1f} MB, "
           f"peak {peak['median'] / 1e9:.0f} GFLOP/s (one thread; {read['how']}, {peak['how']})")  # fmt: skip
@@ -297,10 +297,6 @@ def _best(rows: list[dict], chosen: list[Rung], floor: dict) -> dict | None:
         return None
     row = max(full, key=lambda r: r["tokens_per_second"]["median"])
     return {"rung": row["rung"], "share_of_floor": row["tokens_per_second"]["median"] / floor["median"]}
-
-
-def _spread(s: dict, digits: int) -> str:
-    return f"{s['median']:,.{digits}f} [{s['low']:,.{digits}f} – {s['high']:,.{digits}f}]"
 
 
 def main(argv: list[str] | None = None) -> int:

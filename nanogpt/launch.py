@@ -23,7 +23,7 @@ from .model import GPT
 from .parallel import joined, ranks, speaks
 from .resume import state_path
 from .runtime import ROOT, Device, check_writable, pick_device
-from .train import log_path, train
+from .train import best_step, log_path, train
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -91,10 +91,9 @@ def run(args: argparse.Namespace, device: Device) -> None:
             print(f"no run was saved at {out}: starting at step 0")
     history = train(model, corpus, recipe, out=out, device=device, resume=args.resume, speed=True)
     if group.first:
-        best = history["step"][history["val"].index(min(history["val"]))]
         full = f"full validation loss {history['full_val']:.4f} at block {history['block_size']}"
         print(f"{full}, of the last weights")
-        print(f"the best weights, of step {best}: {out}.safetensors; the log: {log_path(out)}")
+        print(f"the best weights, of step {best_step(history)}: {out}.safetensors; the log: {log_path(out)}")
 
 
 def command_line() -> argparse.ArgumentParser:

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from .bench import clock, summary
+from .bench import clock, spread, summary
 from .config import SIZES, GPTConfig, TrainConfig, override, recipe_for
 from .data import CharTokenizer, Corpus, load_corpus, split, windows
 from .model import GPT
@@ -212,9 +212,9 @@ def show(rows: list[dict], corpus: Corpus) -> None:
     print(f"{'recipe':<40}{'for':>7}{'block':>6}{'params':>8}{'steps':>7}  {'seconds':<22}{'loss':<26}sooner")
     for row in rows:
         goal, sooner = f"{row['goal']:g}" if row["goal"] else "–", row.get("sooner")
-        times = f"{_spread(sooner, 1)} ×" if sooner else ""
+        times = f"{spread(sooner, 1)} ×" if sooner else ""
         facts = f"{row['block_size']:>6}{row['n_params'] / 1e6:>7.2f}M{row['steps']:>7,}"
-        name, seconds, loss = row["name"], _spread(row["seconds"], 1), _spread(row["loss"], 4)
+        name, seconds, loss = row["name"], spread(row["seconds"], 1), spread(row["loss"], 4)
         print(f"{name:<40}{goal:>7}{facts}  {seconds:<22}{loss:<26}{times}")
     print(f"losses over all of the validation text of {corpus.name}, each at its own block")
 
@@ -231,10 +231,6 @@ def _clock(device: Device) -> float:
         device.device.type == "cpu" and torch.get_num_threads() == 1
     )  # else CPU seconds add up over threads
     return time.process_time() if alone else clock(device.device)
-
-
-def _spread(s: dict, digits: int) -> str:
-    return f"{s['median']:.{digits}f} [{s['low']:.{digits}f} – {s['high']:.{digits}f}]"
 
 
 # ------------------------------------------------------------------ the command line

@@ -318,7 +318,7 @@ def check_finite(loss: float, step: int, config: TrainConfig, history: dict, out
     """Raises FloatingPointError, with what to try, for a loss that is infinite or no number."""
     if math.isfinite(loss):
         return
-    kept = f"; the best model until then, of step {history['step'][_best(history)]}, is in {out}.safetensors"
+    kept = f"; the best model until then, of step {best_step(history)}, is in {out}.safetensors"
     raise FloatingPointError(
         f"the loss is {loss} at step {step}: try half the learning rate (lr={config.lr / 2:g}"
         f"{f', muon_lr={config.muon_lr / 2:g}' if config.muon_lr else ''}) or a longer warm-up "
@@ -326,8 +326,9 @@ def check_finite(loss: float, step: int, config: TrainConfig, history: dict, out
     )
 
 
-def _best(history: dict) -> int:
-    return history["val"].index(min(history["val"]))
+def best_step(history: dict) -> int:
+    """The step whose weights `<out>.safetensors` holds: the first of the lowest validation loss."""
+    return history["step"][history["val"].index(min(history["val"]))]
 
 
 def report(line: str, bar: tqdm) -> None:

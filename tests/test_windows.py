@@ -210,7 +210,7 @@ def test_with_rotary_positions_only_distances_count():
     torch.testing.assert_close(model(idx, pos=pos)[0], model(idx, pos=pos + 5000)[0], rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize("design", [DynamicCache, StaticCache])
+@pytest.mark.parametrize("design", [DynamicCache, StaticCache, PagedCache])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=name)
 def test_in_exact_mode_the_bits_are_the_same(design, dtype):
     model = build(dtype, rope=True, window=WINDOW, sinks=1, full_every=2, n_kv_head=2)
