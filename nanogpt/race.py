@@ -2,6 +2,7 @@
 
 python -m nanogpt.bench train --json          how soon each recipe is at a loss
 python -m nanogpt.bench train --ideas --json  one idea more on every rung, each with the same seconds
+python -m nanogpt.bench train --heads --json  what shared keys, rotations and windows cost, with equal steps
 
 Seconds are those of training alone, without evaluation: CPU seconds of this process on one thread, by
 the clock with more threads or on a GPU. The runs of one seed take turns, so that they meet the same
@@ -82,6 +83,19 @@ IDEAS = (
     Entry("a table for pairs", "sprint", None, {"ngrams": 2}, {"lr": 1.5e-2}),
     Entry("a table for triples (sprint+)", "sprint+"),
 )
+# One change of notebook 06 after another, all else as it was: block 64, the same steps and characters.
+STEPS, SMALL = {"steps": 2000}, {"block_size": 64, "per_head": False}
+ROPE, NEAR = {**SMALL, "rope": True}, {**SMALL, "rope": True, "window": 16}
+HEADS = (
+    Entry("a table of positions", "fast", None, SMALL, STEPS),
+    Entry("rotary positions", "fast", None, ROPE, STEPS),
+    Entry("2 heads of keys", "fast", None, {**ROPE, "n_kv_head": 2}, STEPS),
+    Entry("1 head of keys", "fast", None, {**ROPE, "n_kv_head": 1}, STEPS),
+    Entry("window 16", "fast", None, NEAR, STEPS),
+    Entry("window 16, every 2nd layer full", "fast", None, {**NEAR, "full_every": 2}, STEPS),
+    Entry("window 16, 1 head of keys", "fast", None, {**NEAR, "n_kv_head": 1}, STEPS),
+)
+KINDS = {"race": RACE, "ideas": IDEAS, "heads": HEADS}
 
 
 class Runner:
@@ -182,12 +196,12 @@ def table(runs: list[dict]) -> list[dict]:
 
 
 def published(name: str) -> dict:
-    """The figures that ship with the repository, "race" or "ideas". Raises ValueError without them."""
+    """The figures that ship with the repository: "race", "ideas" or "heads". Raises ValueError without."""
     path = ROOT / "outputs" / "race" / f"{name}.json"
     if not path.is_file():
-        ideas = " --ideas" * (name == "ideas")
+        flag = "" if name == "race" else f" --{name}"
         raise ValueError(
-            f"{path} is missing: measure it with python -m nanogpt.bench train{ideas} --json {path}"
+            f"{path} is missing: measure it with python -m nanogpt.bench train{flag} --json {path}"
         )
     return json.loads(path.read_text(encoding="utf-8"))
 
@@ -239,7 +253,7 @@ def _clock(device: Device) -> float:
 def main(argv: list[str] | None = None) -> int:
     """Exit codes: 0 measured, 2 it could not be, 130 stopped (what was measured until then is kept)."""
     args = command_line().parse_args(argv)
-    name = "ideas" if args.ideas else "race"
+    name = "ideas" if args.ideas else "heads" if args.heads else "race"
     path, runs = Path(args.json or ROOT / "outputs" / "run" / f"{name}.json"), []
     try:
         if args.json is not None:
@@ -252,7 +266,7 @@ def main(argv: list[str] | None = None) -> int:
         device, corpus = pick_device(args.device), load_corpus(args.data)
         if corpus.banner:
             print(corpus.banner)
-        entries = chosen(IDEAS if args.ideas else RACE, args.only)
+        entries = chosen(KINDS[name], args.only)
         steps = steps_for(entries, corpus, args.seconds, device) if args.ideas else None
         for seed in range(args.first, args.first + args.seeds):
             runs += race(entries, corpus, seed=seed, device=device, steps=steps)
@@ -287,7 +301,9 @@ def command_line() -> argparse.ArgumentParser:
     about = "How soon is each recipe at a loss?"
     parser = argparse.ArgumentParser("python -m nanogpt.bench train", description=about)
     add = parser.add_argument
-    add("--ideas", action="store_true", help="one idea more on every rung, each with the same seconds")
+    kind = parser.add_mutually_exclusive_group().add_argument
+    kind("--ideas", action="store_true", help="one idea more on every rung, each with the same seconds")
+    kind("--heads", action="store_true", help="what shared keys and windows cost, with equal steps")
     add("--seconds", type=float, default=20.0, help="with --ideas: training of each rung (20)")
     add("--seeds", type=int, default=3, help="how many seeds (3)")
     add("--first", type=int, default=1337, metavar="SEED", help="the first of them (1337)")
@@ -300,6 +316,6 @@ def command_line() -> argparse.ArgumentParser:
         nargs="?",
         const="",
         metavar="PATH",
-        help="write the figures (outputs/run/race.json, ideas.json)",
+        help="write the figures (outputs/run/race.json, ideas.json, heads.json)",
     )
     return parser
