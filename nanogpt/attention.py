@@ -19,8 +19,8 @@ def visible(q_pos: Tensor, k_pos: Tensor, window: int | None = None, sinks: int 
 
     Position -1 marks an empty cache slot, which nobody sees. With `window`, a query sees the
     last `window` positions, its own included, and the first `sinks` of the text (Xiao et al. 2023,
-    arXiv 2309.17453). Prefill, decode and any chunk between are the
-    same rule: there is no square mask to slice and no "decoding needs no mask".
+    arXiv 2309.17453). Prefill, decode and any chunk between are the same rule: there is no square
+    mask to slice and no "decoding needs no mask".
     """
     gap = q_pos[:, None] - k_pos[None, :]  # how far back each key lies
     seen = (gap >= 0) & (k_pos >= 0)
@@ -64,3 +64,18 @@ def attend(q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, dropout: float 
     scores = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5  # (…, T, S)
     weights = scores.masked_fill(~seen, float("-inf")).softmax(-1)
     return F.dropout(weights, dropout, training=dropout > 0) @ v
+
+
+def attend_shared(q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, dropout: float = 0.0) -> Tensor:
+    """attend, where each head of keys serves a group of heads of queries.
+
+    (B, H, T, hs), (B, Hkv, S, hs), (B, Hkv, S, hs), (T, S) -> (B, H, T, hs). The queries of a
+    group are so many more queries of one head, so no key is repeated in memory.
+    """
+    (B, H, T, hs), group = q.shape, q.shape[1] // k.shape[1]
+    if group == 1:
+        return attend(q, k, v, seen, dropout)
+    if seen is None:  # PyTorch's causal kernel wants a key for each query
+        return attend(q, *(x.repeat_interleave(group, dim=1) for x in (k, v)), None, dropout)
+    y = attend(q.reshape(B, H // group, group * T, hs), k, v, seen.repeat(group, 1), dropout)
+    return y.view(B, H, T, hs)

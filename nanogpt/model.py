@@ -14,7 +14,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 from torch import Tensor
 
-from .attention import attend, placed, visible
+from .attention import attend, attend_shared, placed, visible
 from .cache import DynamicCache, StaticCache, predicted_bytes
 from .config import NGRAM_ROWS, GPTConfig
 
@@ -56,9 +56,12 @@ class MultiHeadAttention(nn.Module):
 class CausalSelfAttention(nn.Module):
     """The same attention with the heads in one matmul and one cache for all of them.
 
-    With n_kv_head < n_head groups of query heads share keys and values (GQA, Ainslie et al. 2023, arXiv
-    2305.13245; with one for all MQA, Shazeer 2019, arXiv 1911.02150), and the cache holds those only.
+    With n_kv_head < n_head groups of query heads share keys and values (GQA, Ainslie et al. 2023,
+    arXiv 2305.13245; with one for all MQA, Shazeer 2019, arXiv 1911.02150), and the cache holds
+    those only.
     """
+
+    visible = staticmethod(visible)  # who sees whom; a subclass may bring another pattern
 
     def __init__(self, config: GPTConfig, layer: int = 0):
         super().__init__()
@@ -75,15 +78,13 @@ class CausalSelfAttention(nn.Module):
         (B, T, C), c = x.shape, self.config
         qkv = self.qkv(x).view(B, T, -1, c.head_size).transpose(1, 2)  # (B, H + 2 Hkv, T, hs)
         q, k, v = qkv.split([c.n_head, c.kv_heads, c.kv_heads], dim=1)
-        q, k = placed(q, pos, c), placed(k, pos, c)
-        k_pos = pos
+        q, k, k_pos = placed(q, pos, c), placed(k, pos, c), pos
         if self.cache is not None and not self.training:
             k, v, k_pos = self.cache.update(k, v, pos)  # (B, Hkv, S, hs), (S,)
-        if c.kv_heads < c.n_head:
-            k, v = (x.repeat_interleave(c.n_head // c.kv_heads, dim=1) for x in (k, v))  # (B, H, S, hs)
-        plain = k_pos is pos and self.window is None  # each sees itself and those before
-        seen = None if plain else visible(pos, k_pos, self.window, c.sinks)
-        y = attend(q, k, v, seen, self.attn_dropout if self.training else 0.0)  # (B, H, T, hs)
+        plain = k_pos is pos and self.window is None and self.visible is visible
+        seen = None if plain else self.visible(pos, k_pos, self.window, c.sinks)
+        dropout = self.attn_dropout if self.training else 0.0
+        y = attend_shared(q, k, v, seen, dropout)  # (B, H, T, hs)
         return self.dropout(self.proj(y.transpose(1, 2).reshape(B, T, C)))
 
 
@@ -122,9 +123,9 @@ def norm(config: GPTConfig) -> nn.Module:
 class Block(nn.Module):
     """Communication, then computation, each added to what came in."""
 
-    def __init__(self, config: GPTConfig, head=Head, layer: int = 0):
+    def __init__(self, config: GPTConfig, head=Head, layer: int = 0, attention=CausalSelfAttention):
         super().__init__()
-        self.sa = MultiHeadAttention(config, head) if config.per_head else CausalSelfAttention(config, layer)
+        self.sa = MultiHeadAttention(config, head) if config.per_head else attention(config, layer)
         self.ffwd = FeedForward(config)
         self.ln1, self.ln2 = norm(config), norm(config)
 
@@ -174,12 +175,19 @@ def _before(text: Tensor, places: Tensor, pos: Tensor, steps: int) -> Tensor:
 class GPT(nn.Module):
     """The language model: characters in, logits for the next character out.
 
-    `head` is the class of the attention heads, so that a notebook can bring its own. `generator`
-    is the CPU generator that the weights are drawn from (seed 1337 when None): the global random
-    state is neither read nor moved. Weights are drawn as in the lecture: normal(0, 0.02), biases 0.
+    `head` is the class of the attention heads, `attention` that of the batched form, so that a
+    notebook can bring its own. `generator` is the CPU generator that the weights are drawn from (seed
+    1337 when None): the global random state is neither read nor moved. Weights are drawn as in the
+    lecture: normal(0, 0.02), biases 0.
     """
 
-    def __init__(self, config: GPTConfig, head=Head, generator: torch.Generator | None = None):
+    def __init__(
+        self,
+        config: GPTConfig,
+        head=Head,
+        generator: torch.Generator | None = None,
+        attention=CausalSelfAttention,
+    ):
         super().__init__()
         self.config = config
         with torch.random.fork_rng(devices=[]):  # the layers' own initialisation is overwritten below
@@ -187,7 +195,8 @@ class GPT(nn.Module):
             table = None if config.rope else nn.Embedding(config.block_size, config.n_embd)
             self.position_embedding_table = table
             self.ngrams = NGrams(config) if config.ngrams > 1 else None
-            self.blocks = nn.ModuleList([Block(config, head, layer) for layer in range(config.n_layer)])
+            blocks = [Block(config, head, layer, attention) for layer in range(config.n_layer)]
+            self.blocks = nn.ModuleList(blocks)
             self.ln_f = norm(config)
             self.lm_head = nn.Linear(config.n_embd, config.vocab_size, bias=config.bias)
         self._init_weights(generator or torch.Generator().manual_seed(1337))

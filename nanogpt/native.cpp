@@ -243,36 +243,43 @@ extern "C" struct Job {  // native.py holds the same list, as ctypes
   int64_t top_k;  // 0: all
 };
 
-// Reads the tokens at positions `from` … `to` - 1 of every text; from the prompt's last one on, each
-// position's logits give the token at the next.
-extern "C" void decode(const Job *job, int64_t from, int64_t to) {
-  const int64_t B = job->batch, last = job->prompt - 1;
-  const int64_t most = std::max<int64_t>(1, std::min<int64_t>(CHUNK, 64 / B));
-  const size_t M = B * most;
-  std::vector<float> x(M * C), u(M * C), qkv(M * 3 * C), y(M * C), h(M * 4 * C), logits(B * V),
-      scores(job->room + LANES);
-  for (int64_t pos = from, T; pos < to; pos += T) {
-    T = pos < last ? std::min({most, last - pos, to - pos}) : 1;  // a chunk of the prompt, or one token
-    const int64_t N = B * T;                                      // vectors: text b, place pos + t
-    auto next = [w = job->weights]() mutable { return (const float *)*w++; };
-    auto matrix = [&]() {
-      const weight *w = (const weight *)next();
-      return Matrix{w, BITS == 8 ? next() : nullptr};
-    };
-    const float *wte = next(), *wpe = next(), *normw = next(), *normb = next();
-    Matrix head = matrix();
-    const float *headb = next();
+// One pass of the weights over the tokens of all texts at T positions, and what it works in.
+struct Pass {
+  const Job *job;
+  const void *const *layers;  // where the weights of the first block begin
+  const float *wte, *wpe, *normw, *normb, *headb;
+  Matrix head;
+  std::vector<float> x, u, qkv, y, h, logits, scores;
+
+  Pass(const Job *job, int64_t vectors, int64_t drawn)
+      : job(job), x(vectors * C), u(vectors * C), qkv(vectors * 3 * C), y(vectors * C), h(vectors * 4 * C),
+        logits(drawn * V), scores(job->room + LANES) {
+    layers = job->weights;
+    wte = next(layers), wpe = next(layers), normw = next(layers), normb = next(layers);
+    head = matrix(layers), headb = next(layers);
+  }
+
+  static const float *next(const void *const *&w) { return (const float *)*w++; }
+  static Matrix matrix(const void *const *&w) {
+    const weight *rows = (const weight *)next(w);
+    return Matrix{rows, BITS == 8 ? next(w) : nullptr};
+  }
+
+  // Reads the tokens at positions pos … pos + T - 1; x[b · T + t] is what comes out of the last block.
+  void read(int64_t pos, int64_t T) {
+    const int64_t B = job->batch, N = B * T;  // vectors: text b, place pos + t
+    const void *const *at_weight = layers;
     for (int64_t r = 0; r < N; r++) {
       const int64_t b = r / T, t = pos + r % T;
       const float *a = wte + job->text[b * job->width + t] * C, *p = wpe + t * C;
       for (int i = 0; i < C; i++) x[r * C + i] = a[i] + p[i];
     }
     for (int64_t layer = 0; layer < job->layers; layer++) {
-      const float *w = next(), *b = next();
+      const float *w = next(at_weight), *b = next(at_weight);
       for (int64_t r = 0; r < N; r++) layer_norm(&x[r * C], w, b, &u[r * C]);
       const int64_t piece = 3 * C / job->pieces;  // all heads' queries, then keys, then values
       for (float *to = qkv.data(); to < &qkv[3 * C]; to += piece)
-        linear<C>(matrix(), piece, u.data(), N,
+        linear<C>(matrix(at_weight), piece, u.data(), N,
                   [&](int64_t m, int64_t o, float s) { to[m * 3 * C + o] = s; });
       for (int64_t r = 0; r < N; r++)
         for (int head_ = 0; head_ < H; head_++) {
@@ -282,29 +289,57 @@ extern "C" void decode(const Job *job, int64_t from, int64_t to) {
           kv.put(pos + r % T, q + C, q + 2 * C);
           attend(q, kv, pos + r % T + 1, scores.data(), &y[r * C + head_ * HS]);
         }
-      Matrix proj = matrix();
-      b = next();
+      Matrix proj = matrix(at_weight);
+      b = next(at_weight);
       linear<C>(proj, C, y.data(), N, [&](int64_t m, int64_t o, float s) { x[m * C + o] += s + b[o]; });
-      w = next(), b = next();
+      w = next(at_weight), b = next(at_weight);
       for (int64_t r = 0; r < N; r++) layer_norm(&x[r * C], w, b, &u[r * C]);
-      Matrix up = matrix();
-      b = next();
+      Matrix up = matrix(at_weight);
+      b = next(at_weight);
       linear<C>(up, 4 * C, u.data(), N, [&](int64_t m, int64_t o, float s) {
         h[m * 4 * C + o] = std::max(s + b[o], 0.0f);  // ReLU
       });
-      Matrix down = matrix();
-      b = next();
+      Matrix down = matrix(at_weight);
+      b = next(at_weight);
       linear<4 * C>(down, C, h.data(), N, [&](int64_t m, int64_t o, float s) { x[m * C + o] += s + b[o]; });
     }
-    if (pos < last) continue;  // inside the prompt nobody asks for the next token
-    for (int64_t b = 0; b < B; b++) layer_norm(&x[b * C], normw, normb, &u[b * C]);
-    linear<C>(head, V, u.data(), B, [&](int64_t m, int64_t o, float s) { logits[m * V + o] = s + headb[o]; });
-    for (int64_t b = 0; b < B; b++) {
-      const float *noise = job->noise ? job->noise + ((pos - last) * B + b) * V : nullptr;
-      job->text[b * job->width + pos + 1] =
-          draw(&logits[b * V], noise, job->temperature, job->top_k, job->top_p);
+  }
+
+  // take(b, t, token) gets the token that follows position pos + t of text b, drawn with its own noise.
+  template <class Take>
+  void choose(int64_t pos, int64_t T, Take take) {
+    const int64_t B = job->batch, N = B * T, first = job->prompt - 1;
+    for (int64_t r = 0; r < N; r++) layer_norm(&x[r * C], normw, normb, &u[r * C]);
+    linear<C>(head, V, u.data(), N, [&](int64_t m, int64_t o, float s) { logits[m * V + o] = s + headb[o]; });
+    for (int64_t r = 0; r < N; r++) {
+      const int64_t b = r / T, t = r % T;
+      const float *noise = job->noise ? job->noise + ((pos + t - first) * B + b) * V : nullptr;
+      take(b, t, draw(&logits[r * V], noise, job->temperature, job->top_k, job->top_p));
     }
   }
+};
+
+// Reads the tokens at positions `from` … `to` - 1 of every text; from the prompt's last one on, each
+// position's logits give the token at the next.
+extern "C" void decode(const Job *job, int64_t from, int64_t to) {
+  const int64_t B = job->batch, last = job->prompt - 1;
+  const int64_t most = std::max<int64_t>(1, std::min<int64_t>(CHUNK, 64 / B));
+  Pass pass(job, B * most, B);
+  for (int64_t pos = from, T; pos < to; pos += T) {
+    T = pos < last ? std::min({most, last - pos, to - pos}) : 1;  // a chunk of the prompt, or one token
+    pass.read(pos, T);
+    if (pos < last) continue;  // inside the prompt nobody asks for the next token
+    pass.choose(pos, 1, [&](int64_t b, int64_t, int64_t token) { job->text[b * job->width + pos + 1] = token; });
+  }
+}
+
+// Reads the tokens at positions `from` … `to` - 1, known and proposed, in one pass; the token that
+// belongs behind each goes to choices (batch, to - from), and the text stays as it is.
+extern "C" void check(const Job *job, int64_t from, int64_t to, int64_t *choices) {
+  const int64_t T = to - from;
+  Pass pass(job, job->batch * T, job->batch * T);
+  pass.read(from, T);
+  pass.choose(from, T, [&](int64_t b, int64_t t, int64_t token) { choices[b * T + t] = token; });
 }
 
 // ---------------------------------------------------------------- 8-bit weights

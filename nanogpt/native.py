@@ -49,29 +49,16 @@ class Native(Engine):
         self.spare = []  # keys and values of generations that have ended: fresh memory costs time
 
     def tokens(self, model, prompt, noise, settings):
-        c, (B, T), n = self.config, prompt.shape, len(noise)
-        held = self.weights(model)  # their memory stays where it is until the last token
-        pointers = (ctypes.c_void_p * len(held))(*[w.data_ptr() for w in held])
-        room = -(-self.max_len // 16) * 16  # whole tiles of keys
-        rows = self.spare.pop() if self.spare else torch.empty(2, c.n_layer * B * room * c.n_embd, **FLOAT)
-        keys, values = rows
+        (B, T), n = prompt.shape, len(noise)
         text = torch.empty(B, T + n, dtype=torch.int64, device="cpu")
         text[:, :T] = prompt
-        noise = noise.float().contiguous() if isinstance(noise, Tensor) else None
-        top_k, top_p = settings["top_k"] or 0, 1.0 if settings["top_p"] is None else settings["top_p"]
-        shape = c.n_layer, B, room, T + n, T, len(qkv_of(model.blocks[0]))
-        memory = ctypes.addressof(pointers), keys.data_ptr(), values.data_ptr(), text.data_ptr()
-        job = Job(*memory, None if noise is None else noise.data_ptr(), *shape,
-                  settings["temperature"], top_p, top_k)  # fmt: skip
         read, ready, chunk = 0, T, 1  # the first token at once, then more and more in one call
-        try:
+        with Session(self, model, text, T, noise, settings) as session:
             while ready < T + n:
                 new = min(chunk, T + n - ready)
-                self.library.decode(ctypes.byref(job), read, ready + new - 1)
+                session.decode(read, ready + new - 1)
                 yield from text[:, ready : ready + new].clone().split(1, dim=1)
                 read, ready, chunk = ready + new - 1, ready + new, min(2 * chunk, 64)
-        finally:
-            self.spare[:] = [rows]  # one is enough: two generations at once are rare
 
     def weights(self, model: GPT) -> list[Tensor]:
         """The model's tensors in the order in which native.cpp reads them."""
@@ -94,6 +81,54 @@ class Native(Engine):
     def matrix(self, weight: Tensor) -> list[Tensor]:
         """What stands for a matrix: itself."""
         return [weight]
+
+
+class Session:
+    """One generation in native code: its text, its noise, keys and values. To be closed, as by `with`.
+
+    `text` (B, width) begins with `prompt` tokens; row t of the noise belongs to the token at prompt + t.
+    """
+
+    def __init__(self, engine: Native, model: GPT, text: Tensor, prompt: int, noise, settings: dict):
+        c, (B, width) = engine.config, text.shape
+        self.engine, self.text, self.prompt = engine, text, prompt
+        self.held = engine.weights(model)  # their memory stays where it is until the end
+        self.pointers = (ctypes.c_void_p * len(self.held))(*[w.data_ptr() for w in self.held])
+        room = -(-engine.max_len // 16) * 16  # whole tiles of keys
+        spare, size = engine.spare, c.n_layer * B * room * c.n_embd
+        self.rows = spare.pop() if spare else torch.empty(2, size, **FLOAT)
+        keys, values = self.rows
+        self.noise = noise.float().contiguous() if isinstance(noise, Tensor) else None
+        top_k, top_p = settings["top_k"] or 0, 1.0 if settings["top_p"] is None else settings["top_p"]
+        shape = c.n_layer, B, room, width, prompt, len(qkv_of(model.blocks[0]))
+        memory = ctypes.addressof(self.pointers), keys.data_ptr(), values.data_ptr(), text.data_ptr()
+        self.job = Job(*memory, None, *shape, settings["temperature"], top_p, top_k)
+        self.known(prompt)
+
+    def known(self, length: int) -> None:
+        """So many tokens of the text stand; what `decode` draws comes behind them."""
+        self.job.prompt = length
+        if self.noise is not None:
+            self.job.noise = self.noise.data_ptr() + (length - self.prompt) * self.noise[0].nbytes
+
+    def decode(self, start: int, end: int) -> None:
+        """Read the tokens at start … end - 1; from the last known one on, write the next behind each."""
+        self.engine.library.decode(ctypes.byref(self.job), start, end)
+
+    def check(self, start: int, end: int) -> list[list[int]]:
+        """Read the tokens at start … end - 1 in one pass: which token belongs behind each.  (B, end - start)
+
+        Known ones all but the last of them, which is where the drawing begins: start is known - 1.
+        """
+        choices = torch.empty(len(self.text), end - start, dtype=torch.int64, device="cpu")
+        self.engine.library.check(ctypes.byref(self.job), start, end, choices.data_ptr())
+        return choices.tolist()
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *error) -> None:
+        self.engine.spare[:] = [self.rows]  # one is enough: two generations at once are rare
 
 
 class Native8(Native):
@@ -158,6 +193,7 @@ def library(width: int, n_head: int, vocab: int, bits: int = 32) -> ctypes.CDLL:
         raise build.CannotBuild(f"{path} cannot be loaded: {build.first_line(error)}") from error
     pointer, number = ctypes.c_void_p, ctypes.c_int64
     lib.decode.argtypes, lib.decode.restype = [pointer, number, number], None
+    lib.check.argtypes, lib.check.restype = [pointer, number, number, pointer], None
     lib.quantize.argtypes, lib.quantize.restype = [pointer, number, number, pointer, pointer], None
     lib.read_all.argtypes, lib.read_all.restype = [pointer, number, number], ctypes.c_float
     lib.multiply_add.argtypes, lib.multiply_add.restype = [number, pointer], number

@@ -215,8 +215,11 @@ def losses(history: dict, references: dict[str, float], title: str) -> Figure:
     axes.plot(steps, history["val"], color=BLUE, marker="o", ms=3.5, label="validation")
     for name, value in references.items():
         axes.axhline(value, color=GREY, lw=0.9, ls=":")
-        side = "top" if value < min(history["val"]) else "bottom"  # where the curve leaves room
-        axes.text(steps[-1], value, f"{name} ", va=side, ha="right", fontsize=7.5, color=GREY)
+        below = value < min(history["val"])  # where the curves leave room
+        place = (
+            {"x": 0, "va": "top", "ha": "left"} if below else {"x": steps[-1], "va": "bottom", "ha": "right"}
+        )
+        axes.text(y=value, s=f" {name} ", fontsize=7.5, color=GREY, **place)
     axes.legend(loc="upper right", bbox_to_anchor=(1.0, 0.93))
     axes.set(xlabel="step", ylabel="cross-entropy (nats per character)", xlim=(0, steps[-1]))
     axes.set_title(title)
@@ -737,4 +740,126 @@ def update_cost(lengths: list[int], lines: dict[str, list[float]], title: str) -
     axes.set(xlabel="rows already in the cache", ylabel="time of one update\n(static, shortest = 1)",
              xlim=(lengths[0] * 0.85, lengths[-1] * 2.4))  # fmt: skip
     axes.set_title(title)
+    return figure
+
+
+# ------------------------------------------------------------------ 06
+
+
+@styled
+def masks(panels: list[dict], title: str, columns: int = 3) -> Figure:
+    """Who sees whom: a panel has a `label`, the positions `q` and `k`, and `seen`, rows of booleans.
+
+    Queries down, keys across, in the order in which the cache holds them; -1 is an empty slot. Panels
+    stand in rows of `columns`, as high as their queries need.
+    """
+    groups = [panels[i : i + columns] for i in range(0, len(panels), columns)]
+    heights = [2.0 + max(len(panel["q"]) for panel in group) for group in groups]
+    figure = Figure(figsize=(WIDTH, 0.5 + 0.135 * sum(heights)), dpi=DPI, layout="constrained")
+    grid = figure.add_gridspec(len(groups), columns, height_ratios=heights)
+    for row, group in enumerate(groups):
+        for column, panel in enumerate(group):
+            axes = figure.add_subplot(grid[row, column])
+            rows = zip(panel["q"], panel["seen"], strict=True)
+            shade = [[0.0 if not s else 1.0 if p == q else 0.62 for s, p in zip(see, panel["k"], strict=True)]
+                     for q, see in rows]  # fmt: skip
+            colours = LinearSegmentedColormap.from_list("seen", (PALE, "#9cc7e4", BLUE))
+            axes.imshow(shade, cmap=colours, vmin=0, vmax=1, aspect="equal")
+            axes.set_xticks([i - 0.5 for i in range(1, len(panel["k"]))], minor=True)
+            axes.set_yticks([i - 0.5 for i in range(1, len(panel["q"]))], minor=True)
+            axes.grid(False)
+            axes.grid(which="minor", axis="both", color=PAPER, lw=1.2)
+            axes.tick_params(which="both", length=0, pad=2)
+            keys = ["∅" if p < 0 else p for p in panel["k"]]
+            axes.set_xticks(range(len(keys)), keys, fontsize=5.5)
+            axes.set_yticks(range(len(panel["q"])), panel["q"], fontsize=5.5)
+            axes.set_title(panel["label"], fontsize=8.5, pad=4)
+            for side in axes.spines.values():
+                side.set_visible(False)
+    headline(figure, title)
+    return figure
+
+
+@styled
+def bytes_and_loss(rows: list[dict], title: str) -> Figure:
+    """What each change costs in loss and saves in memory: bytes of a cache across, validation loss up."""
+    figure, axes = new_figure(3.8)
+    for row in rows:
+        mid, low, high = (row["loss"][key] for key in ("median", "low", "high"))
+        colour = VERMILION if row["table"] else BLUE
+        mark = "s" if row["table"] else "o"
+        axes.plot([row["bytes"]] * 2, [low, high], color=colour, lw=1.2, alpha=0.6)
+        axes.plot(row["bytes"], mid, mark, color=colour, ms=6)
+        axes.annotate(f"{row['name']}: {mid:.3f}", (row["bytes"], mid), textcoords="offset points",
+                      xytext=(9, row.get("up", 0)), va="center", fontsize=8.5)  # fmt: skip
+    axes.set_xscale("log")
+    axes.set_xticks([1e4, 1e5, 1e6], ["10 kB", "100 kB", "1 MB"])
+    axes.minorticks_off()
+    most, least = (pick(row["bytes"] for row in rows) for pick in (max, min))
+    axes.set(xlim=(least / 1.5, most * 5), xlabel="K and V of a text of 1,024 characters (log scale)",
+             ylabel="validation loss")  # fmt: skip
+    axes.grid(axis="x", visible=True)
+    axes.set_title(title)
+    return figure
+
+
+@styled
+def loss_by_position(lines: dict[str, list[float]], width: int, block: int, title: str) -> Figure:
+    """Mean loss of `width` neighbouring positions against where they stand; training ended at `block`."""
+    figure, axes = new_figure(3.4)
+    end = width * max(map(len, lines.values()))
+    low, high = (pick(value for line in lines.values() for value in line) for pick in (min, max))
+    axes.axvspan(0, block, color=PALE, alpha=0.55, lw=0, zorder=0)
+    axes.text(block / 2, high, "trained here", ha="center", va="top", fontsize=8, color=GREY)
+    places = zip(lines.items(), (VERMILION, ORANGE, BLUE), ("s", "^", "o"), strict=False)
+    for (name, line), colour, mark in places:
+        across = [width * (i + 0.5) for i in range(len(line))]
+        axes.plot(across, line, color=colour, marker=mark, ms=3.5)
+        text = f"{name} (no row past {block})" if across[-1] < block else name
+        above = line[-1] > (low + high) / 2
+        axes.annotate(text, (across[-1], line[-1]), textcoords="offset points", color=colour, weight="bold",
+                      fontsize=9, **_beside(across[-1] < end / 2, above))  # fmt: skip
+    axes.set_xticks([block * n for n in range(end // block + 1)])
+    axes.set(xlabel="position in the text", ylabel="cross-entropy (nats)", xlim=(0, end))
+    axes.set_ylim(low - 0.25 * (high - low), high + 0.08 * (high - low))
+    axes.set_title(title)
+    return figure
+
+
+def _beside(left: bool, above: bool) -> dict:
+    if left:  # a short line: its name stands below where it ends
+        return {"xytext": (14, -16), "ha": "left", "va": "top"}
+    return {"xytext": (-4, -12 if above else 9), "ha": "right", "va": "top" if above else "bottom"}
+
+
+@styled
+def context_cost(lengths: list[int], lines: list[dict], title: str) -> Figure:
+    """Time of one decode step, and bytes of its cache, against the characters before it.
+
+    A line has a `label`, `seconds` (a summary for each length) and `bytes`.
+    """
+    figure, (left, right) = new_figure(3.4, columns=2)
+    unit = lines[-1]["seconds"][0]["median"]
+    for line, colour, mark in zip(lines, (VERMILION, ORANGE, BLUE), "s^o", strict=False):
+        low, mid, high = ([s[key] / unit for s in line["seconds"]] for key in ("low", "median", "high"))
+        left.fill_between(lengths, low, high, color=colour, alpha=0.15, lw=0)
+        left.plot(lengths, mid, color=colour, marker=mark, ms=5, label=line["label"])
+        right.plot(lengths, line["bytes"], color=colour, marker=mark, ms=5)
+        end = line["bytes"][-1]
+        right.annotate(_size(end), (lengths[-1], end), xytext=(7, 0), textcoords="offset points",
+                       color=colour, va="center", fontsize=8.5, weight="bold")  # fmt: skip
+    step = f"time of one step\n({lines[-1]['label']}, shortest = 1)"
+    for axes, what in ((left, step), (right, "K and V\n")):
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(lengths, [f"{n:,}" for n in lengths])
+        axes.set_xlabel("characters before it")
+        axes.set_title(what, fontsize=9, color=GREY)
+    left.set_ylim(0, None)
+    left.yaxis.set_major_formatter(_times)
+    left.legend(loc="upper left", fontsize=8.5)
+    right.set_yscale("log")
+    right.set_yticks([1e4, 1e5, 1e6, 1e7], ["10 kB", "100 kB", "1 MB", "10 MB"])
+    right.minorticks_off()
+    right.set_xlim(lengths[0] * 0.8, lengths[-1] * 4.5)
+    headline(figure, title)
     return figure

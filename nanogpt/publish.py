@@ -37,9 +37,8 @@ def empty(folder: Path) -> None:
 
 
 def tidy(folder: Path) -> None:
-    """Remove what only a run needs: the lock, the newest-step checkpoints, logs, a text that 01 cut off."""
-    working = [folder / ".lock", folder / "piece.txt"]
-    for path in [*working, *folder.glob("checkpoints/*-last.*"), *folder.glob("checkpoints/*.jsonl")]:
+    """Remove what only a run needs: the lock, the newest-step checkpoints, logs."""
+    for path in [folder / ".lock", *folder.glob("checkpoints/*-last.*"), *folder.glob("checkpoints/*.jsonl")]:
         path.unlink(missing_ok=True)
 
 

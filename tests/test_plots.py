@@ -91,6 +91,15 @@ BATCHES = [
 ]
 BYTES = [{"label": "GPT-2", "lengths": [1, 1024], "bytes": [73_728, 75_497_472]}]
 
+MASK = {"label": "a ring", "q": [3], "k": [0, 2, 3, -1], "seen": [[False, True, True, False]]}
+COSTS = [{"name": "MHA", "loss": summary(1.7), "bytes": 2e6, "table": True},
+         {"name": "MQA", "loss": summary(1.6), "bytes": 8e3, "table": False, "up": 8}]  # fmt: skip
+CURVES = {"table": [2.0, 1.9], "rotary": [2.0, 1.9, 3.0, 3.5], "window": [2.0, 1.9, 1.9, 1.8]}
+CONTEXT = [
+    {"label": label, "seconds": [summary(2.0), summary(2.0 * grows)], "bytes": [9e3, 9e3 * grows]}
+    for label, grows in (("all", 9), ("ring", 1))
+]
+
 BITS = [{"label": "usual", "apart": [[0, 1, 3], [0, 0, 4000]]}, {"label": "exact", "apart": [[0] * 3] * 2}]
 
 FIGURES = {
@@ -117,6 +126,10 @@ FIGURES = {
     "precision": (lambda: plots.precision({"float32": REPORT}), "precision"),
     "last_bits": (lambda: plots.last_bits(BITS, "3 differ"), "3 differ"),
     "last_bits, none": (lambda: plots.last_bits(BITS[1:], "0 differ"), "0 differ"),
+    "masks": (lambda: plots.masks([MASK] * 4, "one rule"), "one rule"),
+    "bytes_and_loss": (lambda: plots.bytes_and_loss(COSTS, "4× less"), "MQA: 1.600"),
+    "loss_by_position": (lambda: plots.loss_by_position(CURVES, 8, 16, "it ends"), "no row past 16"),
+    "context_cost": (lambda: plots.context_cost([64, 512], CONTEXT, "9×"), "9×"),
     "per_token": (lambda: plots.per_token(DUEL, "slopes"), "slopes"),
     "speedup_map": (lambda: plots.speedup_map(CELLS, ["small", "article"], [1, 8], "a map"), "a map"),
     "prefill_split": (lambda: plots.prefill_split([CASE], "a split"), "a split"),

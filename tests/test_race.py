@@ -1,6 +1,7 @@
 """The race: runs in turns, each with a clock of its own, and a table that compares equal blocks only."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,7 +10,21 @@ from nanogpt import race as module
 from nanogpt.config import MODERN, RECIPES, SIZES, TrainConfig
 from nanogpt.data import CharTokenizer, practice_corpus
 from nanogpt.model import GPT
-from nanogpt.race import IDEAS, RACE, Entry, Runner, chosen, main, panels, published, race, steps_for, table
+from nanogpt.race import (
+    HEADS,
+    IDEAS,
+    KINDS,
+    RACE,
+    Entry,
+    Runner,
+    chosen,
+    main,
+    panels,
+    published,
+    race,
+    steps_for,
+    table,
+)
 from nanogpt.runtime import Device
 from nanogpt.train import full_loss, train
 
@@ -195,12 +210,12 @@ def test_a_stop_keeps_the_seeds_that_were_complete(tmp_path, monkeypatch, capsys
     assert f"are in {path}" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["race", "ideas"])
+@pytest.mark.parametrize("name", KINDS)
 def test_the_published_figures_are_of_the_real_corpus_and_these_entries(name):
     result = published(name)
     assert result["corpus"] == "Tiny Shakespeare"
     assert result["what"] == name
-    entries = RACE if name == "race" else IDEAS
+    entries = KINDS[name]
     assert [(row["name"], row["goal"]) for row in result["rows"]] == [(e.name, e.goal) for e in entries]
     assert result["rows"] == table(result["runs"])
     assert {run["seed"] for run in result["runs"]} == {1337, 1338, 1339}
@@ -209,7 +224,7 @@ def test_the_published_figures_are_of_the_real_corpus_and_these_entries(name):
         config, shape = entry.configs(len(tokenizer), 1)
         assert row["n_params"] == GPT(shape).n_params
         assert row["chars"] == config.batch_size * shape.block_size
-        if name == "race":
+        if name != "ideas":
             assert row["steps"] == config.steps
 
 
@@ -217,3 +232,13 @@ def test_figures_that_are_missing_are_an_error_that_says_how_to_make_them(monkey
     monkeypatch.setattr(module, "ROOT", tmp_path)
     with pytest.raises(ValueError, match="is missing: measure it with python -m nanogpt.bench train"):
         published("race")
+
+
+def test_what_shared_keys_and_windows_cost_is_measured_with_equal_training():
+    configs = [entry.configs(65, 1) for entry in HEADS]
+    assert len({train for train, _ in configs}) == 1
+    shapes = {entry.name: shape for entry, (_, shape) in zip(HEADS, configs, strict=True)}
+    base = shapes["rotary positions"]
+    assert replace(shapes["1 head of keys"], n_kv_head=None) == base
+    assert replace(shapes["window 16, every 2nd layer full"], window=None, full_every=0) == base
+    assert replace(shapes["a table of positions"], rope=True) == base

@@ -11,7 +11,7 @@ from nanogpt.attention import attend, visible
 from nanogpt.cache import DynamicCache, StaticCache
 from nanogpt.generate import complete, draw_noise, sample
 from nanogpt.model import Head, kv_cache
-from nanogpt.verify import Report, compare, draw_margins, forced_logits, numbers_apart
+from nanogpt.verify import Report, compare, draw_margins, forced_logits, judge, numbers_apart
 
 NEW = 14
 
@@ -256,3 +256,60 @@ def test_a_prompt_in_pieces_gives_the_same_logits():
         torch.testing.assert_close(
             forced_logits(model, text, 11, StaticCache, chunk=chunk), whole, rtol=0, atol=1e-10
         )
+
+
+# ------------------------------------------------------------------ patterns of the reader's own
+
+
+def every_second(q_pos, k_pos, window=None, sinks=0):
+    return visible(q_pos, k_pos) & ((q_pos[:, None] - k_pos[None, :]) % 2 == 0)
+
+
+GOOD = {
+    "all": visible,
+    "window": lambda q, k, w, s: visible(q, k, 5),
+    "sinks": lambda q, k, w, s: visible(q, k, 5, 2),
+    "every second": every_second,
+    "blocks": lambda q, k, w, s: visible(q, k) & (q[:, None] // 8 == k[None, :] // 8),
+}
+BAD = {  # the pattern, and the check that must find it out
+    "the future": (lambda q, k, w, s: (q[:, None] // 8 == k[None, :] // 8) & (k >= 0), "later"),
+    "empty slots": (lambda q, k, w, s: q[:, None] >= k[None, :], "empty slot"),
+    "nobody": (lambda q, k, w, s: visible(q, k) & (q[:, None] - k > 0), "sees something"),
+    "places of keys": (
+        lambda q, k, w, s: visible(q, k) & (torch.arange(len(k)) % 2 == 0),
+        "positions decide",
+    ),
+    "places of queries": (
+        lambda q, k, w, s: visible(q, k) & ((torch.arange(len(q))[:, None] - k) % 2 == 0),
+        "cached logits",
+    ),
+    "a float": (lambda q, k, w, s: visible(q, k).float(), "truth value"),
+    "one row": (lambda q, k, w, s: visible(q, k)[:1], "truth value"),
+    "no tensor": (lambda q, k, w, s: True, "truth value"),
+    "raises": (lambda q, k, w, s: 1 / 0, "truth value"),
+    "has three arguments": (lambda q, k, w: visible(q, k), "truth value"),
+}
+
+
+@pytest.mark.parametrize("pattern", GOOD)
+def test_a_pattern_of_positions_passes(pattern):
+    rows = judge(GOOD[pattern])
+    assert len(rows) == 6
+    assert {row["verdict"] for row in rows} == {"✓"}
+
+
+@pytest.mark.parametrize("pattern", BAD)
+def test_a_pattern_that_no_cache_can_serve_is_found_out(pattern):
+    fn, check = BAD[pattern]
+    verdicts = {row["check"]: row["verdict"] for row in judge(fn)}
+    found = [what for what in verdicts if check in what]
+    assert len(found) == 1
+    assert verdicts[found[0]].startswith("✗")
+
+
+def test_what_a_pattern_raises_is_its_verdict():
+    assert judge(BAD["raises"][0]) == [
+        {"check": "gives a truth value for each query and key",
+         "verdict": "✗ ZeroDivisionError: division by zero"}
+    ]  # fmt: skip

@@ -13,7 +13,7 @@ from nanogpt.config import GPTConfig
 from nanogpt.engine import Batched, Flat, PerHead
 from nanogpt.exact import exact
 from nanogpt.generate import complete
-from nanogpt.model import GPT, cache_owners, kv_cache, measured_bytes
+from nanogpt.model import GPT, CausalSelfAttention, cache_owners, kv_cache, measured_bytes
 from nanogpt.paged import PagedCache
 from nanogpt.verify import compare
 
@@ -276,3 +276,20 @@ def test_a_ring_needs_its_size():
         RollingCache()
     with pytest.raises(ValueError, match="sinks=-1"):
         RollingCache(4, -1)
+
+
+def test_an_attention_of_ones_own_brings_its_pattern_cached_and_uncached_and_no_engine_takes_it():
+    class Near(CausalSelfAttention):
+        visible = staticmethod(lambda q_pos, k_pos, window, sinks: visible(q_pos, k_pos, WINDOW))
+
+    config = build(rope=True).config
+    windowed = build(torch.float64, rope=True, window=WINDOW)
+    own = GPT(config, attention=Near).double().eval()
+    own.load_state_dict(windowed.state_dict())
+    idx = text(20, 2)
+    torch.testing.assert_close(all_logits(own, idx), all_logits(windowed, idx), rtol=0, atol=1e-12)
+    assert (all_logits(own, idx) - all_logits(build(torch.float64, rope=True), idx)).abs().max() > 0.01
+    for cache in (DynamicCache, StaticCache):
+        torch.testing.assert_close(all_logits(own, idx, cache, 3), all_logits(own, idx), rtol=0, atol=1e-9)
+    with pytest.raises(ValueError, match="Near where"):
+        complete(own, text(3), 4, engine=Batched)
