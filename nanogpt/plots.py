@@ -215,11 +215,9 @@ def losses(history: dict, references: dict[str, float], title: str) -> Figure:
     axes.plot(steps, history["val"], color=BLUE, marker="o", ms=3.5, label="validation")
     for name, value in references.items():
         axes.axhline(value, color=GREY, lw=0.9, ls=":")
-        below = value < min(history["val"])  # where the curves leave room
-        place = (
-            {"x": 0, "va": "top", "ha": "left"} if below else {"x": steps[-1], "va": "bottom", "ha": "right"}
-        )
-        axes.text(y=value, s=f" {name} ", fontsize=7.5, color=GREY, **place)
+        below = value < min(history["val"])  # left and below, right and above: where the curves leave room
+        x, va, ha = (0, "top", "left") if below else (steps[-1], "bottom", "right")
+        axes.text(x, value, f" {name} ", va=va, ha=ha, fontsize=7.5, color=GREY)
     axes.legend(loc="upper right", bbox_to_anchor=(1.0, 0.93))
     axes.set(xlabel="step", ylabel="cross-entropy (nats per character)", xlim=(0, steps[-1]))
     axes.set_title(title)
