@@ -23,7 +23,7 @@ class NGram(Draft):
     def __init__(self, text: Tensor, vocab_size: int, n: int = 3, k: int = 4):
         super().__init__(k)
         if not isinstance(n, int) or isinstance(n, bool) or n < 1 or vocab_size**n > LARGEST_TABLE:
-            raise ValueError(f"n={n!r}: choose a whole number from 1 on, so that the table's {vocab_size}**n "
+            raise ValueError(f"n={n!r}: choose a whole number from 1 on, for a table whose {vocab_size}**n "
                              f"numbers are at most {LARGEST_TABLE}")  # fmt: skip
         if not isinstance(text, Tensor) or text.ndim != 1 or text.is_floating_point() or len(text) < n:
             raise ValueError(f"the text to count in is a tensor of at least n={n} tokens (N,), as in "
