@@ -93,7 +93,8 @@ def generate(
     compiled or native: generate(model, prompt, 200, engine=Native). It brings a cache of its own.
 
     `draft`, from nanogpt.drafts, proposes tokens, of which the model reads several in one pass:
-    generate(model, prompt, 200, draft=LookUp()). The tokens are the same, however bad it is.
+    generate(model, prompt, 200, draft=LookUp()). The tokens are the same, however bad it is; the
+    iterator's `tally` counts passes and proposals.
 
     The arguments are checked here, at the call. Caches are attached only while a step runs, so
     an iterator left half-way leaves the model as it was. Raises ValueError.

@@ -53,11 +53,10 @@ class Tally:
     def add(self, proposals: list[int], choices: list[int], ahead: list[bool]) -> list[bool]:
         """One text in one pass: of the tokens it knows now, which are the draft's. `ahead`: known before."""
         n, known = agreement(proposals, choices), len(ahead)
-        self.offered += max(0, len(proposals) - known)
+        self.offered += max(0, len(proposals) - known)  # at the end a text may know even the last token
         self.accepted += max(0, n - known)
-        self.rejected += known <= n < len(proposals)
-        own = ahead[n:] if n == len(proposals) else []  # at the end a text may know even its last token
-        return (ahead + [True] * (n - known))[:n] + (own or [False])
+        self.rejected += n < len(proposals)
+        return (ahead + [True] * (n - known))[:n] + [False]
 
 
 def agreement(proposals: list[int], choices: list[int]) -> int:
@@ -247,7 +246,8 @@ def rejection(
     """Speculative sampling as published: the model's distribution, other tokens.  (1, T) -> (1, T + n_new)
 
     `logits` is the draft, (1, t) -> (1, V), as in NGram.logits. A proposal is accepted with probability
-    1 - TV on average. Everything is read anew, without a cache: what counts here is the rule.
+    1 - TV on average. Everything is read anew, without a cache: what counts here is the rule. The
+    tally has no list of tokens `drafted`.
     """
     if len(prompt) != 1:
         raise ValueError(f"the prompt has {len(prompt)} texts: this form is written for one, (1, T)")

@@ -344,16 +344,18 @@ def test_agreement():
 
 @pytest.mark.parametrize("draft", ["pairs", "look-up", "small", "itself"])
 def test_two_generations_with_one_draft_know_nothing_of_each_other(draft):
-    model = build()
-    first, second = complete(model, text(4), 20), complete(model, text(9, 3, seed=1), 20)
-    made = DRAFTS[draft](first, model, 3)
-    a = generate(model, first[:, :4], 20, draft=made)
-    b = generate(model, second[:, :9], 20, draft=made)
-    found = [(x, y) for x, y in zip(a, b, strict=True)]
-    assert torch.equal(torch.cat([x for x, _ in found], dim=1), first[:, 4:])
-    assert torch.equal(torch.cat([y for _, y in found], dim=1), second[:, 9:])
-    for steps, prompt in ((a, first[:, :4]), (b, second[:, :9])):
-        alone = generate(model, prompt, 20, draft=DRAFTS[draft](first, model, 3))
+    """They begin alike, and go on as one text and as three, sampled in two ways."""
+    model, prompts = build(), (text(4), text(4).expand(3, -1))
+    settings = ({"top_k": 2}, {"temperature": 1.5, "generator": seeded(9)})
+    whole = [complete(model, prompt, 20, **how) for prompt, how in zip(prompts, settings, strict=True)]
+    settings[1]["generator"].manual_seed(9)
+    made = DRAFTS[draft](whole[0], model, 3)
+    pair = [generate(model, prompts[i], 20, draft=made, **settings[i]) for i in (0, 1)]
+    found = list(zip(*pair, strict=True))
+    for i, steps in enumerate(pair):
+        assert torch.equal(torch.cat([tokens[i] for tokens in found], dim=1), whole[i][:, 4:])
+        settings[1]["generator"].manual_seed(9)
+        alone = generate(model, prompts[i], 20, draft=DRAFTS[draft](whole[0], model, 3), **settings[i])
         list(alone)
         assert steps.tally == alone.tally
 
