@@ -1,8 +1,8 @@
 """Key/value caches. Knows tensors and positions; nothing of models or text.
 
 A cache is one method: `update(k, v, pos) -> k, v, k_pos` stores the new rows and returns all
-rows that it holds, with the position of each. Row layout is free: (B, T, hs) for one of the
-lecture's heads, (B, H, T, hs) for all heads at once.
+rows that it holds, with the position of each. `rewind(n)` takes the last n back. Row layout is free:
+(B, T, hs) for one of the lecture's heads, (B, H, T, hs) for all heads at once.
 """
 
 from __future__ import annotations
@@ -37,6 +37,38 @@ class KVCache(ABC):
     def rows(self) -> tuple[Tensor, Tensor]:
         """K and V as they are held, reserved rows included."""
         return self.k, self.v
+
+    def rewind(self, n: int) -> None:
+        """Forget the last n rows, as if they had never come. Raises ValueError before anything changes."""
+        if not isinstance(n, int) or isinstance(n, bool) or not 0 <= n <= self.rewindable:
+            raise ValueError(
+                f"rewind({n!r}): this {type(self).__name__} can forget a whole number of rows from 0 to "
+                f"{self.rewindable}, of {self.length} written"
+            )
+        length = self.length - n
+        if length == 0:
+            self.reset()
+        elif n:
+            self._forget(n)
+            self.length = length
+            if self.pos.device.type == "cpu":
+                self.last = int(self.pos.max())
+
+    @property
+    def rewindable(self) -> int:
+        """How many rows `rewind` can forget."""
+        return self.length
+
+    def _forget(self, n: int) -> None:
+        if len(self.pos) > self.length:  # rows are reserved: empty slots again
+            slots = self.pos.topk(n).indices
+            self.k.index_fill_(-2, slots, 0)
+            self.v.index_fill_(-2, slots, 0)
+            self.pos.index_fill_(0, slots, -1)
+        else:  # grown to its length, or full: only what stays has come
+            k, v, pos = self.k[..., :-n, :], self.v[..., :-n, :], self.pos[:-n]
+            self.reset()
+            self.update(k, v, pos)
 
     @property
     def nbytes(self) -> int:
@@ -147,7 +179,9 @@ class RollingCache(KVCache):
 
     For attention with that window and those sinks (GPTConfig.window). A new row takes the place of the
     oldest, which no later query sees. Of several new rows the first may need what the last will push
-    out, so all are returned, and only then the ring turns.
+    out, so all are returned, and only then the ring turns. What was returned is held until the next
+    update: by it the last update can be rewound, and no earlier one, up to all of its rows. Of an update
+    of one row nothing is held, and it cannot be: that would make every step of decoding slower.
     """
 
     rolls = True  # build_caches tells it the window of its module
@@ -160,6 +194,23 @@ class RollingCache(KVCache):
                 f"how many of the first beside them: RollingCache(64)"
             )
         self.sinks = sinks
+
+    def reset(self):
+        super().reset()
+        self.undo = None  # the ring before the last update, then its rows
+
+    @property
+    def rewindable(self):
+        return 0 if self.undo is None else len(self.undo[2]) - len(self.pos)
+
+    def _forget(self, n):
+        T, (k, v, pos) = self.rewindable, self.undo
+        held, stays = slice(len(self.pos)), slice(len(self.pos), len(pos) - n)
+        self.k, self.v, self.pos = (x.clone() for x in (k[..., held, :], v[..., held, :], pos[held]))
+        self.length, self.undo = self.length - T, None
+        self.last = int(self.pos.max()) if pos.device.type == "cpu" else self.last
+        if n < T:
+            self.update(k[..., stays, :], v[..., stays, :], pos[stays])
 
     def update(self, k, v, pos):
         self._check(k, v, pos)
@@ -179,6 +230,7 @@ class RollingCache(KVCache):
         self.v.index_copy_(-2, slot, v.index_select(-2, stays))
         self.pos.index_copy_(0, slot, pos.index_select(0, stays))
         self._count(k, pos)
+        self.undo = every
         return (self.k, self.v, self.pos) if every is None else tuple(every)
 
 
@@ -206,6 +258,10 @@ class Codes:
         parts = ((self.codes, new.codes), (self.scale, new.scale))
         return Codes(*(torch.cat(pair, dim=-2) for pair in parts))
 
+    def __getitem__(self, some) -> Codes:
+        """Some of the rows: codes[..., :5, :]"""
+        return Codes(self.codes[some], self.scale[some])
+
     @property
     def nbytes(self) -> int:
         return self.codes.nbytes + self.scale.nbytes
@@ -230,6 +286,9 @@ class Int8Cache(KVCache):
 
     def rows(self):
         return tuple(x.rows(self.kind[2]) if isinstance(x, Codes) else x for x in (self.k, self.v))
+
+    def _forget(self, n):
+        self.k, self.v, self.pos = self.k[..., :-n, :], self.v[..., :-n, :], self.pos[:-n]
 
 
 def _joined(old, new):
@@ -285,6 +344,16 @@ class LayerCaches:
             raise ValueError(f"advance({n}) from {self.length}, but the layers hold {lengths} rows: update "
                              f"each layer once, with {n} rows")  # fmt: skip
         self.length += n
+
+    def rewind(self, n: int) -> None:
+        """Forget the last n places in every layer. Raises ValueError in the middle of a step."""
+        lengths = [cache.length for cache in self.caches]
+        if set(lengths) != {self.length}:
+            raise ValueError(f"rewind({n!r}) at {self.length}, but the layers hold {lengths} rows: advance() "
+                             f"first")  # fmt: skip
+        for cache in self.caches:
+            cache.rewind(n)  # all hold as many rows: what the first refuses, nobody has done
+        self.length -= n
 
     def reset(self) -> None:
         """Forget everything, for another text."""

@@ -75,6 +75,7 @@ def generate(
     greedy: bool = False,
     past_block: str = "error",
     engine=None,
+    draft=None,
 ) -> Iterator[Tensor]:
     """Yield n_new tokens after the prompt, one (B, 1) tensor at a time.  (B, T) -> n_new × (B, 1)
 
@@ -91,6 +92,10 @@ def generate(
     `engine` is another way to compute the same tokens, a class or an instance from nanogpt.engine,
     compiled or native: generate(model, prompt, 200, engine=Native). It brings a cache of its own.
 
+    `draft`, from nanogpt.drafts, proposes tokens, of which the model reads several in one pass:
+    generate(model, prompt, 200, draft=LookUp()). The tokens are the same, however bad it is; the
+    iterator's `tally` counts passes and proposals.
+
     The arguments are checked here, at the call. Caches are attached only while a step runs, so
     an iterator left half-way leaves the model as it was. Raises ValueError.
     """
@@ -98,6 +103,11 @@ def generate(
     _check_prompt(prompt, vocab, model.lm_head.weight.device)
     B, T = prompt.shape
     _check_settings(n_new, temperature, top_k, top_p, greedy, vocab)
+    if draft is not None:
+        _check_draft(draft, cache, engine)
+        if past_block == "slide" and limit is not None and T + n_new - 1 > limit:
+            raise ValueError(f"a prompt of {T} and {n_new} new tokens pass block_size {limit}, where no "
+                             f"cache can be kept, and a draft needs one: leave draft out")  # fmt: skip
     _check_length(T, n_new, limit, past_block)
     if engine is None:
         _check_cache(model, cache)
@@ -106,8 +116,12 @@ def generate(
         if isinstance(engine, type):
             engine = engine.ready(model, B)
         engine.check(model, prompt, n_new)
+    if draft is not None:
+        draft.check(model, prompt, n_new)
     noise = _noise(noise, generator, greedy, (n_new, B, vocab), prompt.device)
     settings = {"temperature": float(temperature), "top_k": top_k, "top_p": top_p}
+    if draft is not None:
+        return draft.tokens(model, prompt, noise, cache, settings)
     if engine is None:
         return decode(model, prompt, noise, cache, settings)
     return engine.tokens(model, prompt, noise, settings)
@@ -254,6 +268,17 @@ def _check_engine(engine, cache, past_block: bool) -> None:
         raise ValueError("an engine brings its own cache: give generate either engine or cache")
     if past_block:
         raise ValueError("an engine's buffers end at block_size: for a longer text leave engine out")
+
+
+def _check_draft(draft, cache, engine) -> None:
+    if isinstance(draft, type) or not all(hasattr(draft, part) for part in ("check", "tokens")):
+        raise ValueError(f"draft={draft!r}: pass a draft that you built, as in draft=LookUp() of "
+                         f"nanogpt.drafts")  # fmt: skip
+    if engine is not None:
+        raise ValueError("an engine decodes token by token: give generate either engine or draft")
+    if cache is None:
+        raise ValueError("a draft needs a cache: without one there is nothing to take rejected tokens back "
+                         "from; leave out cache=None, or the draft")  # fmt: skip
 
 
 def _check_length(T: int, n_new: int, limit: int | None, past_block: str) -> None:

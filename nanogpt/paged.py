@@ -67,6 +67,17 @@ class PagedCache(KVCache):
         self.table = self.table.expand(n, -1).clone()
         self.kind = ((n, *self.kind[0][1:]), *self.kind[1:])
 
+    def _forget(self, n):
+        left = self.length - n
+        self.table = self.table[:, : -(-left // self.page)]
+        pages = int(self.table.max()) + 1  # pages further on in the texts were taken later
+        self.k, self.v, self.users = self.k[:pages], self.v[:pages], self.users[:pages]
+        self.pos = self.pos[:left]
+        if left % self.page:  # empty slots of the last pages hold zeros
+            last = self.table[:, -1].to(self.k.device)
+            self.k[last, left % self.page :] = 0
+            self.v[last, left % self.page :] = 0
+
     @property
     def wasted(self) -> int:
         """Bytes of slots that hold no row: the rest of last pages."""
@@ -91,7 +102,7 @@ class PagedCache(KVCache):
 
     def _add_pages(self, n: int, k: Tensor, v: Tensor) -> None:
         B = len(self.table)
-        new = self._take(n * B, k, v).view(B, n)
+        new = self._take(n * B, k, v).view(n, B).t()  # first pages first: rewind cuts the pool's end off
         self.table = torch.cat([self.table, new], dim=1)
 
     def _take(self, n: int, k: Tensor, v: Tensor) -> Tensor:

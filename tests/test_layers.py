@@ -8,7 +8,7 @@ import pytest
 PACKAGE = Path(__file__).resolve().parents[1] / "nanogpt"
 SERIES = """
     config < runtime < practice < data < cache < paged < attention < exact model < dictcache convert
-    < checkpoint < generate < build flat < engine < compiled graph < native
+    < checkpoint < generate < build flat speculate < drafts engine < compiled graph < native
     < flops parallel < trainer < resume < train < launch verify bench < limits
     < ladder sweep race < plots < notebook < sync < parameters < folder execute < site publish reproduce < run
 """
