@@ -179,7 +179,7 @@ def test_only_some_recipes_and_the_lectures():
 
 
 def test_the_command_prints_a_table_and_writes_after_each_seed(tmp_path, monkeypatch, capsys, text):
-    monkeypatch.setattr(module, "RACE", ENTRIES)
+    monkeypatch.setitem(KINDS, "race", ENTRIES)
     path, data = tmp_path / "race.json", tmp_path / "text.txt"
     data.write_text(text.text[:20_000], encoding="utf-8")
     written, plain = [], module.write_json
