@@ -94,7 +94,7 @@ def generate(
 
     `draft`, from nanogpt.drafts, proposes tokens, of which the model reads several in one pass:
     generate(model, prompt, 200, draft=LookUp()). The tokens are the same, however bad it is; the
-    iterator's `tally` counts passes and proposals.
+    iterator's `tally` counts passes and proposals. With engine=Native too, both run in native code.
 
     The arguments are checked here, at the call. Caches are attached only while a step runs, so
     an iterator left half-way leaves the model as it was. Raises ValueError.
@@ -104,7 +104,7 @@ def generate(
     B, T = prompt.shape
     _check_settings(n_new, temperature, top_k, top_p, greedy, vocab)
     if draft is not None:
-        _check_draft(draft, cache, engine)
+        _check_draft(draft, cache)
         if past_block == "slide" and limit is not None and T + n_new - 1 > limit:
             raise ValueError(f"a prompt of {T} and {n_new} new tokens pass block_size {limit}, where no "
                              f"cache can be kept, and a draft needs one: leave draft out")  # fmt: skip
@@ -117,14 +117,19 @@ def generate(
             engine = engine.ready(model, B)
         engine.check(model, prompt, n_new)
     if draft is not None:
+        if engine is not None and not hasattr(engine, "speculate"):
+            raise ValueError(f"{type(engine).__name__} decodes token by token: with a draft take Native, or "
+                             f"leave engine out")  # fmt: skip
         draft.check(model, prompt, n_new)
     noise = _noise(noise, generator, greedy, (n_new, B, vocab), prompt.device)
     settings = {"temperature": float(temperature), "top_k": top_k, "top_p": top_p}
+    if draft is not None and engine is not None:
+        return engine.speculate(model, prompt, noise, settings, draft)
     if draft is not None:
         return draft.tokens(model, prompt, noise, cache, settings)
-    if engine is None:
-        return decode(model, prompt, noise, cache, settings)
-    return engine.tokens(model, prompt, noise, settings)
+    if engine is not None:
+        return engine.tokens(model, prompt, noise, settings)
+    return decode(model, prompt, noise, cache, settings)
 
 
 @torch.no_grad()
@@ -270,12 +275,10 @@ def _check_engine(engine, cache, past_block: bool) -> None:
         raise ValueError("an engine's buffers end at block_size: for a longer text leave engine out")
 
 
-def _check_draft(draft, cache, engine) -> None:
+def _check_draft(draft, cache) -> None:
     if isinstance(draft, type) or not all(hasattr(draft, part) for part in ("check", "tokens")):
         raise ValueError(f"draft={draft!r}: pass a draft that you built, as in draft=LookUp() of "
                          f"nanogpt.drafts")  # fmt: skip
-    if engine is not None:
-        raise ValueError("an engine decodes token by token: give generate either engine or draft")
     if cache is None:
         raise ValueError("a draft needs a cache: without one there is nothing to take rejected tokens back "
                          "from; leave out cache=None, or the draft")  # fmt: skip

@@ -7,6 +7,7 @@ folder, and called through ctypes. One thread; float32 on the CPU.
 from __future__ import annotations
 
 import ctypes
+from contextlib import ExitStack
 from copy import deepcopy
 from functools import lru_cache
 from pathlib import Path
@@ -16,9 +17,12 @@ from torch import Tensor
 
 from . import build
 from .compiled import Compiled
+from .convert import check_standard
+from .drafts import Small
 from .engine import Engine
 from .flat import qkv_of
 from .model import GPT
+from .speculate import Speculation, agreement
 
 SOURCE = Path(__file__).with_name("native.cpp")
 FLOAT = {"dtype": torch.float32, "device": "cpu"}  # whatever the defaults of torch have been set to
@@ -59,6 +63,10 @@ class Native(Engine):
                 session.decode(read, ready + new - 1)
                 yield from text[:, ready : ready + new].clone().split(1, dim=1)
                 read, ready, chunk = ready + new - 1, ready + new, min(2 * chunk, 64)
+
+    def speculate(self, model: GPT, prompt: Tensor, noise, settings: dict, draft) -> Speculation:
+        """The tokens of `tokens`, several for each reading of the weights: nanogpt.speculate."""
+        return NativeSpeculation(self, model, prompt, noise, settings, draft)
 
     def weights(self, model: GPT) -> list[Tensor]:
         """The model's tensors in the order in which native.cpp reads them."""
@@ -129,6 +137,57 @@ class Session:
 
     def __exit__(self, *error) -> None:
         self.engine.spare[:] = [self.rows]  # one is enough: two generations at once are rare
+
+
+class NativeSpeculation(Speculation):
+    """Speculation in native code: the model reads known and proposed tokens in one pass of its weights.
+
+    A draft that is a model (Small) decodes natively too, into the same text; any other is asked token
+    by token.
+    """
+
+    def __init__(self, engine: Native, model: GPT, prompt: Tensor, noise, settings: dict, draft):
+        self.engine, self.model, self.small = engine, model, None
+        if isinstance(draft, Small):
+            check_standard(draft.model)
+            small = (draft.engine or Native).ready(draft.model, len(prompt))
+            self.small = (small, draft.model) if isinstance(small, Native) else None
+        super().__init__(draft, None, model.config.vocab_size, prompt, noise, settings)
+
+    @torch.no_grad()
+    def _run(self, prompt, noise):
+        (B, known), n = prompt.shape, len(noise)
+        end, read = known + n, 0
+        text = torch.empty(B, end, dtype=torch.int64, device="cpu")
+        text[:, :known] = prompt
+        with ExitStack() as both:
+            a_session = (text, known, noise, self.settings)
+            target = both.enter_context(Session(self.engine, self.model, *a_session))
+            small = both.enter_context(Session(*self.small, *a_session)) if self.small else None
+            target.decode(0, known - 1)
+            while known < end:
+                rows = noise[n - (end - known) :][: self.k + 1]
+                k = len(rows) - 1  # the last token is never read back: it is nobody's proposal
+                if small is None:
+                    guessed = self._proposed(text[:, :known], rows[:-1])
+                    k = guessed.shape[1]
+                    text[:, known : known + k] = guessed
+                elif k:
+                    small.known(known)
+                    small.decode(read, known + k - 1)  # writes its guesses into the text
+                wrote = text[:, known : known + k].tolist()
+                pairs = zip(self._ahead, wrote, strict=True)
+                proposed = [(sure + row[len(sure) :])[:k] for sure, row in pairs]
+                if proposed != wrote:
+                    text[:, known : known + k] = torch.tensor(proposed)
+                target.known(known)
+                choices = target.check(known - 1, known + k)
+                new = self._settle(proposed, choices)
+                text[:, known : known + new] = torch.tensor([row[:new] for row in choices])
+                right = min(map(agreement, wrote, choices))  # what the draft has read of these stays true
+                read = min(known + right, max(read, known + k - 1))
+                known += new
+                yield from text[:, known - new : known].clone().split(1, dim=1)
 
 
 class Native8(Native):

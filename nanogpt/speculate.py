@@ -115,6 +115,11 @@ class Speculation(Iterator[Tensor]):
     def __init__(self, draft: Draft, reader, vocab: int, prompt: Tensor, noise, settings: dict):
         self.reader, self.vocab, self.settings = reader, vocab, settings
         self.guess, self.k, self.tally = draft.begin(prompt, settings), draft.k, Tally()
+        # The texts of a batch stand at one place, and some are right about more tokens than others. All
+        # go on by the smallest number; what a text knows beyond is true whatever follows, so these
+        # tokens go first among its next proposals, and are accepted again.
+        self._ahead: list[list[int]] = [[] for _ in prompt]
+        self._whose: list[list[bool]] = [[] for _ in prompt]
         self._steps = self._run(prompt, noise)
 
     def __next__(self) -> Tensor:
@@ -125,33 +130,33 @@ class Speculation(Iterator[Tensor]):
 
     @torch.no_grad()
     def _run(self, text: Tensor, noise: list | Tensor) -> Iterator[Tensor]:
-        # The texts of a batch stand at one place, and some are right about more tokens than others. All
-        # go on by the smallest number; what a text knows beyond is true whatever follows, so these
-        # tokens go first among its next proposals, and are accepted again.
-        ahead, whose = [[] for _ in text], [[] for _ in text]
         while len(noise):
             rows = noise[: self.k + 1]  # the last token is never read back: it is nobody's proposal
-            proposed = self._proposed(text, ahead, rows[:-1])  # (B, k)
+            proposed = self._proposed(text, rows[:-1])  # (B, k)
             k = proposed.shape[1]
             logits = self.reader.read(torch.cat([text, proposed], dim=1))[:, -k - 1 :]  # (B, k + 1, V)
             drawn = self._drawn(logits, rows, proposed)
-            choices = torch.cat(drawn, dim=1).tolist()
-            whose = [self.tally.add(*one) for one in zip(proposed.tolist(), choices, whose, strict=True)]
-            n = min(len(one) for one in whose)
+            n = self._settle(proposed.tolist(), torch.cat(drawn, dim=1).tolist())
             self.reader.rewind(k + 1 - n)  # the last of the n tokens has not been read
-            self.tally.advances.append(n)
-            self.tally.drafted += [list(one) for one in zip(*(one[:n] for one in whose), strict=True)]
-            ahead = [row[n : len(one)] for row, one in zip(choices, whose, strict=True)]
-            whose = [one[n:] for one in whose]
             text, noise = torch.cat([text, *drawn[:n]], dim=1), noise[n:]
             yield from drawn[:n]
 
-    def _proposed(self, text: Tensor, ahead: list[list[int]], rows: list | Tensor) -> Tensor:
+    def _settle(self, proposed: list[list[int]], choices: list[list[int]]) -> int:
+        """How many tokens this pass brought to every text; what some know beyond is kept for the next."""
+        whose = [self.tally.add(*one) for one in zip(proposed, choices, self._whose, strict=True)]
+        n = min(len(one) for one in whose)
+        self.tally.advances.append(n)
+        self.tally.drafted += [list(one) for one in zip(*(one[:n] for one in whose), strict=True)]
+        self._ahead = [row[n : len(one)] for row, one in zip(choices, whose, strict=True)]
+        self._whose = [one[n:] for one in whose]
+        return n
+
+    def _proposed(self, text: Tensor, rows: list | Tensor) -> Tensor:
         """What may follow, at most one token for each row of noise.  (B, t) -> (B, k)"""
         longer = text
         for place, row in enumerate(rows):
             token = self.guess(longer, row)
-            known = [(i, tokens[place]) for i, tokens in enumerate(ahead) if place < len(tokens)]
+            known = [(i, tokens[place]) for i, tokens in enumerate(self._ahead) if place < len(tokens)]
             if token is None and not known:
                 break
             token = longer[:, -1:].long() if token is None else token
