@@ -75,19 +75,22 @@ static inline vec exponential(vec x) {
 
 // ---------------------------------------------------------------- matrix times vectors
 
-// R rows of a matrix times M vectors, in registers: each weight is loaded once for M texts.
-template <int K, int R, int M>
-INLINE void tile(const weight *w, const float *x, float (&out)[M][R]) {
+// R rows of a matrix times M vectors, in registers: each weight is loaded once for M vectors. Meanwhile
+// the S rows at `soon` are sent for, so that memory works while the registers do.
+template <int K, int R, int M, int S>
+INLINE void tile(const weight *w, const float *x, const weight *soon, float (&out)[M][R]) {
   vec sums[M][R] = {};
   constexpr int whole = K / LANES * LANES;
 #pragma GCC unroll 4
-  for (int k = 0; k < whole; k += LANES)
+  for (int k = 0; k < whole; k += LANES) {
+    for (int s = 0; s < S; s++) __builtin_prefetch(soon + s * K + k, 0, 2);
 #pragma GCC unroll 8
     for (int r = 0; r < R; r++) {
       vec row = load(w + r * K + k);
 #pragma GCC unroll 4
       for (int m = 0; m < M; m++) sums[m][r] += row * load(x + m * K + k);
     }
+  }
   for (int m = 0; m < M; m++)
 #pragma GCC unroll 8
     for (int r = 0; r < R; r++) {
@@ -102,10 +105,10 @@ struct Matrix {  // (n, K), each row in one piece, as nn.Linear keeps it
   const float *scale;  // one for each row; with 32 bits there is none
 };
 
-template <int K, int R, int M, class Take>
-INLINE void rows(Matrix a, const float *x, int64_t m, int64_t o, Take take) {
+template <int K, int R, int M, int S = 0, class Take>
+INLINE void rows(Matrix a, const float *x, int64_t m, int64_t o, Take take, int64_t soon = 0) {
   float out[M][R];
-  tile<K, R, M>(a.w + o * K, x + m * K, out);
+  tile<K, R, M, S>(a.w + o * K, x + m * K, a.w + soon * K, out);
   for (int i = 0; i < M; i++)
     for (int r = 0; r < R; r++) take(m + i, o + r, BITS == 8 ? out[i][r] * a.scale[o + r] : out[i][r]);
 }
@@ -122,7 +125,13 @@ static void linear(Matrix a, int64_t n, const float *x, int64_t count, Take take
     int64_t last = std::min(count, first + 64), o = 0;
     for (; o + 8 <= n; o += 8) {
       int64_t m = first;
-      for (; m + 2 <= last; m += 2) rows<K, 8, 2>(a, x, m, o, take);
+      if (last - first < 4) {
+        for (; m + 2 <= last; m += 2) rows<K, 8, 2, 8>(a, x, m, o, take, o + 8);
+      } else if (last - first < 8) {
+        for (int64_t soon = o + 8; m + 2 <= last; m += 2, soon += 4) rows<K, 8, 2, 4>(a, x, m, o, take, soon);
+      } else {
+        for (int64_t soon = o + 8; m + 2 <= last; m += 2, soon += 2) rows<K, 8, 2, 2>(a, x, m, o, take, soon);
+      }
       for (; m < last; m++) rows<K, 8, 1>(a, x, m, o, take);
     }
     for (; o < n; o++)
