@@ -647,12 +647,15 @@ def test_an_exchange_that_was_killed(tmp_path, killed_after):
 
 # ------------------------------------------------------------------ the series itself
 
+SMOKE, TRAINED = ["--profile", "smoke"], ["-p", "steps=24"]  # of notebook 01
+LESS = [*TRAINED, "-p", "n_new=60"]  # of notebook 00
+
 
 @pytest.fixture(scope="session")
 def series(tmp_path_factory):
-    """All notebooks, once, with the smoke profile: the output folder."""
+    """All notebooks, once, with the smoke profile and still less work: the output folder."""
     out = tmp_path_factory.mktemp("series") / "out"
-    code = run.main(["--profile", "smoke", "--out", str(out)])
+    code = run.main([*SMOKE, *LESS, "--out", str(out)])
     return code, out
 
 
@@ -671,7 +674,7 @@ def test_the_whole_series_is_green(series):
 @pytest.mark.parametrize("name", [path.stem for path in NOTEBOOKS if path.stem.startswith("01")])
 def test_a_second_run_differs_in_timings_alone(series, name, tmp_path):
     """Training included: the same losses, the same text, the same figures, to the last byte."""
-    assert run.main([name, "--profile", "smoke", "--out", str(tmp_path / "again"), "--no-html"]) == 0
+    assert run.main([name, *SMOKE, *TRAINED, "--out", str(tmp_path / "again"), "--no-html"]) == 0
     first, second = (nbformat.read(out / f"{name}.ipynb", 4).cells for out in (series[1], tmp_path / "again"))
     for cell, again in zip(first, second, strict=True):
         assert cell == again or "timing" in cell.metadata.get("tags", []), f"cell {cell.id!r} differs"

@@ -74,7 +74,7 @@ def test_a_mismatch_within_rounding_is_explained_in_float32_alone():
 
 
 def test_stopped_and_gone_on_with_it_counts_the_same(tmp_path, monkeypatch):
-    whole = sweep(120, in_exact=True, path=tmp_path / "whole.json")
+    whole = sweep(60, in_exact=True, path=tmp_path / "whole.json")
     calls, plain = [], module.run_case
 
     def stop(*arguments):
@@ -86,13 +86,13 @@ def test_stopped_and_gone_on_with_it_counts_the_same(tmp_path, monkeypatch):
     path = tmp_path / "part.json"
     with monkeypatch.context() as patch:
         patch.setattr(module, "run_case", stop)
-        assert main(["sweep", "--sequences", "120", "--exact", "--json", str(path)]) == 130
+        assert main(["sweep", "--sequences", "60", "--exact", "--json", str(path)]) == 130
     assert json.loads(path.read_text())["cases"] == 11
-    assert main(["sweep", "--sequences", "120", "--exact", "--json", str(path)]) == 0
+    assert main(["sweep", "--sequences", "60", "--exact", "--json", str(path)]) == 0
     part = json.loads(path.read_text())
     assert {key: part[key] for key in whole} == whole
     before = path.read_bytes()
-    assert main(["sweep", "--sequences", "120", "--exact", "--json", str(path)]) == 0
+    assert main(["sweep", "--sequences", "60", "--exact", "--json", str(path)]) == 0
     assert json.loads(path.read_bytes())["cases"] == json.loads(before)["cases"], "nothing was left to do"
 
 
