@@ -12,12 +12,18 @@ from nanogpt.sweep import CACHES, ENGINES, draw_case, main, passed, run_case, sw
 
 
 @pytest.mark.parametrize(
-    ("dtype", "in_exact"), [("float64", False), ("float32", True), ("bfloat16", True), ("float32", False)]
+    ("dtype", "in_exact", "seed", "n"),
+    [
+        ("float64", False, 0, 300),
+        ("float32", False, 0, 300),
+        ("float32", True, 0, 150),  # exact mode is slow; another seed means that its texts are
+        ("bfloat16", True, 1, 150),  # three hundred different ones all the same
+    ],
 )
-def test_hundreds_of_texts_have_no_mismatch(dtype, in_exact):
-    result = sweep(300, dtype=dtype, in_exact=in_exact)
+def test_hundreds_of_texts_have_no_mismatch(dtype, in_exact, seed, n):
+    result = sweep(n, seed=seed, dtype=dtype, in_exact=in_exact)
     assert passed(result), told(result)
-    assert result["sequences"] >= 300
+    assert result["sequences"] >= n
     assert sum(result["ways"].values()) == result["sequences"]
     assert set(result["ways"]) == {*CACHES, *ENGINES} - (
         {"Native"} if in_exact or dtype != "float32" else set()
