@@ -96,6 +96,14 @@ def state_of(model: GPT) -> dict:
     return {key: (m.training, m.__dict__.get("cache")) for key, m in model.named_modules()}
 
 
+@pytest.fixture(scope="session", autouse=True)
+def builds(tmp_path_factory):
+    """Nothing is read from the user's cache folder or put there; what is built serves all tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NANOGPT_CACHE", str(tmp_path_factory.mktemp("builds")))
+        yield
+
+
 @pytest.fixture
 def ambient_rng():
     """Fails the test when it moved the global random state."""

@@ -21,17 +21,6 @@ from nanogpt.config import GPTConfig
 from nanogpt.native import SOURCE, library
 
 
-@pytest.fixture(scope="session", autouse=True)
-def builds_in_a_folder_of_the_session(tmp_path_factory):
-    """Nothing is read from the user's cache folder, and nothing is put there."""
-    before = os.environ.get("NANOGPT_CACHE")
-    os.environ["NANOGPT_CACHE"] = str(tmp_path_factory.mktemp("builds"))
-    yield
-    os.environ.pop("NANOGPT_CACHE")
-    if before is not None:
-        os.environ["NANOGPT_CACHE"] = before
-
-
 def forget():
     for remembered in (build.compiler, build.machine, native.library):
         remembered.cache_clear()

@@ -1,6 +1,5 @@
 """Sampling against a slow reference, errors at the call, and a model that is left as it was found."""
 
-import gc
 import math
 import warnings
 
@@ -235,7 +234,6 @@ def test_an_abandoned_iterator_leaves_no_cache_on_and_the_mode_as_it_was(model, 
         next(iterator)
     if not referenced:
         del iterator
-        gc.collect()
     assert state_of(model) == before
     assert not has_cache(model)
     model(tokens(1, 5), tokens(1, 5))[1].backward()  # a training step in between

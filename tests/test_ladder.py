@@ -7,7 +7,7 @@ import torch
 from conftest import tiny_model
 
 from nanogpt import ladder as module
-from nanogpt.build import CannotBuild
+from nanogpt.build import CannotBuild, kept
 from nanogpt.config import SIZES
 from nanogpt.engine import Flat
 from nanogpt.ladder import ladder, main, rungs, throughput
@@ -20,15 +20,8 @@ def model():
     return tiny_model(n_embd=64, n_head=4, vocab_size=65)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def cache(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("NANOGPT_CACHE", str(tmp_path_factory.mktemp("builds")))
-        yield
-
-
 @pytest.fixture(scope="module")
-def result(model, cache):
+def result(model):
     return ladder(model, n_new=8, repeats=3, only="1234578", progress=False)
 
 
@@ -81,8 +74,18 @@ def test_tokens_that_differ_are_called_different(model, monkeypatch, capsys):
 
 
 def test_the_cache_folder_of_the_user_is_left_alone(model, tmp_path, monkeypatch):
+    built = []
+
+    class Kept(Flat):
+        def build(self):
+            built.append(kept("thing", "key", ".so", lambda path: path.write_bytes(b"built")))
+
     monkeypatch.setenv("NANOGPT_CACHE", str(tmp_path / "mine"))
-    module._build(module.native.Native, model)
+    engine, said = module._build(Kept, model)
+    assert isinstance(engine, Kept)
+    assert set(said) == {"build_seconds", "again_seconds"}
+    assert len(built) == 2
+    assert not any(path.exists() for path in built), "the folder it was built into is gone again"
     assert not (tmp_path / "mine").exists()
     assert module.os.environ["NANOGPT_CACHE"] == str(tmp_path / "mine")
 

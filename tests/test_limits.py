@@ -11,13 +11,6 @@ from nanogpt.config import SIZES, GPTConfig
 from nanogpt.model import GPT
 
 
-@pytest.fixture(autouse=True, scope="module")
-def cache(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("NANOGPT_CACHE", str(tmp_path_factory.mktemp("builds")))
-        yield
-
-
 @pytest.mark.parametrize("size", ["small", "lecture"])
 def test_the_weights_that_a_token_reads_are_all_but_the_two_tables(size):
     c = SIZES[size]

@@ -1,5 +1,6 @@
 """A run that was stopped, in any way, goes on to the very weights that it would have had."""
 
+import contextlib
 import json
 import os
 import random
@@ -59,27 +60,43 @@ def ctrl_c():
     os.kill(os.getpid(), signal.SIGINT)
 
 
+@pytest.fixture(scope="module")
+def wholes(corpus, tmp_path_factory):
+    """Runs that nothing stopped, each made once: (weights, history, the bytes of its files)."""
+    made = {}
+
+    def whole(per_head, recipe):
+        if (per_head, recipe) not in made:
+            model, out = fresh(corpus, per_head), tmp_path_factory.mktemp("whole") / "whole"
+            history = train(model, corpus, recipe, out=out, device=CPU)
+            files = {suffix: out.with_name(f"whole{suffix}").read_bytes() for suffix in FILES}
+            made[per_head, recipe] = weights(model), history, files
+        return made[per_head, recipe]
+
+    return whole
+
+
 @pytest.mark.parametrize("per_head", FORMS, ids=name)
 @pytest.mark.parametrize("recipe", [{}, {"muon_lr": None}, {"decay": False}], ids=str)
 @pytest.mark.parametrize("step", [0, 3, 7, 8, 19])
 def test_ctrl_c_then_resume_gives_the_bits_of_a_whole_run(
-    corpus, tmp_path, monkeypatch, per_head, recipe, step
+    corpus, tmp_path, monkeypatch, wholes, per_head, recipe, step
 ):
     recipe = replace(RECIPE, **recipe)
-    whole, stopped = fresh(corpus, per_head), fresh(corpus, per_head)
-    expected = train(whole, corpus, recipe, out=tmp_path / "whole", device=CPU)
+    whole, expected, files = wholes(per_head, recipe)
+    stopped = fresh(corpus, per_head)
     with monkeypatch.context() as patch:
         stop_at(patch, step, ctrl_c)
         with pytest.raises(KeyboardInterrupt, match=f"after {step + 1} steps and saved.*resume=True"):
             train(stopped, corpus, recipe, out=tmp_path / "part", device=CPU)
-    assert torch.equal(weights(stopped), weights(whole)) == (step == 19)
+    assert torch.equal(weights(stopped), whole) == (step == 19)
     assert not torch.equal(weights(stopped), weights(fresh(corpus, per_head))), "what it had learnt is lost"
     again = fresh(corpus, per_head)
     history = train(again, corpus, recipe, out=tmp_path / "part", device=CPU, resume=True)
-    assert torch.equal(weights(again), weights(whole))
+    assert torch.equal(weights(again), whole)
     assert history == expected
     for suffix in FILES:
-        assert (tmp_path / f"part{suffix}").read_bytes() == (tmp_path / f"whole{suffix}").read_bytes(), suffix
+        assert (tmp_path / f"part{suffix}").read_bytes() == files[suffix], suffix
 
 
 def test_a_run_may_be_stopped_many_times(corpus, tmp_path, monkeypatch):
@@ -214,7 +231,7 @@ def test_a_loss_that_is_no_number_stops_at_its_step(corpus, tmp_path, monkeypatc
 
 
 PROGRAM = """
-import sys, torch
+import os, sys, torch
 from pathlib import Path
 from nanogpt.config import GPTConfig, TrainConfig
 from nanogpt.data import practice_corpus
@@ -222,35 +239,57 @@ from nanogpt.model import GPT
 from nanogpt.runtime import pick_device
 from nanogpt.train import train
 torch.set_num_threads(1)
-corpus = practice_corpus()
-model = GPT(GPTConfig(block_size=16, n_layer=1, n_head=2, n_embd=32, dropout=0.1))
-recipe = TrainConfig(steps=120, batch_size=4, eval_every=3, eval_batches=1)
-train(model, corpus, recipe, out=Path(sys.argv[1]), device=pick_device("cpu"), resume=True)
+
+def run(out):
+    corpus = practice_corpus()
+    model = GPT(GPTConfig(block_size=16, n_layer=1, n_head=2, n_embd=32, dropout=0.1))
+    recipe = TrainConfig(steps=120, batch_size=4, eval_every=3, eval_batches=1)
+    train(model, corpus, recipe, out=Path(out), device=pick_device("cpu"), resume=True)
+"""
+
+# For each line a run in a process of its own, whose imports are done. Says its id, and then how it ended.
+FORKS = """
+import torch._dynamo  # as the first optimizer does
+for line in sys.stdin:
+    child = os.fork()
+    if not child:
+        print("begun", os.getpid(), flush=True)
+        run(line.strip())
+        sys.stdout.flush()
+        os._exit(0)
+    print("ended", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
 
 
-def start(out, **options):
-    return subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, str(out)], stdout=subprocess.PIPE, text=True, **options
-    )
+def start(program, *words, **options):
+    return subprocess.Popen([sys.executable, "-c", PROGRAM + program, *map(str, words)],
+                            stdout=subprocess.PIPE, text=True, **options)  # fmt: skip
 
 
 def test_killed_at_random_moments_and_resumed_the_bits_are_those_of_a_whole_run(tmp_path):
-    whole = start(tmp_path / "whole")
     pick, kills = random.Random(7), 0
-    for _ in range(6):
-        process = start(tmp_path / "killed")
-        process.stdout.readline()  # the first evaluation: it is under way
-        time.sleep(pick.uniform(0.0, 0.12))
-        if process.poll() is None:
-            process.send_signal(signal.SIGKILL)
-            kills += 1
-        process.communicate()
-    assert kills >= 3
-    last = start(tmp_path / "killed")
-    assert last.communicate(timeout=120)[0]
-    assert last.returncode == 0
-    whole.communicate(timeout=120)
+    with start(FORKS, stdin=subprocess.PIPE) as forks:
+
+        def begin(out):
+            print(out, file=forks.stdin, flush=True)
+            return int(forks.stdout.readline().removeprefix("begun "))
+
+        def end():
+            return next(int(line.split()[-1]) for line in forks.stdout if "ended " in line)
+
+        for _ in range(6):
+            process = begin(tmp_path / "killed")
+            assert "step" in forks.stdout.readline()  # the first evaluation: it is under way
+            time.sleep(pick.uniform(0.0, 0.12))
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+            kills += end() == -signal.SIGKILL
+        assert kills >= 3
+        for out in ("killed", "whole"):
+            begin(tmp_path / out)
+            assert end() == 0
+        forks.stdin.close()
+    assert forks.returncode == 0
     for suffix in FILES:
         assert (tmp_path / f"killed{suffix}").read_bytes() == (tmp_path / f"whole{suffix}").read_bytes(), (
             suffix
@@ -258,7 +297,7 @@ def test_killed_at_random_moments_and_resumed_the_bits_are_those_of_a_whole_run(
 
 
 def test_ctrl_c_in_a_program_ends_it_with_advice(tmp_path):
-    process = start(tmp_path / "run", stderr=subprocess.PIPE)
+    process = start("run(sys.argv[1])", tmp_path / "run", stderr=subprocess.PIPE)
     process.stdout.readline()
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=120)

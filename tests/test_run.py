@@ -13,10 +13,13 @@ import torch
 from notebook_fixtures import NOTEBOOKS, code, output, page_faults, png, write
 
 from nanogpt import publish, run
+from nanogpt.config import GPTConfig, TrainConfig
 from nanogpt.execute import NotebookError, _tidy, check_outputs, merge_streams, normalise
 from nanogpt.folder import locked
+from nanogpt.model import GPT
 from nanogpt.parameters import RunError, assign, convert, parse, read_parameters
-from nanogpt.runtime import ROOT
+from nanogpt.runtime import ROOT, Device
+from nanogpt.train import train
 
 GOOD = """
 import json, os, pathlib, sys
@@ -647,13 +650,28 @@ def test_an_exchange_that_was_killed(tmp_path, killed_after):
 
 # ------------------------------------------------------------------ the series itself
 
+SMOKE, TRAINED = ["--profile", "smoke"], ["-p", "steps=24"]  # of notebook 01
+LESS = [*TRAINED, "-p", "n_new=60"]  # of notebook 00
+
 
 @pytest.fixture(scope="session")
 def series(tmp_path_factory):
-    """All notebooks, once, with the smoke profile: the output folder."""
-    out = tmp_path_factory.mktemp("series") / "out"
-    code = run.main(["--profile", "smoke", "--out", str(out)])
-    return code, out
+    """All notebooks, once, with the smoke profile and still less work: the output folder.
+
+    Those that prove are given the published weights; those that only time are given a smaller model.
+    """
+    out, own = (tmp_path_factory.mktemp("series") / name for name in ("out", "own"))
+    corpus = run.load_corpus()
+    shape = GPTConfig(len(set(corpus.text)), block_size=64, n_layer=2, n_head=2, n_embd=32)
+    device = Device(torch.device("cpu"), torch.float32, "tests")
+    train(GPT(shape), corpus, TrainConfig(steps=2, eval_every=2, eval_batches=1), out=own, device=device)
+    timed = [path.stem for path in NOTEBOOKS if path.stem[:2] in ("04", "05")]
+    rest = [path.stem for path in NOTEBOOKS if path.stem not in timed]
+    codes = [
+        run.main([*rest, *SMOKE, *LESS, "--out", str(out)]),
+        run.main([*timed, *SMOKE, "-p", f"checkpoint={own}", "--out", str(out)]),
+    ]
+    return max(codes), out
 
 
 @pytest.mark.parametrize("name", [path.stem for path in NOTEBOOKS])
@@ -671,7 +689,7 @@ def test_the_whole_series_is_green(series):
 @pytest.mark.parametrize("name", [path.stem for path in NOTEBOOKS if path.stem.startswith("01")])
 def test_a_second_run_differs_in_timings_alone(series, name, tmp_path):
     """Training included: the same losses, the same text, the same figures, to the last byte."""
-    assert run.main([name, "--profile", "smoke", "--out", str(tmp_path / "again"), "--no-html"]) == 0
+    assert run.main([name, *SMOKE, *TRAINED, "--out", str(tmp_path / "again"), "--no-html"]) == 0
     first, second = (nbformat.read(out / f"{name}.ipynb", 4).cells for out in (series[1], tmp_path / "again"))
     for cell, again in zip(first, second, strict=True):
         assert cell == again or "timing" in cell.metadata.get("tags", []), f"cell {cell.id!r} differs"

@@ -12,12 +12,18 @@ from nanogpt.sweep import CACHES, ENGINES, draw_case, main, passed, run_case, sw
 
 
 @pytest.mark.parametrize(
-    ("dtype", "in_exact"), [("float64", False), ("float32", True), ("bfloat16", True), ("float32", False)]
+    ("dtype", "in_exact", "seed", "n"),
+    [
+        ("float64", False, 0, 300),
+        ("float32", False, 0, 300),
+        ("float32", True, 0, 150),  # exact mode is slow; another seed means that its texts are
+        ("bfloat16", True, 1, 150),  # three hundred different ones all the same
+    ],
 )
-def test_hundreds_of_texts_have_no_mismatch(dtype, in_exact):
-    result = sweep(300, dtype=dtype, in_exact=in_exact)
+def test_hundreds_of_texts_have_no_mismatch(dtype, in_exact, seed, n):
+    result = sweep(n, seed=seed, dtype=dtype, in_exact=in_exact)
     assert passed(result), told(result)
-    assert result["sequences"] >= 300
+    assert result["sequences"] >= n
     assert sum(result["ways"].values()) == result["sequences"]
     assert set(result["ways"]) == {*CACHES, *ENGINES} - (
         {"Native"} if in_exact or dtype != "float32" else set()
@@ -74,7 +80,7 @@ def test_a_mismatch_within_rounding_is_explained_in_float32_alone():
 
 
 def test_stopped_and_gone_on_with_it_counts_the_same(tmp_path, monkeypatch):
-    whole = sweep(120, in_exact=True, path=tmp_path / "whole.json")
+    whole = sweep(60, in_exact=True, path=tmp_path / "whole.json")
     calls, plain = [], module.run_case
 
     def stop(*arguments):
@@ -86,13 +92,13 @@ def test_stopped_and_gone_on_with_it_counts_the_same(tmp_path, monkeypatch):
     path = tmp_path / "part.json"
     with monkeypatch.context() as patch:
         patch.setattr(module, "run_case", stop)
-        assert main(["sweep", "--sequences", "120", "--exact", "--json", str(path)]) == 130
+        assert main(["sweep", "--sequences", "60", "--exact", "--json", str(path)]) == 130
     assert json.loads(path.read_text())["cases"] == 11
-    assert main(["sweep", "--sequences", "120", "--exact", "--json", str(path)]) == 0
+    assert main(["sweep", "--sequences", "60", "--exact", "--json", str(path)]) == 0
     part = json.loads(path.read_text())
     assert {key: part[key] for key in whole} == whole
     before = path.read_bytes()
-    assert main(["sweep", "--sequences", "120", "--exact", "--json", str(path)]) == 0
+    assert main(["sweep", "--sequences", "60", "--exact", "--json", str(path)]) == 0
     assert json.loads(path.read_bytes())["cases"] == json.loads(before)["cases"], "nothing was left to do"
 
 
