@@ -137,6 +137,10 @@ def test_a_ring_takes_back_its_last_update_only():
     with pytest.raises(ValueError, match=r"rewind\(1\): .* 0 to 0, of 8 written"):
         ring.rewind(1)
     assert_same(ring, plain(partial(RollingCache, 4), k, v, 8))
+    ring.update(k[:, 8:11], v[:, 8:11], torch.arange(8, 11))
+    ring.update(k[:, 11:12], v[:, 11:12], torch.tensor([11]))
+    with pytest.raises(ValueError, match=r"rewind\(1\): .* 0 to 0, of 12 written"):
+        ring.rewind(1)
 
 
 def test_what_update_returned_is_not_changed_by_a_rewind_of_a_ring():

@@ -560,6 +560,22 @@ def test_a_table_counts():
         torch.testing.assert_close(table.exp().sum(-1), torch.ones(len(table)))
 
 
+@pytest.mark.parametrize("settings", [{}, {"temperature": 1.7}, {"top_k": 3}, {"top_p": 0.6}], ids=str)
+def test_a_table_and_a_small_model_draw_with_the_noise_and_the_settings_of_the_model(settings):
+    """For any texts in any order: longer and shorter ones, the same again, with a common beginning or not."""
+    table, small, dice = NGram(text(300)[0], V, 2), build(n_layer=1, n_embd=16), seeded(6)
+    guesses, known = [draft.begin(text(1, 2), settings) for draft in (table, Small(small))], text(20, 2)
+    for noise in draw_noise(60, 2, V, dice):
+        t, change = (int(torch.randint(1, 20, (), generator=dice)) for _ in range(2))
+        known[int(torch.randint(2, (), generator=dice)), change] = int(torch.randint(V, (), generator=dice))
+        some = known[:, :t].clone()
+        for row in (noise, None):
+            for guess, logits in zip(guesses, (table.logits, lambda x: small(x)[0][:, -1]), strict=True):
+                with torch.no_grad():
+                    right = sample(logits(some), row, **settings)
+                    assert torch.equal(guess(some, row), right)
+
+
 def followed(row: list[int], n: int) -> int | None:
     for m in range(min(n, len(row) - 1), 0, -1):
         for end in range(len(row) - 1, m - 1, -1):
