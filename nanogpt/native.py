@@ -124,10 +124,7 @@ class Session:
         self.engine.library.decode(ctypes.byref(self.job), start, end)
 
     def check(self, start: int, end: int) -> list[list[int]]:
-        """Read the tokens at start … end - 1 in one pass: which token belongs behind each.  (B, end - start)
-
-        Known ones all but the last of them, which is where the drawing begins: start is known - 1.
-        """
+        """Read the tokens at start … end - 1 in one pass: which token belongs behind each.  (B, end - start)"""
         choices = torch.empty(len(self.text), end - start, dtype=torch.int64, device="cpu")
         self.engine.library.check(ctypes.byref(self.job), start, end, choices.data_ptr())
         return choices.tolist()
@@ -180,7 +177,6 @@ class NativeSpeculation(Speculation):
                 proposed = [(sure + row[len(sure) :])[:k] for sure, row in pairs]
                 if proposed != wrote:
                     text[:, known : known + k] = torch.tensor(proposed)
-                target.known(known)
                 choices = target.check(known - 1, known + k)
                 new = self._settle(proposed, choices)
                 text[:, known : known + new] = torch.tensor([row[:new] for row in choices])
