@@ -134,11 +134,15 @@ def clock(device: torch.device) -> float:
     return time.perf_counter()
 
 
-if __name__ == "__main__":  # the programs stand on top: python -m nanogpt.bench ladder, … bench train
+if __name__ == "__main__":  # the programs stand on top: python -m nanogpt.bench ladder, train, speculate
     import sys
 
     if sys.argv[1:2] == ["train"]:
         from nanogpt.race import main
+
+        raise SystemExit(main(sys.argv[2:]))
+    if sys.argv[1:2] == ["speculate"]:
+        from nanogpt.past_floor import main
 
         raise SystemExit(main(sys.argv[2:]))
     from nanogpt.ladder import main

@@ -304,7 +304,7 @@ def main(argv: list[str] | None = None) -> int:
         "python -m nanogpt.bench", description="How fast does this machine decode?"
     )
     add = parser.add_argument
-    add("what", choices=["ladder", "train"], help="ladder: decoding; train: see bench train --help")
+    add("what", choices=["ladder", "train", "speculate"], help="ladder: decoding; the others: … train --help")
     add("--size", choices=sorted(SIZES), default="small")
     add("--checkpoint", metavar="PATH", help="trained weights instead of drawn ones")
     add("--tokens", type=int, help="new tokens (255, or as many as the block allows)")

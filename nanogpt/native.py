@@ -124,7 +124,7 @@ class Session:
         self.engine.library.decode(ctypes.byref(self.job), start, end)
 
     def check(self, start: int, end: int) -> list[list[int]]:
-        """Read the tokens at start … end - 1 in one pass: which token belongs behind each.  (B, end - start)"""
+        """Read the tokens at start … end - 1 in one pass; the token that belongs behind each, by text."""
         choices = torch.empty(len(self.text), end - start, dtype=torch.int64, device="cpu")
         self.engine.library.check(ctypes.byref(self.job), start, end, choices.data_ptr())
         return choices.tolist()

@@ -741,6 +741,74 @@ def update_cost(lengths: list[int], lines: dict[str, list[float]], title: str) -
     return figure
 
 
+@styled
+def drafted(strips: list[dict], title: str, columns: int = 60) -> Figure:
+    """The same text from several drafts: what each of them proposed, and what the model had to say itself.
+
+    A strip has a `label`, the `text` and, for each character, whether it was the draft's.
+    """
+    figure, axes = new_figure(1.15 + 0.44 * len(strips))
+    for y, strip in enumerate(strips):
+        own = strip["drafted"]
+        for x, (char, accepted) in enumerate(zip(strip["text"][:columns], own, strict=False)):
+            colour, alpha = (GREEN, 0.32) if accepted else (ORANGE, 0.85)
+            axes.add_patch(Rectangle((x, y), 0.94, 0.76, color=colour, alpha=alpha, lw=0))
+            _letter(axes, x + 0.47, y + 0.4, char, 6.8)
+        axes.text(-0.6, y + 0.4, strip["label"], ha="right", va="center", fontsize=8.3)
+        share = f"{sum(own) / len(own):.0%}"
+        axes.text(columns + 0.5, y + 0.4, share, va="center", fontsize=8.5, weight="bold", color=GREEN)
+    axes.text(0, -0.45, "proposed, and accepted", color=GREEN, weight="bold", va="center", fontsize=8.5)
+    axes.text(20, -0.45, "the model's own", color=ORANGE, weight="bold", va="center", fontsize=8.5)
+    axes.set(xlim=(-14, columns + 4), ylim=(len(strips) - 0.1, -0.8))
+    axes.axis("off")
+    axes.set_title(title)
+    return figure
+
+
+@styled
+def tokens_per_pass(lines: list[dict], title: str) -> Figure:
+    """Tokens that one pass of the model brings, against proposals: dots measured, lines from the agreement.
+
+    A line has a `label`, its `agreement`, the numbers of proposals `k`, and for each `measured` and
+    `predicted`.
+    """
+    figure, axes = new_figure(3.5)
+    for line, colour, mark in zip(lines, (VERMILION, ORANGE, GREEN, BLUE), "so^D", strict=False):
+        axes.plot(line["k"], line["predicted"], color=colour, lw=1.4, alpha=0.6)
+        axes.plot(line["k"], line["measured"], mark, color=colour, ms=5.5)
+        end = max(line["predicted"][-1], line["measured"][-1])
+        axes.annotate(f"{line['label']}: {line['agreement']:.0%} agree", (line["k"][-1], end), xytext=(8, 0),
+                      textcoords="offset points", color=colour, va="center", fontsize=8.5, weight="bold")  # fmt: skip
+    ks = lines[0]["k"]
+    axes.set_xticks(ks, ks)
+    axes.set(xlabel="proposals a pass, k", ylabel="tokens a pass", xlim=(0.5, 1.5 * max(ks)), ylim=(1, None))
+    axes.set_title(title)
+    return figure
+
+
+@styled
+def past_floor(rows: list[dict], floor: float, title: str) -> Figure:
+    """Speed over plain decoding in the same native code; `floor` is one reading of the weights a token."""
+    figure, axes = new_figure(1.3 + 0.36 * len(rows))
+    box = {"facecolor": PAPER, "lw": 0, "pad": 1.5}
+    for y, row in enumerate(rows):
+        mid, low, high = (row["speedup"][key] for key in ("median", "low", "high"))
+        axes.barh(y, mid, height=0.62, lw=0, color=GREY if row.get("plain") else BLUE)
+        axes.errorbar(mid, y, xerr=[[mid - low], [high - mid]], color=INK, capsize=2.5, lw=1)
+        axes.text(high + 0.03, y, f"{mid:.2f}×", va="center", fontsize=8.5, weight="bold", bbox=box)
+    axes.axvline(floor, color=VERMILION, lw=1.6, ls="--")
+    axes.text(floor, -0.75, "floor: one reading for each token", color=VERMILION, ha="center", fontsize=8.5,
+              weight="bold", bbox=box)  # fmt: skip
+    axes.set_yticks(range(len(rows)), [row["label"] for row in rows])
+    most = max(floor, *(row["speedup"]["high"] for row in rows))
+    axes.set(ylim=(len(rows) - 0.4, -1.15), xlim=(0, 1.15 * most), xlabel="speed, best rung of the ladder = 1")
+    axes.grid(axis="y", visible=False)
+    axes.grid(axis="x", visible=True)
+    axes.tick_params(axis="y", length=0)
+    axes.set_title(title)
+    return figure
+
+
 # ------------------------------------------------------------------ 06
 
 

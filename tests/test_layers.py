@@ -10,7 +10,8 @@ SERIES = """
     config < runtime < practice < data < cache < paged < attention < exact model < dictcache convert
     < checkpoint < generate < build flat speculate < drafts engine < compiled graph < native
     < flops parallel < trainer < resume < train < launch verify bench < limits
-    < ladder sweep race < plots < notebook < sync < parameters < folder execute < site publish reproduce < run
+    < ladder sweep race past_floor < plots < notebook < sync < parameters < folder execute
+    < site publish reproduce < run
 """
 LEVEL = {name: level for level, names in enumerate(SERIES.split("<")) for name in names.split()}
 MODULES = sorted(path.stem for path in PACKAGE.glob("*.py") if path.stem != "__init__")
