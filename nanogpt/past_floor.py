@@ -154,12 +154,13 @@ def main(argv: list[str] | None = None) -> int:
         saved, corpus = load_checkpoint(args.target), load_corpus(args.data)
         model, text = saved.model.eval(), saved.tokenizer.encode(corpus.text)
         drafts = usual_drafts(model, split(text, model.config.block_size)[0])
-        if args.draft:
-            small = load_checkpoint(args.draft).model.eval()
+        small = load_checkpoint(args.draft).model.eval() if args.draft else None
+        if small:
             drafts = {f"a GPT of {small.n_params / 1e6:.2f}M": lambda k: Small(small, k), **drafts}
         n_new = min(255, model.config.block_size) if args.tokens is None else args.tokens
         result = speculation(model, drafts, ks, n_new=n_new, repeats=args.repeats)
         result["passes"] = costs(model, sorted({1, *(k + 1 for k in ks)}))
+        result["proposal"] = costs(small, [1])[1] if small else None
         size = weight_bytes(model.config)
         result["floor"] = summary(bps / size for bps in [read_bandwidth(size)["median"] for _ in range(3)])
         show(result)

@@ -773,13 +773,15 @@ def tokens_per_pass(lines: list[dict], title: str) -> Figure:
     `predicted`.
     """
     figure, axes = new_figure(3.5)
-    for line, colour, mark in zip(lines, (VERMILION, ORANGE, GREEN, BLUE), "so^D", strict=False):
-        axes.plot(line["k"], line["predicted"], color=colour, lw=1.4, alpha=0.6)
-        axes.plot(line["k"], line["measured"], mark, color=colour, ms=5.5)
-        end = max(line["predicted"][-1], line["measured"][-1])
-        axes.annotate(f"{line['label']}: {line['agreement']:.0%} agree", (line["k"][-1], end), xytext=(8, 0),
-                      textcoords="offset points", color=colour, va="center", fontsize=8.5, weight="bold")  # fmt: skip
-    ks = lines[0]["k"]
+    ks, free = lines[0]["k"], 0.0
+    room = 0.07 * (max(line["predicted"][-1] for line in lines) - 1)  # from name to name
+    styles = list(zip(lines, (VERMILION, ORANGE, GREEN, BLUE), "so^D", strict=False))
+    for line, colour, mark in sorted(styles, key=lambda style: style[0]["predicted"][-1]):
+        axes.plot(ks, line["predicted"], color=colour, lw=1.4, alpha=0.6)
+        axes.plot(ks, line["measured"], mark, color=colour, ms=5.5)
+        free = max(line["predicted"][-1], free + room)
+        name = f"  {line['label']}: {line['agreement']:.0%} agree"
+        axes.text(ks[-1], free, name, color=colour, va="center", fontsize=8.5, weight="bold")
     axes.set_xticks(ks, ks)
     axes.set(xlabel="proposals a pass, k", ylabel="tokens a pass", xlim=(0.5, 1.5 * max(ks)), ylim=(1, None))
     axes.set_title(title)
@@ -801,7 +803,7 @@ def past_floor(rows: list[dict], floor: float, title: str) -> Figure:
               weight="bold", bbox=box)  # fmt: skip
     axes.set_yticks(range(len(rows)), [row["label"] for row in rows])
     most = max(floor, *(row["speedup"]["high"] for row in rows))
-    axes.set(ylim=(len(rows) - 0.4, -1.15), xlim=(0, 1.15 * most), xlabel="speed, best rung of the ladder = 1")
+    axes.set(ylim=(len(rows) - 0.4, -1.15), xlim=(0, 1.15 * most), xlabel="speed, best rung = 1")
     axes.grid(axis="y", visible=False)
     axes.grid(axis="x", visible=True)
     axes.tick_params(axis="y", length=0)

@@ -99,6 +99,10 @@ CONTEXT = [
     {"label": label, "seconds": [summary(2.0), summary(2.0 * grows)], "bytes": [9e3, 9e3 * grows]}
     for label, grows in (("all", 9), ("ring", 1))
 ]
+DRAFTED = {"label": "a table", "text": "ab\n", "drafted": [True, False, True]}
+PASSES = {"label": "a table", "agreement": 0.64, "k": [1, 4], "measured": [1.6, 2.1], "predicted": [1.6, 2.2]}
+NO_DRAFT = {"label": "no draft", "plain": True, "speedup": {"median": 1.0, "low": 1.0, "high": 1.0}}
+LEAP = {"label": "8 bits, k = 4", "speedup": summary(2.0)}
 
 BITS = [{"label": "usual", "apart": [[0, 1, 3], [0, 0, 4000]]}, {"label": "exact", "apart": [[0] * 3] * 2}]
 
@@ -130,6 +134,9 @@ FIGURES = {
     "bytes_and_loss": (lambda: plots.bytes_and_loss(COSTS, "4× less"), "MQA: 1.600"),
     "loss_by_position": (lambda: plots.loss_by_position(CURVES, 8, 16, "it ends"), "no row past 16"),
     "context_cost": (lambda: plots.context_cost([64, 512], CONTEXT, "9×"), "9×"),
+    "drafted": (lambda: plots.drafted([DRAFTED] * 2, "two of three"), "67%"),
+    "tokens_per_pass": (lambda: plots.tokens_per_pass([PASSES] * 2, "up to 2.1"), "a table: 64% agree"),
+    "past_floor": (lambda: plots.past_floor([NO_DRAFT, LEAP], 1.3, "2× the best rung"), "2.00×"),
     "per_token": (lambda: plots.per_token(DUEL, "slopes"), "slopes"),
     "speedup_map": (lambda: plots.speedup_map(CELLS, ["small", "article"], [1, 8], "a map"), "a map"),
     "prefill_split": (lambda: plots.prefill_split([CASE], "a split"), "a split"),
