@@ -98,7 +98,7 @@ class Small(Draft):
     """A smaller GPT with a cache of its own, sampled as the model is. Decodes in eval mode, as it does.
 
     `engine` is what decodes it where an engine decodes the model, generate(…, engine=Native): Native
-    when None. With Native8 the smaller GPT may be the model itself, in a quarter of its bytes.
+    when None. With Rough8 it may be the model itself, in a quarter of its bytes.
     """
 
     def __init__(self, model: GPT, k: int = 4, engine=None):

@@ -1,7 +1,7 @@
 // The whole decode loop without Python: what is left when only arithmetic and memory are left.
 //
 // native.py compiles this file on first use, for one shape: C width, H heads, V vocabulary, and
-// BITS 32 or 8 for a weight. It copies no weight: the pointers are the model's own tensors, so it
+// BITS 32 or 8 for a weight, and ROUGH 1 where vectors are rounded too. It copies no weight: the pointers are the model's own tensors, so it
 // cannot be stale (with 8 bits they are codes, made anew by quantize() for each generation).
 //
 // Three things make it fast. A matrix is read once, front to back, several rows at a time, for all
@@ -113,6 +113,26 @@ INLINE void rows(Matrix a, const float *x, int64_t m, int64_t o, Take take, int6
     for (int r = 0; r < R; r++) take(m + i, o + r, BITS == 8 ? out[i][r] * a.scale[o + r] : out[i][r]);
 }
 
+#if ROUGH
+// As below, with each vector rounded to 8 bits, so that whole numbers are multiplied: 64 at once where
+// the processor can. Codes of a vector are from 1 to 255; what 128 of that adds comes behind the scales.
+template <int K, class Take>
+static void linear(Matrix a, int64_t n, const float *x, int64_t count, Take take) {
+  for (int64_t m = 0; m < count; m++, x += K) {
+    uint8_t codes[K];
+    float top = 1e-30f;
+    for (int k = 0; k < K; k++) top = std::max(top, std::fabs(x[k]));
+    const float up = 127 / top;
+    for (int k = 0; k < K; k++) codes[k] = (uint8_t)(int)(x[k] * up + 128.5f);
+    for (int64_t o = 0; o < n; o++) {
+      const int8_t *w = (const int8_t *)a.w + o * K;
+      int32_t sum = 0;
+      for (int k = 0; k < K; k++) sum += w[k] * codes[k];
+      take(m, o, ((float)sum * a.scale[o] - a.scale[n + o]) * (top / 127));
+    }
+  }
+}
+#else
 // take(m, o, sum) gets row o of the matrix times vector m, for all of them.
 template <int K, class Take>
 static void linear(Matrix a, int64_t n, const float *x, int64_t count, Take take) {
@@ -138,6 +158,8 @@ static void linear(Matrix a, int64_t n, const float *x, int64_t count, Take take
       for (int64_t m = first; m < last; m++) rows<K, 1, 1>(a, x, m, o, take);
   }
 }
+
+#endif
 
 // ---------------------------------------------------------------- the other parts of a block
 

@@ -42,14 +42,14 @@ class Native(Engine):
     """Rung 7. The whole loop as one native function: nothing is called any more, and no weight is copied."""
 
     below = Compiled
-    bits = 32
+    bits, rough = 32, False
 
     def build(self):
         if (self.device.type, self.dtype) != ("cpu", torch.float32):
             kind = f"{str(self.dtype).removeprefix('torch.')} on {self.device.type}"
             raise build.CannotBuild(f"it computes float32 on the CPU, not {kind}")
         c = self.config
-        self.library = library(c.n_embd, c.n_head, c.vocab_size, self.bits)
+        self.library = library(c.n_embd, c.n_head, c.vocab_size, self.bits, self.rough)
         self.spare = []  # keys and values of generations that have ended: fresh memory costs time
 
     def tokens(self, model, prompt, noise, settings):
@@ -200,6 +200,19 @@ class Native8(Native):
         return [codes, scales]
 
 
+class Rough8(Native8):
+    """Native8 that rounds the vectors to 8 bits as well: whole numbers times whole numbers.
+
+    Sooner again, and further from the model: good for guessing what it will say (Small), and no more.
+    """
+
+    rough = True
+
+    def matrix(self, weight):
+        codes, scales = super().matrix(weight)
+        return [codes, torch.cat([scales, 128 * scales * codes.sum(1)])]
+
+
 def quantize(weight: Tensor, lib: ctypes.CDLL | None = None) -> tuple[Tensor, Tensor]:
     """8-bit codes and a scale for each row: weight ≈ codes * scales[:, None].  (n, k) -> (n, k), (n,)"""
     weight = weight.contiguous()
@@ -237,9 +250,9 @@ def excerpt(begin: str, end: str) -> str:
 
 
 @lru_cache(maxsize=64)
-def library(width: int, n_head: int, vocab: int, bits: int = 32) -> ctypes.CDLL:
+def library(width: int, n_head: int, vocab: int, bits: int = 32, rough: bool = False) -> ctypes.CDLL:
     """native.cpp compiled for these numbers, or as it was compiled before. Raises CannotBuild."""
-    shape = {"C": width, "H": n_head, "V": vocab, "BITS": bits}
+    shape = {"C": width, "H": n_head, "V": vocab, "BITS": bits, "ROUGH": int(rough)}
     key = build.key_of(source=SOURCE.read_text(encoding="utf-8"), **shape)
     path = build.kept("native", key, ".so", lambda out: build.compile_cpp(SOURCE, out, shape))
     try:

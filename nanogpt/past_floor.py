@@ -28,7 +28,7 @@ from .drafts import LookUp, NGram, Small
 from .generate import draw_noise, generate
 from .limits import read_bandwidth, weight_bytes
 from .model import GPT
-from .native import Native, Native8, Session
+from .native import Native, Rough8, Session
 from .runtime import PUBLISHED, ROOT, check_writable, environment, headless, pick_device, write_json
 from .speculate import Draft, expected_tokens
 
@@ -102,7 +102,7 @@ def usual_drafts(model: GPT, text: Tensor) -> Drafts:
     """What proposes without another model being trained: the model in 8 bits, tables, the text so far."""
     V = model.config.vocab_size
     return {
-        "itself, 8-bit weights": lambda k: Small(model, k, engine=Native8),
+        "itself, in 8 bits": lambda k: Small(model, k, engine=Rough8),
         "a table for triples": lambda k: NGram(text, V, 3, k),
         "look-up in its own text": lambda k: LookUp(5, k),
     }
@@ -185,7 +185,7 @@ def command_line() -> argparse.ArgumentParser:
     small = PUBLISHED / "checkpoints" / "small"
     add("--target", metavar="PATH", default=small, help="the model that decides (the small one that ships)")
     add("--draft", metavar="PATH", help="a smaller model that proposes, beside the drafts that need none")
-    add("--k", default="1,3,5,7", help="numbers of proposals for each pass (1,3,5,7)")
+    add("--k", default="3,5,7,11,15", help="numbers of proposals for each pass (3,5,7,11,15)")
     add("--tokens", type=int, help="new tokens (255, or as many as the block allows)")
     add("--repeats", type=int, default=5, help="counted repeats, after one warm-up (5)")
     add("--threads", type=int, default=1, help="CPU threads of what is no native code (1)")

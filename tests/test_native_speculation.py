@@ -5,9 +5,11 @@ import torch
 from conftest import name, seeded
 from test_speculate import DRAFTS, SAMPLING, V, build, flawed, text
 
+from nanogpt.checkpoint import load_checkpoint
 from nanogpt.drafts import LookUp, NGram, Right, Small, Wrong
 from nanogpt.generate import complete, generate
-from nanogpt.native import Native, Native8
+from nanogpt.native import Native, Native8, Rough8
+from nanogpt.runtime import PUBLISHED
 from nanogpt.speculate import Draft
 
 FLOAT = torch.float32
@@ -44,6 +46,21 @@ def test_lists_of_heads_and_codes_are_drafts_too(per_head):
     whole = complete(model, text(T), 12)
     assert speculated(model, whole, Small(model, 4, engine=Native8)).rate > 0.5
     assert speculated(model, whole, Small(build(FLOAT, 4, n_layer=1, per_head=True), 3)).passes <= 12
+
+
+def test_a_model_in_8_bits_guesses_what_it_says_itself():
+    trained = load_checkpoint(PUBLISHED / "checkpoints" / "small").model
+    whole = complete(trained, torch.zeros(2, 1, dtype=torch.long), 200, engine=Native)
+    for engine in (Native8, Rough8):
+        assert speculated(trained, whole, Small(trained, 4, engine), start=1).rate > 0.9
+
+
+@pytest.mark.parametrize("sizes", [{"n_embd": 36, "n_head": 3}, {"n_embd": 20, "n_head": 2, "vocab_size": 5}])
+def test_8_bits_of_sizes_that_fill_no_register(sizes):
+    model = build(FLOAT, **sizes)
+    prompt = text(T, 2) % 5
+    whole = complete(model, prompt, 20)
+    assert speculated(model, whole, Small(model, 5, Rough8)).rate > 0.7
 
 
 def test_it_counts_what_speculation_over_a_cache_counts(model):
