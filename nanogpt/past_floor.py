@@ -43,12 +43,14 @@ def speculation(model: GPT, drafts: Drafts, ks: list[int], *, n_new: int = 255, 
     Batch 1, a prompt of one token. Returns plain data, a row for each draft and k: whether all tokens
     were those of plain decoding; `agreement`, the share accepted of the proposals that were looked
     at; tokens a pass, measured, and as (1 - aᵏ⁺¹) / (1 - a) predicts; tokens per second; the ratio
-    to plain decoding, pair by pair. `engine` None: the model's own modules, over a growing cache.
+    to plain decoding, pair by pair; and the floor, readings of all weights per second, in the same turns.
+    `engine` None: the model's own modules, over a growing cache.
     """
     device = model.lm_head.weight.device
     prompt = torch.zeros(1, 1, dtype=torch.int64, device=device)
     runs = {(None, 0): None} | {(name, k): make(k) for name, make in drafts.items() for k in ks}
     seconds, found = {key: [] for key in runs}, {key: [] for key in runs}
+    size, floors = weight_bytes(model.config, model.lm_head.weight.element_size()), []
     quiet = not progress or headless()
     bar = tqdm(total=(1 + repeats) * len(runs), disable=quiet, file=sys.stdout, leave=False)
     for turn in range(1 + repeats):
@@ -61,6 +63,7 @@ def speculation(model: GPT, drafts: Drafts, ks: list[int], *, n_new: int = 255, 
                 seconds[key].append(clock(device) - before)
                 found[key].append((tokens, getattr(steps, "tally", None)))
             bar.update()
+        floors.append(read_bandwidth(size, repeats=1, device=device)["median"] / size)
     bar.close()
     base, rows = (None, 0), []
     for name, k in list(runs)[1:]:
@@ -76,7 +79,7 @@ def speculation(model: GPT, drafts: Drafts, ks: list[int], *, n_new: int = 255, 
             "speedup": summary(x / y for x, y in zip(seconds[base], seconds[key], strict=True)),
         })  # fmt: skip
     return {"n_params": model.n_params, "n_new": n_new, "repeats": repeats, "rows": rows,
-            "plain": summary(n_new / s for s in seconds[base])}  # fmt: skip
+            "plain": summary(n_new / s for s in seconds[base]), "floor": summary(floors)}  # fmt: skip
 
 
 def costs(model: GPT, counts: list[int], *, place: int = 100, repeats: int = 15) -> dict[int, dict]:
@@ -161,8 +164,6 @@ def main(argv: list[str] | None = None) -> int:
         result = speculation(model, drafts, ks, n_new=n_new, repeats=args.repeats)
         result["passes"] = costs(model, sorted({1, *(k + 1 for k in ks)}))
         result["proposal"] = costs(small, [1])[1] if small else None
-        size = weight_bytes(model.config)
-        result["floor"] = summary(bps / size for bps in [read_bandwidth(size)["median"] for _ in range(3)])
         show(result)
         if args.json is not None:
             about = {"corpus": corpus.name, "environment": environment(pick_device("cpu"))}
