@@ -21,6 +21,11 @@ class PagedCache(KVCache):
 
     page = 16  # rows
 
+    def __init__(self, max_len: int | None = None):
+        if not isinstance(self.page, int) or self.page < 1:
+            raise ValueError(f"page={self.page!r}: a page holds a whole number of rows, at least 1")
+        super().__init__(max_len)
+
     def reset(self) -> None:
         super().reset()
         self.table = None  # (B, pages of one text): which page of the pool

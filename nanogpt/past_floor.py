@@ -101,6 +101,12 @@ def costs(model: GPT, counts: list[int], *, place: int = 100, repeats: int = 15)
     return {count: summary(own[1:]) for count, own in seconds.items()}
 
 
+def in_passes(row: dict, passes: dict) -> float | None:
+    """The share of a row's time that the model's own passes take, from `costs`; the rest is the draft's."""
+    cost = passes.get(row["k"] + 1) or passes.get(str(row["k"] + 1))
+    return cost and cost["median"] * row["tokens_per_second"]["median"] / row["tokens_per_pass"]
+
+
 def usual_drafts(model: GPT, text: Tensor) -> Drafts:
     """What proposes without another model being trained: the model in 8 bits, tables, the text so far."""
     V = model.config.vocab_size
@@ -126,12 +132,15 @@ def show(result: dict) -> None:
     print(f"\n{result['n_params']:,} parameters, {result['n_new']} tokens after a prompt of one, "
           f"median of {result['repeats']} in turns [lowest – highest]\n")  # fmt: skip
     heads = f"{'agreement':>11}{'a pass':>8}{'formula':>9}{'tokens/s':>26}{'ratio':>24}"
-    print(f"{'draft':28}{'k':>3}{heads}  tokens")
+    print(f"{'draft':28}{'k':>3}{heads}{'in passes':>11}  tokens")
     print(f"{'none':28}{'':31}{spread(result['plain'], 0):>26}")
     for row in result["rows"]:
         chance = f"{row['agreement']:>11.2f}{row['tokens_per_pass']:>8.2f}{row['predicted']:>9.2f}"
         speed = f"{spread(row['tokens_per_second'], 0):>26}{spread(row['speedup'], 2):>24}"
-        print(f"{row['draft']:28}{row['k']:>3}{chance}{speed}  {'equal' if row['equal'] else 'differ'}")
+        share = f"{in_passes(row, result['passes']):>11.0%}"
+        print(
+            f"{row['draft']:28}{row['k']:>3}{chance}{speed}{share}  {'equal' if row['equal'] else 'differ'}"
+        )
     floor = result["floor"]["median"]
     best = max(result["rows"], key=lambda row: row["speedup"]["median"])
     share = best["tokens_per_second"]["median"] / floor

@@ -117,3 +117,10 @@ def test_what_cannot_be_is_refused_and_changes_nothing():
     cache.reset()
     assert cache.nbytes == cache.wasted == 0
     cache.update(rows(3, 1, 8), rows(3, 1, 8), torch.tensor([0]))
+
+
+@pytest.mark.parametrize("rows", [0, -1, 2.5, None])
+def test_a_page_holds_a_whole_number_of_rows(rows):
+    kind = type("Odd", (PagedCache,), {"page": rows})
+    with pytest.raises(ValueError, match="page=.*: a page holds a whole number of rows, at least 1"):
+        kind(64)
