@@ -137,10 +137,8 @@ def show(result: dict) -> None:
     for row in result["rows"]:
         chance = f"{row['agreement']:>11.2f}{row['tokens_per_pass']:>8.2f}{row['predicted']:>9.2f}"
         speed = f"{spread(row['tokens_per_second'], 0):>26}{spread(row['speedup'], 2):>24}"
-        share = f"{in_passes(row, result['passes']):>11.0%}"
-        print(
-            f"{row['draft']:28}{row['k']:>3}{chance}{speed}{share}  {'equal' if row['equal'] else 'differ'}"
-        )
+        share, equal = in_passes(row, result["passes"]), "equal" if row["equal"] else "differ"
+        print(f"{row['draft']:28}{row['k']:>3}{chance}{speed}{share:>11.0%}  {equal}")
     floor = result["floor"]["median"]
     best = max(result["rows"], key=lambda row: row["speedup"]["median"])
     share = best["tokens_per_second"]["median"] / floor
@@ -158,8 +156,8 @@ def main(argv: list[str] | None = None) -> int:
     try:
         if args.json is not None:
             check_writable(path)
-        ks = [int(k) for k in args.k.split(",")] if args.k.replace(",", "").isdigit() else []
-        if not ks or min(ks) < 1 or args.repeats < 1 or args.threads < 1:
+        ks = [int(k) if k.isdigit() else 0 for k in args.k.split(",")]
+        if min(ks) < 1 or args.repeats < 1 or args.threads < 1:
             raise ValueError(f"--k {args.k}, --repeats {args.repeats}, --threads {args.threads}: whole "
                              f"numbers of at least 1 are needed, as in --k 3,5,7")  # fmt: skip
         torch.set_num_threads(args.threads)
