@@ -234,7 +234,7 @@ PROFILES = {
                      seeds=3, lengths=(1, 8, 32), sizes=("article", "small"), batches=(1, 4), repeats=2,
                      threads=1),
     # A laptop: the whole series in a few minutes on two cores.
-    "cpu": Profile("cpu", "small", TrainConfig(steps=3500, eval_every=250, eval_batches=4),
+    "cpu": Profile("cpu", "small", TrainConfig(steps=3000, eval_every=250, eval_batches=4),
                    seeds=20, lengths=(1, 2, 8, 32, 64, 128, 255), sizes=("article", "small", "lecture"),
                    batches=(1, 4, 16), repeats=5, threads=1),
     # A CUDA GPU: 01 trains Karpathy's large model.
