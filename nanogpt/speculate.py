@@ -231,7 +231,7 @@ class Draft(ABC):
 # ------------------------------------------------------------------ the usual form, for comparison
 
 
-def judge(p: Tensor, q: Tensor, token: Tensor, coin: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+def keep_or_redraw(p: Tensor, q: Tensor, token: Tensor, coin: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
     """Accept a token drawn from q, or draw another, so that all are drawn from p.
 
     Probabilities p, q (N, V), token (N, 1), coin (N, 1) uniform in 0 … 1, exponential noise (N, V)
@@ -270,7 +270,7 @@ def rejection(
             probs = model(longer)[0][:, start - 1 :].softmax(-1)  # (1, k + 1, V)
         for place, q in enumerate(guessed):
             coin, noise = torch.rand(1, 1, generator=generator), draw_noise(1, 1, V, generator)[0]
-            token, accepted = judge(probs[:, place], q, longer[:, start + place, None], coin, noise)
+            token, accepted = keep_or_redraw(probs[:, place], q, longer[:, start + place, None], coin, noise)
             text = torch.cat([text, token], dim=1)
             if not accepted:
                 tally.rejected += 1

@@ -16,7 +16,7 @@ from nanogpt.exact import exact
 from nanogpt.generate import complete, draw_noise, generate, sample
 from nanogpt.model import GPT, cache_owners, kv_cache
 from nanogpt.paged import PagedCache
-from nanogpt.speculate import Draft, Tally, agreement, expected_tokens, judge, rejection
+from nanogpt.speculate import Draft, Tally, agreement, expected_tokens, keep_or_redraw, rejection
 from nanogpt.verify import draw_margins, forced_logits
 
 V, BLOCK, WINDOW = 13, 32, 6
@@ -640,7 +640,7 @@ def drawn_by_rejection(p, q, n, seed, shared):
     noise, fresh = (draw_noise(1, n, p.shape[-1], seeded(seed + i))[0] for i in (0, 1))
     token = (q / noise).argmax(-1, keepdim=True)
     coin = torch.rand(n, 1, generator=seeded(seed + 2))
-    return judge(p, q, token, coin, noise if shared else fresh)
+    return keep_or_redraw(p, q, token, coin, noise if shared else fresh)
 
 
 @pytest.mark.parametrize("pair", range(5))
