@@ -6,6 +6,8 @@ one function serves the lecture's heads (B, T, hs) and the batched ones (B, H, T
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -27,6 +29,11 @@ def visible(q_pos: Tensor, k_pos: Tensor, window: int | None = None, sinks: int 
     if window is None:
         return seen
     return seen & ((gap < window) | (k_pos < sinks))
+
+
+def is_causal(pattern: Callable, window: int | None) -> bool:
+    """Whether that is this module's `visible` with no window: what PyTorch's causal kernel computes."""
+    return pattern is visible and window is None
 
 
 def rotate(x: Tensor, pos: Tensor, base: float) -> Tensor:
@@ -69,8 +76,8 @@ def attend(q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, dropout: float 
 def attend_shared(q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, dropout: float = 0.0) -> Tensor:
     """attend, where each head of keys serves a group of heads of queries.
 
-    (B, H, T, hs), (B, Hkv, S, hs), (B, Hkv, S, hs), (T, S) -> (B, H, T, hs). The queries of a
-    group are so many more queries of one head, so no key is repeated in memory.
+    (B, H, T, hs), (B, Hkv, S, hs), (B, Hkv, S, hs), (T, S) -> (B, H, T, hs). With a mask, as in
+    decoding, the queries of a group are so many more queries of one head: no key is copied for them.
     """
     (B, H, T, hs), group = q.shape, q.shape[1] // k.shape[1]
     if group == 1:

@@ -103,6 +103,10 @@ class Small(Draft):
 
     def __init__(self, model: GPT, k: int = 4, engine=None):
         super().__init__(k)
+        if not isinstance(model, GPT):
+            raise ValueError(f"Small({model!r}): pass a GPT, as in load_checkpoint(path).model")
+        if engine is not None and not (isinstance(engine, type) and hasattr(engine, "speculate")):
+            raise ValueError(f"engine={engine!r}: pass one of the classes Native, Native8 or Rough8")
         self.model, self.engine = model, engine
 
     def check(self, model, prompt, n_new):
@@ -119,8 +123,8 @@ class Small(Draft):
 
     def tokens(self, model, prompt, noise, cache, settings):
         if self.engine is not None:
-            name = getattr(self.engine, "__name__", self.engine)
-            raise ValueError(f"Small(…, engine={name}) is for generate(…, engine=Native): give both or none")
+            raise ValueError(f"Small(…, engine={self.engine.__name__}) is for generate(…, engine=Native): "
+                             f"give both or none")  # fmt: skip
         return super().tokens(model, prompt, noise, cache, settings)
 
     def begin(self, prompt, settings):

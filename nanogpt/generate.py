@@ -118,8 +118,8 @@ def generate(
         engine.check(model, prompt, n_new)
     if draft is not None:
         if engine is not None and not hasattr(engine, "speculate"):
-            raise ValueError(f"{type(engine).__name__} decodes token by token: with a draft take Native, or "
-                             f"leave engine out")  # fmt: skip
+            raise ValueError(f"{type(engine).__name__} decodes token by token: Native takes a draft; where "
+                             f"it cannot be built, leave engine out")  # fmt: skip
         draft.check(model, prompt, n_new)
     noise = _noise(noise, generator, greedy, (n_new, B, vocab), prompt.device)
     settings = {"temperature": float(temperature), "top_k": top_k, "top_p": top_p}

@@ -14,7 +14,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 from torch import Tensor
 
-from .attention import attend, attend_shared, placed, visible
+from .attention import attend, attend_shared, is_causal, placed, visible
 from .cache import DynamicCache, StaticCache, predicted_bytes
 from .config import NGRAM_ROWS, GPTConfig
 
@@ -81,7 +81,7 @@ class CausalSelfAttention(nn.Module):
         q, k, k_pos = placed(q, pos, c), placed(k, pos, c), pos
         if self.cache is not None and not self.training:
             k, v, k_pos = self.cache.update(k, v, pos)  # (B, Hkv, S, hs), (S,)
-        plain = k_pos is pos and self.window is None and self.visible is visible
+        plain = k_pos is pos and is_causal(self.visible, self.window)
         seen = None if plain else self.visible(pos, k_pos, self.window, c.sinks)
         dropout = self.attn_dropout if self.training else 0.0
         y = attend_shared(q, k, v, seen, dropout)  # (B, H, T, hs)
@@ -189,6 +189,10 @@ class GPT(nn.Module):
         attention=CausalSelfAttention,
     ):
         super().__init__()
+        if config.per_head and attention is not CausalSelfAttention:
+            raise ValueError(
+                f"attention={attention.__name__} has all heads at once: set per_head=False, or bring a head"
+            )
         self.config = config
         with torch.random.fork_rng(devices=[]):  # the layers' own initialisation is overwritten below
             self.token_embedding_table = nn.Embedding(config.vocab_size, config.n_embd)

@@ -1,8 +1,9 @@
 // The whole decode loop without Python: what is left when only arithmetic and memory are left.
 //
-// native.py compiles this file on first use, for one shape: C width, H heads, V vocabulary, and
-// BITS 32 or 8 for a weight, and ROUGH 1 where vectors are rounded too. It copies no weight: the pointers are the model's own tensors, so it
-// cannot be stale (with 8 bits they are codes, made anew by quantize() for each generation).
+// native.py compiles this file on first use, for one shape: C width, H heads, V vocabulary, BITS 32
+// or 8 for a weight, ROUGH 1 where vectors are rounded too. It copies no weight: the pointers are the
+// model's own tensors, so it cannot be stale (with 8 bits they are codes, made anew by quantize() for
+// each generation).
 //
 // Three things make it fast. A matrix is read once, front to back, several rows at a time, for all
 // texts of the batch. Keys lie in tiles of LANES positions, so that a vector register holds one
@@ -125,7 +126,7 @@ static void linear(Matrix a, int64_t n, const float *x, int64_t count, Take take
     const float up = 127 / top;
     for (int k = 0; k < K; k++) codes[k] = (uint8_t)(int)(x[k] * up + 128.5f);
     for (int64_t o = 0; o < n; o++) {
-      const int8_t *w = (const int8_t *)a.w + o * K;
+      const weight *w = a.w + o * K;
       int32_t sum = 0;
       for (int k = 0; k < K; k++) sum += w[k] * codes[k];
       take(m, o, ((float)sum * a.scale[o] - a.scale[n + o]) * (top / 127));
@@ -354,7 +355,7 @@ struct Pass {
 // position's logits give the token at the next.
 extern "C" void decode(const Job *job, int64_t from, int64_t to) {
   const int64_t B = job->batch, last = job->prompt - 1;
-  const int64_t most = std::max<int64_t>(1, std::min<int64_t>(CHUNK, 64 / B));
+  const int64_t most = std::max<int64_t>(1, std::min({(int64_t)CHUNK, 64 / B, last - from}));
   Pass pass(job, B * most, B);
   for (int64_t pos = from, T; pos < to; pos += T) {
     T = pos < last ? std::min({most, last - pos, to - pos}) : 1;  // a chunk of the prompt, or one token

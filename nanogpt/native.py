@@ -121,13 +121,23 @@ class Session:
 
     def decode(self, start: int, end: int) -> None:
         """Read the tokens at start … end - 1; from the last known one on, write the next behind each."""
+        self._check(0, start, end)
         self.engine.library.decode(ctypes.byref(self.job), start, end)
 
     def check(self, start: int, end: int) -> list[list[int]]:
         """Read the tokens at start … end - 1 in one pass; the token that belongs behind each, by text."""
+        self._check(self.prompt - 1, start, end)
         choices = torch.empty(len(self.text), end - start, dtype=torch.int64, device="cpu")
         self.engine.library.check(ctypes.byref(self.job), start, end, choices.data_ptr())
         return choices.tolist()
+
+    def _check(self, first: int, start: int, end: int) -> None:
+        last = min(self.text.shape[1] - 1, self.job.room)  # behind the last token there is room for no other
+        if not first <= start <= end <= last:
+            raise ValueError(
+                f"positions {start} to {end - 1} of a text of {self.text.shape[1]}: choose from {first} to "
+                f"{last - 1}"
+            )
 
     def __enter__(self) -> Session:
         return self
@@ -146,10 +156,20 @@ class NativeSpeculation(Speculation):
     def __init__(self, engine: Native, model: GPT, prompt: Tensor, noise, settings: dict, draft):
         self.engine, self.model, self.small = engine, model, None
         if isinstance(draft, Small):
-            check_standard(draft.model)
-            small = (draft.engine or Native).ready(draft.model, len(prompt))
+            small = self._engine_of(draft, len(prompt))
             self.small = (small, draft.model) if isinstance(small, Native) else None
         super().__init__(draft, None, model.config.vocab_size, prompt, noise, settings)
+
+    @staticmethod
+    def _engine_of(draft: Small, batch: int) -> Engine | None:
+        """What decodes the smaller model; None where it is no lecture model, and its modules have to."""
+        try:
+            check_standard(draft.model)
+            return (draft.engine or Native).ready(draft.model, batch)
+        except ValueError:
+            if draft.engine is not None:
+                raise
+            return None
 
     @torch.no_grad()
     def _run(self, prompt, noise):
@@ -176,10 +196,10 @@ class NativeSpeculation(Speculation):
                 pairs = zip(self._ahead, wrote, strict=True)
                 proposed = [(sure + row[len(sure) :])[:k] for sure, row in pairs]
                 if proposed != wrote:
-                    text[:, known : known + k] = torch.tensor(proposed)
+                    text[:, known : known + k] = torch.tensor(proposed, device="cpu")
                 choices = target.check(known - 1, known + k)
                 new = self._settle(proposed, choices)
-                text[:, known : known + new] = torch.tensor([row[:new] for row in choices])
+                text[:, known : known + new] = torch.tensor([row[:new] for row in choices], device="cpu")
                 right = min(map(agreement, wrote, choices))  # what the draft has read of these stays true
                 read = min(known + right, max(read, known + k - 1))
                 known += new
@@ -217,8 +237,12 @@ def quantize(weight: Tensor, lib: ctypes.CDLL | None = None) -> tuple[Tensor, Te
     """8-bit codes and a scale for each row: weight ≈ codes * scales[:, None].  (n, k) -> (n, k), (n,)"""
     weight = weight.contiguous()
     n, k = weight.shape
+    try:
+        lib = lib or library(64, 4, 65)
+    except build.CannotBuild:  # the same arithmetic, in more passes over the numbers
+        top = weight.abs().amax(1)
+        return (weight * (127 / top.clamp(min=1e-38))[:, None]).round().to(torch.int8), top / 127
     codes, scales = torch.empty(n, k, dtype=torch.int8), torch.empty(n, **FLOAT)
-    lib = lib or library(64, 4, 65)
     lib.quantize(*(ctypes.c_void_p(t.data_ptr()) for t in (weight,)), n, k,
                  ctypes.c_void_p(codes.data_ptr()), ctypes.c_void_p(scales.data_ptr()))  # fmt: skip
     return codes, scales

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -22,9 +21,9 @@ from tqdm import tqdm
 
 from .bench import clock, spread, summary
 from .build import CannotBuild
-from .checkpoint import load_checkpoint
+from .checkpoint import Checkpoint, load_checkpoint
 from .data import load_corpus, split
-from .drafts import LookUp, NGram, Small
+from .drafts import LARGEST_TABLE, LookUp, NGram, Small
 from .generate import draw_noise, generate
 from .limits import read_bandwidth, weight_bytes
 from .model import GPT
@@ -32,6 +31,7 @@ from .native import Native, Rough8, Session
 from .runtime import PUBLISHED, ROOT, check_writable, environment, headless, pick_device, write_json
 from .speculate import Draft, expected_tokens
 
+TABLES = {1: "a table of characters", 2: "a table for pairs", 3: "a table for triples"}
 PLAIN = {"temperature": 1.0, "top_k": None, "top_p": None}
 Drafts = dict[str, Callable[[int], Draft]]  # by name, for a number of proposals
 
@@ -47,6 +47,8 @@ def speculation(model: GPT, drafts: Drafts, ks: list[int], *, n_new: int = 255, 
     `engine` None: the model's own modules, over a growing cache.
     """
     device = model.lm_head.weight.device
+    if engine is not None and not hasattr(engine.ready(model, 1), "speculate"):
+        raise CannotBuild("of the engines Native takes a draft, and none can be built here")
     prompt = torch.zeros(1, 1, dtype=torch.int64, device=device)
     runs = {(None, 0): None} | {(name, k): make(k) for name, make in drafts.items() for k in ks}
     seconds, found = {key: [] for key in runs}, {key: [] for key in runs}
@@ -87,7 +89,10 @@ def costs(model: GPT, counts: list[int], *, place: int = 100, repeats: int = 15)
     engine = Native.ready(model, 1)
     if not isinstance(engine, Native):
         raise CannotBuild("a pass over several tokens is timed in native code, and none can be built here")
-    place = min(place, model.config.block_size - max(counts))
+    place = min(place, model.config.block_size - 1 - max(counts))
+    if place < 0 or min(counts) < 1:
+        raise ValueError(f"{counts} tokens in one pass, with a block of {model.config.block_size}: choose "
+                         f"from 1 to {model.config.block_size - 1}")  # fmt: skip
     text = torch.zeros(1, model.config.block_size, dtype=torch.int64)
     noise = draw_noise(model.config.block_size - 1, 1, model.config.vocab_size, torch.Generator())
     seconds = {count: [] for count in counts}
@@ -101,30 +106,28 @@ def costs(model: GPT, counts: list[int], *, place: int = 100, repeats: int = 15)
     return {count: summary(own[1:]) for count, own in seconds.items()}
 
 
-def in_passes(row: dict, passes: dict) -> float | None:
-    """The share of a row's time that the model's own passes take, from `costs`; the rest is the draft's."""
-    cost = passes.get(row["k"] + 1) or passes.get(str(row["k"] + 1))
-    return cost and cost["median"] * row["tokens_per_second"]["median"] / row["tokens_per_pass"]
+def in_passes(row: dict, passes: dict) -> float:
+    """About which share of a row's time the model's own passes take, the rest being the draft's.
+
+    An estimate: full passes, timed apart by `costs`.
+    """
+    return passes[row["k"] + 1]["median"] * row["tokens_per_second"]["median"] / row["tokens_per_pass"]
 
 
 def usual_drafts(model: GPT, text: Tensor) -> Drafts:
     """What proposes without another model being trained: the model in 8 bits, tables, the text so far."""
     V = model.config.vocab_size
+    n = next(n for n in (3, 2, 1) if n == 1 or V**n <= LARGEST_TABLE)
     return {
         "itself, in 8 bits": lambda k: Small(model, k, engine=Rough8),
-        "a table for triples": lambda k: NGram(text, V, 3, k),
+        TABLES[n]: lambda k: NGram(text, V, n, k),
         "look-up in its own text": lambda k: LookUp(5, k),
     }
 
 
-def published() -> dict:
-    """The figures that ship with the repository. Raises ValueError without them."""
-    path = ROOT / "outputs" / "race" / "speculate.json"
-    if not path.is_file():
-        raise ValueError(
-            f"{path} is missing: measure it with python -m nanogpt.bench speculate --json {path}"
-        )
-    return json.loads(path.read_text(encoding="utf-8"))
+def _origin(saved: Checkpoint) -> dict:
+    """Which weights these were, and how good: the losses are those of their own training."""
+    return {"sha256": saved.sha256, "step": saved.meta["step"], "losses": saved.meta["losses"]}
 
 
 def show(result: dict) -> None:
@@ -132,15 +135,15 @@ def show(result: dict) -> None:
     print(f"\n{result['n_params']:,} parameters, {result['n_new']} tokens after a prompt of one, "
           f"median of {result['repeats']} in turns [lowest – highest]\n")  # fmt: skip
     heads = f"{'agreement':>11}{'a pass':>8}{'formula':>9}{'tokens/s':>26}{'ratio':>24}"
-    print(f"{'draft':28}{'k':>3}{heads}{'in passes':>11}  tokens")
+    print(f"{'draft':28}{'k':>3}{heads}{'passes':>9}  tokens")
     print(f"{'none':28}{'':31}{spread(result['plain'], 0):>26}")
     for row in result["rows"]:
         chance = f"{row['agreement']:>11.2f}{row['tokens_per_pass']:>8.2f}{row['predicted']:>9.2f}"
         speed = f"{spread(row['tokens_per_second'], 0):>26}{spread(row['speedup'], 2):>24}"
         share, equal = in_passes(row, result["passes"]), "equal" if row["equal"] else "differ"
-        print(f"{row['draft']:28}{row['k']:>3}{chance}{speed}{share:>11.0%}  {equal}")
+        print(f"{row['draft']:28}{row['k']:>3}{chance}{speed}{share:>9.0%}  {equal}")
     floor = result["floor"]["median"]
-    best = max(result["rows"], key=lambda row: row["speedup"]["median"])
+    best = max(result["rows"], key=lambda row: (row["equal"], row["speedup"]["median"]))
     share = best["tokens_per_second"]["median"] / floor
     print(f"\nfloor of one reading for each token: {floor:,.0f} tokens/s; "
           f"best: {best['draft']}, k={best['k']}, {share:.2f} of it")  # fmt: skip
@@ -164,7 +167,8 @@ def main(argv: list[str] | None = None) -> int:
         saved, corpus = load_checkpoint(args.target), load_corpus(args.data)
         model, text = saved.model.eval(), saved.tokenizer.encode(corpus.text)
         drafts = usual_drafts(model, split(text, model.config.block_size)[0])
-        small = load_checkpoint(args.draft).model.eval() if args.draft else None
+        draft = load_checkpoint(args.draft) if args.draft else None
+        small = draft and draft.model.eval()
         if small:
             drafts = {f"a GPT of {small.n_params / 1e6:.2f}M": lambda k: Small(small, k), **drafts}
         n_new = min(255, model.config.block_size) if args.tokens is None else args.tokens
@@ -174,6 +178,7 @@ def main(argv: list[str] | None = None) -> int:
         show(result)
         if args.json is not None:
             about = {"corpus": corpus.name, "environment": environment(pick_device("cpu"))}
+            about |= {"target": _origin(saved), "draft": _origin(draft) if draft else None}
             write_json(path, {"what": "speculate", **about, **result})
             print(f"\nwritten: {path}")
     except (ValueError, OSError, CannotBuild) as error:

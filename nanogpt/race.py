@@ -196,13 +196,11 @@ def table(runs: list[dict]) -> list[dict]:
 
 
 def published(name: str) -> dict:
-    """The figures that ship with the repository: "race", "ideas" or "heads". Raises ValueError without."""
+    """The figures that ship with the repository, of that kind or of speculate. Raises ValueError without."""
     path = ROOT / "outputs" / "race" / f"{name}.json"
     if not path.is_file():
-        flag = "" if name == "race" else f" --{name}"
-        raise ValueError(
-            f"{path} is missing: measure it with python -m nanogpt.bench train{flag} --json {path}"
-        )
+        what = {"race": "train", "speculate": name}.get(name, f"train --{name}")
+        raise ValueError(f"{path} is missing: measure it with python -m nanogpt.bench {what} --json {path}")
     return json.loads(path.read_text(encoding="utf-8"))
 
 

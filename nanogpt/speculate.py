@@ -86,7 +86,8 @@ class Reader:
         self.modules, self.owners = list(model.modules()), cache_owners(model)
         self.caches = build_caches(self.owners, design, max_len)
         if other := [type(cache).__name__ for cache in self.caches if not hasattr(cache, "rewind")]:
-            raise ValueError(f"{other[0]} has no rewind(n), to forget its last n rows: a draft needs that")
+            raise ValueError(f"{other[0]} has no rewind(n), to forget its last n rows: write one, or leave "
+                             f"draft out")  # fmt: skip
 
     def read(self, text: Tensor) -> Tensor:
         """The logits after each token not read before.  (B, t) -> (B, t - length, V)"""
@@ -153,7 +154,7 @@ class Speculation(Iterator[Tensor]):
 
     def _proposed(self, text: Tensor, rows: list | Tensor) -> Tensor:
         """What may follow, at most one token for each row of noise.  (B, t) -> (B, k)"""
-        longer = text
+        longer = text.clone()  # whatever a draft does with it
         for place, row in enumerate(rows):
             token = self.guess(longer, row)
             known = [(i, tokens[place]) for i, tokens in enumerate(self._ahead) if place < len(tokens)]

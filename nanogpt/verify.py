@@ -134,13 +134,13 @@ def numbers_apart(a: Tensor, b: Tensor) -> Tensor:
     return (rank(a) - rank(b)).abs()
 
 
-def judge(pattern: Callable, *, length: int = 40) -> list[dict]:
+def judge(pattern: Callable) -> list[dict]:
     """What a cache needs of a `visible(q_pos, k_pos, window, sinks)`, checked one by one, as rows of a table.
 
     The last check decodes with it: a small model in float64, cached and uncached, in one piece, in
     chunks and one by one. Whatever the pattern raises is the verdict of the check that it failed.
     """
-    pos = torch.arange(length)
+    pos = torch.arange(40)
     checks = {
         "gives a truth value for each query and key": lambda: _is_mask(pattern, pos),
         "nobody sees what comes later": lambda: not _seen(pattern, pos, pos).triu(1).any(),

@@ -103,7 +103,7 @@ def test_a_new_folder_is_made_for_the_user_alone(folder):
 
 def test_a_library_kept_in_the_current_folder_can_be_loaded(tmp_path, monkeypatch):
     """A library's name without a slash would be looked for in the system's folders."""
-    parts = ("decode", "quantize", "read_all", "multiply_add")
+    parts = ("decode", "check", "quantize", "read_all", "multiply_add")
     (tmp_path / "native.cpp").write_text(
         "".join(f'extern "C" int {part}() {{ return C; }}\n' for part in parts)
     )

@@ -7,8 +7,9 @@ from test_speculate import DRAFTS, SAMPLING, V, build, flawed, text
 
 from nanogpt.checkpoint import load_checkpoint
 from nanogpt.drafts import LookUp, NGram, Right, Small, Wrong
+from nanogpt.engine import Batched
 from nanogpt.generate import complete, generate
-from nanogpt.native import Native, Native8, Rough8
+from nanogpt.native import Native, Native8, Rough8, Session
 from nanogpt.runtime import PUBLISHED
 from nanogpt.speculate import Draft
 
@@ -138,6 +139,42 @@ class Raises(Draft):
         return guess
 
 
+class Vandal(Draft):
+    """Writes into what it is given."""
+
+    def begin(self, prompt, settings):
+        def guess(text, row):
+            text[:, -1] = 5
+            return text[:, -1:]
+
+        return guess
+
+
+@pytest.mark.parametrize("engine", [Native, None])
+def test_a_draft_cannot_change_the_text(model, engine):
+    prompt = text(T, 2)
+    whole = complete(model, prompt, 12, engine=engine)
+    decoded = torch.cat([prompt, *generate(model, prompt, 12, engine=engine, draft=Vandal(4))], dim=1)
+    assert torch.equal(decoded, whole)
+    assert torch.equal(prompt, text(T, 2))
+
+
+def test_a_small_model_that_is_no_lecture_model_is_asked_token_by_token(model):
+    whole = complete(model, text(T, 2), 12)
+    speculated(model, whole, Small(build(FLOAT, rope=True), 4))
+
+
+def test_positions_past_the_text_or_the_noise_are_refused_before_native_code_sees_them(model):
+    noise, settings = torch.ones(9, 1, V), {"temperature": 1.0, "top_k": None, "top_p": None}
+    with Session(Native.ready(model, 1), model, text(T + 9), T, noise, settings) as session:
+        session.decode(0, T)
+        for start, end in ((T - 1, T + 9), (0, T), (T, T - 1), (-1, 2)):
+            with pytest.raises(ValueError, match=f"of a text of {T + 9}: choose from {T - 1} to {T + 7}"):
+                session.check(start, end)
+        with pytest.raises(ValueError, match="choose from 0 to"):
+            session.decode(-1, 3)
+
+
 def test_what_a_draft_raises_comes_through_and_the_next_generation_is_whole(model):
     whole = complete(model, text(T), 12)
     with pytest.raises(RuntimeError, match="no idea"):
@@ -152,7 +189,10 @@ def test_what_a_draft_raises_comes_through_and_the_next_generation_is_whole(mode
         (lambda: Small(build(FLOAT, 3, vocab_size=9), 4), "knows 9 tokens"),
         (lambda: NGram(torch.zeros(9, dtype=torch.long), 4, 2), "knows 4 tokens"),
         (lambda: LookUp(3, 1000), "k=1000 > block_size"),
-        (lambda: Small(build(FLOAT, rope=True), 4), "rope=True"),
+        (lambda: Small(build(FLOAT, rope=True), 4, engine=Native), "rope=True"),
+        (lambda: Small(build(FLOAT), 4, engine=Batched), "pass one of the classes Native, Native8 or Rough8"),
+        (lambda: Small(build(FLOAT), 4, engine="Native"), "pass one of the classes"),
+        (lambda: Small("small", 4), "pass a GPT"),
     ],
 )
 def test_a_draft_that_does_not_fit_is_refused_at_the_call(model, draft, message):

@@ -8,10 +8,12 @@ from conftest import seeded
 from test_speculate import V, build, text
 
 from nanogpt import past_floor as module
+from nanogpt.checkpoint import load_checkpoint
 from nanogpt.drafts import NGram, Small, Wrong
 from nanogpt.generate import complete
 from nanogpt.native import Native
-from nanogpt.past_floor import costs, in_passes, main, published, speculation
+from nanogpt.past_floor import costs, in_passes, main, speculation, usual_drafts
+from nanogpt.race import published
 from nanogpt.runtime import PUBLISHED
 
 FLOAT = torch.float32
@@ -59,8 +61,6 @@ def test_a_pass_over_several_tokens_is_timed():
 def test_the_share_of_the_model_in_the_time_is_passes_times_their_cost():
     row = {"k": 3, "tokens_per_pass": 2.0, "tokens_per_second": {"median": 1000.0}}  # 500 passes a second
     assert in_passes(row, {1: {"median": 1.0}, 4: {"median": 0.001}}) == pytest.approx(0.5)
-    assert in_passes(row, {"4": {"median": 0.001}}) == pytest.approx(0.5)  # as JSON has it
-    assert in_passes(row | {"k": 5}, {"4": {"median": 0.001}}) is None
 
 
 @pytest.mark.parametrize(
@@ -107,15 +107,24 @@ def test_a_stop_writes_nothing(tmp_path, monkeypatch, capsys):
 
 
 def test_the_published_figures_are_of_the_large_size_and_equal_tokens():
-    result = published()
+    result = published("speculate")
     assert result["corpus"] == "Tiny Shakespeare"
     assert result["n_params"] == 10_788_929
     assert all(row["equal"] for row in result["rows"])
     assert {"1", "4"} <= set(result["passes"])
+    assert result["target"]["step"] == 1000
+    assert result["draft"]["sha256"] == load_checkpoint(PUBLISHED / "checkpoints" / "small").sha256
     assert result["proposal"]["median"] < result["passes"]["1"]["median"]
 
 
-def test_figures_that_are_missing_are_an_error_that_says_how_to_make_them(monkeypatch, tmp_path):
-    monkeypatch.setattr(module, "ROOT", tmp_path)
-    with pytest.raises(ValueError, match="is missing: measure it with python -m nanogpt.bench speculate"):
-        published()
+@pytest.mark.parametrize("counts", [[1, 32], [0], [1, 300]])
+def test_a_pass_that_the_block_cannot_hold_is_refused(counts):
+    with pytest.raises(ValueError, match="with a block of 32: choose from 1 to 31"):
+        costs(build(FLOAT), counts)
+    assert set(costs(build(FLOAT), [1, 31], repeats=1)) == {1, 31}
+
+
+def test_a_vocabulary_too_large_for_triples_gets_the_table_that_fits():
+    model = build(FLOAT, vocab_size=300, n_layer=1)
+    assert "a table for pairs" in usual_drafts(model, torch.arange(300))
+    assert "a table for triples" in usual_drafts(build(FLOAT), text(50)[0])

@@ -232,6 +232,10 @@ def test_figures_that_are_missing_are_an_error_that_says_how_to_make_them(monkey
     monkeypatch.setattr(module, "ROOT", tmp_path)
     with pytest.raises(ValueError, match="is missing: measure it with python -m nanogpt.bench train"):
         published("race")
+    with pytest.raises(ValueError, match=r"nanogpt.bench train --heads --json"):
+        published("heads")
+    with pytest.raises(ValueError, match=r"nanogpt.bench speculate --json"):
+        published("speculate")
 
 
 def test_what_shared_keys_and_windows_cost_is_measured_with_equal_training():

@@ -15,6 +15,7 @@ from nanogpt.engine import Batched
 from nanogpt.exact import exact
 from nanogpt.generate import complete, draw_noise, generate, sample
 from nanogpt.model import GPT, cache_owners, kv_cache
+from nanogpt.native import Native
 from nanogpt.paged import PagedCache
 from nanogpt.speculate import Draft, Tally, agreement, expected_tokens, keep_or_redraw, rejection
 from nanogpt.verify import draw_margins, forced_logits
@@ -397,8 +398,8 @@ def test_a_small_model_in_training_mode_decodes_in_eval_mode_and_stays_as_it_was
         ({"draft": LookUp}, "pass a draft that you built, as in draft=LookUp"),
         ({"draft": 4}, "draft=4: pass a draft"),
         ({"draft": LookUp(), "cache": None}, "a draft needs a cache: without one there is nothing to take"),
-        ({"draft": LookUp(), "engine": Batched}, "Batched decodes token by token: with a draft take Native"),
-        ({"draft": Small(build(n_embd=16), engine=Batched)}, "engine=Batched.* is for generate"),
+        ({"draft": LookUp(), "engine": Batched}, "Batched decodes token by token: Native takes a draft"),
+        ({"draft": Small(build(n_embd=16), engine=Native)}, "engine=Native.* is for generate"),
         ({"draft": LookUp(), "past_block": "slide", "n_new": 40}, "40 new .* pass block_size 32, where no"),
         ({"draft": LookUp(), "n_new": 40}, "a prompt of 4 and 40 new tokens pass block_size 32"),
         ({"draft": LookUp(k=33)}, "k=33 > block_size 32: propose fewer tokens"),
