@@ -180,8 +180,8 @@ class RollingCache(KVCache):
     For attention with that window and those sinks (GPTConfig.window). A new row takes the place of the
     oldest, which no later query sees. Of several new rows the first may need what the last will push
     out, so all are returned, and only then the ring turns. What was returned is held until the next
-    update, beside `nbytes`: by it the last update can be rewound, and no earlier one, up to all of its rows. Of an update
-    of one row nothing is held, and it cannot be: that would make every step of decoding slower.
+    update, beside `nbytes`: by it the last update can be rewound, and no earlier one, up to all of its
+    rows. Of an update of one row nothing is held, and it cannot be: every step would be slower for it.
     """
 
     rolls = True  # build_caches tells it the window of its module
