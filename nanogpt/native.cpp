@@ -376,7 +376,8 @@ extern "C" void check(const Job *job, int64_t from, int64_t to, int64_t *choices
 
 // ---------------------------------------------------------------- 8-bit weights
 
-// Each row's largest number becomes 127: codes (n, k) and one scale for each row.
+// Each row's largest number becomes 127: codes (n, k), one scale for each row, and behind all scales what
+// 128 in every place of a vector adds to each row.
 extern "C" void quantize(const float *w, int64_t n, int64_t k, int8_t *codes, float *scales) {
   for (int64_t r = 0; r < n; r++, w += k, codes += k) {
     float top = 0;
@@ -387,6 +388,9 @@ extern "C" void quantize(const float *w, int64_t n, int64_t k, int8_t *codes, fl
     scales[r] = top / 127;
     float inverse = top > 0 ? 127 / top : 0;
     for (int64_t i = 0; i < k; i++) codes[i] = (int8_t)(int)__builtin_rintf(w[i] * inverse);
+    int32_t sum = 0;
+    for (int64_t i = 0; i < k; i++) sum += codes[i];
+    scales[n + r] = 128 * scales[r] * sum;
   }
 }
 

@@ -228,10 +228,6 @@ class Rough8(Native8):
 
     rough = True
 
-    def matrix(self, weight):
-        codes, scales = super().matrix(weight)
-        return [codes, torch.cat([scales, 128 * scales * codes.sum(1)])]
-
 
 def quantize(weight: Tensor, lib: ctypes.CDLL | None = None) -> tuple[Tensor, Tensor]:
     """8-bit codes and a scale for each row: weight ≈ codes * scales[:, None].  (n, k) -> (n, k), (n,)"""
@@ -242,10 +238,10 @@ def quantize(weight: Tensor, lib: ctypes.CDLL | None = None) -> tuple[Tensor, Te
     except build.CannotBuild:  # the same arithmetic, in more passes over the numbers
         top = weight.abs().amax(1)
         return (weight * (127 / top.clamp(min=1e-38))[:, None]).round().to(torch.int8), top / 127
-    codes, scales = torch.empty(n, k, dtype=torch.int8), torch.empty(n, **FLOAT)
+    codes, scales = torch.empty(n, k, dtype=torch.int8, device="cpu"), torch.empty(2 * n, **FLOAT)
     lib.quantize(*(ctypes.c_void_p(t.data_ptr()) for t in (weight,)), n, k,
                  ctypes.c_void_p(codes.data_ptr()), ctypes.c_void_p(scales.data_ptr()))  # fmt: skip
-    return codes, scales
+    return codes, scales[:n]  # the rest, in the same memory, is for Rough8
 
 
 def rounded(model: GPT) -> GPT:
