@@ -144,7 +144,7 @@ def show(result: dict) -> None:
         print(f"{row['draft']:28}{row['k']:>3}{chance}{speed}{share:>9.0%}  {equal}")
     floor = result["floor"]["median"]
     best = max(result["rows"], key=lambda row: (row["equal"], row["speedup"]["median"]))
-    share = best["tokens_per_second"]["median"] / floor
+    share = best["speedup"]["median"] * result["plain"]["median"] / floor
     print(f"\nfloor of one reading for each token: {floor:,.0f} tokens/s; "
           f"best: {best['draft']}, k={best['k']}, {share:.2f} of it")  # fmt: skip
     one = result["passes"][1]["median"]
