@@ -201,13 +201,20 @@ def _floor(limits: dict) -> dict:
 def throughput(
     model: GPT, batches: list[int], chosen: list[Rung], *, n_new: int, repeats: int = 3
 ) -> list[dict]:
-    """Tokens per second and milliseconds per token of some rungs, for several texts at once."""
+    """Tokens per second and milliseconds per token of some rungs, for several texts at once.
+
+    A rung that this machine cannot build has no cells: what stands in for it is another rung.
+    """
     device, cells = model.lm_head.weight.device, []
     forms = {model.config.per_head: model.eval()}
     forms[not model.config.per_head] = (pack_heads if model.config.per_head else unpack_heads)(model)
     for batch in batches:
         prompt = torch.zeros(batch, 1, dtype=torch.int64, device=device)
-        runs = {r.label: _run(forms[r.per_head], prompt, n_new, r.engine, 42) for r in chosen}
+        runs = {
+            r.label: _run(forms[r.per_head], prompt, n_new, r.engine, 42)
+            for r in chosen
+            if isinstance(r.engine.ready(forms[r.per_head], batch), r.engine)
+        }
         seconds, tokens = {name: [] for name in runs}, {}
         for turn in range(1 + repeats):
             for name, run in runs.items():

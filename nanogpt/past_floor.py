@@ -165,9 +165,20 @@ def main(argv: list[str] | None = None) -> int:
                              f"numbers of at least 1 are needed, as in --k 3,5,7")  # fmt: skip
         torch.set_num_threads(args.threads)
         saved, corpus = load_checkpoint(args.target), load_corpus(args.data)
+        block = saved.model.config.block_size
+        if max(ks) > block - 2:
+            raise ValueError(f"--k {args.k}: with a block of {block} choose at most {block - 2}")
+        print(f"table counted in: {corpus}" + f"\n{corpus.banner}" * bool(corpus.banner))
+        if other := set(corpus.text) - set(saved.tokenizer.chars):
+            raise ValueError(f"the model never saw {len(other)} of the text's characters: it was trained on "
+                             f"{saved.meta['corpus']['name']}; give its text with --data")  # fmt: skip
         model, text = saved.model.eval(), saved.tokenizer.encode(corpus.text)
         drafts = usual_drafts(model, split(text, model.config.block_size)[0])
         draft = load_checkpoint(args.draft) if args.draft else None
+        if draft and draft.tokenizer.chars != saved.tokenizer.chars:
+            raise ValueError(
+                f"{args.draft} and {args.target} have other characters: a draft needs the very ones"
+            )
         small = draft and draft.model.eval()
         if small:
             drafts = {f"a GPT of {small.n_params / 1e6:.2f}M": lambda k: Small(small, k), **drafts}

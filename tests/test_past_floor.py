@@ -72,7 +72,7 @@ def test_the_share_of_the_model_in_the_time_is_passes_times_their_cost():
         (["--target", "/nowhere/model"], "/nowhere/model"),
         (["--data", "/nowhere.txt"], "/nowhere.txt"),
         (["--json", "/proc/nothing/x.json"], "/proc/nothing"),
-        (["--k", "999"], "k=999 > block_size 256"),
+        (["--k", "3,255"], "--k 3,255: with a block of 256 choose at most 254"),
         (["--tokens", "0"], "n_new=0"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
