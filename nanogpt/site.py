@@ -27,7 +27,7 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexers import get_lexer_by_name
 from pygments.util import ClassNotFound
 
-from . import config
+from . import config, practice
 from .execute import alt_text
 from .runtime import PUBLISHED, ROOT, atomic_path, conditions
 from .sync import COLAB, SyncError, read, title
@@ -188,7 +188,7 @@ def render(folder: Path) -> Path:
     entries = {entry["notebook"]: entry for entry in card.get("notebooks", [])}
     notebooks = {path.stem: read(path) for path in sources}
     pages = [_about(name, nb, entries.get(name, {})) for name, nb in notebooks.items()]
-    frame = _frame(brand=BRAND, pages=pages, card=card, conditions=_conditions(card))
+    frame = _frame(brand=BRAND, pages=pages, card=card, conditions=_conditions(card), practice=practice.NAME)
     for i, (page, nb) in enumerate(zip(pages, notebooks.values(), strict=True)):
         renderer = Prose(set(notebooks))
         prose = mistune.create_markdown(renderer=renderer, plugins=["table", "strikethrough"])

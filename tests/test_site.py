@@ -181,6 +181,24 @@ def test_what_a_reader_has_to_know_stands_first(tmp_path, html, change, notice):
     assert notice not in (html / "00_one.html").read_text(encoding="utf-8")
 
 
+def test_a_page_names_the_text_that_it_was_made_with_whatever_the_last_run_had(tmp_path, html):
+    practised = {"notebook": "00_one", "ok": True, "seconds": 9.0, "corpus": "practice corpus"}
+    real = {"notebook": "01_two", "ok": True, "seconds": 9.0, "corpus": "Tiny Shakespeare"}
+    folder = folder_of(tmp_path, {**CARD, "notebooks": [practised, real]})
+    site.render(folder)
+    one, two, index = (
+        (folder / "html" / f"{name}.html").read_text(encoding="utf-8")
+        for name in ("00_one", "01_two", "index")
+    )
+    assert "Practice corpus, not Shakespeare" in one
+    assert "Practice corpus, not Shakespeare" not in two
+    footers = [" ".join(page[page.index("<footer>") :].split()) for page in (one, two)]
+    assert "· practice corpus" in footers[0]
+    assert "Tiny Shakespeare" not in footers[0]
+    assert "Tiny Shakespeare, 1,115,394" in footers[1]
+    assert "different texts, practice corpus and Tiny Shakespeare" in index
+
+
 def test_the_address_is_offered_only_when_there_is_one(tmp_path, monkeypatch, one):
     assert "colab" not in one
     monkeypatch.setattr(config, "REPO", "ada/engine")
