@@ -59,6 +59,19 @@ def test_a_rung_that_cannot_be_built_says_why_and_the_others_go_on(model, monkey
     assert "not here: no C++ compiler (c++)" in capsys.readouterr().out
 
 
+def test_many_texts_are_not_timed_under_the_name_of_a_rung_that_cannot_be_built(model):
+    class Broken(Flat):
+        below = Flat
+
+        def build(self):
+            raise CannotBuild("no C++ compiler (c++)")
+
+    chosen = [module.Rung("5", "flat", Flat), module.Rung("7", "native", Broken)]
+    with pytest.warns(UserWarning, match="Broken cannot be built here, Flat decodes instead"):
+        cells = throughput(model, [1, 2], chosen, n_new=4, repeats=1)
+    assert [(cell["label"], cell["batch"]) for cell in cells] == [("flat", 1), ("flat", 2)]
+
+
 def test_tokens_that_differ_are_called_different(model, monkeypatch, capsys):
     class Wrong(Flat):
         def tokens(self, *args):

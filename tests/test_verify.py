@@ -280,6 +280,10 @@ BAD = {  # the pattern, and the check that must find it out
         lambda q, k, w, s: visible(q, k) & (torch.arange(len(k)) % 2 == 0),
         "positions decide",
     ),
+    "the end of the array": (
+        lambda q, k, w, s: visible(q, k) & (torch.arange(len(k)) >= len(k) - 5),
+        "positions decide",
+    ),
     "places of queries": (
         lambda q, k, w, s: visible(q, k) & ((torch.arange(len(q))[:, None] - k) % 2 == 0),
         "cached logits",
