@@ -121,17 +121,17 @@ class Session:
 
     def decode(self, start: int, end: int) -> None:
         """Read the tokens at start … end - 1; from the last known one on, write the next behind each."""
-        self._check(0, start, end)
+        self._bounds(0, start, end)
         self.engine.library.decode(ctypes.byref(self.job), start, end)
 
     def check(self, start: int, end: int) -> list[list[int]]:
         """Read the tokens at start … end - 1 in one pass; the token that belongs behind each, by text."""
-        self._check(self.prompt - 1, start, end)
+        self._bounds(self.prompt - 1, start, end)
         choices = torch.empty(len(self.text), end - start, dtype=torch.int64, device="cpu")
         self.engine.library.check(ctypes.byref(self.job), start, end, choices.data_ptr())
         return choices.tolist()
 
-    def _check(self, first: int, start: int, end: int) -> None:
+    def _bounds(self, first: int, start: int, end: int) -> None:
         last = min(self.text.shape[1] - 1, self.job.room)  # behind the last token there is room for no other
         if not first <= start <= end <= last:
             raise ValueError(
