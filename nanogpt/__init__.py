@@ -1,10 +1,59 @@
 """Karpathy's character-level GPT, with a KV cache in every head, at the same tokens.
 
-Read the modules from the bottom up: config, runtime, practice, data, cache, paged, attention, exact,
-model, dictcache, convert, checkpoint, generate, speculate, drafts, the engines (build, flat, engine,
-compiled, graph, native), flops, parallel, trainer, resume, train, launch, verify, bench, limits, ladder,
-sweep, race, past_floor, plots, notebook; then the tools sync, parameters, folder, execute, site, publish,
-reproduce, run. Each imports only what stands before it.
+A room may import only from the rooms before it:
+
+    config      shapes, recipes, profiles: plain numbers      system     device, files, console
+    cache       key/value caches, one design a file           data       corpus, tokenizer, batches
+    model       attention, GPT, checkpoints, exact mode       decoding   sampling, decoders, speculation
+    engines     faster ways to the same tokens                training   loop, optimizers, state
+    verify      are cached tokens uncached tokens?            benchmarks what is measured
+    notebook    what a cell imports for show                  publishing runs and renders notebooks
+    cli         python -m nanogpt run | train | bench | verify | site | sync
+
+To follow a token: model/attention.py, model/gpt.py, cache/dynamic.py, decoding/decoder.py,
+decoding/generate.py. The names below load on first use, so `import nanogpt` takes no time.
 """
 
-__version__ = "0.1.0"
+import importlib
+
+__version__ = "0.2.0"
+
+_HOME = {
+    "config.shapes": ["GPTConfig", "SIZES"],
+    "config.training": ["TrainConfig", "RECIPES", "recipe_for"],
+    "cache.attach": ["kv_cache"],
+    "cache.dynamic": ["DynamicCache"],
+    "cache.static": ["StaticCache"],
+    "cache.rolling": ["RollingCache"],
+    "cache.paged": ["PagedCache"],
+    "cache.int8": ["Int8Cache"],
+    "data.corpus": ["load_corpus"],
+    "data.tokenizer": ["CharTokenizer"],
+    "model.gpt": ["GPT", "Head", "CausalSelfAttention"],
+    "model.checkpoint": ["load_checkpoint", "save_checkpoint"],
+    "model.exact": ["exact"],
+    "decoding.sampling": ["SamplingParams", "draw_noise"],
+    "decoding.generate": ["generate", "complete"],
+    "decoding.drafts": ["NGram", "PromptLookup", "DraftModel"],
+    "engines.eager": ["Uncached", "PerHead", "Batched", "Static", "Flat"],
+    "engines.compiled": ["Compiled"],
+    "engines.cuda_graph": ["Graph", "GraphLoop"],
+    "engines.native": ["Native"],
+    "engines.int8": ["Native8", "Rough8"],
+    "training.loop": ["train"],
+    "verify.compare": ["compare"],
+}
+_MODULE = {name: module for module, names in _HOME.items() for name in names}
+__all__ = sorted(_MODULE)
+
+
+def __getattr__(name: str):
+    if name not in _MODULE:
+        raise AttributeError(f"module 'nanogpt' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"nanogpt.{_MODULE[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

@@ -15,15 +15,20 @@ import pytest
 import torch
 from hypothesis import settings
 
-from nanogpt.cache import DynamicCache, StaticCache
+from nanogpt.cache.attach import cache_owners
+from nanogpt.cache.dynamic import DynamicCache
+from nanogpt.cache.static import StaticCache
 from nanogpt.config import GPTConfig
-from nanogpt.convert import pack_heads
-from nanogpt.data import CharTokenizer, Corpus
-from nanogpt.model import GPT, Head, cache_owners
-from nanogpt.runtime import sha256
+from nanogpt.data.corpus import Corpus
+from nanogpt.data.tokenizer import CharTokenizer
+from nanogpt.model.convert import pack_heads
+from nanogpt.model.gpt import GPT, Head
+from nanogpt.system.files import sha256
 
 torch.set_num_threads(1)
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background job: here it is tested
+if (
+    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+):  # as in a shell's background job: here it is tested
     signal.signal(signal.SIGINT, signal.default_int_handler)
 settings.register_profile("nanogpt", deadline=None, max_examples=40, derandomize=True)
 settings.load_profile("nanogpt")
@@ -48,7 +53,11 @@ def name(value) -> str:
     """A short id for a parametrised case."""
     if value in (None, DynamicCache, StaticCache):
         return {None: "none", DynamicCache: "dynamic", StaticCache: "static"}[value]
-    return {True: "heads", False: "batched"}[value] if isinstance(value, bool) else str(value).split(".")[-1]
+    return (
+        {True: "heads", False: "batched"}[value]
+        if isinstance(value, bool)
+        else str(value).split(".")[-1]
+    )
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -61,7 +70,14 @@ def tokens(*shape: int, vocab: int = 13, seed: int = 0) -> torch.Tensor:
 
 def tiny_model(per_head: bool = True, dtype=torch.float32, head=Head, **changes) -> GPT:
     """A model of 2 layers and 2 heads in eval mode; both forms carry the same weights."""
-    sizes = {"vocab_size": 13, "block_size": 24, "n_layer": 2, "n_head": 2, "n_embd": 16, "dropout": 0.2}
+    sizes = {
+        "vocab_size": 13,
+        "block_size": 24,
+        "n_layer": 2,
+        "n_head": 2,
+        "n_embd": 16,
+        "dropout": 0.2,
+    }
     model = GPT(GPTConfig(**(sizes | changes)), head=head, generator=seeded(7))
     with torch.no_grad():
         for parameter in model.parameters():

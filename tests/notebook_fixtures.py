@@ -11,8 +11,8 @@ from pathlib import Path
 import nbformat
 from nbformat import v4
 
-from nanogpt.runtime import ROOT
-from nanogpt.sync import METADATA
+from nanogpt.publishing.nbfile import METADATA
+from nanogpt.system.files import ROOT
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 PARAMETERS = 'profile: str = "auto"  # how much\nn: int = 1\nword: str | None = None'
@@ -29,7 +29,9 @@ def png(colour: str = "red", frames: int = 1) -> bytes:
     return buffer.getvalue()
 
 
-def output(text: str | None = None, picture: bytes | None = None, alt: str | None = None, **data) -> dict:
+def output(
+    text: str | None = None, picture: bytes | None = None, alt: str | None = None, **data
+) -> dict:
     """One output of a code cell: printed text, a picture, or other data by MIME type."""
     if text is not None:
         return v4.new_output("stream", name="stdout", text=text)
@@ -53,7 +55,10 @@ def write(path: Path, *cells, title: str = "Small", parameters: str | None = PAR
     head = [prose(f"# {title}\n\n**What it promises.**", "title")]
     if parameters is not None:
         head.append(code(parameters, "parameters", tags=["parameters"]))
-    body = [code(cell, f"cell-{i}") if isinstance(cell, str) else cell for i, cell in enumerate(cells, 1)]
+    body = [
+        code(cell, f"cell-{i}") if isinstance(cell, str) else cell
+        for i, cell in enumerate(cells, 1)
+    ]
     nb = v4.new_notebook(cells=head + body, metadata=METADATA)
     path.parent.mkdir(parents=True, exist_ok=True)
     nbformat.write(nb, path)
@@ -91,7 +96,9 @@ class Page(HTMLParser):
 
     def all(self, tag: str, attribute: str) -> list[str]:
         return [
-            attributes[attribute] for name, attributes in self.tags if name == tag and attribute in attributes
+            attributes[attribute]
+            for name, attributes in self.tags
+            if name == tag and attribute in attributes
         ]
 
 
@@ -101,13 +108,17 @@ def page_faults(path: Path) -> list[str]:
     page = Page(text)
     if page.open:
         faults.append(f"never closed: {page.open}")
-    if any(name in ("script", "iframe", "object", "embed", "link", "base") for name, _ in page.tags):
+    if any(
+        name in ("script", "iframe", "object", "embed", "link", "base") for name, _ in page.tags
+    ):
         faults.append("loads or runs something")
     if any(key.startswith("on") for _, attributes in page.tags for key in attributes):
         faults.append("an event handler")
     loads = [value for tag in ("img", "source", "video", "audio") for value in page.all(tag, "src")]
     loads += page.all("source", "srcset")
-    faults += [f"loads {value[:60]}" for value in loads if not value.startswith("data:image/png;base64,")]
+    faults += [
+        f"loads {value[:60]}" for value in loads if not value.startswith("data:image/png;base64,")
+    ]
     if re.search(r"url\(|@import", "".join(re.findall(r"<style>.*?</style>", text, re.S))):
         faults.append("the style loads something")
     faults += [
@@ -119,8 +130,14 @@ def page_faults(path: Path) -> list[str]:
     faults += [f"id {name} twice" for name in {name for name in ids if ids.count(name) > 1}]
     if page.headings.count(1) != 1 or page.headings[0] != 1:
         faults.append(f"headings begin {page.headings[:3]}")
-    faults += [f"h{a} then h{b}" for a, b in zip(page.headings, page.headings[1:], strict=False) if b > a + 1]
-    if dict(page.tags).get("html", {}).get("lang") != "en" or not re.search(r"<title>\S.*</title>", text):
+    faults += [
+        f"h{a} then h{b}"
+        for a, b in zip(page.headings, page.headings[1:], strict=False)
+        if b > a + 1
+    ]
+    if dict(page.tags).get("html", {}).get("lang") != "en" or not re.search(
+        r"<title>\S.*</title>", text
+    ):
         faults.append("no language or no title")
     for link in page.all("a", "href"):
         target, _, fragment = link.partition("#")

@@ -25,16 +25,26 @@ from conftest import tiny_model
 from notebook_fixtures import code, output, write
 from test_checkpoint import meta_of
 
-from nanogpt import data, publish, run, trainer
-from nanogpt import train as training
-from nanogpt.checkpoint import CheckpointError, load_checkpoint, read_tensors, save_checkpoint, write_tensors
+from nanogpt.cli import run
 from nanogpt.config import SIZES, GPTConfig, TrainConfig
-from nanogpt.data import CorpusError, fetch, load_corpus
-from nanogpt.model import GPT
-from nanogpt.resume import state_path
-from nanogpt.runtime import ROOT, Device, sha256, write_json
-from nanogpt.sync import METADATA
-from nanogpt.train import load_or_train, train
+from nanogpt.data import corpus
+from nanogpt.data.corpus import CorpusError, fetch, load_corpus
+from nanogpt.model.checkpoint import (
+    CheckpointError,
+    load_checkpoint,
+    read_tensors,
+    save_checkpoint,
+    write_tensors,
+)
+from nanogpt.model.gpt import GPT
+from nanogpt.publishing import publish, runner
+from nanogpt.publishing.nbfile import METADATA
+from nanogpt.system.device import Device
+from nanogpt.system.files import ROOT, sha256, write_json
+from nanogpt.training import loop, trainer
+from nanogpt.training.loop import train
+from nanogpt.training.pretrained import load_or_train
+from nanogpt.training.state import state_path
 
 try:
     import resource
@@ -51,12 +61,14 @@ def little_corpus(tmp_path_factory, monkeypatch):
     path.write_text("To be, or not to be.\n" * 100)
     monkeypatch.setenv("NANOGPT_DATA", str(path))
     monkeypatch.setenv("no_proxy", "*")
-    monkeypatch.setattr(training, "headless", lambda: True)
+    monkeypatch.setattr(loop, "headless", lambda: True)
 
 
 def contents(folder: Path) -> dict[str, bytes]:
     """All files below a folder, hidden ones too: any temporary file that is left shows here."""
-    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+    return {
+        str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()
+    }
 
 
 def untimed(files: dict[str, bytes]) -> dict:
@@ -99,7 +111,9 @@ class Disk:
             state = os.statvfs(self.folder)
             (self.folder / "others").write_bytes(bytes(state.f_bavail * state.f_frsize - leave))
         else:  # no file may grow beyond n bytes: the same refusal, without a file system of one's own
-            resource.setrlimit(resource.RLIMIT_FSIZE, (leave, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+            resource.setrlimit(
+                resource.RLIMIT_FSIZE, (leave, resource.getrlimit(resource.RLIMIT_FSIZE)[1])
+            )
 
     def clear(self) -> None:
         (self.folder / "others").unlink(missing_ok=True)
@@ -188,7 +202,9 @@ def test_a_folder_that_was_closed_keeps_the_checkpoint_before(tmp_path):
     before = contents(tmp_path)
     with (
         read_only(tmp_path / "run"),
-        pytest.raises(OSError, match=f"cannot write into {tmp_path / 'run'} .*choose another folder"),
+        pytest.raises(
+            OSError, match=f"cannot write into {tmp_path / 'run'} .*choose another folder"
+        ),
     ):
         save(tmp_path / "run" / "fox", 2400)
     assert contents(tmp_path) == before
@@ -207,7 +223,9 @@ def write_card(path):
 @pytest.mark.parametrize("kind", [write_weights, write_card], ids=["weights", "JSON"])
 def test_a_full_disk_is_told_with_the_name_of_the_file(disk, kind):
     disk.fill(16_384)
-    with pytest.raises(OSError, match=f"{re.escape(str(disk.mine / 'small'))}.*(space|large).*room"):
+    with pytest.raises(
+        OSError, match=f"{re.escape(str(disk.mine / 'small'))}.*(space|large).*room"
+    ):
         kind(disk.mine / "small")
 
 
@@ -235,7 +253,9 @@ def test_a_checkpoint_cut_at_any_tenth_byte_is_refused(kept):
     whole, path = kept
     for size in range(len(whole) - 10, -1, -10):
         os.truncate(path, size)
-        with pytest.raises(CheckpointError, match="fox.safetensors is damaged or no safetensors file"):
+        with pytest.raises(
+            CheckpointError, match="fox.safetensors is damaged or no safetensors file"
+        ):
             load_checkpoint(path)
         assert path.read_bytes() == whole[:size], "it is the reader's file: nobody deletes it"
     path.write_bytes(whole)
@@ -261,15 +281,19 @@ def test_a_checkpoint_with_any_tenth_byte_altered_is_refused_or_the_same(kept):
 
 def test_a_checkpoint_of_a_newer_version_is_named_and_left_alone(tmp_path):
     model = tiny_model()
-    save_checkpoint(tmp_path / "fox", model, meta_of(model, format="nanogpt-notebooks checkpoint 2"))
+    save_checkpoint(
+        tmp_path / "fox", model, meta_of(model, format="nanogpt-notebooks checkpoint 2")
+    )
     before = contents(tmp_path)
-    with pytest.raises(CheckpointError, match="fox.* has format '.* checkpoint 2', this version reads"):
+    with pytest.raises(
+        CheckpointError, match="fox.* has format '.* checkpoint 2', this version reads"
+    ):
         load_checkpoint(tmp_path / "fox")
     assert contents(tmp_path) == before
 
 
 def test_a_damaged_model_trained_before_is_never_replaced_unasked(tmp_path, corpus, monkeypatch):
-    monkeypatch.setattr(training, "PUBLISHED", tmp_path / "none")
+    monkeypatch.setattr(loop, "PUBLISHED", tmp_path / "none")
     monkeypatch.delenv("NANOGPT_CHECKPOINT", raising=False)
     monkeypatch.setitem(SIZES, "small", GPTConfig(block_size=8, n_layer=1, n_head=2, n_embd=16))
     again = partial(load_or_train, corpus, RECIPE, keep=[tmp_path / "small"], device=CPU)
@@ -277,7 +301,9 @@ def test_a_damaged_model_trained_before_is_never_replaced_unasked(tmp_path, corp
     path = tmp_path / "small.safetensors"
     path.write_bytes(path.read_bytes()[:-1])
     before = contents(tmp_path)
-    with pytest.raises(CheckpointError, match=r"small.safetensors is damaged .*delete it to have a model"):
+    with pytest.raises(
+        CheckpointError, match=r"small.safetensors is damaged .*delete it to have a model"
+    ):
         again()
     assert contents(tmp_path) == before
     path.unlink()
@@ -288,7 +314,13 @@ def test_a_damaged_model_trained_before_is_never_replaced_unasked(tmp_path, corp
 
 
 def fresh(corpus, **changes) -> GPT:
-    shape = {"vocab_size": len(set(corpus.text)), "block_size": 8, "n_layer": 2, "n_head": 2, "n_embd": 16}
+    shape = {
+        "vocab_size": len(set(corpus.text)),
+        "block_size": 8,
+        "n_layer": 2,
+        "n_head": 2,
+        "n_embd": 16,
+    }
     return GPT(GPTConfig(**(shape | {"dropout": 0.1} | changes)))
 
 
@@ -317,7 +349,9 @@ STAGES = {"no room at all": 0.5, "room for the checkpoints, not for the state": 
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_a_training_whose_disk_fills_up_goes_on_to_the_same_bits(disk, corpus, monkeypatch, whole, stage):
+def test_a_training_whose_disk_fills_up_goes_on_to_the_same_bits(
+    disk, corpus, monkeypatch, whole, stage
+):
     before, out = {}, disk.mine / "fox"
     leave = int(STAGES[stage] * len(whole["fox.safetensors"])) // 4096 * 4096
 
@@ -335,7 +369,10 @@ def test_a_training_whose_disk_fills_up_goes_on_to_the_same_bits(disk, corpus, m
     assert after["fox-last.state.safetensors"] == before["fox-last.state.safetensors"]
     if stage == "no room at all":
         assert after == before
-    assert {load_checkpoint(disk.mine / name).meta["step"] for name in ("fox", "fox-last")} <= {4, 8}
+    assert {load_checkpoint(disk.mine / name).meta["step"] for name in ("fox", "fox-last")} <= {
+        4,
+        8,
+    }
     disk.clear()
     train(fresh(corpus), corpus, RECIPE, out=out, device=CPU, resume=True)
     assert untimed(contents(disk.mine)) == untimed(whole)
@@ -373,7 +410,9 @@ def state(tmp_path, corpus):
     recipe = replace(RECIPE, steps=2)
 
     def go_on(resume=True):
-        train(fresh(corpus, **small), corpus, recipe, out=tmp_path / "fox", device=CPU, resume=resume)
+        train(
+            fresh(corpus, **small), corpus, recipe, out=tmp_path / "fox", device=CPU, resume=resume
+        )
 
     go_on(resume=False)
     path = state_path(tmp_path / "fox")
@@ -416,7 +455,9 @@ def test_a_state_of_a_newer_version_is_named_and_left_alone(state):
     tensors, meta = read_tensors(path)
     write_tensors(path, tensors, meta | {"format": "nanogpt-notebooks training state 3"})
     before = contents(path.parent)
-    with pytest.raises(CheckpointError, match=r"has format '.* training state 3', this version reads '.* 2'"):
+    with pytest.raises(
+        CheckpointError, match=r"has format '.* training state 3', this version reads '.* 2'"
+    ):
         go_on()
     assert contents(path.parent) == before
     go_on(resume=False)
@@ -443,12 +484,15 @@ def test_nothing_in_the_package_asks_what_time_it_is():
     dates = r"\bdatetime\b(?! import timedelta\n)"  # a length of time is none
     asks = re.compile(rf"\btime\.time\b|\bfrom time import\b|{dates}|\blocaltime\b|\bgmtime\b")
     found = {
-        path.name: asks.findall(path.read_text("utf-8")) for path in sorted((ROOT / "nanogpt").glob("*.py"))
+        path.name: asks.findall(path.read_text("utf-8"))
+        for path in sorted((ROOT / "nanogpt").glob("*.py"))
     }
     assert {name: calls for name, calls in found.items() if calls} == {}
 
 
-def test_a_clock_that_goes_backwards_changes_no_bit_of_a_training(tmp_path, corpus, monkeypatch, whole):
+def test_a_clock_that_goes_backwards_changes_no_bit_of_a_training(
+    tmp_path, corpus, monkeypatch, whole
+):
     """Neither does a state from the future."""
     backwards(monkeypatch)
     out = tmp_path / "fox"
@@ -547,7 +591,9 @@ def test_a_download_that_is_sent_elsewhere_brings_the_known_file_or_none(servers
             "/larger": body(TEXT + b"!"),
             "/right": body(TEXT),
         }
-    here.routes["/input.txt"] = moved(to.format(here=here.url(""), there=there.url("", "localhost")))
+    here.routes["/input.txt"] = moved(
+        to.format(here=here.url(""), there=there.url("", "localhost"))
+    )
     target = tmp_path / "input.txt"
     target.write_text("mine")
     with pytest.raises(CorpusError, match=message):
@@ -563,14 +609,14 @@ def project(tmp_path, monkeypatch):
     """A project without a corpus that asks the address given for one."""
 
     def ask(url, root=tmp_path / "project"):
-        monkeypatch.setattr(data, "ROOT", root)
-        monkeypatch.setattr(data, "fetch", lambda target: get(url, target))
+        monkeypatch.setattr(corpus, "ROOT", root)
+        monkeypatch.setattr(corpus, "fetch", lambda target: get(url, target))
         return load_corpus()
 
     (tmp_path / "project" / "data").mkdir(parents=True)
     monkeypatch.delenv("NANOGPT_DATA")
     monkeypatch.delenv("NANOGPT_OFFLINE", raising=False)
-    monkeypatch.setattr(data, "TIMEOUT", 0.3)
+    monkeypatch.setattr(corpus, "TIMEOUT", 0.3)
     return ask
 
 
@@ -610,7 +656,9 @@ def test_a_disk_that_is_full_stops_no_run_for_want_of_a_corpus(servers, disk, pr
 def test_a_closed_folder_stops_no_run_for_want_of_a_corpus(servers, tmp_path, project):
     servers[0].routes["/input.txt"] = body(TEXT)
     with read_only(tmp_path / "project" / "data"):
-        assert re.search("did not work .*cannot write into .*project/data", project(servers[0].url()).banner)
+        assert re.search(
+            "did not work .*cannot write into .*project/data", project(servers[0].url()).banner
+        )
     assert contents(tmp_path / "project") == {}
     assert project(servers[0].url()).real
 
@@ -704,9 +752,9 @@ def test_a_disk_that_fills_up_during_a_notebook_replaces_nothing(sources, disk, 
     disk.clear()
     assert code == 1
     said = capsys.readouterr()
-    assert re.search(r"00_good.ipynb could not be written whole .*MB are free in .*make room", said.out) or (
-        re.search("run: .*No space left on device.*: what had passed before is kept", said.err)
-    )
+    assert re.search(
+        r"00_good.ipynb could not be written whole .*MB are free in .*make room", said.out
+    ) or (re.search("run: .*No space left on device.*: what had passed before is kept", said.err))
     assert still(out) == before
     passes(sources, out)
 
@@ -722,7 +770,9 @@ def test_a_closed_output_folder_is_named_before_anything_is_replaced(sources, tm
 
 
 @pytest.mark.parametrize(
-    "spec", [{"name": "julia-1.9", "language": "julia", "display_name": "Julia"}, None], ids=["julia", "none"]
+    "spec",
+    [{"name": "julia-1.9", "language": "julia", "display_name": "Julia"}, None],
+    ids=["julia", "none"],
 )
 def test_a_notebook_with_the_wrong_kernel_runs_in_ours(sources, tmp_path, spec):
     path = sources / "00_good.ipynb"
@@ -733,7 +783,10 @@ def test_a_notebook_with_the_wrong_kernel_runs_in_ours(sources, tmp_path, spec):
     nbformat.write(nb, path)
     before = path.read_bytes()
     passes(sources, tmp_path / "out")
-    assert nbformat.read(tmp_path / "out" / "00_good.ipynb", 4).metadata.kernelspec == METADATA["kernelspec"]
+    assert (
+        nbformat.read(tmp_path / "out" / "00_good.ipynb", 4).metadata.kernelspec
+        == METADATA["kernelspec"]
+    )
     assert path.read_bytes() == before
 
 
@@ -743,7 +796,9 @@ def test_a_clock_that_goes_backwards_stops_no_notebook(sources, tmp_path, monkey
         os.utime(path, (4e9, 4e9))
     backwards(monkeypatch)
     passes(sources, tmp_path / "out")
-    assert json.loads((tmp_path / "out" / "manifest.json").read_text())["notebooks"][0]["seconds"] > 0
+    assert (
+        json.loads((tmp_path / "out" / "manifest.json").read_text())["notebooks"][0]["seconds"] > 0
+    )
 
 
 @pytest.fixture
@@ -754,10 +809,20 @@ def begin(sources, tmp_path):
     def begin():
         mark = tmp_path / "mark"
         process = subprocess.Popen(
-            [sys.executable, "-m", "nanogpt.run", *command(sources, tmp_path / "out", "-p", f"word={mark}")],
-            cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+            [
+                sys.executable,
+                "-m",
+                "nanogpt",
+                "run",
+                *command(sources, tmp_path / "out", "-p", f"word={mark}"),
+            ],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-        )  # fmt: skip
+        )
         started.append(process.pid)
         while not (mark.is_file() and mark.read_text()):
             assert process.poll() is None, process.stderr.read()
@@ -777,14 +842,18 @@ def gone(number: int, within: float) -> bool:
             os.kill(number, 0)
         except ProcessLookupError:
             return True
-        with contextlib.suppress(OSError, IndexError):  # a zombie is gone, whoever should have buried it
+        with contextlib.suppress(
+            OSError, IndexError
+        ):  # a zombie is gone, whoever should have buried it
             if Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
                 return True
         time.sleep(0.1)
     return False
 
 
-def test_the_second_of_two_runs_is_refused_and_the_first_ends_well(sources, tmp_path, begin, capsys):
+def test_the_second_of_two_runs_is_refused_and_the_first_ends_well(
+    sources, tmp_path, begin, capsys
+):
     out = tmp_path / "out"
     before = earlier(out)
     first, _, mark = begin()
@@ -873,14 +942,16 @@ def test_an_exchange_that_failed_half_way_is_mended_by_the_next(tmp_path):
     assert contents(target.parent) == {"published/which.txt": b"new"}
 
 
-def test_a_disk_that_fills_up_while_publishing_leaves_what_is_published(disk, tmp_path, monkeypatch, capsys):
+def test_a_disk_that_fills_up_while_publishing_leaves_what_is_published(
+    disk, tmp_path, monkeypatch, capsys
+):
     root = disk.mine
     target = published(root / "outputs")
     before = contents(target)
     notebook = root / "notebooks" / "01_train.ipynb"
     parameters = 'profile: str = "auto"\nn: int = 1\nword: str | None = '
-    monkeypatch.setattr(run, "ROOT", root)
-    monkeypatch.setattr(run, "PUBLISHED", target)
+    monkeypatch.setattr(runner, "ROOT", root)
+    monkeypatch.setattr(runner, "PUBLISHED", target)
     monkeypatch.setattr(publish, "BUILD", root / "outputs" / "run" / "publish")
     monkeypatch.setattr(publish, "SHA256", load_corpus().sha256)
     write(notebook, WORK, FAULT, parameters=parameters + "'much'")

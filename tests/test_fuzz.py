@@ -24,19 +24,26 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from notebook_fixtures import write
 from safetensors.torch import save_file
 
-from nanogpt import run
-from nanogpt import train as training
-from nanogpt.cache import DynamicCache, KVCache, LayerCaches, StaticCache
-from nanogpt.checkpoint import FORMAT, CheckpointError, load_checkpoint, read_tensors
+from nanogpt.cache.adapters import LayerCaches
+from nanogpt.cache.base import KVCache
+from nanogpt.cache.dynamic import DynamicCache
+from nanogpt.cache.static import StaticCache
+from nanogpt.cli import run
 from nanogpt.config import GPTConfig, TrainConfig
-from nanogpt.data import CharTokenizer, CorpusError, load_corpus
-from nanogpt.generate import generate, sample
-from nanogpt.model import GPT
-from nanogpt.parameters import Parameter, RunError, assign, convert
-from nanogpt.resume import state_path
-from nanogpt.runtime import Device, sha256
-from nanogpt.train import train
-from nanogpt.trainer import make_optimizers
+from nanogpt.data.corpus import CorpusError, load_corpus
+from nanogpt.data.tokenizer import CharTokenizer
+from nanogpt.decoding.generate import generate
+from nanogpt.decoding.sampling import sample
+from nanogpt.model.checkpoint import FORMAT, CheckpointError, load_checkpoint, read_tensors
+from nanogpt.model.gpt import GPT
+from nanogpt.publishing import runner
+from nanogpt.publishing.parameters import Parameter, RunError, assign, convert
+from nanogpt.system.device import Device
+from nanogpt.system.files import sha256
+from nanogpt.training import loop
+from nanogpt.training.loop import train
+from nanogpt.training.optimizers import make_optimizers
+from nanogpt.training.state import state_path
 
 TIMES = int(os.environ.get("FUZZ", "1"))
 CPU = Device(torch.device("cpu"), torch.float32, "tests")
@@ -65,9 +72,17 @@ def equal(one: dict, other: dict) -> bool:
 
 huge = st.sampled_from([2**31, 2**63, 2**64, -(2**70), 10**30, 10**400])
 anything = st.one_of(
-    st.none(), st.booleans(), st.integers(-3, 40), huge, st.floats(), st.text(max_size=5),
-    st.binary(max_size=3), st.complex_numbers(), st.lists(st.integers(), max_size=2), st.just({}),
-)  # fmt: skip
+    st.none(),
+    st.booleans(),
+    st.integers(-3, 40),
+    huge,
+    st.floats(),
+    st.text(max_size=5),
+    st.binary(max_size=3),
+    st.complex_numbers(),
+    st.lists(st.integers(), max_size=2),
+    st.just({}),
+)
 
 
 # ------------------------------------------------------------------ characters
@@ -81,7 +96,9 @@ def test_a_text_is_encoded_and_comes_back_or_each_unknown_character_is_named(voc
     if text and not unknown:
         assert tokenizer.decode(tokenizer.encode(text)) == text
         return
-    with pytest.raises(ValueError, match="not in the vocabulary" if text else "the prompt is empty") as error:
+    with pytest.raises(
+        ValueError, match="not in the vocabulary" if text else "the prompt is empty"
+    ) as error:
         tokenizer.encode(text)
     assert all(repr(char) in str(error.value) for char in unknown)
 
@@ -114,9 +131,21 @@ def test_tokens_that_are_no_integers_are_refused():
 pieces = st.one_of(
     st.binary(max_size=12),
     st.text(max_size=12).map(str.encode),
-    st.sampled_from([b"\xef\xbb\xbf", b"\r\n", b"\r", b"\n", b"\0", b"\xc3", b"\xf0\x9f\x99\x82", b"aaaa",
-                     b"\xed\xa0\x80", b"First Citizen:\nBefore we proceed any further"]),
-)  # fmt: skip
+    st.sampled_from(
+        [
+            b"\xef\xbb\xbf",
+            b"\r\n",
+            b"\r",
+            b"\n",
+            b"\0",
+            b"\xc3",
+            b"\xf0\x9f\x99\x82",
+            b"aaaa",
+            b"\xed\xa0\x80",
+            b"First Citizen:\nBefore we proceed any further",
+        ]
+    ),
+)
 
 
 @pytest.fixture(scope="module")
@@ -139,7 +168,11 @@ def test_any_bytes_are_the_corpus_that_they_spell_or_an_error_that_names_the_fil
     except UnicodeDecodeError:
         assert corpus is None
         return
-    unfit = len(set(text)) < 2 or "\0" in text or text.startswith("First Citizen:\nBefore we proceed any")
+    unfit = (
+        len(set(text)) < 2
+        or "\0" in text
+        or text.startswith("First Citizen:\nBefore we proceed any")
+    )
     assert (corpus is None) == unfit
     if corpus:
         assert (corpus.text, corpus.sha256, corpus.name) == (text, sha256(content), "any.txt")
@@ -148,7 +181,9 @@ def test_any_bytes_are_the_corpus_that_they_spell_or_an_error_that_names_the_fil
         str(corpus)
 
 
-@given(named=st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=40))
+@given(
+    named=st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=40)
+)
 @examples(100)
 @example(named="~")
 @example(named="/")
@@ -189,7 +224,10 @@ def is_whole(value) -> bool:
 
 
 COUNT = (lambda v: is_whole(v) and 1 <= v <= 10**6), (lambda v: not is_whole(v) or v < 1)
-SHARE = (lambda v: is_number(v) and 0 <= v < 1), (lambda v: not isinstance(v, (int, float)) or not 0 <= v < 1)
+SHARE = (
+    (lambda v: is_number(v) and 0 <= v < 1),
+    (lambda v: not isinstance(v, (int, float)) or not 0 <= v < 1),
+)
 RATE = (
     lambda v: is_number(v) and 0 < v < 1e30,
     lambda v: not isinstance(v, (int, float)) or not 0 < v <= 3e38,  # no float32 is larger
@@ -207,7 +245,10 @@ FEW = (lambda v: is_whole(v) and 1 <= v <= 3), (lambda v: not is_whole(v) or not
 COUNT_OR_NONE = (lambda v: v is None or COUNT[0](v)), (lambda v: v is not None and COUNT[1](v))
 ONE_OR_NONE = (lambda v: v is None or v == 1 and is_whole(v)), (lambda v: v is not None and v != 1)
 NOUGHT = (lambda v: v == 0 and is_whole(v)), (lambda v: not isinstance(v, int) or v != 0)
-DIVIDES_4 = (lambda v: is_whole(v) and v in (1, 2, 4)), (lambda v: not is_whole(v) or v not in (1, 2, 4))
+DIVIDES_4 = (
+    (lambda v: is_whole(v) and v in (1, 2, 4)),
+    (lambda v: not is_whole(v) or v not in (1, 2, 4)),
+)
 SEED = (
     lambda v: is_whole(v) and 0 <= v < 2**63,
     lambda v: not isinstance(v, int) or not -(2**63) <= v < 2**64,
@@ -227,7 +268,13 @@ RULES = {
     },
     TrainConfig: {
         **dict.fromkeys(("steps", "batch_size", "eval_every", "eval_batches"), COUNT),
-        **{"lr": RATE, "muon_lr": RATE_OR_NONE, "warmup": STEPS, "weight_decay": FROM_0, "seed": SEED},
+        **{
+            "lr": RATE,
+            "muon_lr": RATE_OR_NONE,
+            "warmup": STEPS,
+            "weight_decay": FROM_0,
+            "seed": SEED,
+        },
         **{"beta2": SHARE, "final": PART, "clip": RATE_OR_NONE, "accumulate": DIVIDES_4},
         **dict.fromkeys(("decay", "zero_init", "batched", "fused", "compile"), SWITCH),
     },
@@ -290,9 +337,18 @@ def test_numbers_together_make_a_model_or_are_refused_by_name(changes):
 VOCABULARY, BLOCK = 13, 24
 PLAIN = tiny_model(dtype=torch.float64)  # float64: no rounding is near enough to move a token
 MODELS = {True: PLAIN, False: tiny_model(per_head=False, dtype=torch.float64)}
-WEIGHTS = {form: {key: t.clone() for key, t in model.state_dict().items()} for form, model in MODELS.items()}
-odd_numbers = st.one_of(st.none(), st.just("1"), st.booleans(), st.integers(-2, 20), st.floats(-1, 2),
-                        st.sampled_from([math.nan, math.inf, -math.inf, 1e-320, 1e300, 10**30]))  # fmt: skip
+WEIGHTS = {
+    form: {key: t.clone() for key, t in model.state_dict().items()}
+    for form, model in MODELS.items()
+}
+odd_numbers = st.one_of(
+    st.none(),
+    st.just("1"),
+    st.booleans(),
+    st.integers(-2, 20),
+    st.floats(-1, 2),
+    st.sampled_from([math.nan, math.inf, -math.inf, 1e-320, 1e300, 10**30]),
+)
 
 
 @st.composite
@@ -306,8 +362,11 @@ def prompts(draw, odd):
         return torch.zeros(shape, dtype=draw(st.sampled_from([torch.int64, torch.float32])))
     dtype = torch.int64
     if kind == 2:
-        dtype = draw(st.sampled_from([torch.int32, torch.int16, torch.uint8, torch.bool, torch.float64,
-                                      torch.complex64]))  # fmt: skip
+        dtype = draw(
+            st.sampled_from(
+                [torch.int32, torch.int16, torch.uint8, torch.bool, torch.float64, torch.complex64]
+            )
+        )
     shape = draw(st.integers(1, 3)), draw(st.integers(1, 10) | st.integers(20, 30))
     prompt = tokens(*shape, seed=draw(st.integers(0, 99)))
     if kind == 3:
@@ -315,7 +374,17 @@ def prompts(draw, odd):
     return prompt.to(dtype)
 
 
-ARGUMENTS = ["prompt", "n_new", "cache", "past_block", "generator", "temperature", "top_k", "top_p", "noise"]
+ARGUMENTS = [
+    "prompt",
+    "n_new",
+    "cache",
+    "past_block",
+    "generator",
+    "temperature",
+    "top_k",
+    "top_p",
+    "noise",
+]
 
 
 @st.composite
@@ -353,7 +422,9 @@ def calls(draw, odd):
     given_too = draw(st.sets(st.sampled_from(ARGUMENTS[5:]))) | {odd}
     if "temperature" in given_too:
         call["temperature"] = pick(
-            "temperature", st.floats(0.01, 9) | st.integers(1, 3), odd_floats.filter(lambda v: v != 10**30)
+            "temperature",
+            st.floats(0.01, 9) | st.integers(1, 3),
+            odd_floats.filter(lambda v: v != 10**30),
         )
     if "top_k" in given_too:
         call["top_k"] = pick(
@@ -362,10 +433,16 @@ def calls(draw, odd):
     if "top_p" in given_too:
         call["top_p"] = pick("top_p", st.none() | st.floats(0.01, 1) | st.just(1), odd_floats)
     if "noise" in given_too and isinstance(call["prompt"], torch.Tensor) and call["prompt"].ndim:
-        shape = [n if is_whole(n := call["n_new"]) and 0 < n < 99 else 1, len(call["prompt"]), VOCABULARY]
+        shape = [
+            n if is_whole(n := call["n_new"]) and 0 < n < 99 else 1,
+            len(call["prompt"]),
+            VOCABULARY,
+        ]
         shape[draw(st.integers(0, 2))] += odd == "noise"
         noise = torch.rand(shape, generator=seeded(draw(st.integers(0, 99)))) + 1e-3
-        odd_noise = st.sampled_from([noise, noise, noise, noise[None], noise.tolist(), [], "noise", 0])
+        odd_noise = st.sampled_from(
+            [noise, noise, noise, noise[None], noise.tolist(), [], "noise", 0]
+        )
         call["noise"] = pick("noise", st.just(noise), odd_noise)
     return call
 
@@ -396,13 +473,19 @@ def refused(call) -> dict:
         said["past_block"] = f"past_block={call['past_block']!r}"
     sized = {"prompt", "n_new"}.isdisjoint(said)
     if sized and call["past_block"] == "error" and prompt.shape[1] + n_new - 1 > BLOCK:
-        said["length"] = f"a prompt of {prompt.shape[1]} and {n_new} new tokens pass block_size {BLOCK}"
+        said["length"] = (
+            f"a prompt of {prompt.shape[1]} and {n_new} new tokens pass block_size {BLOCK}"
+        )
     if call["cache"] not in (None, DynamicCache, StaticCache):
         said["cache"] = repr(call["cache"])
     if not isinstance(call["generator"], (torch.Generator, type(None))):
         said["generator"] = f"generator={call['generator']!r}"
     noise = None if call.get("greedy") else call.get("noise")
-    if sized and noise is not None and getattr(noise, "shape", ()) != (n_new, len(prompt), VOCABULARY):
+    if (
+        sized
+        and noise is not None
+        and getattr(noise, "shape", ()) != (n_new, len(prompt), VOCABULARY)
+    ):
         said["noise"] = f"need {(n_new, len(prompt), VOCABULARY)}"
     return said
 
@@ -414,7 +497,13 @@ def slow(prompt, n_new, *, generator=None, noise=None, greedy=False, **settings)
     text = prompt.to(torch.int64)
     for step in range(n_new):
         logits = PLAIN(text[:, -BLOCK:])[0][:, -1]
-        row = None if greedy else noise[step] if noise is not None else torch.empty(len(text), VOCABULARY)
+        row = (
+            None
+            if greedy
+            else noise[step]
+            if noise is not None
+            else torch.empty(len(text), VOCABULARY)
+        )
         if not greedy and noise is None:
             row.exponential_(generator=generator)
         text = torch.cat([text, sample(logits, row, **settings)], dim=1)
@@ -550,7 +639,11 @@ class Rows(RuleBasedStateMachine):
     def append(self, gaps, layout, dtype):
         layout, dtype = self.form or (layout, dtype)
         places = [self.last + sum(gaps[: i + 1]) for i in range(len(gaps))]
-        first, k, pos = self.made, self.rows(layout, len(gaps), dtype=dtype), torch.tensor(places).long()
+        first, k, pos = (
+            self.made,
+            self.rows(layout, len(gaps), dtype=dtype),
+            torch.tensor(places).long(),
+        )
         if self.design is StaticCache and places and places[-1] >= ROOM:
             self.refuse(k, -k, pos, f"was given position {places[-1]}")
             return
@@ -567,25 +660,39 @@ class Rows(RuleBasedStateMachine):
         start = self.last - back
         self.refuse(k, -k, torch.arange(start, start + 1 + more), f"position {start} comes after")
 
-    @rule(what=st.sampled_from(["v shape", "v rows", "v dtype", "few positions", "many positions", "2-d"]))
+    @rule(
+        what=st.sampled_from(
+            ["v shape", "v rows", "v dtype", "few positions", "many positions", "2-d"]
+        )
+    )
     def parts_that_do_not_belong_together(self, what):
         layout, dtype = self.form or ((3,), torch.float32)
         k, next_ = self.rows(layout, 2, dtype=dtype), self.last + 1
         pos, v = torch.arange(next_, next_ + 2), -k
         if what.startswith("v"):
-            v = {"v shape": v[..., :1], "v rows": v[..., :1, :], "v dtype": v.to(torch.bfloat16)}[what]
+            v = {"v shape": v[..., :1], "v rows": v[..., :1, :], "v dtype": v.to(torch.bfloat16)}[
+                what
+            ]
         else:
-            pos = {"few positions": pos[:1], "many positions": torch.arange(next_, next_ + 3),
-                   "2-d": pos[None]}[what]  # fmt: skip
+            pos = {
+                "few positions": pos[:1],
+                "many positions": torch.arange(next_, next_ + 3),
+                "2-d": pos[None],
+            }[what]
         self.refuse(k, v, pos, "belong together|both need one dtype")
 
     @precondition(lambda self: self.form)
-    @rule(layout=st.sampled_from([*LAYOUTS, (3, 2), ()]), hs=st.integers(1, 3),
-          dtype=st.sampled_from([torch.float32, torch.float64, torch.float16]))  # fmt: skip
+    @rule(
+        layout=st.sampled_from([*LAYOUTS, (3, 2), ()]),
+        hs=st.integers(1, 3),
+        dtype=st.sampled_from([torch.float32, torch.float64, torch.float16]),
+    )
     def rows_of_another_text(self, layout, hs, dtype):
         assume((layout, dtype) != self.form or hs != 2)
         k = self.rows(layout, 1, hs, dtype)
-        self.refuse(k, -k, torch.tensor([self.last + 1]), "one batch and head size|after moving or casting")
+        self.refuse(
+            k, -k, torch.tensor([self.last + 1]), "one batch and head size|after moving or casting"
+        )
 
     @rule()
     def reset(self):
@@ -595,7 +702,12 @@ class Rows(RuleBasedStateMachine):
     @invariant()
     def the_same_rows(self):
         if not self.form:
-            assert (self.cache.k, self.cache.v, self.cache.pos, self.cache.length) == (None, None, None, 0)
+            assert (self.cache.k, self.cache.v, self.cache.pos, self.cache.length) == (
+                None,
+                None,
+                None,
+                0,
+            )
             return
         (layout, dtype), cache = self.form, self.cache
         assert (cache.length, cache.last) == (len(self.held), self.last)
@@ -724,12 +836,18 @@ def test_positions_that_do_not_ascend_are_refused_and_change_nothing(design, pla
 
 
 BAD_CACHES = {
-    "rows of one dimension": lambda: DynamicCache().update(torch.ones(4), torch.ones(4), torch.tensor(0)),
+    "rows of one dimension": lambda: DynamicCache().update(
+        torch.ones(4), torch.ones(4), torch.tensor(0)
+    ),
     "no tensors": lambda: DynamicCache().update([[1.0]], [[1.0]], [0]),
-    "half a row of room": lambda: StaticCache(2.5).update(*[torch.ones(1, 4)] * 2, torch.tensor([0])),
+    "half a row of room": lambda: StaticCache(2.5).update(
+        *[torch.ones(1, 4)] * 2, torch.tensor([0])
+    ),
     "a layer by name": lambda: LayerCaches(2).update("a", torch.ones(1, 4), torch.ones(1, 4)),
     "half a layer": lambda: LayerCaches(2).update(0.5, torch.ones(1, 4), torch.ones(1, 4)),
-    "a layer's rows of one dimension": lambda: LayerCaches(2).update(0, torch.ones(4), torch.ones(4)),
+    "a layer's rows of one dimension": lambda: LayerCaches(2).update(
+        0, torch.ones(4), torch.ones(4)
+    ),
     "an advance by name": lambda: LayerCaches(2).advance("a"),
 }
 
@@ -756,12 +874,16 @@ spelled = st.sampled_from(
     "0 00 first 00_first 3 03.ipynb x/last 10_other_one.ipynb other_one ./10 000 ² ٣ 3. .ipynb -3 03_".split()
     + [""]
 )
-lists = st.recursive(st.none() | st.booleans() | st.integers(), lambda inner: st.lists(inner, max_size=3))
+lists = st.recursive(
+    st.none() | st.booleans() | st.integers(), lambda inner: st.lists(inner, max_size=3)
+)
 value = st.one_of(
-    word, st.integers().map(str), st.floats().map(str),
+    word,
+    st.integers().map(str),
+    st.floats().map(str),
     st.sampled_from(["true", "FALSE", "none", "1_0", " 7 "]),
     lists.map(repr),
-)  # fmt: skip
+)
 setting = st.one_of(
     word,
     st.tuples(st.sampled_from(["n", "x", "flag", "word", "maybe", "many"]), value).map("=".join),
@@ -773,7 +895,10 @@ setting = st.one_of(
 def sources(tmp_path_factory):
     folder = tmp_path_factory.mktemp("notebooks")
     for stem in STEMS:
-        write(folder / f"{stem}.ipynb", parameters=CELL if stem != "10_other_one" else CELL.splitlines()[0])
+        write(
+            folder / f"{stem}.ipynb",
+            parameters=CELL if stem != "10_other_one" else CELL.splitlines()[0],
+        )
     return folder
 
 
@@ -786,17 +911,21 @@ def test_any_names_are_notebooks_in_order_or_the_first_unknown_is_named(sources,
         for name in names
     ]
     if all(meant):
-        chosen = [path.stem for path in run.select(names, sources)]
+        chosen = [path.stem for path in runner.select(names, sources)]
         assert chosen == (sorted(set().union(*meant)) if names else STEMS)
         return
     with pytest.raises(RunError) as error:
-        run.select(names, sources)
-    assert f"{names[meant.index(set())]!r} is no notebook: there is {', '.join(STEMS)}" in str(error.value)
+        runner.select(names, sources)
+    assert f"{names[meant.index(set())]!r} is no notebook: there is {', '.join(STEMS)}" in str(
+        error.value
+    )
 
 
 def read_literal(text: str):
     """Lists of whole numbers, True, False and None, read by another reader."""
-    return json.loads(text.replace("True", "true").replace("False", "false").replace("None", "null"))
+    return json.loads(
+        text.replace("True", "true").replace("False", "false").replace("None", "null")
+    )
 
 
 READERS = {
@@ -821,7 +950,9 @@ def test_any_settings_are_values_of_their_type_or_the_wrong_one_is_named(sources
     )
     pairs = [text.partition("=") for text in settings]
     names = [name for name, _, _ in pairs]
-    sound = len(set(names)) == len(names) and all(e and name in (*READERS, "many") for name, e, _ in pairs)
+    sound = len(set(names)) == len(names) and all(
+        e and name in (*READERS, "many") for name, e, _ in pairs
+    )
     wanted = {"profile": "smoke"}
     for name, _, text in pairs if sound else ():
         try:
@@ -833,7 +964,11 @@ def test_any_settings_are_values_of_their_type_or_the_wrong_one_is_named(sources
         assert repr(values["00_first"]) == repr(values["03_last"]) == repr(wanted)  # nan is nan
         assert values["10_other_one"] == {"profile": "smoke"}
         for name, _, text in pairs:
-            assert name != "many" or text[:1] != "[" or values["00_first"]["many"] == read_literal(text)
+            assert (
+                name != "many"
+                or text[:1] != "["
+                or values["00_first"]["many"] == read_literal(text)
+            )
 
 
 def test_a_literal_that_cannot_be_built_is_refused():
@@ -845,9 +980,13 @@ options = st.one_of(
     spelled.map(lambda text: [text]),
     word.map(lambda text: [text]),
     setting.map(lambda text: ["-p", text]),
-    st.sampled_from(["auto", "smoke", "cpu", "gpu", "AUTO", "", "tpu"]).map(lambda text: ["--profile", text]),
+    st.sampled_from(["auto", "smoke", "cpu", "gpu", "AUTO", "", "tpu"]).map(
+        lambda text: ["--profile", text]
+    ),
     (value | st.integers().map(str)).map(lambda text: ["--timeout", text]),
-    st.sampled_from("--fail-fast --no-html --publish -h -- -p --out --p".split()).map(lambda text: [text]),
+    st.sampled_from("--fail-fast --no-html --publish -h -- -p --out --p".split()).map(
+        lambda text: [text]
+    ),
     st.sampled_from(["outputs", "nanogpt", ".", "outputs/x"]).map(lambda text: ["--out", text]),
 )
 
@@ -865,10 +1004,13 @@ def test_any_words_are_a_run_or_end_with_2_and_a_line(sources, words):
 
     error, output = io.StringIO(), io.StringIO()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run, "load_corpus", stop)
-        patch.setattr(run.publish, "recover", lambda *_: None)
-        with contextlib.redirect_stderr(error), contextlib.redirect_stdout(output), \
-                pytest.raises(SystemExit) as end:  # fmt: skip
+        patch.setattr(runner, "load_corpus", stop)
+        patch.setattr(runner.publish, "recover", lambda *_: None)
+        with (
+            contextlib.redirect_stderr(error),
+            contextlib.redirect_stdout(output),
+            pytest.raises(SystemExit) as end,
+        ):
             run.main(["--source", str(sources), *words])
     if end.value.code == 0:
         assert output.getvalue().startswith("usage: python -m nanogpt.run")
@@ -895,7 +1037,13 @@ SHAPE = {
 }
 
 
-ALIKE = [b"0123456789", b"abcdefghijklmnopqrstuvwxyz", b"FIUBC", b"[]{}", b",:"]  # still JSON, perhaps
+ALIKE = [
+    b"0123456789",
+    b"abcdefghijklmnopqrstuvwxyz",
+    b"FIUBC",
+    b"[]{}",
+    b",:",
+]  # still JSON, perhaps
 
 
 @st.composite
@@ -904,19 +1052,30 @@ def damages(draw):
 
     Half of the places lie in the header, which is where a file says what it is.
     """
-    steps = draw(st.lists(st.tuples(
-        st.sampled_from(["alike", "alike", "alike", "change", "flip", "cut", "end", "insert", "double"]),
-        st.booleans(),
-        st.integers(0, 9999),
-        st.integers(1, 8),
-        st.binary(min_size=1, max_size=4) | st.sampled_from([b"0", b"9", b'"', b"}", b"[", b"\\", b" "]),
-    ), min_size=1, max_size=3))  # fmt: skip
+    steps = draw(
+        st.lists(
+            st.tuples(
+                st.sampled_from(
+                    ["alike", "alike", "alike", "change", "flip", "cut", "end", "insert", "double"]
+                ),
+                st.booleans(),
+                st.integers(0, 9999),
+                st.integers(1, 8),
+                st.binary(min_size=1, max_size=4)
+                | st.sampled_from([b"0", b"9", b'"', b"}", b"[", b"\\", b" "]),
+            ),
+            min_size=1,
+            max_size=3,
+        )
+    )
 
     def damage(data: bytes) -> bytes:
         header = 8 + struct.unpack("<Q", data[:8])[0]
         for what, early, place, n, new in steps:
             at = min(header if early else len(data), len(data)) * place // 10_000
-            if what == "alike" and (kind := next((c for c in ALIKE if data[at : at + 1] in c), None)):
+            if what == "alike" and (
+                kind := next((c for c in ALIKE if data[at : at + 1] in c), None)
+            ):
                 data = data[:at] + kind[n % len(kind) :][:1] + data[at + 1 :]
             elif what == "change":
                 data = data[:at] + new + data[at + len(new) :]
@@ -950,8 +1109,8 @@ def saved(tmp_path_factory):
     """A checkpoint, and the state of a run of two steps: their bytes, and what is in them."""
     place = tmp_path_factory.mktemp("weights")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training, "headless", lambda: True)
-        patch.setattr(training, "report", lambda *_: None)
+        patch.setattr(loop, "headless", lambda: True)
+        patch.setattr(loop, "report", lambda *_: None)
         model = GPT(GPTConfig(**SHAPE))
         train(model, CORPUS, RECIPE, out=place / "run", device=CPU)
         state = state_path(place / "run")
@@ -980,7 +1139,10 @@ def check_checkpoint(saved, data: bytes) -> None:
     str(found)
 
 
-@given(content=st.binary(max_size=60) | st.binary(max_size=60).map(lambda b: struct.pack("<Q", len(b)) + b))
+@given(
+    content=st.binary(max_size=60)
+    | st.binary(max_size=60).map(lambda b: struct.pack("<Q", len(b)) + b)
+)
 @examples(100)
 @example(content=b"\2\0\0\0\0\0\0\0{}")
 @example(content=b"\xff" * 8)
@@ -1028,7 +1190,9 @@ def resume(saved, write_state) -> dict | None:
     write_state(state_path(out))
     model, random = GPT(GPTConfig(**SHAPE)).eval(), torch.random.get_rng_state()
     # Of ValueErrors there is, beside the CheckpointError, the one for other settings.
-    _, said = attempt(lambda: train(model, CORPUS, RECIPE, out=out, device=CPU, resume=True), ValueError)
+    _, said = attempt(
+        lambda: train(model, CORPUS, RECIPE, out=out, device=CPU, resume=True), ValueError
+    )
     assert said is None or str(state_path(out)) in said
     assert not model.training
     assert torch.equal(torch.random.get_rng_state(), random)
@@ -1076,7 +1240,11 @@ def test_metadata_that_says_anything_gives_the_very_weights_or_our_error(saved, 
     meta = swap(saved.meta)
     losses = meta.get("losses")
     # A loss beyond all floats: see below.
-    assume(not (isinstance(losses, dict) and is_whole(losses.get("val")) and abs(losses["val"]) > 1e300))
+    assume(
+        not (
+            isinstance(losses, dict) and is_whole(losses.get("val")) and abs(losses["val"]) > 1e300
+        )
+    )
     path = saved.place / "meta.safetensors"
     save_file(saved.weights, path, metadata={"nanogpt": json.dumps(meta)})
     found, said = attempt(lambda: load_checkpoint(path), CheckpointError)
@@ -1106,17 +1274,29 @@ DTYPES = {name: size for size, names in BYTES.items() for name in names.split()}
 
 
 @given(
-    tensors=st.lists(st.tuples(st.text(max_size=4), st.sampled_from(list(DTYPES)),
-                               st.lists(st.integers(0, 3), max_size=3), st.integers(-1, 1)), max_size=3),
-    meta=st.none() | json_values | json_values.map(lambda value: {"format": FORMAT, "digest": value}),
-)  # fmt: skip
+    tensors=st.lists(
+        st.tuples(
+            st.text(max_size=4),
+            st.sampled_from(list(DTYPES)),
+            st.lists(st.integers(0, 3), max_size=3),
+            st.integers(-1, 1),
+        ),
+        max_size=3,
+    ),
+    meta=st.none()
+    | json_values
+    | json_values.map(lambda value: {"format": FORMAT, "digest": value}),
+)
 @examples(200)
 def test_a_file_of_any_tensors_is_read_or_refused(saved, tensors, meta):
     header = {} if meta is None else {"__metadata__": {"nanogpt": json.dumps(meta)}}
     end = 0
     for name, dtype, shape, wrong in tensors:
         size = math.prod(shape) * DTYPES[dtype] + (wrong if name == "" else 0)
-        header[name], end = {"dtype": dtype, "shape": shape, "data_offsets": [end, end + size]}, end + size
+        header[name], end = (
+            {"dtype": dtype, "shape": shape, "data_offsets": [end, end + size]},
+            end + size,
+        )
     text = json.dumps(header).encode()
     path = saved.place / "any-tensors.safetensors"
     path.write_bytes(struct.pack("<Q", len(text)) + text + bytes(range(256))[: max(end, 0)])

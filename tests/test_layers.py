@@ -23,7 +23,9 @@ def imports(name: str) -> set[str]:
     tree = ast.parse((PACKAGE / f"{name}.py").read_text(encoding="utf-8"))
     # What runs only as a program stands on top of everything: python -m nanogpt.bench calls the ladder.
     programs = [
-        node for node in tree.body if isinstance(node, ast.If) and "__main__" in ast.unparse(node.test)
+        node
+        for node in tree.body
+        if isinstance(node, ast.If) and "__main__" in ast.unparse(node.test)
     ]
     tree.body = [node for node in tree.body if node not in programs]
     for node in ast.walk(tree):
@@ -53,9 +55,13 @@ def test_this_file_can_see_an_import():
 
 @pytest.mark.parametrize("name", MODULES)
 def test_a_module_imports_only_what_stands_below_it(name):
-    assert name in LEVEL, f"nanogpt/{name}.py is new here: give it a level in SERIES, at the top of this file"
+    assert name in LEVEL, (
+        f"nanogpt/{name}.py is new here: give it a level in SERIES, at the top of this file"
+    )
     above = sorted(other for other in neighbours(name) if LEVEL.get(other, 99) >= LEVEL[name])
-    assert not above, f"{name} (level {LEVEL[name]}) imports {', '.join(above)}, which is not below it"
+    assert not above, (
+        f"{name} (level {LEVEL[name]}) imports {', '.join(above)}, which is not below it"
+    )
 
 
 def test_the_figures_know_no_torch():

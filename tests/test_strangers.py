@@ -8,13 +8,23 @@ from pathlib import Path
 import pytest
 from conftest import tiny_model
 
-from nanogpt import checkpoint
-from nanogpt.checkpoint import FORMAT, CheckpointError, load_checkpoint, save_checkpoint
-from nanogpt.data import CharTokenizer
+from nanogpt.data.tokenizer import CharTokenizer
+from nanogpt.model import checkpoint
+from nanogpt.model.checkpoint import FORMAT, CheckpointError, load_checkpoint, save_checkpoint
 
 PACKAGE = Path(checkpoint.__file__).parent
 # What turns bytes into code, or objects of any class.
-MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "joblib", "yaml", "runpy"}
+MODULES = {
+    "pickle",
+    "cPickle",
+    "dill",
+    "cloudpickle",
+    "marshal",
+    "shelve",
+    "joblib",
+    "yaml",
+    "runpy",
+}
 BUILTINS = {"eval", "exec", "compile", "__import__", "breakpoint", "input"}
 READERS = {"torch.load", "torch.jit.load", "torch.hub.load", "np.load", "numpy.load"}
 
@@ -22,10 +32,16 @@ READERS = {"torch.load", "torch.jit.load", "torch.hub.load", "np.load", "numpy.l
 @pytest.mark.parametrize("path", sorted(PACKAGE.glob("*.py")), ids=lambda path: path.stem)
 def test_nothing_in_the_package_can_unpickle_or_run_what_it_reads(path):
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    imported = {alias.name.split(".")[0] for node in ast.walk(tree)
-                if isinstance(node, ast.Import) for alias in node.names}  # fmt: skip
+    imported = {
+        alias.name.split(".")[0]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import)
+        for alias in node.names
+    }
     imported |= {
-        (node.module or "").split(".")[0] for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)
+        (node.module or "").split(".")[0]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
     }
     assert not imported & MODULES
     for node in ast.walk(tree):
@@ -49,8 +65,14 @@ def saved(tmp_path):
     model = tiny_model()
     chars = CharTokenizer("abcdefghijklm").chars
     config = {key: getattr(model.config, key) for key in model.config.__dataclass_fields__}
-    meta = {"format": FORMAT, "config": config, "vocabulary": chars, "step": 1, "losses": {"val": 1.0},
-            "corpus": {"name": "a corpus", "sha256": "0"}}  # fmt: skip
+    meta = {
+        "format": FORMAT,
+        "config": config,
+        "vocabulary": chars,
+        "step": 1,
+        "losses": {"val": 1.0},
+        "corpus": {"name": "a corpus", "sha256": "0"},
+    }
     save_checkpoint(tmp_path / "fox", model, meta)
     return tmp_path / "fox"
 

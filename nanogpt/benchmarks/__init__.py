@@ -1,0 +1,1 @@
+"""What is measured: timing, the roofline, decoding, training, speculation. Parses no arguments."""

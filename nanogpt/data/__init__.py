@@ -1,0 +1,1 @@
+"""The corpus, its characters and its batches. Knows text and integers; nothing of models."""

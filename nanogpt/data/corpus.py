@@ -1,0 +1,226 @@
+"""The corpus, its characters and its batches. Knows text and integers; nothing of models.
+
+Look-up order of `load_corpus`: a path given, the file that NANOGPT_DATA names, data/input.txt,
+a download of Tiny Shakespeare, and without a network a practice corpus that the package writes
+itself and that is never mistaken for the real one.
+"""
+
+from __future__ import annotations
+
+import codecs
+import http.client
+import os
+import urllib.request
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from tqdm import tqdm
+
+from ..system.console import headless
+from ..system.files import ROOT, atomic_path, sha256
+from . import synthetic
+
+# Andrej Karpathy's concatenation of Shakespeare, from char-rnn (2015) at a fixed commit.
+URL = (
+    "https://raw.githubusercontent.com/karpathy/char-rnn/"
+    "6f9487a6fe5b420b7ca9afb0d7c078e37c1d1b4e/data/tinyshakespeare/input.txt"
+)
+
+
+SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
+
+
+SIZE = 1_115_394  # bytes, and characters: the text is ASCII
+
+
+TIMEOUT = 10  # seconds, to connect and between two reads
+
+
+class CorpusError(ValueError):
+    """A corpus that is missing, damaged, not text, or too short; the message says what to do."""
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A text with its name. `real` is False for the practice corpus alone."""
+
+    text: str
+    name: str
+    sha256: str
+    source: str  # where it was found
+    note: str = ""  # why it is not Tiny Shakespeare, when it was meant to be
+
+    @property
+    def real(self) -> bool:
+        return self.name != synthetic.NAME
+
+    @property
+    def banner(self) -> str:
+        """What to tell the reader before anything else; empty for a real text."""
+        if self.real:
+            return ""
+        return (
+            f"PRACTICE CORPUS, not Shakespeare: {self.note}\n"
+            f"Every loss below is a loss on generated text. For the real one, put input.txt into "
+            f"data/ (see data/README.md) or set NANOGPT_DATA to your copy."
+        )
+
+    def __str__(self) -> str:
+        size = f"{len(self.text):,} characters, {len(set(self.text))} distinct"
+        return f"{self.name}: {size}, sha256 {self.sha256[:12]}…"
+
+
+def load_corpus(path: str | Path | None = None, *, download: bool = True) -> Corpus:
+    """Find the corpus (the order stands at the top of this module).
+
+    Raises CorpusError for a file that was named and is missing, not UTF-8, or a damaged copy of
+    Tiny Shakespeare. A failed download is no error: the practice corpus steps in and says so.
+    With NANOGPT_OFFLINE=1, or the reason in words, none is tried.
+    """
+    named = path or os.environ.get("NANOGPT_DATA")
+    if named:
+        try:
+            named = Path(named).expanduser()
+            there = named.is_file()
+        except (OSError, RuntimeError):  # a name too long, a home of nobody
+            there = False
+        if not there:
+            setting = "the path given" if path else "NANOGPT_DATA"
+            raise CorpusError(
+                f"{setting} names {named}, which is no file: correct it or leave it out"
+            )
+        return read_corpus(named)
+    local = ROOT / "data" / "input.txt"
+    if local.is_file():
+        return read_corpus(local)
+    offline = os.environ.get("NANOGPT_OFFLINE", "0")
+    if not download or offline not in ("", "0"):
+        said = offline if " " in offline else "no data/input.txt here, and no download was wanted."
+        return practice_corpus(said)
+    try:
+        return read_corpus(fetch(local))
+    except (CorpusError, OSError) as error:
+        return practice_corpus(f"the download did not work ({error}).")
+
+
+def read_corpus(path: Path) -> Corpus:
+    """Any UTF-8 text as a corpus. Raises CorpusError when it is unreadable or a cut Tiny Shakespeare."""
+    data = path.read_bytes()
+    digest = sha256(data)
+    if digest == SHA256:
+        return Corpus(data.decode("ascii"), "Tiny Shakespeare", digest, str(path))
+    try:
+        text = data.removeprefix(codecs.BOM_UTF8).decode("utf-8").replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        raise CorpusError(
+            f"{path} is not UTF-8 text: byte {error.start} of {len(data):,} is {data[error.start]:#04x}; "
+            f"save it as UTF-8"
+        ) from None
+    if "\0" in text:
+        raise CorpusError(
+            f"{path} is no text: it holds a NUL byte at {text.index(chr(0))}; name a UTF-8 text file"
+        )
+    if len(set(text)) == 1:
+        raise CorpusError(
+            f"{path} holds one character, {text[0]!r}, over and over: nothing can be learned"
+        )
+    if not text:
+        raise CorpusError(
+            f"{path} is empty: delete it to have Tiny Shakespeare fetched, or put a text there"
+        )
+    if text.startswith("First Citizen:\nBefore we proceed any further"):
+        raise CorpusError(
+            f"{path} begins as Tiny Shakespeare but is {len(data):,} bytes with sha256 {digest[:12]}…, not "
+            f"{SIZE:,} with {SHA256[:12]}…: a cut or altered copy; delete it to have it fetched again"
+        )
+    return Corpus(text, path.name, digest, str(path))
+
+
+def check_text(text: str, block_size: int) -> list[dict]:
+    """What is good and what is thin about a text to train on: rows of what, value and verdict."""
+    counts = Counter(text)
+    rare = sum(n < 20 for n in counts.values())
+    lines = [line for line in text.splitlines() if line.strip()]
+    repeated = 1 - len(set(lines)) / len(lines) if lines else 0.0
+    held_out = int(0.1 * len(text))
+    too_short = f"too short to train on: {10 * (block_size + 2):,} characters are the least"
+    few = too_short if held_out < block_size + 2 else "too few to trust the validation loss"
+    enough = 100_000  # characters; below it a model of 0.2M parameters soon knows them by heart
+    facts = [
+        ("characters", f"{len(text):,}", len(text) >= enough, f"more than {enough:,} are better"),
+        ("characters to validate on", f"{held_out:,}", held_out >= 20 * block_size, few),
+        (
+            "distinct characters",
+            f"{len(counts):,}",
+            len(counts) <= 256,
+            "each needs rows of its own",
+        ),
+        (
+            "of them seen less than 20 times",
+            f"{rare:,}",
+            rare <= 0.25 * len(counts),
+            "replace or drop them",
+        ),
+        (
+            "lines that occur before",
+            f"{repeated:.0%}",
+            repeated <= 0.5,
+            "validation will find what it knows",
+        ),
+    ]
+    return [
+        {"what": w, "value": v, "verdict": "good" if good else advice}
+        for w, v, good, advice in facts
+    ]
+
+
+def practice_corpus(note: str = "asked for.") -> Corpus:
+    """About 1 MB of play-like text in Tiny Shakespeare's 65 characters, the same on every machine."""
+    text = synthetic.write()
+    return Corpus(text, synthetic.NAME, sha256(text.encode()), "nanogpt.practice", note)
+
+
+def fetch(target: Path, url: str = URL, digest: str = SHA256, size: int = SIZE) -> Path:
+    """Download to `target`, whole and checked, or raise CorpusError and leave nothing behind."""
+    try:
+        with (
+            urllib.request.urlopen(url, timeout=TIMEOUT) as answer,
+            atomic_path(target) as temporary,
+        ):
+            data = _receive(answer, size)
+            if len(data) < size:
+                raise CorpusError(
+                    f"the download was cut: {len(data):,} of {size:,} bytes came; try again"
+                )
+            if sha256(data) != digest:
+                raise CorpusError(
+                    f"the download is not the file we know: sha256 {sha256(data)[:12]}…, not {digest[:12]}…"
+                )
+            temporary.write_bytes(data)
+    except CorpusError:
+        raise
+    except (
+        urllib.error.HTTPError,
+        http.client.HTTPException,
+        ValueError,
+    ) as error:  # 404, cut, no address
+        raise CorpusError(f"the server gave no file ({type(error).__name__}: {error})") from error
+    except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
+        raise CorpusError(f"no connection: {getattr(error, 'reason', None) or error}") from error
+    return target
+
+
+def _receive(answer, size: int) -> bytes:
+    data = bytearray()
+    with tqdm(
+        total=size, unit="B", unit_scale=True, desc="corpus", disable=headless(), leave=False
+    ) as bar:
+        while chunk := answer.read(1 << 16):
+            data += chunk
+            bar.update(len(chunk))
+            if len(data) > size:
+                raise CorpusError(
+                    f"the download is larger than the {size:,} bytes it should have: refused"
+                )
+    return bytes(data)

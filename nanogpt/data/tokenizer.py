@@ -1,0 +1,46 @@
+"""One integer for each distinct character."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+class CharTokenizer:
+    """One integer for each distinct character, in sorted order."""
+
+    def __init__(self, vocabulary: str):
+        self.chars = "".join(sorted(set(vocabulary)))
+        if not self.chars:
+            raise ValueError("a vocabulary needs at least one character; the text given is empty")
+        self.index = {char: i for i, char in enumerate(self.chars)}
+
+    def __len__(self) -> int:
+        return len(self.chars)
+
+    def encode(self, text: str) -> Tensor:
+        """(T,) int64. Raises ValueError for an empty text or a character that was never trained on."""
+        if not text:
+            raise ValueError(
+                "the prompt is empty: the model continues a text, so give at least one "
+                "character (a newline is the usual start)"
+            )
+        unknown = sorted({char for char in text if char not in self.index})
+        if unknown:
+            first = next(i for i, char in enumerate(text) if char not in self.index)
+            raise ValueError(
+                f"{', '.join(map(repr, unknown))} not in the vocabulary (first at character {first} of "
+                f"{len(text)}): the model knows only the {len(self)} characters {self.chars!r}"
+            )
+        return torch.tensor([self.index[char] for char in text])
+
+    def decode(self, tokens: Tensor) -> str:
+        """The text of a tensor of tokens of any shape holding one sequence."""
+        if tokens.dtype.is_floating_point or tokens.dtype.is_complex:
+            raise ValueError(f"tokens are integers, and these are {tokens.dtype}")
+        numbers = tokens.flatten().tolist()
+        if wrong := [i for i in numbers if not 0 <= i < len(self)]:
+            raise ValueError(
+                f"token {wrong[0]} is none of 0 to {len(self) - 1}: another vocabulary's?"
+            )
+        return "".join(self.chars[i] for i in numbers)

@@ -1,0 +1,1 @@
+"""From a model to tokens: sampling, the decoder protocol, speculation. Knows no engine."""

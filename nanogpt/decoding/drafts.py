@@ -1,0 +1,196 @@
+"""What guesses the next tokens: a table, the text itself, or a smaller GPT."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from ..cache.dynamic import DynamicCache
+from ..config.checks import check_int
+from ..model.gpt import GPT
+from .decoder import CachedDecoder
+from .sampling import SamplingParams, sample
+
+Guess = Callable[[Tensor, Tensor], Tensor | None]
+
+
+class Draft(ABC):
+    """What guesses the next tokens, up to k for each pass of the target model.
+
+    One draft may serve several generations, one inside the other too.
+    """
+
+    engine: type | None = None  # what decodes the draft where an engine decodes the target
+
+    def __init__(self, k: int = 4):
+        check_int("k", k, 1)
+        self.k = k
+
+    @abstractmethod
+    def begin(self, prompt: Tensor, sampling: SamplingParams) -> Guess:
+        """For one generation, a function guess(text, noise): the next token of each text, or None.
+
+        (B, t), (B, V) -> (B, 1). `noise` is what the target model will draw this token with, `text`
+        all that is known, then all guesses since. What guess remembers is its own.
+        """
+
+    def check(self, model: GPT, prompt: Tensor, n_new: int) -> None:
+        """Raises ValueError when this draft cannot serve that generation."""
+        if self.k > model.config.block_size:
+            raise ValueError(
+                f"k={self.k} > block_size {model.config.block_size}: propose fewer tokens"
+            )
+
+    def check_vocab(self, model: GPT, vocab_size: int) -> None:
+        if vocab_size != model.config.vocab_size:
+            raise ValueError(
+                f"this {type(self).__name__} knows {vocab_size} tokens, the model "
+                f"{model.config.vocab_size}: both need one vocabulary"
+            )
+
+
+LARGEST_TABLE = 1 << 24  # numbers
+
+
+class NGram(Draft):
+    """How often each token followed the last n - 1 in a text: a table, counted once.
+
+    Where those were seen too seldom the table for one token fewer is believed: it counts as one more
+    sighting (a Dirichlet prior, as in MacKay and Peto 1995, A hierarchical Dirichlet language model).
+    """
+
+    def __init__(self, text: Tensor, vocab_size: int, n: int = 3, k: int = 4):
+        super().__init__(k)
+        check_int("n", n, 1)
+        if vocab_size**n > LARGEST_TABLE:
+            raise ValueError(
+                f"n={n}: a table of {vocab_size}**n numbers exceeds {LARGEST_TABLE}: take a "
+                f"smaller n"
+            )
+        if (
+            not isinstance(text, Tensor)
+            or text.ndim != 1
+            or text.is_floating_point()
+            or len(text) < n
+        ):
+            raise ValueError(
+                f"the text to count in is a tensor of at least n={n} tokens (N,), as in "
+                f"tokenizer.encode(text)"
+            )
+        if int(text.min()) < 0 or int(text.max()) >= vocab_size:
+            raise ValueError(
+                f"the text holds tokens {int(text.min())} to {int(text.max())}; the vocabulary "
+                f"has 0 to {vocab_size - 1}"
+            )
+        self.vocab_size, self.tables = vocab_size, []  # log-probabilities after m tokens, (V**m, V)
+        probs = torch.full((1, vocab_size), 1 / vocab_size)
+        for m in range(n):
+            counts = _counts(text.cpu().long(), m + 1, vocab_size)
+            lower = probs.repeat(len(counts) // len(probs), 1)  # of the last m - 1 tokens
+            probs = (counts + lower) / (counts.sum(-1, keepdim=True) + 1)
+            self.tables.append(probs.log())
+
+    def check(self, model, prompt, n_new):
+        super().check(model, prompt, n_new)
+        self.check_vocab(model, self.vocab_size)
+
+    def logits(self, text: Tensor) -> Tensor:
+        """(B, t) -> (B, V)"""
+        m = min(len(self.tables) - 1, text.shape[1])
+        number = torch.zeros(len(text), dtype=torch.long)
+        for token in text[:, text.shape[1] - m :].cpu().unbind(1):
+            number = number * self.vocab_size + token
+        return self.tables[m][number].to(text.device)
+
+    def begin(self, prompt, sampling):
+        return lambda text, noise: sample(self.logits(text), noise, sampling)
+
+
+def _counts(text: Tensor, m: int, vocab_size: int) -> Tensor:
+    """How often each token followed each m - 1 others.  (N,) -> (V**(m-1), V)"""
+    number, many = torch.zeros(len(text) - m + 1, dtype=torch.long), len(text) - m + 1
+    for i in range(m):
+        number = number * vocab_size + text[i : i + many]
+    return torch.bincount(number, minlength=vocab_size**m).view(-1, vocab_size)
+
+
+class PromptLookup(Draft):
+    """What followed last time: the longest of the last n tokens that stand in the text already, the latest.
+
+    Prompt lookup (Saxena 2023) and LLMA (Yang et al. 2023, arXiv 2304.04487). It ends where no text of
+    the batch has a match; a text that has none while others do repeats its last token.
+    """
+
+    def __init__(self, n: int = 5, k: int = 4):
+        super().__init__(k)
+        check_int("n", n, 1)
+        self.n = n
+
+    def begin(self, prompt, sampling):
+        return lambda text, noise: self.following(text)
+
+    def following(self, text: Tensor) -> Tensor | None:
+        """(B, t) -> (B, 1)"""
+        t = text.shape[1] - 1  # places before the last
+        same = torch.ones(len(text), t, dtype=torch.bool, device=text.device)
+        length = torch.zeros_like(same, dtype=torch.long)  # of the match that ends here
+        for back in range(min(self.n, t)):
+            same[:, :back] = False
+            same[:, back:] &= text[:, : t - back] == text[:, t - back, None]
+            length += same
+        if not same.numel() or not length.any():
+            return None
+        best = (length * t + torch.arange(t, device=text.device)).argmax(1, keepdim=True)
+        return text.gather(1, best + 1).long()
+
+
+class DraftModel(Draft):
+    """A smaller GPT with a cache of its own, sampled as the target model is, in eval mode.
+
+    `engine` is what decodes it where an engine decodes the target, generate(…, engine=Native): Native
+    when None. With Rough8 the draft may be the target itself, in a quarter of its bytes.
+    """
+
+    def __init__(self, model: GPT, k: int = 4, engine=None):
+        super().__init__(k)
+        if not isinstance(model, GPT):
+            raise ValueError(
+                f"DraftModel({model!r}): pass a GPT, as in load_checkpoint(path).model"
+            )
+        if engine is not None and not isinstance(engine, type):
+            raise ValueError(f"engine={engine!r}: pass a class, as in engine=Rough8")
+        self.model, self.engine = model, engine
+
+    def check(self, model, prompt, n_new):
+        super().check(model, prompt, n_new)
+        self.check_vocab(model, self.model.config.vocab_size)
+        own, target = self.model.lm_head.weight, model.lm_head.weight
+        if (own.dtype, own.device) != (target.dtype, target.device):
+            raise ValueError(
+                f"the draft model is {own.dtype} on {own.device}, the target {target.dtype} "
+                f"on {target.device}: move or cast one of them"
+            )
+        # The last token is not proposed, and the one before it is not read.
+        limit, last = self.model.config.positions, prompt.shape[1] + n_new - 2
+        if limit is not None and last > limit:
+            raise ValueError(
+                f"a prompt of {prompt.shape[1]} and {n_new} new tokens: the draft model reads "
+                f"{last} of them, and has block_size {limit}"
+            )
+
+    def begin(self, prompt, sampling):
+        decoder = CachedDecoder(self.model, DynamicCache, self.model.config.block_size)
+        read = prompt[:, :0]  # what the decoder has read: known tokens, then guesses
+
+        def guess(text, noise):
+            nonlocal read
+            n = min(read.shape[1], text.shape[1] - 1)  # at least the last token is still to be read
+            kept = int((read[:, :n] == text[:, :n]).all(0).cumprod(0).sum())
+            decoder.rewind(read.shape[1] - kept)  # guesses that turned out to be wrong
+            read = text
+            return sample(decoder.read(text[:, kept:])[:, -1], noise, sampling)
+
+        return guess

@@ -1,0 +1,112 @@
+"""Rungs 1 to 5: PyTorch as it runs by itself, operation by operation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..cache.dynamic import DynamicCache
+from ..decoding.decoder import CachedDecoder, UncachedDecoder
+from ..model.convert import pack_heads, unpack_heads
+from ..model.gpt import GPT
+from . import functional
+from .base import Engine
+
+
+class Uncached(Engine):
+    """Rung 1. The lecture's Heads one by one, all positions again for every token."""
+
+    lecture_only = False
+    own_modules_only = False
+    per_head = True
+    in_torch = True
+
+    def decoder(self, model):
+        return UncachedDecoder(self.in_form(model))
+
+    def in_form(self, model: GPT) -> GPT:
+        """The model in the form that this rung decodes: itself, or a converted copy."""
+        if model.config.per_head == self.per_head:
+            return model
+        return unpack_heads(model) if self.per_head else pack_heads(model)
+
+
+class PerHead(Uncached):
+    """Rung 2. A cache in every Head, grown by torch.cat."""
+
+    def decoder(self, model):
+        return CachedDecoder(self.in_form(model), DynamicCache, self.max_len)
+
+
+class Batched(PerHead):
+    """Rung 3. All heads in one matmul, one growing cache for each layer."""
+
+    own_modules_only = True
+    per_head = False
+
+
+class StepDecoder:
+    """A decoder over a function step(tokens, start), which writes into buffers that it holds itself."""
+
+    def __init__(self, step: Callable[[Tensor, int], Tensor]):
+        self.step, self.length = step, 0
+
+    def read(self, tokens: Tensor) -> Tensor:
+        with torch.inference_mode():  # no autograd bookkeeping at all
+            logits = self.step(tokens, self.length)
+        self.length += tokens.shape[1]
+        return logits
+
+    def rewind(self, n: int) -> None:
+        self.length -= n  # rows past the end are overwritten before anything looks at them
+
+
+class Static(Engine):
+    """Rung 4. A cache allocated once, rows written in place, autograd's bookkeeping off.
+
+    Still the model's modules, but written for decoding: a position is a number, and a new token
+    sees all that is cached, so there is no mask to build and nothing to check in every layer.
+    """
+
+    fallback = Batched
+    in_torch = True
+
+    def decoder(self, model):
+        model = pack_heads(model) if model.config.per_head else model
+        caches = self.buffers()
+        return StepDecoder(lambda tokens, start: self.step(model, caches, tokens, start))
+
+    def buffers(self) -> list:
+        kind = {"dtype": self.dtype, "device": self.device}
+        return functional.buffers(self.config, self.batch, self.max_len, **kind)
+
+    @staticmethod
+    def step(model: GPT, caches: list, tokens: Tensor, start: int) -> Tensor:
+        """Logits behind each of these tokens, the first of which stands at `start`.  (B, T) -> (B, T, V)"""
+        (B, T), end = tokens.shape, start + tokens.shape[1]
+        mask = functional.chunk_mask(start, end, tokens.device)
+        x = model.token_embedding_table(tokens) + model.position_embedding_table.weight[start:end]
+        for block, (keys, values) in zip(model.blocks, caches, strict=True):
+            qkv = block.sa.qkv(block.ln1(x)).view(B, T, 3, block.sa.n_head, -1)
+            q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)  # (B, H, T, hs)
+            keys[:, :, start:end], values[:, :, start:end] = k, v
+            y = F.scaled_dot_product_attention(q, keys[:, :, :end], values[:, :, :end], **mask)
+            x = x + block.sa.proj(y.transpose(1, 2).reshape(B, T, -1))
+            up, relu, down, _ = block.ffwd.net  # the last one is dropout
+            x = x + down(relu(up(block.ln2(x))))
+        return model.lm_head(model.ln_f(x))
+
+
+class Flat(Static):
+    """Rung 5. The decode step as one function over plain tensors, called from Python token by token."""
+
+    fallback = Static
+
+    def decoder(self, model):
+        weights, caches, n_head = functional.flatten(model), self.buffers(), self.config.n_head
+        return StepDecoder(
+            lambda tokens, start: functional.step(weights, caches, tokens, start, n_head)
+        )

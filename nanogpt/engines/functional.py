@@ -1,0 +1,129 @@
+"""The model as one function over plain tensors: no module, no check, nothing that is not arithmetic.
+
+What a step computes is what `model.GPT` computes, on the model's own weights. This is the form that
+compilers like: `compiled` and `graph` translate it, `native` writes it out in C++.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..config.shapes import GPTConfig
+from ..model.attention import visible
+from ..model.convert import check_standard
+from ..model.gpt import GPT, Block, CausalSelfAttention
+
+
+class Layer(NamedTuple):
+    """The weights of one block, all (out, in) as nn.Linear keeps them."""
+
+    ln1_weight: Tensor
+    ln1_bias: Tensor
+    qkv: Tensor  # (3 C, C): all heads' queries, then keys, then values
+    proj_weight: Tensor
+    proj_bias: Tensor
+    ln2_weight: Tensor
+    ln2_bias: Tensor
+    up_weight: Tensor  # (4 C, C)
+    up_bias: Tensor
+    down_weight: Tensor  # (C, 4 C)
+    down_bias: Tensor
+
+
+class Weights(NamedTuple):
+    """All weights of a model."""
+
+    tokens: Tensor  # (V, C)
+    positions: Tensor  # (block_size, C)
+    ln_weight: Tensor
+    ln_bias: Tensor
+    head_weight: Tensor  # (V, C)
+    head_bias: Tensor
+    layers: list[Layer]
+
+
+def flatten(model: GPT) -> Weights:
+    """The model's own tensors, nothing copied but the matrices of single Heads, which are put together.
+
+    Raises ValueError for a model whose blocks compute something else than the lecture's.
+    """
+    check_standard(model)
+    return Weights(
+        model.token_embedding_table.weight.detach(),
+        model.position_embedding_table.weight.detach(),
+        model.ln_f.weight.detach(),
+        model.ln_f.bias.detach(),
+        model.lm_head.weight.detach(),
+        model.lm_head.bias.detach(),
+        [_layer(block) for block in model.blocks],
+    )
+
+
+def _layer(block: Block) -> Layer:
+    parts = [m.weight for m in qkv_of(block)]
+    qkv = parts[0] if len(parts) == 1 else torch.cat([w.detach() for w in parts])
+    up, down = block.ffwd.net[0], block.ffwd.net[2]
+    weights = (
+        *(block.ln1.weight, block.ln1.bias, qkv, block.sa.proj.weight, block.sa.proj.bias),
+        *(block.ln2.weight, block.ln2.bias, up.weight, up.bias, down.weight, down.bias),
+    )
+    return Layer(*(w.detach() for w in weights))
+
+
+def qkv_of(block: Block) -> list:
+    """The layers that make q, k and v: the batched one, or each Head's, queries first."""
+    if isinstance(block.sa, CausalSelfAttention):
+        return [block.sa.qkv]
+    return [getattr(head, part) for part in ("query", "key", "value") for head in block.sa.heads]
+
+
+def buffers(config: GPTConfig, batch: int, room: int, layout: str = "layers", **kind) -> list:
+    """Zeroed keys and values of every layer, each (B, H, room, hs), in one of three layouts.
+
+    "layers": a tensor of its own for each. "one": views of a single tensor. "interleaved": K and V
+    of one position side by side. `kind` is dtype and device. Raises ValueError.
+    """
+    L, H, hs = config.n_layer, config.n_head, config.head_size
+    if layout == "layers":
+        return [torch.zeros(2, batch, H, room, hs, **kind).unbind(0) for _ in range(L)]
+    if layout == "one":
+        return [layer.unbind(0) for layer in torch.zeros(L, 2, batch, H, room, hs, **kind)]
+    if layout == "interleaved":
+        return [layer.unbind(3) for layer in torch.zeros(L, batch, H, room, 2, hs, **kind)]
+    raise ValueError(f'layout={layout!r} is unknown: choose "layers", "one" or "interleaved"')
+
+
+def chunk_mask(start: int, end: int, device: torch.device) -> dict:
+    """How tokens start … end - 1 see keys 0 … end - 1, for scaled_dot_product_attention.
+
+    A single token sees all of them, and a prefill is what PyTorch calls causal. A chunk in between is
+    neither: is_causal would line its first query up with the first key.
+    """
+    if end - start == 1 or start == 0:
+        return {"is_causal": end - start > 1}
+    pos = torch.arange(end, device=device)
+    return {"attn_mask": visible(pos[start:], pos)}
+
+
+def step(w: Weights, caches: list, tokens: Tensor, start: int, n_head: int) -> Tensor:
+    """Read tokens at positions start, start + 1, …; logits behind each.  (B, T) -> (B, T, V)
+
+    `caches` is what `buffers` returns; the new rows are written into it.
+    """
+    (B, T), C, end = tokens.shape, w.tokens.shape[1], start + tokens.shape[1]
+    mask = chunk_mask(start, end, tokens.device)
+    x = F.embedding(tokens, w.tokens) + w.positions[start:end]  # (B, T, C)
+    for layer, (keys, values) in zip(w.layers, caches, strict=True):
+        qkv = F.linear(F.layer_norm(x, (C,), layer.ln1_weight, layer.ln1_bias), layer.qkv)
+        q, k, v = qkv.view(B, T, 3, n_head, -1).permute(2, 0, 3, 1, 4).unbind(0)  # (B, H, T, hs)
+        keys[:, :, start:end], values[:, :, start:end] = k, v
+        y = F.scaled_dot_product_attention(q, keys[:, :, :end], values[:, :, :end], **mask)
+        x = x + F.linear(y.transpose(1, 2).reshape(B, T, C), layer.proj_weight, layer.proj_bias)
+        h = F.layer_norm(x, (C,), layer.ln2_weight, layer.ln2_bias)
+        h = F.relu(F.linear(h, layer.up_weight, layer.up_bias))
+        x = x + F.linear(h, layer.down_weight, layer.down_bias)
+    return F.linear(F.layer_norm(x, (C,), w.ln_weight, w.ln_bias), w.head_weight, w.head_bias)

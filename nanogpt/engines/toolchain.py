@@ -1,0 +1,182 @@
+"""What a compiler made, kept for the next time: in a folder of the user's, under a key of all it depends on.
+
+A build that fails or is killed leaves nothing behind; a file that was damaged is built again; a
+folder that cannot be written costs the keeping, not the build.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+
+from ..system.console import warn_caller
+from ..system.files import atomic_path, sha256
+
+
+class CannotBuild(RuntimeError):
+    """This machine cannot build an engine; says what is missing, in one line."""
+
+
+def cache_folder() -> Path:
+    """Where builds are kept: NANOGPT_CACHE, else nanogpt in the user's cache folder."""
+    named = os.environ.get("NANOGPT_CACHE")
+    if named:
+        return Path(named).expanduser().absolute()
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "nanogpt"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nanogpt"
+
+
+@lru_cache(maxsize=1)
+def compiler() -> list[str]:
+    """The C++ compiler: CXX, with its flags, else the first of c++, g++ and clang++. Raises CannotBuild."""
+    named = os.environ.get("CXX", "").strip()
+    for name, *flags in [shlex.split(named)] if named else [["c++"], ["g++"], ["clang++"]]:
+        path = shutil.which(name)
+        if path:
+            return [path, *flags]
+    raise CannotBuild(f"no C++ compiler ({named or 'c++, g++, clang++'}): install one, or set CXX")
+
+
+@lru_cache(maxsize=1)
+def machine() -> dict:
+    """What compiled code depends on beside its source: torch, the compiler, the processor."""
+    try:
+        cpu = Path("/proc/cpuinfo").read_text().split("\n\n")[0].splitlines()
+        flags = [
+            line.split(":", 1)[1].split() for line in cpu if line.startswith(("flags", "Features"))
+        ]
+    except OSError:
+        flags = [[platform.processor()]]
+    try:
+        said = subprocess.run(
+            [*compiler(), "--version"], capture_output=True, text=True, timeout=60
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise CannotBuild(
+            f"{compiler()[0]} cannot be run: {first_line(error)}; set CXX to another one"
+        ) from error
+    return {
+        "torch": torch.__version__,
+        "compiler": [*(said.stdout.splitlines()[:1] or compiler()[:1]), *compiler()[1:]],
+        "platform": f"{platform.system()} {platform.machine()}",
+        "capability": torch.backends.cpu.get_cpu_capability(),
+        "flags": sorted({flag for line in flags for flag in line}),
+    }
+
+
+def key_of(**parts) -> str:
+    """One name for all that a build depends on: these parts, and the machine."""
+    text = json.dumps({"machine": machine(), **parts}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def kept(name: str, key: str, suffix: str, make: Callable[[Path], None]) -> Path:
+    """The file built under this key: the one kept, if it is whole, else made now by `make(path)`.
+
+    Raises CannotBuild when `make` does, and for any other way in which a compiler can fail.
+    """
+    path = cache_folder() / f"{name}-{key}{suffix}"
+    stamp = path.with_name(path.name + ".sha256")
+    if _whole(path, stamp):
+        return path
+    try:
+        folder = _own_folder(path.parent)
+    except OSError as error:
+        folder = Path(tempfile.mkdtemp(prefix="nanogpt-"))  # lives as long as the machine's /tmp
+        warn_caller(
+            f"{path.parent} cannot keep builds ({error.strerror or error}): this one is built again "
+            f"next time; set NANOGPT_CACHE to another folder"
+        )
+    new = folder / f".{path.name}.{os.getpid()}-{threading.get_ident()}{suffix}"
+    try:
+        make(new)
+        digest = sha256(new)
+        os.replace(new, folder / path.name)
+        with atomic_path(folder / stamp.name) as temporary:
+            temporary.write_text(digest)
+    except CannotBuild:
+        raise
+    except Exception as error:
+        raise CannotBuild(
+            f"the build failed: {type(error).__name__}: {first_line(error)}"
+        ) from error
+    finally:
+        new.unlink(missing_ok=True)
+    return folder / path.name
+
+
+def compile_cpp(source: Path, out: Path, defines: dict) -> None:
+    """Compile one C++ file into a library. Raises CannotBuild with what the compiler said."""
+    names = [f"-D{name}={value}" for name, value in defines.items()]
+    # Sums may be taken in any order, so that they fill a register. Not -ffast-math: linking with
+    # it would switch off denormal numbers for the whole process, torch included.
+    free = [
+        "-fno-math-errno",
+        "-fno-trapping-math",
+        "-fno-signed-zeros",
+        "-fassociative-math",
+        "-ffinite-math-only",
+    ]
+    said = ""
+    for tuned in (["-march=native"], ["-mcpu=native"], []):
+        command = [
+            *compiler(),
+            "-std=c++17",
+            "-O3",
+            "-w",
+            *tuned,
+            *free,
+            "-shared",
+            "-fPIC",
+            *names,
+        ]
+        done = subprocess.run(
+            [*command, str(source), "-o", str(out)], capture_output=True, text=True
+        )
+        if done.returncode == 0:
+            return
+        said = said or next(
+            (x for x in done.stderr.splitlines() if "error" in x), f"exit {done.returncode}"
+        )
+    raise CannotBuild(f"{compiler()[0]} cannot compile {source.name}: {said[:300]}")
+
+
+def first_line(error: Exception) -> str:
+    """What an error says, in one line."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+
+
+def _whole(path: Path, stamp: Path) -> bool:
+    try:
+        return stamp.read_text(encoding="ascii") == sha256(path) and path.stat().st_uid == _user(
+            path
+        )
+    except (OSError, ValueError):  # not there, or not even text
+        return False
+
+
+def _own_folder(folder: Path) -> Path:
+    """The folder, made if need be; an OSError when it cannot be written or belongs to somebody else."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if folder.stat().st_uid != _user(folder):
+        raise PermissionError(1, "it belongs to another user")
+    with tempfile.TemporaryFile(dir=folder):
+        return folder
+
+
+def _user(path: Path) -> int:
+    return os.getuid() if hasattr(os, "getuid") else path.stat().st_uid

@@ -1,0 +1,266 @@
+"""Karpathy's GPT in two forms of equal arithmetic: a list of Heads, and all heads in one matmul.
+
+Names, parameters and arithmetic are those of `GPTLanguageModel` in gpt.py of
+https://github.com/karpathy/ng-video-lecture, so a checkpoint of one loads into the other.
+Shapes: B batch, T tokens, C width, H heads, hs head size, S cached tokens, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..cache.attach import cache_owners
+from ..cache.base import predicted_bytes
+from ..config.shapes import GPTConfig
+from .attention import attend, attend_shared, is_causal, placed, visible
+from .ngrams import NGrams
+
+
+class Head(nn.Module):
+    """One head of causal self-attention, with a KV cache of its own."""
+
+    def __init__(self, config: GPTConfig):
+        super().__init__()
+        self.key = nn.Linear(config.n_embd, config.head_size, bias=False)
+        self.query = nn.Linear(config.n_embd, config.head_size, bias=False)
+        self.value = nn.Linear(config.n_embd, config.head_size, bias=False)
+        self.config, self.dropout = config, config.dropout
+        self.cache = None  # set by kv_cache(model), taken away again by it
+
+    def forward(self, x: Tensor, pos: Tensor) -> Tensor:
+        q, k, v, k_pos = self.query(x), self.key(x), self.value(x), pos  # (B, T, hs), (T,)
+        q, k = (
+            placed(q, pos, self.config),
+            placed(k, pos, self.config),
+        )  # in the lecture: as they are
+        if self.cache is not None and not self.training:
+            k, v, k_pos = self.cache.update(k, v, pos)  # (B, S, hs), (S,)
+        dropout = self.dropout if self.training else 0.0
+        return attend(q, k, v, visible(pos, k_pos), dropout)  # (B, T, hs)
+
+
+class MultiHeadAttention(nn.Module):
+    """The lecture's attention: run the heads one after another, put them side by side, mix."""
+
+    def __init__(self, config: GPTConfig, head=Head):
+        super().__init__()
+        self.heads = nn.ModuleList([head(config) for _ in range(config.n_head)])
+        self.proj = nn.Linear(config.n_embd, config.n_embd, bias=config.bias)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, x: Tensor, pos: Tensor) -> Tensor:
+        out = torch.cat([head(x, pos) for head in self.heads], dim=-1)  # (B, T, C)
+        return self.dropout(self.proj(out))
+
+
+class CausalSelfAttention(nn.Module):
+    """The same attention with the heads in one matmul and one cache for all of them.
+
+    With n_kv_head < n_head groups of query heads share keys and values (GQA, Ainslie et al. 2023,
+    arXiv 2305.13245; with one for all MQA, Shazeer 2019, arXiv 1911.02150), and the cache holds
+    those only.
+    """
+
+    visible = staticmethod(visible)  # who sees whom; a subclass may bring another pattern
+
+    def __init__(self, config: GPTConfig, layer: int = 0):
+        super().__init__()
+        self.config, self.n_head, self.window = config, config.n_head, config.window_of(layer)
+        self.qkv = nn.Linear(
+            config.n_embd, (config.n_head + 2 * config.kv_heads) * config.head_size, bias=False
+        )
+        self.proj = nn.Linear(config.n_embd, config.n_embd, bias=config.bias)
+        self.attn_dropout = config.dropout
+        self.dropout = nn.Dropout(config.dropout)
+        self.cache = None
+
+    def forward(self, x: Tensor, pos: Tensor) -> Tensor:
+        (B, T, C), c = x.shape, self.config
+        qkv = self.qkv(x).view(B, T, -1, c.head_size).transpose(1, 2)  # (B, H + 2 Hkv, T, hs)
+        q, k, v = qkv.split([c.n_head, c.kv_heads, c.kv_heads], dim=1)
+        q, k, k_pos = placed(q, pos, c), placed(k, pos, c), pos
+        if self.cache is not None and not self.training:
+            k, v, k_pos = self.cache.update(k, v, pos)  # (B, Hkv, S, hs), (S,)
+        plain = k_pos is pos and is_causal(self.visible, self.window)
+        seen = None if plain else self.visible(pos, k_pos, self.window, c.sinks)
+        dropout = self.attn_dropout if self.training else 0.0
+        y = attend_shared(q, k, v, seen, dropout)  # (B, H, T, hs)
+        return self.dropout(self.proj(y.transpose(1, 2).reshape(B, T, C)))
+
+
+class SquaredReLU(nn.Module):
+    """ReLU, squared (So et al. 2021, Primer, arXiv 2109.08668)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(x).square()
+
+
+class FeedForward(nn.Module):
+    """Two linear layers with a ReLU between, four times as wide inside."""
+
+    def __init__(self, config: GPTConfig):
+        super().__init__()
+        self.net = nn.Sequential(
+            nn.Linear(config.n_embd, 4 * config.n_embd, bias=config.bias),
+            SquaredReLU() if config.relu2 else nn.ReLU(),
+            nn.Linear(4 * config.n_embd, config.n_embd, bias=config.bias),
+            nn.Dropout(config.dropout),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.net(x)
+
+
+def norm(config: GPTConfig) -> nn.Module:
+    """LayerNorm; or RMSNorm (Zhang and Sennrich 2019, arXiv 1910.07467) without weights of its own."""
+    return (
+        nn.RMSNorm(config.n_embd, elementwise_affine=False)
+        if config.rms_norm
+        else nn.LayerNorm(config.n_embd)
+    )
+
+
+class Block(nn.Module):
+    """Communication, then computation, each added to what came in."""
+
+    def __init__(self, config: GPTConfig, head=Head, layer: int = 0, attention=CausalSelfAttention):
+        super().__init__()
+        self.sa = MultiHeadAttention(config, head) if config.per_head else attention(config, layer)
+        self.ffwd = FeedForward(config)
+        self.ln1, self.ln2 = norm(config), norm(config)
+
+    def forward(self, x: Tensor, pos: Tensor) -> Tensor:
+        x = x + self.sa(self.ln1(x), pos)
+        return x + self.ffwd(self.ln2(x))
+
+
+class GPT(nn.Module):
+    """The language model: characters in, logits for the next character out.
+
+    `head` is the class of the attention heads, `attention` that of the batched form, so that a
+    notebook can bring its own. `generator` is the CPU generator that the weights are drawn from (seed
+    1337 when None): the global random state is neither read nor moved. Weights are drawn as in the
+    lecture: normal(0, 0.02), biases 0.
+    """
+
+    def __init__(
+        self,
+        config: GPTConfig,
+        head=Head,
+        generator: torch.Generator | None = None,
+        attention=CausalSelfAttention,
+    ):
+        super().__init__()
+        if config.per_head and attention is not CausalSelfAttention:
+            raise ValueError(
+                f"attention={attention.__name__} has all heads at once: set per_head=False, or bring a head"
+            )
+        self.config = config
+        with torch.random.fork_rng(
+            devices=[]
+        ):  # the layers' own initialisation is overwritten below
+            self.token_embedding_table = nn.Embedding(config.vocab_size, config.n_embd)
+            table = None if config.rope else nn.Embedding(config.block_size, config.n_embd)
+            self.position_embedding_table = table
+            self.ngrams = NGrams(config) if config.ngrams > 1 else None
+            blocks = [Block(config, head, layer, attention) for layer in range(config.n_layer)]
+            self.blocks = nn.ModuleList(blocks)
+            self.ln_f = norm(config)
+            self.lm_head = nn.Linear(config.n_embd, config.vocab_size, bias=config.bias)
+        self._init_weights(generator or torch.Generator().manual_seed(1337))
+        self.register_load_state_dict_pre_hook(_drop_tril)
+
+    def _init_weights(self, generator: torch.Generator) -> None:
+        for module in self.modules():
+            if isinstance(module, (nn.Linear, nn.Embedding)):
+                nn.init.normal_(module.weight, std=0.02, generator=generator)
+            if isinstance(module, nn.Linear) and module.bias is not None:
+                nn.init.zeros_(module.bias)
+
+    @property
+    def n_params(self) -> int:
+        return sum(p.numel() for p in self.parameters())
+
+    def forward(
+        self, idx: Tensor, targets: Tensor | None = None, pos: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Logits and, with targets, the mean cross-entropy in nats.  (B, T) -> (B, T, V), ()
+
+        `pos` (T,) are the places of idx in the whole text, ascending: 0 … T-1 when None. While a
+        KV cache is on they must be given. Raises ValueError for a position that is missing, out of
+        order or past the table.
+        """
+        T = idx.shape[1]
+        if pos is None:
+            if not self.training and self.caching:
+                raise ValueError(
+                    "a KV cache is on, so the model cannot know where these tokens stand: pass pos, "
+                    "their places in the whole text, e.g. model(new, pos=torch.tensor([9]))"
+                )
+            pos = torch.arange(T, device=idx.device)
+        self._check_positions(pos, T)
+        x = self.embed(idx, pos)  # (B, T, C)
+        for block in self.blocks:
+            x = block(x, pos)
+        logits = self.lm_head(self.ln_f(x))  # (B, T, V)
+        loss = None if targets is None else F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+        return logits, loss
+
+    def embed(self, idx: Tensor, pos: Tensor) -> Tensor:
+        """What goes into the first block.  (B, T), (T,) -> (B, T, C)"""
+        x = self.token_embedding_table(idx)
+        if self.position_embedding_table is not None:
+            x = x + self.position_embedding_table(pos)
+        if self.ngrams is not None:
+            x = x + self.ngrams(idx, pos)
+        return F.rms_norm(x, x.shape[-1:]) if self.config.rms_norm else x
+
+    def _check_positions(self, pos: Tensor, T: int) -> None:
+        limit = self.config.positions
+        if pos.shape != (T,):
+            raise ValueError(
+                f"pos has shape {tuple(pos.shape)}, but there are {T} tokens: one place each"
+            )
+        if limit is not None and limit < T:
+            raise ValueError(
+                f"{T} tokens > block_size {limit}: the position table has no row for the rest"
+            )
+        if pos.device.type != "cpu" or T == 0 or torch.compiler.is_compiling():
+            return  # looking at the numbers would stop a GPU's queue at every step, or break a graph
+        low, high = int(pos[0]), int(pos[-1])
+        if low < 0 or (limit is not None and high >= limit):
+            rows = (
+                f"the position table has rows 0 to {limit - 1}" if limit else "a text begins at 0"
+            )
+            raise ValueError(f"positions {low} to {high}, but {rows}")
+        if T > 1 and not bool((pos[1:] > pos[:-1]).all()):
+            raise ValueError(
+                f"positions {pos.tolist()} do not ascend: pass the tokens in the order of the text"
+            )
+
+    @property
+    def caching(self) -> bool:
+        """Whether any attention module has a KV cache on."""
+        return any(owner.cache is not None for owner in cache_owners(self))
+
+    def cache_bytes(self, length: int, batch: int = 1) -> int:
+        """Bytes of K and V that `length` cached tokens of `batch` texts take, from the config alone."""
+        c, itemsize = self.config, self.lm_head.weight.element_size()
+        characters = 2 * torch.int64.itemsize * length * batch if self.ngrams else 0
+        return characters + predicted_bytes(
+            n_layer=c.n_layer,
+            n_head=c.kv_heads,
+            head_size=c.head_size,
+            length=length,
+            batch=batch,
+            itemsize=itemsize,
+        )
+
+
+def _drop_tril(module, state_dict, prefix, *args) -> None:
+    # The lecture's Head keeps its mask as a buffer; ours computes it from positions.
+    for name in [n for n in state_dict if n.endswith(".tril")]:
+        del state_dict[name]

@@ -1,0 +1,1 @@
+"""All that a notebook cell imports for show: sessions, tables, figures."""

@@ -1,0 +1,24 @@
+"""One function per figure: plain dicts and lists in, a matplotlib Figure out. Never imports torch."""
+
+from .attention import (
+    bytes_and_loss,
+    cache_rows,
+    loss_by_position,
+    masks,
+    prefill_and_decode,
+    shapes,
+)
+from .engines import drafted, ladder, past_floor, throughput, time_split, tokens_per_pass
+from .equality import last_bits, margins, precision, token_strips
+from .speed import (
+    cache_bytes,
+    context_cost,
+    per_token,
+    prefill_split,
+    race,
+    speedup_map,
+    two_bars,
+    update_cost,
+)
+from .style import BLUE, COLOURS, spread, to_apng, to_png
+from .training import batch, characters, ideas, losses, recipes, schedules

@@ -1,0 +1,126 @@
+"""What a notebook cell calls: opening a run, showing figures and tables. Only here is IPython imported."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from IPython.display import Image, display
+
+from ..config.profiles import Profile, get_profile
+from ..data.corpus import Corpus, load_corpus
+from ..model.checkpoint import Checkpoint
+from ..system.device import Device, pick_device
+from ..system.environment import conditions, environment
+from ..system.files import ROOT, atomic_path, write_json
+from ..training.pretrained import load_or_train
+from .plots import style
+
+
+def begin() -> None:
+    """Say what was found: versions, the device and why it was chosen."""
+    device = pick_device()
+    print(f"python {platform.python_version()}, torch {torch.__version__}")
+    print(f"device {device}")
+
+
+@dataclass
+class Run:
+    """One notebook's run: its settings, its corpus, and where its files go."""
+
+    number: str
+    profile: Profile
+    device: Device
+    corpus: Corpus
+    parameters: dict
+    out: Path
+    card: dict = field(repr=False)
+
+    def figure(self, figure, name: str, alt: str, *, note: str = "", published: str = "") -> None:
+        """Save a figure as figures/NN_name.png, with its conditions below, and show it with alt text.
+
+        `published` are the conditions of figures that were not measured in this run.
+        """
+        footer = f"published, not of this run: {published}" if published else self._footer(note)
+        self._picture(style.to_png(figure, footer), name, alt)
+
+    def animation(
+        self, figures: list, name: str, alt: str, *, note: str = "", milliseconds: int = 120
+    ) -> None:
+        """The same for an animated PNG; where animation is not supported, the first frame stands."""
+        self._picture(style.to_apng(figures, self._footer(note), milliseconds), name, alt)
+
+    def save(self, **results) -> None:
+        """Write the results with all they depend on as json/NN.json."""
+        path = self.out / "json" / f"{self.number}.json"
+        corpus = {"name": self.corpus.name, "sha256": self.corpus.sha256}
+        about = {
+            "notebook": self.number,
+            "profile": self.profile.name,
+            "parameters": self.parameters,
+        }
+        write_json(path, {**about, "corpus": corpus, "environment": self.card, "results": results})
+        print(f"results: json/{path.name}")
+
+    def load_model(self, checkpoint: str = "auto") -> Checkpoint:
+        """The trained model that lessons use: published, of this run, or trained now; says which."""
+        size = self.profile.size
+        keep = [self.checkpoint(size)]
+        if "NANOGPT_RUN" in os.environ:  # where the runner puts what earlier notebooks made
+            keep.append(Path(os.environ["NANOGPT_RUN"]) / "checkpoints" / size)
+        found = load_or_train(
+            self.corpus,
+            self.profile.train,
+            size=size,
+            checkpoint=checkpoint,
+            keep=keep,
+            device=self.device,
+        )
+        print(found)
+        return found
+
+    def checkpoint(self, name: str) -> Path:
+        """Where a checkpoint of that name goes, without suffix."""
+        return self.out / "checkpoints" / name
+
+    def _footer(self, note: str) -> str:
+        parts = [note, conditions(self.card), self.corpus.name, f"profile {self.profile.name}"]
+        return "  ·  ".join(part for part in parts if part)
+
+    def _picture(self, png: bytes, name: str, alt: str) -> None:
+        if not re.fullmatch(r"[a-z0-9_]+", name):
+            raise ValueError(f"figure name {name!r}: use lower-case letters, digits and _")
+        with atomic_path(self.out / "figures" / f"{self.number}_{name}.png") as temporary:
+            temporary.write_bytes(png)
+        display(Image(data=png, format="png", metadata={"alt": alt}))
+
+
+def open_run(number: str, *, profile: str = "auto", **parameters) -> Run:
+    """Check a notebook's parameters, find the corpus, and say what will run.
+
+    Files go to outputs/run/<profile>, or to the folder that NANOGPT_OUT names. Raises ValueError
+    for an unknown profile, CorpusError for a corpus that cannot be used, and OSError for a folder
+    that cannot be written.
+    """
+    device = pick_device()
+    chosen = get_profile(profile, cuda=device.device.type == "cuda")
+    seed = parameters.get("seed", 0)
+    if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**63:
+        raise ValueError(f"seed={seed!r}: choose a whole number from 0 up, below 2**63")
+    if chosen.threads:
+        torch.set_num_threads(chosen.threads)
+    corpus = load_corpus()
+    out = Path(os.environ.get("NANOGPT_OUT") or ROOT / "outputs" / "run" / chosen.name)
+    with atomic_path(out / ".writable"):  # found out now, not after the work
+        pass
+    (out / ".writable").unlink(missing_ok=True)
+    threads = torch.get_num_threads()
+    print(f"profile {chosen.name}, {threads} CPU thread{'s' * (threads > 1)}")
+    print(corpus)
+    if corpus.banner:
+        print(f"\n{corpus.banner}")
+    return Run(number, chosen, device, corpus, parameters, out, environment(device))

@@ -1,0 +1,1 @@
+"""What runs and renders notebooks, outside of their kernels. Imports no torch."""

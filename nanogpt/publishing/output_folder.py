@@ -1,0 +1,112 @@
+"""An output folder: held by one run at a time, and changed only by what is whole. Runs nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+
+try:
+    import fcntl
+except ImportError:  # Windows: nothing keeps two runs apart there
+    fcntl = None
+
+from ..system.files import write_json
+from .parameters import RunError
+
+
+@contextmanager
+def locked(out: Path):
+    """Hold the output folder: it exists, can be written, and no other run is using it. Raises RunError.
+
+    The lock belongs to the process and ends with it, however it ends; the file that it hangs on stays.
+    """
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        file = open(out / ".lock", "a+")  # noqa: SIM115
+    except OSError as error:
+        raise RunError(
+            f"cannot write into {out} ({error.strerror}): choose another folder with --out"
+        ) from None
+    with file:
+        try:
+            if fcntl:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            file.seek(0)
+            other = file.read().strip()
+            raise RunError(
+                f"another run (process {other}) is writing into {out}: wait for it, or choose another "
+                f"folder with --out"
+            ) from None
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        for left in out.glob(".running-*"):  # by a run that was killed
+            shutil.rmtree(left, ignore_errors=True)
+        yield
+
+
+class Folder:
+    """An output folder and its manifest, which is written anew after each notebook."""
+
+    def __init__(self, out: Path, card: dict, weights: Path | None = None):
+        self.out, self.card, self.weights = out, card, weights
+        try:
+            old = json.loads((out / "manifest.json").read_text(encoding="utf-8"))["notebooks"]
+        except (OSError, ValueError, KeyError):
+            old = []
+        self.entries = {entry["notebook"]: entry for entry in old}
+
+    def environment(self, staged: Path) -> dict[str, str | None]:
+        """What the kernels are told: where to write, what the run has made so far, what not to fetch."""
+        told = {"NANOGPT_OUT": str(staged), "NANOGPT_RUN": str(self.out)}
+        if not self.card["corpus"]["real"]:
+            told["NANOGPT_OFFLINE"] = (
+                self.card["corpus"].get("note") or "1"
+            )  # the download has failed once: do not wait for it in each kernel
+        if self.weights:
+            told["NANOGPT_CHECKPOINT"] = str(self.weights) if self.weights.is_file() else None
+        return told
+
+    @contextmanager
+    def staging(self, name: str):
+        """A new folder beside the good files; what is still in it at the end is removed."""
+        path = Path(tempfile.mkdtemp(prefix=f".running-{name}-", dir=self.out))
+        path.chmod(0o755)
+        try:
+            yield path
+        finally:
+            shutil.rmtree(path, ignore_errors=True)
+
+    def keep(self, name: str, staged: Path) -> list[str]:
+        """Move a passed notebook's files into place; drop what its earlier run alone made.
+
+        Weights are never dropped: a notebook that trained them once finds them the next time.
+        """
+        files = sorted(
+            str(p.relative_to(staged).as_posix()) for p in staged.rglob("*") if p.is_file()
+        )
+        for file in files:
+            (self.out / file).parent.mkdir(parents=True, exist_ok=True)
+            os.replace(staged / file, self.out / file)
+        for file in set(self.entries.get(name, {}).get("files", [])) - set(files):
+            if not file.startswith("checkpoints/"):
+                (self.out / file).unlink(missing_ok=True)
+        shutil.rmtree(self.out / "failed" / name, ignore_errors=True)
+        return files
+
+    def set_aside(self, name: str, staged: Path) -> list[str]:
+        """Keep a failed notebook's files below failed/, away from earlier good ones."""
+        shutil.rmtree(self.out / "failed" / name, ignore_errors=True)
+        (self.out / "failed").mkdir(exist_ok=True)
+        os.replace(staged, self.out / "failed" / name)
+        return self.entries.get(name, {}).get("files", [])
+
+    def note(self, entry: dict) -> None:
+        self.entries[entry["notebook"]] = entry
+        notebooks = [self.entries[name] for name in sorted(self.entries)]
+        write_json(self.out / "manifest.json", {**self.card, "notebooks": notebooks})

@@ -1,0 +1,148 @@
+"""Two runs of the series side by side: is every output of every cell the same, to the byte?
+
+Cells that measure time are left out. On one machine with the same versions nothing else may
+differ; elsewhere this says what does, and by how much.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from .nbfile import read
+
+NUMBER = re.compile(r"(?<![\w.])[+−-]?\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?")
+
+
+MACHINE = (
+    "python",
+    "torch",
+    "platform",
+    "device",
+    "device_name",
+    "dtype",
+    "threads",
+    "cpu_capability",
+)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One cell whose outputs are not the same."""
+
+    notebook: str
+    cell: str
+    what: str  # in words, with the numbers
+
+    def __str__(self) -> str:
+        return f"{self.notebook}, cell {self.cell!r}: {self.what}"
+
+
+def compare_runs(old: Path, new: Path) -> tuple[int, int, list[Difference]]:
+    """Cells compared, cells left out as timings, and those that differ, for all notebooks of `old`."""
+    compared, timed, found = 0, 0, []
+    for path in sorted(old.glob("[0-9][0-9]_*.ipynb")):
+        twin = new / path.name
+        if not twin.is_file():
+            found.append(Difference(path.stem, "(all)", "it was not run"))
+            continue
+        theirs = {cell.id: cell for cell in read(twin).cells}
+        for cell in read(path).cells:
+            twin = theirs.pop(cell.id, None)
+            timing = "timing" in cell.metadata.get("tags", [])
+            timed, compared = timed + timing, compared + (not timing)
+            if what := difference(cell, twin, outputs=not timing):
+                found.append(Difference(path.stem, cell.id, what))
+        found += [Difference(path.stem, name, "a new cell") for name in theirs]
+    return compared, timed, found
+
+
+def difference(cell, twin, outputs: bool = True) -> str:
+    """What is not the same about two cells, in words; empty when nothing is."""
+    if twin is None:
+        return "it is not there any more"
+    if cell.source != twin.source:
+        return "its source has changed"
+    if not outputs:
+        return ""
+    a, b = (shown(c.get("outputs", [])) for c in (cell, twin))
+    if len(a) != len(b):
+        return f"{len(b)} outputs instead of {len(a)}"
+    for (kind, one), (other_kind, other) in zip(a, b, strict=True):
+        if kind != other_kind:
+            return f"{other_kind} instead of {kind}"
+        if one != other:
+            return "another picture" if kind == "image/png" else text_difference(one, other)
+    return ""
+
+
+def shown(outputs: list) -> list[tuple[str, str]]:
+    """What a reader sees of a cell's outputs: (kind, content) pairs."""
+    found = []
+    for output in outputs:
+        if output.output_type == "stream":
+            found.append((output.name, output.text))
+        elif output.output_type == "error":
+            found.append(("error", f"{output.ename}: {output.evalue}"))
+        else:
+            found += sorted(output.data.items())
+    return found
+
+
+def text_difference(a: str, b: str) -> str:
+    """The first line that differs, and by how much when only numbers do."""
+    if NUMBER.sub("#", a) == NUMBER.sub("#", b):
+        pairs = zip(numbers(a), numbers(b), strict=True)
+        most = max(
+            (abs(x - y) / max(abs(x), abs(y), 1e-30) for x, y in pairs if x != y), default=0.0
+        )
+        how = (
+            f"numbers differ, by {most:.1e} of their size at most"
+            if most
+            else "written differently"
+        )
+    else:
+        how = "another text"
+    lines = zip([*a.splitlines(), ""], [*b.splitlines(), ""], strict=False)
+    one, other = next(((x, y) for x, y in lines if x != y), ("", ""))
+    return f"{how}: {one.strip()[:100]!r} was {other.strip()[:100]!r} here"
+
+
+def numbers(text: str) -> list[float]:
+    return [float(n.replace(",", "").replace("−", "-")) for n in NUMBER.findall(text)]
+
+
+def report(old: Path, new: Path) -> bool:
+    """Print what is the same and what is not; True when all is."""
+    compared, timed, found = compare_runs(old, new)
+    for one in found:
+        print(one)
+    weights = [(folder / "checkpoints" / "small.safetensors") for folder in (old, new)]
+    same = [path.read_bytes() if path.is_file() else None for path in weights]
+    print(f"trained weights: {'the same bytes' if same[0] == same[1] else 'not the same bytes'}")
+    cells = f"{compared} cells ({timed} more measure time)"
+    if compared and not found and same[0] == same[1]:
+        print(f"reproduced: the outputs of {cells} are those of {old.name}, to the byte")
+        return True
+    print(f"{len(found)} difference{'s' * (len(found) != 1)} in {cells}")
+    machines = [
+        json.loads((folder / "manifest.json").read_text(encoding="utf-8")) for folder in (old, new)
+    ]
+    before, here = (machine["environment"] for machine in machines)
+    changed = [
+        f"{key} {before.get(key)}, here {here.get(key)}"
+        for key in MACHINE
+        if before.get(key) != here.get(key)
+    ]
+    if changed:
+        print(
+            "the promise of equal bits is for one machine and the same versions; it was "
+            + "; ".join(changed)
+        )
+    else:
+        print(
+            "the machine and the versions are the same, so this should not be: has the code changed since?"
+        )
+    return False

@@ -1,0 +1,1 @@
+"""What every layer may use: device, environment card, atomic files, console."""

@@ -1,0 +1,42 @@
+"""The device that tensors live on, and why it was chosen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True)
+class Device:
+    """What the tensors live on, the dtype that training multiplies in, and why."""
+
+    device: torch.device
+    dtype: torch.dtype
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.device.type}, {str(self.dtype).removeprefix('torch.')}: {self.reason}"
+
+
+def pick_device(prefer: str = "auto") -> Device:
+    """CUDA when there is one, else the CPU. Raises ValueError for a device that is not there."""
+    if prefer not in ("auto", "cpu", "cuda"):
+        raise ValueError(f"device={prefer!r} is unknown: choose auto, cpu or cuda")
+    if prefer == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device='cuda', but this torch sees no CUDA device: choose cpu or auto")
+    if prefer == "cpu" or not torch.cuda.is_available():
+        why = "as asked" if prefer == "cpu" else "no CUDA device was found"
+        return Device(torch.device("cpu"), torch.float32, f"{why}; float32 is a CPU's fast type")
+    name = torch.cuda.get_device_name()
+    # A T4 answers True to the bare question and then emulates bfloat16, slowly.
+    if torch.cuda.is_bf16_supported(including_emulation=False):
+        return Device(torch.device("cuda"), torch.bfloat16, f"{name} multiplies bfloat16 natively")
+    why = f"{name} has no native bfloat16; its gradients are scaled so that float16 can hold them"
+    return Device(torch.device("cuda"), torch.float16, why)
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until the device has done all it was given; nothing to do on a CPU."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

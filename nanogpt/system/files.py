@@ -1,0 +1,81 @@
+"""Files that are whole or absent, and the folders of the project."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+
+FULL = {errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)}  # a full disk or quota
+
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+PUBLISHED = ROOT / "outputs" / "published"
+
+
+@contextmanager
+def atomic_path(path: Path):
+    """A temporary path beside `path`, renamed to it when the block ends well, else removed.
+
+    What stood at `path` before is untouched until then. Raises OSError, with advice, when the
+    folder cannot be written.
+    """
+    path = Path(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+    except OSError as error:
+        raise type(error)(
+            error.errno,
+            f"cannot write into {path.parent} ({error.strerror}): choose another folder",
+        ) from error
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        with open(temporary, "rb+") as file:
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o666 & ~_umask())  # mkstemp made it private
+        os.replace(temporary, path)
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        raise OSError(
+            error.errno,
+            f"{path} could not be written whole ({error.strerror}): make room and try again",
+        ) from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def check_writable(path: Path) -> None:
+    """Raises OSError when no file can be written at `path`."""
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, "this is a folder; name a file", str(path))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=path.parent):
+        pass
+
+
+def write_json(path: Path, data) -> None:
+    """Write data as JSON, whole or not at all; keys keep their order, so equal data is equal bytes."""
+    text = json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    with atomic_path(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def sha256(data: bytes | Path) -> str:
+    """The SHA-256 of some bytes or of a file, in hexadecimal."""
+    return hashlib.sha256(data if isinstance(data, bytes) else Path(data).read_bytes()).hexdigest()
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,47 @@
+"""The loss of a model, measured so that no cache and no mode is left changed."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..cache.attach import without_kv_cache
+from ..data.batches import random_batch, windows
+from ..model.gpt import GPT
+
+EVAL_SEED = 4242  # the fixed evaluation windows, the same whatever the training seed
+
+
+@torch.no_grad()
+def estimate_loss(model: GPT, batches: list[tuple[Tensor, Tensor]]) -> float:
+    """Mean cross-entropy in nats over the batches given, in eval mode; the mode is put back.
+
+    eval() alone would switch on a cache that is guarded by nothing but self.training. Ours asks
+    for `self.cache is not None` as well, and one that is on is laid aside meanwhile.
+    """
+    was_training = model.training
+    model.eval()
+    try:
+        with without_kv_cache(model):
+            losses = [model(x, y)[1].double() * y.numel() for x, y in batches]
+    finally:
+        model.train(was_training)
+    return float(torch.stack(losses).sum() / sum(y.numel() for _, y in batches))
+
+
+def fixed_batches(data: Tensor, block_size: int, n: int, device, batch: int = 16) -> list:
+    """n batches of windows at places drawn once from a seed of their own."""
+    generator = torch.Generator().manual_seed(EVAL_SEED)
+    drawn = [random_batch(data, block_size, batch, generator) for _ in range(n)]
+    return [(x.to(device), y.to(device)) for x, y in drawn]
+
+
+def full_loss(model: GPT, data: Tensor, batch: int = 16) -> float:
+    """The loss over all of `data` in non-overlapping windows of the model's block_size, in nats.
+
+    A loss depends on the block it is measured at: compare only losses of one block_size.
+    """
+    T, device = model.config.block_size, model.lm_head.weight.device
+    starts = torch.arange(0, len(data) - T, T)
+    pairs = (windows(data, some, T) for some in starts.split(batch))
+    return estimate_loss(model, [(x.to(device), y.to(device)) for x, y in pairs])

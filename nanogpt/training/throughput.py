@@ -1,0 +1,103 @@
+"""How fast a training run is: characters a second, and how much of the device's arithmetic it uses."""
+
+from __future__ import annotations
+
+import re
+import time
+
+import torch
+
+from ..config.shapes import GPTConfig
+from ..system.device import Device, synchronize
+
+# Operations a second of the matrix units at most, as the makers' data sheets have them: without
+# sparsity, in the 16-bit type that the card multiplies fastest. A name counts as a whole word: an
+# RTX A1000 is no A100, an L40 no L4.
+PEAKS = {
+    "H200": 989e12,
+    "H100": 989e12,
+    "A100": 312e12,
+    "V100": 125e12,
+    "L40S": 362e12,
+    "L4": 121e12,
+    "A10G": 70e12,
+    "A10": 125e12,
+    "T4": 65e12,
+}
+
+
+def flops_per_token(config: GPTConfig) -> int:
+    """Floating-point operations of one training step for each token, forward and backward.
+
+    6 for each weight of a matrix and 12 L C T for attention (PaLM, arXiv 2204.02311, appendix B). Look-up
+    tables compute nothing and do not count.
+    """
+    c = config
+    shared = (
+        2 * c.n_embd * (c.n_head - c.kv_heads) * c.head_size
+    )  # keys and values that are not computed
+    matrices = c.n_layer * (12 * c.n_embd**2 - shared) + c.vocab_size * c.n_embd
+    seen = sum(min(c.window_of(layer) or c.block_size, c.block_size) for layer in range(c.n_layer))
+    return 6 * matrices + 12 * c.n_embd * seen
+
+
+def peak_flops(device: Device) -> float | None:
+    """Operations a second at most: from PEAKS for a GPU (None for one that it lacks), measured on a CPU."""
+    if device.device.type == "cuda":
+        name = torch.cuda.get_device_name(device.device)
+        return next((peak for part, peak in PEAKS.items() if re.search(rf"\b{part}\b", name)), None)
+    a = torch.ones(512, 512)
+    best = float("inf")
+    for _ in range(4):  # the first one warms up; the best is least disturbed
+        before = time.perf_counter()
+        a @ a
+        best = min(best, time.perf_counter() - before)
+    return 2 * 512**3 / best
+
+
+class Meter:
+    """A clock for training and one for evaluation, and what they say."""
+
+    def __init__(self, config: GPTConfig, device: Device, processes: int = 1):
+        self.device, self.per_token = device.device, flops_per_token(config)
+        peak = peak_flops(device)
+        self.peak = peak and peak * processes
+        self.tokens, self.seconds, self.last = (
+            0,
+            {"train": 0.0, "evaluate": 0.0},
+            time.perf_counter(),
+        )
+
+    def lap(self, what: str) -> None:
+        """The time since the last lap went into "train" or "evaluate"; a GPU's queue is waited for."""
+        synchronize(self.device)
+        now = time.perf_counter()
+        self.seconds[what] += now - self.last
+        self.last = now
+
+    def go_on(self, reading: dict, tokens: int) -> None:
+        """Count on from what was read when so many tokens had been seen."""
+        share = reading["evaluation"]
+        self.seconds = {
+            "train": reading["seconds"],
+            "evaluate": reading["seconds"] * share / (1 - share),
+        }
+        self.tokens, self.last = tokens, time.perf_counter()
+
+    def reading(self) -> dict:
+        """Seconds of training so far, characters a second, model FLOP utilisation, evaluation's share."""
+        train, evaluate = self.seconds["train"], self.seconds["evaluate"]
+        speed = self.tokens / train if self.tokens and train else None
+        return {
+            "seconds": round(train, 3),
+            "chars_per_second": speed and round(speed),
+            "mfu": speed and self.peak and round(speed * self.per_token / self.peak, 4),
+            "evaluation": round(evaluate / (train + evaluate or 1.0), 4),
+        }
+
+    def __str__(self) -> str:
+        now = self.reading()
+        if not now["chars_per_second"]:
+            return "starting"
+        used = f", MFU {now['mfu']:.1%}" if now["mfu"] else ""
+        return f"{now['chars_per_second']:,} chars/s{used}, evaluation {now['evaluation']:.1%}"

@@ -1,0 +1,1 @@
+"""Are cached tokens uncached tokens? Comparison, the mask checker, the sweep."""

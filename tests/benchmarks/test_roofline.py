@@ -1,0 +1,85 @@
+"""Counted work against counting by hand and by torch; measured limits against plain sense, never a clock."""
+
+import pytest
+import torch
+from conftest import tiny_model
+from torch.utils.flop_counter import FlopCounterMode
+
+from nanogpt.benchmarks import roofline
+from nanogpt.config import SIZES, GPTConfig
+from nanogpt.engines.toolchain import CannotBuild
+from nanogpt.model.gpt import GPT
+
+
+@pytest.mark.parametrize("size", ["small", "lecture"])
+def test_the_weights_that_a_token_reads_are_all_but_the_two_tables(size):
+    c = SIZES[size]
+    with torch.device("meta"):
+        model = GPT(c)
+    tables = (c.vocab_size + c.block_size) * c.n_embd
+    assert roofline.weight_bytes(c) == 4 * (model.n_params - tables)
+    assert roofline.weight_bytes(c, 2) == 2 * (model.n_params - tables)
+
+
+def test_operations_of_a_cached_token_are_those_that_torch_counts():
+    model = tiny_model(per_head=False, n_embd=32, n_head=4)
+    c, n = model.config, 9
+    total = 0
+    for place in range(1, n + 1):  # one row through the matrices, and attention to `place` rows
+        with FlopCounterMode(display=False) as counter:
+            x = torch.zeros(1, c.n_embd)
+            for block in model.blocks:
+                block.sa.proj(block.sa.qkv(x)[:, : c.n_embd])
+                block.ffwd.net(x)
+                keys = torch.zeros(c.n_head, place, c.head_size)
+                q = torch.zeros(c.n_head, 1, c.head_size)
+                torch.bmm(torch.bmm(q, keys.mT), keys)
+            model.lm_head(x)
+        total += counter.get_total_flops()
+    assert roofline.work(c, n, cached=True)["flop"] == total / n
+
+
+def test_operations_without_a_cache_are_those_of_ever_longer_texts():
+    model = tiny_model(per_head=True)
+    n, total = 9, 0
+    for T in range(1, n + 1):
+        with FlopCounterMode(display=False) as counter:
+            model(torch.zeros(1, T, dtype=torch.int64))
+        total += counter.get_total_flops()
+    assert roofline.work(model.config, n, cached=False)["flop"] == pytest.approx(total / n)
+
+
+def test_a_batch_shares_the_weights_and_not_the_cache():
+    c = GPTConfig()
+    one, many = (roofline.work(c, 100, cached=True, batch=batch) for batch in (1, 8))
+    kv = 2 * c.n_embd * c.n_layer * 101 / 2 * 4
+    assert one["bytes"] == roofline.weight_bytes(c) + kv
+    assert many["bytes"] == roofline.weight_bytes(c) / 8 + kv
+
+
+def test_the_three_parts_add_up_to_the_time():
+    need = {"flop": 2e6, "bytes": 3e6}
+    for seconds in (1.0, 4.0, 100.0):
+        parts = roofline.split(seconds, need, bandwidth=1e6, peak=1e6)
+        assert sum(parts.values()) == pytest.approx(seconds)
+        assert min(parts.values()) >= 0
+    parts = roofline.split(100.0, need, 1e6, 1e6)
+    assert parts == {"arithmetic": 2.0, "memory": 1.0, "overhead": 97.0}
+
+
+@pytest.mark.parametrize("compiler", [True, False])
+def test_limits_are_measured_with_a_compiler_and_without(compiler, monkeypatch):
+    if not compiler:
+
+        def none(*args):
+            raise CannotBuild("no C++ compiler")
+
+        monkeypatch.setattr(roofline, "library", none)
+    read = roofline.read_bandwidth(1 << 20, repeats=2)
+    peak = roofline.peak_arithmetic(repeats=2)
+    assert read["how"] == ("native loop" if compiler else "torch.sum")
+    assert peak["how"] == ("native loop" if compiler else "matmul 512")
+    assert read["bytes"] == 1 << 20
+    for measured in (read, peak):
+        assert 0 < measured["low"] <= measured["median"] <= measured["high"]
+        assert measured["n"] == 2

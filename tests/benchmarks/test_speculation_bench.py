@@ -1,0 +1,152 @@
+"""What speculation buys: measured rows that add up, refusals before the measuring, figures that ship."""
+
+import json
+
+import pytest
+import torch
+from conftest import seeded
+from draft_fixtures import Wrong
+from test_speculative import V, build, text
+
+from nanogpt.benchmarks import speculation
+from nanogpt.benchmarks.speculation import costs, in_passes, speculation, usual_drafts
+from nanogpt.benchmarks.training import published
+from nanogpt.cli.bench_speculate import main
+from nanogpt.decoding.drafts import DraftModel, NGram
+from nanogpt.decoding.generate import complete
+from nanogpt.engines.native import Native
+from nanogpt.system.files import PUBLISHED
+
+FLOAT = torch.float32
+
+
+@pytest.mark.parametrize("engine", [Native, None], ids=["native", "modules"])
+def test_rows_say_what_was_decoded(engine):
+    model = build(FLOAT)
+    start = torch.zeros(1, 1, dtype=torch.long)
+    first = complete(model, start, 16, generator=seeded(43))  # of the first counted repeat
+    drafts = {"itself": lambda k: DraftModel(model, k), "wrong": lambda k: Wrong(first, V, k)}
+    result = speculation(model, drafts, [1, 3], n_new=16, repeats=2, engine=engine)
+    assert [(row["draft"], row["k"]) for row in result["rows"]] == [
+        ("itself", 1),
+        ("itself", 3),
+        ("wrong", 1),
+        ("wrong", 3),
+    ]
+    assert all(row["equal"] for row in result["rows"])
+    assert [row["tokens_per_pass"] for row in result["rows"][:2]] == [2, 4]
+    assert [row["agreement"] for row in result["rows"][:2]] == [1, 1]
+    assert [row["predicted"] for row in result["rows"][:2]] == [2, 4]
+    assert result["rows"][2]["agreement"] < 0.5
+    for row in result["rows"]:
+        assert row["speedup"]["n"] == row["tokens_per_second"]["n"] == 2
+        assert row["speedup"]["low"] > 0
+    assert result["floor"]["median"] > 0
+    assert json.loads(json.dumps(result)) == result
+
+
+def test_tokens_that_differ_are_reported(monkeypatch):
+    model, other = build(FLOAT), build(FLOAT, 5)
+    plain = speculation.generate
+
+    def cheating(subject, *args, draft=None, **settings):
+        return plain(other if draft else subject, *args, draft=draft, **settings)
+
+    monkeypatch.setattr(speculation, "generate", cheating)
+    result = speculation(
+        model, {"a": lambda k: NGram(text(50)[0], V, 2, k)}, [2], n_new=16, repeats=2
+    )
+    assert not result["rows"][0]["equal"]
+
+
+def test_a_pass_over_several_tokens_is_timed():
+    found = costs(build(FLOAT), [1, 4], repeats=3)
+    assert set(found) == {1, 4}
+    assert all(cost["n"] == 3 and cost["low"] > 0 for cost in found.values())
+
+
+def test_the_share_of_the_model_in_the_time_is_passes_times_their_cost():
+    row = {
+        "k": 3,
+        "tokens_per_pass": 2.0,
+        "tokens_per_second": {"median": 1000.0},
+    }  # 500 passes a second
+    assert in_passes(row, {1: {"median": 1.0}, 4: {"median": 0.001}}) == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--k", "x"], "--k x"),
+        (["--k", "0"], "at least 1"),
+        (["--k", "3,,5"], "--k 3,,5"),
+        (["--repeats", "0"], "--repeats 0"),
+        (["--target", "/nowhere/model"], "/nowhere/model"),
+        (["--data", "/nowhere.txt"], "/nowhere.txt"),
+        (["--json", "/proc/nothing/x.json"], "/proc/nothing"),
+        (["--k", "3,255"], "--k 3,255: with a block of 256 choose at most 254"),
+        (["--tokens", "0"], "n_new=0"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_cannot_be_measured_is_refused(arguments, message, capsys):
+    assert main(arguments) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_the_command_prints_a_table_and_writes_it(tmp_path, capsys):
+    path = tmp_path / "s.json"
+    small = str(PUBLISHED / "checkpoints" / "small")
+    assert (
+        main(
+            ["--k", "3", "--repeats", "1", "--tokens", "24", "--draft", small, "--json", str(path)]
+        )
+        == 0
+    )
+    printed, result = capsys.readouterr().out, json.loads(path.read_text())
+    assert result["what"] == "speculate"
+    assert [row["draft"] for row in result["rows"]] == [
+        "a GPT of 0.22M",
+        "itself, in 8 bits",
+        "a table for triples",
+        "look-up in its own text",
+    ]
+    assert result["rows"][0]["agreement"] == 1  # its draft is the model itself
+    for part in (*(row["draft"] for row in result["rows"]), "equal", "floor", "in passes over one"):
+        assert part in printed
+
+
+def test_a_stop_writes_nothing(tmp_path, monkeypatch, capsys):
+    def stopped(*args, **settings):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(speculation, "speculation", stopped)
+    assert main(["--json", str(tmp_path / "s.json")]) == 130
+    assert not (tmp_path / "s.json").exists()
+    assert "nothing was written" in capsys.readouterr().err
+
+
+def test_the_published_figures_are_of_the_large_size_and_equal_tokens():
+    result = published("speculate")
+    assert result["corpus"] == "Tiny Shakespeare"
+    assert result["n_params"] == 10_788_929
+    assert all(row["equal"] for row in result["rows"])
+    assert {"1", "4"} <= set(result["passes"])
+    assert result["target"]["step"] == 1000
+    for model in (result["target"], result["draft"]):
+        assert len(model["sha256"]) == 64
+        assert model["losses"]["val"] < 2
+    assert result["proposal"]["median"] < result["passes"]["1"]["median"]
+
+
+@pytest.mark.parametrize("counts", [[1, 32], [0], [1, 300]])
+def test_a_pass_that_the_block_cannot_hold_is_refused(counts):
+    with pytest.raises(ValueError, match="with a block of 32: choose from 1 to 31"):
+        costs(build(FLOAT), counts)
+    assert set(costs(build(FLOAT), [1, 31], repeats=1)) == {1, 31}
+
+
+def test_a_vocabulary_too_large_for_triples_gets_the_table_that_fits():
+    model = build(FLOAT, vocab_size=300, n_layer=1)
+    assert "a table for pairs" in usual_drafts(model, torch.arange(300))
+    assert "a table for triples" in usual_drafts(build(FLOAT), text(50)[0])

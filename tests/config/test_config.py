@@ -1,0 +1,123 @@
+"""Shapes, recipes and profiles: numbers that do not fit together are refused when they are written down."""
+
+import dataclasses
+import math
+
+import pytest
+
+from nanogpt.config import PROFILES, SIZES, GPTConfig, TrainConfig, get_profile, override
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"n_layer": 0}, "n_layer=0: a whole number of at least 1"),
+        ({"n_head": -1}, "n_head=-1"),
+        ({"block_size": 2.0}, "block_size=2.0"),
+        ({"vocab_size": "65"}, "vocab_size='65'"),
+        ({"n_layer": True}, "n_layer=True: a whole number of at least 1"),
+        ({"n_embd": 10, "n_head": 4}, "n_embd=10 is no multiple of n_head=4.* try n_embd=8"),
+        ({"n_embd": 3, "n_head": 4}, "try n_embd=4"),
+        ({"dropout": 1.0}, "dropout=1.0"),
+        ({"dropout": -0.1}, "dropout=-0.1"),
+        ({"dropout": math.nan}, "dropout=nan"),
+    ],
+)
+def test_shapes_that_fit_no_model_are_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        GPTConfig(**changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"steps": 0}, "steps=0: a whole number of at least 1"),
+        ({"batch_size": 1.5}, "batch_size=1.5"),
+        ({"eval_every": True}, "eval_every=True: a whole number of at least 1"),
+        ({"eval_batches": -2}, "eval_batches=-2"),
+        ({"lr": 0.0}, "lr=0.0"),
+        ({"lr": math.nan}, "lr=nan"),
+        ({"muon_lr": -0.1}, "muon_lr=-0.1"),
+        ({"warmup": -1}, "warmup=-1"),
+        ({"weight_decay": -0.1}, "weight_decay=-0.1"),
+    ],
+)
+def test_recipes_that_cannot_be_followed_are_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        TrainConfig(**changes)
+
+
+@pytest.mark.parametrize("config", [GPTConfig(), TrainConfig(), PROFILES["cpu"]])
+def test_a_config_cannot_be_changed_by_accident(config):
+    first = dataclasses.fields(config)[0].name
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        setattr(config, first, 3)
+
+
+def test_head_size_is_derived():
+    assert GPTConfig(n_embd=48, n_head=3).head_size == 16
+
+
+def test_sizes_are_those_of_the_article_and_the_lecture():
+    shapes = {
+        key: (c.n_layer, c.n_head, c.n_embd, c.block_size, c.dropout) for key, c in SIZES.items()
+    }
+    assert shapes == {
+        "article": (4, 4, 64, 32, 0.0),
+        "small": (4, 4, 64, 256, 0.0),
+        "lecture": (6, 6, 384, 256, 0.2),
+    }
+    assert all(c.vocab_size == 65 and c.per_head for c in SIZES.values())
+
+
+def test_the_learning_rate_rises_and_then_falls_to_nothing():
+    config = TrainConfig(steps=100, warmup=10)
+    scales = [config.scale(step) for step in range(100)]
+    assert scales[0] == pytest.approx(0.1)
+    assert scales[9] == pytest.approx(0.91)
+    assert scales[50] == 0.5
+    assert scales[99] == pytest.approx(0.01)
+    assert config.scale(100) == 0.0
+    assert scales[:10] == sorted(scales[:10])
+    assert scales[9:] == sorted(scales[9:], reverse=True)
+
+
+def test_a_schedule_without_warmup_or_decay_is_constant():
+    assert {TrainConfig(steps=9, warmup=0, decay=False).scale(step) for step in range(9)} == {1.0}
+    assert [TrainConfig(steps=9, warmup=3, decay=False).scale(s) for s in (0, 2, 8)] == [
+        1 / 3,
+        1.0,
+        1.0,
+    ]
+    assert TrainConfig(steps=4, warmup=0).scale(0) == 1.0
+
+
+def test_override_changes_what_is_given_and_nothing_else():
+    config = override(TrainConfig(), steps=7, lr=None)
+    assert config == TrainConfig(steps=7)
+    with pytest.raises(
+        ValueError, match="TrainConfig has no field batch, step; it has steps, batch_size"
+    ):
+        override(TrainConfig(), step=7, batch=3)
+    with pytest.raises(ValueError, match="steps=0"):
+        override(TrainConfig(), steps=0)
+
+
+def test_profiles_are_found_by_name_and_auto_looks_for_cuda():
+    assert get_profile("smoke") is PROFILES["smoke"]
+    assert get_profile("auto", cuda=True) is PROFILES["gpu"]
+    assert get_profile("auto", cuda=False) is PROFILES["cpu"]
+    assert get_profile("cpu", cuda=True) is PROFILES["cpu"]
+    with pytest.raises(ValueError, match="profile='fast' is unknown: choose auto, smoke, cpu, gpu"):
+        get_profile("fast")
+
+
+@pytest.mark.parametrize("profile", PROFILES.values(), ids=list(PROFILES))
+def test_every_profile_can_be_run(profile):
+    assert PROFILES[profile.name] is profile
+    assert {profile.size, profile.train_size, *profile.sizes} <= set(SIZES)
+    assert list(profile.lengths) == sorted(set(profile.lengths))
+    assert profile.lengths[0] >= 1
+    assert profile.lengths[-1] < SIZES[profile.size].block_size, "a prompt of 1 must fit before it"
+    assert min(profile.batches) == 1
+    assert min(profile.seeds, profile.repeats) >= 2, "a spread needs two"

@@ -1,0 +1,432 @@
+"""Sampling against a slow reference, errors at the call, and a model that is left as it was found."""
+
+import math
+import warnings
+
+import hypothesis.strategies as st
+import pytest
+import torch
+from conftest import CACHES, DESIGNS, FORMS, has_cache, name, seeded, state_of, tiny_model, tokens
+from hypothesis import given
+
+from nanogpt.cache.attach import cache_owners, enable_kv_cache, kv_cache
+from nanogpt.cache.dynamic import DynamicCache
+from nanogpt.decoding.generate import complete, generate
+from nanogpt.decoding.sampling import draw_noise, sample
+from nanogpt.model.gpt import Head
+
+
+@pytest.fixture(params=FORMS, ids=name)
+def model(request):
+    return tiny_model(request.param)
+
+
+# ------------------------------------------------------------------ one draw
+
+
+def slow_sample(logits, noise, temperature=1.0, top_k=None, top_p=None):
+    """One row at a time, in Python's floats: sort, keep, and let the race decide."""
+    winners = []
+    for row, race in zip(logits.tolist(), noise.tolist(), strict=True):
+        weights = [math.exp((x - max(row)) / temperature) for x in row]
+        order = sorted(range(len(row)), key=lambda i: -weights[i])[:top_k]
+        if top_p is not None:
+            total, so_far, kept = sum(weights[i] for i in order), 0.0, []
+            for i in order:
+                kept.append(i)
+                so_far += weights[i] / total
+                if so_far >= top_p:
+                    break
+            order = kept
+        winners.append([max(order, key=lambda i: weights[i] / race[i])])
+    return winners
+
+
+@given(
+    seed=st.integers(0, 10**6),
+    batch=st.integers(1, 4),
+    temperature=st.sampled_from([0.05, 0.7, 1.0, 3.0]),
+    top_k=st.none() | st.integers(1, 13),
+    top_p=st.none() | st.floats(0.001, 1.0),
+)
+def test_a_draw_is_the_slow_reference(seed, batch, temperature, top_k, top_p):
+    logits = 3 * torch.randn(batch, 13, generator=seeded(seed), dtype=torch.float64)
+    noise = draw_noise(1, batch, 13, seeded(seed + 1))[0]
+    settings = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+    assert sample(logits, noise, **settings).tolist() == slow_sample(logits, noise, **settings)
+
+
+def kept_tokens(logits, **settings):
+    """The tokens that some noise can choose: for each, noise that favours it beyond all others."""
+    V = logits.shape[-1]
+    noise = torch.full((V, V), 1e10).fill_diagonal_(1e-10)
+    chosen = sample(logits.expand(V, V), noise, **settings)[:, 0]
+    return {i for i in range(V) if chosen[i] == i}
+
+
+def test_top_k_keeps_the_k_likeliest_and_no_other():
+    logits = torch.tensor([[1.0, 5.0, 3.0, 4.0, 2.0]])
+    likeliest = [1, 3, 2, 4, 0]
+    for k in range(1, 6):
+        assert kept_tokens(logits, top_k=k) == set(likeliest[:k])
+
+
+@pytest.mark.parametrize(
+    ("top_p", "kept"), [(0.01, {1}), (0.49, {1}), (0.51, {1, 3}), (0.74, {1, 3}), (0.76, {1, 3, 2})]
+)
+def test_top_p_keeps_the_fewest_that_add_up_to_p(top_p, kept):
+    probs = torch.tensor([[0.0625, 0.5, 0.125, 0.25, 0.0625]])
+    assert kept_tokens(probs.log(), top_p=top_p) == kept
+
+
+def test_top_p_counts_what_top_k_has_left():
+    probs = torch.tensor([[0.4, 0.3, 0.2, 0.1]])  # of the first two, the first is 4/7 = 0.57
+    assert kept_tokens(probs.log(), top_k=2, top_p=0.55) == {0}
+    assert kept_tokens(probs.log(), top_k=2, top_p=0.60) == {0, 1}
+
+
+@given(seed=st.integers(0, 10**6), scale=st.sampled_from([1.0, 4.0]))
+def test_a_top_p_of_1_keeps_everything(seed, scale):
+    logits = scale * torch.randn(1, 65, generator=seeded(seed))
+    assert kept_tokens(logits, top_p=1.0) == kept_tokens(logits) == set(range(65))
+
+
+def test_a_low_temperature_is_greedy_and_a_high_one_is_flat():
+    logits, noise = torch.tensor([[0.0, 2.0, 1.0]]), draw_noise(2000, 1, 3, seeded())
+    rows = logits.expand(2000, 3)
+    assert (sample(rows, noise[:, 0], temperature=0.01) == 1).all()
+    hot = sample(rows, noise[:, 0], temperature=1e6).flatten().bincount() / 2000
+    assert (hot - 1 / 3).abs().max() < 0.05
+
+
+def test_greedy_takes_the_likeliest_token():
+    logits = torch.randn(5, 13, generator=seeded())
+    assert torch.equal(sample(logits, None), logits.argmax(-1, keepdim=True))
+
+
+def test_half_precision_is_drawn_in_float32():
+    logits = torch.randn(5000, 65, generator=seeded()).bfloat16()
+    noise = draw_noise(1, 5000, 65, seeded(1))[0]
+    assert torch.equal(sample(logits, noise), sample(logits.float(), noise))
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_noise_gives_the_very_tokens_of_multinomial(batch):
+    probs = (2 * torch.randn(50, batch, 65, generator=seeded(3))).softmax(-1)
+    noise, generator = draw_noise(50, batch, 65, seeded(42)), seeded(42)
+    for row, race in zip(probs, noise, strict=True):
+        assert torch.equal(sample(row.log(), race), torch.multinomial(row, 1, generator=generator))
+
+
+def test_noise_is_a_function_of_its_seed_alone(ambient_rng):
+    noise = draw_noise(4, 2, 13, seeded(42))
+    assert (noise.shape, noise.dtype, noise.device.type) == ((4, 2, 13), torch.float32, "cpu")
+    assert torch.equal(noise, draw_noise(4, 2, 13, seeded(42)))
+    assert not torch.equal(noise, draw_noise(4, 2, 13, seeded(43)))
+    assert torch.equal(noise, draw_noise(9, 2, 13, seeded(42))[:4]), (
+        "asking for more changed the first"
+    )
+    assert (noise > 0).all()
+
+
+# ------------------------------------------------------------------ a generation
+
+
+@pytest.mark.parametrize("design", DESIGNS, ids=name)
+def test_tokens_come_one_at_a_time_and_complete_puts_them_after_the_prompt(model, design):
+    prompt = tokens(3, 5)
+    new = list(generate(model, prompt, 6, cache=design, generator=seeded(1)))
+    assert [token.shape for token in new] == [(3, 1)] * 6
+    assert {token.dtype for token in new} == {torch.int64}
+    text = complete(model, prompt, 6, cache=design, generator=seeded(1))
+    assert torch.equal(text, torch.cat([prompt, *new], dim=1))
+
+
+@pytest.mark.parametrize("design", DESIGNS, ids=name)
+@pytest.mark.parametrize(
+    "settings", [{"greedy": True}, {"top_k": 3}, {"top_p": 0.6}, {"temperature": 0.5}]
+)
+def test_settings_reach_the_draw(model, design, settings):
+    text, noise = tokens(2, 5), draw_noise(12, 2, 13, seeded(1337))  # the seed when none is given
+    got = complete(model, text, 12, cache=design, **settings)
+    plain = complete(model, text, 12, cache=design)
+    for race in noise:
+        logits = model(text)[0][:, -1].detach()
+        token = (
+            logits.argmax(-1, True) if "greedy" in settings else sample(logits, race, **settings)
+        )
+        text = torch.cat([text, token], dim=1)
+    assert torch.equal(got, text)
+    assert not torch.equal(got, plain), (
+        "the setting changes nothing here, so this test shows nothing"
+    )
+
+
+def test_a_generator_and_its_noise_are_the_same_randomness(model, ambient_rng):
+    prompt = tokens(2, 5)
+    by_seed = complete(model, prompt, 8, generator=seeded(42))
+    assert torch.equal(by_seed, complete(model, prompt, 8, noise=draw_noise(8, 2, 13, seeded(42))))
+    assert torch.equal(
+        complete(model, prompt, 8), complete(model, prompt, 8, generator=seeded(1337))
+    )
+    assert not torch.equal(by_seed, complete(model, prompt, 8, generator=seeded(43)))
+
+
+def test_a_seed_means_the_same_for_fewer_tokens(model):
+    long = complete(model, tokens(1, 5), 12, generator=seeded(42))
+    assert torch.equal(complete(model, tokens(1, 5), 4, generator=seeded(42)), long[:, :9])
+
+
+@pytest.mark.parametrize("design", DESIGNS, ids=name)
+def test_texts_of_a_batch_follow_their_own_noise(model, design):
+    """Row b of a batch is what its prompt and its row of the noise give alone."""
+    prompt, noise = tokens(3, 5), draw_noise(10, 3, 13, seeded(42))
+    together = complete(model, prompt, 10, cache=design, noise=noise)
+    for b in range(3):
+        alone = complete(model, prompt[b : b + 1], 10, cache=design, noise=noise[:, b : b + 1])
+        assert torch.equal(together[b : b + 1], alone)
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_prompts_of_either_integer_type(model, dtype):
+    text = complete(model, tokens(1, 5).to(dtype), 6, generator=seeded(1))
+    assert torch.equal(text, complete(model, tokens(1, 5), 6, generator=seeded(1)))
+
+
+def test_a_cached_step_feeds_one_token_and_an_uncached_one_the_whole_text(model):
+    fed = []
+    handle = model.register_forward_pre_hook(lambda _, args: fed.append(args[0].shape[1]))
+    list(generate(model, tokens(1, 5), 4))
+    list(generate(model, tokens(1, 5), 4, cache=None))
+    list(generate(model, tokens(1, 22), 3))  # to the last row of the table, still one at a time
+    handle.remove()
+    assert fed == [5, 1, 1, 1, 5, 6, 7, 8, 22, 1, 1]
+
+
+@pytest.mark.parametrize(("n_new", "reserved"), [(6, 10), (20, 24)])
+def test_caches_are_as_long_as_the_text_and_never_longer_than_the_block(model, n_new, reserved):
+    asked = []
+
+    def design(max_len):
+        asked.append(max_len)
+        return DynamicCache(max_len)
+
+    list(generate(model, tokens(1, 5), n_new, cache=design))
+    assert asked[1:] == [reserved] * len(cache_owners(model)), "the first one is a trial"
+
+
+# ------------------------------------------------------------------ the model is left as it was
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_the_mode_is_put_back_module_by_module(model, training):
+    model.train(training)
+    model.blocks[1].train(not training)  # a mixed model stays as mixed as it was
+    before = state_of(model)
+    iterator = generate(model, tokens(1, 5), 6)
+    assert state_of(model) == before
+    for _ in iterator:
+        assert state_of(model) == before, "between two tokens the model is the caller's"
+    assert state_of(model) == before
+
+
+def test_a_model_in_training_mode_gives_the_tokens_of_eval_mode(model):
+    expected = complete(model, tokens(2, 5), 10, generator=seeded(1))
+    for design in DESIGNS:
+        text = complete(model.train(), tokens(2, 5), 10, cache=design, generator=seeded(1))
+        assert torch.equal(text, expected), "dropout was on"
+
+
+@pytest.mark.parametrize("referenced", [True, False])
+@pytest.mark.parametrize("steps", [0, 1, 3])
+def test_an_abandoned_iterator_leaves_no_cache_on_and_the_mode_as_it_was(model, referenced, steps):
+    before = state_of(model.train())
+    iterator = generate(model, tokens(1, 5), 10)
+    for _ in range(steps):
+        next(iterator)
+    if not referenced:
+        del iterator
+    assert state_of(model) == before
+    assert not has_cache(model)
+    model(tokens(1, 5), tokens(1, 5))[1].backward()  # a training step in between
+    with kv_cache(model.eval()):
+        pass
+
+
+def test_an_error_in_the_middle_of_a_step_leaves_the_model_as_it_was(model):
+    before = state_of(model.train())
+    iterator = generate(model, tokens(1, 5), 10)
+    next(iterator)
+
+    def fail(*args):
+        raise KeyboardInterrupt
+
+    handle = model.blocks[1].ffwd.register_forward_hook(fail)
+    with pytest.raises(KeyboardInterrupt):
+        next(iterator)
+    handle.remove()
+    assert state_of(model) == before
+
+
+@pytest.mark.parametrize("design", CACHES, ids=name)
+def test_two_generations_in_a_row_do_not_see_each_other(model, design):
+    first = complete(model, tokens(3, 9), 10, cache=design, generator=seeded(1))
+    complete(model, tokens(1, 2, seed=5), 10, cache=design, generator=seeded(2))
+    assert torch.equal(complete(model, tokens(3, 9), 10, cache=design, generator=seeded(1)), first)
+
+
+@pytest.mark.parametrize("design", CACHES, ids=name)
+def test_two_iterators_take_turns_on_one_model(model, design):
+    prompts = [tokens(1, 9), tokens(2, 3, seed=5)]
+    alone = [list(generate(model, p, 8, cache=design, generator=seeded(1))) for p in prompts]
+    together = zip(
+        *[generate(model, p, 8, cache=design, generator=seeded(1)) for p in prompts], strict=True
+    )
+    for expected, got in zip(zip(*alone, strict=True), together, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(expected, got, strict=True))
+
+
+def test_gradients_are_off_inside_and_untouched_outside(model):
+    inside = []
+    model.register_forward_hook(lambda *_: inside.append(torch.is_grad_enabled()))
+    iterator = generate(model, tokens(1, 5), 3)
+    assert torch.is_grad_enabled()
+    for _ in iterator:
+        assert torch.is_grad_enabled(), "the caller's own setting was changed between two tokens"
+    assert inside == [False] * 3
+
+
+def test_the_prompt_is_not_written_to(model):
+    prompt = tokens(1, 5)
+    list(generate(model, prompt, 5))
+    assert torch.equal(prompt, tokens(1, 5))
+
+
+def test_generating_inside_a_with_block_says_what_to_do_and_keeps_its_caches(model):
+    with kv_cache(model):
+        caches = [owner.cache for owner in cache_owners(model)]
+        with pytest.raises(ValueError, match="already on: generate brings its own"):
+            list(generate(model, tokens(1, 5), 3))
+        assert [owner.cache for owner in cache_owners(model)] == caches
+
+
+# ------------------------------------------------------------------ errors at the call
+
+BAD = {
+    "an empty prompt": ({"prompt": torch.empty(1, 0, dtype=torch.int64)}, "at least one token"),
+    "no text": ({"prompt": torch.empty(0, 3, dtype=torch.int64)}, "at least one text"),
+    "a prompt without a batch": ({"prompt": torch.tensor([1, 2])}, r"needs \(B, T\)"),
+    "a prompt of floats": ({"prompt": torch.ones(1, 3)}, "tokens are integers"),
+    "a prompt elsewhere": ({"prompt": tokens(1, 3).to("meta")}, "move one of them"),
+    "a token past the vocabulary": ({"prompt": torch.tensor([[0, 13]])}, "0 to 13; .* has 0 to 12"),
+    "a negative token": ({"prompt": torch.tensor([[-1, 3]])}, "tokens -1 to 3"),
+    "no new tokens": ({"n_new": 0}, "n_new=0: ask for a whole number"),
+    "negative new tokens": ({"n_new": -3}, "n_new=-3"),
+    "half a token": ({"n_new": 2.5}, "n_new=2.5"),
+    "True tokens": ({"n_new": True}, "n_new=True"),
+    "temperature 0": ({"temperature": 0.0}, "use greedy=True"),
+    "temperature below 0": ({"temperature": -1.0}, "must be above 0"),
+    "temperature NaN": ({"temperature": math.nan}, "must be above 0"),
+    "temperature infinite": ({"temperature": math.inf}, "temperature=inf"),
+    "top_k 0": ({"top_k": 0}, "top_k=0: choose a whole number from 1 to 13"),
+    "top_k past the vocabulary": ({"top_k": 14}, "top_k=14"),
+    "top_k a share": ({"top_k": 0.5}, "top_k=0.5"),
+    "top_p 0": ({"top_p": 0.0}, "top_p=0.0: choose a share above 0"),
+    "top_p above 1": ({"top_p": 1.5}, "top_p=1.5"),
+    "top_p NaN": ({"top_p": math.nan}, "top_p=nan"),
+    "greedy with top_k": ({"greedy": True, "top_k": 3}, "leave them out"),
+    "greedy with top_p": ({"greedy": True, "top_p": 0.5}, "leave them out"),
+    "greedy with temperature": ({"greedy": True, "temperature": 0.5}, "leave them out"),
+    "an unknown past_block": ({"past_block": "crop"}, 'choose "error" or "slide"'),
+    "too many tokens": ({"n_new": 21}, "5 and 21 new tokens pass block_size 24: .* at most 20"),
+    "a prompt past the block": (
+        {"prompt": tokens(1, 25), "n_new": 1},
+        "shorten the prompt to at most 24",
+    ),
+    "noise for fewer tokens": (
+        {"noise": torch.ones(3, 1, 13)},
+        r"shape \(3, 1, 13\).*\(4, 1, 13\)",
+    ),
+    "noise for another batch": ({"noise": torch.ones(4, 2, 13)}, "noise has shape"),
+    "noise for another vocabulary": ({"noise": torch.ones(4, 1, 12)}, "noise has shape"),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_bad_arguments_are_refused_at_the_call_and_not_at_the_first_token(model, what):
+    arguments, message = BAD[what]
+    before = state_of(model.train())
+    with pytest.raises(ValueError, match=message):
+        generate(model, **({"prompt": tokens(1, 5), "n_new": 4} | arguments))
+    assert state_of(model) == before
+
+
+def test_a_generator_of_another_device_is_refused(model):
+    class Elsewhere:
+        device = torch.device("cuda")
+
+    with pytest.raises(ValueError, match="use a CPU torch.Generator"):
+        generate(model, tokens(1, 5), 4, generator=Elsewhere())
+
+
+def test_what_the_length_error_advises_works(model):
+    for T in (1, 5, 24):
+        with pytest.raises(ValueError, match=f"at most {25 - T} tokens"):
+            generate(model, tokens(1, T), 26 - T)
+        assert len(list(generate(model, tokens(1, T), 25 - T))) == 25 - T
+
+
+@pytest.mark.parametrize(
+    ("T", "n_new", "again"), [(5, 20, 0), (5, 21, 1), (5, 30, 10), (24, 3, 2), (30, 3, 3)]
+)
+def test_a_sliding_window_says_how_many_tokens_pay_for_it(model, T, n_new, again):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        generate(model, tokens(1, T), n_new, past_block="slide")
+    messages = [str(w.message) for w in caught]
+    assert len(messages) == (again > 0)
+    assert all(f"the last {again} tokens each recompute 24 positions" in m for m in messages)
+    assert all(w.filename == __file__ for w in caught), "the warning points at the caller's line"
+
+
+def test_heads_that_can_hold_no_cache_are_refused_not_decoded_wrongly():
+    """A head written anew may forget the attribute: fed one token a step, it would see no past."""
+
+    class Forgetful(Head):
+        def __init__(self, config):
+            super().__init__(config)
+            del self.cache
+
+        def forward(self, x, pos):
+            self.__dict__["cache"] = None
+            try:
+                return super().forward(x, pos)
+            finally:
+                del self.__dict__["cache"]
+
+    model = tiny_model(head=Forgetful)
+    with pytest.raises(ValueError, match="self.cache = None"):
+        generate(model, tokens(1, 5), 8)
+    plain = complete(model, tokens(1, 5), 8, cache=None, generator=seeded(1))
+    assert torch.equal(plain, complete(tiny_model(), tokens(1, 5), 8, generator=seeded(1)))
+
+
+def test_a_cache_enabled_by_hand_is_in_the_way_until_it_is_disabled(model):
+    enable_kv_cache(model)
+    with pytest.raises(ValueError, match=r"call disable_kv_cache\(model\)"):
+        complete(model, tokens(1, 5), 3)
+
+
+@pytest.mark.parametrize(
+    ("cache", "message"),
+    [
+        (DynamicCache(), "not an instance"),
+        (lambda max_len: torch.nn.Identity(), "nn.Module"),
+        (lambda max_len: [], "update"),
+    ],
+)
+def test_a_cache_that_is_no_design_is_refused_and_none_is_left_on(cache, message):
+    model = tiny_model()
+    with pytest.raises(ValueError, match=message):
+        next(generate(model, tokens(1, 3), 2, cache=cache))
+    assert not model.caching

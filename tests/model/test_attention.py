@@ -1,0 +1,121 @@
+"""visible and attend against loops that a reader can check by eye."""
+
+import math
+
+import hypothesis.strategies as st
+import pytest
+import torch
+from conftest import seeded
+from hypothesis import given
+
+from nanogpt.model.attention import attend, attend_shared, visible
+
+positions = st.lists(st.integers(-1, 12), min_size=1, max_size=8)
+
+
+def slow_visible(q_pos, k_pos, window):
+    """Each query asks about each key: is it there, is it not in the future, is it near enough?"""
+    rows = []
+    for q in q_pos:
+        near = math.inf if window is None else window
+        rows.append([k >= 0 and k <= q and q - k < near for k in k_pos])
+    return rows
+
+
+def slow_attend(q, k, v, seen):
+    """One query at a time, over the keys it sees only."""
+    out = torch.zeros(*q.shape[:-1], v.shape[-1], dtype=q.dtype)
+    for t in range(q.shape[-2]):
+        keys = [s for s in range(k.shape[-2]) if seen[t][s]]
+        scores = torch.stack(
+            [(q[..., t, :] * k[..., s, :]).sum(-1) / math.sqrt(q.shape[-1]) for s in keys]
+        )
+        weights = scores.exp() / scores.exp().sum(0)
+        out[..., t, :] = sum(
+            w[..., None] * v[..., s, :] for w, s in zip(weights, keys, strict=True)
+        )
+    return out
+
+
+@given(positions, positions, st.none() | st.integers(1, 6))
+def test_visible_is_the_brute_force_rule(q_pos, k_pos, window):
+    seen = visible(torch.tensor(q_pos), torch.tensor(k_pos), window)
+    assert seen.dtype == torch.bool
+    assert seen.tolist() == slow_visible(q_pos, k_pos, window)
+
+
+@pytest.mark.parametrize("window", [None, 1, 2, 3, 10, 11])
+def test_visible_is_the_rule_for_every_pair_of_places(window):
+    """A window is wrong, where it is wrong, by one: at the key that is just out of it."""
+    places = torch.arange(-1, 10)
+    assert visible(places, places, window).tolist() == slow_visible(
+        places.tolist(), places.tolist(), window
+    )
+
+
+def test_an_empty_slot_is_seen_by_nobody_not_even_by_an_empty_slot():
+    assert not visible(torch.tensor([-1, 0, 5]), torch.tensor([-1])).any()
+
+
+@given(
+    layout=st.sampled_from([(), (2,), (2, 3)]),
+    T=st.integers(1, 5),
+    S=st.integers(1, 6),
+    window=st.none() | st.integers(1, 4),
+    seed=st.integers(0, 10**6),
+)
+def test_attend_is_the_brute_force_sum(layout, T, S, window, seed):
+    generator = seeded(seed)
+    q, k, v = (
+        torch.randn(*layout, rows, 4, generator=generator, dtype=torch.float64)
+        for rows in (T, S, S)
+    )
+    k_pos = torch.randperm(S, generator=generator)  # keys may stand in any order
+    q_pos = k_pos[
+        torch.randint(S, (T,), generator=generator)
+    ]  # a query sees its own place at least
+    seen = visible(q_pos, k_pos, window)
+    torch.testing.assert_close(
+        attend(q, k, v, seen), slow_attend(q, k, v, seen), rtol=0, atol=1e-12
+    )
+
+
+@pytest.mark.parametrize("layout", [(2,), (2, 3)], ids=["heads", "batched"])
+@pytest.mark.parametrize("T", [1, 2, 7])
+@pytest.mark.parametrize("start", [0, 5])
+def test_no_mask_given_means_each_query_sees_itself_and_what_came_before(layout, T, start):
+    q, k, v = torch.randn(3, *layout, T, 4, generator=seeded(), dtype=torch.float64)
+    pos = torch.arange(start, start + T)
+    slow = attend(q, k, v, visible(pos, pos))
+    torch.testing.assert_close(attend(q, k, v, None), slow, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_dropout_drops_weights_only_when_asked(fused):
+    q, k, v = torch.randn(3, 64, 8, 4, generator=seeded())
+    seen = None if fused else visible(torch.arange(8), torch.arange(8))
+    torch.manual_seed(0)
+    assert torch.equal(attend(q, k, v, seen), attend(q, k, v, seen)), (
+        "no dropout, yet not deterministic"
+    )
+    dropped = attend(q, k, v, seen, 0.5)
+    assert not torch.equal(attend(q, k, v, seen), dropped)
+    # A first query sees one key, at weight 1: dropout leaves either nothing or twice the value.
+    nothing = (dropped[:, 0] == 0).all(-1)
+    twice = torch.isclose(dropped[:, 0], 2 * v[:, 0]).all(-1)
+    assert (nothing | twice).all()
+    assert nothing.any()
+    assert twice.any()
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("groups", [1, 2, 4])
+def test_a_group_of_queries_attends_as_if_each_had_keys_of_its_own(groups, masked):
+    T, S = (3, 7) if masked else (5, 5)
+    q = torch.randn(2, 4, T, 6, dtype=torch.float64, generator=seeded(1))
+    k, v = torch.randn(2, 2, 4 // groups, S, 6, dtype=torch.float64, generator=seeded(2))
+    seen = visible(torch.arange(4, 7), torch.arange(S), 3) if masked else None
+    own = (x.repeat_interleave(groups, dim=1) for x in (k, v))
+    torch.testing.assert_close(
+        attend_shared(q, k, v, seen), attend(q, *own, seen), rtol=0, atol=1e-12
+    )

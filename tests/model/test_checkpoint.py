@@ -1,0 +1,365 @@
+"""Checkpoints: back to the bit, whole or absent, and no file of any content ends in a foreign error."""
+
+import json
+import struct
+
+import hypothesis.strategies as st
+import pytest
+import torch
+from conftest import FORMS, name, tiny_model, tokens
+from hypothesis import given
+from hypothesis import settings as example_settings
+from safetensors.torch import load_file, save_file
+
+from nanogpt.model import checkpoint
+from nanogpt.model.checkpoint import FORMAT, CheckpointError, load_checkpoint, save_checkpoint
+from nanogpt.model.convert import unpack_heads
+from nanogpt.model.gpt import Head
+from nanogpt.system import files
+from nanogpt.system.files import sha256
+
+CHARS = "abcdefghijklm"
+
+
+def meta_of(model, **changes):
+    meta = {
+        "format": FORMAT,
+        "config": {**vars(model.config), "per_head": True},
+        "vocabulary": CHARS,
+        "corpus": {"name": "fox", "sha256": "0" * 64},
+        "step": 1200,
+        "losses": {"train": 1.5, "val": 1.75},
+    }
+    return meta | changes
+
+
+@pytest.fixture
+def saved(tmp_path):
+    model = tiny_model()
+    save_checkpoint(tmp_path / "fox", model, meta_of(model))
+    return tmp_path / "fox.safetensors"
+
+
+def raw(path, meta, state=None):
+    """A safetensors file with any metadata at all."""
+    state = tiny_model().state_dict() if state is None else state
+    if isinstance(meta, dict):
+        meta = {**meta, "digest": checkpoint._digest(json.dumps(meta), state)}
+    save_file(state, path, metadata=None if meta is None else {"nanogpt": json.dumps(meta)})
+
+
+# ------------------------------------------------------------------ there and back
+
+
+@pytest.mark.parametrize("per_head", FORMS, ids=name)
+def test_a_model_comes_back_to_the_bit(tmp_path, per_head):
+    model = tiny_model(per_head)
+    save_checkpoint(tmp_path / "fox", model, meta_of(model))
+    back = load_checkpoint(tmp_path / "fox")
+    expected = (model if per_head else unpack_heads(model)).state_dict()
+    assert list(back.model.state_dict()) == list(expected)
+    assert all(torch.equal(t, expected[key]) for key, t in back.model.state_dict().items())
+    assert not back.model.training
+    assert back.tokenizer.chars == CHARS
+    assert back.meta == meta_of(model)
+    assert back.sha256 == sha256(tmp_path / "fox.safetensors")
+    idx = tokens(2, 9)
+    torch.testing.assert_close(back.model(idx)[0], model(idx)[0], rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "shape", [{"n_layer": 1}, {"n_head": 1}, {"n_embd": 20}, {"block_size": 9}]
+)
+def test_models_of_other_shapes_come_back_too(tmp_path, shape):
+    model = tiny_model(**shape)
+    save_checkpoint(tmp_path / "fox", model, meta_of(model))
+    assert load_checkpoint(tmp_path / "fox").model.config == model.config
+
+
+def test_both_forms_are_stored_under_the_names_of_the_lecture(tmp_path):
+    for per_head in FORMS:
+        model = tiny_model(per_head)
+        save_checkpoint(tmp_path / name(per_head), model, meta_of(model))
+    heads, batched = (load_file(tmp_path / f"{name(form)}.safetensors") for form in FORMS)
+    assert sorted(heads) == sorted(batched) == sorted(tiny_model().state_dict())
+    assert all(torch.equal(heads[key], batched[key]) for key in heads)
+
+
+def test_equal_models_are_equal_bytes(tmp_path):
+    for copy in "ab":
+        model = tiny_model()
+        save_checkpoint(tmp_path / copy, model, meta_of(model))
+    assert (tmp_path / "a.safetensors").read_bytes() == (tmp_path / "b.safetensors").read_bytes()
+    assert (tmp_path / "a.json").read_bytes() == (tmp_path / "b.json").read_bytes()
+
+
+def test_readers_find_the_same_metadata_in_json(saved):
+    card = json.loads(saved.with_suffix(".json").read_text())
+    assert card.pop("sha256") == sha256(saved)
+    assert card == load_checkpoint(saved).meta
+
+
+def test_only_the_two_files_are_written(saved):
+    assert sorted(p.name for p in saved.parent.iterdir()) == ["fox.json", "fox.safetensors"]
+
+
+@pytest.mark.parametrize("ending", ["", ".safetensors", ".json"])
+def test_a_path_is_taken_with_any_ending_or_none(saved, ending):
+    assert load_checkpoint(str(saved.with_suffix("")) + ending).meta["step"] == 1200
+
+
+def test_a_checkpoint_introduces_itself(saved, monkeypatch):
+    found = load_checkpoint(saved)
+    line = f"fox.safetensors: {found.model.n_params:,} parameters, block 24, trained for 1,200 steps on fox, "
+    assert str(found) == line + f"val loss 1.750, sha256 {found.sha256[:12]}…"
+    assert str(load_checkpoint(saved, origin="yours")).startswith("yours: ")
+    monkeypatch.setattr(checkpoint, "ROOT", saved.parent.parent)
+    assert load_checkpoint(saved).origin == f"{saved.parent.name}/fox.safetensors"
+
+
+def test_loading_leaves_the_random_state_alone(saved, ambient_rng):
+    load_checkpoint(saved)
+
+
+# ------------------------------------------------------------------ whole or absent
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
+@pytest.mark.parametrize("there_before", [True, False])
+def test_a_failure_while_saving_leaves_the_checkpoint_before_it(
+    tmp_path, monkeypatch, error, there_before
+):
+    path, model = tmp_path / "fox", tiny_model()
+    if there_before:
+        save_checkpoint(path, model, meta_of(model))
+    before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
+
+    def half(state, target, metadata):
+        target.write_bytes(b"half of it")
+        raise error
+
+    monkeypatch.setattr(checkpoint, "save_file", half)
+    with pytest.raises(type(error)):
+        save_checkpoint(path, model, meta_of(model, step=2400))
+    assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
+    assert not there_before or load_checkpoint(path).meta["step"] == 1200
+
+
+def test_a_process_that_dies_before_the_rename_leaves_the_checkpoint_before_it(saved, monkeypatch):
+    before = saved.read_bytes()
+
+    def die(*args):
+        raise SystemExit
+
+    monkeypatch.setattr(files.os, "replace", die)
+    model = tiny_model()
+    with pytest.raises(SystemExit):
+        save_checkpoint(saved.with_suffix(""), model, meta_of(model, step=2400))
+    assert saved.read_bytes() == before
+    assert sorted(p.name for p in saved.parent.iterdir()) == ["fox.json", "fox.safetensors"]
+
+
+def test_a_folder_that_cannot_be_written_is_named_with_advice(tmp_path):
+    (tmp_path / "file").write_text("I am no folder")
+    model = tiny_model()
+    with pytest.raises(OSError, match="cannot write into .*file.*choose another folder"):
+        save_checkpoint(tmp_path / "file" / "fox", model, meta_of(model))
+
+
+# ------------------------------------------------------------------ damaged and foreign files
+
+
+def test_a_missing_checkpoint_says_what_to_do(tmp_path):
+    with pytest.raises(CheckpointError, match="no checkpoint at .*fox.safetensors: train one"):
+        load_checkpoint(tmp_path / "fox")
+    (tmp_path / "fox.safetensors").mkdir()
+    with pytest.raises(CheckpointError, match="no checkpoint at"):
+        load_checkpoint(tmp_path / "fox")
+
+
+def header_size(data: bytes) -> int:
+    return 8 + struct.unpack("<Q", data[:8])[0]
+
+
+def test_a_checkpoint_cut_anywhere_is_damaged(saved):
+    whole = saved.read_bytes()
+    end = header_size(whole)
+    for size in {0, 1, 7, 8, 9, end // 2, end - 1, end, end + 1, len(whole) // 2, len(whole) - 1}:
+        saved.write_bytes(whole[:size])
+        with pytest.raises(CheckpointError, match="is damaged or no safetensors file"):
+            load_checkpoint(saved)
+    saved.write_bytes(whole + b"\0")
+    with pytest.raises(CheckpointError, match="is damaged"):
+        load_checkpoint(saved)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory):
+    """One saved checkpoint and a place for its damaged copies."""
+    folder, model = tmp_path_factory.mktemp("flips"), tiny_model(n_layer=1)
+    save_checkpoint(folder / "fox", model, meta_of(model))
+    return (
+        model.state_dict(),
+        (folder / "fox.safetensors").read_bytes(),
+        folder / "flipped.safetensors",
+    )
+
+
+@given(place=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
+@example_settings(max_examples=300)
+def test_a_flipped_bit_in_the_header_ends_in_our_error_or_changes_no_weight(shared, place, bit):
+    state, data, path = shared
+    data = bytearray(data)
+    data[int(place * header_size(data))] ^= 1 << bit
+    path.write_bytes(data)
+    try:
+        found = load_checkpoint(path)
+    except CheckpointError:
+        return
+    assert all(torch.equal(t, state[key]) for key, t in found.model.state_dict().items())
+    assert len(found.tokenizer) == found.model.config.vocab_size
+    assert str(found)
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 a pickle in a zip", b"\xff" * 100, b"{}"])
+def test_other_files_are_no_checkpoints(tmp_path, content):
+    (tmp_path / "fox.safetensors").write_bytes(content)
+    with pytest.raises(CheckpointError, match="no safetensors file"):
+        load_checkpoint(tmp_path / "fox")
+
+
+def test_nothing_is_ever_unpickled(tmp_path):
+    class Bomb:
+        def __reduce__(self):
+            return (pytest.fail, ("a pickle was executed",))
+
+    torch.save({"model": Bomb()}, tmp_path / "fox.safetensors")
+    with pytest.raises(CheckpointError, match="no safetensors file"):
+        load_checkpoint(tmp_path / "fox")
+
+
+def test_foreign_weights_say_how_to_load_them(tmp_path):
+    save_file(tiny_model().state_dict(), tmp_path / "fox.safetensors")
+    with pytest.raises(CheckpointError, match="not our metadata .*model.load_state_dict"):
+        load_checkpoint(tmp_path / "fox")
+    save_file(tiny_model().state_dict(), tmp_path / "fox.safetensors", metadata={"format": "pt"})
+    with pytest.raises(CheckpointError, match="not our metadata"):
+        load_checkpoint(tmp_path / "fox")
+
+
+@pytest.mark.parametrize("rest", [meta_of(tiny_model()), {}, {"config": {"n_experts": 8}}])
+def test_another_format_is_named_whatever_else_it_holds(tmp_path, rest):
+    raw(tmp_path / "fox.safetensors", rest | {"format": "nanogpt-notebooks checkpoint 9"})
+    with pytest.raises(CheckpointError, match="has format '.* checkpoint 9', this version reads"):
+        load_checkpoint(tmp_path / "fox")
+
+
+config = vars(tiny_model().config)
+MALICIOUS = {
+    "a list": [],
+    "a number": 7,
+    "null": None,
+    "a string": "nanogpt",
+    "an empty object": {},
+    "a list as format": {"format": [FORMAT]},
+    "config: a list": {"config": [1, 2, 3]},
+    "config: null": {"config": None},
+    "config: an unknown field": {"config": config | {"n_experts": 8}},
+    "config: a wrong type": {"config": config | {"n_layer": "2"}},
+    "config: dropout as text": {"config": config | {"dropout": "0.2"}},
+    "config: heads that do not divide": {"config": config | {"n_head": 3}},
+    "config: a billion layers": {"config": config | {"n_layer": 10**9}},
+    "config: a width beyond all memory": {"config": config | {"n_embd": 2 * 10**9}},
+    "config: a table beyond all memory": {"config": config | {"block_size": 10**15}},
+    "config: one layer more": {"config": config | {"n_layer": 3}},
+    "config: other heads": {"config": config | {"n_head": 4}},
+    "config: another block": {"config": config | {"block_size": 25}},
+    "config: the batched form": {"config": config | {"per_head": False}},
+    "vocabulary: a number": {"vocabulary": 5},
+    "vocabulary: null": {"vocabulary": None},
+    "vocabulary: a list": {"vocabulary": list(CHARS)},
+    "vocabulary: empty": {"vocabulary": ""},
+    "vocabulary: too few": {"vocabulary": CHARS[:-1]},
+    "vocabulary: too many": {"vocabulary": CHARS + "z"},
+    "vocabulary: a character twice": {"vocabulary": CHARS[:-1] + "a"},
+    "losses: a list": {"losses": [1.5, 1.7]},
+    "losses: none": {"losses": {}},
+    "losses: as text": {"losses": {"val": "low"}},
+    "losses: null": {"losses": {"val": None}},
+    "corpus: a string": {"corpus": "fox"},
+    "corpus: nameless": {"corpus": {}},
+    "step: as text": {"step": "many"},
+    "step: a list": {"step": [1]},
+}
+
+
+@pytest.mark.parametrize("what", MALICIOUS)
+def test_metadata_of_a_wrong_kind_ends_in_our_error(tmp_path, what):
+    meta = MALICIOUS[what]
+    if ":" in what or what == "a list as format":
+        meta = meta_of(tiny_model()) | meta
+    raw(tmp_path / "fox.safetensors", meta)
+    with pytest.raises(CheckpointError, match="not our metadata|has format|do not fit"):
+        load_checkpoint(tmp_path / "fox")
+
+
+@pytest.mark.parametrize("text", ["not json", "", "[" * 100_000, '{"format": NaN}', "\x00"])
+def test_metadata_that_is_no_json_ends_in_our_error(tmp_path, text):
+    save_file(tiny_model().state_dict(), tmp_path / "fox.safetensors", metadata={"nanogpt": text})
+    with pytest.raises(CheckpointError, match="not our metadata|has format nan"):
+        load_checkpoint(tmp_path / "fox")
+
+
+@pytest.mark.parametrize("what", ["missing", "extra", "other shape", "renamed", "none at all"])
+def test_tensors_that_do_not_fit_the_config_are_named_as_such(tmp_path, what):
+    state = tiny_model().state_dict()
+    weight = state["lm_head.weight"]
+    changes = {
+        "missing": {"lm_head.weight": None},
+        "extra": {"lm_head.more": weight.clone()},
+        "other shape": {"lm_head.weight": weight.T.contiguous()},
+        "renamed": {"lm_head.weight": None, "lm_head.wait": weight},
+        "none at all": dict.fromkeys(state),
+    }[what]
+    state = {key: t for key, t in (state | changes).items() if t is not None}
+    raw(tmp_path / "fox.safetensors", meta_of(tiny_model()), state)
+    with pytest.raises(CheckpointError, match="tensors do not fit its own config"):
+        load_checkpoint(tmp_path / "fox")
+
+
+@pytest.mark.parametrize("share", [0.3, 0.6, 0.95])
+def test_one_flipped_bit_in_the_weights_is_noticed(tmp_path, share):
+    """Such a file is a valid safetensors file; only its digest tells."""
+    model = tiny_model()
+    save_checkpoint(tmp_path / "m", model, meta_of(model))
+    path = tmp_path / "m.safetensors"
+    data = bytearray(path.read_bytes())
+    header = 8 + int.from_bytes(data[:8], "little")
+    data[header + int(share * (len(data) - header))] ^= 4
+    path.write_bytes(data)
+    with pytest.raises(CheckpointError, match="digest"):
+        load_checkpoint(path)
+
+
+def test_a_checkpoint_s_name_may_carry_its_suffix(tmp_path):
+    model = tiny_model()
+    save_checkpoint(str(tmp_path / "m.safetensors"), model, meta_of(model))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["m.json", "m.safetensors"]
+
+
+class Doubled(Head):
+    """A head of the reader's own, with the same parameters."""
+
+    def forward(self, x, pos):
+        return 2 * super().forward(x, pos)
+
+
+def test_a_model_with_a_head_of_one_s_own_is_not_loaded_as_another_function(tmp_path):
+    model = tiny_model(head=Doubled)
+    save_checkpoint(tmp_path / "fox", model, meta_of(model))
+    with pytest.raises(
+        CheckpointError, match="Doubled.* another function: build the model with that class"
+    ):
+        load_checkpoint(tmp_path / "fox")
+    state = load_file(tmp_path / "fox.safetensors")
+    assert all(torch.equal(tensor, state[name]) for name, tensor in model.state_dict().items())

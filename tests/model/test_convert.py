@@ -1,0 +1,115 @@
+"""The two forms of one model: the same function, the same weights to the bit, in either direction."""
+
+import pytest
+import torch
+from conftest import FORMS, name, tiny_model, tokens
+
+from nanogpt.config import GPTConfig
+from nanogpt.decoding.generate import generate
+from nanogpt.engines.eager import Batched, Flat, Static
+from nanogpt.model.convert import convert_state, lecture_state_dict, pack_heads, unpack_heads
+from nanogpt.model.gpt import GPT
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_two_forms_compute_the_same_function(dtype):
+    heads = tiny_model(dtype=dtype, n_head=4)
+    batched = pack_heads(heads)
+    assert batched.config.per_head is False
+    idx = tokens(3, 24)
+    tolerance = 1e-10 if dtype == torch.float64 else 1e-4
+    torch.testing.assert_close(batched(idx)[0], heads(idx)[0], rtol=0, atol=tolerance)
+
+
+def test_packing_and_unpacking_gives_the_same_bits():
+    heads = tiny_model(n_head=4)
+    back = unpack_heads(pack_heads(heads))
+    assert back.config == heads.config
+    for (key, a), (other, b) in zip(
+        heads.state_dict().items(), back.state_dict().items(), strict=True
+    ):
+        assert key == other
+        assert torch.equal(a, b), key
+
+
+@pytest.mark.parametrize("per_head", FORMS, ids=name)
+@pytest.mark.parametrize("training", [True, False])
+def test_a_converted_copy_keeps_dtype_and_mode_and_shares_no_memory(per_head, training):
+    model = tiny_model(per_head, torch.float64).train(training)
+    before = {key: t.clone() for key, t in model.state_dict().items()}
+    twin = pack_heads(model) if per_head else unpack_heads(model)
+    assert twin.training is training
+    assert twin.lm_head.weight.dtype == torch.float64
+    with torch.no_grad():
+        for p in twin.parameters():
+            p.zero_()
+    assert all(torch.equal(t, before[key]) for key, t in model.state_dict().items())
+
+
+@pytest.mark.parametrize(("convert", "per_head"), [(pack_heads, False), (unpack_heads, True)])
+def test_converting_to_the_form_it_has_is_refused(convert, per_head):
+    with pytest.raises(ValueError, match=f"already .config.per_head={per_head}"):
+        convert(tiny_model(per_head))
+
+
+def test_gradients_agree_too():
+    """So that training the batched form trains the lecture's model."""
+    heads = tiny_model(dtype=torch.float64, dropout=0.0).train()
+    batched = pack_heads(heads)
+    for model in (heads, batched):
+        model(tokens(2, 9), tokens(2, 9, seed=1))[1].backward()
+    grads = {key: p.grad for key, p in batched.named_parameters()}
+    for key, grad in convert_state(grads, batched.config, per_head=True).items():
+        torch.testing.assert_close(grad, heads.get_parameter(key).grad, rtol=0, atol=1e-12, msg=key)
+
+
+def test_a_matrix_taken_apart_shares_no_memory_with_the_whole():
+    """So that weights handed to another class are not trained along with ours."""
+    model = tiny_model(per_head=False)
+    state = convert_state(model.state_dict(), model.config, per_head=True)
+    before = model.blocks[0].sa.qkv.weight.clone()
+    for key in state:
+        if ".heads." in key:
+            state[key].zero_()
+    assert torch.equal(model.blocks[0].sa.qkv.weight, before)
+
+
+@pytest.mark.parametrize("per_head", FORMS, ids=name)
+def test_the_lecture_state_is_per_head_with_a_mask_for_every_head(per_head):
+    model = tiny_model(per_head)
+    state = lecture_state_dict(model)
+    masks = [key for key in state if key.endswith(".tril")]
+    assert len(masks) == 2 * 2
+    assert all(torch.equal(state[key], torch.tril(torch.ones(24, 24))) for key in masks)
+    ours = GPT(GPTConfig(**{**vars(model.config), "per_head": True})).eval()
+    ours.load_state_dict(state)
+    torch.testing.assert_close(ours(tokens(1, 9))[0], model(tokens(1, 9))[0], rtol=0, atol=1e-4)
+    assert not any(key.endswith("tril") for key in model.state_dict()), (
+        "the model itself was changed"
+    )
+
+
+@pytest.mark.parametrize("per_head", FORMS, ids=name)
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (
+            lambda m: m.blocks[1].ffwd.net.__setitem__(1, torch.nn.GELU()),
+            "GELU where .*ReLU is expected",
+        ),
+        (lambda m: setattr(m.blocks[0].ln1, "eps", 1.0), "LayerNorm with eps=1.0"),
+        (lambda m: m.blocks[0].register_forward_hook(lambda *_: None), "a hook"),
+        (lambda m: setattr(m.ln_f, "forward", torch.relu), "another forward"),
+        (lambda m: setattr(m, "__class__", type("Mine", (GPT,), {})), "Mine where"),
+        (lambda m: m.blocks.append(m.blocks[0]), "Block where"),
+    ],
+)
+def test_a_model_that_was_changed_is_not_taken_for_ours(per_head, change, words):
+    """Its copy in the other form would compute something else, and so would the fast engines."""
+    model = tiny_model(per_head)
+    change(model)
+    with pytest.raises(ValueError, match=words):
+        (pack_heads if per_head else unpack_heads)(model)
+    for engine in (Batched, Static, Flat):
+        with pytest.raises(ValueError, match=words):
+            generate(model, tokens(1, 3), 2, engine=engine)

@@ -1,0 +1,274 @@
+"""Exact mode: the same bits with a cache and without, for any chunking, batch, form and engine."""
+
+import math
+import threading
+
+import pytest
+import torch
+import torch.nn.functional as F
+from conftest import DESIGNS, FORMS, name, seeded, tiny_model, tokens
+
+from nanogpt.cache.attach import kv_cache
+from nanogpt.cache.dynamic import DynamicCache
+from nanogpt.cache.static import StaticCache
+from nanogpt.config import GPTConfig
+from nanogpt.decoding.generate import complete, generate
+from nanogpt.decoding.sampling import sample
+from nanogpt.engines.compiled import Compiled
+from nanogpt.engines.cuda_graph import Graph
+from nanogpt.engines.eager import Batched, Flat, PerHead, Static, Uncached
+from nanogpt.engines.int8 import Native8
+from nanogpt.engines.native import Native
+from nanogpt.model.attention import attend, visible
+from nanogpt.model.convert import pack_heads
+from nanogpt.model.exact import exact, in_exact_mode, linear
+from nanogpt.model.gpt import GPT
+from nanogpt.verify.compare import compare, forced_logits
+
+DTYPES = [torch.float32, torch.bfloat16, torch.float64]
+# Widths and heads whose matrices fall on both sides of every size at which a kernel changes.
+SHAPES = [(16, 2), (12, 3), (20, 4), (60, 5), (64, 4), (128, 4), (8, 1), (192, 6)]
+SHAPES += [
+    (30, 3),
+    (100, 10),
+    (15, 5),
+    (33, 1),
+    (34, 2),
+]  # rows that fill no register: they lie anyhow
+BLOCK = 24
+
+
+def build(width, n_head, dtype, per_head=True, n_layer=2):
+    config = GPTConfig(
+        vocab_size=31, block_size=BLOCK, n_layer=n_layer, n_head=n_head, n_embd=width
+    )
+    model = GPT(config, generator=seeded(3)).eval()
+    with torch.no_grad():
+        for p in model.parameters():
+            p.mul_(5) if p.ndim == 2 else p.add_(0.1 * torch.randn(p.shape, generator=seeded(4)))
+    return (model if per_head else pack_heads(model)).to(dtype)
+
+
+def texts(batch, length=BLOCK):
+    return torch.randint(31, (batch, length), generator=seeded(5))
+
+
+@torch.no_grad()
+def all_logits(model, idx, design=None, chunk=1):
+    """The logits at every place, from one call, or from a cache that is fed chunk by chunk."""
+    if design is None:
+        return model(idx)[0]
+    places = torch.arange(idx.shape[1])
+    with kv_cache(model, design):
+        parts = zip(idx.split(chunk, dim=1), places.split(chunk), strict=True)
+        return torch.cat([model(part, pos=pos)[0] for part, pos in parts], dim=1)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=name)
+@pytest.mark.parametrize(("width", "n_head"), SHAPES)
+def test_every_way_gives_the_same_bits(width, n_head, dtype):
+    """Of one layer: a second one has the very shapes of the first. Two are decoded below."""
+    idx = texts(3)
+    heads = build(width, n_head, dtype, n_layer=1)
+    with exact(heads):
+        expected = all_logits(heads, idx)
+        for model in (heads, pack_heads(heads)):
+            assert torch.equal(all_logits(model, idx), expected)
+            for length in (1, 2, 9, BLOCK - 1):
+                assert torch.equal(all_logits(model, idx[:, :length]), expected[:, :length])
+            for design in (DynamicCache, StaticCache):
+                for chunk in (1, 5, 7, BLOCK):
+                    assert torch.equal(all_logits(model, idx, design, chunk), expected)
+                    assert torch.equal(all_logits(model, idx[1:2], design, chunk), expected[1:2])
+
+
+def test_without_it_they_are_not():
+    """Or the test above would prove nothing."""
+    heads, idx = build(64, 4, torch.float32), texts(3)
+    expected = all_logits(heads, idx)
+    for other in (all_logits(heads, idx, DynamicCache), all_logits(pack_heads(heads), idx)):
+        assert (other != expected).float().mean() > 0.1
+        torch.testing.assert_close(other, expected, rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("dtype", DTYPES, ids=name)
+def test_threads_change_nothing(dtype, threads):
+    before = torch.get_num_threads()
+    heads, idx = build(128, 4, dtype), texts(5)
+    try:
+        with exact(heads):
+            torch.set_num_threads(1)
+            expected = all_logits(heads, idx)
+            torch.set_num_threads(threads)
+            assert torch.equal(all_logits(heads, idx, StaticCache), expected)
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("per_head", FORMS, ids=name)
+@pytest.mark.parametrize("dtype", DTYPES, ids=name)
+def test_it_computes_the_same_function(dtype, per_head):
+    model, idx = build(64, 4, dtype, per_head), texts(2)
+    with exact(model):
+        got = all_logits(model, idx)
+    scale = 64 * torch.finfo(dtype).eps * got.abs().max().item()
+    torch.testing.assert_close(got, all_logits(model, idx), rtol=0, atol=scale)
+    assert got.dtype == dtype
+
+
+@pytest.mark.parametrize(
+    "engine", [Uncached, PerHead, Batched, Static, Flat], ids=lambda e: e.__name__
+)
+@pytest.mark.parametrize("per_head", FORMS, ids=name)
+@pytest.mark.parametrize("length", [1, 9])
+def test_engines_in_torch_give_the_same_bits(engine, per_head, length, monkeypatch):
+    """Their logits are caught where they are drawn from."""
+    seen = []
+
+    def spy(logits, *arguments, **settings):
+        seen.append(logits.clone())
+        return sample(logits, *arguments, **settings)
+
+    for module in ("generate", "engine"):
+        monkeypatch.setattr(f"nanogpt.{module}.sample", spy)
+    model, prompt = build(64, 4, torch.float32, per_head), texts(2, length)
+    with exact(model):
+        plain = complete(build(64, 4, torch.float32), prompt, 12, cache=None, generator=seeded(1))
+        expected, seen[:] = torch.stack(seen), []
+        assert torch.equal(complete(model, prompt, 12, engine=engine, generator=seeded(1)), plain)
+        assert torch.equal(torch.stack(seen), expected)
+
+
+def test_a_report_in_exact_mode_shows_no_difference():
+    model, prompt = tiny_model(), tokens(2, 5)
+    with exact(model):
+        report = compare(model, prompt, 15, None, DynamicCache)
+    assert report.equal
+    assert report.max_logit_diff == 0
+    assert compare(model, prompt, 15, None, DynamicCache).max_logit_diff > 0
+
+
+@pytest.mark.parametrize("engine", [Compiled, Native, Native8, Graph], ids=lambda e: e.__name__)
+def test_what_is_compiled_refuses(engine, monkeypatch):
+    monkeypatch.setattr(engine, "build", lambda self: None)  # it refuses before it would be asked
+    model = tiny_model()
+    with exact(model), pytest.raises(ValueError, match=f"{engine.__name__} is compiled.*take Flat"):
+        generate(model, tokens(1, 3), 2, engine=engine(model.config))
+
+
+def test_more_keys_than_it_was_opened_for_are_refused():
+    small, large = build(16, 2, torch.float32), tiny_model()
+    small.config.__dict__["block_size"] = 8
+    with exact(small), pytest.raises(ValueError, match="9 keys > 8, the block_size"):
+        large(tokens(1, 9))
+
+
+@pytest.mark.parametrize("how", ["@", "matmul", "bmm", "einsum"])
+def test_a_product_that_it_does_not_know_is_refused(how):
+    """A Head of the reader's own would quietly be computed as usual, and the promise be broken."""
+    a = torch.ones(2, 3, 3)
+    products = {
+        "@": lambda: a @ a,
+        "matmul": lambda: torch.matmul(a, a),
+        "bmm": lambda: a.bmm(a),
+        "einsum": lambda: torch.einsum("bij,bjk->bik", a, a),
+    }
+    with (
+        exact(tiny_model()),
+        pytest.raises(ValueError, match="does not know how.*F.linear.*attend"),
+    ):
+        products[how]()
+    assert products[how]().sum() == 54
+
+
+def test_a_mask_that_is_no_mask_is_refused():
+    q = torch.ones(1, 2, 4)
+    with exact(tiny_model()), pytest.raises(ValueError, match="boolean mask"):
+        F.scaled_dot_product_attention(q, q, q, attn_mask=torch.zeros(2, 2))
+
+
+@pytest.mark.parametrize("how", ["causal", "mask", "all"])
+def test_the_fused_attention_is_covered(how):
+    q, k, v = torch.randn(3, 2, 3, 7, 8, generator=seeded(0)).unbind(0)
+    seen = visible(torch.arange(7), torch.arange(7))
+    settings = {"causal": {"is_causal": True}, "mask": {"attn_mask": seen}, "all": {}}[how]
+    with exact(tiny_model()):
+        got = F.scaled_dot_product_attention(q, k, v, **settings)
+        same = attend(
+            q, k, v, None if how == "causal" else seen if how == "mask" else torch.ones_like(seen)
+        )
+    assert torch.equal(got, same)
+    torch.testing.assert_close(
+        got, F.scaled_dot_product_attention(q, k, v, **settings), rtol=0, atol=1e-5
+    )
+
+
+@pytest.mark.parametrize(
+    ("rows", "n", "k"), [((), 1, 1), ((1,), 3, 5), ((2, 3), 65, 64), ((4, 1, 2), 7, 100)]
+)
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_linear_map_row_by_row_has_the_shapes_of_the_usual_one(rows, n, k, bias):
+    x, w = torch.randn(*rows, k, generator=seeded(1)), torch.randn(n, k, generator=seeded(2))
+    b = torch.randn(n, generator=seeded(3)) if bias else None
+    got = linear(x, w, b)
+    torch.testing.assert_close(got, F.linear(x, w, b), rtol=0, atol=1e-4)
+    assert got.shape == (*rows, n)
+
+
+def test_a_long_prompt_in_pieces_is_the_same(monkeypatch):
+    """The copies of K that a prompt needs are made some at a time."""
+    model, idx = build(64, 4, torch.float32), texts(2)
+    with exact(model):
+        expected = all_logits(model, idx)
+        monkeypatch.setattr("nanogpt.exact.AT_ONCE", 1)
+        assert torch.equal(all_logits(model, idx), expected)
+
+
+def test_it_trains_too():
+    model = tiny_model(dropout=0.0).train()
+    with exact(model):
+        model(tokens(2, 9), tokens(2, 9))[1].backward()
+    grads = [p.grad.clone() for p in model.parameters()]
+    model.zero_grad()
+    model(tokens(2, 9), tokens(2, 9))[1].backward()
+    for got, p in zip(grads, model.parameters(), strict=True):
+        torch.testing.assert_close(got, p.grad, rtol=0, atol=1e-5)
+
+
+def test_it_is_on_inside_only_and_in_this_thread_only():
+    model, seen = tiny_model(), []
+    assert not in_exact_mode()
+    with exact(model), exact(model):
+        assert in_exact_mode()
+        thread = threading.Thread(target=lambda: seen.append(in_exact_mode()))
+        thread.start()
+        thread.join()
+    assert (in_exact_mode(), seen) == (False, [False])
+    with pytest.raises(RuntimeError, match="mine"), exact(model):
+        raise RuntimeError("mine")
+    assert not in_exact_mode()
+
+
+@pytest.mark.parametrize("design", DESIGNS, ids=name)
+def test_past_the_block_the_bits_are_the_same_too(design):
+    model, prompt = tiny_model(), tokens(2, 20)
+    with exact(model), pytest.warns(UserWarning, match="past block_size"):
+        got = complete(model, prompt, 12, cache=design, past_block="slide", generator=seeded(1))
+    with exact(model), pytest.warns(UserWarning, match="past block_size"):
+        plain = complete(
+            pack_heads(model), prompt, 12, cache=None, past_block="slide", generator=seeded(1)
+        )
+    assert torch.equal(got, plain)
+    assert math.prod(got.shape) == 64
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=name)
+def test_every_way_gives_the_same_bits_on_a_gpu(dtype):
+    heads, idx = build(64, 4, dtype).cuda(), texts(3)
+    with exact(heads):
+        expected = forced_logits(heads, idx.cuda(), 1, None)
+        for design in (DynamicCache, StaticCache):
+            assert torch.equal(forced_logits(heads, idx.cuda(), 1, design), expected)
+            assert torch.equal(forced_logits(heads, idx[:1].cuda(), 1, design), expected[:, :1])

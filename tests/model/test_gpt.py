@@ -1,0 +1,279 @@
+"""The model's seams: positions that must be given, caches that come and go, training that never meets one."""
+
+import pytest
+import torch
+from conftest import (
+    CACHES,
+    FORMS,
+    count_updates,
+    has_cache,
+    name,
+    seeded,
+    state_of,
+    tiny_model,
+    tokens,
+)
+
+from nanogpt.cache.attach import cache_owners, disable_kv_cache, enable_kv_cache, kv_cache
+from nanogpt.cache.dynamic import DynamicCache
+from nanogpt.cache.static import StaticCache
+from nanogpt.config import GPTConfig
+from nanogpt.model.gpt import GPT, Head
+from nanogpt.training.evaluate import estimate_loss
+
+
+@pytest.fixture(params=FORMS, ids=name)
+def model(request):
+    return tiny_model(request.param)
+
+
+# ------------------------------------------------------------------ the forward pass
+
+
+def test_no_token_sees_a_later_one(model):
+    idx = tokens(2, 12)
+    before = model(idx)[0]
+    for t in range(12):
+        changed = idx.clone()
+        changed[:, t] = (changed[:, t] + 1) % 13
+        after = model(changed)[0]
+        assert torch.equal(before[:, :t], after[:, :t]), f"token {t} moved a logit before it"
+        assert not torch.isclose(before[:, t], after[:, t], atol=1e-3).all()
+
+
+def test_without_pos_the_tokens_stand_at_the_start(model):
+    idx = tokens(2, 9)
+    assert torch.equal(model(idx)[0], model(idx, pos=torch.arange(9))[0])
+    assert not torch.isclose(model(idx)[0], model(idx, pos=torch.arange(9) + 1)[0], atol=1e-2).all()
+
+
+def test_gaps_between_positions_are_places_of_their_own(model):
+    """Positions 0, 1, 5 of a text whose places 2 to 4 nobody wrote."""
+    idx, pos = tokens(1, 3), torch.tensor([0, 1, 5])
+    whole = model(idx, pos=pos)[0]
+    with torch.no_grad(), kv_cache(model):
+        parts = [model(idx[:, i : i + 1], pos=pos[i : i + 1])[0] for i in range(3)]
+    torch.testing.assert_close(torch.cat(parts, 1), whole, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("pos", "message"),
+    [
+        ([0, 1], r"pos has shape \(2,\), but there are 3 tokens"),
+        ([[0, 1, 2]], "one place each"),
+        ([-1, 0, 1], "positions -1 to 1"),
+        ([22, 23, 24], "rows 0 to 23"),
+        ([0, 2, 1], "do not ascend"),
+        ([1, 1, 2], "do not ascend"),
+    ],
+)
+@pytest.mark.parametrize("cached", [False, True])
+def test_positions_that_make_no_sense_are_refused(model, pos, message, cached):
+    if cached:
+        enable_kv_cache(model)
+    with pytest.raises(ValueError, match=message):
+        model(tokens(1, 3), pos=torch.tensor(pos))
+    if cached:
+        assert all(owner.cache.k is None for owner in cache_owners(model)), (
+            "a refused token was cached"
+        )
+
+
+def test_a_text_longer_than_the_table_is_refused(model):
+    assert model(tokens(1, 24))[0].shape == (1, 24, 13)
+    with pytest.raises(ValueError, match="25 tokens > block_size 24"):
+        model(tokens(1, 25))
+
+
+def test_dropout_acts_in_training_and_nowhere_else(model):
+    idx = tokens(2, 9)
+    assert torch.equal(model(idx)[0], model(idx)[0])
+    model.train()
+    assert not torch.equal(model(idx)[0], model(idx)[0])
+
+
+def test_dropout_reaches_the_attention_weights():
+    """Of the three places of dropout, the one that is no module and would be missed by a search."""
+    for per_head in FORMS:
+        model = tiny_model(per_head)
+        block, x, pos = model.blocks[0].sa.train(), torch.randn(1, 6, 16), torch.arange(6)
+        block.dropout.p = 0.0
+        torch.manual_seed(1)
+        assert not torch.equal(block(x, pos), block(x, pos))
+
+
+def test_building_a_model_draws_from_its_own_seed(ambient_rng):
+    config = GPTConfig(vocab_size=5, block_size=4, n_embd=8, n_head=2, n_layer=1)
+    models = [
+        GPT(config),
+        GPT(config),
+        GPT(config, generator=seeded(1337)),
+        GPT(config, generator=seeded(1)),
+    ]
+    first, *rest = [torch.cat([p.flatten() for p in m.parameters()]) for m in models]
+    assert [torch.equal(first, other) for other in rest] == [True, True, False]
+
+
+def test_weights_start_as_in_the_lecture():
+    model = GPT(GPTConfig(n_embd=128, n_layer=2))
+    for key, p in model.named_parameters():
+        if key.endswith("bias"):
+            assert not p.any(), key
+        elif p.ndim == 2:
+            assert abs(p.std() - 0.02) < 0.002, key
+            assert abs(p.mean()) < 0.002, key
+        else:
+            assert (p == 1).all(), key
+
+
+# ------------------------------------------------------------------ caches come and go
+
+
+@pytest.mark.parametrize("design", CACHES, ids=name)
+def test_every_head_gets_a_cache_of_its_own_and_loses_it(model, design):
+    before = state_of(model)
+    with kv_cache(model, design) as same:
+        assert same is model
+        assert model.caching
+        caches = [owner.cache for owner in cache_owners(model)]
+        assert (
+            len({id(cache) for cache in caches})
+            == len(caches)
+            == (4 if model.config.per_head else 2)
+        )
+        assert all(type(cache) is design and cache.max_len == 24 for cache in caches)
+    assert not model.caching
+    assert state_of(model) == before
+
+
+def test_caches_go_away_on_an_exception_too(model):
+    with pytest.raises(KeyboardInterrupt), kv_cache(model):
+        raise KeyboardInterrupt
+    assert not has_cache(model)
+
+
+def test_a_design_that_cannot_be_built_leaves_no_cache_behind(model):
+    built = []
+
+    def design(max_len):
+        built.append(DynamicCache(max_len))
+        if len(built) == 2:
+            raise MemoryError
+        return built[-1]
+
+    with pytest.raises(MemoryError), kv_cache(model, design):
+        pass
+    assert not has_cache(model), "the first module kept the cache that was built before the failure"
+
+
+def test_caches_do_not_nest(model):
+    with kv_cache(model):
+        with pytest.raises(ValueError, match="already on"):
+            enable_kv_cache(model)
+        with pytest.raises(ValueError, match="already on"), kv_cache(model):
+            pass
+        assert model.caching, "the inner attempt took the outer caches away"
+    assert not has_cache(model)
+
+
+def test_each_with_block_starts_empty(model):
+    idx = tokens(1, 5)
+    logits = []
+    for _ in range(2):
+        with torch.no_grad(), kv_cache(model):
+            logits.append(model(idx, pos=torch.arange(5))[0])
+    assert torch.equal(*logits)
+
+
+def test_enable_and_disable_do_the_same_without_a_with(model):
+    enable_kv_cache(model, StaticCache, max_len=7)
+    assert {owner.cache.max_len for owner in cache_owners(model)} == {7}
+    disable_kv_cache(model)
+    assert not has_cache(model)
+    disable_kv_cache(model)  # harmless
+
+
+def test_heads_without_a_cache_attribute_are_named(model):
+    class Forgetful(Head):
+        def __init__(self, config):
+            super().__init__(config)
+            del self.cache
+
+    with pytest.raises(ValueError, match="self.cache = None"):
+        enable_kv_cache(tiny_model(head=Forgetful))
+
+
+@pytest.mark.parametrize("design", CACHES, ids=name)
+def test_a_state_dict_never_holds_a_cache(model, design):
+    names = list(model.state_dict())
+    with torch.no_grad(), kv_cache(model, design):
+        model(tokens(1, 5), pos=torch.arange(5))
+        assert list(model.state_dict()) == names
+        assert [key for key, _ in model.named_buffers()] == []
+
+
+def test_forgetting_pos_while_a_cache_is_on_raises(model):
+    with kv_cache(model):
+        calls = count_updates(model)
+        with pytest.raises(ValueError, match="pass pos"):
+            model(tokens(1, 5))
+        assert calls == []
+    model(tokens(1, 5))
+
+
+@pytest.mark.parametrize("wrong", ["batch", "dtype", "length"])
+def test_a_text_that_does_not_fit_the_cache_is_refused(model, wrong):
+    with torch.no_grad(), kv_cache(model, StaticCache, max_len=6):
+        model(tokens(2, 5), pos=torch.arange(5))
+        shape, pos = {"batch": (3, 1), "dtype": (2, 1), "length": (2, 2)}[wrong], torch.arange(5, 7)
+        if wrong == "dtype":
+            model.double()
+        with pytest.raises(ValueError, match="batch|casting|room for 6"):
+            model(tokens(*shape), pos=pos[: shape[1]])
+
+
+# ------------------------------------------------------------------ training never meets a cache
+
+
+@pytest.mark.parametrize("design", CACHES, ids=name)
+def test_training_never_touches_a_cache_that_is_on(model, design):
+    x, y = tokens(4, 9), tokens(4, 9, seed=1)
+    model.train()
+    losses = []
+    for on in (False, True):
+        if on:
+            enable_kv_cache(model, design)
+            calls = count_updates(model)
+        torch.manual_seed(5)  # dropout
+        for pos in (None, torch.arange(9)):
+            loss = model(x, y, pos=pos)[1]
+            loss.backward()
+            losses.append(loss.item())
+    assert losses[:2] == losses[2:]
+    assert calls == []
+    assert all(owner.cache.k is None for owner in cache_owners(model))
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_the_loss_estimate_never_touches_a_cache(model, training):
+    """Its eval() would switch on a cache that is guarded by the mode alone."""
+    batches = [(tokens(4, 9), tokens(4, 9, seed=1))]
+    model.train(training)
+    expected = estimate_loss(model, batches)
+    with kv_cache(model):
+        caches = [owner.cache for owner in cache_owners(model)]
+        calls = count_updates(model)
+        assert estimate_loss(model, batches) == expected
+        assert model.training is training
+        assert [owner.cache for owner in cache_owners(model)] == caches  # laid aside, and put back
+    assert calls == []
+
+
+def test_a_head_needs_both_a_cache_and_eval_mode(model):
+    """The guard itself: in training mode the keys of this step are all the keys there are."""
+    x, pos = torch.randn(2, 3, 16, generator=seeded()), torch.arange(3)
+    owner = cache_owners(model)[0]
+    for training, rows in ((True, 0), (False, 3)):
+        owner.train(training).cache = DynamicCache()
+        owner(x, pos)
+        assert owner.cache.length == rows

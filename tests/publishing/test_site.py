@@ -1,0 +1,276 @@
+"""The pages: readable from a disk by everyone, true to the notebooks, and nothing in them runs or loads."""
+
+import json
+import os
+import re
+
+import pytest
+from notebook_fixtures import Page, code, output, page_faults, png, prose, write
+
+from nanogpt.cli import site
+from nanogpt.config import address
+from nanogpt.publishing import site
+
+CARD = {
+    "profile": "cpu",
+    "corpus": {
+        "name": "Tiny Shakespeare",
+        "real": True,
+        "characters": 1115394,
+        "sha256": "86c4e6aa" * 8,
+    },
+    "environment": {
+        "python": "3.11.7",
+        "torch": "2.13.0",
+        "device": "cpu",
+        "threads": 2,
+        "commit": "c0ffee" * 7,
+        "dirty": True,
+    },
+    "notebooks": [{"notebook": "00_one", "ok": True, "seconds": 12.3, "error": None}],
+}
+
+
+def folder_of(path, card=CARD):
+    """An output folder with two executed notebooks that hold one of everything."""
+    write(
+        path / "00_one.ipynb",
+        prose("[badge](https://img.example/x.svg)", "links", nanogpt={"generated": "links"}),
+        code("import os", "setup", [output("python 3")], nanogpt={"generated": "setup"}),
+        code("# Parameters\nn = 2", "injected-parameters", tags=["injected-parameters"]),
+        prose(
+            "## A part\n\nTo [the next](01_two.ipynb#more), <b>raw</b> <script>x()</script> & `code`.",
+            "part",
+        ),
+        prose(
+            "## A part\n\n![a picture](https://img.example/a.png)\n\n| a | b |\n|---|---:|\n| 1 | 2 |",
+            "again",
+        ),
+        code("def head(x):\n    return x", "mirror", nanogpt={"mirror": ["nanogpt.model.Head"]}),
+        code("plot()", "plot", [output(picture=png(), alt='a "red" <field>')], tags=["timing"]),
+        code(
+            "show()",
+            "show",
+            [output(**{"text/markdown": "```python\nx = 1\n```", "text/plain": "x = 1"})],
+        ),
+        code("print()", "print", [output("\x1b[31m<red>\x1b[0m & plain\n")]),
+        title="00 · One <of> two",
+    )
+    animated = code("race()", "race", [output(picture=png(frames=3), alt="a race")])
+    write(path / "01_two.ipynb", prose("## More", "more"), animated, title="01 · Two")
+    (path / "manifest.json").write_text(json.dumps(card))
+    return path
+
+
+@pytest.fixture(scope="module")
+def html(tmp_path_factory):
+    folder = folder_of(tmp_path_factory.mktemp("site"))
+    assert site.render(folder) == folder / "html" / "index.html"
+    return folder / "html"
+
+
+@pytest.fixture(scope="module")
+def one(html):
+    return (html / "00_one.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", ["index", "00_one", "01_two"])
+def test_nothing_keeps_a_reader_out(html, name):
+    assert page_faults(html / f"{name}.html") == []
+
+
+def test_the_checks_find_what_they_look_for(html, tmp_path):
+    whole = (html / "00_one.html").read_text(encoding="utf-8")
+    broken = {
+        "loads or runs": whole.replace("</main>", "<script>x</script></main>"),
+        "loads https": whole.replace('src="data:', 'src="https://img.example/', 1),
+        "without alt": whole.replace(' alt="', ' title="', 1),
+        "an event": whole.replace("<main ", '<main onclick="x" '),
+        "twice": whole.replace('id="a-part-2"', 'id="a-part"'),
+        "nowhere": whole.replace('href="01_two.html#more"', 'href="02_gone.html"'),
+        "h1 then h3": whole.replace("<h2", "<h3").replace("</h2", "</h3"),
+        "no language": whole.replace('lang="en"', ""),
+        "never closed": whole.replace("</main>", ""),
+        "the style": whole.replace("<style>", "<style>@import 'x';"),
+    }
+    for expected, text in broken.items():
+        assert text != whole, expected
+        path = html / "broken.html"
+        path.write_text(text, encoding="utf-8")
+        try:
+            faults = page_faults(path)
+        except AssertionError as error:
+            faults = [f"never closed: {error}"]
+        finally:
+            path.unlink()
+        assert any(expected in fault for fault in faults), (expected, faults)
+
+
+def test_links_lead_to_pages(one):
+    page = Page(one)
+    links = page.all("a", "href")
+    assert "01_two.html#more" in links
+    assert not [link for link in links if link.endswith(".ipynb") and not link.startswith("../")]
+    assert "../00_one.ipynb" in links
+
+
+def test_pages_know_each_other(html, one):
+    assert 'rel="next" href="01_two.html"' in one
+    assert 'rel="prev"' not in one
+    assert 'rel="prev" href="00_one.html"' in (html / "01_two.html").read_text()
+    assert '<a class="brand" href="index.html"' in one
+
+
+def test_raw_html_is_shown_and_not_obeyed(one):
+    assert "&lt;script&gt;x()&lt;/script&gt;" in one
+    assert "One &lt;of&gt; two" in one
+    assert "<b>raw</b>" not in one
+
+
+def test_pictures_from_elsewhere_become_links(one):
+    assert "img.example/x.svg" not in one, "the links cell has no place on a page"
+    assert '<a href="https://img.example/a.png">a picture</a>' in one
+
+
+def test_pictures_keep_their_words_and_their_size(one):
+    attributes = next(a for tag, a in Page(one).tags if tag == "img")
+    assert attributes["alt"] == 'a "red" <field>'
+    assert (attributes["width"], attributes["height"]) == ("40", "20")
+
+
+def test_an_animation_has_a_still_for_those_who_want_no_motion(html, one):
+    text = (html / "01_two.html").read_text(encoding="utf-8")
+    still = next(a["srcset"] for tag, a in Page(text).tags if tag == "source")
+    assert 'media="(prefers-reduced-motion: reduce)"' in text
+    assert still not in Page(text).all("img", "src")
+    assert "<source" not in one
+
+
+def test_code_text_and_tables_look_like_themselves(one):
+    assert '<span class="k">def</span>' in one
+    assert '<span class="ansi-red-fg">&lt;red&gt;</span> &amp; plain' in one
+    assert '<div class="table"><table>' in one
+    assert re.search(r'<div class="prose"><pre class="code"><code><span class="n">x</span>', one)
+
+
+def test_a_page_says_where_its_code_and_numbers_come_from(one):
+    assert "from the package: model.Head" in one
+    assert "parameters of this run" in one
+    assert "measured in this run" in one
+    assert "<summary>Set-up, the same in every notebook</summary>" in one
+    footer = " ".join(one[one.index("<footer>") :].split())
+    assert (
+        "CPU, 2 threads, torch 2.13.0, Python 3.11.7 · profile cpu · Tiny Shakespeare, 1,115,394"
+        in footer
+    )
+    assert "c0ffeec0ff</code>, with changes" in footer
+
+
+def test_the_index_tells_and_shows_what_there_is(html):
+    text = (html / "index.html").read_text(encoding="utf-8")
+    page = Page(text)
+    assert "What it promises." in page.text
+    assert "ran in 12 s" in page.text
+    assert page.all("img", "alt") == ['a "red" <field>', "a race"]
+    assert [link for link in page.all("a", "href") if "#" not in link].count("00_one.html") == 2
+
+
+def test_a_tag_chooses_the_thumbnail(tmp_path):
+    first = code("1", "one", [output(picture=png("red"), alt="first")])
+    second = code("2", "two", [output(picture=png("green"), alt="second")], tags=["thumbnail"])
+    write(tmp_path / "00_x.ipynb", first, second)
+    index = site.render(tmp_path).read_text(encoding="utf-8")
+    assert Page(index).all("img", "alt") == ["second"]
+
+
+NOTICES = {
+    "practice corpus": (
+        {"corpus": {**CARD["corpus"], "real": False}},
+        "Practice corpus, not Shakespeare",
+    ),
+    "smoke": ({"profile": "smoke"}, "Its numbers mean nothing"),
+    "failed since": (
+        {"notebooks": [{"notebook": "00_one", "ok": False, "error": "cell 'x': no"}]},
+        "from an earlier one",
+    ),
+}
+
+
+@pytest.mark.parametrize(("change", "notice"), NOTICES.values(), ids=NOTICES)
+def test_what_a_reader_has_to_know_stands_first(tmp_path, html, change, notice):
+    folder = folder_of(tmp_path, {**CARD, **change})
+    site.render(folder)
+    page = (folder / "html" / "00_one.html").read_text(encoding="utf-8")
+    assert notice in page[: page.index("<article>")]
+    assert notice not in (html / "00_one.html").read_text(encoding="utf-8")
+
+
+def test_a_page_names_the_text_that_it_was_made_with_whatever_the_last_run_had(tmp_path, html):
+    practised = {"notebook": "00_one", "ok": True, "seconds": 9.0, "corpus": "practice corpus"}
+    real = {"notebook": "01_two", "ok": True, "seconds": 9.0, "corpus": "Tiny Shakespeare"}
+    folder = folder_of(tmp_path, {**CARD, "notebooks": [practised, real]})
+    site.render(folder)
+    one, two, index = (
+        (folder / "html" / f"{name}.html").read_text(encoding="utf-8")
+        for name in ("00_one", "01_two", "index")
+    )
+    assert "Practice corpus, not Shakespeare" in one
+    assert "Practice corpus, not Shakespeare" not in two
+    footers = [" ".join(page[page.index("<footer>") :].split()) for page in (one, two)]
+    assert "· practice corpus" in footers[0]
+    assert "Tiny Shakespeare" not in footers[0]
+    assert "Tiny Shakespeare, 1,115,394" in footers[1]
+    assert "different texts, practice corpus and Tiny Shakespeare" in index
+
+
+def test_the_address_is_offered_only_when_there_is_one(tmp_path, monkeypatch, one):
+    assert "colab" not in one
+    monkeypatch.setattr(address, "REPO", "ada/engine")
+    folder = folder_of(tmp_path)
+    site.render(folder)
+    page = (folder / "html" / "00_one.html").read_text(encoding="utf-8")
+    assert (
+        'href="https://colab.research.google.com/github/ada/engine/blob/main/notebooks/00_one.ipynb"'
+        in page
+    )
+
+
+def test_rendering_again_changes_nothing_and_drops_what_is_gone(tmp_path):
+    folder = folder_of(tmp_path)
+    site.render(folder)
+    before = {path.name: path.read_bytes() for path in (folder / "html").iterdir()}
+    site.render(folder)
+    assert {path.name: path.read_bytes() for path in (folder / "html").iterdir()} == before
+    (folder / "01_two.ipynb").unlink()
+    (folder / "00_one.ipynb").write_text(
+        (folder / "00_one.ipynb").read_text().replace("01_two", "00_one")
+    )
+    site.render(folder)
+    assert sorted(path.name for path in (folder / "html").iterdir()) == [
+        "00_one.html",
+        "index.html",
+    ]
+
+
+def test_a_folder_without_a_manifest_still_renders(tmp_path):
+    write(tmp_path / "00_x.ipynb", "print(1)")
+    assert page_faults(site.render(tmp_path)) == []
+
+
+def test_the_command(tmp_path, capsys):
+    assert site.main([str(folder_of(tmp_path / "out"))]) == 0
+    assert capsys.readouterr().out.strip() == str(tmp_path / "out" / "html" / "index.html")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(SystemExit) as stop:
+        site.main([str(tmp_path / "empty")])
+    assert stop.value.code == 2
+    assert "no executed notebooks" in capsys.readouterr().err
+
+
+def test_without_a_folder_the_newest_run_is_meant(tmp_path, monkeypatch):
+    monkeypatch.setattr(site, "ROOT", tmp_path)
+    assert site.newest() == site.PUBLISHED
+    for age, name in enumerate(("cpu", "smoke")):
+        folder_of(tmp_path / "outputs" / "run" / name)
+        os.utime(tmp_path / "outputs" / "run" / name / "manifest.json", (100 - age, 100 - age))
+    assert site.newest() == tmp_path / "outputs" / "run" / "cpu"

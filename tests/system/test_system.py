@@ -1,0 +1,215 @@
+"""Devices, the environment card, and files that are whole or absent."""
+
+import json
+import os
+import stat
+import sys
+
+import pytest
+import torch
+
+from nanogpt.system import files
+from nanogpt.system.console import headless
+from nanogpt.system.device import Device, pick_device, synchronize
+from nanogpt.system.environment import conditions, environment
+from nanogpt.system.files import atomic_path, sha256, write_json
+
+
+@pytest.fixture
+def cuda(monkeypatch):
+    """Pretends a CUDA device: call it with whether it multiplies bfloat16 by itself."""
+
+    def pretend(there=True, native=True):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda *_: "Test GPU")
+        # Without the argument a T4 answers True, since it can emulate.
+        monkeypatch.setattr(
+            torch.cuda,
+            "is_bf16_supported",
+            lambda including_emulation=True: including_emulation or native,
+        )
+
+    return pretend
+
+
+@pytest.mark.parametrize(
+    ("there", "native", "prefer", "text"),
+    [
+        (
+            False,
+            False,
+            "auto",
+            "cpu, float32: no CUDA device was found; float32 is a CPU's fast type",
+        ),
+        (True, True, "auto", "cuda, bfloat16: Test GPU multiplies bfloat16 natively"),
+        (
+            True,
+            False,
+            "auto",
+            "cuda, float16: Test GPU has no native bfloat16; its gradients are scaled so "
+            "that float16 can hold them",
+        ),
+        (True, True, "cuda", "cuda, bfloat16: Test GPU multiplies bfloat16 natively"),
+        (True, True, "cpu", "cpu, float32: as asked; float32 is a CPU's fast type"),
+    ],
+)
+def test_a_device_comes_with_its_dtype_and_the_reason(cuda, there, native, prefer, text):
+    cuda(there, native)
+    assert str(pick_device(prefer)) == text
+
+
+def test_a_device_that_is_not_there_is_an_error(cuda):
+    cuda(there=False)
+    with pytest.raises(ValueError, match="sees no CUDA device: choose cpu or auto"):
+        pick_device("cuda")
+    with pytest.raises(ValueError, match="device='mps' is unknown: choose auto, cpu or cuda"):
+        pick_device("mps")
+
+
+def test_only_a_gpu_is_waited_for(monkeypatch):
+    waited = []
+    monkeypatch.setattr(torch.cuda, "synchronize", waited.append)
+    synchronize(torch.device("cpu"))
+    assert waited == []
+    synchronize(torch.device("cuda"))
+    assert waited == [torch.device("cuda")]
+
+
+def test_the_environment_card_is_plain_data_that_says_what_a_result_depends_on():
+    card = environment(pick_device("cpu"))
+    assert json.loads(json.dumps(card)) == card
+    assert card["torch"] == torch.__version__
+    assert card["python"].startswith(".".join(map(str, sys.version_info[:3])))
+    assert (card["device"], card["dtype"], card["threads"]) == (
+        "cpu",
+        "float32",
+        torch.get_num_threads(),
+    )
+    assert {"commit", "dirty", "cpu_capability", "tf32", "why", "device_name", "platform"} <= set(
+        card
+    )
+
+
+@pytest.mark.parametrize("missing", ["git", "repository"])
+def test_without_git_the_card_says_that_nothing_is_known(missing, tmp_path, monkeypatch):
+    if missing == "git":
+        monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(files, "ROOT", tmp_path)
+    card = environment(pick_device("cpu"))
+    assert (card["commit"], card["dirty"]) == (None, None)
+
+
+def test_conditions_fit_the_footer_of_a_figure():
+    card = {"device": "cpu", "device_name": "Some CPU", "threads": 1, "torch": "2.x"}
+    assert conditions(card) == "CPU, 1 thread, torch 2.x"
+    assert conditions(card | {"threads": 2}) == "CPU, 2 threads, torch 2.x"
+    assert conditions(card | {"device": "cuda", "device_name": "Some GPU"}) == "Some GPU, torch 2.x"
+
+
+def test_progress_is_plain_lines_where_nobody_watches(monkeypatch):
+    monkeypatch.delenv("TQDM_DISABLE", raising=False)
+    monkeypatch.delitem(sys.modules, "ipykernel", raising=False)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: False, raising=False)
+    assert headless()
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    assert not headless()
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: False, raising=False)
+    monkeypatch.setitem(sys.modules, "ipykernel", json)
+    assert not headless(), "a notebook shows a bar"
+    for value, expected in (("1", True), ("0", False), ("", False)):
+        monkeypatch.setenv("TQDM_DISABLE", value)
+        assert headless() is expected
+
+
+# ------------------------------------------------------------------ whole or absent
+
+
+def test_a_file_appears_whole_with_the_usual_rights(tmp_path):
+    target = tmp_path / "new" / "folder" / "file.txt"
+    old = os.umask(0o027)
+    try:
+        with atomic_path(target) as temporary:
+            temporary.write_text("all of it")
+            assert temporary.parent == target.parent, (
+                "a rename is atomic within one file system only"
+            )
+            assert not target.exists()
+        assert os.umask(0o027) == 0o027, "the process's own mask was changed"
+    finally:
+        os.umask(old)
+    assert target.read_text() == "all of it"
+    assert list(target.parent.iterdir()) == [target]
+    assert stat.S_IMODE(target.stat().st_mode) == 0o640
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(28, "No space left on device"), KeyboardInterrupt(), ValueError()]
+)
+@pytest.mark.parametrize("there_before", [False, True])
+def test_a_failure_half_way_leaves_what_was_there(tmp_path, error, there_before):
+    target = tmp_path / "file.txt"
+    if there_before:
+        target.write_text("old")
+
+    def write_half():
+        with atomic_path(target) as temporary:
+            temporary.write_text("ha")
+            raise error
+
+    with pytest.raises(type(error)):
+        write_half()
+    assert list(tmp_path.iterdir()) == [target] * there_before
+    assert not there_before or target.read_text() == "old"
+
+
+def test_a_rename_that_fails_leaves_no_temporary_file(tmp_path):
+    (tmp_path / "file.txt").mkdir()
+    with pytest.raises(OSError, match="directory"), atomic_path(tmp_path / "file.txt") as temporary:
+        temporary.write_text("new")
+    assert list(tmp_path.iterdir()) == [tmp_path / "file.txt"]
+
+
+@pytest.mark.parametrize("inside", ["a.txt", "deeper/a.txt"])
+def test_a_folder_that_cannot_be_written_is_named_with_advice(tmp_path, inside):
+    (tmp_path / "file").write_text("I am no folder")
+    with (
+        pytest.raises(OSError, match="cannot write into .*file.*choose another folder") as caught,
+        atomic_path(tmp_path / "file" / inside),
+    ):
+        pass
+    assert caught.value.errno
+    assert (tmp_path / "file").read_text() == "I am no folder"
+
+
+def test_equal_data_is_equal_json_in_the_order_given(tmp_path):
+    data = {"b": [1, 2.5, None], "a": {"ü": "✓"}}
+    write_json(tmp_path / "1.json", data)
+    write_json(tmp_path / "2.json", data)
+    text = (tmp_path / "1.json").read_text(encoding="utf-8")
+    assert text == (tmp_path / "2.json").read_text(encoding="utf-8")
+    assert json.loads(text) == data
+    assert text.index('"b"') < text.index('"a"')
+    assert "ü" in text
+    assert text.endswith("}\n")
+
+
+@pytest.mark.parametrize(
+    "data", [{"loss": float("nan")}, {"x": float("inf")}, {"tensor": torch.ones(1)}]
+)
+def test_what_json_cannot_hold_is_refused_before_anything_is_written(tmp_path, data):
+    (tmp_path / "old.json").write_text("{}")
+    with pytest.raises((ValueError, TypeError)):
+        write_json(tmp_path / "old.json", data)
+    assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("old.json", "{}")]
+
+
+def test_a_sum_is_that_of_the_bytes_given_or_in_the_file(tmp_path):
+    (tmp_path / "abc").write_bytes(b"abc")
+    known = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    assert sha256(b"abc") == sha256(tmp_path / "abc") == known
+
+
+def test_a_device_is_a_value():
+    assert Device(torch.device("cpu"), torch.float32, "x") == Device(
+        torch.device("cpu"), torch.float32, "x"
+    )

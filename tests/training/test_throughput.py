@@ -1,0 +1,132 @@
+"""How fast a run was: operations counted as PyTorch counts them, peaks by a card's name, two clocks."""
+
+import pytest
+import torch
+from conftest import FORMS, name, tokens
+from torch.utils.flop_counter import FlopCounterMode
+
+from nanogpt.config import MODERN, SIZES, GPTConfig
+from nanogpt.model.gpt import GPT
+from nanogpt.system.device import Device
+from nanogpt.training import throughput
+from nanogpt.training.throughput import Meter, flops_per_token, peak_flops
+
+CPU = Device(torch.device("cpu"), torch.float32, "tests")
+GPU = Device(torch.device("cuda"), torch.bfloat16, "tests")
+SHAPE = {"vocab_size": 13, "block_size": 24, "n_layer": 3, "n_head": 2, "n_embd": 32}
+
+
+@pytest.mark.parametrize(
+    "fields", [{}, MODERN, {**MODERN, "ngrams": 3}], ids=["lecture", "sprint", "sprint+"]
+)
+@pytest.mark.parametrize("per_head", FORMS, ids=name)
+def test_a_step_has_the_operations_that_pytorch_counts(per_head, fields):
+    """Of the heads one by one; PyTorch does not count what happens in a CPU's fused attention."""
+    model, idx = GPT(GPTConfig(**SHAPE, **fields, per_head=per_head)), tokens(2, 24)
+    with FlopCounterMode(display=False) as counted:
+        model(idx, idx)[1].backward()
+    attention = (
+        0 if per_head else 12 * 3 * 32 * 24
+    )  # 2 products of 2 T C, each 3 times: once there, twice back
+    assert counted.get_total_flops() / idx.numel() == flops_per_token(model.config) - attention
+
+
+def test_the_article_model_counted_by_hand():
+    matrices = 4 * (4 * 64 * 64 + 2 * 64 * 256) + 64 * 65  # q, k, v, proj, up, down; the head
+    attention = (
+        4 * 2 * 32 * 64
+    )  # in each layer every query meets 32 keys, and 32 values, of 64 numbers
+    assert flops_per_token(SIZES["article"]) == 3 * 2 * (matrices + attention)
+
+
+@pytest.mark.parametrize(
+    ("card", "peak"),
+    [
+        ("NVIDIA A100-SXM4-40GB", 312e12),
+        ("NVIDIA H100 80GB HBM3", 989e12),
+        ("NVIDIA H200", 989e12),
+        ("Tesla V100-SXM2-16GB", 125e12),
+        ("Tesla T4", 65e12),
+        ("NVIDIA L40S", 362e12),
+        ("NVIDIA L4", 121e12),
+        ("NVIDIA A10G", 70e12),
+        ("NVIDIA A10", 125e12),
+        ("NVIDIA GeForce RTX 9990", None),
+        ("NVIDIA RTX A1000", None),  # no A100
+        ("NVIDIA L40", None),  # no L4
+        ("NVIDIA T400 4GB", None),  # no T4
+    ],
+)
+def test_a_cards_peak_is_found_by_its_name_or_not_at_all(monkeypatch, card, peak):
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: card)
+    assert peak_flops(GPU) == peak
+
+
+def test_a_cpus_peak_is_measured():
+    assert peak_flops(CPU) > 0
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that a test sets."""
+    now = [100.0]
+    monkeypatch.setattr(throughput.time, "perf_counter", lambda: now[0])
+    return now
+
+
+def meter_of(monkeypatch, peak, processes=1) -> Meter:
+    monkeypatch.setattr(throughput, "peak_flops", lambda device: peak)
+    return Meter(SIZES["article"], CPU, processes)
+
+
+def test_training_and_evaluation_have_a_clock_each(monkeypatch, clock):
+    per_token = flops_per_token(SIZES["article"])
+    meter = meter_of(monkeypatch, 1000.0 * per_token)
+    for what, seconds, more in (
+        ("train", 4, 800),
+        ("evaluate", 1, 0),
+        ("train", 4, 800),
+        ("evaluate", 1, 0),
+    ):
+        clock[0] += seconds
+        meter.tokens += more
+        meter.lap(what)
+    assert meter.reading() == {
+        "seconds": 8.0,
+        "chars_per_second": 200,
+        "mfu": 0.2,
+        "evaluation": 0.2,
+    }
+    assert str(meter) == "200 chars/s, MFU 20.0%, evaluation 20.0%"
+
+
+def test_of_several_processes_the_peaks_add_up(monkeypatch, clock):
+    per_token = flops_per_token(SIZES["article"])
+    meter = meter_of(monkeypatch, 1000.0 * per_token, processes=4)
+    meter.tokens, clock[0] = 800, 101.0
+    meter.lap("train")
+    assert meter.reading()["mfu"] == 0.2
+
+
+def test_an_unknown_card_has_a_speed_and_no_share_of_its_peak(monkeypatch, clock):
+    meter = meter_of(monkeypatch, None, processes=2)
+    meter.tokens, clock[0] = 800, 102.0
+    meter.lap("train")
+    assert meter.reading() == {
+        "seconds": 2.0,
+        "chars_per_second": 400,
+        "mfu": None,
+        "evaluation": 0.0,
+    }
+    assert str(meter) == "400 chars/s, evaluation 0.0%"
+
+
+def test_before_the_first_step_there_is_no_speed(monkeypatch, clock):
+    meter = meter_of(monkeypatch, 1e9)
+    assert str(meter) == "starting"
+    assert meter.reading() == {
+        "seconds": 0.0,
+        "chars_per_second": None,
+        "mfu": None,
+        "evaluation": 0.0,
+    }

@@ -1,0 +1,158 @@
+"""The sweep counts what it finds, finds what is there, and goes on where it was stopped."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from nanogpt.cli.verify import main
+from nanogpt.engines.eager import Flat
+from nanogpt.verify import sweep
+from nanogpt.verify.sweep import CACHES, ENGINES, draw_case, passed, run_case, sweep, told
+
+
+@pytest.mark.parametrize(
+    ("dtype", "in_exact", "seed", "n"),
+    [
+        ("float64", False, 0, 150),
+        ("float32", False, 1, 150),
+        (
+            "float32",
+            True,
+            2,
+            150,
+        ),  # another seed means other texts: six hundred different ones in all
+        ("bfloat16", True, 3, 150),
+    ],
+)
+def test_hundreds_of_texts_have_no_mismatch(dtype, in_exact, seed, n):
+    result = sweep(n, seed=seed, dtype=dtype, in_exact=in_exact)
+    assert passed(result), told(result)
+    assert result["sequences"] >= n
+    assert sum(result["ways"].values()) == result["sequences"]
+    assert set(result["ways"]) == {*CACHES, *ENGINES} - (
+        {"Native"} if in_exact or dtype != "float32" else set()
+    )
+    assert (result["differing_logits"] == 0) is in_exact
+
+
+def test_cases_reach_every_edge():
+    cases = [draw_case(0, i, "float32", True) for i in range(400)]
+    gaps = {(c.prompt - c.config.block_size, c.prompt == 1) for c in cases}
+    assert {gap for gap, _ in gaps} >= {0, -1}
+    assert any(one for _, one in gaps)
+    ends = {c.prompt + c.n_new - 1 - c.config.block_size for c in cases}
+    assert {0, 1} <= ends, "to the last row of the table, and past it"
+    assert {c.batch for c in cases} == {1, 2, 3, 4, 5, 6}
+    assert draw_case(0, 7, "float32", True) == cases[7]
+    assert draw_case(1, 7, "float32", True) != cases[7]
+
+
+def broken(**wrong):
+    """An engine that gives another token than it should at one step."""
+
+    class Broken(Flat):
+        def tokens(self, *arguments):
+            for i, token in enumerate(super().tokens(*arguments)):
+                yield (token + 1) % 65 if i == wrong["at"] else token
+
+    return Broken
+
+
+def test_a_mismatch_is_found_counted_and_not_explained_away(monkeypatch, tmp_path):
+    monkeypatch.setitem(sweep.ENGINES, "Flat", broken(at=2))
+    case = next(
+        c
+        for c in (draw_case(0, i, "float32", False) for i in range(500))
+        if c.way == "Flat" and c.n_new > 4
+    )
+    case = replace(case, batch=3, settings={})
+    found = run_case(0, case, False)
+    assert [(m["text"], m["step"], m["explained"]) for m in found["mismatches"]] == [
+        (i, 2, False) for i in range(3)
+    ]
+    assert found["mismatches"][0]["margin"] > 2 * found["mismatches"][0]["logit_diff"]
+    result = sweep(150, path=tmp_path / "r.json")
+    assert not passed(result)
+    assert result["mismatched"] > result["explained"]
+    assert main(["sweep", "--sequences", "150", "--json", str(tmp_path / "r.json")]) == 1
+
+
+def test_a_mismatch_within_rounding_is_explained_in_float32_alone():
+    result = sweep.start(0, "float32", False) | {"mismatched": 1, "explained": 1}
+    assert passed(result)
+    assert not passed(result | {"dtype": "float64"})
+    assert not passed(result | {"exact": True})
+    assert not passed(sweep.start(0, "float32", True) | {"differing_logits": 1})
+
+
+def test_stopped_and_gone_on_with_it_counts_the_same(tmp_path, monkeypatch):
+    whole = sweep(60, in_exact=True, path=tmp_path / "whole.json")
+    calls, plain = [], sweep.run_case
+
+    def stop(*arguments):
+        calls.append(None)
+        if len(calls) == 12:
+            raise KeyboardInterrupt
+        return plain(*arguments)
+
+    path = tmp_path / "part.json"
+    with monkeypatch.context() as patch:
+        patch.setattr(sweep, "run_case", stop)
+        assert main(["sweep", "--sequences", "60", "--exact", "--json", str(path)]) == 130
+    assert json.loads(path.read_text())["cases"] == 11
+    assert main(["sweep", "--sequences", "60", "--exact", "--json", str(path)]) == 0
+    part = json.loads(path.read_text())
+    assert {key: part[key] for key in whole} == whole
+    before = path.read_bytes()
+    assert main(["sweep", "--sequences", "60", "--exact", "--json", str(path)]) == 0
+    assert json.loads(path.read_bytes())["cases"] == json.loads(before)["cases"], (
+        "nothing was left to do"
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--sequences", "0"], "--sequences 0"),
+        (["--dtype", "bfloat16"], "needs --exact"),
+        (["--seed", "2"], "was begun with seed 0, and this is 2"),
+        (["--dtype", "float64"], "was begun with dtype float32"),
+        (["--json", "."], "this is a folder"),
+    ],
+)
+def test_what_cannot_be_gone_on_with_is_refused(tmp_path, capsys, words, message, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    sweep(5, path=tmp_path / "r.json")
+    before = (tmp_path / "r.json").read_bytes()
+    assert main(["sweep", "--sequences", "9", "--json", "r.json", *words]) == 2
+    assert message in capsys.readouterr().err
+    assert (tmp_path / "r.json").read_bytes() == before
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[1]", '{"seed": 0}', "\x00"], ids=repr)
+def test_another_file_is_left_alone(tmp_path, capsys, content):
+    path = tmp_path / "r.json"
+    path.write_text(content)
+    assert main(["sweep", "--sequences", "9", "--json", str(path)]) == 2
+    assert "is no result of a sweep" in capsys.readouterr().err
+    assert path.read_text() == content
+
+
+def test_results_are_of_one_torch(tmp_path):
+    sweep(5, path=tmp_path / "r.json")
+    found = json.loads((tmp_path / "r.json").read_text())
+    found["environment"]["torch"] = "1.0"
+    (tmp_path / "r.json").write_text(json.dumps(found))
+    with pytest.raises(
+        ValueError, match=f"begun with torch 1.0, and this is {torch.__version__.split('+')[0]}"
+    ):
+        sweep(9, path=tmp_path / "r.json")
+
+
+@pytest.mark.parametrize("name", ["float32", "float64", "float32-exact", "bfloat16-exact"])
+def test_the_ten_thousand_that_are_published(name):
+    result = json.loads((sweep.ROOT / "outputs" / "sweeps" / f"{name}.json").read_text())
+    assert result["sequences"] >= 10_000
+    assert passed(result)
