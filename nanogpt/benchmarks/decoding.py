@@ -24,6 +24,7 @@ from ..engines.compiled import Compiled
 from ..engines.cuda_graph import Graph, GraphLoop
 from ..engines.eager import Batched, Flat, PerHead, Static, Uncached
 from ..engines.int8 import Native8
+from ..engines.native import Native
 from ..engines.toolchain import CannotBuild
 from ..model.convert import pack_heads, unpack_heads
 from ..model.gpt import GPT

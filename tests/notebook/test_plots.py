@@ -235,7 +235,7 @@ def test_the_reader_s_own_style_changes_no_figure():
 
 def test_every_figure_function_is_drawn_here():
     drawn = {name.split(",")[0] for name in FIGURES}
-    assert drawn == {name for name, thing in vars(plots).items() if hasattr(thing, "__wrapped__")}
+    assert drawn == {name for name, thing in vars(figures).items() if hasattr(thing, "__wrapped__")}
 
 
 def test_data_for_figures_is_plain_json():
