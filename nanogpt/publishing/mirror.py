@@ -54,7 +54,7 @@ if root is None:
             raise RuntimeError(f"cannot fetch {REF} of {URL}: set NANOGPT_REPO. git said: {done.stderr}")
         root = Path(new, NAME).rename(here / NAME)
 sys.path[:0] = {str(root)} - set(sys.path)
-from nanogpt.notebook import begin
+from nanogpt.notebook.session import begin
 
 begin()"""
 
