@@ -25,6 +25,7 @@ from nanogpt.model.convert import pack_heads
 from nanogpt.model.gpt import GPT, Head
 from nanogpt.system.files import sha256
 
+pytest_plugins = ["fault_fixtures", "fuzz_fixtures"]
 torch.set_num_threads(1)
 if (
     signal.getsignal(signal.SIGINT) is signal.SIG_IGN

@@ -6,6 +6,7 @@ import struct
 import hypothesis.strategies as st
 import pytest
 import torch
+from checkpoint_fixtures import CHARS, meta_of
 from conftest import FORMS, name, tiny_model, tokens
 from hypothesis import given
 from hypothesis import settings as example_settings
@@ -17,20 +18,6 @@ from nanogpt.model.convert import unpack_heads
 from nanogpt.model.gpt import Head
 from nanogpt.system import files
 from nanogpt.system.files import sha256
-
-CHARS = "abcdefghijklm"
-
-
-def meta_of(model, **changes):
-    meta = {
-        "format": FORMAT,
-        "config": {**vars(model.config), "per_head": True},
-        "vocabulary": CHARS,
-        "corpus": {"name": "fox", "sha256": "0" * 64},
-        "step": 1200,
-        "losses": {"train": 1.5, "val": 1.75},
-    }
-    return meta | changes
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 import torch
+from checkpoint_fixtures import CHARS, meta_of
 from conftest import CACHES, FORMS, name, seeded, tiny_model, tokens
-from test_checkpoint import CHARS, meta_of
 from test_equality import chunked_logits, plain_text
 
 from nanogpt.cache.attach import kv_cache, measured_bytes

@@ -1,0 +1,17 @@
+"""The metadata of a tiny checkpoint, for the tests that write or damage one."""
+
+from nanogpt.model.checkpoint import FORMAT
+
+CHARS = "abcdefghijklm"
+
+
+def meta_of(model, **changes):
+    meta = {
+        "format": FORMAT,
+        "config": {**vars(model.config), "per_head": True},
+        "vocabulary": CHARS,
+        "corpus": {"name": "fox", "sha256": "0" * 64},
+        "step": 1200,
+        "losses": {"train": 1.5, "val": 1.75},
+    }
+    return meta | changes

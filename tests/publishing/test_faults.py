@@ -1,0 +1,337 @@
+"""Faults that are really caused.
+
+After each one: an error that names the thing, what was there before still there to the byte,
+nothing half-written beside it, and a next plain attempt that works.
+"""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import nbformat
+import pytest
+from fault_fixtures import (
+    backwards,
+    contents,
+    read_only,
+)
+from notebook_fixtures import code, output, write
+
+from nanogpt.cli import run
+from nanogpt.data.corpus import load_corpus
+from nanogpt.publishing import publish, runner
+from nanogpt.publishing.nbfile import METADATA
+from nanogpt.system.files import ROOT, write_json
+
+pytestmark = pytest.mark.usefixtures("little_corpus")
+
+
+WORK = """
+import os, pathlib, time
+out = pathlib.Path(os.environ["NANOGPT_OUT"])
+for name in ("figures/00_a.png", "checkpoints/small.safetensors"):
+    (out / name).parent.mkdir(exist_ok=True)
+    (out / name).write_text(f"new {n}")
+"""
+
+
+FAULT = """
+if word == "kill":
+    os.kill(os.getpid(), 9)
+if word == "much":
+    print("x" * 300_000)
+if word and word.startswith("/"):
+    pathlib.Path(word).write_text(str(os.getpid()))
+    while not os.path.exists(word + "-go"):
+        time.sleep(0.05)
+print("done", n)
+"""
+
+
+@pytest.fixture
+def sources(tmp_path):
+    write(tmp_path / "notebooks" / "00_good.ipynb", WORK, FAULT)
+    return tmp_path / "notebooks"
+
+
+def earlier(out: Path) -> dict[str, bytes]:
+    """Put there what an earlier run left, and return it: none of it may change before a run has passed."""
+    files = ["00_good.ipynb", "figures/00_a.png", "checkpoints/small.safetensors"]
+    write(out / files[0], code("1", "cell-1", [output("earlier")]))
+    for file in files[1:]:
+        (out / file).parent.mkdir(parents=True)
+        (out / file).write_text(f"earlier {file}")
+    before = {file: (out / file).read_bytes() for file in files}
+    entry = {"notebook": "00_good", "ok": True, "error": None, "files": files}
+    write_json(out / "manifest.json", {"profile": "smoke", "notebooks": [entry]})
+    (out / ".lock").write_text("1")
+    return before
+
+
+def still(out: Path) -> dict[str, bytes]:
+    """What stands there now for a user; fails for anything half-written, and for a broken manifest."""
+    files = contents(out)
+    assert not [name for name in files if ".running-" in name or name.endswith(".tmp")]
+    assert json.loads(files["manifest.json"])["notebooks"][0]["notebook"] == "00_good"
+    ours = ("failed/", "manifest.json", ".lock")
+    return {name: content for name, content in files.items() if not name.startswith(ours)}
+
+
+def command(sources, out, *words) -> list[str]:
+    return [*words, "--source", str(sources), "--out", str(out), "--profile", "smoke", "--no-html"]
+
+
+def attempt(sources, out, *words) -> int:
+    try:
+        return run.main(command(sources, out, *words))
+    except SystemExit as stop:
+        return stop.code
+
+
+def passes(sources, out) -> None:
+    """A plain run does what it should, and clears what the failed one left."""
+    assert attempt(sources, out) == 0
+    found = still(out)
+    assert sorted(found) == ["00_good.ipynb", "checkpoints/small.safetensors", "figures/00_a.png"]
+    assert found["figures/00_a.png"] == b"new 1"
+    assert b"done 1" in found["00_good.ipynb"]
+    assert not (out / "failed" / "00_good").exists()
+
+
+def test_a_kernel_killed_in_the_middle_of_a_notebook_replaces_nothing(sources, tmp_path, capsys):
+    before = earlier(tmp_path / "out")
+    assert attempt(sources, tmp_path / "out", "-p", "word=kill", "-p", "n=2") == 1
+    assert "00_good" in (said := capsys.readouterr().out)
+    assert "FAILED  cell 'cell-2' killed its kernel" in said
+    assert still(tmp_path / "out") == before
+    passes(sources, tmp_path / "out")
+
+
+def test_a_disk_that_fills_up_during_a_notebook_replaces_nothing(sources, disk, capsys):
+    out = disk.mine / "out"
+    before = earlier(out)
+    disk.fill(131_072)
+    code = attempt(sources, out, "-p", "word=much")
+    disk.clear()
+    assert code == 1
+    said = capsys.readouterr()
+    assert re.search(
+        r"00_good.ipynb could not be written whole .*MB are free in .*make room", said.out
+    ) or (re.search("run: .*No space left on device.*: what had passed before is kept", said.err))
+    assert still(out) == before
+    passes(sources, out)
+
+
+def test_a_closed_output_folder_is_named_before_anything_is_replaced(sources, tmp_path, capsys):
+    out = tmp_path / "out"
+    before = earlier(out)
+    with read_only(out):
+        assert attempt(sources, out) in (1, 2)
+        assert str(out) in capsys.readouterr().err
+    assert still(out) == before
+    passes(sources, out)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [{"name": "julia-1.9", "language": "julia", "display_name": "Julia"}, None],
+    ids=["julia", "none"],
+)
+def test_a_notebook_with_the_wrong_kernel_runs_in_ours(sources, tmp_path, spec):
+    path = sources / "00_good.ipynb"
+    nb = nbformat.read(path, 4)
+    nb.metadata.pop("kernelspec")
+    if spec:
+        nb.metadata.kernelspec = spec
+    nbformat.write(nb, path)
+    before = path.read_bytes()
+    passes(sources, tmp_path / "out")
+    assert (
+        nbformat.read(tmp_path / "out" / "00_good.ipynb", 4).metadata.kernelspec
+        == METADATA["kernelspec"]
+    )
+    assert path.read_bytes() == before
+
+
+def test_a_clock_that_goes_backwards_stops_no_notebook(sources, tmp_path, monkeypatch):
+    earlier(tmp_path / "out")
+    for path in (tmp_path / "out").rglob("*"):
+        os.utime(path, (4e9, 4e9))
+    backwards(monkeypatch)
+    passes(sources, tmp_path / "out")
+    assert (
+        json.loads((tmp_path / "out" / "manifest.json").read_text())["notebooks"][0]["seconds"] > 0
+    )
+
+
+@pytest.fixture
+def begin(sources, tmp_path):
+    """Start a run of its own process, and wait until its notebook waits: (process, kernel's id, mark)."""
+    started = []
+
+    def begin():
+        mark = tmp_path / "mark"
+        process = subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "nanogpt",
+                "run",
+                *command(sources, tmp_path / "out", "-p", f"word={mark}"),
+            ],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        )
+        started.append(process.pid)
+        while not (mark.is_file() and mark.read_text()):
+            assert process.poll() is None, process.stderr.read()
+            time.sleep(0.05)
+        started.append(int(mark.read_text()))
+        return process, started[-1], mark
+
+    yield begin
+    for number in started:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(number, signal.SIGKILL)
+
+
+def gone(number: int, within: float) -> bool:
+    for _ in range(int(within / 0.1)):
+        try:
+            os.kill(number, 0)
+        except ProcessLookupError:
+            return True
+        with contextlib.suppress(
+            OSError, IndexError
+        ):  # a zombie is gone, whoever should have buried it
+            if Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return True
+        time.sleep(0.1)
+    return False
+
+
+def test_the_second_of_two_runs_is_refused_and_the_first_ends_well(
+    sources, tmp_path, begin, capsys
+):
+    out = tmp_path / "out"
+    before = earlier(out)
+    first, _, mark = begin()
+    assert attempt(sources, out) == 2
+    assert f"another run (process {first.pid}) is writing into {out}" in capsys.readouterr().err
+    assert {name: (out / name).read_bytes() for name in before} == before
+    Path(f"{mark}-go").touch()
+    printed, _ = first.communicate(timeout=60)
+    assert first.returncode == 0, printed
+    assert still(out)["figures/00_a.png"] == b"new 1"
+
+
+def test_a_run_that_was_killed_is_followed_by_a_plain_one(sources, tmp_path, begin):
+    out = tmp_path / "out"
+    before = earlier(out)
+    process, kernel, _ = begin()
+    process.kill()
+    process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGKILL
+    assert {name: (out / name).read_bytes() for name in before} == before
+    assert list(out.glob(".running-*")), "nobody was left to tidy up"
+    assert gone(kernel, within=10), "its kernel lives on"
+    passes(sources, out)
+
+
+def test_a_ctrl_c_of_the_terminal_replaces_nothing(sources, tmp_path, begin):
+    """A terminal sends it to the whole group of processes."""
+    out = tmp_path / "out"
+    before = earlier(out)
+    process, kernel, _ = begin()
+    os.killpg(process.pid, signal.SIGINT)
+    printed, said = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "00_good" in printed
+    assert "FAILED  interrupted" in printed
+    assert str(ROOT / "nanogpt") not in said, "no trace of ours; the dying kernel may leave one"
+    assert gone(kernel, within=5)
+    assert still(out) == before
+    passes(sources, out)
+
+
+def published(outputs: Path) -> Path:
+    """An outputs/ with a published run and a new one, complete: returns the published folder."""
+    for name, text in (("published", "old"), ("run/publish", "new")):
+        (outputs / name).mkdir(parents=True)
+        (outputs / name / "which.txt").write_text(text)
+    return outputs / "published"
+
+
+def test_an_exchange_needs_no_room(disk):
+    target = published(disk.mine / "outputs")
+    disk.fill(0 if disk.limit is None else 4096)
+    publish.exchange(disk.mine / "outputs" / "run" / "publish", target)
+    assert contents(target.parent) == {"published/which.txt": b"new"}
+
+
+def test_an_exchange_in_a_closed_folder_changes_nothing(tmp_path):
+    target = published(tmp_path / "outputs")
+    before = contents(tmp_path)
+    with read_only(target.parent), pytest.raises(OSError, match="published"):
+        publish.exchange(target.parent / "run" / "publish", target)
+    assert contents(tmp_path) == before
+    publish.exchange(target.parent / "run" / "publish", target)
+    assert contents(target.parent) == {"published/which.txt": b"new"}
+
+
+def test_an_exchange_that_cannot_fetch_the_new_run_puts_the_old_one_back(tmp_path):
+    """As with outputs/run on a disk of its own, where no rename leads out of it."""
+    target = published(tmp_path / "outputs")
+    before = contents(tmp_path)
+    with read_only(target.parent / "run"), pytest.raises(OSError, match="publish"):
+        publish.exchange(target.parent / "run" / "publish", target)
+    assert contents(tmp_path) == before
+
+
+def test_an_exchange_that_failed_half_way_is_mended_by_the_next(tmp_path):
+    target = published(tmp_path / "outputs")
+    with read_only(target.parent / "run"), pytest.raises(OSError, match="publish"):
+        publish.exchange(target.parent / "run" / "publish", target)
+    publish.recover(target)
+    assert (target / "which.txt").read_text() == "old"
+    publish.exchange(target.parent / "run" / "publish", target)
+    assert contents(target.parent) == {"published/which.txt": b"new"}
+
+
+def test_a_disk_that_fills_up_while_publishing_leaves_what_is_published(
+    disk, tmp_path, monkeypatch, capsys
+):
+    root = disk.mine
+    target = published(root / "outputs")
+    before = contents(target)
+    notebook = root / "notebooks" / "01_train.ipynb"
+    parameters = 'profile: str = "auto"\nn: int = 1\nword: str | None = '
+    monkeypatch.setattr(runner, "ROOT", root)
+    monkeypatch.setattr(runner, "PUBLISHED", target)
+    monkeypatch.setattr(publish, "BUILD", root / "outputs" / "run" / "publish")
+    monkeypatch.setattr(publish, "SHA256", load_corpus().sha256)
+    write(notebook, WORK, FAULT, parameters=parameters + "'much'")
+    disk.fill(131_072)
+    try:
+        code = run.main(["--publish"])
+    except SystemExit as stop:
+        code = stop.code
+    disk.clear()
+    assert code == 1
+    assert re.search("could not be written whole|No space left", "".join(capsys.readouterr()))
+    assert contents(target) == before
+    assert sorted(path.name for path in target.parent.iterdir()) == ["published", "run"]
+    write(notebook, WORK, FAULT, parameters=parameters + "None")
+    assert run.main(["--publish"]) == 0
+    assert (target / "html" / "01_train.html").is_file()
+    assert not (target / "which.txt").exists()
