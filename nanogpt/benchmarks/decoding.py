@@ -29,7 +29,7 @@ from ..engines.toolchain import CannotBuild
 from ..model.convert import pack_heads, unpack_heads
 from ..model.gpt import GPT
 from ..system.console import headless
-from .roofline import peak_arithmetic, read_bandwidth, split, weight_bytes, work
+from .roofline import peak_arithmetic, read_bandwidth, split, work
 from .timing import clock, summary
 
 
@@ -187,7 +187,7 @@ def _run(model: GPT, prompt: Tensor, n_new: int, engine, seed: int) -> Callable[
 def _in_turns(runs: dict, repeats: int, model: GPT, device: torch.device, progress: bool) -> tuple:
     """Seconds of every counted run, the last tokens of each, and the limits, all measured in turns."""
     seconds, tokens = {name: [] for name in runs}, {}
-    size, reads, peaks = weight_bytes(model.config, model.lm_head.weight.element_size()), [], []
+    size, reads, peaks = model.config.weight_bytes(model.lm_head.weight.element_size()), [], []
     bar = tqdm(
         total=(1 + repeats) * len(runs),
         disable=not progress or headless(),

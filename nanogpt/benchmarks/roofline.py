@@ -19,13 +19,6 @@ from .timing import clock, summary
 CPU = torch.device("cpu")
 
 
-def weight_bytes(config: GPTConfig, itemsize: int = 4) -> int:
-    """Bytes of weights that one decoded token reads: all but the two embedding tables."""
-    return itemsize * (
-        _matrices(config) + config.vocab_size + config.n_embd * (2 + 10 * config.n_layer)
-    )
-
-
 def work(
     config: GPTConfig,
     n_new: int,
@@ -45,9 +38,9 @@ def work(
     pairs = (
         n if cached else (n_new + 1) * (2 * n_new + 1) / 6
     )  # queries times keys: causal work is not skipped
-    flop = 2 * _matrices(c) * rows + 4 * c.n_embd * c.n_layer * pairs
-    kv = 2 * c.n_embd * c.n_layer * n * kv_itemsize if cached else 0
-    return {"flop": flop, "bytes": weight_bytes(c, itemsize) / batch + kv}
+    flop = 2 * c.matrix_weights * rows + 4 * c.n_embd * c.n_layer * pairs
+    kv = c.cache_bytes(n_new + 1, itemsize=kv_itemsize) / 2 if cached else 0
+    return {"flop": flop, "bytes": c.weight_bytes(itemsize) / batch + kv}
 
 
 def read_bandwidth(n_bytes: int, *, repeats: int = 5, device: torch.device = CPU) -> dict:
@@ -99,10 +92,6 @@ def split(seconds: float, need: dict, bandwidth: float, peak: float) -> dict:
     arithmetic = min(seconds, need["flop"] / peak)
     memory = max(0.0, min(seconds, need["bytes"] / bandwidth) - arithmetic)
     return {"arithmetic": arithmetic, "memory": memory, "overhead": seconds - arithmetic - memory}
-
-
-def _matrices(c: GPTConfig) -> int:
-    return 12 * c.n_layer * c.n_embd**2 + c.vocab_size * c.n_embd
 
 
 def _timed(run: Callable, repeats: int, device: torch.device) -> list[float]:

@@ -27,7 +27,7 @@ from ..engines.native_library import Session
 from ..engines.toolchain import CannotBuild
 from ..model.gpt import GPT
 from ..system.console import headless
-from .roofline import read_bandwidth, weight_bytes
+from .roofline import read_bandwidth
 from .timing import clock, summary
 
 TABLES = {1: "a table of characters", 2: "a table for pairs", 3: "a table for triples"}
@@ -63,7 +63,7 @@ def speculation(
     prompt = torch.zeros(1, 1, dtype=torch.int64, device=device)
     runs = {(None, 0): None} | {(name, k): make(k) for name, make in drafts.items() for k in ks}
     seconds, found = {key: [] for key in runs}, {key: [] for key in runs}
-    size, floors = weight_bytes(model.config, model.lm_head.weight.element_size()), []
+    size, floors = model.config.weight_bytes(model.lm_head.weight.element_size()), []
     quiet = not progress or headless()
     bar = tqdm(total=(1 + repeats) * len(runs), disable=quiet, file=sys.stdout, leave=False)
     for turn in range(1 + repeats):

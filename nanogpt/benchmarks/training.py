@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from ..config.checks import override
+from ..config.fields import override
 from ..config.shapes import SIZES, GPTConfig
 from ..config.training import TrainConfig, recipe_for
 from ..data.batches import split, windows

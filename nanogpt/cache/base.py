@@ -133,13 +133,3 @@ class KVCache(ABC):
 
 def _kind(rows: Tensor) -> tuple:
     return tuple(rows.shape[:-2]), rows.shape[-1], rows.dtype, rows.device
-
-
-def predicted_bytes(
-    *, n_layer: int, n_head: int, head_size: int, length: int, batch: int = 1, itemsize: int = 4
-) -> int:
-    """Bytes of K and V for `length` cached tokens: 2 · layers · heads · hs · tokens · batch · itemsize.
-
-    `n_head` counts the heads whose keys are kept; `itemsize` is 4 for float32, 2 for bfloat16.
-    """
-    return 2 * n_layer * n_head * head_size * length * batch * itemsize

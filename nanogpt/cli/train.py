@@ -7,16 +7,14 @@ torchrun --nproc_per_node=2 -m nanogpt train --recipe fast --size small
 from __future__ import annotations
 
 import argparse
-import inspect
 import os
-import re
 import sys
 from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
 from dataclasses import fields, replace
 
 import torch
 
-from ..config.checks import override
+from ..config.fields import override
 from ..config.shapes import SIZES
 from ..config.training import RECIPES, TrainConfig, recipe_for
 from ..data.corpus import load_corpus
@@ -133,10 +131,6 @@ def command_line() -> argparse.ArgumentParser:
     add("--threads", type=int, default=1, help="CPU threads (1)")
     add("--no-muon", action="store_true", help="AdamW for the matrices as well")
     group = parser.add_argument_group("what the recipe says, unless you say otherwise")
-    lines = re.findall(r"^    (\w+): .*?  # (.*)$", inspect.getsource(TrainConfig), re.MULTILINE)
-    said = {
-        name: comment.replace("%", "%%") for name, comment in lines
-    }  # the comments explain the options
     for f in fields(TrainConfig):
         name = "--" + f.name.replace("_", "-")
         kind = int if f.type == "int" else float
@@ -145,5 +139,5 @@ def command_line() -> argparse.ArgumentParser:
             if f.type == "bool"
             else {"type": kind, "metavar": "N"}
         )
-        group.add_argument(name, default=None, help=said.get(f.name), **how)
+        group.add_argument(name, default=None, help=f.metadata["help"], **how)
     return parser

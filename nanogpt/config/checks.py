@@ -1,8 +1,6 @@
-"""Checks of plain values, for every public door: what is wrong, with the value, and what is needed."""
+"""Checks of plain values for every public door: an error names the value and what is needed."""
 
 from __future__ import annotations
-
-from dataclasses import replace
 
 LARGEST = 1e30  # what float32 can still multiply with
 
@@ -17,22 +15,20 @@ def check_int(name: str, value, low: int, high: int | None = None) -> None:
 
 def check_number(name: str, value, low: float, high: float, advice: str = "") -> None:
     """Raise ValueError unless the value is a number in [low, high]; NaN is not."""
-    if not isinstance(value, (int, float)) or isinstance(value, bool) or not low <= value <= high:
-        raise ValueError(
-            f"{name}={value!r}: must be a number in [{low:g}, {high:g}]"
-            f"{'; ' * bool(advice)}{advice}"
-        )
+    if not _is_number(value) or not low <= value <= high:
+        advice = f"; {advice}" if advice else ""
+        raise ValueError(f"{name}={value!r}: must be a number in [{low:g}, {high:g}]{advice}")
 
 
 def check_share(name: str, value) -> None:
     """Raise ValueError unless the value is a number in [0, 1)."""
-    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value < 1:
+    if not _is_number(value) or not 0 <= value < 1:
         raise ValueError(f"{name}={value!r}: must be a number in [0, 1)")
 
 
 def check_positive(name: str, value) -> None:
     """Raise ValueError unless the value is a finite number above 0."""
-    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value <= LARGEST:
+    if not _is_number(value) or not 0 < value <= LARGEST:
         raise ValueError(f"{name}={value!r}: must be a number above 0")
 
 
@@ -42,13 +38,5 @@ def check_switch(name: str, value) -> None:
         raise ValueError(f"{name}={value!r}: must be True or False")
 
 
-def override(config, **changes):
-    """The config with some fields changed; None leaves a field as it is. Raises ValueError."""
-    changes = {name: value for name, value in changes.items() if value is not None}
-    unknown = sorted(set(changes) - set(config.__dataclass_fields__))
-    if unknown:
-        raise ValueError(
-            f"{type(config).__name__} has no field {', '.join(unknown)}; "
-            f"it has {', '.join(config.__dataclass_fields__)}"
-        )
-    return replace(config, **changes)
+def _is_number(value) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -1,41 +1,40 @@
-"""The shape of a model, and what follows from it, as plain numbers."""
+"""The shape of a model and what follows from it: parameters, bytes of weights, bytes of cache."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from .checks import LARGEST, check_int, check_number, check_share, check_switch
+from .fields import option
 
-NGRAM_ROWS = 16_384  # of a look-up table, at most: pairs and triples of characters share them
+NGRAM_ROWS = 16_384  # the most rows of an n-gram table: pairs and triples of characters share them
+NEWER = ("rms_norm", "rope", "qk_norm", "relu2", "bias", "ngrams", "n_kv_head", "window", "sinks")
+NEWER += ("full_every",)  # the fields that change the lecture's architecture
 
 
 @dataclass(frozen=True)
 class GPTConfig:
     """The shape of a model. Raises ValueError when the numbers do not fit together."""
 
-    vocab_size: int = 65  # distinct characters
-    block_size: int = 256  # longest context: one row of the position table for each place
-    n_layer: int = 4
-    n_head: int = 4
-    n_embd: int = 64  # width; each head gets n_embd // n_head of it
-    dropout: float = 0.0
-    per_head: bool = True  # True: the lecture's list of Heads. False: all heads in one matmul
-    # What newer models do. As they stand here, all is as in the lecture.
-    rms_norm: bool = False  # RMSNorm without weights, on the embeddings too, in place of LayerNorm
-    rope: bool = False  # rotary positions in place of the position table
-    rope_base: float = 10_000.0  # of the angles: the larger, the slower the slowest pair turns
-    qk_norm: bool = False  # queries and keys of one length
-    relu2: bool = False  # ReLU squared in the feed-forward part
-    bias: bool = True  # in the linear layers that have one in the lecture
-    ngrams: int = 1  # 2, 3: look-up tables for the last two, and the last three, characters
-    n_kv_head: int | None = (
-        None  # heads of keys and values, shared by groups of n_head; None: n_head
-    )
-    window: int | None = (
-        None  # how many of the last positions a query sees, its own included; None: all
-    )
-    sinks: int = 0  # beside the window, so many of the first
-    full_every: int = 0  # every so many layers, one without the window; 0: none
+    vocab_size: int = option(65, "distinct characters")
+    block_size: int = option(256, "longest context: rows of the position table")
+    n_layer: int = option(4, "blocks")
+    n_head: int = option(4, "heads of queries in a block")
+    n_embd: int = option(64, "width; each head gets n_embd // n_head of it")
+    dropout: float = option(0.0, "share of the activations that training drops")
+    per_head: bool = option(True, "the lecture's list of Heads; False: all heads in one matmul")
+    # What newer models do. The defaults are the lecture's.
+    rms_norm: bool = option(False, "RMSNorm without weights, on the embeddings too; no LayerNorm")
+    rope: bool = option(False, "rotary positions in place of the position table")
+    rope_base: float = option(10_000.0, "the larger it is, the slower the slowest pair rotates")
+    qk_norm: bool = option(False, "normalise queries and keys")
+    relu2: bool = option(False, "ReLU squared in the feed-forward part")
+    bias: bool = option(True, "biases, in the linear layers that have one in the lecture")
+    ngrams: int = option(1, "2, 3: look-up tables for the last two (and the last three) characters")
+    n_kv_head: int | None = option(None, "heads of keys and values, shared by groups; None: n_head")
+    window: int | None = option(None, "positions a query sees, its own included; None: all")
+    sinks: int = option(0, "first positions that a query sees beside its window")
+    full_every: int = option(0, "every so many layers, one without a window; 0: none")
 
     def __post_init__(self):
         for name in ("vocab_size", "block_size", "n_layer", "n_head", "n_embd"):
@@ -52,8 +51,8 @@ class GPTConfig:
         if self.n_embd % self.n_head:
             near = self.n_embd // self.n_head * self.n_head or self.n_head
             raise ValueError(
-                f"n_embd={self.n_embd} must be a multiple of n_head={self.n_head}: every head gets an equal "
-                f"share, so try n_embd={near}"
+                f"n_embd={self.n_embd} must be a multiple of n_head={self.n_head}: "
+                f"every head gets an equal share, so try n_embd={near}"
             )
         if self.rope and self.head_size % 2:
             raise ValueError(
@@ -63,8 +62,8 @@ class GPTConfig:
             check_int("n_kv_head", self.n_kv_head, 1)
         if self.n_head % self.kv_heads:
             raise ValueError(
-                f"n_head={self.n_head} must be a multiple of n_kv_head={self.n_kv_head}: each head of keys "
-                f"serves as many heads of queries"
+                f"n_head={self.n_head} must be a multiple of n_kv_head={self.n_kv_head}: "
+                f"each head of keys serves as many heads of queries"
             )
 
     def _check_window(self) -> None:
@@ -74,13 +73,12 @@ class GPTConfig:
         check_int("full_every", self.full_every, 0)
         if self.window is None and (self.sinks or self.full_every):
             raise ValueError(
-                f"sinks={self.sinks} and full_every={self.full_every} change a window, and there is none: "
-                f"set window"
+                f"sinks={self.sinks} and full_every={self.full_every} need a window: set window"
             )
         if self.per_head and not self.has_heads:
             raise ValueError(
-                f"n_kv_head={self.n_kv_head}, window={self.window}: the lecture's list of Heads has neither; "
-                f"set per_head=False"
+                f"n_kv_head={self.n_kv_head}, window={self.window}: "
+                f"the lecture's list of Heads has neither; set per_head=False"
             )
 
     @property
@@ -89,18 +87,23 @@ class GPTConfig:
 
     @property
     def kv_heads(self) -> int:
-        """Heads whose keys and values are computed, and cached."""
+        """Heads whose keys and values are computed and cached."""
         return self.n_kv_head or self.n_head
 
     @property
     def has_heads(self) -> bool:
-        """Whether the model has a form as a list of Heads, each with keys of its own that sees everything."""
+        """Whether the model can be a list of Heads: each has keys of its own and sees everything."""
         return self.kv_heads == self.n_head and self.window is None
 
     @property
     def positions(self) -> int | None:
-        """How many places there are: rows of the position table; None, without end, where they are rotary."""
+        """Rows of the position table; None where positions are rotary and have no end."""
         return None if self.rope else self.block_size
+
+    @property
+    def ngram_rows(self) -> tuple[int, ...]:
+        """Rows of the table for pairs, and of the table for triples, as far as there are any."""
+        return (min(NGRAM_ROWS, self.vocab_size**2), NGRAM_ROWS)[: self.ngrams - 1]
 
     def window_of(self, layer: int) -> int | None:
         """The window of that layer (from 0), or None when it sees everything."""
@@ -109,29 +112,54 @@ class GPTConfig:
 
     @property
     def beyond_lecture(self) -> dict:
-        """The fields in which this architecture is not the lecture's, by name."""
-        names = (
-            "rms_norm",
-            "rope",
-            "qk_norm",
-            "relu2",
-            "bias",
-            "ngrams",
-            "n_kv_head",
-            "window",
-            "sinks",
-        )
-        names += ("full_every",)
-        plain = GPTConfig.__dataclass_fields__
-        return {
-            name: getattr(self, name)
-            for name in names
-            if getattr(self, name) != plain[name].default
-        }
+        """The fields in which this architecture differs from the lecture's, by name."""
+        values = {name: getattr(self, name) for name in NEWER}
+        return {name: x for name, x in values.items() if x != getattr(GPTConfig, name)}
+
+    @property
+    def n_params(self) -> int:
+        """Parameters of a model of this shape."""
+        return self.matrix_weights + self.vector_weights + self.table_weights
+
+    @property
+    def matrix_weights(self) -> int:
+        """Weights of the matrices that every token is multiplied by: the blocks' and the head's."""
+        C, kv = self.n_embd, self.kv_heads * self.head_size
+        queries_and_projection, keys_and_values, feed_forward = 2 * C * C, 2 * C * kv, 8 * C * C
+        block = queries_and_projection + keys_and_values + feed_forward
+        return self.n_layer * block + self.vocab_size * C
+
+    @property
+    def vector_weights(self) -> int:
+        """Biases, and the weights and biases of LayerNorms."""
+        C, L = self.n_embd, self.n_layer
+        biases = 6 * C * L + self.vocab_size if self.bias else 0
+        norms = 0 if self.rms_norm else 2 * C * (2 * L + 1)
+        return biases + norms
+
+    @property
+    def table_weights(self) -> int:
+        """Weights of the tables, of which a token looks up one row: characters, positions, n-grams."""
+        return (self.vocab_size + (self.positions or 0) + sum(self.ngram_rows)) * self.n_embd
+
+    def weight_bytes(self, itemsize: int = 4) -> int:
+        """Bytes of weights that one decoded token reads: all but the tables."""
+        return itemsize * (self.matrix_weights + self.vector_weights)
+
+    def cache_bytes(self, length: int, batch: int = 1, itemsize: int = 4) -> int:
+        """Bytes that caches of `length` tokens of `batch` texts take, when nothing is forgotten.
+
+        K and V are 2 · layers · heads · head size · tokens · batch · itemsize, where heads counts
+        those with keys of their own. `itemsize` is 4 for float32, 2 for bfloat16. N-gram tables keep
+        the characters themselves, twice, as int64.
+        """
+        tokens = length * batch
+        characters = 2 * 8 * tokens if self.ngram_rows else 0
+        return characters + 2 * self.n_layer * self.kv_heads * self.head_size * tokens * itemsize
 
 
-# The lecture's sizes. `article` is the one of the article that this series grew out of;
-# `small` is the same with room for a longer text; `lecture` is Karpathy's large one.
+# `article` has the size of the article that this series grew out of; `small` is the same with a
+# longer context; `lecture` is Karpathy's large one.
 SIZES = {
     "article": GPTConfig(block_size=32),
     "small": GPTConfig(),

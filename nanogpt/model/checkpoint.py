@@ -11,7 +11,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from ..config.shapes import NGRAM_ROWS, GPTConfig
+from ..config.shapes import GPTConfig
 from ..data.tokenizer import CharTokenizer
 from ..system.files import ROOT, atomic_path, sha256, write_json
 from .convert import convert_state, own_classes
@@ -79,11 +79,9 @@ def load_checkpoint(path: str | Path, *, origin: str | None = None) -> Checkpoin
             f"that class, and load its tensors with safetensors.torch.load_file"
         )
     held = sum(tensor.numel() for tensor in state.values())
-    if held != _n_params(
-        config
-    ):  # before building a model of a size that only a header vouches for
+    if held != config.n_params:  # before a model is built of a size that only a header names
         raise CheckpointError(
-            f"{path}: its tensors do not fit its own config ({held:,} numbers, not {_n_params(config):,})"
+            f"{path}: its tensors do not fit its own config ({held:,} numbers, not {config.n_params:,})"
         )
     digest = meta.pop("digest", None)
     if digest != _digest(json.dumps(meta), state):
@@ -191,17 +189,6 @@ def _understood(path: Path, header: dict) -> tuple[dict, GPTConfig, CharTokenize
             f"{path} has format {meta['format']!r}, this version reads {FORMAT!r}: retrain"
         )
     return meta, config, CharTokenizer(chars)
-
-
-def _n_params(c: GPTConfig) -> int:
-    """How many numbers a model of this shape has, counted without building it."""
-    C, V = c.n_embd, c.vocab_size
-    # Attention 2 C² + 2 C Ckv + C, feed-forward 8 C² + 5 C, two LayerNorms 4 C.
-    block = 10 * C**2 + 2 * C * c.kv_heads * c.head_size + c.bias * 6 * C + (not c.rms_norm) * 4 * C
-    tables = V * C + (not c.rope) * c.block_size * C
-    tables += (c.ngrams > 1) * min(NGRAM_ROWS, V**2) * C + (c.ngrams > 2) * NGRAM_ROWS * C
-    ends = (not c.rms_norm) * 2 * C + V * C + c.bias * V
-    return tables + c.n_layer * block + ends
 
 
 def _short(path: Path) -> str:

@@ -13,7 +13,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..cache.attach import cache_owners
-from ..cache.base import predicted_bytes
 from ..config.shapes import GPTConfig
 from .attention import attend, attend_shared, is_causal, placed, visible
 from .ngrams import NGrams
@@ -182,6 +181,7 @@ class GPT(nn.Module):
 
     @property
     def n_params(self) -> int:
+        """Parameters, counted from the tensors: config.n_params, if no class of yours adds any."""
         return sum(p.numel() for p in self.parameters())
 
     def forward(
@@ -247,17 +247,8 @@ class GPT(nn.Module):
         return any(owner.cache is not None for owner in cache_owners(self))
 
     def cache_bytes(self, length: int, batch: int = 1) -> int:
-        """Bytes of K and V that `length` cached tokens of `batch` texts take, from the config alone."""
-        c, itemsize = self.config, self.lm_head.weight.element_size()
-        characters = 2 * torch.int64.itemsize * length * batch if self.ngrams else 0
-        return characters + predicted_bytes(
-            n_layer=c.n_layer,
-            n_head=c.kv_heads,
-            head_size=c.head_size,
-            length=length,
-            batch=batch,
-            itemsize=itemsize,
-        )
+        """Bytes that caches of `length` tokens of `batch` texts take, in this model's dtype."""
+        return self.config.cache_bytes(length, batch, self.lm_head.weight.element_size())
 
 
 def _drop_tril(module, state_dict, prefix, *args) -> None:

@@ -19,13 +19,11 @@ class NGrams(nn.Module):
 
     def __init__(self, config: GPTConfig):
         super().__init__()
-        self.config, self.vocab_size, self.window = (
-            config,
-            config.vocab_size,
-            3,
-        )  # characters it looks at
-        self.pairs = nn.Embedding(min(NGRAM_ROWS, config.vocab_size**2), config.n_embd)
-        self.triples = nn.Embedding(NGRAM_ROWS, config.n_embd) if config.ngrams > 2 else None
+        self.config, self.vocab_size = config, config.vocab_size
+        self.window = 3  # characters it looks at
+        rows = config.ngram_rows
+        self.pairs = nn.Embedding(rows[0], config.n_embd)
+        self.triples = nn.Embedding(rows[1], config.n_embd) if len(rows) > 1 else None
         self.cache = None
 
     def forward(self, idx: Tensor, pos: Tensor) -> Tensor:

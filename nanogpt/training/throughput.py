@@ -33,12 +33,8 @@ def flops_per_token(config: GPTConfig) -> int:
     tables compute nothing and do not count.
     """
     c = config
-    shared = (
-        2 * c.n_embd * (c.n_head - c.kv_heads) * c.head_size
-    )  # keys and values that are not computed
-    matrices = c.n_layer * (12 * c.n_embd**2 - shared) + c.vocab_size * c.n_embd
-    seen = sum(min(c.window_of(layer) or c.block_size, c.block_size) for layer in range(c.n_layer))
-    return 6 * matrices + 12 * c.n_embd * seen
+    keys = sum(min(c.window_of(layer) or c.block_size, c.block_size) for layer in range(c.n_layer))
+    return 6 * c.matrix_weights + 12 * c.n_embd * keys
 
 
 def peak_flops(device: Device) -> float | None:

@@ -6,19 +6,8 @@ from conftest import tiny_model
 from torch.utils.flop_counter import FlopCounterMode
 
 from nanogpt.benchmarks import roofline
-from nanogpt.config import SIZES, GPTConfig
+from nanogpt.config import GPTConfig
 from nanogpt.engines.toolchain import CannotBuild
-from nanogpt.model.gpt import GPT
-
-
-@pytest.mark.parametrize("size", ["small", "lecture"])
-def test_the_weights_that_a_token_reads_are_all_but_the_two_tables(size):
-    c = SIZES[size]
-    with torch.device("meta"):
-        model = GPT(c)
-    tables = (c.vocab_size + c.block_size) * c.n_embd
-    assert roofline.weight_bytes(c) == 4 * (model.n_params - tables)
-    assert roofline.weight_bytes(c, 2) == 2 * (model.n_params - tables)
 
 
 def test_operations_of_a_cached_token_are_those_that_torch_counts():
@@ -53,8 +42,8 @@ def test_a_batch_shares_the_weights_and_not_the_cache():
     c = GPTConfig()
     one, many = (roofline.work(c, 100, cached=True, batch=batch) for batch in (1, 8))
     kv = 2 * c.n_embd * c.n_layer * 101 / 2 * 4
-    assert one["bytes"] == roofline.weight_bytes(c) + kv
-    assert many["bytes"] == roofline.weight_bytes(c) / 8 + kv
+    assert one["bytes"] == c.weight_bytes() + kv
+    assert many["bytes"] == c.weight_bytes() / 8 + kv
 
 
 def test_the_three_parts_add_up_to_the_time():

@@ -8,9 +8,9 @@ from hypothesis import given
 
 from nanogpt.cache.adapters import LayerCaches
 from nanogpt.cache.attach import kv_cache, measured_bytes
-from nanogpt.cache.base import predicted_bytes
 from nanogpt.cache.dynamic import DynamicCache
 from nanogpt.cache.static import StaticCache
+from nanogpt.config import GPTConfig
 from nanogpt.model.attention import visible
 
 ROOM = 16
@@ -244,13 +244,6 @@ def test_predicted_bytes_are_the_measured_ones(per_head, dtype, design, batch):
     assert measured_bytes(model) == 0
 
 
-def test_predicted_bytes_count_every_factor():
-    one = {"n_layer": 1, "n_head": 1, "head_size": 1, "length": 1, "batch": 1, "itemsize": 1}
-    assert predicted_bytes(**one) == 2  # one key, one value
-    for factor in one:
-        assert predicted_bytes(**one | {factor: 7}) == 14
-
-
 # ------------------------------------------------------------------ all layers behind one object
 
 
@@ -295,7 +288,7 @@ def test_layer_caches_hold_the_bytes_that_were_predicted():
         for layer in range(2):
             caches.update(layer, *rows((3, 2), range(5))[:2])
         usage = caches.get_memory_usage()
-        predicted = predicted_bytes(n_layer=2, n_head=2, head_size=4, length=length, batch=3)
+        predicted = GPTConfig(n_layer=2, n_head=2, n_embd=8).cache_bytes(length, batch=3)
         assert usage["total_bytes"] == predicted
         assert usage["total_mb"] == 2 * usage["per_layer_mb"] == predicted / 1e6
         assert usage["cache_tensors"] == 4

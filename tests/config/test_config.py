@@ -11,12 +11,12 @@ from nanogpt.config import PROFILES, SIZES, GPTConfig, TrainConfig, get_profile,
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"n_layer": 0}, "n_layer=0: a whole number of at least 1"),
+        ({"n_layer": 0}, "n_layer=0: must be an integer of at least 1"),
         ({"n_head": -1}, "n_head=-1"),
         ({"block_size": 2.0}, "block_size=2.0"),
         ({"vocab_size": "65"}, "vocab_size='65'"),
-        ({"n_layer": True}, "n_layer=True: a whole number of at least 1"),
-        ({"n_embd": 10, "n_head": 4}, "n_embd=10 is no multiple of n_head=4.* try n_embd=8"),
+        ({"n_layer": True}, "n_layer=True: must be an integer of at least 1"),
+        ({"n_embd": 10, "n_head": 4}, "n_embd=10 must be a multiple of n_head=4.* try n_embd=8"),
         ({"n_embd": 3, "n_head": 4}, "try n_embd=4"),
         ({"dropout": 1.0}, "dropout=1.0"),
         ({"dropout": -0.1}, "dropout=-0.1"),
@@ -31,9 +31,9 @@ def test_shapes_that_fit_no_model_are_refused(changes, message):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"steps": 0}, "steps=0: a whole number of at least 1"),
+        ({"steps": 0}, "steps=0: must be an integer of at least 1"),
         ({"batch_size": 1.5}, "batch_size=1.5"),
-        ({"eval_every": True}, "eval_every=True: a whole number of at least 1"),
+        ({"eval_every": True}, "eval_every=True: must be an integer of at least 1"),
         ({"eval_batches": -2}, "eval_batches=-2"),
         ({"lr": 0.0}, "lr=0.0"),
         ({"lr": math.nan}, "lr=nan"),

@@ -16,7 +16,7 @@ from nanogpt.config import GPTConfig
 from nanogpt.decoding.generate import complete
 from nanogpt.engines.eager import Batched, Flat, PerHead
 from nanogpt.model.attention import visible
-from nanogpt.model.checkpoint import FORMAT, _n_params, load_checkpoint, save_checkpoint
+from nanogpt.model.checkpoint import FORMAT, load_checkpoint, save_checkpoint
 from nanogpt.model.exact import exact
 from nanogpt.model.gpt import GPT, CausalSelfAttention
 from nanogpt.verify.compare import compare
@@ -250,7 +250,7 @@ def test_in_exact_mode_the_bits_are_the_same(design, dtype):
 )
 def test_a_checkpoint_brings_it_back(tmp_path, shared, places, seen):
     model = build(**SHARED[shared], **PLACES[places], **SEEN[seen])
-    assert _n_params(model.config) == model.n_params
+    assert model.config.n_params == model.n_params
     if seen not in ("mixed", "sinks"):
         return
     config = vars(model.config) | {"per_head": model.config.has_heads}
