@@ -1,32 +1,47 @@
-"""The command line: python -m nanogpt run | train | bench | verify | site | sync."""
+"""The command line, `python -m nanogpt COMMAND …`: each command parses, calls a library, prints.
+
+A new command is a module with main(argv) -> exit code, and one line in COMMANDS.
+"""
 
 from __future__ import annotations
 
 import importlib
 import sys
 
-COMMANDS = {
-    "run": "run the notebooks and render them",
-    "train": "train a model on a text, in one process or several",
-    "bench": "measure decoding (ladder), training (train) or speculation (speculate)",
-    "verify": "decode thousands of texts in two ways (sweep)",
-    "site": "render executed notebooks again",
-    "sync": "write the package's code into the notebooks",
+COMMANDS = {  # the words that call it: its module in this folder, and what it does
+    "run": ("run", "run the notebooks and render them"),
+    "train": ("train", "train a model on a text, in one process or several"),
+    "bench ladder": ("bench", "time every engine at the same tokens"),
+    "bench train": ("bench_train", "time every recipe to the same loss"),
+    "bench speculate": ("bench_speculate", "time speculation with several drafts"),
+    "verify sweep": ("verify", "decode thousands of texts with and without a cache"),
+    "site": ("site", "render executed notebooks again"),
+    "sync": ("sync", "write the package's code into the notebooks"),
 }
-BENCHES = {"ladder": "bench", "train": "bench_train", "speculate": "bench_speculate"}
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The command that the first word names. Exit code 2 for a word that names none."""
+    """Run the command that the first words name. Returns its exit code, 2 when there is none.
+
+    Only that command's module is imported, so --help and a wrong word answer without torch.
+    """
     words = sys.argv[1:] if argv is None else list(argv)
-    if not words or words[0] not in COMMANDS:
-        asked = words and words[0] not in ("-h", "--help")
-        stream = sys.stderr if asked or not words else sys.stdout
-        print("usage: python -m nanogpt COMMAND …   (COMMAND --help says more)\n", file=stream)
-        print("\n".join(f"  {name:8} {what}" for name, what in COMMANDS.items()), file=stream)
-        return 0 if stream is sys.stdout else 2
-    name, rest = words[0], words[1:]
-    if name == "bench":
-        name = BENCHES.get(rest[0] if rest else "", "bench")
-        rest = rest[1:] if name != "bench" else rest
-    return importlib.import_module(f"nanogpt.cli.{name}").main(rest)
+    for n in (1, 2):
+        if (name := " ".join(words[:n])) in COMMANDS:
+            return importlib.import_module(f"{__name__}.{COMMANDS[name][0]}").main(words[n:])
+    group = words[0] if words and any(name.startswith(f"{words[0]} ") for name in COMMANDS) else ""
+    rest = words[1:] if group else words
+    asked = rest[:1] in (["-h"], ["--help"])
+    print(_usage(group), file=sys.stdout if asked else sys.stderr)
+    if rest and not asked:
+        print(f"\nerror: unknown command {rest[0]!r}", file=sys.stderr)
+    return 0 if asked else 2
+
+
+def _usage(group: str) -> str:
+    """The commands that begin with this word; with none, all."""
+    named = {name: what for name, (_, what) in COMMANDS.items() if name.split()[0] == group}
+    shown = named or {name: what for name, (_, what) in COMMANDS.items()}
+    lines = [f"  {name:16} {what}" for name, what in shown.items()]
+    usage = f"usage: python -m nanogpt {group} …" if group else "usage: python -m nanogpt COMMAND …"
+    return "\n".join([f"{usage}   (--help after a command shows its options)", "", *lines])

@@ -169,7 +169,7 @@ def test_the_program_prints_a_table_and_writes_json(small, tmp_path, capsys):
     threads = torch.get_num_threads()
     assert (
         main(
-            ["ladder", "--size", "article", "--repeats", "1", "--rungs", "15", "--json", str(path)]
+            ["--size", "article", "--repeats", "1", "--rungs", "15", "--json", str(path)]
         )
         == 0
     )
@@ -194,7 +194,7 @@ def test_the_program_prints_a_table_and_writes_json(small, tmp_path, capsys):
     ],
 )
 def test_the_program_ends_with_2_and_one_line(small, arguments, capsys):
-    assert main(["ladder", "--size", "article", "--repeats", "1", *arguments]) == 2
+    assert main(["--size", "article", "--repeats", "1", *arguments]) == 2
     said = capsys.readouterr().err.strip()
     assert said.startswith("error: ")
     assert "\n" not in said

@@ -76,7 +76,7 @@ def test_a_mismatch_is_found_counted_and_not_explained_away(monkeypatch, tmp_pat
     result = sweep(150, path=tmp_path / "r.json")
     assert not passed(result)
     assert result["mismatched"] > result["explained"]
-    assert main(["sweep", "--sequences", "150", "--json", str(tmp_path / "r.json")]) == 1
+    assert main(["--sequences", "150", "--json", str(tmp_path / "r.json")]) == 1
 
 
 def test_a_mismatch_within_rounding_is_explained_in_float32_alone():
@@ -100,13 +100,13 @@ def test_stopped_and_gone_on_with_it_counts_the_same(tmp_path, monkeypatch):
     path = tmp_path / "part.json"
     with monkeypatch.context() as patch:
         patch.setattr(sweep, "run_case", stop)
-        assert main(["sweep", "--sequences", "60", "--exact", "--json", str(path)]) == 130
+        assert main(["--sequences", "60", "--exact", "--json", str(path)]) == 130
     assert json.loads(path.read_text())["cases"] == 11
-    assert main(["sweep", "--sequences", "60", "--exact", "--json", str(path)]) == 0
+    assert main(["--sequences", "60", "--exact", "--json", str(path)]) == 0
     part = json.loads(path.read_text())
     assert {key: part[key] for key in whole} == whole
     before = path.read_bytes()
-    assert main(["sweep", "--sequences", "60", "--exact", "--json", str(path)]) == 0
+    assert main(["--sequences", "60", "--exact", "--json", str(path)]) == 0
     assert json.loads(path.read_bytes())["cases"] == json.loads(before)["cases"], (
         "nothing was left to do"
     )
@@ -115,7 +115,7 @@ def test_stopped_and_gone_on_with_it_counts_the_same(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--sequences", "0"], "--sequences 0"),
+        (["--sequences", "0"], "--sequences=0"),
         (["--dtype", "bfloat16"], "needs --exact"),
         (["--seed", "2"], "was begun with seed 0, and this is 2"),
         (["--dtype", "float64"], "was begun with dtype float32"),
@@ -126,7 +126,7 @@ def test_what_cannot_be_gone_on_with_is_refused(tmp_path, capsys, words, message
     monkeypatch.chdir(tmp_path)
     sweep(5, path=tmp_path / "r.json")
     before = (tmp_path / "r.json").read_bytes()
-    assert main(["sweep", "--sequences", "9", "--json", "r.json", *words]) == 2
+    assert main(["--sequences", "9", "--json", "r.json", *words]) == 2
     assert message in capsys.readouterr().err
     assert (tmp_path / "r.json").read_bytes() == before
 
@@ -135,7 +135,7 @@ def test_what_cannot_be_gone_on_with_is_refused(tmp_path, capsys, words, message
 def test_another_file_is_left_alone(tmp_path, capsys, content):
     path = tmp_path / "r.json"
     path.write_text(content)
-    assert main(["sweep", "--sequences", "9", "--json", str(path)]) == 2
+    assert main(["--sequences", "9", "--json", str(path)]) == 2
     assert "is no result of a sweep" in capsys.readouterr().err
     assert path.read_text() == content
 

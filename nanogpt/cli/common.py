@@ -1,0 +1,95 @@
+"""What every command shares: its options, their checks, and the way from an error to an exit code.
+
+Exit codes: 0 done; 1 done, with a bad result (a mismatch, a loss that is not finite); 2 it could
+not be done, and one line on stderr says why; 130 stopped by Ctrl-C.
+
+Imports no torch: a command that needs none starts at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from ..config.checks import check_int
+from ..system.files import ROOT, check_writable
+
+OUTPUTS = ROOT / "outputs" / "run"
+
+OPTIONS = {
+    "--data": {"metavar": "PATH", "help": "any UTF-8 text (Tiny Shakespeare)"},
+    "--device": {"choices": ["auto", "cpu", "cuda"], "default": "auto"},
+    "--threads": {"type": int, "default": 1, "metavar": "N", "help": "CPU threads (1)"},
+    "--seed": {"type": int, "default": 0, "metavar": "N", "help": "of the random numbers (0)"},
+}
+
+
+def command_parser(words: str, about: str) -> argparse.ArgumentParser:
+    """A parser for the command that these words call, as in "bench ladder"."""
+    return argparse.ArgumentParser(f"python -m nanogpt {words}", description=about)
+
+
+def add_shared(parser: argparse.ArgumentParser, *names: str, **changes) -> None:
+    """Add options of OPTIONS by name; `changes` replace what is written there, for all of them."""
+    for name in names:
+        parser.add_argument(name, **(OPTIONS[name] | changes))
+
+
+def add_json(parser: argparse.ArgumentParser, default: str) -> None:
+    """Add --json [PATH]; `default` names, in the help, the file that --json alone writes."""
+    parser.add_argument(
+        "--json",
+        nargs="?",
+        const="",
+        metavar="PATH",
+        help=f"write the result as JSON (outputs/run/{default})",
+    )
+
+
+def json_path(given: str | None, default: str) -> Path | None:
+    """The file that --json names, or `default` in outputs/run; None without --json.
+
+    Raises OSError now when it cannot be written: better before the work than after it.
+    """
+    if given is None:
+        return None
+    path = Path(given or OUTPUTS / default)
+    check_writable(path)
+    return path
+
+
+def set_threads(n: int) -> None:
+    """Compute on n CPU threads. Raises ValueError unless this machine has as many CPUs."""
+    check_int("--threads", n, 1, os.cpu_count())
+    import torch
+
+    torch.set_num_threads(n)
+
+
+def exit_code(command: Callable[[], int | None], *, speaks: bool = True) -> int:
+    """Run a command and return its exit code, 0 when it returns None; an error becomes one line.
+
+    A KeyboardInterrupt may carry what was kept, as in KeyboardInterrupt("the weights are in …").
+    With speaks=False nothing is printed: of several processes one is enough. An error that no user
+    can cause is not caught: it keeps its traceback.
+    """
+    try:
+        return command() or 0
+    except KeyboardInterrupt as stopped:
+        why, code = f"\nstopped: {stopped if str(stopped) else 'nothing was written'}", 130
+    except FloatingPointError as error:
+        why, code = f"error: {error}", 1
+    except (ValueError, OSError, ImportError) as error:
+        why, code = f"error: {error}", 2
+    except RuntimeError as error:
+        from ..engines.toolchain import CannotBuild
+
+        if not isinstance(error, CannotBuild):
+            raise
+        why, code = f"error: {error}", 2
+    if speaks:
+        print(why, file=sys.stderr)
+    return code
