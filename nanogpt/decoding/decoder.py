@@ -1,4 +1,4 @@
-"""What every way of decoding has in common: a decoder reads tokens on, and can take its end back.
+"""What all ways of decoding share: a decoder reads the next tokens, and can forget the last ones.
 
 Two loops run over any decoder: the plain one here, and the speculative one in `speculative`.
 """
@@ -18,12 +18,12 @@ from .sampling import SamplingParams, sample
 
 
 class Decoder(Protocol):
-    """A text that is being read, with whatever is remembered of it."""
+    """Texts of one length that are read from left to right, and what is remembered of them."""
 
     length: int  # tokens read so far
 
     def read(self, tokens: Tensor) -> Tensor:
-        """Read the next tokens of the text; the logits behind each.  (B, T) -> (B, T, V)"""
+        """Read the next tokens; the logits behind each of them.  (B, T) -> (B, T, V)"""
 
     def rewind(self, n: int) -> None:
         """Forget the last n tokens, as if they had never been read."""
@@ -38,24 +38,55 @@ def decode(
     for row in noise:
         logits = decoder.read(tokens)  # prefill at the first step, decode after it
         tokens = sample(logits[:, -1], row, sampling)
-        yield tokens.clone()  # the reader's own: the next step reads ours
+        yield tokens.clone()  # the caller's own: the next step reads ours
 
 
-class CachedDecoder:
-    """The model's own modules over KV caches that are attached only while they read.
+class ModuleDecoder:
+    """The model's own modules, borrowed for one step at a time: in eval mode, with caches of ours.
 
-    `cache` is a design, as in DynamicCache, and `capacity` the most tokens that it will hold.
+    Between two steps the model is the caller's: its modes as they were, and no cache on.
     """
 
+    def __init__(self, model: GPT, cache=None, capacity: int = 1):
+        self.model, self.modules, self.owners = model, list(model.modules()), cache_owners(model)
+        self.caches = [] if cache is None else build_caches(self.owners, cache, capacity)
+
+    def forward(self, tokens: Tensor, start: int) -> Tensor:
+        """Logits of tokens that stand at `start` and after it.  (B, T) -> (B, T, V)"""
+        pos = torch.arange(start, start + tokens.shape[1], device=tokens.device)
+        with self.borrowed():
+            return self.model(tokens, pos=pos)[0]
+
+    @contextmanager
+    def borrowed(self):
+        if any(owner.cache is not None for owner in self.owners):
+            raise ValueError(
+                "a KV cache is already on: generate brings its own; leave the with-block, or call "
+                "disable_kv_cache(model)"
+            )
+        training = [module for module in self.modules if module.training]
+        try:
+            for module in training:
+                module.training = False
+            for owner, cache in zip(self.owners, self.caches, strict=bool(self.caches)):
+                owner.cache = cache
+            yield
+        finally:
+            for owner in self.owners:
+                owner.cache = None
+            for module in training:
+                module.training = True
+
+
+class CachedDecoder(ModuleDecoder):
+    """Reads each token once. `cache` is a class, as in DynamicCache; `capacity` the most tokens."""
+
     def __init__(self, model: GPT, cache, capacity: int):
-        self.model, self.length = model, 0
-        self.modules, self.owners = list(model.modules()), cache_owners(model)
-        self.caches = build_caches(self.owners, cache, capacity)
+        super().__init__(model, cache, capacity)
+        self.length = 0
 
     def read(self, tokens: Tensor) -> Tensor:
-        pos = torch.arange(self.length, self.length + tokens.shape[1], device=tokens.device)
-        with decoding(self.modules, self.owners, self.caches):
-            logits, _ = self.model(tokens, pos=pos)
+        logits = self.forward(tokens, self.length)
         self.length += tokens.shape[1]
         return logits
 
@@ -65,85 +96,57 @@ class CachedDecoder:
         self.length -= n
 
 
-class UncachedDecoder:
-    """The model's own modules, which read the whole text again every time, as in the lecture.
+class UncachedDecoder(ModuleDecoder):
+    """Reads the whole text again every time, as in the lecture.
 
-    Past the position table's end they read its last block_size tokens, at positions 0 … block_size - 1.
+    A text longer than the position table is cropped to its last block_size tokens, as in the
+    lecture: then only the last logits are what the text's last token is drawn from.
     """
 
     def __init__(self, model: GPT):
-        self.model, self.limit, self.text = model, model.config.positions, None
-        self.modules, self.owners = list(model.modules()), cache_owners(model)
+        super().__init__(model)
+        self.text, self.limit = None, model.config.positions
 
     @property
     def length(self) -> int:
         return 0 if self.text is None else self.text.shape[1]
 
+    def append(self, tokens: Tensor) -> None:
+        before = tokens[:, :0] if self.text is None else self.text
+        self.text = torch.cat([before, tokens], dim=1)
+
     def read(self, tokens: Tensor) -> Tensor:
-        self.text = tokens if self.text is None else torch.cat([self.text, tokens], dim=1)
-        seen = self.text if self.limit is None else self.text[:, -self.limit :]
-        with decoding(self.modules, self.owners, None):
-            logits, _ = self.model(seen)
-        return logits[:, -tokens.shape[1] :]
+        self.append(tokens)
+        cropped = self.text if self.limit is None else self.text[:, -self.limit :]
+        return self.forward(cropped, 0)[:, -tokens.shape[1] :]
 
     def rewind(self, n: int) -> None:
         self.text = self.text[:, : self.length - n]
 
 
-class SlidingDecoder:
-    """Cached up to the end of the position table; past it every position changes, so uncached."""
+class SlidingDecoder(UncachedDecoder):
+    """Cached up to the end of the position table; after it every position changes, so uncached."""
 
     def __init__(self, model: GPT, cache):
-        self.whole, self.cached = (
-            UncachedDecoder(model),
-            CachedDecoder(model, cache, model.config.positions),
-        )
-
-    @property
-    def length(self) -> int:
-        return self.whole.length
+        super().__init__(model)
+        self.cached = CachedDecoder(model, cache, self.limit)
 
     def read(self, tokens: Tensor) -> Tensor:
-        if self.length + tokens.shape[1] > self.whole.limit:
-            return self.whole.read(tokens)
-        text = self.whole.text
-        self.whole.text = tokens if text is None else torch.cat([text, tokens], dim=1)
+        if self.length + tokens.shape[1] > self.limit:
+            return super().read(tokens)
+        self.append(tokens)
         return self.cached.read(tokens)
 
     def rewind(self, n: int) -> None:
-        raise ValueError("a window that slides cannot be rewound: every position has changed")
+        raise NotImplementedError("once the window slides, cached rows are stale: no draft here")
 
 
 def module_decoder(model: GPT, cache, prompt_length: int, n_new: int) -> Decoder:
     """The decoder over the model's own modules that `generate` uses without an engine."""
-    limit, capacity = (
-        model.config.positions,
-        prompt_length + n_new - 1,
-    )  # the last token is never read
     if cache is None:
         return UncachedDecoder(model)
+    capacity = max(1, prompt_length + n_new - 1)  # the last token is never read
+    limit = model.config.positions
     if limit is not None and capacity > limit:
         return SlidingDecoder(model, cache)
-    return CachedDecoder(model, cache, max(1, capacity))
-
-
-@contextmanager
-def decoding(modules: list, owners: list, caches: list | None):
-    """Every module in eval mode with these caches on, for one step; then as it was."""
-    if any(owner.cache is not None for owner in owners):
-        raise ValueError(
-            "a KV cache is already on: generate brings its own; leave the with-block, or "
-            "call disable_kv_cache(model)"
-        )
-    training = [module for module in modules if module.training]
-    try:
-        for module in training:
-            module.training = False
-        for owner, cache in zip(owners, caches or (), strict=bool(caches)):
-            owner.cache = cache
-        yield
-    finally:
-        for owner in owners:
-            owner.cache = None
-        for module in training:
-            module.training = True
+    return CachedDecoder(model, cache, capacity)

@@ -33,12 +33,12 @@ class Draft(ABC):
     def begin(self, prompt: Tensor, sampling: SamplingParams) -> Guess:
         """For one generation, a function guess(text, noise): the next token of each text, or None.
 
-        (B, t), (B, V) -> (B, 1). `noise` is what the target model will draw this token with, `text`
-        all that is known, then all guesses since. What guess remembers is its own.
+        (B, t), (B, V) -> (B, 1). `text` is the text so far, then the guesses of this pass; `noise`
+        is what the target model will draw this token with. What guess remembers is its own.
         """
 
     def check(self, model: GPT, prompt: Tensor, n_new: int) -> None:
-        """Raises ValueError when this draft cannot serve that generation."""
+        """Raise ValueError when this draft cannot serve that generation."""
         if self.k > model.config.block_size:
             raise ValueError(
                 f"k={self.k} > block_size {model.config.block_size}: propose fewer tokens"
@@ -58,8 +58,10 @@ LARGEST_TABLE = 1 << 24  # numbers
 class NGram(Draft):
     """How often each token followed the last n - 1 in a text: a table, counted once.
 
-    Where those were seen too seldom the table for one token fewer is believed: it counts as one more
-    sighting (a Dirichlet prior, as in MacKay and Peto 1995, A hierarchical Dirichlet language model).
+    Where those are rare, the table for one token fewer decides: its probabilities count as one more
+    occurrence (a Dirichlet prior, as in MacKay and Peto 1995, A hierarchical Dirichlet language
+    model). Raises ValueError for a table that is too large, or a text that is not of this
+    vocabulary.
     """
 
     def __init__(self, text: Tensor, vocab_size: int, n: int = 3, k: int = 4):
@@ -67,24 +69,10 @@ class NGram(Draft):
         check_int("n", n, 1)
         if vocab_size**n > LARGEST_TABLE:
             raise ValueError(
-                f"n={n}: a table of {vocab_size}**n numbers exceeds {LARGEST_TABLE}: take a "
+                f"n={n}: a table of {vocab_size}**n numbers exceeds {LARGEST_TABLE}: choose a "
                 f"smaller n"
             )
-        if (
-            not isinstance(text, Tensor)
-            or text.ndim != 1
-            or text.is_floating_point()
-            or len(text) < n
-        ):
-            raise ValueError(
-                f"the text to count in is a tensor of at least n={n} tokens (N,), as in "
-                f"tokenizer.encode(text)"
-            )
-        if int(text.min()) < 0 or int(text.max()) >= vocab_size:
-            raise ValueError(
-                f"the text holds tokens {int(text.min())} to {int(text.max())}; the vocabulary "
-                f"has 0 to {vocab_size - 1}"
-            )
+        _check_text(text, vocab_size, n)
         self.vocab_size, self.tables = vocab_size, []  # log-probabilities after m tokens, (V**m, V)
         probs = torch.full((1, vocab_size), 1 / vocab_size)
         for m in range(n):
@@ -100,13 +88,27 @@ class NGram(Draft):
     def logits(self, text: Tensor) -> Tensor:
         """(B, t) -> (B, V)"""
         m = min(len(self.tables) - 1, text.shape[1])
-        number = torch.zeros(len(text), dtype=torch.long)
+        row = torch.zeros(len(text), dtype=torch.long)
         for token in text[:, text.shape[1] - m :].cpu().unbind(1):
-            number = number * self.vocab_size + token
-        return self.tables[m][number].to(text.device)
+            row = row * self.vocab_size + token
+        return self.tables[m][row].to(text.device)
 
     def begin(self, prompt, sampling):
         return lambda text, noise: sample(self.logits(text), noise, sampling)
+
+
+def _check_text(text: Tensor, vocab_size: int, n: int) -> None:
+    is_text = isinstance(text, Tensor) and text.ndim == 1 and not text.is_floating_point()
+    if not is_text or len(text) < n:
+        raise ValueError(
+            f"the text to count in is a tensor of at least n={n} tokens (N,), as in "
+            f"tokenizer.encode(text)"
+        )
+    low, high = int(text.min()), int(text.max())
+    if low < 0 or high >= vocab_size:
+        raise ValueError(
+            f"the text holds tokens {low} to {high}; the vocabulary has 0 to {vocab_size - 1}"
+        )
 
 
 def _counts(text: Tensor, m: int, vocab_size: int) -> Tensor:
@@ -118,10 +120,11 @@ def _counts(text: Tensor, m: int, vocab_size: int) -> Tensor:
 
 
 class PromptLookup(Draft):
-    """What followed last time: the longest of the last n tokens that stand in the text already, the latest.
+    """What followed the last n tokens when they stood in the text before.
 
-    Prompt lookup (Saxena 2023) and LLMA (Yang et al. 2023, arXiv 2304.04487). It ends where no text of
-    the batch has a match; a text that has none while others do repeats its last token.
+    Of all matches it takes the longest, up to n tokens, and of those the latest: prompt lookup
+    (Saxena 2023) and LLMA (Yang et al. 2023, arXiv 2304.04487). It proposes nothing where no text
+    of the batch has a match; a text that has none while others do repeats its last token.
     """
 
     def __init__(self, n: int = 5, k: int = 4):
@@ -148,10 +151,10 @@ class PromptLookup(Draft):
 
 
 class DraftModel(Draft):
-    """A smaller GPT with a cache of its own, sampled as the target model is, in eval mode.
+    """A smaller GPT with a cache of its own, in eval mode, sampled as the target model is.
 
-    `engine` is what decodes it where an engine decodes the target, generate(…, engine=Native): Native
-    when None. With Rough8 the draft may be the target itself, in a quarter of its bytes.
+    `engine` decodes the draft where an engine decodes the target, as in generate(…, engine=Native);
+    None is Native there. With Rough8 the draft may be the target itself, in a quarter of its bytes.
     """
 
     def __init__(self, model: GPT, k: int = 4, engine=None):

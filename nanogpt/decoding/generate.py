@@ -35,23 +35,24 @@ def generate(
         for token in generate(model, prompt, 200, SamplingParams(temperature=0.8)):
             print(tokenizer.decode(token), end="", flush=True)
 
-    `cache` is a design (DynamicCache, StaticCache), or None to compute the whole text again for every
-    token. Randomness comes from `generator` (CPU; seed 1337 when None) or from `noise` (n_new, B, V),
-    drawn beforehand. Past block_size the learned position table has no row: past_block="error"
-    refuses, "slide" reads the last block_size tokens again for each token, as the lecture does, since
-    every position has changed and no cached row is valid. Rotary positions have no such end.
+    `cache` is a class (DynamicCache, StaticCache), or None to compute the whole text again for
+    every token. Randomness comes from `generator` (CPU; seed 1337 when None) or from `noise`
+    (n_new, B, V), drawn beforehand. Past block_size the learned position table has no row:
+    past_block="error" refuses. "slide" reads the last block_size tokens again for each token, as
+    the lecture does: every position has changed, so no cached row is valid. Rotary positions have
+    no such end.
 
     `engine` is another way to compute the same tokens, a class or an instance from nanogpt.engines:
     generate(model, prompt, 200, engine=Native). It brings a cache of its own.
 
     `draft`, from nanogpt.decoding.drafts, proposes tokens, and the model reads several in one pass:
-    generate(model, prompt, 200, draft=PromptLookup()). The tokens are the same, however bad the draft
-    is; the iterator's `stats` count passes and proposals.
+    generate(model, prompt, 200, draft=PromptLookup()). The tokens are the same, however bad the
+    draft is; the iterator's `stats` count passes and proposals.
 
     The arguments are checked here, at the call. Caches are attached only while a step runs, so an
     iterator left half-way leaves the model as it was. Raises ValueError.
     """
-    vocab_size, (B, T) = model.config.vocab_size, check_prompt(model, prompt)
+    vocab_size, (B, T) = model.config.vocab_size, _check_prompt(model, prompt)
     check_int("n_new", n_new, 1, 2**31 - 1)
     _check_sampling(sampling, vocab_size)
     _check_length(T, n_new, model.config.positions, past_block, draft)
@@ -66,20 +67,20 @@ def generate(
     if engine is not None:
         return engine.generate(model, prompt, noise, sampling, draft)
     decoder = module_decoder(model, cache, T, n_new)
-    if draft is None:
-        return decode(decoder, prompt, noise, sampling)
-    return Speculation(decoder, draft, vocab_size, prompt, noise, sampling)
+    if draft is not None:
+        return Speculation(decoder, draft, vocab_size, prompt, noise, sampling)
+    return decode(decoder, prompt, noise, sampling)
 
 
 def complete(model: GPT, prompt: Tensor, n_new: int, *args, **kwargs) -> Tensor:
-    """The prompt and all that `generate` adds to it; the arguments are the same.  -> (B, T + n_new)"""
+    """The prompt and what `generate` adds; the arguments are the same.  -> (B, T + n_new)"""
     return torch.cat([prompt, *generate(model, prompt, n_new, *args, **kwargs)], dim=1)
 
 
 # ------------------------------------------------------------------ checks
 
 
-def check_prompt(model: GPT, prompt: Tensor) -> tuple[int, int]:
+def _check_prompt(model: GPT, prompt: Tensor) -> tuple[int, int]:
     """The shape (B, T) of a prompt that this model can read. Raises ValueError."""
     vocab_size, device = model.config.vocab_size, model.lm_head.weight.device
     if not isinstance(prompt, Tensor):
@@ -127,15 +128,12 @@ def _check_length(T: int, n_new: int, limit: int | None, past_block: str, draft)
         return
     what = f"a prompt of {T} and {n_new} new tokens exceed block_size {limit}"
     if past_block == "error":
-        room = limit + 1 - T
-        advice = (
-            f"ask for at most {room} tokens"
-            if room > 0
-            else f"shorten the prompt to at most {limit}"
-        )
+        advice = f"ask for at most {limit + 1 - T} tokens"
+        if limit < T:
+            advice = f"shorten the prompt to at most {limit}"
         raise ValueError(
-            f'{what}: {advice}, or let the window slide with past_block="slide" (slower: no '
-            f"cache can be kept)"
+            f'{what}: {advice}, or let the window slide with past_block="slide" (slower: no cache '
+            f"can be kept)"
         )
     if draft is not None:
         raise ValueError(
@@ -154,7 +152,7 @@ def _check_cache(model: GPT, cache, draft) -> None:
         return
     if not callable(cache):
         raise ValueError(
-            f"cache={cache!r}: pass a design, as in cache=DynamicCache, not an instance of it"
+            f"cache={cache!r}: pass a class, as in cache=DynamicCache, not an instance of it"
         )
     if not cache_owners(model):
         raise ValueError(
@@ -167,7 +165,7 @@ def _check_cache(model: GPT, cache, draft) -> None:
         raise ValueError(f"cache={cache!r} builds no cache: {error}") from error
     if draft is not None and not hasattr(built, "rewind"):
         raise ValueError(
-            f"{type(built).__name__} has no rewind(n), to forget its last n rows: write one, "
+            f"{type(built).__name__} has no rewind(n), which forgets the last n rows: write one, "
             f"or leave draft out"
         )
 
@@ -208,7 +206,7 @@ def _ready(engine, model: GPT, prompt: Tensor, n_new: int, cache):
 
 
 def _noise(noise, generator, sampling: SamplingParams, shape: tuple) -> Tensor:
-    """The noise given, or drawn from the generator given; for greedy sampling a stand-in."""
+    """The noise given, or drawn from the generator; greedy sampling needs none, and gets ones."""
     if not isinstance(generator, (torch.Generator, type(None))):
         raise ValueError(
             f"generator={generator!r}: pass torch.Generator().manual_seed({generator!r})"
@@ -219,7 +217,7 @@ def _noise(noise, generator, sampling: SamplingParams, shape: tuple) -> Tensor:
             f"seed gives the same tokens on every device"
         )
     if sampling.greedy:
-        return torch.ones(1, 1, 1).expand(shape)  # a view of one number: nobody looks at it
+        return torch.ones(1, 1, 1).expand(shape)  # one number, not n·B·V
     if noise is None:
         return draw_noise(*shape, generator or torch.Generator().manual_seed(1337))
     if not isinstance(noise, Tensor) or noise.shape != shape:
@@ -231,8 +229,7 @@ def _noise(noise, generator, sampling: SamplingParams, shape: tuple) -> Tensor:
         raise ValueError(
             f"the noise is {noise.dtype} on {noise.device}: floating-point numbers are needed"
         )
-    if noise.device.type == "cpu" and not bool(
-        (noise > 0).all()
-    ):  # on a GPU it would stop the queue
+    # Not on a GPU, where looking at the numbers would stop the queue.
+    if noise.device.type == "cpu" and not bool((noise > 0).all()):
         raise ValueError("the noise has numbers that are not above 0: draw it with draw_noise")
     return noise

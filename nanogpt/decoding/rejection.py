@@ -1,4 +1,4 @@
-"""Speculative sampling as published, for comparison: the distribution is kept, the tokens are not."""
+"""Speculative sampling as published, for comparison: it keeps the distribution, not the tokens."""
 
 from __future__ import annotations
 
@@ -13,62 +13,61 @@ from .sampling import draw_noise
 from .speculative import DraftStats
 
 
-def keep_or_redraw(
-    p: Tensor, q: Tensor, token: Tensor, coin: Tensor, noise: Tensor
+def accept_or_resample(
+    p: Tensor, q: Tensor, token: Tensor, u: Tensor, noise: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Accept a token drawn from q, or draw another, so that all are drawn from p.
+    """Accept a token drawn from q with probability min(1, p / q), or draw from the residual.
 
-    Probabilities p, q (N, V), token (N, 1), coin (N, 1) uniform in 0 … 1, exponential noise (N, V)
-    -> tokens (N, 1), accepted (N, 1). The noise must be none that the token was drawn with: what
-    was rejected says something about that.
+    The residual distribution is max(0, p - q), normalised; so all tokens are drawn from p.
+    Probabilities p, q (N, V), token (N, 1), u (N, 1) uniform in [0, 1), exponential noise (N, V)
+    -> tokens (N, 1), accepted (N, 1). The noise must not be what the token was drawn with: that a
+    token was rejected says something about its noise.
     """
-    accepted = coin * q.gather(-1, token) < p.gather(-1, token)  # with probability p / q, at most 1
-    other = ((p - q).clamp(min=0) / noise).argmax(-1, keepdim=True)
-    return torch.where(accepted, token, other), accepted
+    accepted = u * q.gather(-1, token) < p.gather(-1, token)
+    residual = (p - q).clamp(min=0)  # argmax needs no normalisation
+    return torch.where(accepted, token, (residual / noise).argmax(-1, keepdim=True)), accepted
 
 
 @torch.no_grad()
-def rejection(
+def rejection_sampling(
     model: GPT,
-    logits: Callable[[Tensor], Tensor],
+    draft_logits: Callable[[Tensor], Tensor],
     prompt: Tensor,
     n_new: int,
     generator: torch.Generator,
     k: int = 4,
 ) -> tuple[Tensor, DraftStats]:
-    """Speculative sampling as published: the model's distribution, other tokens.  (1, T) -> (1, T + n_new)
+    """The model's distribution, but other tokens.  (1, T) -> (1, T + n_new)
 
-    `logits` is the draft, (1, t) -> (1, V), as in NGram.logits. A proposal is accepted with probability
-    1 - TV on average. Everything is read again, without a cache: what counts here is the rule. The
-    stats have no list of tokens `drafted`.
+    Algorithm 1 of Leviathan et al. 2023 (arXiv 2211.17192). `draft_logits` maps (1, t) to (1, V),
+    as NGram.logits does. A proposal is accepted with probability 1 - TV on average. There is no
+    cache: what counts here is the rule. The stats have no list of tokens `drafted`. Raises
+    ValueError for a batch.
     """
     if len(prompt) != 1:
-        raise ValueError(
-            f"the prompt has {len(prompt)} texts: this form is written for one, (1, T)"
-        )
+        raise ValueError(f"the prompt has {len(prompt)} texts: this form needs one, (1, T)")
     text, end, stats, V = prompt, prompt.shape[1] + n_new, DraftStats(), model.config.vocab_size
 
-    def draw(probs):
-        return (probs / draw_noise(1, 1, V, generator)[0]).argmax(-1, keepdim=True)
+    def fresh():
+        return draw_noise(1, 1, V, generator)[0]
 
     while (start := text.shape[1]) < end:
-        longer, guessed = text, []
+        longer, q = text, []
         for _ in range(min(k, end - start - 1)):
-            guessed.append(logits(longer).softmax(-1))
-            longer = torch.cat([longer, draw(guessed[-1])], dim=1)
-        probs = UncachedDecoder(model).read(longer)[:, start - 1 :].softmax(-1)  # (1, k + 1, V)
-        for place, q in enumerate(guessed):
-            coin, noise = torch.rand(1, 1, generator=generator), draw_noise(1, 1, V, generator)[0]
-            token, accepted = keep_or_redraw(
-                probs[:, place], q, longer[:, start + place, None], coin, noise
-            )
+            q.append(draft_logits(longer).softmax(-1))
+            longer = torch.cat([longer, (q[-1] / fresh()).argmax(-1, keepdim=True)], dim=1)
+        p = UncachedDecoder(model).read(longer)[0, start - 1 :].softmax(-1)  # (k + 1, V)
+        accepted = True
+        for i in range(len(q)):
+            proposal, u = longer[:, start + i, None], torch.rand(1, 1, generator=generator)
+            token, accepted = accept_or_resample(p[i, None], q[i], proposal, u, fresh())
             text = torch.cat([text, token], dim=1)
             if not accepted:
-                stats.rejected += 1
                 break
-        else:
-            text = torch.cat([text, draw(probs[:, -1])], dim=1)
-        stats.offered += len(guessed)
+        if accepted:  # all of them: the same pass gives one token more
+            text = torch.cat([text, (p[-1:] / fresh()).argmax(-1, keepdim=True)], dim=1)
+        stats.offered += len(q)
+        stats.rejected += not accepted
         stats.advances.append(text.shape[1] - start)
         stats.accepted += text.shape[1] - start - 1
     return text, stats

@@ -19,8 +19,8 @@ class SamplingParams:
     """How a token is drawn from its distribution. Raises ValueError when a value is out of range.
 
     The logits are divided by `temperature`. `top_k` keeps the k likeliest tokens; `top_p` keeps the
-    fewest whose probabilities add up to p (Holtzman et al. 2020, arXiv 1904.09751). `greedy` takes the
-    likeliest token and needs no noise.
+    fewest whose probabilities add up to p (Holtzman et al. 2020, arXiv 1904.09751). `greedy` takes
+    the likeliest token and needs no noise.
     """
 
     temperature: float = 1.0
@@ -58,19 +58,20 @@ def draw_noise(
     """Exponential noise for n_new tokens, (n_new, B, V), float32 on the CPU, all above 0.
 
     argmax(probs / noise) with exponential noise is a sample from probs: the exponential race that
-    torch.multinomial(probs, 1) runs inside. The noise is -log(1 - u) with u uniform in [0, 1), drawn
-    as float64, so a seed means the same on every build and platform of PyTorch. Where torch's own
-    `exponential_` is defined so too, the tokens are those of torch.multinomial called step by step.
+    torch.multinomial(probs, 1) runs inside. The noise is -log(1 - u) with u uniform in [0, 1),
+    drawn as float64, so a seed means the same on every build and platform of PyTorch. On builds
+    whose `exponential_` is computed so too, the tokens are those of torch.multinomial called step
+    by step.
     """
     u = torch.rand(n_new, batch, vocab_size, dtype=torch.float64, device="cpu", generator=generator)
     noise = u.neg_().log1p_().neg_().float()
-    return noise.clamp_(
-        min=torch.finfo(torch.float32).tiny
-    )  # u may be 0, and nothing is divided by 0
+    return noise.clamp_(min=torch.finfo(torch.float32).tiny)  # u may be 0, and p / 0 is no race
 
 
 def sample(logits: Tensor, noise: Tensor, sampling: SamplingParams = PLAIN) -> Tensor:
-    """One token for each row: argmax(softmax(logits / temperature) / noise).  (B, V), (B, V) -> (B, 1)
+    """One token for each row: argmax(softmax(logits / temperature) / noise).
+
+    (B, V), (B, V) -> (B, 1)
 
     Greedy sampling takes argmax(logits) and does not look at the noise.
     """
@@ -88,10 +89,8 @@ def sample(logits: Tensor, noise: Tensor, sampling: SamplingParams = PLAIN) -> T
 
 
 def keep_top_p(probs: Tensor, p: float) -> Tensor:
-    """Probabilities with 0 for all but the fewest tokens that reach p together.  (B, V) -> (B, V)"""
+    """The probabilities, 0 but for the fewest tokens that reach p together.  (B, V) -> (B, V)"""
     ordered, order = probs.sort(-1, descending=True)
     ordered = ordered / ordered.sum(-1, keepdim=True)
-    late = ordered.cumsum(-1) - ordered >= max(
-        p, 1e-30
-    )  # p is reached before this one; never the first
+    late = ordered.cumsum(-1) - ordered >= p  # p is reached before this one; never the first
     return probs.masked_fill(late.scatter(-1, order, late), 0.0)

@@ -1,16 +1,16 @@
-"""Speculative decoding with the very same tokens: a draft proposes, the model reads several at once.
+"""Speculative decoding with the very same tokens: a draft proposes, the model reads many at once.
 
 The noise is drawn beforehand, so the token at a place depends on the text before it alone. A draft
-guesses it, with the same noise; the model reads a few guesses in one pass over its cache and draws its
-own token at each place. As long as they agree, each guess is the text; the first that differs is the
-model's own, the text too. So any draft gives the tokens of plain decoding, and a good one gives them
-sooner.
+guesses it, with the same noise. The model reads a few guesses in one pass over its cache and draws
+its own token at each place. As long as they agree, each guess is the text; the first that differs
+is replaced by the model's own token. So any draft gives the tokens of plain decoding, and a good
+one gives them sooner.
 
-Speculation: Leviathan et al. 2023 (arXiv 2211.17192), Chen et al. 2023 (arXiv 2302.01318), who draw the
-guesses from noise of their own and keep the distribution (`rejection`), not the tokens. With shared
-noise the choices are coupled: draft and target agree with a probability of at least (1 - TV) / (1 + TV),
-where TV is half the sum of |p - q| (Daliri, Musco and Suresh 2024, arXiv 2408.07978; as exponential
-races: Kobus and Gündüz 2025, arXiv 2504.15475).
+Speculation: Leviathan et al. 2023 (arXiv 2211.17192), Chen et al. 2023 (arXiv 2302.01318), who draw
+the guesses from noise of their own and keep the distribution (`rejection`), not the tokens. With
+shared noise the choices are coupled: draft and target agree with a probability of at least (1 - TV)
+/ (1 + TV), where TV is half the sum of |p - q| (Daliri, Musco and Suresh 2024, arXiv 2408.07978; as
+exponential races: Kobus and Gündüz 2025, arXiv 2504.15475).
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from .sampling import SamplingParams, sample
 
 @dataclass
 class DraftStats:
-    """What became of the proposals of one generation, all its texts together, up to the last pass made.
+    """What became of the proposals of one generation, all its texts together, up to the last pass.
 
-    A text that is ahead of its batch proposes what it knows already: that is counted once, where it
-    was found. What was offered after a rejected token was never looked at.
+    A token that a text has verified before its batch can advance is proposed again: it is counted
+    once. What was offered after a rejected token was never looked at.
     """
 
     offered: int = 0
@@ -51,30 +51,29 @@ class DraftStats:
         """The share accepted of all proposals that were looked at: the `a` of expected_tokens."""
         return self.accepted / max(1, self.accepted + self.rejected)
 
-    def add(self, proposals: list[int], choices: list[int], ahead: list[bool]) -> list[bool]:
-        """One text in one pass: which of the tokens it now knows are the draft's.
+    def add(self, proposals: list[int], choices: list[int], verified: list[bool]) -> list[bool]:
+        """Count one text in one pass: is each token that is now verified the draft's?
 
-        `ahead` says the same of the tokens that it knew before this pass.
+        `verified` says so of the tokens that were verified before this pass; they are the first
+        proposals. At the end of a text it may hold one more than there are proposals.
         """
-        n, known = matching(proposals, choices), len(ahead)
-        self.offered += max(
-            0, len(proposals) - known
-        )  # at the end a text may know even the last token
-        self.accepted += max(0, n - known)
+        n, before = matching(proposals, choices), len(verified)
+        self.offered += max(0, len(proposals) - before)
+        self.accepted += max(0, n - before)
         self.rejected += n < len(proposals)
-        return (ahead + [True] * (n - known))[:n] + [False]
+        return (verified + [True] * (n - before))[:n] + [False]
 
 
 def matching(proposals: list[int], choices: list[int]) -> int:
-    """How many of the first proposals are the choices."""
+    """How many of the first proposals equal the choices."""
     differ = (i for i, (a, b) in enumerate(zip(proposals, choices, strict=False)) if a != b)
     return next(differ, len(proposals))
 
 
 def expected_tokens(a: float, k: int) -> float:
-    """Tokens for each pass, when each of k proposals is accepted with probability a: 1 + a + … + aᵏ.
+    """Tokens for each pass, if each of k proposals is accepted with probability a: 1 + a + … + aᵏ.
 
-    Equation 1 of Leviathan et al. 2023, (1 - aᵏ⁺¹) / (1 - a).
+    Equation 1 of Leviathan et al. 2023, (1 - aᵏ⁺¹) / (1 - a). Raises ValueError.
     """
     check_number("a", a, 0, 1)
     check_int("k", k, 0)
@@ -88,7 +87,10 @@ class SpeculativeLoop(ABC, Iterator[Tensor]):
         text = torch.cat(list(steps), dim=1)
         steps.stats.passes  # of the model
 
-    A subclass says in `_run` how the model reads several tokens in one pass.
+    A batch advances together, by the fewest tokens that a pass brought to any of its texts. What a
+    text gained beyond that is right whatever follows. It is kept in `verified`, a list for each
+    text, proposed first in the next pass, and accepted again; `from_draft` says which of it the
+    draft guessed. A subclass says in `_run` how the model reads several tokens in one pass.
     """
 
     def __init__(
@@ -96,11 +98,8 @@ class SpeculativeLoop(ABC, Iterator[Tensor]):
     ):
         self.vocab_size, self.sampling, self.stats = vocab_size, sampling, DraftStats()
         self.guess, self.k = draft.begin(prompt, sampling), draft.k
-        # The texts of a batch stand at one place, and some are right about more tokens than others. All
-        # advance by the smallest number; what a text knows beyond is true whatever follows, so these
-        # tokens go first among its next proposals, and are accepted again.
-        self._ahead: list[list[int]] = [[] for _ in prompt]
-        self._whose: list[list[bool]] = [[] for _ in prompt]
+        self.verified: list[list[int]] = [[] for _ in prompt]
+        self.from_draft: list[list[bool]] = [[] for _ in prompt]
         self._steps = self._run(prompt, noise)
 
     @abstractmethod
@@ -113,45 +112,39 @@ class SpeculativeLoop(ABC, Iterator[Tensor]):
     def close(self) -> None:
         self._steps.close()
 
-    def _settle(self, proposed: list[list[int]], choices: list[list[int]]) -> int:
-        """How many tokens this pass brought to every text; what some know beyond is kept for the next."""
-        whose = [self.stats.add(*one) for one in zip(proposed, choices, self._whose, strict=True)]
-        n = min(len(one) for one in whose)
-        self.stats.advances.append(n)
-        self.stats.drafted += [list(one) for one in zip(*(one[:n] for one in whose), strict=True)]
-        self._ahead = [row[n : len(one)] for row, one in zip(choices, whose, strict=True)]
-        self._whose = [one[n:] for one in whose]
-        return n
-
-    def _proposed(self, text: Tensor, noise: Tensor) -> Tensor:
+    def propose(self, text: Tensor, noise: Tensor) -> Tensor:
         """What may follow, at most one token for each row of the noise.  (B, t) -> (B, k)"""
-        longer = text.clone()  # whatever a draft does with it
+        longer = text.clone()  # a draft may write into what it is given
         for place, row in enumerate(noise):
+            known = {i: v[place] for i, v in enumerate(self.verified) if place < len(v)}
             token = self.guess(longer, row)
-            known = [
-                (i, tokens[place]) for i, tokens in enumerate(self._ahead) if place < len(tokens)
-            ]
             if token is None and not known:
                 break
             token = longer[:, -1:].long() if token is None else token
             self._check(token, text)
             if known:
                 token = token.clone()
-                for i, true in known:
-                    token[i] = true
+                token[list(known), 0] = torch.tensor(list(known.values()), device=token.device)
             longer = torch.cat([longer, token], dim=1)
         return longer[:, text.shape[1] :]
 
-    def _check(self, token: Tensor, text: Tensor) -> None:
-        need = (len(text), 1), torch.int64, text.device
+    def accept(self, proposals: list[list[int]], choices: list[list[int]]) -> int:
+        """How many tokens the batch advances; what some texts gained beyond that is kept."""
+        texts = zip(proposals, choices, self.from_draft, strict=True)
+        gained = [self.stats.add(*one) for one in texts]
+        n = min(len(one) for one in gained)
+        self.stats.advances.append(n)
+        self.stats.drafted += [list(one) for one in zip(*(one[:n] for one in gained), strict=True)]
+        self.verified = [row[n : len(one)] for row, one in zip(choices, gained, strict=True)]
+        self.from_draft = [one[n:] for one in gained]
+        return n
+
+    def _check(self, token, text: Tensor) -> None:
+        """Raise ValueError unless this is what a draft of somebody else's may propose."""
+        need = _kind((len(text), 1), torch.int64, text.device)
         is_tensor = isinstance(token, Tensor)
-        found = (
-            (tuple(token.shape), token.dtype, token.device)
-            if is_tensor
-            else (type(token).__name__,)
-        )
+        found = _kind(token.shape, token.dtype, token.device) if is_tensor else type(token).__name__
         if found != need:
-            found, need = (", ".join(map(str, what)) for what in (found, need))
             raise ValueError(f"the draft proposed {found}: tokens {need} are needed, or None")
         low, high = int(token.min()), int(token.max())
         if low < 0 or high >= self.vocab_size:
@@ -159,6 +152,10 @@ class SpeculativeLoop(ABC, Iterator[Tensor]):
                 f"the draft proposed tokens {low} to {high}; the vocabulary has 0 to "
                 f"{self.vocab_size - 1}"
             )
+
+
+def _kind(shape, dtype, device) -> str:
+    return f"{tuple(shape)}, {dtype}, {device}"
 
 
 class Speculation(SpeculativeLoop):
@@ -171,23 +168,21 @@ class Speculation(SpeculativeLoop):
     @torch.no_grad()
     def _run(self, text: Tensor, noise: Tensor) -> Iterator[Tensor]:
         while len(noise):
-            rows = noise[: self.k + 1]  # the last token is never read: nobody proposes it
-            proposed = self._proposed(text, rows[:-1])  # (B, k)
-            k, unread = proposed.shape[1], text[:, self.decoder.length :]
-            logits = self.decoder.read(torch.cat([unread, proposed], dim=1))[
-                :, -k - 1 :
-            ]  # (B, k + 1, V)
-            drawn = self._drawn(logits, rows, proposed)
-            n = self._settle(proposed.tolist(), torch.cat(drawn, dim=1).tolist())
+            rows = noise[: self.k + 1]
+            proposals = self.propose(text, rows[:-1])  # (B, k); the last token is never read
+            k, unread = proposals.shape[1], text[:, self.decoder.length :]
+            logits = self.decoder.read(torch.cat([unread, proposals], dim=1))[:, -k - 1 :]
+            choices = self._draw(logits, rows, proposals)
+            n = self.accept(proposals.tolist(), torch.cat(choices, dim=1).tolist())
             self.decoder.rewind(k + 1 - n)  # the last of the n tokens has not been read
-            text, noise = torch.cat([text, *drawn[:n]], dim=1), noise[n:]
-            yield from drawn[:n]
+            text, noise = torch.cat([text, *choices[:n]], dim=1), noise[n:]
+            yield from choices[:n]
 
-    def _drawn(self, logits: Tensor, noise: Tensor, proposed: Tensor) -> list[Tensor]:
-        """The model's own tokens, (B, 1) each, drawn as in plain decoding, up to where no text agrees."""
-        drawn = []
+    def _draw(self, logits: Tensor, noise: Tensor, proposals: Tensor) -> list[Tensor]:
+        """The model's tokens, (B, 1) each, as in plain decoding, up to where no text agrees."""
+        choices = []
         for place, row in enumerate(noise[: logits.shape[1]]):
-            drawn.append(sample(logits[:, place], row, self.sampling))
-            if not (drawn[-1] == proposed[:, place : place + 1]).any():
+            choices.append(sample(logits[:, place], row, self.sampling))
+            if not (choices[-1] == proposals[:, place : place + 1]).any():
                 break  # at the latest after the last proposal
-        return drawn
+        return choices

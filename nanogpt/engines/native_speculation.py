@@ -40,19 +40,19 @@ class NativeSpeculation(SpeculativeLoop):
                 rows = noise[n - (end - known) :][: self.k + 1]
                 k = len(rows) - 1  # the last token is never read back: it is proposed by nobody
                 if small is None:
-                    guessed = self._proposed(text[:, :known], rows[:-1])
+                    guessed = self.propose(text[:, :known], rows[:-1])
                     k = guessed.shape[1]
                     text[:, known : known + k] = guessed
                 elif k:
                     small.known(known)
                     small.decode(read, known + k - 1)  # writes its guesses into the text
                 wrote = text[:, known : known + k].tolist()
-                pairs = zip(self._ahead, wrote, strict=True)
+                pairs = zip(self.verified, wrote, strict=True)
                 proposed = [(sure + row[len(sure) :])[:k] for sure, row in pairs]
                 if proposed != wrote:
                     text[:, known : known + k] = torch.tensor(proposed, device="cpu")
                 choices = target.check(known - 1, known + k)
-                new = self._settle(proposed, choices)
+                new = self.accept(proposed, choices)
                 text[:, known : known + new] = torch.tensor(
                     [row[:new] for row in choices], device="cpu"
                 )
