@@ -32,11 +32,11 @@ help: ## show this | make
 	  '$(PROFILE)' '$(VENV)' '$(PYTHON)'
 	@printf '  ARGS="-p seed=7" adds to the command; plain commands want the packages of requirements.txt.\n\n'
 
-run: $(READY) ## run all notebooks and render them | python -m nanogpt.run
-	$(PY) -m nanogpt.run --profile $(PROFILE) $(ARGS)
+run: $(READY) ## run all notebooks and render them | python -m nanogpt run
+	$(PY) -m nanogpt run --profile $(PROFILE) $(ARGS)
 
-$(NUMBERS): $(READY) ## run one of them, by its number | python -m nanogpt.run 03
-	$(PY) -m nanogpt.run $@ --profile $(PROFILE) $(ARGS)
+$(NUMBERS): $(READY) ## run one of them, by its number | python -m nanogpt run 03
+	$(PY) -m nanogpt run $@ --profile $(PROFILE) $(ARGS)
 
 test: $(TOOLS) ## test everything, every notebook included | python -m pytest
 	$(PY) -m pytest $(ARGS)
@@ -44,30 +44,30 @@ test: $(TOOLS) ## test everything, every notebook included | python -m pytest
 lab: $(READY) ## open the notebooks in JupyterLab | jupyter lab notebooks
 	$(VENV)/bin/jupyter lab notebooks $(ARGS)
 
-data: $(READY) ## fetch the corpus, or say which one is used | python -c "import nanogpt.data as d; print(d.load_corpus())"
-	$(PY) -c "from nanogpt.data import load_corpus; corpus = load_corpus(); print(corpus.banner or corpus)"
+data: $(READY) ## fetch the corpus, or say which one is used | python -c "import nanogpt; print(nanogpt.load_corpus())"
+	$(PY) -c "from nanogpt import load_corpus; corpus = load_corpus(); print(corpus.banner or corpus)"
 
-html: $(READY) ## render the newest run again, or FOLDER=... | python -m nanogpt.site
-	$(PY) -m nanogpt.site $(FOLDER)
+html: $(READY) ## render the newest run again, or FOLDER=... | python -m nanogpt site
+	$(PY) -m nanogpt site $(FOLDER)
 
-sync: $(READY) ## write the package's code into the notebooks | python -m nanogpt.sync
-	$(PY) -m nanogpt.sync
+sync: $(READY) ## write the package's code into the notebooks | python -m nanogpt sync
+	$(PY) -m nanogpt sync
 
-badges: $(READY) ## set the address: REPO=owner/name [REF=main] | python -m nanogpt.sync --repo owner/name
+badges: $(READY) ## set the address: REPO=owner/name [REF=main] | python -m nanogpt sync --repo owner/name
 	@test -n "$(REPO)" || { echo "say which: make badges REPO=owner/name"; exit 2; }
-	$(PY) -m nanogpt.sync --repo $(REPO) $(if $(REF),--ref $(REF))
-	@test ! -d outputs/published || $(PY) -m nanogpt.site outputs/published
+	$(PY) -m nanogpt sync --repo $(REPO) $(if $(REF),--ref $(REF))
+	@test ! -d outputs/published || $(PY) -m nanogpt site outputs/published
 
-check: $(TOOLS) ## are notebooks in step, is the code clean? | python -m nanogpt.sync --check && ruff check
-	$(PY) -m nanogpt.sync --check
+check: $(TOOLS) ## are notebooks in step, is the code clean? | python -m nanogpt sync --check && ruff check
+	$(PY) -m nanogpt sync --check
 	$(VENV)/bin/ruff check
 	$(VENV)/bin/ruff format --check
 
-publish: $(READY) ## run all into outputs/published, or nothing | python -m nanogpt.run --publish
-	$(PY) -m nanogpt.run --publish $(ARGS)
+publish: $(READY) ## run all into outputs/published, or nothing | python -m nanogpt run --publish
+	$(PY) -m nanogpt run --publish $(ARGS)
 
-reproduce: $(READY) ## run all: is every output the published one? | python -m nanogpt.run --reproduce
-	$(PY) -m nanogpt.run --reproduce $(ARGS)
+reproduce: $(READY) ## run all: is every output the published one? | python -m nanogpt run --reproduce
+	$(PY) -m nanogpt run --reproduce $(ARGS)
 
 clean: ## remove outputs/run and caches, nothing else | rm -rf outputs/run
 	@for path in outputs/run .pytest_cache .ruff_cache .hypothesis \
