@@ -1,4 +1,4 @@
-"""Attention as pure functions of queries, keys, values and positions. Know no module, no cache.
+"""Attention as pure functions of queries, keys, values and positions. Knows no module and no cache.
 
 Shapes: B batch, H heads, T queries, S keys, hs head size. The leading dimensions are free, so
 one function serves the lecture's heads (B, T, hs) and the batched ones (B, H, T, hs).
@@ -7,6 +7,7 @@ one function serves the lecture's heads (B, T, hs) and the batched ones (B, H, T
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 
 import torch
 import torch.nn.functional as F
@@ -19,74 +20,90 @@ from ..config.shapes import GPTConfig
 def visible(q_pos: Tensor, k_pos: Tensor, window: int | None = None, sinks: int = 0) -> Tensor:
     """True where the query at q_pos may look at the key at k_pos.  (T,), (S,) -> (T, S)
 
-    Position -1 marks an empty cache slot, which nobody sees. With `window`, a query sees the
+    Position -1 marks an empty cache slot, which no query sees. With `window`, a query sees the
     last `window` positions, its own included, and the first `sinks` of the text (Xiao et al. 2023,
     arXiv 2309.17453). Prefill, decode and any chunk between are the same rule: there is no square
     mask to slice and no "decoding needs no mask".
     """
     gap = q_pos[:, None] - k_pos[None, :]  # how far back each key lies
-    seen = (gap >= 0) & (k_pos >= 0)
+    mask = (gap >= 0) & (k_pos >= 0)
     if window is None:
-        return seen
-    return seen & ((gap < window) | (k_pos < sinks))
+        return mask
+    return mask & ((gap < window) | (k_pos < sinks))
 
 
-def is_causal(pattern: Callable, window: int | None) -> bool:
-    """Whether that is this module's `visible` with no window: what PyTorch's causal kernel computes."""
-    return pattern is visible and window is None
+def is_causal(rule: Callable, window: int | None) -> bool:
+    """Whether that is `visible` with no window, as PyTorch's causal kernel computes it."""
+    return rule is visible and window is None
 
 
 def rotate(x: Tensor, pos: Tensor, base: float) -> Tensor:
     """Rotary positions (Su et al. 2021, arXiv 2104.09864).  (…, T, hs), (T,) -> (…, T, hs)
 
-    Number i of the first half and number i of the second are the two coordinates of a point, which
-    turns by an angle that grows with the position. The product of a query and a key that were
-    turned so depends on how far they are apart, and no longer on where they stand.
+    Number i of the first half and number i of the second are the coordinates of a point. The point
+    turns by an angle that grows with the position. The product of a query and a key that were both
+    turned depends on the distance between them, and no longer on their positions.
     """
     half = x.shape[-1] // 2
     speed = base ** -(torch.arange(half, dtype=torch.float64, device=x.device) / half)
-    angle = (
-        pos.double()[:, None] * speed
-    )  # in float32 the angles of far positions lose their last digits
+    # float64: in float32 the angles of far positions lose their last digits
+    angle = pos.double()[:, None] * speed  # (T, hs / 2)
     cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
     a, b = x.split(half, dim=-1)
     return torch.cat([a * cos - b * sin, a * sin + b * cos], dim=-1)
 
 
-def placed(x: Tensor, pos: Tensor, config: GPTConfig) -> Tensor:
-    """Queries or keys as the config wants them before a cache and attention see them.  (…, T, hs), (T,)"""
+def norm_and_rotate(x: Tensor, pos: Tensor, config: GPTConfig) -> Tensor:
+    """qk_norm and rotary positions, where the config has them.  (…, T, hs), (T,) -> (…, T, hs)
+
+    Applied to queries and keys. The lecture has neither. A key is rotated before it is cached:
+    its angle never changes.
+    """
     if config.qk_norm:
         x = F.rms_norm(x, x.shape[-1:])
     return rotate(x, pos, config.rope_base) if config.rope else x
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, dropout: float = 0.0) -> Tensor:
+def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float = 0.0) -> Tensor:
     """softmax(q kᵀ / √hs) v over the visible keys.  (…, T, hs), (…, S, hs) -> (…, T, hs)
 
-    `seen` is what `visible` returns. None stands for visible(pos, pos) of ascending positions:
-    each query sees the keys up to its own, for which PyTorch's fused causal kernel is the same function.
+    `mask` (T, S) is what `visible` returns. None stands for visible(pos, pos) of ascending
+    positions: each query sees the keys up to its own, as in PyTorch's fused causal kernel.
     """
-    if has_torch_function((q, k, v)):  # inside `with exact(model):`
-        return handle_torch_function(attend, (q, k, v), q, k, v, seen, dropout)
-    if seen is None:
+    if mask is None:
         return F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=dropout)
     scores = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5  # (…, T, S)
-    weights = scores.masked_fill(~seen, float("-inf")).softmax(-1)
+    weights = scores.masked_fill(~mask, float("-inf")).softmax(-1)
     return F.dropout(weights, dropout, training=dropout > 0) @ v
 
 
+def overridable(function: Callable) -> Callable:
+    """The function, open to a torch.overrides.TorchFunctionMode as PyTorch's own functions are."""
+
+    @wraps(function)
+    def call(*args, **kwargs):
+        if has_torch_function(args):
+            return handle_torch_function(call, args, *args, **kwargs)
+        return function(*args, **kwargs)
+
+    return call
+
+
+attend = overridable(attend)  # exact mode computes it in another way
+
+
 def attend_shared(
-    q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, dropout: float = 0.0
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float = 0.0
 ) -> Tensor:
     """attend, where each head of keys serves a group of heads of queries.
 
     (B, H, T, hs), (B, Hkv, S, hs), (B, Hkv, S, hs), (T, S) -> (B, H, T, hs). With a mask, as in
-    decoding, the queries of a group are so many more queries of one head: no key is copied for them.
+    decoding, the queries of a group become more queries of one head, so no key is copied for them.
     """
     (B, H, T, hs), group = q.shape, q.shape[1] // k.shape[1]
     if group == 1:
-        return attend(q, k, v, seen, dropout)
-    if seen is None:  # PyTorch's causal kernel wants a key for each query
+        return attend(q, k, v, mask, dropout)
+    if mask is None:  # PyTorch's causal kernel needs a key for each query
         return attend(q, *(x.repeat_interleave(group, dim=1) for x in (k, v)), None, dropout)
-    y = attend(q.reshape(B, H // group, group * T, hs), k, v, seen.repeat(group, 1), dropout)
+    y = attend(q.reshape(B, H // group, group * T, hs), k, v, mask.repeat(group, 1), dropout)
     return y.view(B, H, T, hs)

@@ -11,6 +11,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from ..config.checks import LARGEST, check_int, check_number
 from ..config.shapes import GPTConfig
 from ..data.tokenizer import CharTokenizer
 from ..system.files import ROOT, atomic_path, sha256, write_json
@@ -27,9 +28,9 @@ class CheckpointError(ValueError):
 def save_checkpoint(path: str | Path, model: GPT, meta: dict) -> None:
     """Write `<path>.safetensors` and, for readers, `<path>.json`; each is whole or not written.
 
-    The weights are stored per Head, under the lecture's names. The same metadata stands in the
-    header of the weights' own file, with a digest of both, so that one rename replaces all together
-    and a damaged bit is noticed when it is read.
+    The weights are stored per Head, under the lecture's names. The same metadata is in the header
+    of the weights' file, with a digest of both, so one rename replaces everything together and a
+    damaged bit is noticed when it is read. Raises OSError.
     """
     path = stem(path)
     state = model.state_dict()
@@ -54,16 +55,17 @@ class Checkpoint:
     def __str__(self) -> str:
         c, losses = self.model.config, self.meta["losses"]
         return (
-            f"{self.origin}: {self.model.n_params:,} parameters, block {c.block_size}, trained for "
-            f"{self.meta['step']:,} steps on {self.meta['corpus']['name']}, val loss {losses['val']:.3f}, "
-            f"sha256 {self.sha256[:12]}…"
+            f"{self.origin}: {self.model.n_params:,} parameters, block {c.block_size}, "
+            f"trained for {self.meta['step']:,} steps on {self.meta['corpus']['name']}, "
+            f"val loss {losses['val']:.3f}, sha256 {self.sha256[:12]}…"
         )
 
 
 def load_checkpoint(path: str | Path, *, origin: str | None = None) -> Checkpoint:
-    """Read a checkpoint; `path` with or without `.safetensors`. Nothing is unpickled. The model is float32.
+    """Read a checkpoint, a float32 model; `path` with or without `.safetensors`.
 
-    Raises CheckpointError when it is missing, damaged, foreign, or its tensors do not fit its config.
+    Nothing is unpickled. Raises CheckpointError when the file is missing, damaged or foreign, or
+    when its tensors do not fit its config.
     """
     path = stem(path)
     path = path.with_name(path.name + ".safetensors")
@@ -72,46 +74,35 @@ def load_checkpoint(path: str | Path, *, origin: str | None = None) -> Checkpoin
             f"no checkpoint at {path}: train one with notebook 01, or correct the path"
         )
     header, state = _read(path)
-    meta, config, tokenizer = _understood(path, header)
-    if own := meta.get("own_classes"):
-        raise CheckpointError(
-            f"{path} holds a model with {own}, and a plain GPT is another function: build the model with "
-            f"that class, and load its tensors with safetensors.torch.load_file"
-        )
+    meta = _metadata(path, header)
+    config = _checked_config(path, meta)
     held = sum(tensor.numel() for tensor in state.values())
-    if held != config.n_params:  # before a model is built of a size that only a header names
-        raise CheckpointError(
-            f"{path}: its tensors do not fit its own config ({held:,} numbers, not {config.n_params:,})"
+    if held != config.n_params:  # a header may name any size: build no model of it
+        raise _misfit(
+            path, f"{held:,} numbers, it needs {'more' if held < config.n_params else 'fewer'}"
         )
-    digest = meta.pop("digest", None)
-    if digest != _digest(json.dumps(meta), state):
-        raise CheckpointError(
-            f"{path} is damaged: its contents do not match its digest; fetch it again or retrain"
-        )
+    _check_digest(path, meta, state)
     model = GPT(config)
     try:
         model.load_state_dict(state)
     except RuntimeError as error:
-        raise CheckpointError(
-            f"{path}: its tensors do not fit its own config ({str(error).splitlines()[1].strip()})"
-        ) from error
-    where = origin or _short(path)
-    return Checkpoint(model.eval(), tokenizer, meta, sha256(path), where)
+        raise _misfit(path, str(error).splitlines()[1].strip()) from error
+    tokenizer = CharTokenizer(meta["vocabulary"])
+    return Checkpoint(model.eval(), tokenizer, meta, sha256(path), origin or _short(path))
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor], meta: dict) -> str:
-    """Write tensors and JSON metadata as one safetensors file, whole or not at all; returns its SHA-256.
+    """Write tensors and JSON metadata as one safetensors file, whole or not at all.
 
-    A digest of both stands in the header, so that a damaged bit is noticed when it is read.
+    Its header holds a digest of both, so a damaged bit is noticed when it is read. Returns the
+    file's SHA-256. Raises OSError.
     """
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    digest = _digest(json.dumps(meta), tensors)
+    meta = {**meta, "digest": _digest(json.dumps(meta), tensors)}
     with atomic_path(path) as temporary:
         try:
-            save_file(
-                tensors, temporary, metadata={"nanogpt": json.dumps({**meta, "digest": digest})}
-            )
-        except SafetensorError as error:  # its own kind, for a full disk too
+            save_file(tensors, temporary, metadata={"nanogpt": json.dumps(meta)})
+        except SafetensorError as error:  # not an OSError, even for a full disk
             raise OSError(
                 f"{path} could not be written whole ({error}): make room and try again"
             ) from error
@@ -119,33 +110,49 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], meta: dict) -> str:
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict]:
-    """What write_tensors wrote. Raises CheckpointError when it is damaged, or not from there."""
+    """What write_tensors wrote. Raises CheckpointError for a damaged file and for any other."""
     header, tensors = _read(path)
-    try:
-        meta = json.loads(header["nanogpt"])
-        digest = meta.pop("digest")
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise CheckpointError(
-            f"{path} holds tensors but not our metadata ({error!r}): delete it"
-        ) from error
-    if digest != _digest(json.dumps(meta), tensors):
-        raise CheckpointError(f"{path} is damaged: its contents do not match its digest; delete it")
+    meta = _metadata(path, header)
+    _check_digest(path, meta, tensors)
     return tensors, meta
-
-
-def _read(path: Path) -> tuple[dict, dict[str, Tensor]]:
-    try:
-        with safe_open(path, framework="pt") as file:
-            return file.metadata() or {}, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError, ValueError) as error:
-        raise CheckpointError(
-            f"{path} is damaged or no safetensors file ({error}): delete it, or fetch it or train again"
-        ) from error
 
 
 def stem(path: str | Path) -> Path:
     """The path without its suffix: `x`, `x.safetensors` and `x.json` name one checkpoint."""
     return Path(str(path).removesuffix(".safetensors").removesuffix(".json"))
+
+
+def _read(path: Path) -> tuple[dict, dict[str, Tensor]]:
+    """The header's metadata and all tensors of a safetensors file."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            return file.metadata() or {}, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError, ValueError) as error:
+        raise CheckpointError(
+            f"{path} is damaged or no safetensors file ({error}): delete it, or fetch it or "
+            f"train again"
+        ) from error
+
+
+def _metadata(path: Path, header: dict) -> dict:
+    """Our JSON object in a header. It includes the digest, until that has been checked."""
+    try:
+        meta = json.loads(header["nanogpt"])
+    except (KeyError, ValueError, RecursionError) as error:
+        raise _foreign(path, error) from error
+    if not isinstance(meta, dict):
+        raise _foreign(path, f"a {type(meta).__name__}")
+    return meta
+
+
+def _check_digest(path: Path, meta: dict, tensors: dict[str, Tensor]) -> None:
+    """Take the digest out of the metadata. Raises CheckpointError when it is another."""
+    digest = meta.pop("digest", None)
+    if digest != _digest(json.dumps(meta), tensors):
+        raise CheckpointError(
+            f"{path} is damaged: its contents do not match its digest; delete it, or fetch it or "
+            f"train again"
+        )
 
 
 def _digest(meta: str, state: dict) -> str:
@@ -158,39 +165,46 @@ def _digest(meta: str, state: dict) -> str:
     return sha256(b"\n".join(parts))
 
 
-def _understood(path: Path, header: dict) -> tuple[dict, GPTConfig, CharTokenizer]:
-    """The metadata in a header, once every part that is read later has proved to be there and usable."""
-    try:
-        meta = json.loads(header["nanogpt"])
-        known = meta["format"] == FORMAT
-        if known:
-            config, chars = GPTConfig(**meta["config"]), meta["vocabulary"]
-            if (
-                not isinstance(chars, str)
-                or len(set(chars)) != len(chars)
-                or len(chars) != config.vocab_size
-            ):
-                raise ValueError(f"a vocabulary of {config.vocab_size} characters is needed")
-            f"{meta['losses']['val']:.3f} {meta['step']:,} {meta['corpus']['name']}"
-    except (
-        KeyError,
-        TypeError,
-        ValueError,
-        AttributeError,
-        RecursionError,
-        OverflowError,
-    ) as error:
+def _checked_config(path: Path, meta: dict) -> GPTConfig:
+    """The config in a checkpoint's metadata, after a check of all that is read from it later."""
+    if (found := meta.get("format")) != FORMAT:
         raise CheckpointError(
-            f"{path} holds weights but not our metadata ({error!r}): load it with model.load_state_dict if "
-            f"it is the lecture's, or take a checkpoint that this project wrote"
-        ) from error
-    if not known:
-        raise CheckpointError(
-            f"{path} has format {meta['format']!r}, this version reads {FORMAT!r}: retrain"
+            f"{path} has format {found!r}, this version reads {FORMAT!r}: retrain"
         )
-    return meta, config, CharTokenizer(chars)
+    try:
+        config = GPTConfig(**meta["config"])
+        _check_vocabulary(meta["vocabulary"], config.vocab_size)
+        check_int("step", meta["step"], 0)
+        check_number("the validation loss", meta["losses"]["val"], 0, LARGEST)
+        if not isinstance(meta["corpus"]["name"], str):
+            raise ValueError("the corpus has no name")
+    except (KeyError, TypeError, ValueError) as error:
+        raise _foreign(path, error) from error
+    if own := meta.get("own_classes"):
+        raise CheckpointError(
+            f"{path} holds a model with {own}, and a plain GPT is another function: build the "
+            f"model with that class, and load its tensors with safetensors.torch.load_file"
+        )
+    return config
+
+
+def _check_vocabulary(chars, size: int) -> None:
+    if not isinstance(chars, str) or not len(chars) == len(set(chars)) == size:
+        raise ValueError(f"the vocabulary must be a string of {size} different characters")
+
+
+def _foreign(path: Path, why) -> CheckpointError:
+    return CheckpointError(
+        f"{path} holds tensors but not our metadata ({why!r}): load it with model.load_state_dict "
+        f"if it is the lecture's, or use a checkpoint that this project wrote"
+    )
+
+
+def _misfit(path: Path, why: str) -> CheckpointError:
+    return CheckpointError(f"{path}: its tensors do not fit its own config ({why})")
 
 
 def _short(path: Path) -> str:
+    """The path as seen from the repository, or the file's name."""
     path = path.resolve()
     return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else path.name

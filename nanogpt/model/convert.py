@@ -14,7 +14,10 @@ from .gpt import GPT
 
 
 def pack_heads(model: GPT) -> GPT:
-    """A batched copy of a per-Head model: the same function, its heads' weights stacked into one matrix."""
+    """A batched copy of a per-Head model: the same function, its heads' weights in one matrix.
+
+    Raises ValueError for a batched model, and for one that `not_standard` objects to.
+    """
     return _converted(model, per_head=False)
 
 
@@ -28,31 +31,31 @@ def _converted(model: GPT, per_head: bool) -> GPT:
     if model.config.per_head == per_head:
         form = "per-Head" if per_head else "batched"
         raise ValueError(f"the model is {form} already (config.per_head={per_head})")
-    twin = GPT(replace(model.config, per_head=per_head))
-    twin.to(device=model.lm_head.weight.device, dtype=model.lm_head.weight.dtype)
-    twin.load_state_dict(convert_state(model.state_dict(), model.config, per_head=per_head))
-    return twin.train(model.training)
+    copy = GPT(replace(model.config, per_head=per_head))
+    copy.to(device=model.lm_head.weight.device, dtype=model.lm_head.weight.dtype)
+    copy.load_state_dict(convert_state(model.state_dict(), model.config, per_head=per_head))
+    return copy.train(model.training)
 
 
 def check_standard(model: nn.Module) -> None:
-    """Raises ValueError for a model that `not_standard` has an answer for."""
+    """Raises ValueError, with the reason, for a model that `not_standard` objects to."""
     if why := not_standard(model):
         raise ValueError(why)
 
 
 def not_standard(model: nn.Module) -> str | None:
-    """Why this model is not made of the package's own modules as they were built; None when it is.
+    """Why a model may compute another function than GPT(model.config); None when it does not.
 
-    Whatever computes the model's function in another way has to know that it is this function.
+    Code that computes a model's function without its modules' own `forward` must ask this first.
     """
-    expected = _layout(model.config) if hasattr(model, "config") else [(GPT, None)]
+    expected = _layout(model.config) if type(model) is GPT else [(GPT, None)]
     found = [module for _, module in model.named_modules(remove_duplicate=False)]
     for module, (kind, eps) in zip(found, expected, strict=False):
         if type(module) is not kind:
             return _only_its_own(f"{_name(type(module))} where {_name(kind)} is expected")
         if module._forward_hooks or module._forward_pre_hooks or "forward" in module.__dict__:
             return _only_its_own(f"a hook on, or another forward of, a {_name(kind)}")
-        if getattr(module, "eps", None) != eps:
+        if vars(module).get("eps") != eps:
             return _only_its_own(f"a {kind.__name__} with eps={module.eps}")
     if len(found) != len(expected):
         return _only_its_own(f"{len(found)} modules where {len(expected)} are expected")
@@ -61,14 +64,14 @@ def not_standard(model: nn.Module) -> str | None:
 
 @lru_cache(maxsize=16)
 def _layout(config: GPTConfig) -> list[tuple[type, float | None]]:
-    """The class and eps of each of a GPT's modules, read off a model without memory."""
-    with torch.device("meta"):
+    """The class of each of a GPT's modules, and the eps of norms, read off a model on "meta"."""
+    with torch.device("meta"):  # shapes without memory
         modules = [module for _, module in GPT(config).named_modules(remove_duplicate=False)]
-    return [(type(module), getattr(module, "eps", None)) for module in modules]
+    return [(type(module), vars(module).get("eps")) for module in modules]
 
 
 def own_classes(model: nn.Module) -> list[str]:
-    """The classes of modules that are not this package's model's, such as a Head of the reader's own."""
+    """The classes of modules that GPT(model.config) does not have, such as a Head of your own."""
     known = {kind for kind, _ in _layout(model.config)}
     return sorted({_name(type(module)) for module in model.modules() if type(module) not in known})
 
@@ -79,7 +82,7 @@ def _name(kind: type) -> str:
 
 def _only_its_own(what: str) -> str:
     return (
-        f"this model has {what}: only the model's own code knows what that computes, so use generate "
+        f"this model has {what}: only its own code knows what that computes, so use generate "
         f"without an engine, or with Uncached or PerHead on a per-Head model"
     )
 
@@ -87,29 +90,25 @@ def _only_its_own(what: str) -> str:
 def convert_state(
     state: dict[str, Tensor], config: GPTConfig, *, per_head: bool
 ) -> dict[str, Tensor]:
-    """A state_dict with its attention weights in the form asked for; all else is passed through."""
+    """A state_dict with its attention weights in the form asked for; the rest is unchanged."""
     parts, H = ("query", "key", "value"), config.n_head
     head = "blocks.{}.sa.heads.{}.{}.weight"
-    out = {
-        name: t for name, t in state.items() if ".sa.heads." not in name and ".sa.qkv." not in name
-    }
+    attention = (".sa.heads.", ".sa.qkv.")
+    out = {name: t for name, t in state.items() if not any(part in name for part in attention)}
     for layer in range(config.n_layer):
-        packed = (
-            f"blocks.{layer}.sa.qkv.weight"  # (3 C, C): all heads' queries, then keys, then values
-        )
+        packed = f"blocks.{layer}.sa.qkv.weight"  # (3 C, C): queries of all heads, keys, values
         if per_head:
             for part, rows in zip(parts, state[packed].chunk(3), strict=True):
                 for h, weight in enumerate(rows.chunk(H)):
                     out[head.format(layer, h, part)] = weight.clone()
         else:
-            out[packed] = torch.cat(
-                [state[head.format(layer, h, part)] for part in parts for h in range(H)]
-            )
+            names = [head.format(layer, h, part) for part in parts for h in range(H)]
+            out[packed] = torch.cat([state[name] for name in names])
     return out
 
 
 def lecture_state_dict(model: GPT) -> dict[str, Tensor]:
-    """A state_dict that Karpathy's own class loads as it is: per-Head, with his `tril` buffers.
+    """A state_dict that Karpathy's own class loads unchanged: per-Head, with his `tril` buffers.
 
     Raises ValueError for an architecture that is not his.
     """

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..cache.attach import cache_owners
 from ..config.shapes import GPTConfig
-from .attention import attend, attend_shared, is_causal, placed, visible
+from .attention import attend, attend_shared, is_causal, norm_and_rotate, visible
 from .ngrams import NGrams
 
 
@@ -27,14 +27,12 @@ class Head(nn.Module):
         self.query = nn.Linear(config.n_embd, config.head_size, bias=False)
         self.value = nn.Linear(config.n_embd, config.head_size, bias=False)
         self.config, self.dropout = config, config.dropout
-        self.cache = None  # set by kv_cache(model), taken away again by it
+        self.cache = None  # set and removed by kv_cache(model)
 
     def forward(self, x: Tensor, pos: Tensor) -> Tensor:
         q, k, v, k_pos = self.query(x), self.key(x), self.value(x), pos  # (B, T, hs), (T,)
-        q, k = (
-            placed(q, pos, self.config),
-            placed(k, pos, self.config),
-        )  # in the lecture: as they are
+        # The next line changes nothing in the lecture's model.
+        q, k = norm_and_rotate(q, pos, self.config), norm_and_rotate(k, pos, self.config)
         if self.cache is not None and not self.training:
             k, v, k_pos = self.cache.update(k, v, pos)  # (B, S, hs), (S,)
         dropout = self.dropout if self.training else 0.0
@@ -42,7 +40,7 @@ class Head(nn.Module):
 
 
 class MultiHeadAttention(nn.Module):
-    """The lecture's attention: run the heads one after another, put them side by side, mix."""
+    """The lecture's attention: run the heads one by one, concatenate what they give, and mix it."""
 
     def __init__(self, config: GPTConfig, head=Head):
         super().__init__()
@@ -58,19 +56,18 @@ class MultiHeadAttention(nn.Module):
 class CausalSelfAttention(nn.Module):
     """The same attention with the heads in one matmul and one cache for all of them.
 
-    With n_kv_head < n_head groups of query heads share keys and values (GQA, Ainslie et al. 2023,
-    arXiv 2305.13245; with one for all MQA, Shazeer 2019, arXiv 1911.02150), and the cache holds
-    those only.
+    With n_kv_head < n_head, groups of query heads share keys and values (GQA, Ainslie et al. 2023,
+    arXiv 2305.13245; MQA where all share one, Shazeer 2019, arXiv 1911.02150). The cache holds the
+    shared ones only.
     """
 
-    visible = staticmethod(visible)  # who sees whom; a subclass may bring another pattern
+    visible = staticmethod(visible)  # who sees whom; a subclass may bring another rule
 
     def __init__(self, config: GPTConfig, layer: int = 0):
         super().__init__()
         self.config, self.n_head, self.window = config, config.n_head, config.window_of(layer)
-        self.qkv = nn.Linear(
-            config.n_embd, (config.n_head + 2 * config.kv_heads) * config.head_size, bias=False
-        )
+        n_rows = (config.n_head + 2 * config.kv_heads) * config.head_size
+        self.qkv = nn.Linear(config.n_embd, n_rows, bias=False)
         self.proj = nn.Linear(config.n_embd, config.n_embd, bias=config.bias)
         self.attn_dropout = config.dropout
         self.dropout = nn.Dropout(config.dropout)
@@ -80,13 +77,13 @@ class CausalSelfAttention(nn.Module):
         (B, T, C), c = x.shape, self.config
         qkv = self.qkv(x).view(B, T, -1, c.head_size).transpose(1, 2)  # (B, H + 2 Hkv, T, hs)
         q, k, v = qkv.split([c.n_head, c.kv_heads, c.kv_heads], dim=1)
-        q, k, k_pos = placed(q, pos, c), placed(k, pos, c), pos
+        q, k, k_pos = norm_and_rotate(q, pos, c), norm_and_rotate(k, pos, c), pos
         if self.cache is not None and not self.training:
             k, v, k_pos = self.cache.update(k, v, pos)  # (B, Hkv, S, hs), (S,)
-        plain = k_pos is pos and is_causal(self.visible, self.window)
-        seen = None if plain else self.visible(pos, k_pos, self.window, c.sinks)
+        causal = k_pos is pos and is_causal(self.visible, self.window)
+        mask = None if causal else self.visible(pos, k_pos, self.window, c.sinks)  # (T, S)
         dropout = self.attn_dropout if self.training else 0.0
-        y = attend_shared(q, k, v, seen, dropout)  # (B, H, T, hs)
+        y = attend_shared(q, k, v, mask, dropout)  # (B, H, T, hs)
         return self.dropout(self.proj(y.transpose(1, 2).reshape(B, T, C)))
 
 
@@ -98,7 +95,7 @@ class SquaredReLU(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """Two linear layers with a ReLU between, four times as wide inside."""
+    """Two linear layers with a ReLU between them, four times as wide inside."""
 
     def __init__(self, config: GPTConfig):
         super().__init__()
@@ -114,16 +111,14 @@ class FeedForward(nn.Module):
 
 
 def norm(config: GPTConfig) -> nn.Module:
-    """LayerNorm; or RMSNorm (Zhang and Sennrich 2019, arXiv 1910.07467) without weights of its own."""
-    return (
-        nn.RMSNorm(config.n_embd, elementwise_affine=False)
-        if config.rms_norm
-        else nn.LayerNorm(config.n_embd)
-    )
+    """LayerNorm, or RMSNorm (Zhang and Sennrich 2019, arXiv 1910.07467) without weights."""
+    if config.rms_norm:
+        return nn.RMSNorm(config.n_embd, elementwise_affine=False)
+    return nn.LayerNorm(config.n_embd)
 
 
 class Block(nn.Module):
-    """Communication, then computation, each added to what came in."""
+    """Communication, then computation, each added to its input."""
 
     def __init__(self, config: GPTConfig, head=Head, layer: int = 0, attention=CausalSelfAttention):
         super().__init__()
@@ -139,10 +134,10 @@ class Block(nn.Module):
 class GPT(nn.Module):
     """The language model: characters in, logits for the next character out.
 
-    `head` is the class of the attention heads, `attention` that of the batched form, so that a
-    notebook can bring its own. `generator` is the CPU generator that the weights are drawn from (seed
-    1337 when None): the global random state is neither read nor moved. Weights are drawn as in the
-    lecture: normal(0, 0.02), biases 0.
+    `head` is the class of the attention heads, `attention` that of the batched form, so a notebook
+    can bring its own. Weights are drawn as in the lecture, normal(0, 0.02) and biases 0, from the
+    CPU `generator` (seed 1337 when None): the global random state is neither read nor changed.
+    Raises ValueError for an `attention` where the config wants a list of heads.
     """
 
     def __init__(
@@ -155,12 +150,11 @@ class GPT(nn.Module):
         super().__init__()
         if config.per_head and attention is not CausalSelfAttention:
             raise ValueError(
-                f"attention={attention.__name__} has all heads at once: set per_head=False, or bring a head"
+                f"attention={attention.__name__} needs per_head=False: it has no heads"
             )
         self.config = config
-        with torch.random.fork_rng(
-            devices=[]
-        ):  # the layers' own initialisation is overwritten below
+        # The layers draw weights from the global generator; they are overwritten below.
+        with torch.random.fork_rng(devices=[]):
             self.token_embedding_table = nn.Embedding(config.vocab_size, config.n_embd)
             table = None if config.rope else nn.Embedding(config.block_size, config.n_embd)
             self.position_embedding_table = table
@@ -189,19 +183,11 @@ class GPT(nn.Module):
     ) -> tuple[Tensor, Tensor | None]:
         """Logits and, with targets, the mean cross-entropy in nats.  (B, T) -> (B, T, V), ()
 
-        `pos` (T,) are the places of idx in the whole text, ascending: 0 … T-1 when None. While a
-        KV cache is on they must be given. Raises ValueError for a position that is missing, out of
-        order or past the table.
+        `pos` (T,) are the positions of idx in the whole text, ascending; 0 … T-1 when None. They
+        must be given while a KV cache is on. Raises ValueError for a missing position, for
+        positions out of order and for one past the position table.
         """
-        T = idx.shape[1]
-        if pos is None:
-            if not self.training and self.caching:
-                raise ValueError(
-                    "a KV cache is on, so the model cannot know where these tokens stand: pass pos, "
-                    "their places in the whole text, e.g. model(new, pos=torch.tensor([9]))"
-                )
-            pos = torch.arange(T, device=idx.device)
-        self._check_positions(pos, T)
+        pos = self._positions(idx, pos)
         x = self.embed(idx, pos)  # (B, T, C)
         for block in self.blocks:
             x = block(x, pos)
@@ -218,28 +204,24 @@ class GPT(nn.Module):
             x = x + self.ngrams(idx, pos)
         return F.rms_norm(x, x.shape[-1:]) if self.config.rms_norm else x
 
-    def _check_positions(self, pos: Tensor, T: int) -> None:
-        limit = self.config.positions
+    def _positions(self, idx: Tensor, pos: Tensor | None) -> Tensor:
+        """The checked positions of these tokens.  (B, T) -> (T,)"""
+        T, limit = idx.shape[1], self.config.positions
+        if pos is None:
+            if not self.training and self.caching:
+                raise ValueError(
+                    "a KV cache is on, so the model cannot know where these tokens stand: pass "
+                    "pos, their positions in the text, e.g. model(new, pos=torch.tensor([9]))"
+                )
+            if limit is not None and limit < T:
+                raise ValueError(f"{T} tokens > block_size {limit}: the position table ends there")
+            return torch.arange(T, device=idx.device)
         if pos.shape != (T,):
-            raise ValueError(
-                f"pos has shape {tuple(pos.shape)}, but there are {T} tokens: one place each"
-            )
-        if limit is not None and limit < T:
-            raise ValueError(
-                f"{T} tokens > block_size {limit}: the position table has no row for the rest"
-            )
-        if pos.device.type != "cpu" or T == 0 or torch.compiler.is_compiling():
-            return  # looking at the numbers would stop a GPU's queue at every step, or break a graph
-        low, high = int(pos[0]), int(pos[-1])
-        if low < 0 or (limit is not None and high >= limit):
-            rows = (
-                f"the position table has rows 0 to {limit - 1}" if limit else "a text begins at 0"
-            )
-            raise ValueError(f"positions {low} to {high}, but {rows}")
-        if T > 1 and not bool((pos[1:] > pos[:-1]).all()):
-            raise ValueError(
-                f"positions {pos.tolist()} do not ascend: pass the tokens in the order of the text"
-            )
+            raise ValueError(f"pos has shape {tuple(pos.shape)}: {T} tokens need one position each")
+        # Reading the numbers would make the CPU wait for a GPU at every step, or break a graph.
+        if pos.device.type == "cpu" and T and not torch.compiler.is_compiling():
+            _check_order(pos, limit)
+        return pos
 
     @property
     def caching(self) -> bool:
@@ -249,6 +231,16 @@ class GPT(nn.Module):
     def cache_bytes(self, length: int, batch: int = 1) -> int:
         """Bytes that caches of `length` tokens of `batch` texts take, in this model's dtype."""
         return self.config.cache_bytes(length, batch, self.lm_head.weight.element_size())
+
+
+def _check_order(pos: Tensor, limit: int | None) -> None:
+    """Raises ValueError for positions that do not ascend or are not in the table."""
+    if len(pos) > 1 and not bool((pos[1:] > pos[:-1]).all()):  # as the causal kernel assumes
+        raise ValueError(f"positions {pos.tolist()} do not ascend: pass tokens in the text's order")
+    low, high = int(pos[0]), int(pos[-1])
+    if low < 0 or (limit is not None and high >= limit):
+        rows = f"the position table has rows 0 to {limit - 1}" if limit else "a text begins at 0"
+        raise ValueError(f"positions {low} to {high}, but {rows}")
 
 
 def _drop_tril(module, state_dict, prefix, *args) -> None:

@@ -221,7 +221,7 @@ def test_a_long_prompt_in_pieces_is_the_same(monkeypatch):
     model, idx = build(64, 4, torch.float32), texts(2)
     with exact(model):
         expected = all_logits(model, idx)
-        monkeypatch.setattr("nanogpt.exact.AT_ONCE", 1)
+        monkeypatch.setattr("nanogpt.model.exact.COPIED_AT_ONCE", 1)
         assert torch.equal(all_logits(model, idx), expected)
 
 

@@ -59,8 +59,8 @@ def test_gaps_between_positions_are_places_of_their_own(model):
 @pytest.mark.parametrize(
     ("pos", "message"),
     [
-        ([0, 1], r"pos has shape \(2,\), but there are 3 tokens"),
-        ([[0, 1, 2]], "one place each"),
+        ([0, 1], r"pos has shape \(2,\): 3 tokens need one"),
+        ([[0, 1, 2]], "one position each"),
         ([-1, 0, 1], "positions -1 to 1"),
         ([22, 23, 24], "rows 0 to 23"),
         ([0, 2, 1], "do not ascend"),
