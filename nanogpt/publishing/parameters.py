@@ -1,8 +1,9 @@
-"""What a notebook may be told: its parameters cell as data, the words of a command line as its values."""
+"""A notebook's parameters cell as data, and the settings of a command line as its values."""
 
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,7 +32,7 @@ def read_parameters(path: Path) -> dict[str, Parameter]:
     cells = [cell for cell in read(path).cells if "parameters" in cell.metadata.get("tags", [])]
     if len(cells) != 1 or cells[0].cell_type != "code":
         raise RunError(
-            f"{path.name} has {len(cells)} cells tagged 'parameters': tag one code cell so"
+            f"{path.name} has {len(cells)} cells tagged 'parameters': it needs one code cell"
         )
     try:
         lines = ast.parse(cells[0].source).body
@@ -41,13 +42,13 @@ def read_parameters(path: Path) -> dict[str, Parameter]:
         ]
     except (SyntaxError, AttributeError, ValueError) as error:
         raise RunError(
-            f"{path.name}, cell {cells[0].id!r}: each line of it reads `name: type = literal` ({error})"
+            f"{path.name}, cell {cells[0].id!r}: each line must be `name: type = literal` ({error})"
         ) from error
     return {parameter.name: parameter for parameter in found}
 
 
-def parse(settings: list[str]) -> dict[str, str]:
-    """["steps=10"] -> {"steps": "10"}. Raises RunError for anything else, and for a name given twice."""
+def parse(settings: Sequence[str]) -> dict[str, str]:
+    """["steps=10"] -> {"steps": "10"}. Raises RunError for anything else, or a name given twice."""
     parsed = {}
     for setting in settings:
         name, equals, value = setting.partition("=")
@@ -62,7 +63,7 @@ def parse(settings: list[str]) -> dict[str, str]:
 
 
 def convert(parameter: Parameter, text: str):
-    """The text of a command line as a value of the parameter's type. Raises RunError when it is none."""
+    """The text of a command line as a value of the parameter's type. Raises RunError."""
     kind = parameter.kind
     if kind.endswith(" | None"):
         if text.lower() == "none":
@@ -83,8 +84,8 @@ def convert(parameter: Parameter, text: str):
         ) from None
 
 
-def assign(sources: list[Path], settings: list[str], profile: str) -> dict[str, dict]:
-    """Which values each notebook gets, by its name: the profile, and those settings that it knows.
+def assign(sources: list[Path], settings: Sequence[str], profile: str) -> dict[str, dict]:
+    """The values for each notebook, by its name: the profile, and the settings that it knows.
 
     Raises RunError for a setting that none of them knows, and for a notebook without `profile`.
     """
@@ -93,7 +94,8 @@ def assign(sources: list[Path], settings: list[str], profile: str) -> dict[str, 
     names = sorted({name for parameters in known.values() for name in parameters} - {"profile"})
     if unknown := [name for name in wanted if name not in names]:
         raise RunError(
-            f"-p {unknown[0]}: no chosen notebook has this parameter; there is {', '.join(names) or 'none'}"
+            f"-p {unknown[0]}: no chosen notebook has this parameter; "
+            f"there is {', '.join(names) or 'none'}"
         )
     if without := [name for name, parameters in known.items() if "profile" not in parameters]:
         raise RunError(
