@@ -1,75 +1,75 @@
-"""python -m nanogpt run: the notebooks, headless."""
+"""python -m nanogpt run: the notebooks, headless.
+
+python -m nanogpt run                     all of them, with the profile that fits the machine
+python -m nanogpt run 00 03 -p seed=7     two of them, with one of their parameters changed
+python -m nanogpt run --publish           all of them into outputs/published, or nothing
+python -m nanogpt run --reproduce         all of them, compared with outputs/published
+"""
 
 from __future__ import annotations
 
 import argparse
 import signal
+from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 
-from ..data.corpus import CorpusError
-from ..publishing.nbfile import SyncError
-from ..publishing.parameters import RunError
-from ..publishing.runner import run
-from ..system.files import ROOT
+from ..publishing.runner import RunPlan, run, run_and_compare, run_and_publish
+from .common import command_parser, exit_code
 
-
-def command_line() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m nanogpt run",
-        description="Run the notebooks headless and render what they make.",
-    )
-    parser.add_argument(
-        "notebooks", nargs="*", help="numbers or names, such as 00 03; without any, all"
-    )
-    parser.add_argument(
-        "--profile",
-        default="auto",
-        help="auto (gpu where there is one, else cpu), smoke, cpu or gpu",
-    )
-    parser.add_argument(
-        "-p", action="append", default=[], metavar="NAME=VALUE", help="set a notebook's parameter"
-    )
-    parser.add_argument(
-        "--out", type=Path, metavar="FOLDER", help="where to write; outputs/run/PROFILE by default"
-    )
-    parser.add_argument(
-        "--timeout", type=seconds, default=1800, metavar="SECONDS", help="for each cell; 1800"
-    )
-    parser.add_argument(
-        "--fail-fast", action="store_true", help="stop at the first notebook that fails"
-    )
-    parser.add_argument(
-        "--no-html", dest="html", action="store_false", help="do not render the pages"
-    )
-    parser.add_argument(
-        "--publish", action="store_true", help="write outputs/published, if all pass"
-    )
-    parser.add_argument(
-        "--reproduce", action="store_true", help="compare a whole run with outputs/published"
-    )
-    parser.add_argument("--source", type=Path, default=ROOT / "notebooks", help=argparse.SUPPRESS)
-    return parser
-
-
-def seconds(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r}: give whole seconds, at least 1")
-    return int(text)
+KEPT = "what had passed before is kept"
+OPTIONS = {
+    "notebooks": {"nargs": "*", "help": "numbers or names, such as 00 03; without any, all"},
+    "--profile": {
+        "default": "auto",
+        "help": "auto (gpu where there is one, else cpu), smoke, cpu or gpu",
+    },
+    "-p": {
+        "action": "append",
+        "default": [],
+        "dest": "settings",
+        "metavar": "NAME=VALUE",
+        "help": "set a notebook's parameter",
+    },
+    "--out": {
+        "type": Path,
+        "metavar": "FOLDER",
+        "help": "where to write; outputs/run/PROFILE by default",
+    },
+    "--timeout": {
+        "type": int,
+        "default": 1800,
+        "metavar": "SECONDS",
+        "help": "for each cell; 1800",
+    },
+    "--fail-fast": {"action": "store_true", "help": "stop at the first notebook that fails"},
+    "--no-html": {"dest": "html", "action": "store_false", "help": "do not render the pages"},
+    "--publish": {"action": "store_true", "help": "write outputs/published, if all pass"},
+    "--reproduce": {"action": "store_true", "help": "compare a whole run with outputs/published"},
+    "--source": {"type": Path, "help": argparse.SUPPRESS},
+}
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Exit codes: 0 all passed, 1 some failed, 2 the run could not begin, 130 stopped between notebooks."""
-    parser = command_line()
+    """Exit codes: 0 all passed, 1 some failed, 2 the run could not be done, 130 stopped between."""
+    parser = command_parser("run", "Run the notebooks headless and render what they make.")
+    for name, option in OPTIONS.items():
+        parser.add_argument(name, **option)
     args = parser.parse_args(argv)
+    kind = run_and_publish if args.publish else run_and_compare if args.reproduce else run
     # A polite kill tidies up as a Ctrl-C does.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        return 0 if run(args) else 1
-    except (RunError, SyncError, CorpusError) as error:
-        parser.exit(2, f"run: {error}\n")
-    except OSError as error:  # a full disk, above all
-        parser.exit(1, f"run: {error}: what had passed before is kept\n")
-    except KeyboardInterrupt:
-        parser.exit(130, "run: interrupted\n")
+        return exit_code(lambda: _run(kind, args))
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def _run(kind: Callable[[RunPlan], bool], args: argparse.Namespace) -> int:
+    try:
+        plan = RunPlan(**{field.name: getattr(args, field.name) for field in fields(RunPlan)})
+        return 0 if kind(plan) else 1
+    except OSError as error:  # a full disk, above all
+        raise OSError(f"{error}: {KEPT}") from error
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(KEPT) from None

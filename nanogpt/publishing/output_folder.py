@@ -1,4 +1,4 @@
-"""An output folder: held by one run at a time, and changed only by what is whole. Runs nothing."""
+"""An output folder: one run at a time holds it, and only what is whole changes it. Runs nothing."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ from .parameters import RunError
 
 @contextmanager
 def locked(out: Path):
-    """Hold the output folder: it exists, can be written, and no other run is using it. Raises RunError.
+    """Hold the output folder: it exists, can be written, and no other run is using it.
 
-    The lock belongs to the process and ends with it, however it ends; the file that it hangs on stays.
+    The lock ends with the process, however that ends; the file that it hangs on stays. What a
+    killed run left unfinished is removed. Raises RunError.
     """
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -32,26 +33,30 @@ def locked(out: Path):
             f"cannot write into {out} ({error.strerror}): choose another folder with --out"
         ) from None
     with file:
-        try:
-            if fcntl:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            file.seek(0)
-            other = file.read().strip()
-            raise RunError(
-                f"another run (process {other}) is writing into {out}: wait for it, or choose another "
-                f"folder with --out"
-            ) from None
-        file.truncate(0)
-        file.write(str(os.getpid()))
-        file.flush()
-        for left in out.glob(".running-*"):  # by a run that was killed
+        _lock(file, out)
+        for left in out.glob(".running-*"):
             shutil.rmtree(left, ignore_errors=True)
         yield
 
 
+def _lock(file, out: Path) -> None:
+    """Lock the open file and write this process's number into it. Raises RunError."""
+    try:
+        if fcntl:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.seek(0)
+        raise RunError(
+            f"another run (process {file.read().strip()}) is writing into {out}: "
+            f"wait for it, or choose another folder with --out"
+        ) from None
+    file.truncate(0)
+    file.write(str(os.getpid()))
+    file.flush()
+
+
 class Folder:
-    """An output folder and its manifest, which is written anew after each notebook."""
+    """An output folder and its manifest, which is rewritten after each notebook."""
 
     def __init__(self, out: Path, card: dict, weights: Path | None = None):
         self.out, self.card, self.weights = out, card, weights
@@ -87,9 +92,8 @@ class Folder:
 
         Weights are never dropped: a notebook that trained them once finds them the next time.
         """
-        files = sorted(
-            str(p.relative_to(staged).as_posix()) for p in staged.rglob("*") if p.is_file()
-        )
+        found = [path for path in staged.rglob("*") if path.is_file()]
+        files = sorted(path.relative_to(staged).as_posix() for path in found)
         for file in files:
             (self.out / file).parent.mkdir(parents=True, exist_ok=True)
             os.replace(staged / file, self.out / file)
@@ -100,13 +104,14 @@ class Folder:
         return files
 
     def set_aside(self, name: str, staged: Path) -> list[str]:
-        """Keep a failed notebook's files below failed/, away from earlier good ones."""
+        """Keep a failed notebook's files below failed/; returns what an earlier run made."""
         shutil.rmtree(self.out / "failed" / name, ignore_errors=True)
         (self.out / "failed").mkdir(exist_ok=True)
         os.replace(staged, self.out / "failed" / name)
         return self.entries.get(name, {}).get("files", [])
 
     def note(self, entry: dict) -> None:
+        """Write the manifest with this entry."""
         self.entries[entry["notebook"]] = entry
         notebooks = [self.entries[name] for name in sorted(self.entries)]
         write_json(self.out / "manifest.json", {**self.card, "notebooks": notebooks})

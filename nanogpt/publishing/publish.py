@@ -1,4 +1,4 @@
-"""outputs/published as a whole: what may go there, and how it is exchanged in one go."""
+"""outputs/published as a whole: what may go there, and how it is exchanged in one step."""
 
 from __future__ import annotations
 
@@ -9,25 +9,24 @@ from ..data.corpus import SHA256, Corpus
 from ..system.files import ROOT
 from .parameters import RunError
 
-BUILD = (
-    ROOT / "outputs" / "run" / "publish"
-)  # where a run for publication works, and stays if it fails
-
-
-WEIGHTS = (
-    "checkpoints/small.safetensors"  # trained by 01, loaded by all others: one model on every page
-)
+# Where a run for publication works, and what stays there if it fails.
+BUILD = ROOT / "outputs" / "run" / "publish"
+# Notebook 01 trains it, all others load it: one model on every page.
+WEIGHTS = "checkpoints/small.safetensors"
 
 
 def check(flag: str, profile: str, corpus: Corpus, changed: bool) -> None:
-    """Raise RunError unless this is what is published: cpu, all notebooks as they are, Shakespeare."""
+    """Raise RunError unless this is what is published: cpu, all notebooks as they are, Shakespeare.
+
+    `flag` is the option that asked for it, for the message.
+    """
     if profile != "cpu":
         raise RunError(
             f"{flag} with profile {profile}: what is published was made with cpu, on any laptop"
         )
     if changed:
         raise RunError(
-            f"{flag} runs all notebooks as they are: leave out notebook names, -p, --out and --source"
+            f"{flag} runs all notebooks as they are: leave out names, -p, --out and --source"
         )
     if corpus.sha256 != SHA256:
         raise RunError(
@@ -46,16 +45,16 @@ def empty(folder: Path) -> None:
 
 def tidy(folder: Path) -> None:
     """Remove what only a run needs: the lock, the newest-step checkpoints, logs."""
-    for path in [
-        folder / ".lock",
-        *folder.glob("checkpoints/*-last.*"),
-        *folder.glob("checkpoints/*.jsonl"),
-    ]:
-        path.unlink(missing_ok=True)
+    for pattern in (".lock", "checkpoints/*-last.*", "checkpoints/*.jsonl"):
+        for path in folder.glob(pattern):
+            path.unlink()
 
 
 def exchange(new: Path, target: Path) -> None:
-    """Put the complete folder `new` in the place of `target`; the old one goes when the new one stands."""
+    """Put the complete folder `new` in the place of `target`, and only then delete the old one.
+
+    Raises OSError when `new` cannot be moved; the old one is back in its place then.
+    """
     recover(target)
     old = _aside(target)
     if target.exists():

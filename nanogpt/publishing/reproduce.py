@@ -12,20 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .nbfile import read
+from .publish import WEIGHTS
 
 NUMBER = re.compile(r"(?<![\w.])[+−-]?\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?")
-
-
-MACHINE = (
-    "python",
-    "torch",
-    "platform",
-    "device",
-    "device_name",
-    "dtype",
-    "threads",
-    "cpu_capability",
-)
+# Fields of the environment card on which the last bits depend.
+MACHINE = "python torch platform device device_name dtype threads cpu_capability".split()
 
 
 @dataclass(frozen=True)
@@ -41,40 +32,38 @@ class Difference:
 
 
 def compare_runs(old: Path, new: Path) -> tuple[int, int, list[Difference]]:
-    """Cells compared, cells left out as timings, and those that differ, for all notebooks of `old`."""
+    """For the notebooks of `old`: cells compared, cells left out as timings, and what differs."""
     compared, timed, found = 0, 0, []
     for path in sorted(old.glob("[0-9][0-9]_*.ipynb")):
-        twin = new / path.name
-        if not twin.is_file():
+        if not (new / path.name).is_file():
             found.append(Difference(path.stem, "(all)", "it was not run"))
             continue
-        theirs = {cell.id: cell for cell in read(twin).cells}
+        others = {cell.id: cell for cell in read(new / path.name).cells}
         for cell in read(path).cells:
-            twin = theirs.pop(cell.id, None)
             timing = "timing" in cell.metadata.get("tags", [])
             timed, compared = timed + timing, compared + (not timing)
-            if what := difference(cell, twin, outputs=not timing):
+            if what := difference(cell, others.pop(cell.id, None), outputs=not timing):
                 found.append(Difference(path.stem, cell.id, what))
-        found += [Difference(path.stem, name, "a new cell") for name in theirs]
+        found += [Difference(path.stem, name, "a new cell") for name in others]
     return compared, timed, found
 
 
-def difference(cell, twin, outputs: bool = True) -> str:
+def difference(cell, other, outputs: bool = True) -> str:
     """What is not the same about two cells, in words; empty when nothing is."""
-    if twin is None:
+    if other is None:
         return "it is not there any more"
-    if cell.source != twin.source:
+    if cell.source != other.source:
         return "its source has changed"
     if not outputs:
         return ""
-    a, b = (shown(c.get("outputs", [])) for c in (cell, twin))
+    a, b = (shown(c.get("outputs", [])) for c in (cell, other))
     if len(a) != len(b):
         return f"{len(b)} outputs instead of {len(a)}"
-    for (kind, one), (other_kind, other) in zip(a, b, strict=True):
+    for (kind, one), (other_kind, two) in zip(a, b, strict=True):
         if kind != other_kind:
             return f"{other_kind} instead of {kind}"
-        if one != other:
-            return "another picture" if kind == "image/png" else text_difference(one, other)
+        if one != two:
+            return "another picture" if kind == "image/png" else text_difference(one, two)
     return ""
 
 
@@ -93,21 +82,16 @@ def shown(outputs: list) -> list[tuple[str, str]]:
 
 def text_difference(a: str, b: str) -> str:
     """The first line that differs, and by how much when only numbers do."""
+    how = "another text"
     if NUMBER.sub("#", a) == NUMBER.sub("#", b):
         pairs = zip(numbers(a), numbers(b), strict=True)
-        most = max(
-            (abs(x - y) / max(abs(x), abs(y), 1e-30) for x, y in pairs if x != y), default=0.0
-        )
-        how = (
-            f"numbers differ, by {most:.1e} of their size at most"
-            if most
-            else "written differently"
-        )
-    else:
-        how = "another text"
+        sizes = [abs(x - y) / max(abs(x), abs(y), 1e-30) for x, y in pairs if x != y]
+        how = "written differently"
+        if sizes:
+            how = f"numbers differ, by {max(sizes):.1e} of their size at most"
     lines = zip([*a.splitlines(), ""], [*b.splitlines(), ""], strict=False)
-    one, other = next(((x, y) for x, y in lines if x != y), ("", ""))
-    return f"{how}: {one.strip()[:100]!r} was {other.strip()[:100]!r} here"
+    one, two = next(((x, y) for x, y in lines if x != y), ("", ""))
+    return f"{how}: {one.strip()[:100]!r} was {two.strip()[:100]!r} here"
 
 
 def numbers(text: str) -> list[float]:
@@ -119,30 +103,32 @@ def report(old: Path, new: Path) -> bool:
     compared, timed, found = compare_runs(old, new)
     for one in found:
         print(one)
-    weights = [(folder / "checkpoints" / "small.safetensors") for folder in (old, new)]
-    same = [path.read_bytes() if path.is_file() else None for path in weights]
-    print(f"trained weights: {'the same bytes' if same[0] == same[1] else 'not the same bytes'}")
+    paths = [folder / WEIGHTS for folder in (old, new)]
+    weights = [path.read_bytes() if path.is_file() else None for path in paths]
+    equal = weights[0] == weights[1]
+    print(f"trained weights: {'the same bytes' if equal else 'not the same bytes'}")
     cells = f"{compared} cells ({timed} more measure time)"
-    if compared and not found and same[0] == same[1]:
+    if compared and not found and equal:
         print(f"reproduced: the outputs of {cells} are those of {old.name}, to the byte")
         return True
     print(f"{len(found)} difference{'s' * (len(found) != 1)} in {cells}")
-    machines = [
-        json.loads((folder / "manifest.json").read_text(encoding="utf-8")) for folder in (old, new)
-    ]
-    before, here = (machine["environment"] for machine in machines)
+    print(_likely_reason(old, new))
+    return False
+
+
+def _likely_reason(old: Path, new: Path) -> str:
+    """What differs between the machines of two runs that differ."""
+    before, here = (
+        json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["environment"]
+        for folder in (old, new)
+    )
     changed = [
         f"{key} {before.get(key)}, here {here.get(key)}"
         for key in MACHINE
         if before.get(key) != here.get(key)
     ]
     if changed:
-        print(
-            "the promise of equal bits is for one machine and the same versions; it was "
-            + "; ".join(changed)
+        return "equal bits are promised for one machine and the same versions; it was " + "; ".join(
+            changed
         )
-    else:
-        print(
-            "the machine and the versions are the same, so this should not be: has the code changed since?"
-        )
-    return False
+    return "the machine and the versions are the same: has the code changed since?"

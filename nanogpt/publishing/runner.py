@@ -1,42 +1,138 @@
 """Run the notebooks headless, strictly, and keep what they make.
 
-    python -m nanogpt run                     all of them, with the profile that fits the machine
-    python -m nanogpt run 00 03 -p seed=7     two of them, with a parameter of theirs changed
-    python -m nanogpt run --publish           all of them into outputs/published, or nothing
-    python -m nanogpt run --reproduce         all of them, to be compared with outputs/published
-
 Each notebook writes into a folder of its own. When it has passed, its files move to the output
-folder in one rename each; when it has not, they are kept below failed/ and replace nothing.
+folder in one rename each. When it has not, they are kept below failed/ and replace nothing.
 """
 
 from __future__ import annotations
 
-import json
 import logging
-import sys
 import time
-from contextlib import contextmanager
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-import torch
-from tqdm import tqdm
-
+from ..config.checks import check_int
 from ..config.profiles import get_profile
 from ..data.corpus import Corpus, load_corpus
+from ..system.device import pick_device
 from ..system.environment import environment
 from ..system.files import PUBLISHED, ROOT, sha256
 from . import publish, reproduce, site
 from .execute import NotebookError, execute, kernel_environment
 from .output_folder import Folder, locked
 from .parameters import RunError, assign
+from .progress import cell_bar, report, table
 
 INTERRUPTED = "interrupted"
 
 
-def select(names: list[str], folder: Path = ROOT / "notebooks") -> list[Path]:
-    """The notebooks of `folder` that the names mean: 3, 03, the_same_tokens, 03_the_same_tokens, a path.
+@dataclass(frozen=True)
+class RunPlan:
+    """What to run, with which values, and where to write. Raises ValueError for a bad timeout."""
 
-    Without names, all. Always in the order of their numbers. Raises RunError for a name that means none.
+    notebooks: Sequence[str] = ()  # numbers or names; none: all
+    settings: Sequence[str] = ()  # "name=value", for every notebook with that parameter
+    profile: str = "auto"
+    out: Path | None = None  # None: outputs/run/PROFILE
+    source: Path | None = None  # None: notebooks/
+    timeout: int = 1800  # seconds for each cell
+    fail_fast: bool = False  # stop at the first notebook that fails
+    html: bool = True  # render the pages
+
+    def __post_init__(self):
+        check_int("timeout", self.timeout, 1)
+
+    @property
+    def changed(self) -> bool:
+        """Whether this is something else than all notebooks as they are."""
+        return bool(self.notebooks or self.settings or self.out or self.source)
+
+
+@dataclass(frozen=True)
+class Job:
+    """A plan that can begin: the notebooks, the values of each, the text, the output folder."""
+
+    sources: list[Path]
+    values: dict[str, dict]
+    profile: str  # never "auto"
+    corpus: Corpus
+    out: Path
+    weights: Path | None = None  # the checkpoint that all notebooks share
+
+
+def run(plan: RunPlan) -> bool:
+    """Run the chosen notebooks; True when all passed. Raises RunError before anything has run."""
+    job = _prepare(plan)
+    with locked(job.out):
+        entries = _execute(plan, job)
+        report(entries, len(job.sources), job.profile, job.out)
+    return _all_passed(entries, job)
+
+
+def run_and_publish(plan: RunPlan) -> bool:
+    """Run all notebooks; replace outputs/published if all passed. Raises RunError as `run` does."""
+    job = _prepare_whole(plan, "--publish", publish.BUILD)
+    with locked(job.out):
+        entries = _execute(replace(plan, html=True), job)
+        if passed := _all_passed(entries, job):
+            publish.tidy(job.out)
+            publish.exchange(job.out, PUBLISHED)
+        report(entries, len(job.sources), job.profile, PUBLISHED if passed else job.out)
+    return passed
+
+
+def run_and_compare(plan: RunPlan) -> bool:
+    """Run all notebooks; True when all outputs are those of outputs/published, to the byte."""
+    job = _prepare_whole(plan, "--reproduce", publish.BUILD.with_name("reproduce"))
+    with locked(job.out):
+        entries = _execute(plan, job)
+        report(entries, len(job.sources), job.profile, job.out)
+        same = reproduce.report(PUBLISHED, job.out)
+    return same and _all_passed(entries, job)
+
+
+def _prepare(plan: RunPlan) -> Job:
+    """Find and check all that the plan names. Raises RunError or CorpusError."""
+    sources = select(plan.notebooks, plan.source or ROOT / "notebooks")
+    profile = choose_profile(plan.profile, cuda=pick_device().device.type == "cuda")
+    values = assign(sources, plan.settings, profile)
+    out = (plan.out or ROOT / "outputs" / "run" / profile).resolve()
+    check_out(out)
+    publish.recover(PUBLISHED)
+    return Job(sources, values, profile, load_corpus(), out)
+
+
+def _prepare_whole(plan: RunPlan, flag: str, out: Path) -> Job:
+    """The same for a run of everything; `flag` is what asked for it."""
+    profile = "cpu" if plan.profile == "auto" else plan.profile
+    job = _prepare(replace(plan, profile=profile, out=out))
+    publish.check(flag, job.profile, job.corpus, plan.changed)
+    # Notebook 01 trains what the others load.
+    first = sorted(job.sources, key=lambda path: path.stem[:2] != "01")
+    return replace(job, sources=first, weights=job.out / publish.WEIGHTS)
+
+
+def _execute(plan: RunPlan, job: Job) -> list[dict]:
+    """Run the notebooks into the output folder, which is locked, and render them: their entries."""
+    if job.weights:
+        publish.empty(job.out)
+    print(job.corpus.banner or job.corpus, flush=True)
+    folder = Folder(job.out, describe(job, plan.settings), job.weights)
+    entries = run_all(job, folder, timeout=plan.timeout, fail_fast=plan.fail_fast)
+    if plan.html and any(job.out.glob("*.ipynb")):
+        site.render(job.out)
+    return entries
+
+
+def _all_passed(entries: list[dict], job: Job) -> bool:
+    return len(entries) == len(job.sources) and all(entry["ok"] for entry in entries)
+
+
+def select(names: Sequence[str], folder: Path) -> list[Path]:
+    """The notebooks of `folder` that the names mean: 3, 03, last, 03_last, or a path.
+
+    Without names, all. Always in the order of their numbers. Raises RunError for an unknown name.
     """
     sources = sorted(folder.glob("[0-9][0-9]_*.ipynb"))
     if not sources:
@@ -48,15 +144,14 @@ def select(names: list[str], folder: Path = ROOT / "notebooks") -> list[Path]:
         meant = {path for path in sources if plain in (path.stem, path.stem[:2], path.stem[3:])}
         if not meant:
             raise RunError(
-                f"{name!r} is no notebook: there is {', '.join(path.stem for path in sources)}"
+                f"{name!r} names no notebook: there is {', '.join(path.stem for path in sources)}"
             )
         chosen |= meant
     return sorted(chosen) if names else sources
 
 
-def choose_profile(name: str) -> str:
-    """The profile's own name, never "auto". Raises RunError for an unknown one, or gpu without a GPU."""
-    cuda = torch.cuda.is_available()
+def choose_profile(name: str, *, cuda: bool) -> str:
+    """The profile's own name, never "auto". Raises RunError if unknown, or for gpu without CUDA."""
     try:
         profile = get_profile(name, cuda=cuda).name
     except ValueError as error:
@@ -66,8 +161,50 @@ def choose_profile(name: str) -> str:
     return profile
 
 
+def check_out(out: Path) -> None:
+    """Raise RunError for an output folder where executed copies would replace what is ours."""
+    if PUBLISHED in (out, *out.parents):
+        raise RunError(
+            f"{out} is the published run: --publish alone writes there, and only if all pass"
+        )
+    if (ROOT / "outputs") not in out.parents and ROOT in (out, *out.parents):
+        raise RunError(
+            f"{out} is part of the project itself: choose a folder below outputs/, or one elsewhere"
+        )
+
+
+def describe(job: Job, settings: Sequence[str]) -> dict:
+    """What the whole run depends on, for the manifest."""
+    corpus = job.corpus
+    about = {
+        "name": corpus.name,
+        "real": corpus.real,
+        "note": corpus.note,
+        "characters": len(corpus.text),
+        "sha256": corpus.sha256,
+    }
+    return {
+        "profile": job.profile,
+        "settings": list(settings),
+        "corpus": about,
+        "environment": environment(),
+    }
+
+
+def run_all(job: Job, folder: Folder, *, timeout: int, fail_fast: bool) -> list[dict]:
+    """Run the notebooks in turn and print how each went. Only a Ctrl-C stops the others."""
+    entries = []
+    for i, source in enumerate(job.sources, 1):
+        print(f"[{i}/{len(job.sources)}] {source.stem}", flush=True)
+        entries.append(run_one(source, job.values[source.stem], folder, timeout))
+        if entries[-1]["error"] == INTERRUPTED or (fail_fast and not entries[-1]["ok"]):
+            break
+    print(f"\n{table(entries)}\n", flush=True)
+    return entries
+
+
 def run_one(source: Path, parameters: dict, folder: Folder, timeout: int) -> dict:
-    """Run one notebook and return its entry for the manifest; a Ctrl-C is an error of its own."""
+    """Run one notebook and return its entry in the manifest; a Ctrl-C is an error like others."""
     name, start, error = source.stem, time.perf_counter(), None
     with folder.staging(name) as staged, cell_bar(source) as on_cell:
         executed = staged / source.name
@@ -77,7 +214,7 @@ def run_one(source: Path, parameters: dict, folder: Folder, timeout: int) -> dic
         except NotebookError as failure:
             error = str(failure)
         except KeyboardInterrupt:
-            logging.getLogger("asyncio").disabled = True  # the kernel's death is what was asked for
+            logging.getLogger("asyncio").disabled = True  # the user asked for the kernel's death
             error = INTERRUPTED
         digest = sha256(executed) if executed.is_file() else None
         files = folder.set_aside(name, staged) if error else folder.keep(name, staged)
@@ -94,103 +231,3 @@ def run_one(source: Path, parameters: dict, folder: Folder, timeout: int) -> dic
     }
     folder.note(entry)
     return entry
-
-
-@contextmanager
-def cell_bar(source: Path):
-    """On a terminal, a bar that counts cells; gives the function to call with the index of each."""
-    total = len(json.loads(source.read_text(encoding="utf-8"))["cells"])
-    hidden = not sys.stderr.isatty()
-    with tqdm(total=total, desc=source.stem, unit="cell", leave=False, disable=hidden) as bar:
-        yield lambda index: bar.update(index - bar.n)
-
-
-def run_all(
-    sources: list[Path], values: dict, folder: Folder, *, timeout: int, fail_fast: bool
-) -> list[dict]:
-    """Run the notebooks in turn and print how each went. Only a Ctrl-C stops the others."""
-    entries = []
-    for i, source in enumerate(sources, 1):
-        print(f"[{i}/{len(sources)}] {source.stem}", flush=True)
-        entries.append(run_one(source, values[source.stem], folder, timeout))
-        if entries[-1]["error"] == INTERRUPTED or (fail_fast and not entries[-1]["ok"]):
-            break
-    print(f"\n{table(entries)}\n", flush=True)
-    return entries
-
-
-def table(entries: list[dict]) -> str:
-    """The closing table: notebook, seconds, passed or the error."""
-    width = max(len(entry["notebook"]) for entry in entries)
-    lines = [f"{'notebook':{width}}  seconds  result"]
-    for entry in entries:
-        result = "passed" if entry["ok"] else f"FAILED  {entry['error']}"
-        lines.append(f"{entry['notebook']:{width}}  {entry['seconds']:7.1f}  {result}")
-    return "\n".join(lines)
-
-
-def describe(profile: str, settings: list[str], corpus: Corpus) -> dict:
-    """What the whole run depends on, for the manifest."""
-    about = {
-        "name": corpus.name,
-        "real": corpus.real,
-        "note": corpus.note,
-        "characters": len(corpus.text),
-        "sha256": corpus.sha256,
-    }
-    return {"profile": profile, "settings": settings, "corpus": about, "environment": environment()}
-
-
-def run(args) -> bool:
-    """One run as the command line asks; True when all passed. Raises RunError before anything has run."""
-    whole = "--publish" if args.publish else "--reproduce" if args.reproduce else None
-    sources = select(args.notebooks, args.source)
-    profile = choose_profile("cpu" if whole and args.profile == "auto" else args.profile)
-    values = assign(sources, args.p, profile)
-    build = publish.BUILD.with_name("reproduce") if args.reproduce else publish.BUILD
-    out = (build if whole else args.out or ROOT / "outputs" / "run" / profile).resolve()
-    if PUBLISHED in (out, *out.parents):
-        raise RunError(
-            f"{out} is the published run: --publish alone writes there, and only from a green run"
-        )
-    if (ROOT / "outputs") not in out.parents and ROOT in (out, *out.parents):
-        raise RunError(
-            f"{out} is part of the project itself: choose a folder below outputs/, or one elsewhere"
-        )
-    publish.recover(PUBLISHED)
-    corpus = load_corpus()
-    if whole:
-        changed = args.notebooks or args.p or args.out or args.source != ROOT / "notebooks"
-        publish.check(whole, profile, corpus, bool(changed))
-        sources.sort(key=lambda path: path.stem[:2] != "01")  # it trains what the others load
-    with locked(out):
-        if whole:
-            publish.empty(out)
-        print(corpus.banner or corpus, flush=True)
-        weights = out / publish.WEIGHTS if whole else None
-        folder = Folder(out, describe(profile, args.p, corpus), weights)
-        entries = run_all(sources, values, folder, timeout=args.timeout, fail_fast=args.fail_fast)
-        green = len(entries) == len(sources) and all(entry["ok"] for entry in entries)
-        if (args.html or args.publish) and any(out.glob("*.ipynb")):
-            site.render(out)
-        if args.publish and green:
-            publish.tidy(out)
-            publish.exchange(out, PUBLISHED)
-            out = PUBLISHED
-        report(entries, sources, profile, out)
-        return reproduce.report(PUBLISHED, out) and green if args.reproduce else green
-
-
-def report(entries: list[dict], sources: list[Path], profile: str, out: Path) -> None:
-    """How many passed, and where to look."""
-    passed = sum(entry["ok"] for entry in entries)
-    print(f"{passed} of {len(sources)} passed, profile {profile}, in {short(out)}")
-    if passed < len(entries):
-        print(f"what failed, up to its error: {short(out / 'failed')}")
-    if (page := out / "html" / "index.html").is_file():
-        print(f"to read: {short(page)}")
-
-
-def short(path: Path) -> str:
-    """The path as seen from here, where that is shorter."""
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)

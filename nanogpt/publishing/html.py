@@ -1,0 +1,157 @@
+"""The cells of an executed notebook as HTML: prose, code, pictures. Knows no page and no folder."""
+
+from __future__ import annotations
+
+import base64
+import io
+import re
+import struct
+import textwrap
+
+import mistune
+from nbconvert.filters.ansi import ansi2html
+from PIL import Image
+from pygments import highlight
+from pygments.formatters import HtmlFormatter
+from pygments.lexers import get_lexer_by_name
+from pygments.util import ClassNotFound
+
+from .nbfile import alt_text, png_of
+
+WIDE = 96  # characters of code that fit the column; longer lines scroll, and take the keyboard
+
+
+class Prose(mistune.HTMLRenderer):
+    """Markdown as HTML, for one page. It keeps the headings that it has rendered.
+
+    Raw HTML is shown, not obeyed. Links to notebooks lead to pages. Pictures are never fetched.
+    """
+
+    def __init__(self, pages: set[str]):
+        super().__init__(escape=True)
+        self.pages, self.headings = pages, []
+        self.markdown = mistune.create_markdown(renderer=self, plugins=["table", "strikethrough"])
+
+    def render(self, text: str) -> str:
+        """Markdown as HTML, its tables in a box that scrolls."""
+        html = self.markdown(text).replace("<table>", '<div class="table"><table>')
+        return html.replace("</table>", "</table></div>")
+
+    def heading(self, text: str, level: int, **attrs) -> str:
+        words = re.sub(r"<[^>]+>|&\w+;", "", text).lower()
+        name = re.sub(r"[^a-z0-9]+", "-", words).strip("-") or "part"
+        taken = {heading["id"] for heading in self.headings}
+        name = next(n for n in [name] + [f"{name}-{i}" for i in range(2, 99)] if n not in taken)
+        self.headings.append({"id": name, "text": text, "level": level})
+        return f'<h{level} id="{name}">{text}</h{level}>\n'
+
+    def link(self, text: str, url: str, title: str | None = None) -> str:
+        stem, dot, fragment = url.partition(".ipynb")
+        if dot and stem.rsplit("/", 1)[-1] in self.pages:
+            url = f"{stem.rsplit('/', 1)[-1]}.html{fragment}"
+        return super().link(text, url, title)
+
+    def image(self, text: str, url: str, title: str | None = None) -> str:
+        return self.link(text, url, title)
+
+    def block_code(self, code: str, info: str | None = None) -> str:
+        return coloured(code, (info or "text").split()[0])
+
+
+def coloured(code: str, language: str = "python") -> str:
+    """Code as a block with one class for each kind of token."""
+    try:
+        lexer = get_lexer_by_name(language, stripnl=False)
+    except ClassNotFound:
+        lexer = get_lexer_by_name("text")
+    inner = highlight(textwrap.dedent(code).rstrip("\n"), lexer, HtmlFormatter(nowrap=True))
+    focus = ' tabindex="0"' if max(map(len, code.split("\n"))) > WIDE else ""
+    return f'<pre class="code"{focus}><code>{inner.rstrip()}</code></pre>\n'
+
+
+def blocks(nb, prose: Prose) -> list[dict]:
+    """The cells of a notebook as what the template draws: {kind, html, note, outputs}."""
+    found = []
+    for cell in nb.cells:
+        if cell.metadata.get("nanogpt", {}).get("generated") == "links":
+            continue  # the frame of the page has its own
+        if cell.cell_type == "markdown":
+            found.append({"kind": "prose", "html": prose.render(cell.source)})
+        elif cell.cell_type == "code":
+            found.append(_code_block(cell, prose))
+    return found
+
+
+def _code_block(cell, prose: Prose) -> dict:
+    ours, tags = cell.metadata.get("nanogpt", {}), cell.metadata.get("tags", [])
+    note = "parameters of this run" if "injected-parameters" in tags else ""
+    if "mirror" in ours:
+        names = ", ".join(name.removeprefix("nanogpt.") for name in ours["mirror"])
+        note = f"from the package: {names}"
+    return {
+        "kind": "code",
+        "html": coloured(cell.source),
+        "note": note,
+        "folded": ours.get("generated") == "setup",
+        "timing": "timing" in tags,
+        "outputs": [shown(output, prose) for output in cell.outputs],
+    }
+
+
+def shown(output, prose: Prose) -> dict:
+    """One output as {kind, ...}: a picture, markdown, text or an error."""
+    if output.output_type == "stream":
+        return _text(output.text.rstrip(), error=output.name == "stderr")
+    if output.output_type == "error":
+        return _text("\n".join(output.traceback), error=True)
+    if png := png_of(output):
+        return {"kind": "picture", **picture(base64.b64decode(png)), "alt": alt_text(output)}
+    if "text/markdown" in output.data:
+        return {"kind": "markdown", "html": prose.render(output.data["text/markdown"])}
+    return _text(output.data.get("text/plain", ""), error=False)
+
+
+def _text(text: str, error: bool) -> dict:
+    return {"kind": "text", "html": ansi2html(text), "error": error}
+
+
+def picture(png: bytes) -> dict:
+    """{src, width, height, still}: of an animation, the last frame for who wants no motion."""
+    width, height = struct.unpack(">II", png[16:24])
+    still = None
+    if b"acTL" in png[:200]:
+        with Image.open(io.BytesIO(png)) as frames:
+            frames.seek(frames.n_frames - 1)
+            still = _url(_png(frames.convert("RGB").quantize(64)))
+    return {"src": _url(png), "width": width, "height": height, "still": still}
+
+
+def thumbnail(nb) -> dict | None:
+    """A small copy of the first picture, or of the first in a cell tagged `thumbnail`."""
+    cells = [cell for cell in nb.cells if cell.cell_type == "code"]
+    cells.sort(key=lambda cell: "thumbnail" not in cell.metadata.get("tags", []))
+    pictures = (output for cell in cells for output in cell.outputs if png_of(output))
+    if not (first := next(pictures, None)):
+        return None
+    with Image.open(io.BytesIO(base64.b64decode(png_of(first)))) as full:
+        small = full.convert("RGB")
+    small.thumbnail((480, 480))
+    size = {"width": small.width, "height": small.height}
+    return {"src": _url(_png(small.quantize(128))), **size, "alt": alt_text(first)}
+
+
+def promise(nb) -> str:
+    """The first paragraph below a notebook's title, as plain text."""
+    text = next(cell.source for cell in nb.cells if cell.cell_type == "markdown")
+    paragraphs = [part for part in re.split(r"\n\s*\n", text) if not part.startswith("#")]
+    return re.sub(r"[*_`]", "", paragraphs[0]).replace("\n", " ").strip() if paragraphs else ""
+
+
+def _png(image: Image.Image) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, format="PNG", optimize=True)
+    return buffer.getvalue()
+
+
+def _url(png: bytes) -> str:
+    return f"data:image/png;base64,{base64.b64encode(png).decode()}"
