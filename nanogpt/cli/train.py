@@ -23,9 +23,10 @@ from ..model.checkpoint import stem
 from ..model.gpt import GPT
 from ..system.device import Device, pick_device
 from ..system.files import ROOT, check_writable
-from ..training.distributed import joined, ranks, speaks
+from ..training.distributed import joined, ranks, reports_errors
 from ..training.log import log_path
-from ..training.loop import best_step, train
+from ..training.loop import train
+from ..training.run import best_step
 from ..training.state import state_path
 
 
@@ -34,7 +35,7 @@ def main(argv: list[str] | None = None) -> int:
 
     Of several processes each has the exit code, and one alone says why. 1 when another one was lost, too.
     """
-    with nullcontext() if speaks() else _silence():
+    with nullcontext() if reports_errors() else _silence():
         args = command_line().parse_args(argv)
     try:
         if not 1 <= args.threads <= (os.cpu_count() or 1):
@@ -55,7 +56,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _ended(why: str, code: int) -> int:
-    if speaks():
+    if reports_errors():
         print(why, file=sys.stderr)
     return code
 

@@ -1,1 +1,1 @@
-"""The training loop, its optimizers, its state, its clock."""
+"""The training loop, its optimizers, its files and resuming, several processes."""

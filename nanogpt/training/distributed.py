@@ -1,4 +1,4 @@
-"""Several processes that train one model: what torchrun starts. In a process alone nothing happens here.
+"""Several processes that train one model, started by torchrun. For a single one nothing changes.
 
     torchrun --nproc_per_node=2 -m nanogpt train --recipe fast
 
@@ -24,12 +24,9 @@ from torch import Tensor, nn
 
 from ..system.device import Device
 
-# How long a process waits for another. A lost one is not waited for: torchrun ends the job. This is for the
-# first one's evaluations, which NCCL's own 10 minutes may be too short for.
-PATIENCE = timedelta(hours=2)
-
-
-_ending = threading.Lock()
+# How long a process waits for another one, such as the first while it evaluates: NCCL's own 10
+# minutes may be too short for that. When a process is lost, torchrun ends the others much sooner.
+TIMEOUT = timedelta(hours=2)
 
 
 @dataclass(frozen=True)
@@ -45,15 +42,15 @@ class Ranks:
         return self.rank == 0
 
     def share(self, batch: Tensor) -> Tensor:
-        """This process's rows of a batch.  (B, …) -> (B / size, …)"""
+        """This process's part of a batch.  (B, …) -> (B / size, …)"""
         return batch.chunk(self.size)[self.rank]
 
     def wrap(self, model: nn.Module) -> nn.Module:
-        """The model, or DDP around it: its backward pass averages the gradients of all processes."""
+        """The model, or DDP around it: its backward pass averages gradients over all processes."""
         return nn.parallel.DistributedDataParallel(model) if self.size > 1 else model
 
     def mean(self, values: Tensor) -> Tensor:
-        """The mean over all processes."""
+        """The mean over all processes, in place."""
         if self.size > 1:
             dist.all_reduce(values)
             values /= self.size
@@ -66,29 +63,29 @@ class Ranks:
             dist.all_gather_object(values, value)
         if other := next((rank for rank in range(self.size) if values[rank] != values[0]), None):
             raise ValueError(
-                f"process 0 has {what} {values[0]}, process {other} has {values[other]}: all must read the "
-                f"same files, so put them where all can"
+                f"process 0 has {what} {values[0]}, process {other} has {values[other]}: all must "
+                f"read the same files, so put them where all can"
             )
 
 
 def ranks() -> Ranks:
-    """This process among those that `joined()` has brought together; alone without it."""
-    met = dist.is_available() and dist.is_initialized()
-    return Ranks(dist.get_rank(), dist.get_world_size()) if met else Ranks()
+    """This process among those that `joined()` connects; a single process without it."""
+    connected = dist.is_available() and dist.is_initialized()
+    return Ranks(dist.get_rank(), dist.get_world_size()) if connected else Ranks()
 
 
-def speaks() -> bool:
-    """Whether this process is the one of its machine that reports what went wrong: all would say the same."""
+def reports_errors() -> bool:
+    """Whether this process is the one of its machine that says what went wrong, for all of them."""
     return os.environ.get("LOCAL_RANK", "0") == "0"
 
 
 @contextmanager
 def joined(device: Device):
-    """Meet the other processes that torchrun started, for the length of a with-block: gives the Device.
+    """Connect to the other processes of torchrun, for a with-block: gives this one's Device.
 
-    NCCL between GPUs, gloo between CPUs. Does nothing in a process that torchrun did not start. When
-    another process is lost this one says so and ends, with exit code 1. Raises ValueError for more
-    processes than GPUs.
+    NCCL between GPUs, gloo between CPUs. Does nothing in a process that torchrun did not start.
+    When another process is lost, this one ends with a message and exit code 1. Raises ValueError
+    for more processes than GPUs.
     """
     if "LOCAL_RANK" not in os.environ:
         yield device
@@ -97,20 +94,18 @@ def joined(device: Device):
     if gpu:
         device = Device(torch.device("cuda", _own_gpu()), device.dtype, device.reason)
         torch.cuda.set_device(device.device)
-    with _ends_when_told():
+    with _exits_at_sigterm():
         try:
-            dist.init_process_group("nccl" if gpu else "gloo", timeout=PATIENCE)
+            dist.init_process_group("nccl" if gpu else "gloo", timeout=TIMEOUT)
             yield device
         except RuntimeError as error:
             if not (isinstance(error, dist.DistError) or "gloo" in str(error)):
                 raise
-            time.sleep(2)  # so that torchrun notices the lost one first, and names it as the cause
-            what = f" ({error})" if isinstance(error, dist.DistError) else ""
-            _end(f"the connection to another process broke{what}")
+            _exit_disconnected(error)
         except KeyboardInterrupt as stopped:
-            if (
-                stopped.args
-            ):  # all stop together; else the others may be waiting, and would be waited for
+            # With a message, all stop at the same step and can disconnect. Without one the others
+            # may be in the middle of a step, and to disconnect would wait for them.
+            if stopped.args:
                 dist.destroy_process_group()
             raise
         dist.destroy_process_group()
@@ -119,46 +114,56 @@ def joined(device: Device):
 def _own_gpu() -> int:
     count, local = torch.cuda.device_count(), int(os.environ["LOCAL_RANK"])
     here = int(os.environ.get("LOCAL_WORLD_SIZE", local + 1))
-    if here > count:  # in every process, so that all end before they meet
+    if here > count:  # in every process, so that all end before they connect
         raise ValueError(
-            f"{here} processes, but {count} GPU{'s' * (count != 1)} on this machine, and each needs its own: "
-            f"take --nproc_per_node={count} at most"
+            f"{here} processes, but {count} GPU{'s' * (count != 1)} on this machine, and each "
+            f"needs its own: use --nproc_per_node={count} at most"
         )
     return local
 
 
 @contextmanager
-def _ends_when_told():
-    """End at SIGTERM, which torchrun sends to the others when a process is lost.
+def _exits_at_sigterm():
+    """Exit at SIGTERM, which torchrun sends to the others when a process is lost.
 
-    A thread does it: the main one may be waiting, deaf, for the very process that was lost.
+    A thread does it: the main one may be waiting for the very process that was lost, and Python
+    runs signal handlers in the main thread only. The wakeup file descriptor reaches the thread.
     """
-    ear, mouth = socket.socketpair()
-    mouth.setblocking(False)
+    receiver, sender = socket.socketpair()
+    sender.setblocking(False)
 
     def listen():
-        while heard := ear.recv(1):
-            if heard[0] == signal.SIGTERM:
-                _end("told to end (SIGTERM), as torchrun does when another process was lost")
+        while number := receiver.recv(1):
+            if number[0] == signal.SIGTERM:
+                _exit("ended by SIGTERM, which torchrun sends when another process was lost")
 
-    handler = signal.signal(
-        signal.SIGTERM, lambda *_: None
-    )  # without one the process would end at once
-    wakeup = signal.set_wakeup_fd(mouth.fileno())
+    # Without a handler of Python's the process would end at once.
+    handler = signal.signal(signal.SIGTERM, lambda *_: None)
+    wakeup = signal.set_wakeup_fd(sender.fileno())
     threading.Thread(target=listen, daemon=True).start()
     try:
         yield
     finally:
         signal.set_wakeup_fd(wakeup)
         signal.signal(signal.SIGTERM, handler)
-        mouth.close()
+        sender.close()
 
 
-def _end(why: str) -> None:
-    """Leave now: what a process does on its way out would wait for the one that was lost."""
-    _ending.acquire()  # for good: the broken connection and torchrun's signal are one event, told once
+def _exit_disconnected(error: RuntimeError) -> None:
+    time.sleep(2)  # so that torchrun notices the lost process first, and names it as the cause
+    detail = f" ({error})" if isinstance(error, dist.DistError) else ""
+    _exit(f"the connection to another process broke{detail}")
+
+
+_exiting = threading.Lock()
+
+
+def _exit(why: str) -> None:
+    """Leave now: the usual way out of a process would wait for the one that was lost."""
+    # Never released: the broken connection and torchrun's signal are one event, reported once.
+    _exiting.acquire()
     if os.environ.get("RANK") == "0":
-        again = "the same command with --resume goes on from the last evaluation"
-        said = f"error: {why}: {again}, with as many processes as you like"
-        print(said, file=sys.stderr, flush=True)
+        advice = "the same command with --resume resumes from the last evaluation"
+        message = f"error: {why}: {advice}, with any number of processes"
+        print(message, file=sys.stderr, flush=True)
     os._exit(1)

@@ -9,15 +9,15 @@ from ..cache.attach import without_kv_cache
 from ..data.batches import random_batch, windows
 from ..model.gpt import GPT
 
-EVAL_SEED = 4242  # the fixed evaluation windows, the same whatever the training seed
+EVAL_SEED = 4242  # of the fixed evaluation windows: the same for every training seed
 
 
 @torch.no_grad()
 def estimate_loss(model: GPT, batches: list[tuple[Tensor, Tensor]]) -> float:
-    """Mean cross-entropy in nats over the batches given, in eval mode; the mode is put back.
+    """Mean cross-entropy in nats over the (B, T) pairs given, in eval mode; the mode is put back.
 
     eval() alone would switch on a cache that is guarded by nothing but self.training. Ours asks
-    for `self.cache is not None` as well, and one that is on is laid aside meanwhile.
+    for `self.cache is not None` as well, and one that is attached is detached meanwhile.
     """
     was_training = model.training
     model.eval()
@@ -30,7 +30,7 @@ def estimate_loss(model: GPT, batches: list[tuple[Tensor, Tensor]]) -> float:
 
 
 def fixed_batches(data: Tensor, block_size: int, n: int, device, batch: int = 16) -> list:
-    """n batches of windows at places drawn once from a seed of their own."""
+    """n pairs (batch, block_size) of windows at places drawn from a seed of their own."""
     generator = torch.Generator().manual_seed(EVAL_SEED)
     drawn = [random_batch(data, block_size, batch, generator) for _ in range(n)]
     return [(x.to(device), y.to(device)) for x, y in drawn]

@@ -10,10 +10,10 @@ from ..model.gpt import GPT
 
 
 def zero_init(model: GPT, generator: torch.Generator) -> None:
-    """Start each block as the identity and the head at zero, so the first loss is exactly ln(vocab).
+    """Start each block as the identity and the head at zero: the first loss is exactly ln(vocab).
 
-    Embeddings are drawn from normal(0, 0.3): with nothing else moving the stream, they are the signal.
-    Look-up tables start empty.
+    Embeddings are drawn from normal(0, 0.3): as long as the blocks add nothing, they are the whole
+    signal. Look-up tables start at zero.
     """
     with torch.no_grad():
         for block in model.blocks:
@@ -31,7 +31,7 @@ def make_optimizers(model: GPT, config: TrainConfig) -> list[torch.optim.Optimiz
     """Muon for the matrices inside the blocks, AdamW for all else; or AdamW alone.
 
     Muon (Keller Jordan, 2024, https://kellerjordan.github.io/posts/muon/) makes each update of a
-    matrix orthogonal, so that all its directions learn at one speed.
+    matrix orthogonal, so that all its directions learn at the same speed.
     """
     muon = {id(p) for p in model.blocks.parameters() if p.ndim == 2} if config.muon_lr else set()
     rest = [p for p in model.parameters() if id(p) not in muon]
@@ -41,10 +41,10 @@ def make_optimizers(model: GPT, config: TrainConfig) -> list[torch.optim.Optimiz
         "betas": (0.9, float(config.beta2)),
         "weight_decay": config.weight_decay,
     }
-    # eps: the first gradients of tables and a head that start at zero are tiny, and would be damped.
+    # The first gradients of tables and a head that start at zero are tiny: a larger eps would damp
+    # them.
     optimizers = [torch.optim.AdamW(rest, **settings, eps=1e-10, fused=config.fused)]
     if matrices:
-        optimizers.append(
-            torch.optim.Muon(matrices, lr=config.muon_lr, weight_decay=config.weight_decay)
-        )
+        settings = {"lr": config.muon_lr, "weight_decay": config.weight_decay}
+        optimizers.append(torch.optim.Muon(matrices, **settings))
     return optimizers

@@ -30,44 +30,43 @@ def load_or_train(
     keep: Sequence[Path] = (),
     device: Device | None = None,
 ) -> Checkpoint:
-    """A trained model for a notebook: the published weights when they fit the corpus, else train now.
+    """A trained model for a notebook, on the device, in float32, in eval mode.
 
-    `checkpoint` may name a file of your own instead. NANOGPT_CHECKPOINT does the same for a whole
-    run. `keep` are paths (without suffix) where a model of this corpus may lie; one that is trained
-    now is kept at the first. The model is on the device, in float32, in eval mode. Prints nothing:
-    print the result. Raises CheckpointError for a file that is named and does not fit.
+    The first of these that there is: the file that `checkpoint` names (where it is "auto", the one
+    that NANOGPT_CHECKPOINT names), the published weights of this corpus, a model of this corpus at
+    one of the paths `keep` (without suffix), a model that is trained now and kept at the first of
+    them. Prints nothing: print the result. Raises CheckpointError for a file that is damaged, and
+    for one that is named and does not fit.
     """
     device = device or pick_device()
     named = os.environ.get("NANOGPT_CHECKPOINT") if checkpoint == "auto" else checkpoint
-    chars = CharTokenizer(corpus.text).chars
     if named:
-        found = load_checkpoint(
-            named, origin="your checkpoint" if checkpoint != "auto" else "weights of this run"
-        )
-        if found.tokenizer.chars != chars:
-            raise CheckpointError(
-                f"{named} knows other characters than {corpus.name}: train on this text first"
-            )
+        origin = "weights of this run" if checkpoint == "auto" else "your checkpoint"
+        found = _named(named, corpus, origin)
     else:
-        found = (
-            _published(size, chars, corpus)
-            or _kept(keep, corpus)
-            or _trained(size, chars, corpus, config, keep, device)
-        )
+        found = _published(size, corpus) or _kept(keep, corpus)
+        found = found or _trained(size, corpus, config, keep, device)
     found.model.to(device.device).eval()
     return found
 
 
-def _published(size: str, chars: str, corpus: Corpus) -> Checkpoint | None:
-    """The weights that ship, for the text they were trained on; the practice corpus borrows them."""
+def _named(path: str, corpus: Corpus, origin: str) -> Checkpoint:
+    found = load_checkpoint(path, origin=origin)
+    if found.tokenizer.chars != CharTokenizer(corpus.text).chars:
+        raise CheckpointError(
+            f"{path} has other characters than {corpus.name}: train on this text first"
+        )
+    return found
+
+
+def _published(size: str, corpus: Corpus) -> Checkpoint | None:
+    """The weights that ship, for the text of their training; the practice corpus borrows them."""
     path = PUBLISHED / "checkpoints" / f"{size}.safetensors"
-    found = load_checkpoint(path, origin="published weights") if path.is_file() else None
-    fits = found and found.tokenizer.chars == chars
-    return (
-        found
-        if fits and (not corpus.real or found.meta["corpus"].get("sha256") == corpus.sha256)
-        else None
-    )
+    if not path.is_file():
+        return None
+    found = load_checkpoint(path, origin="published weights")
+    same_characters = found.tokenizer.chars == CharTokenizer(corpus.text).chars
+    return found if same_characters and (not corpus.real or _is_of(found, corpus)) else None
 
 
 def _kept(keep: Sequence[Path], corpus: Corpus) -> Checkpoint | None:
@@ -76,18 +75,22 @@ def _kept(keep: Sequence[Path], corpus: Corpus) -> Checkpoint | None:
             try:
                 found = load_checkpoint(path, origin="trained before")
             except CheckpointError as error:
-                raise CheckpointError(f"{error}: delete it to have a model trained anew") from error
-            if found.meta["corpus"].get("sha256") == corpus.sha256:
+                raise CheckpointError(f"{error}: delete it to train a model again") from error
+            if _is_of(found, corpus):
                 return found
     return None
 
 
-def _trained(size, chars, corpus, config, keep, device) -> Checkpoint:
-    generator = torch.Generator().manual_seed(config.seed)
-    model = GPT(replace(SIZES[size], vocab_size=len(chars)), generator=generator)
-    if keep:
-        train(model, corpus, config, out=keep[0], device=device)
-        return load_checkpoint(keep[0], origin="trained just now")
+def _is_of(found: Checkpoint, corpus: Corpus) -> bool:
+    return found.meta["corpus"].get("sha256") == corpus.sha256
+
+
+def _trained(
+    size: str, corpus: Corpus, config: TrainConfig, keep: Sequence[Path], device: Device
+) -> Checkpoint:
+    shape = replace(SIZES[size], vocab_size=len(CharTokenizer(corpus.text)))
+    model = GPT(shape, generator=torch.Generator().manual_seed(config.seed))
     with TemporaryDirectory() as folder:
-        train(model, corpus, config, out=Path(folder, size), device=device)
-        return load_checkpoint(Path(folder, size), origin="trained just now")
+        out = keep[0] if keep else Path(folder, size)
+        train(model, corpus, config, out=out, device=device)
+        return load_checkpoint(out, origin="trained just now")

@@ -1,4 +1,4 @@
-"""How fast a training run is: characters a second, and how much of the device's arithmetic it uses."""
+"""How fast a training run is: characters a second, and the share of the device's arithmetic."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import torch
 from ..config.shapes import GPTConfig
 from ..system.device import Device, synchronize
 
-# Operations a second of the matrix units at most, as the makers' data sheets have them: without
-# sparsity, in the 16-bit type that the card multiplies fastest. A name counts as a whole word: an
-# RTX A1000 is no A100, an L40 no L4.
+# Operations a second of the matrix units at most, from the makers' data sheets: without sparsity,
+# in the 16-bit type that the card multiplies fastest. A name must match as a whole word: an RTX
+# A1000 is not an A100, an L40 not an L4.
 PEAKS = {
     "H200": 989e12,
     "H100": 989e12,
@@ -29,22 +29,23 @@ PEAKS = {
 def flops_per_token(config: GPTConfig) -> int:
     """Floating-point operations of one training step for each token, forward and backward.
 
-    6 for each weight of a matrix and 12 L C T for attention (PaLM, arXiv 2204.02311, appendix B). Look-up
-    tables compute nothing and do not count.
+    6 for each weight of a matrix and 12 L C T for attention (PaLM, arXiv 2204.02311, appendix B).
+    Look-up tables compute nothing and do not count.
     """
     c = config
-    keys = sum(min(c.window_of(layer) or c.block_size, c.block_size) for layer in range(c.n_layer))
+    windows = (c.window_of(layer) or c.block_size for layer in range(c.n_layer))
+    keys = sum(min(window, c.block_size) for window in windows)
     return 6 * c.matrix_weights + 12 * c.n_embd * keys
 
 
 def peak_flops(device: Device) -> float | None:
-    """Operations a second at most: from PEAKS for a GPU (None for one that it lacks), measured on a CPU."""
+    """Operations a second at most: for a GPU from PEAKS (None if not there), on a CPU measured."""
     if device.device.type == "cuda":
         name = torch.cuda.get_device_name(device.device)
         return next((peak for part, peak in PEAKS.items() if re.search(rf"\b{part}\b", name)), None)
     a = torch.ones(512, 512)
     best = float("inf")
-    for _ in range(4):  # the first one warms up; the best is least disturbed
+    for _ in range(4):  # the first one warms up; the shortest is the least disturbed
         before = time.perf_counter()
         a @ a
         best = min(best, time.perf_counter() - before)
@@ -58,30 +59,24 @@ class Meter:
         self.device, self.per_token = device.device, flops_per_token(config)
         peak = peak_flops(device)
         self.peak = peak and peak * processes
-        self.tokens, self.seconds, self.last = (
-            0,
-            {"train": 0.0, "evaluate": 0.0},
-            time.perf_counter(),
-        )
+        self.tokens, self.seconds = 0, {"train": 0.0, "evaluate": 0.0}
+        self.last = time.perf_counter()
 
     def lap(self, what: str) -> None:
-        """The time since the last lap went into "train" or "evaluate"; a GPU's queue is waited for."""
+        """The time since the last lap went into "train" or "evaluate"; waits for a GPU's queue."""
         synchronize(self.device)
         now = time.perf_counter()
         self.seconds[what] += now - self.last
         self.last = now
 
-    def go_on(self, reading: dict, tokens: int) -> None:
-        """Count on from what was read when so many tokens had been seen."""
-        share = reading["evaluation"]
-        self.seconds = {
-            "train": reading["seconds"],
-            "evaluate": reading["seconds"] * share / (1 - share),
-        }
+    def resume(self, logged: dict, tokens: int) -> None:
+        """Continue from a summary that was logged when so many tokens had been trained on."""
+        train, share = logged["seconds"], logged["evaluation"]
+        self.seconds = {"train": train, "evaluate": train * share / (1 - share)}
         self.tokens, self.last = tokens, time.perf_counter()
 
-    def reading(self) -> dict:
-        """Seconds of training so far, characters a second, model FLOP utilisation, evaluation's share."""
+    def summary(self) -> dict:
+        """Seconds of training, characters a second, model FLOP utilisation, share of evaluation."""
         train, evaluate = self.seconds["train"], self.seconds["evaluate"]
         speed = self.tokens / train if self.tokens and train else None
         return {
@@ -92,7 +87,7 @@ class Meter:
         }
 
     def __str__(self) -> str:
-        now = self.reading()
+        now = self.summary()
         if not now["chars_per_second"]:
             return "starting"
         used = f", MFU {now['mfu']:.1%}" if now["mfu"] else ""

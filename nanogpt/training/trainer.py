@@ -19,9 +19,9 @@ from .optimizers import make_optimizers
 class Trainer:
     """A model, its optimizers and where its batches come from; `step` moves the weights once.
 
-    Where several processes train together each computes its share of every batch: the batches, and
-    so the run, are the same for any number of them, but for rounding. Raises ValueError for a batch
-    that cannot be shared out evenly.
+    Where several processes train together each computes its share of every batch. The batches are
+    the same for any number of processes, and so is the run, except for rounding. Raises ValueError
+    for a batch that cannot be shared evenly.
     """
 
     def __init__(
@@ -35,25 +35,19 @@ class Trainer:
         self.model, self.data, self.config = model, data, config
         self.generator, self.device = generator, device
         self.ranks = ranks()
-        parts = config.accumulate * self.ranks.size
-        if config.batch_size % parts:
-            raise ValueError(
-                f"batch_size={config.batch_size} cannot be shared by {self.ranks.size} processes"
-                f"{f' in {config.accumulate} parts each' if config.accumulate > 1 else ''}: take a multiple "
-                f"of {parts}"
-            )
+        self._check_batch()
         self.optimizers = make_optimizers(model, config)
-        self.rates = [group["lr"] for opt in self.optimizers for group in opt.param_groups]
+        self.rates = [group["lr"] for group in self._groups()]
         self.net = self.ranks.wrap(torch.compile(model) if config.compile else model)
-        half = device.dtype == torch.float16  # its small gradients would vanish: they are scaled up
+        # Small gradients would vanish in float16: they are scaled up.
+        half = device.dtype == torch.float16
         self.scaler = torch.amp.GradScaler(device.device.type, enabled=half)
 
     def step(self, step: int) -> Tensor:
-        """Update number `step` (from 0); the loss of its batch before it, a number on the device."""
+        """Update number `step` (from 0); the loss of its batch before it, a 0-dim tensor."""
         self._set_rates(self.config.scale(step))
-        batch = random_batch(
-            self.data, self.model.config.block_size, self.config.batch_size, self.generator
-        )
+        T, batch_size = self.model.config.block_size, self.config.batch_size
+        batch = random_batch(self.data, T, batch_size, self.generator)  # 2 × (B, T)
         x, y = (self.ranks.share(part).to(self.device.device) for part in batch)
         loss = self._gradients(x, y)
         if self.config.clip:
@@ -67,26 +61,32 @@ class Trainer:
         return loss
 
     def _gradients(self, x: Tensor, y: Tensor) -> Tensor:
-        """Leave the mean gradient of the batch in the parameters, computed in `accumulate` parts."""
-        where, n = self.device, self.config.accumulate
+        """Put the mean gradient of the batch into the parameters, in `accumulate` parts."""
+        kind, dtype, n = self.device.device.type, self.device.dtype, self.config.accumulate
         total = 0.0
         for i, (x_part, y_part) in enumerate(zip(x.chunk(n), y.chunk(n), strict=True)):
-            alone = (
-                self.ranks.size > 1 and i < n - 1
-            )  # the processes need to agree once a step only
-            amp = torch.autocast(
-                where.device.type, dtype=where.dtype, enabled=where.dtype != torch.float32
-            )
+            # The processes need to agree once a step only.
+            alone = self.ranks.size > 1 and i < n - 1
             with self.net.no_sync() if alone else nullcontext():
-                with amp:
+                with torch.autocast(kind, dtype=dtype, enabled=dtype != torch.float32):
                     loss = self.net(x_part, y_part)[1] / n
                 self.scaler.scale(loss).backward()
             total = total + loss.detach()
         return self.ranks.mean(total)
 
+    def _groups(self) -> list[dict]:
+        """The optimizers' groups of parameters; loading a state makes new ones."""
+        return [group for opt in self.optimizers for group in opt.param_groups]
+
     def _set_rates(self, scale: float) -> None:
-        groups = [
-            group for opt in self.optimizers for group in opt.param_groups
-        ]  # new ones after a load
-        for group, rate in zip(groups, self.rates, strict=True):
+        for group, rate in zip(self._groups(), self.rates, strict=True):
             group["lr"] = rate * scale
+
+    def _check_batch(self) -> None:
+        size, batch, n = self.ranks.size, self.config.batch_size, self.config.accumulate
+        if batch % (n * size):
+            parts = f" in {n} parts each" if n > 1 else ""
+            raise ValueError(
+                f"batch_size={batch} cannot be shared by {size} processes{parts}: "
+                f"take a multiple of {n * size}"
+            )
