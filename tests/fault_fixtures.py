@@ -13,7 +13,6 @@ import pytest
 import torch
 
 from nanogpt.system.device import Device
-from nanogpt.training import loop
 
 try:
     import resource
@@ -30,7 +29,7 @@ def little_corpus(tmp_path_factory, monkeypatch):
     path.write_text("To be, or not to be.\n" * 100)
     monkeypatch.setenv("NANOGPT_DATA", str(path))
     monkeypatch.setenv("no_proxy", "*")
-    monkeypatch.setattr(loop, "headless", lambda: True)
+    monkeypatch.setenv("TQDM_DISABLE", "1")
 
 
 def contents(folder: Path) -> dict[str, bytes]:

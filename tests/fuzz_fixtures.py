@@ -17,7 +17,6 @@ from nanogpt.config import GPTConfig, TrainConfig
 from nanogpt.model.checkpoint import load_checkpoint, read_tensors
 from nanogpt.model.gpt import GPT
 from nanogpt.system.device import Device
-from nanogpt.training import loop
 from nanogpt.training.loop import train
 from nanogpt.training.state import state_path
 
@@ -164,8 +163,7 @@ def saved(tmp_path_factory):
     """A checkpoint, and the state of a run of two steps: their bytes, and what is in them."""
     place = tmp_path_factory.mktemp("weights")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop, "headless", lambda: True)
-        patch.setattr(loop, "report", lambda *_: None)
+        patch.setenv("TQDM_DISABLE", "1")
         model = GPT(GPTConfig(**SHAPE))
         train(model, CORPUS, RECIPE, out=place / "run", device=CPU)
         state = state_path(place / "run")
