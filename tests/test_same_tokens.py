@@ -1,0 +1,157 @@
+"""The promise of this package: a faster way to decode gives the tokens of the slow one.
+
+The slow one is `plain_loop` below, the lecture's: the whole text through the model for every token,
+then one draw. It knows no cache, no engine and no draft. The noise of all draws is known before the
+first, so a token depends on the text before it alone: whatever computes the same logits must draw
+the same tokens, not only tokens that look as good. In float64 rounding is far too small to move a
+draw; compiled engines compute float32, where it hardly ever does.
+
+A generation is one choice on each of the AXES. Of about 100,000 combinations these are a few, which
+hold every pair of choices, as "a paged cache" with "a prompt longer than the window". Which two
+choices `generate` refuses to combine is written in `excluded`.
+"""
+
+import functools
+import random
+from itertools import combinations
+
+import pytest
+import torch
+from conftest import seeded, state_of
+from draft_fixtures import PartlyRight, Right, Wrong
+
+import nanogpt
+from nanogpt import GPT, DraftModel, GPTConfig, NGram, PromptLookup, SamplingParams
+from nanogpt.model.convert import unpack_heads
+
+V, BLOCK, WINDOW = 13, 16, 5
+CONFIGS = {
+    "lecture": {},
+    "rope": {"rope": True},
+    "n-grams": {"ngrams": 3},
+    "grouped": {"n_kv_head": 2},
+    "window": {"window": WINDOW},
+    "sinks": {"window": WINDOW, "sinks": 2, "rope": True},
+    "modern": {"window": WINDOW, "full_every": 2, "n_kv_head": 1, "rope": True, "qk_norm": True}
+    | {"sinks": 1, "ngrams": 3, "rms_norm": True, "relu2": True, "bias": False},
+}
+HAVE_HEADS = ("lecture", "rope", "n-grams")  # a list of Heads has no groups and no windows
+CACHES = {
+    "no cache": None,
+    "dynamic": nanogpt.DynamicCache,
+    "static": nanogpt.StaticCache,
+    "rolling": nanogpt.RollingCache,
+    "paged": type("SmallPages", (nanogpt.PagedCache,), {"page": 3}),
+}
+COMPILER = ("Compiled", "Native")  # engines that need one; they compute float32 only
+ENGINES = ("Uncached", "PerHead", "Batched", "Static", "Flat", *COMPILER)
+DRAFTS = {
+    "no draft": lambda text, small: None,
+    "table": lambda text, small: NGram(text.flatten(), V, 2, k=3),
+    "look-up": lambda text, small: PromptLookup(2, k=5),
+    "model": lambda text, small: DraftModel(small, k=2),
+    "right": lambda text, small: Right(text, V, k=4),
+    "partly right": lambda text, small: PartlyRight(text, V, k=4),
+    "wrong": lambda text, small: Wrong(text, V, k=1),
+}
+PAST_BLOCK = (16, 4)
+SAMPLING = ({}, {"greedy": True}, {"temperature": 1.7}, {"top_k": 4}, {"top_p": 0.7})
+AXES = {
+    "form": ("heads", "batched"),
+    "way": (*CACHES, *ENGINES),
+    "draft": tuple(DRAFTS),
+    "config": tuple(CONFIGS),
+    # The prompt's length and the number of new tokens, of which the last is never read.
+    "lengths": [(T, n) for T in (1, 4, 5, 6, 15) for n in (1, 17 - T)] + [(16, 1), PAST_BLOCK],
+    "sampling": tuple(SamplingParams(**how) for how in SAMPLING),
+    "batch": (1, 3),
+}
+
+
+def excluded(a, b) -> bool:
+    """Whether two choices, in the order of AXES, cannot be combined."""
+    if a in ("heads", "Uncached", "PerHead") and b in CONFIGS:
+        return b not in HAVE_HEADS
+    if a in ENGINES and b in CONFIGS:  # the others compute the lecture's architecture only
+        return a != "Batched" and b != "lecture"
+    if a == "no cache" and b in DRAFTS:  # rejected tokens could not be taken back
+        return b != "no draft"
+    # Where the window slides no cached row stays valid, and an engine's buffers end.
+    return b == PAST_BLOCK and (a in ENGINES or (a in DRAFTS and a != "no draft"))
+
+
+def all_pairs() -> list:
+    choices = [(axis, value) for axis, values in AXES.items() for value in values]
+    both = [(a, b) for a, b in combinations(choices, 2) if a[0] != b[0]]
+    return [(a, b) for a, b in both if not excluded(a[1], b[1])]
+
+
+def pairs(case: tuple) -> set:
+    return set(combinations(zip(AXES, case, strict=True), 2))
+
+
+def cover() -> list[tuple]:
+    """Few cases that hold all pairs: again and again the best of 40 that hold a missing one."""
+    dice, missing, cases = random.Random(1), all_pairs(), []
+    while missing:
+        some = []
+        while len(some) < 40:
+            case = {axis: dice.choice(values) for axis, values in AXES.items()} | dict(missing[0])
+            if not any(excluded(a, b) for a, b in combinations(case.values(), 2)):
+                some.append(tuple(case.values()))
+        cases.append(max(some, key=lambda case: len(pairs(case).intersection(missing))))
+        missing = [pair for pair in missing if pair not in pairs(cases[-1])]
+    return cases
+
+
+CASES = cover()
+
+
+@functools.cache
+def build(config, form="batched", dtype=torch.float64, **sizes) -> GPT:
+    """Weights 25 times larger than at the start of training: far from a flat distribution."""
+    shape = {"n_layer": 2, "n_head": 4, "n_embd": 32, "per_head": False} | CONFIGS[config] | sizes
+    model = GPT(GPTConfig(vocab_size=V, block_size=BLOCK, **shape), generator=seeded(3))
+    for weight in model.parameters():
+        weight.data *= 25 if weight.ndim == 2 else 1
+    return (unpack_heads(model) if form == "heads" else model).to(dtype).eval()
+
+
+@torch.no_grad()
+def plain_loop(model, prompt, noise, how: SamplingParams):
+    """The lecture's generate: crop, compute the whole text again, draw.  (B, T) -> (B, T + n)"""
+    text, limit = prompt, model.config.positions or len(noise) + prompt.shape[1]
+    for row in noise:
+        logits = model(text[:, -limit:])[0][:, -1]
+        probs = (logits / how.temperature).softmax(-1)
+        for one, order in zip(probs, probs.argsort(-1, descending=True), strict=True):
+            kept = int((one[order].cumsum(-1) < (how.top_p or 2)).sum()) + 1
+            one[order[min(kept, how.top_k or V) :]] = 0
+        token = (logits if how.greedy else probs / row).argmax(-1, keepdim=True)
+        text = torch.cat([text, token], dim=1)
+    return text
+
+
+@pytest.mark.filterwarnings("ignore:past block_size")
+@pytest.mark.parametrize(
+    tuple(AXES),
+    [pytest.param(*c, marks=[pytest.mark.slow] * (c[1] in COMPILER)) for c in CASES],
+    ids=["-".join(map(str, (i, *c[:5]))) for i, c in enumerate(CASES)],
+)
+def test_the_tokens_are_those_of_the_plain_loop(form, way, draft, config, lengths, sampling, batch):
+    (T, n), dtype = lengths, torch.float32 if way in COMPILER else torch.float64
+    model, small = build(config, form, dtype), build(config, dtype=dtype, n_layer=1, n_embd=16)
+    lecture = build(config, "heads" if config in HAVE_HEADS else "batched")
+    prompt = torch.randint(V, (batch, T), generator=seeded(T))
+    u = torch.rand(n, batch, V, dtype=torch.float64, generator=seeded(42))
+    text = plain_loop(lecture, prompt, -torch.log1p(-u).float(), sampling)
+    before, ways = state_of(model), {"past_block": "slide" if lengths == PAST_BLOCK else "error"}
+    ways |= {"cache": CACHES[way]} if way in CACHES else {"engine": getattr(nanogpt, way)}
+    ways |= {"draft": DRAFTS[draft](text, small), "generator": seeded(42)}
+    steps = list(nanogpt.generate(model, prompt, n, sampling, **ways))
+    assert torch.equal(torch.cat(steps, dim=1), text[:, T:])
+    assert state_of(model) == before
+
+
+def test_every_pair_of_choices_is_in_a_case():
+    assert set().union(*map(pairs, CASES)) == set(all_pairs())
