@@ -1,9 +1,9 @@
 """What every engine shares: it is built for one shape, kept for the next generation, and checked.
 
-An engine is one way of decoding the same tokens, as in generate(…, engine=…). It is built for a shape:
-a model's config, a batch, a length, a dtype, a device. It holds no weights: each generation reads the
-model's as they are then, so training on between two generations, or two models of one shape, are
-nothing special.
+An engine is one way of decoding the same tokens, as in generate(…, engine=…). It is built for a
+shape: a model's config, a batch, a capacity, a dtype, a device. It holds no weights: each
+generation uses the model's as they are at its start, so an engine serves all models of one shape,
+also while they train.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import torch
@@ -29,43 +29,41 @@ from ..model.gpt import GPT
 from ..system.console import warn_caller
 from .toolchain import CannotBuild
 
-KEPT = 16  # shapes: an engine's buffers for large batches take hundreds of MB
+KEPT = 16  # engines: the buffers of one for large batches take hundreds of MB
 _building = threading.RLock()
-_built: dict[tuple, list[Engine]] = {}  # engines kept for the next generation of the same shape
-_failed: dict[tuple, str] = {}  # what could not be built, so that it is not tried for every text
+_built: dict[
+    tuple, Engine
+] = {}  # what decodes a shape for a class: its own engine, or a fallback's
 
 
 class Engine(ABC):
-    """One way of decoding, built for `batch` texts of up to `max_len` tokens (default: block_size).
+    """One way of decoding, built for `batch` texts of `capacity` tokens (default: block_size).
 
     Pass a class, as in generate(model, prompt, 99, engine=Native): it is built on first use for the
-    shape at hand and kept; or an engine that you built. Raises ValueError for a shape that this
-    engine does not compute, CannotBuild when this machine cannot build it.
+    shape at hand and kept. Or pass an engine that you built. Raises ValueError for a shape that
+    this engine does not compute, CannotBuild when this machine cannot build it.
     """
 
     fallback: type[Engine] | None = None  # what decodes instead where this one cannot be built
     lecture_only = True  # computes the lecture's architecture and no other
-    own_modules_only = (
-        True  # computes this package's own modules, whatever class the model's are of
-    )
-    per_head = False  # runs the model as a list of Heads
-    in_torch = False  # all it does is torch operations, which `with exact(model):` can change
+    per_head = False  # runs a list of Heads, whatever class they are of
+    in_torch = False  # runs torch operations only, which `with exact(model):` can change
 
     def __init__(
         self,
         config: GPTConfig,
         *,
         batch: int = 1,
-        max_len: int | None = None,
+        capacity: int | None = None,
         dtype: torch.dtype = torch.float32,
         device: str | torch.device = "cpu",
     ):
-        max_len = config.block_size if max_len is None else max_len
+        capacity = config.block_size if capacity is None else capacity
         check_int("batch", batch, 1)
-        check_int("max_len", max_len, 1, config.block_size)
+        check_int("capacity", capacity, 1, config.block_size)
         if why := self.refuses(config):
             raise ValueError(why)
-        self.config, self.batch, self.max_len = _shape(config), batch, max_len
+        self.config, self.batch, self.capacity = _inference(config), batch, capacity
         self.dtype, self.device = dtype, torch.device(device)
         before = time.perf_counter()
         self.build()
@@ -81,7 +79,7 @@ class Engine(ABC):
     def tokens(
         self, model: GPT, prompt: Tensor, noise: Tensor, sampling: SamplingParams
     ) -> Iterator[Tensor]:
-        """One (B, 1) token for each row of the noise."""
+        """One (B, 1) token for each step of the noise (n, B, V)."""
         return decode(self.decoder(model), prompt, noise, sampling)
 
     def speculate(
@@ -99,7 +97,7 @@ class Engine(ABC):
         sampling: SamplingParams,
         draft: Draft | None,
     ) -> Iterator[Tensor]:
-        """What `nanogpt.generate` returns for this engine, its arguments checked."""
+        """What `nanogpt.generate` returns for this engine, after its checks."""
         if draft is None:
             return self.tokens(model, prompt, noise, sampling)
         return self.speculate(model, prompt, noise, sampling, draft)
@@ -112,7 +110,10 @@ class Engine(ABC):
         other = ", ".join(f"{name}={value}" for name, value in config.beyond_lecture.items())
         instead = "use Batched, or leave engine out"
         if cls.lecture_only and other:
-            return f"{cls.__name__} computes the lecture's architecture, and this model has {other}: {instead}"
+            return (
+                f"{cls.__name__} computes the lecture's architecture, and this model has {other}: "
+                f"{instead}"
+            )
         if cls.per_head and not config.has_heads:
             return f"{cls.__name__} decodes a list of Heads; with {other} there is none: {instead}"
         return None
@@ -122,99 +123,96 @@ class Engine(ABC):
         """Why this engine cannot decode this model here and now; None when it can."""
         if why := cls.refuses(model.config):
             return why
-        if cls.own_modules_only and (why := not_standard(model)):
+        if not cls.per_head and (why := not_standard(model)):
             return why
         if in_exact_mode() and not cls.in_torch:
             return (
-                f"{cls.__name__} is compiled: `with exact(model):` cannot change how it adds up; use Flat, "
-                f"the fastest engine that it covers"
+                f"{cls.__name__} is compiled: `with exact(model):` cannot change how it adds up; "
+                f"use Flat, the fastest engine that it covers"
             )
         return None
 
     def check(self, model: GPT, prompt: Tensor, n_new: int) -> None:
         """Raises ValueError when this generation does not fit what was built."""
-        where = model.lm_head.weight
-        facts = (
+        weight, name = model.lm_head.weight, type(self).__name__
+        for what, got, built in (
             ("a model of", _sizes(model.config), _sizes(self.config)),
             ("a batch of", prompt.shape[0], self.batch),
-            ("weights in", where.dtype, self.dtype),
-            ("the device", where.device.type, self.device.type),
-        )
-        name = type(self).__name__
-        for what, got, built in facts:
+            ("weights in", weight.dtype, self.dtype),
+            ("the device", weight.device.type, self.device.type),
+        ):
             if got != built:
                 raise ValueError(
-                    f"this {name} was built for {what} {_plain(built)} and got {_plain(got)}: build "
-                    f"another, or pass the class: engine={name}"
+                    f"this {name} was built for {what} {_plain(built)} and got {_plain(got)}: "
+                    f"build another, or pass the class: engine={name}"
                 )
         if why := self.supports(model):
             raise ValueError(why)
         last = prompt.shape[1] + n_new - 1  # the last token is only returned, never read
-        if last > self.max_len:
+        if last > self.capacity:
             raise ValueError(
-                f"a prompt of {prompt.shape[1]} and {n_new} new tokens need room for {last}: this {name} "
-                f"has max_len={self.max_len}"
+                f"a prompt of {prompt.shape[1]} and {n_new} new tokens need a capacity of {last}: "
+                f"this {name} has capacity={self.capacity}"
             )
 
     # -------------------------------------------------------------- engines that are kept
 
-    @property
-    def free(self) -> bool:
-        """Whether a generation may start now; False while one uses buffers that cannot be shared."""
-        return True
-
     @classmethod
     def ready(cls, model: GPT, batch: int) -> Engine:
-        """An engine of this class for the shape at hand, from those built before or built now.
+        """An engine of this class for the shape at hand, built now or for an earlier generation.
 
-        Where it cannot be built, its fallback, and a warning that says why in one line.
+        Where it cannot be built, its fallback, and a warning that says why in one line. Raises
+        ValueError when this engine does not decode the model.
         """
-        where = model.lm_head.weight
-        key = (cls, _shape(model.config), batch, where.dtype, where.device)
+        weight = model.lm_head.weight
+        key = (cls, _inference(model.config), batch, weight.dtype, weight.device)
         with _building:  # compilers are not made for two threads at once
-            if key in _failed and cls.fallback:
-                return cls.fallback.ready(model, batch)
-            for engine in _built.setdefault(key, []):
-                if engine.free:
-                    _built[key] = _built.pop(key)  # the one used last is let go last
-                    return engine
-            try:
-                engine = cls(model.config, batch=batch, dtype=where.dtype, device=where.device)
-            except CannotBuild as error:
-                if cls.fallback is None:
-                    raise
-                _failed[key] = str(error)
-                instead = cls.fallback.__name__
-                warn_caller(
-                    f"{cls.__name__} cannot be built here, {instead} decodes instead: {error}"
-                )
-                return cls.fallback.ready(model, batch)
-            _built[key].append(engine)
+            engine = _built.pop(key, None) or cls._build_or_fall_back(model, batch)
+            _built[key] = engine  # the one used last is dropped last
             while len(_built) > KEPT:
                 del _built[next(iter(_built))]
             return engine
 
+    @classmethod
+    def _build_or_fall_back(cls, model: GPT, batch: int) -> Engine:
+        weight = model.lm_head.weight
+        if why := cls.supports(model):  # before minutes go into a build
+            raise ValueError(why)
+        try:
+            return cls(model.config, batch=batch, dtype=weight.dtype, device=weight.device)
+        except CannotBuild as error:
+            if cls.fallback is None:
+                raise
+            instead = cls.fallback.__name__
+            warn_caller(f"{cls.__name__} cannot be built here, {instead} decodes instead: {error}")
+            return cls.fallback.ready(model, batch)
+
 
 class Exclusive(Engine):
-    """An engine whose buffers serve one generation at a time; a second one gets an engine of its own."""
+    """An engine whose buffers serve one generation at a time; a second one gets a sibling."""
 
-    busy = False
-
-    @property
-    def free(self):
-        return not self.busy
+    def __init__(self, *args, **kwargs):
+        self.in_use, self.sibling = threading.Lock(), None
+        super().__init__(*args, **kwargs)
 
     def tokens(self, model, prompt, noise, sampling):
-        if self.busy:
-            other = type(self).ready(model, self.batch)
-            yield from other.tokens(model, prompt, noise, sampling)
+        if not self.in_use.acquire(blocking=False):
+            yield from self._sibling().tokens(model, prompt, noise, sampling)
             return
-        self.busy = True
         try:
             yield from self.run(model, prompt, noise, sampling)
         finally:
-            self.busy = False
             self.release()
+            self.in_use.release()
+
+    def _sibling(self) -> Exclusive:
+        with _building:
+            if self.sibling is None:
+                shape = {"batch": self.batch, "capacity": self.capacity}
+                self.sibling = type(self)(
+                    self.config, **shape, dtype=self.dtype, device=self.device
+                )
+            return self.sibling
 
     @abstractmethod
     def run(
@@ -223,10 +221,29 @@ class Exclusive(Engine):
         """What `tokens` does, with the buffers to itself."""
 
     def release(self) -> None:
-        """Let go of what a generation borrowed."""
+        """Let go of the weights that a generation used."""
 
 
-def _shape(config: GPTConfig) -> GPTConfig:
+# ------------------------------------------------------------------ float32 on the CPU
+
+
+def require_float32_cpu(engine: Engine) -> None:
+    """Raises CannotBuild for an engine of another dtype or device."""
+    if (engine.device.type, engine.dtype) != ("cpu", torch.float32):
+        where = f"{_plain(engine.dtype)} on {engine.device.type}"
+        raise CannotBuild(f"it computes float32 on the CPU, not {where}")
+
+
+def check_float32(weights: Iterable[Tensor]) -> None:
+    """Raises ValueError unless all weights are float32, which compiled code takes them for."""
+    if any(w.dtype != torch.float32 for w in weights):
+        raise ValueError(
+            "some weights are not float32, and this engine uses them as they lie in memory: "
+            "cast the whole model"
+        )
+
+
+def _inference(config: GPTConfig) -> GPTConfig:
     """The config without what leaves the arithmetic of inference the same."""
     return replace(config, dropout=0.0, per_head=False)
 

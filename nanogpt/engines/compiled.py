@@ -21,47 +21,48 @@ from ..config.shapes import GPTConfig
 from ..decoding.sampling import sample
 from ..model.gpt import GPT
 from . import functional, toolchain
-from .base import Exclusive
+from .base import Exclusive, check_float32, require_float32_cpu
 from .eager import Flat
 
-# Inductor inlines what is cheap to compute again. At its own threshold (30) it computes a LayerNorm
-# anew for each row of the matrix behind it; at 0 it writes products down before it adds them up.
-# Both were slower here, at 0.22M parameters and at 10.8M.
 OPTIONS = {
+    # Inductor inlines what is cheap to compute again. At its own threshold (30) it repeats a
+    # LayerNorm for each row of the matrix behind it; at 0 it stores products before it adds them
+    # up. Both were slower here, at 0.22M parameters and at 10.8M.
     "realize_opcount_threshold": 5,
     "realize_reads_threshold": 5,
     "size_asserts": False,
-    "aot_inductor.package_constants_in_so": False,  # the weights are the model's, bound for each generation
+    # The weights are the model's own, bound for each generation.
+    "aot_inductor.package_constants_in_so": False,
 }
 
 
 class Step(nn.Module):
-    """One token of each text in, the next one out. Every tensor that stays is a buffer.
+    """One token of each text in, the next one out. Weights, keys and values are buffers.
 
     (B,) tokens, (1,) position, (B, V) noise -> (B,) tokens, (B, V) logits
     """
 
-    def __init__(self, config: GPTConfig, batch: int, room: int):
+    def __init__(self, config: GPTConfig, batch: int, capacity: int):
         super().__init__()
         self.config, self.batch = config, batch
         with torch.device("meta"):
             shapes = functional.flatten(GPT(config).float())
-        for name, tensor in constants(shapes, empty_rows(config, batch, room)).items():
+        for name, tensor in constants(shapes, empty_kv(config, batch, capacity)).items():
             self.register_buffer(name, torch.zeros(tensor.shape, dtype=tensor.dtype))
 
     def forward(self, token: Tensor, pos: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         c, B = self.config, self.batch
         H, hs, w = c.n_head, c.head_size, self._buffers
         x = F.embedding(token, w["tokens"]) + F.embedding(pos, w["positions"])  # (B, C)
-        empty = w["places"] > pos  # (room,): slots that nobody has written yet
+        empty = w["places"] > pos  # (capacity,): not written yet
         for i in range(c.n_layer):
             layer = functional.Layer(*(w[f"{name}_{i}"] for name in functional.Layer._fields))
             u = F.layer_norm(x, (c.n_embd,), layer.ln1_weight, layer.ln1_bias)
             q, k, v = linear(u, layer.qkv).view(B, 3, H, hs).unbind(1)  # (B, H, hs)
-            keys, values = w[f"keys_{i}"], w[f"values_{i}"]  # (B, H, hs, room), (B, H, room, hs)
+            keys, values = w[f"keys_{i}"], w[f"values_{i}"]  # (B, H, hs, S), (B, H, S, hs)
             keys.index_copy_(3, pos, k[..., None])
             values.index_copy_(2, pos, v[:, :, None])
-            scores = (keys * q[..., None]).sum(2) * hs**-0.5  # (B, H, room)
+            scores = (keys * q[..., None]).sum(2) * hs**-0.5  # (B, H, S)
             weights = scores.masked_fill(empty, float("-inf")).softmax(-1)
             y = (weights[..., None] * values).sum(2).reshape(B, c.n_embd)
             x = x + linear(y, layer.proj_weight, layer.proj_bias)
@@ -74,27 +75,27 @@ class Step(nn.Module):
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """F.linear; of a single row as products and sums, which Inductor fuses with what stands around them."""
+    """F.linear. One vector as products and sums, which Inductor fuses with their neighbours."""
     if len(x) > 1:
         return F.linear(x, weight, bias)
     y = (weight * x).sum(-1)[None]
     return y if bias is None else y + bias
 
 
-def constants(weights: functional.Weights, rows: list) -> dict[str, Tensor]:
-    """Everything a Step keeps, by name."""
+def constants(weights: functional.Weights, kv: list) -> dict[str, Tensor]:
+    """All buffers of a Step, by name."""
     named = {name: tensor for name, tensor in weights._asdict().items() if name != "layers"}
-    for i, (layer, (keys, values)) in enumerate(zip(weights.layers, rows, strict=True)):
+    for i, (layer, (keys, values)) in enumerate(zip(weights.layers, kv, strict=True)):
         named |= {f"{name}_{i}": tensor for name, tensor in layer._asdict().items()}
         named |= {f"keys_{i}": keys.mT, f"values_{i}": values}
-    return named | {"places": torch.arange(rows[0][1].shape[2])}
+    return named | {"places": torch.arange(kv[0][1].shape[2])}
 
 
-def empty_rows(config: GPTConfig, batch: int, room: int) -> list:
-    """Zeroed keys and values of every layer, (B, H, room, hs); in memory the keys lie as (B, H, hs, room)."""
+def empty_kv(config: GPTConfig, batch: int, capacity: int) -> list:
+    """Zeroed keys and values of every layer, (B, H, S, hs). In memory keys are (B, H, hs, S)."""
     shape, hs, kind = (batch, config.n_head), config.head_size, {"dtype": torch.float32}
     return [
-        (torch.zeros(*shape, hs, room, **kind).mT, torch.zeros(*shape, room, hs, **kind))
+        (torch.zeros(*shape, hs, capacity, **kind).mT, torch.zeros(*shape, capacity, hs, **kind))
         for _ in range(config.n_layer)
     ]
 
@@ -106,27 +107,28 @@ class Compiled(Exclusive, Flat):
     in_torch = False
 
     def build(self):
-        if (self.device.type, self.dtype) != ("cpu", torch.float32):
-            kind = f"{str(self.dtype).removeprefix('torch.')} on {self.device.type}"
-            raise toolchain.CannotBuild(f"it computes float32 on the CPU, not {kind}")
-        shape = {"config": str(self.config), "batch": self.batch, "room": self.max_len}
+        require_float32_cpu(self)
+        shape = {"config": str(self.config), "batch": self.batch, "capacity": self.capacity}
         source = inspect.getsource(sys.modules[__name__])
         key = toolchain.key_of(source=source, threads=torch.get_num_threads(), **shape)
-        path = toolchain.kept("compiled", key, ".pt2", self._make)
-        self.rows = empty_rows(self.config, self.batch, self.max_len)
+        path = toolchain.kept("compiled", key, ".pt2", self._compile)
+        self.kv = empty_kv(self.config, self.batch, self.capacity)
         try:
-            # What torch._inductor.aoti_load_package does, without the import of Inductor: 2 ms for 1.5 s.
+            # What torch._inductor.aoti_load_package does, in 2 ms: its import of Inductor takes 1.5
+            # s.
             self.package = torch._C._aoti.AOTIModelPackageLoader(str(path), "model", False, 1, -1)
             self._bind(GPT(self.config).float())
         except Exception as error:
-            said = f"torch {torch.__version__} cannot load {path}: {toolchain.first_line(error)}"
-            raise toolchain.CannotBuild(said) from error
+            why = toolchain.first_line(error)
+            raise toolchain.CannotBuild(
+                f"torch {torch.__version__} cannot load {path}: {why}"
+            ) from error
 
-    def _make(self, path):
-        step = Step(self.config, self.batch, self.max_len)
+    def _compile(self, path):
+        step = Step(self.config, self.batch, self.capacity)
         tokens = torch.zeros(self.batch, dtype=torch.int64)
         noise = torch.ones(self.batch, self.config.vocab_size, dtype=torch.float32)
-        with torch.no_grad(), warnings.catch_warnings(), _scratch():
+        with torch.no_grad(), warnings.catch_warnings(), _scratch_folder():
             warnings.simplefilter("ignore")  # of torch about itself
             exported = torch.export.export(step, (tokens, torch.tensor([3]), noise))
             torch._inductor.aoti_compile_and_package(
@@ -134,47 +136,46 @@ class Compiled(Exclusive, Flat):
             )
 
     def _bind(self, model: GPT) -> functional.Weights:
-        """Let the compiled step read this model's weights, where they lie; they must outlive its use."""
+        """Let the compiled step use this model's weights in place; `bound` keeps them alive."""
         weights = functional.flatten(model)
-        self.bound = {
-            name: tensor.contiguous() for name, tensor in constants(weights, self.rows).items()
-        }
-        if {tensor.dtype for name, tensor in self.bound.items() if name != "places"} != {
-            torch.float32
-        }:
-            raise ValueError(
-                "some weights are not float32, and this engine reads them as they lie: cast the model whole"
-            )
-        self.package.load_constants(
-            self.bound, False, True, True
-        )  # whole; the tensors themselves, no copies
+        tensors = constants(weights, self.kv)
+        check_float32(tensor for name, tensor in tensors.items() if name != "places")
+        self.bound = {name: tensor.contiguous() for name, tensor in tensors.items()}
+        # All of them, checked, and without a copy.
+        self.package.load_constants(self.bound, False, True, True)
         return weights
 
     def release(self):
         self.bound = None
 
     def run(self, model, prompt, noise, sampling):
-        with torch.inference_mode():
-            weights = self._bind(model)
-            for keys, values in self.rows:
-                keys.zero_(), values.zero_()  # an empty slot counts 0 times, and 0 times NaN is NaN
-            if prompt.shape[1] > 1:
-                functional.step(weights, self.rows, prompt[:, :-1], 0, self.config.n_head)
-        plain = sampling.is_plain  # drawn inside the compiled step; else outside, from its logits
+        self._prefill(self._bind(model), prompt[:, :-1])
+        # A plain draw is made inside the compiled step; any other one outside, from its logits.
+        plain = sampling.is_plain
         ones = torch.ones(1, self.batch, self.config.vocab_size).expand(noise.shape)
-        race = noise.float().contiguous() if plain else ones
-        places = torch.arange(self.max_len).split(1)[prompt.shape[1] - 1 :]
+        inside = noise.float().contiguous() if plain else ones
+        places = torch.arange(self.capacity).split(1)[prompt.shape[1] - 1 :]
         token = prompt[:, -1].to(torch.int64).contiguous()
-        for place, row, drawn in zip(places, noise, race, strict=False):
+        for place, row, drawn in zip(places, noise, inside, strict=False):
             token, logits = self.package.boxed_run([token, place, drawn])
             if not plain:
                 token = sample(logits, row, sampling)[:, 0]
-            yield token[:, None].clone()  # the reader's own: the next step reads ours
+            yield token[:, None].clone()  # the caller's own: the next step reads ours
+
+    @torch.inference_mode()
+    def _prefill(self, weights: functional.Weights, tokens: Tensor) -> None:
+        for keys, values in self.kv:
+            keys.zero_(), values.zero_()  # an empty place counts 0 times, and 0 times NaN is NaN
+        if tokens.shape[1]:
+            functional.step(weights, self.kv, tokens, 0, self.config.n_head)
 
 
 @contextmanager
-def _scratch():
-    """Inductor's own files go into a folder that is gone afterwards: what is kept is one file, ours."""
+def _scratch_folder():
+    """Inductor's own files go into a temporary folder; what is kept is one file, ours.
+
+    Inductor knows no argument for it: it reads the environment. Builds run one at a time.
+    """
     name = "TORCHINDUCTOR_CACHE_DIR"
     before = os.environ.get(name)
     try:
@@ -182,4 +183,4 @@ def _scratch():
             os.environ[name] = folder
             yield
     finally:
-        os.environ.pop(name) if before is None else os.environ.update({name: before})
+        os.environ.pop(name, None) if before is None else os.environ.update({name: before})

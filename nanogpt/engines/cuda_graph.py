@@ -1,8 +1,8 @@
 """Rungs 6 and 7 on CUDA: the decode step recorded once as a CUDA graph, and replayed.
 
 A GPU runs this model's kernels faster than Python can launch them one by one. A graph launches
-all of a step at once; everything that changes from token to token (the token, its position, the
-row of noise) is counted up on the device, so nothing waits for the host.
+all of a step at once. What changes from token to token (the token, its position, its noise) is
+advanced on the device, so nothing waits for the host.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..model.gpt import GPT
 from . import functional
 from .base import Exclusive
 from .eager import Flat
-from .toolchain import CannotBuild
+from .toolchain import CannotBuild, first_line
 
 
 class Graph(Exclusive, Flat):
@@ -31,14 +31,12 @@ class Graph(Exclusive, Flat):
             raise CannotBuild(f"a CUDA graph needs a CUDA device, not {self.device.type}")
         try:
             self._allocate()
-            self.replay = self.capture(self._steps)
+            self.replay = self._capture(self._steps)
         except RuntimeError as error:
-            raise CannotBuild(
-                f"the step cannot be recorded: {str(error).splitlines()[0][:200]}"
-            ) from error
+            raise CannotBuild(f"the step cannot be recorded: {first_line(error)}") from error
 
     def _allocate(self) -> None:
-        c, B, room = self.config, self.batch, self.max_len + self.steps
+        c, B, size = self.config, self.batch, self.capacity + self.steps
         kind = {"dtype": self.dtype, "device": self.device}
         with torch.device("meta"):
             shapes = functional.flatten(GPT(c))
@@ -47,18 +45,17 @@ class Graph(Exclusive, Flat):
             *(torch.zeros(t.shape, **kind) for t in shapes[:-1]),
             [functional.Layer(*layer) for layer in empty],
         )
-        self.rows = functional.buffers(c, B, room, **kind)
-        self.noise = torch.ones(room, B, c.vocab_size, device=self.device)
-        self.token = torch.zeros(B, 1, dtype=torch.int64, device=self.device)
-        self.pos, self.count = (
-            torch.zeros(1, dtype=torch.int64, device=self.device) for _ in range(2)
-        )
-        self.out = torch.zeros(room, B, 1, dtype=torch.int64, device=self.device)
+        self.kv = functional.buffers(c, B, size, **kind)
+        self.noise = torch.ones(size, B, c.vocab_size, device=self.device)
         self.logits = torch.zeros(B, c.vocab_size, **kind)
-        self.places = torch.arange(room, device=self.device)
+        integers = {"dtype": torch.int64, "device": self.device}
+        self.token = torch.zeros(B, 1, **integers)
+        self.pos, self.count = torch.zeros(1, **integers), torch.zeros(1, **integers)
+        self.out = torch.zeros(size, B, 1, **integers)
+        self.places = torch.arange(size, device=self.device)
 
-    def capture(self, work):
-        """What replays `work`: recorded after three runs on a stream of their own, as CUDA graphs want it."""
+    def _capture(self, work):
+        """A function that replays `work`, recorded after three runs on a side stream."""
         side = torch.cuda.Stream(self.device)
         side.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(side), torch.no_grad():
@@ -75,50 +72,44 @@ class Graph(Exclusive, Flat):
     def _steps(self) -> None:
         for _ in range(self.steps):
             self.logits.copy_(self._step())
-            race = self.noise.index_select(0, self.count)[0]  # (B, V)
-            self.token.copy_(sample(self.logits, race))
+            noise = self.noise.index_select(0, self.count)[0]  # (B, V)
+            self.token.copy_(sample(self.logits, noise))
             self.out.index_copy_(0, self.count, self.token[None])
             self.pos.add_(1), self.count.add_(1)
 
     def _step(self) -> Tensor:
-        """flat.step for a position that is a tensor: all slots are read, those still empty are masked."""
+        """functional.step at a position that is a tensor: reads all places, masks empty ones."""
         w, c, B = self.weights, self.config, self.batch
-        here = self.pos.clamp(
-            max=c.block_size - 1
-        )  # past the end only in steps that nobody looks at
+        # The clamp serves steps past the end, which nobody looks at.
+        here = self.pos.clamp(max=c.block_size - 1)
         x = F.embedding(self.token, w.tokens) + F.embedding(here, w.positions)  # (B, 1, C)
-        seen = (self.places <= self.pos)[None, None, None]  # (1, 1, 1, room)
-        for layer, (keys, values) in zip(w.layers, self.rows, strict=True):
+        mask = (self.places <= self.pos)[None, None, None]  # (1, 1, 1, S)
+        for layer, (keys, values) in zip(w.layers, self.kv, strict=True):
             u = F.layer_norm(x, (c.n_embd,), layer.ln1_weight, layer.ln1_bias)
             qkv = F.linear(u, layer.qkv).view(B, 1, 3, c.n_head, -1)
             q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)  # (B, H, 1, hs)
             keys.index_copy_(2, self.pos, k)
             values.index_copy_(2, self.pos, v)
-            y = F.scaled_dot_product_attention(q, keys, values, attn_mask=seen)
-            x = x + F.linear(
-                y.transpose(1, 2).reshape(B, 1, -1), layer.proj_weight, layer.proj_bias
-            )
+            y = F.scaled_dot_product_attention(q, keys, values, attn_mask=mask)
+            y = y.transpose(1, 2).reshape(B, 1, -1)
+            x = x + F.linear(y, layer.proj_weight, layer.proj_bias)
             u = F.layer_norm(x, (c.n_embd,), layer.ln2_weight, layer.ln2_bias)
             u = F.relu(F.linear(u, layer.up_weight, layer.up_bias))
             x = x + F.linear(u, layer.down_weight, layer.down_bias)
-        return F.linear(
-            F.layer_norm(x[:, 0], (c.n_embd,), w.ln_weight, w.ln_bias), w.head_weight, w.head_bias
-        )
+        x = F.layer_norm(x[:, 0], (c.n_embd,), w.ln_weight, w.ln_bias)
+        return F.linear(x, w.head_weight, w.head_bias)  # (B, V)
 
     @torch.no_grad()
     def _begin(self, model: GPT, prompt: Tensor, noise: Tensor) -> None:
-        # The graph holds addresses, so the model's weights come to it, as they are now.
-        theirs = functional.flatten(model)
-        pairs = [
-            (self.weights[:-1], theirs[:-1]),
-            *zip(self.weights.layers, theirs.layers, strict=True),
-        ]
-        for mine, new in pairs:
-            torch._foreach_copy_(list(mine), list(new))
-        for keys, values in self.rows:
+        # The graph holds addresses, so the model's weights are copied to them, as they are now.
+        mine, new = self.weights, functional.flatten(model)
+        layers = zip(mine.layers, new.layers, strict=True)
+        for target, source in ((mine[:-1], new[:-1]), *layers):
+            torch._foreach_copy_(list(target), list(source))
+        for keys, values in self.kv:
             keys.zero_(), values.zero_()
         if prompt.shape[1] > 1:
-            functional.step(self.weights, self.rows, prompt[:, :-1], 0, self.config.n_head)
+            functional.step(mine, self.kv, prompt[:, :-1], 0, self.config.n_head)
         self.token.copy_(prompt[:, -1:])
         self.pos.fill_(prompt.shape[1] - 1)
         self.count.zero_()
@@ -127,18 +118,17 @@ class Graph(Exclusive, Flat):
     def run(self, model, prompt, noise, sampling):
         self._begin(model, prompt, noise)
         for i, row in enumerate(noise):
-            if sampling.is_plain:
-                if i % self.steps == 0:
-                    self.replay()
-                token = self.out[i].clone()
-            else:
-                token = self._other(row, sampling)
-            yield token.clone()
+            if not sampling.is_plain:
+                yield self._draw(row, sampling)
+                continue
+            if i % self.steps == 0:
+                self.replay()
+            yield self.out[i].clone()
 
     @torch.no_grad()
-    def _other(self, row: Tensor, sampling: SamplingParams) -> Tensor:
-        """A draw of another kind, made outside of the graph: one step at a time."""
-        token = sample(self._step(), row, sampling)
+    def _draw(self, noise: Tensor, sampling: SamplingParams) -> Tensor:
+        """One step and a draw that is not the recorded one, outside of the graph."""
+        token = sample(self._step(), noise, sampling)
         self.token.copy_(token)
         self.pos.add_(1)
         return token

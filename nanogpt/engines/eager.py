@@ -20,7 +20,6 @@ class Uncached(Engine):
     """Rung 1. The lecture's Heads one by one, all positions again for every token."""
 
     lecture_only = False
-    own_modules_only = False
     per_head = True
     in_torch = True
 
@@ -38,18 +37,17 @@ class PerHead(Uncached):
     """Rung 2. A cache in every Head, grown by torch.cat."""
 
     def decoder(self, model):
-        return CachedDecoder(self.in_form(model), DynamicCache, self.max_len)
+        return CachedDecoder(self.in_form(model), DynamicCache, self.capacity)
 
 
 class Batched(PerHead):
     """Rung 3. All heads in one matmul, one growing cache for each layer."""
 
-    own_modules_only = True
     per_head = False
 
 
 class StepDecoder:
-    """A decoder over a function step(tokens, start), which writes into buffers that it holds itself."""
+    """A decoder over a function step(tokens, start) that has buffers of its own."""
 
     def __init__(self, step: Callable[[Tensor, int], Tensor]):
         self.step, self.length = step, 0
@@ -61,14 +59,14 @@ class StepDecoder:
         return logits
 
     def rewind(self, n: int) -> None:
-        self.length -= n  # rows past the end are overwritten before anything looks at them
+        self.length -= n  # what lies past the end is overwritten before it is read
 
 
 class Static(Engine):
-    """Rung 4. A cache allocated once, rows written in place, autograd's bookkeeping off.
+    """Rung 4. A cache allocated once and written in place; autograd's bookkeeping off.
 
-    Still the model's modules, but written for decoding: a position is a number, and a new token
-    sees all that is cached, so there is no mask to build and nothing to check in every layer.
+    Still the model's modules, but called for decoding only: a position is a number, and a new token
+    sees all that is cached, so a step builds no mask and checks nothing.
     """
 
     fallback = Batched
@@ -81,11 +79,11 @@ class Static(Engine):
 
     def buffers(self) -> list:
         kind = {"dtype": self.dtype, "device": self.device}
-        return functional.buffers(self.config, self.batch, self.max_len, **kind)
+        return functional.buffers(self.config, self.batch, self.capacity, **kind)
 
     @staticmethod
     def step(model: GPT, caches: list, tokens: Tensor, start: int) -> Tensor:
-        """Logits behind each of these tokens, the first of which stands at `start`.  (B, T) -> (B, T, V)"""
+        """Logits behind the tokens at start, start + 1, ….  (B, T) -> (B, T, V)"""
         (B, T), end = tokens.shape, start + tokens.shape[1]
         mask = functional.chunk_mask(start, end, tokens.device)
         x = model.token_embedding_table(tokens) + model.position_embedding_table.weight[start:end]
@@ -101,7 +99,7 @@ class Static(Engine):
 
 
 class Flat(Static):
-    """Rung 5. The decode step as one function over plain tensors, called from Python token by token."""
+    """Rung 5. The decode step as one function over plain tensors, called once for each token."""
 
     fallback = Static
 

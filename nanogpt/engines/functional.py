@@ -1,7 +1,7 @@
-"""The model as one function over plain tensors: no module, no check, nothing that is not arithmetic.
+"""The model as one function over plain tensors: no module, no check, arithmetic only.
 
-What a step computes is what `model.GPT` computes, on the model's own weights. This is the form that
-compilers like: `compiled` and `graph` translate it, `native` writes it out in C++.
+A step computes what `model.GPT` computes, on the model's own weights. Compilers work best on this
+form: `compiled` and `cuda_graph` translate it, `native` writes it out in C++.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class Weights(NamedTuple):
 
 
 def flatten(model: GPT) -> Weights:
-    """The model's own tensors, nothing copied but the matrices of single Heads, which are put together.
+    """The model's own tensors; only the matrices of single Heads are copied, into one a layer.
 
-    Raises ValueError for a model whose blocks compute something else than the lecture's.
+    Raises ValueError for a model that is not made of the package's own modules.
     """
     check_standard(model)
     return Weights(
@@ -81,27 +81,27 @@ def qkv_of(block: Block) -> list:
     return [getattr(head, part) for part in ("query", "key", "value") for head in block.sa.heads]
 
 
-def buffers(config: GPTConfig, batch: int, room: int, layout: str = "layers", **kind) -> list:
-    """Zeroed keys and values of every layer, each (B, H, room, hs), in one of three layouts.
+def buffers(config: GPTConfig, batch: int, capacity: int, layout: str = "layers", **kind) -> list:
+    """Zeroed keys and values of every layer, each (B, H, capacity, hs), in one of three layouts.
 
-    "layers": a tensor of its own for each. "one": views of a single tensor. "interleaved": K and V
-    of one position side by side. `kind` is dtype and device. Raises ValueError.
+    "layers": one tensor for each layer. "one": views of a single tensor. "interleaved": K and V of
+    one position side by side. `kind` is dtype and device. Raises ValueError.
     """
     L, H, hs = config.n_layer, config.n_head, config.head_size
     if layout == "layers":
-        return [torch.zeros(2, batch, H, room, hs, **kind).unbind(0) for _ in range(L)]
+        return [torch.zeros(2, batch, H, capacity, hs, **kind).unbind(0) for _ in range(L)]
     if layout == "one":
-        return [layer.unbind(0) for layer in torch.zeros(L, 2, batch, H, room, hs, **kind)]
+        return [layer.unbind(0) for layer in torch.zeros(L, 2, batch, H, capacity, hs, **kind)]
     if layout == "interleaved":
-        return [layer.unbind(3) for layer in torch.zeros(L, batch, H, room, 2, hs, **kind)]
+        return [layer.unbind(3) for layer in torch.zeros(L, batch, H, capacity, 2, hs, **kind)]
     raise ValueError(f'layout={layout!r} is unknown: choose "layers", "one" or "interleaved"')
 
 
 def chunk_mask(start: int, end: int, device: torch.device) -> dict:
-    """How tokens start … end - 1 see keys 0 … end - 1, for scaled_dot_product_attention.
+    """The mask of tokens start … end - 1 over keys 0 … end - 1, for scaled_dot_product_attention.
 
-    A single token sees all of them, and a prefill is what PyTorch calls causal. A chunk in between is
-    neither: is_causal would line its first query up with the first key.
+    A single token sees all keys, and a prefill is what PyTorch calls causal. A chunk at a later
+    start is neither: is_causal would align its first query with the first key.
     """
     if end - start == 1 or start == 0:
         return {"is_causal": end - start > 1}

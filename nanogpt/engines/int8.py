@@ -10,36 +10,42 @@ from torch import Tensor
 
 from ..model.gpt import GPT
 from . import toolchain
+from .base import check_float32
 from .functional import qkv_of
 from .native import Native
 from .native_library import FLOAT, library
 
 
 class Native8(Native):
-    """Rung 7 with 8-bit weights: a quarter of the bytes, and not quite the same model any more.
+    """Rung 7 with 8-bit weights: a quarter of the bytes, and no longer quite the same model.
 
-    Every row of every matrix is rounded to 255 steps of its own size when a generation begins;
-    embeddings, LayerNorms and biases stay as they are. Its tokens need not be those of float32.
+    When a generation begins, every row of every matrix is rounded to 255 steps of its own size;
+    embeddings, LayerNorms and biases stay as they are. Its tokens may differ from those of float32.
     """
 
     bits = 8
 
     def matrix(self, weight):
-        codes, scales = quantize(weight.detach(), self.library)
-        return [codes, scales]
+        return [*quantize(weight.detach(), self.library)]
 
 
 class Rough8(Native8):
-    """Native8 that rounds the vectors to 8 bits as well: whole numbers times whole numbers.
+    """Native8 that rounds the vectors to 8 bits as well: integers times integers.
 
-    Sooner again, and further from the model: good for guessing what it will say (Small), and no more.
+    Faster again, and further from the model: good for guessing what it will say (DraftModel).
     """
 
-    rough = True
+    int8_inputs = True
 
 
 def quantize(weight: Tensor, lib: ctypes.CDLL | None = None) -> tuple[Tensor, Tensor]:
-    """8-bit codes and a scale for each row: weight ≈ codes * scales[:, None].  (n, k) -> (n, k), (n,)"""
+    """8-bit codes and row scales, weight ≈ codes * scales[:, None].  (n, k) -> (n, k), (n,)
+
+    The weight is float32 on the CPU. Raises ValueError.
+    """
+    if weight.device.type != "cpu":
+        raise ValueError(f"the weight is on {weight.device}: it is rounded on the CPU, so move it")
+    check_float32([weight])
     weight = weight.contiguous()
     n, k = weight.shape
     try:
@@ -47,19 +53,14 @@ def quantize(weight: Tensor, lib: ctypes.CDLL | None = None) -> tuple[Tensor, Te
     except toolchain.CannotBuild:  # the same arithmetic, in more passes over the numbers
         top = weight.abs().amax(1)
         return (weight * (127 / top.clamp(min=1e-38))[:, None]).round().to(torch.int8), top / 127
-    codes, scales = torch.empty(n, k, dtype=torch.int8, device="cpu"), torch.empty(2 * n, **FLOAT)
-    lib.quantize(
-        *(ctypes.c_void_p(t.data_ptr()) for t in (weight,)),
-        n,
-        k,
-        ctypes.c_void_p(codes.data_ptr()),
-        ctypes.c_void_p(scales.data_ptr()),
-    )
-    return codes, scales[:n]  # the rest, in the same memory, is for Rough8
+    codes = torch.empty(n, k, dtype=torch.int8, device="cpu")
+    scales = torch.empty(2 * n, **FLOAT)  # the second half is for Rough8
+    lib.quantize(weight.data_ptr(), n, k, codes.data_ptr(), scales.data_ptr())
+    return codes, scales[:n]
 
 
 def rounded(model: GPT) -> GPT:
-    """A copy of the model whose matrices are what Native8 reads: rounded to 8 bits, held as float32."""
+    """A copy of the model with the matrices of Native8: rounded to 8 bits, held as float32."""
     copy = deepcopy(model)
     with torch.no_grad():
         for block in copy.blocks:

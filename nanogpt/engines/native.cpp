@@ -1,13 +1,13 @@
-// The whole decode loop without Python: what is left when only arithmetic and memory are left.
+// The whole decode loop without Python: only arithmetic and memory are left.
 //
-// native.py compiles this file on first use, for one shape: C width, H heads, V vocabulary, BITS 32
-// or 8 for a weight, ROUGH 1 where vectors are rounded too. It copies no weight: the pointers are the
-// model's own tensors, so it cannot be stale (with 8 bits they are codes, made anew by quantize() for
-// each generation).
+// native_library.py compiles this file on first use, for one shape: C width, H heads, V vocabulary,
+// BITS 32 or 8 for a weight, INT8_INPUTS 1 where the vectors are rounded too. It copies no weight: the
+// pointers are the model's own tensors, so they are never out of date. (With 8 bits they are codes,
+// which quantize() makes for each generation.)
 //
 // Three things make it fast. A matrix is read once, front to back, several rows at a time, for all
 // texts of the batch. Keys lie in tiles of LANES positions, so that a vector register holds one
-// number of LANES neighbouring positions. And nothing is called: the loop is the loop.
+// number of LANES neighbouring positions. And everything is inlined into one loop.
 
 #include <algorithm>
 #include <cmath>
@@ -27,7 +27,7 @@ constexpr int LANES = 8;
 constexpr int LANES = 4;
 #endif
 constexpr int HS = C / H;  // head size
-constexpr int CHUNK = 16;  // positions of a prompt read at once: a matrix is read once for all of them
+constexpr int CHUNK = 16;  // positions of a prompt in one pass of the weights
 
 #define INLINE static inline __attribute__((always_inline))
 
@@ -77,14 +77,14 @@ static inline vec exponential(vec x) {
 // ---------------------------------------------------------------- matrix times vectors
 
 // R rows of a matrix times M vectors, in registers: each weight is loaded once for M vectors. Meanwhile
-// the S rows at `soon` are sent for, so that memory works while the registers do.
+// the S rows at `ahead` are prefetched, so that memory works while the registers do.
 template <int K, int R, int M, int S>
-INLINE void tile(const weight *w, const float *x, const weight *soon, float (&out)[M][R]) {
+INLINE void tile(const weight *w, const float *x, const weight *ahead, float (&out)[M][R]) {
   vec sums[M][R] = {};
   constexpr int whole = K / LANES * LANES;
 #pragma GCC unroll 4
   for (int k = 0; k < whole; k += LANES) {
-    for (int s = 0; s < S; s++) __builtin_prefetch(soon + s * K + k, 0, 2);
+    for (int s = 0; s < S; s++) __builtin_prefetch(ahead + s * K + k, 0, 2);
 #pragma GCC unroll 8
     for (int r = 0; r < R; r++) {
       vec row = load(w + r * K + k);
@@ -107,16 +107,17 @@ struct Matrix {  // (n, K), each row in one piece, as nn.Linear keeps it
 };
 
 template <int K, int R, int M, int S = 0, class Take>
-INLINE void rows(Matrix a, const float *x, int64_t m, int64_t o, Take take, int64_t soon = 0) {
+INLINE void rows(Matrix a, const float *x, int64_t m, int64_t o, Take take, int64_t ahead = 0) {
   float out[M][R];
-  tile<K, R, M, S>(a.w + o * K, x + m * K, a.w + soon * K, out);
+  tile<K, R, M, S>(a.w + o * K, x + m * K, a.w + ahead * K, out);
   for (int i = 0; i < M; i++)
     for (int r = 0; r < R; r++) take(m + i, o + r, BITS == 8 ? out[i][r] * a.scale[o + r] : out[i][r]);
 }
 
-#if ROUGH
-// As below, with each vector rounded to 8 bits, so that whole numbers are multiplied: 64 at once where
-// the processor can. Codes of a vector are from 1 to 255; what 128 of that adds comes behind the scales.
+#if INT8_INPUTS
+// As below, with each vector rounded to 8 bits, so that integers are multiplied: 64 at once where the
+// processor can. A vector's codes are 1 to 255, shifted by 128; quantize() stores what the shift adds to
+// each row behind the scales.
 template <int K, class Take>
 static void linear(Matrix a, int64_t n, const float *x, int64_t count, Take take) {
   for (int64_t m = 0; m < count; m++, x += K) {
@@ -137,21 +138,21 @@ static void linear(Matrix a, int64_t n, const float *x, int64_t count, Take take
 // take(m, o, sum) gets row o of the matrix times vector m, for all of them.
 template <int K, class Take>
 static void linear(Matrix a, int64_t n, const float *x, int64_t count, Take take) {
-  if (count == 1) {  // one text: the case that the rest must not slow down
+  if (count == 1) {  // one text: the case that must stay the fastest
     for (int64_t o = 0; o + 8 <= n; o += 8) rows<K, 8, 1>(a, x, 0, o, take);
     for (int64_t o = n / 8 * 8; o < n; o++) rows<K, 1, 1>(a, x, 0, o, take);
     return;
   }
-  for (int64_t first = 0; first < count; first += 64) {  // as many vectors as stay in the cache near the core
+  for (int64_t first = 0; first < count; first += 64) {  // as many vectors as the L1 cache holds
     int64_t last = std::min(count, first + 64), o = 0;
     for (; o + 8 <= n; o += 8) {
       int64_t m = first;
       if (last - first < 4) {
         for (; m + 2 <= last; m += 2) rows<K, 8, 2, 8>(a, x, m, o, take, o + 8);
       } else if (last - first < 8) {
-        for (int64_t soon = o + 8; m + 2 <= last; m += 2, soon += 4) rows<K, 8, 2, 4>(a, x, m, o, take, soon);
+        for (int64_t r = o + 8; m + 2 <= last; m += 2, r += 4) rows<K, 8, 2, 4>(a, x, m, o, take, r);
       } else {
-        for (int64_t soon = o + 8; m + 2 <= last; m += 2, soon += 2) rows<K, 8, 2, 2>(a, x, m, o, take, soon);
+        for (int64_t r = o + 8; m + 2 <= last; m += 2, r += 2) rows<K, 8, 2, 2>(a, x, m, o, take, r);
       }
       for (; m < last; m++) rows<K, 8, 1>(a, x, m, o, take);
     }
@@ -173,8 +174,8 @@ static void layer_norm(const float *x, const float *w, const float *b, float *ou
   for (int i = 0; i < C; i++) out[i] = (x[i] - mean) * scale * w[i] + b[i];
 }
 
-// One head of one text: keys in tiles (room / LANES, HS, LANES), values in rows (room, HS).
-struct Rows {
+// One head of one text: keys in tiles (capacity / LANES, HS, LANES), values (capacity, HS).
+struct HeadCache {
   float *k, *v;
   void put(int pos, const float *key, const float *value) {
     float *to = k + (size_t)(pos / LANES) * HS * LANES + pos % LANES;
@@ -183,18 +184,18 @@ struct Rows {
   }
 };
 
-// softmax(q kᵀ / √hs) v over the first n positions. `s` has room for them, in whole tiles.
-static void attend(const float *q, Rows rows, int n, float *s, float *out) {
+// softmax(q kᵀ / √hs) v over the first n positions. `s` holds their scores, in whole tiles.
+static void attend(const float *q, HeadCache cache, int n, float *s, float *out) {
   const float scale = 1 / std::sqrt((float)HS);
   int tiles = (n + LANES - 1) / LANES;
   for (int t = 0; t < tiles; t++) {
-    const float *k = rows.k + (size_t)t * HS * LANES;
+    const float *k = cache.k + (size_t)t * HS * LANES;
     vec sum = {};
 #pragma GCC unroll 16
     for (int d = 0; d < HS; d++) sum += q[d] * load(k + d * LANES);
     store(s + t * LANES, sum * scale);
   }
-  for (int t = n; t < tiles * LANES; t++) s[t] = -1e30f;  // not written yet: as good as e^-87 below
+  for (int t = n; t < tiles * LANES; t++) s[t] = -1e30f;  // not written yet: e^-87 below
   vec tops = load(s), sums = {};
   for (int t = LANES; t < tiles * LANES; t += LANES) {
     vec x = load(s + t);
@@ -207,9 +208,9 @@ static void attend(const float *q, Rows rows, int n, float *s, float *out) {
     store(s + t, e);
     sums += e;
   }
-  const float z = 1 / total(sums), *v = rows.v;
+  const float z = 1 / total(sums), *v = cache.v;
   if constexpr (HS % LANES == 0) {
-    vec y[4][HS / LANES] = {};  // four sums at once, so that none waits for the one before it
+    vec y[4][HS / LANES] = {};  // four independent sums, so that none waits for another
     int t = 0;
     for (; t + 4 <= n; t += 4)
 #pragma GCC unroll 4
@@ -229,7 +230,8 @@ static void attend(const float *q, Rows rows, int n, float *s, float *out) {
   }
 }
 
-// argmax(softmax(logits / temperature) / noise) over the tokens that top_k and top_p keep: generate.sample.
+// argmax(softmax(logits / temperature) / noise) over the tokens that top_k and top_p keep,
+// as in decoding/sampling.py.
 static int64_t draw(const float *logits, const float *noise, float temperature, int top_k, float top_p) {
   if (!noise) return std::max_element(logits, logits + V) - logits;
   float p[V + LANES], top = logits[0], sum = 0;
@@ -264,13 +266,13 @@ static int64_t draw(const float *logits, const float *noise, float temperature, 
 
 // ---------------------------------------------------------------- the loop
 
-extern "C" struct Job {  // native.py holds the same list, as ctypes
+extern "C" struct Job {  // the same fields as native_library.Job
   const void *const *weights;  // in the order of native.py's Native.weights
-  float *keys, *values;        // (layers, batch, H, room · HS) each
-  int64_t *text;               // (batch, width): the prompts; each token is written behind them
-  const float *noise;          // (tokens, batch, V), or null for the likeliest token
-  int64_t layers, batch, room, width, prompt;
-  int64_t pieces;  // matrices that make q, k and v: 1, or 3 H of single Heads
+  float *keys, *values;        // (layers, batch, H, capacity · HS) each
+  int64_t *text;               // (batch, length): the first `known` tokens; more are written behind them
+  const float *noise;          // (tokens, batch, V), or null for greedy sampling
+  int64_t layers, batch, capacity, length, known;
+  int64_t qkv_parts;  // matrices that make q, k and v: 1, or 3 H of single Heads
   double temperature, top_p;
   int64_t top_k;  // 0: all
 };
@@ -285,7 +287,7 @@ struct Pass {
 
   Pass(const Job *job, int64_t vectors, int64_t drawn)
       : job(job), x(vectors * C), u(vectors * C), qkv(vectors * 3 * C), y(vectors * C), h(vectors * 4 * C),
-        logits(drawn * V), scores(job->room + LANES) {
+        logits(drawn * V), scores(job->capacity + LANES) {
     layers = job->weights;
     wte = next(layers), wpe = next(layers), normw = next(layers), normb = next(layers);
     head = matrix(layers), headb = next(layers);
@@ -303,21 +305,21 @@ struct Pass {
     const void *const *at_weight = layers;
     for (int64_t r = 0; r < N; r++) {
       const int64_t b = r / T, t = pos + r % T;
-      const float *a = wte + job->text[b * job->width + t] * C, *p = wpe + t * C;
+      const float *a = wte + job->text[b * job->length + t] * C, *p = wpe + t * C;
       for (int i = 0; i < C; i++) x[r * C + i] = a[i] + p[i];
     }
     for (int64_t layer = 0; layer < job->layers; layer++) {
       const float *w = next(at_weight), *b = next(at_weight);
       for (int64_t r = 0; r < N; r++) layer_norm(&x[r * C], w, b, &u[r * C]);
-      const int64_t piece = 3 * C / job->pieces;  // all heads' queries, then keys, then values
-      for (float *to = qkv.data(); to < &qkv[3 * C]; to += piece)
-        linear<C>(matrix(at_weight), piece, u.data(), N,
+      const int64_t part = 3 * C / job->qkv_parts;  // all heads' queries, then keys, then values
+      for (float *to = qkv.data(); to < &qkv[3 * C]; to += part)
+        linear<C>(matrix(at_weight), part, u.data(), N,
                   [&](int64_t m, int64_t o, float s) { to[m * 3 * C + o] = s; });
       for (int64_t r = 0; r < N; r++)
         for (int head_ = 0; head_ < H; head_++) {
-          const size_t at = ((layer * B + r / T) * H + head_) * (size_t)(job->room * HS);
+          const size_t at = ((layer * B + r / T) * H + head_) * (size_t)(job->capacity * HS);
           const float *q = &qkv[r * 3 * C + head_ * HS];
-          Rows kv{job->keys + at, job->values + at};
+          HeadCache kv{job->keys + at, job->values + at};
           kv.put(pos + r % T, q + C, q + 2 * C);
           attend(q, kv, pos + r % T + 1, scores.data(), &y[r * C + head_ * HS]);
         }
@@ -337,10 +339,10 @@ struct Pass {
     }
   }
 
-  // take(b, t, token) gets the token that follows position pos + t of text b, drawn with its own noise.
+  // take(b, t, token) gets the token behind position pos + t of text b, drawn with its own noise.
   template <class Take>
   void choose(int64_t pos, int64_t T, Take take) {
-    const int64_t B = job->batch, N = B * T, first = job->prompt - 1;
+    const int64_t B = job->batch, N = B * T, first = job->known - 1;
     for (int64_t r = 0; r < N; r++) layer_norm(&x[r * C], normw, normb, &u[r * C]);
     linear<C>(head, V, u.data(), N, [&](int64_t m, int64_t o, float s) { logits[m * V + o] = s + headb[o]; });
     for (int64_t r = 0; r < N; r++) {
@@ -351,17 +353,17 @@ struct Pass {
   }
 };
 
-// Reads the tokens at positions `from` … `to` - 1 of every text; from the prompt's last one on, each
+// Reads the tokens at positions `from` … `to` - 1 of every text; from the last known token on, each
 // position's logits give the token at the next.
 extern "C" void decode(const Job *job, int64_t from, int64_t to) {
-  const int64_t B = job->batch, last = job->prompt - 1;
+  const int64_t B = job->batch, last = job->known - 1;
   const int64_t most = std::max<int64_t>(1, std::min({(int64_t)CHUNK, 64 / B, last - from}));
   Pass pass(job, B * most, B);
   for (int64_t pos = from, T; pos < to; pos += T) {
     T = pos < last ? std::min({most, last - pos, to - pos}) : 1;  // a chunk of the prompt, or one token
     pass.read(pos, T);
-    if (pos < last) continue;  // inside the prompt nobody asks for the next token
-    pass.choose(pos, 1, [&](int64_t b, int64_t, int64_t token) { job->text[b * job->width + pos + 1] = token; });
+    if (pos < last) continue;  // inside the prompt the next token is known
+    pass.choose(pos, 1, [&](int64_t b, int64_t, int64_t token) { job->text[b * job->length + pos + 1] = token; });
   }
 }
 
@@ -377,7 +379,7 @@ extern "C" void check(const Job *job, int64_t from, int64_t to, int64_t *choices
 // ---------------------------------------------------------------- 8-bit weights
 
 // Each row's largest number becomes 127: codes (n, k), one scale for each row, and behind all scales what
-// 128 in every place of a vector adds to each row.
+// a shift of a vector's codes by 128 adds to each row.
 extern "C" void quantize(const float *w, int64_t n, int64_t k, int8_t *codes, float *scales) {
   for (int64_t r = 0; r < n; r++, w += k, codes += k) {
     float top = 0;
@@ -394,16 +396,16 @@ extern "C" void quantize(const float *w, int64_t n, int64_t k, int8_t *codes, fl
   }
 }
 
-// ---------------------------------------------------------------- what the machine can do at most
+// ---------------------------------------------------------------- the machine's limits
 
-// Reads n floats `times` times over, and adds them up so that it has to.
+// Reads n floats `times` times, and returns their sum, so that the compiler cannot leave the reading out.
 extern "C" float read_all(const float *p, int64_t n, int64_t times) {
   vec sums[8] = {};
   for (int64_t i = 0; i < times; i++) {
     for (int64_t j = 0; j + 8 * LANES <= n; j += 8 * LANES)
 #pragma GCC unroll 8
       for (int u = 0; u < 8; u++) sums[u] += load(p + j + u * LANES);
-    asm volatile("" ::: "memory");  // or the compiler would read once
+    asm volatile("" ::: "memory");  // or the compiler would read only once
   }
   float sum = 0;
   for (int u = 0; u < 8; u++) sum += total(sums[u]);
@@ -420,11 +422,11 @@ extern "C" float read_all(const float *p, int64_t n, int64_t times) {
 extern "C" int64_t multiply_add(int64_t times, float *out) {
   vec sums[16] = {}, x = {}, y = {};
   x += 1.0000001f, y += 1e-9f;
-  for (int u = 0; u < 16; u++) sums[u] += (float)u;  // no two alike, or one of them would do
+  for (int u = 0; u < 16; u++) sums[u] += (float)u;  // all different, or the compiler would compute one
   for (int64_t i = 0; i < times; i++) {
 #pragma GCC unroll 16
     for (int u = 0; u < 16; u++) sums[u] = sums[u] * x + y;
-    HIDE(x);  // or the compiler would find a shorter way to the same sums
+    HIDE(x);  // or the compiler would find a closed form
   }
   for (int u = 0; u < 16; u++) *out += total(sums[u]);
   return LANES;

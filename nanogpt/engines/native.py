@@ -7,41 +7,37 @@ from torch import Tensor
 
 from ..decoding.drafts import Draft, DraftModel
 from ..model.gpt import GPT
-from . import toolchain
+from .base import check_float32, require_float32_cpu
 from .compiled import Compiled
 from .eager import Flat
 from .functional import qkv_of
-from .native_library import Session, library
+from .native_library import Session, library, text_of
 from .native_speculation import NativeSpeculation
 
 
 class Native(Flat):
-    """Rung 7. The whole loop as one native function: nothing is called any more, and no weight is copied."""
+    """Rung 7. The whole loop as one native function: Python is asked for 64 tokens at a time."""
 
     fallback = Compiled
     in_torch = False
-    bits = 32
-    rough = False  # whether vectors are rounded to 8 bits as well
+    bits = 32  # of a weight
+    int8_inputs = False  # whether vectors are rounded to 8 bits as well
 
     def build(self):
-        if (self.device.type, self.dtype) != ("cpu", torch.float32):
-            kind = f"{str(self.dtype).removeprefix('torch.')} on {self.device.type}"
-            raise toolchain.CannotBuild(f"it computes float32 on the CPU, not {kind}")
+        require_float32_cpu(self)
         c = self.config
-        self.library = library(c.n_embd, c.n_head, c.vocab_size, self.bits, self.rough)
-        self.spare = []  # keys and values of generations that have ended: fresh memory costs time
+        self.library = library(c.n_embd, c.n_head, c.vocab_size, self.bits, self.int8_inputs)
+        self.spare = []  # keys and values of the last generation: fresh memory costs time
 
     def tokens(self, model, prompt, noise, sampling):
-        (B, T), n = prompt.shape, len(noise)
-        text = torch.empty(B, T + n, dtype=torch.int64, device="cpu")
-        text[:, :T] = prompt
-        read, ready, chunk = 0, T, 1  # the first token at once, then more and more in one call
-        with Session(self, model, text, T, noise, sampling) as session:
-            while ready < T + n:
-                new = min(chunk, T + n - ready)
-                session.decode(read, ready + new - 1)
-                yield from text[:, ready : ready + new].clone().split(1, dim=1)
-                read, ready, chunk = ready + new - 1, ready + new, min(2 * chunk, 64)
+        text, known = text_of(prompt, len(noise)), prompt.shape[1]
+        read, end, chunk = 0, text.shape[1], 1  # the first token at once, then more in one call
+        with Session(self, model, text, known, noise, sampling) as session:
+            while known < end:
+                new = min(chunk, end - known)
+                session.decode(read, known + new - 1)
+                yield from text[:, known : known + new].clone().split(1, dim=1)
+                read, known, chunk = known + new - 1, known + new, min(2 * chunk, 64)
 
     def speculate(self, model, prompt, noise, sampling, draft):
         drafter = self._drafter(draft, len(prompt))
@@ -50,7 +46,7 @@ class Native(Flat):
 
     @staticmethod
     def _drafter(draft: Draft, batch: int) -> Native | None:
-        """The native engine of a draft model; None where its own modules, or no model, propose."""
+        """The native engine of a draft model; None for a draft that is asked token by token."""
         if not isinstance(draft, DraftModel):
             return None
         kind = draft.engine or Native
@@ -67,13 +63,10 @@ class Native(Flat):
 
     def weights(self, model: GPT) -> list[Tensor]:
         """The model's tensors in the order in which native.cpp reads them."""
-        named = [model.token_embedding_table.weight, model.position_embedding_table.weight]
-        named += [
-            model.ln_f.weight,
-            model.ln_f.bias,
-            *self.matrix(model.lm_head.weight),
-            model.lm_head.bias,
-        ]
+        embeddings = model.token_embedding_table, model.position_embedding_table
+        named = [table.weight for table in embeddings]
+        named += [model.ln_f.weight, model.ln_f.bias]
+        named += [*self.matrix(model.lm_head.weight), model.lm_head.bias]
         for block in model.blocks:
             sa, (up, _, down, _) = block.sa, block.ffwd.net
             named += [block.ln1.weight, block.ln1.bias]
@@ -81,10 +74,7 @@ class Native(Flat):
                 named += self.matrix(layer.weight)
             named += [*self.matrix(sa.proj.weight), sa.proj.bias, block.ln2.weight, block.ln2.bias]
             named += [*self.matrix(up.weight), up.bias, *self.matrix(down.weight), down.bias]
-        if any(w.dtype not in (torch.float32, torch.int8) for w in named):
-            raise ValueError(
-                "some weights are not float32, and this engine reads them as they lie: cast the model whole"
-            )
+        check_float32(w for w in named if w.dtype != torch.int8)
         # Detached, so that their memory stays even when the model is cast or moved half-way.
         return [w.detach().contiguous() for w in named]
 

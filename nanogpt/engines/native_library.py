@@ -1,7 +1,7 @@
-"""native.cpp as a library, compiled on first use for one shape, and one generation in it.
+"""native.cpp as a library, and one generation in it.
 
-The library is compiled in a few seconds, kept in the user's cache folder, and called through ctypes.
-One thread; float32 on the CPU.
+The library is compiled for one shape on first use, in a few seconds, kept in the user's cache
+folder, and called through ctypes. One thread; float32 on the CPU.
 """
 
 from __future__ import annotations
@@ -19,49 +19,67 @@ from . import toolchain
 from .functional import qkv_of
 
 SOURCE = Path(__file__).with_name("native.cpp")
-FLOAT = {"dtype": torch.float32, "device": "cpu"}  # whatever the defaults of torch have been set to
+# Whatever torch's default dtype and device are set to.
+FLOAT = {"dtype": torch.float32, "device": "cpu"}
 
 
 class Job(ctypes.Structure):
-    """What native.cpp's decode() is told; the fields in its order."""
+    """One generation, as native.cpp's struct Job; the fields in its order."""
 
     _fields_ = [
-        *[(name, ctypes.c_void_p) for name in ("weights", "keys", "values", "text", "noise")],
-        *[
-            (name, ctypes.c_int64)
-            for name in ("layers", "batch", "room", "width", "prompt", "pieces")
-        ],
-        *[("temperature", ctypes.c_double), ("top_p", ctypes.c_double), ("top_k", ctypes.c_int64)],
+        ("weights", ctypes.c_void_p),
+        ("keys", ctypes.c_void_p),
+        ("values", ctypes.c_void_p),
+        ("text", ctypes.c_void_p),
+        ("noise", ctypes.c_void_p),
+        ("layers", ctypes.c_int64),
+        ("batch", ctypes.c_int64),
+        ("capacity", ctypes.c_int64),
+        ("length", ctypes.c_int64),
+        ("known", ctypes.c_int64),
+        ("qkv_parts", ctypes.c_int64),
+        ("temperature", ctypes.c_double),
+        ("top_p", ctypes.c_double),
+        ("top_k", ctypes.c_int64),
     ]
 
 
-class Session:
-    """One generation in native code: its text, its noise, keys and values. To be closed, as by `with`.
+def text_of(prompt: Tensor, n_new: int) -> Tensor:
+    """The prompt with space for n_new tokens behind it, on the CPU.  (B, T) -> (B, T + n_new)"""
+    (B, T) = prompt.shape
+    text = torch.empty(B, T + n_new, dtype=torch.int64, device="cpu")
+    text[:, :T] = prompt
+    return text
 
-    `text` (B, width) begins with `prompt` tokens; row t of the noise belongs to the token at prompt + t.
+
+class Session:
+    """One generation in native code: its text, its noise, keys and values. A context manager.
+
+    `text` (B, length) begins with `prompt` tokens; step t of the noise draws the token at prompt +
+    t.
     """
 
     def __init__(
         self, engine, model: GPT, text: Tensor, prompt: int, noise: Tensor, sampling: SamplingParams
     ):
-        c, (B, width) = engine.config, text.shape
+        c, (B, length) = engine.config, text.shape
         self.engine, self.text, self.prompt = engine, text, prompt
-        self.held = engine.weights(model)  # their memory stays where it is until the end
-        self.pointers = (ctypes.c_void_p * len(self.held))(*[w.data_ptr() for w in self.held])
-        room = -(-engine.max_len // 16) * 16  # whole tiles of keys
-        spare, size = engine.spare, c.n_layer * B * room * c.n_embd
-        self.rows = spare.pop() if spare else torch.empty(2, size, **FLOAT)
+        self.weights = engine.weights(model)  # held, so that their memory stays where it is
+        self.pointers = (ctypes.c_void_p * len(self.weights))(*[w.data_ptr() for w in self.weights])
+        capacity = -(-engine.capacity // 16) * 16  # whole tiles of keys
+        spare, size = engine.spare, c.n_layer * B * capacity * c.n_embd
+        self.kv = spare.pop() if spare else torch.empty(2, size, **FLOAT)
         self.noise = None if sampling.greedy else noise.float().contiguous()
         self.job = Job(
             weights=ctypes.addressof(self.pointers),
-            keys=self.rows[0].data_ptr(),
-            values=self.rows[1].data_ptr(),
+            keys=self.kv[0].data_ptr(),
+            values=self.kv[1].data_ptr(),
             text=text.data_ptr(),
             layers=c.n_layer,
             batch=B,
-            room=room,
-            width=width,
-            pieces=len(qkv_of(model.blocks[0])),
+            capacity=capacity,
+            length=length,
+            qkv_parts=len(qkv_of(model.blocks[0])),
             temperature=sampling.temperature,
             top_p=1.0 if sampling.top_p is None else sampling.top_p,
             top_k=sampling.top_k or 0,
@@ -69,36 +87,36 @@ class Session:
         self.known(prompt)
 
     def known(self, length: int) -> None:
-        """So many tokens of the text stand; what `decode` draws comes behind them."""
-        self.job.prompt = length
+        """Set how many tokens of the text are known; `decode` draws what comes behind them."""
+        self.job.known = length
         if self.noise is not None:
             self.job.noise = self.noise.data_ptr() + (length - self.prompt) * self.noise[0].nbytes
 
     def decode(self, start: int, end: int) -> None:
-        """Read the tokens at start … end - 1; from the last known one on, write the next behind each."""
-        self._bounds(0, start, end)
+        """Read the tokens at start … end - 1; from the last known one on, write the next behind."""
+        self._check_range(0, start, end)
         self.engine.library.decode(ctypes.byref(self.job), start, end)
 
     def check(self, start: int, end: int) -> list[list[int]]:
-        """Read the tokens at start … end - 1 in one pass; the token that belongs behind each, by text."""
-        self._bounds(self.prompt - 1, start, end)
+        """Read the tokens at start … end - 1 in one pass; by text, the right token behind each."""
+        self._check_range(self.prompt - 1, start, end)
         choices = torch.empty(len(self.text), end - start, dtype=torch.int64, device="cpu")
         self.engine.library.check(ctypes.byref(self.job), start, end, choices.data_ptr())
         return choices.tolist()
 
-    def _bounds(self, first: int, start: int, end: int) -> None:
-        last = min(self.text.shape[1] - 1, self.job.room)  # nothing comes behind the last token
+    def _check_range(self, first: int, start: int, end: int) -> None:
+        last = min(self.text.shape[1] - 1, self.job.capacity)  # nothing comes behind the last token
         if not first <= start <= end <= last:
             raise ValueError(
-                f"positions {start} to {end - 1} of a text of {self.text.shape[1]}: choose from {first} to "
-                f"{last - 1}"
+                f"positions {start} to {end - 1} of a text of {self.text.shape[1]}: choose from "
+                f"{first} to {last - 1}"
             )
 
     def __enter__(self) -> Session:
         return self
 
     def __exit__(self, *error) -> None:
-        self.engine.spare[:] = [self.rows]  # one is enough: two generations at once are rare
+        self.engine.spare[:] = [self.kv]  # one is enough: two generations at once are rare
 
 
 def excerpt(begin: str, end: str) -> str:
@@ -111,10 +129,10 @@ def excerpt(begin: str, end: str) -> str:
 
 @lru_cache(maxsize=64)
 def library(
-    width: int, n_head: int, vocab: int, bits: int = 32, rough: bool = False
+    width: int, n_head: int, vocab: int, bits: int = 32, int8_inputs: bool = False
 ) -> ctypes.CDLL:
-    """native.cpp compiled for these numbers, or as it was compiled before. Raises CannotBuild."""
-    shape = {"C": width, "H": n_head, "V": vocab, "BITS": bits, "ROUGH": int(rough)}
+    """native.cpp compiled for these numbers, now or at an earlier time. Raises CannotBuild."""
+    shape = {"C": width, "H": n_head, "V": vocab, "BITS": bits, "INT8_INPUTS": int(int8_inputs)}
     key = toolchain.key_of(source=SOURCE.read_text(encoding="utf-8"), **shape)
     path = toolchain.kept(
         "native", key, ".so", lambda out: toolchain.compile_cpp(SOURCE, out, shape)
@@ -122,9 +140,8 @@ def library(
     try:
         lib = ctypes.CDLL(str(path))
     except OSError as error:
-        raise toolchain.CannotBuild(
-            f"{path} cannot be loaded: {toolchain.first_line(error)}"
-        ) from error
+        why = toolchain.first_line(error)
+        raise toolchain.CannotBuild(f"{path} cannot be loaded: {why}") from error
     pointer, number = ctypes.c_void_p, ctypes.c_int64
     lib.decode.argtypes, lib.decode.restype = [pointer, number, number], None
     lib.check.argtypes, lib.check.restype = [pointer, number, number, pointer], None

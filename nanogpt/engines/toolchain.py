@@ -1,7 +1,7 @@
-"""What a compiler made, kept for the next time: in a folder of the user's, under a key of all it depends on.
+"""What a compiler made is kept in the user's cache folder, under a key of all that it depends on.
 
-A build that fails or is killed leaves nothing behind; a file that was damaged is built again; a
-folder that cannot be written costs the keeping, not the build.
+A build that fails or is killed leaves nothing behind. A damaged file is built again. Where the
+folder cannot be written, the build is made for this process only.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ..system.files import atomic_path, sha256
 
 
 class CannotBuild(RuntimeError):
-    """This machine cannot build an engine; says what is missing, in one line."""
+    """This machine cannot build an engine. The message says why, in one line."""
 
 
 def cache_folder() -> Path:
@@ -42,7 +42,7 @@ def cache_folder() -> Path:
 
 @lru_cache(maxsize=1)
 def compiler() -> list[str]:
-    """The C++ compiler: CXX, with its flags, else the first of c++, g++ and clang++. Raises CannotBuild."""
+    """CXX with its flags, else the first of c++, g++ and clang++. Raises CannotBuild."""
     named = os.environ.get("CXX", "").strip()
     for name, *flags in [shlex.split(named)] if named else [["c++"], ["g++"], ["clang++"]]:
         path = shutil.which(name)
@@ -53,7 +53,7 @@ def compiler() -> list[str]:
 
 @lru_cache(maxsize=1)
 def machine() -> dict:
-    """What compiled code depends on beside its source: torch, the compiler, the processor."""
+    """What compiled code depends on besides its source: torch, the compiler, the processor."""
     try:
         cpu = Path("/proc/cpuinfo").read_text().split("\n\n")[0].splitlines()
         flags = [
@@ -62,7 +62,7 @@ def machine() -> dict:
     except OSError:
         flags = [[platform.processor()]]
     try:
-        said = subprocess.run(
+        version = subprocess.run(
             [*compiler(), "--version"], capture_output=True, text=True, timeout=60
         )
     except (OSError, subprocess.SubprocessError) as error:
@@ -71,7 +71,7 @@ def machine() -> dict:
         ) from error
     return {
         "torch": torch.__version__,
-        "compiler": [*(said.stdout.splitlines()[:1] or compiler()[:1]), *compiler()[1:]],
+        "compiler": [*(version.stdout.splitlines()[:1] or compiler()[:1]), *compiler()[1:]],
         "platform": f"{platform.system()} {platform.machine()}",
         "capability": torch.backends.cpu.get_cpu_capability(),
         "flags": sorted({flag for line in flags for flag in line}),
@@ -85,21 +85,21 @@ def key_of(**parts) -> str:
 
 
 def kept(name: str, key: str, suffix: str, make: Callable[[Path], None]) -> Path:
-    """The file built under this key: the one kept, if it is whole, else made now by `make(path)`.
+    """The file under this key: the kept one if it is intact, else one built now by `make(path)`.
 
-    Raises CannotBuild when `make` does, and for any other way in which a compiler can fail.
+    Raises CannotBuild when `make` does, and for any other error of a compiler.
     """
     path = cache_folder() / f"{name}-{key}{suffix}"
     stamp = path.with_name(path.name + ".sha256")
-    if _whole(path, stamp):
+    if _intact(path, stamp):
         return path
     try:
         folder = _own_folder(path.parent)
     except OSError as error:
-        folder = Path(tempfile.mkdtemp(prefix="nanogpt-"))  # lives as long as the machine's /tmp
+        folder = Path(tempfile.mkdtemp(prefix="nanogpt-"))
         warn_caller(
-            f"{path.parent} cannot keep builds ({error.strerror or error}): this one is built again "
-            f"next time; set NANOGPT_CACHE to another folder"
+            f"{path.parent} cannot keep builds ({error.strerror or error}): this one is built "
+            f"again next time; set NANOGPT_CACHE to another folder"
         )
     new = folder / f".{path.name}.{os.getpid()}-{threading.get_ident()}{suffix}"
     try:
@@ -122,55 +122,42 @@ def kept(name: str, key: str, suffix: str, make: Callable[[Path], None]) -> Path
 def compile_cpp(source: Path, out: Path, defines: dict) -> None:
     """Compile one C++ file into a library. Raises CannotBuild with what the compiler said."""
     names = [f"-D{name}={value}" for name, value in defines.items()]
-    # Sums may be taken in any order, so that they fill a register. Not -ffast-math: linking with
-    # it would switch off denormal numbers for the whole process, torch included.
-    free = [
+    # Sums may be taken in any order, so that they fill a register. Not -ffast-math: linking with it
+    # would switch off denormal numbers for the whole process, torch included.
+    math = [
         "-fno-math-errno",
         "-fno-trapping-math",
         "-fno-signed-zeros",
         "-fassociative-math",
         "-ffinite-math-only",
     ]
-    said = ""
+    why = ""
     for tuned in (["-march=native"], ["-mcpu=native"], []):
-        command = [
-            *compiler(),
-            "-std=c++17",
-            "-O3",
-            "-w",
-            *tuned,
-            *free,
-            "-shared",
-            "-fPIC",
-            *names,
-        ]
-        done = subprocess.run(
-            [*command, str(source), "-o", str(out)], capture_output=True, text=True
-        )
+        flags = ["-std=c++17", "-O3", "-w", *tuned, *math, "-shared", "-fPIC", *names]
+        command = [*compiler(), *flags, str(source), "-o", str(out)]
+        done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode == 0:
             return
-        said = said or next(
-            (x for x in done.stderr.splitlines() if "error" in x), f"exit {done.returncode}"
-        )
-    raise CannotBuild(f"{compiler()[0]} cannot compile {source.name}: {said[:300]}")
+        errors = (line for line in done.stderr.splitlines() if "error" in line)
+        why = why or next(errors, f"exit {done.returncode}")
+    raise CannotBuild(f"{compiler()[0]} cannot compile {source.name}: {why[:300]}")
 
 
 def first_line(error: Exception) -> str:
-    """What an error says, in one line."""
+    """The first line of an error's message."""
     return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
 
 
-def _whole(path: Path, stamp: Path) -> bool:
+def _intact(path: Path, stamp: Path) -> bool:
     try:
-        return stamp.read_text(encoding="ascii") == sha256(path) and path.stat().st_uid == _user(
-            path
-        )
-    except (OSError, ValueError):  # not there, or not even text
+        same = stamp.read_text(encoding="ascii") == sha256(path)
+        return same and path.stat().st_uid == _user(path)
+    except (OSError, ValueError):  # missing, or not text
         return False
 
 
 def _own_folder(folder: Path) -> Path:
-    """The folder, made if need be; an OSError when it cannot be written or belongs to somebody else."""
+    """The folder, made if need be. Raises OSError unless the user owns it and can write to it."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if folder.stat().st_uid != _user(folder):
         raise PermissionError(1, "it belongs to another user")
