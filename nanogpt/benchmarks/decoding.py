@@ -1,23 +1,15 @@
-"""The ladder: the same tokens from every engine, timed in turns, beside the machine's own limits.
-
-python -m nanogpt bench ladder --size small --json
-"""
+"""The ladder: every engine at the same tokens, timed in turns, beside the machine's own limits."""
 
 from __future__ import annotations
 
-import contextlib
-import gc
-import os
-import sys
-import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
-from ..decoding.generate import generate
+from ..config.checks import check_int
+from ..decoding.generate import complete
 from ..engines import native_library
 from ..engines.base import Engine
 from ..engines.compiled import Compiled
@@ -25,47 +17,48 @@ from ..engines.cuda_graph import Graph, GraphLoop
 from ..engines.eager import Batched, Flat, PerHead, Static, Uncached
 from ..engines.int8 import Native8
 from ..engines.native import Native
-from ..engines.toolchain import CannotBuild
+from ..engines.toolchain import CannotBuild, empty_cache_folder
 from ..model.convert import pack_heads, unpack_heads
 from ..model.gpt import GPT
-from ..system.console import headless
-from .roofline import peak_arithmetic, read_bandwidth, split, work
-from .timing import clock, summary
+from .roofline import Limits, breakdown, work
+from .timing import summary, time_in_turns
 
 
 @dataclass(frozen=True)
 class Rung:
-    """One step of the ladder."""
+    """One step of the ladder: an engine, and what its work is counted from."""
 
     number: str
     label: str
     engine: type[Engine]
     per_head: bool = False
     cached: bool = True
-    itemsize: int | None = None  # bytes of a weight, where they are not those of the model's dtype
+    itemsize: int | None = None  # bytes of a weight; None: those of the model's dtype
 
 
-def rungs(device: torch.device) -> list[Rung]:
-    """The ladder on this kind of device, slowest first."""
-    first = [
-        Rung("1", "per-Head, no cache", Uncached, per_head=True, cached=False),
-        Rung("2", "per-Head, cache by torch.cat", PerHead, per_head=True),
-        Rung("3", "batched heads, torch.cat", Batched),
-        Rung("4", "static cache, inference_mode", Static),
-        Rung("5", "flat step, eager", Flat),
-    ]
-    if device.type == "cuda":
-        return [
-            *first,
-            Rung("6", "CUDA graph of a step", Graph),
-            Rung("7", "CUDA graph of 16 steps", GraphLoop),
-        ]
-    return [
-        *first,
+EAGER = (
+    Rung("1", "per-Head, no cache", Uncached, per_head=True, cached=False),
+    Rung("2", "per-Head, cache by torch.cat", PerHead, per_head=True),
+    Rung("3", "batched heads, torch.cat", Batched),
+    Rung("4", "static cache, inference_mode", Static),
+    Rung("5", "flat step, eager", Flat),
+)
+BUILT = {
+    "cpu": (
         Rung("6", "compiled step", Compiled),
         Rung("7", "native loop", Native),
         Rung("8", "native loop, 8-bit weights", Native8, itemsize=1),
-    ]
+    ),
+    "cuda": (
+        Rung("6", "CUDA graph of a step", Graph),
+        Rung("7", "CUDA graph of 16 steps", GraphLoop),
+    ),
+}
+
+
+def rungs(device: torch.device) -> tuple[Rung, ...]:
+    """The ladder on this kind of device, slowest first."""
+    return EAGER + BUILT["cuda" if device.type == "cuda" else "cpu"]
 
 
 def ladder(
@@ -75,215 +68,161 @@ def ladder(
     repeats: int = 5,
     seed: int = 42,
     only: str | None = None,
-    peers: dict[str, Callable] | None = None,
+    peers: dict[str, Callable[[], Tensor]] | None = None,
     progress: bool = True,
 ) -> dict:
     """Time every rung on this model: batch 1, a prompt of one token, n_new sampled tokens.
 
-    The rungs take turns, repeat by repeat, after one warm-up each; noise, checks and all are inside
-    the time. Returns plain data: for each rung the seconds its build took, first and again; tokens
-    per second; the ratio to the first rung, pair by pair; whether its tokens are the first rung's;
-    and the machine's limits, measured between the repeats. Raises ValueError.
+    The rungs take turns, repeat by repeat, after one warm-up each. The time includes noise and
+    checks. `only` names rungs, as in "1467"; `peers` are other systems, timed beside them.
+
+    Returns plain data: for each rung the seconds its build took, first and again; tokens per
+    second; the ratio to the first rung, pair by pair; whether its tokens equal the first rung's;
+    and the machine's limits, measured between the turns. Raises ValueError.
     """
-    device = model.lm_head.weight.device
-    limit = model.config.block_size
-    if not 2 <= n_new <= limit:
-        raise ValueError(f"n_new={n_new}: choose 2 to {limit} tokens, the model's block_size")
-    forms = {model.config.per_head: model.eval()}
-    forms[not model.config.per_head] = (pack_heads if model.config.per_head else unpack_heads)(
-        model
-    )
-    there = {r.number: r for r in rungs(device)}
-    if only is not None and (not only or set(only) - set(there)):
-        raise ValueError(f"rungs={only!r}: choose from {''.join(there)}, as in 1467")
-    chosen = [r for r in there.values() if only is None or r.number in only]
+    check_int("n_new", n_new, 2, model.config.block_size)
+    check_int("repeats", repeats, 1)
+    device, forms, peers = model.lm_head.weight.device, _forms(model), peers or {}
+    chosen = _choose(rungs(device), only)
+    built = {rung: _build(rung.engine, forms[rung.per_head]) for rung in chosen}
     prompt = torch.zeros(1, 1, dtype=torch.int64, device=device)
-    results, runs = [], {}
-    for rung in chosen:
-        form = forms[rung.per_head]
-        engine, built = _build(rung.engine, form)
-        results.append({"rung": rung.number, "label": rung.label} | built)
-        if engine is not None:
-            runs[rung.number] = _run(form, prompt, n_new, engine, seed)
-    runs |= peers or {}
+    runs = {
+        rung.number: _generation(forms[rung.per_head], prompt, n_new, engine, seed)
+        for rung, (engine, _) in built.items()
+        if engine
+    } | peers
     if not runs:
-        raise ValueError(
-            f"nothing to time: rungs {only} cannot be built here ({results[0]['unavailable']})"
-        )
-    seconds, tokens, limits = _in_turns(runs, repeats, model, device, progress)
-    first = next(iter(runs))
-    for rung, result in zip(chosen, results, strict=True):
+        why = built[chosen[0]][1]["unavailable"]
+        raise ValueError(f"nothing to time: rungs {only} cannot be built here ({why})")
+    limits = Limits(model)
+    seconds, tokens = time_in_turns(
+        runs, repeats, device=device, after_turn=limits.measure, progress=progress
+    )
+    baseline = next(iter(runs))
+    speeds = {name: _speed(own, seconds[baseline], n_new) for name, own in seconds.items()}
+    rows = [
+        {"rung": rung.number, "label": rung.label} | facts for rung, (_, facts) in built.items()
+    ]
+    for rung, row in zip(chosen, rows, strict=True):
         if rung.number in runs:
-            result |= _described(seconds, rung.number, first, n_new)
-            result["equal"] = torch.equal(tokens[rung.number], tokens[first])
-            own = model.lm_head.weight.element_size()
-            need = work(
-                model.config,
-                n_new,
-                cached=rung.cached,
-                itemsize=rung.itemsize or own,
-                kv_itemsize=own,
-            )
-            result["split"] = split(
-                result["seconds"]["median"] / n_new,
-                need,
-                limits["read"]["median"],
-                limits["peak"]["median"],
-            )
-    limits["floor"] = _floor(limits)
+            row |= speeds[rung.number]
+            row["equal"] = torch.equal(tokens[rung.number], tokens[baseline])
+            row["split"] = _split(model, rung, row["seconds"]["median"] / n_new, n_new, limits)
     return {
         "n_params": model.n_params,
         "n_new": n_new,
         "repeats": repeats,
-        "baseline": first,
-        "rungs": results,
-        "best": _best(results, chosen, limits["floor"]),
-        "peers": [
-            {"label": name} | _described(seconds, name, first, n_new) for name in peers or {}
-        ],
-        "limits": limits,
+        "baseline": baseline,
+        "rungs": rows,
+        "best": _best(chosen, rows, seconds, n_new, limits),
+        "peers": [{"label": name} | speeds[name] for name in peers],
+        "limits": limits.as_dict(),
     }
-
-
-def _build(engine: type[Engine], model: GPT) -> tuple[Engine | None, dict]:
-    """A rung's engine and the seconds of its build, first and with its files kept; or why there is none."""
-    kind = {"dtype": model.lm_head.weight.dtype, "device": model.lm_head.weight.device}
-    try:
-        with _empty_cache():
-            native_library.library.cache_clear()
-            first = engine(model.config, **kind)
-            native_library.library.cache_clear()
-            again = engine(model.config, **kind)
-        native_library.library.cache_clear()
-    except CannotBuild as error:
-        return None, {"unavailable": str(error)}
-    return first, {"build_seconds": first.build_seconds, "again_seconds": again.build_seconds}
-
-
-@contextlib.contextmanager
-def _empty_cache():
-    """A cache folder that nobody has built into, for the length of a with-block."""
-    before = os.environ.get("NANOGPT_CACHE")
-    try:
-        with tempfile.TemporaryDirectory(prefix="nanogpt-") as folder:
-            os.environ["NANOGPT_CACHE"] = folder
-            yield
-    finally:
-        os.environ.pop("NANOGPT_CACHE") if before is None else os.environ.update(
-            NANOGPT_CACHE=before
-        )
-
-
-def _run(model: GPT, prompt: Tensor, n_new: int, engine, seed: int) -> Callable[[], Tensor]:
-    def run():
-        generator = torch.Generator().manual_seed(seed)
-        return torch.cat(
-            list(generate(model, prompt, n_new, engine=engine, generator=generator)), dim=1
-        )
-
-    return run
-
-
-def _in_turns(runs: dict, repeats: int, model: GPT, device: torch.device, progress: bool) -> tuple:
-    """Seconds of every counted run, the last tokens of each, and the limits, all measured in turns."""
-    seconds, tokens = {name: [] for name in runs}, {}
-    size, reads, peaks = model.config.weight_bytes(model.lm_head.weight.element_size()), [], []
-    bar = tqdm(
-        total=(1 + repeats) * len(runs),
-        disable=not progress or headless(),
-        file=sys.stdout,
-        leave=False,
-    )
-    for turn in range(1 + repeats):
-        for name, run in runs.items():
-            bar.set_description(name)
-            gc.collect()  # not in the middle of a reading
-            before = clock(device)
-            tokens[name] = run()
-            if turn:
-                seconds[name].append(clock(device) - before)
-            bar.update()
-        reads.append(read_bandwidth(size, repeats=1, device=device))
-        peaks.append(peak_arithmetic(repeats=1, device=device, dtype=model.lm_head.weight.dtype))
-    bar.close()
-    limits = {}
-    for name, measured in (("read", reads[1:]), ("peak", peaks[1:])):
-        limits[name] = summary(m["median"] for m in measured) | {"how": measured[0]["how"]}
-    return seconds, tokens, limits | {"weight_bytes": size}
-
-
-def _described(seconds: dict, name: str, first: str, n_new: int) -> dict:
-    own = seconds[name]
-    return {
-        "seconds": summary(own),
-        "tokens_per_second": summary(n_new / s for s in own),
-        "speedup": summary(a / b for a, b in zip(seconds[first], own, strict=True)),
-    }
-
-
-def _floor(limits: dict) -> dict:
-    """Tokens per second if reading each weight once were all there is to do."""
-    return {key: limits["read"][key] / limits["weight_bytes"] for key in ("median", "low", "high")}
 
 
 def throughput(
-    model: GPT, batches: list[int], chosen: list[Rung], *, n_new: int, repeats: int = 3
+    model: GPT, batches: Sequence[int], chosen: Sequence[Rung], *, n_new: int, repeats: int = 3
 ) -> list[dict]:
-    """Tokens per second and milliseconds per token of some rungs, for several texts at once.
+    """Tokens per second and seconds per step of some rungs, for several texts at once.
 
-    A rung that this machine cannot build has no cells: what stands in for it is another rung.
+    A rung that this machine cannot build is left out: what decodes in its place is another rung.
     """
-    device, cells = model.lm_head.weight.device, []
-    forms = {model.config.per_head: model.eval()}
-    forms[not model.config.per_head] = (pack_heads if model.config.per_head else unpack_heads)(
-        model
-    )
+    device, forms, cells = model.lm_head.weight.device, _forms(model), []
     for batch in batches:
         prompt = torch.zeros(batch, 1, dtype=torch.int64, device=device)
         runs = {
-            r.label: _run(forms[r.per_head], prompt, n_new, r.engine, 42)
-            for r in chosen
-            if isinstance(r.engine.ready(forms[r.per_head], batch), r.engine)
+            rung.label: _generation(forms[rung.per_head], prompt, n_new, rung.engine, 42)
+            for rung in chosen
+            if isinstance(rung.engine.ready(forms[rung.per_head], batch), rung.engine)
         }
-        seconds, tokens = {name: [] for name in runs}, {}
-        for turn in range(1 + repeats):
-            for name, run in runs.items():
-                before = clock(device)
-                tokens[name] = run()
-                if turn:
-                    seconds[name].append(clock(device) - before)
-        first = next(iter(tokens.values()))
-        for name, own in seconds.items():
-            cells.append(
-                {
-                    "label": name,
-                    "batch": batch,
-                    "equal": torch.equal(tokens[name], first),
-                    "tokens_per_second": summary(batch * n_new / s for s in own),
-                    "step": summary(s / n_new for s in own),
-                }
-            )
+        seconds, tokens = time_in_turns(runs, repeats, device=device)
+        first = next(iter(tokens.values()), None)
+        cells += [
+            {
+                "label": label,
+                "batch": batch,
+                "equal": torch.equal(tokens[label], first),
+                "tokens_per_second": summary(batch * n_new / s for s in own),
+                "step": summary(s / n_new for s in own),
+            }
+            for label, own in seconds.items()
+        ]
     return cells
 
 
-def _best(rows: list[dict], chosen: list[Rung], floor: dict) -> dict | None:
-    """The fastest rung with full weights and equal tokens, and how near to the floor it comes."""
-    full = [
-        r for r, rung in zip(rows, chosen, strict=True) if r.get("equal") and rung.itemsize is None
-    ]
-    if not full:
-        return None
-    row = max(full, key=lambda r: r["tokens_per_second"]["median"])
-    return {
-        "rung": row["rung"],
-        "share_of_floor": row["tokens_per_second"]["median"] / floor["median"],
-    }
-
-
-def spread_out(model: GPT) -> GPT:
-    """Larger weights, so that an untrained model's next character is no longer anybody's guess."""
+def sharpened(model: GPT) -> GPT:
+    """The model with larger matrices, in place: even untrained, its next token is no flat guess."""
     with torch.no_grad():
         for p in model.parameters():
             if p.ndim == 2:
                 p.mul_(4)
     return model
+
+
+def _choose(ladder: Sequence[Rung], only: str | None) -> list[Rung]:
+    numbers = "".join(rung.number for rung in ladder)
+    if only is not None and (not only or set(only) - set(numbers)):
+        raise ValueError(f"rungs={only!r}: choose from {numbers}, as in 1467")
+    return [rung for rung in ladder if only is None or rung.number in only]
+
+
+def _forms(model: GPT) -> dict[bool, GPT]:
+    """The model as a list of Heads (True) and with all heads in one product (False)."""
+    per_head = model.eval().config.per_head
+    return {per_head: model, not per_head: (pack_heads if per_head else unpack_heads)(model)}
+
+
+def _build(engine: type[Engine], model: GPT) -> tuple[Engine | None, dict]:
+    """A rung's engine and the seconds of its build, first and with its files kept; or why not."""
+    weight = model.lm_head.weight
+    builds = []
+    try:
+        with empty_cache_folder():
+            for _ in range(2):
+                native_library.library.cache_clear()
+                builds.append(engine(model.config, dtype=weight.dtype, device=weight.device))
+    except CannotBuild as error:
+        return None, {"unavailable": str(error)}
+    finally:
+        native_library.library.cache_clear()
+    first, again = (built.build_seconds for built in builds)
+    return builds[0], {"build_seconds": first, "again_seconds": again}
+
+
+def _generation(model: GPT, prompt: Tensor, n_new: int, engine, seed: int) -> Callable[[], Tensor]:
+    def run() -> Tensor:
+        generator = torch.Generator().manual_seed(seed)
+        return complete(model, prompt, n_new, engine=engine, generator=generator)
+
+    return run
+
+
+def _speed(own: list[float], baseline: list[float], n_new: int) -> dict:
+    return {
+        "seconds": summary(own),
+        "tokens_per_second": summary(n_new / s for s in own),
+        "speedup": summary(a / b for a, b in zip(baseline, own, strict=True)),
+    }
+
+
+def _split(model: GPT, rung: Rung, seconds: float, n_new: int, limits: Limits) -> dict:
+    own = model.lm_head.weight.element_size()
+    sizes = {"itemsize": rung.itemsize or own, "kv_itemsize": own}
+    need = work(model.config, n_new, cached=rung.cached, **sizes)
+    return breakdown(seconds, need, *limits.medians())
+
+
+def _best(
+    chosen: list[Rung], rows: list[dict], seconds: dict, n_new: int, limits: Limits
+) -> dict | None:
+    """The fastest rung at full weights and equal tokens, and its share of the roofline bound."""
+    full = [
+        row
+        for rung, row in zip(chosen, rows, strict=True)
+        if row.get("equal") and rung.itemsize is None
+    ]
+    if not full:
+        return None
+    number = max(full, key=lambda row: row["tokens_per_second"]["median"])["rung"]
+    pairs = zip(seconds[number], limits.bounds(), strict=True)
+    return {"rung": number, "share_of_bound": summary(n_new / s / bound for s, bound in pairs)}

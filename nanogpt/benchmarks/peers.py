@@ -5,40 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
+from torch import Tensor
 
+from ..config.shapes import GPTConfig
 from ..model.gpt import GPT
 
 
-def hugging_face(model: GPT, n_new: int) -> dict[str, Callable]:
-    """generate() of a GPT-2 of the same shape from transformers, weights as drawn: static and dynamic cache.
+def hugging_face(model: GPT, n_new: int) -> dict[str, Callable[[], Tensor]]:
+    """generate() of a GPT-2 of the model's shape in transformers, with dynamic and static cache.
 
-    Its arithmetic is its own (GELU, its own sampling), so its tokens are not compared. Raises
-    ImportError without transformers (requirements-peers.txt).
+    Its weights are random, and its arithmetic (GELU) and its sampling are its own, so its tokens
+    are not compared. Each function returns n_new tokens, (1, n_new). Raises ImportError without
+    transformers (requirements-peers.txt).
     """
-    try:
-        from transformers import GPT2Config, GPT2LMHeadModel
-    except ImportError as error:
-        raise ImportError(f"{error}: pip install -r requirements-peers.txt") from error
+    weight = model.lm_head.weight
+    theirs = _gpt2(model.config).to(device=weight.device, dtype=weight.dtype).eval()
+    prompt = torch.zeros(1, 1, dtype=torch.int64, device=weight.device)
 
-    c = model.config
-    shape = GPT2Config(
-        vocab_size=c.vocab_size,
-        n_positions=c.block_size + 1,
-        n_embd=c.n_embd,
-        n_layer=c.n_layer,
-        n_head=c.n_head,
-        bos_token_id=None,
-        eos_token_id=None,
-    )
-    device = model.lm_head.weight.device
-    theirs = GPT2LMHeadModel(shape).to(device=device, dtype=model.lm_head.weight.dtype).eval()
-    prompt = torch.zeros(1, 1, dtype=torch.int64, device=device)
-    mask = torch.ones_like(prompt)
-
-    def run(**cache):
+    def run(**cache) -> Tensor:
         out = theirs.generate(
             prompt,
-            attention_mask=mask,
+            attention_mask=torch.ones_like(prompt),
             do_sample=True,
             top_k=0,
             max_new_tokens=n_new,
@@ -54,3 +41,20 @@ def hugging_face(model: GPT, n_new: int) -> dict[str, Callable]:
         "Hugging Face, dynamic cache": lambda: run(use_cache=True),
         "Hugging Face, static cache": lambda: run(cache_implementation="static"),
     }
+
+
+def _gpt2(config: GPTConfig):
+    try:
+        from transformers import GPT2Config, GPT2LMHeadModel
+    except ImportError as error:
+        raise ImportError(f"{error}: pip install -r requirements-peers.txt") from error
+    shape = GPT2Config(
+        vocab_size=config.vocab_size,
+        n_positions=config.block_size + 1,
+        n_embd=config.n_embd,
+        n_layer=config.n_layer,
+        n_head=config.n_head,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
+    return GPT2LMHeadModel(shape)

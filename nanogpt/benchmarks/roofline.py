@@ -1,7 +1,8 @@
-"""What a machine can do at most, measured, and how much of it one token needs, counted.
+"""The roofline: what a machine can do at most, measured, and what one token needs, counted.
 
-The floor of a decode step: every weight has to be read once for each token, and every
-multiply-add has to be done. Both limits are measured in the run that they are compared with.
+A decode step reads every weight once for each token and does every multiply-add: that bounds its
+speed (Williams, Waterman, Patterson 2009, doi:10.1145/1498765.1498785). Both limits are measured in
+the same run as what they are compared with.
 """
 
 from __future__ import annotations
@@ -14,9 +15,8 @@ import torch
 from ..config.shapes import GPTConfig
 from ..engines.native_library import library
 from ..engines.toolchain import CannotBuild
-from .timing import clock, summary
-
-CPU = torch.device("cpu")
+from ..model.gpt import GPT
+from .timing import CPU, clock, summary
 
 
 def work(
@@ -24,74 +24,102 @@ def work(
     n_new: int,
     *,
     cached: bool,
-    batch: int = 1,
     itemsize: int = 4,
     kv_itemsize: int = 4,
 ) -> dict:
-    """Floating-point operations and bytes for one token, the mean over n_new tokens after a prompt of one.
+    """Floating-point operations and bytes of one token: the mean over n_new, after a prompt of one.
 
     Counted, not measured: two operations for each weight and position, four for each cached number
-    of K; each weight (`itemsize` bytes) read once in a step, and K and V up to the token's position.
+    of K. A step reads each weight once (`itemsize` bytes), and K and V up to the token's position.
     """
-    c, n = config, (n_new + 1) / 2  # mean positions seen; without a cache, also computed
-    rows = 1 if cached else n
-    pairs = (
-        n if cached else (n_new + 1) * (2 * n_new + 1) / 6
-    )  # queries times keys: causal work is not skipped
-    flop = 2 * c.matrix_weights * rows + 4 * c.n_embd * c.n_layer * pairs
-    kv = c.cache_bytes(n_new + 1, itemsize=kv_itemsize) / 2 if cached else 0
-    return {"flop": flop, "bytes": c.weight_bytes(itemsize) / batch + kv}
+    n = (n_new + 1) / 2  # mean positions that attention covers; without a cache, also computed
+    computed = 1 if cached else n
+    # Queries times keys. Without a cache the whole square is computed, its masked half included.
+    pairs = n if cached else (n_new + 1) * (2 * n_new + 1) / 6
+    flop = 2 * config.matrix_weights * computed + 4 * config.n_embd * config.n_layer * pairs
+    kv = config.cache_bytes(n_new + 1, itemsize=kv_itemsize) / 2 if cached else 0
+    return {"flop": flop, "bytes": config.weight_bytes(itemsize) + kv}
+
+
+def breakdown(seconds: float, need: dict, bandwidth: float, peak: float) -> dict:
+    """The time of one token in three parts, in seconds, that add up to it.
+
+    `arithmetic` is what the operations of `need` (from `work`) take at the machine's peak. `memory`
+    is what reading the bytes takes beyond that: both can overlap. `overhead` is the rest: calls,
+    waiting, and all that falls short of the peak.
+    """
+    arithmetic = min(seconds, need["flop"] / peak)
+    memory = max(0.0, min(seconds, need["bytes"] / bandwidth) - arithmetic)
+    return {"arithmetic": arithmetic, "memory": memory, "overhead": seconds - arithmetic - memory}
 
 
 def read_bandwidth(n_bytes: int, *, repeats: int = 5, device: torch.device = CPU) -> dict:
     """Bytes per second when n_bytes are read over and over: a summary, and how it was measured.
 
-    The size decides which memory answers: 1 MB stays in a core's own cache, 40 MB mostly does not.
+    The size decides which memory answers: 1 MB fits a core's own cache, 40 MB mostly does not.
     """
     buffer = torch.ones(max(n_bytes // 4, 1024), device=device)
-    times = max(1, int((1 << 28) / buffer.nbytes)) if device.type == "cpu" else 20
-    how, read = "torch.sum", lambda: [buffer.sum() for _ in range(times)]
-    if device.type == "cpu":
-        try:
-            lib, how = library(64, 4, 65), "native loop"
-            read = lambda: lib.read_all(buffer.data_ptr(), buffer.numel(), times)  # noqa: E731
-        except CannotBuild:
-            pass
-    seconds = _timed(read, repeats, device)
-    return summary(buffer.nbytes * times / s for s in seconds) | {
-        "how": how,
-        "bytes": buffer.nbytes,
-    }
+    times = max(1, (1 << 28) // buffer.nbytes) if device.type == "cpu" else 20
+    if lib := _native(device):
+        how, address, n = "native loop", buffer.data_ptr(), buffer.numel()
+        seconds = _timed(lambda: lib.read_all(address, n, times), repeats, device)
+    else:
+        how = "torch.sum"
+        seconds = _timed(lambda: [buffer.sum() for _ in range(times)], repeats, device)
+    speeds = summary(buffer.nbytes * times / s for s in seconds)
+    return speeds | {"how": how, "bytes": buffer.nbytes}
 
 
 def peak_arithmetic(*, repeats: int = 5, device: torch.device = CPU, dtype=torch.float32) -> dict:
-    """Floating-point operations per second at most: multiply-adds in registers, or a large matmul."""
-    if device.type == "cpu":
-        try:
-            lib, out, rounds = library(64, 4, 65), ctypes.c_float(0), 1 << 22
-            lanes = lib.multiply_add(1, ctypes.addressof(out))
-            seconds = _timed(
-                lambda: lib.multiply_add(rounds, ctypes.addressof(out)), repeats, device
-            )
-            return summary(rounds * 16 * lanes * 2 / s for s in seconds) | {"how": "native loop"}
-        except CannotBuild:
-            pass
+    """Floating-point operations per second: multiply-adds in registers, else a large matmul."""
+    if lib := _native(device):
+        out, rounds = ctypes.c_float(0), 1 << 22
+        lanes = lib.multiply_add(1, ctypes.addressof(out))
+        seconds = _timed(lambda: lib.multiply_add(rounds, ctypes.addressof(out)), repeats, device)
+        return summary(rounds * 16 * lanes * 2 / s for s in seconds) | {"how": "native loop"}
     n = 512 if device.type == "cpu" else 4096
     a, b = torch.ones(2, n, n, device=device, dtype=dtype)
     seconds = _timed(lambda: a @ b, repeats, device)
     return summary(2 * n**3 / s for s in seconds) | {"how": f"matmul {n}"}
 
 
-def split(seconds: float, need: dict, bandwidth: float, peak: float) -> dict:
-    """One token's time in three parts, in seconds, that add up to it.
+class Limits:
+    """What the machine can do for a model's decode step, measured between a benchmark's turns."""
 
-    `arithmetic` is what the operations take at the machine's peak; `memory` what reading the bytes
-    takes beyond that (both can go on at once); `overhead` is the rest: calls, waiting, and all that
-    falls short of the peak.
-    """
-    arithmetic = min(seconds, need["flop"] / peak)
-    memory = max(0.0, min(seconds, need["bytes"] / bandwidth) - arithmetic)
-    return {"arithmetic": arithmetic, "memory": memory, "overhead": seconds - arithmetic - memory}
+    def __init__(self, model: GPT):
+        weight = model.lm_head.weight
+        self.device, self.dtype = weight.device, weight.dtype
+        self.weight_bytes = model.config.weight_bytes(weight.element_size())
+        self.reads, self.peaks = [], []
+
+    def measure(self) -> None:
+        """Measure both limits once. The first time is a warm-up, and not counted."""
+        self.reads.append(read_bandwidth(self.weight_bytes, repeats=1, device=self.device))
+        self.peaks.append(peak_arithmetic(repeats=1, device=self.device, dtype=self.dtype))
+
+    def bounds(self) -> list[float]:
+        """Tokens per second if reading each weight once were all there is to do, turn by turn."""
+        return [read["median"] / self.weight_bytes for read in self.reads[1:]]
+
+    def medians(self) -> tuple[float, float]:
+        """Bytes read per second, and floating-point operations per second."""
+        limits = self.as_dict()
+        return limits["read"]["median"], limits["peak"]["median"]
+
+    def as_dict(self) -> dict:
+        """Plain data: `read` and `peak` per second, `floor` the roofline bound, and the bytes."""
+        limits = {"weight_bytes": self.weight_bytes, "floor": summary(self.bounds())}
+        for name, measured in (("read", self.reads[1:]), ("peak", self.peaks[1:])):
+            limits[name] = summary(m["median"] for m in measured) | {"how": measured[0]["how"]}
+        return limits
+
+
+def _native(device: torch.device):
+    """The library of native loops; None on another device or where it cannot be built."""
+    try:
+        return library(64, 4, 65) if device.type == "cpu" else None
+    except CannotBuild:
+        return None
 
 
 def _timed(run: Callable, repeats: int, device: torch.device) -> list[float]:

@@ -1,4 +1,4 @@
-"""Timing token iterators from outside: TTFT, TPOT, ITL and E2EL, in interleaved pairs, as plain data.
+"""Timing token iterators from outside: TTFT, TPOT, ITL and E2EL, in turns, as plain data.
 
 The terms are those of inference servers. TTFT: time to first token, the prefill and one draw.
 ITL: inter-token latency, each gap after it. TPOT: time per output token, the mean of the gaps.
@@ -8,27 +8,29 @@ E2EL: end-to-end latency, the sum. All are seconds; a ratio of two systems is wh
 from __future__ import annotations
 
 import gc
+import sys
 import time
 from collections.abc import Callable, Iterable
 from statistics import median
 
 import torch
+from tqdm import tqdm
 
+from ..config.checks import check_int
+from ..system.console import headless
 from ..system.device import synchronize
 
 CPU = torch.device("cpu")
 
 
 def time_tokens(tokens: Iterable, device: torch.device = CPU) -> list[float]:
-    """Seconds from the call to the first token, then from each token to the next."""
-    readings = [clock(device)]
+    """Seconds from the call to the first token, then between tokens. Raises ValueError."""
+    moments = [clock(device)]
     for _ in tokens:
-        readings.append(clock(device))
-    if len(readings) < 2:
-        raise ValueError(
-            "the iterator gave no token, so there is nothing to time: ask for at least 1"
-        )
-    return [b - a for a, b in zip(readings, readings[1:], strict=False)]
+        moments.append(clock(device))
+    if len(moments) < 2:
+        raise ValueError("the iterator gave no token to time: ask for at least 1")
+    return [b - a for a, b in zip(moments, moments[1:], strict=False)]
 
 
 def metrics(gaps: list[float]) -> dict:
@@ -43,12 +45,12 @@ def metrics(gaps: list[float]) -> dict:
 
 
 def summary(values: Iterable[float]) -> dict:
-    """Median, smallest, largest and count: what a figure needs to show its spread."""
+    """Median, smallest, largest and count of some measurements, of which there is at least one."""
     values = sorted(values)
     return {"median": median(values), "low": values[0], "high": values[-1], "n": len(values)}
 
 
-def spread(s: dict, digits: int) -> str:
+def summary_text(s: dict, digits: int) -> str:
     """A summary as text: median [low – high]."""
     return f"{s['median']:,.{digits}f} [{s['low']:,.{digits}f} – {s['high']:,.{digits}f}]"
 
@@ -62,16 +64,16 @@ def duel(
     device: torch.device = CPU,
     names: tuple[str, str] = ("uncached", "cached"),
 ) -> dict:
-    """Time two token iterators in turn, A B A B …, after a warm-up of each.
+    """Time two token iterators in turns, A B A B …, after a warm-up of each.
 
     Returns, as plain data: for each system a summary of every metric and the median gap at each
-    token; `speedup`, the summary of E2EL(a) / E2EL(b) pair by pair. Neighbours in time meet the
-    same machine, so the ratio holds where absolute times drift. Raises ValueError.
+    token; `speedup`, the summary of E2EL(a) / E2EL(b) pair by pair. Two neighbours in time run
+    under the same load, so the ratio holds where absolute times drift. Raises ValueError.
     """
     runs = interleave(a, b, repeats=repeats, warmup=warmup, device=device)
     pairs = zip(*[[sum(gaps) for gaps in runs_of] for runs_of in runs], strict=True)
     return {
-        "systems": {name: _describe(runs_of) for name, runs_of in zip(names, runs, strict=True)},
+        "systems": {name: _described(runs_of) for name, runs_of in zip(names, runs, strict=True)},
         "speedup": summary(x / y for x, y in pairs),
     }
 
@@ -85,17 +87,14 @@ def speedups_by_length(
     warmup: int = 1,
     device: torch.device = CPU,
 ) -> dict[int, dict]:
-    """E2EL(a) / E2EL(b) of the first n tokens, for each n: one long run holds all shorter ones.
+    """E2EL(a) / E2EL(b) of the first n tokens, for each n: a long run contains all shorter ones.
 
     Returns a summary for each length. Raises ValueError for a length that the runs do not reach.
     """
     runs = interleave(a, b, repeats=repeats, warmup=warmup, device=device)
     longest, out = len(runs[0][0]), {}
     for n in lengths:
-        if not 1 <= n <= longest:
-            raise ValueError(
-                f"length {n} is not in a run of {longest} tokens: choose 1 to {longest}"
-            )
+        check_int("length", n, 1, longest)
         out[n] = summary(sum(x[:n]) / sum(y[:n]) for x, y in zip(*runs, strict=True))
     return out
 
@@ -108,11 +107,9 @@ def interleave(
     warmup: int,
     device: torch.device,
 ) -> tuple[list[list[float]], list[list[float]]]:
-    """The gaps of every counted run of a and of b, taken in turn."""
-    if repeats < 1 or warmup < 0:
-        raise ValueError(
-            f"repeats={repeats}, warmup={warmup}: at least 1 and at least 0 are needed"
-        )
+    """The gaps of every counted run of a and of b, taken in turns. Raises ValueError."""
+    check_int("repeats", repeats, 1)
+    check_int("warmup", warmup, 0)
     if not callable(a) or not callable(b):
         raise ValueError(
             "pass two functions that start a generation, as in lambda: generate(model, prompt, 9)"
@@ -120,7 +117,7 @@ def interleave(
     runs: tuple[list, list] = ([], [])
     for turn in range(warmup + repeats):
         for system, runs_of in zip((a, b), runs, strict=True):
-            gc.collect()  # not in the middle of a reading
+            gc.collect()  # here, and not during a measurement
             gaps = time_tokens(system(), device)
             if turn >= warmup:
                 runs_of.append(gaps)
@@ -132,7 +129,35 @@ def interleave(
     return runs
 
 
-def _describe(runs: list[list[float]]) -> dict:
+def time_in_turns(
+    runs: dict[str, Callable],
+    repeats: int,
+    *,
+    device: torch.device = CPU,
+    after_turn: Callable[[], None] = lambda: None,
+    progress: bool = False,
+) -> tuple[dict[str, list[float]], dict]:
+    """The seconds of every run, A B C A B C …, after a warm-up of each; what each returned last.
+
+    `after_turn` is called after every turn, the warm-up included.
+    """
+    seconds, returned = {name: [] for name in runs}, {}
+    total, quiet = (1 + repeats) * len(runs), not progress or headless()
+    with tqdm(total=total, disable=quiet, file=sys.stdout, leave=False) as bar:
+        for turn in range(1 + repeats):
+            for name, run in runs.items():
+                bar.set_description(name)
+                gc.collect()  # here, and not during a measurement
+                before = clock(device)
+                returned[name] = run()
+                if turn:
+                    seconds[name].append(clock(device) - before)
+                bar.update()
+            after_turn()
+    return seconds, returned
+
+
+def _described(runs: list[list[float]]) -> dict:
     each = [metrics(gaps) for gaps in runs]
     out = {key: summary(m[key] for m in each) for key in ("ttft", "e2el")}
     out["tpot"] = summary(m["tpot"] for m in each) if each[0]["tpot"] is not None else None
@@ -142,6 +167,6 @@ def _describe(runs: list[list[float]]) -> dict:
 
 
 def clock(device: torch.device) -> float:
-    """Seconds, read when the device has done all that it was given."""
+    """The time in seconds, once the device has finished all its work."""
     synchronize(device)
     return time.perf_counter()

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import torch
 
-from ..benchmarks.decoding import ladder, spread_out
+from ..benchmarks.decoding import ladder, sharpened
 from ..benchmarks.peers import hugging_face
-from ..benchmarks.timing import spread
+from ..benchmarks.timing import summary_text
 from ..config.checks import check_int
 from ..config.shapes import SIZES
 from ..model.checkpoint import load_checkpoint
@@ -48,7 +48,7 @@ def _model(args: argparse.Namespace, device: Device) -> GPT:
     if args.checkpoint:
         model = load_checkpoint(args.checkpoint).model
     else:
-        model = spread_out(GPT(SIZES[args.size]))
+        model = sharpened(GPT(SIZES[args.size]))
     return model.to(device=device.device, dtype=getattr(torch, args.dtype)).eval()
 
 
@@ -69,7 +69,7 @@ def _row(row: dict) -> str:
     if "unavailable" in row:
         return f"{head} not here: {row['unavailable']}"
     equal = {True: "equal", False: "differ", None: "own"}[row.get("equal")]
-    speed = f"{spread(row['tokens_per_second'], 0):>26}{spread(row['speedup'], 1):>24}"
+    speed = f"{summary_text(row['tokens_per_second'], 0):>26}{summary_text(row['speedup'], 1):>24}"
     # Below that nothing is built: it is Python, or other people's code.
     built = row.get("build_seconds", 0) > 0.01
     build = f"{row['build_seconds']:6.1f}, {row['again_seconds']:.2f}" if built else ""
@@ -81,11 +81,11 @@ def _limits(limits: dict, best: dict | None) -> list[str]:
     lines = [
         f"\nread bandwidth {read['median'] / 1e9:.0f} GB/s over {limits['weight_bytes'] / 1e6:.1f} "
         f"MB, peak {peak['median'] / 1e9:.0f} GFLOP/s (one thread; {read['how']}, {peak['how']})",
-        f"roofline bound, where every weight is read once for each token: {spread(bound, 0)} "
+        f"roofline bound, where every weight is read once for each token: {summary_text(bound, 0)} "
         f"tokens/s",
     ]
     if best:
-        share = best["share_of_floor"]
+        share = best["share_of_bound"]["median"]
         note = " (it is one thread's and moves with other use of the memory: repeat the run)"
         lines.append(
             f"best at the same weights and tokens: rung {best['rung']}, {share:.0%} of that bound"

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from ..benchmarks.speculation import costs, in_passes, speculation, usual_drafts
-from ..benchmarks.timing import spread
+from ..benchmarks.timing import summary_text
 from ..data.batches import split
 from ..data.corpus import load_corpus
 from ..decoding.drafts import DraftModel
@@ -33,10 +33,12 @@ def show(result: dict) -> None:
     )
     heads = f"{'agreement':>11}{'a pass':>8}{'formula':>9}{'tokens/s':>26}{'ratio':>24}"
     print(f"{'draft':28}{'k':>3}{heads}{'passes':>9}  tokens")
-    print(f"{'none':28}{'':31}{spread(result['plain'], 0):>26}")
+    print(f"{'none':28}{'':31}{summary_text(result['plain'], 0):>26}")
     for row in result["rows"]:
         chance = f"{row['agreement']:>11.2f}{row['tokens_per_pass']:>8.2f}{row['predicted']:>9.2f}"
-        speed = f"{spread(row['tokens_per_second'], 0):>26}{spread(row['speedup'], 2):>24}"
+        speed = (
+            f"{summary_text(row['tokens_per_second'], 0):>26}{summary_text(row['speedup'], 2):>24}"
+        )
         share, equal = in_passes(row, result["passes"]), "equal" if row["equal"] else "differ"
         print(f"{row['draft']:28}{row['k']:>3}{chance}{speed}{share:>9.0%}  {equal}")
     floor = result["floor"]["median"]

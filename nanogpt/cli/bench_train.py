@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from ..benchmarks.timing import spread
+from ..benchmarks.timing import summary_text
 from ..benchmarks.training import KINDS, chosen, race, steps_for, table
 from ..config.checks import check_int, check_number
 from ..data.corpus import Corpus, load_corpus
@@ -52,9 +52,13 @@ def _lines(rows: list[dict], corpus: Corpus) -> list[str]:
     lines = [f"{head}  {'seconds':<22}{'loss':<26}sooner"]
     for row in rows:
         goal, sooner = f"{row['goal']:g}" if row["goal"] else "–", row.get("sooner")
-        times = f"{spread(sooner, 1)} ×" if sooner else ""
+        times = f"{summary_text(sooner, 1)} ×" if sooner else ""
         facts = f"{row['block_size']:>6}{row['n_params'] / 1e6:>7.2f}M{row['steps']:>7,}"
-        name, seconds, loss = row["name"], spread(row["seconds"], 1), spread(row["loss"], 4)
+        name, seconds, loss = (
+            row["name"],
+            summary_text(row["seconds"], 1),
+            summary_text(row["loss"], 4),
+        )
         lines.append(f"{name:<40}{goal:>7}{facts}  {seconds:<22}{loss:<26}{times}")
     foot = f"losses over all of the validation text of {corpus.name}, each at its own block"
     return [*lines, foot]

@@ -16,7 +16,9 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import lru_cache
 from pathlib import Path
 
@@ -26,18 +28,34 @@ from ..system.console import warn_caller
 from ..system.files import atomic_path, sha256
 
 
+_folder: ContextVar[Path | None] = ContextVar("folder", default=None)
+
+
 class CannotBuild(RuntimeError):
     """This machine cannot build an engine. The message says why, in one line."""
 
 
 def cache_folder() -> Path:
     """Where builds are kept: NANOGPT_CACHE, else nanogpt in the user's cache folder."""
+    if folder := _folder.get():
+        return folder
     named = os.environ.get("NANOGPT_CACHE")
     if named:
         return Path(named).expanduser().absolute()
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Caches" / "nanogpt"
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nanogpt"
+
+
+@contextmanager
+def empty_cache_folder() -> Iterator[None]:
+    """Keep builds in a new, empty folder for the length of a with-block, to time a first build."""
+    with tempfile.TemporaryDirectory(prefix="nanogpt-") as folder:
+        token = _folder.set(Path(folder))
+        try:
+            yield
+        finally:
+            _folder.reset(token)
 
 
 @lru_cache(maxsize=1)

@@ -1,6 +1,7 @@
 """The ladder's figures belong together, its rungs agree, and a rung that cannot be built says so."""
 
 import json
+import os
 
 import pytest
 import torch
@@ -41,6 +42,7 @@ def test_the_figures_belong_together(result):
     assert result["rungs"][0]["speedup"]["median"] == 1.0
     limits = result["limits"]
     assert limits["floor"]["median"] == limits["read"]["median"] / limits["weight_bytes"]
+    assert limits["floor"]["n"] == result["best"]["share_of_bound"]["n"] == 3
     assert result["best"]["rung"] in "1234578"
     json.dumps(result, allow_nan=False)  # plain data
 
@@ -57,13 +59,13 @@ def test_a_rung_that_cannot_be_built_says_why_and_the_others_go_on(model, monkey
         "unavailable": "no C++ compiler (c++)",
     }
     assert result["rungs"][1]["equal"]
-    bench.show(result)
+    print("\n".join(bench._lines(result)))
     assert "not here: no C++ compiler (c++)" in capsys.readouterr().out
 
 
 def test_many_texts_are_not_timed_under_the_name_of_a_rung_that_cannot_be_built(model):
     class Broken(Flat):
-        below = Flat
+        fallback = Flat
 
         def build(self):
             raise CannotBuild("no C++ compiler (c++)")
@@ -87,7 +89,7 @@ def test_tokens_that_differ_are_called_different(model, monkeypatch, capsys):
     result = ladder(model, n_new=8, repeats=1, progress=False)
     assert not result["rungs"][1]["equal"]
     assert result["best"]["rung"] == "1"
-    bench.show(result)
+    print("\n".join(bench._lines(result)))
     assert "differ" in capsys.readouterr().out
 
 
@@ -105,7 +107,7 @@ def test_the_cache_folder_of_the_user_is_left_alone(model, tmp_path, monkeypatch
     assert len(built) == 2
     assert not any(path.exists() for path in built), "the folder it was built into is gone again"
     assert not (tmp_path / "mine").exists()
-    assert benchmarks_decoding.os.environ["NANOGPT_CACHE"] == str(tmp_path / "mine")
+    assert os.environ["NANOGPT_CACHE"] == str(tmp_path / "mine")
 
 
 def test_peers_are_timed_beside_the_rungs(model):
@@ -139,8 +141,8 @@ def test_throughput_of_several_batches(model):
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"n_new": 1}, "n_new=1: choose 2 to 24"),
-        ({"n_new": 25}, "n_new=25"),
+        ({"n_new": 1}, "n_new=1: must be an integer of at least 2"),
+        ({"n_new": 25}, r"n_new=25: must be an integer in \[2, 24\]"),
         ({"only": "9"}, "rungs=.9.: choose from 12345"),
     ],
 )
@@ -176,7 +178,7 @@ def test_the_program_prints_a_table_and_writes_json(small, tmp_path, capsys):
     torch.set_num_threads(threads)
     said = capsys.readouterr().out
     assert "per-Head, no cache" in said
-    assert "floor: every weight read once" in said
+    assert "roofline bound, where every weight is read once" in said
     written = json.loads(path.read_text())
     assert written["model"] == "article"
     assert written["environment"]["threads"] == 1

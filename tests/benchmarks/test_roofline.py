@@ -38,21 +38,21 @@ def test_operations_without_a_cache_are_those_of_ever_longer_texts():
     assert roofline.work(model.config, n, cached=False)["flop"] == pytest.approx(total / n)
 
 
-def test_a_batch_shares_the_weights_and_not_the_cache():
+def test_a_cached_token_reads_the_weights_and_the_mean_of_the_cache():
     c = GPTConfig()
-    one, many = (roofline.work(c, 100, cached=True, batch=batch) for batch in (1, 8))
-    kv = 2 * c.n_embd * c.n_layer * 101 / 2 * 4
-    assert one["bytes"] == c.weight_bytes() + kv
-    assert many["bytes"] == c.weight_bytes() / 8 + kv
+    kv = 2 * c.n_embd * c.n_layer * 101 / 2
+    need = roofline.work(c, 100, cached=True, itemsize=1, kv_itemsize=2)
+    assert need["bytes"] == c.weight_bytes(1) + 2 * kv
+    assert roofline.work(c, 100, cached=False)["bytes"] == c.weight_bytes(4)
 
 
 def test_the_three_parts_add_up_to_the_time():
     need = {"flop": 2e6, "bytes": 3e6}
     for seconds in (1.0, 4.0, 100.0):
-        parts = roofline.split(seconds, need, bandwidth=1e6, peak=1e6)
+        parts = roofline.breakdown(seconds, need, bandwidth=1e6, peak=1e6)
         assert sum(parts.values()) == pytest.approx(seconds)
         assert min(parts.values()) >= 0
-    parts = roofline.split(100.0, need, 1e6, 1e6)
+    parts = roofline.breakdown(100.0, need, 1e6, 1e6)
     assert parts == {"arithmetic": 2.0, "memory": 1.0, "overhead": 97.0}
 
 

@@ -149,7 +149,7 @@ def test_turns_that_measure_nothing_are_refused(clock, repeats, warmup):
     log = []
     a = system(clock, [1], log=log)
     with pytest.raises(
-        ValueError, match=f"repeats={repeats}, warmup={warmup}: at least 1 and at least 0"
+        ValueError, match="must be an integer of at least"
     ):
         duel(a, a, repeats=repeats, warmup=warmup)
     assert log == [], "nothing was run first"
@@ -188,5 +188,5 @@ def test_one_long_run_holds_all_shorter_ones(monkeypatch):
 
 
 def test_a_length_that_was_not_run_is_named():
-    with pytest.raises(ValueError, match="length 9 is not in a run of 3 tokens"):
+    with pytest.raises(ValueError, match=r"length=9: must be an integer in \[1, 3\]"):
         timing.speedups_by_length(lambda: range(3), lambda: range(3), [9], repeats=1)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from nanogpt.benchmarks.decoding import spread_out
+from nanogpt.benchmarks.decoding import sharpened
 from nanogpt.cache.dynamic import DynamicCache
 from nanogpt.cache.static import StaticCache
 from nanogpt.config import SIZES
@@ -29,7 +29,7 @@ DEVICES = [
 
 
 def build(per_head=True):
-    model = spread_out(GPT(SIZES["small"])).eval()
+    model = sharpened(GPT(SIZES["small"])).eval()
     return model if per_head else pack_heads(model)
 
 
