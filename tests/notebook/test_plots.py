@@ -118,7 +118,7 @@ BATCHES = [
 ]
 BYTES = [{"label": "GPT-2", "lengths": [1, 1024], "bytes": [73_728, 75_497_472]}]
 
-MASK = {"label": "a ring", "q": [3], "k": [0, 2, 3, -1], "seen": [[False, True, True, False]]}
+MASK = {"label": "a ring", "q": [3], "k": [0, 2, 3, -1], "mask": [[False, True, True, False]]}
 COSTS = [
     {"name": "MHA", "loss": summary(1.7), "bytes": 2e6, "table": True},
     {"name": "MQA", "loss": summary(1.6), "bytes": 8e3, "table": False, "up": 8},
@@ -159,7 +159,7 @@ FIGURES = {
         "The same 20 tokens, 2.9× (2.6–3.2, n = 5)",
     ),
     "two_bars, unequal": (lambda: speed.two_bars(DUEL, 20, False), "NOT the same"),
-    "race": (lambda: speed.race("some text " * 2, DUEL, 0.5), "2.9×"),
+    "typing_race": (lambda: speed.typing_race("some text " * 2, DUEL, 0.5), "2.9×"),
     "characters": (
         lambda: plots_training.characters({"a": 6, "B": 2, "\n": 1, " ": 1}),
         "4 characters",
@@ -198,7 +198,10 @@ FIGURES = {
         lambda: engines.tokens_per_pass([PASSES] * 2, "up to 2.1"),
         "a table: 64% agree",
     ),
-    "past_floor": (lambda: engines.past_floor([NO_DRAFT, LEAP], 1.3, "2× the best rung"), "2.00×"),
+    "speculation_speed": (
+        lambda: engines.speculation_speed([NO_DRAFT, LEAP], 1.3, "2× the best rung"),
+        "2.00×",
+    ),
     "per_token": (lambda: speed.per_token(DUEL, "slopes"), "slopes"),
     "speedup_map": (
         lambda: speed.speedup_map(CELLS, ["small", "article"], [1, 8], "a map"),
@@ -252,7 +255,7 @@ def test_an_animation_is_one_png_with_all_its_frames():
 
 
 def test_the_race_rests_when_the_first_is_finished():
-    text = words(speed.race("x" * 20, DUEL))
+    text = words(speed.typing_race("x" * 20, DUEL))
     assert "with it: 20 of 20 tokens   ✓ finished" in text
     assert "without the cache: 20 of 20" not in text
 
@@ -276,7 +279,7 @@ DOLLARS = "$3_a $$_$ \\x"
 @pytest.mark.parametrize(
     "draw",
     [
-        lambda: speed.race(DOLLARS, DUEL),
+        lambda: speed.typing_race(DOLLARS, DUEL),
         lambda: plots_training.characters(dict.fromkeys(DOLLARS, 2)),
         lambda: plots_training.batch([DOLLARS], [DOLLARS]),
         lambda: equality.token_strips([{"label": "x", "text": DOLLARS, "truth": DOLLARS}], "t", 5),

@@ -1,4 +1,4 @@
-"""One function per figure: plain dicts and lists in, a matplotlib Figure out. Never imports torch."""
+"""One function per figure: plain data in, a matplotlib Figure out. Never imports torch."""
 
 from .attention import (
     bytes_and_loss,
@@ -8,17 +8,24 @@ from .attention import (
     prefill_and_decode,
     shapes,
 )
-from .engines import drafted, ladder, past_floor, throughput, time_split, tokens_per_pass
+from .engines import (
+    drafted,
+    ladder,
+    speculation_speed,
+    throughput,
+    time_split,
+    tokens_per_pass,
+)
 from .equality import last_bits, margins, precision, token_strips
 from .speed import (
     cache_bytes,
     context_cost,
     per_token,
     prefill_split,
-    race,
     speedup_map,
     two_bars,
+    typing_race,
     update_cost,
 )
-from .style import BLUE, COLOURS, spread, to_apng, to_png
+from .style import format_ratio, to_apng, to_png
 from .training import batch, characters, ideas, losses, recipes, schedules

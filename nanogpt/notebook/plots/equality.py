@@ -1,73 +1,61 @@
-"""Figures of equal tokens, margins and last bits."""
+"""Figures of equal tokens, of the margins of draws, and of last bits."""
 
 from __future__ import annotations
 
+from matplotlib.axes import Axes
 from matplotlib.colors import BoundaryNorm, LinearSegmentedColormap
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 
-from .style import GREEN, GREY, INK, PAPER, VERMILION, _letter, headline, new_figure, styled
+from . import style
+from .style import GREEN, INK, PAPER, VERMILION, new_figure, styled
+
+LEVELS = [1, 2, 4, 16, 64, 256]  # float32 numbers apart
 
 
 @styled
 def token_strips(strips: list[dict], title: str, columns: int = 40) -> Figure:
-    """Rows of characters; those that differ from the reference are red and struck out, the rest green.
+    """Rows of characters; what differs from the reference is red and struck out, the rest green.
 
-    The first `columns` are drawn; the count beside them is of the whole text.
+    A strip has a `label`, its `text` and the `truth`. The first `columns` characters are drawn; the
+    count beside them is of the whole text.
     """
     figure, axes = new_figure(0.9 + 0.44 * len(strips))
     for y, strip in enumerate(strips):
-        text, truth = strip["text"][:columns], strip["truth"][:columns]
-        for x, (char, right) in enumerate(zip(text, truth, strict=True)):
-            colour = GREEN if char == right else VERMILION
-            axes.add_patch(Rectangle((x, y), 0.94, 0.76, color=colour, alpha=0.3, lw=0))
-            _letter(axes, x + 0.47, y + 0.4, char, 8)
+        text, truth = strip["text"], strip["truth"]
+        for x, (char, right) in enumerate(zip(text[:columns], truth[:columns], strict=True)):
+            style.tile(axes, x, y, char, GREEN if char == right else VERMILION, 0.3, 8)
             if char != right:
                 axes.plot((x + 0.12, x + 0.82), (y + 0.4, y + 0.4), color=VERMILION, lw=1)
-        wrong = sum(a != b for a, b in zip(strip["text"], strip["truth"], strict=True))
         axes.text(-0.4, y + 0.4, strip["label"], ha="right", va="center", fontsize=8.3)
-        mark = "✓ equal" if not wrong else f"✗ {wrong} of {len(strip['text'])} differ"
-        axes.text(
-            columns + 0.3,
-            y + 0.4,
-            mark,
-            va="center",
-            fontsize=8.3,
-            color=GREEN if not wrong else VERMILION,
-        )
+        wrong = sum(a != b for a, b in zip(text, truth, strict=True))
+        mark = f"✗ {wrong} of {len(text)} differ" if wrong else "✓ equal"
+        colour = VERMILION if wrong else GREEN
+        axes.text(columns + 0.3, y + 0.4, mark, va="center", fontsize=8.3, color=colour)
     axes.set(xlim=(-12.5, columns + 8), ylim=(len(strips) - 0.1, -0.15))
     axes.axis("off")
     axes.set_title(title)
     return figure
 
 
+def _above_zero(values: list[float]) -> list[float]:
+    """The values for a log scale, which has no 0."""
+    return [value or float("nan") for value in values]
+
+
 @styled
 def margins(report: dict) -> Figure:
     """Rounding differences of the logits under the margins by which the draws were decided."""
     figure, axes = new_figure(3.6)
-    steps = range(1, report["n_new"] + 1)
-    floor = 1e-8
-    axes.scatter(
-        steps,
-        report["margins"],
-        s=13,
-        color=GREEN,
-        marker="o",
-        label="margin of the draw",
-        zorder=3,
-    )
-    axes.plot(
-        steps,
-        [d or float("nan") for d in report["logit_diffs"]],
-        color=VERMILION,
-        lw=1.1,
-        label="max |Δlogit|, cached against uncached",
-    )
+    steps, decided = range(1, report["n_new"] + 1), report["margins"]
+    name = "margin of the draw"
+    axes.scatter(steps, decided, s=13, color=GREEN, marker="o", label=name, zorder=3)
+    name = "max |Δlogit|, cached against uncached"
+    axes.plot(steps, _above_zero(report["logit_diffs"]), color=VERMILION, lw=1.1, label=name)
     axes.set_yscale("log")
     axes.set(xlabel="new token", ylabel="logits (log scale)", xlim=(0, report["n_new"] + 1))
-    axes.set_ylim(top=60 * max(report["margins"]))  # room for the legend above all points
+    axes.set_ylim(top=60 * max(decided))  # space for the legend above all points
     axes.legend(loc="upper right", ncols=2)
-    ratio = report["min_margin"] / max(report["max_logit_diff"], floor)
+    ratio = report["min_margin"] / max(report["max_logit_diff"], 1e-8)
     axes.set_title(f"The closest draw was decided by {ratio:,.0f} times what the logits differ by")
     return figure
 
@@ -77,70 +65,53 @@ def precision(reports: dict[str, dict]) -> Figure:
     """Logit differences and margins by dtype, one column of points each."""
     figure, axes = new_figure(3.4)
     for x, (name, report) in enumerate(reports.items()):
-        for shift, key, colour, marker in (
-            (-0.2, "logit_diffs", VERMILION, "s"),
-            (0.2, "margins", GREEN, "o"),
-        ):
-            values = report[key]
-            across = [x + shift + 0.3 * (i / len(values) - 0.5) for i in range(len(values))]
-            heights = [value or float("nan") for value in values]  # a log scale has no 0
-            axes.scatter(across, heights, s=9, color=colour, marker=marker, alpha=0.6, lw=0)
-        mark = (
-            f"✓ {report['n_new']} equal"
-            if report["equal"]
-            else f"✗ {report['first_divergence']} equal, then not"
-        )
-        axes.text(
-            x,
-            30,
-            f"{name}\n{mark}",
-            ha="center",
-            va="bottom",
-            fontsize=9,
-            weight="bold",
-            color=INK if report["equal"] else VERMILION,
-        )
+        _cloud(axes, x - 0.2, report["logit_diffs"], VERMILION, "s")
+        _cloud(axes, x + 0.2, report["margins"], GREEN, "o")
+        colour, mark = INK, f"✓ {report['n_new']} equal"
+        if not report["equal"]:
+            colour, mark = VERMILION, f"✗ {report['first_divergence']} equal, then not"
+        font = {"ha": "center", "va": "bottom", "fontsize": 9, "weight": "bold"}
+        axes.text(x, 30, f"{name}\n{mark}", color=colour, **font)
     axes.set_yscale("log")
-    axes.set(
-        xticks=(), xlim=(-0.6, len(reports) - 0.4), ylim=(1e-17, 8000), ylabel="logits (log scale)"
-    )
-    for height, label, colour in (
-        (0.30, "● margin of each draw", GREEN),
-        (0.22, "■ max |Δlogit| of each step", VERMILION),
-    ):
-        axes.text(
-            0.99, height, label, color=colour, ha="right", transform=axes.transAxes, weight="bold"
-        )
+    axes.set(xticks=(), xlim=(-0.6, len(reports) - 0.4), ylim=(1e-17, 8000))
+    axes.set_ylabel("logits (log scale)")
+    place = {"ha": "right", "transform": axes.transAxes, "weight": "bold"}
+    axes.text(0.99, 0.30, "● margin of each draw", color=GREEN, **place)
+    axes.text(0.99, 0.22, "■ max |Δlogit| of each step", color=VERMILION, **place)
     axes.set_title("The precision sets the gap: where the two clouds overlap, tokens can flip")
     return figure
 
 
+def _cloud(axes: Axes, middle: float, values: list[float], colour: str, mark: str) -> None:
+    """The values as points, side by side around `middle`."""
+    across = [middle + 0.3 * (i / len(values) - 0.5) for i in range(len(values))]
+    axes.scatter(across, _above_zero(values), s=9, color=colour, marker=mark, alpha=0.6, lw=0)
+
+
 @styled
 def last_bits(panels: list[dict], title: str) -> Figure:
-    """How many numbers apart two ways of computing each logit are: one picture each, darker is further.
+    """How many float32 numbers apart two ways of computing each logit are: darker is further.
 
-    A panel has a `label` and `apart`, whole numbers by step and character. Equal ones are left white.
+    A panel has a `label` and `apart`, integers by step and character. Equal logits are white.
     """
-    figure, all_axes = new_figure(
-        1.1 + 1.45 * len(panels), rows=len(panels), sharex=True, squeeze=False
-    )
+    height, rows = 1.1 + 1.45 * len(panels), len(panels)
+    figure, grid = new_figure(height, rows=rows, sharex=True, squeeze=False)
+    column = grid[:, 0].tolist()
     most = max(1, max(max(map(max, panel["apart"])) for panel in panels))
-    levels = [1, 2, 4, 16, 64, 256]
-    norm = BoundaryNorm([*levels, max(most + 1, 2 * levels[-1])], 256)
+    norm = BoundaryNorm([*LEVELS, max(most + 1, 2 * LEVELS[-1])], 256)
     colours = LinearSegmentedColormap.from_list("apart", ["#fbd5b5", VERMILION, "#4a1c00"])
-    colours = colours.with_extremes(under=PAPER)
-    for axes, panel in zip(all_axes[:, 0], panels, strict=True):
-        rows = [list(column) for column in zip(*panel["apart"], strict=True)]
-        extent = (0.5, len(panel["apart"]) + 0.5, len(rows), 0)
-        image = axes.imshow(
-            rows, aspect="auto", interpolation="nearest", cmap=colours, norm=norm, extent=extent
-        )
-        axes.set_title(panel["label"], fontsize=9.5, color=GREY)
+    look = {"cmap": colours.with_extremes(under=PAPER), "norm": norm}
+    for axes, panel in zip(column, panels, strict=True):
+        values = [list(char) for char in zip(*panel["apart"], strict=True)]
+        extent = (0.5, len(panel["apart"]) + 0.5, len(values), 0)
+        place = {"aspect": "auto", "interpolation": "nearest", "extent": extent}
+        image = axes.imshow(values, **look, **place)
+        style.subtitle(axes, panel["label"], 9.5)
         axes.set(yticks=(), ylabel="character")
         axes.grid(False)
-    all_axes[-1, 0].set_xlabel("new token")
-    bar = figure.colorbar(image, ax=all_axes[:, 0].tolist(), extend="min", aspect=30)
-    bar.set_ticks(levels, labels=[*map(str, levels[:-1]), f"{levels[-1]}+"])
+    column[-1].set_xlabel("new token")
+    bar = figure.colorbar(image, ax=column, extend="min", aspect=30)
+    bar.set_ticks(LEVELS, labels=[*map(str, LEVELS[:-1]), f"{LEVELS[-1]}+"])
     bar.set_label("float32 numbers apart")
-    headline(figure, title)
+    style.headline(figure, title)
     return figure

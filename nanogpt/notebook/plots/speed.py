@@ -1,11 +1,15 @@
-"""Figures of what the cache buys."""
+"""Figures of what the cache buys, and of what it costs in bytes."""
 
 from __future__ import annotations
 
+import textwrap
+
+from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, TwoSlopeNorm
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from . import style
 from .style import (
     BLUE,
     COLOURS,
@@ -16,82 +20,65 @@ from .style import (
     PAPER,
     SKY,
     VERMILION,
-    _running_median,
-    _size,
-    _times,
-    _wrapped,
-    headline,
     new_figure,
-    spread,
     styled,
 )
 
 
 @styled
 def two_bars(duel: dict, n_new: int, equal: bool) -> Figure:
-    """Total time of both systems, the cached one as 1, with the spread of the runs."""
+    """Total time of both systems, the cached one as 1, with the range of the runs."""
     figure, axes = new_figure(2.5)
     base = duel["systems"]["cached"]["e2el"]["median"]
     for row, name in enumerate(("cached", "uncached")):
-        e2el = duel["systems"][name]["e2el"]
-        low, mid, high = (e2el[key] / base for key in ("low", "median", "high"))
-        axes.barh(row, mid, color=COLOURS[name], height=0.58)
-        axes.errorbar(mid, row, xerr=[[mid - low], [high - mid]], color=INK, capsize=4, lw=1.2)
-        axes.text(high + 0.04, row, f"  {mid:.2f}", va="center", fontweight="bold")
-    axes.set(
-        yticks=(0, 1),
-        yticklabels=("with the cache", "without"),
-        xlabel="total time (with the cache = 1)",
-    )
+        span = style.low_mid_high(duel["systems"][name]["e2el"], base)
+        axes.barh(row, span[1], color=COLOURS[name], height=0.58)
+        style.error_bar(axes, row, span, capsize=4, lw=1.2)
+        style.label(axes, span[2] + 0.04, row, f"  {span[1]:.2f}", size=9.5)
+    axes.set_yticks((0, 1), ("with the cache", "without"))
+    axes.set_xlabel("total time (with the cache = 1)")
     axes.set_xlim(0, axes.get_xlim()[1] * 1.12)
-    axes.grid(axis="y", visible=False)
-    axes.grid(axis="x", visible=True)
+    style.grid_across(axes)
     same = f"The same {n_new} tokens" if equal else f"{n_new} tokens, NOT the same"
-    axes.set_title(f"{same}, {spread(duel['speedup'])} as fast with the cache")
+    axes.set_title(f"{same}, {style.format_ratio(duel['speedup'])} as fast with the cache")
     return figure
 
 
 @styled
-def race(text: str, duel: dict, share: float | None = None) -> Figure:
+def typing_race(text: str, duel: dict, share: float | None = None) -> Figure:
     """Both texts when `share` of the slower one's time has passed; None: when the first is done."""
-    figure, axes = new_figure(3.3, columns=2)
-    finish = {name: _arrivals(duel, name)[-1] for name in ("uncached", "cached")}
-    clock = min(finish.values()) if share is None else share * max(finish.values())
-    for ax, name, label in zip(
-        axes, ("uncached", "cached"), ("without the cache", "with it"), strict=True
-    ):
-        arrivals = _arrivals(duel, name)
-        done = sum(moment <= clock + 1e-12 for moment in arrivals)
-        ax.set(xlim=(0, 1), ylim=(0, 1), xticks=(), yticks=())
-        ax.grid(False)
-        for side in ax.spines.values():
-            side.set_visible(False)
-        ax.add_patch(Rectangle((0, 0), 1, 1, color=COLOURS[name], alpha=0.06, lw=0))
-        ax.text(
-            0.03,
-            0.975,
-            _wrapped(text[:done]),
-            family="DejaVu Sans Mono",
-            fontsize=7.6,
-            va="top",
-            linespacing=1.35,
-            parse_math=False,
-        )
-        ax.add_patch(Rectangle((0, 0), done / len(arrivals), 0.025, color=COLOURS[name], lw=0))
-        flag = "   ✓ finished" if done == len(arrivals) else ""
-        ax.set_title(
-            f"{label}: {done} of {len(arrivals)} tokens{flag}", fontsize=10, color=COLOURS[name]
-        )
-    headline(figure, f"The race: the same text, {duel['speedup']['median']:.1f}× as fast")
+    figure, columns = new_figure(3.3, columns=2)
+    arrivals = {name: _arrivals(duel["systems"][name]) for name in ("uncached", "cached")}
+    finish = [moments[-1] for moments in arrivals.values()]
+    clock = min(finish) if share is None else share * max(finish)
+    labels = ("without the cache", "with it")
+    for axes, (name, moments), label in zip(columns, arrivals.items(), labels, strict=True):
+        done, n = sum(moment <= clock + 1e-12 for moment in moments), len(moments)
+        _page(axes, text[:done], done / n, COLOURS[name])
+        flag = "   ✓ finished" if done == n else ""
+        axes.set_title(f"{label}: {done} of {n} tokens{flag}", fontsize=10, color=COLOURS[name])
+    faster = duel["speedup"]["median"]
+    style.headline(figure, f"The race: the same text, {faster:.1f}× as fast")
     return figure
 
 
-def _arrivals(duel: dict, name: str) -> list[float]:
-    system = duel["systems"][name]
+def _arrivals(system: dict) -> list[float]:
+    """When each token arrives, in seconds from the start."""
     moments = [system["ttft"]["median"]]
     for gap in system["itl"]:
         moments.append(moments[-1] + gap)
     return moments
+
+
+def _page(axes: Axes, text: str, done: float, colour: str, width: int = 46, lines: int = 13):
+    """A text so far, in lines of `width` characters, over a bar of the share that is done."""
+    axes.set(xlim=(0, 1), ylim=(0, 1), xticks=(), yticks=())
+    style.bare(axes)
+    axes.add_patch(Rectangle((0, 0), 1, 1, color=colour, alpha=0.06, lw=0))
+    axes.add_patch(Rectangle((0, 0), done, 0.025, color=colour, lw=0))
+    wrapped = [piece for line in text.split("\n") for piece in textwrap.wrap(line, width) or [""]]
+    font = {"family": style.MONO, "fontsize": 7.6, "linespacing": 1.35, "parse_math": False}
+    axes.text(0.03, 0.975, "\n".join(wrapped[:lines]), va="top", **font)
 
 
 @styled
@@ -101,68 +88,60 @@ def per_token(duel: dict, title: str) -> Figure:
     unit, highest = duel["systems"]["cached"]["tpot"]["median"], 1.0
     for name, label in (("uncached", "without the cache"), ("cached", "with it")):
         gaps = [gap / unit for gap in duel["systems"][name]["itl"]]
-        axes.plot(range(2, len(gaps) + 2), gaps, color=COLOURS[name], lw=0.7, alpha=0.45)
-        smooth = _running_median(gaps, 15)
+        places, smooth = range(2, len(gaps) + 2), _running_median(gaps, 15)
         highest = max(highest, *smooth)
-        axes.plot(range(2, len(gaps) + 2), smooth, color=COLOURS[name], lw=2.2)
-        axes.text(
-            len(gaps) + 4,
-            smooth[-1],
-            label,
-            color=COLOURS[name],
-            va="center",
-            weight="bold",
-            fontsize=9,
-        )
+        axes.plot(places, gaps, color=COLOURS[name], lw=0.7, alpha=0.45)
+        axes.plot(places, smooth, color=COLOURS[name], lw=2.2)
+        style.label(axes, len(gaps) + 4, smooth[-1], label, COLOURS[name], 9)
     axes.set_xticks([place for place in range(0, 1025, 32) if place <= len(gaps) + 2])
     axes.set(xlabel="place in the text", ylabel="time per token\n(median with the cache = 1)")
-    axes.set(xlim=(0, len(duel["systems"]["cached"]["itl"]) * 1.28), ylim=(0, 1.25 * highest))
+    axes.set(xlim=(0, len(gaps) * 1.28), ylim=(0, 1.25 * highest))
     axes.set_title(title)
     return figure
+
+
+def _running_median(values: list[float], width: int) -> list[float]:
+    half = width // 2
+    parts = (sorted(values[max(0, i - half) : i + half + 1]) for i in range(len(values)))
+    return [part[len(part) // 2] for part in parts]
 
 
 @styled
 def speedup_map(cells: list[dict], rows: list[str], columns: list[int], title: str) -> Figure:
-    """E2EL without the cache over E2EL with it: models and batches down, new tokens across."""
+    """E2EL without the cache over E2EL with it: models and batches down, new tokens across.
+
+    A cell has its `row`, its `n_new` and its `speedup`, a summary. What was not measured, past the
+    model's block or too long for this machine, is a dash.
+    """
     figure, axes = new_figure(0.9 + 0.47 * len(rows))
-    table = {(cell["row"], cell["n_new"]): cell["speedup"] for cell in cells}
-    missing = float("nan")
-    values = [
-        [table[row, n]["median"] if (row, n) in table else missing for n in columns] for row in rows
-    ]
+    found = {(cell["row"], cell["n_new"]): cell["speedup"] for cell in cells}
+    missing = {"median": float("nan")}
+    values = [[found.get((row, n), missing)["median"] for n in columns] for row in rows]
     colours = LinearSegmentedColormap.from_list("lose-win", (VERMILION, "#f7f7f7", BLUE))
     colours = colours.with_extremes(bad=PAPER)
-    top = max(1.2, *(cell["speedup"]["median"] for cell in cells))
+    top = max(1.2, *(speedup["median"] for speedup in found.values()))
     axes.imshow(values, cmap=colours, norm=TwoSlopeNorm(1.0, 0.5, top), aspect="auto", alpha=0.85)
-    for y, (row_name, row) in enumerate(zip(rows, values, strict=True)):
-        for x, value in enumerate(row):
-            if value != value:  # not measured: past the model's block, or too long for this machine
-                axes.text(x, y, "–", ha="center", va="center", color=GREY)
-                continue
-            worse = table[row_name, columns[x]]["high"] < 1
-            mark = "▼ " if worse else "▽ " if value < 1 else ""
-            dark = value > 1 + 0.6 * (top - 1) or value < 0.65
-            axes.text(
-                x,
-                y,
-                f"{mark}{value:.2f}×",
-                ha="center",
-                va="center",
-                fontsize=9,
-                weight="bold",
-                color=PAPER if dark else INK,
-            )
+    for y, row in enumerate(rows):
+        for x, n in enumerate(columns):
+            _speedup(axes, x, y, found.get((row, n)), top)
     axes.set_xticks(range(len(columns)), columns)
     axes.set_yticks(range(len(rows)), rows, fontsize=8.5)
-    axes.set(
-        xlabel="new tokens (from a 1-token prompt);  slower with the cache: ▼ in every repeat, ▽ in most"
-    )
-    axes.grid(False)
-    axes.tick_params(length=0)
-    for side in axes.spines.values():
-        side.set_visible(False)
+    marks = "slower with the cache: ▼ in every repeat, ▽ in most"
+    axes.set_xlabel(f"new tokens (from a 1-token prompt);  {marks}")
+    style.bare(axes)
     axes.set_title(title)
     return figure
+
+
+def _speedup(axes: Axes, x: int, y: int, speedup: dict | None, top: float) -> None:
+    """The number in a cell of the map, legible on its colour."""
+    if speedup is None:
+        axes.text(x, y, "–", ha="center", va="center", color=GREY)
+        return
+    value = speedup["median"]
+    mark = "▼ " if speedup["high"] < 1 else "▽ " if value < 1 else ""
+    dark = value > 1 + 0.6 * (top - 1) or value < 0.65
+    style.label(axes, x, y, f"{mark}{value:.2f}×", PAPER if dark else INK, 9, ha="center")
 
 
 @styled
@@ -173,23 +152,12 @@ def prefill_split(cases: list[dict], title: str) -> Figure:
         share = case["ttft"] / case["e2el"]
         axes.barh(y, share, color=ORANGE, height=0.66)
         axes.barh(y, 1 - share, left=share, color=BLUE, height=0.66, alpha=0.75)
-        axes.text(
-            min(share, 0.93) + 0.012,
-            y,
-            f"{share:.0%}",
-            va="center",
-            color=PAPER,
-            weight="bold",
-            fontsize=8.5,
-        )
+        style.label(axes, min(share, 0.93) + 0.012, y, f"{share:.0%}", PAPER)
     axes.set_yticks(range(len(cases)), [case["label"] for case in cases])
     axes.set(xlim=(0, 1), xticks=(), ylim=(len(cases) - 0.4, -1.0))
-    axes.text(0.0, -0.72, "prefill: to the first token", color=ORANGE, weight="bold", va="center")
-    axes.text(1.0, -0.72, "decode: all others", color=BLUE, weight="bold", va="center", ha="right")
-    axes.grid(False)
-    for side in axes.spines.values():
-        side.set_visible(False)
-    axes.tick_params(length=0)
+    style.label(axes, 0.0, -0.72, "prefill: to the first token", ORANGE, 9.5)
+    style.label(axes, 1.0, -0.72, "decode: all others", BLUE, 9.5, ha="right")
+    style.bare(axes)
     axes.set_title(title)
     return figure
 
@@ -201,23 +169,20 @@ def cache_bytes(lines: list[dict], title: str) -> Figure:
     for line, colour in zip(lines, (BLUE, SKY, GREEN, ORANGE, VERMILION), strict=False):
         axes.plot(line["lengths"], line["bytes"], color=colour, marker="o", ms=3.5)
         end, top = line["lengths"][-1], line["bytes"][-1]
-        axes.text(
-            end * 1.25,
-            top,
-            f"{line['label']}: {_size(top)}",
-            color=colour,
-            va="center",
-            fontsize=8.5,
-            weight="bold",
-        )
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
-    axes.set_xticks([2**n for n in range(0, 18, 2)], [f"{2**n:,}" for n in range(0, 18, 2)])
-    axes.set_yticks([1e3, 1e6, 1e9, 1e11], ["1 kB", "1 MB", "1 GB", "100 GB"])
-    axes.minorticks_off()
+        style.label(axes, end * 1.25, top, f"{line['label']}: {_format_bytes(top)}", colour)
+    lengths = [2**n for n in range(0, 18, 2)]
+    style.log_axis(axes, "x", lengths, [f"{n:,}" for n in lengths], base=2)
+    style.log_axis(axes, "y", [1e3, 1e6, 1e9, 1e11], ["1 kB", "1 MB", "1 GB", "100 GB"])
     axes.set(xlabel="tokens in the cache, one text", ylabel="K and V", xlim=(0.8, 2**25))
     axes.set_title(title)
     return figure
+
+
+def _format_bytes(n: float) -> str:
+    for unit, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if n >= unit:
+            return f"{n / unit:.3g} {name}"
+    return f"{n:.0f} B"
 
 
 @styled
@@ -225,28 +190,15 @@ def update_cost(lengths: list[int], lines: dict[str, list[float]], title: str) -
     """Time of one cache update against the rows held, in units of the shortest static one."""
     figure, axes = new_figure(2.9)
     unit = lines["static"][0]
-    for (label, values), colour, mark in zip(lines.items(), (VERMILION, BLUE), "o^", strict=True):
+    for (name, values), colour, mark in zip(lines.items(), (VERMILION, BLUE), "o^", strict=True):
         scaled = [value / unit for value in values]
         axes.plot(lengths, scaled, color=colour, marker=mark, ms=5)
-        axes.text(
-            lengths[-1] * 1.12,
-            scaled[-1],
-            label,
-            color=colour,
-            va="center",
-            weight="bold",
-            fontsize=9,
-        )
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
-    axes.set_xticks(lengths, lengths)
-    axes.yaxis.set_major_formatter(_times)
-    axes.minorticks_off()
-    axes.set(
-        xlabel="rows already in the cache",
-        ylabel="time of one update\n(static, shortest = 1)",
-        xlim=(lengths[0] * 0.85, lengths[-1] * 2.4),
-    )
+        style.label(axes, lengths[-1] * 1.12, scaled[-1], name, colour, 9)
+    style.log_axis(axes, "x", lengths, base=2)
+    style.log_axis(axes, "y")
+    axes.yaxis.set_major_formatter(style.format_times)
+    axes.set(xlabel="rows already in the cache", xlim=(lengths[0] * 0.85, lengths[-1] * 2.4))
+    axes.set_ylabel("time of one update\n(static, shortest = 1)")
     axes.set_title(title)
     return figure
 
@@ -260,35 +212,22 @@ def context_cost(lengths: list[int], lines: list[dict], title: str) -> Figure:
     figure, (left, right) = new_figure(3.4, columns=2)
     unit = lines[-1]["seconds"][0]["median"]
     for line, colour, mark in zip(lines, (VERMILION, ORANGE, BLUE), "s^o", strict=False):
-        low, mid, high = (
-            [s[key] / unit for s in line["seconds"]] for key in ("low", "median", "high")
-        )
+        spans = [style.low_mid_high(summary, unit) for summary in line["seconds"]]
+        low, mid, high = zip(*spans, strict=True)
         left.fill_between(lengths, low, high, color=colour, alpha=0.15, lw=0)
         left.plot(lengths, mid, color=colour, marker=mark, ms=5, label=line["label"])
         right.plot(lengths, line["bytes"], color=colour, marker=mark, ms=5)
-        end = line["bytes"][-1]
-        right.annotate(
-            _size(end),
-            (lengths[-1], end),
-            xytext=(7, 0),
-            textcoords="offset points",
-            color=colour,
-            va="center",
-            fontsize=8.5,
-            weight="bold",
-        )
+        end = (lengths[-1], line["bytes"][-1])
+        style.label_point(right, end, _format_bytes(end[1]), (7, 0), color=colour, va="center")
     step = f"time of one step\n({lines[-1]['label']}, shortest = 1)"
     for axes, what in ((left, step), (right, "K and V\n")):
-        axes.set_xscale("log", base=2)
-        axes.set_xticks(lengths, [f"{n:,}" for n in lengths])
+        style.log_axis(axes, "x", lengths, [f"{n:,}" for n in lengths], base=2)
         axes.set_xlabel("characters before it")
-        axes.set_title(what, fontsize=9, color=GREY)
+        style.subtitle(axes, what, 9)
     left.set_ylim(0, None)
-    left.yaxis.set_major_formatter(_times)
+    left.yaxis.set_major_formatter(style.format_times)
     left.legend(loc="upper left", fontsize=8.5)
-    right.set_yscale("log")
-    right.set_yticks([1e4, 1e5, 1e6, 1e7], ["10 kB", "100 kB", "1 MB", "10 MB"])
-    right.minorticks_off()
+    style.log_axis(right, "y", [1e4, 1e5, 1e6, 1e7], ["10 kB", "100 kB", "1 MB", "10 MB"])
     right.set_xlim(lengths[0] * 0.8, lengths[-1] * 4.5)
-    headline(figure, title)
+    style.headline(figure, title)
     return figure
