@@ -1,1 +1,1 @@
-"""All that a notebook cell imports for show: sessions, tables, figures."""
+"""What notebook cells use: session opens a run, display shows code and tables, plots draws."""

@@ -1,4 +1,4 @@
-"""Tables and source code in a cell's output."""
+"""Source code and tables in a cell's output."""
 
 from __future__ import annotations
 
@@ -7,28 +7,31 @@ import inspect
 from IPython.display import display
 
 
-def show(*objects) -> None:
-    """Show the source of package code as it is, so that text and code cannot part."""
-    code = "\n\n".join(inspect.getsource(thing).rstrip() for thing in objects)
-    display({"text/markdown": f"```python\n{code}\n```", "text/plain": code}, raw=True)
+def show_source(*objects) -> None:
+    """Show the source of functions and classes as it runs, so that text and code cannot differ."""
+    _show_code("\n\n".join(inspect.getsource(thing).rstrip() for thing in objects), "python")
 
 
-def show_text(text: str, language: str) -> None:
-    """Show code of another language, highlighted where the reader's program can."""
-    display(
-        {"text/markdown": f"```{language}\n{text.strip()}\n```", "text/plain": text.strip()},
-        raw=True,
-    )
+def show_code(text: str, language: str) -> None:
+    """Show code of any language, highlighted where the reader's program can."""
+    _show_code(text.strip(), language)
 
 
-def table(rows: list[dict]) -> None:
+def show_table(rows: list[dict]) -> None:
     """Show rows of equal keys as a table, also where only plain text is read."""
-    heads = list(rows[0])
-    cells = [heads] + [[str(row[head]) for head in heads] for row in rows]
-    widths = [max(len(line[i]) for line in cells) for i in range(len(heads))]
-    plain = "\n".join(
-        "  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in cells
-    )
-    marked = ["| " + " | ".join(c.replace("|", "\\|") for c in line) + " |" for line in cells]
-    marked.insert(1, "|" + "---|" * len(heads))
-    display({"text/markdown": "\n".join(marked), "text/plain": plain}, raw=True)
+    names = list(rows[0])
+    lines = [names] + [[str(row[name]) for name in names] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    padded = ([cell.ljust(w) for cell, w in zip(line, widths, strict=True)] for line in lines)
+    escaped = ([cell.replace("|", "\\|") for cell in line] for line in lines)
+    head, *body = (f"| {' | '.join(line)} |" for line in escaped)
+    markdown = "\n".join([head, "|" + "---|" * len(names), *body])
+    _show(markdown, "\n".join("  ".join(line).rstrip() for line in padded))
+
+
+def _show_code(code: str, language: str) -> None:
+    _show(f"```{language}\n{code}\n```", code)
+
+
+def _show(markdown: str, plain: str) -> None:
+    display({"text/markdown": markdown, "text/plain": plain}, raw=True)

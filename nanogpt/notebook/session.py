@@ -1,4 +1,4 @@
-"""What a notebook cell calls: opening a run, showing figures and tables. Only here is IPython imported."""
+"""What a notebook opens: a run, which keeps its figures, its results and its model."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 from IPython.display import Image, display
 
+from ..config.checks import check_int
 from ..config.profiles import Profile, get_profile
 from ..data.corpus import Corpus, load_corpus
 from ..model.checkpoint import Checkpoint
@@ -22,7 +23,7 @@ from .plots import style
 
 
 def begin() -> None:
-    """Say what was found: versions, the device and why it was chosen."""
+    """Print what was found: versions, the device and why it was chosen."""
     device = pick_device()
     print(f"python {platform.python_version()}, torch {torch.__version__}")
     print(f"device {device}")
@@ -32,18 +33,20 @@ def begin() -> None:
 class Run:
     """One notebook's run: its settings, its corpus, and where its files go."""
 
-    number: str
+    number: str  # of the notebook: "04"
     profile: Profile
     device: Device
     corpus: Corpus
     parameters: dict
     out: Path
-    card: dict = field(repr=False)
+    card: dict = field(repr=False)  # the environment card
 
     def figure(self, figure, name: str, alt: str, *, note: str = "", published: str = "") -> None:
-        """Save a figure as figures/NN_name.png, with its conditions below, and show it with alt text.
+        """Save a matplotlib figure as figures/NN_name.png, and show it with its alt text.
 
-        `published` are the conditions of figures that were not measured in this run.
+        Its footer states the conditions of this run, after `note`. A figure that this run did not
+        measure states the conditions `published` instead. Raises ValueError for a name with other
+        characters than lower-case letters, digits and _.
         """
         footer = f"published, not of this run: {published}" if published else self._footer(note)
         self._picture(style.to_png(figure, footer), name, alt)
@@ -51,35 +54,34 @@ class Run:
     def animation(
         self, figures: list, name: str, alt: str, *, note: str = "", milliseconds: int = 120
     ) -> None:
-        """The same for an animated PNG; where animation is not supported, the first frame stands."""
+        """The same for an animated PNG; without animation, viewers show the first frame."""
         self._picture(style.to_apng(figures, self._footer(note), milliseconds), name, alt)
 
     def save(self, **results) -> None:
-        """Write the results with all they depend on as json/NN.json."""
+        """Write the results, plain data, as json/NN.json with all that they depend on."""
         path = self.out / "json" / f"{self.number}.json"
-        corpus = {"name": self.corpus.name, "sha256": self.corpus.sha256}
-        about = {
+        data = {
             "notebook": self.number,
             "profile": self.profile.name,
             "parameters": self.parameters,
+            "corpus": {"name": self.corpus.name, "sha256": self.corpus.sha256},
+            "environment": self.card,
+            "results": results,
         }
-        write_json(path, {**about, "corpus": corpus, "environment": self.card, "results": results})
+        write_json(path, data)
         print(f"results: json/{path.name}")
 
     def load_model(self, checkpoint: str = "auto") -> Checkpoint:
-        """The trained model that lessons use: published, of this run, or trained now; says which."""
+        """The trained model that lessons use: published, of this run, or trained now; prints which.
+
+        Raises CheckpointError for a file that is named and does not fit.
+        """
         size = self.profile.size
         keep = [self.checkpoint(size)]
         if "NANOGPT_RUN" in os.environ:  # where the runner puts what earlier notebooks made
             keep.append(Path(os.environ["NANOGPT_RUN"]) / "checkpoints" / size)
-        found = load_or_train(
-            self.corpus,
-            self.profile.train,
-            size=size,
-            checkpoint=checkpoint,
-            keep=keep,
-            device=self.device,
-        )
+        options = {"size": size, "checkpoint": checkpoint, "keep": keep, "device": self.device}
+        found = load_or_train(self.corpus, self.profile.train, **options)
         print(found)
         return found
 
@@ -100,17 +102,15 @@ class Run:
 
 
 def open_run(number: str, *, profile: str = "auto", **parameters) -> Run:
-    """Check a notebook's parameters, find the corpus, and say what will run.
+    """Check a notebook's parameters, load the corpus, and print what will run.
 
     Files go to outputs/run/<profile>, or to the folder that NANOGPT_OUT names. Raises ValueError
-    for an unknown profile, CorpusError for a corpus that cannot be used, and OSError for a folder
-    that cannot be written.
+    for an unknown profile or an unusable seed, CorpusError for a corpus that cannot be used, and
+    OSError for a folder that cannot be written.
     """
     device = pick_device()
     chosen = get_profile(profile, cuda=device.device.type == "cuda")
-    seed = parameters.get("seed", 0)
-    if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**63:
-        raise ValueError(f"seed={seed!r}: choose a whole number from 0 up, below 2**63")
+    check_int("seed", parameters.get("seed", 0), 0, 2**63 - 1)
     if chosen.threads:
         torch.set_num_threads(chosen.threads)
     corpus = load_corpus()

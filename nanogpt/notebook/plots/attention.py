@@ -47,7 +47,7 @@ def _cells(axes: Axes, values, colours: Colormap, rows, columns, size: float, ga
 
 @styled
 def masks(panels: list[dict], title: str, columns: int = 3) -> Figure:
-    """Who attends to whom: a panel has a `label`, positions `q` and `k`, and `mask`, (T, S) booleans.
+    """Who attends to whom: a panel has a `label`, positions `q` and `k`, and a (T, S) `mask`.
 
     Queries down, keys across, in the order in which the cache holds them; -1 is an empty slot.
     Panels stand in rows of `columns`, as high as their queries need.
@@ -187,7 +187,7 @@ def loss_by_position(lines: dict[str, list[float]], width: int, block: int, titl
 
 
 def _beside_end(short: bool, above: bool) -> dict:
-    """Where a line's name stands: a short line leaves space on the right, a low one over its end."""
+    """Where a line's name stands: a short line has space on its right, a low one above its end."""
     if short:
         return {"offset": (14, -16), "ha": "left", "va": "top"}
     offset, va = ((-4, -12), "top") if above else ((-4, 9), "bottom")
