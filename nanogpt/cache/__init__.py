@@ -1,1 +1,1 @@
-"""Key/value caches, one design a file. Knows tensors and positions; nothing of models or text."""
+"""Key/value caches, one kind a file. Knows tensors and positions; nothing of text."""

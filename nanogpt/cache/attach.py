@@ -6,6 +6,7 @@ from contextlib import contextmanager
 
 import torch.nn as nn
 
+from ..config.checks import check_int
 from .dynamic import DynamicCache
 from .static import StaticCache
 
@@ -15,11 +16,22 @@ def cache_owners(model: nn.Module) -> list[nn.Module]:
     return [m for m in model.modules() if "cache" in m.__dict__]
 
 
-def enable_kv_cache(model: nn.Module, design=DynamicCache, max_len: int | None = None) -> None:
-    """Give every attention module an empty cache, built by `design(max_len)` (default: block_size).
+@contextmanager
+def kv_cache(model: nn.Module, cache=DynamicCache, capacity: int | None = None):
+    """Caches for the length of a with-block: empty at its start, gone at its end, however it ends.
 
-    Raises ValueError when one is already on, or when no module can hold one.
+    Each attention module gets one, built by `cache(capacity)` (default: block_size). Raises
+    ValueError when caches are on already, and as build_caches does.
     """
+    enable_kv_cache(model, cache, capacity)
+    try:
+        yield model
+    finally:
+        disable_kv_cache(model)
+
+
+def enable_kv_cache(model: nn.Module, cache=DynamicCache, capacity: int | None = None) -> None:
+    """What kv_cache does at its start."""
     owners = cache_owners(model)
     if not owners:
         raise ValueError(
@@ -29,39 +41,9 @@ def enable_kv_cache(model: nn.Module, design=DynamicCache, max_len: int | None =
         raise ValueError(
             "a KV cache is already on: leave its with-block, or call disable_kv_cache(model)"
         )
-    caches = build_caches(owners, design, model.config.block_size if max_len is None else max_len)
-    for owner, cache in zip(owners, caches, strict=True):
-        owner.cache = cache
-
-
-def build_caches(owners: list[nn.Module], design, max_len: int) -> list:
-    """An empty cache for each module, or ValueError for a design that builds none.
-
-    A design that rolls is told the module's window; where there is none, or none shorter than max_len,
-    nothing may be forgotten, and a StaticCache of max_len rows stands in.
-    """
-    if not callable(design):
-        raise ValueError(
-            f"{design!r} is no cache design: pass the class, as in DynamicCache, not an instance"
-        )
-    if not isinstance(max_len, int) or max_len < 1:
-        raise ValueError(f"max_len={max_len!r}: a cache holds a whole number of rows, at least 1")
-    caches = [_empty_cache(owner, design, max_len) for owner in owners]
-    if any(isinstance(cache, nn.Module) or not hasattr(cache, "update") for cache in caches):
-        raise ValueError(
-            f"{design!r} must build plain objects with update(k, v, pos), no nn.Module: a cache "
-            f"is not part of the model"
-        )
-    return caches
-
-
-def _empty_cache(owner: nn.Module, design, max_len: int):
-    if not getattr(design, "rolls", False):
-        return design(max_len)
-    window = getattr(owner, "window", None)
-    return (
-        design(window, owner.config.sinks) if window and window < max_len else StaticCache(max_len)
-    )
+    capacity = model.config.block_size if capacity is None else capacity
+    for owner, built in zip(owners, build_caches(owners, cache, capacity), strict=True):
+        owner.cache = built
 
 
 def disable_kv_cache(model: nn.Module) -> None:
@@ -71,18 +53,8 @@ def disable_kv_cache(model: nn.Module) -> None:
 
 
 @contextmanager
-def kv_cache(model: nn.Module, design=DynamicCache, max_len: int | None = None):
-    """Caches for the length of a with-block: empty at its start, gone at its end, however it ends."""
-    enable_kv_cache(model, design, max_len)
-    try:
-        yield model
-    finally:
-        disable_kv_cache(model)
-
-
-@contextmanager
 def without_kv_cache(model: nn.Module):
-    """Whatever caches are on are laid aside for the length of a with-block, untouched."""
+    """No caches for the length of a with-block; those that are on come back untouched."""
     held = [(owner, owner.cache) for owner in cache_owners(model)]
     disable_kv_cache(model)
     try:
@@ -90,6 +62,34 @@ def without_kv_cache(model: nn.Module):
     finally:
         for owner, cache in held:
             owner.cache = cache
+
+
+def build_caches(owners: list[nn.Module], cache, capacity: int) -> list:
+    """An empty cache for each module. Raises ValueError for a `cache` that builds none.
+
+    `cache` is a class or a function of the capacity. A class that rolls gets its module's window;
+    where there is none, or none shorter than the capacity, nothing may be forgotten, and a
+    StaticCache of that capacity stands in.
+    """
+    if not callable(cache):
+        raise ValueError(f"cache={cache!r}: pass the class, as in DynamicCache, not an instance")
+    check_int("capacity", capacity, 1)
+    caches = [_empty_cache(owner, cache, capacity) for owner in owners]
+    if any(isinstance(built, nn.Module) or not hasattr(built, "update") for built in caches):
+        raise ValueError(
+            f"cache={cache!r} must build plain objects with update(k, v, pos), not an nn.Module: "
+            f"a cache is not part of the model"
+        )
+    return caches
+
+
+def _empty_cache(owner: nn.Module, cache, capacity: int):
+    if not getattr(cache, "rolls", False):
+        return cache(capacity)
+    window = getattr(owner, "window", None)
+    if window is None or window >= capacity:
+        return StaticCache(capacity)
+    return cache(window, owner.config.sinks)
 
 
 def measured_bytes(model: nn.Module) -> int:

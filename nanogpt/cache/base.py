@@ -1,8 +1,8 @@
-"""Key/value caches. Knows tensors and positions; nothing of models or text.
+"""What key/value caches share. Knows tensors and positions; nothing of models or text.
 
-A cache is one method: `update(k, v, pos) -> k, v, k_pos` stores the new rows and returns all
-rows that it holds, with the position of each. `rewind(n)` takes the last n back. Row layout is free:
-(B, T, hs) for one of the lecture's heads, (B, H, T, hs) for all heads at once.
+A cache is one method: `update(k, v, pos) -> k, v, k_pos` takes the keys and values of new tokens
+and returns those of all tokens that it holds, with their positions. `rewind(n)` forgets the last n.
+Leading dimensions are free: (B, T, hs) for one of the lecture's heads, (B, H, T, hs) for all heads.
 """
 
 from __future__ import annotations
@@ -12,124 +12,125 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor
 
+from ..config.checks import check_int
+
 
 class KVCache(ABC):
-    """What every design shares: the rows, their positions, and the checks."""
+    """Counts tokens and checks them; a subclass says in `store` how they are kept.
 
-    def __init__(self, max_len: int | None = None):
-        if max_len is not None and (not isinstance(max_len, int) or max_len < 1):
-            raise ValueError(
-                f"max_len={max_len!r}: a cache has room for a whole number of rows, at least 1"
-            )
-        self.max_len = max_len
+    `k`, `v` and `pos` are what it keeps (None while it is empty), `length` counts the tokens stored
+    so far, `last` is the position of the last one, `capacity` the most that fit (None: no limit).
+    """
+
+    limited = False  # whether there must be a capacity
+
+    def __init__(self, capacity: int | None = None):
+        if self.limited or capacity is not None:
+            check_int("capacity", capacity, 1)
+        self.capacity = capacity
         self.reset()
 
     def reset(self) -> None:
-        """Forget everything; the next update starts a new text of any batch size."""
+        """Forget everything. The next text may have another batch size, dtype and device."""
         self.k = self.v = self.pos = None
-        self.kind = None  # what every row of this text is: leading dimensions, size, dtype, device
-        self.length = 0  # rows written
-        self.last = -1  # the position written last, where looking at it is free
+        self.length, self.last = 0, -1
+        self.kind = None  # of this text: leading dimensions, head size, dtype, device
+        self.checked = None  # shapes and dtypes of the last update
+
+    def update(self, k: Tensor, v: Tensor, pos: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Store new tokens and return all.  (…, T, hs) twice, (T,) -> (…, S, hs) twice, (S,)
+
+        Raises ValueError, before anything changes, for shapes, dtypes or devices that do not fit,
+        for positions that do not ascend (on a CPU), and for more tokens than the cache can hold.
+        A step like the one before costs two comparisons: of shapes and dtypes, and of the position.
+        """
+        form = (k.shape, v.shape, pos.shape, k.dtype, v.dtype, pos.dtype, k.device, v.device)
+        if form != self.checked:
+            self._check_form(k, v, pos)
+        last = self._last_position(pos)
+        self.check_capacity(pos.shape[0], last)
+        held = self.store(k, v, pos)
+        self.kind, self.checked = self.kind or _kind(k), form
+        self.length, self.last = self.length + pos.shape[0], last
+        return held
 
     @abstractmethod
-    def update(self, k: Tensor, v: Tensor, pos: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """(…, T, hs), (…, T, hs), (T,) -> (…, S, hs), (…, S, hs), (S,): all rows and their positions."""
+    def store(self, k: Tensor, v: Tensor, pos: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Keep tokens that were checked; return all, as `update` does."""
 
-    def rows(self) -> tuple[Tensor, Tensor]:
-        """K and V as they are held, reserved rows included."""
+    def check_capacity(self, n: int, last: int) -> None:  # noqa: B027 (most caches have no limit)
+        """Raise ValueError when n more tokens, the last at position `last`, do not fit."""
+
+    def tensors(self) -> tuple[Tensor, Tensor]:
+        """K and V as `update` returns them."""
         return self.k, self.v
-
-    def rewind(self, n: int) -> None:
-        """Forget the last n rows, as if they had never come. Raises ValueError before anything changes."""
-        if not isinstance(n, int) or isinstance(n, bool) or not 0 <= n <= self.rewindable:
-            raise ValueError(
-                f"rewind({n!r}): this {type(self).__name__} can forget a whole number of rows from 0 to "
-                f"{self.rewindable}, of {self.length} written"
-            )
-        length = self.length - n
-        if length == 0:
-            self.reset()
-        elif n:
-            self._forget(n)
-            self.length = length
-            if self.pos.device.type == "cpu":
-                self.last = int(self.pos.max())
-
-    @property
-    def rewindable(self) -> int:
-        """How many rows `rewind` can forget."""
-        return self.length
-
-    def _forget(self, n: int) -> None:
-        if len(self.pos) > self.length:  # rows are reserved: empty slots again
-            slots = self.pos.topk(n).indices
-            self.k.index_fill_(-2, slots, 0)
-            self.v.index_fill_(-2, slots, 0)
-            self.pos.index_fill_(0, slots, -1)
-        else:  # grown to its length, or full: only what stays has come
-            k, v, pos = self.k[..., :-n, :], self.v[..., :-n, :], self.pos[:-n]
-            self.reset()
-            self.update(k, v, pos)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the K and V rows held or reserved, measured from the tensors."""
+        """Bytes of the keys and values held or reserved, measured from the tensors."""
         return 0 if self.k is None else self.k.nbytes + self.v.nbytes
 
-    def _check(self, k: Tensor, v: Tensor, pos: Tensor) -> None:
-        if not all(isinstance(x, Tensor) for x in (k, v, pos)) or k.ndim < 2:
+    @property
+    def rewindable(self) -> int:
+        """How many tokens `rewind` can forget."""
+        return self.length
+
+    def rewind(self, n: int) -> None:
+        """Forget the last n tokens, as if they had never come. Raises ValueError first."""
+        check_int(f"{type(self).__name__} of {self.length} tokens: rewind", n, 0, self.rewindable)
+        length, last = self.length - n, self.last - n
+        if length == 0:
+            self.reset()
+        elif n:
+            self.forget(n)
+            self.length, self.last = length, int(self.pos.max()) if self.pos.is_cpu else last
+
+    def forget(self, n: int) -> None:
+        """Drop the last n of more than n tokens."""
+        self.k, self.v, self.pos = self.k[..., :-n, :], self.v[..., :-n, :], self.pos[:-n]
+
+    def reserve(self, k: Tensor, v: Tensor, pos: Tensor) -> None:
+        """Make `capacity` empty slots for tokens like these: zeros, at position -1."""
+        self.k = k.new_zeros(*k.shape[:-2], self.capacity, k.shape[-1])
+        self.v, self.pos = torch.zeros_like(self.k), pos.new_full((self.capacity,), -1)
+
+    def _check_form(self, k: Tensor, v: Tensor, pos: Tensor) -> None:
+        integers = pos.dtype in (torch.int64, torch.int32)
+        if k.shape != v.shape or pos.shape != k.shape[-2:-1] or not integers:
             raise ValueError(
-                "keys, values and positions are tensors: rows (…, T, hs), twice, and places (T,)"
+                f"keys {tuple(k.shape)}, values {tuple(v.shape)} and positions {tuple(pos.shape)} "
+                f"of {pos.dtype} must be (…, T, hs), (…, T, hs) and (T,) integers"
             )
-        if pos.dtype not in (torch.int64, torch.int32):
+        if self.kind not in (None, _kind(k)) or _kind(k) != _kind(v):
             raise ValueError(
-                f"the positions are {pos.dtype}: places in a text are integers (torch.int64)"
-            )
-        if k.shape != v.shape or pos.shape != k.shape[-2:-1]:
-            raise ValueError(
-                f"keys {tuple(k.shape)}, values {tuple(v.shape)} and positions {tuple(pos.shape)} do "
-                f"not belong together: k and v need one shape, pos one entry for each of their rows"
-            )
-        if k.dtype != v.dtype or k.device != v.device:
-            raise ValueError(
-                f"the keys are {k.dtype} on {k.device}, the values {v.dtype} on {v.device}: both need one "
-                f"dtype and one device"
-            )
-        self._check_order(pos)
-        new = _kind(k)
-        held = new if self.k is None else self.kind
-        if held[:2] != new[:2]:
-            old, rows = (str((*kind[0], "rows", kind[1])).replace("'", "") for kind in (held, new))
-            raise ValueError(
-                f"this cache holds rows of shape {old}, the new ones are {rows}: one text "
-                f"keeps one batch and head size; call reset() before another text"
-            )
-        if held != new:
-            raise ValueError(
-                f"this cache holds {held[2]} on {held[3]}, the new rows are {new[2]} on "
-                f"{new[3]}: call reset() after moving or casting the model"
+                f"keys are {_described(_kind(k))}, values {_described(_kind(v))}, tokens held "
+                f"{_described(self.kind or _kind(k))}: all must be alike; call reset() before "
+                f"another text and after casting or moving the model"
             )
 
-    def _check_order(self, pos: Tensor) -> None:
-        # Only where looking at the numbers is free: on a GPU it would stop the queue at every layer.
-        if pos.device.type != "cpu" or len(pos) == 0:
-            return
-        if len(pos) > 1 and not bool((pos[1:] > pos[:-1]).all()):
+    def _last_position(self, pos: Tensor) -> int:
+        """The position of the last new token. Raises ValueError when positions do not ascend.
+
+        On a GPU, where looking would stop the queue in every layer, it is what the count says.
+        """
+        n = pos.shape[0]
+        if n == 0 or not pos.is_cpu:
+            return self.last + n
+        if n > 1 and not bool((pos[1:] > pos[:-1]).all()):
+            raise ValueError(f"positions {pos.tolist()} must ascend")
+        first, last = (pos.item(),) * 2 if n == 1 else (int(pos[0]), int(pos[-1]))
+        if first <= self.last:
             raise ValueError(
-                f"positions {pos.tolist()} do not ascend: pass rows in the order of the text"
+                f"position {first} must come after position {self.last}, which is cached already: "
+                f"pass positions in the whole text, and call reset() before another text"
             )
-        if int(pos[0]) <= self.last:
-            raise ValueError(
-                f"position {int(pos[0])} comes after position {self.last} is already cached: "
-                f"pass the places in the whole text, or reset() before a new one"
-            )
-
-    def _count(self, k: Tensor, pos: Tensor) -> None:
-        self.kind = _kind(k)
-        self.length += len(pos)
-        if pos.device.type == "cpu" and len(pos):
-            self.last = int(pos[-1])
+        return last
 
 
-def _kind(rows: Tensor) -> tuple:
-    return tuple(rows.shape[:-2]), rows.shape[-1], rows.dtype, rows.device
+def _kind(x: Tensor) -> tuple:
+    return x.shape[:-2], x.shape[-1], x.dtype, x.device
+
+
+def _described(kind: tuple) -> str:
+    lead, size, dtype, device = kind
+    return f"({', '.join(map(str, lead))}, T, {size}) {dtype} on {device}"

@@ -8,11 +8,9 @@ from .base import KVCache
 
 
 class DynamicCache(KVCache):
-    """Grows by one row per token: easy to read, and every step copies all it has into a new tensor."""
+    """Grows with every token: easy to read, but each step copies all that it holds."""
 
-    def update(self, k, v, pos):
-        self._check(k, v, pos)
-        self._count(k, pos)
+    def store(self, k, v, pos):
         if self.k is not None:
             k, v = torch.cat([self.k, k], dim=-2), torch.cat([self.v, v], dim=-2)
             pos = torch.cat([self.pos, pos])

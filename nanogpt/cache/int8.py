@@ -1,4 +1,4 @@
-"""A cache that keeps its rows in 8 bits."""
+"""A cache that keeps keys and values in 8 bits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .base import KVCache
 
 @dataclass(frozen=True)
 class Codes:
-    """Rows of numbers as 8-bit codes with one scale for each row: x ≈ codes · scale."""
+    """Vectors of numbers as 8-bit codes, with one scale for each vector: x ≈ codes · scale."""
 
     codes: Tensor  # (…, S, hs) int8
     scale: Tensor  # (…, S, 1) float16
@@ -21,22 +21,21 @@ class Codes:
     def of(cls, x: Tensor) -> Codes:
         """The nearest codes, from -127 to 127."""
         x = x if x.dtype == torch.float64 else x.float()
-        least = torch.finfo(torch.float16).smallest_normal  # rows of zeros, and nearly
+        least = torch.finfo(torch.float16).smallest_normal  # for vectors of zeros, and nearly
         scale = (x.abs().amax(-1, keepdim=True) / 127).clamp(least, 65504).to(torch.float16)
         return cls((x / scale).round().clamp(-127, 127).to(torch.int8), scale)
 
-    def rows(self, dtype: torch.dtype) -> Tensor:
+    def decoded(self, dtype: torch.dtype) -> Tensor:
         """The numbers that the codes stand for."""
         return self.codes.to(dtype) * self.scale.to(dtype)
 
-    def then(self, new: Codes) -> Codes:
-        """These rows, then the new ones."""
-        parts = ((self.codes, new.codes), (self.scale, new.scale))
-        return Codes(*(torch.cat(pair, dim=-2) for pair in parts))
+    def followed_by(self, new: Codes) -> Codes:
+        pairs = ((self.codes, new.codes), (self.scale, new.scale))
+        return Codes(*(torch.cat(pair, dim=-2) for pair in pairs))
 
-    def __getitem__(self, some) -> Codes:
-        """Some of the rows: codes[..., :5, :]"""
-        return Codes(self.codes[some], self.scale[some])
+    def __getitem__(self, index) -> Codes:
+        """Some of the vectors: codes[..., :5, :]"""
+        return Codes(self.codes[index], self.scale[index])
 
     @property
     def nbytes(self) -> int:
@@ -44,29 +43,25 @@ class Codes:
 
 
 class Int8Cache(KVCache):
-    """Grows like DynamicCache, but keeps each row as 8-bit codes and a scale: about a quarter of float32.
+    """Grows like DynamicCache, in about a quarter of float32's bytes: 8-bit codes and scales.
 
-    What it gives back is rounded, so its tokens need not be those of an uncached model: never take it
-    where equality is promised. Rows of integers are kept as they are.
+    What it returns is rounded, so its tokens need not be those of an uncached model: do not use it
+    where equality is promised. Integers (the characters of n-gram tables) are kept exactly.
     """
 
-    def update(self, k, v, pos):
-        self._check(k, v, pos)
-        self._count(k, pos)
-        new = (Codes.of(x) if x.is_floating_point() else x for x in (k, v))
-        self.k, self.v = (
-            x if old is None else _joined(old, x)
-            for old, x in zip((self.k, self.v), new, strict=True)
-        )
+    def store(self, k, v, pos):
+        self.dtype = k.dtype
+        self.k, self.v = _appended(self.k, k), _appended(self.v, v)
         self.pos = pos if self.pos is None else torch.cat([self.pos, pos])
-        return *self.rows(), self.pos
+        return *self.tensors(), self.pos
 
-    def rows(self):
-        return tuple(x.rows(self.kind[2]) if isinstance(x, Codes) else x for x in (self.k, self.v))
-
-    def _forget(self, n):
-        self.k, self.v, self.pos = self.k[..., :-n, :], self.v[..., :-n, :], self.pos[:-n]
+    def tensors(self):
+        held = (self.k, self.v)
+        return tuple(x.decoded(self.dtype) if isinstance(x, Codes) else x for x in held)
 
 
-def _joined(old, new):
-    return old.then(new) if isinstance(old, Codes) else torch.cat([old, new], dim=-2)
+def _appended(old: Codes | Tensor | None, new: Tensor) -> Codes | Tensor:
+    new = Codes.of(new) if new.is_floating_point() else new
+    if old is None:
+        return new
+    return old.followed_by(new) if isinstance(old, Codes) else torch.cat([old, new], dim=-2)

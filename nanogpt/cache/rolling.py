@@ -4,70 +4,63 @@ from __future__ import annotations
 
 import torch
 
+from ..config.checks import check_int
 from .base import KVCache
 
 
 class RollingCache(KVCache):
-    """A ring of the last `window` rows, and the first `sinks` beside it: it does not grow with the text.
+    """A ring of the last `window` tokens, and the first `sinks` beside it: it does not grow.
 
-    For attention with that window and those sinks (GPTConfig.window). A new row takes the place of the
-    oldest, which no later query sees. Of several new rows the first may need what the last will push
-    out, so all are returned, and only then the ring turns. What was returned is held until the next
-    update, beside `nbytes`: by it the last update can be rewound, and no earlier one, up to all of its
-    rows. Of an update of one row nothing is held, and it cannot be: every step would be slower for it.
+    For attention with that window and those sinks (GPTConfig.window). A new token takes the slot of
+    the oldest, which no later query sees. The first of several new tokens may see what the last
+    pushes out, so `update` returns the ring as it was and all new tokens. They are kept until the
+    next update, beside `nbytes`, so the last update can be rewound, but no earlier one. An update
+    of one token returns the ring, keeps nothing, and cannot be rewound: every step would pay.
     """
 
-    rolls = True  # build_caches tells it the window of its module
+    rolls = True  # build_caches passes it the window of its module
 
-    def __init__(self, window: int | None = None, sinks: int = 0):
-        super().__init__(window)
-        if window is None or not isinstance(sinks, int) or sinks < 0:
-            raise ValueError(
-                f"window={window!r}, sinks={sinks!r}: RollingCache needs the rows to keep, at least 1, and "
-                f"how many of the first beside them: RollingCache(64)"
-            )
-        self.sinks = sinks
+    def __init__(self, window: int, sinks: int = 0):
+        check_int("window", window, 1)
+        check_int("sinks", sinks, 0)
+        self.window, self.sinks = window, sinks
+        super().__init__(sinks + window)
 
     def reset(self):
         super().reset()
-        self.undo = None  # the ring before the last update, then its rows
+        self.undo = None  # k, v and pos: the ring before the last update, then its tokens
+
+    def store(self, k, v, pos):
+        if self.k is None:
+            self.reserve(k, v, pos)
+        self.undo = None
+        if pos.shape[0] > 1:
+            both = ((self.k, k, -2), (self.v, v, -2), (self.pos, pos, 0))
+            self.undo = tuple(torch.cat([ring, new], dim) for ring, new, dim in both)
+        new, slots = (x.to(k.device) for x in self._slots(pos.shape[0]))
+        self.k.index_copy_(-2, slots, k.index_select(-2, new))
+        self.v.index_copy_(-2, slots, v.index_select(-2, new))
+        self.pos.index_copy_(0, slots, pos.index_select(0, new))
+        return self.undo or (self.k, self.v, self.pos)
+
+    def _slots(self, n: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Which of n new tokens stay when all have come, and the slot of each."""
+        start, end, sinks = self.length, self.length + n, self.sinks
+        stay = [*range(start, min(end, sinks)), *range(max(start, sinks, end - self.window), end)]
+        slots = [i if i < sinks else sinks + (i - sinks) % self.window for i in stay]
+        return torch.tensor(stay, dtype=torch.long) - start, torch.tensor(slots, dtype=torch.long)
 
     @property
     def rewindable(self):
-        return 0 if self.undo is None else len(self.undo[2]) - len(self.pos)
+        return 0 if self.undo is None else len(self.undo[2]) - self.capacity
 
-    def _forget(self, n):
+    def forget(self, n):
         T, (k, v, pos) = self.rewindable, self.undo
-        held, stays = slice(len(self.pos)), slice(len(self.pos), len(pos) - n)
+        ring, stay = slice(self.capacity), slice(self.capacity, len(pos) - n)
         self.k, self.v, self.pos = (
-            x.clone() for x in (k[..., held, :], v[..., held, :], pos[held])
+            x.clone() for x in (k[..., ring, :], v[..., ring, :], pos[ring])
         )
-        self.length, self.undo = self.length - T, None
-        self.last = int(self.pos.max()) if pos.device.type == "cpu" else self.last
+        self.undo, self.length = None, self.length - T
+        self.last = int(self.pos.max()) if pos.is_cpu else self.last - T
         if n < T:
-            self.update(k[..., stays, :], v[..., stays, :], pos[stays])
-
-    def update(self, k, v, pos):
-        self._check(k, v, pos)
-        if self.k is None:
-            room = (*k.shape[:-2], self.sinks + self.max_len, k.shape[-1])
-            self.k, self.v = k.new_zeros(room), v.new_zeros(room)
-            self.pos = pos.new_full((room[-2],), -1)
-        T, end = len(pos), self.length + len(pos)
-        every = None  # of one new row it is enough to look at the ring with the row in it
-        if T > 1:
-            every = [
-                torch.cat([self.k, k], -2),
-                torch.cat([self.v, v], -2),
-                torch.cat([self.pos, pos]),
-            ]
-        row = torch.arange(self.length, end)  # of the text; on the CPU, so that no queue is stopped
-        slot = torch.where(row < self.sinks, row, self.sinks + (row - self.sinks) % self.max_len)
-        stays = ((row < self.sinks) | (row >= end - self.max_len)).nonzero()[:, 0]
-        slot, stays = slot[stays].to(k.device), stays.to(k.device)
-        self.k.index_copy_(-2, slot, k.index_select(-2, stays))
-        self.v.index_copy_(-2, slot, v.index_select(-2, stays))
-        self.pos.index_copy_(0, slot, pos.index_select(0, stays))
-        self._count(k, pos)
-        self.undo = every
-        return (self.k, self.v, self.pos) if every is None else tuple(every)
+            self.update(k[..., stay, :], v[..., stay, :], pos[stay])

@@ -92,7 +92,7 @@ class GPTConfig:
 
     @property
     def has_heads(self) -> bool:
-        """Whether the model can be a list of Heads: each has keys of its own and sees everything."""
+        """Whether the model can be a list of Heads: each has its own keys and sees everything."""
         return self.kv_heads == self.n_head and self.window is None
 
     @property
@@ -139,7 +139,7 @@ class GPTConfig:
 
     @property
     def table_weights(self) -> int:
-        """Weights of the tables, of which a token looks up one row: characters, positions, n-grams."""
+        """Weights of the tables that a token looks up: characters, positions, n-grams."""
         return (self.vocab_size + (self.positions or 0) + sum(self.ngram_rows)) * self.n_embd
 
     def weight_bytes(self, itemsize: int = 4) -> int:
@@ -150,7 +150,7 @@ class GPTConfig:
         """Bytes that caches of `length` tokens of `batch` texts take, when nothing is forgotten.
 
         K and V are 2 · layers · heads · head size · tokens · batch · itemsize, where heads counts
-        those with keys of their own. `itemsize` is 4 for float32, 2 for bfloat16. N-gram tables keep
+        those with their own keys. `itemsize` is 4 for float32, 2 for bfloat16. N-gram tables keep
         the characters themselves, twice, as int64.
         """
         tokens = length * batch

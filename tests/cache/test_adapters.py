@@ -4,7 +4,7 @@ import pytest
 import torch
 from conftest import FORMS, name, seeded, tiny_model, tokens
 
-from nanogpt.cache.adapters import forward
+from nanogpt.cache.nanovlm import forward
 from nanogpt.cache.attach import cache_owners, kv_cache
 from nanogpt.cache.dynamic import DynamicCache
 from nanogpt.config import MODERN, GPTConfig

@@ -6,7 +6,7 @@ import torch
 from conftest import CACHES, FORMS, name, seeded, tiny_model, tokens
 from hypothesis import given
 
-from nanogpt.cache.adapters import LayerCaches
+from nanogpt.cache.tinytorch import LayerCaches
 from nanogpt.cache.attach import kv_cache, measured_bytes
 from nanogpt.cache.dynamic import DynamicCache
 from nanogpt.cache.static import StaticCache
@@ -110,40 +110,40 @@ def test_a_cache_keeps_rows_of_its_own(design):
 # ------------------------------------------------------------------ what does not belong
 
 WRONG = {
-    "batch": (lambda: rows((3, 2), torch.tensor([4])), "one batch and head size"),
-    "number of heads": (lambda: rows((2, 3), torch.tensor([4])), "one batch and head size"),
-    "layout": (lambda: rows((2,), torch.tensor([4])), "one batch and head size"),
-    "head size": (lambda: rows((2, 2), torch.tensor([4]), hs=5), "one batch and head size"),
+    "batch": (lambda: rows((3, 2), torch.tensor([4])), "must be alike"),
+    "number of heads": (lambda: rows((2, 3), torch.tensor([4])), "must be alike"),
+    "layout": (lambda: rows((2,), torch.tensor([4])), "must be alike"),
+    "head size": (lambda: rows((2, 2), torch.tensor([4]), hs=5), "must be alike"),
     "dtype": (
         lambda: rows((2, 2), torch.tensor([4]), dtype=torch.float64),
-        "after moving or casting",
+        "must be alike",
     ),
     "device": (
         lambda: [t.to("meta") for t in rows((2, 2), torch.tensor([4]))],
-        "after moving or casting",
+        "must be alike",
     ),
-    "an old position": (lambda: rows((2, 2), torch.tensor([3])), "already cached"),
-    "the first position again": (lambda: rows((2, 2), torch.tensor([0])), "already cached"),
-    "a chunk that overlaps": (lambda: rows((2, 2), torch.tensor([3, 4])), "already cached"),
+    "an old position": (lambda: rows((2, 2), torch.tensor([3])), "cached already"),
+    "the first position again": (lambda: rows((2, 2), torch.tensor([0])), "cached already"),
+    "a chunk that overlaps": (lambda: rows((2, 2), torch.tensor([3, 4])), "cached already"),
     "more positions than rows": (
         lambda: one_row(pos=torch.tensor([4, 5])),
-        "do not belong together",
+        "must be",
     ),
     "positions of two dimensions": (
         lambda: one_row(pos=torch.tensor([[4]])),
-        "do not belong together",
+        "must be",
     ),
     "values of another shape": (
         lambda: one_row(v=torch.zeros(2, 2, 1, 5)),
-        "do not belong together",
+        "must be",
     ),
     "values of another dtype": (
         lambda: one_row(v=torch.zeros(2, 2, 1, 4).double()),
-        "both need one dtype",
+        "must be alike",
     ),
     "values on another device": (
         lambda: one_row(v=torch.zeros(2, 2, 1, 4).to("meta")),
-        "and one device",
+        "must be alike",
     ),
 }
 
@@ -173,7 +173,7 @@ def test_a_position_cached_after_a_gap_is_not_taken_twice(design):
     cache.update(*rows((1,), torch.tensor([5, 9])))
     before = snapshot(cache)
     for again in (9, 5, 2):
-        with pytest.raises(ValueError, match=f"position {again} comes after position 9"):
+        with pytest.raises(ValueError, match=f"position {again} must come after position 9"):
             cache.update(*rows((1,), torch.tensor([again])))
         assert_unchanged(cache, before)
 
@@ -194,13 +194,13 @@ def test_a_full_static_cache_says_how_much_it_needs(first):
     cache = StaticCache(ROOM)
     before = snapshot(cache)
     with pytest.raises(
-        ValueError, match=f"room for 16 positions .* max_len of at least {first[-1] + 1}"
+        ValueError, match=f"position {first[-1]} does not fit.*at least {first[-1] + 1}"
     ):
         cache.update(*rows((1,), torch.tensor(first)))
     assert_unchanged(cache, before)
     cache.update(*rows((1,), torch.arange(16)))  # exactly full is fine
     before = snapshot(cache)
-    with pytest.raises(ValueError, match="room for 16"):
+    with pytest.raises(ValueError, match="does not fit"):
         cache.update(*rows((1,), torch.tensor([16])))
     assert_unchanged(cache, before)
 
@@ -220,7 +220,7 @@ def test_caches_work_where_numbers_cannot_be_looked_at(design):
         assert len(k_pos) == k_out.shape[-2] == (ROOM if design is StaticCache else start + T)
     if design is StaticCache:
         k = torch.empty(2, 11, 4, device="meta")
-        with pytest.raises(ValueError, match="room for 16"):
+        with pytest.raises(ValueError, match="does not fit"):
             cache.update(k, k, torch.arange(6, 17, device="meta"))
 
 
@@ -234,7 +234,7 @@ def test_caches_work_where_numbers_cannot_be_looked_at(design):
 def test_predicted_bytes_are_the_measured_ones(per_head, dtype, design, batch):
     model = tiny_model(per_head, dtype, n_layer=3, n_head=4, n_embd=8)
     idx = tokens(batch, 9)
-    with torch.no_grad(), kv_cache(model, design, max_len=20):
+    with torch.no_grad(), kv_cache(model, design, capacity=20):
         assert measured_bytes(model) == 0
         for pos in (torch.arange(7), torch.tensor([7]), torch.tensor([8])):
             model(idx[:, pos], pos=pos)

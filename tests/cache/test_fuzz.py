@@ -7,7 +7,7 @@ from fuzz_fixtures import examples
 from hypothesis import assume
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from nanogpt.cache.adapters import LayerCaches
+from nanogpt.cache.tinytorch import LayerCaches
 from nanogpt.cache.dynamic import DynamicCache
 from nanogpt.cache.static import StaticCache
 
@@ -70,7 +70,7 @@ class Rows(RuleBasedStateMachine):
             torch.tensor(places).long(),
         )
         if self.design is StaticCache and places and places[-1] >= ROOM:
-            self.refuse(k, -k, pos, f"was given position {places[-1]}")
+            self.refuse(k, -k, pos, f"position {places[-1]} does not fit")
             return
         self.form = layout, dtype
         self.held |= {place: float(first + i) for i, place in enumerate(places)}
@@ -83,7 +83,9 @@ class Rows(RuleBasedStateMachine):
         layout, dtype = self.form or ((3,), torch.float32)
         k = self.rows(layout, 1 + more, dtype=dtype)
         start = self.last - back
-        self.refuse(k, -k, torch.arange(start, start + 1 + more), f"position {start} comes after")
+        self.refuse(
+            k, -k, torch.arange(start, start + 1 + more), f"position {start} must come after"
+        )
 
     @rule(
         what=st.sampled_from(
@@ -104,7 +106,7 @@ class Rows(RuleBasedStateMachine):
                 "many positions": torch.arange(next_, next_ + 3),
                 "2-d": pos[None],
             }[what]
-        self.refuse(k, v, pos, "belong together|both need one dtype")
+        self.refuse(k, v, pos, "must be")
 
     @precondition(lambda self: self.form)
     @rule(
@@ -115,9 +117,7 @@ class Rows(RuleBasedStateMachine):
     def rows_of_another_text(self, layout, hs, dtype):
         assume((layout, dtype) != self.form or hs != 2)
         k = self.rows(layout, 1, hs, dtype)
-        self.refuse(
-            k, -k, torch.tensor([self.last + 1]), "one batch and head size|after moving or casting"
-        )
+        self.refuse(k, -k, torch.tensor([self.last + 1]), "must be alike")
 
     @rule()
     def reset(self):
@@ -183,7 +183,7 @@ class Layers(RuleBasedStateMachine):
         elif len(self.held[layer]) > self.done:
             self.refuse(call, "call advance")
         elif hs == 3 and self.begun[layer]:
-            self.refuse(call, "one batch and head size")
+            self.refuse(call, "must be alike")
         elif T and self.design is StaticCache and self.done + T > ROOM:
             self.refuse(call, "has room for")
         elif hs == 2:

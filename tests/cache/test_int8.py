@@ -4,7 +4,7 @@ import pytest
 import torch
 from conftest import seeded, tiny_model, tokens
 
-from nanogpt.cache.adapters import LayerCaches
+from nanogpt.cache.tinytorch import LayerCaches
 from nanogpt.cache.attach import cache_owners, kv_cache, measured_bytes
 from nanogpt.cache.dynamic import DynamicCache
 from nanogpt.cache.int8 import Codes, Int8Cache
@@ -51,7 +51,7 @@ def test_pieces_are_kept_as_the_whole_is():
 def test_positions_of_another_text_and_of_another_batch_are_refused():
     cache = Int8Cache()
     cache.update(rows(2, 3, 4), rows(2, 3, 4), torch.arange(3))
-    with pytest.raises(ValueError, match="already cached"):
+    with pytest.raises(ValueError, match="cached already"):
         cache.update(rows(2, 1, 4), rows(2, 1, 4), torch.tensor([2]))
     with pytest.raises(
         ValueError, match=r"holds rows of shape \(2, rows, 4\), the new ones are \(3, rows, 4\)"
@@ -79,7 +79,7 @@ def test_a_model_s_logits_move_a_little_and_the_characters_of_its_tables_not_at_
             bytes_of = measured_bytes(model)
             text = cache_owners(model)[0].cache if ngrams > 1 else None
             if text is not None:
-                assert torch.equal(text.rows()[0][..., 0], idx)
+                assert torch.equal(text.tensors()[0][..., 0], idx)
     difference = (found[Int8Cache] - found[DynamicCache]).abs().max()
     assert 0 < difference < 0.05 * found[DynamicCache].abs().max()
     assert bytes_of < model.cache_bytes(20, 2)

@@ -60,13 +60,13 @@ def test_a_common_beginning_is_held_once_and_copied_where_texts_part():
     one = cache.nbytes
     cache.fork(5)
     assert cache.nbytes == one
-    assert cache.rows()[0].shape[0] == 5
+    assert cache.tensors()[0].shape[0] == 5
     new = rows(5, 2, 1, 8)
     cache.update(new, -new, torch.tensor([10]))
     assert cache.nbytes == one // 3 * (2 + 5), (
         "the full pages are shared, the third is everybody's own"
     )
-    found = cache.rows()[0]
+    found = cache.tensors()[0]
     for text in range(5):
         assert torch.equal(found[text], torch.cat([k[0], new[text]], dim=-2))
     assert cache.users.tolist()[:2] == [5, 5]
@@ -80,7 +80,7 @@ def test_a_fork_at_the_end_of_a_page_copies_nothing():
     new = rows(3, 1, 8)
     cache.update(new, new, torch.tensor([8]))
     assert len(cache.users) == 2 + 3
-    assert torch.equal(cache.rows()[0][1], torch.cat([k[0], new[1]]))
+    assert torch.equal(cache.tensors()[0][1], torch.cat([k[0], new[1]]))
 
 
 @torch.no_grad()
@@ -107,7 +107,7 @@ def test_what_cannot_be_is_refused_and_changes_nothing():
         ValueError, match="holds 5 rows and was given 2 more: build it with max_len of at least 7"
     ):
         cache.update(rows(1, 2, 8), rows(1, 2, 8), torch.tensor([5, 6]))
-    with pytest.raises(ValueError, match="already cached"):
+    with pytest.raises(ValueError, match="cached already"):
         cache.update(rows(1, 1, 8), rows(1, 1, 8), torch.tensor([4]))
     with pytest.raises(ValueError, match=r"fork\(0\)"):
         cache.fork(0)

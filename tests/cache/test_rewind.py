@@ -6,7 +6,7 @@ import pytest
 import torch
 from conftest import seeded
 
-from nanogpt.cache.adapters import LayerCaches
+from nanogpt.cache.tinytorch import LayerCaches
 from nanogpt.cache.dynamic import DynamicCache
 from nanogpt.cache.int8 import Int8Cache
 from nanogpt.cache.paged import PagedCache
@@ -50,7 +50,7 @@ def assert_same(cache, expected):
         assert cache.k is cache.v is cache.pos is None
         return
     assert torch.equal(cache.pos, expected.pos)
-    for found, right in zip(cache.rows(), expected.rows(), strict=True):
+    for found, right in zip(cache.tensors(), expected.tensors(), strict=True):
         assert torch.equal(found, right)
     if isinstance(cache, PagedCache):
         # As often as the table names it, and never 0 times: a page that nobody uses would be lost.
@@ -126,10 +126,12 @@ def test_positions_with_gaps():
 def test_what_cannot_be_forgotten_is_refused_and_changes_nothing(design, n):
     (k, v), cache = rows_of(2, 5, 3), DESIGNS[design]()
     cache.update(k, v, torch.arange(5))
-    before = [x.clone() for x in (*cache.rows(), cache.pos)]
+    before = [x.clone() for x in (*cache.tensors(), cache.pos)]
     with pytest.raises(ValueError, match=rf"rewind\({n!r}\).* 0 to 5, of 5 written"):
         cache.rewind(n)
-    assert all(torch.equal(a, b) for a, b in zip(before, (*cache.rows(), cache.pos), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(before, (*cache.tensors(), cache.pos), strict=True)
+    )
     assert cache.length == 5
 
 
@@ -178,14 +180,14 @@ def test_texts_that_share_pages_part_again_after_a_rewind(back):
     cache.rewind(back)
     left = 15 - back
     whole = torch.cat([k.expand(3, -1, -1), own], dim=1)[:, :left]
-    assert torch.equal(cache.rows()[0], whole)
+    assert torch.equal(cache.tensors()[0], whole)
     assert torch.equal(
         torch.bincount(cache.table.flatten(), minlength=len(cache.users)), cache.users
     )
     assert (cache.users > 0).all()
     new, new_v = rows_of(3, 6, 3, seed=3)
     cache.update(new, new_v, torch.arange(left, left + 6))
-    assert torch.equal(cache.rows()[0], torch.cat([whole, new], dim=1))
+    assert torch.equal(cache.tensors()[0], torch.cat([whole, new], dim=1))
     assert torch.equal(
         torch.bincount(cache.table.flatten(), minlength=len(cache.users)), cache.users
     )

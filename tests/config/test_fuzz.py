@@ -135,7 +135,7 @@ def test_a_value_of_any_kind_is_usable_or_refused_by_name(kind, field, value):
     if said is not None:
         assert field in said
         assert repr(value) in said or f"{field}={value}" in said
-        assert not must_take(value) or "is no multiple of" in said
+        assert not must_take(value) or "must be a multiple of" in said
         return
     assert not must_refuse(value)
     use(config)

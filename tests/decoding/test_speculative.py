@@ -267,7 +267,7 @@ def test_the_caches_hold_what_plain_decoding_holds(cache, architecture):
                     plain.nbytes,
                 )
                 assert torch.equal(found.pos, plain.pos)
-                for a, b in zip(found.rows(), plain.rows(), strict=True):
+                for a, b in zip(found.tensors(), plain.tensors(), strict=True):
                     torch.testing.assert_close(a, b, rtol=0, atol=1e-9)
     assert len(lengths) == steps.stats.passes > 4
 

@@ -141,7 +141,7 @@ def test_every_head_gets_a_cache_of_its_own_and_loses_it(model, design):
             == len(caches)
             == (4 if model.config.per_head else 2)
         )
-        assert all(type(cache) is design and cache.max_len == 24 for cache in caches)
+        assert all(type(cache) is design and cache.capacity == 24 for cache in caches)
     assert not model.caching
     assert state_of(model) == before
 
@@ -186,8 +186,8 @@ def test_each_with_block_starts_empty(model):
 
 
 def test_enable_and_disable_do_the_same_without_a_with(model):
-    enable_kv_cache(model, StaticCache, max_len=7)
-    assert {owner.cache.max_len for owner in cache_owners(model)} == {7}
+    enable_kv_cache(model, StaticCache, capacity=7)
+    assert {owner.cache.capacity for owner in cache_owners(model)} == {7}
     disable_kv_cache(model)
     assert not has_cache(model)
     disable_kv_cache(model)  # harmless
@@ -223,12 +223,12 @@ def test_forgetting_pos_while_a_cache_is_on_raises(model):
 
 @pytest.mark.parametrize("wrong", ["batch", "dtype", "length"])
 def test_a_text_that_does_not_fit_the_cache_is_refused(model, wrong):
-    with torch.no_grad(), kv_cache(model, StaticCache, max_len=6):
+    with torch.no_grad(), kv_cache(model, StaticCache, capacity=6):
         model(tokens(2, 5), pos=torch.arange(5))
         shape, pos = {"batch": (3, 1), "dtype": (2, 1), "length": (2, 2)}[wrong], torch.arange(5, 7)
         if wrong == "dtype":
             model.double()
-        with pytest.raises(ValueError, match="batch|casting|room for 6"):
+        with pytest.raises(ValueError, match="casting|positions 0 to 5"):
             model(tokens(*shape), pos=pos[: shape[1]])
 
 

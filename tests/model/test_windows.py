@@ -6,7 +6,7 @@ import pytest
 import torch
 from conftest import name, seeded
 
-from nanogpt.cache.adapters import LayerCaches
+from nanogpt.cache.tinytorch import LayerCaches
 from nanogpt.cache.attach import cache_owners, kv_cache, measured_bytes
 from nanogpt.cache.dynamic import DynamicCache
 from nanogpt.cache.paged import PagedCache
@@ -70,11 +70,11 @@ def test_cached_tokens_are_the_uncached_ones(shared, places, seen):
 
 
 @torch.no_grad()
-def all_logits(model, idx, design=None, chunk=1, max_len=None):
+def all_logits(model, idx, design=None, chunk=1, capacity=None):
     if design is None:
         return model(idx)[0]
     places = torch.arange(idx.shape[1])
-    with kv_cache(model, design, max_len):
+    with kv_cache(model, design, capacity):
         parts = zip(idx.split(chunk, dim=1), places.split(chunk), strict=True)
         return torch.cat([model(part, pos=pos)[0] for part, pos in parts], dim=1)
 
@@ -123,7 +123,7 @@ def test_a_text_has_no_end_and_the_ring_does_not_grow():
     long = complete(model, prompt, 400, cache=RollingCache, generator=seeded(1))
     assert torch.equal(long, complete(model, prompt, 400, cache=DynamicCache, generator=seeded(1)))
     assert torch.equal(long, complete(model, prompt, 400, cache=None, generator=seeded(1)))
-    with kv_cache(model, RollingCache, max_len=10_000):
+    with kv_cache(model, RollingCache, capacity=10_000):
         sizes = set()
         for places in torch.arange(60).split(7):
             model(text(60)[:, places], pos=places)
@@ -136,9 +136,9 @@ def test_a_text_has_no_end_and_the_ring_does_not_grow():
 def test_only_layers_with_a_window_get_a_ring():
     model = build(window=WINDOW, full_every=2)
     with kv_cache(model, RollingCache):
-        assert [owner.cache.max_len for owner in cache_owners(model)] == [WINDOW, 32]
+        assert [owner.cache.capacity for owner in cache_owners(model)] == [WINDOW, 32]
     with kv_cache(model, StaticCache):
-        assert [owner.cache.max_len for owner in cache_owners(model)] == [32, 32]
+        assert [owner.cache.capacity for owner in cache_owners(model)] == [32, 32]
 
 
 @torch.no_grad()
@@ -148,14 +148,14 @@ def test_a_ring_forgets_nothing_that_is_still_seen(seen):
     """In a text longer than the caches were built for: right, or an error that says what to do."""
     model, idx = build(torch.float64, rope=True, **SEEN[seen]), text(40)
     if seen in ("full", "mixed"):
-        with pytest.raises(ValueError, match="StaticCache has room for 32 positions.*at least"):
+        with pytest.raises(ValueError, match=r"StaticCache\(32\) holds positions.*at least"):
             all_logits(model, idx, RollingCache, 5)
     else:
         torch.testing.assert_close(
             all_logits(model, idx, RollingCache, 5), all_logits(model, idx), rtol=0, atol=1e-9
         )
     torch.testing.assert_close(
-        all_logits(model, idx, RollingCache, 5, max_len=40),
+        all_logits(model, idx, RollingCache, 5, capacity=40),
         all_logits(model, idx),
         rtol=0,
         atol=1e-9,
@@ -163,7 +163,7 @@ def test_a_ring_forgets_nothing_that_is_still_seen(seen):
 
 
 def test_layers_of_rings_are_refused_where_all_rows_are_promised():
-    with pytest.raises(ValueError, match="RollingCache forgets rows"):
+    with pytest.raises(ValueError, match="RollingCache forgets tokens"):
         LayerCaches(2, RollingCache, 8)
 
 
@@ -273,13 +273,13 @@ def test_a_checkpoint_brings_it_back(tmp_path, shared, places, seen):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"n_kv_head": 3}, "n_head=4 is no multiple of n_kv_head=3"),
-        ({"n_kv_head": 8}, "n_head=4 is no multiple of n_kv_head=8"),
+        ({"n_kv_head": 3}, "n_head=4 must be a multiple of n_kv_head=3"),
+        ({"n_kv_head": 8}, "n_head=4 must be a multiple of n_kv_head=8"),
         ({"n_kv_head": 0}, "n_kv_head=0"),
         ({"window": 0}, "window=0"),
         ({"window": 2.0}, "window=2.0"),
-        ({"sinks": 2}, "there is none: set window"),
-        ({"full_every": 2}, "there is none: set window"),
+        ({"sinks": 2}, "need a window: set window"),
+        ({"full_every": 2}, "need a window: set window"),
         ({"window": 4, "sinks": -1}, "sinks=-1"),
         ({"window": 4, "per_head": True}, "set per_head=False"),
         ({"n_kv_head": 1, "per_head": True}, "set per_head=False"),
@@ -309,8 +309,8 @@ def test_an_engine_of_heads_says_that_there_are_none():
 
 
 def test_a_ring_needs_its_size():
-    with pytest.raises(ValueError, match="RollingCache needs the rows to keep"):
-        RollingCache()
+    with pytest.raises(ValueError, match="window=0"):
+        RollingCache(0)
     with pytest.raises(ValueError, match="sinks=-1"):
         RollingCache(4, -1)
 
