@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import io
 import re
 from html.parser import HTMLParser
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import nbformat
 from nbformat import v4
+from papermill import PapermillExecutionError
 
 from nanogpt.publishing.nbfile import METADATA
 from nanogpt.system.files import ROOT
@@ -51,18 +53,46 @@ def prose(source: str, id: str, **metadata) -> nbformat.NotebookNode:
 
 
 def write(path: Path, *cells, title: str = "Small", parameters: str | None = PARAMETERS) -> Path:
-    """A notebook: a title, a parameters cell, and the cells given (a plain string is a code cell)."""
+    """A notebook: a title, a parameters cell, and the cells given; a string is a code cell."""
     head = [prose(f"# {title}\n\n**What it promises.**", "title")]
     if parameters is not None:
         head.append(code(parameters, "parameters", tags=["parameters"]))
-    body = [
-        code(cell, f"cell-{i}") if isinstance(cell, str) else cell
-        for i, cell in enumerate(cells, 1)
-    ]
+    numbered = enumerate(cells, 1)
+    body = [code(cell, f"cell-{i}") if isinstance(cell, str) else cell for i, cell in numbered]
     nb = v4.new_notebook(cells=head + body, metadata=METADATA)
     path.parent.mkdir(parents=True, exist_ok=True)
     nbformat.write(nb, path)
     return path
+
+
+def execute_here(source, target, parameters, *, on_cell_start, **_) -> None:
+    """papermill.execute_notebook without a kernel: the cells run in this process, in turn."""
+    nb, scope = nbformat.read(source, 4), {}
+    lines = "\n".join(["# Parameters", *(f"{name} = {v!r}" for name, v in parameters.items())])
+    tagged = ["parameters" in cell.metadata.get("tags", []) for cell in nb.cells]
+    injected = code(lines, "injected", tags=["injected-parameters"])
+    nb.cells.insert(tagged.index(True) + 1, injected)
+    try:
+        for i, cell in enumerate(nb.cells):
+            if cell.cell_type == "code":
+                on_cell_start(cell=cell, cell_index=i)
+                _execute_cell(cell, i, scope)
+    finally:
+        nbformat.write(nb, target)
+
+
+def _execute_cell(cell, i: int, scope: dict) -> None:
+    printed = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(printed):
+            exec(cell.source, scope)
+    except Exception as error:
+        said = {"ename": type(error).__name__, "evalue": str(error), "traceback": []}
+        cell.outputs.append(v4.new_output("error", **said))
+        raise PapermillExecutionError(i, i, cell.source, **said) from None
+    finally:
+        if printed.getvalue():
+            cell.outputs.insert(0, output(printed.getvalue()))
 
 
 class Page(HTMLParser):

@@ -1,0 +1,38 @@
+"""A little corpus, a folder for notebooks, and the runner without kernels."""
+
+import papermill
+import pytest
+from notebook_fixtures import execute_here
+
+from nanogpt.cli import run
+
+
+@pytest.fixture(autouse=True)
+def little_corpus(tmp_path_factory, monkeypatch, request):
+    """Nothing here needs a long text, and nothing here may ask the network for one."""
+    if "series" not in request.fixturenames:
+        path = tmp_path_factory.getbasetemp() / "little.txt"
+        path.write_text("To be, or not to be.\n" * 100)
+        monkeypatch.setenv("NANOGPT_DATA", str(path))
+
+
+@pytest.fixture
+def sources(tmp_path):
+    return tmp_path / "notebooks"
+
+
+@pytest.fixture
+def no_kernels(monkeypatch):
+    """Cells run in this process: a kernel costs seconds."""
+    monkeypatch.setattr(papermill, "execute_notebook", execute_here)
+
+
+@pytest.fixture
+def go(tmp_path, sources, no_kernels):
+    """Runs the command on the notebooks in `sources`, into `out`; returns its exit code."""
+
+    def command(*words, out=tmp_path / "out", html=False):
+        options = ["--source", str(sources), "--out", str(out), "--profile", "smoke"]
+        return run.main([*words, *options, *([] if html else ["--no-html"])])
+
+    return command

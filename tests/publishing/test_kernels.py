@@ -1,0 +1,288 @@
+"""Real kernels: what a notebook finds there, what is left of it, and how it is stopped.
+
+A kernel costs seconds, so five notebooks of one run answer most questions.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import nbformat
+import pytest
+import torch
+from fault_fixtures import contents
+from notebook_fixtures import page_faults, write
+
+from nanogpt.publishing.nbfile import METADATA
+from nanogpt.system.files import ROOT
+
+pytestmark = pytest.mark.slow
+
+FILES = """
+import json, os, pathlib, sys
+out = pathlib.Path(os.environ["NANOGPT_OUT"])
+for name in ("figures/00_a.png", "json/00.json"):
+    (out / name).parent.mkdir(exist_ok=True)
+    (out / name).write_text(f"{n}")
+print(profile, n, word)
+"""
+ASK = """names = 'MPLBACKEND', 'TQDM_DISABLE', 'PYTHONHASHSEED', 'NANOGPT_RUN'
+environment = {name: os.environ.get(name) for name in names}
+print(json.dumps([sys.executable, os.getcwd(), environment]))"""
+STREAMS = """for i in range(3):
+    print(i, flush=True)
+print('10%\\r 50%\\r100%')
+object"""
+
+
+def command(notebooks, out, *words) -> list[str]:
+    folders = ["--source", str(notebooks), "--out", str(out)]
+    return [sys.executable, "-m", "nanogpt", "run", "--profile", "smoke", *folders, *words]
+
+
+def write_five(notebooks: Path) -> None:
+    write(notebooks / "00_good.ipynb", FILES, ASK, STREAMS)
+    write(notebooks / "01_bad.ipynb", FILES, "print('as far as here')", "1 / 0", "print('never')")
+    only_profile = 'profile: str = "auto"'
+    julia = write(notebooks / "02_julia.ipynb", "print('still run')", parameters=only_profile)
+    nb = nbformat.read(julia, 4)
+    nb.metadata.kernelspec = {"name": "julia-1.9", "language": "julia", "display_name": "Julia"}
+    nbformat.write(nb, julia)
+    dead = write(notebooks / "03_dead.ipynb", "import os\nos._exit(1)", parameters=only_profile)
+    nb = nbformat.read(dead, 4)
+    nb.metadata.pop("kernelspec")
+    nbformat.write(nb, dead)
+    slow = "import time\nprint('before', flush=True)\ntime.sleep(60)"
+    write(notebooks / "04_slow.ipynb", slow, parameters=only_profile)
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory):
+    """One run of five notebooks, of which two pass: the finished process, the output folder."""
+    folder = tmp_path_factory.mktemp("ran")
+    (folder / "little.txt").write_text("To be, or not to be.\n" * 100)
+    write_five(folder / "notebooks")
+    stale = folder / "stale" / "kernels" / "python3" / "kernel.json"
+    stale.parent.mkdir(parents=True)
+    argv = ["/gone/python", "{connection_file}"]
+    stale.write_text(json.dumps({"argv": argv, "display_name": "x", "language": "python"}))
+    environment = {
+        **os.environ,
+        "NANOGPT_DATA": str(folder / "little.txt"),
+        "JUPYTER_PATH": str(folder / "stale"),
+        "JUPYTER_PREFER_ENV_PATH": "0",
+        "MPLBACKEND": "pdf",
+    }
+    words = command(folder / "notebooks", folder / "out", "-p", "n=5", "--timeout", "5")
+    pipes = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
+    return subprocess.run(words, cwd=ROOT, env=environment, **pipes), folder / "out"
+
+
+def cells_of(path):
+    return {cell.id: cell for cell in nbformat.read(path, 4).cells}
+
+
+def entries(out):
+    return json.loads((out / "manifest.json").read_text())["notebooks"]
+
+
+def test_a_failure_stops_no_other_and_its_reason_is_kept(ran):
+    done, out = ran
+    assert done.returncode == 1, done.stderr
+    assert [entry["ok"] for entry in entries(out)] == [True, False, True, False, False]
+    reasons = [entry["error"] for entry in entries(out)]
+    assert reasons[1] == "cell 'cell-3': ZeroDivisionError: division by zero"
+    assert reasons[3].startswith("cell 'cell-1' killed its kernel")
+    assert reasons[4].endswith("ran longer than 5 s: give it more with --timeout")
+
+
+def test_the_closing_table(ran):
+    lines = ran[0].stdout.splitlines()
+    table = lines[next(i for i, line in enumerate(lines) if line.startswith("notebook ")) :]
+    assert [line.split()[0][:2] for line in table[1:6]] == ["00", "01", "02", "03", "04"]
+    assert table[1].endswith("passed")
+    assert table[2].endswith("FAILED  cell 'cell-3': ZeroDivisionError: division by zero")
+    assert table[7].startswith("2 of 5 passed, profile smoke")
+    assert "[2/5] 01_bad" in lines
+
+
+def test_a_headless_run_prints_lines_and_no_bars(ran):
+    assert "\r" not in ran[0].stdout + ran[0].stderr
+    assert "WARNING" not in ran[0].stderr
+
+
+def test_the_kernel_is_the_runners_interpreter_in_a_clean_environment(ran):
+    printed = cells_of(ran[1] / "00_good.ipynb")["cell-2"].outputs[0].text
+    python, folder, environment = json.loads(printed)
+    assert (python, folder) == (sys.executable, str(ROOT))
+    assert environment.pop("MPLBACKEND") != "pdf"
+    own = {"TQDM_DISABLE": "1", "PYTHONHASHSEED": "0", "NANOGPT_RUN": str(ran[1])}
+    assert environment == own
+
+
+def test_the_parameters_arrive(ran):
+    cells = cells_of(ran[1] / "00_good.ipynb")
+    assert cells["cell-1"].outputs[0].text == "smoke 5 None\n"
+    assert cells["injected-parameters"].source == '# Parameters\nprofile = "smoke"\nn = 5'
+    assert entries(ran[1])[2]["parameters"] == {"profile": "smoke"}
+
+
+def test_a_passed_notebooks_files_are_in_place(ran):
+    out, mask = ran[1], os.umask(0)
+    os.umask(mask)
+    for file in ("figures/00_a.png", "json/00.json", "00_good.ipynb", "02_julia.ipynb"):
+        assert (out / file).stat().st_mode & 0o777 == 0o666 & ~mask, file
+    assert not list(out.glob(".running-*"))
+    assert "json/00.json" in entries(out)[0]["files"]
+
+
+def test_a_failed_notebooks_files_are_set_aside(ran):
+    out = ran[1]
+    assert sorted(path.name for path in out.glob("*.ipynb")) == ["00_good.ipynb", "02_julia.ipynb"]
+    failed = cells_of(out / "failed" / "01_bad" / "01_bad.ipynb")
+    assert failed["cell-2"].outputs[0].text == "as far as here\n"
+    assert failed["cell-3"].outputs[0].ename == "ZeroDivisionError"
+    assert failed["cell-4"].outputs == []
+    assert (out / "failed" / "01_bad" / "json" / "00.json").is_file()
+    slow = cells_of(out / "failed" / "04_slow" / "04_slow.ipynb")
+    assert slow["cell-1"].outputs[0].text == "before\n"
+
+
+def test_the_manifest_says_what_the_run_depends_on(ran):
+    card = json.loads((ran[1] / "manifest.json").read_text())
+    assert (card["profile"], card["settings"]) == ("smoke", ["n=5"])
+    assert card["corpus"]["name"] == "little.txt"
+    assert len(card["corpus"]["sha256"]) == 64
+    assert card["environment"]["torch"] == torch.__version__
+    good = card["notebooks"][0]
+    assert len(good["sha256"]) == len(good["source_sha256"]) == 64
+    assert good["seconds"] > 0
+
+
+def test_executed_notebooks_are_plain_whatever_kernel_the_source_names(ran):
+    for name in ("00_good.ipynb", "02_julia.ipynb", "failed/03_dead/03_dead.ipynb"):
+        nb = nbformat.read(ran[1] / name, 4)
+        assert nb.metadata == METADATA
+        assert all(set(cell.metadata) <= {"tags", "nanogpt"} for cell in nb.cells)
+    streams = cells_of(ran[1] / "00_good.ipynb")["cell-3"].outputs
+    assert [o.output_type for o in streams] == ["stream", "execute_result"]
+    assert streams[0].text.splitlines() == ["0", "1", "2", "100%"]
+
+
+def test_the_pages_of_what_passed_are_rendered(ran):
+    pages = ran[1] / "html"
+    assert {page.stem for page in pages.iterdir()} == {"index", "00_good", "02_julia"}
+    assert page_faults(pages / "index.html") == page_faults(pages / "00_good.html") == []
+
+
+# ------------------------------------------------------------------ runs that are stopped
+
+WAIT = """import os, pathlib, time
+path = pathlib.Path(word)
+path.with_suffix(".new").write_text(str(os.getpid()))
+path.with_suffix(".new").rename(path)
+time.sleep(300)"""
+
+
+@pytest.fixture
+def begin(sources, tmp_path):
+    """Start a run of its own process group and wait until its notebook runs: (process, kernel)."""
+    started, mark = [], tmp_path / "mark"
+    write(sources / "00_wait.ipynb", WAIT)
+    write(sources / "01_next.ipynb", "print(1)")
+
+    def begin():
+        words = command(sources, tmp_path / "out", "-p", f"word={mark}", "--no-html")
+        process = subprocess.Popen(
+            words,
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        )
+        started.append(process.pid)
+        while not mark.is_file():
+            assert process.poll() is None, process.stderr.read()
+            time.sleep(0.05)
+        started.append(int(mark.read_text()))
+        return process, started[-1]
+
+    yield begin
+    for number in started:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(number, signal.SIGKILL)
+
+
+def gone(number: int, within: float) -> bool:
+    """Whether the process ends in time; a zombie has ended, whoever should have buried it."""
+    for _ in range(int(within / 0.1)):
+        try:
+            os.kill(number, 0)
+            if Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return True
+        except ProcessLookupError:
+            return True
+        except OSError:  # no /proc here, or it went just now
+            pass
+        time.sleep(0.1)
+    return False
+
+
+def earlier(out: Path) -> dict[str, bytes]:
+    """What an earlier run left: none of it may change before a run has passed."""
+    (out / "figures").mkdir(parents=True)
+    (out / "00_wait.ipynb").write_text("earlier")
+    (out / "figures" / "00_a.png").write_text("earlier")
+    return contents(out)
+
+
+def stop_by_terminal(process, kernel):
+    """A Ctrl-C goes to the whole group of processes."""
+    os.killpg(process.pid, signal.SIGINT)
+
+
+def stop_politely(process, kernel):
+    process.terminate()
+
+
+@pytest.mark.parametrize("stop", [stop_by_terminal, stop_politely])
+def test_an_interrupted_run_tidies_up_and_replaces_nothing(tmp_path, begin, go, capsys, stop):
+    out = tmp_path / "out"
+    before = earlier(out)
+    process, kernel = begin()
+    assert go() == 2
+    assert f"another run (process {process.pid}) is writing into {out}" in capsys.readouterr().err
+    stop(process, kernel)
+    printed, said = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "00_wait" in printed
+    assert "FAILED  interrupted" in printed
+    assert str(ROOT / "nanogpt") not in said, "no traceback of ours; the kernel may leave one"
+    assert gone(kernel, within=5)
+    assert not list(out.glob(".running-*"))
+    assert before.items() <= contents(out).items()
+    assert not (out / "01_next.ipynb").exists()
+    assert (out / "failed" / "00_wait" / "00_wait.ipynb").is_file()
+
+
+def test_a_killed_run_replaces_nothing_and_the_next_one_clears_up(tmp_path, sources, begin, go):
+    out = tmp_path / "out"
+    before = earlier(out)
+    process, kernel = begin()
+    process.kill()
+    process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGKILL
+    assert before.items() <= contents(out).items()
+    assert list(out.glob(".running-*")), "nobody was left to tidy up"
+    assert gone(kernel, within=10), "its kernel lives on"
+    write(sources / "00_wait.ipynb", "print('done')")
+    assert go() == 0
+    assert not list(out.glob(".running-*"))
+    assert "done" in (out / "00_wait.ipynb").read_text()
