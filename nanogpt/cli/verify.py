@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from ..config.checks import check_int
-from ..verify.sweep import passed, sweep, told
+from ..verify.sweep import describe, passed, sweep
 from .common import add_json, add_shared, command_parser, exit_code, json_path, set_threads
 
 
@@ -28,7 +28,7 @@ def run(args: argparse.Namespace) -> int:
         )
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"the same command resumes from {path}") from None
-    print(told(result), f"\nwritten: {path}")
+    print(describe(result), f"\nwritten: {path}")
     return 0 if passed(result) else 1
 
 
