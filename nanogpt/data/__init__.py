@@ -1,1 +1,1 @@
-"""The corpus, its characters and its batches. Knows text and integers; nothing of models."""
+"""The corpus, its tokens and its batches. Knows text and integers; nothing of models."""

@@ -9,15 +9,15 @@ from .corpus import CorpusError
 
 
 def split(tokens: Tensor, block_size: int) -> tuple[Tensor, Tensor]:
-    """The first 90 % for training, the rest for validation. Raises CorpusError when one is too short."""
+    """The first 90 % for training, the rest for validation. Raises CorpusError if too short."""
     cut = int(0.9 * len(tokens))
     train, val = tokens[:cut], tokens[cut:]
     for name, part in (("training", train), ("validation", val)):
         if len(part) < block_size + 2:
             raise CorpusError(
-                f"the {name} split has {len(part):,} characters, too few for windows of block_size="
-                f"{block_size} and one more: take a longer text (at least {10 * (block_size + 2):,} "
-                f"characters) or a smaller block_size"
+                f"the {name} split has {len(part):,} characters, too few for windows of "
+                f"block_size={block_size} and one more: take a longer text "
+                f"(at least {10 * (block_size + 2):,} characters) or a smaller block_size"
             )
     return train, val
 

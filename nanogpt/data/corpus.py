@@ -1,8 +1,8 @@
-"""The corpus, its characters and its batches. Knows text and integers; nothing of models.
+"""Where the text to train on comes from. Knows files and one address; nothing of tensors.
 
-Look-up order of `load_corpus`: a path given, the file that NANOGPT_DATA names, data/input.txt,
-a download of Tiny Shakespeare, and without a network a practice corpus that the package writes
-itself and that is never mistaken for the real one.
+`load_corpus` looks in this order: a path given, the file that NANOGPT_DATA names, data/input.txt,
+a download of Tiny Shakespeare. Without a network it takes a practice corpus that the package writes
+itself; it is never mistaken for the real one.
 """
 
 from __future__ import annotations
@@ -26,14 +26,8 @@ URL = (
     "https://raw.githubusercontent.com/karpathy/char-rnn/"
     "6f9487a6fe5b420b7ca9afb0d7c078e37c1d1b4e/data/tinyshakespeare/input.txt"
 )
-
-
 SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
-
-
 SIZE = 1_115_394  # bytes, and characters: the text is ASCII
-
-
 TIMEOUT = 10  # seconds, to connect and between two reads
 
 
@@ -43,13 +37,13 @@ class CorpusError(ValueError):
 
 @dataclass(frozen=True)
 class Corpus:
-    """A text with its name. `real` is False for the practice corpus alone."""
+    """A text with its name. Only the practice corpus is not `real`."""
 
     text: str
     name: str
     sha256: str
     source: str  # where it was found
-    note: str = ""  # why it is not Tiny Shakespeare, when it was meant to be
+    note: str = ""  # for the practice corpus: why it is used
 
     @property
     def real(self) -> bool:
@@ -57,13 +51,13 @@ class Corpus:
 
     @property
     def banner(self) -> str:
-        """What to tell the reader before anything else; empty for a real text."""
+        """What a reader must know before anything else; empty for a real text."""
         if self.real:
             return ""
         return (
             f"PRACTICE CORPUS, not Shakespeare: {self.note}\n"
-            f"Every loss below is a loss on generated text. For the real one, put input.txt into "
-            f"data/ (see data/README.md) or set NANOGPT_DATA to your copy."
+            f"Every loss below is a loss on generated text. For the real corpus, put input.txt "
+            f"into data/ (see data/README.md) or set NANOGPT_DATA to your copy."
         )
 
     def __str__(self) -> str:
@@ -72,40 +66,43 @@ class Corpus:
 
 
 def load_corpus(path: str | Path | None = None, *, download: bool = True) -> Corpus:
-    """Find the corpus (the order stands at the top of this module).
+    """Find the corpus, in the order given at the top of this module.
 
     Raises CorpusError for a file that was named and is missing, not UTF-8, or a damaged copy of
-    Tiny Shakespeare. A failed download is no error: the practice corpus steps in and says so.
-    With NANOGPT_OFFLINE=1, or the reason in words, none is tried.
+    Tiny Shakespeare. A failed download raises nothing: the practice corpus takes its place, with a
+    note. With NANOGPT_OFFLINE=1 no download is tried; the note is then NANOGPT_OFFLINE_REASON.
     """
-    named = path or os.environ.get("NANOGPT_DATA")
-    if named:
-        try:
-            named = Path(named).expanduser()
-            there = named.is_file()
-        except (OSError, RuntimeError):  # a name too long, a home of nobody
-            there = False
-        if not there:
-            setting = "the path given" if path else "NANOGPT_DATA"
-            raise CorpusError(
-                f"{setting} names {named}, which is no file: correct it or leave it out"
-            )
-        return read_corpus(named)
+    if path:
+        return read_corpus(_named(path, "the path given"))
+    if named := os.environ.get("NANOGPT_DATA"):
+        return read_corpus(_named(named, "NANOGPT_DATA"))
     local = ROOT / "data" / "input.txt"
     if local.is_file():
         return read_corpus(local)
-    offline = os.environ.get("NANOGPT_OFFLINE", "0")
-    if not download or offline not in ("", "0"):
-        said = offline if " " in offline else "no data/input.txt here, and no download was wanted."
-        return practice_corpus(said)
+    if not download or os.environ.get("NANOGPT_OFFLINE", "0") not in ("", "0"):
+        reason = "data/input.txt is missing, and no download was wanted."
+        return practice_corpus(os.environ.get("NANOGPT_OFFLINE_REASON") or reason)
     try:
         return read_corpus(fetch(local))
     except (CorpusError, OSError) as error:
         return practice_corpus(f"the download did not work ({error}).")
 
 
+def _named(path: str | Path, what: str) -> Path:
+    try:
+        path = Path(path).expanduser()
+        if path.is_file():
+            return path
+    except (OSError, RuntimeError):  # a name that is too long, the home of an unknown user
+        pass
+    raise CorpusError(f"{what} names {path}, which is not a file: correct it or leave it out")
+
+
 def read_corpus(path: Path) -> Corpus:
-    """Any UTF-8 text as a corpus. Raises CorpusError when it is unreadable or a cut Tiny Shakespeare."""
+    """Any UTF-8 text as a corpus. Raises CorpusError when it is unfit to train on.
+
+    That is: not UTF-8, empty, one character repeated, with NUL bytes, or a cut Tiny Shakespeare.
+    """
     data = path.read_bytes()
     digest = sha256(data)
     if digest == SHA256:
@@ -113,32 +110,26 @@ def read_corpus(path: Path) -> Corpus:
     try:
         text = data.removeprefix(codecs.BOM_UTF8).decode("utf-8").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
-        raise CorpusError(
-            f"{path} is not UTF-8 text: byte {error.start} of {len(data):,} is {data[error.start]:#04x}; "
-            f"save it as UTF-8"
-        ) from None
+        byte = f"byte {error.start} of {len(data):,} is {data[error.start]:#04x}"
+        raise CorpusError(f"{path} is not UTF-8 text: {byte}; save it as UTF-8") from None
     if "\0" in text:
-        raise CorpusError(
-            f"{path} is no text: it holds a NUL byte at {text.index(chr(0))}; name a UTF-8 text file"
-        )
+        place = text.index("\0")
+        raise CorpusError(f"{path} is not a text: it has a NUL byte at {place}; name a text file")
     if len(set(text)) == 1:
-        raise CorpusError(
-            f"{path} holds one character, {text[0]!r}, over and over: nothing can be learned"
-        )
+        raise CorpusError(f"{path} repeats one character, {text[0]!r}: nothing can be learned")
     if not text:
-        raise CorpusError(
-            f"{path} is empty: delete it to have Tiny Shakespeare fetched, or put a text there"
-        )
+        raise CorpusError(f"{path} is empty: put a text there, or delete it to fetch ours")
     if text.startswith("First Citizen:\nBefore we proceed any further"):
         raise CorpusError(
-            f"{path} begins as Tiny Shakespeare but is {len(data):,} bytes with sha256 {digest[:12]}…, not "
-            f"{SIZE:,} with {SHA256[:12]}…: a cut or altered copy; delete it to have it fetched again"
+            f"{path} begins like Tiny Shakespeare but has {len(data):,} bytes and sha256 "
+            f"{digest[:12]}…, not {SIZE:,} and {SHA256[:12]}…: a cut or altered copy; "
+            f"delete it to fetch it again"
         )
     return Corpus(text, path.name, digest, str(path))
 
 
 def check_text(text: str, block_size: int) -> list[dict]:
-    """What is good and what is thin about a text to train on: rows of what, value and verdict."""
+    """What is good and what is thin about a text to train on: dicts of what, value and verdict."""
     counts = Counter(text)
     rare = sum(n < 20 for n in counts.values())
     lines = [line for line in text.splitlines() if line.strip()]
@@ -146,43 +137,34 @@ def check_text(text: str, block_size: int) -> list[dict]:
     held_out = int(0.1 * len(text))
     too_short = f"too short to train on: {10 * (block_size + 2):,} characters are the least"
     few = too_short if held_out < block_size + 2 else "too few to trust the validation loss"
-    enough = 100_000  # characters; below it a model of 0.2M parameters soon knows them by heart
+    enough = 100_000  # characters; even a model of 0.2M parameters soon knows fewer by heart
+    n = len(counts)
     facts = [
         ("characters", f"{len(text):,}", len(text) >= enough, f"more than {enough:,} are better"),
         ("characters to validate on", f"{held_out:,}", held_out >= 20 * block_size, few),
-        (
-            "distinct characters",
-            f"{len(counts):,}",
-            len(counts) <= 256,
-            "each needs rows of its own",
-        ),
-        (
-            "of them seen less than 20 times",
-            f"{rare:,}",
-            rare <= 0.25 * len(counts),
-            "replace or drop them",
-        ),
+        ("distinct characters", f"{n:,}", n <= 256, "each needs its own embedding"),
+        ("of them seen less than 20 times", f"{rare:,}", rare <= 0.25 * n, "replace or drop them"),
         (
             "lines that occur before",
             f"{repeated:.0%}",
             repeated <= 0.5,
-            "validation will find what it knows",
+            "validation repeats them",
         ),
     ]
     return [
-        {"what": w, "value": v, "verdict": "good" if good else advice}
-        for w, v, good, advice in facts
+        {"what": what, "value": value, "verdict": "good" if good else advice}
+        for what, value, good, advice in facts
     ]
 
 
 def practice_corpus(note: str = "asked for.") -> Corpus:
-    """About 1 MB of play-like text in Tiny Shakespeare's 65 characters, the same on every machine."""
+    """About 1 MB of play-like text in Tiny Shakespeare's 65 characters, equal on every machine."""
     text = synthetic.write()
-    return Corpus(text, synthetic.NAME, sha256(text.encode()), "nanogpt.practice", note)
+    return Corpus(text, synthetic.NAME, sha256(text.encode()), "nanogpt.data.synthetic", note)
 
 
 def fetch(target: Path, url: str = URL, digest: str = SHA256, size: int = SIZE) -> Path:
-    """Download to `target`, whole and checked, or raise CorpusError and leave nothing behind."""
+    """Download to `target`, whole and checked. Raises CorpusError, leaving nothing behind."""
     try:
         with (
             urllib.request.urlopen(url, timeout=TIMEOUT) as answer,
@@ -195,16 +177,14 @@ def fetch(target: Path, url: str = URL, digest: str = SHA256, size: int = SIZE) 
                 )
             if sha256(data) != digest:
                 raise CorpusError(
-                    f"the download is not the file we know: sha256 {sha256(data)[:12]}…, not {digest[:12]}…"
+                    f"the download is not the file we know: sha256 {sha256(data)[:12]}…, "
+                    f"not {digest[:12]}…"
                 )
             temporary.write_bytes(data)
     except CorpusError:
         raise
-    except (
-        urllib.error.HTTPError,
-        http.client.HTTPException,
-        ValueError,
-    ) as error:  # 404, cut, no address
+    except (urllib.error.HTTPError, http.client.HTTPException, ValueError) as error:
+        # 404, cut off, not an address
         raise CorpusError(f"the server gave no file ({type(error).__name__}: {error})") from error
     except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
         raise CorpusError(f"no connection: {getattr(error, 'reason', None) or error}") from error

@@ -1,7 +1,7 @@
 """A practice corpus: play-like text from a seeded grammar, for machines with no network.
 
-It uses the 65 characters of Tiny Shakespeare and no line of it. The generator draws on nothing
-but `random.Random(seed).random()`, which Python keeps equal across versions and machines.
+It uses the 65 characters of Tiny Shakespeare and no line of it. Its only source of randomness is
+`random.Random(seed).random()`, which Python keeps equal across versions and machines.
 """
 
 from __future__ import annotations
@@ -9,41 +9,28 @@ from __future__ import annotations
 import random
 
 NAME = "practice corpus"
-
-
 SPEAKERS = (
-    "FIRST WEAVER, SECOND WEAVER, QUEEN ISOLDA, KING OSWALD, JESTER, MILLER, CAPTAIN VEX, LADY ZINNIA, "
-    "PRINCE HUGO, OLD BAKER, HERALD, DUKE FABIAN, YOUNG SMITH, XANTHIPPE, JOQUIN, FERRYMAN"
+    "FIRST WEAVER, SECOND WEAVER, QUEEN ISOLDA, KING OSWALD, JESTER, MILLER, CAPTAIN VEX, "
+    "LADY ZINNIA, PRINCE HUGO, OLD BAKER, HERALD, DUKE FABIAN, YOUNG SMITH, XANTHIPPE, "
+    "JOQUIN, FERRYMAN"
 ).split(", ")
-
-
 NOUNS = (
-    "lantern orchard harbour kingdom question thimble garden winter river anvil candle promise quarry "
-    "feather bridge mirror journey whisper harvest castle zephyr jewel ribbon shadow meadow hammer vessel "
-    "letter market crown"
+    "lantern orchard harbour kingdom question thimble garden winter river anvil candle "
+    "promise quarry feather bridge mirror journey whisper harvest castle zephyr jewel ribbon "
+    "shadow meadow hammer vessel letter market crown"
 ).split()
-
-
 VERBS = (
-    "carry forget mend follow borrow bury answer paint measure guard polish weigh trade question summon "
-    "kindle hide steal praise gather"
+    "carry forget mend follow borrow bury answer paint measure guard polish weigh trade "
+    "question summon kindle hide steal praise gather"
 ).split()
-
-
 ADJECTIVES = (
-    "quiet golden crooked distant weary honest broken bitter gentle hollow royal frozen humble jealous "
-    "lucky silver ancient vexed zealous brave"
+    "quiet golden crooked distant weary honest broken bitter gentle hollow royal frozen "
+    "humble jealous lucky silver ancient vexed zealous brave"
 ).split()
-
-
-PLACES = "by the mill, at the gate, beyond the hill, in the hall, near the well, on the quay".split(
-    ", "
-)
-
-
+PLACES = (
+    "by the mill, at the gate, beyond the hill, in the hall, near the well, on the quay"
+).split(", ")
 OATHS = "By my oath; In truth; Good sir; Alas; Hark; Pray you; Fie; My lord".split("; ")
-
-
 RARE = (
     "It cost me 3 crowns & no less.",
     "They owe $3 for the cart.",
@@ -91,7 +78,8 @@ def _line(rng: random.Random) -> str:
     if roll < 0.3:
         return f"{_pick(rng, OATHS)}, {subject} {clause}{_end(rng)}"
     if roll < 0.5:
-        return f"When {subject} {clause}, then {_phrase(rng)} {modal} {_pick(rng, VERBS)} me{_end(rng)}"
+        rest = f"{_phrase(rng)} {modal} {_pick(rng, VERBS)} me{_end(rng)}"
+        return f"When {subject} {clause}, then {rest}"
     if roll < 0.6:
         return f"O {_phrase(rng)}! {subject.capitalize()} {clause}{_end(rng)}"
     if roll < 0.7:

@@ -19,7 +19,7 @@ class CharTokenizer:
         return len(self.chars)
 
     def encode(self, text: str) -> Tensor:
-        """(T,) int64. Raises ValueError for an empty text or a character that was never trained on."""
+        """(T,) int64. Raises ValueError for an empty text and for unknown characters."""
         if not text:
             raise ValueError(
                 "the prompt is empty: the model continues a text, so give at least one "
@@ -29,18 +29,18 @@ class CharTokenizer:
         if unknown:
             first = next(i for i, char in enumerate(text) if char not in self.index)
             raise ValueError(
-                f"{', '.join(map(repr, unknown))} not in the vocabulary (first at character {first} of "
-                f"{len(text)}): the model knows only the {len(self)} characters {self.chars!r}"
+                f"{', '.join(map(repr, unknown))} not in the vocabulary (first at character {first}"
+                f" of {len(text)}): the model knows only the {len(self)} characters {self.chars!r}"
             )
         return torch.tensor([self.index[char] for char in text])
 
     def decode(self, tokens: Tensor) -> str:
-        """The text of a tensor of tokens of any shape holding one sequence."""
+        """The text of tokens, a tensor of any shape. Raises ValueError for unknown tokens."""
         if tokens.dtype.is_floating_point or tokens.dtype.is_complex:
-            raise ValueError(f"tokens are integers, and these are {tokens.dtype}")
+            raise ValueError(f"tokens must be integers, not {tokens.dtype}")
         numbers = tokens.flatten().tolist()
         if wrong := [i for i in numbers if not 0 <= i < len(self)]:
             raise ValueError(
-                f"token {wrong[0]} is none of 0 to {len(self) - 1}: another vocabulary's?"
+                f"token {wrong[0]} must be in [0, {len(self) - 1}]: another tokenizer?"
             )
         return "".join(self.chars[i] for i in numbers)

@@ -70,9 +70,9 @@ class Folder:
         """What the kernels are told: where to write, what the run has made so far, what not to fetch."""
         told = {"NANOGPT_OUT": str(staged), "NANOGPT_RUN": str(self.out)}
         if not self.card["corpus"]["real"]:
-            told["NANOGPT_OFFLINE"] = (
-                self.card["corpus"].get("note") or "1"
-            )  # the download has failed once: do not wait for it in each kernel
+            # The download has failed once: do not wait for it in each kernel.
+            told["NANOGPT_OFFLINE"] = "1"
+            told["NANOGPT_OFFLINE_REASON"] = self.card["corpus"].get("note")
         if self.weights:
             told["NANOGPT_CHECKPOINT"] = str(self.weights) if self.weights.is_file() else None
         return told

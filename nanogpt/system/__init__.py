@@ -1,1 +1,1 @@
-"""What every layer may use: device, environment card, atomic files, console."""
+"""What every room may use: device, environment card, atomic files, console."""

@@ -9,7 +9,7 @@ import torch
 
 @dataclass(frozen=True)
 class Device:
-    """What the tensors live on, the dtype that training multiplies in, and why."""
+    """Where tensors live, the dtype that training multiplies in, and why."""
 
     device: torch.device
     dtype: torch.dtype
@@ -20,7 +20,7 @@ class Device:
 
 
 def pick_device(prefer: str = "auto") -> Device:
-    """CUDA when there is one, else the CPU. Raises ValueError for a device that is not there."""
+    """CUDA where there is any, else the CPU. Raises ValueError for a device that is missing."""
     if prefer not in ("auto", "cpu", "cuda"):
         raise ValueError(f"device={prefer!r} is unknown: choose auto, cpu or cuda")
     if prefer == "cuda" and not torch.cuda.is_available():
@@ -29,7 +29,7 @@ def pick_device(prefer: str = "auto") -> Device:
         why = "as asked" if prefer == "cpu" else "no CUDA device was found"
         return Device(torch.device("cpu"), torch.float32, f"{why}; float32 is a CPU's fast type")
     name = torch.cuda.get_device_name()
-    # A T4 answers True to the bare question and then emulates bfloat16, slowly.
+    # Without the argument a T4 answers True, and then emulates bfloat16, slowly.
     if torch.cuda.is_bf16_supported(including_emulation=False):
         return Device(torch.device("cuda"), torch.bfloat16, f"{name} multiplies bfloat16 natively")
     why = f"{name} has no native bfloat16; its gradients are scaled so that float16 can hold them"
@@ -37,6 +37,6 @@ def pick_device(prefer: str = "auto") -> Device:
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait until the device has done all it was given; nothing to do on a CPU."""
+    """Wait until the device has finished its work; a CPU always has."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)

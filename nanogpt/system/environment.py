@@ -1,4 +1,4 @@
-"""The environment card: what a result depends on beside code and seeds."""
+"""The environment card: what a result depends on beside the code and the seeds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .files import ROOT
 
 
 def environment(device: Device | None = None) -> dict:
-    """The environment card: what a result depends on beside the code and the seeds, as plain data."""
+    """The environment card as plain data."""
     device = device or pick_device()
     card = {
         "python": platform.python_version(),

@@ -11,20 +11,16 @@ from contextlib import contextmanager
 from pathlib import Path
 
 FULL = {errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)}  # a full disk or quota
-
-
 ROOT = Path(__file__).resolve().parents[2]
-
-
 PUBLISHED = ROOT / "outputs" / "published"
 
 
 @contextmanager
 def atomic_path(path: Path):
-    """A temporary path beside `path`, renamed to it when the block ends well, else removed.
+    """A temporary path beside `path`, renamed to it when the block succeeds, else removed.
 
-    What stood at `path` before is untouched until then. Raises OSError, with advice, when the
-    folder cannot be written.
+    A file at `path` is untouched until then. Raises OSError, with advice, when the folder cannot
+    be written or the disk is full.
     """
     path = Path(path)
     try:
@@ -55,7 +51,7 @@ def atomic_path(path: Path):
 
 
 def check_writable(path: Path) -> None:
-    """Raises OSError when no file can be written at `path`."""
+    """Raise OSError when no file can be written at `path`."""
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, "this is a folder; name a file", str(path))
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -64,7 +60,7 @@ def check_writable(path: Path) -> None:
 
 
 def write_json(path: Path, data) -> None:
-    """Write data as JSON, whole or not at all; keys keep their order, so equal data is equal bytes."""
+    """Write data as JSON, whole or not at all. Keys keep their order: equal data is equal bytes."""
     text = json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     with atomic_path(path) as temporary:
         temporary.write_text(text, encoding="utf-8")

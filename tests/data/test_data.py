@@ -13,7 +13,14 @@ from hypothesis import given
 
 from nanogpt.data import corpus, synthetic, tokenizer
 from nanogpt.data.batches import random_batch, split, windows
-from nanogpt.data.corpus import CorpusError, fetch, load_corpus, practice_corpus, read_corpus
+from nanogpt.data.corpus import (
+    SHA256,
+    CorpusError,
+    fetch,
+    load_corpus,
+    practice_corpus,
+    read_corpus,
+)
 from nanogpt.data.tokenizer import CharTokenizer
 from nanogpt.system.files import sha256
 
@@ -199,7 +206,7 @@ def test_a_corpus_that_is_named_and_not_there_is_an_error(root, monkeypatch, giv
     path = root / what
     if given_as == "NANOGPT_DATA":
         monkeypatch.setenv("NANOGPT_DATA", str(path))
-    with pytest.raises(CorpusError, match=f"{given_as} names .*{what}, which is no file"):
+    with pytest.raises(CorpusError, match=f"{given_as} names .*{what}, which is not a file"):
         load_corpus(None if given_as == "NANOGPT_DATA" else path)
 
 
@@ -245,7 +252,7 @@ FIRST = "First Citizen:\nBefore we proceed any further, hear me speak.\n"
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (FIRST.encode(), "begins as Tiny Shakespeare but is 61 bytes.*a cut or altered copy"),
+        (FIRST.encode(), "begins like Tiny Shakespeare but has 61 bytes.*a cut or altered copy"),
         (FIRST.replace("\n", "\r\n").encode(), "cut or altered"),
         (b"\xef\xbb\xbf" + FIRST.encode(), "cut or altered"),
         (b"abc\xff", r"not UTF-8 text: byte 3 of 4 is 0xff; save it as UTF-8"),
@@ -286,7 +293,7 @@ def test_the_real_corpus_is_known_by_its_sum(shakespeare, root, monkeypatch):
     corpus = load_corpus()
     assert (corpus.name, corpus.real, corpus.banner) == ("Tiny Shakespeare", True, "")
     assert (corpus.sha256, len(corpus.text), len(set(corpus.text))) == (
-        corpus.SHA256,
+        SHA256,
         1_115_394,
         65,
     )
@@ -415,12 +422,12 @@ def test_offline_means_that_no_download_is_tried(monkeypatch, tmp_path):
 
 
 def test_a_token_of_another_vocabulary_is_named():
-    with pytest.raises(ValueError, match="token -1 is none of 0 to 2"):
+    with pytest.raises(ValueError, match=r"token -1 must be in \[0, 2\]"):
         tokenizer.CharTokenizer("abc").decode(torch.tensor([0, -1]))
 
 
 @pytest.mark.parametrize(
-    ("text", "message"), [("ab\0c", "NUL byte at 2"), ("aaaa", "over and over")]
+    ("text", "message"), [("ab\0c", "NUL byte at 2"), ("aaaa", "repeats one character")]
 )
 def test_what_is_no_text_to_learn_from_is_refused(tmp_path, text, message):
     (tmp_path / "odd.txt").write_text(text)
@@ -431,5 +438,6 @@ def test_what_is_no_text_to_learn_from_is_refused(tmp_path, text, message):
 def test_the_reason_for_no_download_is_passed_on(monkeypatch, tmp_path):
     monkeypatch.setattr(corpus, "ROOT", tmp_path)
     monkeypatch.delenv("NANOGPT_DATA", raising=False)
-    monkeypatch.setenv("NANOGPT_OFFLINE", "the download did not work (no connection).")
+    monkeypatch.setenv("NANOGPT_OFFLINE", "1")
+    monkeypatch.setenv("NANOGPT_OFFLINE_REASON", "the download did not work (no connection).")
     assert "the download did not work (no connection)." in corpus.load_corpus().banner

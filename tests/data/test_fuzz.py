@@ -42,7 +42,7 @@ def test_any_numbers_are_a_text_or_the_first_that_is_no_token_is_named(vocabular
     if not wrong:
         assert tokenizer.decode(given_numbers) == "".join(chars[n] for n in numbers)
         return
-    with pytest.raises(ValueError, match=f"token {wrong[0]} is none of 0 to {len(chars) - 1}:"):
+    with pytest.raises(ValueError, match=rf"token {wrong[0]} must be in \[0, {len(chars) - 1}\]"):
         tokenizer.decode(given_numbers)
 
 
