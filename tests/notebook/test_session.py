@@ -1,6 +1,7 @@
-"""What notebook cells call: opening a run, keeping figures and numbers, showing tables and source."""
+"""What notebook cells call: opening a run, keeping figures and results, showing tables and code."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
@@ -8,105 +9,133 @@ from IPython.utils.capture import capture_output
 
 from nanogpt.data import synthetic
 from nanogpt.model.gpt import Head
-from nanogpt.notebook import display, session
-from nanogpt.notebook.plots import training as plots_training
+from nanogpt.notebook import display, plots, session
 
 
 @pytest.fixture(autouse=True)
-def own_folder(tmp_path, monkeypatch):
+def out(tmp_path, monkeypatch):
     InteractiveShell.instance()
     text = tmp_path / "mine.txt"
     text.write_text("to be or not to be, " * 200)
     monkeypatch.setenv("NANOGPT_DATA", str(text))
     monkeypatch.setenv("NANOGPT_OUT", str(tmp_path / "out"))
-    return tmp_path
+    return tmp_path / "out"
+
+
+@pytest.fixture
+def run():
+    return session.open_run("07", profile="smoke", seed=3)
 
 
 def a_figure():
-    return plots_training.characters({"a": 3, "b": 1})
+    return plots.characters({"a": 3, "b": 1})
 
 
-def test_opening_a_run_says_what_it_found(capsys):
+def shown(show, *args, **kwargs):
+    with capture_output() as captured:
+        show(*args, **kwargs)
+    (output,) = captured.outputs
+    return output
+
+
+def test_opening_a_run_says_what_it_found(capsys, out):
     run = session.open_run("07", profile="smoke", seed=3)
     said = capsys.readouterr().out
     assert "profile smoke" in said
     assert "mine.txt: 4,000 characters" in said
     assert run.parameters == {"seed": 3}
+    assert list(out.iterdir()) == []
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"profile": "fast"}, {"seed": -1}, {"seed": "7"}, {"seed": True}]
+    ("wrong", "message"),
+    [({"profile": "fast"}, "choose"), *(({"seed": s}, "seed=") for s in (-1, 2**63, "7", True))],
 )
-def test_a_wrong_parameter_is_named(wrong):
-    with pytest.raises(ValueError, match="choose"):
+def test_a_wrong_parameter_is_named(wrong, message):
+    with pytest.raises(ValueError, match=message):
         session.open_run("07", **{"profile": "smoke", "seed": 1, **wrong})
 
 
-def test_without_corpus_and_network_the_banner_is_seen(capsys, monkeypatch):
-    corpus = session.load_corpus.__globals__["practice_corpus"]("no network.")
+def test_a_folder_that_cannot_be_written_is_found_out_at_once(out):
+    out.write_text("a file stands here")
+    with pytest.raises(OSError, match="choose another folder"):
+        session.open_run("07", profile="smoke")
+
+
+def test_the_practice_corpus_is_named_at_once_and_below_figures(capsys, monkeypatch):
+    corpus = replace(session.load_corpus(), name=synthetic.NAME, note="no network.")
     monkeypatch.setattr(session, "load_corpus", lambda: corpus)
     run = session.open_run("07", profile="smoke")
-    assert "PRACTICE CORPUS, not Shakespeare: no network." in capsys.readouterr().out
+    assert "\n\nPRACTICE CORPUS, not Shakespeare: no network." in capsys.readouterr().out
     assert synthetic.NAME in run._footer("")
 
 
-def test_a_figure_is_kept_as_a_file_and_shown_with_alt_text(own_folder):
-    run = session.open_run("07", profile="smoke")
-    with capture_output() as shown:
-        run.figure(a_figure(), "counts", "two bars")
-    png = (own_folder / "out" / "figures" / "07_counts.png").read_bytes()
-    (output,) = shown.outputs
+def test_a_figure_is_kept_as_a_file_and_shown_with_alt_text(run, out):
+    output = shown(run.figure, a_figure(), "counts", "two bars")
     assert output.data["image/png"] is not None
     assert output.metadata["image/png"]["alt"] == "two bars"
-    assert png.startswith(b"\x89PNG")
+    assert (out / "figures" / "07_counts.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_figure_that_was_not_measured_here_says_so_and_has_no_conditions_of_this_run(
-    own_folder, monkeypatch
-):
+def test_an_animation_is_kept_and_shown_the_same_way(run, out):
+    frames = [a_figure(), plots.characters({"a": 1, "b": 3})]
+    output = shown(run.animation, frames, "moves", "bars that move")
+    assert output.metadata["image/png"]["alt"] == "bars that move"
+    assert b"acTL" in (out / "figures" / "07_moves.png").read_bytes()
+
+
+def test_a_figure_that_was_not_measured_here_states_its_own_conditions(run, monkeypatch):
     footers = []
-    monkeypatch.setattr(
-        session.plots, "to_png", lambda figure, footer: footers.append(footer) or b"png"
-    )
-    run = session.open_run("07", profile="smoke")
+    monkeypatch.setattr(plots.style, "to_png", lambda _, footer: footers.append(footer) or b"png")
     with capture_output():
         run.figure(a_figure(), "counts", "two bars", published="a machine, torch 2")
         run.figure(a_figure(), "counts", "two bars", note="batch 1")
     assert footers[0] == "published, not of this run: a machine, torch 2"
     assert footers[1].startswith("batch 1")
-    assert "profile smoke" in footers[1]
+    assert footers[1].endswith("mine.txt  ·  profile smoke")
 
 
-def test_a_figure_s_name_cannot_lead_elsewhere():
-    run = session.open_run("07", profile="smoke")
+def test_a_figure_s_name_cannot_lead_elsewhere(run):
     with pytest.raises(ValueError, match="lower-case"):
         run.figure(a_figure(), "../../escaped", "alt")
 
 
-def test_saved_results_carry_all_they_depend_on(own_folder):
-    run = session.open_run("07", profile="smoke", seed=3)
+def test_saved_results_carry_all_they_depend_on(run, out):
     run.save(answer=42)
-    saved = json.loads((own_folder / "out" / "json" / "07.json").read_text())
+    saved = json.loads((out / "json" / "07.json").read_text())
+    assert (saved["notebook"], saved["profile"]) == ("07", "smoke")
     assert saved["results"] == {"answer": 42}
     assert saved["parameters"] == {"seed": 3}
     assert saved["corpus"]["name"] == "mine.txt"
     assert {"python", "torch", "device", "threads", "commit", "dirty"} <= set(saved["environment"])
 
 
+def test_a_model_is_looked_for_in_this_run_and_then_in_the_series_of_runs(run, out, monkeypatch):
+    asked = []
+    monkeypatch.setattr(session, "load_or_train", lambda *_, **options: asked.append(options))
+    run.load_model()
+    monkeypatch.setenv("NANOGPT_RUN", "series")
+    run.load_model("mine")
+    size = run.profile.size
+    here, series = out / "checkpoints" / size, session.Path("series", "checkpoints", size)
+    assert [options["keep"] for options in asked] == [[here], [here, series]]
+    assert [options["checkpoint"] for options in asked] == ["auto", "mine"]
+
+
 def test_a_table_reads_as_markdown_and_as_plain_text():
-    with capture_output() as shown:
-        display.table([{"what": "a|b", "n": 1}, {"what": "c", "n": 20}])
-    (output,) = shown.outputs
-    assert output.data["text/markdown"].splitlines() == [
-        "| what | n |",
-        "|---|---|",
-        "| a\\|b | 1 |",
-        "| c | 20 |",
-    ]
-    assert output.data["text/plain"].splitlines() == ["what  n", "a|b   1", "c     20"]
+    data = shown(display.show_table, [{"what": "a|b", "n": 1}, {"n": 20, "what": "c"}]).data
+    markdown = ["| what | n |", "|---|---|", "| a\\|b | 1 |", "| c | 20 |"]
+    assert data["text/markdown"].splitlines() == markdown
+    assert data["text/plain"].splitlines() == ["what  n", "a|b   1", "c     20"]
 
 
 def test_shown_source_is_the_package_s_own_text():
-    with capture_output() as shown:
-        display.show(Head)
-    assert "if self.cache is not None and not self.training:" in shown.outputs[0].data["text/plain"]
+    data = shown(display.show_source, Head.forward).data
+    assert "if self.cache is not None and not self.training:" in data["text/plain"]
+    assert data["text/plain"].startswith("    def forward")
+    assert data["text/markdown"] == f"```python\n{data['text/plain']}\n```"
+
+
+def test_shown_code_names_its_language():
+    data = shown(display.show_code, "\nint x;\n", "cpp").data
+    assert data == {"text/markdown": "```cpp\nint x;\n```", "text/plain": "int x;"}
