@@ -1,0 +1,109 @@
+"""What drafts propose: tables that count, the text itself, a smaller model; and what they refuse."""
+
+import pytest
+import torch
+from conftest import seeded
+from hypothesis import given
+from hypothesis import strategies as st
+from speculation_fixtures import V, build, text
+
+from nanogpt.decoding.drafts import DraftModel, NGram, PromptLookup
+from nanogpt.decoding.generate import generate
+from nanogpt.decoding.sampling import SamplingParams, draw_noise, sample
+
+
+@pytest.mark.parametrize("k", [0, -1, 2.0, True, None, "4"])
+def test_k_is_a_number_of_tokens(k):
+    with pytest.raises(ValueError, match=f"k={k!r}: must be an integer of at least 1"):
+        PromptLookup(k=k)
+
+
+@pytest.mark.parametrize("n", [0, -1, 2.0, True, None])
+def test_n_is_a_number_of_tokens(n):
+    with pytest.raises(ValueError, match=f"n={n!r}: must be an integer of at least 1"):
+        PromptLookup(n)
+    with pytest.raises(ValueError, match=f"n={n!r}: must be an integer of at least 1"):
+        NGram(text(9)[0], V, n)
+
+
+def test_a_table_of_what_it_cannot_count():
+    with pytest.raises(ValueError, match=r"n=7: a table of 13\*\*n numbers exceeds 16777216"):
+        NGram(text(90)[0], V, 7)
+    for bad in (text(9), text(2)[0], text(9)[0].float(), [1, 2, 3]):
+        with pytest.raises(ValueError, match="a tensor of at least n=3 tokens"):
+            NGram(bad, V, 3)
+    with pytest.raises(ValueError, match="holds tokens -1 to 3; the vocabulary has 0 to 12"):
+        NGram(torch.tensor([3, 1, -1]), V, 2)
+    with pytest.raises(ValueError, match="holds tokens 1 to 13; the vocabulary has 0 to 12"):
+        NGram(torch.tensor([3, 1, 13]), V, 2)
+
+
+def test_a_table_counts():
+    a, b, c = 0, 1, 2
+    pairs = NGram(torch.tensor([a, b, a, b, a, c]), 3, 2)
+    one = torch.tensor([3, 2, 1]) / 7 + 1 / 21  # counted, and one more occurrence
+    after_a = (torch.tensor([0, 2, 1]) + one) / 4
+    torch.testing.assert_close(pairs.logits(torch.tensor([[c, a]])).exp(), after_a[None])
+    torch.testing.assert_close(
+        pairs.logits(torch.tensor([[a, c], [b, a]])).exp()[0], one
+    )  # never followed
+    triples = NGram(torch.tensor([a, b, a, b, a, c]), 3, 3)
+    after_ba = (torch.tensor([0, 1, 1]) + after_a) / 3
+    torch.testing.assert_close(triples.logits(torch.tensor([[c, b, a]])).exp(), after_ba[None])
+    torch.testing.assert_close(
+        triples.logits(torch.tensor([[a]])).exp(), after_a[None]
+    )  # no two yet
+    for table in triples.tables:
+        torch.testing.assert_close(table.exp().sum(-1), torch.ones(len(table)))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"temperature": 1.7}, {"top_k": 3}, {"top_p": 0.6}, {"greedy": True}],
+    ids=str,
+)
+def test_a_table_and_a_small_model_draw_with_the_noise_and_the_settings_of_the_model(settings):
+    """For any texts in any order: longer, shorter, the same again, with a common beginning or not."""
+    table, small, dice = NGram(text(300)[0], V, 2), build(n_layer=1, n_embd=16), seeded(6)
+    sampling, known = SamplingParams(**settings), text(20, 2)
+    guesses = [draft.begin(text(1, 2), sampling) for draft in (table, DraftModel(small))]
+    for noise in draw_noise(40, 2, V, dice):
+        t, change = (int(torch.randint(1, 20, (), generator=dice)) for _ in range(2))
+        known[int(torch.randint(2, (), generator=dice)), change] = int(
+            torch.randint(V, (), generator=dice)
+        )
+        some = known[:, :t].clone()
+        models = (table.logits, lambda x: small(x)[0][:, -1])
+        for guess, logits in zip(guesses, models, strict=True):
+            with torch.no_grad():
+                assert torch.equal(guess(some, noise), sample(logits(some), noise, sampling))
+
+
+def followed(row: list[int], n: int) -> int | None:
+    for m in range(min(n, len(row) - 1), 0, -1):
+        for end in range(len(row) - 1, m - 1, -1):
+            if row[end - m : end] == row[-m:]:
+                return row[end]
+    return None
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=20), st.integers(1, 6))
+def test_a_look_up_takes_the_longest_match_and_of_those_the_latest(row, n):
+    found = PromptLookup(n).following(torch.tensor([row]))
+    assert (None if found is None else found.item()) == followed(row, n)
+
+
+def test_look_ups_of_a_batch():
+    some = torch.tensor([[1, 2, 3, 1], [4, 5, 6, 7]])
+    assert PromptLookup().following(some).tolist() == [[2], [7]], (
+        "a text without a match repeats its last token"
+    )
+    assert PromptLookup().following(some[1:]) is None
+
+
+def test_it_proposes_fewer_where_it_finds_nothing():
+    model = build()
+    greedy = SamplingParams(greedy=True)
+    steps = generate(model, torch.arange(13)[None], 2, greedy, draft=PromptLookup(3, 4))
+    next(steps)
+    assert steps.stats.offered == 0

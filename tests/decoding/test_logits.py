@@ -1,0 +1,114 @@
+"""Logits equal but for rounding, however a text is cut into chunks; and recorded tokens."""
+
+import json
+from pathlib import Path
+
+import hypothesis.strategies as st
+import pytest
+import torch
+from conftest import CACHES, FORMS, name, tiny_model, tokens
+from hypothesis import given
+
+from nanogpt.benchmarks.decoding import spread_out
+from nanogpt.cache.attach import kv_cache
+from nanogpt.cache.dynamic import DynamicCache
+from nanogpt.config import SIZES
+from nanogpt.decoding.generate import complete
+from nanogpt.engines.eager import Flat
+from nanogpt.model.convert import pack_heads
+from nanogpt.model.gpt import GPT
+from nanogpt.system.files import write_json
+from nanogpt.verify.compare import compare, forced_logits
+
+BLOCK = 24
+CLOSE = {torch.float32: 2e-4, torch.float64: 1e-10}
+RECORD = Path(__file__).parents[1] / "data" / "tokens.json"
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+
+
+@torch.no_grad()
+def chunked_logits(model, idx, chunks, design):
+    with kv_cache(model, design):
+        out, start = [], 0
+        for T in chunks:
+            pos = torch.arange(start, start + T)
+            out.append(model(idx[:, pos], pos=pos)[0])
+            start += T
+    return torch.cat(out, dim=1)
+
+
+@pytest.mark.parametrize("chunks", [[24], [1] * 24, [9, 1, 1, 1, 7, 1, 4], [1, 23], [23, 1]])
+@pytest.mark.parametrize("design", CACHES, ids=name)
+@pytest.mark.parametrize("per_head", FORMS, ids=name)
+def test_a_text_in_chunks_gives_the_logits_of_the_text_in_one(per_head, design, chunks):
+    for dtype, close in CLOSE.items():
+        model, idx = tiny_model(per_head, dtype), tokens(3, BLOCK)
+        logits = chunked_logits(model, idx, chunks, design)
+        torch.testing.assert_close(logits, model(idx)[0].detach(), rtol=0, atol=close)
+
+
+@given(
+    per_head=st.booleans(),
+    design=st.sampled_from(CACHES),
+    cuts=st.sets(st.integers(1, BLOCK - 1)),
+    heads=st.sampled_from([1, 2, 4]),
+    batch=st.integers(1, 3),
+)
+def test_any_way_to_cut_a_text_gives_the_same_logits(per_head, design, cuts, heads, batch):
+    model, idx = tiny_model(per_head, torch.float64, n_head=heads), tokens(batch, BLOCK)
+    edges = [0, *sorted(cuts), BLOCK]
+    chunks = [b - a for a, b in zip(edges, edges[1:], strict=False)]
+    logits = chunked_logits(model, idx, chunks, design)
+    torch.testing.assert_close(logits, model(idx)[0].detach(), rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("design", CACHES, ids=name)
+@pytest.mark.parametrize("per_head", FORMS, ids=name)
+def test_a_text_of_a_batch_is_decoded_as_it_is_alone(per_head, design):
+    model, text = tiny_model(per_head, torch.float64), tokens(3, 20)
+    together = forced_logits(model, text, 9, design)
+    for row in range(3):
+        alone = forced_logits(model, text[row : row + 1], 9, design)
+        torch.testing.assert_close(together[:, row : row + 1], alone, rtol=0, atol=1e-10)
+
+
+# ------------------------------------------------------------------ one seed is one text, anywhere
+
+
+def recorded_model(per_head=True) -> GPT:
+    """The tokens of a model whose weights anybody can draw."""
+    model = spread_out(GPT(SIZES["small"])).eval()
+    return model if per_head else pack_heads(model)
+
+
+def recorded_text(model, device, **ways):
+    prompt = torch.tensor([[0, 17, 42]], device=device)
+    generator = torch.Generator().manual_seed(42)
+    return complete(model.to(device), prompt, 200, generator=generator, **ways)[0].tolist()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(
+    ("per_head", "ways"),
+    [(True, {"cache": None}), (True, {}), (False, {}), (False, {"engine": Flat})],
+    ids=str,
+)
+def test_the_tokens_are_those_that_were_recorded(device, per_head, ways):
+    """On a CPU, by `python tests/decoding/test_logits.py`; rounding is far below the margins."""
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("no GPU")
+    found = json.loads(RECORD.read_text())
+    assert recorded_text(recorded_model(per_head), device, **ways) == found["tokens"]
+    assert found["smallest_margin"] > 1e-4
+
+
+def record():
+    prompt = torch.tensor([[0, 17, 42]])
+    report = compare(recorded_model(), prompt, 200, None, DynamicCache, seed=42)
+    tokens = recorded_text(recorded_model(), "cpu")
+    write_json(RECORD, {"tokens": tokens, "smallest_margin": report.min_margin})
+    print(report)
+
+
+if __name__ == "__main__":
+    record()

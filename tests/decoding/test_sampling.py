@@ -1,0 +1,173 @@
+"""One draw against a slow reference, and noise that is a function of its seed alone."""
+
+import math
+
+import hypothesis.strategies as st
+import pytest
+import torch
+from conftest import seeded
+from hypothesis import given
+
+from nanogpt.decoding.sampling import SamplingParams, draw_noise, sample
+
+
+def slow_sample(logits, noise, temperature=1.0, top_k=None, top_p=None):
+    """One row at a time, in Python's floats: sort, keep, and let the race decide."""
+    winners = []
+    for row, race in zip(logits.tolist(), noise.tolist(), strict=True):
+        weights = [math.exp((x - max(row)) / temperature) for x in row]
+        order = sorted(range(len(row)), key=lambda i: -weights[i])[:top_k]
+        if top_p is not None:
+            total, so_far, kept = sum(weights[i] for i in order), 0.0, []
+            for i in order:
+                kept.append(i)
+                so_far += weights[i] / total
+                if so_far >= top_p:
+                    break
+            order = kept
+        winners.append([max(order, key=lambda i: weights[i] / race[i])])
+    return winners
+
+
+@given(
+    seed=st.integers(0, 10**6),
+    batch=st.integers(1, 4),
+    temperature=st.sampled_from([0.05, 0.7, 1.0, 3.0]),
+    top_k=st.none() | st.integers(1, 13),
+    top_p=st.none() | st.floats(0.001, 1.0),
+)
+def test_a_draw_is_the_slow_reference(seed, batch, temperature, top_k, top_p):
+    logits = 3 * torch.randn(batch, 13, generator=seeded(seed), dtype=torch.float64)
+    noise = draw_noise(1, batch, 13, seeded(seed + 1))[0]
+    settings = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+    found = sample(logits, noise, SamplingParams(**settings))
+    assert found.tolist() == slow_sample(logits, noise, **settings)
+
+
+def kept_tokens(logits, **settings):
+    """The tokens that some noise can choose: for each, noise that favours it beyond all others."""
+    V = logits.shape[-1]
+    noise = torch.full((V, V), 1e10).fill_diagonal_(1e-10)
+    chosen = sample(logits.expand(V, V), noise, SamplingParams(**settings))[:, 0]
+    return {i for i in range(V) if chosen[i] == i}
+
+
+def test_top_k_keeps_the_k_likeliest_and_no_other():
+    logits = torch.tensor([[1.0, 5.0, 3.0, 4.0, 2.0]])
+    likeliest = [1, 3, 2, 4, 0]
+    for k in range(1, 6):
+        assert kept_tokens(logits, top_k=k) == set(likeliest[:k])
+
+
+@pytest.mark.parametrize(
+    ("top_p", "kept"), [(0.01, {1}), (0.49, {1}), (0.51, {1, 3}), (0.74, {1, 3}), (0.76, {1, 3, 2})]
+)
+def test_top_p_keeps_the_fewest_that_add_up_to_p(top_p, kept):
+    probs = torch.tensor([[0.0625, 0.5, 0.125, 0.25, 0.0625]])
+    assert kept_tokens(probs.log(), top_p=top_p) == kept
+
+
+def test_top_p_counts_what_top_k_has_left():
+    probs = torch.tensor([[0.4, 0.3, 0.2, 0.1]])  # of the first two, the first is 4/7 = 0.57
+    assert kept_tokens(probs.log(), top_k=2, top_p=0.55) == {0}
+    assert kept_tokens(probs.log(), top_k=2, top_p=0.60) == {0, 1}
+
+
+@given(seed=st.integers(0, 10**6), scale=st.sampled_from([1.0, 4.0]))
+def test_a_top_p_of_1_keeps_everything(seed, scale):
+    logits = scale * torch.randn(1, 65, generator=seeded(seed))
+    assert kept_tokens(logits, top_p=1.0) == kept_tokens(logits) == set(range(65))
+
+
+def test_a_low_temperature_is_greedy_and_a_high_one_is_flat():
+    logits, noise = torch.tensor([[0.0, 2.0, 1.0]]), draw_noise(2000, 1, 3, seeded())
+    rows = logits.expand(2000, 3)
+    assert (sample(rows, noise[:, 0], SamplingParams(temperature=0.01)) == 1).all()
+    hot = sample(rows, noise[:, 0], SamplingParams(temperature=1e6)).flatten().bincount() / 2000
+    assert (hot - 1 / 3).abs().max() < 0.05
+
+
+def test_greedy_takes_the_likeliest_token():
+    logits, noise = torch.randn(5, 13, generator=seeded()), draw_noise(1, 5, 13, seeded(1))[0]
+    likeliest = logits.argmax(-1, keepdim=True)
+    assert torch.equal(sample(logits, noise, SamplingParams(greedy=True)), likeliest)
+    assert not torch.equal(sample(logits, noise), likeliest)
+
+
+def test_half_precision_is_drawn_in_float32():
+    logits = torch.randn(5000, 65, generator=seeded()).bfloat16()
+    noise = draw_noise(1, 5000, 65, seeded(1))[0]
+    assert torch.equal(sample(logits, noise), sample(logits.float(), noise))
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_noise_gives_the_very_tokens_of_multinomial(batch):
+    probs = (2 * torch.randn(50, batch, 65, generator=seeded(3))).softmax(-1)
+    noise, generator = draw_noise(50, batch, 65, seeded(42)), seeded(42)
+    for row, race in zip(probs, noise, strict=True):
+        assert torch.equal(sample(row.log(), race), torch.multinomial(row, 1, generator=generator))
+
+
+@pytest.mark.parametrize(
+    "shape", [(1, 1, 1), (3, 2, 5), (7, 3, 65), (50, 1, 65), (2, 4, 257), (1, 1, 5000), (9, 3, 16)]
+)
+def test_noise_is_that_of_exponential_drawn_step_by_step(shape):
+    """So the golden tokens of the lecture, drawn by multinomial, are ours to the last one."""
+    step_by_step, generator = torch.empty(shape), seeded(5)
+    for row in step_by_step:
+        row.exponential_(generator=generator)
+    assert torch.equal(draw_noise(*shape, seeded(5)), step_by_step)
+
+
+def test_noise_is_never_0(monkeypatch):
+    """A uniform number may be 0, and then p / 0 would win every race, or be NaN."""
+    monkeypatch.setattr(torch, "rand", lambda *shape, generator, **kind: torch.zeros(shape, **kind))
+    noise = draw_noise(2, 1, 3)
+    assert (noise > 0).all()
+    probs = torch.tensor([[0.0, 0.25, 0.75]])
+    assert sample(probs.log(), noise[0], SamplingParams(top_k=2)).item() in (1, 2)
+
+
+def test_noise_is_a_function_of_its_seed_alone(ambient_rng):
+    noise = draw_noise(4, 2, 13, seeded(42))
+    assert (noise.shape, noise.dtype, noise.device.type) == ((4, 2, 13), torch.float32, "cpu")
+    assert torch.equal(noise, draw_noise(4, 2, 13, seeded(42)))
+    assert not torch.equal(noise, draw_noise(4, 2, 13, seeded(43)))
+    longer = draw_noise(9, 2, 13, seeded(42))
+    assert torch.equal(noise, longer[:4]), "asking for more changed the first"
+
+
+@pytest.mark.parametrize("top_p", [1e-30, 1e-9])
+def test_the_smallest_top_p_still_keeps_the_likeliest(top_p):
+    logits = torch.tensor([[0.0, 1.0, 3.0, 2.0]])
+    assert sample(logits, torch.ones(1, 4), SamplingParams(top_p=top_p)).item() == 2
+
+
+BAD = {
+    "temperature 0": ({"temperature": 0.0}, "use greedy=True"),
+    "temperature below 0": ({"temperature": -1.0}, r"temperature=-1.0: must be a number in \["),
+    "temperature NaN": ({"temperature": math.nan}, "temperature=nan"),
+    "temperature infinite": ({"temperature": math.inf}, "temperature=inf"),
+    "top_k 0": ({"top_k": 0}, "top_k=0: must be an integer of at least 1"),
+    "top_k a share": ({"top_k": 0.5}, "top_k=0.5"),
+    "top_p 0": ({"top_p": 0.0}, "top_p=0.0: must be a number in"),
+    "top_p above 1": ({"top_p": 1.5}, "top_p=1.5"),
+    "top_p NaN": ({"top_p": math.nan}, "top_p=nan"),
+    "greedy a number": ({"greedy": 1}, "greedy=1: must be True or False"),
+    "greedy with top_k": ({"greedy": True, "top_k": 3}, "leave them out"),
+    "greedy with top_p": ({"greedy": True, "top_p": 0.5}, "leave them out"),
+    "greedy with temperature": ({"greedy": True, "temperature": 0.5}, "leave them out"),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_parameters_out_of_range_are_refused_by_name(what):
+    settings, message = BAD[what]
+    with pytest.raises(ValueError, match=message):
+        SamplingParams(**settings)
+
+
+def test_plain_parameters_are_those_that_change_nothing():
+    assert SamplingParams().is_plain
+    assert not SamplingParams(greedy=True).is_plain
+    assert not SamplingParams(top_k=3).is_plain

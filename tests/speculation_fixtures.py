@@ -1,0 +1,25 @@
+"""Models and texts for the tests of speculation: weights 25 times larger, far from a flat guess."""
+
+import functools
+
+import torch
+from conftest import seeded
+
+from nanogpt.config import GPTConfig
+from nanogpt.model.gpt import GPT
+
+V, BLOCK = 13, 32
+
+
+@functools.cache
+def build(dtype=torch.float64, seed=3, **changes) -> GPT:
+    shape = {"n_layer": 2, "n_head": 4, "n_embd": 32, "per_head": False, "vocab_size": V}
+    config = GPTConfig(**(shape | {"block_size": BLOCK} | changes))
+    model = GPT(config, generator=seeded(seed)).eval()
+    for weight in model.parameters():
+        weight.data *= 25 if weight.ndim == 2 else 1
+    return model.to(dtype)
+
+
+def text(length, batch=1, seed=7):
+    return torch.randint(V, (batch, length), generator=seeded(seed))
