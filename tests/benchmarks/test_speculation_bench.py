@@ -1,4 +1,4 @@
-"""What speculation buys: measured rows that add up, refusals before the measuring, figures that ship."""
+"""What speculation buys: rows that add up, refusals before the measuring, figures that ship."""
 
 import json
 
@@ -6,10 +6,10 @@ import pytest
 import torch
 from conftest import seeded
 from draft_fixtures import Wrong
-from test_speculative import V, build, text
+from speculation_fixtures import V, build, text
 
 from nanogpt.benchmarks import speculation
-from nanogpt.benchmarks.speculation import costs, in_passes, speculation, usual_drafts
+from nanogpt.benchmarks.speculation import pass_seconds, target_share, usual_drafts
 from nanogpt.benchmarks.training import published
 from nanogpt.cli.bench_speculate import main
 from nanogpt.decoding.drafts import DraftModel, NGram
@@ -20,13 +20,13 @@ from nanogpt.system.files import PUBLISHED
 FLOAT = torch.float32
 
 
-@pytest.mark.parametrize("engine", [Native, None], ids=["native", "modules"])
+@pytest.mark.parametrize("engine", [pytest.param(Native, marks=pytest.mark.slow), None])
 def test_rows_say_what_was_decoded(engine):
     model = build(FLOAT)
     start = torch.zeros(1, 1, dtype=torch.long)
     first = complete(model, start, 16, generator=seeded(43))  # of the first counted repeat
     drafts = {"itself": lambda k: DraftModel(model, k), "wrong": lambda k: Wrong(first, V, k)}
-    result = speculation(model, drafts, [1, 3], n_new=16, repeats=2, engine=engine)
+    result = speculation.speculation(model, drafts, [1, 3], n_new=16, repeats=2, engine=engine)
     assert [(row["draft"], row["k"]) for row in result["rows"]] == [
         ("itself", 1),
         ("itself", 3),
@@ -35,9 +35,9 @@ def test_rows_say_what_was_decoded(engine):
     ]
     assert all(row["equal"] for row in result["rows"])
     assert [row["tokens_per_pass"] for row in result["rows"][:2]] == [2, 4]
-    assert [row["agreement"] for row in result["rows"][:2]] == [1, 1]
+    assert [row["acceptance_rate"] for row in result["rows"][:2]] == [1, 1]
     assert [row["predicted"] for row in result["rows"][:2]] == [2, 4]
-    assert result["rows"][2]["agreement"] < 0.5
+    assert result["rows"][2]["acceptance_rate"] < 0.5
     for row in result["rows"]:
         assert row["speedup"]["n"] == row["tokens_per_second"]["n"] == 2
         assert row["speedup"]["low"] > 0
@@ -53,14 +53,15 @@ def test_tokens_that_differ_are_reported(monkeypatch):
         return plain(other if draft else subject, *args, draft=draft, **settings)
 
     monkeypatch.setattr(speculation, "generate", cheating)
-    result = speculation(
-        model, {"a": lambda k: NGram(text(50)[0], V, 2, k)}, [2], n_new=16, repeats=2
+    result = speculation.speculation(
+        model, {"a": lambda k: NGram(text(50)[0], V, 2, k)}, [2], n_new=16, repeats=2, engine=None
     )
     assert not result["rows"][0]["equal"]
 
 
+@pytest.mark.slow
 def test_a_pass_over_several_tokens_is_timed():
-    found = costs(build(FLOAT), [1, 4], repeats=3)
+    found = pass_seconds(build(FLOAT), [1, 4], repeats=3)
     assert set(found) == {1, 4}
     assert all(cost["n"] == 3 and cost["low"] > 0 for cost in found.values())
 
@@ -71,16 +72,16 @@ def test_the_share_of_the_model_in_the_time_is_passes_times_their_cost():
         "tokens_per_pass": 2.0,
         "tokens_per_second": {"median": 1000.0},
     }  # 500 passes a second
-    assert in_passes(row, {1: {"median": 1.0}, 4: {"median": 0.001}}) == pytest.approx(0.5)
+    assert target_share(row, {1: {"median": 1.0}, 4: {"median": 0.001}}) == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--k", "x"], "--k x"),
-        (["--k", "0"], "at least 1"),
-        (["--k", "3,,5"], "--k 3,,5"),
-        (["--repeats", "0"], "--repeats 0"),
+        (["--k", "x"], "--k='x': must be an integer"),
+        (["--k", "0"], "--k=0: must be an integer of at least 1"),
+        (["--k", "3,,5"], "--k=''"),
+        (["--repeats", "0"], "--repeats=0"),
         (["--target", "/nowhere/model"], "/nowhere/model"),
         (["--data", "/nowhere.txt"], "/nowhere.txt"),
         (["--json", "/proc/nothing/x.json"], "/proc/nothing"),
@@ -94,6 +95,7 @@ def test_what_cannot_be_measured_is_refused(arguments, message, capsys):
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_command_prints_a_table_and_writes_it(tmp_path, capsys):
     path = tmp_path / "s.json"
     small = str(PUBLISHED / "checkpoints" / "small")
@@ -111,8 +113,8 @@ def test_the_command_prints_a_table_and_writes_it(tmp_path, capsys):
         "a table for triples",
         "look-up in its own text",
     ]
-    assert result["rows"][0]["agreement"] == 1  # its draft is the model itself
-    for part in (*(row["draft"] for row in result["rows"]), "equal", "floor", "in passes over one"):
+    assert result["rows"][0]["acceptance_rate"] == 1  # its draft is the model itself
+    for part in (*(row["draft"] for row in result["rows"]), "equal", "roofline bound", "in passes"):
         assert part in printed
 
 
@@ -139,11 +141,12 @@ def test_the_published_figures_are_of_the_large_size_and_equal_tokens():
     assert result["proposal"]["median"] < result["passes"]["1"]["median"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("counts", [[1, 32], [0], [1, 300]])
 def test_a_pass_that_the_block_cannot_hold_is_refused(counts):
     with pytest.raises(ValueError, match="with a block of 32: choose from 1 to 31"):
-        costs(build(FLOAT), counts)
-    assert set(costs(build(FLOAT), [1, 31], repeats=1)) == {1, 31}
+        pass_seconds(build(FLOAT), counts)
+    assert set(pass_seconds(build(FLOAT), [1, 31], repeats=1)) == {1, 31}
 
 
 def test_a_vocabulary_too_large_for_triples_gets_the_table_that_fits():

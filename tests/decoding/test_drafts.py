@@ -1,4 +1,4 @@
-"""What drafts propose: tables that count, the text itself, a smaller model; and what they refuse."""
+"""What drafts propose: tables that count, the text itself, a smaller model; what they refuse."""
 
 import pytest
 import torch
@@ -63,7 +63,7 @@ def test_a_table_counts():
     ids=str,
 )
 def test_a_table_and_a_small_model_draw_with_the_noise_and_the_settings_of_the_model(settings):
-    """For any texts in any order: longer, shorter, the same again, with a common beginning or not."""
+    """For any texts in any order: longer, shorter, the same again, with a common prefix or not."""
     table, small, dice = NGram(text(300)[0], V, 2), build(n_layer=1, n_embd=16), seeded(6)
     sampling, known = SamplingParams(**settings), text(20, 2)
     guesses = [draft.begin(text(1, 2), sampling) for draft in (table, DraftModel(small))]

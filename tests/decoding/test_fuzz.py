@@ -134,7 +134,7 @@ def calls(draw, odd):
 
 
 def refused(call) -> dict:
-    """By the docstring of generate: the arguments that are wrong, and some words that must be said."""
+    """By the docstring of generate: the arguments that are wrong, and words that must be said."""
     said, prompt, n_new = {}, call["prompt"], call["n_new"]
     if not isinstance(prompt, torch.Tensor):
         said["prompt"] = type(prompt).__name__

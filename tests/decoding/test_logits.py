@@ -9,7 +9,7 @@ import torch
 from conftest import CACHES, FORMS, name, tiny_model, tokens
 from hypothesis import given
 
-from nanogpt.benchmarks.decoding import spread_out
+from nanogpt.benchmarks.decoding import sharpened
 from nanogpt.cache.attach import kv_cache
 from nanogpt.cache.dynamic import DynamicCache
 from nanogpt.config import SIZES
@@ -77,7 +77,7 @@ def test_a_text_of_a_batch_is_decoded_as_it_is_alone(per_head, design):
 
 def recorded_model(per_head=True) -> GPT:
     """The tokens of a model whose weights anybody can draw."""
-    model = spread_out(GPT(SIZES["small"])).eval()
+    model = sharpened(GPT(SIZES["small"])).eval()
     return model if per_head else pack_heads(model)
 
 

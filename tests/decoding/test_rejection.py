@@ -44,7 +44,7 @@ def test_with_shared_noise_two_choices_agree_as_often_as_the_law_says(vocab):
 
 
 def chi_square(found: torch.Tensor, p: torch.Tensor) -> float:
-    """Σ (observed - expected)² / expected: about the number of tokens less one, if `found` is from p."""
+    """Σ (observed - expected)² / expected: about the number of tokens less one, if from p."""
     counts, wanted = torch.bincount(found.flatten(), minlength=len(p)), p * found.numel()
     return float(((counts - wanted) ** 2 / wanted).sum())
 

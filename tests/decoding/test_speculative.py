@@ -47,7 +47,7 @@ def assert_same_tokens(model, whole, T, draft, cache=DynamicCache):
     assert torch.equal(torch.cat([whole[:, :T], *steps], dim=1), whole)
 
 
-# ------------------------------------------------------------------ the same tokens, beyond the matrix
+# ------------------------------------------------------------------ same tokens, beyond the matrix
 
 
 @pytest.mark.parametrize("k", [1, 2, 3, 7, BLOCK])
@@ -230,7 +230,7 @@ def by_hand(right: list[list[bool]], k: int) -> DraftStats:
     st.integers(0, 99),
 )
 def test_the_stats_is_what_the_rule_says(batch, k, n_new, wrong, seed):
-    """And with it the known tokens of a text that is ahead of its batch: they are not lost again."""
+    """Including what a text has verified before its batch can advance: it is not lost again."""
     model, prompt = build(), text(3, batch)
     whole = torch.cat([prompt, complete(model, prompt, n_new)[:, 3:]], dim=1)
     draft = PartlyRight(whole, V, k, wrong, seed)

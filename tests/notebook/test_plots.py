@@ -105,7 +105,7 @@ BATCHES = [
 ]
 DRAFTED = {"label": "a table", "text": "ab\n", "drafted": [True, False, True]}
 PASSES = {"k": [1, 4], "measured": [1.6, 2.1], "predicted": [1.6, 2.2]}
-PASSES = {"label": "a table", "agreement": 0.64, **PASSES}
+PASSES = {"label": "a table", "acceptance_rate": 0.64, **PASSES}
 NO_DRAFT = {"label": "no draft", "plain": True, "speedup": {"median": 1.0, "low": 1.0, "high": 1.0}}
 LEAP = {"label": "8 bits, k = 4", "speedup": summary(2.0)}
 

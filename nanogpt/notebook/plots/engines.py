@@ -150,8 +150,8 @@ def drafted(strips: list[dict], title: str, columns: int = 60) -> Figure:
 def tokens_per_pass(lines: list[dict], title: str) -> Figure:
     """Tokens that one pass of the model brings, against the number of proposals.
 
-    A line has a `label`, its `agreement`, the numbers of proposals `k`, and for each `measured`
-    (drawn as dots) and `predicted` from the agreement (drawn as lines).
+    A line has a `label`, its `acceptance_rate`, the numbers of proposals `k`, and for each
+    `measured` (drawn as dots) and `predicted` from that rate (drawn as lines).
     """
     figure, axes = new_figure(3.5)
     ks, free = lines[0]["k"], 0.0
@@ -161,7 +161,7 @@ def tokens_per_pass(lines: list[dict], title: str) -> Figure:
         axes.plot(ks, line["predicted"], color=colour, lw=1.4, alpha=0.6)
         axes.plot(ks, line["measured"], mark, color=colour, ms=5.5)
         free = max(line["predicted"][-1], free + gap)
-        name = f"  {line['label']}: {line['agreement']:.0%} agree"
+        name = f"  {line['label']}: {line['acceptance_rate']:.0%} accepted"
         style.label(axes, ks[-1], free, name, colour)
     axes.set_xticks(ks, ks)
     axes.set(xlabel="proposals a pass, k", ylabel="tokens a pass")
