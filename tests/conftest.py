@@ -6,6 +6,7 @@ wrong mask moves no token. Here the matrices are 25 times larger: half the entro
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -21,11 +22,12 @@ from nanogpt.cache.static import StaticCache
 from nanogpt.config import GPTConfig
 from nanogpt.data.corpus import Corpus
 from nanogpt.data.tokenizer import CharTokenizer
+from nanogpt.engines import toolchain
 from nanogpt.model.convert import pack_heads
 from nanogpt.model.gpt import GPT, Head
 from nanogpt.system.files import sha256
 
-pytest_plugins = ["fault_fixtures", "fuzz_fixtures"]
+pytest_plugins = ["engine_fixtures", "fault_fixtures", "fuzz_fixtures"]
 torch.set_num_threads(1)
 if (
     signal.getsignal(signal.SIGINT) is signal.SIG_IGN
@@ -115,9 +117,20 @@ def state_of(model: GPT) -> dict:
 
 @pytest.fixture(scope="session", autouse=True)
 def builds(tmp_path_factory):
-    """Nothing is read from the user's cache folder or put there; what is built serves all tests."""
+    """Builds go to a folder of this test run, shared by all its processes; nothing is built twice."""
+    folder = tmp_path_factory.getbasetemp()
+    folder = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "builds"
+    folder.mkdir(exist_ok=True)
+    kept = toolchain.kept
+
+    def one_at_a_time(name, key, suffix, make):
+        with open(folder / f"{name}-{key}.lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            return kept(name, key, suffix, make)
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("NANOGPT_CACHE", str(tmp_path_factory.mktemp("builds")))
+        patch.setenv("NANOGPT_CACHE", str(folder))
+        patch.setattr(toolchain, "kept", one_at_a_time)
         yield
 
 

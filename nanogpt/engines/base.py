@@ -66,7 +66,8 @@ class Engine(ABC):
         self.config, self.batch, self.capacity = _inference(config), batch, capacity
         self.dtype, self.device = dtype, torch.device(device)
         before = time.perf_counter()
-        self.build()
+        with torch.inference_mode(False):  # its buffers serve outside of the caller's mode as well
+            self.build()
         self.build_seconds = time.perf_counter() - before
 
     def build(self) -> None:  # noqa: B027

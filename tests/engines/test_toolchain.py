@@ -5,17 +5,15 @@ import os
 import subprocess
 import sys
 import tempfile
-import warnings
 from pathlib import Path
 
 import hypothesis.strategies as st
 import pytest
 import torch
-from conftest import tiny_model
+from engine_fixtures import forget, heard, shared_model
 from hypothesis import given
 
-from nanogpt.config import GPTConfig
-from nanogpt.engines import compiled, native, native_library, toolchain
+from nanogpt.engines import native, native_library, toolchain
 from nanogpt.engines.compiled import Compiled
 from nanogpt.engines.native_library import SOURCE, library
 from nanogpt.engines.toolchain import (
@@ -29,11 +27,6 @@ from nanogpt.engines.toolchain import (
 )
 
 
-def forget():
-    for remembered in (toolchain.compiler, toolchain.machine, native_library.library):
-        remembered.cache_clear()
-
-
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
     """A cache folder for each test, not made yet; what is built elsewhere goes to tmp_path, too."""
@@ -43,13 +36,6 @@ def folder(tmp_path, monkeypatch):
     forget()
     yield tmp_path / "cache"
     forget()
-
-
-def told(call):
-    """The result, and the texts of the warnings."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        return call(), [str(w.message) for w in caught]
 
 
 def names(folder: Path) -> list[str]:
@@ -236,26 +222,6 @@ def test_a_native_library_is_kept_for_its_source_and_its_shape(monkeypatch, tmp_
     assert len({key for _, key, _ in asked}) == len(shapes) + 1
 
 
-def test_a_compiled_step_is_kept_for_its_source_its_shape_and_the_threads(monkeypatch):
-    config = tiny_model().config
-
-    def ask(changes=(), **sizes):
-        shape = GPTConfig(**(vars(config) | dict(changes)))
-        return key_asked(lambda: Compiled(shape, **sizes), monkeypatch)
-
-    same = [ask(), ask({"dropout": 0.0}), ask({"per_head": False}), ask(max_len=24)]
-    assert len(set(same)) == 1, "what leaves the arithmetic the same builds nothing new"
-    assert same[0][0::2] == ("compiled", ".pt2")
-    sizes = ("vocab_size", "block_size", "n_layer", "n_head", "n_embd")
-    other = [ask({key: 4 * getattr(config, key)}) for key in sizes]
-    other += [ask(batch=2), ask(max_len=9)]
-    monkeypatch.setattr(compiled.torch, "get_num_threads", lambda: 7)
-    other.append(ask())
-    monkeypatch.setattr(compiled.inspect, "getsource", lambda module: "another source")
-    other.append(ask())
-    assert len({same[0], *other}) == 1 + 5 + 2 + 2
-
-
 # ------------------------------------------------------------------ kept
 
 
@@ -431,15 +397,14 @@ def test_a_disk_that_is_full_at_the_last_moment_leaves_no_half_of_a_build(folder
 
 
 def assert_built_elsewhere(folder, make, key="key"):
-    path, messages = told(lambda: kept("thing", key, ".so", make))
+    path, ((message, _),) = heard(lambda: kept("thing", key, ".so", make))
     assert path.read_bytes() == make.content
     assert path.name == f"thing-{key}.so"
     assert folder not in path.parents
-    assert len(messages) == 1
-    assert "set NANOGPT_CACHE" in messages[0]
-    assert str(folder) in messages[0]
-    assert "\n" not in messages[0]
-    return messages[0]
+    assert "set NANOGPT_CACHE" in message
+    assert str(folder) in message
+    assert "\n" not in message
+    return message
 
 
 def test_a_folder_that_cannot_be_made_costs_the_keeping_not_the_build(tmp_path, monkeypatch):
@@ -470,7 +435,7 @@ def test_a_folder_that_cannot_be_written_still_gives_what_it_holds(folder, monke
         return original(*args, dir=dir, **kwargs)
 
     monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
-    assert told(lambda: kept("thing", "key", ".so", make)) == (path, [])
+    assert heard(lambda: kept("thing", "key", ".so", make)) == (path, [])
     assert make.calls == 1
     assert "Permission denied" in assert_built_elsewhere(folder, make, key="another")
 
@@ -482,7 +447,7 @@ def test_nothing_of_another_users_is_loaded(folder, monkeypatch):
     uid = os.getuid()
     monkeypatch.setattr(os, "getuid", lambda: uid + 1)
     monkeypatch.setattr(toolchain, "_own_folder", lambda path: path)
-    assert not toolchain._whole(folder / "thing-key.so", folder / "thing-key.so.sha256")
+    assert not toolchain._intact(folder / "thing-key.so", folder / "thing-key.so.sha256")
     monkeypatch.undo()
     monkeypatch.setenv("NANOGPT_CACHE", str(folder))
     monkeypatch.setattr(os, "getuid", lambda: uid + 1)
@@ -504,7 +469,7 @@ def answering(tmp_path) -> Path:
 def test_without_a_compiler_it_says_what_to_set(monkeypatch, tmp_path):
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
-    config = tiny_model().config
+    config = shared_model().config
     for call in (
         compiler,
         machine,
@@ -669,15 +634,15 @@ def test_the_compiler_is_asked_only_once_in_a_process(monkeypatch, tmp_path):
 
 
 def test_a_library_that_was_kept_serves_another_process(tmp_path, folder):
-    """Its key must be the same there, whatever the order in which that process walks through a set."""
-    code = "from nanogpt import build; print(toolchain.key_of(source='text', C=3, H=1))"
+    """Its key must be the same there, in whatever order that process walks through a set."""
+    code = "from nanogpt.engines import toolchain; print(toolchain.key_of(source='text', C=3, H=1))"
     environment = os.environ | {"PYTHONHASHSEED": "7"}
     done = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,
         text=True,
         env=environment,
-        cwd=Path(toolchain.__file__).parents[1],
+        cwd=Path(toolchain.__file__).parents[2],
         check=True,
     )
     assert done.stdout.strip() == key_of(H=1, C=3, source="text")

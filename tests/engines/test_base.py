@@ -1,0 +1,485 @@
+"""What every engine promises beside the same tokens, which are tests/test_same_tokens.py."""
+
+import threading
+
+import pytest
+import torch
+from conftest import has_cache, seeded, state_of
+from engine_fixtures import (
+    BATCH,
+    BLOCK,
+    COMPILING,
+    EAGER,
+    GRAPHS,
+    SAMPLING,
+    OneStep,
+    assert_refused,
+    assert_right_probabilities,
+    assert_same_tokens,
+    by_itself,
+    change_weights,
+    close_noise,
+    every,
+    heard,
+    prompt_of,
+    shared_model,
+    uncached,
+)
+
+from nanogpt import Compiled, Flat, Graph, GraphLoop, Native, Native8, PerHead, Rough8, Uncached
+from nanogpt.decoding.generate import complete, generate
+from nanogpt.decoding.sampling import PLAIN, draw_noise
+from nanogpt.engines import base, toolchain
+from nanogpt.engines.toolchain import CannotBuild
+from nanogpt.model.exact import exact
+from nanogpt.model.gpt import Head
+
+
+def ready(kind, model=None):
+    """An engine for the shared shape. Compiled ones are kept from test to test."""
+    model = model or shared_model()
+    return kind.ready(model, BATCH) if kind in COMPILING else kind(model.config, batch=BATCH)
+
+
+# ------------------------------------------------------------------ what goes in
+
+
+@by_itself
+def test_the_probabilities_behind_the_tokens_are_right_to_a_thousandth(kind):
+    for model in (shared_model(), shared_model(True)):
+        assert_right_probabilities(model, ready(kind), 1, BLOCK)
+        assert_right_probabilities(model, ready(kind), 6, 11)
+
+
+@every
+def test_prompts_of_either_integer_type_and_any_strides(kind):
+    model = shared_model()
+    for dtype in (torch.int32, torch.int64):
+        prompt = prompt_of(BATCH, 6).to(dtype).T  # columns of a larger table
+        assert not prompt.is_contiguous()
+        before = prompt.clone()
+        new = torch.cat(
+            list(generate(model, prompt, 8, engine=ready(kind), generator=seeded(1))), 1
+        )
+        assert torch.equal(new, uncached(model, prompt.long(), 8)[:, 6:])
+        assert torch.equal(prompt, before), "the prompt was written to"
+
+
+@every
+def test_noise_may_be_of_any_dtype_and_lie_in_any_order(kind):
+    model, prompt, noise = shared_model(), prompt_of(5), draw_noise(12, BATCH, 13, seeded(3))
+    expected = complete(model, prompt, 12, cache=None, noise=noise)
+    for other in (noise.double(), noise.transpose(0, 2).contiguous().transpose(0, 2)):
+        assert torch.equal(complete(model, prompt, 12, engine=ready(kind), noise=other), expected)
+
+
+# ------------------------------------------------------------------ weights that change
+
+
+def replaced(model):
+    """As by load_state_dict(assign=True): other tensors in the place of the parameters."""
+    for module in model.modules():
+        for key, parameter in list(module.named_parameters(recurse=False)):
+            setattr(module, key, torch.nn.Parameter(parameter.detach().flip(0) - 0.05))
+
+
+def through_data(model):
+    for parameter in model.parameters():
+        parameter.data = parameter.data.flip(0) - 0.05
+
+
+def trained(model):
+    optimizer = torch.optim.SGD(model.parameters(), lr=5.0)
+    model(prompt_of(15), prompt_of(15, seed=1))[1].backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+@every
+def test_changed_weights_are_the_weights_of_the_next_text(kind):
+    for change in (change_weights, replaced, through_data, trained):
+        model, prompt = shared_model(), prompt_of(5)
+        built = ready(kind, model)
+        before = assert_same_tokens(model, built, prompt, 12)
+        change(model)
+        after = assert_same_tokens(model, built, prompt, 12)
+        assert not torch.equal(before, after), "this change moves no token, so it shows nothing"
+
+
+@by_itself
+def test_no_weight_is_out_of_date(kind):
+    """One old tensor among many would be enough for a wrong token."""
+    model, prompt, text = shared_model(), prompt_of(5), prompt_of(6, seed=2)
+    built = ready(kind, model)
+    for parameter in model.parameters():
+        with torch.no_grad():
+            parameter.copy_(parameter.flip(0) - 0.05)
+        noise = close_noise(model, prompt, text)
+        assert torch.equal(complete(model, prompt, 6, engine=built, noise=noise)[:, 5:], text)
+
+
+@every
+def test_weights_may_be_shared_and_lie_in_memory_in_any_order(kind):
+    model = shared_model()
+    for linear in (model.lm_head, model.blocks[0].sa.proj, model.blocks[1].ffwd.net[0]):
+        linear.weight = torch.nn.Parameter(linear.weight.detach().T.contiguous().T)
+        assert not linear.weight.is_contiguous()
+    model.ln_f.weight = torch.nn.Parameter(torch.randn(32, 2, generator=seeded(5))[:, 0])
+    assert_same_tokens(model, ready(kind), prompt_of(5), 12)
+    model.lm_head.weight = model.token_embedding_table.weight
+    model.blocks[1].ffwd = model.blocks[0].ffwd
+    assert_same_tokens(model, ready(kind), prompt_of(5), 12)
+
+
+@every
+def test_a_model_cast_half_way_keeps_the_memory_of_a_running_generation(kind):
+    model = shared_model()
+    expected = uncached(model, prompt_of(5), 12)
+    running = generate(model, prompt_of(5), 12, engine=ready(kind), generator=seeded(1))
+    got = [next(running)]
+    sizes = [parameter.numel() for parameter in model.parameters()]
+    model.double()
+    rubbish = [torch.full((size,), 7.0) for size in sizes for _ in range(3)]
+    if kind in (Flat, *GRAPHS, *COMPILING):  # the others run the model's modules
+        got += list(running)
+        assert torch.equal(torch.cat(got, dim=1), expected[:, 5:])
+    running.close()
+    del rubbish
+
+
+@every
+def test_a_model_full_of_nan_does_not_spoil_the_next_ones_text(kind):
+    """What it leaves in buffers is counted 0 times, and 0 times NaN is NaN."""
+    good, bad = shared_model(), shared_model()
+    with torch.no_grad():
+        bad.position_embedding_table.weight.fill_(float("nan"))
+    built = ready(kind)
+    list(generate(bad, prompt_of(BLOCK), 1, engine=built))
+    assert_same_tokens(good, built, prompt_of(5), 12)
+
+
+# ------------------------------------------------------------------ several generations at a time
+
+
+@every
+def test_two_models_and_two_texts_take_turns_on_one_engine(kind):
+    first, second = shared_model(True), shared_model(dropout=0.0)
+    change_weights(second)
+    built = ready(kind)
+    cases = [(first, prompt_of(3), 1), (second, prompt_of(7, seed=5), 2), (first, prompt_of(2), 3)]
+    alone = [uncached(m, p, 9, seed=s)[:, p.shape[1] :] for m, p, s in cases]
+    for engine in (built, kind):
+        running = [generate(m, p, 9, engine=engine, generator=seeded(s)) for m, p, s in cases]
+        for expected, got in zip(alone, zip(*zip(*running, strict=True), strict=True), strict=True):
+            assert torch.equal(torch.cat(got, dim=1), expected)
+
+
+@every
+def test_a_text_left_half_way_does_not_disturb_the_next(kind):
+    built, model, kept = ready(kind), shared_model(), []
+    for after in (0, 1, 4):
+        for end in ("close", "forget", "keep"):
+            running = generate(model, prompt_of(9, seed=3), 5, engine=built, generator=seeded(9))
+            for _ in range(after):
+                next(running)
+            kept.append(running) if end == "keep" else running.close() if end == "close" else None
+            del running
+            assert_same_tokens(model, built, prompt_of(5), 12)
+
+
+@pytest.mark.parametrize("kind", [OneStep, pytest.param(Compiled, marks=pytest.mark.slow)])
+def test_an_engine_with_one_set_of_buffers_is_free_again_when_a_text_ends(kind):
+    built, model = ready(kind), shared_model()
+    for stop in (1, 99):
+        running = generate(model, prompt_of(5), 4, engine=built)
+        assert not built.in_use.locked(), "nothing has begun yet"
+        for _ in zip(range(stop), running, strict=False):
+            assert built.in_use.locked()
+        running.close()
+        assert not built.in_use.locked()
+
+
+def test_generations_at_once_share_one_more_engine_of_the_same_capacity():
+    built, model = OneStep(shared_model().config, batch=BATCH, capacity=9), shared_model()
+    for _ in range(2):
+        first, second = (generate(model, prompt_of(5), 5, engine=built) for _ in range(2))
+        assert torch.equal(next(first), next(second))
+        sibling = built.sibling
+        first.close(), second.close()
+    assert (type(sibling), sibling.capacity, sibling.batch) == (OneStep, 9, BATCH)
+    assert sibling is built.sibling
+    assert sibling.sibling is None
+
+
+def test_threads_that_generate_at_once_get_their_own_tokens():
+    model, built, results = shared_model(), OneStep(shared_model().config, batch=BATCH), {}
+
+    def work(seed):
+        how = {"engine": built, "generator": seeded(seed)}
+        results[seed] = complete(model, prompt_of(5), 12, **how)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    for seed, text in results.items():
+        assert torch.equal(text, uncached(model, prompt_of(5), 12, seed=seed))
+    assert len(results) == 4
+
+
+# ------------------------------------------------------------------ what comes out, and what is left
+
+
+@every
+@pytest.mark.parametrize("sampling", [PLAIN, SAMPLING[1]], ids=["plain", "top_k"])
+def test_tokens_are_ordinary_tensors_and_the_callers_to_edit(kind, sampling):
+    model, prompt, built = shared_model(), prompt_of(5), ready(kind)
+    expected = uncached(model, prompt, 12, sampling)[:, 5:]
+    held = list(generate(model, prompt, 12, sampling, engine=built, generator=seeded(1)))
+    complete(model, prompt_of(2), 15, sampling, engine=built, generator=seeded(5))
+    assert torch.equal(torch.cat(held, dim=1), expected), "the next text was written over them"
+    for token, true in zip(
+        generate(model, prompt, 12, sampling, engine=built, generator=seeded(1)),
+        expected.split(1, dim=1),
+        strict=True,
+    ):
+        assert torch.equal(token, true)
+        assert (token.dtype, tuple(token.shape)) == (torch.int64, (BATCH, 1))
+        assert not token.is_inference()
+        token.fill_(5)
+    model.train()  # as an index and as a target, both saved for the backward pass
+    logits, loss = model(held[0], held[1])
+    (loss + logits.gather(2, held[2][..., None]).sum()).backward()
+
+
+@every
+def test_the_model_and_torchs_modes_are_left_as_they_were(kind, ambient_rng):
+    for per_head in (True, False):
+        model = shared_model(per_head)
+        expected = uncached(model, prompt_of(5), 12)[:, 5:]
+        weights = {key: value.clone() for key, value in model.state_dict().items()}
+        model.train()
+        model.blocks[1].eval()
+        before, new = state_of(model), []
+        for token in generate(model, prompt_of(5), 12, engine=ready(kind), generator=seeded(1)):
+            new.append(token)
+            assert state_of(model) == before
+            assert not has_cache(model)
+            assert torch.is_grad_enabled()
+            assert not torch.is_inference_mode_enabled()
+        assert torch.equal(torch.cat(new, dim=1), expected), "dropout was on"
+        assert all(torch.equal(value, weights[key]) for key, value in model.state_dict().items())
+        assert all(p.grad is None and p.requires_grad for p in model.parameters())
+        assert torch.tensor(1e-40) * 1 != 0, "denormal numbers were switched off"
+
+
+@every
+def test_an_engine_first_used_in_inference_mode_works_outside_of_it(kind):
+    model = shared_model()
+    with torch.inference_mode():
+        built = kind(model.config, batch=BATCH)
+        complete(model, prompt_of(5), 6, engine=built)
+    assert_same_tokens(model, built, prompt_of(5), 12)
+    with torch.inference_mode():
+        assert_same_tokens(model, built, prompt_of(5), 12)
+
+
+# ------------------------------------------------------------------ refused at the call
+
+
+@pytest.mark.parametrize("what", ["native", object(), 3, torch.nn.Linear, lambda: None], ids=str)
+def test_what_is_no_engine_is_refused(what):
+    assert_refused(
+        "pass a class, as in engine=Native", shared_model(), prompt_of(5), 3, engine=what
+    )
+
+
+def test_an_engine_and_a_cache_are_refused_together():
+    for cache in (None, base.Engine, lambda capacity: None):
+        how = {"engine": Flat, "cache": cache}
+        assert_refused("either engine or cache", shared_model(), prompt_of(5), 3, **how)
+
+
+def test_no_engine_slides_past_the_block():
+    model = shared_model()
+    slide = {"engine": Flat, "past_block": "slide"}
+    complete(model, prompt_of(5), 12, **slide)  # inside the block it changes nothing
+    text = "for a longer text leave engine out"
+    heard(lambda: assert_refused(text, model, prompt_of(5), 13, **slide))
+    assert_refused("5 and 13 new tokens exceed block_size 16", model, prompt_of(5), 13, engine=Flat)
+
+
+@pytest.mark.parametrize("kind", [*EAGER, *GRAPHS])
+def test_an_engine_built_for_something_else_is_refused(kind):
+    built, name = kind(shared_model().config, batch=BATCH, capacity=10), kind.__name__
+
+    def refused(message, model=None, T=5, n_new=3, batch=BATCH):
+        assert_refused(message, model or shared_model(), prompt_of(T, batch), n_new, engine=built)
+
+    assert_same_tokens(shared_model(), built, prompt_of(4), 7)
+    assert_same_tokens(shared_model(), built, prompt_of(10), 1)
+    refused(f"4 and 8 new tokens need a capacity of 11: this {name} has capacity=10", T=4, n_new=8)
+    refused(f"this {name} was built for a batch of 3 and got 2.*engine={name}", batch=2)
+    refused("weights in float32 and got bfloat16", shared_model(dtype=torch.bfloat16))
+    for key, value, words in (
+        ("n_layer", 3, "3 layers"),
+        ("n_head", 2, "2 heads"),
+        ("n_embd", 36, "width 36"),
+        ("block_size", 17, "block 17"),
+        ("vocab_size", 14, "14 tokens"),
+    ):
+        other = shared_model(**{key: value})
+        refused(f"a model of 2 layers.* and got .*{words}.*: build another", other)
+    built.device = torch.device("cuda")
+    refused("the device cuda and got cpu")
+
+
+def test_an_engine_of_impossible_sizes_is_refused():
+    for size, message in (
+        ({"batch": 0}, "batch=0: must be an integer of at least 1"),
+        ({"batch": 1.0}, r"batch=1\.0"),
+        ({"capacity": 0}, "capacity=0"),
+        ({"capacity": 17}, r"capacity=17: must be an integer in \[1, 16\]"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            Flat(shared_model().config, **size)
+
+
+class Odd(Head):
+    """A head that computes something else."""
+
+    def forward(self, x, pos):
+        return 0.1 * super().forward(x, pos)
+
+
+@pytest.mark.parametrize("kind", [*EAGER, *GRAPHS, *COMPILING, Native8, Rough8])
+def test_heads_of_ones_own_are_run_or_refused_before_anything_is_built(kind, monkeypatch):
+    model, prompt = shared_model(True, head=Odd), prompt_of(5)
+    assert not torch.equal(uncached(model, prompt, 12), uncached(shared_model(), prompt, 12))
+    if kind in (Uncached, PerHead):
+        assert_same_tokens(model, kind, prompt, 12)
+        return
+    monkeypatch.setattr(kind, "build", lambda self: pytest.fail("it was built"))
+    why = r"has \S+\.Odd where nanogpt\.model\.gpt\.Head is expected"
+    assert_refused(why, model, prompt, 3, engine=kind)
+
+
+@pytest.mark.parametrize("kind", [Compiled, Native, Native8, Graph])
+def test_in_exact_mode_compiled_engines_are_refused(kind, monkeypatch):
+    monkeypatch.setattr(kind, "build", lambda self: pytest.fail("it was built"))
+    model = shared_model()
+    with exact(model):
+        assert_refused("use Flat, the fastest engine", model, prompt_of(5), 3, engine=kind)
+        assert_same_tokens(model, Flat, prompt_of(5), 3)
+
+
+def test_architectures_beyond_the_lecture_name_an_engine_that_computes_them():
+    windows, rotary = shared_model(window=5), shared_model(rope=True)
+    assert "window=5" in Flat.refuses(windows.config)
+    assert_refused("rope=True: use Batched", rotary, prompt_of(5), 3, engine=Native)
+    assert_refused("there is none: use Batched", windows, prompt_of(5), 3, engine=PerHead)
+
+
+# ------------------------------------------------------------------ built, kept, or a fallback
+
+
+class Counted(Flat):
+    fallback = Flat
+    broken = False
+
+    def build(self):
+        self.tried.append(self.batch)
+        if self.broken:
+            raise CannotBuild("it is broken")
+
+
+@pytest.fixture
+def counted(forgetful):
+    Counted.tried, Counted.broken, Counted.fallback = [], False, Flat
+    return Counted
+
+
+def test_the_class_is_built_once_for_a_shape(counted):
+    model, same = shared_model(), shared_model(True, dropout=0.0)
+    for which in (model, same, model):
+        complete(which, prompt_of(5), 3, engine=counted)
+    assert counted.tried == [3], "the form and the dropout do not change the arithmetic"
+    complete(model, prompt_of(5, batch=2), 3, engine=counted)
+    complete(model.double(), prompt_of(5, batch=2), 3, engine=counted)
+    assert counted.tried == [3, 2, 2]
+
+
+def test_what_cannot_be_built_is_warned_of_once_and_not_tried_again(counted):
+    model, counted.broken = shared_model(), True
+    run = lambda batch: complete(model, prompt_of(5, batch), 3, engine=counted)  # noqa: E731
+    text, messages = heard(lambda: run(1))
+    assert torch.equal(text, complete(model, prompt_of(5, 1), 3))
+    words = "Counted cannot be built here, Flat decodes instead: it is broken"
+    assert messages == [(words, __file__)], "the warning points at the caller's line"
+    assert heard(lambda: run(1))[1] == []
+    assert counted.tried == [1]
+    assert len(heard(lambda: run(2))[1]) == 1, "another shape is tried once"
+    assert counted.tried == [1, 2]
+    assert isinstance(counted.ready(model, 1), Flat)
+
+
+def test_an_engine_without_a_fallback_says_why_it_cannot_be_built(counted):
+    counted.broken, counted.fallback = True, None
+    for _ in range(2):
+        with pytest.raises(CannotBuild, match="it is broken"):
+            generate(shared_model(), prompt_of(5), 3, engine=counted)
+
+
+def test_the_engines_used_last_are_kept(counted, monkeypatch):
+    monkeypatch.setattr(base, "KEPT", 2)
+    for batch in (1, 2, 1, 3, 1, 2):
+        counted.ready(shared_model(), batch)
+    assert counted.tried == [1, 2, 3, 2]
+    assert len(base._built) == 2
+
+
+def test_without_a_compiler_the_fallbacks_decode(forgetful, monkeypatch):
+    def none():
+        raise CannotBuild(why)
+
+    why, none.cache_clear = "no C++ compiler (c++): install one, or set CXX", lambda: None
+    monkeypatch.setattr(toolchain, "compiler", none)
+    model = shared_model()
+    run = lambda: complete(model, prompt_of(5), 9, engine=Native, generator=seeded(1))  # noqa: E731
+    got, messages = heard(run)
+    assert torch.equal(got, uncached(model, prompt_of(5), 9))
+    assert [message for message, _ in messages] == [
+        f"Native cannot be built here, Compiled decodes instead: {why}",
+        f"Compiled cannot be built here, Flat decodes instead: {why}",
+    ]
+    assert heard(run)[1] == [], "it was tried again for the next text"
+
+
+@pytest.mark.parametrize("kind", [Native, Native8, Compiled, GraphLoop])
+def test_engines_give_way_where_they_cannot_compute(kind, forgetful):
+    for where, words in (
+        ({"dtype": torch.bfloat16}, "not bfloat16 on cpu"),
+        ({"device": "meta"}, "not float32 on meta"),
+    ):
+        words = "a CUDA graph needs a CUDA device" if kind is GraphLoop else words
+        with pytest.raises(CannotBuild, match=words):
+            kind(shared_model().config, **where)
+    model = shared_model(dtype=torch.bfloat16)
+    got, messages = heard(
+        lambda: complete(model, prompt_of(5), 9, engine=kind, generator=seeded(1))
+    )
+    assert torch.equal(got, complete(model, prompt_of(5), 9, engine=Flat, generator=seeded(1)))
+    assert messages[0][0].startswith(f"{kind.__name__} cannot be built here")
+    assert "Flat decodes instead" in messages[-1][0]
+    assert all("\n" not in text and file == __file__ for text, file in messages)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", COMPILING)
+@pytest.mark.parametrize("part", ["token_embedding_table", "position_embedding_table", "ffwd"])
+def test_a_model_of_mixed_dtypes_is_refused_by_what_uses_its_memory(kind, part):
+    model = shared_model()
+    (model.blocks[1].ffwd if part == "ffwd" else getattr(model, part)).double()
+    built = ready(kind)
+    with pytest.raises(ValueError, match="some weights are not float32.*cast the whole model"):
+        list(generate(model, prompt_of(5), 3, engine=built))
+    assert_same_tokens(shared_model(), built, prompt_of(5), 3)

@@ -1,0 +1,110 @@
+"""CUDA graphs: their logic without a GPU, run instead of replayed, and themselves on a GPU."""
+
+import pytest
+import torch
+from engine_fixtures import (
+    BATCH,
+    BLOCK,
+    COMPILING,
+    GRAPHS,
+    SAMPLING,
+    FiveSteps,
+    OneStep,
+    assert_same_tokens,
+    change_weights,
+    heard,
+    prompt_of,
+    seeded,
+    shared_model,
+    uncached,
+)
+
+from nanogpt import Flat, Graph, GraphLoop, PromptLookup, Static
+from nanogpt.decoding.generate import complete, generate
+from nanogpt.decoding.sampling import PLAIN
+from nanogpt.engines.toolchain import CannotBuild
+
+
+@pytest.mark.parametrize("kind", GRAPHS)
+@pytest.mark.parametrize("per_head", [True, False])
+def test_a_graph_gives_the_uncached_tokens_up_to_the_last_place(kind, per_head, ambient_rng):
+    model = shared_model(per_head)
+    for batch in (1, 3):
+        for T in (1, 2, 15, 16):
+            assert_same_tokens(model, kind, prompt_of(T, batch), BLOCK + 1 - T)
+
+
+@pytest.mark.parametrize("kind", GRAPHS)
+def test_one_graph_serves_every_sampling_in_turn(kind):
+    model = shared_model()
+    built = kind(model.config, batch=BATCH)
+    for sampling in (*SAMPLING, PLAIN, *SAMPLING):
+        assert_same_tokens(model, built, prompt_of(4), 13, sampling)
+        assert_same_tokens(model, built, prompt_of(6), 5)
+
+
+@pytest.mark.parametrize(("kind", "replays"), [(OneStep, 11), (FiveSteps, 3)])
+def test_a_graph_is_replayed_only_as_often_as_it_must(kind, replays):
+    model, calls = shared_model(), []
+    built = kind(model.config, batch=BATCH)
+    replay = built.replay
+    built.replay = lambda: (calls.append(1), replay())
+    assert_same_tokens(model, built, prompt_of(5), 11)
+    assert len(calls) == replays
+
+
+def test_a_step_that_cannot_be_recorded_is_described_in_one_line(monkeypatch):
+    def fail(self):
+        raise RuntimeError("CUDA error: out of memory\nand more")
+
+    monkeypatch.setattr(Graph, "_allocate", fail)
+    with pytest.raises(CannotBuild) as error:
+        Graph(shared_model().config, device="cuda")
+    assert str(error.value) == "the step cannot be recorded: CUDA error: out of memory"
+
+
+# ------------------------------------------------------------------ on a GPU
+
+on_a_gpu = pytest.mark.parametrize("kind", [Static, Flat, Graph, GraphLoop])
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+
+
+@pytest.mark.gpu
+@needs_cuda
+@on_a_gpu
+def test_on_a_gpu_tokens_are_the_uncached_ones(kind):
+    for model in (shared_model().cuda(), shared_model(True).cuda()):
+        for batch in (1, 3):
+            for T in (1, 5, 16):
+                for sampling in (PLAIN, *SAMPLING):
+                    prompt = prompt_of(T, batch).cuda()
+                    assert_same_tokens(model, kind, prompt, BLOCK + 1 - T, sampling)
+        prompt, draft = prompt_of(5).cuda(), PromptLookup(2, 3)
+        got = complete(model, prompt, 12, engine=kind, draft=draft, generator=seeded(1))
+        assert torch.equal(got, uncached(model, prompt, 12))
+
+
+@pytest.mark.gpu
+@needs_cuda
+@on_a_gpu
+def test_on_a_gpu_changed_weights_and_interleaved_texts_are_right(kind):
+    model, prompt = shared_model().cuda(), prompt_of(5).cuda()
+    built = kind(model.config, batch=BATCH, device="cuda")
+    before = assert_same_tokens(model, built, prompt, 12)
+    change_weights(model)
+    assert not torch.equal(assert_same_tokens(model, built, prompt, 12), before)
+    prompts = [prompt_of(T).cuda() for T in (3, 7)]
+    alone = [uncached(model, p, 9)[:, p.shape[1] :] for p in prompts]
+    running = [generate(model, p, 9, engine=built, generator=seeded(1)) for p in prompts]
+    for expected, got in zip(alone, zip(*zip(*running, strict=True), strict=True), strict=True):
+        assert torch.equal(torch.cat(got, dim=1), expected)
+
+
+@pytest.mark.gpu
+@needs_cuda
+@pytest.mark.parametrize("kind", COMPILING)
+def test_on_a_gpu_the_engines_of_the_cpu_give_way(kind, forgetful):
+    model, prompt = shared_model().cuda(), prompt_of(5).cuda()
+    got, messages = heard(lambda: complete(model, prompt, 9, engine=kind, generator=seeded(1)))
+    assert torch.equal(got, uncached(model, prompt, 9))
+    assert "not float32 on cuda" in messages[0][0]

@@ -1,0 +1,128 @@
+"""8-bit weights: how they are rounded, and that Native8 is the model with its matrices rounded."""
+
+import hypothesis.strategies as st
+import pytest
+import torch
+from engine_fixtures import change_weights, close_noise, prompt_of, seeded, shared_model, uncached
+from hypothesis import given
+
+from nanogpt import Native8
+from nanogpt.decoding.generate import complete
+from nanogpt.engines import int8
+from nanogpt.engines.int8 import quantize
+from nanogpt.engines.toolchain import CannotBuild
+
+SMALL = {"n_embd": 64, "n_head": 4, "vocab_size": 65, "block_size": 40}
+
+
+def reference(weight):
+    """The same rounding in PyTorch: half to even, and each row's largest number becomes 127."""
+    top = weight.abs().amax(1, keepdim=True)
+    # 127 / top would round twice.
+    inverse = torch.where(top > 0, torch.full_like(top, 127.0) / top, 0.0)
+    return (weight * inverse).round().to(torch.int8), (top / 127)[:, 0]
+
+
+@pytest.fixture(params=[pytest.param("native", marks=pytest.mark.slow), "torch"])
+def quantizers(request, monkeypatch):
+    """quantize by native code, and by PyTorch where nothing can be compiled."""
+
+    def nothing(*shape):
+        raise CannotBuild("no compiler")
+
+    if request.param == "torch":
+        monkeypatch.setattr(int8, "library", nothing)
+    return request.param
+
+
+def test_codes_and_scales_are_the_reference(quantizers):
+    @given(
+        n=st.integers(1, 9),
+        k=st.integers(1, 70),
+        seed=st.integers(0, 10**6),
+        scale=st.sampled_from([1e-20, 1e-3, 1.0, 1e6, 1e20]),
+    )
+    def check(n, k, seed, scale):
+        weight = scale * torch.randn(n, k, generator=seeded(seed))
+        codes, scales = quantize(weight)
+        assert (codes.dtype, scales.dtype) == (torch.int8, torch.float32)
+        expected, steps = reference(weight)
+        assert torch.equal(codes, expected)
+        assert torch.equal(scales, steps)
+        assert (codes.abs().amax(1) == 127).all()
+        error = (weight - codes * scales[:, None]).abs().amax(1)
+        assert (error <= scales * 0.5001).all()
+
+    check()
+
+
+def test_halves_are_rounded_to_even_and_a_row_of_zeros_stays_one(quantizers):
+    rows = [[127, 0.5, 1.5, 2.5, -0.5, -1.5, -2.5], [0.0] * 7, [-127, 126.5, 125.5, 1, 2, 3, 4]]
+    codes, scales = quantize(torch.tensor(rows))
+    assert codes.tolist() == [[127, 0, 2, 2, 0, -2, -2], [0] * 7, [-127, 126, 126, 1, 2, 3, 4]]
+    assert scales.tolist() == [1.0, 0.0, 1.0]
+
+
+def test_a_matrix_is_quantised_row_by_row_in_any_memory_order(quantizers):
+    weight = torch.randn(12, 7, generator=seeded()).T
+    assert torch.equal(quantize(weight)[0], reference(weight)[0])
+    codes, scales = quantize(torch.cat([weight, 9 * weight]))
+    assert torch.equal(codes[:7], codes[7:])
+    assert torch.equal(scales[:7], quantize(weight)[1])
+
+
+@pytest.mark.parametrize("kind", [{"dtype": torch.float64}, {"device": "meta"}], ids=str)
+def test_what_native_code_would_misread_is_refused(kind):
+    with pytest.raises(ValueError, match="not float32|on meta"):
+        quantize(torch.zeros(3, 4, **kind))
+
+
+def round_here(model):
+    """The model with its matrices through the reference and back."""
+    matrices = [m for m in model.blocks.modules() if isinstance(m, torch.nn.Linear)]
+    assert len(matrices) == 2 * (3 + (12 if model.config.per_head else 1))
+    with torch.no_grad():
+        for linear in (model.lm_head, *matrices):
+            codes, scales = reference(linear.weight)
+            linear.weight.copy_(codes * scales[:, None])
+    return model
+
+
+@pytest.mark.parametrize("per_head", [True, False])
+def test_rounded_is_the_model_with_its_matrices_rounded(per_head, monkeypatch):
+    model, expected = shared_model(per_head), round_here(shared_model(per_head)).state_dict()
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    monkeypatch.setattr(int8, "quantize", reference)
+    got = int8.rounded(model).state_dict()
+    assert all(torch.equal(got[key], value) for key, value in expected.items())
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("per_head", [True, False])
+def test_native8_is_the_model_with_its_matrices_rounded(per_head):
+    model, rounded = shared_model(per_head, **SMALL), round_here(shared_model(per_head, **SMALL))
+    moved = []
+    for batch, T in ((1, 1), (1, 18), (2, 33), (5, 17)):
+        prompt = prompt_of(T, batch, vocab=65)
+        got = complete(model, prompt, 41 - T, engine=Native8, generator=seeded(1))
+        assert torch.equal(got, uncached(rounded, prompt, 41 - T))
+        moved.append(not torch.equal(got, uncached(model, prompt, 41 - T)))
+    assert any(moved), "rounding moves no token here, so this test shows nothing"
+    prompt, text = prompt_of(17, vocab=65), prompt_of(20, seed=4, vocab=65)
+    noise = close_noise(rounded, prompt, text)
+    assert torch.equal(complete(model, prompt, 20, engine=Native8, noise=noise)[:, 17:], text)
+
+
+@pytest.mark.slow
+def test_native8_rounds_the_weights_as_they_are_now():
+    model, prompt = shared_model(**SMALL), prompt_of(5, vocab=65)
+    built = Native8(model.config, batch=3)
+    before = complete(model, prompt, 20, engine=built, generator=seeded(1))
+    change_weights(model)
+    got = complete(model, prompt, 20, engine=built, generator=seeded(1))
+    assert torch.equal(got, uncached(round_here(model), prompt, 20))
+    assert not torch.equal(got, before)
+    model.blocks[1].ffwd.double()
+    with pytest.raises(ValueError, match="not float32"):
+        complete(model, prompt, 20, engine=built)

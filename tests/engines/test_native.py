@@ -1,0 +1,179 @@
+"""Rung 7: native.cpp for every shape, and what surrounds it."""
+
+import ctypes
+
+import hypothesis.strategies as st
+import pytest
+import torch
+from engine_fixtures import (
+    BATCH,
+    BLOCK,
+    SAMPLING,
+    assert_refused,
+    assert_right_probabilities,
+    assert_same_tokens,
+    heard,
+    prompt_of,
+    seeded,
+    shared_model,
+    uncached,
+)
+from hypothesis import given
+
+from nanogpt import Native, SamplingParams, draw_noise
+from nanogpt.decoding.generate import complete, generate
+from nanogpt.decoding.sampling import PLAIN
+from nanogpt.engines import native_library
+from nanogpt.engines.native_library import Session, excerpt, library
+from nanogpt.engines.toolchain import CannotBuild
+
+pytestmark = pytest.mark.slow
+# Beside the shared shape (13 rows of a matrix: 8 and 5 left over; heads of 8 numbers): widths that
+# leave numbers over after whole registers, and heads that fill one register or two.
+UNEVEN = {"n_embd": 18, "n_head": 3, "vocab_size": 65}
+SMALL = {"n_embd": 64, "n_head": 4, "vocab_size": 65}
+WIDE = {"n_embd": 64, "n_head": 2, "vocab_size": 13}
+
+
+@given(
+    per_head=st.booleans(),
+    batch=st.integers(1, 9),
+    T=st.integers(1, BLOCK),
+    sampling=st.sampled_from([PLAIN, PLAIN, SamplingParams(temperature=0.5), *SAMPLING]),
+    data=st.data(),
+)
+def test_native_tokens_are_the_uncached_ones_for_any_text(per_head, batch, T, sampling, data):
+    n_new, seed = data.draw(st.integers(1, BLOCK + 1 - T)), data.draw(st.integers(0, 10**6))
+    prompt = prompt_of(T, batch, seed)
+    assert_same_tokens(shared_model(per_head), Native, prompt, n_new, sampling)
+
+
+@pytest.mark.parametrize("sizes", [UNEVEN, SMALL, WIDE], ids=["uneven", "small", "wide"])
+@pytest.mark.parametrize("per_head", [True, False])
+def test_native_computes_every_width_and_head_size(per_head, sizes):
+    model, vocab = shared_model(per_head, **sizes, block_size=40), sizes["vocab_size"]
+    for batch, T in ((1, 18), (2, 33), (5, 17)):
+        assert_same_tokens(model, Native, prompt_of(T, batch, vocab=vocab), 41 - T)
+    assert_right_probabilities(model, Native, 3, 38, batch=1, by=9)
+    assert_right_probabilities(model, Native, 17, 24, by=9)
+    sampling = SamplingParams(temperature=1.3, top_k=11, top_p=0.9)
+    assert_same_tokens(model, Native, prompt_of(5, vocab=vocab), 30, sampling)
+
+
+def test_native_reads_large_batches_in_blocks():
+    """Up to 64 vectors at once: 16 places of 4 texts, one place of 64, and what is left over."""
+    model = shared_model(block_size=24)
+    for batch in (4, 5, 21, 32, 63, 64, 65, 70, 129):
+        assert_same_tokens(model, Native, prompt_of(18, batch), 4)
+        assert_same_tokens(model, Native, prompt_of(1, batch), 3)
+
+
+def test_native_reads_a_long_prompt_and_writes_a_long_text():
+    """The loop hands over 1, 2, 4, … 64, 64, … tokens; prompts come in chunks of 16 positions."""
+    model = shared_model(block_size=192, n_layer=1)
+    for T in (1, 2, 15, 16, 17, 18, 33, 160, 191, 192):
+        assert_same_tokens(model, Native, prompt_of(T, 1), 193 - T)
+
+
+def test_fewer_tokens_are_the_first_of_more():
+    model = shared_model()
+    long = complete(model, prompt_of(5), 12, engine=Native, generator=seeded(4))
+    for n_new in (1, 2, 7):
+        text = complete(model, prompt_of(5), n_new, engine=Native, generator=seeded(4))
+        assert torch.equal(text, long[:, : 5 + n_new])
+
+
+def test_a_native_engine_of_less_capacity_ends_there():
+    model = shared_model()
+    built = Native(model.config, batch=BATCH, capacity=10)
+    assert_same_tokens(model, built, prompt_of(4), 7)
+    assert_same_tokens(model, built, prompt_of(10), 1)
+    assert_refused("capacity=10", model, prompt_of(4), 8, engine=built)
+
+
+def test_one_spare_buffer_is_kept_and_used_again():
+    model = shared_model()
+    built = Native(model.config, batch=BATCH)
+    first, second = (generate(model, prompt_of(5), 5, engine=built) for _ in range(2))
+    next(first), next(second)
+    assert built.spare == []
+    first.close(), second.close()
+    (spare,) = built.spare
+    third = generate(model, prompt_of(5), 5, engine=built)
+    next(third)
+    assert built.spare == []
+    third.close()
+    assert built.spare[0] is spare
+
+
+@pytest.mark.parametrize("default", [torch.float64, torch.bfloat16], ids=str)
+def test_a_default_dtype_changes_nothing(default):
+    """Buffers are float32 by name: of another size they would be written past their end."""
+    model, before = shared_model(), torch.get_default_dtype()
+    expected = uncached(model, prompt_of(7), 10)
+    try:
+        torch.set_default_dtype(default)
+        for engine in (Native, Native(model.config, batch=BATCH)):
+            for _ in range(2):
+                got = complete(model, prompt_of(7), 10, engine=engine, generator=seeded(1))
+                assert torch.equal(got, expected)
+    finally:
+        torch.set_default_dtype(before)
+
+
+def test_positions_past_the_text_are_refused_before_native_code_sees_them():
+    model, text, noise = shared_model(), prompt_of(14, 1), draw_noise(9, 1, 13, seeded())
+    with Session(Native.ready(model, 1), model, text, 5, noise, PLAIN) as session:
+        session.decode(0, 5)
+        for start, end in ((4, 14), (0, 5), (5, 4), (-1, 2)):
+            with pytest.raises(ValueError, match="of a text of 14: choose from 4 to 12"):
+                session.check(start, end)
+        with pytest.raises(ValueError, match="choose from 0 to"):
+            session.decode(-1, 3)
+
+
+def test_the_limits_are_measured_by_what_does_the_work():
+    lib = library(64, 4, 65)
+    numbers = torch.arange(1024).remainder(7).float()
+    for n in (0, 256, 1024):
+        assert lib.read_all(numbers.data_ptr(), n, 3) == 3 * float(numbers[:n].sum())
+    out = ctypes.c_float(0)
+    lanes = lib.multiply_add(1000, ctypes.addressof(out))
+    assert lanes in (4, 8, 16)
+    assert out.value == pytest.approx(lanes * sum(range(16)), rel=1e-3)
+
+
+def test_an_excerpt_is_the_lines_from_one_to_before_another():
+    lines = excerpt("static void layer_norm", "// One head of one text").splitlines()
+    assert lines[0].startswith("static void layer_norm(")
+    assert lines[-1] == "}"
+
+
+# ------------------------------------------------------------------ what cannot be built here
+
+
+def test_a_source_that_does_not_compile_falls_back(forgetful, monkeypatch, tmp_path):
+    (tmp_path / "native.cpp").write_text("#error boom\n")
+    monkeypatch.setattr(native_library, "SOURCE", tmp_path / "native.cpp")
+    model = shared_model()
+    with pytest.raises(CannotBuild, match="cannot compile native.cpp: .*boom"):
+        Native(model.config)
+    monkeypatch.setattr(Native, "fallback", Native.fallback.fallback)  # Flat: Compiled takes long
+    run = lambda: complete(model, prompt_of(5), 9, engine=Native, generator=seeded(1))  # noqa: E731
+    got, ((message, file),) = heard(run)
+    assert torch.equal(got, uncached(model, prompt_of(5), 9))
+    assert message.startswith("Native cannot be built here, Flat decodes instead: ")
+    assert "boom" in message
+    assert "\n" not in message
+    assert file == __file__
+    assert heard(run)[1] == []
+
+
+def test_a_library_that_cannot_be_loaded_is_described_in_one_line(forgetful, monkeypatch):
+    def refuse(*args, **kwargs):
+        raise OSError("wrong ELF class\nraised from somewhere")
+
+    monkeypatch.setattr(ctypes, "CDLL", refuse)
+    with pytest.raises(CannotBuild, match="cannot be loaded.*wrong ELF class") as error:
+        Native(shared_model().config)
+    assert "\n" not in str(error.value)
