@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> None:
     n_new = min(255, model.config.block_size) if args.tokens is None else args.tokens
     peers = hugging_face(model, n_new) if args.peer else {}
     result = ladder(model, n_new=n_new, repeats=args.repeats, only=args.rungs, peers=peers)
-    print("\n".join(_lines(result)))
+    print(report(result))
     if path:
         about = {"model": name, "dtype": args.dtype, "environment": environment(device)}
         write_json(path, about | result)
@@ -52,16 +52,17 @@ def _model(args: argparse.Namespace, device: Device) -> GPT:
     return model.to(device=device.device, dtype=getattr(torch, args.dtype)).eval()
 
 
-def _lines(result: dict) -> list[str]:
+def report(result: dict) -> str:
     """The result of `ladder` as text for a terminal."""
     ratio = f"ratio to rung {result['baseline']}"
-    return [
+    lines = [
         f"\n{result['n_params']:,} parameters, batch 1, {result['n_new']} tokens after a prompt of "
         f"one, median of {result['repeats']} in turns [lowest – highest]\n",
         f"   {'':30}{'tokens/s':>26}{ratio:>24}  tokens  first build, again (s)",
         *map(_row, result["rungs"] + result["peers"]),
         *_limits(result["limits"], result["best"]),
     ]
+    return "\n".join(lines)
 
 
 def _row(row: dict) -> str:

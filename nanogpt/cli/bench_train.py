@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 
+from ..benchmarks.entries import KINDS, choose
 from ..benchmarks.timing import summary_text
-from ..benchmarks.training import KINDS, chosen, race, steps_for, table
+from ..benchmarks.training import compared, steps_for, train_in_turns
 from ..config.checks import check_int, check_number
 from ..data.corpus import Corpus, load_corpus
 from ..system.device import pick_device
@@ -29,39 +30,35 @@ def run(args: argparse.Namespace) -> None:
     device, corpus, runs = pick_device(args.device), load_corpus(args.data), []
     if corpus.banner:
         print(corpus.banner)
-    entries = chosen(KINDS[args.kind], args.only)
+    entries = choose(KINDS[args.kind], args.only)
     steps = steps_for(entries, corpus, args.seconds, device) if args.kind == "ideas" else None
     about = {"what": args.kind, "corpus": corpus.name, "sha256": corpus.sha256}
     about["environment"] = environment(device)
     try:
         for seed in range(args.first, args.first + args.seeds):
-            runs += race(entries, corpus, seed=seed, device=device, steps=steps)
+            runs += train_in_turns(entries, corpus, seed=seed, device=device, steps=steps)
             if path:
-                write_json(path, {**about, "rows": table(runs), "runs": runs})
+                write_json(path, {**about, "rows": compared(runs), "runs": runs})
     except KeyboardInterrupt:
         kept = f"the complete seeds are in {path}" if path and runs else ""
         raise KeyboardInterrupt(kept) from None
-    print("\n".join(_lines(table(runs), corpus)))
+    print(report(compared(runs), corpus))
     if path:
         print(f"\nwritten: {path}")
 
 
-def _lines(rows: list[dict], corpus: Corpus) -> list[str]:
-    """The rows of `table` as text for a terminal."""
+def report(rows: list[dict], corpus: Corpus) -> str:
+    """The rows of `compared` as text for a terminal."""
     head = f"{'recipe':<40}{'for':>7}{'block':>6}{'params':>8}{'steps':>7}"
     lines = [f"{head}  {'seconds':<22}{'loss':<26}sooner"]
     for row in rows:
-        goal, sooner = f"{row['goal']:g}" if row["goal"] else "–", row.get("sooner")
-        times = f"{summary_text(sooner, 1)} ×" if sooner else ""
+        goal = f"{row['goal']:g}" if row["goal"] else "–"
         facts = f"{row['block_size']:>6}{row['n_params'] / 1e6:>7.2f}M{row['steps']:>7,}"
-        name, seconds, loss = (
-            row["name"],
-            summary_text(row["seconds"], 1),
-            summary_text(row["loss"], 4),
-        )
-        lines.append(f"{name:<40}{goal:>7}{facts}  {seconds:<22}{loss:<26}{times}")
+        seconds, loss = summary_text(row["seconds"], 1), summary_text(row["loss"], 4)
+        sooner = f"{summary_text(row['sooner'], 1)} ×" if "sooner" in row else ""
+        lines.append(f"{row['name']:<40}{goal:>7}{facts}  {seconds:<22}{loss:<26}{sooner}")
     foot = f"losses over all of the validation text of {corpus.name}, each at its own block"
-    return [*lines, foot]
+    return "\n".join([*lines, foot])
 
 
 def options() -> argparse.ArgumentParser:

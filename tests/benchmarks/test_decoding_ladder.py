@@ -169,12 +169,7 @@ def small(monkeypatch):
 def test_the_program_prints_a_table_and_writes_json(small, tmp_path, capsys):
     path = tmp_path / "l.json"
     threads = torch.get_num_threads()
-    assert (
-        main(
-            ["--size", "article", "--repeats", "1", "--rungs", "15", "--json", str(path)]
-        )
-        == 0
-    )
+    assert main(["--size", "article", "--repeats", "1", "--rungs", "15", "--json", str(path)]) == 0
     torch.set_num_threads(threads)
     said = capsys.readouterr().out
     assert "per-Head, no cache" in said

@@ -148,9 +148,7 @@ def test_one_token_has_no_time_between_tokens(clock):
 def test_turns_that_measure_nothing_are_refused(clock, repeats, warmup):
     log = []
     a = system(clock, [1], log=log)
-    with pytest.raises(
-        ValueError, match="must be an integer of at least"
-    ):
+    with pytest.raises(ValueError, match="must be an integer of at least"):
         duel(a, a, repeats=repeats, warmup=warmup)
     assert log == [], "nothing was run first"
 

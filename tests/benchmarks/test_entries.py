@@ -1,0 +1,66 @@
+"""The entries of the training benchmark: what each changes, and what was published of them."""
+
+from dataclasses import replace
+
+import pytest
+
+from nanogpt.benchmarks.entries import HEADS, IDEAS, KINDS, RACE, choose
+from nanogpt.benchmarks.training import compared, published
+from nanogpt.config import MODERN, RECIPES, SIZES
+
+
+def test_each_idea_adds_to_the_one_before():
+    first, batched, rate, fast, sprint, pairs, triples = made = [e.configs(65, 1) for e in IDEAS]
+    sizes = {(shape.n_layer, shape.n_head, shape.n_embd, shape.block_size) for _, shape in made}
+    assert len(sizes) == 1
+    assert (first[0].batched, batched[0].batched) == (False, True)
+    assert (batched[0].decay, rate[0].decay) == (False, True)
+    assert rate[0].muon_lr is None
+    assert fast[0] == replace(RECIPES["fast"].train, batch_size=32, seed=1)
+    assert [shape.ngrams for _, shape in made] == [1, 1, 1, 1, 1, 2, 3]
+    assert all(getattr(sprint[1], key) == value for key, value in MODERN.items())
+    assert pairs[0] == triples[0]
+
+
+def test_shared_keys_and_windows_are_measured_with_equal_training():
+    configs = [entry.configs(65, 1) for entry in HEADS]
+    assert len({train for train, _ in configs}) == 1
+    shapes = {entry.name: shape for entry, (_, shape) in zip(HEADS, configs, strict=True)}
+    base = shapes["rotary positions"]
+    assert replace(shapes["1 head of keys"], n_kv_head=None) == base
+    assert replace(shapes["window 16, every 2nd layer full"], window=None, full_every=0) == base
+    assert replace(shapes["a table of positions"], rope=True) == base
+
+
+def test_recipes_are_chosen_by_name_and_the_baseline_always():
+    assert [entry.name for entry in choose(IDEAS, "sprint+")] == [IDEAS[0].name, IDEAS[-1].name]
+    assert {entry.recipe for entry in choose(RACE, "fast")} == {"lecture", "fast"}
+    assert choose(RACE, None) == RACE
+    with pytest.raises(ValueError, match="unknown recipe 'fats': choose from lecture, fast"):
+        choose(RACE, "fats")
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_the_published_figures_are_of_the_real_corpus_and_these_entries(name):
+    result, entries = published(name), KINDS[name]
+    assert (result["what"], result["corpus"]) == (name, "Tiny Shakespeare")
+    assert {run["seed"] for run in result["runs"]} == {1337, 1338, 1339}
+    assert result["rows"] == compared(result["runs"])
+    for row, entry in zip(result["rows"], entries, strict=True):
+        config, shape = entry.configs(65, 3)
+        assert (row["name"], row["goal"]) == (entry.name, entry.goal)
+        assert row["chars"] == config.batch_size * shape.block_size
+        assert config.seed == 3
+        assert row["n_params"] == shape.n_params
+        if name != "ideas":
+            assert row["steps"] == config.steps
+    assert RACE[0].configs(65, 1)[1].block_size == SIZES["article"].block_size
+
+
+@pytest.mark.parametrize(
+    ("name", "bench"), [("race", "train"), ("heads", "train --heads"), ("speculate", "speculate")]
+)
+def test_a_missing_result_says_how_to_measure_it(name, bench, monkeypatch, tmp_path):
+    monkeypatch.setattr("nanogpt.benchmarks.training.ROOT", tmp_path)
+    with pytest.raises(ValueError, match=f"is missing: .*python -m nanogpt bench {bench} --json"):
+        published(name)

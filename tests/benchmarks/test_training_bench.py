@@ -1,0 +1,159 @@
+"""Training runs in turns, each with its own clock, and rows that compare equal blocks only."""
+
+import json
+
+import pytest
+import torch
+
+from nanogpt.benchmarks import training
+from nanogpt.benchmarks.entries import KINDS, Entry
+from nanogpt.benchmarks.training import Runner, compared, panels, steps_for, train_in_turns
+from nanogpt.cli import bench_train
+from nanogpt.data.corpus import practice_corpus
+from nanogpt.model.gpt import GPT
+from nanogpt.system.device import Device
+from nanogpt.training.evaluate import full_loss
+from nanogpt.training.loop import train
+
+CPU = Device(torch.device("cpu"), torch.float32, "tests")
+TINY = {"n_layer": 1, "n_head": 2, "n_embd": 8, "block_size": 8}
+QUICK = {"steps": 40, "batch_size": 4}
+ENTRIES = (
+    Entry("lecture", "lecture", None, TINY, QUICK),
+    Entry("fast", "fast", 2.0, TINY, QUICK),
+    Entry("sprint+", "sprint+", 2.0, {**TINY, "block_size": 16}, {**QUICK, "steps": 80}),
+)
+
+
+@pytest.fixture(scope="module")
+def runs(corpus):
+    return train_in_turns(ENTRIES, corpus, seed=1, device=CPU)
+
+
+@pytest.fixture
+def now(monkeypatch):
+    """The time on the clock of the runs, moved by hand."""
+    now = [0.0]
+    monkeypatch.setattr(training.time, "process_time", lambda: now[0])
+    return now
+
+
+def made(name, seed, seconds, loss, block=32, goal=None):
+    facts = {"n_params": 9, "steps": 5, "chars": 8, "curve": [[0, 4.0], [seconds, loss]]}
+    facts |= {"name": name, "goal": goal, "block_size": block}
+    return facts | {"seed": seed, "seconds": seconds, "loss": loss}
+
+
+def test_every_entry_is_trained_to_its_end_and_evaluated_on_the_way(runs):
+    assert [run["steps"] for run in runs] == [40, 40, 80]
+    for run in runs:
+        seconds, losses = zip(*run["curve"], strict=True)
+        assert len(run["curve"]) == 21
+        assert list(seconds) == sorted(seconds)
+        assert seconds[-1] == run["seconds"]
+        assert losses[-1] < losses[0]
+    json.dumps(runs, allow_nan=False)
+
+
+def test_a_run_is_the_run_of_train(runs, corpus):
+    """The same batches, rates and updates, and the loss of the whole validation text."""
+    config, shape = ENTRIES[1].configs(len(set(corpus.text)), 1)
+    model = GPT(shape, generator=torch.Generator().manual_seed(1))
+    assert round(train(model, corpus, config, device=CPU)["full_val"], 4) == runs[1]["loss"]
+    runner = Runner(ENTRIES[0], corpus, 1, CPU)
+    runner.advance(2)
+    assert runner.result()["loss"] == round(full_loss(runner.model, runner.val), 4)
+
+
+def test_evaluation_is_not_on_the_clock(corpus, now, monkeypatch):
+    def slow(*_):
+        now[0] += 100
+        return 1.0
+
+    monkeypatch.setattr(training, "estimate_loss", slow)
+    runner = Runner(ENTRIES[0], corpus, 1, CPU)
+    monkeypatch.setattr(runner.trainer, "step", lambda step: now.__setitem__(0, now[0] + 1))
+    for until in (3, 7):
+        runner.advance(until)
+        runner.evaluate()
+    assert runner.curve == [[3.0, 1.0], [7.0, 1.0]]
+
+
+def test_entries_get_steps_by_their_speed_and_enough_of_them(corpus, monkeypatch):
+    def advance(self, until):
+        self.seconds += (until - self.done) * (1.0 if self.entry.name == "fast" else 0.2)
+        self.done = until
+
+    monkeypatch.setattr(Runner, "advance", advance)
+    assert steps_for(ENTRIES[:2], corpus, 50.0, CPU) == [250, 50]
+    with pytest.raises(ValueError, match="in 20 seconds .* 20 steps here.*choose 40 seconds"):
+        steps_for(ENTRIES[:2], corpus, 20.0, CPU)
+
+
+def test_the_ratio_is_seed_by_seed_and_only_for_a_loss_as_low_at_the_same_block():
+    baseline = [made("lecture", *facts) for facts in [(1, 100, 1.8), (2, 120, 1.82), (3, 90, 1.81)]]
+    others = [made("a", *facts) for facts in [(1, 10, 1.8), (2, 10, 1.9), (3, 10, 1.7)]]
+    others += [made("worse", 1, 10, 1.9), made("other block", 1, 10, 1.5, block=64)]
+    rows = compared(baseline + others)
+    assert [row["name"] for row in rows] == ["lecture", "a", "worse", "other block"]
+    assert rows[1]["sooner"] == {"median": 10.0, "low": 9.0, "high": 12.0, "n": 3}
+    assert "sooner" not in rows[2]
+    assert "sooner" not in rows[3]
+    assert "sooner" not in compared([made("a", 1, 10.0, 1.8)])[0]
+
+
+def test_a_panel_holds_one_block_and_of_each_entry_its_median_run():
+    runs = [made("a", seed, 10.0, loss) for seed, loss in ((1, 1.9), (2, 1.7), (3, 1.8))]
+    runs += [made("b", 1, 9.0, 1.5, block=64), made("a", 1, 9.0, 1.6, goal=1.6)]
+    found = panels({"runs": runs})
+    assert [panel["title"] for panel in found] == ["block 32", "block 64"]
+    assert [line["loss"] for line in found[0]["lines"]] == [1.8, 1.6]
+
+
+# ------------------------------------------------------------------ python -m nanogpt bench train
+
+
+def test_the_command_prints_rows_and_writes_after_each_seed(runs, tmp_path, monkeypatch, capsys):
+    path, data, written = tmp_path / "race.json", tmp_path / "text.txt", []
+    data.write_text(practice_corpus().text[:20_000], encoding="utf-8")
+    monkeypatch.setitem(KINDS, "race", ENTRIES)
+    monkeypatch.setattr(
+        bench_train, "train_in_turns", lambda *_, seed, **__: [run | {"seed": seed} for run in runs]
+    )
+    plain = bench_train.write_json
+    monkeypatch.setattr(
+        bench_train, "write_json", lambda *a: written.append(len(a[1]["runs"])) or plain(*a)
+    )
+    assert bench_train.main(["--seeds", "2", "--data", str(data), "--json", str(path)]) == 0
+    assert written == [3, 6]
+    result = json.loads(path.read_text())
+    assert result["what"] == "race"
+    assert [row["name"] for row in result["rows"]] == ["lecture", "fast", "sprint+"]
+    said = capsys.readouterr().out
+    assert "sooner" in said
+    assert "at its own block" in said
+
+
+def test_a_stop_keeps_the_complete_seeds(tmp_path, monkeypatch, capsys, corpus):
+    monkeypatch.setattr(bench_train, "load_corpus", lambda _: corpus)
+    path, seeds = tmp_path / "race.json", []
+
+    def stopped_at_the_second(entries, corpus, *, seed, device, steps):
+        seeds.append(seed)
+        if len(seeds) == 2:
+            raise KeyboardInterrupt
+        return [made("lecture", seed, 10.0, 1.8)]
+
+    monkeypatch.setattr(bench_train, "train_in_turns", stopped_at_the_second)
+    assert bench_train.main(["--json", str(path)]) == 130
+    assert len(json.loads(path.read_text())["runs"]) == 1
+    assert f"the complete seeds are in {path}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["--seeds 0", "--only fats", "--only=", "--seconds 0", "--seconds nan", "--data /nowhere"],
+)
+def test_what_cannot_be_measured_is_refused_before_it_begins(words, capsys):
+    assert bench_train.main(words.split()) == 2
+    assert "error: " in capsys.readouterr().err
