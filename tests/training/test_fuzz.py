@@ -12,7 +12,7 @@ from nanogpt.training.state import state_path
 
 
 def resume(saved, write_state) -> dict | None:
-    """Resume from a state: the weights in the end, or None after our error; nothing else may move."""
+    """Resume from a state: the weights in the end, or None after our error."""
     out = saved.place / "again"
     write_state(state_path(out))
     model, random = GPT(GPTConfig(**SHAPE)).eval(), torch.random.get_rng_state()

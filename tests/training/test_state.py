@@ -1,333 +1,261 @@
-"""A run that was stopped, in any way, goes on to the very weights that it would have had."""
+"""A run that was stopped, in any way, resumes to the very weights that it would have had."""
 
 import contextlib
 import json
 import os
 import random
+import shutil
 import signal
-import subprocess
-import sys
 import threading
 import time
 from dataclasses import replace
 
 import pytest
 import torch
-from conftest import FORMS, name
+from safetensors import safe_open
+from training_fixtures import (
+    CPU,
+    contents,
+    ctrl_c,
+    exit_code,
+    fork,
+    fresh,
+    log_of,
+    short_run,
+    stop_at,
+    wait_for,
+    weights,
+)
 
-from nanogpt.config import GPTConfig, TrainConfig
-from nanogpt.model.checkpoint import CheckpointError, load_checkpoint
-from nanogpt.model.gpt import GPT
+from nanogpt.config import MODERN, TrainConfig
+from nanogpt.model.checkpoint import CheckpointError, load_checkpoint, read_tensors
 from nanogpt.system.device import Device
-from nanogpt.training import loop, trainer
 from nanogpt.training.loop import train
 from nanogpt.training.state import deferred_interrupt, state_path
 
-CPU = Device(torch.device("cpu"), torch.float32, "tests")
 RECIPE = TrainConfig(steps=20, batch_size=4, eval_every=4, eval_batches=1, warmup=3)
-FILES = (".safetensors", "-last.safetensors", "-last.state.safetensors")
+HALF = Device(torch.device("cpu"), torch.float16, "tests")
+PLUS = {**MODERN, "ngrams": 3}
 
-
-@pytest.fixture(autouse=True)
-def plain_lines(monkeypatch):
-    monkeypatch.setattr(loop, "headless", lambda: True)
-
-
-def fresh(corpus, per_head=True):
-    shape = {
-        "vocab_size": len(set(corpus.text)),
-        "block_size": 8,
-        "n_layer": 2,
-        "n_head": 2,
-        "n_embd": 16,
-    }
-    return GPT(GPTConfig(**shape, dropout=0.1, per_head=per_head))
-
-
-def weights(model):
-    return torch.cat([p.detach().flatten() for p in model.parameters()])
-
-
-def stop_at(monkeypatch, step, what):
-    """Do `what()` when the loop draws its batch number `step` (from 0)."""
-    drawn, plain = [], trainer.random_batch
-
-    def batch(*arguments):
-        drawn.append(None)
-        if len(drawn) == step + 1:
-            what()
-        return plain(*arguments)
-
-    monkeypatch.setattr(trainer, "random_batch", batch)
-
-
-def ctrl_c():
-    os.kill(os.getpid(), signal.SIGINT)
+# What a run may be: its recipe, its model, its device.
+KINDS = {
+    "lecture": (RECIPE, {}, CPU),
+    "batched, AdamW alone": (replace(RECIPE, muon_lr=None), {"per_head": False}, CPU),
+    "sprint+, clipped, in parts": (replace(RECIPE, clip=1.0, accumulate=2), PLUS, CPU),
+    "float16": (RECIPE, {}, HALF),
+}
 
 
 @pytest.fixture(scope="module")
 def wholes(corpus, tmp_path_factory):
-    """Runs that nothing stopped, each made once: (weights, history, the bytes of its files)."""
+    """Runs that nothing stopped, each made once: (weights, history, where its files are)."""
     made = {}
 
-    def whole(per_head, recipe):
-        if (per_head, recipe) not in made:
-            model, out = fresh(corpus, per_head), tmp_path_factory.mktemp("whole") / "whole"
-            history = train(model, corpus, recipe, out=out, device=CPU)
-            files = {suffix: out.with_name(f"whole{suffix}").read_bytes() for suffix in FILES}
-            made[per_head, recipe] = weights(model), history, files
-        return made[per_head, recipe]
+    def whole(kind="lecture"):
+        if kind not in made:
+            recipe, fields, device = KINDS[kind]
+            model, out = fresh(corpus, **fields), tmp_path_factory.mktemp("whole") / "run"
+            history = train(model, corpus, recipe, out=out, device=device)
+            made[kind] = weights(model), history, out
+        return made[kind]
 
     return whole
 
 
-@pytest.mark.parametrize("per_head", FORMS, ids=name)
-@pytest.mark.parametrize("recipe", [{}, {"muon_lr": None}, {"decay": False}], ids=str)
-@pytest.mark.parametrize("step", [0, 3, 7, 8, 19])
+@pytest.fixture
+def copy(wholes, tmp_path):
+    """A copy of the files of the whole run of the lecture's kind."""
+    shutil.copytree(wholes()[2].parent, tmp_path, dirs_exist_ok=True)
+    return tmp_path / "run"
+
+
+def all_of(folder):
+    return {p.name: p.read_bytes() for p in folder.iterdir()}
+
+
+# ------------------------------------------------------------------ Ctrl-C and resume
+
+
+@pytest.mark.parametrize(
+    ("kind", "step"),
+    [
+        ("lecture", 0),
+        ("lecture", 3),
+        ("lecture", 8),
+        ("lecture", 19),
+        ("batched, AdamW alone", 7),
+        ("sprint+, clipped, in parts", 6),
+        ("float16", 4),
+    ],
+)
 def test_ctrl_c_then_resume_gives_the_bits_of_a_whole_run(
-    corpus, tmp_path, monkeypatch, wholes, per_head, recipe, step
+    corpus, tmp_path, monkeypatch, wholes, kind, step
 ):
-    recipe = replace(RECIPE, **recipe)
-    whole, expected, files = wholes(per_head, recipe)
-    stopped = fresh(corpus, per_head)
+    (recipe, fields, device), (end, expected, files) = KINDS[kind], wholes(kind)
+    model, out = fresh(corpus, **fields), tmp_path / "run"
     with monkeypatch.context() as patch:
         stop_at(patch, step, ctrl_c)
-        with pytest.raises(
-            KeyboardInterrupt, match=f"after {step + 1} steps and saved.*resume=True"
-        ):
-            train(stopped, corpus, recipe, out=tmp_path / "part", device=CPU)
-    assert torch.equal(weights(stopped), whole) == (step == 19)
-    assert not torch.equal(weights(stopped), weights(fresh(corpus, per_head))), (
-        "what it had learnt is lost"
-    )
-    again = fresh(corpus, per_head)
-    history = train(again, corpus, recipe, out=tmp_path / "part", device=CPU, resume=True)
-    assert torch.equal(weights(again), whole)
+        advice = f"after {step + 1} steps and saved.*resume=True"
+        with pytest.raises(KeyboardInterrupt, match=advice):
+            train(model, corpus, recipe, out=out, device=device)
+    assert torch.equal(weights(model), end) == (step == 19)
+    start = weights(fresh(corpus, **fields))
+    assert not torch.equal(weights(model), start), "what it had learnt is lost"
+    if device is HALF:
+        assert read_tensors(state_path(out))[1]["scaler"]["_growth_tracker"] == 5
+    model = fresh(corpus, **fields)
+    history = train(model, corpus, recipe, out=out, device=device, resume=True)
+    assert torch.equal(weights(model), end)
     assert history == expected
-    for suffix in FILES:
-        assert (tmp_path / f"part{suffix}").read_bytes() == files[suffix], suffix
+    assert contents(out) == contents(files)
 
 
-def test_a_run_may_be_stopped_many_times(corpus, tmp_path, monkeypatch):
-    whole = fresh(corpus)
-    train(whole, corpus, RECIPE, device=CPU)
+def test_a_run_may_be_stopped_many_times_and_the_log_counts_all_its_seconds(
+    corpus, tmp_path, monkeypatch, wholes
+):
     for _ in range(10):
         with monkeypatch.context() as patch:
-            stop_at(patch, 2, ctrl_c)
+            stop_at(patch, 4, ctrl_c)
             model = fresh(corpus)
-            try:
+            with contextlib.suppress(KeyboardInterrupt):
                 train(model, corpus, RECIPE, out=tmp_path / "run", device=CPU, resume=True)
                 break
-            except KeyboardInterrupt:
-                pass
-    assert torch.equal(weights(model), weights(whole))
+    assert torch.equal(weights(model), wholes()[0])
+    seconds = [row["seconds"] for row in log_of(tmp_path / "run")]
+    assert seconds == sorted(seconds)
+    assert len(seconds) == 6
 
 
-def test_resuming_a_finished_run_changes_nothing(corpus, tmp_path):
-    model, again = fresh(corpus), fresh(corpus)
-    history = train(model, corpus, RECIPE, out=tmp_path / "run", device=CPU)
-    before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
-    assert train(again, corpus, RECIPE, out=tmp_path / "run", device=CPU, resume=True) == history
-    assert torch.equal(weights(again), weights(model))
-    assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
+def test_a_log_that_was_cut_stops_no_resume(corpus, tmp_path, monkeypatch, wholes):
+    with monkeypatch.context() as patch:
+        stop_at(patch, 9, ctrl_c)
+        with pytest.raises(KeyboardInterrupt):
+            train(fresh(corpus), corpus, RECIPE, out=tmp_path / "run", device=CPU)
+    log = tmp_path / "run.jsonl"
+    log.write_text(log.read_text()[:-9])
+    train(fresh(corpus), corpus, RECIPE, out=tmp_path / "run", device=CPU, resume=True)
+    losses = [[row[key] for key in ("step", "train", "val")] for row in log_of(tmp_path / "run")]
+    history = wholes()[1]
+    assert losses == [list(r) for r in zip(*(history[k] for k in ("step", "train", "val")))]  # noqa: B905
 
 
-def test_resuming_where_nothing_was_begun_begins(corpus, tmp_path):
-    one, other = fresh(corpus), fresh(corpus)
-    train(one, corpus, RECIPE, device=CPU)
-    train(other, corpus, RECIPE, out=tmp_path / "run", device=CPU, resume=True)
-    assert torch.equal(weights(one), weights(other))
+def test_resuming_a_finished_run_changes_nothing(corpus, copy, wholes):
+    model, before = fresh(corpus), all_of(copy.parent)
+    assert train(model, corpus, RECIPE, out=copy, device=CPU, resume=True) == wholes()[1]
+    assert torch.equal(weights(model), wholes()[0])
+    assert all_of(copy.parent) == before
 
 
-def test_without_a_place_to_save_ctrl_c_says_so(corpus, monkeypatch):
+def test_resuming_where_nothing_was_begun_begins(corpus, tmp_path, wholes):
+    model = fresh(corpus)
+    train(model, corpus, RECIPE, out=tmp_path / "run", device=CPU, resume=True)
+    assert torch.equal(weights(model), wholes()[0])
+
+
+def test_a_run_without_a_place_to_save_says_so(corpus, monkeypatch):
+    with pytest.raises(ValueError, match="no `out` says where"):
+        train(fresh(corpus), corpus, RECIPE, device=CPU, resume=True)
     stop_at(monkeypatch, 3, ctrl_c)
     with pytest.raises(KeyboardInterrupt, match="after 4 steps; nothing was saved"):
         train(fresh(corpus), corpus, RECIPE, device=CPU)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-@pytest.mark.parametrize("change", [{"lr": 1e-3}, {"steps": 30}, {"seed": 3}], ids=str)
-def test_another_recipe_is_refused_by_name_and_number(corpus, tmp_path, change):
-    train(fresh(corpus), corpus, RECIPE, out=tmp_path / "run", device=CPU)
-    before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
-    (key, value), model = next(iter(change.items())), fresh(corpus)
-    with pytest.raises(
-        ValueError, match=f"train {key} {getattr(RECIPE, key)!r}, not {value!r}.*resume=False"
-    ):
-        train(
-            model, corpus, replace(RECIPE, **change), out=tmp_path / "run", device=CPU, resume=True
-        )
-    assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
+def test_ctrl_c_in_the_first_evaluation_counts_it_once(corpus, tmp_path):
+    out, watch = tmp_path / "run", lambda step, _: step or ctrl_c()
+    with pytest.raises(KeyboardInterrupt, match="after 0 steps"):
+        train(fresh(corpus), corpus, RECIPE, out=out, device=CPU, watch=watch)
+    history = train(fresh(corpus), corpus, RECIPE, out=out, device=CPU, resume=True)
+    assert history["step"] == [row["step"] for row in log_of(out)] == [0, 4, 8, 12, 16, 20]
 
 
-def test_resuming_without_a_place_is_refused(corpus):
-    with pytest.raises(ValueError, match="no `out` says where"):
-        train(fresh(corpus), corpus, RECIPE, device=CPU, resume=True)
+def test_a_new_run_cannot_be_mixed_up_with_the_one_before(corpus, copy, wholes):
+    """It is stopped before it has saved a state of its own; the one there was another run's."""
+
+    def stop(step, model):
+        raise RuntimeError("power cut")
+
+    with pytest.raises(RuntimeError, match="power cut"):
+        train(fresh(corpus), corpus, RECIPE, out=copy, device=CPU, watch=stop)
+    assert not state_path(copy).exists()
+    model = fresh(corpus)
+    assert train(model, corpus, RECIPE, out=copy, device=CPU, resume=True) == wholes()[1]
+    assert load_checkpoint(f"{copy}-last").meta["step"] == 20
 
 
-def test_another_dtype_is_refused_and_the_model_left_as_it_was(corpus, tmp_path):
-    train(fresh(corpus), corpus, RECIPE, out=tmp_path / "run", device=CPU)
-    model = fresh(corpus).double()
+# ------------------------------------------------------------------ what is refused
+
+
+@pytest.mark.parametrize(
+    ("recipe", "fields", "words"),
+    [
+        ({"lr": 1e-3}, {}, "train lr 0.008, not 0.001"),
+        ({"steps": 30}, {}, "train steps 20, not 30"),
+        ({"seed": 3}, {}, "train seed 1337, not 3"),
+        ({"clip": 1.0}, {}, "train clip None, not 1.0"),
+        ({"batched": False}, {}, "train batched True, not False"),
+        ({}, {"n_layer": 1}, "config n_layer 2, not 1"),
+        ({}, {"rope": True}, "config rope False, not True"),
+        ({}, {"dtype": torch.float64}, "weights dtype 'torch.float32', not 'torch.float64'"),
+    ],
+    ids=str,
+)
+def test_other_settings_are_refused_by_name_before_anything_changes(
+    corpus, copy, recipe, fields, words
+):
+    files, model = all_of(copy.parent), fresh(corpus, **fields)
     before = weights(model)
-    with pytest.raises(ValueError, match=r"dtype.*torch\.float32.*torch\.float64"):
-        train(model, corpus, RECIPE, out=tmp_path / "run", device=CPU, resume=True)
-    assert torch.equal(weights(model), before), "zero_init came before the check"
-
-
-def test_a_ctrl_c_that_is_ignored_stays_ignored():
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        with deferred_interrupt() as asked:
-            ctrl_c()
-        assert not asked
-        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def test_another_shape_is_refused(corpus, tmp_path):
-    train(fresh(corpus), corpus, RECIPE, out=tmp_path / "run", device=CPU)
-    other = GPT(replace(fresh(corpus).config, n_layer=1))
-    with pytest.raises(ValueError, match="config n_layer 2, not 1"):
-        train(other, corpus, RECIPE, out=tmp_path / "run", device=CPU, resume=True)
-
-
-def test_a_damaged_state_is_refused_and_the_checkpoints_stay(corpus, tmp_path):
-    train(fresh(corpus), corpus, RECIPE, out=tmp_path / "run", device=CPU)
-    path = state_path(tmp_path / "run")
-    good = path.read_bytes()
-    for damage in (
-        good[: len(good) // 2],
-        good[:9],
-        b"",
-        good[:-5] + bytes([good[-5] ^ 1]) + good[-4:],
-    ):
-        path.write_bytes(damage)
-        with pytest.raises(CheckpointError, match="damaged"):
-            train(fresh(corpus), corpus, RECIPE, out=tmp_path / "run", device=CPU, resume=True)
-        assert load_checkpoint(tmp_path / "run").meta["train"]["steps"] == 20
-    load_checkpoint(tmp_path / "run-last")
-    path.unlink()
-    train(fresh(corpus), corpus, RECIPE, out=tmp_path / "run", device=CPU, resume=True)
-    assert path.read_bytes() == good
-
-
-def test_a_checkpoint_is_no_state(corpus, tmp_path):
-    train(fresh(corpus), corpus, RECIPE, out=tmp_path / "run", device=CPU)
-    state_path(tmp_path / "run").write_bytes((tmp_path / "run.safetensors").read_bytes())
-    with pytest.raises(CheckpointError, match="format 'nanogpt-notebooks checkpoint 1'"):
-        train(fresh(corpus), corpus, RECIPE, out=tmp_path / "run", device=CPU, resume=True)
-
-
-@pytest.mark.parametrize("value", [float("nan"), float("inf")], ids=str)
-def test_a_loss_that_is_no_number_stops_at_its_step(corpus, tmp_path, monkeypatch, value):
-    """Not at the next evaluation: by then every weight is NaN, and the step that did it is unknown."""
-    model, calls = fresh(corpus, per_head=False), []
-
-    def spoil(module, args, out):
-        calls.append(None)
-        return (
-            (out[0], out[1] * value)
-            if module.training and out[1] is not None and step_of() == 6
-            else out
-        )
-
-    def step_of():
-        return sum(1 for training_step in steps if training_step)
-
-    steps = []
-    plain = trainer.random_batch
-    monkeypatch.setattr(trainer, "random_batch", lambda *a: steps.append(True) or plain(*a))
-    model.register_forward_hook(spoil)
     with pytest.raises(
-        FloatingPointError, match=f"{value} at step 5: .*muon_lr=0.01.* of step 4, is in .*run.saf"
+        ValueError, match=f"began with {words}: resume with the same .*resume=False"
     ):
-        train(model, corpus, RECIPE, out=tmp_path / "run", device=CPU)
-    assert load_checkpoint(tmp_path / "run-last").meta["step"] == 4
-    assert torch.isfinite(weights(load_checkpoint(tmp_path / "run").model)).all()
+        train(model, corpus, replace(RECIPE, **recipe), out=copy, device=CPU, resume=True)
+    assert torch.equal(weights(model), before), "zero_init came before the check"
+    assert all_of(copy.parent) == files
+
+
+def test_a_run_may_resume_in_other_parts(corpus, tmp_path, monkeypatch):
+    adam, out = replace(RECIPE, muon_lr=None, lr=3e-3, steps=8), tmp_path / "run"
+    whole, model = fresh(corpus, dropout=0.0), fresh(corpus, dropout=0.0)
+    train(whole, corpus, adam, device=CPU)
+    with monkeypatch.context() as patch:
+        stop_at(patch, 3, ctrl_c)
+        with pytest.raises(KeyboardInterrupt):
+            train(fresh(corpus, dropout=0.0), corpus, adam, out=out, device=CPU)
+    train(model, corpus, replace(adam, accumulate=4), out=out, device=CPU, resume=True)
+    torch.testing.assert_close(weights(model), weights(whole), rtol=0, atol=1e-4)
+
+
+def test_a_checkpoint_is_not_a_state(corpus, copy):
+    state_path(copy).write_bytes(copy.with_name("run.safetensors").read_bytes())
+    with pytest.raises(CheckpointError, match="format 'nanogpt-notebooks checkpoint 1'"):
+        train(fresh(corpus), corpus, RECIPE, out=copy, device=CPU, resume=True)
+
+
+def test_the_state_is_plain_tensors_and_json(wholes):
+    with safe_open(state_path(wholes()[2]), framework="pt") as file:
+        meta = json.loads(file.metadata()["nanogpt"])
+        kinds = {key.split(".")[0] for key in file.keys()}  # noqa: SIM118
+    assert meta["step"] == 20
+    assert kinds - {"cuda"} == {"model", "optimizer", "batch_loss", "batches", "cpu"}
 
 
 # ------------------------------------------------------------------ killed
 
 
-PROGRAM = """
-import os, sys, torch
-from pathlib import Path
-from nanogpt.config import GPTConfig, TrainConfig
-from nanogpt.data import practice_corpus
-from nanogpt.model import GPT
-from nanogpt.runtime import pick_device
-from nanogpt.train import train
-torch.set_num_threads(1)
-
-def run(out):
-    corpus = practice_corpus()
-    model = GPT(GPTConfig(block_size=16, n_layer=1, n_head=2, n_embd=32, dropout=0.1))
-    recipe = TrainConfig(steps=120, batch_size=4, eval_every=3, eval_batches=1)
-    train(model, corpus, recipe, out=Path(out), device=pick_device("cpu"), resume=True)
-"""
-
-# For each line a run in a process of its own, whose imports are done. Says its id, and then how it ended.
-FORKS = """
-import torch._dynamo  # as the first optimizer does
-for line in sys.stdin:
-    child = os.fork()
-    if not child:
-        print("begun", os.getpid(), flush=True)
-        run(line.strip())
-        sys.stdout.flush()
-        os._exit(0)
-    print("ended", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
-"""
-
-
-def start(program, *words, **options):
-    return subprocess.Popen(
-        [sys.executable, "-c", PROGRAM + program, *map(str, words)],
-        stdout=subprocess.PIPE,
-        text=True,
-        **options,
-    )
-
-
+@pytest.mark.slow
 def test_killed_at_random_moments_and_resumed_the_bits_are_those_of_a_whole_run(tmp_path):
     pick, kills = random.Random(7), 0
-    with start(FORKS, stdin=subprocess.PIPE) as forks:
-
-        def begin(out):
-            print(out, file=forks.stdin, flush=True)
-            return int(forks.stdout.readline().removeprefix("begun "))
-
-        def end():
-            return next(int(line.split()[-1]) for line in forks.stdout if "ended " in line)
-
-        for _ in range(6):
-            process = begin(tmp_path / "killed")
-            assert "step" in forks.stdout.readline()  # the first evaluation: it is under way
-            time.sleep(pick.uniform(0.0, 0.12))
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(process, signal.SIGKILL)
-            kills += end() == -signal.SIGKILL
-        assert kills >= 3
-        for out in ("killed", "whole"):
-            begin(tmp_path / out)
-            assert end() == 0
-        forks.stdin.close()
-    assert forks.returncode == 0
-    for suffix in FILES:
-        assert (tmp_path / f"killed{suffix}").read_bytes() == (
-            tmp_path / f"whole{suffix}"
-        ).read_bytes(), suffix
-
-
-def test_ctrl_c_in_a_program_ends_it_with_advice(tmp_path):
-    process = start("run(sys.argv[1])", tmp_path / "run", stderr=subprocess.PIPE)
-    process.stdout.readline()
-    process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=120)
-    assert process.returncode != 0
-    assert "saved: the same call with resume=True goes on from here" in said
-    assert state_path(tmp_path / "run").is_file()
+    for i in range(5):
+        process = fork(tmp_path / f"log{i}", short_run, tmp_path / "killed")
+        wait_for("step", tmp_path / f"log{i}.out", process)
+        time.sleep(pick.uniform(0.0, 0.12))
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGKILL)
+        kills += exit_code(process) == -signal.SIGKILL
+    assert kills >= 2
+    for out in ("killed", "whole"):
+        assert exit_code(fork(tmp_path / out, short_run, tmp_path / out)) == 0
+    assert contents(tmp_path / "killed") == contents(tmp_path / "whole")
 
 
 # ------------------------------------------------------------------ Ctrl-C itself
@@ -343,85 +271,25 @@ def test_the_second_ctrl_c_is_raised_and_the_handler_put_back():
     assert signal.getsignal(signal.SIGINT) is before
 
 
+def test_a_ctrl_c_that_is_ignored_stays_ignored():
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with deferred_interrupt() as asked:
+            ctrl_c()
+        assert not asked
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def test_in_another_thread_nothing_is_deferred_and_nothing_breaks():
-    seen = []
+    given = []
 
     def work():
         with deferred_interrupt() as asked:
-            seen.append(asked)
+            given.append(asked)
 
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
-    assert seen == [[]]
-
-
-def test_the_state_is_plain_tensors_and_json(corpus, tmp_path):
-    from safetensors import safe_open
-
-    train(fresh(corpus), corpus, RECIPE, out=tmp_path / "run", device=CPU)
-    with safe_open(state_path(tmp_path / "run"), framework="pt") as file:
-        meta = json.loads(file.metadata()["nanogpt"])
-        assert meta["step"] == 20
-        assert {key.split(".")[0] for key in file.keys()} == {  # noqa: SIM118
-            "model",
-            "optimizer",
-            "batch_loss",
-            "batches",
-            "cpu",
-        }
-
-
-def test_a_run_that_starts_anew_cannot_be_mixed_up_with_the_one_before(corpus, tmp_path):
-    """It is stopped before it has saved a state of its own; the state that lay there was another run's."""
-    out = tmp_path / "run"
-    train(fresh(corpus), corpus, RECIPE, out=out, device=CPU)
-
-    def stop(step, model):
-        raise RuntimeError("power cut")
-
-    with pytest.raises(RuntimeError, match="power cut"):
-        train(fresh(corpus), corpus, RECIPE, out=out, device=CPU, watch=stop)
-    again, whole = fresh(corpus), fresh(corpus)
-    history = train(again, corpus, RECIPE, out=out, device=CPU, resume=True)
-    assert history == train(whole, corpus, RECIPE, device=CPU)
-    assert torch.equal(weights(again), weights(whole))
-    assert load_checkpoint(f"{out}-last").meta["step"] == 20
-
-
-def test_ctrl_c_in_the_first_evaluation_counts_it_once(corpus, tmp_path):
-    with pytest.raises(KeyboardInterrupt, match="after 0 steps"):
-        train(
-            fresh(corpus),
-            corpus,
-            RECIPE,
-            out=tmp_path / "run",
-            device=CPU,
-            watch=lambda step, _: step or ctrl_c(),
-        )
-    history = train(fresh(corpus), corpus, RECIPE, out=tmp_path / "run", device=CPU, resume=True)
-    assert history["step"] == [0, 4, 8, 12, 16, 20]
-    assert len((tmp_path / "run.jsonl").read_text().splitlines()) == 6
-
-
-def test_the_log_counts_the_seconds_of_all_its_parts(corpus, tmp_path, monkeypatch):
-    with monkeypatch.context() as patch:
-        stop_at(patch, 9, ctrl_c)
-        with pytest.raises(KeyboardInterrupt):
-            train(fresh(corpus), corpus, RECIPE, out=tmp_path / "run", device=CPU)
-    train(fresh(corpus), corpus, RECIPE, out=tmp_path / "run", device=CPU, resume=True)
-    told = [
-        json.loads(line)["seconds"] for line in (tmp_path / "run.jsonl").read_text().splitlines()
-    ]
-    assert told == sorted(told)
-    assert len(told) == 6
-
-
-@pytest.mark.parametrize(
-    "what", [lambda model: model.eval(), lambda model: torch.rand(3)], ids=["eval", "rand"]
-)
-def test_who_watches_changes_nothing(corpus, what):
-    models = [fresh(corpus), fresh(corpus)]
-    for model, watch in zip(models, (None, lambda step, model: what(model)), strict=True):
-        train(model, corpus, RECIPE, device=CPU, watch=watch)
-    assert torch.equal(weights(models[0]), weights(models[1]))
+    assert given == [[]]

@@ -1,4 +1,4 @@
-"""How fast a run was: operations counted as PyTorch counts them, peaks by a card's name, two clocks."""
+"""How fast a run was: operations as PyTorch counts them, peaks by a card's name, two clocks."""
 
 import pytest
 import torch
@@ -91,7 +91,7 @@ def test_training_and_evaluation_have_a_clock_each(monkeypatch, clock):
         clock[0] += seconds
         meter.tokens += more
         meter.lap(what)
-    assert meter.reading() == {
+    assert meter.summary() == {
         "seconds": 8.0,
         "chars_per_second": 200,
         "mfu": 0.2,
@@ -105,14 +105,14 @@ def test_of_several_processes_the_peaks_add_up(monkeypatch, clock):
     meter = meter_of(monkeypatch, 1000.0 * per_token, processes=4)
     meter.tokens, clock[0] = 800, 101.0
     meter.lap("train")
-    assert meter.reading()["mfu"] == 0.2
+    assert meter.summary()["mfu"] == 0.2
 
 
 def test_an_unknown_card_has_a_speed_and_no_share_of_its_peak(monkeypatch, clock):
     meter = meter_of(monkeypatch, None, processes=2)
     meter.tokens, clock[0] = 800, 102.0
     meter.lap("train")
-    assert meter.reading() == {
+    assert meter.summary() == {
         "seconds": 2.0,
         "chars_per_second": 400,
         "mfu": None,
@@ -124,7 +124,7 @@ def test_an_unknown_card_has_a_speed_and_no_share_of_its_peak(monkeypatch, clock
 def test_before_the_first_step_there_is_no_speed(monkeypatch, clock):
     meter = meter_of(monkeypatch, 1e9)
     assert str(meter) == "starting"
-    assert meter.reading() == {
+    assert meter.summary() == {
         "seconds": 0.0,
         "chars_per_second": None,
         "mfu": None,

@@ -1,0 +1,40 @@
+"""The loss: over all characters, in eval mode, nothing left changed."""
+
+import pytest
+from conftest import tiny_model, tokens
+
+from nanogpt.training.evaluate import estimate_loss, full_loss
+
+
+def test_the_loss_estimate_is_the_mean_over_all_characters():
+    """Not over batches: the last batch of a text is smaller than the others."""
+    model = tiny_model()
+    batches = [(tokens(4, 9), tokens(4, 9, seed=1)), (tokens(1, 5, seed=2), tokens(1, 5, seed=3))]
+    losses = [float(model(x, y)[1].detach()) for x, y in batches]
+    expected = (36 * losses[0] + 5 * losses[1]) / 41
+    assert estimate_loss(model, batches) == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("mode", [True, False])
+def test_the_loss_estimate_runs_in_eval_mode_and_puts_the_mode_back(mode):
+    model = tiny_model().train(mode)
+    batches = [(tokens(4, 9), tokens(4, 9, seed=1))]
+    assert estimate_loss(model, batches) == estimate_loss(model, batches), "dropout was on"
+    assert model.training is mode
+    assert all(p.grad is None for p in model.parameters())
+    with pytest.raises(ValueError, match="block_size"):
+        estimate_loss(model, [(tokens(1, 25), tokens(1, 25))])
+    assert model.training is mode
+
+
+@pytest.mark.parametrize("n", [26, 49, 50, 72, 73, 500])
+def test_the_full_loss_covers_every_window_once(n):
+    model, data = tiny_model(), tokens(n, seed=4)
+    total, count = 0.0, 0
+    for start in range(0, n, 24):
+        row = data[start : start + 25]
+        if len(row) == 25:
+            logits = model(row[None, :-1])[0][0].detach().double().log_softmax(-1)
+            total -= sum(float(logits[t, row[t + 1]]) for t in range(24))
+            count += 24
+    assert full_loss(model, data) == pytest.approx(total / count, abs=1e-5)

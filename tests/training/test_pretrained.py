@@ -1,0 +1,107 @@
+"""A trained model for a notebook: published, named, kept or trained now, and it says which."""
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+from conftest import seeded
+from training_fixtures import CPU, fresh, weights
+
+from nanogpt.config import SIZES, GPTConfig, TrainConfig
+from nanogpt.data import synthetic
+from nanogpt.data.corpus import Corpus
+from nanogpt.decoding.generate import complete
+from nanogpt.model.checkpoint import CheckpointError, load_checkpoint
+from nanogpt.training import pretrained
+from nanogpt.training.loop import train
+from nanogpt.training.pretrained import load_or_train
+
+SHORT = TrainConfig(steps=4, batch_size=8, eval_every=4, eval_batches=1, warmup=2)
+OTHER = Corpus("another text.\n" * 200, "other", "0", "tests")
+load = partial(load_or_train, device=CPU)
+
+
+@pytest.fixture
+def place(monkeypatch, tmp_path):
+    """No published weights yet, and a size that trains in no time."""
+    monkeypatch.setattr(pretrained, "PUBLISHED", tmp_path)
+    monkeypatch.delenv("NANOGPT_CHECKPOINT", raising=False)
+    monkeypatch.setitem(SIZES, "small", GPTConfig(block_size=8, n_layer=1, n_head=2, n_embd=16))
+    return tmp_path
+
+
+@pytest.fixture
+def checkpoint(place, corpus):
+    """A model of the corpus, where the published one would be."""
+    train(fresh(corpus), corpus, SHORT, device=CPU, out=place / "checkpoints" / "small")
+    return place / "checkpoints" / "small.safetensors"
+
+
+def test_without_published_weights_it_trains_now_and_says_so(place, corpus, tokenizer):
+    found, again = (load(corpus, SHORT) for _ in range(2))
+    assert str(found).startswith("trained just now: ")
+    assert "trained for 4 steps on fox, val loss " in str(found)
+    assert not found.model.training
+    assert found.tokenizer.chars == tokenizer.chars
+    assert found.sha256 == again.sha256
+    assert load(corpus, replace(SHORT, seed=2)).sha256 != found.sha256
+    text = complete(found.model, tokenizer.encode("the")[None], 5, generator=seeded(1))
+    assert len(found.tokenizer.decode(text)) == 8
+
+
+def test_published_weights_are_taken_for_the_text_that_they_know(checkpoint, corpus, capsys):
+    capsys.readouterr()
+    found = load(corpus, SHORT)
+    assert str(found).startswith("published weights: ")
+    assert torch.equal(weights(found.model), weights(load_checkpoint(checkpoint).model))
+    assert not found.model.training
+    assert capsys.readouterr().out == "", "a notebook prints the result, not the loading"
+    assert load(OTHER, SHORT).origin == "trained just now"
+    backwards = Corpus(corpus.text[::-1], "the same characters", "0", "tests")
+    assert load(backwards, SHORT).origin == "trained just now"
+    assert load(replace(backwards, name=synthetic.NAME), SHORT).origin == "published weights"
+
+
+def test_a_model_trained_now_is_kept_and_found_again(place, corpus):
+    keep = [place / "mine", place / "earlier"]
+    found, again = (load(corpus, SHORT, keep=keep) for _ in range(2))
+    assert [found.origin, again.origin] == ["trained just now", "trained before"]
+    assert found.sha256 == again.sha256
+    assert load(corpus, SHORT, keep=keep[::-1]).origin == "trained before"
+    assert load(OTHER, SHORT, keep=keep).origin == "trained just now"
+
+
+@pytest.mark.parametrize("by", ["argument", "environment"])
+def test_a_checkpoint_that_is_named_is_taken_or_is_an_error(checkpoint, corpus, monkeypatch, by):
+    def named(path, text):
+        if by == "environment":
+            monkeypatch.setenv("NANOGPT_CHECKPOINT", str(path))
+            return load(text, SHORT)
+        return load(text, SHORT, checkpoint=str(path))
+
+    found = named(checkpoint, corpus)
+    assert found.origin == {"argument": "your checkpoint"}.get(by, "weights of this run")
+    assert torch.equal(weights(found.model), weights(load_checkpoint(checkpoint).model))
+    with pytest.raises(CheckpointError, match="no checkpoint at"):
+        named(checkpoint.with_name("absent"), corpus)
+    with pytest.raises(CheckpointError, match="has other characters than other: train on this"):
+        named(checkpoint, OTHER)
+
+
+def test_damaged_published_weights_are_an_error_and_no_reason_to_train(checkpoint, corpus):
+    checkpoint.write_bytes(checkpoint.read_bytes()[:-9])
+    with pytest.raises(CheckpointError, match="is damaged"):
+        load(corpus, SHORT)
+
+
+def test_a_damaged_model_trained_before_is_never_replaced_unasked(place, corpus):
+    again = partial(load, corpus, SHORT, keep=[place / "small"])
+    good, path = again().sha256, place / "small.safetensors"
+    path.write_bytes(path.read_bytes()[:-1])
+    before = {p.name: p.read_bytes() for p in place.iterdir()}
+    with pytest.raises(CheckpointError, match=r"small.safetensors is damaged .*delete it to train"):
+        again()
+    assert {p.name: p.read_bytes() for p in place.iterdir()} == before
+    path.unlink()
+    assert again().sha256 == good

@@ -1,0 +1,159 @@
+"""What the tests of training share: a tiny model, ways to stop a run, forked processes."""
+
+import json
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from safetensors import safe_open
+
+from nanogpt.cli.train import main, options, run
+from nanogpt.config import GPTConfig, TrainConfig
+from nanogpt.data.corpus import practice_corpus
+from nanogpt.model.convert import pack_heads
+from nanogpt.model.gpt import GPT
+from nanogpt.system.device import Device, pick_device
+from nanogpt.training import trainer
+from nanogpt.training.distributed import _exits_at_sigterm, joined
+from nanogpt.training.loop import train
+from nanogpt.training.state import state_path
+
+CPU = Device(torch.device("cpu"), torch.float32, "tests")
+FILES = (".safetensors", "-last.safetensors", "-last.state.safetensors")
+TINY = {"block_size": 8, "n_layer": 2, "n_head": 2, "n_embd": 16}
+
+
+def fresh(corpus, per_head=True, *, dtype=torch.float32, **fields) -> GPT:
+    """A tiny untrained model for this text, the same each time."""
+    shape = {"vocab_size": len(set(corpus.text)), "dropout": 0.1, **TINY, **fields}
+    model = GPT(GPTConfig(**shape)).to(dtype)
+    return model if per_head else pack_heads(model)
+
+
+def weights(model) -> torch.Tensor:
+    """All of a model's parameters as one vector."""
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+def contents(out: Path) -> dict[str, bytes]:
+    """The weights and the state that a run wrote, by what their names end in."""
+    return {suffix: out.with_name(f"{out.name}{suffix}").read_bytes() for suffix in FILES}
+
+
+def log_of(out: Path) -> list[dict]:
+    lines = out.with_name(f"{out.name}.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def step_of(out: Path) -> int:
+    """The step of the saved state."""
+    with safe_open(state_path(out), framework="pt") as file:
+        return json.loads(file.metadata()["nanogpt"])["step"]
+
+
+def stop_at(monkeypatch, step, what) -> None:
+    """Do `what()` when the loop draws its batch number `step` (from 0)."""
+    drawn, plain = [], trainer.random_batch
+
+    def batch(*arguments):
+        drawn.append(None)
+        if len(drawn) == step + 1:
+            what()
+        return plain(*arguments)
+
+    monkeypatch.setattr(trainer, "random_batch", batch)
+
+
+def ctrl_c() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+# Processes that start at once: forked from one in which everything is imported.
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(["torch._dynamo", "nanogpt.cli.train", "training_fixtures"])
+PATIENCE = 200  # seconds, against a test that hangs; nothing here is timed
+
+
+def fork(log: Path, target, *arguments, **env):
+    """A process that calls the target and exits with its result; it prints to log.out, log.err."""
+    process = FORKS.Process(target=_child, args=(str(log), target, arguments, env))
+    process.start()
+    return process
+
+
+def _child(log, target, arguments, env):
+    os.environ |= env | {"TQDM_DISABLE": "1"}
+    for name in ("out", "err"):
+        setattr(sys, f"std{name}", open(f"{log}.{name}", "w", buffering=1))  # noqa: SIM115
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    torch.set_num_threads(1)
+    sys.exit(target(*arguments))
+
+
+def fork_pair(log: Path, target, *arguments) -> list:
+    """Two processes as torchrun would start them; they print to log0.out, log1.out and so on."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+    place |= {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    return [
+        fork(Path(f"{log}{rank}"), target, *arguments, RANK=rank, LOCAL_RANK=rank, **place)
+        for rank in ("0", "1")
+    ]
+
+
+def exit_code(process) -> int:
+    """Wait for its end; a process that hangs is killed, and its exit code is negative."""
+    process.join(PATIENCE)
+    if process.is_alive():
+        process.kill()
+        process.join()
+    return process.exitcode
+
+
+def wait_for(text: str, path: Path, process) -> None:
+    """Until the process has printed the text to this file."""
+    while not path.is_file() or text not in path.read_text():
+        assert process.is_alive(), path.with_suffix(".err").read_text()
+        time.sleep(0.005)
+
+
+def short_run(out: Path) -> None:
+    """A run of 60 steps for a process of its own; it resumes what is saved there."""
+    corpus = practice_corpus()
+    model = GPT(GPTConfig(block_size=16, n_layer=1, n_head=2, n_embd=32, dropout=0.1))
+    recipe = TrainConfig(steps=60, batch_size=4, eval_every=3, eval_batches=1)
+    train(model, corpus, recipe, out=out, device=CPU, resume=True)
+
+
+def some_runs(runs) -> None:
+    """For each of two processes: runs, one after another; errors are printed."""
+    rank = os.environ["RANK"]
+    with joined(pick_device("cpu")) as device:
+        for one in runs:
+            try:
+                run(options().parse_args([word.replace("RANK", rank) for word in one]), device)
+            except ValueError as error:
+                print("refused:", error)
+
+
+def slow_run(one) -> int:
+    """A run whose steps take 50 ms more, so that it is stopped in the middle everywhere."""
+    plain = trainer.random_batch
+    trainer.random_batch = lambda *arguments: time.sleep(0.05) or plain(*arguments)
+    return main(one)
+
+
+def waits_for_what_never_comes() -> None:
+    """Waits as for a process that was lost."""
+    with _exits_at_sigterm():
+        store = dist.TCPStore("127.0.0.1", 0, is_master=True)
+        print("waiting")
+        store.wait(["what never comes"], timedelta(minutes=30))
