@@ -7,7 +7,7 @@ import hypothesis.strategies as st
 import pytest
 import torch
 from conftest import CACHES, FORMS, name, tiny_model, tokens
-from hypothesis import given
+from hypothesis import given, settings
 
 from nanogpt.benchmarks.decoding import sharpened
 from nanogpt.cache.attach import kv_cache
@@ -37,7 +37,7 @@ def chunked_logits(model, idx, chunks, design):
     return torch.cat(out, dim=1)
 
 
-@pytest.mark.parametrize("chunks", [[24], [1] * 24, [9, 1, 1, 1, 7, 1, 4], [1, 23], [23, 1]])
+@pytest.mark.parametrize("chunks", [[24], [1] * 24, [9, 1, 1, 1, 7, 1, 4]])
 @pytest.mark.parametrize("design", CACHES, ids=name)
 @pytest.mark.parametrize("per_head", FORMS, ids=name)
 def test_a_text_in_chunks_gives_the_logits_of_the_text_in_one(per_head, design, chunks):
@@ -51,9 +51,10 @@ def test_a_text_in_chunks_gives_the_logits_of_the_text_in_one(per_head, design, 
     per_head=st.booleans(),
     design=st.sampled_from(CACHES),
     cuts=st.sets(st.integers(1, BLOCK - 1)),
-    heads=st.sampled_from([1, 2, 4]),
+    heads=st.sampled_from([1, 4]),
     batch=st.integers(1, 3),
 )
+@settings(max_examples=20)
 def test_any_way_to_cut_a_text_gives_the_same_logits(per_head, design, cuts, heads, batch):
     model, idx = tiny_model(per_head, torch.float64, n_head=heads), tokens(batch, BLOCK)
     edges = [0, *sorted(cuts), BLOCK]
@@ -90,8 +91,8 @@ def recorded_text(model, device, **ways):
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(
     ("per_head", "ways"),
-    [(True, {"cache": None}), (True, {}), (False, {}), (False, {"engine": Flat})],
-    ids=str,
+    [(True, {}), (False, {"engine": Flat})],
+    ids=["heads", "flat"],
 )
 def test_the_tokens_are_those_that_were_recorded(device, per_head, ways):
     """On a CPU, by `python tests/decoding/test_logits.py`; rounding is far below the margins."""

@@ -19,10 +19,10 @@ def random_pairs(n: int, vocab: int, seed: int, least: float = 0.0):
     ).softmax(-1)
 
 
-@pytest.mark.parametrize("vocab", [2, 8, 65])
+@pytest.mark.parametrize("vocab", [2, 65])
 def test_with_shared_noise_two_choices_agree_as_often_as_the_law_says(vocab):
-    p, q = random_pairs(200, vocab, vocab)
-    noise = draw_noise(2000, 200, vocab, seeded(1))
+    p, q = random_pairs(60, vocab, vocab)
+    noise = draw_noise(2000, 60, vocab, seeded(1))
     agree = (
         torch.stack([sample(p.log(), row) == sample(q.log(), row) for row in noise])
         .double()
@@ -38,7 +38,7 @@ def test_with_shared_noise_two_choices_agree_as_often_as_the_law_says(vocab):
             for a, b in zip(noise[1:], noise[:-1], strict=True)
         ]
     )
-    assert (apart.double().mean(0)[:, 0] < (1 - tv) / (1 + tv) - 4 * spread).sum() > 60, (
+    assert (apart.double().mean(0)[:, 0] < (1 - tv) / (1 + tv) - 4 * spread).sum() > 18, (
         "noise of its own"
     )
 
@@ -57,7 +57,7 @@ def drawn_by_rejection(p, q, n, seed, shared):
     return accept_or_resample(p, q, token, u, noise if shared else fresh)
 
 
-@pytest.mark.parametrize("pair", range(5))
+@pytest.mark.parametrize("pair", range(3))
 def test_the_rejection_rule_keeps_the_distribution_and_shared_noise_would_not(pair):
     """Of 8 tokens, 7 degrees of freedom: above 29.9 lies one in ten thousand."""
     p, q = (x[pair] for x in random_pairs(5, 8, 40, least=1.0))
@@ -70,6 +70,7 @@ def test_the_rejection_rule_keeps_the_distribution_and_shared_noise_would_not(pa
     assert chi_square(mistaken, p) > 100, "what was rejected says something about its noise"
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_whole_texts_by_rejection_have_the_model_s_distribution():
     """Three new tokens of a vocabulary of three: 27 texts, 26 degrees of freedom."""
