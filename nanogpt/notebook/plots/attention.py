@@ -84,7 +84,7 @@ def _mask(axes: Axes, panel: dict) -> None:
 def cache_rows(
     steps: list[dict], chars: str, layer: str, capacity: int, n_steps: int | None = None
 ) -> Figure:
-    """The cache after each step given: its rows, those the step wrote, and the bytes.
+    """The cache after each step given: what it holds, what the step wrote, and the bytes.
 
     `n_steps` is the number of steps to leave space for, so that all frames of an animation have one
     size; None: those given.

@@ -14,7 +14,7 @@ LEVELS = [1, 2, 4, 16, 64, 256]  # float32 numbers apart
 
 @styled
 def token_strips(strips: list[dict], title: str, columns: int = 40) -> Figure:
-    """Rows of characters; what differs from the reference is red and struck out, the rest green.
+    """Strips of characters; what differs from the reference is red and struck out, the rest green.
 
     A strip has a `label`, its `text` and the `truth`. The first `columns` characters are drawn; the
     count beside them is of the whole text.
@@ -94,8 +94,8 @@ def last_bits(panels: list[dict], title: str) -> Figure:
 
     A panel has a `label` and `apart`, integers by step and character. Equal logits are white.
     """
-    height, rows = 1.1 + 1.45 * len(panels), len(panels)
-    figure, grid = new_figure(height, rows=rows, sharex=True, squeeze=False)
+    n = len(panels)
+    figure, grid = new_figure(1.1 + 1.45 * n, rows=n, sharex=True, squeeze=False)
     column = grid[:, 0].tolist()
     most = max(1, max(max(map(max, panel["apart"])) for panel in panels))
     norm = BoundaryNorm([*LEVELS, max(most + 1, 2 * LEVELS[-1])], 256)

@@ -54,7 +54,7 @@ def _needed_for_half(numbers: list[int]) -> int:
 
 @styled
 def batch(x: list[str], y: list[str]) -> Figure:
-    """Rows of a batch, inputs and, below each, the same characters one place on."""
+    """Windows of a batch: inputs, and under each the same characters one place on."""
     figure, axes = new_figure(0.95 + 0.62 * len(x))
     columns = len(x[0])
     for row, pair in enumerate(zip(x, y, strict=True)):
