@@ -22,11 +22,11 @@ def slow_visible(q_pos, k_pos, window):
     return rows
 
 
-def slow_attend(q, k, v, seen):
+def slow_attend(q, k, v, mask):
     """One query at a time, over the keys it sees only."""
     out = torch.zeros(*q.shape[:-1], v.shape[-1], dtype=q.dtype)
     for t in range(q.shape[-2]):
-        keys = [s for s in range(k.shape[-2]) if seen[t][s]]
+        keys = [s for s in range(k.shape[-2]) if mask[t][s]]
         scores = torch.stack(
             [(q[..., t, :] * k[..., s, :]).sum(-1) / math.sqrt(q.shape[-1]) for s in keys]
         )
@@ -39,9 +39,9 @@ def slow_attend(q, k, v, seen):
 
 @given(positions, positions, st.none() | st.integers(1, 6))
 def test_visible_is_the_brute_force_rule(q_pos, k_pos, window):
-    seen = visible(torch.tensor(q_pos), torch.tensor(k_pos), window)
-    assert seen.dtype == torch.bool
-    assert seen.tolist() == slow_visible(q_pos, k_pos, window)
+    mask = visible(torch.tensor(q_pos), torch.tensor(k_pos), window)
+    assert mask.dtype == torch.bool
+    assert mask.tolist() == slow_visible(q_pos, k_pos, window)
 
 
 @pytest.mark.parametrize("window", [None, 1, 2, 3, 10, 11])
@@ -74,9 +74,9 @@ def test_attend_is_the_brute_force_sum(layout, T, S, window, seed):
     q_pos = k_pos[
         torch.randint(S, (T,), generator=generator)
     ]  # a query sees its own place at least
-    seen = visible(q_pos, k_pos, window)
+    mask = visible(q_pos, k_pos, window)
     torch.testing.assert_close(
-        attend(q, k, v, seen), slow_attend(q, k, v, seen), rtol=0, atol=1e-12
+        attend(q, k, v, mask), slow_attend(q, k, v, mask), rtol=0, atol=1e-12
     )
 
 
@@ -93,13 +93,13 @@ def test_no_mask_given_means_each_query_sees_itself_and_what_came_before(layout,
 @pytest.mark.parametrize("fused", [True, False])
 def test_dropout_drops_weights_only_when_asked(fused):
     q, k, v = torch.randn(3, 64, 8, 4, generator=seeded())
-    seen = None if fused else visible(torch.arange(8), torch.arange(8))
+    mask = None if fused else visible(torch.arange(8), torch.arange(8))
     torch.manual_seed(0)
-    assert torch.equal(attend(q, k, v, seen), attend(q, k, v, seen)), (
+    assert torch.equal(attend(q, k, v, mask), attend(q, k, v, mask)), (
         "no dropout, yet not deterministic"
     )
-    dropped = attend(q, k, v, seen, 0.5)
-    assert not torch.equal(attend(q, k, v, seen), dropped)
+    dropped = attend(q, k, v, mask, 0.5)
+    assert not torch.equal(attend(q, k, v, mask), dropped)
     # A first query sees one key, at weight 1: dropout leaves either nothing or twice the value.
     nothing = (dropped[:, 0] == 0).all(-1)
     twice = torch.isclose(dropped[:, 0], 2 * v[:, 0]).all(-1)
@@ -114,8 +114,8 @@ def test_a_group_of_queries_attends_as_if_each_had_keys_of_its_own(groups, maske
     T, S = (3, 7) if masked else (5, 5)
     q = torch.randn(2, 4, T, 6, dtype=torch.float64, generator=seeded(1))
     k, v = torch.randn(2, 2, 4 // groups, S, 6, dtype=torch.float64, generator=seeded(2))
-    seen = visible(torch.arange(4, 7), torch.arange(S), 3) if masked else None
+    mask = visible(torch.arange(4, 7), torch.arange(S), 3) if masked else None
     own = (x.repeat_interleave(groups, dim=1) for x in (k, v))
     torch.testing.assert_close(
-        attend_shared(q, k, v, seen), attend(q, *own, seen), rtol=0, atol=1e-12
+        attend_shared(q, k, v, mask), attend(q, *own, mask), rtol=0, atol=1e-12
     )

@@ -1,4 +1,4 @@
-"""Checkpoints: back to the bit, whole or absent, and no file of any content ends in a foreign error."""
+"""Checkpoints: back to the bit, whole or absent; a file of any content ends in our own error."""
 
 import json
 import struct
@@ -97,8 +97,10 @@ def test_a_path_is_taken_with_any_ending_or_none(saved, ending):
 
 def test_a_checkpoint_introduces_itself(saved, monkeypatch):
     found = load_checkpoint(saved)
-    line = f"fox.safetensors: {found.model.n_params:,} parameters, block 24, trained for 1,200 steps on fox, "
-    assert str(found) == line + f"val loss 1.750, sha256 {found.sha256[:12]}…"
+    line = (
+        f"fox.safetensors: {found.model.n_params:,} parameters, block 24, trained for 1,200 steps "
+    )
+    assert str(found) == line + f"on fox, val loss 1.750, sha256 {found.sha256[:12]}…"
     assert str(load_checkpoint(saved, origin="yours")).startswith("yours: ")
     monkeypatch.setattr(checkpoint, "ROOT", saved.parent.parent)
     assert load_checkpoint(saved).origin == f"{saved.parent.name}/fox.safetensors"

@@ -1,4 +1,4 @@
-"""The two forms of one model: the same function, the same weights to the bit, in either direction."""
+"""The two forms of one model: the same function, the same weights to the bit, both ways."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The model's seams: positions that must be given, caches that come and go, training that never meets one."""
+"""The model's seams: positions that must be given, caches that come and go, training without."""
 
 import pytest
 import torch
@@ -155,8 +155,8 @@ def test_caches_go_away_on_an_exception_too(model):
 def test_a_design_that_cannot_be_built_leaves_no_cache_behind(model):
     built = []
 
-    def design(max_len):
-        built.append(DynamicCache(max_len))
+    def design(capacity):
+        built.append(DynamicCache(capacity))
         if len(built) == 2:
             raise MemoryError
         return built[-1]

@@ -1,22 +1,22 @@
-"""Shared keys, windows, sinks and rings: cached tokens stay the uncached ones, and a text has no end."""
-
-import itertools
+"""Shared keys, windows, sinks, rings: cached tokens equal uncached ones, and a text has no end."""
 
 import pytest
 import torch
+from checkpoint_fixtures import meta_of
 from conftest import name, seeded
+from model_fixtures import all_logits
 
-from nanogpt.cache.tinytorch import LayerCaches
 from nanogpt.cache.attach import cache_owners, kv_cache, measured_bytes
 from nanogpt.cache.dynamic import DynamicCache
 from nanogpt.cache.paged import PagedCache
 from nanogpt.cache.rolling import RollingCache
 from nanogpt.cache.static import StaticCache
+from nanogpt.cache.tinytorch import LayerCaches
 from nanogpt.config import GPTConfig
 from nanogpt.decoding.generate import complete
 from nanogpt.engines.eager import Batched, Flat, PerHead
 from nanogpt.model.attention import visible
-from nanogpt.model.checkpoint import FORMAT, load_checkpoint, save_checkpoint
+from nanogpt.model.checkpoint import load_checkpoint, save_checkpoint
 from nanogpt.model.exact import exact
 from nanogpt.model.gpt import GPT, CausalSelfAttention
 from nanogpt.verify.compare import compare
@@ -24,7 +24,7 @@ from nanogpt.verify.compare import compare
 WINDOW = 6
 SHARED = {"MHA": {}, "GQA": {"n_kv_head": 2}, "MQA": {"n_kv_head": 1}}
 PLACES = {"table": {}, "rope": {"rope": True}, "rope, n-grams": {"rope": True, "ngrams": 3}}
-SEEN = {
+MASKS = {
     "full": {},
     "window": {"window": WINDOW},
     "mixed": {"window": WINDOW, "full_every": 2},
@@ -55,34 +55,24 @@ def text(length, batch=1):
     return torch.randint(13, (batch, length), generator=seeded(7))
 
 
-@pytest.mark.parametrize("seen", SEEN)
-@pytest.mark.parametrize("places", PLACES)
+@pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("shared", SHARED)
-def test_cached_tokens_are_the_uncached_ones(shared, places, seen):
-    for dtype, batch, caches in ((torch.float32, 3, CACHES), (torch.float64, 1, [RollingCache])):
-        model = build(dtype, **SHARED[shared], **PLACES[places], **SEEN[seen])
-        for length in (1, WINDOW - 1, WINDOW, WINDOW + 1, 3 * WINDOW):
-            prompt, n_new = text(length, batch), 9
-            expected = complete(model, prompt, n_new, cache=None, generator=seeded(1))
-            for cache in caches:
-                got = complete(model, prompt, n_new, cache=cache, generator=seeded(1))
-                assert torch.equal(got, expected), (cache.__name__, dtype, length)
+def test_cached_tokens_are_the_uncached_ones(shared, mask):
+    """Each mask with each sharing of keys, at one kind of positions: all pairs of the three."""
+    places = list(PLACES)[(list(SHARED).index(shared) + list(MASKS).index(mask)) % len(PLACES)]
+    model = build(**SHARED[shared], **PLACES[places], **MASKS[mask])
+    for length in (1, WINDOW, 3 * WINDOW):
+        prompt, n_new = text(length, 3), 9
+        expected = complete(model, prompt, n_new, cache=None, generator=seeded(1))
+        for cache in CACHES:
+            got = complete(model, prompt, n_new, cache=cache, generator=seeded(1))
+            assert torch.equal(got, expected), (cache.__name__, length)
 
 
-@torch.no_grad()
-def all_logits(model, idx, design=None, chunk=1, capacity=None):
-    if design is None:
-        return model(idx)[0]
-    places = torch.arange(idx.shape[1])
-    with kv_cache(model, design, capacity):
-        parts = zip(idx.split(chunk, dim=1), places.split(chunk), strict=True)
-        return torch.cat([model(part, pos=pos)[0] for part, pos in parts], dim=1)
-
-
-@pytest.mark.parametrize("chunk", [1, 2, WINDOW - 1, WINDOW, WINDOW + 1, 2 * WINDOW, 32])
-@pytest.mark.parametrize("seen", SEEN)
-def test_any_chunking_gives_the_logits_of_the_whole(seen, chunk):
-    model = build(torch.float64, rope=True, **SEEN[seen])
+@pytest.mark.parametrize("chunk", [1, WINDOW - 1, WINDOW, WINDOW + 1, 32])
+@pytest.mark.parametrize("mask", MASKS)
+def test_any_chunking_gives_the_logits_of_the_whole(mask, chunk):
+    model = build(torch.float64, rope=True, **MASKS[mask])
     idx = text(32, 2)
     whole = all_logits(model, idx)
     for cache in CACHES:
@@ -105,9 +95,9 @@ def test_a_ring_gives_what_is_visible_over_many_wraps(window, sinks):
         new = torch.randn(2, T, 3, generator=sizes)
         rows.append(new)
         k, v, k_pos = ring.update(new, -new, pos)
-        seen = visible(pos, k_pos, window, sinks)
+        mask = visible(pos, k_pos, window, sinks)
         whole = torch.cat(rows, dim=-2)
-        for query, row in zip(pos.tolist(), seen, strict=True):
+        for query, row in zip(pos.tolist(), mask, strict=True):
             expected = [p for p in range(query + 1) if p > query - window or p < sinks]
             at = [k_pos.tolist().index(p, 0) for p in expected]
             assert sorted(k_pos[row].tolist()) == expected
@@ -119,18 +109,16 @@ def test_a_ring_gives_what_is_visible_over_many_wraps(window, sinks):
 
 def test_a_text_has_no_end_and_the_ring_does_not_grow():
     model = build(rope=True, window=WINDOW, sinks=1, n_kv_head=2)
-    prompt = text(3)
-    long = complete(model, prompt, 400, cache=RollingCache, generator=seeded(1))
-    assert torch.equal(long, complete(model, prompt, 400, cache=DynamicCache, generator=seeded(1)))
-    assert torch.equal(long, complete(model, prompt, 400, cache=None, generator=seeded(1)))
+    prompt, n = text(3), 200
+    long = complete(model, prompt, n, cache=RollingCache, generator=seeded(1))
+    assert torch.equal(long, complete(model, prompt, n, cache=None, generator=seeded(1)))
     with kv_cache(model, RollingCache, capacity=10_000):
         sizes = set()
         for places in torch.arange(60).split(7):
             model(text(60)[:, places], pos=places)
             sizes.add(measured_bytes(model))
-    assert sizes == {
-        2 * 2 * 2 * (WINDOW + 1) * 8 * 4
-    }  # K and V, layers, heads of keys, rows, size, bytes
+    # K and V, layers, heads of keys, rows, size, bytes
+    assert sizes == {2 * 2 * 2 * (WINDOW + 1) * 8 * 4}
 
 
 def test_only_layers_with_a_window_get_a_ring():
@@ -142,12 +130,11 @@ def test_only_layers_with_a_window_get_a_ring():
 
 
 @torch.no_grad()
-@torch.no_grad()
-@pytest.mark.parametrize("seen", SEEN)
-def test_a_ring_forgets_nothing_that_is_still_seen(seen):
+@pytest.mark.parametrize("mask", MASKS)
+def test_a_ring_forgets_nothing_that_is_still_seen(mask):
     """In a text longer than the caches were built for: right, or an error that says what to do."""
-    model, idx = build(torch.float64, rope=True, **SEEN[seen]), text(40)
-    if seen in ("full", "mixed"):
+    model, idx = build(torch.float64, rope=True, **MASKS[mask]), text(40)
+    if mask in ("full", "mixed"):
         with pytest.raises(ValueError, match=r"StaticCache\(32\) holds positions.*at least"):
             all_logits(model, idx, RollingCache, 5)
     else:
@@ -245,25 +232,13 @@ def test_in_exact_mode_the_bits_are_the_same(design, dtype):
             assert torch.equal(all_logits(model, idx, design, chunk), all_logits(model, idx))
 
 
-@pytest.mark.parametrize(
-    ("shared", "places", "seen"), list(itertools.product(SHARED, PLACES, SEEN))
-)
-def test_a_checkpoint_brings_it_back(tmp_path, shared, places, seen):
-    model = build(**SHARED[shared], **PLACES[places], **SEEN[seen])
-    assert model.config.n_params == model.n_params
-    if seen not in ("mixed", "sinks"):
-        return
+@pytest.mark.parametrize("mask", ["mixed", "sinks"])
+@pytest.mark.parametrize("places", PLACES)
+@pytest.mark.parametrize("shared", ["MHA", "GQA"])
+def test_a_checkpoint_brings_it_back(tmp_path, shared, places, mask):
+    model = build(**SHARED[shared], **PLACES[places], **MASKS[mask])
     config = vars(model.config) | {"per_head": model.config.has_heads}
-    meta = {
-        "format": FORMAT,
-        "config": config,
-        "vocabulary": "abcdefghijklm",
-        "train": {},
-        "losses": {"val": 1.0},
-        "step": 1,
-        "corpus": {"name": "x", "sha256": "0"},
-    }
-    save_checkpoint(tmp_path / "one", model, meta)
+    save_checkpoint(tmp_path / "one", model, meta_of(model, config=config))
     found = load_checkpoint(tmp_path / "one").model
     assert found.config == model.config
     with torch.no_grad():
@@ -301,7 +276,7 @@ def test_an_engine_of_heads_says_that_there_are_none():
     model = build(n_kv_head=2)
     with pytest.raises(
         ValueError,
-        match="PerHead decodes a list of Heads; with n_kv_head=2 there is none: take Batched",
+        match="PerHead decodes a list of Heads; with n_kv_head=2 there is none: use Batched",
     ):
         complete(model, text(3), 5, engine=PerHead)
     expected = complete(model, text(3), 5, cache=None, generator=seeded(1))

@@ -1,4 +1,4 @@
-"""compare: a clean bill for what is equal, the right place for what is not. Broken heads are broken here."""
+"""compare: nothing found in what is equal, the right place in what is not (heads broken here)."""
 
 import json
 from dataclasses import replace
@@ -11,7 +11,7 @@ from nanogpt.cache.attach import kv_cache
 from nanogpt.cache.dynamic import DynamicCache
 from nanogpt.cache.static import StaticCache
 from nanogpt.decoding.generate import complete
-from nanogpt.decoding.sampling import draw_noise, sample
+from nanogpt.decoding.sampling import SamplingParams, draw_noise, sample
 from nanogpt.model.attention import attend, visible
 from nanogpt.model.gpt import Head
 from nanogpt.verify.compare import Report, compare, draw_margins, forced_logits, numbers_apart
@@ -84,7 +84,9 @@ def test_a_way_compared_with_itself_differs_by_nothing():
 def test_temperature_and_seed_reach_both_ways():
     model, prompt = tiny_model(), tokens(1, 5)
     report = compare(model, prompt, NEW, None, DynamicCache, seed=7, temperature=0.3)
-    expected = complete(model, prompt, NEW, generator=seeded(7), temperature=0.3)
+    expected = complete(
+        model, prompt, NEW, sampling=SamplingParams(temperature=0.3), generator=seeded(7)
+    )
     assert report.tokens_a == report.tokens_b == expected[:, 5:].tolist()
 
 
@@ -99,11 +101,11 @@ def test_comparing_leaves_the_model_and_the_random_state_as_they_were(training, 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"n_new": 21}, "pass block_size 24"),
+        ({"n_new": 21}, "exceed block_size 24"),
         ({"n_new": 0}, "n_new=0"),
         ({"n_new": -1}, "n_new=-1"),
         ({"n_new": 2.5}, "n_new=2.5"),
-        ({"prompt": torch.tensor([1, 2])}, r"needs \(B, T\)"),
+        ({"prompt": torch.tensor([1, 2])}, r"needs? \(B, T\)"),
         ({"prompt": torch.empty(1, 0, dtype=torch.int64)}, "at least one token"),
         ({"temperature": 0.0}, "temperature=0.0"),
     ],
@@ -134,7 +136,7 @@ def test_a_broken_head_is_caught_at_the_token_where_the_texts_part(head):
 
 
 def test_logits_are_compared_on_one_text_even_after_the_texts_part():
-    """Teacher-forced: what b makes of a's text. A free run would blame b for reading another text."""
+    """Teacher-forced: b is fed a's text. A free run would blame b for continuing another text."""
     model, prompt = tiny_model(head=ForgetsAfter), tokens(1, 5)
     report = compare(model, prompt, NEW, None, DynamicCache)
     right, wrong = (
@@ -210,7 +212,7 @@ def test_moving_the_runner_up_by_its_margin_is_what_it_takes_to_win():
     for share, expected in ((0.99, winner), (1.01, second)):
         moved = logits[0].clone()
         moved[0, second] += share * margin
-        assert int(sample(moved, noise[0], temperature=0.7)) == expected
+        assert int(sample(moved, noise[0], SamplingParams(temperature=0.7))) == expected
 
 
 def test_the_smallest_margin_is_reported():
@@ -280,7 +282,7 @@ def test_a_prompt_in_pieces_gives_the_same_logits():
         )
 
 
-# ------------------------------------------------------------------ patterns of the reader's own
+# ------------------------------------------------------------------ masks of the reader's own
 
 
 def every_second(q_pos, k_pos, window=None, sinks=0):
@@ -294,10 +296,10 @@ GOOD = {
     "every second": every_second,
     "blocks": lambda q, k, w, s: visible(q, k) & (q[:, None] // 8 == k[None, :] // 8),
 }
-BAD = {  # the pattern, and the check that must find it out
-    "the future": (lambda q, k, w, s: (q[:, None] // 8 == k[None, :] // 8) & (k >= 0), "later"),
+BAD = {  # the rule, and the check that must find it out
+    "the future": (lambda q, k, w, s: (q[:, None] // 8 == k[None, :] // 8) & (k >= 0), "later key"),
     "empty slots": (lambda q, k, w, s: q[:, None] >= k[None, :], "empty slot"),
-    "nobody": (lambda q, k, w, s: visible(q, k) & (q[:, None] - k > 0), "sees something"),
+    "nobody": (lambda q, k, w, s: visible(q, k) & (q[:, None] - k > 0), "sees a key"),
     "places of keys": (
         lambda q, k, w, s: visible(q, k) & (torch.arange(len(k)) % 2 == 0),
         "positions decide",
@@ -318,26 +320,26 @@ BAD = {  # the pattern, and the check that must find it out
 }
 
 
-@pytest.mark.parametrize("pattern", GOOD)
-def test_a_pattern_of_positions_passes(pattern):
-    rows = judge(GOOD[pattern])
+@pytest.mark.parametrize("rule", GOOD)
+def test_a_rule_about_positions_passes(rule):
+    rows = judge(GOOD[rule])
     assert len(rows) == 6
     assert {row["verdict"] for row in rows} == {"✓"}
 
 
-@pytest.mark.parametrize("pattern", BAD)
-def test_a_pattern_that_no_cache_can_serve_is_found_out(pattern):
-    fn, check = BAD[pattern]
+@pytest.mark.parametrize("rule", BAD)
+def test_a_rule_that_no_cache_can_serve_is_found_out(rule):
+    fn, check = BAD[rule]
     verdicts = {row["check"]: row["verdict"] for row in judge(fn)}
     found = [what for what in verdicts if check in what]
     assert len(found) == 1
     assert verdicts[found[0]].startswith("✗")
 
 
-def test_what_a_pattern_raises_is_its_verdict():
+def test_what_a_rule_raises_is_its_verdict():
     assert judge(BAD["raises"][0]) == [
         {
-            "check": "gives a truth value for each query and key",
+            "check": "a truth value for each query and key",
             "verdict": "✗ ZeroDivisionError: division by zero",
         }
     ]
