@@ -12,6 +12,7 @@ from engine_fixtures import (
     EAGER,
     GRAPHS,
     SAMPLING,
+    SHAPE,
     OneStep,
     assert_refused,
     assert_right_probabilities,
@@ -26,7 +27,20 @@ from engine_fixtures import (
     uncached,
 )
 
-from nanogpt import Compiled, Flat, Graph, GraphLoop, Native, Native8, PerHead, Rough8, Uncached
+from nanogpt import (
+    GPT,
+    Batched,
+    Compiled,
+    Flat,
+    GPTConfig,
+    Graph,
+    GraphLoop,
+    Native,
+    Native8,
+    PerHead,
+    Rough8,
+    Uncached,
+)
 from nanogpt.decoding.generate import complete, generate
 from nanogpt.decoding.sampling import PLAIN, draw_noise
 from nanogpt.engines import base, toolchain
@@ -46,9 +60,9 @@ def ready(kind, model=None):
 
 @by_itself
 def test_the_probabilities_behind_the_tokens_are_right_to_a_thousandth(kind):
-    for model in (shared_model(), shared_model(True)):
-        assert_right_probabilities(model, ready(kind), 1, BLOCK)
-        assert_right_probabilities(model, ready(kind), 6, 11)
+    built = ready(kind)
+    for model, T in ((shared_model(), 1), (shared_model(True), 6)):
+        assert_right_probabilities(model, built, T, BLOCK + 1 - T)
 
 
 @every
@@ -97,10 +111,11 @@ def trained(model):
 
 @every
 def test_changed_weights_are_the_weights_of_the_next_text(kind):
+    built, prompt = ready(kind), prompt_of(5)
+    before = uncached(shared_model(), prompt, 12)
     for change in (change_weights, replaced, through_data, trained):
-        model, prompt = shared_model(), prompt_of(5)
-        built = ready(kind, model)
-        before = assert_same_tokens(model, built, prompt, 12)
+        model = shared_model()
+        assert torch.equal(complete(model, prompt, 12, engine=built, generator=seeded(1)), before)
         change(model)
         after = assert_same_tokens(model, built, prompt, 12)
         assert not torch.equal(before, after), "this change moves no token, so it shows nothing"
@@ -177,6 +192,7 @@ def test_two_models_and_two_texts_take_turns_on_one_engine(kind):
 @every
 def test_a_text_left_half_way_does_not_disturb_the_next(kind):
     built, model, kept = ready(kind), shared_model(), []
+    expected = uncached(model, prompt_of(5), 12)
     for after in (0, 1, 4):
         for end in ("close", "forget", "keep"):
             running = generate(model, prompt_of(9, seed=3), 5, engine=built, generator=seeded(9))
@@ -184,7 +200,8 @@ def test_a_text_left_half_way_does_not_disturb_the_next(kind):
                 next(running)
             kept.append(running) if end == "keep" else running.close() if end == "close" else None
             del running
-            assert_same_tokens(model, built, prompt_of(5), 12)
+            text = complete(model, prompt_of(5), 12, engine=built, generator=seeded(1))
+            assert torch.equal(text, expected)
 
 
 @pytest.mark.parametrize("kind", [OneStep, pytest.param(Compiled, marks=pytest.mark.slow)])
@@ -226,7 +243,7 @@ def test_threads_that_generate_at_once_get_their_own_tokens():
     assert len(results) == 4
 
 
-# ------------------------------------------------------------------ what comes out, and what is left
+# ------------------------------------------------------------------ what comes out and what stays
 
 
 @every
@@ -344,6 +361,9 @@ def test_an_engine_of_impossible_sizes_is_refused():
             Flat(shared_model().config, **size)
 
 
+BEYOND = {"window": 5}, {"rope": True}
+
+
 class Odd(Head):
     """A head that computes something else."""
 
@@ -373,10 +393,17 @@ def test_in_exact_mode_compiled_engines_are_refused(kind, monkeypatch):
 
 
 def test_architectures_beyond_the_lecture_name_an_engine_that_computes_them():
-    windows, rotary = shared_model(window=5), shared_model(rope=True)
-    assert "window=5" in Flat.refuses(windows.config)
-    assert_refused("rope=True: use Batched", rotary, prompt_of(5), 3, engine=Native)
-    assert_refused("there is none: use Batched", windows, prompt_of(5), 3, engine=PerHead)
+    windows, rotary = (GPTConfig(**SHAPE, per_head=False, **how) for how in BEYOND)
+    for config, kind, words in (
+        (windows, Flat, "computes the lecture's architecture, and this model has window=5"),
+        (rotary, Native, "rope=True: use Batched"),
+        (windows, PerHead, "with window=5 there is none: use Batched"),
+    ):
+        assert words in kind.refuses(config)
+        assert_refused(words, GPT(config), prompt_of(5), 3, engine=kind)
+        with pytest.raises(ValueError, match=words):
+            kind(config)
+    assert Batched.refuses(windows) is PerHead.refuses(rotary) is None
 
 
 # ------------------------------------------------------------------ built, kept, or a fallback

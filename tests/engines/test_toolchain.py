@@ -97,6 +97,7 @@ def test_a_new_folder_is_made_for_the_user_alone(folder):
     assert folder.stat().st_mode & 0o777 == 0o700
 
 
+@pytest.mark.slow
 def test_a_library_kept_in_the_current_folder_can_be_loaded(tmp_path, monkeypatch):
     """A library's name without a slash would be looked for in the system's folders."""
     parts = ("decode", "check", "quantize", "read_all", "multiply_add")
@@ -589,6 +590,7 @@ echo "error: number $(wc -l < {count})" >&2; exit 1""",
     assert count.read_text() == "x\n" * 3
 
 
+@pytest.mark.slow
 def test_a_file_with_an_error_is_told_in_the_compilers_words(tmp_path, folder):
     source = tmp_path / "wrong.cpp"
     source.write_text("int broken( {\n")
@@ -598,6 +600,7 @@ def test_a_file_with_an_error_is_told_in_the_compilers_words(tmp_path, folder):
     assert names(folder) == []
 
 
+@pytest.mark.slow
 def test_a_real_library_is_built_kept_and_loaded(tmp_path, folder):
     source, calls = answering(tmp_path), []
 
@@ -610,6 +613,7 @@ def test_a_real_library_is_built_kept_and_loaded(tmp_path, folder):
     assert len(calls) == 1
 
 
+@pytest.mark.slow
 def test_a_loaded_library_leaves_denormal_numbers_on_and_moves_no_rounding(tmp_path):
     """What -ffast-math links in sets the processor to call them 0, for the whole process."""
     source = answering(tmp_path)
@@ -633,6 +637,7 @@ def test_the_compiler_is_asked_only_once_in_a_process(monkeypatch, tmp_path):
     assert count.read_text() == "x\n"
 
 
+@pytest.mark.slow
 def test_a_library_that_was_kept_serves_another_process(tmp_path, folder):
     """Its key must be the same there, in whatever order that process walks through a set."""
     code = "from nanogpt.engines import toolchain; print(toolchain.key_of(source='text', C=3, H=1))"
