@@ -27,7 +27,7 @@ import torch
 from ..system.console import warn_caller
 from ..system.files import atomic_path, sha256
 
-
+# What `empty_cache_folder` sets in place of the user's folder.
 _folder: ContextVar[Path | None] = ContextVar("folder", default=None)
 
 
