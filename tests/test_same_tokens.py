@@ -1,30 +1,29 @@
 """The promise of this package: a faster way to decode gives the tokens of the slow one.
 
 The slow one is `plain_loop` below, the lecture's: the whole text through the model for every token,
-then one draw. It knows no cache, no engine and no draft. The noise of all draws is known before the
-first, so a token depends on the text before it alone: whatever computes the same logits must draw
-the same tokens, not only tokens that look as good. In float64 rounding is far too small to move a
-draw; compiled engines compute float32, where it hardly ever does.
+then one draw. It knows no cache, engine or draft. The noise of all draws is known before the first,
+so a token depends on the text before it alone: whatever computes the same logits must draw the same
+tokens. In float64 rounding is far too small to move a draw; compiled engines compute float32.
 
 A generation is one choice on each of the AXES. Of about 100,000 combinations these are a few, which
 hold every pair of choices, as "a paged cache" with "a prompt longer than the window". Which two
-choices `generate` refuses to combine is written in `excluded`.
+choices cannot be combined, and `generate` refuses, is written in `excluded`.
 """
 
-import functools
 import random
 from itertools import combinations
 
 import pytest
 import torch
 from conftest import seeded, state_of
+from decoding_fixtures import V, build
 from draft_fixtures import PartlyRight, Right, Wrong
 
 import nanogpt
-from nanogpt import GPT, DraftModel, GPTConfig, NGram, PromptLookup, SamplingParams
+from nanogpt import DraftModel, NGram, PromptLookup, SamplingParams
 from nanogpt.model.convert import unpack_heads
 
-V, BLOCK, WINDOW = 13, 16, 5
+BLOCK, WINDOW, PAST_BLOCK = 16, 5, (16, 4)
 CONFIGS = {
     "lecture": {},
     "rope": {"rope": True},
@@ -54,7 +53,6 @@ DRAFTS = {
     "partly right": lambda text, small: PartlyRight(text, V, k=4),
     "wrong": lambda text, small: Wrong(text, V, k=1),
 }
-PAST_BLOCK = (BLOCK, 4)
 SAMPLING = ({}, {"greedy": True}, {"temperature": 1.7}, {"top_k": 4}, {"top_p": 0.7})
 AXES = {
     "form": ("heads", "batched"),
@@ -82,14 +80,14 @@ def excluded(a, b) -> bool:
     return b == PAST_BLOCK and (a in ENGINES or (a in DRAFTS and a != "no draft"))
 
 
+def pairs(case: tuple) -> set:
+    return set(combinations(zip(AXES, case, strict=True), 2))
+
+
 def all_pairs() -> list:
     choices = [(axis, value) for axis, values in AXES.items() for value in values]
     both = [(a, b) for a, b in combinations(choices, 2) if a[0] != b[0]]
     return [(a, b) for a, b in both if not excluded(a[1], b[1])]
-
-
-def pairs(case: tuple) -> set:
-    return set(combinations(zip(AXES, case, strict=True), 2))
 
 
 def cover() -> list[tuple]:
@@ -109,14 +107,9 @@ def cover() -> list[tuple]:
 CASES = cover()
 
 
-@functools.cache
-def build(config, form="batched", dtype=torch.float64, **sizes) -> GPT:
-    """Weights 25 times larger than at the start of training: far from a flat distribution."""
-    shape = {"n_layer": 2, "n_head": 4, "n_embd": 32, "per_head": False} | CONFIGS[config] | sizes
-    model = GPT(GPTConfig(vocab_size=V, block_size=BLOCK, **shape), generator=seeded(3))
-    for weight in model.parameters():
-        weight.data *= 25 if weight.ndim == 2 else 1
-    return (unpack_heads(model) if form == "heads" else model).to(dtype).eval()
+def model_of(config, form="batched", dtype=torch.float64, **sizes):
+    model = build(dtype, block_size=BLOCK, **CONFIGS[config], **sizes)
+    return unpack_heads(model) if form == "heads" else model
 
 
 @torch.no_grad()
@@ -142,8 +135,8 @@ def plain_loop(model, prompt, noise, how: SamplingParams):
 )
 def test_the_tokens_are_those_of_the_plain_loop(form, way, draft, config, lengths, sampling, batch):
     (T, n), dtype = lengths, torch.float32 if way in COMPILER else torch.float64
-    model, small = build(config, form, dtype), build(config, dtype=dtype, n_layer=1)
-    lecture = build(config, "heads" if config in HAVE_HEADS else "batched")
+    model, small = model_of(config, form, dtype), model_of(config, dtype=dtype, n_layer=1)
+    lecture = model_of(config, "heads" if config in HAVE_HEADS else "batched")
     prompt = torch.randint(V, (batch, T), generator=seeded(T))
     u = torch.rand(n, batch, V, dtype=torch.float64, generator=seeded(42))
     text = plain_loop(lecture, prompt, -torch.log1p(-u).float(), sampling)

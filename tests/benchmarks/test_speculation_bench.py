@@ -5,8 +5,8 @@ import json
 import pytest
 import torch
 from conftest import seeded
+from decoding_fixtures import V, build, text
 from draft_fixtures import Wrong
-from speculation_fixtures import V, build, text
 
 from nanogpt.benchmarks import speculation
 from nanogpt.benchmarks.speculation import pass_seconds, target_share, usual_drafts

@@ -3,9 +3,9 @@
 import pytest
 import torch
 from conftest import seeded
+from decoding_fixtures import V, build, text
 from hypothesis import given
 from hypothesis import strategies as st
-from speculation_fixtures import V, build, text
 
 from nanogpt.decoding.drafts import DraftModel, NGram, PromptLookup
 from nanogpt.decoding.generate import generate

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from conftest import seeded, tiny_model
-from speculation_fixtures import V, build, text
+from decoding_fixtures import V, build, text
 
 from nanogpt.decoding.drafts import NGram
 from nanogpt.decoding.rejection import accept_or_resample, rejection_sampling

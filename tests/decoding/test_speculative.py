@@ -6,10 +6,10 @@ That the tokens are those of plain decoding, with any draft, is in tests/test_sa
 import pytest
 import torch
 from conftest import FORMS, has_cache, name, seeded, state_of, tiny_model
+from decoding_fixtures import BLOCK, V, build, text
 from draft_fixtures import PartlyRight, Right, Wrong
 from hypothesis import given
 from hypothesis import strategies as st
-from speculation_fixtures import BLOCK, V, build, text
 
 from nanogpt.cache.attach import cache_owners, kv_cache
 from nanogpt.cache.dynamic import DynamicCache

@@ -1,4 +1,4 @@
-"""Models and texts for the tests of speculation: weights 25 times larger, far from a flat guess."""
+"""Models and texts for the tests of decoding."""
 
 import functools
 
@@ -13,6 +13,7 @@ V, BLOCK = 13, 32
 
 @functools.cache
 def build(dtype=torch.float64, seed=3, **changes) -> GPT:
+    """A small model whose weights are 25 times larger than usual: far from a flat distribution."""
     shape = {"n_layer": 2, "n_head": 4, "n_embd": 32, "per_head": False, "vocab_size": V}
     config = GPTConfig(**(shape | {"block_size": BLOCK} | changes))
     model = GPT(config, generator=seeded(seed)).eval()
