@@ -20,7 +20,6 @@ from decoding_fixtures import V, build
 from draft_fixtures import PartlyRight, Right, Wrong
 
 import nanogpt
-from nanogpt import DraftModel, NGram, PromptLookup, SamplingParams
 from nanogpt.model.convert import unpack_heads
 
 BLOCK, WINDOW, PAST_BLOCK = 16, 5, (16, 4)
@@ -46,9 +45,9 @@ COMPILER = ("Compiled", "Native")  # engines that need one; they compute float32
 ENGINES = ("Uncached", "PerHead", "Batched", "Static", "Flat", *COMPILER)
 DRAFTS = {
     "no draft": lambda text, small: None,
-    "table": lambda text, small: NGram(text.flatten(), V, 2, k=3),
-    "look-up": lambda text, small: PromptLookup(2, k=5),
-    "model": lambda text, small: DraftModel(small, k=2),
+    "table": lambda text, small: nanogpt.NGram(text.flatten(), V, 2, k=3),
+    "look-up": lambda text, small: nanogpt.PromptLookup(2, k=5),
+    "model": lambda text, small: nanogpt.DraftModel(small, k=2),
     "right": lambda text, small: Right(text, V, k=4),
     "partly right": lambda text, small: PartlyRight(text, V, k=4),
     "wrong": lambda text, small: Wrong(text, V, k=1),
@@ -61,7 +60,7 @@ AXES = {
     "config": tuple(CONFIGS),
     # The prompt's length and the number of new tokens, of which the last is never read.
     "lengths": [(T, n) for T in (1, 4, 5, 6, 15) for n in (1, 17 - T)] + [(16, 1), PAST_BLOCK],
-    "sampling": tuple(SamplingParams(**how) for how in SAMPLING),
+    "sampling": tuple(nanogpt.SamplingParams(**how) for how in SAMPLING),
     "batch": (1, 3),
 }
 
@@ -113,7 +112,7 @@ def model_of(config, form="batched", dtype=torch.float64, **sizes):
 
 
 @torch.no_grad()
-def plain_loop(model, prompt, noise, how: SamplingParams):
+def plain_loop(model, prompt, noise, how: nanogpt.SamplingParams):
     """The lecture's generate: crop, compute the whole text again, draw.  (B, T) -> (B, T + n)"""
     text, limit = prompt, model.config.positions or len(noise) + prompt.shape[1]
     for row in noise:
@@ -143,8 +142,7 @@ def test_the_tokens_are_those_of_the_plain_loop(form, way, draft, config, length
     before, ways = state_of(model), {"past_block": "slide" if lengths == PAST_BLOCK else "error"}
     ways |= {"cache": CACHES[way]} if way in CACHES else {"engine": getattr(nanogpt, way)}
     ways |= {"draft": DRAFTS[draft](text, small), "generator": seeded(42)}
-    steps = list(nanogpt.generate(model, prompt, n, sampling, **ways))
-    assert torch.equal(torch.cat(steps, dim=1), text[:, T:])
+    assert torch.equal(nanogpt.complete(model, prompt, n, sampling, **ways), text)
     assert state_of(model) == before
 
 
