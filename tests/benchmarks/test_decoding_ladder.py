@@ -1,4 +1,4 @@
-"""The ladder's figures belong together, its rungs agree, and a rung that cannot be built says so."""
+"""The ladder's figures fit together, its rungs agree, and a rung that cannot be built says so."""
 
 import json
 import os
@@ -7,15 +7,23 @@ import pytest
 import torch
 from conftest import tiny_model
 
-from nanogpt.benchmarks import decoding as benchmarks_decoding
-from nanogpt.benchmarks.decoding import ladder, rungs, throughput
+from nanogpt.benchmarks import decoding, roofline, timing
+from nanogpt.benchmarks.decoding import Rung, ladder, rungs, throughput
 from nanogpt.cli import bench
-from nanogpt.cli.bench import main
 from nanogpt.config import SIZES
 from nanogpt.engines.eager import Flat
-from nanogpt.engines.toolchain import CannotBuild, kept
+from nanogpt.engines.toolchain import CannotBuild, cache_folder, kept
 
 CPU = torch.device("cpu")
+
+
+class Unbuildable(Flat):
+    """An engine that this machine has no compiler for."""
+
+    fallback = Flat
+
+    def build(self):
+        raise CannotBuild("no C++ compiler (c++)")
 
 
 @pytest.fixture(scope="module")
@@ -23,77 +31,81 @@ def model():
     return tiny_model(n_embd=64, n_head=4, vocab_size=65)
 
 
-@pytest.fixture(scope="module")
-def result(model):
-    return ladder(model, n_new=8, repeats=3, only="1234578", progress=False)
+@pytest.fixture
+def limits(monkeypatch):
+    """Limits of the machine that take no time to measure: a new value for each turn."""
+    turns = iter(range(1, 99))
+    monkeypatch.setattr(timing.gc, "collect", lambda: None)  # slow beside a heap of tests
+    monkeypatch.setattr(
+        roofline, "read_bandwidth", lambda *_, **__: {"median": 1e9 * next(turns), "how": "test"}
+    )
+    monkeypatch.setattr(roofline, "peak_arithmetic", lambda **_: {"median": 1e12, "how": "test"})
 
 
-def test_each_rung_gives_the_tokens_of_the_first(result):
-    assert [row["rung"] for row in result["rungs"]] == list("1234578")
-    assert all(row["equal"] for row in result["rungs"] if row["rung"] != "8")
+@pytest.fixture
+def choose(monkeypatch):
+    """Replaces the ladder by these rungs."""
+    return lambda *chosen: monkeypatch.setattr(decoding, "rungs", lambda device: chosen)
 
 
-def test_the_figures_belong_together(result):
+def test_the_figures_fit_together(model, limits):
+    result = ladder(model, n_new=8, repeats=3, only="12345", progress=False)
+    assert [row["rung"] for row in result["rungs"]] == list("12345")
     for row in result["rungs"]:
+        assert row["equal"]
         assert row["seconds"]["n"] == row["speedup"]["n"] == 3
         assert row["tokens_per_second"]["median"] == pytest.approx(8 / row["seconds"]["median"])
         assert sum(row["split"].values()) == pytest.approx(row["seconds"]["median"] / 8)
         assert row["build_seconds"] >= 0
     assert result["rungs"][0]["speedup"]["median"] == 1.0
-    limits = result["limits"]
-    assert limits["floor"]["median"] == limits["read"]["median"] / limits["weight_bytes"]
-    assert limits["floor"]["n"] == result["best"]["share_of_bound"]["n"] == 3
-    assert result["best"]["rung"] in "1234578"
+    found, n_bytes = result["limits"], model.config.weight_bytes()
+    # The first turn, which measured 1e9, was a warm-up.
+    assert found["read"] == {"median": 3e9, "low": 2e9, "high": 4e9, "n": 3, "how": "test"}
+    assert found["floor"] == {
+        key: pytest.approx(found["read"][key] / n_bytes) for key in ("median", "low", "high")
+    } | {"n": 3}
+    assert found["weight_bytes"] == n_bytes
+    best = next(row for row in result["rungs"] if row["rung"] == result["best"]["rung"])
+    share, speeds = result["best"]["share_of_bound"], best["tokens_per_second"]
+    assert share["low"] >= speeds["low"] / found["floor"]["high"]
+    assert share["high"] <= speeds["high"] / found["floor"]["low"]
     json.dumps(result, allow_nan=False)  # plain data
 
 
-def test_a_rung_that_cannot_be_built_says_why_and_the_others_go_on(model, monkeypatch, capsys):
-    def fail(self):
-        raise CannotBuild("no C++ compiler (c++)")
-
-    monkeypatch.setattr(Flat, "build", fail)
-    result = ladder(model, n_new=4, repeats=1, only="145", progress=False)
-    assert result["rungs"][2] == {
-        "rung": "5",
-        "label": "flat step, eager",
-        "unavailable": "no C++ compiler (c++)",
-    }
-    assert result["rungs"][1]["equal"]
-    print("\n".join(bench._lines(result)))
-    assert "not here: no C++ compiler (c++)" in capsys.readouterr().out
+@pytest.mark.slow
+def test_a_native_rung_is_built_twice_and_gives_the_same_tokens(model):
+    result = ladder(model, n_new=8, repeats=1, only="17", progress=False)
+    native = result["rungs"][1]
+    assert native["equal"]
+    assert native["build_seconds"] > native["again_seconds"] > 0
+    assert result["limits"]["read"]["how"] == "native loop"
 
 
-def test_many_texts_are_not_timed_under_the_name_of_a_rung_that_cannot_be_built(model):
-    class Broken(Flat):
-        fallback = Flat
-
-        def build(self):
-            raise CannotBuild("no C++ compiler (c++)")
-
-    chosen = [
-        benchmarks_decoding.Rung("5", "flat", Flat),
-        benchmarks_decoding.Rung("7", "native", Broken),
-    ]
-    with pytest.warns(UserWarning, match="Broken cannot be built here, Flat decodes instead"):
-        cells = throughput(model, [1, 2], chosen, n_new=4, repeats=1)
-    assert [(cell["label"], cell["batch"]) for cell in cells] == [("flat", 1), ("flat", 2)]
-
-
-def test_tokens_that_differ_are_called_different(model, monkeypatch, capsys):
-    class Wrong(Flat):
+def test_the_best_rung_has_full_weights_and_equal_tokens(model, limits, choose, capsys):
+    class Different(Flat):
         def tokens(self, *args):
             yield from (token * 0 for token in super().tokens(*args))
 
-    wrong = [*rungs(CPU)[:1], benchmarks_decoding.Rung("5", "wrong", Wrong)]
-    monkeypatch.setattr(benchmarks_decoding, "rungs", lambda device: wrong)
+    slow = rungs(CPU)[0]
+    choose(slow, Rung("5", "different", Different), Rung("8", "8-bit", Flat, itemsize=1))
     result = ladder(model, n_new=8, repeats=1, progress=False)
-    assert not result["rungs"][1]["equal"]
-    assert result["best"]["rung"] == "1"
-    print("\n".join(bench._lines(result)))
-    assert "differ" in capsys.readouterr().out
+    assert [row["equal"] for row in result["rungs"]] == [True, False, True]
+    assert result["best"]["rung"] == slow.number
+    assert "differ" in bench.report(result)
 
 
-def test_the_cache_folder_of_the_user_is_left_alone(model, tmp_path, monkeypatch):
+def test_a_rung_that_cannot_be_built_says_why_and_the_others_run(model, limits, choose):
+    choose(Rung("4", "flat", Flat), Rung("7", "native", Unbuildable))
+    result = ladder(model, n_new=4, repeats=1, progress=False)
+    why = "no C++ compiler (c++)"
+    assert result["rungs"][1] == {"rung": "7", "label": "native", "unavailable": why}
+    assert result["rungs"][0]["equal"]
+    assert f"not here: {why}" in bench.report(result)
+    with pytest.raises(ValueError, match="nothing to time: rungs 7 cannot be built here .no C"):
+        ladder(model, n_new=4, repeats=1, only="7", progress=False)
+
+
+def test_a_cold_build_leaves_the_cache_folder_of_the_user_alone(model, tmp_path, monkeypatch):
     built = []
 
     class Kept(Flat):
@@ -101,38 +113,33 @@ def test_the_cache_folder_of_the_user_is_left_alone(model, tmp_path, monkeypatch
             built.append(kept("thing", "key", ".so", lambda path: path.write_bytes(b"built")))
 
     monkeypatch.setenv("NANOGPT_CACHE", str(tmp_path / "mine"))
-    engine, said = benchmarks_decoding._build(Kept, model)
+    engine, said = decoding._build(Kept, model)
     assert isinstance(engine, Kept)
     assert set(said) == {"build_seconds", "again_seconds"}
     assert len(built) == 2
-    assert not any(path.exists() for path in built), "the folder it was built into is gone again"
-    assert not (tmp_path / "mine").exists()
+    assert not any(path.exists() for path in built), "the folder of the build is deleted"
+    assert cache_folder() == tmp_path / "mine"
+    assert not cache_folder().exists()
     assert os.environ["NANOGPT_CACHE"] == str(tmp_path / "mine")
 
 
-def test_peers_are_timed_beside_the_rungs(model):
-    result = ladder(
-        model,
-        n_new=4,
-        repeats=1,
-        only="1",
-        peers={"theirs": lambda: torch.zeros(1, 4)},
-        progress=False,
-    )
+def test_peers_are_timed_beside_the_rungs(model, limits):
+    peers = {"theirs": lambda: torch.zeros(1, 4)}
+    result = ladder(model, n_new=4, repeats=1, only="1", peers=peers, progress=False)
     (row,) = result["peers"]
     assert row["label"] == "theirs"
     assert "equal" not in row
+    assert "own" in bench.report(result)
 
 
-def test_throughput_of_several_batches(model):
-    chosen = [rung for rung in rungs(CPU) if rung.number in "45"]
-    cells = throughput(model, [1, 3], chosen, n_new=4, repeats=1)
-    assert [(cell["batch"], cell["equal"]) for cell in cells] == [
-        (1, True),
-        (1, True),
-        (3, True),
-        (3, True),
-    ]
+def test_throughput_of_several_batches(model, limits):
+    """A rung that cannot be built is left out: its fallback would be timed under its name."""
+    static, flat = (rung for rung in rungs(CPU) if rung.number in "45")
+    chosen = [static, flat, Rung("7", "native", Unbuildable)]
+    with pytest.warns(UserWarning, match="Unbuildable cannot be built here, Flat decodes instead"):
+        cells = throughput(model, [1, 3], chosen, n_new=4, repeats=1)
+    found = [(cell["label"], cell["batch"], cell["equal"]) for cell in cells]
+    assert found == [(rung.label, batch, True) for batch in (1, 3) for rung in (static, flat)]
     for cell in cells:
         speed, step = cell["tokens_per_second"]["median"], cell["step"]["median"]
         assert speed == pytest.approx(cell["batch"] / step)
@@ -143,7 +150,9 @@ def test_throughput_of_several_batches(model):
     [
         ({"n_new": 1}, "n_new=1: must be an integer of at least 2"),
         ({"n_new": 25}, r"n_new=25: must be an integer in \[2, 24\]"),
-        ({"only": "9"}, "rungs=.9.: choose from 12345"),
+        ({"only": "9"}, "rungs='9': choose from 12345678"),
+        ({"only": ""}, "rungs='': choose from"),
+        ({"repeats": 0}, "repeats=0: must be"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(model, settings, words):
@@ -153,24 +162,24 @@ def test_what_cannot_be_measured_is_refused(model, settings, words):
 
 def test_every_device_has_a_ladder_that_ends_in_a_loop():
     for device in (CPU, torch.device("cuda")):
-        numbers = [rung.number for rung in rungs(device)]
-        assert numbers[:7] == list("1234567")
+        assert [rung.number for rung in rungs(device)][:7] == list("1234567")
         assert not rungs(device)[0].cached
 
 
-# ------------------------------------------------------------------ the program
+# ------------------------------------------------------------------ python -m nanogpt bench ladder
 
 
 @pytest.fixture
-def small(monkeypatch):
+def small(monkeypatch, limits):
     monkeypatch.setitem(SIZES, "article", tiny_model().config)
-
-
-def test_the_program_prints_a_table_and_writes_json(small, tmp_path, capsys):
-    path = tmp_path / "l.json"
     threads = torch.get_num_threads()
-    assert main(["--size", "article", "--repeats", "1", "--rungs", "15", "--json", str(path)]) == 0
+    yield ["--size", "article", "--repeats", "1"]
     torch.set_num_threads(threads)
+
+
+def test_the_command_prints_the_rungs_and_writes_json(small, tmp_path, capsys):
+    path = tmp_path / "l.json"
+    assert bench.main([*small, "--rungs", "15", "--json", str(path)]) == 0
     said = capsys.readouterr().out
     assert "per-Head, no cache" in said
     assert "roofline bound, where every weight is read once" in said
@@ -181,17 +190,11 @@ def test_the_program_prints_a_table_and_writes_json(small, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [
-        ["--repeats", "0"],
-        ["--tokens", "1"],
-        ["--rungs", "9"],
-        ["--checkpoint", "/nowhere"],
-        ["--threads", "0"],
-    ],
+    "words",
+    ["--repeats 0", "--tokens 1", "--rungs 9", "--checkpoint /nowhere", "--threads 0"],
 )
-def test_the_program_ends_with_2_and_one_line(small, arguments, capsys):
-    assert main(["--size", "article", "--repeats", "1", *arguments]) == 2
+def test_the_command_ends_with_2_and_one_line(small, words, capsys):
+    assert bench.main([*small, *words.split()]) == 2
     said = capsys.readouterr().err.strip()
     assert said.startswith("error: ")
     assert "\n" not in said

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from nanogpt.benchmarks import timing
-from nanogpt.benchmarks.timing import duel, metrics, summary, time_tokens
+from nanogpt.benchmarks.timing import duel, metrics, summary, time_in_turns, time_tokens
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def clock(monkeypatch):
 
 
 def system(clock, *costs, log=None, name=None):
-    """A token iterator whose tokens cost what is given; one list of costs for each run, then again."""
+    """A token iterator whose tokens cost what is given: a list of costs for each run, repeated."""
     runs = iter(costs * 20)
 
     def tokens():
@@ -170,12 +170,26 @@ def test_the_rubbish_is_collected_before_a_run_and_not_within(clock, monkeypatch
     assert order == ["collect", "run"] * 2
 
 
-def test_unequal_work_is_not_compared():
+def test_several_runs_take_turns_and_the_first_turn_is_not_counted(clock):
+    log, costs = [], iter([90, 80, 1, 2, 3, 4])
+
+    def run(name):
+        log.append(name)
+        clock.now += next(costs)
+        return f"{name} {len(log)}"
+
+    runs = {name: lambda name=name: run(name) for name in "AB"}
+    found = time_in_turns(runs, 2, after_turn=lambda: log.append("turn"))
+    assert log == ["A", "B", "turn"] * 3
+    assert found == ({"A": [1, 3], "B": [2, 4]}, {"A": "A 7", "B": "B 8"})
+
+
+def test_unequal_work_is_not_compared(clock):
     with pytest.raises(ValueError, match="3 and 4 tokens"):
         duel(lambda: range(3), lambda: range(4), repeats=1)
 
 
-def test_one_long_run_holds_all_shorter_ones(monkeypatch):
+def test_one_long_run_holds_all_shorter_ones(clock, monkeypatch):
     """a needs 2 s for each token, b 1 s, then 3 s: the ratio depends on where one stops."""
     moments = iter([0, 2, 4, 6, 100, 101, 104, 107])
     monkeypatch.setattr(timing, "clock", lambda device: float(next(moments)))
@@ -185,6 +199,6 @@ def test_one_long_run_holds_all_shorter_ones(monkeypatch):
     assert [found[n]["median"] for n in (1, 2, 3)] == [2.0, 1.0, 6 / 7]
 
 
-def test_a_length_that_was_not_run_is_named():
+def test_a_length_that_was_not_run_is_named(clock):
     with pytest.raises(ValueError, match=r"length=9: must be an integer in \[1, 3\]"):
         timing.speedups_by_length(lambda: range(3), lambda: range(3), [9], repeats=1)
