@@ -126,10 +126,10 @@ def wait_for(text: str, path: Path, process) -> None:
 
 
 def short_run(out: Path) -> None:
-    """A run of 60 steps for a process of its own; it resumes what is saved there."""
+    """A run of 45 steps for a process of its own; it resumes what is saved there."""
     corpus = practice_corpus()
     model = GPT(GPTConfig(block_size=16, n_layer=1, n_head=2, n_embd=32, dropout=0.1))
-    recipe = TrainConfig(steps=60, batch_size=4, eval_every=3, eval_batches=1)
+    recipe = TrainConfig(steps=45, batch_size=4, eval_every=3, eval_batches=1)
     train(model, corpus, recipe, out=out, device=CPU, resume=True)
 
 
