@@ -1,4 +1,4 @@
-"""What the tests share: tiny models whose logits are far from flat, cache designs, ways to break things.
+"""What all tests share: tiny models whose logits are far from flat, and one folder of builds.
 
 At the default scale of the weights every next character is about as likely as any other, and a
 wrong mask moves no token. Here the matrices are 25 times larger: half the entropy of a flat guess.
@@ -39,7 +39,7 @@ settings.load_profile("nanogpt")
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem):
-    """Lift a limit on files before pytest prints the result: where that goes may be a file itself."""
+    """Lift a limit on files before pytest prints the result, which may go to a file too."""
     try:
         return (yield)
     finally:
@@ -117,7 +117,7 @@ def state_of(model: GPT) -> dict:
 
 @pytest.fixture(scope="session", autouse=True)
 def builds(tmp_path_factory):
-    """Builds go to a folder of this test run, shared by all its processes; nothing is built twice."""
+    """Builds go to a folder that all processes of this run share; nothing is built twice."""
     folder = tmp_path_factory.getbasetemp()
     folder = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "builds"
     folder.mkdir(exist_ok=True)
