@@ -27,7 +27,7 @@ def resume(saved, write_state) -> dict | None:
 
 
 @given(damage=damages(), mended=st.booleans())
-@examples(150)
+@examples(60)
 def test_a_damaged_state_gives_the_very_weights_or_our_error(saved, damage, mended):
     data = damage(saved.state)
     found = resume(saved, lambda path: path.write_bytes(mend(data) if mended else data))
