@@ -32,12 +32,11 @@ import tempfile
 from pathlib import Path
 
 URL = os.environ.get("NANOGPT_REPO", "https://github.com/@REPO@")
-NAME, REF = "@NAME@", os.environ.get("NANOGPT_REF", "@REF@")
+NAME, REF, DOOR = "@NAME@", os.environ.get("NANOGPT_REF", "@REF@"), "nanogpt/__init__.py"
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # the same sums each time on a GPU
 os.environ["GIT_TERMINAL_PROMPT"] = "0"  # git fails rather than asks
 here = Path.cwd()
-places = (here, *here.parents, here / NAME)
-root = next((p for p in places if (p / "nanogpt/__init__.py").exists()), None)
+root = next((p for p in (here, *here.parents, here / NAME) if (p / DOOR).exists()), None)
 if root is None:
     if "OWNER_NAME" in URL:
         raise RuntimeError("no address yet: run `make badges REPO=owner/name`, or set NANOGPT_REPO")

@@ -1,4 +1,4 @@
-"""A notebook on its own: an empty folder, no package installed, the repository behind an address."""
+"""A notebook on its own: an empty folder, no package installed, the repository at an address."""
 
 import os
 import re
@@ -10,10 +10,10 @@ from pathlib import Path
 import nbformat
 import papermill
 import pytest
-from notebook_fixtures import NOTEBOOKS, code, write
+from notebook_fixtures import NOTEBOOKS, code
 
 from nanogpt.config import REPO
-from nanogpt.publishing import mirror, nbfile
+from nanogpt.publishing import mirror
 from nanogpt.publishing.execute import QUIET, kernel_environment
 from nanogpt.system.files import ROOT
 
@@ -26,34 +26,35 @@ def git(*words, cwd=None):
     return done.stdout
 
 
+def serve(work: Path) -> str:
+    """The folder `work` as a repository behind a file:// address."""
+    git("init", "--quiet", "--initial-branch", "main", cwd=work)
+    git("add", "--all", cwd=work)
+    somebody = ("-c", "user.name=t", "-c", "user.email=t@t")
+    git(*somebody, "commit", "--quiet", "--message", "now", cwd=work)
+    return f"file://{work}"
+
+
 @pytest.fixture(scope="module")
 def address(tmp_path_factory):
+    """A repository with nothing in it but the file that the set-up cell looks for."""
+    door = tmp_path_factory.mktemp("address") / "work" / "nanogpt" / "__init__.py"
+    door.parent.mkdir(parents=True)
+    door.touch()
+    return serve(door.parents[1])
+
+
+@pytest.fixture
+def work_tree(tmp_path):
     """This work tree, as it is now, behind a file:// address."""
-    folder = tmp_path_factory.mktemp("address")
     if not (ROOT / ".git").exists():
-        pytest.skip("this copy is no git repository")
-    files = git("ls-files", "--cached", "--others", "--exclude-standard", "-z", cwd=ROOT).split(
-        "\0"
-    )
-    for file in filter(None, files):
+        pytest.skip("this copy is not a git repository")
+    kinds = ("--cached", "--others", "--exclude-standard", "-z")
+    for file in filter(None, git("ls-files", *kinds, cwd=ROOT).split("\0")):
         if (ROOT / file).is_file():
-            (folder / "work" / file).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / file, folder / "work" / file)
-    git("init", "--quiet", "--initial-branch", "main", cwd=folder / "work")
-    git("add", "--all", cwd=folder / "work")
-    git(
-        "-c",
-        "user.name=t",
-        "-c",
-        "user.email=t@t",
-        "commit",
-        "--quiet",
-        "--message",
-        "now",
-        cwd=folder / "work",
-    )
-    git("clone", "--quiet", "--bare", folder / "work", folder / "remote.git")
-    return f"file://{folder / 'remote.git'}"
+            (tmp_path / "work" / file).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / file, tmp_path / "work" / file)
+    return serve(tmp_path / "work")
 
 
 @pytest.fixture
@@ -64,134 +65,99 @@ def alone(tmp_path):
     return folder
 
 
-def open_alone(notebook, folder, *, parameters=None, **environment):
-    """Run a notebook with `folder` as its place, as Colab does, and return it executed, beside its source."""
-    names = (
-        "PYTHONPATH",
-        "NANOGPT_REPO",
-        "NANOGPT_REF",
-        "NANOGPT_CHECKPOINT",
-        "CUBLAS_WORKSPACE_CONFIG",
-    )
-    with kernel_environment(
-        {**dict.fromkeys(names), "NANOGPT_OUT": str(notebook.parent / "out"), **environment}
-    ):
-        return papermill.execute_notebook(
-            str(notebook),
-            str(notebook.with_name("executed.ipynb")),
-            parameters or {},
+def set_up(folder, repo=REPO, path=None, **environment):
+    """Run the set-up cell as a script, without its last lines: they load the package."""
+    cell = mirror.setup_cell(repo, "main").partition("from nanogpt")[0]
+    here = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    script = [sys.executable, "-c", f"{cell}\nprint('root', root, sys.path.count(str(root)))"]
+    environment = {**here, **environment, "PATH": f"{path or ''}:{os.environ['PATH']}"}
+    return subprocess.run(script, cwd=folder, env=environment, capture_output=True, text=True)
+
+
+ASK = """print("from", Path(nanogpt.__file__).parents[1].relative_to(Path.cwd()))
+print("paths", sum(p == str(root) for p in sys.path), os.environ["CUBLAS_WORKSPACE_CONFIG"])"""
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("series")
+@pytest.mark.skipif(not NOTEBOOKS, reason="there are no notebooks yet")
+def test_a_lone_notebook_runs_as_on_colab_and_its_set_up_runs_twice(work_tree, alone, tmp_path):
+    nb = nbformat.read(NOTEBOOKS[0], 4)
+    nb.cells += [code(mirror.setup_cell(REPO, "main"), "again"), code("import nanogpt", "door")]
+    nb.cells.append(code(ASK, "ask"))
+    nbformat.write(nb, tmp_path / "lone.ipynb")
+    small = {"n_new": 8} if re.search(r"^n_new: int", nb.cells[3].source, re.M) else {}
+    own = ("PYTHONPATH", "NANOGPT_REF", "NANOGPT_CHECKPOINT", "CUBLAS_WORKSPACE_CONFIG")
+    places = {"NANOGPT_REPO": work_tree, "NANOGPT_OUT": str(tmp_path / "out")}
+    with kernel_environment({**dict.fromkeys(own), **places}):
+        done = papermill.execute_notebook(
+            str(tmp_path / "lone.ipynb"),
+            str(tmp_path / "executed.ipynb"),
+            {"profile": "smoke", **small},
             kernel_name="python3",
-            cwd=str(folder),
+            cwd=str(alone),
             progress_bar=False,
             execution_timeout=600,
             config=QUIET,
         )
-
-
-def printed(nb) -> str:
-    return "".join(
-        o.text for cell in nb.cells for o in cell.get("outputs", []) if o.output_type == "stream"
-    )
-
-
-def set_up(path, *more, repo=REPO):
-    """A notebook of the set-up cell, and the cells given."""
-    return write(
-        path / "lone.ipynb", code(mirror.setup_cell(repo, "main"), "setup"), *more, parameters=None
-    )
-
-
-ASK = """import nanogpt, os, pathlib
-print("from", pathlib.Path(nanogpt.__file__).parents[1].relative_to(pathlib.Path.cwd()))
-print("paths", sum(p == str(root) for p in sys.path), os.environ["CUBLAS_WORKSPACE_CONFIG"])"""
-
-
-@pytest.mark.skipif(not NOTEBOOKS, reason="there are no notebooks yet")
-def test_a_lone_notebook_runs_and_runs_again(address, alone, tmp_path):
-    lone = Path(shutil.copy(NOTEBOOKS[0], tmp_path / "lone.ipynb"))
-    known = nbfile.read(lone).cells[3].source
-    parameters = {"profile": "smoke"} | (
-        {"n_new": 8} if re.search(r"^n_new: int", known, re.M) else {}
-    )
-    for _ in range(2):
-        nb = open_alone(lone, alone, parameters=parameters, NANOGPT_REPO=address)
-        assert "profile smoke" in printed(nb)
-        assert [path.name for path in alone.iterdir()] == [NAME]
-
-
-def test_set_up_twice_in_one_kernel(address, alone, tmp_path):
-    again = code(mirror.setup_cell(REPO, "main"), "again")
-    nb = open_alone(set_up(tmp_path, again, ASK), alone, NANOGPT_REPO=address)
-    assert f"from {NAME}\n" in printed(nb)
-    assert "paths 1 :4096:8\n" in printed(nb)
+    outputs = [output for cell in done.cells for output in cell.get("outputs", [])]
+    printed = "".join(output.get("text", "") for output in outputs)
+    assert "profile smoke" in printed
+    assert f"from {NAME}\n" in printed
+    assert "paths 1 :4096:8\n" in printed
     assert [path.name for path in alone.iterdir()] == [NAME]
 
 
-def test_set_up_inside_the_repository_fetches_nothing(tmp_path):
-    ask = "print('root', root)"
-    nb = open_alone(set_up(tmp_path, ask), ROOT / "notebooks", NANOGPT_REPO="file:///nowhere")
-    assert f"root {ROOT}\n" in printed(nb)
+def test_a_second_run_takes_the_copy_that_is_there(address, alone):
+    first = set_up(alone, NANOGPT_REPO=address)
+    assert first.stdout == f"root {alone / NAME} 1\n", first.stderr
+    assert set_up(alone, NANOGPT_REPO="file:///nowhere").stdout == first.stdout
+    assert [path.name for path in alone.iterdir()] == [NAME]
 
 
-def test_another_branch(address, alone, tmp_path):
-    with pytest.raises(papermill.PapermillExecutionError) as failure:
-        open_alone(set_up(tmp_path), alone, NANOGPT_REPO=address, NANOGPT_REF="v0")
-    assert failure.value.ename == "RuntimeError"
-    assert "Remote branch v0 not found" in failure.value.evalue
+def test_inside_the_repository_nothing_is_fetched():
+    done = set_up(ROOT / "notebooks", NANOGPT_REPO="file:///nowhere")
+    assert done.stdout == f"root {ROOT} 1\n", done.stderr
+
+
+REFUSED = {
+    "another branch": ({"NANOGPT_REF": "v0"}, ["Remote branch v0 not found"]),
+    "an address without a repository": (
+        {"NANOGPT_REPO": "file:///no/x.git"},
+        ["file:///no/x.git", "set NANOGPT_REPO"],
+    ),
+    "no address yet": (
+        {"repo": "OWNER_NAME/x", "NANOGPT_REPO": "https://github.com/OWNER_NAME/x"},
+        ["make badges REPO=owner/name", "NANOGPT_REPO"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("change", "messages"), REFUSED.values(), ids=REFUSED)
+def test_a_bad_address_fails_at_once_and_leaves_nothing(address, alone, change, messages):
+    done = set_up(alone, **({"NANOGPT_REPO": address} | change))
+    assert "RuntimeError: " in done.stderr
+    assert all(message in done.stderr for message in messages), done.stderr
+    assert done.stdout == ""
     assert list(alone.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("repo", "environment", "messages"),
-    [
-        (
-            REPO,
-            {"NANOGPT_REPO": "file:///no/x.git"},
-            ["file:///no/x.git", "set NANOGPT_REPO"],
-        ),
-        ("OWNER_NAME/x", {}, ["make badges REPO=owner/name", "NANOGPT_REPO"]),
-    ],
-    ids=["an address without a repository", "no address yet"],
-)
-def test_a_bad_address_fails_at_once_and_leaves_nothing(
-    alone, tmp_path, repo, environment, messages
-):
-    with pytest.raises(papermill.PapermillExecutionError) as failure:
-        open_alone(set_up(tmp_path, "print('never')", repo=repo), alone, **environment)
-    assert failure.value.ename == "RuntimeError"
-    assert all(message in failure.value.evalue for message in messages), failure.value.evalue
-    assert list(alone.iterdir()) == []
-    executed = nbformat.read(tmp_path / "executed.ipynb", 4)
-    assert "never" not in printed(executed)
-
-
-def test_a_folder_of_that_name_is_not_overwritten(address, alone, tmp_path):
+def test_a_folder_of_that_name_is_not_overwritten(address, alone):
     (alone / NAME).mkdir()
     (alone / NAME / "mine.txt").write_text("mine")
-    with pytest.raises(papermill.PapermillExecutionError):
-        open_alone(set_up(tmp_path), alone, NANOGPT_REPO=address)
+    assert set_up(alone, NANOGPT_REPO=address).returncode != 0
     assert [path.name for path in alone.iterdir()] == [NAME]
     assert (alone / NAME / "mine.txt").read_text() == "mine"
 
 
 def test_an_interrupted_clone_leaves_nothing(alone, tmp_path):
     """A git that never ends, and a reader who loses patience."""
-    slow = tmp_path / "bin"
-    slow.mkdir()
+    slow = tmp_path / "bin" / "git"
+    slow.parent.mkdir()
     begin = 'for last; do :; done\nmkdir "$last"; echo > "$last/half"\n'
-    (slow / "git").write_text(f"#!/bin/sh\n{begin}kill -INT $PPID; exec sleep 60\n")
-    (slow / "git").chmod(0o755)
-    script = tmp_path / "setup.py"
-    script.write_text(mirror.setup_cell(REPO, "main"))
-    environment = {
-        **os.environ,
-        "PATH": f"{slow}:{os.environ['PATH']}",
-        "NANOGPT_REPO": "file:///slow",
-    }
-    environment.pop("PYTHONPATH", None)
-    done = subprocess.run(
-        [sys.executable, str(script)], cwd=alone, env=environment, capture_output=True, text=True
-    )
+    slow.write_text(f"#!/bin/sh\n{begin}kill -INT $PPID; exec sleep 60\n")
+    slow.chmod(0o755)
+    done = set_up(alone, path=slow.parent, NANOGPT_REPO="file:///slow")
     assert done.returncode != 0
     assert "KeyboardInterrupt" in done.stderr
     assert list(alone.iterdir()) == []
@@ -201,4 +167,4 @@ def test_the_set_up_cell_is_short_and_never_installs():
     cell = mirror.setup_cell("ada/engine", "main")
     assert len([line for line in cell.splitlines() if line.strip()]) < 25
     assert "pip" not in cell
-    assert max(map(len, cell.splitlines())) <= 110
+    assert max(map(len, cell.splitlines())) <= 100

@@ -61,7 +61,7 @@ def sources(tmp_path):
 
 
 def earlier(out: Path) -> dict[str, bytes]:
-    """Put there what an earlier run left, and return it: none of it may change before a run has passed."""
+    """Write what an earlier run left, and return it: it stays until a run has passed."""
     files = ["00_good.ipynb", "figures/00_a.png", "checkpoints/small.safetensors"]
     write(out / files[0], code("1", "cell-1", [output("earlier")]))
     for file in files[1:]:
@@ -75,23 +75,12 @@ def earlier(out: Path) -> dict[str, bytes]:
 
 
 def still(out: Path) -> dict[str, bytes]:
-    """What stands there now for a user; fails for anything half-written, and for a broken manifest."""
+    """What a user finds now; fails for anything half-written, and for a broken manifest."""
     files = contents(out)
     assert not [name for name in files if ".running-" in name or name.endswith(".tmp")]
     assert json.loads(files["manifest.json"])["notebooks"][0]["notebook"] == "00_good"
     ours = ("failed/", "manifest.json", ".lock")
     return {name: content for name, content in files.items() if not name.startswith(ours)}
-
-
-def command(sources, out, *words) -> list[str]:
-    return [*words, "--source", str(sources), "--out", str(out), "--profile", "smoke", "--no-html"]
-
-
-def attempt(sources, out, *words) -> int:
-    try:
-        return run.main(command(sources, out, *words))
-    except SystemExit as stop:
-        return stop.code
 
 
 def passes(sources, out) -> None:
@@ -102,15 +91,6 @@ def passes(sources, out) -> None:
     assert found["figures/00_a.png"] == b"new 1"
     assert b"done 1" in found["00_good.ipynb"]
     assert not (out / "failed" / "00_good").exists()
-
-
-def test_a_kernel_killed_in_the_middle_of_a_notebook_replaces_nothing(sources, tmp_path, capsys):
-    before = earlier(tmp_path / "out")
-    assert attempt(sources, tmp_path / "out", "-p", "word=kill", "-p", "n=2") == 1
-    assert "00_good" in (said := capsys.readouterr().out)
-    assert "FAILED  cell 'cell-2' killed its kernel" in said
-    assert still(tmp_path / "out") == before
-    passes(sources, tmp_path / "out")
 
 
 def test_a_disk_that_fills_up_during_a_notebook_replaces_nothing(sources, disk, capsys):
@@ -138,27 +118,6 @@ def test_a_closed_output_folder_is_named_before_anything_is_replaced(sources, tm
     passes(sources, out)
 
 
-@pytest.mark.parametrize(
-    "spec",
-    [{"name": "julia-1.9", "language": "julia", "display_name": "Julia"}, None],
-    ids=["julia", "none"],
-)
-def test_a_notebook_with_the_wrong_kernel_runs_in_ours(sources, tmp_path, spec):
-    path = sources / "00_good.ipynb"
-    nb = nbformat.read(path, 4)
-    nb.metadata.pop("kernelspec")
-    if spec:
-        nb.metadata.kernelspec = spec
-    nbformat.write(nb, path)
-    before = path.read_bytes()
-    passes(sources, tmp_path / "out")
-    assert (
-        nbformat.read(tmp_path / "out" / "00_good.ipynb", 4).metadata.kernelspec
-        == METADATA["kernelspec"]
-    )
-    assert path.read_bytes() == before
-
-
 def test_a_clock_that_goes_backwards_stops_no_notebook(sources, tmp_path, monkeypatch):
     earlier(tmp_path / "out")
     for path in (tmp_path / "out").rglob("*"):
@@ -170,98 +129,7 @@ def test_a_clock_that_goes_backwards_stops_no_notebook(sources, tmp_path, monkey
     )
 
 
-@pytest.fixture
-def begin(sources, tmp_path):
-    """Start a run of its own process, and wait until its notebook waits: (process, kernel's id, mark)."""
-    started = []
-
-    def begin():
-        mark = tmp_path / "mark"
-        process = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "nanogpt",
-                "run",
-                *command(sources, tmp_path / "out", "-p", f"word={mark}"),
-            ],
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-        )
-        started.append(process.pid)
-        while not (mark.is_file() and mark.read_text()):
-            assert process.poll() is None, process.stderr.read()
-            time.sleep(0.05)
-        started.append(int(mark.read_text()))
-        return process, started[-1], mark
-
-    yield begin
-    for number in started:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(number, signal.SIGKILL)
-
-
-def gone(number: int, within: float) -> bool:
-    for _ in range(int(within / 0.1)):
-        try:
-            os.kill(number, 0)
-        except ProcessLookupError:
-            return True
-        with contextlib.suppress(
-            OSError, IndexError
-        ):  # a zombie is gone, whoever should have buried it
-            if Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
-                return True
-        time.sleep(0.1)
-    return False
-
-
-def test_the_second_of_two_runs_is_refused_and_the_first_ends_well(
-    sources, tmp_path, begin, capsys
-):
-    out = tmp_path / "out"
-    before = earlier(out)
-    first, _, mark = begin()
-    assert attempt(sources, out) == 2
-    assert f"another run (process {first.pid}) is writing into {out}" in capsys.readouterr().err
-    assert {name: (out / name).read_bytes() for name in before} == before
-    Path(f"{mark}-go").touch()
-    printed, _ = first.communicate(timeout=60)
-    assert first.returncode == 0, printed
-    assert still(out)["figures/00_a.png"] == b"new 1"
-
-
-def test_a_run_that_was_killed_is_followed_by_a_plain_one(sources, tmp_path, begin):
-    out = tmp_path / "out"
-    before = earlier(out)
-    process, kernel, _ = begin()
-    process.kill()
-    process.communicate(timeout=60)
-    assert process.returncode == -signal.SIGKILL
-    assert {name: (out / name).read_bytes() for name in before} == before
-    assert list(out.glob(".running-*")), "nobody was left to tidy up"
-    assert gone(kernel, within=10), "its kernel lives on"
-    passes(sources, out)
-
-
-def test_a_ctrl_c_of_the_terminal_replaces_nothing(sources, tmp_path, begin):
-    """A terminal sends it to the whole group of processes."""
-    out = tmp_path / "out"
-    before = earlier(out)
-    process, kernel, _ = begin()
-    os.killpg(process.pid, signal.SIGINT)
-    printed, said = process.communicate(timeout=60)
-    assert process.returncode == 1
-    assert "00_good" in printed
-    assert "FAILED  interrupted" in printed
-    assert str(ROOT / "nanogpt") not in said, "no trace of ours; the dying kernel may leave one"
-    assert gone(kernel, within=5)
-    assert still(out) == before
-    passes(sources, out)
+# ------------------------------------------------------------------ publishing
 
 
 def published(outputs: Path) -> Path:

@@ -1,4 +1,4 @@
-"""What every notebook of the series keeps to; and what is published was made from these very notebooks."""
+"""What every notebook of the series keeps to; what is published was made from these notebooks."""
 
 import ast
 import base64

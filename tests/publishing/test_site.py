@@ -1,4 +1,4 @@
-"""The pages: readable from a disk by everyone, true to the notebooks, and nothing in them runs or loads."""
+"""The pages: readable from a disk by everyone, true to the notebooks; nothing runs or loads."""
 
 import json
 import os
@@ -7,7 +7,7 @@ import re
 import pytest
 from notebook_fixtures import Page, code, output, page_faults, png, prose, write
 
-from nanogpt.cli import site
+from nanogpt.cli import site as command
 from nanogpt.config import address
 from nanogpt.publishing import site
 
@@ -39,14 +39,18 @@ def folder_of(path, card=CARD):
         code("import os", "setup", [output("python 3")], nanogpt={"generated": "setup"}),
         code("# Parameters\nn = 2", "injected-parameters", tags=["injected-parameters"]),
         prose(
-            "## A part\n\nTo [the next](01_two.ipynb#more), <b>raw</b> <script>x()</script> & `code`.",
+            "## A part\n\n"
+            "To [the next](01_two.ipynb#more), <b>raw</b> <script>x()</script> & `code`.",
             "part",
         ),
         prose(
-            "## A part\n\n![a picture](https://img.example/a.png)\n\n| a | b |\n|---|---:|\n| 1 | 2 |",
+            "## A part\n\n![a picture](https://img.example/a.png)\n\n"
+            "| a | b |\n|---|---:|\n| 1 | 2 |",
             "again",
         ),
-        code("def head(x):\n    return x", "mirror", nanogpt={"mirror": ["nanogpt.model.Head"]}),
+        code(
+            "def head(x):\n    return x", "mirror", nanogpt={"mirror": ["nanogpt.model.gpt.Head"]}
+        ),
         code("plot()", "plot", [output(picture=png(), alt='a "red" <field>')], tags=["timing"]),
         code(
             "show()",
@@ -154,7 +158,7 @@ def test_code_text_and_tables_look_like_themselves(one):
 
 
 def test_a_page_says_where_its_code_and_numbers_come_from(one):
-    assert "from the package: model.Head" in one
+    assert "from the package: model.gpt.Head" in one
     assert "parameters of this run" in one
     assert "measured in this run" in one
     assert "<summary>Set-up, the same in every notebook</summary>" in one
@@ -258,12 +262,10 @@ def test_a_folder_without_a_manifest_still_renders(tmp_path):
 
 
 def test_the_command(tmp_path, capsys):
-    assert site.main([str(folder_of(tmp_path / "out"))]) == 0
+    assert command.main([str(folder_of(tmp_path / "out"))]) == 0
     assert capsys.readouterr().out.strip() == str(tmp_path / "out" / "html" / "index.html")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(SystemExit) as stop:
-        site.main([str(tmp_path / "empty")])
-    assert stop.value.code == 2
+    assert command.main([str(tmp_path / "empty")]) == 2
     assert "no executed notebooks" in capsys.readouterr().err
 
 

@@ -1,0 +1,69 @@
+"""The series itself: every notebook, once, in real kernels, with as little work as shows it."""
+
+import json
+
+import nbformat
+import pytest
+import torch
+from notebook_fixtures import NOTEBOOKS, page_faults
+
+from nanogpt.cli import run
+from nanogpt.config import GPTConfig, TrainConfig
+from nanogpt.data.corpus import load_corpus
+from nanogpt.model.gpt import GPT
+from nanogpt.system.device import Device
+from nanogpt.training.loop import train
+
+# One worker of pytest-xdist runs all of this, and its notebooks one after another.
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("series")]
+SMOKE, TRAINED = ["--profile", "smoke"], ["-p", "steps=24"]  # of notebook 01
+LESS = [*TRAINED, "-p", "n_new=60"]  # of notebook 00
+NAMES = [path.stem for path in NOTEBOOKS]
+
+
+@pytest.fixture(scope="session")
+def series(tmp_path_factory):
+    """All notebooks, once: the exit codes of two runs, and their output folder.
+
+    Those that prove are given the published weights; those that only time, a smaller model.
+    """
+    out, own = (tmp_path_factory.mktemp("series") / name for name in ("out", "own"))
+    corpus = load_corpus()
+    shape = GPTConfig(len(set(corpus.text)), block_size=64, n_layer=2, n_head=2, n_embd=32)
+    recipe = TrainConfig(steps=2, eval_every=2, eval_batches=1)
+    cpu = Device(torch.device("cpu"), torch.float32, "tests")
+    train(GPT(shape), corpus, recipe, out=own, device=cpu)
+    timed = [name for name in NAMES if name[:2] in ("04", "05")]
+    rest = [name for name in NAMES if name not in timed]
+    codes = [
+        run.main([*rest, *SMOKE, *LESS, "--out", str(out)]),
+        run.main([*timed, *SMOKE, "-p", f"checkpoint={own}", "--out", str(out)]),
+    ]
+    return codes, out
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_notebook_runs(series, name):
+    entries = json.loads((series[1] / "manifest.json").read_text())["notebooks"]
+    found = next(entry for entry in entries if entry["notebook"] == name)
+    assert found["ok"], found["error"]
+
+
+def test_the_whole_series_passes_and_its_pages_can_be_read_by_everyone(series):
+    assert series[0] == [0, 0]
+    pages = sorted((series[1] / "html").glob("*.html"))
+    assert len(pages) == len(NAMES) + 1
+    assert {page.name: page_faults(page) for page in pages} == {page.name: [] for page in pages}
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("01")])
+def test_a_second_run_differs_in_timings_alone(series, name, tmp_path):
+    """Training included: the same losses, the same text, the same figures, to the last byte."""
+    again = tmp_path / "again"
+    assert run.main([name, *SMOKE, *TRAINED, "--out", str(again), "--no-html"]) == 0
+    runs = [nbformat.read(out / f"{name}.ipynb", 4).cells for out in (series[1], again)]
+    for cell, second in zip(*runs, strict=True):
+        timing = "timing" in cell.metadata.get("tags", [])
+        assert cell == second or timing, f"cell {cell.id!r} differs"
+    weights = [out / "checkpoints" / "small.safetensors" for out in (series[1], again)]
+    assert weights[0].read_bytes() == weights[1].read_bytes()
