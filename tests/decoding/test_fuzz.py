@@ -200,7 +200,7 @@ def slow(prompt, n_new, *, generator=None, noise=None, **settings):
 
 @pytest.mark.parametrize("odd", ["none", *ARGUMENTS])
 @given(data=st.data(), per_head=st.booleans(), mode=st.booleans())
-@examples(25)
+@examples(15)
 def test_any_call_gives_the_slow_loops_tokens_or_is_refused_by_name_and_changes_nothing(
     odd, data, per_head, mode
 ):

@@ -50,7 +50,7 @@ def assert_same_tokens(model, whole, T, draft, cache=DynamicCache):
 # ------------------------------------------------------------------ same tokens, beyond the matrix
 
 
-@pytest.mark.parametrize("k", [1, 2, 3, 7, BLOCK])
+@pytest.mark.parametrize("k", [1, 3, BLOCK])
 def test_any_number_of_proposals_gives_the_same_tokens(k):
     model = build()
     whole = complete(model, text(2, 3), BLOCK - 1)
@@ -67,8 +67,7 @@ def test_a_cache_of_8_bits_gives_its_own_tokens_with_any_draft(draft):
         assert_same_tokens(model, whole, 5, DRAFTS[draft](whole, model), Int8Cache)
 
 
-@pytest.mark.parametrize("per_head", FORMS, ids=name)
-@pytest.mark.parametrize("cache", ["dynamic", "int8"])
+@pytest.mark.parametrize(("per_head", "cache"), [(True, "dynamic"), (False, "int8")])
 def test_in_exact_mode_float32_too(per_head, cache):
     """The bits of a row do not depend on how many are computed with it, so no near tie differs."""
     model, prompt = tiny_model(per_head=per_head), text(4, 2)
@@ -81,7 +80,7 @@ def test_in_exact_mode_float32_too(per_head, cache):
 @pytest.mark.parametrize("per_head", FORMS, ids=name)
 def test_in_float32_no_token_differs_but_by_a_near_tie(per_head):
     model, n_new = tiny_model(per_head=per_head), 18
-    for seed in range(4):
+    for seed in range(3):
         noise = draw_noise(n_new, 1, V, seeded(seed))
         whole = complete(model, text(5, seed=seed), n_new, noise=noise)
         found = complete(
@@ -132,13 +131,10 @@ def test_the_global_random_state_is_left_alone(ambient_rng):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize(
-    "changes", [{"n_kv_head": 2}, {"window": 6, "sinks": 2, "rope": True, "ngrams": 3}], ids=str
-)
 @pytest.mark.parametrize("cache", CACHES)
-def test_the_caches_hold_what_plain_decoding_holds(cache, changes):
+def test_the_caches_hold_what_plain_decoding_holds(cache):
     """At every token of the text, of three texts that are right about different tokens."""
-    model = build(**changes)
+    model = build(n_kv_head=2, window=6, sinks=2, rope=True, ngrams=3)
     whole = complete(model, text(5, 3), 14, cache=CACHES[cache])
     steps = generate(model, whole[:, :5], 14, cache=CACHES[cache], draft=PartlyRight(whole, V, 4))
     lengths = set()
@@ -249,14 +245,14 @@ def test_after_each_token_the_stats_are_those_of_the_passes_made():
         assert steps.stats.drafted == [[True], [True], [True], [False]] * (i // 4 + 1)
 
 
-@pytest.mark.parametrize("k", [1, 2, 4, 8])
-@pytest.mark.parametrize("a", [0.0, 0.3, 0.8, 1.0])
+@pytest.mark.parametrize("k", [1, 4, 8])
+@pytest.mark.parametrize("a", [0.0, 0.8, 1.0])
 def test_expected_tokens(a, k):
     assert expected_tokens(a, k) == pytest.approx(sum(a**i for i in range(k + 1)), rel=1e-12)
-    right = (torch.rand(1, 30_000, generator=seeded(2)) < a).tolist()
+    right = (torch.rand(1, 10_000, generator=seeded(2)) < a).tolist()
     stats = by_hand(right, k)
-    assert 30_000 / stats.passes == pytest.approx(expected_tokens(a, k), rel=0.03)
-    assert stats.acceptance_rate == pytest.approx(a, abs=0.02)
+    assert 10_000 / stats.passes == pytest.approx(expected_tokens(a, k), rel=0.05)
+    assert stats.acceptance_rate == pytest.approx(a, abs=0.03)
 
 
 def test_expected_tokens_of_no_probability():
