@@ -195,7 +195,7 @@ def shared(tmp_path_factory):
 
 
 @given(place=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
-@example_settings(max_examples=300)
+@example_settings(max_examples=150)
 def test_a_flipped_bit_in_the_header_ends_in_our_error_or_changes_no_weight(shared, place, bit):
     state, data, path = shared
     data = bytearray(data)

@@ -92,17 +92,16 @@ def test_without_it_they_are_not():
         torch.testing.assert_close(other, expected, rtol=0, atol=1e-3)
 
 
-@pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("dtype", DTYPES, ids=name)
-def test_threads_change_nothing(dtype, threads):
+def test_threads_change_nothing(dtype):
     before = torch.get_num_threads()
-    heads, idx = build(128, 4, dtype), texts(5)
+    heads, idx = build(128, 4, dtype, n_layer=1), texts(5)
     try:
         with exact(heads):
             torch.set_num_threads(1)
             expected = all_logits(heads, idx)
-            torch.set_num_threads(threads)
-            assert torch.equal(all_logits(heads, idx, StaticCache), expected)
+            torch.set_num_threads(2)
+            assert torch.equal(all_logits(heads, idx, StaticCache, 4), expected)
     finally:
         torch.set_num_threads(before)
 

@@ -44,7 +44,7 @@ def test_any_bytes_are_no_checkpoint(saved, content):
 
 
 @given(damage=damages(), mended=st.booleans())
-@examples(400)
+@examples(150)
 def test_a_damaged_checkpoint_gives_the_very_weights_or_our_error(saved, damage, mended):
     data = damage(saved.checkpoint)
     check_checkpoint(saved, mend(data) if mended else data)
@@ -60,7 +60,7 @@ def test_two_damaged_bytes_are_noticed_even_if_one_is_in_the_word_digest(saved):
 
 
 @given(damage=damages(), mended=st.booleans())
-@examples(300)
+@examples(120)
 def test_a_damaged_file_of_tensors_gives_the_very_tensors_or_our_error(saved, damage, mended):
     path, data = saved.place / "tensors.safetensors", damage(saved.state)
     path.write_bytes(mend(data) if mended else data)
@@ -91,7 +91,7 @@ def swaps(draw):
 
 
 @given(swap=swaps())
-@examples(300)
+@examples(120)
 def test_metadata_that_says_anything_gives_the_very_weights_or_our_error(saved, swap):
     meta = swap(saved.meta)
     losses = meta.get("losses")
@@ -145,7 +145,7 @@ DTYPES = {name: size for size, names in BYTES.items() for name in names.split()}
     | json_values
     | json_values.map(lambda value: {"format": FORMAT, "digest": value}),
 )
-@examples(200)
+@examples(100)
 def test_a_file_of_any_tensors_is_read_or_refused(saved, tensors, meta):
     header = {} if meta is None else {"__metadata__": {"nanogpt": json.dumps(meta)}}
     end = 0
