@@ -67,15 +67,16 @@ class Folder:
         self.entries = {entry["notebook"]: entry for entry in old}
 
     def environment(self, staged: Path) -> dict[str, str | None]:
-        """What the kernels are told: where to write, what the run has made so far, what not to fetch."""
-        told = {"NANOGPT_OUT": str(staged), "NANOGPT_RUN": str(self.out)}
+        """The kernels' variables: where to write, what the run has made, what not to fetch."""
+        variables = {"NANOGPT_OUT": str(staged), "NANOGPT_RUN": str(self.out)}
         if not self.card["corpus"]["real"]:
             # The download has failed once: do not wait for it in each kernel.
-            told["NANOGPT_OFFLINE"] = "1"
-            told["NANOGPT_OFFLINE_REASON"] = self.card["corpus"].get("note")
+            variables["NANOGPT_OFFLINE"] = "1"
+            variables["NANOGPT_OFFLINE_REASON"] = self.card["corpus"].get("note")
         if self.weights:
-            told["NANOGPT_CHECKPOINT"] = str(self.weights) if self.weights.is_file() else None
-        return told
+            there = str(self.weights) if self.weights.is_file() else None
+            variables["NANOGPT_CHECKPOINT"] = there
+        return variables
 
     @contextmanager
     def staging(self, name: str):
