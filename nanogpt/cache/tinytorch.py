@@ -50,7 +50,8 @@ class LayerCaches:
 
     def advance(self, n: int = 1) -> None:
         """The step is done: every layer holds n tokens more. Raises ValueError otherwise."""
-        self._check_lengths(f"advance({n!r})", self.length + n)
+        check_int("advance: n", n, 0)
+        self._check_lengths(f"advance({n})", self.length + n)
         self.length += n
 
     def rewind(self, n: int) -> None:
