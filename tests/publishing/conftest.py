@@ -9,8 +9,11 @@ from nanogpt.cli import run
 
 @pytest.fixture(autouse=True)
 def little_corpus(tmp_path_factory, monkeypatch, request):
-    """Nothing here needs a long text, and nothing here may ask the network for one."""
-    if "series" not in request.fixturenames:
+    """Most tests need no long text, and none may ask the network for one.
+
+    A module that says REAL_CORPUS = True keeps the corpus of the machine.
+    """
+    if not getattr(request.module, "REAL_CORPUS", False):
         path = tmp_path_factory.getbasetemp() / "little.txt"
         path.write_text("To be, or not to be.\n" * 100)
         monkeypatch.setenv("NANOGPT_DATA", str(path))

@@ -17,6 +17,7 @@ from nanogpt.publishing import mirror
 from nanogpt.publishing.execute import QUIET, kernel_environment
 from nanogpt.system.files import ROOT
 
+REAL_CORPUS = True
 NAME = REPO.split("/")[1]
 
 

@@ -18,6 +18,7 @@ from nanogpt.publishing.execute import alt_text, check_outputs
 from nanogpt.publishing.parameters import read_parameters
 from nanogpt.system.files import PUBLISHED, ROOT, sha256
 
+REAL_CORPUS = True
 EXECUTED = sorted(PUBLISHED.glob("*.ipynb"))
 each = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 published = pytest.mark.parametrize("path", EXECUTED, ids=lambda path: path.stem)

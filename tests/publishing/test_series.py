@@ -16,6 +16,7 @@ from nanogpt.training.loop import train
 
 # One worker of pytest-xdist runs all of this, and its notebooks one after another.
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("series")]
+REAL_CORPUS = True
 SMOKE, TRAINED = ["--profile", "smoke"], ["-p", "steps=24"]  # of notebook 01
 LESS = [*TRAINED, "-p", "n_new=60"]  # of notebook 00
 NAMES = [path.stem for path in NOTEBOOKS]
