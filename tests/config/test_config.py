@@ -121,3 +121,8 @@ def test_every_profile_can_be_run(profile):
     assert profile.lengths[-1] < SIZES[profile.size].block_size, "a prompt of 1 must fit before it"
     assert min(profile.batches) == 1
     assert min(profile.seeds, profile.repeats) >= 2, "a spread needs two"
+
+
+@pytest.mark.parametrize("kind", [GPTConfig, TrainConfig])
+def test_every_field_explains_itself(kind):
+    assert all(field.metadata["help"] for field in dataclasses.fields(kind))

@@ -127,7 +127,7 @@ def use(config) -> None:
     ids=[field for _, field in FIELDS],
 )
 @given(value=anything)
-@examples(100)
+@examples(40)
 def test_a_value_of_any_kind_is_usable_or_refused_by_name(kind, field, value):
     must_take, must_refuse = RULES[kind][field]
     changes = (SMALL | {"per_head": False} if kind is GPTConfig else {}) | {field: value}
@@ -142,7 +142,7 @@ def test_a_value_of_any_kind_is_usable_or_refused_by_name(kind, field, value):
 
 
 @given(changes=st.fixed_dictionaries({}, optional={name: st.integers(-1, 12) for name in SMALL}))
-@examples(100)
+@examples(40)
 def test_numbers_together_make_a_model_or_are_refused_by_name(changes):
     shape = SMALL | changes
     config, said = attempt(lambda: GPTConfig(**shape), ValueError)

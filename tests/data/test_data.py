@@ -3,6 +3,8 @@
 import functools
 import socket
 import socketserver
+import subprocess
+import sys
 import threading
 
 import hypothesis.strategies as st
@@ -22,6 +24,7 @@ from nanogpt.data.corpus import (
     read_corpus,
 )
 from nanogpt.data.tokenizer import CharTokenizer
+from nanogpt.system import files
 from nanogpt.system.files import sha256
 
 BODY = bytes(range(256)) * 1024  # 256 KiB that stand for the corpus
@@ -441,3 +444,8 @@ def test_the_reason_for_no_download_is_passed_on(monkeypatch, tmp_path):
     monkeypatch.setenv("NANOGPT_OFFLINE", "1")
     monkeypatch.setenv("NANOGPT_OFFLINE_REASON", "the download did not work (no connection).")
     assert "the download did not work (no connection)." in corpus.load_corpus().banner
+
+
+def test_finding_a_corpus_needs_no_torch():
+    code = "import sys, nanogpt.data.corpus; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=files.ROOT).returncode == 0

@@ -8,7 +8,6 @@ import sys
 import pytest
 import torch
 
-from nanogpt.system import files
 from nanogpt.system.console import headless
 from nanogpt.system.device import Device, pick_device, synchronize
 from nanogpt.system.environment import conditions, environment
