@@ -65,7 +65,7 @@ class Disk:
         if self.limit is None:
             state = os.statvfs(self.folder)
             (self.folder / "others").write_bytes(bytes(state.f_bavail * state.f_frsize - leave))
-        else:  # no file may grow beyond n bytes: the same refusal, without a file system of one's own
+        else:  # no file may grow beyond n bytes: the same refusal, on the same file system
             resource.setrlimit(
                 resource.RLIMIT_FSIZE, (leave, resource.getrlimit(resource.RLIMIT_FSIZE)[1])
             )

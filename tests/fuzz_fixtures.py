@@ -102,7 +102,7 @@ ALIKE = [
 
 @st.composite
 def damages(draw):
-    """A function that damages bytes: some are changed, cut out, put in, or doubled, in one place to three.
+    """A function that damages bytes in up to three places: changed, cut, inserted or doubled.
 
     Half of the places lie in the header, which is where a file says what it is.
     """
@@ -149,7 +149,7 @@ def damages(draw):
 
 
 def mend(data: bytes) -> bytes:
-    """The same, but the length that it gives for its header is right again, so that reading goes on."""
+    """The same with the right length for its header, so that reading does not stop there."""
     try:
         text = data[8:].decode("latin-1")
         end = json.JSONDecoder().raw_decode(text)[1]
