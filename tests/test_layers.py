@@ -46,8 +46,8 @@ def neighbours(name: str, known: dict[str, Path]) -> set[str]:
         inside = full.removeprefix("nanogpt.")
         if inside == full:
             continue
-        parents = [inside, inside.rpartition(".")[0]]
-        found |= {n for part in parents for n in (part, f"{part}.__init__") if n in known}
+        part = inside if inside in known else inside.rpartition(".")[0]
+        found |= {n for n in (part, f"{part}.__init__") if n in known}
     return found - {name}
 
 
