@@ -1,17 +1,23 @@
 """Karpathy's character-level GPT, with a KV cache in every head, at the same tokens.
 
-A room may import only from the rooms before it:
+Its rooms, from the ground up. A room imports only from the rooms above it in this list:
 
-    config      shapes, recipes, profiles: plain numbers      system     device, files, console
-    cache       key/value caches, one design a file           data       corpus, tokenizer, batches
-    model       attention, GPT, checkpoints, exact mode       decoding   sampling, decoders, speculation
-    engines     faster ways to the same tokens                training   loop, optimizers, state
-    verify      are cached tokens uncached tokens?            benchmarks what is measured
-    notebook    what a cell imports for show                  publishing runs and renders notebooks
+    config      shapes, recipes, profiles: plain numbers
+    system      device, environment, files, console
+    cache       key/value caches, one class a file
+    data        corpus, tokenizer, batches
+    model       attention, GPT, checkpoints, exact mode
+    decoding    sampling, decoders, generation, speculation
+    engines     faster ways to the same tokens
+    training    the loop, optimizers, resuming
+    verify      are cached tokens uncached tokens?
+    benchmarks  timing, roofline, races
+    notebook    what a cell imports for show
+    publishing  what runs and renders notebooks
     cli         python -m nanogpt run | train | bench | verify | site | sync
 
 To follow a token: model/attention.py, model/gpt.py, cache/dynamic.py, decoding/decoder.py,
-decoding/generate.py. The names below load on first use, so `import nanogpt` takes no time.
+decoding/generate.py. The names below load on first use.
 """
 
 import importlib

@@ -94,30 +94,20 @@ def ladder(
     if not runs:
         why = built[chosen[0]][1]["unavailable"]
         raise ValueError(f"nothing to time: rungs {only} cannot be built here ({why})")
-    limits = Limits(model)
-    seconds, tokens = time_in_turns(
-        runs, repeats, device=device, after_turn=limits.measure, progress=progress
-    )
+    limits, how = Limits(model), {"device": device, "progress": progress}
+    seconds, tokens = time_in_turns(runs, repeats, after_turn=limits.measure, **how)
     baseline = next(iter(runs))
     speeds = {name: _speed(own, seconds[baseline], n_new) for name, own in seconds.items()}
-    rows = [
-        {"rung": rung.number, "label": rung.label} | facts for rung, (_, facts) in built.items()
-    ]
+    rows = [{"rung": rung.number, "label": rung.label} | built[rung][1] for rung in chosen]
     for rung, row in zip(chosen, rows, strict=True):
         if rung.number in runs:
             row |= speeds[rung.number]
             row["equal"] = torch.equal(tokens[rung.number], tokens[baseline])
             row["split"] = _split(model, rung, row["seconds"]["median"] / n_new, n_new, limits)
-    return {
-        "n_params": model.n_params,
-        "n_new": n_new,
-        "repeats": repeats,
-        "baseline": baseline,
-        "rungs": rows,
-        "best": _best(chosen, rows, seconds, n_new, limits),
-        "peers": [{"label": name} | speeds[name] for name in peers],
-        "limits": limits.as_dict(),
-    }
+    about = {"n_params": model.n_params, "n_new": n_new, "repeats": repeats, "baseline": baseline}
+    best = _best(chosen, rows, seconds, n_new, limits)
+    others = [{"label": name} | speeds[name] for name in peers]
+    return about | {"rungs": rows, "best": best, "peers": others, "limits": limits.as_dict()}
 
 
 def throughput(

@@ -30,10 +30,9 @@ from ..system.console import warn_caller
 from .toolchain import CannotBuild
 
 KEPT = 16  # engines: the buffers of one for large batches take hundreds of MB
-_building = threading.RLock()
-_built: dict[
-    tuple, Engine
-] = {}  # what decodes a shape for a class: its own engine, or a fallback's
+building = threading.RLock()  # compilers are not made for two threads at once
+# What decodes a shape for a class: an engine of its own, or a fallback's.
+_built: dict[tuple, Engine] = {}
 
 
 class Engine(ABC):
@@ -167,7 +166,7 @@ class Engine(ABC):
         """
         weight = model.lm_head.weight
         key = (cls, _inference(model.config), batch, weight.dtype, weight.device)
-        with _building:  # compilers are not made for two threads at once
+        with building:
             engine = _built.pop(key, None) or cls._build_or_fall_back(model, batch)
             _built[key] = engine  # the one used last is dropped last
             while len(_built) > KEPT:
@@ -187,42 +186,6 @@ class Engine(ABC):
             instead = cls.fallback.__name__
             warn_caller(f"{cls.__name__} cannot be built here, {instead} decodes instead: {error}")
             return cls.fallback.ready(model, batch)
-
-
-class Exclusive(Engine):
-    """An engine whose buffers serve one generation at a time; a second one gets a sibling."""
-
-    def __init__(self, *args, **kwargs):
-        self.in_use, self.sibling = threading.Lock(), None
-        super().__init__(*args, **kwargs)
-
-    def tokens(self, model, prompt, noise, sampling):
-        if not self.in_use.acquire(blocking=False):
-            yield from self._sibling().tokens(model, prompt, noise, sampling)
-            return
-        try:
-            yield from self.run(model, prompt, noise, sampling)
-        finally:
-            self.release()
-            self.in_use.release()
-
-    def _sibling(self) -> Exclusive:
-        with _building:
-            if self.sibling is None:
-                shape = {"batch": self.batch, "capacity": self.capacity}
-                self.sibling = type(self)(
-                    self.config, **shape, dtype=self.dtype, device=self.device
-                )
-            return self.sibling
-
-    @abstractmethod
-    def run(
-        self, model: GPT, prompt: Tensor, noise: Tensor, sampling: SamplingParams
-    ) -> Iterator[Tensor]:
-        """What `tokens` does, with the buffers to itself."""
-
-    def release(self) -> None:
-        """Let go of the weights that a generation used."""
 
 
 # ------------------------------------------------------------------ float32 on the CPU

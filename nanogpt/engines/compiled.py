@@ -21,8 +21,9 @@ from ..config.shapes import GPTConfig
 from ..decoding.sampling import sample
 from ..model.gpt import GPT
 from . import functional, toolchain
-from .base import Exclusive, check_float32, require_float32_cpu
+from .base import check_float32, require_float32_cpu
 from .eager import Flat
+from .exclusive import Exclusive
 
 OPTIONS = {
     # Inductor inlines what is cheap to compute again. At its own threshold (30) it repeats a

@@ -14,8 +14,8 @@ from torch import Tensor
 from ..decoding.sampling import SamplingParams, sample
 from ..model.gpt import GPT
 from . import functional
-from .base import Exclusive
 from .eager import Flat
+from .exclusive import Exclusive
 from .toolchain import CannotBuild, first_line
 
 

@@ -303,7 +303,11 @@ def test_an_engine_first_used_in_inference_mode_works_outside_of_it(kind):
 # ------------------------------------------------------------------ refused at the call
 
 
-@pytest.mark.parametrize("what", ["native", object(), 3, torch.nn.Linear, lambda: None], ids=str)
+@pytest.mark.parametrize(
+    "what",
+    ["native", object(), 3, torch.nn.Linear, lambda: None],
+    ids=lambda what: type(what).__name__,
+)
 def test_what_is_no_engine_is_refused(what):
     assert_refused(
         "pass a class, as in engine=Native", shared_model(), prompt_of(5), 3, engine=what
