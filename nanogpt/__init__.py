@@ -14,7 +14,7 @@ Its rooms, from the ground up. A room imports only from the rooms above it in th
     benchmarks  timing, roofline, races
     notebook    what a cell imports for show
     publishing  what runs and renders notebooks
-    cli         python -m nanogpt run | train | bench | verify | site | sync
+    cli         python -m nanogpt run | train | bench | verify | export | site | sync
 
 To follow a token: model/attention.py, model/gpt.py, cache/dynamic.py, decoding/decoder.py,
 decoding/generate.py. The names below load on first use.

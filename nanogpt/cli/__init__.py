@@ -15,6 +15,7 @@ COMMANDS = {  # the words that call it: its module in this folder, and what it d
     "bench train": ("bench_train", "time every recipe to the same loss"),
     "bench speculate": ("bench_speculate", "time speculation with several drafts"),
     "verify sweep": ("verify", "decode thousands of texts with and without a cache"),
+    "export": ("export", "write weights as Karpathy's own class loads them"),
     "site": ("site", "render executed notebooks again"),
     "sync": ("sync", "write the package's code into the notebooks"),
 }

@@ -1,0 +1,33 @@
+"""python -m nanogpt export: weights under the lecture's names."""
+
+import torch
+from checkpoint_fixtures import meta_of
+from conftest import tiny_model
+from safetensors.torch import load_file
+
+from nanogpt.cli import main
+from nanogpt.model.checkpoint import save_checkpoint
+from nanogpt.model.convert import lecture_state_dict
+
+
+def saved(tmp_path, **changes):
+    model = tiny_model(**changes)
+    save_checkpoint(tmp_path / "fox", model, meta_of(model))
+    return model
+
+
+def test_the_file_holds_the_lectures_state_dict(tmp_path, capsys):
+    model, out = saved(tmp_path), tmp_path / "lecture.safetensors"
+    assert main(["export", str(tmp_path / "fox"), "--out", str(out)]) == 0
+    expected, found = lecture_state_dict(model), load_file(out)
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+    assert "n_layer=2, n_head=2, n_embd=16, block_size=24" in capsys.readouterr().out
+
+
+def test_what_the_lecture_lacks_is_named_and_nothing_is_written(tmp_path, capsys):
+    saved(tmp_path, rope=True)
+    out = tmp_path / "lecture.safetensors"
+    assert main(["export", str(tmp_path / "fox"), "--out", str(out)]) == 2
+    assert "rope" in capsys.readouterr().err
+    assert not out.exists()
