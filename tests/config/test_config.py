@@ -1,4 +1,4 @@
-"""Shapes, recipes and profiles: numbers that do not fit together are refused when they are written down."""
+"""Shapes, recipes and profiles: right numbers are derived, wrong ones refused with advice."""
 
 import dataclasses
 import math

@@ -1,4 +1,4 @@
-"""The corpus: found in the right order, never half a file, never mistaken; its characters and its batches."""
+"""The corpus: found in the promised order, checked, never mistaken; then characters and batches."""
 
 import functools
 import socket
@@ -30,7 +30,7 @@ from nanogpt.system.files import sha256
 BODY = bytes(range(256)) * 1024  # 256 KiB that stand for the corpus
 
 
-# ------------------------------------------------------------------ downloads from a server on this machine
+# ---------------------------------------------------- downloads from a server on this machine
 
 
 class Answer(socketserver.StreamRequestHandler):
