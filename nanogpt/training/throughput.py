@@ -72,7 +72,8 @@ class Meter:
     def resume(self, logged: dict, tokens: int) -> None:
         """Continue from a summary that was logged when so many tokens had been trained on."""
         train, share = logged["seconds"], logged["evaluation"]
-        self.seconds = {"train": train, "evaluate": train * share / (1 - share)}
+        rest = max(1 - share, 5e-5)  # a share is logged to four digits, so it may be 1.0
+        self.seconds = {"train": train, "evaluate": train * share / rest}
         self.tokens, self.last = tokens, time.perf_counter()
 
     def summary(self) -> dict:

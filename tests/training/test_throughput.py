@@ -130,3 +130,13 @@ def test_before_the_first_step_there_is_no_speed(monkeypatch, clock):
         "mfu": None,
         "evaluation": 0.0,
     }
+
+
+def test_a_clock_resumes_from_a_log_whose_evaluation_was_nearly_all_of_the_time(monkeypatch, clock):
+    # As at step 0 of a large model: its share of the time is logged as 1.0.
+    meter = meter_of(monkeypatch, None)
+    meter.seconds = {"train": 0.001, "evaluate": 60.0}
+    logged = meter.summary()
+    assert logged["evaluation"] == 1.0
+    meter.resume(logged, 0)
+    assert meter.summary() == logged
