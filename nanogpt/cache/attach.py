@@ -16,6 +16,16 @@ def cache_owners(model: nn.Module) -> list[nn.Module]:
     return [m for m in model.modules() if "cache" in m.__dict__]
 
 
+def require_owners(model: nn.Module) -> list[nn.Module]:
+    """cache_owners(model). Raises ValueError when a block has none: it would see new tokens only."""
+    if not all(cache_owners(block) for block in model.blocks):
+        raise ValueError(
+            "an attention module has no `cache` attribute, so it would not see what is cached: set "
+            "self.cache = None in its __init__, or decode without a cache"
+        )
+    return cache_owners(model)
+
+
 @contextmanager
 def kv_cache(model: nn.Module, cache=DynamicCache, capacity: int | None = None):
     """Caches for the length of a with-block: empty at its start, gone at its end, however it ends.
@@ -32,11 +42,7 @@ def kv_cache(model: nn.Module, cache=DynamicCache, capacity: int | None = None):
 
 def enable_kv_cache(model: nn.Module, cache=DynamicCache, capacity: int | None = None) -> None:
     """What kv_cache does at its start."""
-    owners = cache_owners(model)
-    if not owners:
-        raise ValueError(
-            "no attention module has a `cache` attribute: set self.cache = None in its __init__"
-        )
+    owners = require_owners(model)
     if any(owner.cache is not None for owner in owners):
         raise ValueError(
             "a KV cache is already on: leave its with-block, or call disable_kv_cache(model)"

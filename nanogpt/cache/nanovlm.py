@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from .attach import cache_owners, without_kv_cache
+from .attach import require_owners, without_kv_cache
 
 
 class DictCache:
@@ -43,9 +43,10 @@ def forward(
         logits, kv_cache = forward(model, token, kv_cache, start_pos=prompt.shape[1])  # decode
 
     The dictionaries of the list are changed in place. Raises ValueError for a model in training
-    mode, and for a start_pos that is not the number of tokens in the cache.
+    mode, for attention that cannot cache, and for a start_pos that is not the number of tokens in
+    the cache.
     """
-    owners = cache_owners(model)
+    owners = require_owners(model)
     if model.training:
         raise ValueError("the model is in training mode, where caches are off: call model.eval()")
     kv_cache = [{} for _ in owners] if kv_cache is None else kv_cache

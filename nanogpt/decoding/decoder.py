@@ -12,7 +12,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from ..cache.attach import build_caches, cache_owners
+from ..cache.attach import build_caches, cache_owners, require_owners
 from ..model.gpt import GPT
 from .sampling import SamplingParams, sample
 
@@ -47,9 +47,10 @@ class ModuleDecoder:
     Between two steps the model is the caller's: its modes as they were, and no cache on.
     """
 
-    def __init__(self, model: GPT, cache=None, capacity: int = 1):
+    caches = ()  # one for each owner, or none
+
+    def __init__(self, model: GPT):
         self.model, self.modules, self.owners = model, list(model.modules()), cache_owners(model)
-        self.caches = [] if cache is None else build_caches(self.owners, cache, capacity)
 
     def forward(self, tokens: Tensor, start: int) -> Tensor:
         """Logits of tokens that stand at `start` and after it.  (B, T) -> (B, T, V)"""
@@ -82,8 +83,8 @@ class CachedDecoder(ModuleDecoder):
     """Reads each token once. `cache` is a class, as in DynamicCache; `capacity` the most tokens."""
 
     def __init__(self, model: GPT, cache, capacity: int):
-        super().__init__(model, cache, capacity)
-        self.length = 0
+        super().__init__(model)
+        self.caches, self.length = build_caches(require_owners(model), cache, capacity), 0
 
     def read(self, tokens: Tensor) -> Tensor:
         logits = self.forward(tokens, self.length)

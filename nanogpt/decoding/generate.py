@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from ..cache.attach import build_caches, cache_owners
+from ..cache.attach import build_caches, require_owners
 from ..cache.dynamic import DynamicCache
 from ..config.checks import check_int
 from ..model.gpt import GPT
@@ -150,18 +150,10 @@ def _check_length(T: int, n_new: int, limit: int | None, past_block: str, draft)
 def _check_cache(model: GPT, cache, draft) -> None:
     if cache is None:
         return
-    if not callable(cache):
-        raise ValueError(
-            f"cache={cache!r}: pass a class, as in cache=DynamicCache, not an instance of it"
-        )
-    if not cache_owners(model):
-        raise ValueError(
-            "no attention module has a `cache` attribute: set self.cache = None in its "
-            "__init__, or decode with cache=None"
-        )
+    owners = require_owners(model)
     try:
-        (built,) = build_caches(cache_owners(model)[:1], cache, 1)
-    except (TypeError, ValueError) as error:
+        (built,) = build_caches(owners[:1], cache, 1)
+    except TypeError as error:
         raise ValueError(f"cache={cache!r} builds no cache: {error}") from error
     if draft is not None and not hasattr(built, "rewind"):
         raise ValueError(

@@ -9,8 +9,10 @@ from conftest import CACHES, DESIGNS, FORMS, has_cache, name, seeded, state_of, 
 
 from nanogpt.cache.attach import cache_owners, enable_kv_cache, kv_cache
 from nanogpt.cache.dynamic import DynamicCache
+from nanogpt.decoding.drafts import DraftModel
 from nanogpt.decoding.generate import complete, generate
 from nanogpt.decoding.sampling import SamplingParams, draw_noise
+from nanogpt.engines.eager import PerHead
 from nanogpt.model.gpt import Head
 
 
@@ -268,8 +270,15 @@ def test_heads_that_can_hold_no_cache_are_refused_not_decoded_wrongly():
                 del self.__dict__["cache"]
 
     model = tiny_model(head=Forgetful)
+    for settings in ({}, {"engine": PerHead}):
+        with pytest.raises(ValueError, match="self.cache = None"):
+            generate(model, tokens(1, 5), 8, **settings)
+    with pytest.raises(
+        ValueError, match="self.cache = None"
+    ):  # the characters' cache is not enough
+        generate(tiny_model(head=Forgetful, ngrams=2), tokens(1, 5), 8)
     with pytest.raises(ValueError, match="self.cache = None"):
-        generate(model, tokens(1, 5), 8)
+        generate(tiny_model(), tokens(1, 5), 8, draft=DraftModel(model))
     plain = complete(model, tokens(1, 5), 8, cache=None, generator=seeded(1))
     assert torch.equal(plain, complete(tiny_model(), tokens(1, 5), 8, generator=seeded(1)))
 
@@ -286,6 +295,7 @@ def test_a_cache_enabled_by_hand_is_in_the_way_until_it_is_disabled(model):
         (DynamicCache(), "not an instance"),
         (lambda max_len: torch.nn.Identity(), "nn.Module"),
         (lambda max_len: [], "update"),
+        (lambda: None, "builds no cache"),
     ],
 )
 def test_a_cache_that_is_no_design_is_refused_and_none_is_left_on(cache, message):
