@@ -17,7 +17,7 @@ def cache_owners(model: nn.Module) -> list[nn.Module]:
 
 
 def require_owners(model: nn.Module) -> list[nn.Module]:
-    """cache_owners(model). Raises ValueError when a block has none: it would see new tokens only."""
+    """cache_owners(model). Raises ValueError for a block without one: it would not see the past."""
     if not all(cache_owners(block) for block in model.blocks):
         raise ValueError(
             "an attention module has no `cache` attribute, so it would not see what is cached: set "

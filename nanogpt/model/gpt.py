@@ -207,14 +207,14 @@ class GPT(nn.Module):
     def _positions(self, idx: Tensor, pos: Tensor | None) -> Tensor:
         """The checked positions of these tokens.  (B, T) -> (T,)"""
         T, limit = idx.shape[1], self.config.positions
+        if limit is not None and limit < T:
+            raise ValueError(f"{T} tokens > block_size {limit}: the position table ends there")
         if pos is None:
             if not self.training and self.caching:
                 raise ValueError(
                     "a KV cache is on, so the model cannot know where these tokens stand: pass "
                     "pos, their positions in the text, e.g. model(new, pos=torch.tensor([9]))"
                 )
-            if limit is not None and limit < T:
-                raise ValueError(f"{T} tokens > block_size {limit}: the position table ends there")
             return torch.arange(T, device=idx.device)
         if pos.shape != (T,):
             raise ValueError(f"pos has shape {tuple(pos.shape)}: {T} tokens need one position each")
