@@ -98,15 +98,9 @@ class CachedDecoder(ModuleDecoder):
 
 
 class UncachedDecoder(ModuleDecoder):
-    """Reads the whole text again every time, as in the lecture.
+    """Reads the whole text again every time, as in the lecture."""
 
-    A text longer than the position table is cropped to its last block_size tokens, as in the
-    lecture: then only the last logits are what the text's last token is drawn from.
-    """
-
-    def __init__(self, model: GPT):
-        super().__init__(model)
-        self.text, self.limit = None, model.config.positions
+    text = None  # (B, length), once something has been read
 
     @property
     def length(self) -> int:
@@ -118,25 +112,29 @@ class UncachedDecoder(ModuleDecoder):
 
     def read(self, tokens: Tensor) -> Tensor:
         self.append(tokens)
-        cropped = self.text if self.limit is None else self.text[:, -self.limit :]
-        return self.forward(cropped, 0)[:, -tokens.shape[1] :]
+        return self.forward(self.text, 0)[:, -tokens.shape[1] :]
 
     def rewind(self, n: int) -> None:
         self.text = self.text[:, : self.length - n]
 
 
 class SlidingDecoder(UncachedDecoder):
-    """Cached up to the end of the position table; after it every position changes, so uncached."""
+    """Past the end of the position table, reads the last block_size tokens, as in the lecture.
+
+    Every position changes there, so no cached row is valid. Up to the end it is cached, unless
+    `cache` is None. Only the last logits of a read are those that the next token is drawn from.
+    """
 
     def __init__(self, model: GPT, cache):
         super().__init__(model)
-        self.cached = CachedDecoder(model, cache, self.limit)
+        self.limit = model.config.block_size
+        self.cached = None if cache is None else CachedDecoder(model, cache, self.limit)
 
     def read(self, tokens: Tensor) -> Tensor:
-        if self.length + tokens.shape[1] > self.limit:
-            return super().read(tokens)
         self.append(tokens)
-        return self.cached.read(tokens)
+        if self.cached is not None and self.length <= self.limit:
+            return self.cached.read(tokens)
+        return self.forward(self.text[:, -self.limit :], 0)[:, -tokens.shape[1] :]
 
     def rewind(self, n: int) -> None:
         raise NotImplementedError("once the window slides, cached rows are stale: no draft here")
@@ -144,10 +142,8 @@ class SlidingDecoder(UncachedDecoder):
 
 def module_decoder(model: GPT, cache, prompt_length: int, n_new: int) -> Decoder:
     """The decoder over the model's own modules that `generate` uses without an engine."""
-    if cache is None:
-        return UncachedDecoder(model)
-    capacity = max(1, prompt_length + n_new - 1)  # the last token is never read
+    length = prompt_length + n_new - 1  # the last token is never read
     limit = model.config.positions
-    if limit is not None and capacity > limit:
+    if limit is not None and length > limit:
         return SlidingDecoder(model, cache)
-    return CachedDecoder(model, cache, capacity)
+    return UncachedDecoder(model) if cache is None else CachedDecoder(model, cache, length)

@@ -42,7 +42,7 @@ def rejection_sampling(
     Algorithm 1 of Leviathan et al. 2023 (arXiv 2211.17192). `draft_logits` maps (1, t) to (1, V),
     as NGram.logits does. A proposal is accepted with probability 1 - TV on average. There is no
     cache: what counts here is the rule. The stats have no list of tokens `drafted`. Raises
-    ValueError for a batch.
+    ValueError for a batch, and past block_size.
     """
     if len(prompt) != 1:
         raise ValueError(f"the prompt has {len(prompt)} texts: this form needs one, (1, T)")

@@ -114,5 +114,13 @@ def test_the_rejection_form_is_for_one_text():
         )
 
 
+def test_the_rejection_form_ends_with_the_position_table():
+    model, draft = build(torch.float32), NGram(text(50)[0], V)
+    whole, _ = rejection_sampling(model, draft.logits, text(4), 29, seeded(1))
+    assert whole.shape == (1, 33)
+    with pytest.raises(ValueError, match="33 tokens > block_size 32"):
+        rejection_sampling(model, draft.logits, text(4), 30, seeded(1))
+
+
 def test_the_global_random_state_is_left_alone(ambient_rng):
     rejection_sampling(build(torch.float32), NGram(text(50)[0], V).logits, text(4), 5, seeded(1))
