@@ -83,6 +83,9 @@ def test_a_text_longer_than_the_table_is_refused(model):
     assert model(tokens(1, 24))[0].shape == (1, 24, 13)
     with pytest.raises(ValueError, match="25 tokens > block_size 24"):
         model(tokens(1, 25))
+    elsewhere = GPT(model.config).to("meta")  # as on a GPU: nobody looks at the positions
+    with pytest.raises(ValueError, match="25 tokens > block_size 24"):
+        elsewhere(tokens(1, 25).to("meta"), pos=torch.arange(25, device="meta"))
 
 
 def test_dropout_acts_in_training_and_nowhere_else(model):
