@@ -9,15 +9,17 @@ Its rooms, from the ground up. A room imports only from the rooms above it in th
     model       attention, GPT, checkpoints, exact mode
     decoding    sampling, decoders, generation, speculation
     engines     faster ways to the same tokens
-    training    the loop, optimizers, resuming
+    training    the loop, evaluation, optimizers, resuming
     verify      are cached tokens uncached tokens?
     benchmarks  timing, roofline, races
-    notebook    what a cell imports for show
+    notebook    what cells import: a run, tables, plots
     publishing  what runs and renders notebooks
     cli         python -m nanogpt run | train | bench | verify | export | site | sync
 
-To follow a token: model/attention.py, model/gpt.py, cache/dynamic.py, decoding/decoder.py,
-decoding/generate.py. The names below load on first use.
+To follow a token: decoding/generate.py and decoder.py (the loop), model/gpt.py and attention.py
+(the logits), cache/base.py and dynamic.py (keys and values), decoding/sampling.py (the draw). In
+native code: engines/base.py, native.py, native_library.py, native.cpp. The names below load on
+first use.
 """
 
 import importlib
