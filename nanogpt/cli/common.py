@@ -23,7 +23,6 @@ OPTIONS = {
     "--data": {"metavar": "PATH", "help": "any UTF-8 text (Tiny Shakespeare)"},
     "--device": {"choices": ["auto", "cpu", "cuda"], "default": "auto"},
     "--threads": {"type": int, "default": 1, "metavar": "N", "help": "CPU threads (1)"},
-    "--seed": {"type": int, "default": 0, "metavar": "N", "help": "of the random numbers (0)"},
 }
 
 
@@ -32,10 +31,10 @@ def command_parser(words: str, about: str) -> argparse.ArgumentParser:
     return argparse.ArgumentParser(f"python -m nanogpt {words}", description=about)
 
 
-def add_shared(parser: argparse.ArgumentParser, *names: str, **changes) -> None:
-    """Add options of OPTIONS by name; `changes` replace what is written there, for all of them."""
+def add_shared(parser: argparse.ArgumentParser, *names: str) -> None:
+    """Add options of OPTIONS by name."""
     for name in names:
-        parser.add_argument(name, **(OPTIONS[name] | changes))
+        parser.add_argument(name, **OPTIONS[name])
 
 
 def add_json(parser: argparse.ArgumentParser, default: str) -> None:

@@ -38,9 +38,9 @@ OPTIONS = {
     },
     "--timeout": {
         "type": int,
-        "default": 1800,
+        "default": RunPlan.timeout,
         "metavar": "SECONDS",
-        "help": "for each cell; 1800",
+        "help": f"for each cell; {RunPlan.timeout}",
     },
     "--fail-fast": {"action": "store_true", "help": "stop at the first notebook that fails"},
     "--no-html": {"dest": "html", "action": "store_false", "help": "do not render the pages"},

@@ -6,7 +6,7 @@ import argparse
 
 from ..config.checks import check_int
 from ..verify.sweep import describe, passed, sweep
-from .common import add_json, add_shared, command_parser, exit_code, json_path, set_threads
+from .common import add_json, command_parser, exit_code, json_path, set_threads
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -37,9 +37,9 @@ def options() -> argparse.ArgumentParser:
     parser = command_parser("verify sweep", "Do cached tokens equal uncached tokens?")
     add = parser.add_argument
     add("--sequences", type=int, default=1000, metavar="N", help="texts to decode twice (1000)")
-    add_shared(parser, "--seed", help="another seed, other models and texts (0)")
+    add("--seed", type=int, default=0, metavar="N", help="another seed, other models and texts (0)")
     add("--dtype", choices=["float32", "float64", "bfloat16"], default="float32")
     add("--exact", action="store_true", help="in exact mode: the logits must be the same bits")
-    add_json(parser, "sweep-DTYPE.json")
-    parser.set_defaults(json="")  # a sweep always writes its result, so that it can resume
+    add_json(parser, "sweep-DTYPE.json, always; an unfinished one is resumed")
+    parser.set_defaults(json="")
     return parser
