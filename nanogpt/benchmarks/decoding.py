@@ -69,7 +69,6 @@ def ladder(
     seed: int = 42,
     only: str | None = None,
     peers: dict[str, Callable[[], Tensor]] | None = None,
-    progress: bool = True,
 ) -> dict:
     """Time every rung on this model: batch 1, a prompt of one token, n_new sampled tokens.
 
@@ -94,8 +93,8 @@ def ladder(
     if not runs:
         why = built[chosen[0]][1]["unavailable"]
         raise ValueError(f"nothing to time: rungs {only} cannot be built here ({why})")
-    limits, how = Limits(model), {"device": device, "progress": progress}
-    seconds, tokens = time_in_turns(runs, repeats, after_turn=limits.measure, **how)
+    limits = Limits(model)
+    seconds, tokens = time_in_turns(runs, repeats, device=device, after_turn=limits.measure)
     baseline = next(iter(runs))
     speeds = {name: _speed(own, seconds[baseline], n_new) for name, own in seconds.items()}
     rows = [{"rung": rung.number, "label": rung.label} | built[rung][1] for rung in chosen]

@@ -29,6 +29,8 @@ from .timing import clock, summary
 
 TABLES = {1: "a table of characters", 2: "a table for pairs", 3: "a table for triples"}
 BASELINE = (None, 0)  # plain decoding: no draft, no proposals
+FIRST_SEED = 42  # of the warm-up; each turn after it has the next one
+PLACE = 100  # tokens before the pass that is timed, where the block is long enough
 
 Drafts = dict[str, Callable[[int], Draft]]  # by name, for a number of proposals
 
@@ -40,9 +42,7 @@ def speculation(
     *,
     n_new: int = 255,
     repeats: int = 5,
-    seed: int = 42,
     engine=Native,
-    progress: bool = True,
 ) -> dict:
     """Time plain decoding and every draft with every k, in turns; each repeat has its own seed.
 
@@ -59,11 +59,10 @@ def speculation(
     ways = {BASELINE: None} | {(name, k): make(k) for name, make in drafts.items() for k in ks}
     runs, floors = {key: [] for key in ways}, []
     size = model.config.weight_bytes(model.lm_head.weight.element_size())
-    quiet = not progress or headless()
-    bar = tqdm(total=(1 + repeats) * len(ways), disable=quiet, file=sys.stdout, leave=False)
+    bar = tqdm(total=(1 + repeats) * len(ways), disable=headless(), file=sys.stdout, leave=False)
     for turn in range(1 + repeats):  # the first is a warm-up
         for key, draft in ways.items():
-            runs[key].append(_run(model, n_new, seed + turn, engine, draft))
+            runs[key].append(_run(model, n_new, FIRST_SEED + turn, engine, draft))
             bar.update()
         floors.append(read_bandwidth(size, repeats=1, device=device)["median"] / size)
     bar.close()
@@ -107,10 +106,8 @@ def _row(draft: str, k: int, n_new: int, runs: list, base: list) -> dict:
     }
 
 
-def pass_seconds(
-    model: GPT, counts: list[int], *, place: int = 100, repeats: int = 15
-) -> dict[int, dict]:
-    """Seconds of one native pass over so many tokens, after `place` others: a summary each.
+def pass_seconds(model: GPT, counts: list[int], *, repeats: int = 15) -> dict[int, dict]:
+    """Seconds of one native pass over so many tokens, after PLACE others: a summary each.
 
     Raises ValueError for counts that the block cannot hold, CannotBuild without a compiler.
     """
@@ -118,7 +115,7 @@ def pass_seconds(
     if not isinstance(engine, Native):
         raise CannotBuild("a pass is timed in native code, and none can be built here")
     block = model.config.block_size
-    place = min(place, block - 1 - max(counts))
+    place = min(PLACE, block - 1 - max(counts))
     if place < 0 or min(counts) < 1:
         raise ValueError(
             f"{counts} tokens in one pass, with a block of {block}: choose from 1 to {block - 1}"

@@ -135,15 +135,14 @@ def time_in_turns(
     *,
     device: torch.device = CPU,
     after_turn: Callable[[], None] = lambda: None,
-    progress: bool = False,
 ) -> tuple[dict[str, list[float]], dict]:
     """The seconds of every run, A B C A B C …, after a warm-up of each; what each returned last.
 
     `after_turn` is called after every turn, the warm-up included.
     """
     seconds, returned = {name: [] for name in runs}, {}
-    total, quiet = (1 + repeats) * len(runs), not progress or headless()
-    with tqdm(total=total, disable=quiet, file=sys.stdout, leave=False) as bar:
+    total = (1 + repeats) * len(runs)
+    with tqdm(total=total, disable=headless(), file=sys.stdout, leave=False) as bar:
         for turn in range(1 + repeats):
             for name, run in runs.items():
                 bar.set_description(name)

@@ -10,6 +10,7 @@ from ..data.batches import random_batch, windows
 from ..model.gpt import GPT
 
 EVAL_SEED = 4242  # of the fixed evaluation windows: the same for every training seed
+BATCH = 16  # windows of a batch
 
 
 @torch.no_grad()
@@ -29,19 +30,19 @@ def estimate_loss(model: GPT, batches: list[tuple[Tensor, Tensor]]) -> float:
     return float(torch.stack(losses).sum() / sum(y.numel() for _, y in batches))
 
 
-def fixed_batches(data: Tensor, block_size: int, n: int, device, batch: int = 16) -> list:
-    """n pairs (batch, block_size) of windows at places drawn from a seed of their own."""
+def fixed_batches(data: Tensor, block_size: int, n: int, device) -> list:
+    """n pairs (BATCH, block_size) of windows at places drawn from a seed of their own."""
     generator = torch.Generator().manual_seed(EVAL_SEED)
-    drawn = [random_batch(data, block_size, batch, generator) for _ in range(n)]
+    drawn = [random_batch(data, block_size, BATCH, generator) for _ in range(n)]
     return [(x.to(device), y.to(device)) for x, y in drawn]
 
 
-def full_loss(model: GPT, data: Tensor, batch: int = 16) -> float:
+def full_loss(model: GPT, data: Tensor) -> float:
     """The loss over all of `data` in non-overlapping windows of the model's block_size, in nats.
 
     A loss depends on the block it is measured at: compare only losses of one block_size.
     """
     T, device = model.config.block_size, model.lm_head.weight.device
     starts = torch.arange(0, len(data) - T, T)
-    pairs = (windows(data, some, T) for some in starts.split(batch))
+    pairs = (windows(data, some, T) for some in starts.split(BATCH))
     return estimate_loss(model, [(x.to(device), y.to(device)) for x, y in pairs])

@@ -15,6 +15,7 @@ from ..system.files import write_json
 from .cases import Case, draw_case, run_case
 
 KEPT_MISMATCHES = 1000
+CASES_BETWEEN_WRITES = 50
 
 
 def new_result(seed: int, dtype: str, in_exact: bool) -> dict:
@@ -51,12 +52,11 @@ def sweep(
     dtype: str = "float32",
     in_exact: bool = False,
     path: Path | None = None,
-    every: int = 50,
 ) -> dict:
     """Run cases until `sequences` texts have been decoded. With `path`, a sweep resumes.
 
-    The file is written every `every` cases and at the end, also after a Ctrl-C. Raises ValueError
-    for a file of another sweep.
+    The file is written now and then and at the end, also after a Ctrl-C. Raises ValueError for a
+    file of another sweep.
     """
     result = new_result(seed, dtype, in_exact)
     if path and path.is_file():
@@ -68,7 +68,7 @@ def sweep(
             found = run_case(seed, case, in_exact)
             result = add_case(result, case, found)
             bar.update(found["sequences"])
-            if path and result["cases"] % every == 0:
+            if path and result["cases"] % CASES_BETWEEN_WRITES == 0:
                 write_json(path, result | {"environment": environment()})
     finally:
         bar.close()

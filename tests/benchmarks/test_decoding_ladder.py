@@ -49,7 +49,7 @@ def choose(monkeypatch):
 
 
 def test_the_figures_fit_together(model, limits):
-    result = ladder(model, n_new=8, repeats=3, only="12345", progress=False)
+    result = ladder(model, n_new=8, repeats=3, only="12345")
     assert [row["rung"] for row in result["rungs"]] == list("12345")
     for row in result["rungs"]:
         assert row["equal"]
@@ -74,7 +74,7 @@ def test_the_figures_fit_together(model, limits):
 
 @pytest.mark.slow
 def test_a_native_rung_is_built_twice_and_gives_the_same_tokens(model):
-    result = ladder(model, n_new=8, repeats=1, only="17", progress=False)
+    result = ladder(model, n_new=8, repeats=1, only="17")
     native = result["rungs"][1]
     assert native["equal"]
     assert native["build_seconds"] > native["again_seconds"] > 0
@@ -88,7 +88,7 @@ def test_the_best_rung_has_full_weights_and_equal_tokens(model, limits, choose, 
 
     slow = rungs(CPU)[0]
     choose(slow, Rung("5", "different", Different), Rung("8", "8-bit", Flat, itemsize=1))
-    result = ladder(model, n_new=8, repeats=1, progress=False)
+    result = ladder(model, n_new=8, repeats=1)
     assert [row["equal"] for row in result["rungs"]] == [True, False, True]
     assert result["best"]["rung"] == slow.number
     assert "differ" in bench.report(result)
@@ -96,13 +96,13 @@ def test_the_best_rung_has_full_weights_and_equal_tokens(model, limits, choose, 
 
 def test_a_rung_that_cannot_be_built_says_why_and_the_others_run(model, limits, choose):
     choose(Rung("4", "flat", Flat), Rung("7", "native", Unbuildable))
-    result = ladder(model, n_new=4, repeats=1, progress=False)
+    result = ladder(model, n_new=4, repeats=1)
     why = "no C++ compiler (c++)"
     assert result["rungs"][1] == {"rung": "7", "label": "native", "unavailable": why}
     assert result["rungs"][0]["equal"]
     assert f"not here: {why}" in bench.report(result)
     with pytest.raises(ValueError, match="nothing to time: rungs 7 cannot be built here .no C"):
-        ladder(model, n_new=4, repeats=1, only="7", progress=False)
+        ladder(model, n_new=4, repeats=1, only="7")
 
 
 def test_a_cold_build_leaves_the_cache_folder_of_the_user_alone(model, tmp_path, monkeypatch):
@@ -125,7 +125,7 @@ def test_a_cold_build_leaves_the_cache_folder_of_the_user_alone(model, tmp_path,
 
 def test_peers_are_timed_beside_the_rungs(model, limits):
     peers = {"theirs": lambda: torch.zeros(1, 4)}
-    result = ladder(model, n_new=4, repeats=1, only="1", peers=peers, progress=False)
+    result = ladder(model, n_new=4, repeats=1, only="1", peers=peers)
     (row,) = result["peers"]
     assert row["label"] == "theirs"
     assert "equal" not in row
@@ -157,7 +157,7 @@ def test_throughput_of_several_batches(model, limits):
 )
 def test_what_cannot_be_measured_is_refused(model, settings, words):
     with pytest.raises(ValueError, match=words):
-        ladder(model, progress=False, **({"n_new": 4} | settings))
+        ladder(model, **({"n_new": 4} | settings))
 
 
 def test_every_device_has_a_ladder_that_ends_in_a_loop():
