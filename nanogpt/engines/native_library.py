@@ -46,7 +46,7 @@ class Job(ctypes.Structure):
 
 def text_of(prompt: Tensor, n_new: int) -> Tensor:
     """The prompt with space for n_new tokens behind it, on the CPU.  (B, T) -> (B, T + n_new)"""
-    (B, T) = prompt.shape
+    B, T = prompt.shape
     text = torch.empty(B, T + n_new, dtype=torch.int64, device="cpu")
     text[:, :T] = prompt
     return text
@@ -67,8 +67,10 @@ class Session:
         self.weights = engine.weights(model)  # held, so that their memory stays where it is
         self.pointers = (ctypes.c_void_p * len(self.weights))(*[w.data_ptr() for w in self.weights])
         capacity = -(-engine.capacity // 16) * 16  # whole tiles of keys
-        spare, size = engine.spare, c.n_layer * B * capacity * c.n_embd
-        self.kv = spare.pop() if spare else torch.empty(2, size, **FLOAT)
+        try:
+            self.kv = engine.spare.pop()
+        except IndexError:
+            self.kv = torch.empty(2, c.n_layer * B * capacity * c.n_embd, **FLOAT)
         self.noise = None if sampling.greedy else noise.float().contiguous()
         self.job = Job(
             weights=ctypes.addressof(self.pointers),
