@@ -153,8 +153,9 @@ class PromptLookup(Draft):
 class DraftModel(Draft):
     """A smaller GPT with a cache of its own, in eval mode, sampled as the target model is.
 
-    `engine` decodes the draft where an engine decodes the target, as in generate(…, engine=Native);
+    `engine` decodes the draft where a native engine decodes the target, generate(…, engine=Native);
     None is Native there. With Rough8 the draft may be the target itself, in a quarter of its bytes.
+    Any other engine decodes only the target, and the draft's own modules run.
     """
 
     def __init__(self, model: GPT, k: int = 4, engine=None):

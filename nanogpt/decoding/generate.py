@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 
 import torch
@@ -12,6 +11,7 @@ from ..cache.attach import build_caches, require_owners
 from ..cache.dynamic import DynamicCache
 from ..config.checks import check_int
 from ..model.gpt import GPT
+from ..system.console import warn_caller
 from .decoder import decode, module_decoder
 from .sampling import PLAIN, SamplingParams, draw_noise
 from .speculative import Speculation
@@ -65,7 +65,9 @@ def generate(
         engine = _ready(engine, model, prompt, n_new, cache)
     noise = _noise(noise, generator, sampling, (n_new, B, vocab_size)).to(prompt.device)
     if engine is not None:
-        return engine.generate(model, prompt, noise, sampling, draft)
+        if draft is not None:
+            return engine.speculate(model, prompt, noise, sampling, draft)
+        return engine.tokens(model, prompt, noise, sampling)
     decoder = module_decoder(model, cache, T, n_new)
     if draft is not None:
         return Speculation(decoder, draft, vocab_size, prompt, noise, sampling)
@@ -140,10 +142,9 @@ def _check_length(T: int, n_new: int, limit: int | None, past_block: str, draft)
             f"{what}, where no cache can be kept, and a draft needs one: leave draft out"
         )
     again = min(n_new, T + n_new - 1 - limit)
-    warnings.warn(
+    warn_caller(
         f"past block_size {limit} the window slides: the last {again} tokens each recompute "
-        f"{limit} positions, without a cache",
-        stacklevel=3,
+        f"{limit} positions, without a cache"
     )
 
 
@@ -181,7 +182,7 @@ def _check_draft(draft, cache, engine) -> None:
 
 def _ready(engine, model: GPT, prompt: Tensor, n_new: int, cache):
     """The engine given, or one of the class given, for this very generation. Raises ValueError."""
-    if not all(hasattr(engine, part) for part in ("ready", "check", "generate")):
+    if not all(hasattr(engine, part) for part in ("ready", "check", "tokens")):
         raise ValueError(
             f"engine={engine!r}: pass a class, as in engine=Native, or an engine that you built"
         )

@@ -89,19 +89,6 @@ class Engine(ABC):
         vocab_size = self.config.vocab_size
         return Speculation(self.decoder(model), draft, vocab_size, prompt, noise, sampling)
 
-    def generate(
-        self,
-        model: GPT,
-        prompt: Tensor,
-        noise: Tensor,
-        sampling: SamplingParams,
-        draft: Draft | None,
-    ) -> Iterator[Tensor]:
-        """What `nanogpt.generate` returns for this engine, after its checks."""
-        if draft is None:
-            return self.tokens(model, prompt, noise, sampling)
-        return self.speculate(model, prompt, noise, sampling, draft)
-
     # -------------------------------------------------------------- what it can compute
 
     @classmethod
