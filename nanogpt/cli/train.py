@@ -47,7 +47,7 @@ def _command(args: argparse.Namespace) -> None:
         with joined(pick_device(args.device)) as device:
             run(args, device)
     except KeyboardInterrupt as stopped:
-        start = "this step" if stopped.args else "the last evaluation"
+        start = "this step" if stopped.args else "the last evaluation, if there was one"
         raise KeyboardInterrupt(f"the same command with --resume resumes from {start}") from stopped
 
 

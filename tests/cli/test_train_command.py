@@ -132,6 +132,14 @@ def test_ctrl_c_then_resume_gives_the_same_bits_and_the_same_log(
     assert part == whole
 
 
+def test_ctrl_c_before_anything_was_saved_does_not_promise_a_saved_run(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr("nanogpt.cli.train.load_corpus", lambda path: ctrl_c())
+    assert main([*QUICK, "--out", str(tmp_path / "run")]) == 130
+    assert capsys.readouterr().err.endswith("resumes from the last evaluation, if there was one\n")
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
