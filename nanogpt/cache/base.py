@@ -47,6 +47,7 @@ class KVCache(ABC):
         form = (k.shape, v.shape, pos.shape, k.dtype, v.dtype, pos.dtype, k.device, v.device)
         if form != self.checked:
             self._check_form(k, v, pos)
+        pos = pos.long()  # index_copy_ takes no int32
         last = self._last_position(pos)
         self.check_capacity(pos.shape[0], last)
         held = self.store(k, v, pos)

@@ -29,7 +29,7 @@ def check_share(name: str, value) -> None:
 def check_positive(name: str, value) -> None:
     """Raise ValueError unless the value is a finite number above 0."""
     if not _is_number(value) or not 0 < value <= LARGEST:
-        raise ValueError(f"{name}={value!r}: must be a number above 0")
+        raise ValueError(f"{name}={value!r}: must be a number above 0, at most {LARGEST:g}")
 
 
 def check_switch(name: str, value) -> None:

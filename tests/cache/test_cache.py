@@ -88,6 +88,16 @@ def test_a_cache_keeps_its_own_copy(cache):
     assert torch.equal(cache.k, before)
 
 
+@pytest.mark.parametrize("cache", ALL)
+def test_positions_may_be_of_either_integer_type(cache):
+    cache, same = cache(ROOM), cache(ROOM)
+    for i, places in enumerate((range(3), [3], [4, 5])):
+        k, v, pos = new_tokens(places)
+        expected = same.update(k, v, pos)
+        found = cache.update(k, v, pos.int() if i % 2 else pos)
+        assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
 @pytest.mark.parametrize("pos", [[16], [0, 16], [99]])
 def test_a_static_cache_that_is_too_small_says_how_much_it_needs(pos):
     cache = StaticCache(ROOM)
