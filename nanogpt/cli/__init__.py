@@ -1,6 +1,7 @@
 """The command line, `python -m nanogpt COMMAND …`: each command parses, calls a library, prints.
 
-A new command is a module with main(argv) -> exit code, and one line in COMMANDS.
+A new command is a module with main(argv) -> exit code, and one line in COMMANDS. The words that
+call it are the module's name: `bench ladder` is bench_ladder.py.
 """
 
 from __future__ import annotations
@@ -8,16 +9,16 @@ from __future__ import annotations
 import importlib
 import sys
 
-COMMANDS = {  # the words that call it: its module in this folder, and what it does
-    "run": ("run", "run the notebooks and render them"),
-    "train": ("train", "train a model on a text, in one process or several"),
-    "bench ladder": ("bench", "time every engine at the same tokens"),
-    "bench train": ("bench_train", "time every recipe to the same loss"),
-    "bench speculate": ("bench_speculate", "time speculation with several drafts"),
-    "verify sweep": ("verify", "decode thousands of texts with and without a cache"),
-    "export": ("export", "write weights as Karpathy's own class loads them"),
-    "site": ("site", "render executed notebooks again"),
-    "sync": ("sync", "write the package's code into the notebooks"),
+COMMANDS = {  # the words that call it: what it does
+    "run": "run the notebooks and render them",
+    "train": "train a model on a text, in one process or several",
+    "bench ladder": "time every engine at the same tokens",
+    "bench train": "time every recipe to the same loss",
+    "bench speculate": "time speculation with several drafts",
+    "verify sweep": "decode thousands of texts with and without a cache",
+    "export": "write weights as Karpathy's own class loads them",
+    "site": "render executed notebooks again",
+    "sync": "write the package's code into the notebooks",
 }
 
 
@@ -29,7 +30,8 @@ def main(argv: list[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else list(argv)
     for n in (1, 2):
         if (name := " ".join(words[:n])) in COMMANDS:
-            return importlib.import_module(f"{__name__}.{COMMANDS[name][0]}").main(words[n:])
+            module = importlib.import_module(f"{__name__}.{name.replace(' ', '_')}")
+            return module.main(words[n:])
     group = words[0] if words and any(name.startswith(f"{words[0]} ") for name in COMMANDS) else ""
     rest = words[1:] if group else words
     asked = rest[:1] in (["-h"], ["--help"])
@@ -41,8 +43,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def _usage(group: str) -> str:
     """The commands that begin with this word; with none, all."""
-    named = {name: what for name, (_, what) in COMMANDS.items() if name.split()[0] == group}
-    shown = named or {name: what for name, (_, what) in COMMANDS.items()}
-    lines = [f"  {name:16} {what}" for name, what in shown.items()]
+    names = [name for name in COMMANDS if name.split()[0] == group] or COMMANDS
+    lines = [f"  {name:16} {COMMANDS[name]}" for name in names]
     usage = f"usage: python -m nanogpt {group} …" if group else "usage: python -m nanogpt COMMAND …"
     return "\n".join([f"{usage}   (--help after a command shows its options)", "", *lines])

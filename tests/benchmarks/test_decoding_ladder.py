@@ -9,7 +9,7 @@ from conftest import tiny_model
 
 from nanogpt.benchmarks import decoding, roofline, timing
 from nanogpt.benchmarks.decoding import Rung, ladder, rungs, throughput
-from nanogpt.cli import bench
+from nanogpt.cli import bench_ladder
 from nanogpt.config import SIZES
 from nanogpt.engines.eager import Flat
 from nanogpt.engines.toolchain import CannotBuild, cache_folder, kept
@@ -91,7 +91,7 @@ def test_the_best_rung_has_full_weights_and_equal_tokens(model, limits, choose, 
     result = ladder(model, n_new=8, repeats=1)
     assert [row["equal"] for row in result["rungs"]] == [True, False, True]
     assert result["best"]["rung"] == slow.number
-    assert "differ" in bench.report(result)
+    assert "differ" in bench_ladder.report(result)
 
 
 def test_a_rung_that_cannot_be_built_says_why_and_the_others_run(model, limits, choose):
@@ -100,7 +100,7 @@ def test_a_rung_that_cannot_be_built_says_why_and_the_others_run(model, limits, 
     why = "no C++ compiler (c++)"
     assert result["rungs"][1] == {"rung": "7", "label": "native", "unavailable": why}
     assert result["rungs"][0]["equal"]
-    assert f"not here: {why}" in bench.report(result)
+    assert f"not here: {why}" in bench_ladder.report(result)
     with pytest.raises(ValueError, match="nothing to time: rungs 7 cannot be built here .no C"):
         ladder(model, n_new=4, repeats=1, only="7")
 
@@ -129,7 +129,7 @@ def test_peers_are_timed_beside_the_rungs(model, limits):
     (row,) = result["peers"]
     assert row["label"] == "theirs"
     assert "equal" not in row
-    assert "own" in bench.report(result)
+    assert "own" in bench_ladder.report(result)
 
 
 def test_throughput_of_several_batches(model, limits):
@@ -179,7 +179,7 @@ def small(monkeypatch, limits):
 
 def test_the_command_prints_the_rungs_and_writes_json(small, tmp_path, capsys):
     path = tmp_path / "l.json"
-    assert bench.main([*small, "--rungs", "15", "--json", str(path)]) == 0
+    assert bench_ladder.main([*small, "--rungs", "15", "--json", str(path)]) == 0
     said = capsys.readouterr().out
     assert "per-Head, no cache" in said
     assert "roofline bound, where every weight is read once" in said
@@ -194,7 +194,7 @@ def test_the_command_prints_the_rungs_and_writes_json(small, tmp_path, capsys):
     ["--repeats 0", "--tokens 1", "--rungs 9", "--checkpoint /nowhere", "--threads 0"],
 )
 def test_the_command_ends_with_2_and_one_line(small, words, capsys):
-    assert bench.main([*small, *words.split()]) == 2
+    assert bench_ladder.main([*small, *words.split()]) == 2
     said = capsys.readouterr().err.strip()
     assert said.startswith("error: ")
     assert "\n" not in said

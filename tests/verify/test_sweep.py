@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from nanogpt.cli.verify import main
+from nanogpt.cli.verify_sweep import main
 from nanogpt.decoding.sampling import PLAIN
 from nanogpt.engines.eager import Flat
 from nanogpt.system.files import ROOT
