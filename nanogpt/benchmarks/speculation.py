@@ -53,20 +53,10 @@ def speculation(
     measured in the same turns. engine=None times the model's own modules over a growing cache.
     Raises CannotBuild.
     """
-    device = model.lm_head.weight.device
     if engine is not None and not isinstance(engine.ready(model, 1), engine):
         raise CannotBuild(f"{engine.__name__} cannot be built here: engine=None times the modules")
     ways = {BASELINE: None} | {(name, k): make(k) for name, make in drafts.items() for k in ks}
-    runs, floors = {key: [] for key in ways}, []
-    size = model.config.weight_bytes(model.lm_head.weight.element_size())
-    bar = tqdm(total=(1 + repeats) * len(ways), disable=headless(), file=sys.stdout, leave=False)
-    for turn in range(1 + repeats):  # the first is a warm-up
-        for key, draft in ways.items():
-            runs[key].append(_run(model, n_new, FIRST_SEED + turn, engine, draft))
-            bar.update()
-        floors.append(read_bandwidth(size, repeats=1, device=device)["median"] / size)
-    bar.close()
-    runs = {key: counted for key, (_, *counted) in runs.items()}
+    runs, bounds = _run_in_turns(model, ways, n_new, repeats, engine)
     base = runs.pop(BASELINE)
     return {
         "n_params": model.n_params,
@@ -74,8 +64,22 @@ def speculation(
         "repeats": repeats,
         "rows": [_row(*key, n_new, own, base) for key, own in runs.items()],
         "plain": summary(n_new / seconds for seconds, _, _ in base),
-        "floor": summary(floors),
+        "floor": summary(bounds),
     }
+
+
+def _run_in_turns(model: GPT, ways: dict, n_new: int, repeats: int, engine) -> tuple[dict, list]:
+    """What `_run` gives for each way and turn after a warm-up; roofline bounds of the turns."""
+    weight, runs, bounds = model.lm_head.weight, {key: [] for key in ways}, []
+    size, total = model.config.weight_bytes(weight.element_size()), (1 + repeats) * len(ways)
+    with tqdm(total=total, disable=headless(), file=sys.stdout, leave=False) as bar:
+        for turn in range(1 + repeats):  # the first is a warm-up
+            for key, draft in ways.items():
+                runs[key].append(_run(model, n_new, FIRST_SEED + turn, engine, draft))
+                bar.update()
+            read = read_bandwidth(size, repeats=1, device=weight.device)
+            bounds.append(read["median"] / size)
+    return {key: counted for key, (_, *counted) in runs.items()}, bounds
 
 
 def _run(model: GPT, n_new: int, seed: int, engine, draft: Draft | None) -> tuple:
