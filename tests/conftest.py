@@ -29,12 +29,17 @@ from nanogpt.system.files import sha256
 
 pytest_plugins = ["engine_fixtures", "fault_fixtures", "fuzz_fixtures"]
 torch.set_num_threads(1)
-if (
-    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-):  # as in a shell's background job: here it is tested
+# A shell's background job ignores Ctrl-C, which is tested here.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 settings.register_profile("nanogpt", deadline=None, max_examples=40, derandomize=True)
 settings.load_profile("nanogpt")
+
+
+def pytest_collection_modifyitems(items):
+    """Files with slow tests first, the series before all: two processes then end together."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: (item.path.name != "test_series.py", item.path not in slow))
 
 
 @pytest.hookimpl(wrapper=True)

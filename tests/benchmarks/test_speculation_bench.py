@@ -20,6 +20,7 @@ from nanogpt.system.files import PUBLISHED
 FLOAT = torch.float32
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", [pytest.param(Native, marks=pytest.mark.slow), None])
 def test_rows_say_what_was_decoded(engine, monkeypatch):
     if engine is None:  # nothing native is built in the fast tests
@@ -47,6 +48,7 @@ def test_rows_say_what_was_decoded(engine, monkeypatch):
     assert json.loads(json.dumps(result)) == result
 
 
+@pytest.mark.slow
 def test_tokens_that_differ_are_reported(monkeypatch):
     model, other = build(FLOAT), build(FLOAT, 5)
     plain = speculation.generate

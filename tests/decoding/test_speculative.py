@@ -271,6 +271,7 @@ def test_matching_counts_the_first_that_are_equal():
 # ------------------------------------------------------------------ one draft, several generations
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("draft", ["table", "look-up", "small", "itself"])
 def test_two_generations_with_one_draft_know_nothing_of_each_other(draft):
     """They begin alike, and continue as one text and as three, sampled in two ways."""

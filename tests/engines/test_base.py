@@ -58,6 +58,7 @@ def ready(kind, model=None):
 # ------------------------------------------------------------------ what goes in
 
 
+@pytest.mark.slow
 @by_itself
 def test_the_probabilities_behind_the_tokens_are_right_to_a_thousandth(kind):
     built = ready(kind)
@@ -109,6 +110,7 @@ def trained(model):
     optimizer.zero_grad()
 
 
+@pytest.mark.slow
 @every
 def test_changed_weights_are_the_weights_of_the_next_text(kind):
     built, prompt = ready(kind), prompt_of(5)
@@ -189,6 +191,7 @@ def test_two_models_and_two_texts_take_turns_on_one_engine(kind):
             assert torch.equal(torch.cat(got, dim=1), expected)
 
 
+@pytest.mark.slow
 @every
 def test_a_text_left_half_way_does_not_disturb_the_next(kind):
     built, model, kept = ready(kind), shared_model(), []

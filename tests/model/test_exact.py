@@ -92,6 +92,7 @@ def test_without_it_they_are_not():
         torch.testing.assert_close(other, expected, rtol=0, atol=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES, ids=name)
 def test_threads_change_nothing(dtype):
     before = torch.get_num_threads()
@@ -117,6 +118,7 @@ def test_it_computes_the_same_function(dtype, per_head):
     assert got.dtype == dtype
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "engine", [Uncached, PerHead, Batched, Static, Flat], ids=lambda e: e.__name__
 )

@@ -56,6 +56,7 @@ both_forms = pytest.mark.parametrize("per_head", FORMS, ids=name)
 # ------------------------------------------------------------------ caches
 
 
+@pytest.mark.slow
 @both_forms
 @every_field
 def test_a_cache_changes_no_token(fields, per_head):
@@ -79,6 +80,7 @@ def test_a_text_in_chunks_gives_the_logits_of_the_text_in_one(fields, per_head):
         torch.testing.assert_close(got, whole, rtol=0, atol=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fields", "width", "n_head", "dtype"),
     [(TOGETHER[2], 60, 5, torch.float32), (TOGETHER[0], 16, 2, torch.bfloat16)],
@@ -154,6 +156,7 @@ def test_both_forms_have_the_same_gradients(fields):
         torch.testing.assert_close(grad, heads.get_parameter(key).grad, rtol=0, atol=1e-11, msg=key)
 
 
+@pytest.mark.slow
 @both_forms
 @every_field
 def test_engines_of_the_models_own_modules_give_the_same_tokens(fields, per_head):

@@ -55,6 +55,7 @@ def text(length, batch=1):
     return torch.randint(13, (batch, length), generator=seeded(7))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("shared", SHARED)
 def test_cached_tokens_are_the_uncached_ones(shared, mask):
@@ -222,6 +223,7 @@ def test_with_rotary_positions_only_distances_count():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("design", [DynamicCache, StaticCache, PagedCache])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=name)
 def test_in_exact_mode_the_bits_are_the_same(design, dtype):

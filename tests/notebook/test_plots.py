@@ -161,7 +161,7 @@ FOUND = {
     "two_bars, unequal": "NOT the same",
     "typing_race": "2.9×",
     "drafted": "67%",
-    "tokens_per_pass": "a table: 64% agree",
+    "tokens_per_pass": "a table: 64% accepted",
     "speculation_speed": "2.00×",
 }
 

@@ -80,7 +80,6 @@ print("paths", sum(p == str(root) for p in sys.path), os.environ["CUBLAS_WORKSPA
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("series")
 @pytest.mark.skipif(not NOTEBOOKS, reason="there are no notebooks yet")
 def test_a_lone_notebook_runs_as_on_colab_and_its_set_up_runs_twice(work_tree, alone, tmp_path):
     nb = nbformat.read(NOTEBOOKS[0], 4)

@@ -14,8 +14,7 @@ from nanogpt.model.gpt import GPT
 from nanogpt.system.device import Device
 from nanogpt.training.loop import train
 
-# One worker of pytest-xdist runs all of this, and its notebooks one after another.
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("series")]
+pytestmark = pytest.mark.slow
 REAL_CORPUS = True
 SMOKE, TRAINED = ["--profile", "smoke"], ["-p", "steps=24"]  # of notebook 01
 LESS = [*TRAINED, "-p", "n_new=60"]  # of notebook 00
@@ -57,14 +56,12 @@ def test_the_whole_series_passes_and_its_pages_can_be_read_by_everyone(series):
     assert {page.name: page_faults(page) for page in pages} == {page.name: [] for page in pages}
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("01")])
-def test_a_second_run_differs_in_timings_alone(series, name, tmp_path):
-    """Training included: the same losses, the same text, the same figures, to the last byte."""
+def test_a_second_run_differs_in_timings_alone(series, tmp_path):
+    """The same text, the same figures, to the last byte; of training, its own tests say so."""
+    (name,) = (name for name in NAMES if name.startswith("02"))
     again = tmp_path / "again"
-    assert run.main([name, *SMOKE, *TRAINED, "--out", str(again), "--no-html"]) == 0
+    assert run.main([name, *SMOKE, "--out", str(again), "--no-html"]) == 0
     runs = [nbformat.read(out / f"{name}.ipynb", 4).cells for out in (series[1], again)]
     for cell, second in zip(*runs, strict=True):
         timing = "timing" in cell.metadata.get("tags", [])
         assert cell == second or timing, f"cell {cell.id!r} differs"
-    weights = [out / "checkpoints" / "small.safetensors" for out in (series[1], again)]
-    assert weights[0].read_bytes() == weights[1].read_bytes()

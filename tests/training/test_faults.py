@@ -49,6 +49,7 @@ def whole(tmp_path_factory, corpus):
 STAGES = {"no room at all": 0.5, "room for the checkpoints, not for the state": 1.5}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_training_whose_disk_fills_up_resumes_to_the_same_bits(
     disk, corpus, monkeypatch, whole, stage
@@ -134,6 +135,7 @@ def test_a_state_cut_at_some_byte_is_refused(state):
     assert path.read_bytes() == whole
 
 
+@pytest.mark.slow
 def test_a_state_with_a_byte_altered_is_refused_or_the_same(state):
     whole, path, again = state
     (tensors, meta), passed = read_tensors(path), []

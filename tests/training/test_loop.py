@@ -55,6 +55,7 @@ def test_a_few_steps_lower_the_loss(corpus, tokenizer, recipe):
     assert history["full_val"] == pytest.approx(full, abs=1e-5), "the model kept no weights"
 
 
+@pytest.mark.slow
 def test_half_precision_trains_float32_weights_to_the_usual_loss(corpus):
     ends = {}
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
@@ -76,6 +77,7 @@ def test_dropout_acts_while_training_whatever_mode_the_model_came_in(corpus):
     assert plain["batch_loss"] != on["batch_loss"] == off["batch_loss"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", RECIPES)
 def test_the_same_seed_gives_the_same_bits_with_every_recipe(corpus, key):
     runs = []
@@ -91,6 +93,7 @@ def test_the_same_seed_gives_the_same_bits_with_every_recipe(corpus, key):
     assert not torch.equal(first, third)
 
 
+@pytest.mark.slow
 def test_the_random_state_is_neither_read_nor_moved(corpus):
     models = []
     for state in (1, 2):

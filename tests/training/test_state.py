@@ -76,6 +76,7 @@ def all_of(folder):
 # ------------------------------------------------------------------ Ctrl-C and resume
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "step"),
     [

@@ -15,6 +15,7 @@ from nanogpt.verify.cases import CACHES, ENGINES, draw_case, run_case
 from nanogpt.verify.sweep import describe, new_result, passed, sweep
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dtype", "in_exact", "seed", "n"),
     [
@@ -94,6 +95,7 @@ def test_a_mismatch_within_rounding_is_explained_in_float32_alone():
     assert not passed(new_result(0, "float32", True) | {"differing_logits": 1})
 
 
+@pytest.mark.slow
 def test_a_sweep_that_was_stopped_resumes_and_counts_the_same(tmp_path, monkeypatch):
     whole = sweep(20, in_exact=True, path=tmp_path / "whole.json")
     calls, plain = [], module.run_case
@@ -119,6 +121,7 @@ def test_a_sweep_that_was_stopped_resumes_and_counts_the_same(tmp_path, monkeypa
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "message"),
     [
