@@ -115,8 +115,7 @@ class Compiled(Exclusive, Flat):
         path = toolchain.kept("compiled", key, ".pt2", self._compile)
         self.kv = empty_kv(self.config, self.batch, self.capacity)
         try:
-            # What torch._inductor.aoti_load_package does, in 2 ms: its import of Inductor takes 1.5
-            # s.
+            # As torch._inductor.aoti_load_package does, without its import of Inductor: 1.5 s.
             self.package = torch._C._aoti.AOTIModelPackageLoader(str(path), "model", False, 1, -1)
             self._bind(GPT(self.config).float())
         except Exception as error:
@@ -153,7 +152,7 @@ class Compiled(Exclusive, Flat):
         self._prefill(self._bind(model), prompt[:, :-1])
         # A plain draw is made inside the compiled step; any other one outside, from its logits.
         plain = sampling.is_plain
-        ones = torch.ones(1, self.batch, self.config.vocab_size).expand(noise.shape)
+        ones = torch.ones(noise.shape[1:], dtype=torch.float32).expand(noise.shape)
         inside = noise.float().contiguous() if plain else ones
         places = torch.arange(self.capacity).split(1)[prompt.shape[1] - 1 :]
         token = prompt[:, -1].to(torch.int64).contiguous()

@@ -55,15 +55,14 @@ def text_of(prompt: Tensor, n_new: int) -> Tensor:
 class Session:
     """One generation in native code: its text, its noise, keys and values. A context manager.
 
-    `text` (B, length) begins with `prompt` tokens; step t of the noise draws the token at prompt +
-    t.
+    `text` (B, length) begins with a prompt of T tokens; step t of the noise draws token T + t.
     """
 
     def __init__(
-        self, engine, model: GPT, text: Tensor, prompt: int, noise: Tensor, sampling: SamplingParams
+        self, engine, model: GPT, text: Tensor, T: int, noise: Tensor, sampling: SamplingParams
     ):
         c, (B, length) = engine.config, text.shape
-        self.engine, self.text, self.prompt = engine, text, prompt
+        self.engine, self.text, self.T = engine, text, T
         self.weights = engine.weights(model)  # held, so that their memory stays where it is
         self.pointers = (ctypes.c_void_p * len(self.weights))(*[w.data_ptr() for w in self.weights])
         capacity = -(-engine.capacity // 16) * 16  # whole tiles of keys
@@ -86,13 +85,13 @@ class Session:
             top_p=1.0 if sampling.top_p is None else sampling.top_p,
             top_k=sampling.top_k or 0,
         )
-        self.known(prompt)
+        self.known(T)
 
     def known(self, length: int) -> None:
         """Set how many tokens of the text are known; `decode` draws what comes behind them."""
         self.job.known = length
         if self.noise is not None:
-            self.job.noise = self.noise.data_ptr() + (length - self.prompt) * self.noise[0].nbytes
+            self.job.noise = self.noise.data_ptr() + (length - self.T) * self.noise[0].nbytes
 
     def decode(self, start: int, end: int) -> None:
         """Read the tokens at start … end - 1; from the last known one on, write the next behind."""
@@ -101,7 +100,7 @@ class Session:
 
     def check(self, start: int, end: int) -> list[list[int]]:
         """Read the tokens at start … end - 1 in one pass; by text, the right token behind each."""
-        self._check_range(self.prompt - 1, start, end)
+        self._check_range(self.T - 1, start, end)
         choices = torch.empty(len(self.text), end - start, dtype=torch.int64, device="cpu")
         self.engine.library.check(ctypes.byref(self.job), start, end, choices.data_ptr())
         return choices.tolist()
