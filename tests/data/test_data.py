@@ -172,6 +172,8 @@ def root(tmp_path, monkeypatch):
     """A project folder with no corpus and no network."""
     monkeypatch.setattr(corpus, "ROOT", tmp_path)
     monkeypatch.delenv("NANOGPT_DATA", raising=False)
+    monkeypatch.delenv("NANOGPT_OFFLINE", raising=False)
+    monkeypatch.delenv("NANOGPT_OFFLINE_REASON", raising=False)
     monkeypatch.setattr(corpus, "fetch", no_network)
     (tmp_path / "data").mkdir()
     return tmp_path
