@@ -27,6 +27,9 @@ from ..system.device import Device
 # How long a process waits for another one, such as the first while it evaluates: NCCL's own 10
 # minutes may be too short for that. When a process is lost, torchrun ends the others much sooner.
 TIMEOUT = timedelta(hours=2)
+# Process groups live as long as the process. Otherwise DDP's Reducer may destroy the last reference
+# to one while it holds the GIL, and wait for a thread of gloo that waits for the GIL: 1 % hung.
+_KEPT: list[dist.ProcessGroup] = []
 
 
 @dataclass(frozen=True)
@@ -97,6 +100,7 @@ def joined(device: Device):
     with _exits_at_sigterm():
         try:
             dist.init_process_group("nccl" if gpu else "gloo", timeout=TIMEOUT)
+            _KEPT.append(dist.group.WORLD)
             yield device
         except RuntimeError as error:
             if not (isinstance(error, dist.DistError) or "gloo" in str(error)):
