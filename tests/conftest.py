@@ -16,6 +16,7 @@ import pytest
 import torch
 from hypothesis import settings
 
+import nanogpt.publishing  # noqa: F401  first, as it makes importing nbformat quick
 from nanogpt.cache.attach import cache_owners
 from nanogpt.cache.dynamic import DynamicCache
 from nanogpt.cache.static import StaticCache

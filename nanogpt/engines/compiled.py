@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from ..config.shapes import GPTConfig
 from ..decoding.sampling import sample
+from ..model.convert import on_meta
 from ..model.gpt import GPT
 from . import functional, toolchain
 from .base import check_float32, require_float32_cpu
@@ -46,8 +47,7 @@ class Step(nn.Module):
     def __init__(self, config: GPTConfig, batch: int, capacity: int):
         super().__init__()
         self.config, self.batch = config, batch
-        with torch.device("meta"):
-            shapes = functional.flatten(GPT(config).float())
+        shapes = functional.flatten(on_meta(config).float())
         for name, tensor in constants(shapes, empty_kv(config, batch, capacity)).items():
             self.register_buffer(name, torch.zeros(tensor.shape, dtype=tensor.dtype))
 

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..decoding.sampling import SamplingParams, sample
+from ..model.convert import on_meta
 from ..model.gpt import GPT
 from . import functional
 from .eager import Flat
@@ -38,8 +39,7 @@ class Graph(Exclusive, Flat):
     def _allocate(self) -> None:
         c, B, size = self.config, self.batch, self.capacity + self.steps
         kind = {"dtype": self.dtype, "device": self.device}
-        with torch.device("meta"):
-            shapes = functional.flatten(GPT(c))
+        shapes = functional.flatten(on_meta(c))
         empty = [[torch.zeros(t.shape, **kind) for t in layer] for layer in shapes.layers]
         self.weights = functional.Weights(
             *(torch.zeros(t.shape, **kind) for t in shapes[:-1]),

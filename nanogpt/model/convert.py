@@ -8,6 +8,7 @@ from functools import lru_cache
 import torch
 import torch.nn as nn
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from ..config.shapes import GPTConfig
 from .gpt import GPT
@@ -64,10 +65,23 @@ def not_standard(model: nn.Module) -> str | None:
 
 @lru_cache(maxsize=16)
 def _layout(config: GPTConfig) -> list[tuple[type, float | None]]:
-    """The class of each of a GPT's modules, and the eps of norms, read off a model on "meta"."""
-    with torch.device("meta"):  # shapes without memory
-        modules = [module for _, module in GPT(config).named_modules(remove_duplicate=False)]
+    """The class of each of a GPT's modules, and the eps of norms."""
+    modules = [module for _, module in on_meta(config).named_modules(remove_duplicate=False)]
     return [(type(module), vars(module).get("eps")) for module in modules]
+
+
+def on_meta(config: GPTConfig) -> GPT:
+    """The config's model with the shapes of its weights, but no memory for them."""
+    with torch.device("meta"), _NoInit():
+        return GPT(config)
+
+
+class _NoInit(TorchFunctionMode):
+    """Skips torch.nn.init: to draw numbers on "meta", torch imports its compiler, for 2 seconds."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if getattr(func, "__module__", "") != nn.init.__name__:
+            return func(*args, **(kwargs or {}))
 
 
 def own_classes(model: nn.Module) -> list[str]:

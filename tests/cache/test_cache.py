@@ -16,8 +16,8 @@ ALL = [DynamicCache, StaticCache, RollingCache, PagedCache, Int8Cache]
 
 
 def new_tokens(pos, lead=(2, 2), hs=4, dtype=torch.float32, device="cpu"):
-    k = torch.randn(*lead, len(pos), hs, generator=seeded(1)).to(device, dtype)
-    return k, -k, torch.tensor(pos, device=device)
+    k = torch.randn(*lead, len(pos), hs, generator=seeded(1), dtype=dtype)
+    return k.to(device), (-k).to(device), torch.tensor(pos, device=device)
 
 
 def known(cache) -> dict:
