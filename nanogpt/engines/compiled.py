@@ -35,6 +35,10 @@ OPTIONS = {
     "size_asserts": False,
     # The weights are the model's own, bound for each generation.
     "aot_inductor.package_constants_in_so": False,
+    # Half of the time to build: no compiled headers, which a single file does not earn back, and no
+    # trial of each instruction set in a process of its own. The CPU's own list of them is enough.
+    "aot_inductor.precompile_headers": False,
+    "cpp.vec_isa_ok": True,
 }
 
 

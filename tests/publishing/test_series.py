@@ -19,6 +19,7 @@ REAL_CORPUS = True
 SMOKE, TRAINED = ["--profile", "smoke"], ["-p", "steps=24"]  # of notebook 01
 LESS = [*TRAINED, "-p", "n_new=60"]  # of notebook 00
 NAMES = [path.stem for path in NOTEBOOKS]
+ANY_MODEL = [name for name in NAMES if name[:2] in ("02", "03", "04", "05")]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -32,29 +33,29 @@ def short_corpus(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def series(tmp_path_factory):
-    """All notebooks, once: the exit codes of two runs, and their output folder.
-
-    Those about a model's text are given the published weights; those that prove and time, a
-    smaller model.
-    """
-    out, own = (tmp_path_factory.mktemp("series") / name for name in ("out", "own"))
-    _train_small(own)
-    small = [name for name in NAMES if name[:2] in ("03", "04", "05")]
-    rest = [name for name in NAMES if name not in small]
-    codes = [
-        run.main([*rest, *SMOKE, *LESS, "--out", str(out)]),
-        run.main([*small, *SMOKE, "-p", f"checkpoint={own}", "--out", str(out)]),
-    ]
-    return codes, out
-
-
-def _train_small(out):
-    corpus = load_corpus()
+def small_model(tmp_path_factory, short_corpus):
+    """A checkpoint of 2 layers and 2 heads, hardly trained."""
+    out, corpus = tmp_path_factory.mktemp("small") / "model", load_corpus()
     shape = GPTConfig(len(set(corpus.text)), block_size=128, n_layer=2, n_head=2, n_embd=32)
     recipe = TrainConfig(steps=24, eval_every=24, eval_batches=1)
     cpu = Device(torch.device("cpu"), torch.float32, "tests")
     train(GPT(shape), corpus, recipe, out=out, device=cpu)
+    return out
+
+
+@pytest.fixture(scope="module")
+def series(tmp_path_factory, small_model):
+    """All notebooks, once: the exit codes of two runs, and their output folder.
+
+    Those that take any model are given a small one.
+    """
+    out = tmp_path_factory.mktemp("series")
+    rest = [name for name in NAMES if name not in ANY_MODEL]
+    codes = [
+        run.main([*rest, *SMOKE, *LESS, "--out", str(out)]),
+        run.main([*ANY_MODEL, *SMOKE, "-p", f"checkpoint={small_model}", "--out", str(out)]),
+    ]
+    return codes, out
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -71,12 +72,11 @@ def test_the_whole_series_passes_and_its_pages_can_be_read_by_everyone(series):
     assert {page.name: page_faults(page) for page in pages} == {page.name: [] for page in pages}
 
 
-def test_a_second_run_differs_in_timings_alone(series, tmp_path):
+def test_a_second_run_differs_in_timings_alone(series, small_model, tmp_path):
     """The same text, the same figures, to the last byte; of training, its own tests say so."""
-    (name,) = (name for name in NAMES if name.startswith("02"))
-    again = tmp_path / "again"
-    assert run.main([name, *SMOKE, "--out", str(again), "--no-html"]) == 0
-    runs = [nbformat.read(out / f"{name}.ipynb", 4).cells for out in (series[1], again)]
+    name, model = ANY_MODEL[0], ["-p", f"checkpoint={small_model}"]
+    assert run.main([name, *SMOKE, *model, "--out", str(tmp_path), "--no-html"]) == 0
+    runs = [nbformat.read(out / f"{name}.ipynb", 4).cells for out in (series[1], tmp_path)]
     for cell, second in zip(*runs, strict=True):
         timing = "timing" in cell.metadata.get("tags", [])
         assert cell == second or timing, f"cell {cell.id!r} differs"
