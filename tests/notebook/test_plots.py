@@ -60,6 +60,9 @@ COSTS = [
 ]
 CURVES = {"table": [2.0, 1.9], "rotary": [2.0, 1.9, 3.0, 3.5], "window": [2.0, 1.9, 1.9, 1.8]}
 
+TEXT = list("a $\n")
+SHARES = [0.1, 0.2, 0.003, 0.697]
+
 STRIP = {"label": "x", "text": "ab\n", "truth": "ac\n"}
 REPORT = {
     "equal": True,
@@ -123,6 +126,7 @@ FIGURES = {
     "masks": [[MASK] * 4, "one rule"],
     "bytes_and_loss": [COSTS, "4× less"],
     "loss_by_position": [CURVES, 8, 16, "it ends"],
+    "decode_step": [TEXT, SHARES, "one key, one value"],
     "token_strips": [[STRIP], "one trap", 3],
     "margins": [REPORT],
     "precision": [{"float32": REPORT}],
@@ -200,7 +204,7 @@ def test_data_for_figures_is_plain_json():
     json.dumps(FIGURES, allow_nan=False)
 
 
-@pytest.mark.parametrize("name", ["last_bits", "ladder", "recipes"])
+@pytest.mark.parametrize("name", ["last_bits", "decode_step", "ladder", "recipes"])
 def test_equal_data_gives_equal_bytes_whatever_the_reader_s_own_style(name):
     with matplotlib.rc_context({"font.size": 30, "axes.facecolor": "black"}):
         assert style.to_png(draw(name), "a footer") == drawn(name)[1]
@@ -227,6 +231,23 @@ def test_what_loses_is_marked_and_what_was_not_measured_is_a_dash():
     assert "▼ 0.80×" in text
     assert " 2.00×" in text
     assert "–" in text.split()
+
+
+def test_a_decode_step_says_what_it_writes_and_what_it_reads():
+    text, _ = drawn("decode_step")
+    assert "written to the cache: 1 key and 1 value" in text
+    assert "from earlier steps: 3 keys and 3 values. The query reads all 4" in text
+    assert {"10%", "20%", "<1%", "70%"} <= set(text.split())
+
+
+def test_a_decode_step_shows_a_window_several_drafts_and_what_no_cache_costs():
+    options = {"new": [2, 3], "unread": [0], "labels": [4, 5, 6, 7], "again": True}
+    text = words(plots.decode_step(TEXT, [0, *SHARES[1:]], "t", **options))
+    assert "written to the cache: 2 keys and 2 values" in text
+    assert "from earlier steps: 1 key and 1 value. The last query reads all 3" in text
+    assert "outside the window, not read: 1 key and 1 value" in text
+    assert "without a cache, computed in this step: 4 keys and 4 values" in text
+    assert "4 5 6 7" in text
 
 
 def test_a_strip_without_differences_is_equal():

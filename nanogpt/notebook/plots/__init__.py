@@ -8,6 +8,7 @@ from .attention import (
     prefill_and_decode,
     shapes,
 )
+from .decode_step import decode_step
 from .engines import (
     drafted,
     ladder,
