@@ -93,7 +93,7 @@ IDEAS = (
 
 # ------------------------------------------------------------------ what do shared keys cost?
 
-# The changes of notebook 06, one at a time; all else is equal: block 64, steps, characters.
+# The changes of notebook 08, one at a time; all else is equal: block 64, steps, characters.
 STEPS = {"steps": 2000}
 BATCHED_64 = {"block_size": 64, "per_head": False}
 ROPE = {**BATCHED_64, "rope": True}

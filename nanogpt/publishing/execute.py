@@ -16,6 +16,7 @@ from nbclient.exceptions import CellTimeoutError, DeadKernelError
 from traitlets.config import Config
 
 from ..system.files import ROOT
+from .blanks import filled
 from .nbfile import METADATA, SyncError, alt_text, keep_metadata, png_of, read, write_notebook
 
 START_TIMEOUT = 120  # seconds for a kernel to answer, on a cold disk
@@ -90,8 +91,9 @@ def execute(
     limits = {"start_timeout": START_TIMEOUT, "execution_timeout": timeout}
     options = {"kernel_name": "python3", "cwd": str(ROOT), "progress_bar": False, "config": QUIET}
     try:
+        write_notebook(target, filled(read(source)))
         papermill.execute_notebook(
-            str(source), str(target), parameters, on_cell_start=note, **limits, **options
+            str(target), str(target), parameters, on_cell_start=note, **limits, **options
         )
     except Exception as error:
         raise NotebookError(_reason(error, started["id"], timeout)) from error

@@ -18,13 +18,13 @@ import nbformat
 
 from ..config import address
 from ..system.files import ROOT, sha256, write_json
-from .nbfile import METADATA, SyncError, keep_metadata, read, title, to_text, write_text
+from .nbfile import METADATA, SyncError, fold, keep_metadata, read, title, to_text, write_text
 
 BADGE = "https://colab.research.google.com/assets/colab-badge.svg"
 COLAB = "https://colab.research.google.com/github"
 
 SETUP = """\
-# Set-up, the same in every notebook. Opened alone, as on Colab, it first fetches the repository.
+# @title Set-up, the same in every notebook; opened alone, as on Colab, it fetches the repository
 import os
 import subprocess
 import sys
@@ -89,6 +89,7 @@ def write_generated(nb, path: Path, neighbours: list[Path], repo: str, ref: str)
         kind = cell.metadata.get("nanogpt", {}).get("generated")
         if kind == "setup":
             cell.source = setup_cell(repo, ref)
+            cell.metadata["tags"] = ["hide-input"]
         elif kind == "links":
             cell.source = links_cell(path, neighbours, repo, ref)
         elif kind is not None:
@@ -108,6 +109,7 @@ def synced(path: Path, neighbours: list[Path], repo: str, ref: str):
                 cell.source = mirror_cell(names)
             except SyncError as error:
                 raise SyncError(f"{path.name}, cell {cell.id!r}: {error}") from error
+        fold(cell)
         if cell.cell_type == "code":
             cell.outputs, cell.execution_count = [], None
         cell.source = cell.source.strip("\n")

@@ -57,8 +57,18 @@ def write_notebook(path: Path, nb) -> None:
 
 def keep_metadata(cell) -> None:
     """Drop what editors and papermill note in a cell's metadata; keep what we put there."""
-    kept = ("tags", "nanogpt", "jupyter")
+    kept = ("tags", "nanogpt", "jupyter", "cellView")
     cell.metadata = {key: value for key, value in cell.metadata.items() if key in kept and value}
+
+
+def fold(cell) -> None:
+    """Fold a code cell tagged "hide-input" in JupyterLab and in Colab too; open any other one."""
+    if "hide-input" in cell.metadata.get("tags", []):
+        cell.metadata |= {"jupyter": {"source_hidden": True}, "cellView": "form"}
+    else:
+        cell.metadata = {
+            key: value for key, value in cell.metadata.items() if key not in ("jupyter", "cellView")
+        }
 
 
 def png_of(output) -> str | None:

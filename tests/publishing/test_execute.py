@@ -42,7 +42,7 @@ def test_a_failure_is_one_line(tmp_path, monkeypatch, error, message):
     monkeypatch.setattr(papermill, "execute_notebook", fail)
     seen = []
     with pytest.raises(NotebookError, match=message):
-        execute("a", tmp_path / "b", {"n": 1}, timeout=7, on_cell=seen.append)
+        execute(write(tmp_path / "a.ipynb"), tmp_path / "b", {"n": 1}, timeout=7, on_cell=seen.append)
     assert seen == [2]
 
 
@@ -52,7 +52,7 @@ def test_half_a_notebook_is_blamed_on_the_disk(tmp_path, monkeypatch):
     write_half = lambda *_, **options: half.write_text('{"cells": [')  # noqa: E731
     monkeypatch.setattr(papermill, "execute_notebook", write_half)
     with pytest.raises(NotebookError, match="could not be written whole .* MB are free"):
-        execute("a", half, {})
+        execute(write(tmp_path / "a.ipynb"), half, {})
 
 
 def test_streams_become_what_a_terminal_would_show():
