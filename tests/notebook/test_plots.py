@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from nanogpt.notebook import plots
-from nanogpt.notebook.plots import style
+from nanogpt.notebook.plots import canvas, style
 
 
 def summary(value):
@@ -62,6 +62,9 @@ CURVES = {"table": [2.0, 1.9], "rotary": [2.0, 1.9, 3.0, 3.5], "window": [2.0, 1
 
 TEXT = list("a $\n")
 SHARES = [0.1, 0.2, 0.003, 0.697]
+SCORES = [[0.5, -1.0, 2.0], [1.0, -0.04, 3.0], [-2.0, 0.0, 1.0]]
+MASKED = [[0.5, None, None], [1.0, -0.04, None], [-2.0, 0.0, 1.0]]
+SOFT = [[1.0, 0.0, 0.0], [0.75, 0.25, 0.0], [0.04, 0.26, 0.7]]
 
 STRIP = {"label": "x", "text": "ab\n", "truth": "ac\n"}
 REPORT = {
@@ -127,6 +130,8 @@ FIGURES = {
     "bytes_and_loss": [COSTS, "4× less"],
     "loss_by_position": [CURVES, 8, 16, "it ends"],
     "decode_step": [TEXT, SHARES, "one key, one value"],
+    "attention_steps": [TEXT[:3], SCORES, MASKED, SOFT, "an average of what came before"],
+    "triangle": [TEXT, 3, "three rows, then one"],
     "token_strips": [[STRIP], "one trap", 3],
     "margins": [REPORT],
     "precision": [{"float32": REPORT}],
@@ -248,6 +253,35 @@ def test_a_decode_step_shows_a_window_several_drafts_and_what_no_cache_costs():
     assert "outside the window, not read: 1 key and 1 value" in text
     assert "without a cache, computed in this step: 4 keys and 4 values" in text
     assert "4 5 6 7" in text
+
+
+def test_attention_is_shown_in_four_steps_or_one():
+    values = [[1.0, 0.0], [0.0, 1.0], [-1.0, 0.5]]
+    text = words(plots.attention_steps("abc", SCORES, MASKED, SOFT, "t", values=values))
+    assert all(step in text for step in ("scores", "mask", "softmax of each row", "output"))
+    assert {"−2.0", "0.0", "−1.0", "75%", "−0.7", "0.6"} <= set(
+        text.split()
+    )  # the last two: the mix
+    alone = words(plots.attention_steps("abc", SCORES, MASKED, SOFT, "t", panel="weights"))
+    assert "75%" in alone
+    assert "q · k" not in alone
+
+
+def test_a_triangle_says_which_rows_are_computed_together():
+    text, _ = drawn("triangle")
+    assert "3 rows in one pass" in text
+    assert "one row a step, 1 step." in text
+    weights = [[1 / (i + 1)] * 4 for i in range(4)]
+    assert style.to_png(plots.triangle(TEXT, 3, "t", weights=weights)) != style.to_png(
+        plots.triangle(TEXT, 3, "t")
+    )
+
+
+@pytest.mark.parametrize(
+    "colour", [style.BLUE, style.ORANGE, style.VERMILION, style.SKY, "white", "black"]
+)
+def test_words_in_cells_can_be_read(colour):
+    assert canvas.contrast(canvas.ink_on(colour), colour) >= 4.5
 
 
 def test_a_strip_without_differences_is_equal():

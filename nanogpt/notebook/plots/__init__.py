@@ -18,6 +18,7 @@ from .engines import (
     tokens_per_pass,
 )
 from .equality import last_bits, margins, precision, token_strips
+from .lesson import attention_steps, triangle
 from .speed import (
     cache_bytes,
     context_cost,

@@ -86,3 +86,53 @@ def mixed(colour: str, share: float) -> tuple[float, float, float]:
     return tuple(
         share * c + (1 - share) * p for c, p in zip(to_rgb(colour), to_rgb(PAPER), strict=True)
     )
+
+
+def luminance(colour) -> float:
+    """How light a colour is, from 0 to 1, as WCAG defines it."""
+    c = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(colour)]
+    return 0.2126 * c[0] + 0.7152 * c[1] + 0.0722 * c[2]
+
+
+def contrast(one, other) -> float:
+    """The contrast of two colours, from 1 to 21, as WCAG defines it."""
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def ink_on(colour) -> str:
+    """Black or white, whichever reads better on a colour; their contrast is at least 4.5."""
+    return max("black", "white", key=lambda ink: contrast(ink, colour))
+
+
+def grid(
+    axes: Axes, x: float, y: float, size: tuple, colours: Sequence, texts=None, font=8
+) -> None:
+    """Rows of coloured cells with white gaps, from (x, y) on; None is a hatched, empty cell.
+
+    `texts` are the words in the cells, row by row, and `font` is their size in points.
+    """
+    width, height = size
+    for i, row in enumerate(colours):
+        for j, colour in enumerate(row):
+            left, top = x + j * width, y + i * height
+            look = {"facecolor": colour, "edgecolor": PAPER, "lw": 0.9}
+            if colour is None:
+                look = {"facecolor": PAPER, "edgecolor": "#d3d8df", "lw": 0, "hatch": "///"}
+            axes.add_patch(Rectangle((left, top), width, height, **look))
+            if texts and colour is not None:
+                place = {"ha": "center", "va": "center_baseline", "fontsize": font}
+                middle = left + width / 2, top + height / 2
+                axes.text(*middle, texts[i][j], color=ink_on(colour), **place)
+
+
+def letters(axes: Axes, chars: Sequence[str], start: tuple, step: tuple, size: float = 10) -> None:
+    """Characters in a row or a column: the first at `start`, each `step` further."""
+    for i, char in enumerate(chars):
+        style.letter(axes, start[0] + i * step[0], start[1] + i * step[1], char, size, "bold")
+
+
+def note(axes: Axes, x: float, y: float, text: str, size: float = 10.5, **kwargs) -> None:
+    """Lines of words from (x, y) to the right and down."""
+    kwargs = {"va": "top", "linespacing": 1.45, "parse_math": False, **kwargs}
+    axes.text(x, y, text, fontsize=size, **kwargs)

@@ -1,0 +1,180 @@
+"""Pictures of the lesson: attention one step after the other, and prefill and decode as one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from .canvas import grid, letters, mixed, note, page
+from .style import BLUE, GREY, ORANGE, VERMILION, styled
+
+SIDE, GAP = 2.95, 0.32  # inches: a panel of four, and what its row names take
+PANELS = {  # step: its title, and what it says when it stands alone
+    "scores": (
+        "1  scores: q · k / √hs",
+        "A row is a query,\na column is a key.\n\nA cell is their product:\n"
+        "how well the key fits\nwhat the query looks for.\n\nBlue fits, red does not.",
+    ),
+    "masked": (
+        "2  mask: no look ahead",
+        "A character must not see\nthose after it: they are\nwhat it learns to predict.\n\n"
+        "Their scores become −∞\n(hatched).",
+    ),
+    "weights": (
+        "3  weights: softmax of each row",
+        "Softmax turns each row\ninto shares that sum to 1.\n\n−∞ becomes exactly 0.\n\n"
+        "The first character\ncan only see itself.",
+    ),
+    "mix": (
+        "4  output: weights × values",
+        "The output of a character\nis the average of the values\nthat it may see, weighted.\n\n"
+        "This is the last character:\none weight for each value,\none row comes out.",
+    ),
+}
+
+
+@styled
+def attention_steps(
+    chars: Sequence[str],
+    scores: Sequence[Sequence[float]],
+    masked: Sequence[Sequence[float | None]],
+    weights: Sequence[Sequence[float]],
+    title: str,
+    *,
+    values: Sequence[Sequence[float]] | None = None,
+    panel: str | None = None,
+) -> Figure:
+    """Causal self-attention in four pictures: scores, mask, weights and the mix of values.
+
+    The first three are (T, T), queries down and keys across; in `masked`, None or -inf is hidden.
+    `values` (T, hs), without which there is no mix, are drawn up to their eighth column. `panel`
+    ("scores", "masked", "weights" or "mix") draws one step large, with a few words beside it.
+    """
+    steps = {"scores": scores, "masked": masked, "weights": weights, "mix": (weights, values)}
+    if values is None:
+        del steps["mix"]
+    if panel:
+        figure, axes = page(4.4, title)
+        _panel(axes, (0, 0.1), 3.75, chars, panel, steps[panel])
+        note(axes, 4.75, 0.75, PANELS[panel][1], size=12)
+        return figure
+    high = SIDE + 0.72
+    figure, axes = page(high * ((len(steps) + 1) // 2) - 0.1, title)
+    for i, (step, data) in enumerate(steps.items()):
+        corner = (i % 2 * (SIDE + GAP + 0.72), i // 2 * high + 0.1)
+        _panel(axes, corner, SIDE, chars, step, data)
+    return figure
+
+
+def _panel(axes: Axes, corner: tuple, side: float, chars, step: str, data) -> None:
+    """One step: its name, the characters on both axes, and its cells, `side` inches wide."""
+    x, y = corner
+    axes.text(x, y, PANELS[step][0], fontsize=11, weight="bold", va="center", color=GREY)
+    x, y = x + GAP, y + 0.45
+    cell = (side - 0.45 * (step == "mix")) / len(chars)
+    letters(axes, chars, (x - 0.14, y + cell / 2), (0, cell))
+    if step == "mix":
+        _mix(axes, (x, y), side, cell, *data)
+        return
+    letters(axes, chars, (x + cell / 2, y - 0.13), (cell, 0))
+    shown = [
+        [None if _hidden(step, v, j > i) else v for j, v in enumerate(row)]
+        for i, row in enumerate(data)
+    ]
+    _values(axes, (x, y), (cell, cell), shown, share=step == "weights")
+
+
+def _hidden(step: str, value: float | None, future: bool) -> bool:
+    """Whether a cell stays empty."""
+    return future if step == "weights" else value is None or value == float("-inf")
+
+
+def _values(axes: Axes, corner: tuple, size: tuple, rows, share=False, most: float = 0) -> None:
+    """Numbers as coloured cells: shares in blue, others in blue or red; written where they fit."""
+    most = 1.0 if share else most or max(abs(v) for row in rows for v in row if v is not None)
+    colours = [[None if v is None else _shade(v / (most or 1)) for v in row] for row in rows]
+    texts = [["" if v is None else _written(v, share) for v in row] for row in rows]
+    font = min(9.5, 24 * size[0])
+    grid(axes, *corner, size, colours, texts if font >= 7.5 else None, font)
+
+
+def _shade(value: float) -> tuple:
+    """A colour for a value in [-1, 1]: red below zero, blue above."""
+    return mixed(BLUE if value >= 0 else VERMILION, 0.06 + 0.9 * min(abs(value), 1) ** 0.7)
+
+
+def _written(value: float, share: bool) -> str:
+    return f"{100 * value:.0f}%" if share else f"{round(value, 1) + 0.0:.1f}".replace("-", "−")
+
+
+def _mix(axes: Axes, corner: tuple, side: float, high: float, weights, values) -> None:
+    """The last row of weights as a column, times the rows of values, and their sum below."""
+    x, y = corner
+    row, rows = weights[-1], [list(v[:8]) for v in values]
+    output = [
+        sum(w * v for w, v in zip(row, column, strict=True)) for column in zip(*rows, strict=True)
+    ]
+    most = max(abs(v) for each in rows for v in each)
+    wide, right = (side - 1.0) / len(output), x + 1.0
+    _values(axes, corner, (0.55, high), [[w] for w in row], share=True)
+    note(axes, x + 0.775, y + (side - 0.45) / 2, "×", 15, ha="center", va="center")
+    _values(axes, (right, y), (wide, high), rows, most=most)
+    _values(axes, (right, y + side - 0.3), (wide, 0.3), [output], most=most)
+    note(axes, right - 0.1, y + side - 0.15, "output  =", ha="right", va="center")
+
+
+@styled
+def triangle(
+    chars: Sequence[str],
+    n_prompt: int,
+    title: str,
+    *,
+    weights: Sequence[Sequence[float]] | None = None,
+) -> Figure:
+    """Prefill and decode as one triangle, queries down and keys across, (T, T).
+
+    The first `n_prompt` rows are the prefill's, in blue, each further row is a decode step, in
+    orange; where (T, T) `weights` are given, a darker cell has more weight.
+    """
+    n, side = len(chars), 3.9
+    cell = side / n
+    figure, axes = page(side + 0.4, title)
+    x, y = 0.62, 0.3
+    colours = [
+        [_attended(i < n_prompt, weights and weights[i][j]) if j <= i else None for j in range(n)]
+        for i in range(n)
+    ]
+    axes.text(x - 0.16, y - 0.14, "keys →", fontsize=9, color=GREY, ha="right", va="center")
+    grid(axes, x, y, (cell, cell), colours)
+    letters(axes, chars, (x + cell / 2, y - 0.14), (cell, 0), 11)
+    letters(axes, chars, (x - 0.16, y + cell / 2), (0, cell), 11)
+    _spans(axes, x + side + 0.12, y, cell, n_prompt, n)
+    return figure
+
+
+def _attended(prefill: bool, weight: float | None) -> tuple:
+    """The colour of a cell of the triangle: its phase, and darker for more weight."""
+    share = 0.75 if weight is None else 0.15 + 0.85 * weight**0.5
+    return mixed(BLUE if prefill else ORANGE, share)
+
+
+def _spans(axes: Axes, x: float, y: float, cell: float, n_prompt: int, n: int) -> None:
+    """Beside the triangle: which rows are computed together, and what they write and read."""
+    rows, later, ends = f"{n_prompt} rows", n - n_prompt, (0, n_prompt, n)
+    spans = [
+        ("prefill", BLUE, f"{rows} in one pass,\nwrites {n_prompt} keys and values"),
+        (
+            "decode",
+            ORANGE,
+            f"one row a step, {later} step{'s' * (later != 1)}.\n"
+            "Each writes 1 key and 1 value\nand reads the rest from the cache",
+        ),
+    ]
+    for (phase, colour, words), start, end in zip(spans, ends, ends[1:], strict=False):
+        top, bottom = y + cell * start + 0.03, y + cell * end - 0.03
+        axes.plot([x, x], [top, bottom], color=colour, lw=5, solid_capstyle="butt")
+        note(axes, x + 0.16, (top + bottom) / 2 - 0.2, phase, 12, va="bottom", weight="bold")
+        note(axes, x + 0.16, (top + bottom) / 2 - 0.16, words)
+    note(axes, x + 0.16, y - 0.14, "hatched: the future, hidden", 9, va="center", color=GREY)
