@@ -9,6 +9,7 @@ from .attention import (
     shapes,
 )
 from .decode_step import decode_step
+from .designs import arrows, ring, sharing
 from .engines import (
     drafted,
     ladder,

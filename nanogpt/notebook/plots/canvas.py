@@ -25,11 +25,16 @@ FILLS = {  # what a cell is: its fill, its edge, its hatch
 }
 
 
-def page(height: float, title: str) -> tuple[Figure, Axes]:
-    """A figure with one page without a frame, `height` inches high below its title."""
-    figure = style.blank_figure(height + 0.4)
+def page(height: float, title: str, equal: bool = False) -> tuple[Figure, Axes]:
+    """A figure with one page without a frame, `height` inches high below its title.
+
+    `equal`: circles stay round whatever the footer takes.
+    """
+    figure = style.blank_figure((height + 0.4) * (1.07 if equal else 1))
     axes = figure.add_subplot()
     axes.set(xlim=(-0.04, PAGE), ylim=(height, 0))
+    if equal:
+        axes.set_aspect("equal", anchor="N")
     axes.axis("off")
     style.headline(figure, title)
     return figure, axes
