@@ -103,6 +103,7 @@ class Page(HTMLParser):
     def __init__(self, text: str):
         super().__init__()
         self.tags, self.headings, self.open, self.text = [], [], [], ""
+        self.scripts: list[str] = []
         self.feed(text)
 
     @classmethod
@@ -121,7 +122,9 @@ class Page(HTMLParser):
         self.open.pop()
 
     def handle_data(self, data):
-        if not self.open or self.open[-1] not in ("style", "title"):
+        if self.open[-1:] == ["script"]:
+            self.scripts.append(data)
+        elif self.open[-1:] not in (["style"], ["title"]):
             self.text += data
 
     def all(self, tag: str, attribute: str) -> list[str]:
@@ -138,10 +141,13 @@ def page_faults(path: Path) -> list[str]:
     page = Page(text)
     if page.open:
         faults.append(f"never closed: {page.open}")
-    if any(
-        name in ("script", "iframe", "object", "embed", "link", "base") for name, _ in page.tags
-    ):
+    if any(name in ("iframe", "object", "embed", "link", "base") for name, _ in page.tags):
         faults.append("loads or runs something")
+    data = [kind == "application/json" for kind in page.all("script", "type")]
+    ours = (ROOT / "nanogpt/publishing/site.js").read_text(encoding="utf-8")
+    foreign = [script for script in page.scripts[sum(data) :] if script.strip() != ours.strip()]
+    if foreign or page.all("script", "src") or not all(data) or len(page.scripts) > sum(data) + 1:
+        faults.append("runs a script that is not ours, or not once")
     if any(key.startswith("on") for _, attributes in page.tags for key in attributes):
         faults.append("an event handler")
     loads = [value for tag in ("img", "source", "video", "audio") for value in page.all(tag, "src")]

@@ -19,31 +19,51 @@ from pygments.util import ClassNotFound
 from .nbfile import alt_text, png_of
 
 WIDE = 96  # characters of code that fit the column; longer lines scroll, and take the keyboard
+FOLD = re.compile(r"<details>\s*<summary>([^<>\n]+)</summary>\s*")
+FOLD_LINE = re.compile(r"\n*^(<details>\s*<summary>[^<>\n]+</summary>|</details>) *$\n*", re.M)
+FORM = re.compile(r"#\s*@title +(.+?)\s*(?:\{.*\})?\s*(?:\n|$)")
 
 
 class Prose(mistune.HTMLRenderer):
     """Markdown as HTML, for one page. It keeps the headings that it has rendered.
 
-    Raw HTML is shown, not obeyed. Links to notebooks lead to pages. Pictures are never fetched.
+    Raw HTML is shown, not obeyed, but for lines of `<details><summary>Plain words</summary>` and
+    `</details>`: they fold the markdown between them.
+    Links to notebooks lead to pages. Pictures are never fetched.
     """
 
     def __init__(self, pages: set[str]):
         super().__init__(escape=True)
-        self.pages, self.headings = pages, []
+        self.pages, self.headings, self.open_folds = pages, [], 0
         self.markdown = mistune.create_markdown(renderer=self, plugins=["table", "strikethrough"])
 
     def render(self, text: str) -> str:
         """Markdown as HTML, its tables in a box that scrolls."""
-        html = self.markdown(text).replace("<table>", '<div class="table"><table>')
+        self.open_folds = 0
+        text = FOLD_LINE.sub(r"\n\n\1\n\n", text)  # apart, or a list would swallow it
+        html = self.markdown(text) + "</details>\n" * self.open_folds
+        html = html.replace("<table>", '<div class="table"><table>')
         return html.replace("</table>", "</table></div>")
 
+    def block_html(self, html: str) -> str:
+        if found := FOLD.fullmatch(html):
+            self.open_folds += 1
+            summary = mistune.escape(found[1].strip())
+            return f'<details class="fold">\n<summary>{summary}</summary>\n'
+        if self.open_folds and html.strip() == "</details>":
+            self.open_folds -= 1
+            return "</details>\n"
+        return super().block_html(html)
+
     def heading(self, text: str, level: int, **attrs) -> str:
+        text = re.sub(r"</?a\b[^>]*>", "", text)  # the heading is a link itself
         words = re.sub(r"<[^>]+>|&\w+;", "", text).lower()
         name = re.sub(r"[^a-z0-9]+", "-", words).strip("-") or "part"
         taken = {heading["id"] for heading in self.headings}
         name = next(n for n in [name] + [f"{name}-{i}" for i in range(2, 99)] if n not in taken)
         self.headings.append({"id": name, "text": text, "level": level})
-        return f'<h{level} id="{name}">{text}</h{level}>\n'
+        inner = text if level == 1 else f'<a class="anchor" href="#{name}">{text}</a>'
+        return f'<h{level} id="{name}">{inner}</h{level}>\n'
 
     def link(self, text: str, url: str, title: str | None = None) -> str:
         stem, dot, fragment = url.partition(".ipynb")
@@ -66,11 +86,17 @@ def coloured(code: str, language: str = "python") -> str:
         lexer = get_lexer_by_name("text")
     inner = highlight(textwrap.dedent(code).rstrip("\n"), lexer, HtmlFormatter(nowrap=True))
     focus = ' tabindex="0"' if max(map(len, code.split("\n"))) > WIDE else ""
-    return f'<pre class="code"{focus}><code>{inner.rstrip()}</code></pre>\n'
+    return (
+        f'<div class="listing"><pre class="code"{focus}><code>{inner.rstrip()}</code></pre></div>\n'
+    )
 
 
 def blocks(nb, prose: Prose) -> list[dict]:
-    """The cells of a notebook as what the template draws: {kind, html, note, outputs}."""
+    """The cells of a notebook as what the template draws: {kind, html, ...}.
+
+    A code cell adds source, note, folded (what its closed fold says; None when it is open), timing
+    and outputs.
+    """
     found = []
     for cell in nb.cells:
         if cell.metadata.get("nanogpt", {}).get("generated") == "links":
@@ -84,28 +110,44 @@ def blocks(nb, prose: Prose) -> list[dict]:
 
 def _code_block(cell, prose: Prose) -> dict:
     ours, tags = cell.metadata.get("nanogpt", {}), cell.metadata.get("tags", [])
-    note = "parameters of this run" if "injected-parameters" in tags else ""
-    if "mirror" in ours:
-        names = ", ".join(name.removeprefix("nanogpt.") for name in ours["mirror"])
-        note = f"from the package: {names}"
+    note = "from the package: " if "mirror" in ours else ""
+    note += ", ".join(name.removeprefix("nanogpt.") for name in ours.get("mirror", []))
+    folded, source = fold_of(cell)
     return {
         "kind": "code",
-        "html": coloured(cell.source),
+        "html": coloured(source),
+        "source": source,
         "note": note,
-        "folded": ours.get("generated") == "setup",
+        "folded": folded,
         "timing": "timing" in tags,
-        "outputs": [shown(output, prose) for output in cell.outputs],
+        "outputs": [shown(output, prose, "keep-colours" in tags) for output in cell.outputs],
     }
 
 
-def shown(output, prose: Prose) -> dict:
-    """One output as {kind, ...}: a picture, markdown, text or an error."""
+def fold_of(cell) -> tuple[str | None, str]:
+    """What the closed fold of a code cell says, None for an open cell; and the code to show."""
+    tags = cell.metadata.get("tags", [])
+    if "injected-parameters" in tags:
+        return "Parameters of this run", cell.source
+    if "hide-input" not in tags:
+        return None, cell.source
+    if found := FORM.match(cell.source):
+        return found[1], cell.source[found.end() :].lstrip("\n")
+    return "Code", cell.source
+
+
+def shown(output, prose: Prose, as_is: bool = False) -> dict:
+    """One output as {kind, ...}: a picture, markdown, text or an error.
+
+    A picture that is to be shown `as_is` keeps its colours on dark pages.
+    """
     if output.output_type == "stream":
         return _text(output.text.rstrip(), error=output.name == "stderr")
     if output.output_type == "error":
         return _text("\n".join(output.traceback), error=True)
     if png := png_of(output):
-        return {"kind": "picture", **picture(base64.b64decode(png)), "alt": alt_text(output)}
+        drawn = picture(base64.b64decode(png))
+        return {"kind": "picture", **drawn, "alt": alt_text(output), "as_is": as_is}
     if "text/markdown" in output.data:
         return {"kind": "markdown", "html": prose.render(output.data["text/markdown"])}
     return _text(output.data.get("text/plain", ""), error=False)

@@ -1,6 +1,7 @@
-"""Executed notebooks as a small site: no script, no network, one file a page.
+"""Executed notebooks as a small site: one file a page, readable from a disk, nothing loaded.
 
-The look is in site.css, the frame of a page in site.html.j2, the cells are in html.py.
+The look is in site.css, the frame of a page in site.html.j2, the cells are in html.py. One small
+script, site.js, copies code, enlarges figures and searches; every page can be read without it.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from ..system.files import PUBLISHED, ROOT
 from .html import Prose, blocks, promise, thumbnail
 from .mirror import COLAB
 from .nbfile import read, title, write_text
+from .sections import minutes, sections
 
 BRAND = "nanoGPT notebooks"
 HEADLINE = "The same tokens, sooner"
@@ -42,16 +44,17 @@ def render(folder: Path) -> Path:
         raise SiteError(
             f"no executed notebooks in {folder}: run some first (python -m nanogpt run)"
         )
-    notebooks = {path.stem: read(path) for path in paths}
     card, html = _manifest(folder), folder / "html"
     entries = {entry["notebook"]: entry for entry in card.get("notebooks", [])}
-    pages = [_about(name, nb, entries.get(name, {})) for name, nb in notebooks.items()]
+    names = {path.stem for path in paths}
+    pages = [_about(path.stem, read(path), entries.get(path.stem, {}), names) for path in paths]
     frame = _frame(
         brand=BRAND, pages=pages, card=card, conditions=_conditions(card), practice=synthetic.NAME
     )
-    texts = {"index.html": frame.render(page=None, headline=HEADLINE, promise=PROMISE)}
-    for i, (name, nb) in enumerate(notebooks.items()):
-        texts[f"{name}.html"] = _page(frame, pages, i, nb)
+    found = _search_index(pages)
+    texts = {"index.html": frame.render(headline=HEADLINE, promise=PROMISE, search_index=found)}
+    for before, page, after in zip([None, *pages], pages, [*pages[1:], None], strict=False):
+        texts[f"{page['name']}.html"] = frame.render(page=page, before=before, after=after)
     for name, text in texts.items():
         write_text(html / name, text)
     for path in html.glob("*.html"):
@@ -60,20 +63,10 @@ def render(folder: Path) -> Path:
     return html / "index.html"
 
 
-def _page(frame: jinja2.Template, pages: list[dict], i: int, nb) -> str:
-    """The page of notebook number i."""
-    prose = Prose({page["name"] for page in pages})
-    return frame.render(
-        page=pages[i],
-        blocks=blocks(nb, prose),
-        headings=[heading for heading in prose.headings if heading["level"] == 2],
-        before=pages[i - 1] if i else None,
-        after=pages[i + 1] if i + 1 < len(pages) else None,
-    )
-
-
-def _about(name: str, nb, entry: dict) -> dict:
-    """What the index and the neighbours of a page say of it."""
+def _about(name: str, nb, entry: dict, names: set[str]) -> dict:
+    """A page: its cells, and what the index and its neighbours say of it."""
+    prose = Prose(names)
+    drawn = blocks(nb, prose)
     return {
         "name": name,
         "number": name[:2],
@@ -82,14 +75,32 @@ def _about(name: str, nb, entry: dict) -> dict:
         "thumbnail": thumbnail(nb),
         "entry": entry,
         "colab": _colab(name),
+        "blocks": drawn,
+        "contents": [heading for heading in prose.headings if heading["level"] in (2, 3)],
+        "sections": sections(drawn),
+        "minutes": minutes(drawn),
     }
+
+
+def _search_index(pages: list[dict]) -> str:
+    """Every section of every page as JSON rows: page, its title, id, heading, text, names."""
+    rows = [
+        [page["name"], f"{page['number']} · {page['title']}", *section.values()]
+        for page in pages
+        for section in page["sections"]
+    ]
+    return json.dumps(rows, ensure_ascii=False, separators=(",", ":")).replace("</", "<\\/")
 
 
 def _frame(**everywhere) -> jinja2.Template:
     here = Path(__file__).parent
     environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    environment.globals.update(everywhere, style=(here / "site.css").read_text(encoding="utf-8"))
-    return environment.from_string((here / "site.html.j2").read_text(encoding="utf-8"))
+    look, script, page = (
+        (here / name).read_text(encoding="utf-8")
+        for name in ("site.css", "site.js", "site.html.j2")
+    )
+    environment.globals.update(everywhere, style=look, script=script)
+    return environment.from_string(page)
 
 
 def _manifest(folder: Path) -> dict:

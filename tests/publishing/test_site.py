@@ -1,4 +1,4 @@
-"""The pages: readable from a disk by everyone, true to the notebooks; nothing runs or loads."""
+"""The pages: readable from a disk by everyone, true to the notebooks; nothing loads."""
 
 import json
 import os
@@ -9,7 +9,9 @@ from notebook_fixtures import Page, code, output, page_faults, png, prose, write
 
 from nanogpt.cli import site as command
 from nanogpt.config import address
-from nanogpt.publishing import site
+from nanogpt.publishing import html as page_html
+from nanogpt.publishing import sections, site
+from nanogpt.system.files import ROOT
 
 CARD = {
     "profile": "cpu",
@@ -30,13 +32,31 @@ CARD = {
     "notebooks": [{"notebook": "00_one", "ok": True, "seconds": 12.3, "error": None}],
 }
 
+FOLDS = """### A <b>blank</b> with [a link](01_two.ipynb)
+
+<details><summary>Hint & <more></summary>
+
+Add **both**.
+
+- <i>one</i>
+</details>
+
+<details><summary>Solution</summary>
+
+```python
+both = q + k
+```
+
+</details>
+"""
+
 
 def folder_of(path, card=CARD):
     """An output folder with two executed notebooks that hold one of everything."""
     write(
         path / "00_one.ipynb",
         prose("[badge](https://img.example/x.svg)", "links", nanogpt={"generated": "links"}),
-        code("import os", "setup", [output("python 3")], nanogpt={"generated": "setup"}),
+        code("# @title Set-up\nimport os", "setup", [output("python 3")], tags=["hide-input"]),
         code("# Parameters\nn = 2", "injected-parameters", tags=["injected-parameters"]),
         prose(
             "## A part\n\n"
@@ -57,7 +77,8 @@ def folder_of(path, card=CARD):
             "show",
             [output(**{"text/markdown": "```python\nx = 1\n```", "text/plain": "x = 1"})],
         ),
-        code("print()", "print", [output("\x1b[31m<red>\x1b[0m & plain\n")]),
+        code("print()", "print", [output("\x1b[31m<red>\x1b[0m & plain\n")], tags=["hide-input"]),
+        prose(FOLDS, "folds"),
         title="00 · One <of> two",
     )
     animated = code("race()", "race", [output(picture=png(frames=3), alt="a race")])
@@ -86,7 +107,10 @@ def test_nothing_keeps_a_reader_out(html, name):
 def test_the_checks_find_what_they_look_for(html, tmp_path):
     whole = (html / "00_one.html").read_text(encoding="utf-8")
     broken = {
-        "loads or runs": whole.replace("</main>", "<script>x</script></main>"),
+        "loads or runs": whole.replace("</main>", "<iframe></iframe></main>"),
+        "not ours": whole.replace("</main>", "<script>x()</script></main>"),
+        "or not once": whole.replace("navigator.clipboard", "navigator.sendBeacon"),
+        "is not ours": whole.replace("<script>", "<script src='x.js'>"),
         "loads https": whole.replace('src="data:', 'src="https://img.example/', 1),
         "without alt": whole.replace(' alt="', ' title="', 1),
         "an event": whole.replace("<main ", '<main onclick="x" '),
@@ -125,6 +149,98 @@ def test_pages_know_each_other(html, one):
     assert '<a class="brand" href="index.html"' in one
 
 
+def test_headings_are_links_to_themselves_and_make_the_contents(one):
+    assert '<h2 id="a-part"><a class="anchor" href="#a-part">A part</a></h2>' in one
+    assert '<a class="anchor" href="#a-bblank-b-with-a-link">' in one, "no link inside a link"
+    listed = re.findall(r'<li class="level-(\d)"><a href="#([^"]+)">', one)
+    parts = [("2", "a-part"), ("2", "a-part-2"), ("3", "a-bblank-b-with-a-link")]
+    assert listed == parts * 2, "beside the page, and in a fold where there is no place beside it"
+
+
+def test_plumbing_is_folded_and_what_it_shows_is_not(one):
+    assert re.search(r"<summary>Set-up</summary>\s*<div class=.listing.*?import.*?os", one, re.S)
+    assert "@title" not in one
+    assert re.search(r"<summary>Code</summary>.*?</details>\s*<div class=.output.", one, re.S)
+    assert "<pre>python 3</pre>" in re.sub(r"<details>.*?</details>", "", one, flags=re.S)
+
+
+@pytest.mark.parametrize(
+    ("first", "says", "rest"),
+    [
+        ("# @title A race", "A race", "x = 1"),
+        ('#@title A race { display-mode: "form" }', "A race", "x = 1"),
+        ("# title", "Code", "# title\nx = 1"),
+        ("", "Code", "\nx = 1"),
+    ],
+)
+def test_what_a_fold_says(first, says, rest):
+    cell = code(f"{first}\nx = 1", "fold", tags=["hide-input"])
+    assert page_html.fold_of(cell) == (says, rest)
+    cell.metadata.tags = []
+    assert page_html.fold_of(cell) == (None, cell.source)
+
+
+def test_text_folds_and_no_other_html_is_obeyed(one):
+    assert "<summary>Hint &amp; &lt;more&gt;</summary>" not in one, "a summary is plain words"
+    folded = page_html.Prose(set()).render(FOLDS.replace("<more>", "more"))
+    assert not Page(folded).open
+    assert re.findall(r"<summary>(.*?)</summary>", folded) == ["Hint &amp; more", "Solution"]
+    assert "<strong>both</strong>" in folded
+    assert "<li>&lt;i&gt;one&lt;/i&gt;" in folded
+    assert folded.count('<details class="fold">') == folded.count("</details>") == 2
+    assert '<span class="n">both</span>' in folded
+
+
+@pytest.mark.parametrize(
+    ("text", "folds"),
+    [
+        ("<details><summary>Open</summary>\n\nnever closed", 1),
+        ("</details>\n\n<details><summary>Reversed</summary>\n\nx", 1),
+        ("<details><summary>A</summary>\nx\n</details>\n<details><summary>B</summary>\n- y", 2),
+        ("- a\n\n  <details><summary>In a list</summary>\n\n  x\n\n  </details>", 1),
+        ("<details open><summary>More</summary>\n\nx\n\n</details>", 0),
+        ("<details onclick=x><summary>More</summary>\n\nx\n\n</details>", 0),
+        ("<details><summary><b>More</b></summary>\n\nx\n\n</details>", 0),
+    ],
+)
+def test_whatever_is_written_a_fold_closes_and_only_a_plain_one_folds(text, folds):
+    page = Page(page_html.Prose(set()).render(text))
+    assert not page.open
+    assert [tag for tag, _ in page.tags].count("details") == folds
+
+
+def test_reading_takes_as_long_as_the_words_and_the_open_code():
+    words = {"kind": "prose", "html": f"<p>{'word ' * 400}</p><details>{'word ' * 400}</details>"}
+    lines = {"kind": "code", "source": "x = 1\n\n" * 60, "folded": None}
+    assert sections.minutes([words]) == 2
+    assert sections.minutes([words, lines]) == 5
+    assert sections.minutes([words, {**lines, "folded": "A figure"}]) == 2
+    assert sections.minutes([]) == 1
+
+
+def test_the_index_can_be_searched_by_section(html):
+    page = Page.read(html / "index.html")
+    rows = json.loads(page.scripts[0])
+    assert [row[:4] for row in rows][1:3] == [
+        ["00_one", "00 · One <of> two", "a-part", "A part"],
+        ["00_one", "00 · One <of> two", "a-part-2", "A part"],
+    ]
+    assert rows[1][4] == "To the next, <b>raw</b> <script>x()</script> & code."
+    assert rows[2][5] == "head return plot show print"
+    for name in ("00_one", "01_two"):
+        known = {row[2] for row in rows if row[0] == name}
+        ids = {a["id"] for tag, a in Page.read(html / f"{name}.html").tags if tag in ("h1", "h2")}
+        assert ids <= known
+
+
+def test_the_script_is_inline_and_the_same_everywhere(html):
+    script = (ROOT / "nanogpt/publishing/site.js").read_text(encoding="utf-8").strip()
+    assert len(script) < 8000
+    for path in html.glob("*.html"):
+        assert Page.read(path).scripts[-1].strip() == script
+        assert Page.read(path).all("form", "hidden") == [None], "no search without a script"
+
+
 def test_raw_html_is_shown_and_not_obeyed(one):
     assert "&lt;script&gt;x()&lt;/script&gt;" in one
     assert "One &lt;of&gt; two" in one
@@ -154,14 +270,16 @@ def test_code_text_and_tables_look_like_themselves(one):
     assert '<span class="k">def</span>' in one
     assert '<span class="ansi-red-fg">&lt;red&gt;</span> &amp; plain' in one
     assert '<div class="table"><table>' in one
-    assert re.search(r'<div class="prose"><pre class="code"><code><span class="n">x</span>', one)
+    shown = (
+        '<div class="prose"><div class="listing"><pre class="code"><code><span class="n">x</span>'
+    )
+    assert shown in one
 
 
 def test_a_page_says_where_its_code_and_numbers_come_from(one):
     assert "from the package: model.gpt.Head" in one
-    assert "parameters of this run" in one
+    assert "<summary>Parameters of this run</summary>" in one
     assert "measured in this run" in one
-    assert "<summary>Set-up, the same in every notebook</summary>" in one
     footer = " ".join(one[one.index("<footer>") :].split())
     assert (
         "CPU, 2 threads, torch 2.13.0, Python 3.11.7 · profile cpu · Tiny Shakespeare, 1,115,394"
@@ -174,9 +292,11 @@ def test_the_index_tells_and_shows_what_there_is(html):
     text = (html / "index.html").read_text(encoding="utf-8")
     page = Page(text)
     assert "What it promises." in page.text
-    assert "ran in 12 s" in page.text
+    assert "1 min to read · ran in 12 s" in page.text
+    assert "Start with 00 · One <of> two" in page.text
     assert page.all("img", "alt") == ['a "red" <field>', "a race"]
-    assert [link for link in page.all("a", "href") if "#" not in link].count("00_one.html") == 2
+    assert [link for link in page.all("a", "href") if "#" not in link].count("00_one.html") == 3
+    assert "00_one.html#a-part-2" in page.all("a", "href")
 
 
 def test_a_tag_chooses_the_thumbnail(tmp_path):

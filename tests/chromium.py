@@ -1,0 +1,139 @@
+"""A real browser for the tests: headless Chromium, driven through a pipe. No package, no port."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import select
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+BINARY = next(
+    filter(None, map(shutil.which, ("chromium", "google-chrome", "chromium-browser"))), ""
+)
+SWITCHES = "--headless=new --no-sandbox --disable-gpu --no-first-run --disable-dev-shm-usage"
+QUIET = "--disable-background-networking --disable-component-update --disable-sync"
+KEYS = {"Tab": 9, "Enter": 13, "Escape": 27, "ArrowDown": 40}
+TEXT = {"Enter": "\r"}
+
+
+class Chromium:
+    """One page of headless Chromium. It keeps every request, console message and error.
+
+    Use as a context manager. `evaluate` and `open` raise TimeoutError after `patience` seconds.
+    """
+
+    def __init__(self, folder: Path, patience: float = 60):
+        (to, self.commands), (self.answers, out) = os.pipe(), os.pipe()
+        self.patience, self.number, self.rest, self.events = patience, 0, b"", []
+        # The browser reads commands from its descriptor 3 and answers on 4.
+        shell = f'exec "$0" "$@" 3<&{to} 4>&{out}'
+        switches = [*SWITCHES.split(), *QUIET.split(), f"--user-data-dir={folder}"]
+        command = ["bash", "-c", shell, BINARY, *switches, "--remote-debugging-pipe", "about:blank"]
+        nowhere = subprocess.DEVNULL
+        self.process = subprocess.Popen(
+            command, pass_fds=(to, out), stdin=nowhere, stdout=nowhere, stderr=nowhere
+        )
+        os.close(to)
+        os.close(out)
+
+    def __enter__(self) -> Chromium:
+        targets = self.send("Target.getTargets")["targetInfos"]
+        page = next(target["targetId"] for target in targets if target["type"] == "page")
+        attach = self.send("Target.attachToTarget", targetId=page, flatten=True)
+        self.session = attach["sessionId"]
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            self.send(f"{domain}.enable")
+        return self
+
+    def __exit__(self, *_):
+        self.process.terminate()
+        self.process.wait(20)
+        os.close(self.commands)
+        os.close(self.answers)
+
+    session: str | None = None
+
+    def send(self, method: str, **parameters) -> dict:
+        """The browser's answer to one command of its DevTools protocol."""
+        self.number += 1
+        message = {"id": self.number, "method": method, "params": parameters}
+        if self.session:
+            message["sessionId"] = self.session
+        os.write(self.commands, json.dumps(message).encode() + b"\0")
+        answer = self._until(lambda message: message.get("id") == self.number)
+        if "error" in answer:
+            raise RuntimeError(f"{method}: {answer['error']}")
+        return answer["result"]
+
+    def _until(self, wanted) -> dict:
+        """The next message that is wanted; the others are kept as events."""
+        end = time.monotonic() + self.patience
+        while True:
+            *whole, self.rest = self.rest.split(b"\0")
+            for i, text in enumerate(whole):
+                message = json.loads(text)
+                if wanted(message):
+                    self.rest = b"\0".join([*whole[i + 1 :], self.rest])
+                    return message
+                self.events.append(message)
+            if not select.select([self.answers], [], [], max(0, end - time.monotonic()))[0]:
+                raise TimeoutError(f"{BINARY} did not answer in {self.patience} s")
+            self.rest += os.read(self.answers, 1 << 20)
+
+    def show(self, width: int, height: int = 900, scheme: str = "light") -> None:
+        """The size of the window in pixels, and whether the reader prefers light or dark."""
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
+        self.send("Emulation.setDeviceMetricsOverride", **size)
+        feature = {"name": "prefers-color-scheme", "value": scheme}
+        self.send("Emulation.setEmulatedMedia", features=[feature])
+
+    def open(self, url: str) -> None:
+        """Load a page and wait until it has loaded."""
+        self.send("Page.navigate", url=url)
+        self._until(lambda message: message.get("method") == "Page.loadEventFired")
+
+    def evaluate(self, expression: str):
+        """The value of a JavaScript expression, promises awaited."""
+        asked = {"expression": expression, "returnByValue": True, "awaitPromise": True}
+        answer = self.send("Runtime.evaluate", **asked)
+        if "exceptionDetails" in answer:
+            raise RuntimeError(answer["exceptionDetails"]["exception"]["description"])
+        return answer["result"].get("value")
+
+    def press(self, key: str) -> None:
+        """Press and release one key of KEYS."""
+        about = {"key": key, "code": key, "windowsVirtualKeyCode": KEYS[key]}
+        self.send("Input.dispatchKeyEvent", type="keyDown", text=TEXT.get(key, ""), **about)
+        self.send("Input.dispatchKeyEvent", type="keyUp", **about)
+
+    def write(self, text: str) -> None:
+        """Type a text where the focus is."""
+        self.send("Input.insertText", text=text)
+
+    def picture(self, path: Path, whole: bool = False) -> None:
+        """Save what is seen as a PNG; with `whole`, the page from top to bottom."""
+        data = self.send("Page.captureScreenshot", captureBeyondViewport=whole)["data"]
+        path.write_bytes(base64.b64decode(data))
+
+    def requests(self) -> list[str]:
+        """The addresses that the pages asked for so far."""
+        sent = "Network.requestWillBeSent"
+        asked = [e["params"]["request"] for e in self.events if e.get("method") == sent]
+        return [request["url"] for request in asked]
+
+    def complaints(self) -> list[str]:
+        """Errors and warnings of the console and of the browser so far."""
+        found = []
+        for event in self.events:
+            method, about = event.get("method"), event.get("params", {})
+            if method == "Runtime.exceptionThrown":
+                found.append(about["exceptionDetails"]["text"])
+            elif method == "Runtime.consoleAPICalled":
+                found.append(str(about["args"]))
+            elif method == "Log.entryAdded":
+                found.append(about["entry"]["text"])
+        return found
