@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import fcntl
 import json
 import os
 import select
@@ -27,8 +28,9 @@ class Chromium:
     """
 
     def __init__(self, folder: Path, patience: float = 60):
-        (to, self.commands), (self.answers, out) = os.pipe(), os.pipe()
-        self.patience, self.number, self.rest, self.events = patience, 0, b"", []
+        (read, self.commands), (self.answers, write) = os.pipe(), os.pipe()
+        to, out = (fcntl.fcntl(end, fcntl.F_DUPFD, 10) for end in (read, write))
+        self.patience, self.number, self.tail, self.events = patience, 0, b"", []
         # The browser reads commands from its descriptor 3 and answers on 4.
         shell = f'exec "$0" "$@" 3<&{to} 4>&{out}'
         switches = [*SWITCHES.split(), *QUIET.split(), f"--user-data-dir={folder}"]
@@ -37,8 +39,8 @@ class Chromium:
         self.process = subprocess.Popen(
             command, pass_fds=(to, out), stdin=nowhere, stdout=nowhere, stderr=nowhere
         )
-        os.close(to)
-        os.close(out)
+        for end in (read, write, to, out):
+            os.close(end)
 
     def __enter__(self) -> Chromium:
         targets = self.send("Target.getTargets")["targetInfos"]
@@ -73,16 +75,16 @@ class Chromium:
         """The next message that is wanted; the others are kept as events."""
         end = time.monotonic() + self.patience
         while True:
-            *whole, self.rest = self.rest.split(b"\0")
+            *whole, self.tail = self.tail.split(b"\0")
             for i, text in enumerate(whole):
                 message = json.loads(text)
                 if wanted(message):
-                    self.rest = b"\0".join([*whole[i + 1 :], self.rest])
+                    self.tail = b"\0".join([*whole[i + 1 :], self.tail])
                     return message
                 self.events.append(message)
             if not select.select([self.answers], [], [], max(0, end - time.monotonic()))[0]:
                 raise TimeoutError(f"{BINARY} did not answer in {self.patience} s")
-            self.rest += os.read(self.answers, 1 << 20)
+            self.tail += os.read(self.answers, 1 << 20)
 
     def show(self, width: int, height: int = 900, scheme: str = "light") -> None:
         """The size of the window in pixels, and whether the reader prefers light or dark."""
@@ -94,7 +96,15 @@ class Chromium:
     def open(self, url: str) -> None:
         """Load a page and wait until it has loaded."""
         self.send("Page.navigate", url=url)
+        self.loaded()
+
+    def loaded(self) -> None:
+        """Wait until the page that is on its way has loaded."""
         self._until(lambda message: message.get("method") == "Page.loadEventFired")
+
+    def rest(self, milliseconds: int = 100) -> None:
+        """Let the page finish what a key or a click has begun."""
+        self.evaluate(f"new Promise((done) => setTimeout(done, {milliseconds}))")
 
     def evaluate(self, expression: str):
         """The value of a JavaScript expression, promises awaited."""
