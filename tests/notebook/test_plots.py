@@ -127,7 +127,7 @@ FIGURES = {
     "cache_rows": [STEPS, DOLLARS, "The cache", 4],
     "shapes": [[STAGE]],
     "masks": [[MASK] * 4, "one rule"],
-    "bytes_and_loss": [COSTS, "4× less"],
+    "bytes_and_loss": [COSTS, "4× less", 64],
     "loss_by_position": [CURVES, 8, 16, "it ends"],
     "decode_step": [TEXT, SHARES, "one key, one value"],
     "attention_steps": [TEXT[:3], SCORES, MASKED, SOFT, "an average of what came before"],

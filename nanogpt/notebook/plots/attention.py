@@ -139,11 +139,12 @@ def shapes(walk: list[dict]) -> Figure:
 
 
 @styled
-def bytes_and_loss(rows: list[dict], title: str) -> Figure:
+def bytes_and_loss(rows: list[dict], title: str, length: int) -> Figure:
     """What each change costs in loss and saves in memory: cache bytes across, loss up.
 
-    A row has a `name`, its `loss` (a summary), its `bytes`, whether it has a `table` of positions,
-    and maybe `up`: by how many typographic points its name is moved.
+    Loss and bytes are those of texts of `length` characters. A row has a `name`, its `loss` (a
+    summary), its `bytes`, whether it has a `table` of positions, and maybe `up`: by how many
+    typographic points its name is moved.
     """
     figure, axes = new_figure(3.8)
     for row in rows:
@@ -157,7 +158,7 @@ def bytes_and_loss(rows: list[dict], title: str) -> Figure:
     style.log_axis(axes, "x", [1e4, 1e5, 1e6], ["10 kB", "100 kB", "1 MB"])
     sizes = [row["bytes"] for row in rows]
     axes.set(xlim=(min(sizes) / 1.5, max(sizes) * 5), ylabel="validation loss")
-    axes.set_xlabel("K and V of a text of 1,024 characters (log scale)")
+    axes.set_xlabel(f"K and V of a text of {length:,} characters (log scale)")
     axes.grid(axis="x", visible=True)
     axes.set_title(title)
     return figure
