@@ -143,8 +143,8 @@ def bytes_and_loss(rows: list[dict], title: str, length: int) -> Figure:
     """What each change costs in loss and saves in memory: cache bytes across, loss up.
 
     Loss and bytes are those of texts of `length` characters. A row has a `name`, its `loss` (a
-    summary), its `bytes`, whether it has a `table` of positions, and maybe `up`: by how many
-    typographic points its name is moved.
+    summary), its `bytes`, and whether it has a `table` of positions. Its name stands on the right
+    of its point, or on the left where the row says `left`.
     """
     figure, axes = new_figure(3.8)
     for row in rows:
@@ -152,9 +152,10 @@ def bytes_and_loss(rows: list[dict], title: str, length: int) -> Figure:
         colour, mark = (VERMILION, "s") if row["table"] else (BLUE, "o")
         axes.plot([row["bytes"]] * 2, [low, high], color=colour, lw=1.2, alpha=0.6)
         axes.plot(row["bytes"], mid, mark, color=colour, ms=6)
-        font = {"weight": "normal", "va": "center"}
-        text, offset = f"{row['name']}: {mid:.3f}", (9, row.get("up", 0))
-        style.label_point(axes, (row["bytes"], mid), text, offset, **font)
+        left, text = row.get("left", False), f"{row['name']}: {mid:.3f}"
+        font = {"weight": "normal", "va": "center", "bbox": style.BEHIND}
+        font["ha"] = "right" if left else "left"
+        style.label_point(axes, (row["bytes"], mid), text, (-9 if left else 9, 0), **font)
     style.log_axis(axes, "x", [1e4, 1e5, 1e6], ["10 kB", "100 kB", "1 MB"])
     sizes = [row["bytes"] for row in rows]
     axes.set(xlim=(min(sizes) / 1.5, max(sizes) * 5), ylabel="validation loss")
