@@ -123,6 +123,8 @@ FIGURES = {
     "schedules": [{"a": TRIAL, "b": TRIAL}, "b falls"],
     "recipes": [PANELS, "15 times sooner"],
     "ideas": [IDEAS, "from 2.1 to 1.7"],
+    "singular_values": [{"a gradient": [3.0, 0.1, 0.02], "Muon": [1.1, 1.0, 0.9]}, "all count"],
+    "look_ups": [TEXT, "rows, no arithmetic"],
     "prefill_and_decode": [WEIGHTS, ["p", "d"]],
     "cache_rows": [STEPS, DOLLARS, "The cache", 4],
     "shapes": [[STAGE]],

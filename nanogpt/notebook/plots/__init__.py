@@ -20,6 +20,7 @@ from .engines import (
 )
 from .equality import last_bits, margins, precision, token_strips
 from .lesson import attention_steps, triangle
+from .sooner import look_ups, singular_values
 from .speed import (
     cache_bytes,
     context_cost,
