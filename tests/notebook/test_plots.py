@@ -56,7 +56,7 @@ STAGE = {"name": "query", "prefill": "(1, 9, 16)", "decode": "(1, 1, 16)", **SIZ
 MASK = {"label": "a ring", "q": [3], "k": [0, 2, 3, -1], "mask": [[False, True, True, False]]}
 COSTS = [
     {"name": "MHA", "loss": summary(1.7), "bytes": 2e6, "table": True},
-    {"name": "MQA", "loss": summary(1.6), "bytes": 8e3, "table": False, "up": 8},
+    {"name": "MQA", "loss": summary(1.6), "bytes": 8e3, "table": False, "left": True},
 ]
 CURVES = {"table": [2.0, 1.9], "rotary": [2.0, 1.9, 3.0, 3.5], "window": [2.0, 1.9, 1.9, 1.8]}
 

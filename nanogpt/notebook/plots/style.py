@@ -85,7 +85,17 @@ def to_png(figure: Figure, footer: str = "") -> bytes:
             figure.text(0.012, 0.012, footer, fontsize=6.8, color=GREY, ha="left", va="bottom")
         buffer = io.BytesIO()
         figure.savefig(buffer, format="png", dpi=DPI, metadata={"Software": None})
-    return buffer.getvalue()
+    return _in_few_colours(buffer)
+
+
+def _in_few_colours(png: io.BytesIO) -> bytes:
+    """The same picture in 256 colours: a third of the bytes, and no difference to be seen."""
+    from PIL import Image
+
+    smaller = io.BytesIO()
+    few = Image.open(png).convert("RGB").quantize(256, dither=Image.Dither.NONE)
+    few.save(smaller, format="PNG", optimize=True)
+    return smaller.getvalue()
 
 
 def to_apng(
