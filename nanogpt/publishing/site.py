@@ -16,6 +16,7 @@ from ..config import address
 from ..data import synthetic
 from ..system.environment import conditions
 from ..system.files import PUBLISHED, ROOT
+from .glossary import new_words
 from .html import Prose, blocks, promise, thumbnail
 from .mirror import COLAB
 from .nbfile import read, title, write_text
@@ -79,6 +80,7 @@ def _about(name: str, nb, entry: dict, names: set[str]) -> dict:
         "contents": [heading for heading in prose.headings if heading["level"] in (2, 3)],
         "sections": sections(drawn),
         "minutes": minutes(drawn),
+        "words": {term: prose.render(text) for term, text in new_words(nb).items()},
     }
 
 

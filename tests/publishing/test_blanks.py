@@ -106,7 +106,9 @@ def test_a_run_without_a_reader_is_given_the_solution_folded():
     assert nb.cells[0].source == BLANK.source, "the notebook itself is left alone"
 
 
-@pytest.mark.parametrize("below", [[], [prose(HINT, "hint")], [code("", "g", tags=["blank"]), prose(SOLVED, "solved")]])
+@pytest.mark.parametrize(
+    "below", [[], [prose(HINT, "hint")], [code("", "g", tags=["blank"]), prose(SOLVED, "solved")]]
+)
 def test_a_blank_without_a_solution_of_its_own_is_an_error(below):
     with pytest.raises(SyncError, match="the blank 'f' has no solution: put <details>"):
         filled(notebook(BLANK, *below))

@@ -42,7 +42,9 @@ def test_a_failure_is_one_line(tmp_path, monkeypatch, error, message):
     monkeypatch.setattr(papermill, "execute_notebook", fail)
     seen = []
     with pytest.raises(NotebookError, match=message):
-        execute(write(tmp_path / "a.ipynb"), tmp_path / "b", {"n": 1}, timeout=7, on_cell=seen.append)
+        execute(
+            write(tmp_path / "a.ipynb"), tmp_path / "b", {"n": 1}, timeout=7, on_cell=seen.append
+        )
     assert seen == [2]
 
 

@@ -113,9 +113,7 @@ def test_nothing_is_installed_shelled_out_or_magic(path):
 def test_cells_are_short(path):
     for cell in code_cells(path):
         lines = [line for line in cell.source.splitlines() if line.strip()]
-        assert len(lines) <= LONGEST or ours(cell), (
-            f"cell {cell.id!r} has {len(lines)} lines"
-        )
+        assert len(lines) <= LONGEST or ours(cell), f"cell {cell.id!r} has {len(lines)} lines"
 
 
 @each

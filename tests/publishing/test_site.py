@@ -4,6 +4,7 @@ import json
 import os
 import re
 
+import nbformat
 import pytest
 from notebook_fixtures import Page, code, output, page_faults, png, prose, write
 
@@ -11,6 +12,7 @@ from nanogpt.cli import site as command
 from nanogpt.config import address
 from nanogpt.publishing import html as page_html
 from nanogpt.publishing import sections, site
+from nanogpt.publishing.glossary import new_words
 from nanogpt.system.files import ROOT
 
 CARD = {
@@ -396,3 +398,34 @@ def test_without_a_folder_the_newest_run_is_meant(tmp_path, monkeypatch):
         folder_of(tmp_path / "outputs" / "run" / name)
         os.utime(tmp_path / "outputs" / "run" / name / "manifest.json", (100 - age, 100 - age))
     assert site.newest() == tmp_path / "outputs" / "run" / "cpu"
+
+
+BOX = """# 00 · Words
+
+**What it promises.**
+
+- *You need*: nothing.
+- *New words*: a **token** is a piece of text. It may be long. **TTFT** is a wait; a
+  **mask** hides
+"""
+
+
+def test_the_new_words_of_a_notebook_are_its_sentences_by_term():
+    nb = nbformat.v4.new_notebook(cells=[prose(BOX, "title")])
+    assert new_words(nb) == {
+        "token": "A **token** is a piece of text. It may be long.",
+        "TTFT": "**TTFT** is a wait.",
+        "mask": "A **mask** hides.",
+    }
+    assert new_words(nbformat.v4.new_notebook(cells=[prose("# Title", "title")])) == {}
+
+
+def test_the_index_defines_the_words_of_all_notebooks(tmp_path):
+    write(tmp_path / "00_words.ipynb")
+    nb = nbformat.read(tmp_path / "00_words.ipynb", 4)
+    nb.cells[0].source = BOX
+    nbformat.write(nb, tmp_path / "00_words.ipynb")
+    index = site.render(tmp_path).read_text(encoding="utf-8")
+    assert "<summary>00 · token, TTFT, mask</summary>" in index
+    assert "A <strong>token</strong> is a piece of text. It may be long." in index
+    assert page_faults(tmp_path / "html" / "index.html") == []
