@@ -2,14 +2,18 @@
 
 import functools
 import io
+import itertools
 import json
 
 import matplotlib
 import pytest
+from matplotlib.patches import Wedge
+from matplotlib.text import Text
 from PIL import Image
 
 from nanogpt.notebook import plots
-from nanogpt.notebook.plots import canvas, style
+from nanogpt.notebook.plots import colour as colours
+from nanogpt.notebook.plots import labels, style
 
 
 def summary(value):
@@ -56,7 +60,7 @@ STAGE = {"name": "query", "prefill": "(1, 9, 16)", "decode": "(1, 1, 16)", **SIZ
 MASK = {"label": "a ring", "q": [3], "k": [0, 2, 3, -1], "mask": [[False, True, True, False]]}
 COSTS = [
     {"name": "MHA", "loss": summary(1.7), "bytes": 2e6, "table": True},
-    {"name": "MQA", "loss": summary(1.6), "bytes": 8e3, "table": False, "left": True},
+    {"name": "MQA", "loss": summary(1.6), "bytes": 8e3, "table": False},
 ]
 CURVES = {"table": [2.0, 1.9], "rotary": [2.0, 1.9, 3.0, 3.5], "window": [2.0, 1.9, 1.9, 1.8]}
 
@@ -119,7 +123,7 @@ LEAP = {"label": "8 bits, k = 4", "speedup": summary(2.0)}
 FIGURES = {
     "characters": [{"a": 6, "B": 2, "$": 1, " ": 1}],
     "batch": [["ab $"], ["b $\n"]],
-    "losses": [HISTORY, {"ln 65": 4.17}, "2.70 at last"],
+    "losses": [HISTORY, {"ln 65": 4.17, "a large model": 1.47}, "2.70 at last"],
     "schedules": [{"a": TRIAL, "b": TRIAL}, "b falls"],
     "recipes": [PANELS, "15 times sooner"],
     "ideas": [IDEAS, "from 2.1 to 1.7"],
@@ -157,7 +161,7 @@ FIGURES = {
     "throughput": [BATCHES, "8 texts, 8×"],
     "drafted": [[DRAFTED] * 2, "two of three"],
     "tokens_per_pass": [[PASSES] * 2, "up to 2.1"],
-    "speculation_speed": [[NO_DRAFT, LEAP], 1.3, "2× the best rung"],
+    "speculation_speed": [[NO_DRAFT, LEAP], summary(1.3), "2× the best rung"],
 }
 # Words that a figure makes of its data; every other figure is given its finding as a title.
 FOUND = {
@@ -166,7 +170,7 @@ FOUND = {
     "prefill_and_decode": "computes 2 rows",
     "cache_rows": "wrote 1 row (orange)",
     "shapes": "one token",
-    "bytes_and_loss": "MQA: 1.600",
+    "bytes_and_loss": "1.600",
     "loss_by_position": "no row past 16",
     "token_strips": "✗ 1 of 3",
     "margins": "5,000 times",
@@ -282,11 +286,92 @@ def test_a_triangle_says_which_rows_are_computed_together():
     )
 
 
+def test_heads_that_share_are_counted_beside_their_bytes():
+    text = " ".join(drawn("sharing")[0].split())
+    for counted in ("6 key/value heads all bytes", "2 key/value heads 1/3", "1 key/value head 1/6"):
+        assert counted in text
+
+
+def test_arrows_at_one_distance_stand_at_one_angle():
+    axes = draw("arrows").axes[0]
+    large = [text.get_text().split("\n") for text in axes.texts if "distance" in text.get_text()]
+    assert [lines[:3] for lines in large] == [
+        ["query at 5", "key at 2", "distance 3"],
+        ["query at 13", "key at 10", "distance 3"],
+    ]
+    assert [lines[-1] for lines in large] == ["angle 86°"] * 2  # 0.6 + 3 · 0.3 radians
+    wedges = [patch for patch in axes.patches if isinstance(patch, Wedge)]
+    assert len({round(wedge.theta2 - wedge.theta1, 6) for wedge in wedges}) == 1
+
+
+def test_a_ring_loses_its_oldest_position_only_when_it_is_full():
+    text = " ".join(drawn("ring")[0].split())
+    assert "position 2 takes slot 2, which is free" in text
+    assert "position 4 takes slot 0, position 0 is lost" in text
+    assert "position 7 takes slot 3, position 3 is lost" in text
+
+
+@pytest.mark.parametrize("colour", [style.ORANGE, style.SKY, style.GREEN, style.VERMILION])
+def test_names_in_the_colour_of_a_line_can_be_read_on_paper(colour):
+    assert colours.contrast(colours.on_paper(colour), "white") >= 4.5
+    assert colours.on_paper(style.BLUE) == style.BLUE.lower()
+
+
+@pytest.mark.parametrize("values", [[1.0, 1.0, 1.1], [3.0, 1.0, 2.0], [2.0, 1.9, 1.0, 1.05]])
+def test_labels_keep_their_order_and_stand_apart(values):
+    places = labels.apart(values, 0.5)
+    ranks = sorted(range(len(values)), key=lambda i: values[i])
+    steps = [places[b] - places[a] for a, b in itertools.pairwise(ranks)]
+    assert all(step >= 0.5 - 1e-9 for step in steps)
+    assert sum(places) == pytest.approx(sum(values))
+
+
+def test_labels_that_do_not_collide_stay_where_they_are():
+    assert labels.apart([3.0, 1.0, 2.0], 0.5) == pytest.approx([3.0, 1.0, 2.0])
+
+
+@pytest.mark.parametrize("name", ["time_split", "prefill_split", "speedup_map"])
+def test_numbers_on_colours_are_black_or_white(name):
+    numbers = [
+        text for axes in draw(name).axes for text in axes.texts if text.get_text()[-1] in "%×"
+    ]
+    assert numbers
+    assert {text.get_color() for text in numbers} <= {"black", "white"}
+
+
+def test_a_limit_is_drawn_with_its_spread():
+    axes = draw("ladder").axes[0]
+    spans = [patch.get_bbox() for patch in axes.patches if patch.get_alpha() == 0.16]
+    assert [(b.x0, b.x1) for b in spans] == [pytest.approx((270.0, 330.0))]  # 900 ± 10% over 3
+    assert "roofline 300×" in drawn("ladder")[0]
+    assert "floor" not in drawn("ladder")[0] + drawn("speculation_speed")[0]
+
+
+def test_no_number_of_a_ladder_stands_on_a_bar_or_on_the_limit():
+    figure = draw("ladder")
+    style.to_png(figure)
+    axes = figure.axes[0]
+    numbers = [text for text in axes.texts if text.get_text() in ("1.0×", "200×", "250×")]
+    assert len(numbers) == 3
+    assert all(number.get_window_extent().x0 > axes.get_window_extent().x1 for number in numbers)
+
+
+@pytest.mark.parametrize("name", ["recipes", "schedules", "loss_by_position", "losses"])
+def test_no_two_words_of_a_figure_lie_on_each_other(name):
+    figure = draw(name)
+    style.to_png(figure, "a footer")
+    words = [text for axes in figure.axes for text in [*axes.texts, axes.xaxis.label]]
+    legends = [axes.get_legend() for axes in figure.axes if axes.get_legend()]
+    words += figure.texts + [text for legend in legends for text in legend.get_texts()]
+    boxes = [Text.get_window_extent(word).padded(-1) for word in words if word.get_text()]
+    assert not [1 for one, other in itertools.combinations(boxes, 2) if one.overlaps(other)]
+
+
 @pytest.mark.parametrize(
     "colour", [style.BLUE, style.ORANGE, style.VERMILION, style.SKY, "white", "black"]
 )
 def test_words_in_cells_can_be_read(colour):
-    assert canvas.contrast(canvas.ink_on(colour), colour) >= 4.5
+    assert colours.contrast(colours.ink_on(colour), colour) >= 4.5
 
 
 def test_a_strip_without_differences_is_equal():

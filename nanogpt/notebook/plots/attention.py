@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from . import style
+from .labels import beside_ends, number_column
 from .style import BLUE, GREY, ORANGE, PALE, PAPER, VERMILION, new_figure, styled
 
 
@@ -140,29 +141,32 @@ def shapes(walk: list[dict]) -> Figure:
 
 @styled
 def bytes_and_loss(rows: list[dict], title: str, length: int) -> Figure:
-    """What each change costs in loss and saves in memory: cache bytes across, loss up.
+    """What each change costs in loss (left) and saves in memory (right), largest cache first.
 
     Loss and bytes are those of texts of `length` characters. A row has a `name`, its `loss` (a
-    summary), its `bytes`, and whether it has a `table` of positions. Its name stands on the right
-    of its point, or on the left where the row says `left`.
+    summary), the `bytes` of its cache, and whether it has a `table` of positions.
     """
-    figure, axes = new_figure(3.8)
-    for row in rows:
-        low, mid, high = style.low_mid_high(row["loss"])
+    rows = sorted(rows, key=lambda row: -row["bytes"])
+    figure, (left, right) = new_figure(1.3 + 0.34 * len(rows), columns=2, sharey=True)
+    for y, row in enumerate(rows):
         colour, mark = (VERMILION, "s") if row["table"] else (BLUE, "o")
-        axes.plot([row["bytes"]] * 2, [low, high], color=colour, lw=1.2, alpha=0.6)
-        axes.plot(row["bytes"], mid, mark, color=colour, ms=6)
-        left, text = row.get("left", False), f"{row['name']}: {mid:.3f}"
-        font = {"weight": "normal", "va": "center", "bbox": style.BEHIND}
-        font["ha"] = "right" if left else "left"
-        style.label_point(axes, (row["bytes"], mid), text, (-9 if left else 9, 0), **font)
-    style.log_axis(axes, "x", [1e4, 1e5, 1e6], ["10 kB", "100 kB", "1 MB"])
-    sizes = [row["bytes"] for row in rows]
-    axes.set(xlim=(min(sizes) / 1.5, max(sizes) * 5), ylabel="validation loss")
-    axes.set_xlabel(f"K and V of a text of {length:,} characters (log scale)")
-    axes.grid(axis="x", visible=True)
-    axes.set_title(title)
+        style.error_bar(left, y, style.low_mid_high(row["loss"]))
+        left.plot(row["loss"]["median"], y, mark, color=colour, ms=6)
+        right.barh(y, row["bytes"], height=0.62, lw=0, color=colour)
+    number_column(left, [f"{row['loss']['median']:.3f}" for row in rows])
+    number_column(right, [_size(row["bytes"]) for row in rows])
+    for axes in (left, right):
+        style.name_rows(axes, [row["name"] for row in rows])
+    style.log_axis(right, "x", [1e4, 1e5, 1e6], ["10 kB", "100 kB", "1 MB"])
+    right.set_xlim(rows[-1]["bytes"] / 3, 1.3 * rows[0]["bytes"])
+    left.set(ylim=(len(rows) - 0.4, -0.6), xlabel="validation loss, spread of the seeds")
+    right.set_xlabel(f"K and V of {length:,} characters (log scale)")
+    style.headline(figure, title)
     return figure
+
+
+def _size(n: float) -> str:
+    return f"{n / 1e6:.1f} MB" if n >= 1e6 else f"{n / 1e3:.0f} kB"
 
 
 @styled
@@ -174,23 +178,18 @@ def loss_by_position(lines: dict[str, list[float]], width: int, block: int, titl
     low, high = min(values), max(values)
     axes.axvspan(0, block, color=PALE, alpha=0.55, lw=0, zorder=0)
     axes.text(block / 2, high, "trained here", ha="center", va="top", fontsize=8, color=GREY)
-    looks = zip(lines.items(), (VERMILION, ORANGE, BLUE), ("s", "^", "o"), strict=False)
+    looks, ends = zip(lines.items(), (VERMILION, ORANGE, BLUE), "s^o", strict=False), []
     for (name, line), colour, mark in looks:
         across = [width * (i + 0.5) for i in range(len(line))]
         axes.plot(across, line, color=colour, marker=mark, ms=3.5)
-        text = f"{name} (no row past {block})" if across[-1] < block else name
-        place = _beside_end(short=across[-1] < end / 2, above=line[-1] > (low + high) / 2)
-        style.label_point(axes, (across[-1], line[-1]), text, color=colour, fontsize=9, **place)
+        if across[-1] < end / 2:  # a name under all lines, level with nothing
+            spot = (across[-1], low - 0.12 * (high - low))
+            style.label(axes, *spot, f"{name} (no row past {block})", colour, 9)
+        else:
+            ends.append((across[-1], line[-1], name.replace(", ", ",\n"), colour))
     axes.set_xticks([block * n for n in range(end // block + 1)])
     axes.set(xlabel="position in the text", ylabel="cross-entropy (nats)", xlim=(0, end))
     axes.set_ylim(low - 0.25 * (high - low), high + 0.08 * (high - low))
+    beside_ends(axes, ends, 9)
     axes.set_title(title)
     return figure
-
-
-def _beside_end(short: bool, above: bool) -> dict:
-    """Where a line's name stands: a short line has space on its right, a low one above its end."""
-    if short:
-        return {"offset": (14, -16), "ha": "left", "va": "top"}
-    offset, va = ((-4, -12), "top") if above else ((-4, 9), "bottom")
-    return {"offset": offset, "ha": "right", "va": va}

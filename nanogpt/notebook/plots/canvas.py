@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from matplotlib.axes import Axes
-from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch, Rectangle
 
 from . import style
+from .colour import ink_on
 from .style import BLUE, GREY, INK, ORANGE, PALE, PAPER, VERMILION
 
 PAGE = style.WIDTH - 0.2  # inches that a page is wide
@@ -84,30 +84,6 @@ def legend(axes: Axes, y: float, rows: Sequence[tuple[str, str]]) -> None:
         look = {"facecolor": fill, "edgecolor": edge, "hatch": hatch, "lw": 0.9}
         axes.add_patch(Rectangle((0.02, y + 0.26 * i - 0.08), 0.24, 0.16, **look))
         axes.text(0.36, y + 0.26 * i, words, fontsize=10.5, va="center_baseline")
-
-
-def mixed(colour: str, share: float) -> tuple[float, float, float]:
-    """A colour thinned with white paper: `share` 1 is the colour itself, 0 is white."""
-    return tuple(
-        share * c + (1 - share) * p for c, p in zip(to_rgb(colour), to_rgb(PAPER), strict=True)
-    )
-
-
-def luminance(colour) -> float:
-    """How light a colour is, from 0 to 1, as WCAG defines it."""
-    c = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(colour)]
-    return 0.2126 * c[0] + 0.7152 * c[1] + 0.0722 * c[2]
-
-
-def contrast(one, other) -> float:
-    """The contrast of two colours, from 1 to 21, as WCAG defines it."""
-    low, high = sorted((luminance(one), luminance(other)))
-    return (high + 0.05) / (low + 0.05)
-
-
-def ink_on(colour) -> str:
-    """Black or white, whichever reads better on a colour; their contrast is at least 4.5."""
-    return max("black", "white", key=lambda ink: contrast(ink, colour))
 
 
 def grid(

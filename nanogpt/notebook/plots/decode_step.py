@@ -8,7 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from .canvas import FILLS, PAGE, cells, legend, mixed, name, page, pill
+from .canvas import FILLS, PAGE, cells, legend, name, page, pill
+from .colour import mixed
 from .style import BLUE, GREY, styled
 
 LEFT, BOX = 1.25, 0.36  # where the cells begin, and their height, in inches

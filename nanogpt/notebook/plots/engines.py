@@ -6,23 +6,29 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from . import style
+from .labels import limit_band, number_column
 from .style import BLUE, GREEN, GREY, ORANGE, PALE, PAPER, SKY, VERMILION, new_figure, styled
 
-PARTS = (("arithmetic", GREEN, PAPER), ("memory", ORANGE, PAPER), ("overhead", PALE, GREY))
+PARTS = (("arithmetic", GREEN), ("memory", ORANGE), ("overhead", PALE))
 
 
 @styled
 def ladder(results: list[dict], titles: list[str], title: str) -> Figure:
-    """Speed of every rung over the first, on a log scale, with the floor of each model drawn."""
+    """Speed of every rung over the first, on a log scale, with the roofline of each model.
+
+    A result has its `rungs` and its `limits`, whose "floor" is a summary of tokens a second: as
+    many as this machine's memory can serve when each reads every weight once.
+    """
     names = _rung_names(results)
     figure, (columns,) = _ladders(1.5 + 0.36 * len(names), results)
     for axes, result, heading in zip(columns, results, titles, strict=True):
-        floor = result["limits"]["floor"]["median"]
-        floor /= result["rungs"][0]["tokens_per_second"]["median"]
+        first = result["rungs"][0]["tokens_per_second"]["median"]
+        limit = {key: result["limits"]["floor"][key] / first for key in ("low", "median", "high")}
+        reach = limit_band(axes, limit, -0.8, f"roofline {limit['median']:.0f}×")
         measured = [_rung(axes, y, row) for y, row in enumerate(result["rungs"])]
-        _limit(axes, floor, -0.8, f"floor {floor:.0f}×")
-        axes.set(xlim=(0.9, 2.6 * max(floor, *measured)), ylim=(len(names) - 0.4, -1.2))
+        number_column(axes, [_times(row) for row in result["rungs"]])
         style.log_axis(axes, "x", [1, 10, 100], ["1×", "10×", "100×"])
+        axes.set(xlim=(0.9, 1.4 * max(reach, *measured)), ylim=(len(names) - 0.4, -1.2))
         axes.set_xlabel("speed, rung 1 = 1 (log scale)")
         style.name_rows(axes, names)
         style.subtitle(axes, heading)
@@ -40,26 +46,25 @@ def _ladders(height: float, results: list[dict]):
 
 
 def _rung(axes: Axes, y: int, row: dict) -> float:
-    """One rung's bar and its number; returns the highest speed, 0 where it was not measured."""
+    """One rung's bar; returns the highest speed, 0 where it was not measured."""
     if "unavailable" in row:
         axes.text(1.15, y, "not on this machine", va="center", color=GREY, fontsize=8)
         return 0.0
-    low, mid, high = span = style.low_mid_high(row["speedup"])
+    _, mid, high = span = style.low_mid_high(row["speedup"])
     look = {"color": BLUE}
     if row["label"].endswith("8-bit weights"):  # not quite the same model
         look = {"color": SKY, "hatch": "///", "edgecolor": PAPER}
     axes.barh(y, mid - 0.9, left=0.9, height=0.62, lw=0, **look)
     style.error_bar(axes, y, span)
-    number = f"{mid:.{0 if mid >= 20 else 1}f}×"
-    style.label(axes, high * 1.12, y, number, bbox=style.BEHIND)
     return high
 
 
-def _limit(axes: Axes, x: float, y: float, text: str) -> None:
-    """A dashed line that no plain decoding passes, and its name."""
-    axes.axvline(x, color=VERMILION, lw=1.6, ls="--")
-    place = {"ha": "center", "va": "baseline", "bbox": style.BEHIND}
-    style.label(axes, x, y, text, VERMILION, **place)
+def _times(row: dict) -> str:
+    """The speed of a rung in words; nothing where it was not measured."""
+    if "unavailable" in row:
+        return ""
+    speed = row["speedup"]["median"]
+    return f"{speed:.{0 if speed >= 20 else 1}f}×"
 
 
 @styled
@@ -75,7 +80,7 @@ def time_split(results: list[dict], titles: list[str], title: str) -> Figure:
                 axes.text(0.02, y, "not on this machine", va="center", color=GREY, fontsize=8)
         axes.set(xlim=(0, 1), xticks=(), ylim=(len(names) - 0.4, -1.2))
         axes.set_yticks(range(len(names)), names)
-        for x, (part, colour, _) in zip((0.0, 0.36, 0.66), PARTS, strict=True):
+        for x, (part, colour) in zip((0.0, 0.36, 0.66), PARTS, strict=True):
             style.label(axes, x, -0.85, part, GREY if colour == PALE else colour, 9.5)
         style.subtitle(axes, heading)
         style.bare(axes)
@@ -86,11 +91,11 @@ def time_split(results: list[dict], titles: list[str], title: str) -> Figure:
 def _shares(axes: Axes, y: int, split: dict[str, float]) -> None:
     """One bar of length 1, in parts; a part of over 10% has its number on it."""
     left = 0.0
-    for part, colour, ink in PARTS:
+    for part, colour in PARTS:
         share = split[part] / sum(split.values())
         axes.barh(y, share, left=left, height=0.66, color=colour)
         if share > 0.1:
-            style.label(axes, left + share / 2, y, f"{share:.0%}", ink, 8, ha="center")
+            style.number_on(axes, left + share / 2, y, f"{share:.0%}", colour, ha="center")
         left += share
 
 
@@ -171,20 +176,21 @@ def tokens_per_pass(lines: list[dict], title: str) -> Figure:
 
 
 @styled
-def speculation_speed(rows: list[dict], floor: float, title: str) -> Figure:
-    """Speed over plain decoding in the same native code; `floor` reads the weights once a token.
+def speculation_speed(rows: list[dict], limit: dict | float, title: str) -> Figure:
+    """Speed over plain decoding in the same native code; `limit` reads the weights once a token.
 
-    A row has a `label`, its `speedup` (a summary), and `plain` where nothing is drafted.
+    A row has a `label`, its `speedup` (a summary), and `plain` where nothing is drafted; `limit`
+    is a summary of the same ratio, or its median alone.
     """
     figure, axes = new_figure(1.3 + 0.36 * len(rows))
+    reach = limit_band(axes, limit, -0.75, "roofline: every weight read once a token")
     for y, row in enumerate(rows):
-        low, mid, high = span = style.low_mid_high(row["speedup"])
+        _, mid, _ = span = style.low_mid_high(row["speedup"])
         axes.barh(y, mid, height=0.62, lw=0, color=GREY if row.get("plain") else BLUE)
         style.error_bar(axes, y, span)
-        style.label(axes, high + 0.03, y, f"{mid:.2f}×", bbox=style.BEHIND)
-    _limit(axes, floor, -0.75, "floor: one reading for each token")
+    number_column(axes, [f"{row['speedup']['median']:.2f}×" for row in rows])
     style.name_rows(axes, [row["label"] for row in rows])
-    most = max(floor, *(row["speedup"]["high"] for row in rows))
-    axes.set(ylim=(len(rows) - 0.4, -1.15), xlim=(0, 1.15 * most), xlabel="speed, best rung = 1")
+    most = max(reach, *(row["speedup"]["high"] for row in rows))
+    axes.set(ylim=(len(rows) - 0.4, -1.15), xlim=(0, 1.05 * most), xlabel="speed, best rung = 1")
     axes.set_title(title)
     return figure

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from .canvas import grid, letters, mixed, note, page
+from .canvas import grid, letters, note, page
+from .colour import mixed
 from .style import BLUE, GREY, ORANGE, VERMILION, styled
 
 SIDE, GAP = 2.95, 0.32  # inches: a panel of four, and what its row names take

@@ -10,12 +10,12 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from . import style
+from .colour import mixed
 from .style import (
     BLUE,
     COLOURS,
     GREEN,
     GREY,
-    INK,
     ORANGE,
     PAPER,
     SKY,
@@ -23,6 +23,8 @@ from .style import (
     new_figure,
     styled,
 )
+
+THIN = 0.85  # how opaque the colours of the map are
 
 
 @styled
@@ -120,10 +122,10 @@ def speedup_map(cells: list[dict], rows: list[str], columns: list[int], title: s
     colours = LinearSegmentedColormap.from_list("lose-win", (VERMILION, "#f7f7f7", BLUE))
     colours = colours.with_extremes(bad=PAPER)
     top = max(1.2, *(speedup["median"] for speedup in found.values()))
-    axes.imshow(values, cmap=colours, norm=TwoSlopeNorm(1.0, 0.5, top), aspect="auto", alpha=0.85)
+    axes.imshow(values, cmap=colours, norm=TwoSlopeNorm(1.0, 0.5, top), aspect="auto", alpha=THIN)
     for y, row in enumerate(rows):
         for x, n in enumerate(columns):
-            _speedup(axes, x, y, found.get((row, n)), top)
+            _speedup(axes, x, y, found.get((row, n)))
     axes.set_xticks(range(len(columns)), columns)
     axes.set_yticks(range(len(rows)), rows, fontsize=8.5)
     marks = "slower with the cache: ▼ in every repeat, ▽ in most"
@@ -133,15 +135,15 @@ def speedup_map(cells: list[dict], rows: list[str], columns: list[int], title: s
     return figure
 
 
-def _speedup(axes: Axes, x: int, y: int, speedup: dict | None, top: float) -> None:
+def _speedup(axes: Axes, x: int, y: int, speedup: dict | None) -> None:
     """The number in a cell of the map, legible on its colour."""
     if speedup is None:
         axes.text(x, y, "–", ha="center", va="center", color=GREY)
         return
     value = speedup["median"]
     mark = "▼ " if speedup["high"] < 1 else "▽ " if value < 1 else ""
-    dark = value > 1 + 0.6 * (top - 1) or value < 0.65
-    style.label(axes, x, y, f"{mark}{value:.2f}×", PAPER if dark else INK, 9, ha="center")
+    ground = mixed(axes.images[0].to_rgba(value)[:3], THIN)
+    style.number_on(axes, x, y, f"{mark}{value:.2f}×", ground, 9, ha="center")
 
 
 @styled
@@ -151,8 +153,9 @@ def prefill_split(cases: list[dict], title: str) -> Figure:
     for y, case in enumerate(cases):
         share = case["ttft"] / case["e2el"]
         axes.barh(y, share, color=ORANGE, height=0.66)
-        axes.barh(y, 1 - share, left=share, color=BLUE, height=0.66, alpha=0.75)
-        style.label(axes, min(share, 0.93) + 0.012, y, f"{share:.0%}", PAPER)
+        axes.barh(y, 1 - share, left=share, color=BLUE, height=0.66)
+        x, ground = (share + 0.012, BLUE) if share < 0.9 else (share / 2, ORANGE)
+        style.number_on(axes, x, y, f"{share:.0%}", ground)
     axes.set_yticks(range(len(cases)), [case["label"] for case in cases])
     axes.set(xlim=(0, 1), xticks=(), ylim=(len(cases) - 0.4, -1.0))
     style.label(axes, 0.0, -0.72, "prefill: to the first token", ORANGE, 9.5)

@@ -16,6 +16,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from .colour import ink_on, on_paper
+
 BLUE, VERMILION, GREEN, ORANGE = "#0072B2", "#D55E00", "#009E73", "#E69F00"
 SKY, INK, GREY, PALE, PAPER = "#56B4E9", "#1f2430", "#6b7280", "#e5e7eb", "#ffffff"
 COLOURS = {"uncached": VERMILION, "cached": BLUE, "train": SKY, "val": BLUE}
@@ -150,14 +152,21 @@ def subtitle(axes: Axes, text: str, size: float = 10) -> None:
 def label(
     axes: Axes, x: float, y: float, text: str, colour: str = INK, size: float = 8.5, **kwargs
 ) -> None:
-    """A bold name in the colour of what it names, instead of a legend: level with y, from x on."""
+    """A bold name in the colour of what it names (or darker), level with y, from x on."""
     kwargs = {"va": "center", "weight": "bold", **kwargs}
-    axes.text(x, y, text, color=colour, fontsize=size, **kwargs)
+    axes.text(x, y, text, color=on_paper(colour), fontsize=size, **kwargs)
+
+
+def number_on(axes: Axes, x: float, y: float, text: str, ground, size: float = 8.5, **kw) -> None:
+    """A bold number on a coloured ground, black or white, whichever can be read; level with y."""
+    kw = {"va": "center", "weight": "bold", "fontsize": size, **kw}
+    axes.text(x, y, text, color=ink_on(ground), **kw)
 
 
 def label_point(axes: Axes, point: tuple, text: str, offset: tuple, **kwargs) -> None:
     """A name `offset` typographic points away from a point of the data."""
     kwargs = {"fontsize": 8.5, "weight": "bold", "va": "baseline", **kwargs}
+    kwargs["color"] = on_paper(kwargs.get("color", INK))
     axes.annotate(text, point, xytext=offset, textcoords="offset points", **kwargs)
 
 

@@ -8,7 +8,9 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
 from . import style
-from .style import BLUE, GREEN, GREY, ORANGE, PALE, SKY, VERMILION, new_figure, styled
+from .colour import on_paper
+from .labels import beside_ends, names_below, panels_over_names
+from .style import BLUE, GREEN, GREY, INK, ORANGE, SKY, VERMILION, new_figure, styled
 
 MOST_BARS = 70  # more could not be read
 RECIPES = {
@@ -36,7 +38,7 @@ def characters(counts: dict[str, int]) -> Figure:
     keys = ((BLUE, "lower case"), (ORANGE, "upper case"), (GREY, "␣ ↵ and the rest"))
     for i, (colour, name) in enumerate(keys):
         place = {"transform": axes.transAxes, "ha": "right", "weight": "bold"}
-        axes.text(0.98, 0.92 - 0.09 * i, name, color=colour, **place)
+        axes.text(0.98, 0.92 - 0.09 * i, name, color=on_paper(colour), **place)
     half = _needed_for_half([n for _, n in everything])
     title = f"{len(counts)} characters make the whole text, and {half} of them make half of it"
     axes.set_title(title)
@@ -74,19 +76,21 @@ def batch(x: list[str], y: list[str]) -> Figure:
 @styled
 def losses(history: dict, references: dict[str, float], title: str) -> Figure:
     """Training and validation loss by step; `references` are horizontal lines with their names."""
-    figure, axes = new_figure(3.6)
+    figure, (axes,), below = panels_over_names(3.8)
     steps, raw = history["step"], history["batch_loss"]
-    axes.plot(range(1, len(raw) + 1), raw, color=PALE, lw=0.8, zorder=1)
+    axes.plot(range(1, len(raw) + 1), raw, color="#c3c8d0", lw=0.8, zorder=1, label="each batch")
     axes.plot(steps, history["train"], color=SKY, ls="--", marker="s", ms=3.5, label="train")
     axes.plot(steps, history["val"], color=BLUE, marker="o", ms=3.5, label="validation")
     for name, value in references.items():
         axes.axhline(value, color=GREY, lw=0.9, ls=":")
         # Where the curves leave space: on the left under a low line, on the right over a high one.
         low = value < min(history["val"])
-        x, va, ha = (0, "top", "left") if low else (steps[-1], "bottom", "right")
-        axes.text(x, value, f" {name} ", va=va, ha=ha, fontsize=7.5, color=GREY)
-    axes.legend(loc="upper right", bbox_to_anchor=(1.0, 0.93))
+        x, dy, va, ha = (0, -3, "top", "left") if low else (steps[-1], 3, "bottom", "right")
+        font = {"fontsize": 8.5, "color": INK, "weight": "normal", "bbox": style.BEHIND}
+        style.label_point(axes, (x, value), f" {name} ", (0, dy), va=va, ha=ha, **font)
     axes.set(xlabel="step", ylabel="cross-entropy (nats per character)", xlim=(0, steps[-1]))
+    axes.set_ylim(min([*references.values(), *raw, *history["train"]]) - 0.25, None)
+    names_below(below, axes.get_legend_handles_labels()[0])
     axes.set_title(title)
     return figure
 
@@ -94,17 +98,18 @@ def losses(history: dict, references: dict[str, float], title: str) -> Figure:
 @styled
 def schedules(runs: dict[str, dict], title: str) -> Figure:
     """Left: the learning rate of each run by step. Right: its loss by step, and where it ends."""
-    figure, (left, right) = new_figure(3.2, columns=2)
+    figure, (left, right), below = panels_over_names(3.5, columns=2)
+    ends = []
     looks = zip(runs.items(), (VERMILION, ORANGE, BLUE), (":", "--", "-"), strict=False)
     for (name, run), colour, dashes in looks:
         left.plot(run["rate"], color=colour, ls=dashes, label=name)
         right.plot(run["step"], run["val"], color=colour, ls=dashes, marker="o", ms=3)
-        x, y = run["step"][-1], run["val"][-1]
-        right.text(x, y, f" {y:.2f}", color=colour, va="center", fontsize=8.5)
-    left.legend(loc="upper right", bbox_to_anchor=(1.0, 0.9), fontsize=8)
+        ends.append((run["step"][-1], run["val"][-1], f"{run['val'][-1]:.2f}", colour))
+    names_below(below, left.get_legend_handles_labels()[0])
     left.set(xlabel="step", ylabel="learning rate (AdamW)", ylim=(0, None))
     late = [value for run in runs.values() for value in run["val"][2:]]
     right.set(xlabel="step", ylabel="validation loss", ylim=(min(late) - 0.05, max(late) + 0.1))
+    beside_ends(right, ends)
     style.headline(figure, title)
     return figure
 
@@ -113,38 +118,33 @@ def schedules(runs: dict[str, dict], title: str) -> Figure:
 def recipes(panels: list[dict], title: str) -> Figure:
     """Loss against seconds of training, a panel for each block size: only equal blocks compare."""
     widths = [max(2.2, len(panel["lines"])) for panel in panels]
-    figure, (row,) = new_figure(4.0, columns=len(panels), squeeze=False, width_ratios=widths)
+    figure, row, below = panels_over_names(4.4, len(panels), width_ratios=widths)
     for axes, panel in zip(row, panels, strict=True):
         _curves(axes, panel["lines"])
         style.subtitle(axes, panel["title"])
     row[0].set_ylabel("validation loss, nats per character")
     names = dict.fromkeys(line["label"] for panel in panels for line in panel["lines"])
     handles = [Line2D([], [], color=RECIPES.get(name, GREY), label=name) for name in names]
-    row[0].legend(handles=handles, loc="lower left", fontsize=8.5)
+    names_below(below, handles)
     style.headline(figure, title)
     return figure
 
 
 def _curves(axes: Axes, lines: list[dict]) -> None:
-    """Curves of one block size, and at the end of each its full validation loss."""
-    before = (0.0, 0.0)
-    for line in sorted(lines, key=lambda line: line["curve"][-1][0]):
+    """Curves of one block size, and beside the end of each its full validation loss."""
+    ends = []
+    for line in lines:
         colour = RECIPES.get(line["label"], GREY)
         seconds, values = zip(*[point for point in line["curve"] if point[0] > 0], strict=True)
-        end = seconds[-1], values[-1]
         axes.plot(seconds, values, color=colour, lw=1.6)
-        axes.plot(*end, "o", color=colour, ms=4.5)
-        close = end[0] < 1.6 * before[0] and abs(end[1] - before[1]) < 0.04
-        offset, side = ((5, 5), "left") if close else ((0, -13), "center")
-        if len(lines) < 4:  # a narrow panel has space to the left of its curves only
-            offset, side = (4, -13), "right"
-        text = f"{line['loss']:.3f}"
-        style.label_point(axes, end, text, offset, color=colour, fontsize=7.5, ha=side)
-        before = end
-    style.log_axis(axes, "x", [1, 3, 10, 30, 100, 300])
-    until, ends = zip(*[line["curve"][-1] for line in lines], strict=True)
-    axes.set(xlim=(1, 1.7 * max(until)), ylim=(min(ends) - 0.07, max(ends) + 0.55))
+        axes.plot(seconds[-1], values[-1], "o", color=colour, ms=4.5)
+        ends.append((seconds[-1], values[-1], f"{line['loss']:.3f}", colour))
+    style.log_axis(axes, "x", [1, 10, 100])
+    lowest = min(end[1] for end in ends)
+    axes.set(xlim=(1, 1.3 * max(end[0] for end in ends)))
+    axes.set(ylim=(lowest - 0.07, max(end[1] for end in ends) + 0.55))
     axes.set_xlabel("seconds (log scale)")
+    beside_ends(axes, ends)
 
 
 @styled
