@@ -34,8 +34,7 @@ def decode_step(
     those outside a window, `labels` what stands below the keys (positions, say). `again` adds
     the row that a model without a cache computes.
     """
-    new = {len(chars) - 1} if new is None else set(new)
-    kinds = ["new" if i in new else "unread" if i in unread else "old" for i in range(len(chars))]
+    kinds = _kinds(len(chars), {len(chars) - 1} if new is None else new, unread)
     words = _words(kinds, again)
     figure, axes = page(BELOW + (0.6 if again else 0) + 0.26 * len(words), title)
     wide = min(0.9, (PAGE - LEFT) / len(chars))
@@ -49,6 +48,10 @@ def decode_step(
         _again(axes, chars, wide)
     legend(axes, BELOW + (0.72 if again else 0.12), words)
     return figure
+
+
+def _kinds(size: int, new: Collection[int], unread: Collection[int]) -> list[str]:
+    return ["new" if i in new else "unread" if i in unread else "old" for i in range(size)]
 
 
 def _compare(axes: Axes, chars, kinds, middles, labels) -> None:
