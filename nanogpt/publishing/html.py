@@ -94,8 +94,8 @@ def coloured(code: str, language: str = "python") -> str:
 def blocks(nb, prose: Prose) -> list[dict]:
     """The cells of a notebook as what the template draws: {kind, html, ...}.
 
-    A code cell adds source, note, folded (what its closed fold says; None when it is open), timing
-    and outputs.
+    A code cell adds source, note, blank (the cell as the learner gets it, where a solution ran),
+    folded (what its closed fold says; None when it is open), timing and outputs.
     """
     found = []
     for cell in nb.cells:
@@ -118,6 +118,7 @@ def _code_block(cell, prose: Prose) -> dict:
         "html": coloured(source),
         "source": source,
         "note": note,
+        "blank": coloured(ours["blank"]) if "blank" in ours else "",
         "folded": folded,
         "timing": "timing" in tags,
         "outputs": [shown(output, prose, "keep-colours" in tags) for output in cell.outputs],

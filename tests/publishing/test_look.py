@@ -45,11 +45,11 @@ def contrast(one: list[float], other: list[float]) -> float:
 
 
 def on_dark(colour: list[float], paper: list[float]) -> list[float]:
-    """What a figure's colour becomes: `invert(1) hue-rotate(180deg) brightness(1.1)`, screened."""
+    """What a figure's colour becomes: `invert(1) hue-rotate(180deg) brightness(1.2)`, screened."""
     turn = [[-0.574, 1.43, 0.144], [0.426, 0.43, 0.144], [0.426, 1.43, -0.856]]
     inverted = [1 - c for c in colour]
     turned = [sum(m * c for m, c in zip(row, inverted, strict=True)) for row in turn]
-    lit = [min(1, max(0, min(1, max(0, c)) * 1.1)) for c in turned]
+    lit = [min(1, max(0, min(1, max(0, c)) * 1.2)) for c in turned]
     return [1 - (1 - c) * (1 - p) for c, p in zip(lit, paper, strict=True)]
 
 
@@ -91,7 +91,7 @@ def test_figures_keep_their_hues_on_dark_pages(name):
 
 
 def test_figures_have_no_slab_and_their_words_can_be_read_on_dark_pages():
-    assert "invert(1) hue-rotate(180deg) brightness(1.1); mix-blend-mode: screen" in CSS
+    assert "invert(1) hue-rotate(180deg) brightness(1.2); mix-blend-mode: screen" in CSS
     paper = rgb(schemes()["dark"]["paper"])
     assert on_dark(rgb(style.PAPER), paper) == pytest.approx(paper)
     for words in (style.INK, style.GREY):
