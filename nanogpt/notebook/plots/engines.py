@@ -48,7 +48,7 @@ def _ladders(height: float, results: list[dict]):
 def _rung(axes: Axes, y: int, row: dict) -> float:
     """One rung's bar; returns the highest speed, 0 where it was not measured."""
     if "unavailable" in row:
-        axes.text(1.15, y, "not on this machine", va="center", color=GREY, fontsize=8)
+        axes.text(1.15, y, "not measured here", va="center", color=GREY, fontsize=8)
         return 0.0
     _, mid, high = span = style.low_mid_high(row["speedup"])
     look = {"color": BLUE}
@@ -77,7 +77,7 @@ def time_split(results: list[dict], titles: list[str], title: str) -> Figure:
             if "split" in row:
                 _shares(axes, y, row["split"])
             else:
-                axes.text(0.02, y, "not on this machine", va="center", color=GREY, fontsize=8)
+                axes.text(0.02, y, "not measured here", va="center", color=GREY, fontsize=8)
         axes.set(xlim=(0, 1), xticks=(), ylim=(len(names) - 0.4, -1.2))
         axes.set_yticks(range(len(names)), names)
         for x, (part, colour) in zip((0.0, 0.36, 0.66), PARTS, strict=True):
