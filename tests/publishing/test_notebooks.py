@@ -14,8 +14,9 @@ from notebook_fixtures import NOTEBOOKS, page_faults
 from nanogpt.config import address
 from nanogpt.data.corpus import SHA256, CorpusError, load_corpus
 from nanogpt.publishing import mirror, nbfile
-from nanogpt.publishing.blanks import filled
+from nanogpt.publishing.blanks import filled, is_blank
 from nanogpt.publishing.execute import alt_text, check_outputs
+from nanogpt.publishing.glossary import new_words
 from nanogpt.publishing.parameters import read_parameters
 from nanogpt.system.files import PUBLISHED, ROOT, sha256
 
@@ -84,6 +85,20 @@ def test_it_opens_with_a_title_links_and_set_up(path):
     assert [ours(cell).get("generated") for cell in cells[1:3]] == ["links", "setup"]
     assert "parameters" in cells[3].metadata.get("tags", [])
     assert len(marked(path, generated="setup")) == len(marked(path, generated="links")) == 1
+
+
+@each
+def test_a_box_says_what_to_expect_and_defines_the_new_words(path):
+    cells = read(path).cells
+    said = re.findall(r"^- \*(.+?)\*: \S", cells[0].source, re.M)
+    assert said == ["You need", "You will be able to", "Minutes", "New words"]
+    assert new_words(read(path))
+
+
+@each
+def test_it_has_blanks(path):
+    blanks = [cell for cell in code_cells(path) if is_blank(cell)]
+    assert len(blanks) >= (0 if path.stem.startswith("00") else 3)
 
 
 @each
