@@ -94,8 +94,8 @@ def coloured(code: str, language: str = "python") -> str:
 def blocks(nb, prose: Prose) -> list[dict]:
     """The cells of a notebook as what the template draws: {kind, html, ...}.
 
-    A code cell adds source, note, blank (the cell as the learner gets it, where a solution ran),
-    folded (what its closed fold says; None when it is open), timing and outputs.
+    A code cell adds source, note, folded (what its closed fold says; None when it is open), timing
+    and outputs. A blank is shown as the learner gets it, which metadata.nanogpt.blank keeps.
     """
     found = []
     for cell in nb.cells:
@@ -113,12 +113,14 @@ def _code_block(cell, prose: Prose) -> dict:
     note = "from the package: " if "mirror" in ours else ""
     note += ", ".join(name.removeprefix("nanogpt.") for name in ours.get("mirror", []))
     folded, source = fold_of(cell)
+    if "blank" in ours:
+        folded, source = None, ours["blank"]
+        note = "for you to fill in; this run used the solution below"
     return {
         "kind": "code",
         "html": coloured(source),
         "source": source,
         "note": note,
-        "blank": coloured(ours["blank"]) if "blank" in ours else "",
         "folded": folded,
         "timing": "timing" in tags,
         "outputs": [shown(output, prose, "keep-colours" in tags) for output in cell.outputs],
