@@ -36,6 +36,7 @@ def filled(nb):
     nb = deepcopy(nb)
     for index, cell in enumerate(nb.cells):
         if is_blank(cell):
+            cell.metadata.setdefault("nanogpt", {})["blank"] = cell.source  # which the page shows
             cell.source = f"{FIRST_LINE}\n{solution(nb, index)}"
             cell.metadata["tags"] = [*cell.metadata["tags"], "hide-input"]
             fold(cell)
