@@ -43,7 +43,7 @@ class exact(TorchFunctionMode):
     rounds), and the engines up to Flat. Any other matrix product inside, as in a Head of your own,
     raises ValueError, and compiled and native engines refuse. torch.compile is not covered. As
     with torch.no_grad(), what counts is where the work is done: in this thread, and for a
-    generator, where it is read. Slower: notebook 03 measures by how much. Tested on the CPU only.
+    generator, where it is read. Slower: notebook 12 measures by how much. Tested on the CPU only.
     """
 
     def __init__(self, model):

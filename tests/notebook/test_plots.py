@@ -50,13 +50,6 @@ PANELS = [
 ]
 IDEAS = [{"name": "a", "loss": summary(2.1)}, {"name": "b", "loss": summary(1.7)}]
 
-WEIGHTS = [[[1.0, 0.0], [0.4, 0.6]], [[0.2, 0.3, 0.5]]]
-STEPS = [
-    {"before": 0, "after": 3, "label": "prefill", "bytes": 384},
-    {"before": 3, "after": 4, "label": f"decode {DOLLARS!r}", "bytes": 512},
-]
-SIZES = {"prefill_numel": 144, "decode_numel": 16}
-STAGE = {"name": "query", "prefill": "(1, 9, 16)", "decode": "(1, 1, 16)", **SIZES}
 MASK = {"label": "a ring", "q": [3], "k": [0, 2, 3, -1], "mask": [[False, True, True, False]]}
 COSTS = [
     {"name": "MHA", "loss": summary(1.7), "bytes": 2e6, "table": True},
@@ -129,9 +122,6 @@ FIGURES = {
     "ideas": [IDEAS, "from 2.1 to 1.7"],
     "singular_values": [{"a gradient": [3.0, 0.1, 0.02], "Muon": [1.1, 1.0, 0.9]}, "all count"],
     "look_ups": [TEXT, "rows, no arithmetic"],
-    "prefill_and_decode": [WEIGHTS, ["p", "d"]],
-    "cache_rows": [STEPS, DOLLARS, "The cache", 4],
-    "shapes": [[STAGE]],
     "masks": [[MASK] * 4, "one rule"],
     "bytes_and_loss": [COSTS, "4× less", 64],
     "loss_by_position": [CURVES, 8, 16, "it ends"],
@@ -167,9 +157,6 @@ FIGURES = {
 FOUND = {
     "characters": "4 characters",
     "batch": "4 lessons",
-    "prefill_and_decode": "computes 2 rows",
-    "cache_rows": "wrote 1 row (orange)",
-    "shapes": "one token",
     "bytes_and_loss": "1.600",
     "loss_by_position": "no row past 16",
     "token_strips": "✗ 1 of 3",
@@ -225,11 +212,11 @@ def test_equal_data_gives_equal_bytes_whatever_the_reader_s_own_style(name):
 
 
 def test_the_footer_is_drawn():
-    assert style.to_png(draw("shapes"), "another footer") != drawn("shapes")[1]
+    assert style.to_png(draw("masks"), "another footer") != drawn("masks")[1]
 
 
 def test_an_animation_is_one_png_with_all_its_frames():
-    frames = [plots.cache_rows(STEPS[: i + 1], "abcd", "The cache", 4, 2) for i in range(2)]
+    frames = [plots.typing_race("some text", DUEL, seconds) for seconds in (0.1, 0.9)]
     image = Image.open(io.BytesIO(plots.to_apng(frames, "a footer")))
     assert (image.format, image.n_frames) == ("PNG", 2)
 

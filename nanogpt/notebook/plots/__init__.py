@@ -2,11 +2,8 @@
 
 from .attention import (
     bytes_and_loss,
-    cache_rows,
     loss_by_position,
     masks,
-    prefill_and_decode,
-    shapes,
 )
 from .decode_step import decode_step
 from .designs import arrows, ring, sharing

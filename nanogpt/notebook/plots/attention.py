@@ -5,34 +5,10 @@ from __future__ import annotations
 from matplotlib.axes import Axes
 from matplotlib.colors import Colormap, LinearSegmentedColormap
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 
 from . import style
 from .labels import beside_ends, number_column
 from .style import BLUE, GREY, ORANGE, PALE, PAPER, VERMILION, new_figure, styled
-
-
-@styled
-def prefill_and_decode(weights: list[list[list[float]]], labels: list[str]) -> Figure:
-    """Attention weights of the prefill, a square, beside the one row of each decode step."""
-    square, *rows = weights
-    figure = style.blank_figure(3.9)
-    grid = figure.add_gridspec(len(rows), 2, width_ratios=(1, 1.28))
-    _weights(figure.add_subplot(grid[:, 0]), square, labels[0])
-    for i, (row, label) in enumerate(zip(rows, labels[1:], strict=True)):
-        _weights(figure.add_subplot(grid[i, 1]), row, label)
-    finding = f"Prefill computes {len(square)} rows of attention"
-    style.headline(figure, f"{finding}; every decode step after it computes one")
-    return figure
-
-
-def _weights(axes: Axes, rows: list[list[float]], label: str) -> None:
-    colours = LinearSegmentedColormap.from_list("paper-blue", ("#eef4fa", BLUE))
-    size = len(rows[0])
-    masked = [[value if value > 0 else float("nan") for value in row] for row in rows]
-    positions = range(size - len(rows), size)
-    _cells(axes, masked, colours.with_extremes(bad=PALE), positions, range(size), 7, gap=1.4)
-    axes.set_title(label, fontsize=9, pad=4)
 
 
 def _cells(axes: Axes, values, colours: Colormap, rows, columns, size: float, gap: float) -> None:
@@ -79,64 +55,6 @@ def _mask(axes: Axes, panel: dict) -> None:
     axes.tick_params(which="both", pad=2)
     _cells(axes, shades, colours, q_pos, keys, 5.5, gap=1.2)
     axes.set_title(panel["label"], fontsize=8.5, pad=4)
-
-
-@styled
-def cache_rows(
-    steps: list[dict], chars: str, layer: str, capacity: int, n_steps: int | None = None
-) -> Figure:
-    """The cache after each step given: what it holds, what the step wrote, and the bytes.
-
-    `n_steps` is the number of steps to leave space for, so that all frames of an animation have one
-    size; None: those given.
-    """
-    high = n_steps or len(steps)
-    figure, axes = new_figure(0.95 + 0.52 * high)
-    for y, step in enumerate(steps):
-        _slots(axes, y, step, chars, capacity)
-        font = {"va": "center", "fontsize": 8.5}
-        axes.text(-0.25, y + 0.38, step["label"], ha="right", parse_math=False, **font)
-        axes.text(capacity + 0.15, y + 0.38, f"{step['bytes']:,} B", color=GREY, **font)
-    axes.set(xlim=(-3.2, capacity + 2.0), ylim=(high - 0.1, -0.15))
-    axes.axis("off")
-    wrote, held = steps[-1]["after"] - steps[-1]["before"], steps[-1]["after"]
-    rows = f"{wrote} row{'s' * (wrote != 1)}"
-    axes.set_title(f"{layer}: this step wrote {rows} (orange) and read {held}")
-    return figure
-
-
-def _slots(axes: Axes, y: int, step: dict, chars: str, capacity: int) -> None:
-    """The slots of a cache after one step: new ones orange, old ones blue, free ones white."""
-    new = {"facecolor": ORANGE, "alpha": 0.9, "edgecolor": "none"}
-    old = {"facecolor": BLUE, "alpha": 0.32, "edgecolor": "none"}
-    free = {"facecolor": PAPER, "alpha": 1.0, "edgecolor": PALE}
-    for slot in range(capacity):
-        held, is_new = slot < step["after"], step["before"] <= slot < step["after"]
-        look = new if is_new else old if held else free
-        axes.add_patch(Rectangle((slot, y), 0.92, 0.74, lw=0.8, **look))
-        if held:
-            weight = "bold" if is_new else "normal"
-            style.letter(axes, slot + 0.46, y + 0.38, chars[slot], 9, weight)
-
-
-@styled
-def shapes(walk: list[dict]) -> Figure:
-    """The shapes that hooks saw at each stage of the model, in prefill and in decode."""
-    figure, axes = new_figure(0.9 + 0.36 * len(walk))
-    largest = max(stage[f"{mode}_numel"] for stage in walk for mode in ("prefill", "decode"))
-    font = {"va": "center", "fontsize": 8.5, "family": style.MONO}
-    for y, stage in enumerate(walk):
-        axes.text(-0.02, y, stage["name"], ha="right", **font)
-        for left, mode, colour in ((0.0, "prefill", VERMILION), (1.1, "decode", BLUE)):
-            width = max(stage[f"{mode}_numel"] / largest, 0.004)
-            axes.barh(y, width, left=left, color=colour, alpha=0.35, height=0.68)
-            axes.text(left + 0.015, y, stage[mode], **font)
-    style.label(axes, 0.0, -0.85, "prefill", VERMILION, 9.5)
-    style.label(axes, 1.1, -0.85, "one decode step", BLUE, 9.5)
-    axes.set(xlim=(-0.75, 2.1), ylim=(len(walk) - 0.4, -1.3))
-    axes.axis("off")
-    axes.set_title("Decode moves one token; only the keys are as long as the text")
-    return figure
 
 
 @styled

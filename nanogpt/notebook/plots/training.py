@@ -1,4 +1,4 @@
-"""Figures of notebook 01: characters, batches, losses, recipes."""
+"""Figures of notebooks 01 and 11: characters, batches, losses, recipes."""
 
 from __future__ import annotations
 
