@@ -33,6 +33,8 @@ def run(args: argparse.Namespace) -> None:
     for k in ks:
         check_int("--k", k, 1)
     check_int("--repeats", args.repeats, 1)
+    if args.tokens is not None:
+        check_int("--tokens", args.tokens, 1)
     path = json_path(args.json, "speculate.json")
     set_threads(args.threads)
     saved, corpus = load_checkpoint(args.target), load_corpus(args.data)

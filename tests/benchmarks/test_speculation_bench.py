@@ -91,7 +91,7 @@ def test_the_share_of_the_model_in_the_time_is_passes_times_their_cost():
         (["--data", "/nowhere.txt"], "/nowhere.txt"),
         (["--json", "/proc/nothing/x.json"], "/proc/nothing"),
         (["--k", "3,255"], "--k 3,255: with a block of 256 choose at most 254"),
-        (["--tokens", "0"], "n_new=0"),
+        (["--tokens", "0"], "--tokens=0"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
