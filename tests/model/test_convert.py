@@ -1,5 +1,8 @@
 """The two forms of one model: the same function, the same weights to the bit, both ways."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from conftest import FORMS, name, tiny_model, tokens
@@ -9,6 +12,7 @@ from nanogpt.decoding.generate import generate
 from nanogpt.engines.eager import Batched, Flat, Static
 from nanogpt.model.convert import convert_state, lecture_state_dict, pack_heads, unpack_heads
 from nanogpt.model.gpt import GPT
+from nanogpt.system.files import ROOT
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -113,3 +117,16 @@ def test_a_model_that_was_changed_is_not_taken_for_ours(per_head, change, words)
     for engine in (Batched, Static, Flat):
         with pytest.raises(ValueError, match=words):
             generate(model, tokens(1, 3), 2, engine=engine)
+
+
+@pytest.mark.slow
+def test_nothing_slow_is_imported_to_pack_heads_or_to_read_a_notebook():
+    """torch's compiler takes 2 seconds to import, jsonschema's grammar of addresses 3."""
+    script = (
+        "import sys, nanogpt.publishing.nbfile\n"
+        "from nanogpt import GPT, GPTConfig\nfrom nanogpt.model.convert import pack_heads\n"
+        "pack_heads(GPT(GPTConfig(n_layer=1)))\n"
+        "print('torch._dynamo' in sys.modules, sys.modules['rfc3987_syntax'])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT)
+    assert done.stdout == "False None\n", done.stderr

@@ -253,3 +253,22 @@ def test_the_command_refuses_and_writes_nothing(here, capsys, words):
     assert sync.main(words) == 2
     assert capsys.readouterr().err.startswith("error: ")
     assert snapshot(here) == before
+
+
+def test_a_tag_folds_a_cell_everywhere_and_its_absence_opens_it():
+    closed = code("1", "closed", tags=["hide-input"])
+    was_closed = code("1", "open", jupyter={"source_hidden": True}, cellView="form")
+    for cell in (closed, was_closed):
+        nbfile.fold(cell)
+    assert closed.metadata["jupyter"] == {"source_hidden": True}
+    assert closed.metadata["cellView"] == "form"
+    assert was_closed.metadata == {}
+
+
+def test_syncing_folds_what_is_tagged(root):
+    path = root / "notebooks" / "00_one.ipynb"
+    nb = nbformat.read(path, 4)
+    nb.cells.append(code("1", "figure", tags=["hide-input"]))
+    nbformat.write(nb, path)
+    mirror.sync(root, "ada/engine", "v1")
+    assert cells(root)["figure"].metadata["cellView"] == "form"

@@ -91,7 +91,7 @@ def to_png(figure: Figure, footer: str = "") -> bytes:
 
 
 def _in_few_colours(png: io.BytesIO) -> bytes:
-    """The same picture in 256 colours: a third of the bytes, and no difference to be seen."""
+    """The same picture in 256 colours, which is about a third of the bytes."""
     from PIL import Image
 
     smaller = io.BytesIO()
