@@ -10,6 +10,7 @@ Its rooms, from the ground up. A room imports only from the rooms above it in th
     decoding    sampling, decoders, generation, speculation
     engines     faster ways to the same tokens
     training    the loop, evaluation, optimizers, resuming
+    serving     many requests at once: scheduler, blocks, one step
     verify      are cached tokens uncached tokens?
     benchmarks  timing, roofline, races
     notebook    what cells import: a run, tables, plots
