@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import json
 import re
 from pathlib import Path
 
@@ -18,6 +17,7 @@ import nbformat
 
 from ..config import address
 from ..system.files import ROOT, sha256, write_json
+from .manifest import read_manifest
 from .nbfile import METADATA, SyncError, fold, keep_metadata, read, title, to_text, write_text
 
 BADGE = "https://colab.research.google.com/assets/colab-badge.svg"
@@ -157,9 +157,10 @@ def _wanted(root: Path, repo: str, ref: str) -> dict[Path, str]:
 
 def _renew_checksums(manifest: Path) -> None:
     if manifest.is_file():
-        card = json.loads(manifest.read_text(encoding="utf-8"))
+        card = read_manifest(manifest.parent)
         for entry in card["notebooks"]:
-            entry["sha256"] = sha256(manifest.with_name(f"{entry['notebook']}.ipynb"))
+            if (path := manifest.with_name(f"{entry['notebook']}.ipynb")).is_file():
+                entry["sha256"] = sha256(path)
         write_json(manifest, card)
 
 

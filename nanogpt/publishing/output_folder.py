@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import tempfile
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 try:
@@ -15,6 +14,7 @@ except ImportError:  # Windows: nothing keeps two runs apart there
     fcntl = None
 
 from ..system.files import write_json
+from .manifest import read_manifest
 from .parameters import RunError
 
 
@@ -60,11 +60,7 @@ class Folder:
 
     def __init__(self, out: Path, card: dict, weights: Path | None = None):
         self.out, self.card, self.weights = out, card, weights
-        try:
-            old = json.loads((out / "manifest.json").read_text(encoding="utf-8"))["notebooks"]
-        except (OSError, ValueError, KeyError):
-            old = []
-        self.entries = {entry["notebook"]: entry for entry in old}
+        self.entries = {entry["notebook"]: entry for entry in read_manifest(out)["notebooks"]}
 
     def environment(self, staged: Path) -> dict[str, str | None]:
         """The kernels' variables: where to write, what the run has made, what not to fetch."""
@@ -91,18 +87,28 @@ class Folder:
     def keep(self, name: str, staged: Path) -> list[str]:
         """Move a passed notebook's files into place; drop what its earlier run alone made.
 
-        Weights are never dropped: a notebook that trained them once finds them the next time.
+        Weights are never dropped: a notebook that trained them once finds them the next time. Nor
+        is anything outside of the output folder, whatever the manifest names.
         """
         found = [path for path in staged.rglob("*") if path.is_file()]
         files = sorted(path.relative_to(staged).as_posix() for path in found)
         for file in files:
             (self.out / file).parent.mkdir(parents=True, exist_ok=True)
             os.replace(staged / file, self.out / file)
-        for file in set(self.entries.get(name, {}).get("files", [])) - set(files):
-            if not file.startswith("checkpoints/"):
-                (self.out / file).unlink(missing_ok=True)
+        kept = {(self.out / file).resolve() for file in files}
+        for file in self.entries.get(name, {}).get("files", []):
+            self._drop(file, kept)
         shutil.rmtree(self.out / "failed" / name, ignore_errors=True)
         return files
+
+    def _drop(self, file: str, kept: set[Path]) -> None:
+        """Remove what an earlier run made, if it lies in this folder once links are followed."""
+        root = self.out.resolve()
+        with suppress(OSError, ValueError, RuntimeError):  # a name that no file can have
+            path = (root / file).resolve()
+            ours = root in path.parents and root / "checkpoints" not in path.parents
+            if ours and path not in kept and path.is_file():
+                path.unlink()
 
     def set_aside(self, name: str, staged: Path) -> list[str]:
         """Keep a failed notebook's files below failed/; returns what an earlier run made."""

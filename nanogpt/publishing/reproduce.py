@@ -6,11 +6,11 @@ differ; elsewhere this says what does, and by how much.
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from .manifest import read_manifest
 from .nbfile import read
 from .publish import WEIGHTS
 
@@ -118,10 +118,7 @@ def report(old: Path, new: Path) -> bool:
 
 def _likely_reason(old: Path, new: Path) -> str:
     """What differs between the machines of two runs that differ."""
-    before, here = (
-        json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["environment"]
-        for folder in (old, new)
-    )
+    before, here = (read_manifest(folder)["environment"] for folder in (old, new))
     changed = [
         f"{key} {before.get(key)}, here {here.get(key)}"
         for key in MACHINE

@@ -18,11 +18,13 @@ from ..system.environment import conditions
 from ..system.files import PUBLISHED, ROOT
 from .glossary import new_words
 from .html import Prose, blocks, promise, thumbnail
+from .manifest import read_manifest
 from .mirror import COLAB
 from .nbfile import read, title, write_text
 from .sections import minutes, sections
 
 BRAND = "nanoGPT notebooks"
+MARK = b'<a class="brand" href="index.html"'  # in every page that we write, and in no other
 HEADLINE = "The same tokens, sooner"
 PROMISE = (
     "Karpathy’s character-level GPT, a KV cache in every head, "
@@ -37,16 +39,16 @@ class SiteError(ValueError):
 def render(folder: Path) -> Path:
     """Write the pages of an output folder into html/ and return the path of their index.
 
-    Pages of notebooks that have gone are removed. Raises SiteError, and SyncError for a notebook
-    that cannot be read.
+    Pages of notebooks that have gone are removed, and no other file. Raises SiteError, also for a
+    page of somebody else's in the way, and SyncError for a notebook that cannot be read.
     """
     paths = sorted(folder.glob("[0-9][0-9]_*.ipynb"))
     if not paths:
         raise SiteError(
             f"no executed notebooks in {folder}: run some first (python -m nanogpt run)"
         )
-    card, html = _manifest(folder), folder / "html"
-    entries = {entry["notebook"]: entry for entry in card.get("notebooks", [])}
+    card, html = read_manifest(folder), folder / "html"
+    entries = {entry["notebook"]: entry for entry in card["notebooks"]}
     names = {path.stem for path in paths}
     pages = [_about(path.stem, read(path), entries.get(path.stem, {}), names) for path in paths]
     frame = _frame(
@@ -56,12 +58,24 @@ def render(folder: Path) -> Path:
     texts = {"index.html": frame.render(headline=HEADLINE, promise=PROMISE, search_index=found)}
     for before, page, after in zip([None, *pages], pages, [*pages[1:], None], strict=False):
         texts[f"{page['name']}.html"] = frame.render(page=page, before=before, after=after)
+    _check_ours([path for name in texts if (path := html / name).is_file()])
     for name, text in texts.items():
         write_text(html / name, text)
-    for path in html.glob("*.html"):
-        if path.name not in texts:
+    for path in html.glob("[0-9][0-9]_*.html"):
+        if path.name not in texts and _is_ours(path):
             path.unlink()
     return html / "index.html"
+
+
+def _check_ours(paths: list[Path]) -> None:
+    """Raise SiteError for a file that this project did not write: it would be replaced."""
+    for path in paths:
+        if not _is_ours(path):
+            raise SiteError(f"{path} is not a page of this project: move it, and render again")
+
+
+def _is_ours(page: Path) -> bool:
+    return MARK in page.read_bytes()
 
 
 def _about(name: str, nb, entry: dict, names: set[str]) -> dict:
@@ -103,13 +117,6 @@ def _frame(**everywhere) -> jinja2.Template:
     )
     environment.globals.update(everywhere, style=look, script=script)
     return environment.from_string(page)
-
-
-def _manifest(folder: Path) -> dict:
-    try:
-        return json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
 
 
 def _conditions(card: dict) -> str:

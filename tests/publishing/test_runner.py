@@ -133,6 +133,47 @@ def test_a_failure_replaces_nothing_and_a_success_clears_it(go, sources, tmp_pat
     assert (out / "checkpoints" / "own.safetensors").exists(), "weights are for others too"
 
 
+def test_nothing_outside_of_the_output_folder_is_touched_whatever_a_manifest_names(
+    go, sources, tmp_path
+):
+    write(sources / "00_good.ipynb", GOOD)
+    out = tmp_path / "out"
+    assert go() == 0
+    outside = [tmp_path / "mine.txt", tmp_path / "linked" / "mine.txt"]
+    for path in outside:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("mine")
+    (out / "link").symlink_to(tmp_path / "linked")
+    (out / "old.txt").write_text("of an earlier run")
+    weights = ["x/../checkpoints/small.safetensors", "./checkpoints/small.safetensors"]
+    names = [
+        str(outside[0]),
+        "../mine.txt",
+        "link/mine.txt",
+        "x/../old.txt",
+        "",
+        ".",
+        "..",
+        *weights,
+    ]
+    card = manifest(out)
+    card["notebooks"][0]["files"] += [*names, "a\0b", "x" * 5000, 7, None]
+    (out / "manifest.json").write_text(json.dumps(card))
+    assert go("-p", "n=3") == 0
+    assert [path.read_text() for path in outside] == ["mine", "mine"]
+    assert (out / "checkpoints" / "small.safetensors").read_text() == "3"
+    assert not (out / "old.txt").exists()
+
+
+@pytest.mark.parametrize("card", [None, [], {"notebooks": [None, {}, {"notebook": "00_good"}]}])
+def test_a_damaged_manifest_stops_no_run(go, sources, tmp_path, card):
+    write(sources / "00_good.ipynb", GOOD)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "manifest.json").write_text(json.dumps(card))
+    assert go() == 0
+    assert [one["notebook"] for one in manifest(tmp_path / "out")["notebooks"]] == ["00_good"]
+
+
 def test_a_run_of_one_notebook_keeps_the_others(go, sources, tmp_path):
     write(sources / "00_good.ipynb", GOOD)
     write(sources / "01_more.ipynb", "print(1)")

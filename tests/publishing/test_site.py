@@ -13,6 +13,7 @@ from nanogpt.config import address
 from nanogpt.publishing import html as page_html
 from nanogpt.publishing import sections, site
 from nanogpt.publishing.glossary import new_words
+from nanogpt.publishing.output_folder import Folder
 from nanogpt.system.files import ROOT
 
 CARD = {
@@ -440,3 +441,42 @@ def test_the_index_defines_the_words_of_all_notebooks(tmp_path):
     assert "<summary>00 · token, TTFT, mask</summary>" in index
     assert "A <strong>token</strong> is a piece of text. It may be long." in index
     assert page_faults(tmp_path / "html" / "index.html") == []
+
+
+def test_only_pages_of_this_project_are_removed_or_replaced(tmp_path):
+    folder = folder_of(tmp_path)
+    index = site.render(folder)
+    mine = {"notes.html": "<p>mine</p>", "07_mine.html": "<p>mine</p>"}
+    for name, text in mine.items():
+        (index.parent / name).write_text(text)
+    (index.parent / "09_gone.html").write_bytes(index.read_bytes())
+    site.render(folder)
+    assert not (index.parent / "09_gone.html").exists()
+    assert {name: (index.parent / name).read_text() for name in mine} == mine
+    index.write_text("<p>mine</p>")
+    with pytest.raises(site.SiteError, match="index.html is not a page of this project: move it"):
+        site.render(folder)
+    assert index.read_text() == "<p>mine</p>"
+
+
+DAMAGED = {
+    "null": None,
+    "a list": [CARD],
+    "a number": 7,
+    "null inside": dict.fromkeys(CARD),
+    "lists inside": {key: [1, "a", None] for key in CARD},
+    "empty parts": {"corpus": {}, "environment": {}, "notebooks": [{}]},
+    "half an entry": CARD | {"notebooks": [{"notebook": "00_one", "ok": True}, "01_two", [1]]},
+    "an entry of other kinds": CARD
+    | {"notebooks": [{"notebook": "00_one", "ok": True, "seconds": "x", "error": [1], "files": 7}]},
+    "an environment of other kinds": CARD | {"environment": {"commit": 7}},
+}
+
+
+@pytest.mark.parametrize("card", DAMAGED.values(), ids=DAMAGED)
+def test_a_damaged_manifest_counts_as_far_as_it_goes(tmp_path, card):
+    write(tmp_path / "00_one.ipynb", "print(1)")
+    (tmp_path / "manifest.json").write_text(json.dumps(card))
+    assert page_faults(site.render(tmp_path)) == []
+    kept = [entry["notebook"] for entry in Folder(tmp_path, {}).entries.values()]
+    assert kept == (["00_one"] if isinstance(card, dict) and "00_one" in str(card) else [])
