@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from ..config.checks import check_int
+from ..config.repeats import Repeats
 from ..decoding.generate import complete
 from ..engines import native_library
 from ..engines.base import Engine
@@ -65,25 +67,27 @@ def ladder(
     model: GPT,
     *,
     n_new: int = 255,
-    repeats: int = 5,
+    repeats: int | Repeats = 5,
     seed: int = 42,
     only: str | None = None,
+    built: dict[Rung, tuple[Engine | None, dict]] | None = None,
     peers: dict[str, Callable[[], Tensor]] | None = None,
 ) -> dict:
     """Time every rung on this model: batch 1, a prompt of one token, n_new sampled tokens.
 
     The rungs take turns, repeat by repeat, after one warm-up each. The time includes noise and
-    checks. `only` names rungs, as in "1467"; `peers` are other systems, timed beside them.
+    checks. `only` names rungs, as in "1467"; `built` are their engines, from `build`; `peers` are
+    other systems, timed beside them.
 
     Returns plain data: for each rung the seconds its build took, first and again; tokens per
     second; the ratio to the first rung, pair by pair; whether its tokens equal the first rung's;
     and the machine's limits, measured between the turns. Raises ValueError.
     """
     check_int("n_new", n_new, 2, model.config.block_size)
-    check_int("repeats", repeats, 1)
+    repeats = Repeats.of(repeats)
     device, forms, peers = model.lm_head.weight.device, _forms(model), peers or {}
-    chosen = _choose(rungs(device), only)
-    built = {rung: _build(rung.engine, forms[rung.per_head]) for rung in chosen}
+    built = built or build(model, only)
+    chosen = list(built)
     prompt = torch.zeros(1, 1, dtype=torch.int64, device=device)
     runs = {
         rung.number: _generation(forms[rung.per_head], prompt, n_new, engine, seed)
@@ -103,14 +107,32 @@ def ladder(
             row |= speeds[rung.number]
             row["equal"] = torch.equal(tokens[rung.number], tokens[baseline])
             row["split"] = _split(model, rung, row["seconds"]["median"] / n_new, n_new, limits)
-    about = {"n_params": model.n_params, "n_new": n_new, "repeats": repeats, "baseline": baseline}
+    turns = len(seconds[baseline])
+    about = {"n_params": model.n_params, "n_new": n_new, "repeats": turns, "baseline": baseline}
     best = _best(chosen, rows, seconds, n_new, limits)
     others = [{"label": name} | speeds[name] for name in peers]
     return about | {"rungs": rows, "best": best, "peers": others, "limits": limits.as_dict()}
 
 
+def build(model: GPT, only: str | None = None, *, kept: bool = False) -> dict[Rung, tuple]:
+    """The rungs' engines for this model: (engine, the seconds of its build), or None and why not.
+
+    A build is timed in an empty folder, then with its files there. With `kept`, what this user has
+    built before is taken, so that "first" is the time of a build only where there was none.
+    Raises ValueError for rungs that are not on the ladder.
+    """
+    device, forms = model.lm_head.weight.device, _forms(model)
+    chosen = _choose(rungs(device), only)
+    return {rung: _build(rung.engine, forms[rung.per_head], kept) for rung in chosen}
+
+
 def throughput(
-    model: GPT, batches: Sequence[int], chosen: Sequence[Rung], *, n_new: int, repeats: int = 3
+    model: GPT,
+    batches: Sequence[int],
+    chosen: Sequence[Rung],
+    *,
+    n_new: int,
+    repeats: int | Repeats = 3,
 ) -> list[dict]:
     """Tokens per second and seconds per step of some rungs, for several texts at once.
 
@@ -161,12 +183,12 @@ def _forms(model: GPT) -> dict[bool, GPT]:
     return {per_head: model, not per_head: (pack_heads if per_head else unpack_heads)(model)}
 
 
-def _build(engine: type[Engine], model: GPT) -> tuple[Engine | None, dict]:
+def _build(engine: type[Engine], model: GPT, kept: bool) -> tuple[Engine | None, dict]:
     """A rung's engine and the seconds of its build, first and with its files kept; or why not."""
     weight = model.lm_head.weight
     builds = []
     try:
-        with empty_cache_folder():
+        with nullcontext() if kept else empty_cache_folder():
             for _ in range(2):
                 native_library.library.cache_clear()
                 builds.append(engine(model.config, dtype=weight.dtype, device=weight.device))

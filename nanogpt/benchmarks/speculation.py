@@ -7,13 +7,12 @@ known and proposed tokens together needs one reading for several, so speculation
 from __future__ import annotations
 
 import gc
-import sys
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
+from ..config.repeats import Repeats
 from ..decoding.drafts import LARGEST_TABLE, Draft, DraftModel, NGram, PromptLookup
 from ..decoding.generate import generate
 from ..decoding.sampling import PLAIN, draw_noise
@@ -23,9 +22,9 @@ from ..engines.native import Native
 from ..engines.native_library import Session
 from ..engines.toolchain import CannotBuild
 from ..model.gpt import GPT
-from ..system.console import headless
+from ..system.console import Progress
 from .roofline import read_bandwidth
-from .timing import clock, summary
+from .timing import clock, now, summary
 
 TABLES = {1: "a table of characters", 2: "a table for pairs", 3: "a table for triples"}
 BASELINE = (None, 0)  # plain decoding: no draft, no proposals
@@ -41,7 +40,7 @@ def speculation(
     ks: list[int],
     *,
     n_new: int = 255,
-    repeats: int = 5,
+    repeats: int | Repeats = 5,
     engine=Native,
 ) -> dict:
     """Time plain decoding and every draft with every k, in turns; each repeat has its own seed.
@@ -61,24 +60,30 @@ def speculation(
     return {
         "n_params": model.n_params,
         "n_new": n_new,
-        "repeats": repeats,
+        "repeats": len(base),
         "rows": [_row(*key, n_new, own, base) for key, own in runs.items()],
         "plain": summary(n_new / seconds for seconds, _, _ in base),
         "floor": summary(bounds),
     }
 
 
-def _run_in_turns(model: GPT, ways: dict, n_new: int, repeats: int, engine) -> tuple[dict, list]:
+def _run_in_turns(
+    model: GPT, ways: dict, n_new: int, repeats: int | Repeats, engine
+) -> tuple[dict, list]:
     """What `_run` gives for each way and turn after a warm-up; roofline bounds of the turns."""
     weight, runs, bounds = model.lm_head.weight, {key: [] for key in ways}, []
-    size, total = model.config.weight_bytes(weight.element_size()), (1 + repeats) * len(ways)
-    with tqdm(total=total, disable=headless(), file=sys.stdout, leave=False) as bar:
-        for turn in range(1 + repeats):  # the first is a warm-up
+    size, repeats = model.config.weight_bytes(weight.element_size()), Repeats.of(repeats)
+    began = now()
+    with Progress((1 + repeats.most) * len(ways), "timing") as bar:
+        for turn in range(1 + repeats.most):  # the first is a warm-up
             for key, draft in ways.items():
                 runs[key].append(_run(model, n_new, FIRST_SEED + turn, engine, draft))
                 bar.update()
             read = read_bandwidth(size, repeats=1, device=weight.device)
             bounds.append(read["median"] / size)
+            seconds = [[run[0] for run in own[1:]] for own in runs.values()]
+            if turn and repeats.are_enough(seconds, now() - began):
+                break
     return {key: counted for key, (_, *counted) in runs.items()}, bounds
 
 

@@ -8,19 +8,19 @@ E2EL: end-to-end latency, the sum. All are seconds; a ratio of two systems is wh
 from __future__ import annotations
 
 import gc
-import sys
 import time
 from collections.abc import Callable, Iterable
 from statistics import median
 
 import torch
-from tqdm import tqdm
 
 from ..config.checks import check_int
-from ..system.console import headless
+from ..config.repeats import Repeats
+from ..system.console import Progress
 from ..system.device import synchronize
 
 CPU = torch.device("cpu")
+now = time.monotonic  # for how long a timing goes on, beside what it measures
 
 
 def time_tokens(tokens: Iterable, device: torch.device = CPU) -> list[float]:
@@ -59,7 +59,7 @@ def duel(
     a: Callable[[], Iterable],
     b: Callable[[], Iterable],
     *,
-    repeats: int = 5,
+    repeats: int | Repeats = 5,
     warmup: int = 1,
     device: torch.device = CPU,
     names: tuple[str, str] = ("uncached", "cached"),
@@ -83,7 +83,7 @@ def speedups_by_length(
     b: Callable[[], Iterable],
     lengths: Iterable[int],
     *,
-    repeats: int = 5,
+    repeats: int | Repeats = 5,
     warmup: int = 1,
     device: torch.device = CPU,
 ) -> dict[int, dict]:
@@ -103,24 +103,30 @@ def interleave(
     a: Callable[[], Iterable],
     b: Callable[[], Iterable],
     *,
-    repeats: int,
+    repeats: int | Repeats,
     warmup: int,
     device: torch.device,
 ) -> tuple[list[list[float]], list[list[float]]]:
     """The gaps of every counted run of a and of b, taken in turns. Raises ValueError."""
-    check_int("repeats", repeats, 1)
+    repeats = Repeats.of(repeats)
     check_int("warmup", warmup, 0)
     if not callable(a) or not callable(b):
         raise ValueError(
             "pass two functions that start a generation, as in lambda: generate(model, prompt, 9)"
         )
     runs: tuple[list, list] = ([], [])
-    for turn in range(warmup + repeats):
-        for system, runs_of in zip((a, b), runs, strict=True):
-            gc.collect()  # here, and not during a measurement
-            gaps = time_tokens(system(), device)
-            if turn >= warmup:
-                runs_of.append(gaps)
+    began, total = now(), 2 * (warmup + repeats.most)
+    with Progress(total, "timing") as bar:
+        for turn in range(warmup + repeats.most):
+            for system, runs_of in zip((a, b), runs, strict=True):
+                gc.collect()  # here, and not during a measurement
+                gaps = time_tokens(system(), device)
+                if turn >= warmup:
+                    runs_of.append(gaps)
+                bar.update()
+            sums = [[sum(gaps) for gaps in runs_of] for runs_of in runs]
+            if turn >= warmup and repeats.are_enough(sums, now() - began):
+                break
     counts = {len(gaps) for runs_of in runs for gaps in runs_of}
     if len(counts) > 1:
         raise ValueError(
@@ -131,7 +137,7 @@ def interleave(
 
 def time_in_turns(
     runs: dict[str, Callable],
-    repeats: int,
+    repeats: int | Repeats,
     *,
     device: torch.device = CPU,
     after_turn: Callable[[], None] = lambda: None,
@@ -140,19 +146,20 @@ def time_in_turns(
 
     `after_turn` is called after every turn, the warm-up included.
     """
+    repeats, began = Repeats.of(repeats), now()
     seconds, returned = {name: [] for name in runs}, {}
-    total = (1 + repeats) * len(runs)
-    with tqdm(total=total, disable=headless(), file=sys.stdout, leave=False) as bar:
-        for turn in range(1 + repeats):
+    with Progress((1 + repeats.most) * len(runs), "timing") as bar:
+        for turn in range(1 + repeats.most):
             for name, run in runs.items():
-                bar.set_description(name)
                 gc.collect()  # here, and not during a measurement
                 before = clock(device)
                 returned[name] = run()
                 if turn:
                     seconds[name].append(clock(device) - before)
-                bar.update()
+                bar.update(note=name)
             after_turn()
+            if turn and repeats.are_enough([*seconds.values()], now() - began):
+                break
     return seconds, returned
 
 

@@ -15,13 +15,12 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from ..data.batches import split, windows
 from ..data.corpus import Corpus
 from ..data.tokenizer import CharTokenizer
 from ..model.gpt import GPT
-from ..system.console import headless
+from ..system.console import Progress
 from ..system.device import Device
 from ..system.files import ROOT
 from ..training.evaluate import estimate_loss, full_loss
@@ -98,14 +97,14 @@ def train_in_turns(
     counts = steps or [None] * len(entries)
     pairs = zip(entries, counts, strict=True)
     runners = [Runner(entry, corpus, seed, device, count) for entry, count in pairs]
-    with torch.random.fork_rng(), tqdm(total=TURNS, desc=f"seed {seed}", disable=headless()) as bar:
+    with torch.random.fork_rng(), Progress(TURNS, f"seed {seed}") as bar:
         torch.manual_seed(seed)
         for turn in range(TURNS + 1):
             for runner in runners:
                 runner.advance(runner.config.steps * turn // TURNS)
                 if turn % EVALUATED == 0:
                     runner.evaluate()
-            bar.update(turn > 0)
+            bar.update(int(turn > 0))
     return [runner.result() for runner in runners]
 
 

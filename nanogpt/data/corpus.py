@@ -15,9 +15,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from tqdm import tqdm
-
-from ..system.console import headless
+from ..system.console import Progress
 from ..system.files import ROOT, atomic_path, sha256
 from . import synthetic
 
@@ -193,9 +191,7 @@ def fetch(target: Path, url: str = URL, digest: str = SHA256, size: int = SIZE) 
 
 def _receive(answer, size: int) -> bytes:
     data = bytearray()
-    with tqdm(
-        total=size, unit="B", unit_scale=True, desc="corpus", disable=headless(), leave=False
-    ) as bar:
+    with Progress(size, "corpus", unit="B", unit_scale=True) as bar:
         while chunk := answer.read(1 << 16):
             data += chunk
             bar.update(len(chunk))

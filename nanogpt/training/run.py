@@ -8,10 +8,9 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from ..model.gpt import GPT
-from ..system.console import headless
+from ..system.console import Progress
 from ..system.device import Device
 from .evaluate import estimate_loss, fixed_batches, full_loss
 from .files import RunFiles
@@ -44,6 +43,7 @@ class TrainingRun:
         self.done = 0  # steps of an earlier part of this run
         self.chars_per_step = self.config.batch_size * T
         self.meter = Meter(self.model.config, device, trainer.ranks.size)
+        self.speed_note = str(self.meter)  # on a GPU to look more often would wait for the queue
 
     @contextmanager
     def begun(self):
@@ -58,12 +58,14 @@ class TrainingRun:
 
     def record(self, step: int, loss: Tensor) -> None:
         """Note the loss of a step. Raises FloatingPointError where it is not finite."""
+        note = self.speed_note
         if self.trainer.device.device.type == "cpu":  # on a GPU this would wait for the queue
-            self._check_finite(float(loss), step)
+            self._check_finite(value := float(loss), step)
+            note = f"loss {value:.2f}, {note}"
         self.history["lr_scale"].append(self.config.scale(step))
         self.history["batch_loss"].append(loss)
         self.meter.tokens += self.chars_per_step
-        self.bar.update()
+        self.bar.update(note=note)
 
     def evaluate(self, step: int) -> None:
         """Measure the losses, keep the checkpoints, log and print a line, call `watch`."""
@@ -79,7 +81,7 @@ class TrainingRun:
                     self.watch(step, self.model)
                 self.model.train()
         self.meter.lap("evaluate")
-        self.bar.set_postfix_str(str(self.meter), refresh=False)
+        self.speed_note = str(self.meter)
 
     def save(self, step: int) -> None:
         """Write all that the next step depends on."""
@@ -129,12 +131,10 @@ class TrainingRun:
         line = f"step {step:5d} of {self.config.steps}"
         line += f" | train {losses['train']:.4f} | val {losses['val']:.4f}"
         line += f" | {self.meter}" * self.speed
-        print(line, flush=True) if self.bar.disable else self.bar.write(line)
+        self.bar.print(line)
 
-    def _progress_bar(self) -> tqdm:
-        quiet = headless() or not self.first
-        steps = self.config.steps
-        return tqdm(total=steps, initial=self.done, desc="train", disable=quiet, mininterval=0.5)
+    def _progress_bar(self) -> Progress:
+        return Progress(self.config.steps, "train", done=self.done, hidden=not self.first)
 
     def _is_asked_to_stop(self, step: int) -> bool:
         """Whether Ctrl-C was pressed. Several processes agree on it, to stop at the same step."""

@@ -7,9 +7,8 @@ from collections import Counter
 from pathlib import Path
 
 import torch
-from tqdm import tqdm
 
-from ..system.console import headless
+from ..system.console import Progress
 from ..system.environment import environment
 from ..system.files import write_json
 from .cases import Case, draw_case, run_case
@@ -61,17 +60,16 @@ def sweep(
     result = new_result(seed, dtype, in_exact)
     if path and path.is_file():
         result = read_result(path, result)
-    bar = tqdm(total=sequences, initial=result["sequences"], unit="text", disable=headless())
     try:
-        while result["sequences"] < sequences:
-            case = draw_case(seed, result["cases"], dtype, in_exact)
-            found = run_case(seed, case, in_exact)
-            result = add_case(result, case, found)
-            bar.update(found["sequences"])
-            if path and result["cases"] % CASES_BETWEEN_WRITES == 0:
-                write_json(path, result | {"environment": environment()})
+        with Progress(sequences, "texts", done=result["sequences"]) as bar:
+            while result["sequences"] < sequences:
+                case = draw_case(seed, result["cases"], dtype, in_exact)
+                found = run_case(seed, case, in_exact)
+                result = add_case(result, case, found)
+                bar.update(found["sequences"])
+                if path and result["cases"] % CASES_BETWEEN_WRITES == 0:
+                    write_json(path, result | {"environment": environment()})
     finally:
-        bar.close()
         if path:
             write_json(path, result | {"environment": environment()})
     return result

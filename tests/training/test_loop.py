@@ -20,6 +20,7 @@ from nanogpt.decoding.generate import complete
 from nanogpt.model.checkpoint import load_checkpoint
 from nanogpt.model.convert import unpack_heads
 from nanogpt.model.gpt import GPT
+from nanogpt.system import console
 from nanogpt.system.device import Device
 from nanogpt.training import loop, run, trainer
 from nanogpt.training.evaluate import estimate_loss, fixed_batches, full_loss
@@ -204,12 +205,13 @@ def test_headless_prints_one_plain_line_for_each_evaluation(ran):
 
 def test_on_a_terminal_a_bar_moves_below_the_lines(corpus, capsys, monkeypatch):
     monkeypatch.delenv("TQDM_DISABLE")
-    monkeypatch.setattr(run, "headless", lambda: False)
+    monkeypatch.setattr(console, "headless", lambda: False)
     train(fresh(corpus), corpus, QUICK, device=CPU)
     out, err = capsys.readouterr()
     assert out.count("| train ") == 4
-    assert "train: 100%" in err
-    assert "12/12" in err
+    assert "train: 100%" in out
+    assert "12/12" in out
+    assert not err, "JupyterLab shows stderr apart, in red"
 
 
 def test_with_speed_the_throughput_stands_in_the_line_and_always_in_the_log(
