@@ -18,14 +18,15 @@ from ..config.shapes import GPTConfig
 
 
 def visible(q_pos: Tensor, k_pos: Tensor, window: int | None = None, sinks: int = 0) -> Tensor:
-    """True where the query at q_pos may look at the key at k_pos.  (T,), (S,) -> (T, S)
+    """True where the query at q_pos may look at the key at k_pos.  (…, T), (…, S) -> (…, T, S)
 
     Position -1 marks an empty cache slot, which no query sees. With `window`, a query sees the
     last `window` positions, its own included, and the first `sinks` of the text (Xiao et al. 2023,
     arXiv 2309.17453). Prefill, decode and any chunk between are the same rule: there is no square
-    mask to slice and no "decoding needs no mask".
+    mask to slice and no "decoding needs no mask". Texts of a batch may stand at other positions.
     """
-    gap = q_pos[:, None] - k_pos[None, :]  # how far back each key lies
+    q_pos, k_pos = q_pos[..., :, None], k_pos[..., None, :]
+    gap = q_pos - k_pos  # how far back each key lies
     mask = (gap >= 0) & (k_pos >= 0)
     if window is None:
         return mask
@@ -38,7 +39,7 @@ def is_causal(rule: Callable, window: int | None) -> bool:
 
 
 def rotate(x: Tensor, pos: Tensor, base: float) -> Tensor:
-    """Rotary positions (Su et al. 2021, arXiv 2104.09864).  (…, T, hs), (T,) -> (…, T, hs)
+    """Rotary positions (Su et al. 2021, arXiv 2104.09864).  (…, T, hs), (…, T) -> (…, T, hs)
 
     Number i of the first half and number i of the second are the coordinates of a point. The point
     turns by an angle that grows with the position. The product of a query and a key that were both
@@ -47,14 +48,14 @@ def rotate(x: Tensor, pos: Tensor, base: float) -> Tensor:
     half = x.shape[-1] // 2
     speed = base ** -(torch.arange(half, dtype=torch.float64, device=x.device) / half)
     # float64: in float32 the angles of far positions lose their last digits
-    angle = pos.double()[:, None] * speed  # (T, hs / 2)
+    angle = pos.double()[..., None] * speed  # (…, T, hs / 2)
     cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
     a, b = x.split(half, dim=-1)
     return torch.cat([a * cos - b * sin, a * sin + b * cos], dim=-1)
 
 
 def norm_and_rotate(x: Tensor, pos: Tensor, config: GPTConfig) -> Tensor:
-    """qk_norm and rotary positions, where the config has them.  (…, T, hs), (T,) -> (…, T, hs)
+    """qk_norm and rotary positions, where the config has them.  (…, T, hs), (…, T) -> (…, T, hs)
 
     Applied to queries and keys. The lecture has neither. A key is rotated before it is cached:
     its angle never changes.
@@ -67,7 +68,7 @@ def norm_and_rotate(x: Tensor, pos: Tensor, config: GPTConfig) -> Tensor:
 def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float = 0.0) -> Tensor:
     """softmax(q kᵀ / √hs) v over the visible keys.  (…, T, hs), (…, S, hs) -> (…, T, hs)
 
-    `mask` (T, S) is what `visible` returns. None stands for visible(pos, pos) of ascending
+    `mask` (…, T, S) is what `visible` returns. None stands for visible(pos, pos) of ascending
     positions: each query sees the keys up to its own, as in PyTorch's fused causal kernel.
     """
     if mask is None:
@@ -97,7 +98,7 @@ def attend_shared(
 ) -> Tensor:
     """attend, where each head of keys serves a group of heads of queries.
 
-    (B, H, T, hs), (B, Hkv, S, hs), (B, Hkv, S, hs), (T, S) -> (B, H, T, hs). With a mask, as in
+    (B, H, T, hs), (B, Hkv, S, hs), (B, Hkv, S, hs), (…, T, S) -> (B, H, T, hs). With a mask, as in
     decoding, the queries of a group become more queries of one head, so no key is copied for them.
     """
     (B, H, T, hs), group = q.shape, q.shape[1] // k.shape[1]
@@ -105,5 +106,6 @@ def attend_shared(
         return attend(q, k, v, mask, dropout)
     if mask is None:  # PyTorch's causal kernel needs a key for each query
         return attend(q, *(x.repeat_interleave(group, dim=1) for x in (k, v)), None, dropout)
-    y = attend(q.reshape(B, H // group, group * T, hs), k, v, mask.repeat(group, 1), dropout)
+    mask = torch.cat([mask] * group, dim=-2)
+    y = attend(q.reshape(B, H // group, group * T, hs), k, v, mask, dropout)
     return y.view(B, H, T, hs)

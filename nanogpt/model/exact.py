@@ -115,10 +115,11 @@ def padded_attend(
     if mask is None:
         mask = torch.ones(T, S, dtype=torch.bool, device=q.device).tril()
     n_keys, size = padded(length), padded(hs)
-    mask, q = F.pad(mask, (0, n_keys - S)), F.pad(q, (0, size - hs)).reshape(-1, T, size)
+    mask = F.pad(mask, (0, n_keys - S)).expand(*lead, T, n_keys).reshape(-1, T, n_keys)
+    q = F.pad(q, (0, size - hs)).reshape(-1, T, size)
     k, v = (F.pad(x, (0, size - hs, 0, n_keys - S)).reshape(-1, n_keys, size) for x in (k, v))
     chunk = max(1, COPIED_AT_ONCE // k.numel())  # queries at once: each gets a copy of the keys
-    parts = zip(q.split(chunk, dim=1), mask.split(chunk), strict=True)
+    parts = zip(q.split(chunk, dim=1), mask.split(chunk, dim=1), strict=True)
     out = [_attend_rowwise(part, k, v, see, hs**-0.5, dropout)[..., :hs] for part, see in parts]
     return torch.cat(out, dim=1).view(*lead, T, hs)
 
@@ -126,7 +127,7 @@ def padded_attend(
 def _attend_rowwise(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float, dropout: float
 ) -> Tensor:
-    """Attention as products of one row each.  (n, t, hs), (n, S, hs) twice, (t, S) -> (n, t, hs)"""
+    """Attention, a row at a time.  (n, t, hs), (n, S, hs) twice, (n, t, S) -> (n, t, hs)"""
     (n, t, hs), S = q.shape, k.shape[1]
     k, v = (x[:, None].expand(n, t, S, hs).reshape(n * t, S, hs) for x in (k, v))
     scores = rowwise(q.reshape(n * t, 1, hs), k.transpose(1, 2)).view(n, t, S) * scale

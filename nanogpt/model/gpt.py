@@ -75,6 +75,7 @@ class CausalSelfAttention(nn.Module):
 
     def forward(self, x: Tensor, pos: Tensor) -> Tensor:
         (B, T, C), c = x.shape, self.config
+        pos = pos if pos.ndim == 1 else pos[:, None]  # (B, 1, T): the heads of a text share its own
         qkv = self.qkv(x).view(B, T, -1, c.head_size).transpose(1, 2)  # (B, H + 2 Hkv, T, hs)
         q, k, v = qkv.split([c.n_head, c.kv_heads, c.kv_heads], dim=1)
         q, k, k_pos = norm_and_rotate(q, pos, c), norm_and_rotate(k, pos, c), pos
@@ -184,8 +185,8 @@ class GPT(nn.Module):
         """Logits and, with targets, the mean cross-entropy in nats.  (B, T) -> (B, T, V), ()
 
         `pos` (T,) are the positions of idx in the whole text, ascending; 0 … T-1 when None. They
-        must be given while a KV cache is on. Raises ValueError for a missing position, for
-        positions out of order and for one past the position table.
+        must be given while a KV cache is on: (B, T) where each text has its own. Raises ValueError
+        for a missing position, for positions out of order and for one past the position table.
         """
         pos = self._positions(idx, pos)
         x = self.embed(idx, pos)  # (B, T, C)
@@ -196,7 +197,7 @@ class GPT(nn.Module):
         return logits, loss
 
     def embed(self, idx: Tensor, pos: Tensor) -> Tensor:
-        """What goes into the first block.  (B, T), (T,) -> (B, T, C)"""
+        """What goes into the first block.  (B, T), (T,) or (B, T) -> (B, T, C)"""
         x = self.token_embedding_table(idx)
         if self.position_embedding_table is not None:
             x = x + self.position_embedding_table(pos)
@@ -205,7 +206,7 @@ class GPT(nn.Module):
         return F.rms_norm(x, x.shape[-1:]) if self.config.rms_norm else x
 
     def _positions(self, idx: Tensor, pos: Tensor | None) -> Tensor:
-        """The checked positions of these tokens.  (B, T) -> (T,)"""
+        """The checked positions of these tokens.  (B, T) -> (T,) or (B, T)"""
         T, limit = idx.shape[1], self.config.positions
         if limit is not None and limit < T:
             raise ValueError(f"{T} tokens > block_size {limit}: the position table ends there")
@@ -216,10 +217,10 @@ class GPT(nn.Module):
                     "pos, their positions in the text, e.g. model(new, pos=torch.tensor([9]))"
                 )
             return torch.arange(T, device=idx.device)
-        if pos.shape != (T,):
+        if pos.shape not in ((T,), idx.shape):
             raise ValueError(f"pos has shape {tuple(pos.shape)}: {T} tokens need one position each")
         # Reading the numbers would make the CPU wait for a GPU at every step, or break a graph.
-        if pos.device.type == "cpu" and T and not torch.compiler.is_compiling():
+        if pos.device.type == "cpu" and pos.numel() and not torch.compiler.is_compiling():
             _check_order(pos, limit)
         return pos
 
@@ -235,9 +236,9 @@ class GPT(nn.Module):
 
 def _check_order(pos: Tensor, limit: int | None) -> None:
     """Raises ValueError for positions that do not ascend or are not in the table."""
-    if len(pos) > 1 and not bool((pos[1:] > pos[:-1]).all()):  # as the causal kernel assumes
+    if pos.shape[-1] > 1 and not (pos.diff() > 0).all():  # as the causal kernel assumes
         raise ValueError(f"positions {pos.tolist()} do not ascend: pass tokens in the text's order")
-    low, high = int(pos[0]), int(pos[-1])
+    low, high = map(int, pos.aminmax())
     if low < 0 or (limit is not None and high >= limit):
         rows = f"the position table has rows 0 to {limit - 1}" if limit else "a text begins at 0"
         raise ValueError(f"positions {low} to {high}, but {rows}")

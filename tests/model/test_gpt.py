@@ -13,6 +13,7 @@ from conftest import (
     tiny_model,
     tokens,
 )
+from decoding_fixtures import build
 
 from nanogpt.cache.attach import cache_owners, disable_kv_cache, enable_kv_cache, kv_cache
 from nanogpt.cache.dynamic import DynamicCache
@@ -56,11 +57,25 @@ def test_gaps_between_positions_are_places_of_their_own(model):
     torch.testing.assert_close(torch.cat(parts, 1), whole, rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("changes", [{}, {"rope": True}, {"window": 2, "sinks": 1}], ids=str)
+@pytest.mark.parametrize("per_head", FORMS, ids=name)
+def test_texts_of_a_batch_may_stand_at_positions_of_their_own(per_head, changes):
+    if per_head and "window" in changes:
+        return pytest.skip("a list of Heads has no window")
+    model = build(per_head=per_head, **changes)
+    idx, pos = tokens(3, 4), torch.tensor([[0, 1, 2, 3], [5, 6, 9, 10], [20, 21, 22, 23]])
+    together = model(idx, pos=pos)[0]
+    alone = [model(idx[i : i + 1], pos=pos[i])[0] for i in range(3)]
+    torch.testing.assert_close(together, torch.cat(alone), rtol=0, atol=1e-10)
+
+
 @pytest.mark.parametrize(
     ("pos", "message"),
     [
         ([0, 1], r"pos has shape \(2,\): 3 tokens need one"),
-        ([[0, 1, 2]], "one position each"),
+        ([[0, 1, 2], [0, 1, 2]], "one position each"),
+        ([[0, 2, 1]], "do not ascend"),
+        ([[22, 23, 24]], "rows 0 to 23"),
         ([-1, 0, 1], "positions -1 to 1"),
         ([22, 23, 24], "rows 0 to 23"),
         ([0, 2, 1], "do not ascend"),
