@@ -13,6 +13,8 @@ REPO    ?=
 REF     ?=
 PINNED  ?=
 
+export REPO REF  # a recipe takes them as "$$REPO": no shell reads what they hold
+
 PY      := $(VENV)/bin/python
 EXACT   := $(if $(PINNED),--constraint constraints.txt)
 KIND    := $(if $(PINNED),pinned,ranges)
@@ -45,7 +47,7 @@ lab: $(READY) ## open the notebooks in JupyterLab | jupyter lab notebooks
 	$(VENV)/bin/jupyter lab notebooks $(ARGS)
 
 data: $(READY) ## fetch the corpus, or say which one is used | python -c "import nanogpt; print(nanogpt.load_corpus())"
-	$(PY) -c "from nanogpt import load_corpus; corpus = load_corpus(); print(corpus.banner or corpus)"
+	PYTHONIOENCODING=:replace $(PY) -c "from nanogpt import load_corpus; corpus = load_corpus(); print(corpus.banner or corpus)"
 
 html: $(READY) ## render the newest run again, or FOLDER=... | python -m nanogpt site
 	$(PY) -m nanogpt site $(FOLDER)
@@ -54,8 +56,8 @@ sync: $(READY) ## write the package's code into the notebooks | python -m nanogp
 	$(PY) -m nanogpt sync
 
 badges: $(READY) ## set the address: REPO=owner/name [REF=main] | python -m nanogpt sync --repo owner/name
-	@test -n "$(REPO)" || { echo "say which: make badges REPO=owner/name"; exit 2; }
-	$(PY) -m nanogpt sync --repo $(REPO) $(if $(REF),--ref $(REF))
+	@test -n "$$REPO" || { echo "say which: make badges REPO=owner/name"; exit 2; }
+	$(PY) -m nanogpt sync --repo="$$REPO" $${REF:+--ref="$$REF"}
 	@test ! -d outputs/published || $(PY) -m nanogpt site outputs/published
 
 check: $(TOOLS) ## are notebooks in step, is the code clean? | python -m nanogpt sync --check && ruff check

@@ -113,7 +113,8 @@ def assert_refused(message, model, prompt, n_new, **how):
 
 def forget():
     """As in a new process: no engine built, no library loaded, no compiler looked up."""
-    for remembered in (toolchain.compiler, toolchain.machine, native_library.library):
+    folder = toolchain._folder_of_this_process
+    for remembered in (toolchain.compiler, toolchain.machine, native_library.library, folder):
         remembered.cache_clear()
     base._built.clear()
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import importlib
 import sys
 
+from ..system.console import tolerate_any_text
+
 COMMANDS = {  # the words that call it: what it does
     "run": "run the notebooks and render them",
     "train": "train a model on a text, in one process or several",
@@ -27,6 +29,7 @@ def main(argv: list[str] | None = None) -> int:
 
     Only that command's module is imported, so --help and a wrong word answer without torch.
     """
+    tolerate_any_text()
     words = sys.argv[1:] if argv is None else list(argv)
     for n in (1, 2):
         if (name := " ".join(words[:n])) in COMMANDS:

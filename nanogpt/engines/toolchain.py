@@ -1,11 +1,13 @@
 """What a compiler made is kept in the user's cache folder, under a key of all that it depends on.
 
 A build that fails or is killed leaves nothing behind. A damaged file is built again. Where the
-folder cannot be written, the build is made for this process only.
+folder cannot be written, or belongs to somebody else, the build is made for this process only.
 """
 
 from __future__ import annotations
 
+import atexit
+import errno
 import hashlib
 import json
 import os
@@ -25,7 +27,7 @@ from pathlib import Path
 import torch
 
 from ..system.console import warn_caller
-from ..system.files import atomic_path, sha256
+from ..system.files import atomic_path, remove_leftovers, sha256
 
 # What `empty_cache_folder` sets in place of the user's folder.
 _folder: ContextVar[Path | None] = ContextVar("folder", default=None)
@@ -36,15 +38,29 @@ class CannotBuild(RuntimeError):
 
 
 def cache_folder() -> Path:
-    """Where builds are kept: NANOGPT_CACHE, else nanogpt in the user's cache folder."""
+    """Where builds are kept: NANOGPT_CACHE, else nanogpt in the user's cache folder.
+
+    Raises FileNotFoundError where there is no home folder to look in.
+    """
     if folder := _folder.get():
         return folder
-    named = os.environ.get("NANOGPT_CACHE")
-    if named:
-        return Path(named).expanduser().absolute()
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "nanogpt"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nanogpt"
+    try:
+        if named := os.environ.get("NANOGPT_CACHE"):
+            return Path(named).expanduser().absolute()
+        if sys.platform == "darwin":
+            return Path.home() / "Library" / "Caches" / "nanogpt"
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nanogpt"
+    except RuntimeError as error:  # a user without a home, the home of an unknown user
+        name = named or "the cache folder"
+        raise FileNotFoundError(errno.ENOENT, f"{error}", name) from None
+
+
+@lru_cache(maxsize=1)
+def _folder_of_this_process() -> Path:
+    """Where builds lie that no cache folder can keep; removed when the process ends."""
+    folder = tempfile.mkdtemp(prefix="nanogpt-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
 
 
 @contextmanager
@@ -62,7 +78,11 @@ def empty_cache_folder() -> Iterator[None]:
 def compiler() -> list[str]:
     """CXX with its flags, else the first of c++, g++ and clang++. Raises CannotBuild."""
     named = os.environ.get("CXX", "").strip()
-    for name, *flags in [shlex.split(named)] if named else [["c++"], ["g++"], ["clang++"]]:
+    try:
+        commands = [shlex.split(named)] if named else [["c++"], ["g++"], ["clang++"]]
+    except ValueError as error:  # a quotation mark without its other one
+        raise CannotBuild(f"CXX={named!r} cannot be read ({error}): correct it") from None
+    for name, *flags in commands:
         path = shutil.which(name)
         if path:
             return [path, *flags]
@@ -107,24 +127,16 @@ def kept(name: str, key: str, suffix: str, make: Callable[[Path], None]) -> Path
 
     Raises CannotBuild when `make` does, and for any other error of a compiler.
     """
-    path = cache_folder() / f"{name}-{key}{suffix}"
-    stamp = path.with_name(path.name + ".sha256")
-    if _intact(path, stamp):
-        return path
-    try:
-        folder = _own_folder(path.parent)
-    except OSError as error:
-        folder = Path(tempfile.mkdtemp(prefix="nanogpt-"))
-        warn_caller(
-            f"{path.parent} cannot keep builds ({error.strerror or error}): this one is built "
-            f"again next time; set NANOGPT_CACHE to another folder"
-        )
-    new = folder / f".{path.name}.{os.getpid()}-{threading.get_ident()}{suffix}"
+    file = f"{name}-{key}{suffix}"
+    folder = _folder_for(file)
+    if _intact(folder / file):
+        return folder / file
+    new = folder / f".{file}.{os.getpid()}-{threading.get_ident()}{suffix}"
     try:
         make(new)
         digest = sha256(new)
-        os.replace(new, folder / path.name)
-        with atomic_path(folder / stamp.name) as temporary:
+        os.replace(new, folder / file)
+        with atomic_path(_stamp(folder / file)) as temporary:
             temporary.write_text(digest)
     except CannotBuild:
         raise
@@ -134,7 +146,29 @@ def kept(name: str, key: str, suffix: str, make: Callable[[Path], None]) -> Path
         ) from error
     finally:
         new.unlink(missing_ok=True)
-    return folder / path.name
+    return folder / file
+
+
+def _folder_for(file: str) -> Path:
+    """The cache folder, where it is the user's own and holds this file or can be written.
+
+    Else a folder of this process, with a warning where the file is still to be built.
+    """
+    try:
+        folder = cache_folder()
+        _check_owner(folder)
+        if not _intact(folder / file):
+            _make_writable(folder)
+            remove_leftovers(folder, f".{file}.*")
+        return folder
+    except OSError as error:
+        folder = _folder_of_this_process()
+        if not _intact(folder / file):
+            warn_caller(
+                f"{error.filename} cannot keep builds ({error.strerror}): this "
+                f"one is built again next time; set NANOGPT_CACHE to another folder"
+            )
+        return folder
 
 
 def compile_cpp(source: Path, out: Path, defines: dict) -> None:
@@ -166,21 +200,33 @@ def first_line(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
 
 
-def _intact(path: Path, stamp: Path) -> bool:
+def _stamp(path: Path) -> Path:
+    """Where the checksum of a build is."""
+    return path.with_name(path.name + ".sha256")
+
+
+def _intact(path: Path) -> bool:
     try:
-        same = stamp.read_text(encoding="ascii") == sha256(path)
-        return same and path.stat().st_uid == _user(path)
+        same = path.stat().st_uid == _user(path)
+        return same and _stamp(path).read_text(encoding="ascii") == sha256(path)
     except (OSError, ValueError):  # missing, or not text
         return False
 
 
-def _own_folder(folder: Path) -> Path:
-    """The folder, made if need be. Raises OSError unless the user owns it and can write to it."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if folder.stat().st_uid != _user(folder):
-        raise PermissionError(1, "it belongs to another user")
-    with tempfile.TemporaryFile(dir=folder):
-        return folder
+def _check_owner(folder: Path) -> None:
+    """Raises PermissionError for a folder in which somebody else could exchange a library."""
+    if folder.exists() and folder.stat().st_uid != _user(folder):
+        raise PermissionError(errno.EPERM, "it belongs to another user", str(folder))
+
+
+def _make_writable(folder: Path) -> None:
+    """Make the folder, for the user alone, if need be. Raises OSError unless it can be written."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise type(error)(error.errno, error.strerror or str(error), str(folder)) from error
 
 
 def _user(path: Path) -> int:

@@ -70,6 +70,13 @@ def clock(seconds: float) -> str:
     return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
 
 
+def tolerate_any_text() -> None:
+    """Let stdout and stderr print a ? for what their encoding has not, as ASCII has no …"""
+    for stream in (sys.stdout, sys.stderr):
+        if getattr(stream, "errors", None) == "strict":
+            stream.reconfigure(errors="replace")
+
+
 def warn_caller(message: str) -> None:
     """Warn, pointing at the line outside this package that led here."""
     package, frame, level = Path(__file__).parents[1], sys._getframe(1), 2

@@ -7,10 +7,12 @@ import hashlib
 import json
 import os
 import tempfile
-from contextlib import contextmanager
+import time
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 FULL = {errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)}  # a full disk or quota
+LEFT_AFTER = 3600  # seconds: no write takes that long
 ROOT = Path(__file__).resolve().parents[2]
 PUBLISHED = ROOT / "outputs" / "published"
 
@@ -19,12 +21,13 @@ PUBLISHED = ROOT / "outputs" / "published"
 def atomic_path(path: Path):
     """A temporary path beside `path`, renamed to it when the block succeeds, else removed.
 
-    A file at `path` is untouched until then. Raises OSError, with advice, when the folder cannot
-    be written or the disk is full.
+    A file at `path` is untouched until then. What a killed write of this file left is removed.
+    Raises OSError, with advice, when the folder cannot be written or the disk is full.
     """
     path = Path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        remove_leftovers(path.parent, f".{path.name}.????????.tmp")
         handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
     except OSError as error:
         raise type(error)(
@@ -48,6 +51,17 @@ def atomic_path(path: Path):
         ) from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def remove_leftovers(folder: Path, pattern: str) -> None:
+    """Remove the files of this pattern that nobody has written to for an hour: of killed writes.
+
+    Only * and ? are special in the pattern.
+    """
+    for left in folder.glob(pattern.replace("[", "[[]")):
+        with suppress(OSError):  # another process was quicker
+            if time.time() - left.stat().st_mtime > LEFT_AFTER:
+                left.unlink()
 
 
 def check_writable(path: Path) -> None:

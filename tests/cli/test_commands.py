@@ -17,7 +17,8 @@ CODE = "import sys; from nanogpt.cli import main; code = main(); assert 'torch' 
 @pytest.mark.parametrize("words", [["--help"], ["bench", "-h"], ["bench", "nothing"], []], ids=str)
 def test_help_and_wrong_words_import_no_torch(words):
     command = [sys.executable, "-c", f"{CODE}; sys.exit(code)", *words]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    ascii_only = os.environ | {"PYTHONIOENCODING": "ascii"}  # the usage has a …
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=ascii_only)
     asked = bool(words) and words[-1] in ("-h", "--help")
     assert done.returncode == (0 if asked else 2), done.stderr
     shown = done.stdout if asked else done.stderr

@@ -1,5 +1,6 @@
 """What a compiler made is kept whole under a key of all it depends on, or it is not kept at all."""
 
+import atexit
 import ctypes
 import os
 import subprocess
@@ -414,15 +415,15 @@ def test_a_folder_that_cannot_be_made_costs_the_keeping_not_the_build(tmp_path, 
     monkeypatch.setenv("NANOGPT_CACHE", str(folder))
     make = Maker()
     assert "Not a directory" in assert_built_elsewhere(folder, make)
-    assert_built_elsewhere(folder, make)
-    assert make.calls == 2
+    assert heard(lambda: kept("thing", "key", ".so", make))[1] == [], "built for this process"
+    assert make.calls == 1
     with (
         pytest.warns(UserWarning, match="NANOGPT_CACHE"),
         pytest.raises(CannotBuild, match="ValueError: boom"),
     ):
-        kept("thing", "key", ".so", fails)
+        kept("thing", "another", ".so", fails)
     monkeypatch.setenv("NANOGPT_CACHE", str(tmp_path / "file"))
-    assert_built_elsewhere(tmp_path / "file", make)
+    assert_built_elsewhere(tmp_path / "file", make, key="another")
 
 
 def test_a_folder_that_cannot_be_written_still_gives_what_it_holds(folder, monkeypatch):
@@ -447,18 +448,72 @@ def test_nothing_of_another_users_is_loaded(folder, monkeypatch):
     before = names(folder)
     uid = os.getuid()
     monkeypatch.setattr(os, "getuid", lambda: uid + 1)
-    monkeypatch.setattr(toolchain, "_own_folder", lambda path: path)
-    assert not toolchain._intact(folder / "thing-key.so", folder / "thing-key.so.sha256")
-    monkeypatch.undo()
-    monkeypatch.setenv("NANOGPT_CACHE", str(folder))
-    monkeypatch.setattr(os, "getuid", lambda: uid + 1)
+    assert not toolchain._intact(folder / "thing-key.so")
     assert "belongs to another user" in assert_built_elsewhere(folder, good)
     assert good.calls == 2
     assert_built_elsewhere(folder, good, key="new")
     assert names(folder) == before, "nothing was written there"
 
 
+def test_the_owner_of_the_folder_counts_before_what_lies_in_it(folder, monkeypatch):
+    """Whoever owns the folder may exchange a file of mine between the check and its opening."""
+    kept("thing", "key", ".so", Maker())
+    stat = Path.stat
+
+    def of_another(self, **options):
+        found = list(stat(self, **options))
+        found[4] += self == folder  # st_uid
+        return os.stat_result(found)
+
+    monkeypatch.setattr(Path, "stat", of_another)
+    assert "belongs to another user" in assert_built_elsewhere(folder, Maker(b"mine"))
+
+
+def test_what_cannot_be_kept_is_gone_when_the_process_ends(tmp_path, folder, monkeypatch):
+    folder.write_text("a regular file")
+    at_exit = []
+    monkeypatch.setattr(
+        atexit, "register", lambda call, *words, **more: at_exit.append((call, words, more))
+    )
+    assert_built_elsewhere(folder, Maker())
+    assert names(tmp_path / "tmp") != []
+    for call, words, more in at_exit:
+        call(*words, **more)
+    assert names(tmp_path / "tmp") == []
+
+
+@pytest.mark.parametrize("named", ["~nosuch/builds", None], ids=["~nosuch", "no home"])
+def test_without_a_home_a_build_is_not_kept(monkeypatch, tmp_path, named):
+    def nowhere():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", nowhere)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.delenv("NANOGPT_CACHE")
+    if named:
+        monkeypatch.setenv("NANOGPT_CACHE", named)
+    path, ((message, _),) = heard(lambda: kept("thing", "key", ".so", Maker()))
+    assert path.read_bytes() == Maker().content
+    assert f"{named or 'the cache folder'} cannot keep builds" in message
+
+
+def test_what_a_killed_build_left_is_removed_by_the_next_one(folder):
+    folder.mkdir(mode=0o700)
+    left, young = folder / ".thing-key.so.1-2.so", folder / ".thing-key.so.3-4.so"
+    for path in (left, young):
+        path.write_text("half")
+    os.utime(left, (1, 1))
+    kept("thing", "key", ".so", Maker())
+    assert names(folder) == [young.name, "thing-key.so", "thing-key.so.sha256"]
+
+
 # ------------------------------------------------------------------ compilers
+
+
+def test_an_unbalanced_quotation_mark_in_cxx_cannot_build(monkeypatch):
+    monkeypatch.setenv("CXX", 'g++ "-O2')
+    with pytest.raises(CannotBuild, match="CXX='g.. \"-O2' cannot be read .No closing quotation"):
+        compiler()
 
 
 def answering(tmp_path) -> Path:

@@ -1,5 +1,6 @@
 """Devices, the environment card, and files that are whole or absent."""
 
+import io
 import json
 import os
 import stat
@@ -8,7 +9,7 @@ import sys
 import pytest
 import torch
 
-from nanogpt.system.console import headless
+from nanogpt.system.console import headless, tolerate_any_text
 from nanogpt.system.device import Device, pick_device, synchronize
 from nanogpt.system.environment import conditions, environment
 from nanogpt.system.files import atomic_path, sha256, write_json
@@ -178,6 +179,27 @@ def test_a_folder_that_cannot_be_written_is_named_with_advice(tmp_path, inside):
         pass
     assert caught.value.errno
     assert (tmp_path / "file").read_text() == "I am no folder"
+
+
+def test_what_a_killed_write_left_is_removed_by_the_next_one_of_that_file(tmp_path):
+    name = "a[1].json"
+    old = [f".{name}.abcdefgh.tmp", f".{name}.x.tmp", ".other.json.abcdefgh.tmp"]
+    for left in old:
+        (tmp_path / left).write_text("half")
+        os.utime(tmp_path / left, (1, 1))
+    (tmp_path / f".{name}.ijklmnop.tmp").write_text("of a write that goes on")
+    write_json(tmp_path / name, {})
+    found = sorted(path.name for path in tmp_path.iterdir())
+    assert found == sorted([*old[1:], f".{name}.ijklmnop.tmp", name])
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_a_terminal_of_another_encoding_shows_a_question_mark(monkeypatch, encoding):
+    shown = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(shown, encoding=encoding))
+    tolerate_any_text()
+    print("sha256 86c4e6aa9db7…", flush=True)
+    assert shown.getvalue() == b"sha256 86c4e6aa9db7?\n"
 
 
 def test_equal_data_is_equal_json_in_the_order_given(tmp_path):
