@@ -16,6 +16,7 @@ from ..config import address
 from ..data import synthetic
 from ..system.environment import conditions
 from ..system.files import PUBLISHED, ROOT
+from . import live
 from .glossary import new_words
 from .html import Prose, blocks, promise, thumbnail
 from .manifest import read_manifest
@@ -51,18 +52,26 @@ def render(folder: Path) -> Path:
     entries = {entry["notebook"]: entry for entry in card["notebooks"]}
     names = {path.stem for path in paths}
     pages = [_about(path.stem, read(path), entries.get(path.stem, {}), names) for path in paths]
+    running = live.page(folder, BRAND)
     frame = _frame(
-        brand=BRAND, pages=pages, card=card, conditions=_conditions(card), practice=synthetic.NAME
+        brand=BRAND,
+        pages=pages,
+        card=card,
+        conditions=_conditions(card),
+        practice=synthetic.NAME,
+        live=bool(running),
     )
     found = _search_index(pages)
     texts = {"index.html": frame.render(headline=HEADLINE, promise=PROMISE, search_index=found)}
+    if running:
+        texts["live.html"] = running
     for before, page, after in zip([None, *pages], pages, [*pages[1:], None], strict=False):
         texts[f"{page['name']}.html"] = frame.render(page=page, before=before, after=after)
     _check_ours([path for name in texts if (path := html / name).is_file()])
     for name, text in texts.items():
         write_text(html / name, text)
-    for path in html.glob("[0-9][0-9]_*.html"):
-        if path.name not in texts and _is_ours(path):
+    for path in (*html.glob("[0-9][0-9]_*.html"), html / "live.html"):
+        if path.name not in texts and path.is_file() and _is_ours(path):
             path.unlink()
     return html / "index.html"
 
