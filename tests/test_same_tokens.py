@@ -90,17 +90,35 @@ def all_pairs() -> list:
 
 
 def cover() -> list[tuple]:
-    """Few cases that hold all pairs: again and again the best of 40 that hold a missing one."""
-    dice, missing, cases = random.Random(1), all_pairs(), []
+    """Few cases that hold all pairs: again and again the best of 40 that hold a missing one.
+
+    A pair is a bit and a set of pairs an int, as every process that collects tests runs this.
+    """
+    choices = [[(axis, value) for value in values] for axis, values in AXES.items()]
+    order, bits = list(AXES), {pair: 1 << i for i, pair in enumerate(all_pairs())}
+    held, missing, dice, cases = list(bits), (1 << len(bits)) - 1, random.Random(1), []
     while missing:
-        some = []
+        wanted, some = held[(missing & -missing).bit_length() - 1], []
         while len(some) < 40:
-            case = {axis: dice.choice(values) for axis, values in AXES.items()} | dict(missing[0])
-            if not any(excluded(a, b) for a, b in combinations(case.values(), 2)):
-                some.append(tuple(case.values()))
-        cases.append(max(some, key=lambda case: len(pairs(case).intersection(missing))))
-        missing = [pair for pair in missing if pair not in pairs(cases[-1])]
+            case = [dice.choice(values) for values in choices]
+            for choice in wanted:
+                case[order.index(choice[0])] = choice
+            if (found := _bits_of(case, bits)) is not None:
+                some.append((found, case))
+        found, case = max(some, key=lambda one: (one[0] & missing).bit_count())
+        cases.append(tuple(value for _, value in case))
+        missing &= ~found
     return cases
+
+
+def _bits_of(case: list, bits: dict) -> int | None:
+    """The pairs that a case holds; None when one of them is excluded."""
+    found = 0
+    for pair in combinations(case, 2):
+        if pair not in bits:
+            return None
+        found |= bits[pair]
+    return found
 
 
 CASES = cover()

@@ -103,6 +103,9 @@ RULES = {
 SMALL = {"vocab_size": 5, "block_size": 6, "n_layer": 1, "n_head": 1, "n_embd": 4}
 
 
+TRAINED = GPT(GPTConfig(**SMALL))  # by whatever recipe
+
+
 FIELDS = [(kind, field.name) for kind in RULES for field in fields(kind)]
 
 
@@ -112,12 +115,11 @@ def use(config) -> None:
         if max(getattr(config, name) for name in SMALL) <= 40:
             GPT(config)(torch.zeros(1, 1, dtype=torch.int64))
         return
-    model = GPT(GPTConfig(**SMALL))
     torch.Generator().manual_seed(config.seed)
     assert 0 <= config.scale(0) <= 1
-    for optimizer in make_optimizers(model, config):
-        for parameter in model.parameters():
-            parameter.grad = torch.ones_like(parameter)
+    for parameter in TRAINED.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    for optimizer in make_optimizers(TRAINED, config):
         optimizer.step()
 
 

@@ -6,6 +6,7 @@ the judge must say of it), …]}.
 
 import ast
 import contextlib
+import functools
 import io
 import runpy
 from pathlib import Path
@@ -27,32 +28,48 @@ each_blank = pytest.mark.parametrize(
 )
 
 
+@functools.cache
 def wrong_answers(path) -> dict:
     file = HERE / "wrong_answers" / f"{path.stem[:2]}.py"
     return runpy.run_path(str(file))["WRONG"] if file.is_file() else {}
 
 
-def definitions(cells) -> str:
-    """What the cells import and define, without what they compute."""
-    kept = []
-    for cell in cells:
-        tree = ast.parse(cell.source)
-        kept += [ast.unparse(node) for node in tree.body if isinstance(node, DEFINES)]
-    return "\n".join(kept)
+@functools.cache
+def cells_of(path):
+    return nbformat.read(path, 4)
 
 
+@functools.cache
+def definitions(source: str) -> ast.Module:
+    """What a cell imports and defines, without what it computes."""
+    tree = ast.parse(source)
+    tree.body = [node for node in tree.body if isinstance(node, DEFINES)]
+    return tree
+
+
+@functools.cache
 def answers(path, blank):
-    """Runs the check of a blank on an answer: a function from its source to what is printed."""
-    nb = nbformat.read(path, 4)
+    """Runs the check of a blank on an answer: a function from its source to what is printed.
+
+    What the cells above define is executed once; each answer finds it untouched.
+    """
+    nb = cells_of(path)
     index = next(i for i, cell in enumerate(nb.cells) if cell.id == blank)
     cells = [cell for cell in nb.cells[4 : index + 1] if cell.cell_type == "code"]
     check = next(cell for cell in nb.cells[index + 1 :] if cell.cell_type == "code")
-    before = definitions(cell for cell in cells[:-1] if not is_blank(cell))
+    scope = {"__name__": "__main__"}
+    for cell in cells[:-1]:
+        if not is_blank(cell):
+            exec(compile(definitions(cell.source), cell.id, "exec"), scope)
+    before = dict(scope)
 
     def said(source):
-        scope, printed = {"__name__": "__main__"}, io.StringIO()
+        for name in scope.keys() - before:
+            if not name.startswith("__"):  # those are torch.compile's
+                del scope[name]
+        scope.update(before)
+        printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
-            exec(before, scope)
             exec(compile(source, "answer", "exec"), scope)
             exec(check.source, scope)
         return printed.getvalue()
