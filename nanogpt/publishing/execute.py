@@ -131,7 +131,7 @@ def _tidy(target: Path) -> None:
 
 def normalise(nb):
     """The executed notebook without what differs between any two runs: dates, ids, fragments."""
-    nb.metadata = nbformat.from_dict({**METADATA, "language_info": {"name": "python"}})
+    nb.metadata = nbformat.from_dict(METADATA)
     for i, cell in enumerate(nb.cells):
         tags = cell.metadata.get("tags", [])
         keep_metadata(cell)

@@ -23,6 +23,12 @@ from .nbfile import METADATA, SyncError, fold, keep_metadata, read, title, to_te
 BADGE = "https://colab.research.google.com/assets/colab-badge.svg"
 COLAB = "https://colab.research.google.com/github"
 
+NO_ADDRESS = (
+    "Colab: this copy has no address yet. On GitHub the first push sets it, elsewhere "
+    "`make badges REPO=owner/name`. In Colab, first run "
+    "`%env NANOGPT_REPO=https://github.com/owner/name`, with the page where you found this notebook"
+)
+
 SETUP = """\
 # @title Set-up, the same in every notebook; opened alone, as on Colab, it fetches the repository
 import os
@@ -32,16 +38,18 @@ import tempfile
 from pathlib import Path
 
 URL = os.environ.get("NANOGPT_REPO", "https://github.com/@REPO@")
-NAME, REF, DOOR = "@NAME@", os.environ.get("NANOGPT_REF", "@REF@"), "nanogpt/__init__.py"
+NAME, REF = "@NAME@", os.environ.get("NANOGPT_REF", "@REF@")
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # the same sums each time on a GPU
 os.environ["GIT_TERMINAL_PROMPT"] = "0"  # git fails rather than asks
-here = Path.cwd()
-root = next((p for p in (here, *here.parents, here / NAME) if (p / DOOR).exists()), None)
+here, door = Path.cwd(), "nanogpt/notebook/session.py"
+places = (here, *here.parents, here / NAME, *map(Path, sys.path))
+root = next((p.resolve() for p in places if (p / door).exists()), None)
 if root is None:
     if "OWNER_NAME" in URL:
-        raise RuntimeError("no address yet: run `make badges REPO=owner/name`, or set NANOGPT_REPO")
+        why = "no repository here and no address: start inside one (papermill --cwd), or first run"
+        raise RuntimeError(f"{why}  %env NANOGPT_REPO=https://github.com/owner/name")
     with tempfile.TemporaryDirectory(dir=here) as new:  # renamed once complete, else gone
-        clone = ["git", "clone", "--quiet", "--depth=1", f"--branch={REF}", URL, f"{new}/{NAME}"]
+        clone = ["git", "clone", "-q", "--depth=1", f"--branch={REF}", "--", URL, f"{new}/{NAME}"]
         done = subprocess.run(clone, stderr=subprocess.PIPE, text=True, timeout=300)
         if done.returncode:
             raise RuntimeError(f"cannot fetch {REF} of {URL}: set NANOGPT_REPO. git: {done.stderr}")
@@ -58,15 +66,27 @@ def setup_cell(repo: str, ref: str) -> str:
 
 
 def links_cell(path: Path, neighbours: list[Path], repo: str, ref: str) -> str:
-    """Badge, executed page, previous and next of the notebook at `path`, one of `neighbours`."""
-    i = neighbours.index(path)
+    """Badge, executed page, previous and next of the notebook at `path`, one of `neighbours`.
+
+    Without an address, what to do about it stands in place of the first two.
+    """
+    i, away = neighbours.index(path), [NO_ADDRESS]
+    if not is_placeholder(repo):
+        away = [
+            f"[![Open in Colab]({BADGE})]({COLAB}/{repo}/blob/{ref}/notebooks/{path.name})",
+            f"[with outputs](https://github.com/{repo}/blob/{ref}/outputs/published/{path.name})",
+        ]
     parts = [
-        f"[![Open in Colab]({BADGE})]({COLAB}/{repo}/blob/{ref}/notebooks/{path.name})",
-        f"[with outputs](https://github.com/{repo}/blob/{ref}/outputs/published/{path.name})",
+        *away,
         *(f"← [{title(read(p))}]({p.name})" for p in neighbours[max(i - 1, 0) : i]),
         *(f"[{title(read(p))}]({p.name}) →" for p in neighbours[i + 1 : i + 2]),
     ]
     return " · ".join(parts)
+
+
+def is_placeholder(repo: str) -> bool:
+    """Whether this address, owner/name, cannot be one: GitHub allows no _ in an owner's name."""
+    return "_" in repo.split("/")[0]
 
 
 def mirror_cell(names: list[str]) -> str:
@@ -149,10 +169,25 @@ def _wanted(root: Path, repo: str, ref: str) -> dict[Path, str]:
             write_generated(nb, source, sources, repo, ref)
             wanted[path] = to_text(nb)
     if (readme := root / "README.md").is_file():
-        badges = rf"{COLAB}/[^/\s]+/[^/\s]+/blob/[^/\s]+/notebooks/"
-        text = readme.read_text(encoding="utf-8")
-        wanted[readme] = re.sub(badges, f"{COLAB}/{repo}/blob/{ref}/notebooks/", text)
+        wanted[readme] = _with_badges(readme.read_text(encoding="utf-8"), sources, repo, ref)
     return wanted
+
+
+def _with_badges(readme: str, sources: list[Path], repo: str, ref: str) -> str:
+    """The README with its badges, and its reference `[NN]: …` for each notebook, at this address.
+
+    Without an address the references lead to the README's own words on it.
+    """
+    folder = f"{COLAB}/{repo}/blob/{ref}/notebooks/"
+    readme = re.sub(rf"{COLAB}/[^/\s]+/[^/\s]+/blob/[^/\s]+/notebooks/", folder, readme)
+    for path in sources:
+        to = folder + path.name
+        if is_placeholder(repo):
+            to = '#the-notebooks "No address yet: make badges REPO=owner/name"'
+        readme = re.sub(
+            rf"^\[{path.name[:2]}\]: .*$", f"[{path.name[:2]}]: {to}", readme, flags=re.M
+        )
+    return readme
 
 
 def _renew_checksums(manifest: Path) -> None:

@@ -13,7 +13,8 @@ METADATA = {
     "accelerator": "GPU",  # makes Colab open the notebook with one
     "colab": {"gpuType": "T4", "provenance": []},
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
-    "language_info": {"name": "python"},
+    # A file extension, without which nbconvert --to script writes .txt.
+    "language_info": {"file_extension": ".py", "name": "python", "nbconvert_exporter": "python"},
 }
 
 

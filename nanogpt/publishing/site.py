@@ -20,7 +20,7 @@ from . import live
 from .glossary import new_words
 from .html import Prose, blocks, promise, thumbnail
 from .manifest import read_manifest
-from .mirror import COLAB
+from .mirror import COLAB, is_placeholder
 from .nbfile import read, title, write_text
 from .sections import minutes, sections
 
@@ -137,7 +137,7 @@ def _conditions(card: dict) -> str:
 
 def _colab(name: str) -> str | None:
     """Where Colab opens the notebook; None while the repository has no real address."""
-    if "_" in address.REPO.split("/")[0]:
+    if is_placeholder(address.REPO):
         return None
     return f"{COLAB}/{address.REPO}/blob/{address.REF}/notebooks/{name}.ipynb"
 

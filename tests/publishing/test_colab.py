@@ -10,6 +10,7 @@ from pathlib import Path
 import nbformat
 import papermill
 import pytest
+import yaml
 from notebook_fixtures import NOTEBOOKS, code
 
 from nanogpt.config import REPO
@@ -39,10 +40,10 @@ def serve(work: Path) -> str:
 @pytest.fixture(scope="module")
 def address(tmp_path_factory):
     """A repository with nothing in it but the file that the set-up cell looks for."""
-    door = tmp_path_factory.mktemp("address") / "work" / "nanogpt" / "__init__.py"
+    door = tmp_path_factory.mktemp("address") / "work" / "nanogpt" / "notebook" / "session.py"
     door.parent.mkdir(parents=True)
     door.touch()
-    return serve(door.parents[1])
+    return serve(door.parents[2])
 
 
 @pytest.fixture
@@ -120,6 +121,27 @@ def test_inside_the_repository_nothing_is_fetched():
     assert done.stdout == f"root {ROOT} 1\n", done.stderr
 
 
+def test_a_copy_that_python_knows_serves_from_any_folder(alone):
+    """As with papermill started elsewhere."""
+    done = set_up(alone, NANOGPT_REPO="file:///nowhere", PYTHONPATH=str(ROOT))
+    assert done.stdout == f"root {ROOT} 1\n", done.stderr
+
+
+def test_another_projects_package_of_that_name_is_not_taken(address, alone):
+    (alone / "nanogpt").mkdir()
+    (alone / "nanogpt" / "__init__.py").write_text("raise SystemExit('not ours')")
+    (alone / "work").mkdir()
+    done = set_up(alone / "work", NANOGPT_REPO=address)
+    assert done.stdout == f"root {alone / 'work' / NAME} 1\n", done.stderr
+
+
+def test_an_address_is_no_option_of_git(alone, tmp_path):
+    done = set_up(alone, NANOGPT_REPO=f"--upload-pack=touch {tmp_path}/run")
+    assert "RuntimeError: cannot fetch main of --upload-pack" in done.stderr
+    assert not (tmp_path / "run").exists()
+    assert list(alone.iterdir()) == []
+
+
 REFUSED = {
     "another branch": ({"NANOGPT_REF": "v0"}, ["Remote branch v0 not found"]),
     "an address without a repository": (
@@ -128,7 +150,7 @@ REFUSED = {
     ),
     "no address yet": (
         {"repo": "OWNER_NAME/x", "NANOGPT_REPO": "https://github.com/OWNER_NAME/x"},
-        ["make badges REPO=owner/name", "NANOGPT_REPO"],
+        ["no address", "%env NANOGPT_REPO=https://github.com/owner/name", "papermill --cwd"],
     ),
 }
 
@@ -165,6 +187,57 @@ def test_an_interrupted_clone_leaves_nothing(alone, tmp_path):
 
 def test_the_set_up_cell_is_short_and_never_installs():
     cell = mirror.setup_cell("ada/engine", "main")
-    assert len([line for line in cell.splitlines() if line.strip()]) < 25
+    assert len([line for line in cell.splitlines() if line.strip()]) < 28
     assert "pip" not in cell
     assert max(map(len, cell.splitlines())) <= 100
+
+
+# ------------------------------------------------------------------ the address of a fork
+
+
+@pytest.fixture
+def fork(tmp_path):
+    """A clone of a small part of this work tree, and the origin that it pushes to."""
+    work, clone = tmp_path / "work", tmp_path / "clone"
+    no_pyc = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / "nanogpt", work / "nanogpt", ignore=no_pyc)
+    for file in ("Makefile", "README.md", ".ci/address", *NOTEBOOKS[:2]):
+        to = work / (ROOT / file).relative_to(ROOT)
+        to.parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / file, to)
+    (work / "requirements.txt").touch()
+    (work / "constraints.txt").touch()
+    mirror.set_address("OWNER_NAME/nanogpt-notebooks", "main", work)
+    serve(work)
+    git("clone", "--quiet", "--bare", work, tmp_path / "origin")
+    git("clone", "--quiet", tmp_path / "origin", clone)
+    return clone
+
+
+@pytest.mark.slow
+def test_the_first_push_sets_the_address_and_the_next_ones_do_nothing(fork, tmp_path):
+    """The script that the workflow runs, with the interpreter of these tests in place of .venv."""
+    workflow = yaml.safe_load((ROOT / ".github/workflows/address.yml").read_text())
+    (script,) = [step["run"] for step in workflow["jobs"]["address"]["steps"] if "run" in step]
+    python = tmp_path / "venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    (tmp_path / "venv" / ".ready-ranges").touch()
+    on_github = {"GITHUB_REPOSITORY": "ada/engine", "GITHUB_REF_NAME": "main"}
+    environment = {**os.environ, **on_github, "VENV": str(tmp_path / "venv")}
+    for _ in range(2):
+        done = subprocess.run(
+            ["bash", "-ec", script], cwd=fork, env=environment, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+    assert "the address is ada/engine already" in done.stdout
+    pushed = git("log", "--format=%s", "main", cwd=tmp_path / "origin").splitlines()
+    assert pushed == ["Badges and links: the address is ada/engine", "now"]
+    assert git("status", "--porcelain", "--untracked-files=no", cwd=fork) == ""
+    badge = f"{mirror.COLAB}/ada/engine/blob/main/notebooks/{NOTEBOOKS[0].name}"
+    assert f"[00]: {badge}\n" in (fork / "README.md").read_text()
+    for path in NOTEBOOKS[:2]:
+        text = (fork / "notebooks" / path.name).read_text()
+        assert "OWNER_NAME" not in text.replace('if \\"OWNER_NAME\\" in URL', "")
+        assert text.count("https://github.com/ada/engine") == 2

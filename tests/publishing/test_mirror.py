@@ -112,6 +112,23 @@ def test_the_links_know_the_neighbours(root):
     assert "](00_one.ipynb)" not in first.split(" · ", 2)[2]
 
 
+def test_without_an_address_words_say_what_to_do_and_no_link_leads_away(root):
+    (root / "README.md").write_text("[Colab][00], [Colab][01]\n\n[00]: x\n[01]: y\n")
+    mirror.sync(root, "ada/engine", "v1")
+    readme = (root / "README.md").read_text()
+    assert f"\n[01]: {mirror.COLAB}/ada/engine/blob/v1/notebooks/01_two.ipynb\n" in readme
+    mirror.sync(root, "OWNER_NAME/x")
+    links = cells(root)["links"].source
+    assert re.findall(r"\]\(([^)]+)\)", links) == ["01_two.ipynb"]
+    assert "`make badges REPO=owner/name`" in links
+    assert "`%env NANOGPT_REPO=https://github.com/owner/name`" in links
+    advice = '#the-notebooks "No address yet: make badges REPO=owner/name"'
+    start = "[Colab][00], [Colab][01]\n\n"
+    assert (root / "README.md").read_text() == f"{start}[00]: {advice}\n[01]: {advice}\n"
+    mirror.sync(root, "ada/engine", "v1")
+    assert (root / "README.md").read_text() == readme
+
+
 def test_the_set_up_cell_is_the_same_everywhere_and_knows_the_address(root):
     mirror.sync(root, "ada/engine", "v1")
     source = cells(root)["setup"].source

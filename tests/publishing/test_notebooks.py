@@ -9,6 +9,7 @@ import sys
 
 import nbformat
 import pytest
+from nbconvert import ScriptExporter
 from notebook_fixtures import NOTEBOOKS, page_faults
 
 from nanogpt.config import address
@@ -199,9 +200,10 @@ def test_links_lead_somewhere(path):
 
 
 @each
-def test_the_badge_opens_this_notebook(path):
+def test_the_badge_opens_this_notebook_or_says_what_is_missing(path):
     links = marked(path, generated="links")[0].source
-    assert f"({mirror.COLAB}/{address.REPO}/blob/{address.REF}/notebooks/{path.name})" in links
+    badge = f"({mirror.COLAB}/{address.REPO}/blob/{address.REF}/notebooks/{path.name})"
+    assert (mirror.NO_ADDRESS if mirror.is_placeholder(address.REPO) else badge) in links
     i = NOTEBOOKS.index(path)
     neighbours = NOTEBOOKS[max(0, i - 1) : i] + NOTEBOOKS[i + 1 : i + 2]
     assert re.findall(r"\]\((\d\d_\w+\.ipynb)\)", links) == [other.name for other in neighbours]
@@ -211,10 +213,21 @@ def test_every_badge_in_the_readme_opens_a_notebook():
     readme = ROOT / "README.md"
     if not readme.is_file():
         pytest.skip("there is no README.md yet")
-    badges = re.findall(rf"{mirror.COLAB}/([^)\s\"]+)", readme.read_text(encoding="utf-8"))
-    assert sorted(badges) == [
-        f"{address.REPO}/blob/{address.REF}/notebooks/{path.name}" for path in NOTEBOOKS
-    ]
+    text = readme.read_text(encoding="utf-8")
+    folder = f"{mirror.COLAB}/{address.REPO}/blob/{address.REF}/notebooks/"
+    known = not mirror.is_placeholder(address.REPO)
+    for path in NOTEBOOKS:
+        (to,) = re.findall(rf"^\[{path.name[:2]}\]: (\S+)", text, re.M)
+        assert to == (folder + path.name if known else "#the-notebooks")
+        assert f"[Colab][{path.name[:2]}]" in text
+    words = text.partition("## The notebooks")[2].partition("\n## ")[0]
+    assert "`make badges REPO=owner/name`" in words
+
+
+def test_a_notebook_becomes_a_script_of_python():
+    text, more = ScriptExporter().from_filename(str(NOTEBOOKS[0]))
+    assert more["output_extension"] == ".py"
+    compile(text, "script", "exec")
 
 
 @pytest.mark.skipif(not NOTEBOOKS, reason="there are no notebooks yet")
