@@ -7,6 +7,7 @@ wrong mask moves no token. Here the matrices are 25 times larger: half the entro
 from __future__ import annotations
 
 import fcntl
+import gc
 import json
 import os
 import signal
@@ -41,6 +42,11 @@ def pytest_collection_modifyitems(items):
     """Files with slow tests first, the series before all: two processes then end together."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: (item.path.name != "test_series.py", item.path not in slow))
+
+
+def pytest_collection_finish():
+    """What lives as long as the run, half a million objects, is not looked through for garbage."""
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)

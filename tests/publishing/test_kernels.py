@@ -78,7 +78,7 @@ def ran(tmp_path_factory):
         "JUPYTER_PREFER_ENV_PATH": "0",
         "MPLBACKEND": "pdf",
     }
-    words = command(folder / "notebooks", folder / "out", "-p", "n=5", "--timeout", "5")
+    words = command(folder / "notebooks", folder / "out", "-p", "n=5", "--timeout", "3")
     pipes = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
     return subprocess.run(words, cwd=ROOT, env=environment, **pipes), folder / "out"
 
@@ -98,7 +98,7 @@ def test_a_failure_stops_no_other_and_its_reason_is_kept(ran):
     reasons = [entry["error"] for entry in entries(out)]
     assert reasons[1] == "cell 'cell-3': ZeroDivisionError: division by zero"
     assert reasons[3].startswith("cell 'cell-1' killed its kernel")
-    assert reasons[4].endswith("ran longer than 5 s: give it more with --timeout")
+    assert reasons[4].endswith("ran longer than 3 s: give it more with --timeout")
 
 
 def test_the_closing_table(ran):
