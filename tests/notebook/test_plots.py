@@ -112,6 +112,14 @@ PASSES = {"label": "a table", "acceptance_rate": 0.64, **PASSES}
 NO_DRAFT = {"label": "no draft", "plain": True, "speedup": {"median": 1.0, "low": 1.0, "high": 1.0}}
 LEAP = {"label": "8 bits, k = 4", "speedup": summary(2.0)}
 
+BOXES = [[(0.0, 2.0, "waits"), (2.0, 3.0, "prompt"), (3.0, 4.0, "token"), (4.0, 6.0, "idle")]]
+SEEN = [[True, True, False], [False, False, True]]
+TABLES = [{"name": "a text", "blocks": [(0, "ab$ ", "old"), (3, "cd", "new")]}]
+STEPS = [{"kind": kind, "n": n, "cost": summary(n)} for kind in ("a", "b") for n in (1, 4)]
+LINES = [{"kind": kind, "start": 1.0, "slope": 0.1} for kind in ("a", "b")]
+GAPS = {"name": "in chunks", "points": [(1.0, 1.1), (2.0, 1.0)], "enters": 1.5}
+LOADS = [{"name": "one at a time", "points": [(9.0, 1.0), (90.0, 1.5)]}]
+
 # What each figure function is called with; what stands behind a comma is another case of it.
 FIGURES = {
     "characters": [{"a": 6, "B": 2, "$": 1, " ": 1}],
@@ -152,6 +160,12 @@ FIGURES = {
     "drafted": [[DRAFTED] * 2, "two of three"],
     "tokens_per_pass": [[PASSES] * 2, "up to 2.1"],
     "speculation_speed": [[NO_DRAFT, LEAP], summary(1.3), "2× the best rung"],
+    "timelines": [[{"name": "static batches", "rows": BOXES}], "idle places"],
+    "step_mask": [TEXT[:2], [0, 1], [["a", 0], [" ", 0], ["$", 1]], SEEN, "its own text"],
+    "block_tables": [TABLES, "named twice"],
+    "gaps": [[GAPS] * 2, "one spike, then flat"],
+    "step_cost": [STEPS, LINES, "2.4 times the shortest"],
+    "load": [LOADS, "6 times the load"],
 }
 # Words that a figure makes of its data; every other figure is given its finding as a title.
 FOUND = {
