@@ -49,6 +49,8 @@ _HOME = {
     "engines.cuda_graph": ["Graph", "GraphLoop"],
     "engines.native": ["Native"],
     "engines.int8": ["Native8", "Rough8"],
+    "serving.batch": ["BatchEngine", "serve"],
+    "serving.request": ["Request"],
     "training.loop": ["train"],
     "verify.compare": ["compare"],
 }

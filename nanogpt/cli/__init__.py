@@ -17,6 +17,7 @@ COMMANDS = {  # the words that call it: what it does
     "bench ladder": "time every engine at the same tokens",
     "bench train": "time every recipe to the same loss",
     "bench speculate": "time speculation with several drafts",
+    "bench load": "throughput and latency under a stream of requests",
     "verify sweep": "decode thousands of texts with and without a cache",
     "export": "write weights as Karpathy's own class loads them",
     "site": "render executed notebooks again",

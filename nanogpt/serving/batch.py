@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -83,10 +85,8 @@ class BatchEngine:
         drawing = [text for text, n in plan if n == text.pending]
         logits = self.backend.read(flat_step(plan, self.texts.block_len))
         self.texts.advance(plan)
-        return [
-            self._append(text, token)
-            for text, token in zip(drawing, self._draw(drawing, logits), strict=True)
-        ]
+        drawn = self._draw(drawing, logits)
+        return [self._append(text, token) for text, token in zip(drawing, drawn, strict=True)]
 
     def _draw(self, texts: list[Sequence], logits: Tensor) -> list[int]:
         """A token for each text, from its own noise.  (W, V) -> W"""
@@ -99,7 +99,8 @@ class BatchEngine:
             if not sampling.greedy:
                 noise = torch.stack([texts[row].noise[texts[row].n_new] for row in rows])
                 noise = noise.to(logits.device)
-            drawn = sample(logits[rows], noise, sampling)[:, 0].tolist()
+            own = logits if len(rows) == len(texts) else logits[rows]
+            drawn = sample(own, noise, sampling)[:, 0].tolist()
             for row, token in zip(rows, drawn, strict=True):
                 tokens[row] = token
         return tokens
@@ -116,21 +117,24 @@ class BatchEngine:
 
 def flat_step(plan: Plan, block_len: int) -> Step:
     """The tokens that are to be read, one after another, and where their texts' blocks lie."""
-    tokens, row_of, positions, slots, wanted = [], [], [], [], []
-    for row, (text, n) in enumerate(plan):
-        start, end = text.computed, text.computed + n
-        tokens += text.tokens[start:end]
-        row_of += [row] * n
-        positions += range(start, end)
-        for p in range(start, end):
-            held = p < text.shared
-            slots.append(-1 if held else text.blocks[p // block_len] * block_len + p % block_len)
-        if n == text.pending:
-            wanted.append(len(tokens) - 1)
+    tokens = [t for text, n in plan for t in text.tokens[text.computed : text.computed + n]]
+    facts = [x for text, n in plan for x in (n, text.computed, text.shared, text.pending)]
+    counts, starts, shared, pending = _tensor(facts).view(-1, 4).unbind(1)  # (S,) each
+    first = counts.cumsum(0) - counts  # where each text begins in the step
+    text = torch.arange(len(plan)).repeat_interleave(counts)  # (N,)
+    positions = torch.arange(len(tokens)) - (first - starts)[text]
     longest = max(len(text.blocks) for text, _ in plan)
-    tables = [text.blocks + [-1] * (longest - len(text.blocks)) for text, _ in plan]
-    lists = (tokens, row_of, positions, slots, tables, wanted)
-    return Step(*(torch.tensor(x, dtype=torch.long) for x in lists))
+    padded = [text.blocks + [-1] * (longest - len(text.blocks)) for text, _ in plan]
+    tables = _tensor(list(chain.from_iterable(padded))).view(len(plan), longest)
+    slots = tables[text, positions // block_len] * block_len + positions % block_len
+    slots[positions < shared[text]] = -1  # held by a block that texts share
+    wanted = (first + counts - 1)[counts == pending]
+    return Step(_tensor(tokens), text, positions, slots, tables, wanted)
+
+
+def _tensor(numbers: list[int]) -> Tensor:
+    """The same as torch.tensor(numbers), several times faster."""
+    return torch.frombuffer(array("q", numbers), dtype=torch.int64)
 
 
 def serve(model: GPT, requests: Iterable[Request], **settings) -> Stream:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -36,17 +38,18 @@ class ModuleBackend(ModuleDecoder):
 
     @torch.no_grad()
     def read(self, step: Step) -> Tensor:
-        device, config = self.model.lm_head.weight.device, self.model.config
-        dtype = self.model.lm_head.weight.dtype
-        logits = torch.empty(len(step.tokens), config.vocab_size, dtype=dtype, device=device)
+        device, logits = self.model.lm_head.weight.device, []
+        groups = rectangles(step.text)  # (B, T) rows of the step, each
         with self.borrowed():
-            for rows in rectangles(step.text):  # (B, T)
-                pos, table = step.positions[rows], step.tables[step.text[rows[:, 0]]]
+            for rows in groups:
+                pos, tables = step.positions[rows], step.tables[step.text[rows[:, 0]]]
+                where = Where(step.slots[rows], tables, int(pos.max()) + 1, device)
                 for cache in self.caches:
-                    cache.open(step.slots[rows], table, int(pos.max()) + 1)
+                    cache.where = where
                 out = self.model(step.tokens[rows].to(device), pos=pos.to(device))[0]
-                logits[rows.flatten().to(device)] = out.flatten(0, 1)
-        return logits[step.wanted.to(device)]
+                logits.append(out.flatten(0, 1))
+        order = torch.cat([rows.flatten() for rows in groups]).argsort()
+        return torch.cat(logits)[order[step.wanted].to(device)]
 
 
 def rectangles(text: Tensor) -> list[Tensor]:
@@ -56,36 +59,58 @@ def rectangles(text: Tensor) -> list[Tensor]:
     return [first[counts == T][:, None] + torch.arange(T) for T in counts.unique().tolist()]
 
 
+class Where:
+    """Where the keys of a rectangle of tokens go, and where those of its texts lie.
+
+    Of slots (B, T) and tables (B, n); `length` positions are read. Every layer asks for the same.
+    """
+
+    def __init__(self, slots: Tensor, tables: Tensor, length: int, device: torch.device):
+        self.slots, self.tables, self.length, self.device = slots, tables, length, device
+        self.k_pos, self.known = torch.arange(length, device=device), None
+        self.rooms = {}  # what was read, which the next layer may write over: fresh memory is slow
+
+    def rows(self, n_blocks: int, heads: int, block_len: int) -> tuple[Tensor, Tensor]:
+        """Rows to write, of one position each, and rows to read, of one block each.
+
+        The pool is (n_blocks, heads, block_len), and -1 is its last block.  -> (B·H·T,), (B·H·n,)
+        """
+        if self.known is None:
+            head = torch.arange(heads)[:, None]
+            block = self.slots // block_len % n_blocks  # (B, T)
+            place = self.slots % block_len
+            write = (block[:, None] * heads + head) * block_len + place[:, None]  # (B, H, T)
+            used = self.tables[:, : -(-self.length // block_len)] % n_blocks  # (B, n)
+            read = used[:, None] * heads + head  # (B, H, n)
+            self.known = write.flatten().to(self.device), read.flatten().to(self.device)
+        return self.known
+
+
 class BlockCache:
     """The keys and values of one layer, or of one Head: a cache whose texts lie in blocks.
 
-    One block more than asked for takes what is written nowhere: index -1 is the last.
+    One block more than asked for takes what is to be kept nowhere.
     """
 
-    k = v = None  # (n_blocks + 1, H, block_len, hs), once it is known what they are like
+    k = v = where = None  # (n_blocks + 1, H, block_len, hs), once it is known what they are like
 
     def __init__(self, n_blocks: int, block_len: int):
-        self.n_blocks, self.block_len = n_blocks, block_len
-
-    def open(self, slots: Tensor, tables: Tensor, length: int) -> None:
-        """Slots (B, T) that the next update writes, and blocks (B, n) whose `length` it reads."""
-        self.slots, self.tables, self.length = slots, tables, length
+        self.n_blocks, self.block_len = n_blocks + 1, block_len
 
     def update(self, k: Tensor, v: Tensor, pos: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Store the new rows, and return all of each text.  (B, …, T, hs) -> (B, …, S, hs), (S,)
 
-        Places past the end of a text hold old numbers: its positions are behind every query.
+        Places past the end of a text hold old numbers: their positions are behind every query.
         """
+        B, *heads, T, hs = k.shape
         if self.k is None:
-            shape = self.n_blocks + 1, *k.shape[1:-2], self.block_len, k.shape[-1]
+            shape = self.n_blocks, *heads, self.block_len, hs
             self.k, self.v = k.new_zeros(shape), v.new_zeros(shape)
-        blocks, places = self.slots // self.block_len, self.slots % self.block_len
-        for pool, new in ((self.k, k), (self.v, v)):
-            pool.movedim(-2, 1)[blocks, places] = new.movedim(-2, 1)  # (B, T, …, hs)
-        k_pos = torch.arange(self.length, device=k.device)
-        return self._gathered(self.k), self._gathered(self.v), k_pos
-
-    def _gathered(self, pool: Tensor) -> Tensor:
-        """All positions of the open texts.  -> (B, …, S, hs)"""
-        used = self.tables[:, : -(-self.length // self.block_len)].to(pool.device)
-        return pool[used].movedim(1, -3).flatten(-3, -2)[..., : self.length, :]
+        write, read = self.where.rows(self.n_blocks, math.prod(heads), self.block_len)
+        held = []
+        for name, pool, new in (("k", self.k, k), ("v", self.v, v)):
+            pool.view(-1, hs).index_copy_(0, write, new.reshape(-1, hs))
+            blocks, room = pool.view(-1, self.block_len * hs), self.where.rooms.get(name)
+            self.where.rooms[name] = blocks = torch.index_select(blocks, 0, read, out=room)
+            held.append(blocks.view(B, *heads, -1, hs)[..., : self.where.length, :])
+        return *held, self.where.k_pos

@@ -122,7 +122,8 @@ class Sequence:
     """
 
     def __init__(self, request: Request, noise: Tensor | None):
-        self.request, self.noise, self.state = request, noise, State.WAITING
+        self.request, self.state = request, State.WAITING
+        self.noise = None if noise is None else noise.unbind(0)  # a row for each new token
         self.tokens: list[int] = request.prompt.tolist()
         self.n_prompt, self.n_new = len(self.tokens), 0
         self.blocks: list[int] = []

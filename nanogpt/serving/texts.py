@@ -69,7 +69,7 @@ class Texts:
 
         Nothing is lost: the youngest goes back to the front of the queue and is read again.
         """
-        while len(text.blocks) < self.blocks_for(text.computed + n):
+        while len(text.blocks) * self.block_len < text.computed + n:
             if self.pool.available:
                 text.blocks.append(self.pool.take())
                 continue
@@ -83,10 +83,11 @@ class Texts:
     def advance(self, plan: Plan) -> None:
         """These tokens were read: their keys and values are held, and full blocks can be found."""
         for text, n in plan:
-            full, text.computed = text.computed // self.block_len, text.computed + n
-            if self.pool.reuse and text.computed // self.block_len > full:
+            before, text.computed = text.computed, text.computed + n
+            full = range(before // self.block_len, text.computed // self.block_len)
+            if full and self.pool.reuse:
                 hashes = self._hashes(text)
-                for i in range(full, text.computed // self.block_len):
+                for i in full:
                     self.pool.publish(text.blocks[i], hashes[i])
 
     def finish(self, text: Sequence) -> None:

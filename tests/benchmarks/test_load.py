@@ -1,0 +1,119 @@
+"""Load: arrivals that are data, measures checked by hand, the same tokens under every scheme."""
+
+import json
+from math import inf
+
+import pytest
+import torch
+from decoding_fixtures import build
+
+from nanogpt.benchmarks.arrivals import Load, RealClock, VirtualClock, drive
+from nanogpt.benchmarks.load import LATENCIES, SCHEMES, load, measures, percentile
+from nanogpt.cli.bench_load import main
+from nanogpt.serving.batch import BatchEngine
+from nanogpt.serving.request import Request
+
+
+def test_arrivals_are_drawn_from_a_seed_and_only_they_depend_on_the_rate():
+    slow, fast, all_at_once = (Load(n=400).requests(13, 64, rate) for rate in (2.0, 8.0, inf))
+    for a, b, c in zip(slow, fast, all_at_once, strict=True):
+        assert a.arrival == pytest.approx(4 * b.arrival)
+        assert c.arrival == 0
+        assert torch.equal(a.prompt, b.prompt)
+        assert (a.max_new_tokens, a.seed) == (b.max_new_tokens, b.seed)
+        assert len(a.prompt) + a.max_new_tokens - 1 <= 64
+    assert slow[-1].arrival / 400 == pytest.approx(1 / 2, rel=0.1)
+    alike = [r for r in slow if torch.equal(r.prompt[:4], slow[0].prompt[:4])]
+    assert 100 < max(len(alike), 400 - len(alike)) < 300
+    other = Load(n=400, seed=2).requests(13, 64, 2.0)
+    assert [r.arrival for r in other] != [r.arrival for r in slow]
+
+
+def test_measures_are_those_of_the_definitions():
+    requests = [Request(torch.zeros(1, dtype=torch.long), n, arrival=n, id=n) for n in (1, 3)]
+    tokens = {1: ([0], [1.5]), 3: ([0, 0, 0], [4.0, 4.5, 6.0])}
+    got = measures(requests, tokens, {"ttft": 0.5, "tpot": 2.0})
+    assert got["tokens_per_second"] == 4 / 6
+    assert got["requests_per_second"] == 2 / 6
+    assert got["goodput"] == 1 / 6  # the second waited for 1 s
+    assert got["tpot_p50"] == got["tpot_p95"] == 1.0  # one token has none
+    assert (got["itl_p50"], got["e2el_p50"]) == (1.0, (0.5 + 3.0) / 2)
+    assert got["ttft_p95"] == pytest.approx(0.5 + 0.95 * 0.5)
+    assert percentile([], 50) is None
+
+
+class StepClock(VirtualClock):
+    """A clock on which a step takes one second, and nothing else takes any."""
+
+    def run(self, work):
+        self.worked += getattr(work, "__name__", "") == "step"
+        return work()
+
+
+def moments(static, lengths, arrivals, running=2):
+    requests = [
+        Request(torch.tensor([i]), n, arrival=at, id=i)
+        for i, (n, at) in enumerate(zip(lengths, arrivals, strict=True))
+    ]
+    engine = BatchEngine(build(), max_running=running)
+    served = drive(engine, requests, StepClock(), static)
+    engine.texts.audit()
+    return [own for _, own in served.values()]
+
+
+def test_a_free_place_is_taken_at_once_or_when_the_batch_has_ended():
+    lengths, arrivals = [1, 4, 2], [0.0, 0.0, 0.5]
+    assert moments(False, lengths, arrivals) == [[1], [1, 2, 3, 4], [2, 3]]
+    assert moments(True, lengths, arrivals) == [[1], [1, 2, 3, 4], [5, 6]]
+
+
+def test_a_virtual_clock_skips_the_time_in_which_nothing_is_asked():
+    assert moments(False, [2, 1], [0.0, 1000.0]) == [[1, 2], [1001]]
+    clock = RealClock()
+    clock.wait_until(-1.0)
+    assert clock.run(lambda: 7) == 7
+    assert clock.worked < clock.seconds < 60
+
+
+def test_every_scheme_gives_the_same_tokens():
+    asked = Load(n=6, seed=3)
+    result = load(build(), [500.0, inf], asked=asked, running=4, budget=8, repeats=1)
+    rows = result["rows"]
+    names = [scheme.name for scheme in SCHEMES]
+    assert [row["scheme"] for row in rows] == 2 * names
+    assert [row["rate"] for row in rows] == 5 * [500.0] + 5 * [None]
+    assert all(row["equal"] and row["ratio"]["n"] == 1 for row in rows)
+    assert all(row[f"{key}_p95"]["median"] > 0 for row in rows for key in LATENCIES)
+    assert all(0 < row["bookkeeping"]["median"] < 1 for row in rows)
+
+
+def test_the_command_writes_what_it_prints(tmp_path, capsys):
+    path = tmp_path / "load.json"
+    words = "--size article --rates inf --requests 2 --repeats 1 --goodput e2el:9000000 --json"
+    assert main([*words.split(), str(path)]) == 0
+    printed, written = capsys.readouterr().out, json.loads(path.read_text())
+    assert written["limits"] == {"e2el": 9000.0}
+    assert all(row["scheme"] in printed for row in written["rows"])
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--rates 0", "rate=0.0: must be a number above 0"),
+        ("--rates 1,x", "--rates: 'x' is not a number"),
+        ("--rates nan", "rate=nan: must be"),
+        ("--goodput itl:3", "a limit on 'itl': choose from ttft, tpot, e2el"),
+        ("--goodput ttft", "--goodput: '' is not a number"),
+        ("--requests 0", "n=0: must be an integer of at least 1"),
+        ("--running 0", "running=0: must be"),
+        ("--budget 0", "budget=0: must be"),
+        ("--repeats 0", "repeats=0: must be"),
+        ("--shared 1", "shared=1.0: must be a number in [0, 1)"),
+    ],
+)
+def test_bad_options_are_refused_before_the_measuring(words, said, capsys, tmp_path):
+    path = tmp_path / "load.json"
+    assert main([*words.split(), "--size", "article", "--json", str(path)]) == 2
+    assert said in capsys.readouterr().err
+    assert not path.exists()

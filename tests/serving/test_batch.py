@@ -1,0 +1,334 @@
+"""Whoever else is served, a request gets the tokens that it gets alone."""
+
+from collections import Counter
+
+import pytest
+import torch
+from conftest import has_cache, seeded, state_of
+from decoding_fixtures import build, text
+from serving_fixtures import FORMS, Watched, alone, check_workload, request, run
+
+from nanogpt.decoding.generate import generate
+from nanogpt.decoding.sampling import SamplingParams
+from nanogpt.model.exact import exact
+from nanogpt.serving import batch, texts
+from nanogpt.serving.batch import BatchEngine, serve
+from nanogpt.serving.blocks import BlockPool, block_hash
+from nanogpt.serving.modules import BlockCache
+from nanogpt.serving.request import Request, State
+
+WORKLOADS = {  # of each form: 200 in all
+    "few": range(8),
+    "all": range(8, 50),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("which", ["few", pytest.param("all", marks=pytest.mark.slow)])
+def test_tokens_are_those_of_each_request_alone(form, which, ambient_rng):
+    """Arrivals, lengths, seeds, settings, budgets, small pools, shared beginnings, aborts."""
+    seeds = WORKLOADS[which]
+    events = sum((check_workload(form, seed).events for seed in seeds), Counter())
+    for event in ("chunks", "mixed", "preempted", "hits", "aborted"):
+        assert which == "few" or events[event] >= 10, f"these workloads try too little: {events}"
+    assert not has_cache(build(**FORMS[form]))
+
+
+@torch.no_grad()
+def logits_alone(model, asked, tokens):
+    """What stands behind each token that is drawn, from one pass over the whole text."""
+    whole = torch.cat([asked.prompt, torch.tensor(tokens[:-1], dtype=torch.long)])
+    return model(whole[None])[0][0, len(asked.prompt) - 1 :]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_in_exact_mode_logits_are_the_same_bits(form):
+    model = build(torch.float32, **FORMS[form])
+    with exact(model):
+        for seed in range(2):
+            for kind, rows in check_workload(form, seed, dtype=torch.float32).logits.items():
+                want = logits_alone(model, request(kind), alone(form, kind, torch.float32))
+                assert torch.equal(torch.stack(rows), want[: len(rows)])
+
+
+# ------------------------------------------------------------------ what a step reads
+
+
+def served(*requests, form="batched", **settings):
+    """An engine that has served these, one after another or together, and all their tokens."""
+    engine = Watched(build(**FORMS[form]), **settings)
+    return engine, run(engine, {0: list(requests)}, {})
+
+
+@pytest.mark.parametrize("length", [16, 17, 23, 24])
+def test_a_prompt_that_is_held_leaves_one_token_to_compute(length):
+    engine, _ = served(Request(text(length)[0], 1, seed=1, id="first"), block_len=8)
+    engine.events.clear()
+    held = [cache.k.clone() for cache in engine.backend.caches]
+    again = Request(text(length)[0], 3, seed=2, id="again")
+    tokens = run(engine, {0: [again]}, {})
+    assert engine.events["tokens"] - 2 == (1 if length % 8 == 0 else length % 8)
+    assert tokens["again"] == generated(again)
+    for cache, before in zip(engine.backend.caches, held, strict=True):
+        assert torch.equal(cache.k[: length // 8], before[: length // 8]), "a shared block changed"
+
+
+def generated(asked, form="batched"):
+    source = {"generator": seeded(1337 if asked.seed is None else asked.seed)}
+    if asked.noise is not None:
+        source = {"noise": asked.noise[: asked.max_new_tokens, None]}
+    model, prompt = build(**FORMS[form]), asked.prompt[None]
+    return [int(t) for t in generate(model, prompt, asked.max_new_tokens, asked.sampling, **source)]
+
+
+def test_without_reuse_every_prompt_is_read_whole():
+    same = [Request(text(16)[0], 1, seed=seed) for seed in range(2)]
+    assert served(*same, block_len=8, max_running=1, reuse=False)[0].events["tokens"] == 32
+    assert served(*same, block_len=8, max_running=1)[0].events["tokens"] == 17
+
+
+def test_a_budget_cuts_a_prompt_while_others_decode():
+    """Two texts decode in every step, the prompt of 20 gets the other 3 tokens of 5."""
+    engine = Watched(build(), budget=5)
+    first = [Request(text(1, seed=i)[0], 20, seed=i, id=i) for i in range(2)]
+    for asked in first:
+        engine.add(asked)
+    engine.step()
+    engine.add(Request(text(20)[0], 2, seed=5, id="long"))
+    steps = [[output.request.id for output in engine.step()] for _ in range(8)]
+    assert steps == [[0, 1]] * 6 + [[0, 1, "long"]] * 2  # 20 / 3: six chunks, and a seventh step
+
+
+def test_texts_run_in_the_order_of_their_arrival_and_the_youngest_is_preempted():
+    engine = Watched(build(), n_blocks=4, block_len=8)
+    asked = [Request(text(8, seed=i)[0], 16, seed=i, id=i) for i in range(3)]
+    for one in asked:
+        engine.add(one)
+    first = [output.request.id for output in engine.step()]
+    assert first == [0, 1, 2]
+    engine.step()  # three texts want a second block, and one is free
+    assert [t.request.id for t in engine.texts.running] == [0, 1]
+    assert [(t.request.id, t.state) for t in engine.texts.waiting] == [(2, State.PREEMPTED)]
+    tokens = run(engine, {}, {}) if not engine.busy else finish(engine)
+    assert tokens[0][-1] == generated(asked[0])[-1]
+    assert tokens[2] == generated(asked[2])[-len(tokens[2]) :]
+
+
+def finish(engine):
+    tokens = {}
+    while engine.busy:
+        for output in engine.step():
+            tokens.setdefault(output.request.id, []).append(output.token)
+    return tokens
+
+
+# ------------------------------------------------------------------ the bugs that this must catch
+
+
+def beginnings():
+    """Texts [X][Z], [W][Y] and [X][Y] of blocks of 4, and [X][X]."""
+    w, x, y, z = (text(4, seed=seed)[0] for seed in range(4))
+    pairs = [(x, z), (w, y), (x, y), (x, x)]
+    return [Request(torch.cat(pair), 8, seed=i, id=i) for i, pair in enumerate(pairs)]
+
+
+def serve_beginnings(engine):
+    """One after another, so that later ones find the blocks of earlier ones; the last together."""
+    requests = beginnings()
+    together = [Request(requests[2].prompt, 8, seed=seed, id=seed) for seed in (10, 11, 12)]
+    arrivals = {20 * i: [asked] for i, asked in enumerate(requests)} | {99: together}
+    tokens = run(engine, arrivals, {})
+    for asked in [*requests, *together]:
+        assert tokens[asked.id] == generated(asked), f"request {asked.id} got other tokens"
+
+
+def freed_while_shared(self, blocks):
+    for block in blocks:
+        self.users[block] = 0
+        self.block_of.pop(self.hash_of.pop(block, b""), None)
+        if block not in self.empty:
+            self.empty.append(block)
+
+
+def sees_past_the_chunk(self, k, v, pos):
+    k, v, k_pos = update(self, k, v, pos)
+    return k, v, k_pos.clamp(max=int(pos.min()))  # every later place counts as the first query's
+
+
+def noise_of(choose):
+    """BatchEngine._draw, with noise from elsewhere."""
+
+    def draw(self, texts, logits):
+        drawn = batch.sample(logits, choose(texts, logits), SamplingParams())
+        return drawn[:, 0].tolist()
+
+    return draw
+
+
+def position_is_the_slot(plan, block_len):
+    step = flat_step(plan, block_len)
+    return step._replace(positions=torch.arange(len(step.tokens)))
+
+
+def never_shared(self, block):
+    self.kept.pop(block, None)
+    self.users[block] = 1  # as if it were taken
+
+
+update, flat_step = BlockCache.update, batch.flat_step
+BUGS = {
+    "none": (batch, "flat_step", flat_step),
+    "a block is freed while shared": (BlockPool, "release", freed_while_shared),
+    "a text that shares is not counted": (BlockPool, "share", never_shared),
+    "a hash without its parent": (texts, "block_hash", lambda _, own: block_hash(b"", own)),
+    "keys are read past a chunk": (BlockCache, "update", sees_past_the_chunk),
+    "noise from a global generator": (
+        BatchEngine,
+        "_draw",
+        noise_of(lambda texts, logits: torch.empty_like(logits).exponential_()),
+    ),
+    "noise of the slot": (
+        BatchEngine,
+        "_draw",
+        noise_of(lambda texts, logits: texts[0].noise[texts[0].n_new].expand_as(logits)),
+    ),
+    "the position is the slot": (batch, "flat_step", position_is_the_slot),
+}
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_each_bug_is_caught(bug, monkeypatch):
+    monkeypatch.setattr(*BUGS[bug])
+    engine = Watched(build(), block_len=4, n_blocks=12, budget=6)
+    if bug == "none":
+        return serve_beginnings(engine)
+    with pytest.raises((AssertionError, IndexError)):
+        serve_beginnings(engine)
+
+
+# ------------------------------------------------------------------ the stream
+
+
+def test_a_stream_gives_tokens_as_they_come_and_leaves_the_model_alone(ambient_rng):
+    model = build()
+    model.train()
+    before = state_of(model)
+    requests = [request(kind) for kind in range(6)]
+    stream, tokens = serve(model, requests, budget=4), {}
+    first = next(stream)
+    assert (first.request, first.index) == (requests[0], 0)
+    assert state_of(model) == before
+    for output in (first, *stream):
+        tokens.setdefault(output.request.id, []).append(output.token)
+    assert tokens == {kind: alone("batched", kind) for kind in range(6)}
+    assert state_of(model) == before
+    model.eval()
+    assert list(serve(model, [])) == []
+
+
+def test_requests_are_taken_in_the_order_of_their_arrival():
+    late, soon = (Request(text(2)[0], 1, arrival=at, id=at) for at in (2.5, 1.5))
+    order = [output.request.id for output in serve(build(), [late, soon], max_running=1)]
+    assert order == [1.5, 2.5]
+
+
+@pytest.mark.parametrize("by", [lambda asked: asked, lambda asked: asked.id], ids=["it", "its id"])
+def test_an_aborted_request_gives_no_more_tokens_and_frees_its_blocks(by):
+    requests = [Request(text(9, seed=i)[0], 8, seed=i, id=i) for i in range(3)]
+    stream = serve(build(), requests, block_len=4, max_running=2)
+    tokens = {0: [next(stream).token], 1: [], 2: []}
+    stream.abort(by(requests[1]))  # its first token was drawn in the same step
+    stream.abort(by(requests[0]))  # it runs
+    stream.engine.texts.audit()
+    assert not any(stream.engine.texts.pool.users)
+    for output in stream:
+        tokens[output.request.id].append(output.token)
+    assert tokens == {0: tokens[0], 1: [], 2: generated(requests[2])}
+    for gone in (0, 2, "nobody"):
+        with pytest.raises(ValueError, match="is not served: it has finished, or was aborted"):
+            stream.abort(gone)
+
+
+def test_a_failed_step_can_be_tried_again():
+    engine, asked = Watched(build(), budget=3, block_len=4), request(14)
+    engine.add(asked)
+    engine.step()
+    backend, engine.backend = engine.backend, None
+    with pytest.raises(AttributeError):
+        engine.step()
+    engine.texts.audit()
+    engine.backend = backend
+    assert finish(engine)[14] == alone("batched", 14)
+
+
+# ------------------------------------------------------------------ bad input
+
+
+PROMPT = text(4)[0]
+BAD = {
+    "2-D": (lambda: Request(text(4), 2), r"prompt is \(1, 4\) of torch.int64: it needs \(T,\)"),
+    "empty": (lambda: Request(PROMPT[:0], 2), r"at least one token"),
+    "floats": (lambda: Request(PROMPT.float(), 2), r"of torch.float32: it needs \(T,\) integers"),
+    "no token": (lambda: Request(PROMPT, 0), r"max_new_tokens=0: must be an integer of at least 1"),
+    "sampling": (lambda: Request(PROMPT, 2, {"top_k": 3}), r"pass SamplingParams"),
+    "arrival": (lambda: Request(PROMPT, 2, arrival=-1.0), r"arrival=-1.0: must be a number in"),
+    "seed": (lambda: Request(PROMPT, 2, seed=1.5), r"seed=1.5: must be an integer"),
+    "two sources": (
+        lambda: Request(PROMPT, 2, seed=1, noise=torch.ones(2, 13)),
+        "a seed and noise: give one of them",
+    ),
+    "little noise": (
+        lambda: Request(PROMPT, 3, noise=torch.ones(2, 13)),
+        r"the noise is \(2, 13\); 3 new tokens need floating-point \(3, V\)",
+    ),
+    "noise of 0": (lambda: Request(PROMPT, 2, noise=torch.zeros(2, 13)), "not above 0"),
+    "other vocabulary": (
+        lambda: Request(PROMPT, 2, noise=torch.ones(2, 12)),
+        r"the noise is \(2, 12\); a vocabulary of 13 needs \(2, 13\)",
+    ),
+    "unknown token": (lambda: Request(PROMPT + 11, 2), "the vocabulary has 0 to 12"),
+    "top_k": (lambda: Request(PROMPT, 2, SamplingParams(top_k=14)), r"top_k=14: must be"),
+    "past the table": (
+        lambda: Request(PROMPT, 30),
+        "a prompt of 4 and 30 new tokens exceed block_size 32: ask for at most 29",
+    ),
+    "past the pool": (
+        lambda: Request(PROMPT, 20),
+        r"need 6 blocks of 4 positions, and the pool has 5: ask for fewer tokens, or for n_b",
+    ),
+    "same id": (lambda: Request(PROMPT, 2, id="good"), "request 'good' is served already"),
+    "no request": (lambda: (PROMPT, 2), r"is not a Request: pass Request\(prompt"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_bad_request_is_refused_and_others_are_untouched(case):
+    make, message = BAD[case]
+    engine, good = Watched(build(), n_blocks=5, block_len=4), Request(PROMPT, 6, seed=3, id="good")
+    engine.add(good)
+    engine.step()
+    with pytest.raises(ValueError, match=message):
+        engine.add(make())
+    engine.texts.audit()
+    assert list(engine.alive) == ["good"]
+    assert finish(engine)["good"] == generated(good)[1:]
+    engine.texts.audit()
+    assert not any(engine.texts.pool.users)
+
+
+@pytest.mark.parametrize("name", ["budget", "n_blocks", "block_len", "max_running"])
+@pytest.mark.parametrize("value", [0, -1, 1.5, True])
+def test_numbers_below_1_are_refused(name, value):
+    with pytest.raises(ValueError, match=f"{name}={value}: must be an integer of at least 1"):
+        BatchEngine(build(), **{name: value})
+
+
+def test_n_gram_tables_are_refused_in_one_line():
+    with pytest.raises(ValueError, match=r"\(ngrams=3\) needs its last characters too") as refused:
+        serve(build(ngrams=3), [Request(PROMPT, 2)])
+    assert "\n" not in str(refused.value)
+
+
+def test_a_bad_request_among_good_ones_is_named_before_the_first_step():
+    with pytest.raises(ValueError, match="request 7: a prompt of 4 and 99 new tokens exceed"):
+        serve(build(), [Request(PROMPT, 2, id=1), Request(PROMPT, 99, id=7)])

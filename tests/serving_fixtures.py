@@ -1,0 +1,160 @@
+"""Random workloads for a batch engine, and what each of their requests gives alone."""
+
+import functools
+import random
+from collections import Counter
+
+import torch
+from conftest import seeded
+from decoding_fixtures import V, build, text
+
+from nanogpt.decoding.generate import generate
+from nanogpt.decoding.sampling import PLAIN, SamplingParams, draw_noise
+from nanogpt.serving.batch import BatchEngine
+from nanogpt.serving.modules import ModuleBackend
+from nanogpt.serving.request import Request, State
+
+MODERN = {"rope": True, "qk_norm": True, "rms_norm": True, "relu2": True, "bias": False}
+FORMS = {  # every form that the model has
+    "heads": {"per_head": True, "n_head": 2, "n_layer": 1},
+    "batched": {"n_layer": 1},
+    "shared": {"n_kv_head": 2, "n_layer": 1} | MODERN,
+    "windows": {"n_kv_head": 1, "window": 5, "sinks": 2, "full_every": 2},
+}
+SAMPLINGS = [PLAIN, SamplingParams(0.7), SamplingParams(top_k=4), SamplingParams(1.3, top_p=0.8)]
+SAMPLINGS += [SamplingParams(greedy=True)]
+BEGINNINGS = [text(24, seed=seed)[0] for seed in (1, 2)]
+KINDS = 60  # different requests, of which all workloads consist
+
+
+def request(kind: int, name=None) -> Request:
+    """Request number `kind`: half of them begin as others do."""
+    draw = random.Random(kind)
+    tail = text(draw.choice([1, 1, 2, 3, 7]), seed=kind)[0]
+    begin = BEGINNINGS[kind % 2][: draw.choice([0, 0, 4, 8, 9, 12])]
+    prompt = begin if kind % 7 == 0 and len(begin) else torch.cat([begin, tail])
+    n_new = draw.randint(1, 12)
+    source = {"noise": draw_noise(n_new, 1, V, seeded(kind))[:, 0]} if kind % 3 else {"seed": kind}
+    return Request(prompt, n_new, SAMPLINGS[kind % 5], **source, id=kind if name is None else name)
+
+
+@functools.cache
+def alone(form: str, kind: int, dtype=torch.float64, engine=None) -> list[int]:
+    """The tokens that `generate` gives this request."""
+    asked = request(kind)
+    tokens = generate(
+        build(dtype, **FORMS[form]),
+        asked.prompt[None],
+        asked.max_new_tokens,
+        asked.sampling,
+        generator=seeded(kind),
+        **({"engine": engine} if engine else {}),
+    )
+    return [int(token) for token in tokens]
+
+
+class Watched(BatchEngine):
+    """Counts what happens, and checks after every step what must hold."""
+
+    def __init__(self, *args, **settings):
+        super().__init__(*args, **settings)
+        self.events, self.logits = Counter(), {}
+        schedule, admit, read = self.texts.schedule, self.texts.admit, self.backend.read
+
+        def counted_schedule():
+            plan = schedule()
+            assert sum(n for _, n in plan) <= self.texts.budget
+            assert len(self.texts.running) <= self.texts.max_running
+            self.events["chunks"] += sum(n < text.pending for text, n in plan)
+            self.events["mixed"] += len({n == 1 for _, n in plan}) == 2
+            self.events["preempted"] += sum(
+                text.state is State.PREEMPTED for text in self.texts.waiting
+            )
+            return plan
+
+        def counted_admit():
+            found = admit()
+            self.events["hits"] += found is not None and found.shared > 0
+            return found
+
+        def counted_read(step):
+            assert len(step.tokens), "a step of no token"
+            self.events["tokens"] += len(step.tokens)
+            return read(step)
+
+        self.texts.schedule, self.texts.admit = counted_schedule, counted_admit
+        self.backend.read = counted_read
+
+    def _draw(self, texts, logits):
+        for sequence, row in zip(texts, logits, strict=True):
+            self.logits.setdefault(sequence.request.id, []).append(row)
+        return super()._draw(texts, logits)
+
+    def step(self):
+        out = super().step()
+        self.texts.audit()
+        assert len(self.alive) == len(self.texts.waiting) + len(self.texts.running)
+        return out
+
+
+def settings(draw: random.Random, requests: list[Request]) -> dict:
+    """Budgets from 1 token to all, pools from the smallest that can hold each request alone."""
+    block_len = draw.choice([1, 2, 3, 4, 8])
+    longest = max(len(r.prompt) + r.max_new_tokens - 1 for r in requests)
+    smallest = -(-longest // block_len)
+    return {
+        "block_len": block_len,
+        "n_blocks": draw.choice([smallest, smallest + 1, smallest + 2, 4 * smallest]),
+        "budget": draw.choice([1, 2, 3, 5, 8, 17, None]),
+        "max_running": draw.choice([1, 2, 16, 16]),
+        "reuse": draw.random() < 0.7,
+    }
+
+
+def run(engine: BatchEngine, arrivals: dict[int, list], aborts: dict[int, list]) -> dict:
+    """The tokens of each request. Keys of both tables are steps; it ends when all is done."""
+    tokens, step = {}, 0
+    while engine.busy or arrivals or aborts:
+        for asked in arrivals.pop(step, ()):
+            engine.add(asked)
+            tokens[asked.id] = []
+        for name in aborts.pop(step, ()):
+            if name in engine.alive:
+                engine.abort(name)
+                engine.events["aborted"] += 1
+        for output in engine.step():
+            assert output.index == len(tokens[output.request.id])
+            tokens[output.request.id].append(output.token)
+            assert output.finished == (
+                len(tokens[output.request.id]) == output.request.max_new_tokens
+            )
+        step += 1
+        assert step < 2000, "the engine does not come to an end"
+    assert sorted(engine.texts.pool.empty + list(engine.texts.pool.kept)) == list(
+        range(engine.texts.pool.n_blocks)
+    )
+    return tokens
+
+
+def check_workload(
+    form: str, seed: int, backend=ModuleBackend, dtype=torch.float64, engine=None
+) -> Watched:
+    """Serve a random workload, and compare every request with what it gives alone."""
+    draw = random.Random(f"{form} {seed}")
+    kinds = draw.sample(range(KINDS), draw.randint(2, 6))
+    requests = {kind: request(kind) for kind in kinds}
+    arrivals, aborts = {}, {}
+    for kind in kinds:
+        start = draw.choice([0, 0, 0, 1, 6])
+        arrivals.setdefault(start, []).append(requests[kind])
+        if draw.random() < 0.15:
+            aborts.setdefault(start + draw.randint(0, 6), []).append(kind)
+    aborted = {kind for names in aborts.values() for kind in names}
+    chosen = settings(draw, list(requests.values()))
+    served = Watched(build(dtype, **FORMS[form]), backend=backend, **chosen)
+    tokens = run(served, arrivals, aborts)
+    for kind, got in tokens.items():
+        want = alone(form, kind, dtype, engine)
+        whole = want[: len(got)] if kind in aborted else want
+        assert got == whole, f"request {kind} of workload {form} {seed} with {chosen}"
+    return served
