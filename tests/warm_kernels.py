@@ -53,6 +53,7 @@ def warm_kernels():
         return
     environment = {**os.environ, **{k: v for k, v in ENVIRONMENT.items() if v is not None}}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "bufsize": 1}
+    pipes["start_new_session"] = True  # a Ctrl-C is for the tests
     with subprocess.Popen([sys.executable, __file__], env=environment, **pipes) as stem:
 
         def launch(command, *, env, cwd=None, **_):
