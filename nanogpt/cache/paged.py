@@ -114,7 +114,9 @@ class PagedCache(KVCache):
         self.table = torch.cat([self.table, new], dim=1)
 
     def _take(self, n: int, like: Tensor) -> Tensor:
-        """Numbers of n new pages, at the end of the pool."""
+        """Numbers of n new pages, at the end of the pool; with none, nothing is copied."""
+        if n == 0 and self.k is not None:
+            return self.table.new_empty(0)
         fresh = like.new_zeros(n, self.page, *like.shape[1:-2], like.shape[-1])
         self.k, self.v = (
             fresh.clone() if x is None else torch.cat([x, fresh]) for x in (self.k, self.v)

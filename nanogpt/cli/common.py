@@ -81,7 +81,7 @@ def exit_code(command: Callable[[], int | None], *, speaks: bool = True) -> int:
         why, code = f"\nstopped: {stopped if str(stopped) else 'nothing was written'}", 130
     except FloatingPointError as error:
         why, code = f"error: {error}", 1
-    except (ValueError, OSError, ImportError) as error:
+    except (ValueError, OSError, ImportError, MemoryError) as error:
         why, code = f"error: {error}", 2
     except RuntimeError as error:
         from ..engines.toolchain import CannotBuild

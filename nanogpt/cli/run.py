@@ -51,10 +51,12 @@ OPTIONS = {
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Exit codes: 0 all passed, 1 some failed, 2 the run could not be done, 130 stopped between."""
+    """Exit codes: 0 all passed, 1 some failed, 2 the run could not be done, 130 stopped."""
     parser = command_parser("run", "Run the notebooks headless and render what they make.")
+    whole = parser.add_mutually_exclusive_group()
     for name, option in OPTIONS.items():
-        parser.add_argument(name, **option)
+        place = whole if name in ("--publish", "--reproduce") else parser
+        place.add_argument(name, **option)
     args = parser.parse_args(argv)
     kind = run_and_publish if args.publish else run_and_compare if args.reproduce else run
     # A polite kill tidies up as a Ctrl-C does.

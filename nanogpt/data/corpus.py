@@ -10,6 +10,7 @@ from __future__ import annotations
 import codecs
 import http.client
 import os
+import time
 import urllib.request
 from collections import Counter
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ URL = (
 SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
 SIZE = 1_115_394  # bytes, and characters: the text is ASCII
 TIMEOUT = 10  # seconds, to connect and between two reads
+DEADLINE = 120  # seconds, for all of it
 
 
 class CorpusError(ValueError):
@@ -192,8 +194,13 @@ def fetch(target: Path, url: str = URL, digest: str = SHA256, size: int = SIZE) 
 def _receive(answer, size: int) -> bytes:
     data = bytearray()
     with Progress(size, "corpus", unit="B", unit_scale=True) as bar:
-        while chunk := answer.read(1 << 16):
+        until = time.monotonic() + DEADLINE
+        while chunk := answer.read1(1 << 16):  # what there is: `read` would wait for all of it
             data += chunk
+            if time.monotonic() > until:
+                raise CorpusError(
+                    f"the download took too long: {len(data):,} of {size:,} bytes in {DEADLINE} s"
+                )
             bar.update(len(chunk))
             if len(data) > size:
                 raise CorpusError(

@@ -35,10 +35,11 @@ class CharTokenizer:
         return torch.tensor([self.index[char] for char in text])
 
     def decode(self, tokens: Tensor) -> str:
-        """The text of tokens, a tensor of any shape. Raises ValueError for unknown tokens."""
-        if tokens.dtype.is_floating_point or tokens.dtype.is_complex:
-            raise ValueError(f"tokens must be integers, not {tokens.dtype}")
+        """The text of tokens, of any shape, or a list. Raises ValueError for unknown tokens."""
+        tokens = torch.as_tensor(tokens)
         numbers = tokens.flatten().tolist()
+        if not all(isinstance(i, int) for i in numbers):
+            raise ValueError(f"tokens must be integers, not {tokens.dtype}")
         if wrong := [i for i in numbers if not 0 <= i < len(self)]:
             raise ValueError(
                 f"token {wrong[0]} must be in [0, {len(self) - 1}]: another tokenizer?"

@@ -155,7 +155,7 @@ class DraftModel(Draft):
 
     `engine` decodes the draft where a native engine decodes the target, generate(…, engine=Native);
     None is Native there. With Rough8 the draft may be the target itself, in a quarter of its bytes.
-    Any other engine decodes only the target, and the draft's own modules run.
+    Beside any other engine the draft's own modules run, and an `engine` here is refused.
     """
 
     def __init__(self, model: GPT, k: int = 4, engine=None):

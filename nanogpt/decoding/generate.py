@@ -173,10 +173,10 @@ def _check_draft(draft, cache, engine) -> None:
             "a draft needs a cache, from which rejected tokens are taken back: leave out "
             "cache=None, or the draft"
         )
-    if engine is None and getattr(draft, "engine", None) is not None:
+    if getattr(draft, "engine", None) and not getattr(engine, "decodes_drafts", False):
         raise ValueError(
             f"the draft is decoded by {draft.engine.__name__}, which goes with "
-            f"generate(…, engine=Native): give both an engine, or neither"
+            f"generate(…, engine=Native): pass that, or build the draft without an engine"
         )
 
 

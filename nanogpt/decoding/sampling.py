@@ -19,7 +19,8 @@ class SamplingParams:
     """How a token is drawn from its distribution. Raises ValueError when a value is out of range.
 
     The logits are divided by `temperature`. `top_k` keeps the k likeliest tokens; `top_p` keeps the
-    fewest whose probabilities add up to p (Holtzman et al. 2020, arXiv 1904.09751). `greedy` takes
+    fewest whose probabilities add up to p (Holtzman et al. 2020, arXiv 1904.09751), of equally
+    likely ones those of lower number first. `greedy` takes
     the likeliest token and needs no noise.
     """
 
@@ -61,7 +62,7 @@ def draw_noise(
     torch.multinomial(probs, 1) runs inside. The noise is -log(1 - u) with u uniform in [0, 1),
     drawn as float64, so a seed means the same on every build and platform of PyTorch. On builds
     whose `exponential_` is computed so too, the tokens are those of torch.multinomial called step
-    by step.
+    by step, for probabilities in float32 or float64.
     """
     u = torch.rand(n_new, batch, vocab_size, dtype=torch.float64, device="cpu", generator=generator)
     noise = u.neg_().log1p_().neg_().float()
@@ -90,7 +91,7 @@ def sample(logits: Tensor, noise: Tensor, sampling: SamplingParams = PLAIN) -> T
 
 def keep_top_p(probs: Tensor, p: float) -> Tensor:
     """The probabilities, 0 but for the fewest tokens that reach p together.  (B, V) -> (B, V)"""
-    ordered, order = probs.sort(-1, descending=True)
+    ordered, order = probs.sort(dim=-1, descending=True, stable=True)  # of equals, the first
     ordered = ordered / ordered.sum(-1, keepdim=True)
     late = ordered.cumsum(-1) - ordered >= p  # p is reached before this one; never the first
     return probs.masked_fill(late.scatter(-1, order, late), 0.0)

@@ -46,6 +46,7 @@ class Engine(ABC):
     fallback: type[Engine] | None = None  # what decodes instead where this one cannot be built
     lecture_only = True  # computes the lecture's architecture and no other
     per_head = False  # runs a list of Heads, whatever class they are of
+    decodes_drafts = False  # whether it heeds the `engine` of a DraftModel
     in_torch = False  # runs torch operations only, which `with exact(model):` can change
 
     def __init__(

@@ -26,6 +26,7 @@ from .base import check_float32, require_float32_cpu
 from .eager import Flat
 from .exclusive import Exclusive
 
+INLINED = 8  # numbers: constants of so few cannot be exchanged after the build
 OPTIONS = {
     # Inductor inlines what is cheap to compute again. At its own threshold (30) it repeats a
     # LayerNorm for each row of the matrix behind it; at 0 it stores products before it adds them
@@ -113,6 +114,10 @@ class Compiled(Exclusive, Flat):
 
     def build(self):
         require_float32_cpu(self)
+        if min(self.capacity, self.config.vocab_size, self.config.n_embd) <= INLINED:
+            raise toolchain.CannotBuild(
+                f"a width, vocabulary or capacity of {INLINED} or less becomes part of the code"
+            )
         shape = {"config": str(self.config), "batch": self.batch, "capacity": self.capacity}
         source = inspect.getsource(sys.modules[__name__])
         key = toolchain.key_of(source=source, threads=torch.get_num_threads(), **shape)

@@ -20,6 +20,7 @@ class Native(Flat):
 
     fallback = Compiled
     in_torch = False
+    decodes_drafts = True
     bits = 32  # of a weight
     int8_inputs = False  # whether vectors are rounded to 8 bits as well
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from ..cache.attach import cache_owners
 from ..config.shapes import GPTConfig
 from .attention import attend, attend_shared, is_causal, norm_and_rotate, visible
+from .checks import check_order, check_shape, unknown_tokens
 from .ngrams import NGrams
 
 
@@ -186,7 +187,8 @@ class GPT(nn.Module):
 
         `pos` (T,) are the positions of idx in the whole text, ascending; 0 … T-1 when None. They
         must be given while a KV cache is on: (B, T) where each text has its own. Raises ValueError
-        for a missing position, for positions out of order and for one past the position table.
+        for no tokens or (on a CPU) unknown ones, for a missing position, for positions out of order
+        and for one past the position table.
         """
         pos = self._positions(idx, pos)
         x = self.embed(idx, pos)  # (B, T, C)
@@ -198,7 +200,10 @@ class GPT(nn.Module):
 
     def embed(self, idx: Tensor, pos: Tensor) -> Tensor:
         """What goes into the first block.  (B, T), (T,) or (B, T) -> (B, T, C)"""
-        x = self.token_embedding_table(idx)
+        try:
+            x = self.token_embedding_table(idx)
+        except IndexError:  # of a CPU; a GPU fails later, by itself
+            raise unknown_tokens(idx, self.config.vocab_size) from None
         if self.position_embedding_table is not None:
             x = x + self.position_embedding_table(pos)
         if self.ngrams is not None:
@@ -207,6 +212,7 @@ class GPT(nn.Module):
 
     def _positions(self, idx: Tensor, pos: Tensor | None) -> Tensor:
         """The checked positions of these tokens.  (B, T) -> (T,) or (B, T)"""
+        check_shape(idx)
         T, limit = idx.shape[1], self.config.positions
         if limit is not None and limit < T:
             raise ValueError(f"{T} tokens > block_size {limit}: the position table ends there")
@@ -221,7 +227,7 @@ class GPT(nn.Module):
             raise ValueError(f"pos has shape {tuple(pos.shape)}: {T} tokens need one position each")
         # Reading the numbers would make the CPU wait for a GPU at every step, or break a graph.
         if pos.device.type == "cpu" and pos.numel() and not torch.compiler.is_compiling():
-            _check_order(pos, limit)
+            check_order(pos, limit)
         return pos
 
     @property
@@ -232,16 +238,6 @@ class GPT(nn.Module):
     def cache_bytes(self, length: int, batch: int = 1) -> int:
         """Bytes that caches of `length` tokens of `batch` texts take, in this model's dtype."""
         return self.config.cache_bytes(length, batch, self.lm_head.weight.element_size())
-
-
-def _check_order(pos: Tensor, limit: int | None) -> None:
-    """Raises ValueError for positions that do not ascend or are not in the table."""
-    if pos.shape[-1] > 1 and not (pos.diff() > 0).all():  # as the causal kernel assumes
-        raise ValueError(f"positions {pos.tolist()} do not ascend: pass tokens in the text's order")
-    low, high = map(int, pos.aminmax())
-    if low < 0 or (limit is not None and high >= limit):
-        rows = f"the position table has rows 0 to {limit - 1}" if limit else "a text begins at 0"
-        raise ValueError(f"positions {low} to {high}, but {rows}")
 
 
 def _drop_tril(module, state_dict, prefix, *args) -> None:

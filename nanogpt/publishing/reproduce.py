@@ -56,7 +56,7 @@ def difference(cell, other, outputs: bool = True) -> str:
         return "its source has changed"
     if not outputs:
         return ""
-    a, b = (shown(c.get("outputs", [])) for c in (cell, other))
+    a, b = (visible(c.get("outputs", [])) for c in (cell, other))
     if len(a) != len(b):
         return f"{len(b)} outputs instead of {len(a)}"
     for (kind, one), (other_kind, two) in zip(a, b, strict=True):
@@ -67,7 +67,7 @@ def difference(cell, other, outputs: bool = True) -> str:
     return ""
 
 
-def shown(outputs: list) -> list[tuple[str, str]]:
+def visible(outputs: list) -> list[tuple[str, str]]:
     """What a reader sees of a cell's outputs: (kind, content) pairs."""
     found = []
     for output in outputs:
@@ -98,7 +98,7 @@ def numbers(text: str) -> list[float]:
     return [float(n.replace(",", "").replace("−", "-")) for n in NUMBER.findall(text)]
 
 
-def report(old: Path, new: Path) -> bool:
+def print_comparison(old: Path, new: Path) -> bool:
     """Print what is the same and what is not; True when all is."""
     compared, timed, found = compare_runs(old, new)
     for one in found:

@@ -67,6 +67,7 @@ def run(plan: RunPlan) -> bool:
     with locked(job.out):
         entries = _execute(plan, job)
         report(entries, len(job.sources), job.profile, job.out)
+    _stop_if_interrupted(entries)
     return _all_passed(entries, job)
 
 
@@ -79,6 +80,7 @@ def run_and_publish(plan: RunPlan) -> bool:
             publish.tidy(job.out)
             publish.exchange(job.out, PUBLISHED)
         report(entries, len(job.sources), job.profile, PUBLISHED if passed else job.out)
+    _stop_if_interrupted(entries)
     return passed
 
 
@@ -88,7 +90,8 @@ def run_and_compare(plan: RunPlan) -> bool:
     with locked(job.out):
         entries = _execute(plan, job)
         report(entries, len(job.sources), job.profile, job.out)
-        same = reproduce.report(PUBLISHED, job.out)
+        _stop_if_interrupted(entries)
+        same = reproduce.print_comparison(PUBLISHED, job.out)
     return same and _all_passed(entries, job)
 
 
@@ -127,6 +130,12 @@ def _execute(plan: RunPlan, job: Job) -> list[dict]:
 
 def _all_passed(entries: list[dict], job: Job) -> bool:
     return len(entries) == len(job.sources) and all(entry["ok"] for entry in entries)
+
+
+def _stop_if_interrupted(entries: list[dict]) -> None:
+    """Raise the KeyboardInterrupt that ended the run, now that what it kept was reported."""
+    if entries and entries[-1]["error"] == INTERRUPTED:
+        raise KeyboardInterrupt
 
 
 def select(names: Sequence[str], folder: Path) -> list[Path]:

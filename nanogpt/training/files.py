@@ -13,6 +13,7 @@ from ..data.tokenizer import CharTokenizer
 from ..model.checkpoint import FORMAT, save_checkpoint, stem
 from ..model.gpt import GPT
 from ..system.files import atomic_path
+from ..system.lock import held
 from .log import logged_speed, write_log
 from .state import check_state, load_state, save_state, state_path
 from .trainer import Trainer
@@ -45,6 +46,10 @@ class RunFiles:
             "versions": {"torch": torch.__version__},
         }
         self.settings = _settings(self.meta, str(model.lm_head.weight.dtype))
+
+    def held(self):
+        """A with-block in which no other run writes these files. Raises ValueError."""
+        return held(self.out.with_name(f".{self.out.name}.lock"), f"to {self.out}")
 
     @property
     def best(self) -> Path:

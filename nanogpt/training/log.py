@@ -36,7 +36,8 @@ def logged_speed(out: Path, step: int) -> dict | None:
     """The newest line of the log that says something of the speed, not later than `step`."""
     for line in reversed(_lines(log_path(out))):
         row = _parsed(line)
-        if {"step", "seconds", "evaluation"} <= row.keys() and row["step"] <= step:
+        numbers = [row.get(name) for name in ("step", "seconds", "evaluation")]
+        if all(type(n) in (int, float) and n >= 0 for n in numbers) and row["step"] <= step:
             return row
     return None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import torch
@@ -19,7 +19,7 @@ from .distributed import ranks
 from .files import RunFiles
 from .optimizers import zero_init
 from .run import TrainingRun, forked_random_state
-from .trainer import Trainer
+from .trainer import Trainer, memory_advice
 
 
 def train(
@@ -44,8 +44,9 @@ def train(
     `watch(step, model)`. Where torchrun has started several processes they share each batch; the
     first one alone evaluates, prints and writes.
 
-    Raises ValueError for a vocabulary or corpus that does not fit or a state of other settings,
-    CheckpointError for a damaged state, and FloatingPointError when the loss is not finite.
+    Raises ValueError for a vocabulary or corpus that does not fit, a state of other settings or an
+    `out` that another run is writing to; CheckpointError for a damaged state; MemoryError, with
+    advice; and FloatingPointError when the loss is not finite.
     """
     device, tokenizer = device or pick_device(), tokenizer or CharTokenizer(corpus.text)
     _check_vocabulary(model, tokenizer)
@@ -54,7 +55,8 @@ def train(
     if resume:
         _check_resumable(files)
     ranks().agree("a text of sha256", corpus.sha256[:12])
-    with _form_to_train(model, config, device) as (worker, generator):
+    held = files.held() if files and ranks().first else nullcontext()
+    with held, _form_to_train(model, config, device) as (worker, generator), memory_advice(config):
         with forked_random_state(device):
             torch.manual_seed(config.seed)  # of dropout, which takes no generator
             trainer = Trainer(worker, data, config, generator, device)

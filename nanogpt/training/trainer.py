@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 
 import torch
 import torch.nn as nn
@@ -14,6 +14,27 @@ from ..model.gpt import GPT
 from ..system.device import Device
 from .distributed import ranks
 from .optimizers import make_optimizers
+
+
+@contextmanager
+def memory_advice(config: TrainConfig):
+    """Around training: where the memory is exhausted, a MemoryError that says what takes less."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        words = ("can't allocate memory", "not enough memory")  # of the CPU's allocator
+        full = isinstance(error, (torch.OutOfMemoryError, MemoryError))
+        if not full and not any(part in str(error) for part in words):
+            raise
+        more = 2 * config.accumulate
+        if config.batch_size % more:
+            advice = "train a smaller model, or one with a smaller block_size"
+        else:
+            advice = f"accumulate={more} (--accumulate {more}) computes the same step in less"
+        raise MemoryError(
+            f"the memory is exhausted by a batch of {config.batch_size} windows in "
+            f"{config.accumulate} part{'s' * (config.accumulate > 1)}: {advice}"
+        ) from error
 
 
 class Trainer:

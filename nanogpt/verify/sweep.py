@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from contextlib import nullcontext
 from pathlib import Path
 
 import torch
@@ -11,6 +12,7 @@ import torch
 from ..system.console import Progress
 from ..system.environment import environment
 from ..system.files import write_json
+from ..system.lock import held
 from .cases import Case, draw_case, run_case
 
 KEPT_MISMATCHES = 1000
@@ -55,8 +57,14 @@ def sweep(
     """Run cases until `sequences` texts have been decoded. With `path`, a sweep resumes.
 
     The file is written now and then and at the end, also after a Ctrl-C. Raises ValueError for a
-    file of another sweep.
+    file of another sweep, or one that another run is writing.
     """
+    lock = held(path.with_name(f".{path.name}.lock"), f"to {path}") if path else nullcontext()
+    with lock:
+        return _sweep(sequences, seed, dtype, in_exact, path)
+
+
+def _sweep(sequences: int, seed: int, dtype: str, in_exact: bool, path: Path | None) -> dict:
     result = new_result(seed, dtype, in_exact)
     if path and path.is_file():
         result = read_result(path, result)

@@ -151,3 +151,8 @@ def test_what_builds_no_cache_is_refused():
             pass
     with pytest.raises(ValueError, match="capacity=0"), kv_cache(model, capacity=0):
         pass
+
+
+def test_what_is_no_tensor_is_refused():
+    with pytest.raises(ValueError, match="must be tensors, not list, Tensor, range"):
+        DynamicCache().update([[1.0]], torch.zeros(1, 1), range(1))

@@ -123,3 +123,11 @@ def test_a_fork_of_many_texts_and_a_text_too_long_are_refused():
 def test_a_page_holds_a_positive_number_of_tokens(page):
     with pytest.raises(ValueError, match=f"page={page}: must be an integer"):
         type("Odd", (PagedCache,), {"page": page})(64)
+
+
+def test_a_step_within_a_page_copies_no_pool():
+    k, cache = random(2, 1, 5), Small()
+    cache.update(k, k, torch.tensor([0]))
+    pool = cache.k.data_ptr()
+    cache.update(k, k, torch.tensor([1]))
+    assert cache.k.data_ptr() == pool

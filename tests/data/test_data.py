@@ -148,6 +148,14 @@ def test_a_stalled_download_is_given_up(server, tmp_path, monkeypatch, raw):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_download_that_trickles_is_given_up(server, tmp_path, monkeypatch):
+    monkeypatch.setattr(corpus, "DEADLINE", -1)
+    server.raw, server.stalls = http(BODY[:HALF], length(len(BODY))), True
+    with pytest.raises(CorpusError, match=f"took too long: .* of {len(BODY):,} bytes"):
+        get(server, tmp_path / "input.txt")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_refused_connection_says_so(tmp_path, monkeypatch):
     monkeypatch.setenv("no_proxy", "*")
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -357,6 +365,8 @@ def test_encoding_and_decoding_gives_the_text_back(text):
     assert encoded.shape == (len(text),)
     assert 0 <= int(encoded.min()) <= int(encoded.max()) < len(tokenizer) == len(set(text))
     assert tokenizer.decode(encoded) == tokenizer.decode(encoded[None]) == text
+    assert tokenizer.decode(encoded.tolist()) == text
+    assert tokenizer.decode([]) == tokenizer.decode(encoded[:0]) == ""
 
 
 def test_tokens_are_the_sorted_characters_whatever_their_order_in_the_text():

@@ -171,3 +171,9 @@ def test_plain_parameters_are_those_that_change_nothing():
     assert SamplingParams().is_plain
     assert not SamplingParams(greedy=True).is_plain
     assert not SamplingParams(top_k=3).is_plain
+
+
+@pytest.mark.parametrize("vocab", [17, 65])
+def test_of_equally_likely_tokens_top_p_keeps_the_first(vocab):
+    """As in native code; a model that has just been made knows nothing else."""
+    assert kept_tokens(torch.zeros(1, vocab), top_p=0.5) == set(range(-(-vocab // 2)))

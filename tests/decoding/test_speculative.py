@@ -337,6 +337,10 @@ def test_a_small_model_in_training_mode_decodes_in_eval_mode_and_stays_as_it_was
             "the draft is decoded by Native, which goes with",
         ),
         (
+            {"draft": DraftModel(build(n_embd=16), engine=Native), "engine": Uncached},
+            "the draft is decoded by Native, which goes with",
+        ),
+        (
             {"draft": PromptLookup(), "past_block": "slide", "n_new": 40},
             "40 new .* exceed block_size 32, where no cache",
         ),

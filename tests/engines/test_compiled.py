@@ -75,3 +75,10 @@ def test_a_build_that_cannot_be_loaded_is_described_in_one_line(forgetful, monke
     with pytest.raises(CannotBuild, match="cannot load .*wrong ELF class") as error:
         Compiled(model.config, batch=BATCH)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("small", [{"vocab_size": 8}, {"n_embd": 8}, {"block_size": 8}])
+def test_what_torch_would_write_into_the_code_is_refused_before_a_build(monkeypatch, small):
+    monkeypatch.setattr(toolchain, "kept", None)
+    with pytest.raises(CannotBuild, match="of 8 or less becomes part of the code"):
+        Compiled(GPTConfig(**(vars(shared_model().config) | small)))

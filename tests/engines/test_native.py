@@ -1,6 +1,7 @@
 """Rung 7: native.cpp for every shape, and what surrounds it."""
 
 import ctypes
+from copy import deepcopy
 
 import hypothesis.strategies as st
 import pytest
@@ -177,3 +178,14 @@ def test_a_library_that_cannot_be_loaded_is_described_in_one_line(forgetful, mon
     with pytest.raises(CannotBuild, match="cannot be loaded.*wrong ELF class") as error:
         Native(shared_model().config)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("top_k", [None, 30])
+def test_equally_likely_tokens_are_kept_in_the_same_order(top_k):
+    """As in a model that has just been made, whose head is zero."""
+    model = deepcopy(shared_model(**SMALL, block_size=40))
+    with torch.no_grad():
+        model.lm_head.weight.zero_()
+        model.lm_head.bias.zero_()
+    sampling = SamplingParams(top_k=top_k, top_p=0.3)
+    assert_same_tokens(model, Native, prompt_of(3, vocab=65), 20, sampling)

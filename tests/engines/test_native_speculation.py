@@ -3,7 +3,7 @@
 import pytest
 import torch
 from draft_fixtures import PartlyRight, Right, Wrong
-from engine_fixtures import BLOCK, SAMPLING, assert_refused, prompt_of, seeded, shared_model
+from engine_fixtures import BLOCK, SAMPLING, assert_refused, heard, prompt_of, seeded, shared_model
 
 from nanogpt import Batched, DraftModel, Native, Native8, NGram, PromptLookup, Rough8
 from nanogpt.decoding.drafts import Draft
@@ -173,3 +173,12 @@ def test_drafts_that_do_not_fit_are_refused_at_the_call(model):
         (DraftModel(model, 4, engine=Batched), "decoded by Native, Native8 or Rough8"),
     ):
         assert_refused(message, model, prompt_of(T), 5, engine=Native, draft=draft)
+
+
+def test_without_a_compiler_a_draft_with_an_engine_falls_back_too(forgetful, monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    model, prompt = shared_model(), prompt_of(T)
+    draft = DraftModel(shared_model(n_layer=1), 4, engine=Rough8)
+    whole, warned = heard(lambda: complete(model, prompt, 9, engine=Native, draft=draft))
+    assert torch.equal(whole, complete(model, prompt, 9))
+    assert "Native cannot be built here, Compiled decodes instead" in warned[0][0]

@@ -295,3 +295,17 @@ def test_a_head_needs_both_a_cache_and_eval_mode(model):
         owner.train(training).cache = DynamicCache()
         owner(x, pos)
         assert owner.cache.length == rows
+
+
+@pytest.mark.parametrize(
+    ("tokens", "message"),
+    [
+        ([[0, 13]], "tokens 0 to 13: the vocabulary has 0 to 12"),
+        ([[-1, 3]], "tokens -1 to 3: the vocabulary has 0 to 12"),
+        ([[]], r"the tokens have shape \(1, 0\): \(B, T\) is needed, at least one token"),
+        ([1, 2], r"the tokens have shape \(2,\): \(B, T\) is needed"),
+    ],
+)
+def test_tokens_that_make_no_sense_are_refused(model, tokens, message):
+    with pytest.raises(ValueError, match=message):
+        model(torch.tensor(tokens, dtype=torch.long))

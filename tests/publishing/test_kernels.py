@@ -261,7 +261,8 @@ def test_an_interrupted_run_tidies_up_and_replaces_nothing(tmp_path, begin, go, 
     assert f"another run (process {process.pid}) is writing into {out}" in capsys.readouterr().err
     stop(process, kernel)
     printed, said = process.communicate(timeout=60)
-    assert process.returncode == 1
+    assert process.returncode == 130
+    assert "stopped: what had passed before is kept" in said
     assert "00_wait" in printed
     assert "FAILED  interrupted" in printed
     assert str(ROOT / "nanogpt") not in said, "no traceback of ours; the kernel may leave one"

@@ -224,6 +224,16 @@ def test_every_badge_in_the_readme_opens_a_notebook():
     assert "`make badges REPO=owner/name`" in words
 
 
+def test_the_readmes_own_code_runs_alone(monkeypatch, capsys):
+    """The first piece is an excerpt of a class, and says so; each of the others is a whole."""
+    monkeypatch.chdir(ROOT)
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    _, *pieces = re.findall(r"^```python\n(.*?)^```$", text, re.M | re.S)
+    for piece in pieces:
+        exec(piece, {})
+        assert len(capsys.readouterr().out) >= 200
+
+
 def test_a_notebook_becomes_a_script_of_python():
     text, more = ScriptExporter().from_filename(str(NOTEBOOKS[0]))
     assert more["output_extension"] == ".py"

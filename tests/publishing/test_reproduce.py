@@ -11,7 +11,7 @@ from nanogpt.publishing.reproduce import (
     Difference,
     compare_runs,
     difference,
-    report,
+    print_comparison,
     text_difference,
 )
 
@@ -64,7 +64,7 @@ def test_equal_runs_are_reproduced(folders, capsys):
     ]
     old, new = folders(cells, again)
     assert compare_runs(old, new) == (1, 1, [])
-    assert report(old, new)
+    assert print_comparison(old, new)
     assert (
         "the outputs of 1 cells (1 more measure time) are those of old, to the byte"
         in capsys.readouterr().out
@@ -91,7 +91,7 @@ def test_equal_runs_are_reproduced(folders, capsys):
 )
 def test_what_differs_is_named(folders, capsys, mine, words):
     old, new = folders([cell(text("loss 1.7502\n"))], [mine])
-    assert not report(old, new)
+    assert not print_comparison(old, new)
     said = capsys.readouterr().out
     assert f"00_one, cell 'a': {words}" in said
     assert re.search("[12] differences? in 1 cells", said)
@@ -111,7 +111,7 @@ def test_a_timing_cell_with_another_source_and_a_new_cell_are_differences(folder
 
 
 def test_where_nothing_is_compared_nothing_is_reproduced(folders):
-    assert not report(*folders([], []))
+    assert not print_comparison(*folders([], []))
 
 
 def test_another_picture_is_another_picture():
@@ -124,12 +124,14 @@ def test_a_notebook_that_was_not_run_is_named(folders):
 
 
 def test_other_weights_are_a_difference(folders, capsys):
-    assert not report(*folders([cell()], [cell()], weights=(b"w", b"v")))
+    assert not print_comparison(*folders([cell()], [cell()], weights=(b"w", b"v")))
     assert "trained weights: not the same bytes" in capsys.readouterr().out
 
 
 def test_another_version_is_named_as_the_likely_reason(folders, capsys):
-    assert not report(*folders([cell(text("1"))], [cell(text("2"))], torch=("2.9", "2.13")))
+    assert not print_comparison(
+        *folders([cell(text("1"))], [cell(text("2"))], torch=("2.9", "2.13"))
+    )
     assert "it was torch 2.9, here 2.13" in capsys.readouterr().out
 
 

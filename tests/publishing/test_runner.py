@@ -283,3 +283,10 @@ def test_an_exchange_that_was_killed(tmp_path, killed_after):
     publish.recover(target)
     assert (target / "which").read_text() == which
     assert [path.name for path in tmp_path.iterdir()] == ["published"]
+
+
+def test_publishing_and_comparing_at_once_is_refused(press, capsys):
+    with pytest.raises(SystemExit):
+        run.main(["--publish", "--reproduce"])
+    assert "not allowed with argument --publish" in capsys.readouterr().err
+    assert [path.name for path in press.iterdir()] == ["old.txt"]

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 from contextlib import redirect_stdout
 from dataclasses import asdict, replace
 from io import StringIO
@@ -395,3 +396,33 @@ def test_a_text_of_few_characters_trains_with_a_larger_vocabulary(corpus, tokeni
     few = Corpus("the fox\n" * 100, "short", "0", "tests")
     history = train(fresh(corpus), few, QUICK, tokenizer=tokenizer, device=CPU)
     assert history["val"][-1] < history["val"][0]
+
+
+@pytest.mark.parametrize(
+    "error", [RuntimeError("DefaultCPUAllocator: can't allocate memory"), torch.OutOfMemoryError()]
+)
+@pytest.mark.parametrize(
+    ("accumulate", "advice"), [(1, r"accumulate=2 \(--accumulate 2\)"), (8, "a smaller block_size")]
+)
+def test_where_the_memory_is_exhausted_it_says_what_takes_less(
+    corpus, monkeypatch, error, accumulate, advice
+):
+    def full(*words):
+        raise error
+
+    monkeypatch.setattr(Trainer, "_gradients", full)
+    config = replace(QUICK, accumulate=accumulate)
+    with pytest.raises(MemoryError, match=f"a batch of 8 windows in {accumulate} part.*{advice}"):
+        train(fresh(corpus), corpus, config, device=CPU)
+
+
+def test_another_run_into_the_same_files_is_refused(corpus, tmp_path):
+    """Here one inside the other."""
+
+    def again(step, model):
+        train(fresh(corpus), corpus, QUICK, out=tmp_path / "fox", device=CPU)
+
+    with pytest.raises(ValueError, match=rf"process {os.getpid()}\) is writing to .*fox: wait for"):
+        train(fresh(corpus), corpus, QUICK, out=tmp_path / "fox", device=CPU, watch=again)
+    assert not list(tmp_path.glob(".*"))
+    train(fresh(corpus), corpus, QUICK, out=tmp_path / "fox", device=CPU)

@@ -127,13 +127,23 @@ def test_a_run_may_be_stopped_many_times_and_the_log_counts_all_its_seconds(
     assert len(seconds) == 6
 
 
-def test_a_log_that_was_cut_stops_no_resume(corpus, tmp_path, monkeypatch, wholes):
+DAMAGE = {
+    "cut": lambda text: text[:-9],
+    "not JSON": lambda text: text + "{\n",
+    "not text": lambda text: text + "\udcff\n",
+    "other kinds": lambda text: text + '{"step": "8", "seconds": [], "evaluation": null}\n',
+    "no numbers": lambda text: text + '{"step": 8, "seconds": true, "evaluation": "x"}\n',
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_log_stops_no_resume(corpus, tmp_path, monkeypatch, wholes, damage):
     with monkeypatch.context() as patch:
         stop_at(patch, 9, ctrl_c)
         with pytest.raises(KeyboardInterrupt):
             train(fresh(corpus), corpus, RECIPE, out=tmp_path / "run", device=CPU)
     log = tmp_path / "run.jsonl"
-    log.write_text(log.read_text()[:-9])
+    log.write_text(DAMAGE[damage](log.read_text()), errors="surrogateescape")
     train(fresh(corpus), corpus, RECIPE, out=tmp_path / "run", device=CPU, resume=True)
     losses = [[row[key] for key in ("step", "train", "val")] for row in log_of(tmp_path / "run")]
     history = wholes()[1]

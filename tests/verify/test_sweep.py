@@ -166,3 +166,13 @@ def test_the_ten_thousand_that_are_published(name):
     result = json.loads((ROOT / "outputs" / "sweeps" / f"{name}.json").read_text())
     assert result["sequences"] >= 10_000
     assert passed(result)
+
+
+def test_a_second_sweep_into_one_file_is_refused(tmp_path, monkeypatch):
+    def again(*words):
+        return sweep(1, path=tmp_path / "a.json")
+
+    monkeypatch.setattr(module, "run_case", again)
+    with pytest.raises(ValueError, match="another run .* is writing to .*a.json: wait for it"):
+        sweep(1, path=tmp_path / "a.json")
+    assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
