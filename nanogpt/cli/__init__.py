@@ -19,7 +19,7 @@ COMMANDS = {  # the words that call it: what it does
     "bench speculate": "time speculation with several drafts",
     "bench load": "throughput and latency under a stream of requests",
     "verify sweep": "decode thousands of texts with and without a cache",
-    "export": "write weights as Karpathy's own class loads them",
+    "export": "write weights as transformers, vLLM or Karpathy's class load them",
     "site": "render executed notebooks again",
     "sync": "write the package's code into the notebooks",
 }

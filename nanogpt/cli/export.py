@@ -1,4 +1,9 @@
-"""python -m nanogpt export: a checkpoint's weights, as Karpathy's own class loads them."""
+"""python -m nanogpt export: a checkpoint as a folder that transformers and vLLM load.
+
+python -m nanogpt export                          the one that ships, into outputs/export
+python -m nanogpt export MINE --form gpt2         another checkpoint, another architecture
+python -m nanogpt export --form lecture           one file, as Karpathy's own class loads it
+"""
 
 from __future__ import annotations
 
@@ -7,23 +12,47 @@ from pathlib import Path
 from ..system.files import PUBLISHED, check_writable
 from .common import OUTPUTS, command_parser, exit_code
 
+FORMS = ("auto", "opt", "gpt2", "nanochat", "lecture")
+SMALLEST = 32  # numbers of a head, as vLLM's CPU build needs them
+
 
 def main(argv: list[str] | None = None) -> int:
     """Exit codes: 0 written, 2 it could not be."""
-    about = "Write weights under the names of GPTLanguageModel in karpathy/ng-video-lecture."
+    about = "Write a checkpoint's weights as other programs load them."
     parser = command_parser("export", about)
     small = PUBLISHED / "checkpoints" / "small"
     parser.add_argument("checkpoint", nargs="?", default=small, help="the one that ships, without")
-    parser.add_argument("--out", type=Path, default=OUTPUTS / "lecture.safetensors", metavar="PATH")
+    parser.add_argument(
+        "--form",
+        default="auto",
+        choices=FORMS,
+        help="auto: OPT for the lecture's architecture, NanoChat for sprint's; "
+        "lecture: one file under the names of karpathy/ng-video-lecture",
+    )
+    parser.add_argument("--out", type=Path, metavar="PATH", help="outputs/export by default")
     args = parser.parse_args(argv)
-    return exit_code(lambda: export(args.checkpoint, args.out))
+    write = _lecture if args.form == "lecture" else _folder
+    return exit_code(lambda: write(args.checkpoint, args.out, args.form))
 
 
-def export(checkpoint: str | Path, out: Path) -> None:
+def _folder(checkpoint: str | Path, out: Path | None, form: str) -> None:
+    from ..export.folder import write_folder
+    from ..model.checkpoint import load_checkpoint
+
+    out, saved = out or OUTPUTS / "export", load_checkpoint(checkpoint)
+    config = write_folder(saved, out, form)
+    print(f"{saved}\nwritten: {out}, a {config['architectures'][0]}")
+    print("AutoModelForCausalLM.from_pretrained(PATH) loads it")
+    if (size := saved.model.config.head_size) < SMALLEST:
+        print(f"vLLM's CPU build needs heads of {SMALLEST} numbers or more, and these have {size}")
+
+
+def _lecture(checkpoint: str | Path, out: Path | None, form: str) -> None:
     """Write the checkpoint's weights to `out`, whole or not at all, and print how to load them."""
     from ..model.checkpoint import load_checkpoint, write_tensors
     from ..model.convert import lecture_state_dict
 
+    out = out or OUTPUTS / "lecture.safetensors"
     check_writable(out)
     saved = load_checkpoint(checkpoint)
     write_tensors(out, lecture_state_dict(saved.model), {"format": "GPTLanguageModel"})

@@ -18,7 +18,7 @@ def saved(tmp_path, **changes):
 
 def test_the_file_holds_the_lectures_state_dict(tmp_path, capsys):
     model, out = saved(tmp_path), tmp_path / "lecture.safetensors"
-    assert main(["export", str(tmp_path / "fox"), "--out", str(out)]) == 0
+    assert main(["export", str(tmp_path / "fox"), "--form", "lecture", "--out", str(out)]) == 0
     expected, found = lecture_state_dict(model), load_file(out)
     assert found.keys() == expected.keys()
     assert all(torch.equal(found[name], expected[name]) for name in expected)
@@ -28,6 +28,6 @@ def test_the_file_holds_the_lectures_state_dict(tmp_path, capsys):
 def test_what_the_lecture_lacks_is_named_and_nothing_is_written(tmp_path, capsys):
     saved(tmp_path, rope=True)
     out = tmp_path / "lecture.safetensors"
-    assert main(["export", str(tmp_path / "fox"), "--out", str(out)]) == 2
+    assert main(["export", str(tmp_path / "fox"), "--form", "lecture", "--out", str(out)]) == 2
     assert "rope" in capsys.readouterr().err
     assert not out.exists()

@@ -1,0 +1,129 @@
+"""A folder that transformers and vLLM load as one of their own models: whole, or not there."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from pathlib import Path
+
+from safetensors.torch import save_file
+
+from ..model.checkpoint import Checkpoint
+from ..publishing.publish import exchange, recover
+from .huggingface import ExportError, exported
+
+MARK = "nanogpt.json"  # says what was exported; a folder that has it is ours to replace
+CARD = """\
+---
+license: mit
+library_name: transformers
+pipeline_tag: text-generation
+---
+# A character-level GPT
+
+{parameters:,} parameters, {layers} layers of {heads} heads, width {width}, context {block}.
+Trained for {steps:,} steps on {corpus}; validation loss {val:.3f} nats a character.
+Exported from nanoGPT notebooks as `{architecture}`.
+
+```python
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained(".")
+model = AutoModelForCausalLM.from_pretrained(".")
+prompt = tokenizer("KING:", return_tensors="pt")
+tokens = model.generate(**prompt, max_new_tokens=100, do_sample=False)
+print(tokenizer.decode(tokens[0]))
+```
+
+- A token is a character. There is no token for a beginning, an end, or padding: id 0 is a
+  character, so pass an attention mask, as above. A character that the model never saw raises an
+  error.
+- Prompt and answer together must fit into {block} characters.
+- {note}
+- The weights are under the MIT licence, as the notebooks are.
+"""
+FOLDED = (
+    "The bias of the output layer was moved into the last norm (the softmax is the same); "
+    "logits differ from the notebooks' by a constant, probabilities by rounding."
+)
+FLIPPED = "The rotation turns the other way here, and queries and keys were changed to match it."
+
+
+def write_folder(saved: Checkpoint, folder: Path, form: str = "auto") -> dict:
+    """Export a checkpoint into `folder` and return its config.json.
+
+    An earlier export there is replaced, in one step and only when the new one is complete. Raises
+    ExportError for a model that has no counterpart and for a folder that holds something else, and
+    OSError.
+    """
+    folder = Path(folder).absolute()
+    recover(folder)
+    ours = (folder / MARK).is_file() or (folder.is_dir() and not any(folder.iterdir()))
+    if folder.exists() and not ours:
+        raise ExportError(f"{folder} holds something that is no export: name another folder")
+    config, tensors = exported(saved.model, form)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    new = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    try:
+        save_file(tensors, new / "model.safetensors", metadata={"format": "pt"})
+        for name, data in _files(saved, config).items():
+            text = data if isinstance(data, str) else json.dumps(data, indent=2, ensure_ascii=False)
+            (new / name).write_text(text.rstrip("\n") + "\n", encoding="utf-8")
+        new.chmod(0o755)
+        exchange(new, folder)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+    return config
+
+
+def _files(saved: Checkpoint, config: dict) -> dict:
+    """All files but the weights, by name: text, or data for JSON."""
+    block = saved.model.config.block_size
+    nothing = {key: None for key in config if key.endswith("_token_id")}
+    origin = {key: saved.meta[key] for key in ("config", "vocabulary", "corpus", "step", "losses")}
+    return {
+        "config.json": config,
+        "generation_config.json": {**nothing, "max_length": block},
+        "tokenizer.json": tokenizer(saved.tokenizer.chars),
+        "tokenizer_config.json": {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "clean_up_tokenization_spaces": False,
+            "model_max_length": block,
+        },
+        "README.md": _card(saved, config),
+        MARK: {**origin, "sha256": saved.sha256},
+    }
+
+
+def tokenizer(chars: str) -> dict:
+    """tokenizer.json: each character a word, joined without blanks; an unknown one is an error."""
+    pattern = {"type": "Split", "pattern": {"Regex": r"[\s\S]"}, "behavior": "Isolated"}
+    vocabulary = {char: i for i, char in enumerate(chars)}
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [],
+        "normalizer": None,
+        "pre_tokenizer": {**pattern, "invert": False},
+        "post_processor": None,
+        "decoder": {"type": "Fuse"},
+        "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": "<unk>"},
+    }
+
+
+def _card(saved: Checkpoint, config: dict) -> str:
+    c = saved.model.config
+    return CARD.format(
+        parameters=saved.model.n_params,
+        layers=c.n_layer,
+        heads=c.n_head,
+        width=c.n_embd,
+        block=c.block_size,
+        steps=saved.meta["step"],
+        corpus=saved.meta["corpus"]["name"],
+        val=saved.meta["losses"]["val"],
+        architecture=config["architectures"][0],
+        note=FLIPPED if config["model_type"] == "nanochat" else FOLDED,
+    )

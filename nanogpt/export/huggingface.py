@@ -1,0 +1,212 @@
+"""Our architectures as models that Hugging Face's transformers has: a config, and named tensors.
+
+The lecture's is OPT (Zhang et al. 2022, arXiv 2205.01068) with zero biases for queries, keys and
+values, and GPT-2 with ReLU. That of the recipe `sprint` is NanoChat, Karpathy's later model, whose
+rotation turns the other way. Nothing here needs transformers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from ..config.shapes import GPTConfig
+from ..model.convert import check_standard, convert_state
+from ..model.gpt import GPT
+
+NO_TOKENS = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
+SPRINT = {"rms_norm": True, "rope": True, "qk_norm": True, "relu2": True, "bias": False}
+RESIDUAL = 1e-9  # of a fold that is exact but for rounding, in float64
+
+Exported = tuple[dict, dict[str, Tensor]]
+
+
+class ExportError(ValueError):
+    """A model or a folder that cannot be used; the message names what is in the way."""
+
+
+def form_of(config: GPTConfig) -> str:
+    """The form for this shape, "opt" or "nanochat". Raises ExportError naming what has none."""
+    more = config.beyond_lecture
+    free = {name: x for name, x in more.items() if name not in {*SPRINT, "rope_base", "n_kv_head"}}
+    if not more:
+        return "opt"
+    if not free and all(getattr(config, name) == value for name, value in SPRINT.items()):
+        return "nanochat"
+    wrong = free or more
+    fields = ", ".join(f"{name}={value}" for name, value in wrong.items())
+    raise ExportError(
+        f"{fields}: no model of transformers has this. The lecture's architecture can be exported, "
+        f"and that of the recipe `sprint`"
+    )
+
+
+def exported(model: GPT, form: str = "auto") -> Exported:
+    """config.json and the tensors of one of FORMS; "auto" takes the one that form_of names.
+
+    Tensors are float32 on the CPU. Raises ExportError for a model that the form cannot hold.
+    """
+    check_standard(model)
+    fits = form_of(model.config)
+    if form == "auto":
+        form = fits
+    if form not in FORMS:
+        raise ExportError(f"form {form!r} is unknown: choose auto, {', '.join(FORMS)}")
+    if (form == "nanochat") != (fits == "nanochat"):
+        raise ExportError(f"this model's architecture is {fits}, and not {form}")
+    state = {name: w.detach().cpu().float() for name, w in model.state_dict().items()}
+    if model.config.per_head:
+        state = convert_state(state, model.config, per_head=False)
+    config, tensors = FORMS[form](state, model.config)
+    config |= {"tie_word_embeddings": False, "dtype": "float32", **NO_TOKENS}
+    return config, {name: w.contiguous().clone() for name, w in tensors.items()}
+
+
+def fold_head_bias(weight: Tensor, bias: Tensor) -> Tensor:
+    """The vector d by which a bias of the head moves into the norm before it.  (V, C), (V,) -> (C,)
+
+    Neither OPT nor GPT-2 has a bias in its head. The head's input is norm(x) · g + b, so W d is
+    added to the logits when d is added to b. Softmax does not see a constant, so W d = bias + λ1 is
+    enough. That has a solution for any bias where V <= C + 1. Raises ExportError where there is
+    none but for rounding. float64.
+    """
+    (V, C), wanted = weight.shape, bias.double()
+    system = torch.cat([weight.double(), -torch.ones(V, 1, dtype=torch.float64)], dim=1)
+    found = torch.linalg.lstsq(system, wanted[:, None], driver="gelsd").solution[:, 0]
+    apart = float((system @ found - wanted).abs().max())
+    if apart > RESIDUAL * max(1.0, float(found.abs().max())):
+        raise ExportError(
+            f"the head's bias does not move into the last norm: logits would be {apart:.2g} off. "
+            f"That works up to a vocabulary of width + 1 = {C + 1}, and this one has {V}"
+        )
+    return found[:C]
+
+
+def _norm(ours: str, theirs: str, state: dict) -> dict[str, Tensor]:
+    return {f"{theirs}.{part}": state[f"{ours}.{part}"] for part in ("weight", "bias")}
+
+
+def opt(state: dict, c: GPTConfig) -> Exported:
+    """OPTForCausalLM. Its table of positions begins with two rows that no token uses."""
+    bias = state["ln_f.bias"] + fold_head_bias(state["lm_head.weight"], state["lm_head.bias"])
+    table, top = state["position_embedding_table.weight"], "model.decoder"
+    out = {
+        f"{top}.embed_tokens.weight": state["token_embedding_table.weight"],
+        f"{top}.embed_positions.weight": torch.cat([torch.zeros(2, c.n_embd), table]),
+        f"{top}.final_layer_norm.weight": state["ln_f.weight"],
+        f"{top}.final_layer_norm.bias": bias.float(),
+        "lm_head.weight": state["lm_head.weight"],
+    }
+    for i in range(c.n_layer):
+        ours, theirs = f"blocks.{i}", f"{top}.layers.{i}"
+        for name, rows in zip("qkv", state[f"{ours}.sa.qkv.weight"].chunk(3), strict=True):
+            out[f"{theirs}.self_attn.{name}_proj.weight"] = rows
+            out[f"{theirs}.self_attn.{name}_proj.bias"] = torch.zeros(c.n_embd)
+        out |= _norm(f"{ours}.sa.proj", f"{theirs}.self_attn.out_proj", state)
+        out |= _norm(f"{ours}.ln1", f"{theirs}.self_attn_layer_norm", state)
+        out |= _norm(f"{ours}.ln2", f"{theirs}.final_layer_norm", state)
+        out |= _norm(f"{ours}.ffwd.net.0", f"{theirs}.fc1", state)
+        out |= _norm(f"{ours}.ffwd.net.2", f"{theirs}.fc2", state)
+    return {
+        "architectures": ["OPTForCausalLM"],
+        "model_type": "opt",
+        "vocab_size": c.vocab_size,
+        "hidden_size": c.n_embd,
+        "word_embed_proj_dim": c.n_embd,
+        "num_hidden_layers": c.n_layer,
+        "num_attention_heads": c.n_head,
+        "ffn_dim": 4 * c.n_embd,
+        "max_position_embeddings": c.block_size,
+        "do_layer_norm_before": True,
+        "enable_bias": True,
+        "activation_function": "relu",
+        "dropout": 0.0,
+        "attention_dropout": 0.0,
+        "layerdrop": 0.0,
+    }, out
+
+
+def gpt2(state: dict, c: GPTConfig) -> Exported:
+    """GPT2LMHeadModel with ReLU. Its matrices are stored as (inputs, outputs)."""
+    bias = state["ln_f.bias"] + fold_head_bias(state["lm_head.weight"], state["lm_head.bias"])
+    out = {
+        "transformer.wte.weight": state["token_embedding_table.weight"],
+        "transformer.wpe.weight": state["position_embedding_table.weight"],
+        "transformer.ln_f.weight": state["ln_f.weight"],
+        "transformer.ln_f.bias": bias.float(),
+        "lm_head.weight": state["lm_head.weight"],
+    }
+    for i in range(c.n_layer):
+        ours, theirs = f"blocks.{i}", f"transformer.h.{i}"
+        out |= _norm(f"{ours}.ln1", f"{theirs}.ln_1", state)
+        out |= _norm(f"{ours}.ln2", f"{theirs}.ln_2", state)
+        out[f"{theirs}.attn.c_attn.weight"] = state[f"{ours}.sa.qkv.weight"].t()
+        out[f"{theirs}.attn.c_attn.bias"] = torch.zeros(3 * c.n_embd)
+        for a, b in (("sa.proj", "attn.c_proj"), ("ffwd.net.0", "mlp.c_fc")):
+            out |= _norm(f"{ours}.{a}", f"{theirs}.{b}", state)
+        out |= _norm(f"{ours}.ffwd.net.2", f"{theirs}.mlp.c_proj", state)
+        for name in ("attn.c_proj", "mlp.c_fc", "mlp.c_proj"):
+            out[f"{theirs}.{name}.weight"] = out[f"{theirs}.{name}.weight"].t()
+    return {
+        "architectures": ["GPT2LMHeadModel"],
+        "model_type": "gpt2",
+        "vocab_size": c.vocab_size,
+        "n_positions": c.block_size,
+        "n_embd": c.n_embd,
+        "n_layer": c.n_layer,
+        "n_head": c.n_head,
+        "activation_function": "relu",
+        "resid_pdrop": 0.0,
+        "embd_pdrop": 0.0,
+        "attn_pdrop": 0.0,
+        "layer_norm_epsilon": 1e-5,
+    }, out
+
+
+def nanochat(state: dict, c: GPTConfig) -> Exported:
+    """NanoChatForCausalLM, without its soft cap on logits.
+
+    It rotates by -θ where we rotate by θ. The second coordinate of each point, negated in queries
+    and keys alike, turns one into the other.
+    """
+    half = c.head_size // 2
+    flip = torch.cat([torch.ones(half), -torch.ones(half)])
+    heads = (c.n_head, c.kv_heads, c.kv_heads)
+    out = {
+        "model.embed_tokens.weight": state["token_embedding_table.weight"],
+        "lm_head.weight": state["lm_head.weight"],
+    }
+    for i in range(c.n_layer):
+        ours, theirs = f"blocks.{i}", f"model.layers.{i}"
+        parts = state[f"{ours}.sa.qkv.weight"].split([n * c.head_size for n in heads])
+        for name, rows, n in zip("qkv", parts, heads, strict=True):
+            signs = flip.repeat(n)[:, None] if name != "v" else 1.0
+            out[f"{theirs}.self_attn.{name}_proj.weight"] = rows * signs
+        out[f"{theirs}.self_attn.o_proj.weight"] = state[f"{ours}.sa.proj.weight"]
+        out[f"{theirs}.mlp.fc1.weight"] = state[f"{ours}.ffwd.net.0.weight"]
+        out[f"{theirs}.mlp.fc2.weight"] = state[f"{ours}.ffwd.net.2.weight"]
+    return {
+        "architectures": ["NanoChatForCausalLM"],
+        "model_type": "nanochat",
+        "vocab_size": c.vocab_size,
+        "hidden_size": c.n_embd,
+        "intermediate_size": 4 * c.n_embd,
+        "num_hidden_layers": c.n_layer,
+        "num_attention_heads": c.n_head,
+        "num_key_value_heads": c.kv_heads,
+        "max_position_embeddings": c.block_size,
+        "hidden_act": "relu2",
+        "rms_norm_eps": torch.finfo(torch.float32).eps,
+        "rope_parameters": {"rope_type": "default", "rope_theta": c.rope_base},
+        "final_logit_softcapping": None,
+        "attention_dropout": 0.0,
+    }, out
+
+
+FORMS: dict[str, Callable[[dict, GPTConfig], Exported]] = {
+    "opt": opt,
+    "gpt2": gpt2,
+    "nanochat": nanochat,
+}

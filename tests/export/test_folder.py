@@ -1,0 +1,75 @@
+"""The folder of an export: whole or not there, and nobody's files in danger."""
+
+import pytest
+from checkpoint_fixtures import meta_of
+from conftest import tiny_model
+
+from nanogpt import load_checkpoint, save_checkpoint
+from nanogpt.cli import main
+from nanogpt.export import folder as export
+from nanogpt.export.huggingface import ExportError
+
+FILES = {"README.md", "config.json", "generation_config.json", "model.safetensors"}
+FILES |= {"nanogpt.json", "tokenizer.json", "tokenizer_config.json"}
+
+
+@pytest.fixture
+def saved(tmp_path):
+    model = tiny_model()
+    save_checkpoint(tmp_path / "fox", model, meta_of(model))
+    return load_checkpoint(tmp_path / "fox")
+
+
+def names(path):
+    return {file.name for file in path.iterdir()}
+
+
+def test_an_export_is_replaced_by_the_next(saved, tmp_path):
+    export.write_folder(saved, tmp_path / "out", "opt")
+    assert names(tmp_path / "out") == FILES
+    export.write_folder(saved, tmp_path / "out", "gpt2")
+    assert '"gpt2"' in (tmp_path / "out" / "config.json").read_text()
+    assert names(tmp_path) == {"fox.safetensors", "fox.json", "out"}
+
+
+def test_a_folder_with_anything_else_is_not_touched(saved, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "config.json").write_text("mine")
+    with pytest.raises(ExportError, match="holds something that is no export"):
+        export.write_folder(saved, tmp_path / "mine")
+    assert (tmp_path / "mine" / "config.json").read_text() == "mine"
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(ExportError, match="name another folder"):
+        export.write_folder(saved, tmp_path / "file")
+
+
+def test_a_failed_export_leaves_the_one_before(saved, tmp_path, monkeypatch):
+    export.write_folder(saved, tmp_path / "out", "opt")
+
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(export, "save_file", full)
+    with pytest.raises(OSError, match="No space left"):
+        export.write_folder(saved, tmp_path / "out", "gpt2")
+    assert '"opt"' in (tmp_path / "out" / "config.json").read_text()
+    assert names(tmp_path) == {"fox.safetensors", "fox.json", "out"}
+
+
+def test_the_command_writes_it_and_warns_of_small_heads(saved, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert main(["export", str(tmp_path / "fox"), "--out", str(out)]) == 0
+    said = capsys.readouterr().out
+    assert "a OPTForCausalLM" in said or "an OPTForCausalLM" in said
+    assert "heads of 32 numbers or more, and these have 8" in said
+    assert names(out) == FILES
+
+
+def test_the_command_says_what_cannot_be_exported(tmp_path, capsys):
+    model = tiny_model(rope=True)
+    save_checkpoint(tmp_path / "fox", model, meta_of(model))
+    assert main(["export", str(tmp_path / "fox"), "--out", str(tmp_path / "out")]) == 2
+    assert "rope=True: no model of transformers has this" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+    (tmp_path / "junk.safetensors").write_bytes(b"no checkpoint at all")
+    assert main(["export", str(tmp_path / "junk"), "--out", str(tmp_path / "out")]) == 2
