@@ -48,7 +48,7 @@ def speculation(
     Batch 1, a prompt of one token. Returns plain data, with a row for each draft and k: whether all
     tokens were `equal` to those of plain decoding; the `acceptance_rate`; tokens for each pass,
     measured, and `predicted` as (1 - aᵏ⁺¹) / (1 - a); tokens per second; `speedup`, the ratio to
-    plain decoding, pair by pair. The `floor` is how often all weights can be read in a second,
+    plain decoding, pair by pair. The `roofline` is how often all weights can be read in a second,
     measured in the same turns. engine=None times the model's own modules over a growing cache.
     Raises CannotBuild.
     """
@@ -63,7 +63,7 @@ def speculation(
         "repeats": len(base),
         "rows": [_row(*key, n_new, own, base) for key, own in runs.items()],
         "plain": summary(n_new / seconds for seconds, _, _ in base),
-        "floor": summary(bounds),
+        "roofline": summary(bounds),
     }
 
 

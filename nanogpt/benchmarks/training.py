@@ -157,6 +157,7 @@ def panels(result: dict) -> list[dict]:
     for group in _grouped(result["runs"], "name", "goal", "block_size"):
         median = sorted(group, key=lambda run: run["loss"])[len(group) // 2]
         line = {"label": median["name"], "loss": median["loss"], "curve": median["curve"]}
+        line["seconds"] = summary(run["seconds"] for run in group)
         lines.setdefault(median["block_size"], []).append(line)
     return [{"title": f"block {block}", "lines": found} for block, found in sorted(lines.items())]
 

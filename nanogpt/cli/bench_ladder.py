@@ -78,7 +78,7 @@ def _row(row: dict) -> str:
 
 
 def _limits(limits: dict, best: dict | None) -> list[str]:
-    read, peak, bound = limits["read"], limits["peak"], limits["floor"]
+    read, peak, bound = limits["read"], limits["peak"], limits["roofline"]
     lines = [
         f"\nread bandwidth {read['median'] / 1e9:.0f} GB/s over {limits['weight_bytes'] / 1e6:.1f} "
         f"MB, peak {peak['median'] / 1e9:.0f} GFLOP/s (one thread; {read['how']}, {peak['how']})",

@@ -82,7 +82,7 @@ def _lines(result: dict) -> list[str]:
     """The result as text for a terminal."""
     heads = f"{'acceptance':>11}{'a pass':>8}{'formula':>9}{'tokens/s':>26}{'ratio':>24}"
     best = max(result["rows"], key=lambda row: (row["equal"], row["speedup"]["median"]))
-    bound, one = result["floor"]["median"], result["passes"][1]["median"]
+    bound, one = result["roofline"]["median"], result["passes"][1]["median"]
     share = best["speedup"]["median"] * result["plain"]["median"] / bound
     passes = ", ".join(f"{n}: {s['median'] / one:.2f}" for n, s in result["passes"].items())
     return [

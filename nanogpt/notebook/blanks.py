@@ -7,12 +7,14 @@ solution follow in the text. A run without a reader fills in the solution: publi
 from __future__ import annotations
 
 import dis
+import functools
 import linecache
 import traceback
 from collections.abc import Callable
 from types import FunctionType
 
 EMPTY = {"RESUME", "LOAD_CONST", "RETURN_CONST", "RETURN_VALUE", "NOP", "COPY_FREE_VARS"}
+SHORT = 60  # characters of what a message quotes
 
 
 def judge(
@@ -22,16 +24,20 @@ def judge(
 
     `problem(answer)` tries it and returns None, or one sentence that says what is wrong and where.
     `body` is the function to fill in, where it is not the answer itself but a method of it. An
-    error in the learner's code is reported by its line, without a traceback.
+    error in the learner's code is reported by its line, without a traceback; one in the check by
+    what the learner's code returned.
     """
     name = getattr(answer, "__name__", "it")
     if _is_empty(body or answer):
         print(f"Not yet: {name} is still empty. Write its body, run its cell, then run this one.")
         return False
+    calls: list = []  # of the learner's function: (arguments,), and the result if it came to one
     try:
-        why = problem(answer)
+        why = problem(_noted(answer, calls) if isinstance(answer, FunctionType) else answer)
     except Exception as error:
-        why = _where(error, body or answer)
+        why = _where(error, body or answer, calls)
+    if why and calls and all(call[1:] and call[1] is None for call in calls):
+        why = f"{why.rstrip('.')}. It returned None: does it end with `return`?"
     print(f"Not yet: {why}" if why else f"Right: {name} does what it should.")
     return not why
 
@@ -45,7 +51,20 @@ def _is_empty(function: Callable) -> bool:
     return {step.opname for step in steps} <= EMPTY and values <= {None}
 
 
-def _where(error: Exception, function: Callable) -> str:
+def _noted(function: Callable, calls: list) -> Callable:
+    """The function, which adds the arguments and the result of each call to `calls`."""
+
+    @functools.wraps(function)
+    def noted(*args, **kwargs):
+        calls.append((args,))
+        result = function(*args, **kwargs)
+        calls[-1] = args, result
+        return result
+
+    return noted
+
+
+def _where(error: Exception, function: Callable, calls: list) -> str:
     """An exception as one sentence, with the last line of the learner's own code on its way."""
     said = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
     code = getattr(function, "__code__", None)
@@ -53,4 +72,9 @@ def _where(error: Exception, function: Callable) -> str:
     own = [frame.lineno for frame in frames if code and frame.filename == code.co_filename]
     line = linecache.getline(code.co_filename, own[-1]).strip() if own else ""
     at = f", in the line `{line}`" if line else ""
-    return f"your code raised {said}{at}."
+    if calls and len(given := ", ".join(map(repr, calls[-1][0]))) <= SHORT:
+        at += f", for {function.__name__}({given})"
+    if own or not (calls and calls[-1][1:]):
+        return f"your code raised {said}{at}."
+    result = f"{calls[-1][1]!r}".partition("\n")[0][:SHORT]
+    return f"the check cannot use what your code returned, {result} ({said}){at}."

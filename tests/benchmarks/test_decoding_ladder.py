@@ -61,14 +61,14 @@ def test_the_figures_fit_together(model, limits):
     found, n_bytes = result["limits"], model.config.weight_bytes()
     # The first turn, which measured 1e9, was a warm-up.
     assert found["read"] == {"median": 3e9, "low": 2e9, "high": 4e9, "n": 3, "how": "test"}
-    assert found["floor"] == {
+    assert found["roofline"] == {
         key: pytest.approx(found["read"][key] / n_bytes) for key in ("median", "low", "high")
     } | {"n": 3}
     assert found["weight_bytes"] == n_bytes
     best = next(row for row in result["rungs"] if row["rung"] == result["best"]["rung"])
     share, speeds = result["best"]["share_of_bound"], best["tokens_per_second"]
-    assert share["low"] >= speeds["low"] / found["floor"]["high"]
-    assert share["high"] <= speeds["high"] / found["floor"]["low"]
+    assert share["low"] >= speeds["low"] / found["roofline"]["high"]
+    assert share["high"] <= speeds["high"] / found["roofline"]["low"]
     json.dumps(result, allow_nan=False)  # plain data
 
 

@@ -44,7 +44,7 @@ def test_rows_say_what_was_decoded(engine, monkeypatch):
     for row in result["rows"]:
         assert row["speedup"]["n"] == row["tokens_per_second"]["n"] == 2
         assert row["speedup"]["low"] > 0
-    assert result["floor"]["median"] > 0
+    assert result["roofline"]["median"] > 0
     assert json.loads(json.dumps(result)) == result
 
 

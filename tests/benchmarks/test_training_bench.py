@@ -108,6 +108,7 @@ def test_a_panel_holds_one_block_and_of_each_entry_its_median_run():
     found = panels({"runs": runs})
     assert [panel["title"] for panel in found] == ["block 32", "block 64"]
     assert [line["loss"] for line in found[0]["lines"]] == [1.8, 1.6]
+    assert found[0]["lines"][0]["seconds"] == {"median": 10.0, "low": 10.0, "high": 10.0, "n": 3}
 
 
 # ------------------------------------------------------------------ python -m nanogpt bench train

@@ -35,6 +35,8 @@ def broken(x):
         (dots, "Not yet: dots is still empty."),
         (wrong, "Not yet: double(3) is 6, yours gives 5.\n"),
         (broken, "Not yet: your code raised AttributeError: 'int' object has no attribute"),
+        (lambda: 6, "Not yet: your code raised TypeError: "),
+        (lambda x: [][x:] or None, "Not yet: double(3) is 6, yours gives None. It returned None"),
     ],
 )
 def test_an_answer_is_judged_in_a_line(answer, said, capsys):
@@ -46,7 +48,13 @@ def test_an_answer_is_judged_in_a_line(answer, said, capsys):
 
 def test_an_error_names_the_learners_own_line(capsys):
     judge(problem, broken)
-    assert capsys.readouterr().out.endswith(", in the line `return x.double()`.\n")
+    assert capsys.readouterr().out.endswith(", in the line `return x.double()`, for broken(3).\n")
+
+
+def test_what_a_check_cannot_use_is_named(capsys):
+    check = eval(compile("lambda answer: answer(3) - 6", "another cell", "eval"))
+    judge(check, lambda x: [x, x])
+    assert "cannot use what your code returned, [3, 3] (Type" in capsys.readouterr().out
 
 
 def test_of_a_class_one_method_is_the_blank(capsys):

@@ -45,7 +45,10 @@ HISTORY = {
 TRIAL = {"rate": [0.5, 1.0, 0.5], "step": [0, 1, 2, 3], "val": [4.2, 3.0, 2.9, 2.5]}
 LINE = {"label": "lecture", "loss": 1.81, "curve": [[0.0, 4.2], [9.0, 2.0], [96.0, 1.81]]}
 PANELS = [
-    {"title": "block 32", "lines": [LINE, {**LINE, "label": "sprint+"}]},
+    {
+        "title": "block 32",
+        "lines": [LINE | {"seconds": summary(96.0)}, LINE | {"label": "sprint+"}],
+    },
     {"title": "block 64", "lines": [LINE | {"label": "a new one"}]},
 ]
 IDEAS = [{"name": "a", "loss": summary(2.1)}, {"name": "b", "loss": summary(1.7)}]
@@ -83,9 +86,9 @@ CELLS = [
     {"row": "small", "n_new": 8, "speedup": summary(2.0)},
     {"row": "article", "n_new": 1, "speedup": summary(0.9)},
 ]
-CASE = {"label": "1 + 9", "ttft": 1.0, "e2el": 4.0}
+CASE = {"label": "1 + 9", "share": summary(0.25)}
 BYTES = [{"label": "GPT-2", "lengths": [1, 1024], "bytes": [73_728, 75_497_472]}]
-UPDATES = {"cat": [2, 8], "static": [1, 1]}
+UPDATES = {"cat": [summary(2.0), summary(8.0)], "static": [summary(1.0)] * 2}
 CONTEXT = [
     {"label": label, "seconds": [summary(2.0), summary(2.0 * grows)], "bytes": [9e3, 9e3 * grows]}
     for label, grows in (("all", 9), ("ring", 1))
@@ -93,7 +96,7 @@ CONTEXT = [
 
 PARTS = {"arithmetic": 1e-6, "memory": 2e-6, "overhead": 1e-5}
 LADDER = {
-    "limits": {"floor": summary(900.0)},
+    "limits": {"roofline": summary(900.0)},
     "rungs": [
         rung("1", "per-Head", 1.0, split=PARTS),
         {"rung": "6", "label": "compiled step", "unavailable": "no compiler"},

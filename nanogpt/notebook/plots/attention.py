@@ -31,7 +31,7 @@ def masks(panels: list[dict], title: str, columns: int = 3) -> Figure:
     """
     groups = [panels[i : i + columns] for i in range(0, len(panels), columns)]
     heights = [2.0 + max(len(panel["q"]) for panel in group) for group in groups]
-    figure = style.blank_figure(0.5 + 0.135 * sum(heights))
+    figure = style.blank_figure(0.5 + 0.155 * sum(heights))
     grid = figure.add_gridspec(len(groups), columns, height_ratios=heights)
     for row, group in enumerate(groups):
         for column, panel in enumerate(group):
@@ -53,7 +53,7 @@ def _mask(axes: Axes, panel: dict) -> None:
     ]
     keys = ["∅" if p < 0 else p for p in k_pos]
     axes.tick_params(which="both", pad=2)
-    _cells(axes, shades, colours, q_pos, keys, 5.5, gap=1.2)
+    _cells(axes, shades, colours, q_pos, keys, 6.6, gap=1.2)
     axes.set_title(panel["label"], fontsize=8.5, pad=4)
 
 
@@ -100,14 +100,14 @@ def loss_by_position(lines: dict[str, list[float]], width: int, block: int, titl
     for (name, line), colour, mark in looks:
         across = [width * (i + 0.5) for i in range(len(line))]
         axes.plot(across, line, color=colour, marker=mark, ms=3.5)
-        if across[-1] < end / 2:  # a name under all lines, level with nothing
-            spot = (across[-1], low - 0.12 * (high - low))
-            style.label(axes, *spot, f"{name} (no row past {block})", colour, 9)
+        if across[-1] < end / 2:  # a name over the line, which has no end at the right
+            spot = (0.3 * width, max(line) + 0.04 * (high - low))
+            style.label(axes, *spot, f"{name}\n(no row past {block})", colour, 9, va="bottom")
         else:
             ends.append((across[-1], line[-1], name.replace(", ", ",\n"), colour))
     axes.set_xticks([block * n for n in range(end // block + 1)])
     axes.set(xlabel="position in the text", ylabel="cross-entropy (nats)", xlim=(0, end))
-    axes.set_ylim(low - 0.25 * (high - low), high + 0.08 * (high - low))
+    axes.set_ylim(low - 0.1 * (high - low), high + 0.08 * (high - low))
     beside_ends(axes, ends, 9)
     axes.set_title(title)
     return figure

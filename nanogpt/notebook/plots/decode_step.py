@@ -58,11 +58,12 @@ def _compare(axes: Axes, chars, kinds, middles, labels) -> None:
     """The query above, and a line from it to each key that it reads."""
     name(axes, QUERY, "query", "this step only")
     name(axes, KEYS + BOX / 2, "keys", "in the cache")
+    last = min(middles[-1], PAGE - 0.23)  # the whole of it stays on the page
     for x, kind in zip(middles, kinds, strict=True):
         if kind != "unread":
             line = {"color": FILLS["new"][1], "lw": 0.9, "alpha": 0.75, "zorder": 0}
-            axes.plot([middles[-1], x], [QUERY, KEYS], **line)
-    pill(axes, middles[-1], QUERY, "q", 0.42)
+            axes.plot([last, x], [QUERY, KEYS], **line)
+    pill(axes, last, QUERY, "q", 0.42)
     for x, text in zip(middles, labels or (), strict=False):
         font = {"ha": "center", "va": "top", "fontsize": 9, "color": GREY}
         axes.text(x, KEYS + BOX + 0.03, text, **font)

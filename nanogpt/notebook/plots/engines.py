@@ -16,14 +16,15 @@ PARTS = (("arithmetic", GREEN), ("memory", ORANGE), ("overhead", PALE))
 def ladder(results: list[dict], titles: list[str], title: str) -> Figure:
     """Speed of every rung over the first, on a log scale, with the roofline of each model.
 
-    A result has its `rungs` and its `limits`, whose "floor" is a summary of tokens a second: as
+    A result has its `rungs` and its `limits`, whose "roofline" is a summary of tokens a second: as
     many as this machine's memory can serve when each reads every weight once.
     """
     names = _rung_names(results)
     figure, (columns,) = _ladders(1.5 + 0.36 * len(names), results)
     for axes, result, heading in zip(columns, results, titles, strict=True):
         first = result["rungs"][0]["tokens_per_second"]["median"]
-        limit = {key: result["limits"]["floor"][key] / first for key in ("low", "median", "high")}
+        roofline = result["limits"]["roofline"]
+        limit = {key: roofline[key] / first for key in ("low", "median", "high")}
         reach = limit_band(axes, limit, -0.8, f"roofline {limit['median']:.0f}×")
         measured = [_rung(axes, y, row) for y, row in enumerate(result["rungs"])]
         number_column(axes, [_times(row) for row in result["rungs"]])
@@ -103,7 +104,8 @@ def _shares(axes: Axes, y: int, split: dict[str, float]) -> None:
 def throughput(cells: list[dict], title: str) -> Figure:
     """Tokens of all texts together, and the time of one step, against the batch size.
 
-    Both are relative to the first cell: the smallest batch of the first engine.
+    Both are relative to the first cell: the smallest batch of the first engine. Bands are the
+    range of the repeats.
     """
     figure, (left, right) = new_figure(3.3, columns=2)
     labels, base = list(dict.fromkeys(cell["label"] for cell in cells)), cells[0]
@@ -116,11 +118,11 @@ def throughput(cells: list[dict], title: str) -> Figure:
         for label, colour, mark in looks:
             own = [cell for cell in cells if cell["label"] == label]
             batches = [cell["batch"] for cell in own]
-            values = [cell[key]["median"] / base[key]["median"] for cell in own]
-            axes.plot(batches, values, color=colour, marker=mark, ms=5, label=label)
+            spans = [style.low_mid_high(cell[key], base[key]["median"]) for cell in own]
+            style.line_with_band(axes, batches, spans, color=colour, marker=mark, label=label)
         style.log_axis(axes, "x", batches, base=2)
-        style.log_axis(axes, "y")
-        axes.yaxis.set_major_formatter(style.format_times)
+        style.log_axis(axes, "y")  # first, as it sets the limits
+        style.log_axis(axes, "y", *style.steps_between(*axes.get_ylim()))
         axes.set(xlabel="texts at once")
         style.subtitle(axes, f"{what}\n({base['label']}, {base['batch']} text = 1)", 9)
         axes.grid(axis="both", visible=True)

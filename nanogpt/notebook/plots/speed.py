@@ -85,16 +85,18 @@ def _page(axes: Axes, text: str, done: float, colour: str, width: int = 46, line
 
 @styled
 def per_token(duel: dict, title: str) -> Figure:
-    """Time of each token by its place in the text, in units of the cached median."""
+    """Time of each token by its place in the text, in units of the cached median.
+
+    A point is the median of 15 neighbours, the band goes from the smallest to the largest of them.
+    """
     figure, axes = new_figure(3.4)
     unit, highest = duel["systems"]["cached"]["tpot"]["median"], 1.0
     for name, label in (("uncached", "without the cache"), ("cached", "with it")):
         gaps = [gap / unit for gap in duel["systems"][name]["itl"]]
-        places, smooth = range(2, len(gaps) + 2), _running_median(gaps, 15)
-        highest = max(highest, *smooth)
-        axes.plot(places, gaps, color=COLOURS[name], lw=0.7, alpha=0.45)
-        axes.plot(places, smooth, color=COLOURS[name], lw=2.2)
-        style.label(axes, len(gaps) + 4, smooth[-1], label, COLOURS[name], 9)
+        places, spans = range(2, len(gaps) + 2), _running_spans(gaps, 15)
+        highest = max(highest, *(high for _, _, high in spans))
+        style.line_with_band(axes, places, spans, color=COLOURS[name], lw=2.2)
+        style.label(axes, len(gaps) + 4, spans[-1][1], label, COLOURS[name], 9)
     axes.set_xticks([place for place in range(0, 1025, 32) if place <= len(gaps) + 2])
     axes.set(xlabel="place in the text", ylabel="time per token\n(median with the cache = 1)")
     axes.set(xlim=(0, len(gaps) * 1.28), ylim=(0, 1.25 * highest))
@@ -102,18 +104,18 @@ def per_token(duel: dict, title: str) -> Figure:
     return figure
 
 
-def _running_median(values: list[float], width: int) -> list[float]:
+def _running_spans(values: list[float], width: int) -> list[tuple[float, float, float]]:
     half = width // 2
     parts = (sorted(values[max(0, i - half) : i + half + 1]) for i in range(len(values)))
-    return [part[len(part) // 2] for part in parts]
+    return [(part[0], part[len(part) // 2], part[-1]) for part in parts]
 
 
 @styled
 def speedup_map(cells: list[dict], rows: list[str], columns: list[int], title: str) -> Figure:
     """E2EL without the cache over E2EL with it: models and batches down, new tokens across.
 
-    A cell has its `row`, its `n_new` and its `speedup`, a summary. What was not measured, past the
-    model's block or too long for this machine, is a dash.
+    A cell has its `row`, its `n_new` and its `speedup`, a summary: the median, and below it the
+    range. What was not measured, past the model's block or too long for this machine, is a dash.
     """
     figure, axes = new_figure(0.9 + 0.47 * len(rows))
     found = {(cell["row"], cell["n_new"]): cell["speedup"] for cell in cells}
@@ -143,18 +145,24 @@ def _speedup(axes: Axes, x: int, y: int, speedup: dict | None) -> None:
     value = speedup["median"]
     mark = "▼ " if speedup["high"] < 1 else "▽ " if value < 1 else ""
     ground = mixed(axes.images[0].to_rgba(value)[:3], THIN)
-    style.number_on(axes, x, y, f"{mark}{value:.2f}×", ground, 9, ha="center")
+    style.number_on(axes, x, y - 0.14, f"{mark}{value:.2f}×", ground, 9, ha="center")
+    span = f"{speedup['low']:.2f}–{speedup['high']:.2f}"
+    style.number_on(axes, x, y + 0.24, span, ground, 7, ha="center", weight="normal")
 
 
 @styled
 def prefill_split(cases: list[dict], title: str) -> Figure:
-    """Share of the total time spent before the first token (prefill) and after it (decode)."""
+    """Share of the total time spent before the first token (prefill) and after it (decode).
+
+    A case has its `label` and the `share` of the prefill, a summary: its range is drawn, too.
+    """
     figure, axes = new_figure(0.95 + 0.42 * len(cases))
     for y, case in enumerate(cases):
-        share = case["ttft"] / case["e2el"]
+        _, share, high = span = style.low_mid_high(case["share"])
         axes.barh(y, share, color=ORANGE, height=0.66)
         axes.barh(y, 1 - share, left=share, color=BLUE, height=0.66)
-        x, ground = (share + 0.012, BLUE) if share < 0.9 else (share / 2, ORANGE)
+        style.error_bar(axes, y, span)
+        x, ground = (high + 0.012, BLUE) if high < 0.9 else (share / 3, ORANGE)
         style.number_on(axes, x, y, f"{share:.0%}", ground)
     axes.set_yticks(range(len(cases)), [case["label"] for case in cases])
     axes.set(xlim=(0, 1), xticks=(), ylim=(len(cases) - 0.4, -1.0))
@@ -189,15 +197,18 @@ def _format_bytes(n: float) -> str:
 
 
 @styled
-def update_cost(lengths: list[int], lines: dict[str, list[float]], title: str) -> Figure:
-    """Time of one cache update against the rows held, in units of the shortest static one."""
+def update_cost(lengths: list[int], lines: dict[str, list[dict]], title: str) -> Figure:
+    """Time of one cache update against the rows held, in units of the shortest static one.
+
+    `lines` has for each design a summary for each length; bands are their range.
+    """
     figure, axes = new_figure(2.9)
-    unit = lines["static"][0]
+    unit = lines["static"][0]["median"]
     for (name, values), colour, mark in zip(lines.items(), (VERMILION, BLUE), "o^", strict=True):
-        scaled = [value / unit for value in values]
-        axes.plot(lengths, scaled, color=colour, marker=mark, ms=5)
-        style.label(axes, lengths[-1] * 1.12, scaled[-1], name, colour, 9)
-    style.log_axis(axes, "x", lengths, base=2)
+        spans = [style.low_mid_high(value, unit) for value in values]
+        style.line_with_band(axes, lengths, spans, color=colour, marker=mark)
+        style.label(axes, lengths[-1] * 1.12, spans[-1][1], name, colour, 9)
+    style.log_axis(axes, "x", lengths, [f"{n:,}" for n in lengths], base=2)
     style.log_axis(axes, "y")
     axes.yaxis.set_major_formatter(style.format_times)
     axes.set(xlabel="rows already in the cache", xlim=(lengths[0] * 0.85, lengths[-1] * 2.4))
@@ -216,9 +227,7 @@ def context_cost(lengths: list[int], lines: list[dict], title: str) -> Figure:
     unit = lines[-1]["seconds"][0]["median"]
     for line, colour, mark in zip(lines, (VERMILION, ORANGE, BLUE), "s^o", strict=False):
         spans = [style.low_mid_high(summary, unit) for summary in line["seconds"]]
-        low, mid, high = zip(*spans, strict=True)
-        left.fill_between(lengths, low, high, color=colour, alpha=0.15, lw=0)
-        left.plot(lengths, mid, color=colour, marker=mark, ms=5, label=line["label"])
+        style.line_with_band(left, lengths, spans, color=colour, marker=mark, label=line["label"])
         right.plot(lengths, line["bytes"], color=colour, marker=mark, ms=5)
         end = (lengths[-1], line["bytes"][-1])
         style.label_point(right, end, _format_bytes(end[1]), (7, 0), color=colour, va="center")

@@ -211,6 +211,20 @@ def error_bar(
     axes.errorbar(mid, y, xerr=[[mid - low], [high - mid]], color=INK, capsize=capsize, lw=lw)
 
 
+def line_with_band(axes: Axes, x: Sequence, spans: Sequence[tuple], **look) -> None:
+    """A line through the middles, in a band from the lows to the highs."""
+    low, mid, high = zip(*spans, strict=True)
+    axes.fill_between(x, low, high, color=look["color"], alpha=0.15, lw=0)
+    axes.plot(x, mid, **{"ms": 5, **look})
+
+
+def steps_between(low: float, high: float) -> tuple[list[float], list[str]]:
+    """1, 2, 5, 10 … between two ratios, for the ticks of a log axis, and their names."""
+    steps = [digit * 10.0**power for power in range(-3, 6) for digit in (1, 2, 5)]
+    steps = [step for step in steps if low <= step <= high]
+    return steps, [format_times(step) for step in steps]
+
+
 def log_axis(axes: Axes, which: str, ticks: Sequence = (), names=None, base: int = 10) -> None:
     """A log axis ("x" or "y") with the ticks given, written as plain numbers, and no minor ones."""
     getattr(axes, f"set_{which}scale")("log", base=base)

@@ -131,13 +131,18 @@ def recipes(panels: list[dict], title: str) -> Figure:
 
 
 def _curves(axes: Axes, lines: list[dict]) -> None:
-    """Curves of one block size, and beside the end of each its full validation loss."""
+    """Curves of one block size, and beside the end of each its full validation loss.
+
+    A bar through an end shows the seconds of all seeds, from the fewest to the most.
+    """
     ends = []
     for line in lines:
         colour = RECIPES.get(line["label"], GREY)
         seconds, values = zip(*[point for point in line["curve"] if point[0] > 0], strict=True)
         axes.plot(seconds, values, color=colour, lw=1.6)
         axes.plot(seconds[-1], values[-1], "o", color=colour, ms=4.5)
+        if "seconds" in line:
+            axes.hlines(values[-1], line["seconds"]["low"], line["seconds"]["high"], color=colour)
         ends.append((seconds[-1], values[-1], f"{line['loss']:.3f}", colour))
     style.log_axis(axes, "x", [1, 10, 100])
     lowest = min(end[1] for end in ends)
