@@ -166,6 +166,10 @@ class DraftModel(Draft):
             )
         if engine is not None and not isinstance(engine, type):
             raise ValueError(f"engine={engine!r}: pass a class, as in engine=Rough8")
+        if engine is not None and not getattr(engine, "decodes_drafts", False):
+            raise ValueError(
+                f"engine={engine.__name__}: a draft is decoded by Native, Native8 or Rough8"
+            )
         self.model, self.engine = model, engine
 
     def check(self, model, prompt, n_new):
@@ -177,6 +181,8 @@ class DraftModel(Draft):
                 f"the draft model is {own.dtype} on {own.device}, the target {target.dtype} "
                 f"on {target.device}: move or cast one of them"
             )
+        if self.engine is not None and (why := self.engine.supports(self.model)):
+            raise ValueError(why)
         # The last token is not proposed, and the one before it is not read.
         limit, last = self.model.config.positions, prompt.shape[1] + n_new - 2
         if limit is not None and last > limit:

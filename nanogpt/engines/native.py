@@ -50,16 +50,9 @@ class Native(Flat):
         """The native engine of a draft model; None for a draft that is asked token by token."""
         if not isinstance(draft, DraftModel):
             return None
-        kind = draft.engine or Native
-        if not issubclass(kind, Native):
-            raise ValueError(
-                f"engine={kind.__name__}: a draft is decoded by Native, Native8 or Rough8"
-            )
-        if why := kind.supports(draft.model):
-            if draft.engine is None:
-                return None
-            raise ValueError(why)
-        engine = kind.ready(draft.model, batch)
+        if draft.engine is None and Native.supports(draft.model):
+            return None
+        engine = (draft.engine or Native).ready(draft.model, batch)
         return engine if isinstance(engine, Native) else None
 
     def weights(self, model: GPT) -> list[Tensor]:

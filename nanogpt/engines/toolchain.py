@@ -134,6 +134,7 @@ def kept(name: str, key: str, suffix: str, make: Callable[[Path], None]) -> Path
     new = folder / f".{file}.{os.getpid()}-{threading.get_ident()}{suffix}"
     try:
         make(new)
+        remove_leftovers(new, f".{file}.*")
         digest = sha256(new)
         os.replace(new, folder / file)
         with atomic_path(_stamp(folder / file)) as temporary:
@@ -159,7 +160,6 @@ def _folder_for(file: str) -> Path:
         _check_owner(folder)
         if not _intact(folder / file):
             _make_writable(folder)
-            remove_leftovers(folder, f".{file}.*")
         return folder
     except OSError as error:
         folder = _folder_of_this_process()

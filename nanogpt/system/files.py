@@ -7,7 +7,6 @@ import hashlib
 import json
 import os
 import tempfile
-import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -27,7 +26,6 @@ def atomic_path(path: Path):
     path = Path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        remove_leftovers(path.parent, f".{path.name}.????????.tmp")
         handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
     except OSError as error:
         raise type(error)(
@@ -36,6 +34,7 @@ def atomic_path(path: Path):
         ) from error
     os.close(handle)
     temporary = Path(name)
+    remove_leftovers(temporary, f".{path.name}.????????.tmp")
     try:
         yield temporary
         with open(temporary, "rb+") as file:
@@ -53,14 +52,14 @@ def atomic_path(path: Path):
         temporary.unlink(missing_ok=True)
 
 
-def remove_leftovers(folder: Path, pattern: str) -> None:
-    """Remove the files of this pattern that nobody has written to for an hour: of killed writes.
+def remove_leftovers(new: Path, pattern: str) -> None:
+    """Remove the files of this pattern beside `new` that are an hour older: of killed writes.
 
     Only * and ? are special in the pattern.
     """
-    for left in folder.glob(pattern.replace("[", "[[]")):
+    for left in new.parent.glob(pattern.replace("[", "[[]")):
         with suppress(OSError):  # another process was quicker
-            if time.time() - left.stat().st_mtime > LEFT_AFTER:
+            if new.stat().st_mtime - left.stat().st_mtime > LEFT_AFTER:
                 left.unlink()
 
 

@@ -16,14 +16,21 @@ except ImportError:  # Windows: nothing keeps two runs apart there
 def held(path: Path, what: str):
     """Hold the file at `path` as a lock for a with-block; it is removed at the end.
 
-    Raises ValueError, with advice, where another run holds it; `what` says what it would write.
+    Raises ValueError, with advice, where another run holds it, and OSError for a folder that cannot
+    be written. `what` says what the run writes, as in "to out/small".
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    file = _locked(path, what)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = _locked(path, what)
+    except OSError as error:
+        raise type(error)(
+            error.errno,
+            f"cannot write into {path.parent} ({error.strerror}): choose another folder",
+        ) from error
     try:
         yield
     finally:
-        with suppress(OSError):  # the folder is gone, or this is Windows
+        with suppress(OSError):  # the folder is gone or closed, or this is Windows
             path.unlink()
         file.close()
 
@@ -43,9 +50,9 @@ def _locked(path: Path, what: str):
                     f"or name another place"
                 ) from None
         if not fcntl or _is_at(file, path):
-            file.truncate(0)
-            file.write(str(os.getpid()))
-            file.flush()
+            with suppress(OSError):  # a full disk: the lock holds without the number
+                os.ftruncate(file.fileno(), 0)
+                os.write(file.fileno(), str(os.getpid()).encode())
             return file
         file.close()  # whoever held it has removed it: take the new one
 

@@ -165,12 +165,14 @@ def test_a_draft_model_that_native_does_not_compute_is_asked_token_by_token(mode
     stats_of(model, whole, DraftModel(shared_model(rope=True), 4))
 
 
-def test_drafts_that_do_not_fit_are_refused_at_the_call(model):
+def test_drafts_that_do_not_fit_are_refused_before_anything_is_built(model, monkeypatch):
+    monkeypatch.setattr(Native, "ready", None)
+    with pytest.raises(ValueError, match="engine=Batched: .* by Native, Native8 or Rough8"):
+        DraftModel(model, 4, engine=Batched)
     for draft, message in (
         (DraftModel(shared_model(dtype=torch.float64), 4), "torch.float64"),
         (DraftModel(shared_model(vocab_size=9), 4), "knows 9 tokens"),
         (DraftModel(shared_model(rope=True), 4, engine=Native), "rope=True"),
-        (DraftModel(model, 4, engine=Batched), "decoded by Native, Native8 or Rough8"),
     ):
         assert_refused(message, model, prompt_of(T), 5, engine=Native, draft=draft)
 
