@@ -94,8 +94,9 @@ def coloured(code: str, language: str = "python") -> str:
 def blocks(nb, prose: Prose) -> list[dict]:
     """The cells of a notebook as what the template draws: {kind, html, ...}.
 
-    A code cell adds source, note, folded (what its closed fold says; None when it is open), timing
-    and outputs. A blank is shown as the learner gets it, which metadata.nanogpt.blank keeps.
+    A code cell adds source, note, folded (what its closed fold says; None when it is open), answers
+    (whether its outputs are folded too, so that a reader guesses first), timing and outputs. A
+    blank is shown as the learner gets it, which metadata.nanogpt.blank keeps.
     """
     found = []
     for cell in nb.cells:
@@ -122,6 +123,7 @@ def _code_block(cell, prose: Prose) -> dict:
         "source": source,
         "note": note,
         "folded": folded,
+        "answers": (folded or "").startswith("The answers"),
         "timing": "timing" in tags,
         "outputs": [shown(output, prose, "keep-colours" in tags) for output in cell.outputs],
     }

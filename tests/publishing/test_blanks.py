@@ -77,6 +77,13 @@ def answers(path, blank):
     return said, cells[-1].source, solution(nb, index)
 
 
+def test_no_blank_has_a_decorator():
+    """The judge looks for an empty body, and a decorator would hide it."""
+    blanks = [cell for path in NOTEBOOKS for cell in nbformat.read(path, 4).cells if is_blank(cell)]
+    nodes = [(cell.id, node) for cell in blanks for node in ast.walk(ast.parse(cell.source))]
+    assert not [id for id, node in nodes if getattr(node, "decorator_list", None)]
+
+
 @each_blank
 def test_the_solution_is_right(path, blank):
     said, _, right = answers(path, blank)

@@ -18,13 +18,16 @@ from nanogpt.publishing import mirror, nbfile
 from nanogpt.publishing.blanks import filled, is_blank
 from nanogpt.publishing.execute import alt_text, check_outputs
 from nanogpt.publishing.glossary import new_words
+from nanogpt.publishing.html import Prose, blocks
 from nanogpt.publishing.parameters import read_parameters
+from nanogpt.publishing.sections import minutes
 from nanogpt.system.files import PUBLISHED, ROOT, sha256
 
 REAL_CORPUS = True
 EXECUTED = sorted(PUBLISHED.glob("*.ipynb"))
 each = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 published = pytest.mark.parametrize("path", EXECUTED, ids=lambda path: path.stem)
+MINUTES_A_BLANK = 4
 LONGEST = 25  # lines of a cell that is no mirror of package code, and not generated
 
 
@@ -97,6 +100,20 @@ def test_a_box_says_what_to_expect_and_defines_the_new_words(path):
 
 
 @each
+def test_the_box_says_how_long_it_takes(path):
+    """The minutes to read are those that the pages compute; a blank takes some more."""
+    nb = read(path)
+    pages = minutes(blocks(filled(nb), Prose(set())))
+    tries = MINUTES_A_BLANK * sum(is_blank(cell) for cell in nb.cells)
+    box = re.search(
+        r"\*Minutes\*: (\d+) to read(?:, (\d+) with the blanks)?\.$", nb.cells[0].source, re.M
+    )
+    assert box, f"*Minutes*: {pages} to read, {pages + tries} with the blanks."
+    assert abs(int(box[1]) - pages) <= 2, f"the pages say {pages}"
+    assert int(box[2] or box[1]) - int(box[1]) == tries
+
+
+@each
 def test_it_has_blanks(path):
     blanks = [cell for cell in code_cells(path) if is_blank(cell)]
     assert len(blanks) >= (0 if path.stem.startswith("00") else 3)
@@ -147,13 +164,21 @@ def test_mirrored_code_is_used_below_and_defined_nowhere_else(path):
             )
 
 
+def is_tool(cell) -> bool:
+    """Whether the cell calls itself a tool; it may only import and define."""
+    if not cell.source.startswith("# @title Tools: "):
+        return False
+    defines = (ast.Import, ast.ImportFrom, ast.FunctionDef)
+    return all(isinstance(node, defines) for node in ast.parse(cell.source).body)
+
+
 @each
 def test_plumbing_is_folded_and_the_lesson_is_open(path):
-    """Cells that make figures or tables, or save results, are folded; all others are open."""
+    """Cells that make figures or tables, save results, or define tools are folded; no others."""
     for cell in code_cells(path):
         plumbing = re.search(r"\b(show_table|run\.figure|run\.save|judge)\(", cell.source)
         folded = "hide-input" in cell.metadata.get("tags", [])
-        assert folded == bool(plumbing or ours(cell).get("generated")), cell.id
+        assert folded == bool(plumbing or ours(cell).get("generated") or is_tool(cell)), cell.id
         assert folded == bool(re.match(r"# @title \S", cell.source)), (
             f"cell {cell.id!r}: a folded cell begins with `# @title What it shows`"
         )

@@ -313,6 +313,22 @@ def test_the_index_tells_and_shows_what_there_is(html):
     assert "00_one.html#a-part-2" in page.all("a", "href")
 
 
+def test_answers_stay_closed_with_what_they_print(tmp_path):
+    """A reader who scrolls past a question has not been told."""
+    tables = {"Figures": output("seven"), "The answers": output("forty-two")}
+    cells = [
+        code(f"# @title {title}\nprint()", f"cell-{i}", [said], tags=["hide-input"])
+        for i, (title, said) in enumerate(tables.items())
+    ]
+    write(tmp_path / "00_x.ipynb", *cells)
+    site.render(tmp_path)
+    page = (tmp_path / "html" / "00_x.html").read_text(encoding="utf-8")
+    open_part = re.sub(r"<details.*?</details>", "", page, flags=re.S)
+    assert "seven" in open_part
+    assert "forty-two" in page
+    assert "forty-two" not in open_part
+
+
 def test_a_tag_chooses_the_thumbnail(tmp_path):
     first = code("1", "one", [output(picture=png("red"), alt="first")])
     second = code("2", "two", [output(picture=png("green"), alt="second")], tags=["thumbnail"])

@@ -14,7 +14,7 @@ LEVELS = [1, 2, 4, 16, 64, 256]  # float32 numbers apart
 
 @styled
 def token_strips(strips: list[dict], title: str, columns: int = 40) -> Figure:
-    """Strips of characters; what differs from the reference is red and struck out, the rest green.
+    """Strips of characters; what differs from the truth is orange and struck out, the rest green.
 
     A strip has a `label`, its `text` and the `truth`. The first `columns` characters are drawn; the
     count beside them is of the whole text.
@@ -30,7 +30,7 @@ def token_strips(strips: list[dict], title: str, columns: int = 40) -> Figure:
         wrong = sum(a != b for a, b in zip(text, truth, strict=True))
         mark = f"✗ {wrong} of {len(text)} differ" if wrong else "✓ equal"
         colour = VERMILION if wrong else GREEN
-        axes.text(columns + 0.3, y + 0.4, mark, va="center", fontsize=8.3, color=colour)
+        style.label(axes, columns + 0.3, y + 0.4, mark, colour, 8.3, weight="normal")
     axes.set(xlim=(-12.5, columns + 8), ylim=(len(strips) - 0.1, -0.15))
     axes.axis("off")
     axes.set_title(title)
@@ -56,7 +56,7 @@ def margins(report: dict) -> Figure:
     axes.set_ylim(top=60 * max(decided))  # space for the legend above all points
     axes.legend(loc="upper right", ncols=2)
     ratio = report["min_margin"] / max(report["max_logit_diff"], 1e-8)
-    axes.set_title(f"The closest draw was decided by {ratio:,.0f} times what the logits differ by")
+    axes.set_title(f"The smallest margin is {ratio:,.0f} times the largest difference")
     return figure
 
 
@@ -70,15 +70,14 @@ def precision(reports: dict[str, dict]) -> Figure:
         colour, mark = INK, f"✓ {report['n_new']} equal"
         if not report["equal"]:
             colour, mark = VERMILION, f"✗ {report['first_divergence']} equal, then not"
-        font = {"ha": "center", "va": "bottom", "fontsize": 9, "weight": "bold"}
-        axes.text(x, 30, f"{name}\n{mark}", color=colour, **font)
+        style.label(axes, x, 30, f"{name}\n{mark}", colour, 9, ha="center", va="bottom")
     axes.set_yscale("log")
     axes.set(xticks=(), xlim=(-0.6, len(reports) - 0.4), ylim=(1e-17, 8000))
     axes.set_ylabel("logits (log scale)")
-    place = {"ha": "right", "transform": axes.transAxes, "weight": "bold"}
-    axes.text(0.99, 0.30, "● margin of each draw", color=GREEN, **place)
-    axes.text(0.99, 0.22, "■ max |Δlogit| of each step", color=VERMILION, **place)
-    axes.set_title("The precision sets the gap: where the two clouds overlap, tokens can flip")
+    place = {"ha": "right", "transform": axes.transAxes, "size": 9.5}
+    style.label(axes, 0.99, 0.30, "● margin of each draw", GREEN, **place)
+    style.label(axes, 0.99, 0.22, "■ max |Δlogit| of each step", VERMILION, **place)
+    axes.set_title("Where the two clouds overlap, a token can flip")
     return figure
 
 

@@ -16,7 +16,8 @@ PANELS = {  # step: its title, and what it says when it stands alone
     "scores": (
         "1  scores: q · k / √hs",
         "A row is a query,\na column is a key.\n\nA cell is their product:\n"
-        "how well the key fits\nwhat the query looks for.\n\nBlue fits, red does not.",
+        "how well the key fits\nwhat the query looks for.\n\n"
+        "Blue is positive: it fits.\nOrange is negative.",
     ),
     "masked": (
         "2  mask: no look ahead",
@@ -30,7 +31,7 @@ PANELS = {  # step: its title, and what it says when it stands alone
     ),
     "mix": (
         "4  output: weights × values",
-        "The output of a character\nis the average of the values\nthat it may see, weighted.\n\n"
+        "The output of a character\nis an average of the values\nthat it may see.\n\n"
         "This is the last character:\none weight for each value,\none row comes out.",
     ),
 }
@@ -93,7 +94,7 @@ def _hidden(step: str, value: float | None, future: bool) -> bool:
 
 
 def _values(axes: Axes, corner: tuple, size: tuple, rows, share=False, most: float = 0) -> None:
-    """Numbers as coloured cells: shares in blue, others in blue or red; written where they fit."""
+    """Numbers as coloured cells: shares in blue, others blue or orange; written where they fit."""
     most = 1.0 if share else most or max(abs(v) for row in rows for v in row if v is not None)
     colours = [[None if v is None else _shade(v / (most or 1)) for v in row] for row in rows]
     texts = [["" if v is None else _written(v, share) for v in row] for row in rows]
@@ -102,7 +103,7 @@ def _values(axes: Axes, corner: tuple, size: tuple, rows, share=False, most: flo
 
 
 def _shade(value: float) -> tuple:
-    """A colour for a value in [-1, 1]: red below zero, blue above."""
+    """A colour for a value in [-1, 1]: orange below zero, blue above."""
     return mixed(BLUE if value >= 0 else VERMILION, 0.06 + 0.9 * min(abs(value), 1) ** 0.7)
 
 

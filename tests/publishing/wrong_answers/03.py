@@ -13,7 +13,7 @@ WRONG = {
             "last to ring",
         ),
         (function("race", "probs, noise", "return torch.multinomial(probs, 1)"), "of its own"),
-        (function("race", "probs, noise", "return (probs / noise).argmax()"), "(2, 1)"),
+        (function("race", "probs, noise", "return (probs / noise).argmax()"), "(B, 1)"),
     ],
     "first-difference": [
         (function("first_difference", "a, b", "return int((a != b).sum())"), "not 0"),
