@@ -52,6 +52,8 @@ def _mask(axes: Axes, panel: dict) -> None:
         for q, row in zip(q_pos, panel["mask"], strict=True)
     ]
     keys = ["∅" if p < 0 else p for p in k_pos]
+    if len(keys) > 12:  # every second name, the last among them: all would touch
+        keys = [key if (len(keys) - i) % 2 else "" for i, key in enumerate(keys)]
     axes.tick_params(which="both", pad=2)
     _cells(axes, shades, colours, q_pos, keys, 6.6, gap=1.2)
     axes.set_title(panel["label"], fontsize=8.5, pad=4)
