@@ -27,7 +27,6 @@ REAL_CORPUS = True
 EXECUTED = sorted(PUBLISHED.glob("*.ipynb"))
 each = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 published = pytest.mark.parametrize("path", EXECUTED, ids=lambda path: path.stem)
-MINUTES_A_BLANK = 4
 LONGEST = 25  # lines of a cell that is no mirror of package code, and not generated
 
 
@@ -101,17 +100,16 @@ def test_a_box_says_what_to_expect_and_defines_the_new_words(path):
 
 @each
 def test_the_box_says_how_long_it_takes(path):
-    """The minutes to read are those that the pages compute; a blank takes some more."""
+    """The minutes to read are those that the pages compute; a blank takes 3 to 9 more."""
     nb = read(path)
     pages = minutes(blocks(filled(nb), Prose(set())))
-    tries = MINUTES_A_BLANK * sum(is_blank(cell) for cell in nb.cells)
     box = re.search(
         r"\*Minutes\*: (\d+) to read(?:, (\d+) with the blanks)?\.$", nb.cells[0].source, re.M
     )
-    if not box:
-        pytest.skip(f"*Minutes*: {pages} to read, {pages + tries} with the blanks.")
+    assert box, f"*Minutes*: {pages} to read, … with the blanks."
     assert abs(int(box[1]) - pages) <= 2, f"the pages say {pages}"
-    assert int(box[2] or box[1]) - int(box[1]) == tries
+    blanks = sum(is_blank(cell) for cell in nb.cells)
+    assert 3 * blanks <= int(box[2] or box[1]) - int(box[1]) <= 9 * blanks
 
 
 @each
