@@ -104,7 +104,7 @@ def test_the_box_says_how_long_it_takes(path):
     nb = read(path)
     pages = minutes(blocks(filled(nb), Prose(set())))
     box = re.search(
-        r"\*Minutes\*: (\d+) to read(?:, (\d+) with the blanks)?\.$", nb.cells[0].source, re.M
+        r"\*Minutes\*: (\d+) to read(?:, (\d+) with the blanks)?\.?$", nb.cells[0].source, re.M
     )
     assert box, f"*Minutes*: {pages} to read, … with the blanks."
     assert abs(int(box[1]) - pages) <= 2, f"the pages say {pages}"
