@@ -97,19 +97,22 @@ def loss_by_position(lines: dict[str, list[float]], width: int, block: int, titl
     values = [value for line in lines.values() for value in line]
     low, high = min(values), max(values)
     axes.axvspan(0, block, color=PALE, alpha=0.55, lw=0, zorder=0)
-    axes.text(block / 2, high, "trained here", ha="center", va="top", fontsize=8, color=GREY)
+    spread = high - low
+    low, high = low - 0.17 * spread, high + 0.08 * spread
+    axes.text(block / 2, low, "trained here", ha="center", va="bottom", fontsize=8, color=GREY)
     looks, ends = zip(lines.items(), (VERMILION, ORANGE, BLUE), "s^o", strict=False), []
     for (name, line), colour, mark in looks:
         across = [width * (i + 0.5) for i in range(len(line))]
         axes.plot(across, line, color=colour, marker=mark, ms=3.5)
         if across[-1] < end / 2:  # a name over the line, which has no end at the right
-            spot = (0.3 * width, max(line) + 0.04 * (high - low))
+            spot = (0.3 * width, max(line) + 0.04 * spread)
+            high = max(high, max(line) + 0.24 * spread)
             style.label(axes, *spot, f"{name}\n(no row past {block})", colour, 9, va="bottom")
         else:
             ends.append((across[-1], line[-1], name.replace(", ", ",\n"), colour))
     axes.set_xticks([block * n for n in range(end // block + 1)])
     axes.set(xlabel="position in the text", ylabel="cross-entropy (nats)", xlim=(0, end))
-    axes.set_ylim(low - 0.1 * (high - low), high + 0.08 * (high - low))
+    axes.set_ylim(low, high)
     beside_ends(axes, ends, 9)
     axes.set_title(title)
     return figure
