@@ -95,10 +95,9 @@ def loss_by_position(lines: dict[str, list[float]], width: int, block: int, titl
     figure, axes = new_figure(3.4)
     end = width * max(map(len, lines.values()))
     values = [value for line in lines.values() for value in line]
-    low, high = min(values), max(values)
+    spread = max(values) - min(values)
+    low, high = min(values) - 0.17 * spread, max(values) + 0.08 * spread
     axes.axvspan(0, block, color=PALE, alpha=0.55, lw=0, zorder=0)
-    spread = high - low
-    low, high = low - 0.17 * spread, high + 0.08 * spread
     axes.text(block / 2, low, "trained here", ha="center", va="bottom", fontsize=8, color=GREY)
     looks, ends = zip(lines.items(), (VERMILION, ORANGE, BLUE), "s^o", strict=False), []
     for (name, line), colour, mark in looks:
