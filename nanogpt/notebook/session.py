@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import platform
 import re
@@ -108,6 +109,7 @@ def open_run(number: str, *, profile: str = "auto", **parameters) -> Run:
     for an unknown profile or an unusable seed, CorpusError for a corpus that cannot be used, and
     OSError for a folder that cannot be written.
     """
+    gc.freeze()  # what is imported: timings collect garbage before each turn
     device = pick_device()
     chosen = get_profile(profile, cuda=device.device.type == "cuda")
     check_int("seed", parameters.get("seed", 0), 0, 2**63 - 1)
