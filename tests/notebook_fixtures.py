@@ -10,6 +10,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import nbformat
+import pytest
 from nbformat import v4
 from papermill import PapermillExecutionError
 
@@ -65,20 +66,23 @@ def write(path: Path, *cells, title: str = "Small", parameters: str | None = PAR
     return path
 
 
-def execute_here(source, target, parameters, *, on_cell_start, **_) -> None:
+def execute_here(source, target, parameters, *, on_cell_start, config, **_) -> None:
     """papermill.execute_notebook without a kernel: the cells run in this process, in turn."""
     nb, scope = nbformat.read(source, 4), {}
     lines = "\n".join(["# Parameters", *(f"{name} = {v!r}" for name, v in parameters.items())])
     tagged = ["parameters" in cell.metadata.get("tags", []) for cell in nb.cells]
     injected = code(lines, "injected", tags=["injected-parameters"])
     nb.cells.insert(tagged.index(True) + 1, injected)
-    try:
-        for i, cell in enumerate(nb.cells):
-            if cell.cell_type == "code":
-                on_cell_start(cell=cell, cell_index=i)
-                _execute_cell(cell, i, scope)
-    finally:
-        nbformat.write(nb, target)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in config.Kernel.variables.items():
+            patch.delenv(name, raising=False) if value is None else patch.setenv(name, value)
+        try:
+            for i, cell in enumerate(nb.cells):
+                if cell.cell_type == "code":
+                    on_cell_start(cell=cell, cell_index=i)
+                    _execute_cell(cell, i, scope)
+        finally:
+            nbformat.write(nb, target)
 
 
 def _execute_cell(cell, i: int, scope: dict) -> None:

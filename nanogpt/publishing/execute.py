@@ -13,22 +13,16 @@ import nbformat
 import papermill
 from ipykernel.kernelspec import write_kernel_spec
 from nbclient.exceptions import CellTimeoutError, DeadKernelError
-from traitlets.config import Config
 
 from ..system.files import ROOT
 from .blanks import filled
+from .kernel import LOG, Kernel, configured
 from .nbfile import METADATA, SyncError, alt_text, keep_metadata, png_of, read, write_notebook
 
 START_TIMEOUT = 120  # seconds for a kernel to answer, on a cold disk
 MIMES = {"text/plain", "image/png", "text/markdown"}  # what every reader shows, without trust
 MAX_BYTES = 1_000_000  # of an executed notebook: the web does not show larger ones
 
-# Kernels that talk through encrypted channels, and print no warning that they do not. At the end
-# they are killed: asked to end, they would take another 3 seconds for each notebook.
-QUIET = Config(
-    {name: {"transport_encryption": "auto"} for name in ("KernelManager", "AsyncKernelManager")}
-    | {"NotebookClient": {"shutdown_kernel": "immediate"}}
-)
 ENVIRONMENT = {
     "TQDM_DISABLE": "1",  # one plain line for each evaluation instead of a bar
     "PYTHONHASHSEED": "0",
@@ -47,12 +41,16 @@ def kernel_environment(extra: dict[str, str | None]):
     """The environment that kernels inherit, restored afterwards.
 
     Its `python3` is this very interpreter: a kernel of that name from elsewhere on the machine may
-    be another Python, or missing by now. Personal IPython start-up files are left out.
+    be another Python, or missing by now. Personal IPython start-up files are left out. What they
+    leave in the temporary folder goes with it.
     """
     with tempfile.TemporaryDirectory(prefix="nanogpt-kernel-") as home:
         write_kernel_spec(Path(home, "kernels", "python3"))
         paths = [home] + [path for path in (os.environ.get("JUPYTER_PATH"),) if path]
-        own = {"JUPYTER_PATH": os.pathsep.join(paths), "IPYTHONDIR": str(Path(home, "ipython"))}
+        own = {"JUPYTER_PATH": os.pathsep.join(paths)}
+        for name, folder in (("IPYTHONDIR", "ipython"), ("TMPDIR", "tmp")):
+            Path(home, folder).mkdir()
+            own[name] = str(Path(home, folder))
         wanted = {**ENVIRONMENT, **own, **extra}
         before = {name: os.environ.get(name) for name in wanted}
         _set(wanted)
@@ -75,12 +73,14 @@ def execute(
     target: Path,
     parameters: dict,
     *,
+    variables: dict[str, str | None] | None = None,
     timeout: int = 1800,
-    on_cell: Callable[[int], None] = lambda index: None,
+    on_cell: Callable[[int, dict], None] = lambda index, cell: None,
 ) -> None:
     """Run the notebook `source` from the repository's root and write it, normalised, to `target`.
 
-    `timeout` is in seconds and for each cell; `on_cell(index)` is called as each cell starts.
+    `variables` are those of its kernel, whose log goes to LOG beside `target`; `timeout` is in
+    seconds and for each cell; `on_cell(index, cell)` is called as each cell starts.
     Raises NotebookError when a cell fails, takes too long or kills its kernel, and when some
     reader could not see the output. `target` is written in every case, a Ctrl-C included.
     """
@@ -88,14 +88,18 @@ def execute(
 
     def note(cell, cell_index):
         started["id"] = cell.get("id")
-        on_cell(cell_index)
+        on_cell(cell_index, cell)
 
     limits = {"start_timeout": START_TIMEOUT, "execution_timeout": timeout}
-    options = {"kernel_name": "python3", "cwd": str(ROOT), "progress_bar": False, "config": QUIET}
+    options = {"kernel_name": "python3", "cwd": str(ROOT), "progress_bar": False}
+    kernel = {
+        "kernel_manager_class": Kernel,
+        "config": configured(variables or {}, target.with_name(LOG)),
+    }
     try:
         write_notebook(target, filled(read(source)))
         papermill.execute_notebook(
-            str(target), str(target), parameters, on_cell_start=note, **limits, **options
+            str(target), str(target), parameters, on_cell_start=note, **limits, **options, **kernel
         )
     except Exception as error:
         raise NotebookError(_reason(error, started["id"], timeout)) from error

@@ -6,25 +6,24 @@ folder in one rename each. When it has not, they are kept below failed/ and repl
 
 from __future__ import annotations
 
-import logging
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ..config.checks import check_int
+from ..benchmarks.machine import measure_speed
+from ..config.checks import check_int, check_positive
 from ..config.profiles import get_profile
+from ..config.rows import Speed
 from ..data.corpus import Corpus, load_corpus
 from ..system.device import pick_device
 from ..system.environment import environment
-from ..system.files import PUBLISHED, ROOT, sha256
+from ..system.files import PUBLISHED, ROOT
 from . import publish, reproduce, site
-from .execute import NotebookError, execute, kernel_environment
 from .output_folder import Folder, locked
 from .parameters import RunError, assign
-from .progress import cell_bar, report, table
-
-INTERRUPTED = "interrupted"
+from .plan import Pace, choose_pace, describe_plan
+from .progress import report
+from .series import Series
 
 
 @dataclass(frozen=True)
@@ -39,9 +38,13 @@ class RunPlan:
     timeout: int = 1800  # seconds for each cell
     fail_fast: bool = False  # stop at the first notebook that fails
     html: bool = True  # render the pages
+    full: bool = False  # with profile cpu: as much work as the published run
+    ratio: float | None = None  # the speed of this machine, 1 the published run's; None: measured
 
     def __post_init__(self):
         check_int("timeout", self.timeout, 1)
+        if self.ratio is not None:
+            check_positive("ratio", self.ratio)
 
     @property
     def changed(self) -> bool:
@@ -55,10 +58,18 @@ class Job:
 
     sources: list[Path]
     values: dict[str, dict]
-    profile: str  # never "auto"
+    profile: str  # smoke, cpu or gpu
+    pace: Pace
     corpus: Corpus
     out: Path
     weights: Path | None = None  # the checkpoint that all notebooks share
+
+
+def show_plan(plan: RunPlan) -> bool:
+    """Print what `run` would do and how long it would take. Raises RunError as `run` does."""
+    job = _prepare(plan)
+    print(describe_plan([source.stem for source in job.sources], job.pace))
+    return True
 
 
 def run(plan: RunPlan) -> bool:
@@ -99,17 +110,31 @@ def _prepare(plan: RunPlan) -> Job:
     """Find and check all that the plan names. Raises RunError or CorpusError."""
     sources = select(plan.notebooks, plan.source or ROOT / "notebooks")
     profile = choose_profile(plan.profile, cuda=pick_device().device.type == "cuda")
-    values = assign(sources, plan.settings, profile)
-    out = (plan.out or ROOT / "outputs" / "run" / profile).resolve()
+    kind = get_profile(profile).kind
+    assign(sources, plan.settings, profile)  # refused now, not after the measurement
+    out = (plan.out or ROOT / "outputs" / "run" / kind).resolve()
     check_out(out)
     publish.recover(PUBLISHED)
-    return Job(sources, values, profile, load_corpus(), out)
+    corpus = load_corpus()
+    pace = _pace(plan, profile, corpus)
+    return Job(sources, assign(sources, plan.settings, pace.profile), kind, pace, corpus, out)
+
+
+def _pace(plan: RunPlan, profile: str, corpus: Corpus) -> Pace:
+    """How much work, from the speed of this machine, which is measured if none was given."""
+    if get_profile(profile).kind != "cpu":
+        return Pace(profile)
+    speed = Speed(plan.ratio, plan.ratio) if plan.ratio else measure_speed()
+    pace = choose_pace(profile, speed, full=plan.full)
+    # The first notebook that finds no weights of its text trains some for the others.
+    borrowed = (PUBLISHED / publish.WEIGHTS).is_file() and corpus.sha256 == publish.SHA256
+    return pace if borrowed or not corpus.real else replace(pace, lanes=1)
 
 
 def _prepare_whole(plan: RunPlan, flag: str, out: Path) -> Job:
     """The same for a run of everything; `flag` is what asked for it."""
     profile = "cpu" if plan.profile == "auto" else plan.profile
-    job = _prepare(replace(plan, profile=profile, out=out))
+    job = _prepare(replace(plan, profile=profile, out=out, full=True))
     publish.check(flag, job.profile, job.corpus, plan.changed)
     # Notebook 01 trains what the others load.
     first = sorted(job.sources, key=lambda path: path.stem[:2] != "01")
@@ -120,9 +145,11 @@ def _execute(plan: RunPlan, job: Job) -> list[dict]:
     """Run the notebooks into the output folder, which is locked, and render them: their entries."""
     if job.weights:
         publish.empty(job.out)
-    print(job.corpus.banner or job.corpus, flush=True)
+    print(job.corpus.banner or job.corpus)
+    print(describe_plan([source.stem for source in job.sources], job.pace), flush=True)
     folder = Folder(job.out, describe(job, plan.settings), job.weights)
-    entries = run_all(job, folder, timeout=plan.timeout, fail_fast=plan.fail_fast)
+    series = Series(job.sources, job.values, folder, job.pace)
+    entries = series.run(timeout=plan.timeout, fail_fast=plan.fail_fast)
     if plan.html and any(job.out.glob("*.ipynb")):
         site.render(job.out)
     return entries
@@ -194,49 +221,8 @@ def describe(job: Job, settings: Sequence[str]) -> dict:
     }
     return {
         "profile": job.profile,
+        **job.pace.card,
         "settings": list(settings),
         "corpus": about,
         "environment": environment(),
     }
-
-
-def run_all(job: Job, folder: Folder, *, timeout: int, fail_fast: bool) -> list[dict]:
-    """Run the notebooks in turn and print how each went. Only a Ctrl-C stops the others."""
-    entries = []
-    for i, source in enumerate(job.sources, 1):
-        print(f"[{i}/{len(job.sources)}] {source.stem}", flush=True)
-        entries.append(run_one(source, job.values[source.stem], folder, timeout))
-        if entries[-1]["error"] == INTERRUPTED or (fail_fast and not entries[-1]["ok"]):
-            break
-    print(f"\n{table(entries)}\n", flush=True)
-    return entries
-
-
-def run_one(source: Path, parameters: dict, folder: Folder, timeout: int) -> dict:
-    """Run one notebook and return its entry in the manifest; a Ctrl-C is an error like others."""
-    name, start, error = source.stem, time.perf_counter(), None
-    with folder.staging(name) as staged, cell_bar(source) as on_cell:
-        executed = staged / source.name
-        try:
-            with kernel_environment(folder.environment(staged)):
-                execute(source, executed, parameters, timeout=timeout, on_cell=on_cell)
-        except NotebookError as failure:
-            error = str(failure)
-        except KeyboardInterrupt:
-            logging.getLogger("asyncio").disabled = True  # the user asked for the kernel's death
-            error = INTERRUPTED
-        digest = sha256(executed) if executed.is_file() else None
-        files = folder.set_aside(name, staged) if error else folder.keep(name, staged)
-    entry = {
-        "notebook": name,
-        "ok": error is None,
-        "seconds": round(time.perf_counter() - start, 1),
-        "error": error,
-        "parameters": parameters,
-        "corpus": folder.card["corpus"]["name"],
-        "source_sha256": sha256(source),
-        "sha256": digest,
-        "files": files,
-    }
-    folder.note(entry)
-    return entry

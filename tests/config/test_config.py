@@ -108,7 +108,9 @@ def test_profiles_are_found_by_name_and_auto_looks_for_cuda():
     assert get_profile("auto", cuda=True) is PROFILES["gpu"]
     assert get_profile("auto", cuda=False) is PROFILES["cpu"]
     assert get_profile("cpu", cuda=True) is PROFILES["cpu"]
-    with pytest.raises(ValueError, match="profile='fast' is unknown: choose auto, smoke, cpu, gpu"):
+    with pytest.raises(
+        ValueError, match="profile='fast' is unknown: choose auto, smoke, cpu, cpu-"
+    ):
         get_profile("fast")
 
 
@@ -120,7 +122,9 @@ def test_every_profile_can_be_run(profile):
     assert profile.lengths[0] >= 1
     assert profile.lengths[-1] < SIZES[profile.size].block_size, "a prompt of 1 must fit before it"
     assert min(profile.batches) == 1
-    assert min(profile.seeds, profile.repeats) >= 2, "a spread needs two"
+    assert min(profile.seeds, profile.repeats.most, profile.repeats.least) >= 2, (
+        "a spread needs two"
+    )
 
 
 @pytest.mark.parametrize("kind", [GPTConfig, TrainConfig])

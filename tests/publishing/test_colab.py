@@ -15,7 +15,8 @@ from notebook_fixtures import NOTEBOOKS, code
 
 from nanogpt.config import REPO
 from nanogpt.publishing import mirror
-from nanogpt.publishing.execute import QUIET, kernel_environment
+from nanogpt.publishing.execute import kernel_environment
+from nanogpt.publishing.kernel import QUIET
 from nanogpt.system.files import ROOT
 
 REAL_CORPUS = True

@@ -46,8 +46,15 @@ def command(notebooks, out, *words) -> list[str]:
 
 
 def write_five(notebooks: Path) -> None:
-    write(notebooks / "00_good.ipynb", FILES, ASK, STREAMS)
-    write(notebooks / "01_bad.ipynb", FILES, "print('as far as here')", "1 / 0", "print('never')")
+    log = "get_ipython().kernel.log.error('KeyboardInterrupt caught in kernel.')"
+    write(notebooks / "00_good.ipynb", FILES, ASK, STREAMS, log)
+    write(
+        notebooks / "01_bad.ipynb",
+        FILES,
+        "print('as far as here')",
+        f"{log}\n1 / 0",
+        "print('never')",
+    )
     only_profile = 'profile: str = "auto"'
     julia = write(notebooks / "02_julia.ipynb", "print('still run')", parameters=only_profile)
     nb = nbformat.read(julia, 4)
@@ -113,7 +120,17 @@ def test_the_closing_table(ran):
 
 def test_a_headless_run_prints_lines_and_no_bars(ran):
     assert "\r" not in ran[0].stdout + ran[0].stderr
-    assert "WARNING" not in ran[0].stderr
+    assert "IPKernelApp" not in ran[0].stderr
+
+
+def test_what_a_kernel_logs_is_shown_when_its_notebook_fails_and_not_else(ran):
+    done, out = ran
+    lines = done.stdout.splitlines()
+    failed = lines.index("01_bad failed: cell 'cell-3': ZeroDivisionError: division by zero")
+    assert lines[failed + 1].endswith("ERROR | KeyboardInterrupt caught in kernel.")
+    assert done.stdout.count("KeyboardInterrupt") == 1
+    assert "KeyboardInterrupt" in (out / "failed" / "01_bad" / "kernel.log").read_text()
+    assert not (out / "kernel.log").exists()
 
 
 def test_the_kernel_is_the_runners_interpreter_in_a_clean_environment(ran):

@@ -7,6 +7,7 @@ import pytest
 from notebook_fixtures import page_faults, write
 
 from nanogpt.cli import run
+from nanogpt.config.rows import Speed
 from nanogpt.publishing import publish, runner
 from nanogpt.publishing.output_folder import locked
 from nanogpt.system.files import ROOT
@@ -48,7 +49,7 @@ REFUSED = {
     "the profile as a setting": (["-p", "profile=cpu"], "choose a profile with --profile"),
     "an unknown profile": (
         ["--profile", "tpu"],
-        "profile='tpu' is unknown: choose auto, smoke, cpu, gpu",
+        "profile='tpu' is unknown: choose auto, smoke, cpu, cpu-fast",
     ),
     "no time at all": (["--timeout", "0"], "timeout=0: must be an integer of at least 1"),
 }
@@ -201,6 +202,7 @@ def press(tmp_path, sources, monkeypatch, no_kernels):
     monkeypatch.setattr(runner, "PUBLISHED", published)
     monkeypatch.setattr(publish, "BUILD", tmp_path / "outputs" / "run" / "publish")
     monkeypatch.setattr(publish, "SHA256", runner.load_corpus().sha256)
+    monkeypatch.setattr(runner, "measure_speed", lambda: Speed(1.0, 0.5))
     monkeypatch.setenv("NANOGPT_CHECKPOINT", "/of/the/reader")
     kind = "os.environ['NANOGPT_CHECKPOINT'].split('/')[-3:]"
     first = f"import os; assert {kind} == [n, 'checkpoints', 'small.safetensors'], {kind}"
