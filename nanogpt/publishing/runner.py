@@ -23,7 +23,7 @@ from .output_folder import Folder, locked
 from .parameters import RunError, assign
 from .plan import Pace, choose_pace, describe_plan
 from .progress import report
-from .series import Series
+from .series import INTERRUPTED, Series
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ def _all_passed(entries: list[dict], job: Job) -> bool:
 
 def _stop_if_interrupted(entries: list[dict]) -> None:
     """Raise the KeyboardInterrupt that ended the run, now that what it kept was reported."""
-    if entries and entries[-1]["error"] == INTERRUPTED:
+    if any(entry["error"] == INTERRUPTED for entry in entries):
         raise KeyboardInterrupt
 
 

@@ -49,6 +49,8 @@ class Series:
                 in_lanes(ordered(self.sources, self.pace), work, self.pace.lanes, stop=self._stop)
             except KeyboardInterrupt:
                 self._stop()
+                if not any(entry["error"] == INTERRUPTED for entry in self.entries):
+                    raise
         self.entries.sort(key=lambda entry: entry["notebook"])
         if self.entries:
             print(f"\n{table(self.entries)}\n", flush=True)

@@ -43,7 +43,7 @@ class TrainingRun:
         self.done = 0  # steps of an earlier part of this run
         self.chars_per_step = self.config.batch_size * T
         self.meter = Meter(self.model.config, device, trainer.ranks.size)
-        self.speed_note = str(self.meter)  # on a GPU to look more often would wait for the queue
+        self.speed_note = ""  # on a GPU to look at every step would wait for the queue
 
     @contextmanager
     def begun(self):
@@ -61,7 +61,7 @@ class TrainingRun:
         note = self.speed_note
         if self.trainer.device.device.type == "cpu":  # on a GPU this would wait for the queue
             self._check_finite(value := float(loss), step)
-            note = f"loss {value:.2f}, {note}"
+            note = f"loss {value:.2f}{', ' if note else ''}{note}"
         self.history["lr_scale"].append(self.config.scale(step))
         self.history["batch_loss"].append(loss)
         self.meter.tokens += self.chars_per_step
@@ -81,7 +81,7 @@ class TrainingRun:
                     self.watch(step, self.model)
                 self.model.train()
         self.meter.lap("evaluate")
-        self.speed_note = str(self.meter)
+        self.speed_note = str(self.meter) if step else ""
 
     def save(self, step: int) -> None:
         """Write all that the next step depends on."""
