@@ -104,7 +104,7 @@ PROFILES = {
         batches=(1, 4),
         repeats=Repeats(3, spread=0.2, seconds=4),
         share=0.15,
-        rungs="1234578",
+        rungs="123457",
         fresh=False,
         threads=1,
     ),
