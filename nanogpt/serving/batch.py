@@ -84,8 +84,8 @@ class BatchEngine:
             return []
         drawing = [text for text, n in plan if n == text.pending]
         logits = self.backend.read(flat_step(plan, self.texts.block_len))
-        self.texts.advance(plan)
         drawn = self._draw(drawing, logits)
+        self.texts.advance(plan)  # up to here a step that fails can be tried again
         return [self._append(text, token) for text, token in zip(drawing, drawn, strict=True)]
 
     def _draw(self, texts: list[Sequence], logits: Tensor) -> list[int]:

@@ -38,7 +38,13 @@ class Request:
     id: Hashable = field(default_factory=lambda: next(_next_id))
 
     def __post_init__(self):
-        prompt = torch.as_tensor(self.prompt)
+        try:
+            prompt = torch.as_tensor(self.prompt)
+        except (TypeError, ValueError, RuntimeError):
+            raise ValueError(
+                f"request {self.id!r}: prompt={self.prompt!r}: pass tokens, as in "
+                f"tokenizer.encode(text)"
+            ) from None
         object.__setattr__(self, "prompt", prompt)
         if prompt.ndim != 1 or not len(prompt) or prompt.dtype not in (torch.int64, torch.int32):
             raise ValueError(

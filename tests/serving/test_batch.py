@@ -249,16 +249,23 @@ def test_an_aborted_request_gives_no_more_tokens_and_frees_its_blocks(by):
             stream.abort(gone)
 
 
-def test_a_failed_step_can_be_tried_again():
+@pytest.mark.parametrize("part", ["read", "_draw"])
+def test_a_failed_step_can_be_tried_again(part, monkeypatch):
     engine, asked = Watched(build(), budget=3, block_len=4), request(14)
     engine.add(asked)
-    engine.step()
-    backend, engine.backend = engine.backend, None
-    with pytest.raises(AttributeError):
-        engine.step()
-    engine.texts.audit()
-    engine.backend = backend
-    assert finish(engine)[14] == alone("batched", 14)
+
+    def fail(*args):
+        raise RuntimeError("out of memory")
+
+    tokens = []
+    while engine.busy:
+        with monkeypatch.context() as patch:
+            patch.setattr(engine if part == "_draw" else engine.backend, part, fail)
+            with pytest.raises(RuntimeError, match="out of memory"):
+                engine.step()
+        engine.texts.audit()
+        tokens += [output.token for output in engine.step()]
+    assert tokens == alone("batched", 14)
 
 
 # ------------------------------------------------------------------ bad input
@@ -266,6 +273,7 @@ def test_a_failed_step_can_be_tried_again():
 
 PROMPT = text(4)[0]
 BAD = {
+    "text": (lambda: Request("ROMEO:", 2), "prompt='ROMEO:': pass tokens, as in"),
     "2-D": (lambda: Request(text(4), 2), r"prompt is \(1, 4\) of torch.int64: it needs \(T,\)"),
     "empty": (lambda: Request(PROMPT[:0], 2), r"at least one token"),
     "floats": (lambda: Request(PROMPT.float(), 2), r"of torch.float32: it needs \(T,\) integers"),
