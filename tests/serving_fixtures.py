@@ -15,10 +15,10 @@ from nanogpt.serving.modules import ModuleBackend
 from nanogpt.serving.request import Request, State
 
 MODERN = {"rope": True, "qk_norm": True, "rms_norm": True, "relu2": True, "bias": False}
-FORMS = {  # every form that the model has
-    "heads": {"per_head": True, "n_head": 2, "n_layer": 1},
-    "batched": {"n_layer": 1},
-    "shared": {"n_kv_head": 2, "n_layer": 1} | MODERN,
+FORMS = {  # every form that the model has, in 2 layers: one alone hides what a chunk may see
+    "heads": {"per_head": True, "n_head": 2},
+    "batched": {},
+    "shared": {"n_kv_head": 2} | MODERN,
     "windows": {"n_kv_head": 1, "window": 5, "sinks": 2, "full_every": 2},
 }
 SAMPLINGS = [PLAIN, SamplingParams(0.7), SamplingParams(top_k=4), SamplingParams(1.3, top_p=0.8)]

@@ -1,6 +1,7 @@
 """Load: arrivals that are data, measures checked by hand, the same tokens under every scheme."""
 
 import json
+from collections import Counter
 from math import inf
 
 import pytest
@@ -23,8 +24,8 @@ def test_arrivals_are_drawn_from_a_seed_and_only_they_depend_on_the_rate():
         assert (a.max_new_tokens, a.seed) == (b.max_new_tokens, b.seed)
         assert len(a.prompt) + a.max_new_tokens - 1 <= 64
     assert slow[-1].arrival / 400 == pytest.approx(1 / 2, rel=0.1)
-    alike = [r for r in slow if torch.equal(r.prompt[:4], slow[0].prompt[:4])]
-    assert 100 < max(len(alike), 400 - len(alike)) < 300
+    beginnings = Counter(tuple(r.prompt[:4].tolist()) for r in slow)
+    assert 160 < beginnings.most_common(1)[0][1] < 240, "about half begin alike"
     other = Load(n=400, seed=2).requests(13, 64, 2.0)
     assert [r.arrival for r in other] != [r.arrival for r in slow]
 
@@ -76,7 +77,7 @@ def test_a_virtual_clock_skips_the_time_in_which_nothing_is_asked():
 
 
 def test_every_scheme_gives_the_same_tokens():
-    asked = Load(n=6, seed=3)
+    asked = Load(n=4, seed=3)
     result = load(build(), [500.0, inf], asked=asked, running=4, budget=8, repeats=1)
     rows = result["rows"]
     names = [scheme.name for scheme in SCHEMES]
@@ -89,7 +90,7 @@ def test_every_scheme_gives_the_same_tokens():
 
 def test_the_command_writes_what_it_prints(tmp_path, capsys):
     path = tmp_path / "load.json"
-    words = "--size article --rates inf --requests 2 --repeats 1 --goodput e2el:9000000 --json"
+    words = "--size article --rates inf --requests 1 --repeats 1 --goodput e2el:9000000 --json"
     assert main([*words.split(), str(path)]) == 0
     printed, written = capsys.readouterr().out, json.loads(path.read_text())
     assert written["limits"] == {"e2el": 9000.0}

@@ -17,6 +17,11 @@ from nanogpt.serving.blocks import BlockPool, block_hash
 from nanogpt.serving.modules import BlockCache
 from nanogpt.serving.request import Request, State
 
+
+def plain():
+    return build(**FORMS["batched"])
+
+
 WORKLOADS = {  # of each form: 200 in all
     "few": range(8),
     "all": range(8, 50),
@@ -89,7 +94,7 @@ def test_without_reuse_every_prompt_is_read_whole():
 
 def test_a_budget_cuts_a_prompt_while_others_decode():
     """Two texts decode in every step, the prompt of 20 gets the other 3 tokens of 5."""
-    engine = Watched(build(), budget=5)
+    engine = Watched(plain(), budget=5)
     first = [Request(text(1, seed=i)[0], 20, seed=i, id=i) for i in range(2)]
     for asked in first:
         engine.add(asked)
@@ -100,7 +105,7 @@ def test_a_budget_cuts_a_prompt_while_others_decode():
 
 
 def test_texts_run_in_the_order_of_their_arrival_and_the_youngest_is_preempted():
-    engine = Watched(build(), n_blocks=4, block_len=8)
+    engine = Watched(plain(), n_blocks=4, block_len=8)
     asked = [Request(text(8, seed=i)[0], 16, seed=i, id=i) for i in range(3)]
     for one in asked:
         engine.add(one)
@@ -199,7 +204,7 @@ BUGS = {
 @pytest.mark.parametrize("bug", BUGS)
 def test_each_bug_is_caught(bug, monkeypatch):
     monkeypatch.setattr(*BUGS[bug])
-    engine = Watched(build(), block_len=4, n_blocks=12, budget=6)
+    engine = Watched(plain(), block_len=4, n_blocks=12, budget=6)
     if bug == "none":
         return serve_beginnings(engine)
     with pytest.raises((AssertionError, IndexError)):
@@ -210,7 +215,7 @@ def test_each_bug_is_caught(bug, monkeypatch):
 
 
 def test_a_stream_gives_tokens_as_they_come_and_leaves_the_model_alone(ambient_rng):
-    model = build()
+    model = plain()
     model.train()
     before = state_of(model)
     requests = [request(kind) for kind in range(6)]
@@ -228,14 +233,14 @@ def test_a_stream_gives_tokens_as_they_come_and_leaves_the_model_alone(ambient_r
 
 def test_requests_are_taken_in_the_order_of_their_arrival():
     late, soon = (Request(text(2)[0], 1, arrival=at, id=at) for at in (2.5, 1.5))
-    order = [output.request.id for output in serve(build(), [late, soon], max_running=1)]
+    order = [output.request.id for output in serve(plain(), [late, soon], max_running=1)]
     assert order == [1.5, 2.5]
 
 
 @pytest.mark.parametrize("by", [lambda asked: asked, lambda asked: asked.id], ids=["it", "its id"])
 def test_an_aborted_request_gives_no_more_tokens_and_frees_its_blocks(by):
     requests = [Request(text(9, seed=i)[0], 8, seed=i, id=i) for i in range(3)]
-    stream = serve(build(), requests, block_len=4, max_running=2)
+    stream = serve(plain(), requests, block_len=4, max_running=2)
     tokens = {0: [next(stream).token], 1: [], 2: []}
     stream.abort(by(requests[1]))  # its first token was drawn in the same step
     stream.abort(by(requests[0]))  # it runs
@@ -251,7 +256,7 @@ def test_an_aborted_request_gives_no_more_tokens_and_frees_its_blocks(by):
 
 @pytest.mark.parametrize("part", ["read", "_draw"])
 def test_a_failed_step_can_be_tried_again(part, monkeypatch):
-    engine, asked = Watched(build(), budget=3, block_len=4), request(14)
+    engine, asked = Watched(plain(), budget=3, block_len=4), request(14)
     engine.add(asked)
 
     def fail(*args):
@@ -312,7 +317,7 @@ BAD = {
 @pytest.mark.parametrize("case", BAD)
 def test_a_bad_request_is_refused_and_others_are_untouched(case):
     make, message = BAD[case]
-    engine, good = Watched(build(), n_blocks=5, block_len=4), Request(PROMPT, 6, seed=3, id="good")
+    engine, good = Watched(plain(), n_blocks=5, block_len=4), Request(PROMPT, 6, seed=3, id="good")
     engine.add(good)
     engine.step()
     with pytest.raises(ValueError, match=message):
@@ -328,7 +333,7 @@ def test_a_bad_request_is_refused_and_others_are_untouched(case):
 @pytest.mark.parametrize("value", [0, -1, 1.5, True])
 def test_numbers_below_1_are_refused(name, value):
     with pytest.raises(ValueError, match=f"{name}={value}: must be an integer of at least 1"):
-        BatchEngine(build(), **{name: value})
+        BatchEngine(plain(), **{name: value})
 
 
 def test_n_gram_tables_are_refused_in_one_line():
@@ -339,4 +344,4 @@ def test_n_gram_tables_are_refused_in_one_line():
 
 def test_a_bad_request_among_good_ones_is_named_before_the_first_step():
     with pytest.raises(ValueError, match="request 7: a prompt of 4 and 99 new tokens exceed"):
-        serve(build(), [Request(PROMPT, 2, id=1), Request(PROMPT, 99, id=7)])
+        serve(plain(), [Request(PROMPT, 2, id=1), Request(PROMPT, 99, id=7)])
