@@ -1,6 +1,7 @@
 """What a run takes: seconds of each notebook, row by row, and which row fits a machine.
 
-The seconds were measured on the machine of REFERENCE, whose speed is 1. A machine's speed is two
+The seconds of the full row are those of a published run, on the machine of REFERENCE, whose speed
+is 1; those of the shorter rows are its cells, scaled to the row's counts. A machine's speed is two
 numbers, since machines differ in them by different factors: how soon it makes small calls
 (decoding, imports, figures, a compiler) and how soon it does arithmetic (training).
 """
