@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..config.checks import check_int
+from ..system.device import send
 from .base import KVCache
 
 
@@ -39,7 +40,7 @@ class PagedCache(KVCache):
         self._add_pages(self._pages(start + T) - self.table.shape[1], k)
         i = torch.arange(start, start + T)
         pages, slots = self.table[:, i // self.page], (i % self.page).expand(B, T)  # (B, T) each
-        pages, slots = pages.to(k.device), slots.to(k.device)
+        pages, slots = send(pages, k.device), send(slots, k.device)
         self.k[pages, slots] = k.movedim(-2, 1)  # (B, T, …, hs)
         self.v[pages, slots] = v.movedim(-2, 1)
         self.pos = torch.cat([self.pos, pos])
@@ -73,7 +74,7 @@ class PagedCache(KVCache):
         self.k, self.v, self.users = self.k[:pages], self.v[:pages], self.users[:pages]
         self.pos = self.pos[:left]
         if left % self.page:  # empty slots of the last pages hold zeros
-            last = self.table[:, -1].to(self.k.device)
+            last = send(self.table[:, -1], self.k.device)
             self.k[last, left % self.page :] = 0
             self.v[last, left % self.page :] = 0
 
@@ -92,7 +93,7 @@ class PagedCache(KVCache):
         return -(-n // self.page)
 
     def _gathered(self, length: int) -> tuple[Tensor, Tensor]:
-        table = self.table.to(self.k.device)
+        table = send(self.table, self.k.device)
         texts = (pool[table].flatten(1, 2)[:, :length] for pool in (self.k, self.v))
         return tuple(x.movedim(1, -2) for x in texts)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from ..config.checks import check_int
+from ..system.device import send
 from .base import KVCache
 
 
@@ -37,7 +38,7 @@ class RollingCache(KVCache):
         if pos.shape[0] > 1:
             both = ((self.k, k, -2), (self.v, v, -2), (self.pos, pos, 0))
             self.undo = tuple(torch.cat([ring, new], dim) for ring, new, dim in both)
-        new, slots = (x.to(k.device) for x in self._slots(pos.shape[0]))
+        new, slots = (send(x, k.device) for x in self._slots(pos.shape[0]))
         self.k.index_copy_(-2, slots, k.index_select(-2, new))
         self.v.index_copy_(-2, slots, v.index_select(-2, new))
         self.pos.index_copy_(0, slots, pos.index_select(0, new))

@@ -79,9 +79,10 @@ def _row(row: dict) -> str:
 
 def _limits(limits: dict, best: dict | None) -> list[str]:
     read, peak, bound = limits["read"], limits["peak"], limits["roofline"]
+    where = "one thread; " if limits["device"] == "cpu" else ""
     lines = [
         f"\nread bandwidth {read['median'] / 1e9:.0f} GB/s over {limits['weight_bytes'] / 1e6:.1f} "
-        f"MB, peak {peak['median'] / 1e9:.0f} GFLOP/s (one thread; {read['how']}, {peak['how']})",
+        f"MB, peak {peak['median'] / 1e9:.0f} GFLOP/s ({where}{read['how']}, {peak['how']})",
         f"roofline bound, where every weight is read once for each token: {summary_text(bound, 0)} "
         f"tokens/s",
     ]

@@ -34,7 +34,9 @@ class Draft(ABC):
         """For one generation, a function guess(text, noise): the next token of each text, or None.
 
         (B, t), (B, V) -> (B, 1). `text` is the text so far, then the guesses of this pass; `noise`
-        is what the target model will draw this token with. What guess remembers is its own.
+        is what the target model will draw this token with. What guess remembers is its own. Two
+        texts that it is given one after the other agree up to where one of them ends, except that
+        the last token of the second may be another.
         """
 
     def check(self, model: GPT, prompt: Tensor, n_new: int) -> None:
@@ -88,10 +90,16 @@ class NGram(Draft):
     def logits(self, text: Tensor) -> Tensor:
         """(B, t) -> (B, V)"""
         m = min(len(self.tables) - 1, text.shape[1])
-        row = torch.zeros(len(text), dtype=torch.long)
-        for token in text[:, text.shape[1] - m :].cpu().unbind(1):
+        row = torch.zeros(len(text), dtype=torch.long, device=text.device)
+        for token in text[:, text.shape[1] - m :].unbind(1):
             row = row * self.vocab_size + token
-        return self.tables[m][row].to(text.device)
+        return self._on(text.device)[m][row]
+
+    def _on(self, device: torch.device) -> list[Tensor]:
+        """The tables on that device; they are moved once."""
+        if self.tables[0].device.type != device.type:
+            self.tables = [table.to(device) for table in self.tables]
+        return self.tables
 
     def begin(self, prompt, sampling):
         return lambda text, noise: sample(self.logits(text), noise, sampling)
@@ -124,7 +132,8 @@ class PromptLookup(Draft):
 
     Of all matches it takes the longest, up to n tokens, and of those the latest: prompt lookup
     (Saxena 2023) and LLMA (Yang et al. 2023, arXiv 2304.04487). It proposes nothing where no text
-    of the batch has a match; a text that has none while others do repeats its last token.
+    of the batch has a match; a text that has none while others do repeats its last token. On a GPU,
+    where to ask whether there is a match would stop the queue, it repeats the last token instead.
     """
 
     def __init__(self, n: int = 5, k: int = 4):
@@ -144,7 +153,7 @@ class PromptLookup(Draft):
             same[:, :back] = False
             same[:, back:] &= text[:, : t - back] == text[:, t - back, None]
             length += same
-        if not same.numel() or not length.any():
+        if not same.numel() or (text.is_cpu and not length.any()):
             return None
         best = (length * t + torch.arange(t, device=text.device)).argmax(1, keepdim=True)
         return text.gather(1, best + 1).long()
@@ -193,14 +202,10 @@ class DraftModel(Draft):
 
     def begin(self, prompt, sampling):
         decoder = CachedDecoder(self.model, DynamicCache, self.model.config.block_size)
-        read = prompt[:, :0]  # what the decoder has read: known tokens, then guesses
 
         def guess(text, noise):
-            nonlocal read
-            n = min(read.shape[1], text.shape[1] - 1)  # at least the last token is still to be read
-            kept = int((read[:, :n] == text[:, :n]).all(0).cumprod(0).sum())
-            decoder.rewind(read.shape[1] - kept)  # guesses that turned out to be wrong
-            read = text
+            kept = min(decoder.length, text.shape[1] - 1)  # all but the last token stands for sure
+            decoder.rewind(decoder.length - kept)  # guesses that turned out to be wrong
             return sample(decoder.read(text[:, kept:])[:, -1], noise, sampling)
 
         return guess

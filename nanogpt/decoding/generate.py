@@ -12,6 +12,7 @@ from ..cache.dynamic import DynamicCache
 from ..config.checks import check_int
 from ..model.gpt import GPT
 from ..system.console import warn_caller
+from ..system.device import send
 from .decoder import decode, module_decoder
 from .sampling import PLAIN, SamplingParams, draw_noise
 from .speculative import Speculation
@@ -63,7 +64,7 @@ def generate(
         _check_cache(model, cache, draft)
     else:
         engine = _ready(engine, model, prompt, n_new, cache)
-    noise = _noise(noise, generator, sampling, (n_new, B, vocab_size)).to(prompt.device)
+    noise = _noise(noise, generator, sampling, (n_new, B, vocab_size), prompt.device)
     if engine is not None:
         if draft is not None:
             return engine.speculate(model, prompt, noise, sampling, draft)
@@ -105,7 +106,7 @@ def _check_prompt(model: GPT, prompt: Tensor) -> tuple[int, int]:
         raise ValueError(
             f"the prompt is {prompt.layout}: pass a plain tensor, as in prompt.to_dense()"
         )
-    low, high = int(prompt.min()), int(prompt.max())
+    low, high = torch.stack(prompt.aminmax()).tolist()  # one wait for a GPU, not two
     if low < 0 or high >= vocab_size:
         raise ValueError(
             f"the prompt holds tokens {low} to {high}; the vocabulary has 0 to {vocab_size - 1}"
@@ -198,8 +199,19 @@ def _ready(engine, model: GPT, prompt: Tensor, n_new: int, cache):
     return engine
 
 
-def _noise(noise, generator, sampling: SamplingParams, shape: tuple) -> Tensor:
+def _noise(noise, generator, sampling: SamplingParams, shape: tuple, device) -> Tensor:
     """The noise given, or drawn from the generator; greedy sampling needs none, and gets ones."""
+    _check_generator(generator)
+    if sampling.greedy:
+        return torch.ones(1, 1, 1, device=device).expand(shape)  # one number, not n·B·V
+    if noise is None:
+        generator = generator or torch.Generator().manual_seed(1337)
+        return send(draw_noise(*shape, generator), device)
+    _check_noise(noise, shape)
+    return send(noise, device)
+
+
+def _check_generator(generator) -> None:
     if not isinstance(generator, (torch.Generator, type(None))):
         raise ValueError(
             f"generator={generator!r}: pass torch.Generator().manual_seed({generator!r})"
@@ -209,10 +221,9 @@ def _noise(noise, generator, sampling: SamplingParams, shape: tuple) -> Tensor:
             f"the generator is on {generator.device}: use a CPU torch.Generator, so that one "
             f"seed gives the same tokens on every device"
         )
-    if sampling.greedy:
-        return torch.ones(1, 1, 1).expand(shape)  # one number, not n·B·V
-    if noise is None:
-        return draw_noise(*shape, generator or torch.Generator().manual_seed(1337))
+
+
+def _check_noise(noise, shape: tuple) -> None:
     if not isinstance(noise, Tensor) or noise.shape != shape:
         raise ValueError(
             f"noise has shape {tuple(getattr(noise, 'shape', ()))}; {shape[0]} tokens for "
@@ -225,4 +236,3 @@ def _noise(noise, generator, sampling: SamplingParams, shape: tuple) -> Tensor:
     # Not on a GPU, where looking at the numbers would stop the queue.
     if noise.device.type == "cpu" and not bool((noise > 0).all()):
         raise ValueError("the noise has numbers that are not above 0: draw it with draw_noise")
-    return noise

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ..model.gpt import GPT
+from ..system.device import send
 from .decoder import UncachedDecoder
 from .sampling import draw_noise
 from .speculative import DraftStats
@@ -49,7 +50,10 @@ def rejection_sampling(
     text, end, stats, V = prompt, prompt.shape[1] + n_new, DraftStats(), model.config.vocab_size
 
     def fresh():
-        return draw_noise(1, 1, V, generator)[0]
+        return send(draw_noise(1, 1, V, generator)[0], prompt.device)
+
+    def uniform():
+        return send(torch.rand(1, 1, generator=generator), prompt.device)
 
     while (start := text.shape[1]) < end:
         longer, q = text, []
@@ -59,8 +63,8 @@ def rejection_sampling(
         p = UncachedDecoder(model).read(longer)[0, start - 1 :].softmax(-1)  # (k + 1, V)
         accepted = True
         for i in range(len(q)):
-            proposal, u = longer[:, start + i, None], torch.rand(1, 1, generator=generator)
-            token, accepted = accept_or_resample(p[i, None], q[i], proposal, u, fresh())
+            proposal = longer[:, start + i, None]
+            token, accepted = accept_or_resample(p[i, None], q[i], proposal, uniform(), fresh())
             text = torch.cat([text, token], dim=1)
             if not accepted:
                 break

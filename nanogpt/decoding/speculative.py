@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from ..config.checks import check_int, check_number
+from ..system.device import send
 from .decoder import Decoder
 from .drafts import Draft
 from .sampling import SamplingParams, sample
@@ -115,18 +116,26 @@ class SpeculativeLoop(ABC, Iterator[Tensor]):
     def propose(self, text: Tensor, noise: Tensor) -> Tensor:
         """What may follow, at most one token for each row of the noise.  (B, t) -> (B, k)"""
         longer = text.clone()  # a draft may write into what it is given
+        verified, n_verified = self._verified(text.device)
         for place, row in enumerate(noise):
-            known = {i: v[place] for i, v in enumerate(self.verified) if place < len(v)}
             token = self.guess(longer, row)
-            if token is None and not known:
+            if token is None and place >= n_verified:
                 break
             token = longer[:, -1:].long() if token is None else token
             self._check(token, text)
-            if known:
-                token = token.clone()
-                token[list(known), 0] = torch.tensor(list(known.values()), device=token.device)
+            if place < n_verified:
+                known = verified[:, place, None]  # (B, 1)
+                token = torch.where(known < 0, token, known)
             longer = torch.cat([longer, token], dim=1)
         return longer[:, text.shape[1] :]
+
+    def _verified(self, device: torch.device) -> tuple[Tensor, int]:
+        """The verified tokens of each text, then -1: (B, n), and n."""
+        n = max(map(len, self.verified))
+        if n == 0:  # always so for one text
+            return torch.empty(0), 0
+        rows = [row + [-1] * (n - len(row)) for row in self.verified]
+        return send(torch.tensor(rows, dtype=torch.long), device), n
 
     def accept(self, proposals: list[list[int]], choices: list[list[int]]) -> int:
         """How many tokens the batch advances; what some texts gained beyond that is kept."""
@@ -146,11 +155,15 @@ class SpeculativeLoop(ABC, Iterator[Tensor]):
         found = _kind(token.shape, token.dtype, token.device) if is_tensor else type(token).__name__
         if found != need:
             raise ValueError(f"the draft proposed {found}: tokens {need} are needed, or None")
-        low, high = int(token.min()), int(token.max())
-        if low < 0 or high >= self.vocab_size:
+        if token.is_cpu:  # on a GPU once for each pass, with what the pass waits for anyway
+            self.check_tokens(token.flatten().tolist())
+
+    def check_tokens(self, proposed: list[int]) -> None:
+        """Raises ValueError for proposals that are not in the vocabulary."""
+        if proposed and not 0 <= min(proposed) <= max(proposed) < self.vocab_size:
             raise ValueError(
-                f"the draft proposed tokens {low} to {high}; the vocabulary has 0 to "
-                f"{self.vocab_size - 1}"
+                f"the draft proposed tokens {min(proposed)} to {max(proposed)}; the vocabulary has "
+                f"0 to {self.vocab_size - 1}"
             )
 
 
@@ -171,18 +184,24 @@ class Speculation(SpeculativeLoop):
             rows = noise[: self.k + 1]
             proposals = self.propose(text, rows[:-1])  # (B, k); the last token is never read
             k, unread = proposals.shape[1], text[:, self.decoder.length :]
-            logits = self.decoder.read(torch.cat([unread, proposals], dim=1))[:, -k - 1 :]
+            read = proposals if text.is_cpu else proposals.clamp(0, self.vocab_size - 1)
+            logits = self.decoder.read(torch.cat([unread, read], dim=1))[:, -k - 1 :]
             choices = self._draw(logits, rows, proposals)
-            n = self.accept(proposals.tolist(), torch.cat(choices, dim=1).tolist())
+            both = torch.cat([proposals, *choices], dim=1).tolist()  # the one wait of a pass
+            self.check_tokens([token for row in both for token in row[:k]])
+            n = self.accept([row[:k] for row in both], [row[k:] for row in both])
             self.decoder.rewind(k + 1 - n)  # the last of the n tokens has not been read
             text, noise = torch.cat([text, *choices[:n]], dim=1), noise[n:]
             yield from choices[:n]
 
     def _draw(self, logits: Tensor, noise: Tensor, proposals: Tensor) -> list[Tensor]:
-        """The model's tokens, (B, 1) each, as in plain decoding, up to where no text agrees."""
+        """The model's tokens, (B, 1) each, as in plain decoding, up to where no text agrees.
+
+        On a GPU all of them: to know where would mean to wait for it.
+        """
         choices = []
         for place, row in enumerate(noise[: logits.shape[1]]):
             choices.append(sample(logits[:, place], row, self.sampling))
-            if not (choices[-1] == proposals[:, place : place + 1]).any():
-                break  # at the latest after the last proposal
+            if row.is_cpu and not (choices[-1] == proposals[:, place : place + 1]).any():
+                break  # at the latest after the last proposal; a GPU would have to be waited for
         return choices

@@ -32,8 +32,8 @@ def _converted(model: GPT, per_head: bool) -> GPT:
     if model.config.per_head == per_head:
         form = "per-Head" if per_head else "batched"
         raise ValueError(f"the model is {form} already (config.per_head={per_head})")
-    copy = GPT(replace(model.config, per_head=per_head))
-    copy.to(device=model.lm_head.weight.device, dtype=model.lm_head.weight.dtype)
+    weight, copy = model.lm_head.weight, on_meta(replace(model.config, per_head=per_head))
+    copy.to(weight.dtype).to_empty(device=weight.device)
     copy.load_state_dict(convert_state(model.state_dict(), model.config, per_head=per_head))
     return copy.train(model.training)
 

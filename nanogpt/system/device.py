@@ -36,6 +36,13 @@ def pick_device(prefer: str = "auto") -> Device:
     return Device(torch.device("cuda"), torch.float16, why)
 
 
+def send(x: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """The tensor on that device; from the CPU to a GPU without waiting for the queue."""
+    if device.type == "cuda" and x.is_cpu:
+        return x.pin_memory().to(device, non_blocking=True)
+    return x.to(device)
+
+
 def synchronize(device: torch.device) -> None:
     """Wait until the device has finished its work; a CPU always has."""
     if device.type == "cuda":

@@ -8,13 +8,19 @@ from torch import Tensor
 from ..cache.attach import without_kv_cache
 from ..data.batches import random_batch, windows
 from ..model.gpt import GPT
+from ..system.device import send
 
 EVAL_SEED = 4242  # of the fixed evaluation windows: the same for every training seed
 BATCH = 16  # windows of a batch
 
 
-@torch.no_grad()
 def estimate_loss(model: GPT, batches: list[tuple[Tensor, Tensor]]) -> float:
+    """What mean_loss gives, as a number: on a GPU this waits for it."""
+    return float(mean_loss(model, batches))
+
+
+@torch.no_grad()
+def mean_loss(model: GPT, batches: list[tuple[Tensor, Tensor]]) -> Tensor:
     """Mean cross-entropy in nats over the (B, T) pairs given, in eval mode; the mode is put back.
 
     eval() alone would switch on a cache that is guarded by nothing but self.training. Ours asks
@@ -27,14 +33,14 @@ def estimate_loss(model: GPT, batches: list[tuple[Tensor, Tensor]]) -> float:
             losses = [model(x, y)[1].double() * y.numel() for x, y in batches]
     finally:
         model.train(was_training)
-    return float(torch.stack(losses).sum() / sum(y.numel() for _, y in batches))
+    return torch.stack(losses).sum() / sum(y.numel() for _, y in batches)
 
 
 def fixed_batches(data: Tensor, block_size: int, n: int, device) -> list:
     """n pairs (BATCH, block_size) of windows at places drawn from a seed of their own."""
     generator = torch.Generator().manual_seed(EVAL_SEED)
     drawn = [random_batch(data, block_size, BATCH, generator) for _ in range(n)]
-    return [(x.to(device), y.to(device)) for x, y in drawn]
+    return [(send(x, device), send(y, device)) for x, y in drawn]
 
 
 def full_loss(model: GPT, data: Tensor) -> float:
@@ -45,4 +51,4 @@ def full_loss(model: GPT, data: Tensor) -> float:
     T, device = model.config.block_size, model.lm_head.weight.device
     starts = torch.arange(0, len(data) - T, T)
     pairs = (windows(data, some, T) for some in starts.split(BATCH))
-    return estimate_loss(model, [(x.to(device), y.to(device)) for x, y in pairs])
+    return estimate_loss(model, [(send(x, device), send(y, device)) for x, y in pairs])

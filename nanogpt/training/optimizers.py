@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-import torch.nn as nn
 
 from ..config.training import TrainConfig
 from ..model.gpt import GPT
@@ -21,8 +20,9 @@ def zero_init(model: GPT, generator: torch.Generator) -> None:
             block.ffwd.net[2].weight.zero_()
         model.lm_head.weight.zero_()
         for table in (model.token_embedding_table, model.position_embedding_table):
-            if table is not None:
-                nn.init.normal_(table.weight, std=0.3, generator=generator)
+            if table is not None:  # drawn on the CPU: the same numbers wherever the model is
+                drawn = torch.empty_like(table.weight, device="cpu")
+                table.weight.copy_(drawn.normal_(std=0.3, generator=generator))
         for parameter in model.ngrams.parameters() if model.ngrams else ():
             parameter.zero_()
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from ..model.gpt import GPT
 from ..system.console import Progress
 from ..system.device import Device
-from .evaluate import estimate_loss, fixed_batches, full_loss
+from .evaluate import fixed_batches, full_loss, mean_loss
 from .files import RunFiles
 from .state import deferred_interrupt
 from .throughput import Meter
@@ -71,9 +71,8 @@ class TrainingRun:
         """Measure the losses, keep the checkpoints, log and print a line, call `watch`."""
         self.meter.lap("train")
         if self.first:
-            losses = {
-                name: estimate_loss(self.model, batches) for name, batches in self.fixed.items()
-            }
+            means = [mean_loss(self.model, batches) for batches in self.fixed.values()]
+            losses = dict(zip(self.fixed, torch.stack(means).tolist(), strict=True))  # one wait
             self._keep(step, losses)
             self._print(step, losses)
             if self.watch:

@@ -69,7 +69,8 @@ def load_state(out: Path, settings: dict, trainer: Trainer, history: dict) -> in
         if torch.cuda.is_available() and "cuda" in tensors:
             torch.cuda.set_rng_state(tensors["cuda"])
         trainer.scaler.load_state_dict(meta["scaler"])
-        history |= meta["history"] | {"batch_loss": list(tensors["batch_loss"].unbind())}
+        losses = tensors["batch_loss"].to(trainer.device.device)  # beside those that follow
+        history |= meta["history"] | {"batch_loss": list(losses.unbind())}
         return meta["step"]
 
 

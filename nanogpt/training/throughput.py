@@ -8,7 +8,7 @@ import time
 import torch
 
 from ..config.shapes import GPTConfig
-from ..system.device import Device, synchronize
+from ..system.device import Device
 
 # Operations a second of the matrix units at most, from the makers' data sheets: without sparsity,
 # in the 16-bit type that the card multiplies fastest. A name must match as a whole word: an RTX
@@ -60,24 +60,43 @@ class Meter:
         peak = peak_flops(device)
         self.peak = peak and peak * processes
         self.tokens, self.seconds = 0, {"train": 0.0, "evaluate": 0.0}
-        self.last = time.perf_counter()
+        self.last, self.laps = self._now(), []
 
     def lap(self, what: str) -> None:
-        """The time since the last lap went into "train" or "evaluate"; waits for a GPU's queue."""
-        synchronize(self.device)
-        now = time.perf_counter()
-        self.seconds[what] += now - self.last
-        self.last = now
+        """The time since the last lap went into "train" or "evaluate"; on a GPU, its queue's time.
+
+        That is known when the GPU has come so far: `summary` waits for it, this does not.
+        """
+        self.laps.append((what, self._now()))
+
+    def _now(self):
+        """A point in time: in seconds, or a mark in a GPU's queue."""
+        if self.device.type == "cpu":
+            return time.perf_counter()
+        mark = torch.cuda.Event(enable_timing=True)
+        mark.record()
+        return mark
+
+    def _add_up(self) -> None:
+        for what, now in self.laps:
+            if self.device.type == "cpu":
+                self.seconds[what] += now - self.last
+            else:
+                now.synchronize()
+                self.seconds[what] += self.last.elapsed_time(now) / 1e3
+            self.last = now
+        self.laps = []
 
     def resume(self, logged: dict, tokens: int) -> None:
         """Continue from a summary that was logged when so many tokens had been trained on."""
         train, share = logged["seconds"], logged["evaluation"]
         rest = max(1 - share, 5e-5)  # a share is logged to four digits, so it may be 1.0
         self.seconds = {"train": train, "evaluate": train * share / rest}
-        self.tokens, self.last = tokens, time.perf_counter()
+        self.tokens, self.last, self.laps = tokens, self._now(), []
 
     def summary(self) -> dict:
         """Seconds of training, characters a second, model FLOP utilisation, share of evaluation."""
+        self._add_up()
         train, evaluate = self.seconds["train"], self.seconds["evaluate"]
         speed = self.tokens / train if self.tokens and train else None
         return {

@@ -11,7 +11,7 @@ from torch import Tensor
 from ..config.training import TrainConfig
 from ..data.batches import random_batch
 from ..model.gpt import GPT
-from ..system.device import Device
+from ..system.device import Device, send
 from .distributed import ranks
 from .optimizers import make_optimizers
 
@@ -69,7 +69,7 @@ class Trainer:
         self._set_rates(self.config.scale(step))
         T, batch_size = self.model.config.block_size, self.config.batch_size
         batch = random_batch(self.data, T, batch_size, self.generator)  # 2 × (B, T)
-        x, y = (self.ranks.share(part).to(self.device.device) for part in batch)
+        x, y = (send(self.ranks.share(part), self.device.device) for part in batch)
         loss = self._gradients(x, y)
         if self.config.clip:
             for opt in self.optimizers:

@@ -129,8 +129,7 @@ def draw_margins(logits: Tensor, noise: Tensor, temperature: float = 1.0) -> Ten
 
 def numbers_apart(a: Tensor, b: Tensor) -> Tensor:
     """How many steps of their dtype a and b are apart: 0 if equal, 1 for neighbours (one ulp)."""
-    sizes = {torch.bfloat16: torch.int16, torch.float32: torch.int32, torch.float64: torch.int64}
-    integer = sizes[a.dtype]
+    integer = {2: torch.int16, 4: torch.int32, 8: torch.int64}[a.element_size()]
     low = torch.iinfo(integer).min
 
     def rank(x):  # floats in their order as integers: negative ones are stored in reverse

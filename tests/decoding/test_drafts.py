@@ -63,16 +63,15 @@ def test_a_table_counts():
     ids=str,
 )
 def test_a_table_and_a_small_model_draw_with_the_noise_and_the_settings_of_the_model(settings):
-    """For any texts in any order: longer, shorter, the same again, with a common prefix or not."""
+    """For texts as a loop gives them: longer, shorter, the same again, with other last tokens."""
     table, small, dice = NGram(text(300)[0], V, 2), build(n_layer=1, n_embd=16), seeded(6)
-    sampling, known = SamplingParams(**settings), text(20, 2)
+    sampling, known, before = SamplingParams(**settings), text(20, 2), 0
     guesses = [draft.begin(text(1, 2), sampling) for draft in (table, DraftModel(small))]
     for noise in draw_noise(40, 2, V, dice):
-        t, change = (int(torch.randint(1, 20, (), generator=dice)) for _ in range(2))
-        known[int(torch.randint(2, (), generator=dice)), change] = int(
-            torch.randint(V, (), generator=dice)
-        )
-        some = known[:, :t].clone()
+        t = int(torch.randint(1, 20, (), generator=dice))
+        same = min(before, t - 1)  # tokens that may not have changed
+        known[:, same:] = torch.randint(V, (2, 20 - same), generator=dice)
+        some, before = known[:, :t].clone(), t
         models = (table.logits, lambda x: small(x)[0][:, -1])
         for guess, logits in zip(guesses, models, strict=True):
             with torch.no_grad():

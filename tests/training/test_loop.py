@@ -24,7 +24,7 @@ from nanogpt.model.gpt import GPT
 from nanogpt.system import console
 from nanogpt.system.device import Device
 from nanogpt.training import loop, run, trainer
-from nanogpt.training.evaluate import estimate_loss, fixed_batches, full_loss
+from nanogpt.training.evaluate import fixed_batches, full_loss, mean_loss
 from nanogpt.training.log import write_log
 from nanogpt.training.loop import train
 from nanogpt.training.optimizers import zero_init
@@ -277,9 +277,9 @@ def test_every_evaluation_measures_the_same_batches_whatever_the_seed(corpus, mo
 
     def watched(model, batches):
         measured.append([(x.tolist(), y.tolist()) for x, y in batches])
-        return estimate_loss(model, batches)
+        return mean_loss(model, batches)
 
-    monkeypatch.setattr(run, "estimate_loss", watched)
+    monkeypatch.setattr(run, "mean_loss", watched)
     for seed in (1, 2):
         torch.manual_seed(seed)
         train(fresh(corpus), corpus, replace(QUICK, seed=seed, eval_batches=3), device=CPU)
@@ -324,7 +324,7 @@ def test_training_while_a_cache_is_on_never_touches_it(corpus, ran, per_head):
 )
 def test_the_best_and_the_last_checkpoint_are_kept(corpus, tmp_path, monkeypatch, values, best):
     turns = iter([x for value in values for x in (1.0, value)])  # the training loss is 1
-    monkeypatch.setattr(run, "estimate_loss", lambda model, batches: next(turns))
+    monkeypatch.setattr(run, "mean_loss", lambda model, batches: torch.tensor(next(turns)).double())
     model = fresh(corpus)
     train(model, corpus, QUICK, device=CPU, out=tmp_path / "fox")
     found, last = load_checkpoint(tmp_path / "fox"), load_checkpoint(tmp_path / "fox-last")
@@ -355,7 +355,7 @@ def test_a_loss_that_is_not_finite_stops_and_keeps_the_checkpoint_before(
     corpus, tmp_path, monkeypatch, which, value
 ):
     turns = iter([2.0, 2.0, value if which == "train" else 2.0, value])
-    monkeypatch.setattr(run, "estimate_loss", lambda model, batches: next(turns))
+    monkeypatch.setattr(run, "mean_loss", lambda model, batches: torch.tensor(next(turns)).double())
     advice = f"{value} at step 5: try half the learning rate .lr=0.004"
     with pytest.raises(FloatingPointError, match=advice):
         train(fresh(corpus), corpus, QUICK, device=CPU, out=tmp_path / "fox")

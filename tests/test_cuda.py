@@ -1,0 +1,304 @@
+"""What runs on a GPU, run on a device that keeps CUDA's rules, and how often the host waits for it.
+
+What such a device cannot show is listed in `pretend_cuda`. The tests that need a real GPU are
+marked so, in tests/engines/test_cuda_graph.py.
+"""
+
+from copy import deepcopy
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+from conftest import seeded, tiny_model, tokens
+from pretend_cuda import PretendCuda
+from training_fixtures import ctrl_c, fresh, stop_at, weights
+
+from nanogpt import complete, generate
+from nanogpt.benchmarks import roofline, training
+from nanogpt.benchmarks.decoding import ladder, rungs, sharpened, throughput
+from nanogpt.benchmarks.entries import RACE
+from nanogpt.benchmarks.speculation import speculation
+from nanogpt.benchmarks.timing import summary
+from nanogpt.benchmarks.training import train_in_turns
+from nanogpt.cache.dynamic import DynamicCache
+from nanogpt.cache.int8 import Int8Cache
+from nanogpt.cache.paged import PagedCache
+from nanogpt.cache.rolling import RollingCache
+from nanogpt.cache.static import StaticCache
+from nanogpt.config import MODERN, GPTConfig, TrainConfig
+from nanogpt.decoding.drafts import DraftModel, NGram, PromptLookup
+from nanogpt.decoding.rejection import rejection_sampling
+from nanogpt.decoding.sampling import PLAIN, SamplingParams
+from nanogpt.engines import base
+from nanogpt.engines.cuda_graph import Graph, GraphLoop
+from nanogpt.engines.eager import Batched, Flat, PerHead, Static, Uncached
+from nanogpt.engines.native import Native
+from nanogpt.model.checkpoint import load_checkpoint
+from nanogpt.model.exact import exact
+from nanogpt.model.gpt import GPT
+from nanogpt.system.device import pick_device
+from nanogpt.training.loop import train
+from nanogpt.verify.compare import compare, numbers_apart
+
+N_NEW = 6
+SAMPLING = [
+    SamplingParams(greedy=True),
+    SamplingParams(temperature=0.7, top_k=5),
+    SamplingParams(top_p=0.8),
+]
+SHARED = GPTConfig(
+    **{"vocab_size": 13, "block_size": 24, "n_layer": 2, "n_head": 2, "n_embd": 16},
+    **{"per_head": False, "n_kv_head": 1, "window": 6, "sinks": 2, "ngrams": 3, **MODERN},
+)
+RECIPE = TrainConfig(steps=4, batch_size=4, eval_every=2, eval_batches=1, warmup=3)
+
+
+@pytest.fixture
+def gpu():
+    with PretendCuda() as machine:
+        yield machine
+    base._built.clear()
+
+
+# ------------------------------------------------------------------ the device itself
+
+
+def test_what_cuda_refuses_is_refused(gpu):
+    here, there = torch.ones(3), torch.ones(3, device="cuda")
+    assert there.device == torch.device("cuda", 0)
+    assert torch.equal((there * 2 + here[0]).cpu(), torch.full((3,), 3.0)), "a number may be there"
+    with pytest.raises(RuntimeError, match="at least two devices"):
+        there + here
+    with pytest.raises(RuntimeError, match="at least two devices"):
+        torch.nn.functional.linear(there, torch.ones(2, 3))
+    with pytest.raises(RuntimeError, match="Expected a 'cuda' device type for generator"):
+        there.normal_(generator=seeded())
+    for look in (there.numpy, there.data_ptr):
+        with pytest.raises(TypeError, match="use Tensor.cpu"):
+            look()
+
+
+def test_every_look_of_the_host_is_a_wait_and_a_launch_is_none(gpu):
+    x = torch.arange(6.0, device="cuda")
+    y = (x.view(2, 3).softmax(-1) @ x[:3]).cumsum(0)
+    torch.zeros_like(x)[torch.arange(2, device="cuda")] = 1.0
+    torch.ones(3).pin_memory().to("cuda", non_blocking=True)
+    assert gpu.waits.total() == 0
+    looks = [
+        lambda: float(y[0]),
+        lambda: bool((y > 0).all()),
+        y.tolist,
+        y.cpu,
+        lambda: x[x > 2],
+        lambda: torch.ones(3).to("cuda", non_blocking=True),
+        lambda: torch.tensor([1, 2], device="cuda"),
+    ]
+    for n, look in enumerate(looks, 1):
+        look()
+        assert gpu.waits.total() == n
+    torch.cuda.synchronize()
+    assert gpu.waits.total() == n, "nothing was queued since the last wait"
+    assert {line.split(" ")[1] for _, line in gpu.waits} <= {"<lambda>", look.__name__, "cpu"} | {
+        "test_every_look_of_the_host_is_a_wait_and_a_launch_is_none"
+    }
+
+
+def test_a_graph_is_computed_when_it_is_replayed_from_what_the_memory_holds_then(gpu):
+    x, out = torch.ones(2, device="cuda"), torch.zeros(2, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out.add_(x * 2)
+    assert out.tolist() == [0, 0]
+    graph.replay()
+    x.fill_(5)
+    graph.replay()
+    assert out.tolist() == [12, 12]
+    with pytest.raises(RuntimeError, match="stream is capturing"), torch.cuda.graph(graph):
+        float(x[0])
+
+
+def test_the_device_has_a_random_state_of_its_own(gpu, ambient_rng):
+    torch.cuda.manual_seed(3)
+    first, state = torch.rand(4, device="cuda"), torch.cuda.get_rng_state()
+    second = torch.rand(4, device="cuda")
+    torch.cuda.set_rng_state(state)
+    assert torch.equal(torch.rand(4, device="cuda"), second)
+    assert not torch.equal(first, second)
+
+
+# ------------------------------------------------------------------ decoding
+
+CACHES = [None, DynamicCache, StaticCache, PagedCache, Int8Cache]
+ENGINES = [Uncached, PerHead, Batched, Static, Flat, Graph, GraphLoop, Native]
+
+
+def counted(gpu, steps) -> tuple[int, torch.Tensor]:
+    """How often the host waits while a text is generated, and its new tokens, on the CPU."""
+    gpu.waits.clear()
+    text = torch.cat(list(steps()), dim=1)
+    return gpu.waits.total(), text.cpu()
+
+
+@pytest.mark.filterwarnings("ignore:(Native|Compiled) cannot be built")
+def test_texts_are_those_of_the_cpu_and_the_host_waits_once_for_each(gpu):
+    """For the check of the prompt; not once for a token, in any cache or engine."""
+    model, prompt = tiny_model(), tokens(2, 5)
+    there = tiny_model().to("cuda"), prompt.to("cuda")
+    ways = [{"cache": cache} for cache in CACHES] + [{"engine": engine} for engine in ENGINES]
+    cases = [(way, PLAIN) for way in ways]
+    cases += [(way, sampling) for way in ({}, {"engine": Graph}) for sampling in SAMPLING]
+    for way, sampling in cases:
+        cpu = way if way.get("cache") is Int8Cache else {"cache": None}
+        expected = generate(model, prompt, N_NEW, sampling, generator=seeded(1), **cpu)
+        if "engine" in way:
+            way["engine"].ready(there[0], len(prompt))  # built once for many texts
+        steps = partial(generate, *there, N_NEW, sampling, generator=seeded(1), **way)
+        waits, text = counted(gpu, steps)
+        assert torch.equal(text, torch.cat(list(expected), dim=1)), (way, sampling)
+        assert waits == 1, (way, sampling, gpu.waits)
+
+
+@pytest.mark.parametrize("cache", [*CACHES, RollingCache])
+def test_newer_architectures_too(gpu, cache):
+    model, prompt = sharpened(GPT(SHARED)).eval(), tokens(2, 5)
+    expected = complete(model, prompt, 12, cache=cache, generator=seeded(1))
+    there = deepcopy(model).to("cuda"), prompt.to("cuda")
+    steps = partial(generate, *there, 12, cache=cache, generator=seeded(1))
+    waits, text = counted(gpu, steps)
+    assert torch.equal(text, expected[:, 5:])
+    assert waits == 1, gpu.waits
+
+
+DRAFTS = {
+    "table": lambda model: NGram(tokens(200), 13, 2, 3),
+    "look-up": lambda model: PromptLookup(2, 3),
+    "model": lambda model: DraftModel(tiny_model(n_layer=1).to(model.lm_head.weight.device), 3),
+}
+
+
+@pytest.mark.parametrize("draft", DRAFTS)
+@pytest.mark.parametrize(
+    "how", [{}, {"cache": StaticCache}, {"cache": PagedCache}, {"engine": Flat}]
+)
+def test_speculation_gives_the_same_tokens_and_waits_once_a_pass(gpu, draft, how):
+    model, prompt = tiny_model(), tokens(2, 5)
+    expected = complete(model, prompt, 15, cache=None, generator=seeded(1))
+    model.to("cuda")
+    proposes = DRAFTS[draft](model)
+    if draft == "table":
+        proposes.logits(prompt.to("cuda"))  # its tables are moved once
+    steps = None
+
+    def run():
+        nonlocal steps
+        steps = generate(model, prompt.to("cuda"), 15, draft=proposes, generator=seeded(1), **how)
+        return steps
+
+    waits, text = counted(gpu, run)
+    assert torch.equal(text, expected[:, 5:])
+    assert waits <= steps.stats.passes + 2, gpu.waits  # of the prompt: a copy and a check
+
+
+def test_proposals_outside_the_vocabulary_are_refused_on_a_gpu_too(gpu):
+    class Wrong(PromptLookup):
+        def begin(self, prompt, sampling):
+            return lambda text, noise: text[:, -1:] + 99
+
+    model, prompt = tiny_model().to("cuda"), tokens(1, 5).to("cuda")
+    with pytest.raises(ValueError, match="the draft proposed tokens .* the vocabulary has 0 to 12"):
+        complete(model, prompt, 9, draft=Wrong(2, 1))
+
+
+def test_published_rejection_runs_there(gpu):
+    model, prompt = tiny_model().to("cuda"), tokens(1, 5).to("cuda")
+    draft = NGram(tokens(200), 13, 2)
+    here = rejection_sampling(tiny_model(), draft.logits, tokens(1, 5), 9, seeded(2))[0]
+    there = rejection_sampling(model, draft.logits, prompt, 9, seeded(2))[0]
+    assert torch.equal(there.cpu(), here)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_half_precision_exact_mode_and_the_comparison_run_there(gpu, dtype):
+    model = tiny_model(dtype=dtype, block_size=8, n_layer=1).to("cuda")
+    with exact(model):
+        report = compare(model, tokens(1, 4).to("cuda"), 3, a=None, b=StaticCache)
+    assert (report.equal, report.max_logit_diff) == (True, 0)
+    apart = numbers_apart(
+        torch.tensor([1.0, -0.0], dtype=dtype), torch.tensor([1.0, 0.0], dtype=dtype)
+    )
+    assert apart.tolist() == [0, 0]
+    one = torch.ones(1, dtype=dtype, device="cuda")
+    assert numbers_apart(one, one + torch.finfo(dtype).eps).tolist() == [1]
+
+
+# ------------------------------------------------------------------ training
+
+
+@pytest.mark.parametrize("bf16", [True, False])
+@pytest.mark.parametrize(
+    "change", [{}, {"muon_lr": None, "fused": True}, {"clip": 1.0, "accumulate": 2}], ids=str
+)
+def test_training_waits_once_for_each_evaluation_and_never_for_a_step(corpus, bf16, change):
+    """In float16 PyTorch's scaler looks, once for each optimizer that is not fused."""
+    with PretendCuda(bf16=bf16) as gpu:
+        recipe = replace(RECIPE, **change)
+        model = fresh(corpus)
+        device = pick_device()
+        assert device.dtype == (torch.bfloat16 if bf16 else torch.float16)
+        at = []
+        watch = lambda step, model: at.append(gpu.waits.copy())  # noqa: E731
+        history = train(model, corpus, recipe, watch=watch)
+        assert history["val"][-1] < history["val"][0]
+        again = train(model, corpus, recipe)  # a model that is there already
+        assert model.lm_head.weight.is_cuda
+    scaler = 0 if bf16 else (2 if recipe.muon_lr else 1) - bool(recipe.fused)
+    for before, after in zip(at, at[1:], strict=False):
+        found = after - before
+        assert found.total() == 1 + scaler * recipe.eval_every, found
+    assert again["val"][0] == pytest.approx(history["val"][-1], abs=1)
+
+
+def test_a_float32_run_there_is_that_of_the_cpu(gpu, corpus):
+    here, there = fresh(corpus, dropout=0.0), fresh(corpus, dropout=0.0)
+    ours = train(here, corpus, RECIPE, device=pick_device("cpu"))
+    device = replace(pick_device("cuda"), dtype=torch.float32)
+    theirs = train(there, corpus, RECIPE, device=device)
+    assert theirs["batch_loss"] == pytest.approx(ours["batch_loss"], abs=1e-5)
+
+
+@pytest.mark.parametrize("bf16", [True, False])
+def test_a_stopped_run_resumes_there_to_the_same_bits(corpus, tmp_path, monkeypatch, bf16):
+    with PretendCuda(bf16=bf16):
+        whole, other = fresh(corpus), fresh(corpus)
+        expected = train(whole, corpus, RECIPE, out=tmp_path / "whole")
+        stop_at(monkeypatch, 2, ctrl_c)
+        with pytest.raises(KeyboardInterrupt, match="stopped after 3 steps"):
+            train(fresh(corpus), corpus, RECIPE, out=tmp_path / "run")
+        found = train(other, corpus, RECIPE, out=tmp_path / "run", resume=True)
+        assert found == expected
+        assert torch.equal(weights(other), weights(whole))
+        saved = load_checkpoint(tmp_path / "run-last").model
+        assert torch.equal(weights(saved), weights(whole.cpu()))
+
+
+# ------------------------------------------------------------------ benchmarks
+
+
+def test_the_ladder_and_the_other_benchmarks_run_there(gpu, corpus, monkeypatch):
+    peak = summary([1e9]) | {"how": "not measured"}  # a large product takes seconds
+    monkeypatch.setattr(roofline, "peak_arithmetic", lambda **_: peak)
+    model, device = tiny_model(block_size=16, n_layer=1).to("cuda"), pick_device()
+    result = ladder(model, n_new=5, repeats=1)
+    assert [row["rung"] for row in result["rungs"]] == list("1234567")
+    assert all(row["equal"] for row in result["rungs"])
+    cells = throughput(model, [2], rungs(device.device)[4:6], n_new=4, repeats=1)
+    assert all(cell["equal"] for cell in cells)
+    drafts = {"look-up": lambda k: PromptLookup(2, k)}
+    found = speculation(model, drafts, [2], n_new=6, repeats=1, engine=None)
+    assert all(row["equal"] for row in found["rows"])
+    monkeypatch.setattr(training, "TURNS", 2)
+    shape, least = {"block_size": 8, "n_layer": 1, "n_embd": 8, "n_head": 2}, {"batch_size": 2}
+    entries = [replace(RACE[i], shape=shape, train=least) for i in (0, 3)]
+    runs = train_in_turns(entries, corpus, seed=1, device=device, steps=[1, 1])
+    assert [run["name"] for run in runs] == ["lecture", "sprint+"]
