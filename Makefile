@@ -22,13 +22,13 @@ READY   := $(VENV)/.ready-$(KIND)
 TOOLS   := $(VENV)/.ready-tools-$(KIND)
 NUMBERS := $(foreach path,$(wildcard notebooks/[0-9][0-9]_*.ipynb),$(firstword $(subst _, ,$(notdir $(path)))))
 
-.PHONY: help run test lab data html sync badges check publish reproduce clean $(NUMBERS)
+.PHONY: help run test lab data html sync badges check publish reproduce gpu-report clean $(NUMBERS)
 
 help: ## show this | make
 	@awk 'BEGIN { FS = " ## | [|] "; tty = system("test -t 1") == 0; \
 	    printf "\nKarpathy'"'"'s GPT with a KV cache, in notebooks.\n\n" } \
-	  /^[a-z0-9$$()A-Z]+:.* ## / { name = $$1; sub(/:.*/, "", name); if (name ~ /NUMBERS/) name = "03"; \
-	    printf (tty ? "  \033[1;36m%-9s\033[0m" : "  %-9s"), name; \
+	  /^[a-z0-9$$()A-Z-]+:.* ## / { name = $$1; sub(/:.*/, "", name); if (name ~ /NUMBERS/) name = "03"; \
+	    printf (tty ? "  \033[1;36m%-10s\033[0m" : "  %-10s"), name; \
 	    printf " %-46s", $$2; printf (tty ? "\033[2m%s\033[0m\n" : "%s\n"), $$3 }' $(MAKEFILE_LIST)
 	@printf '\n  PROFILE=%s (auto, smoke, cpu, gpu)  VENV=%s  PYTHON=%s  PINNED=1 (the exact tested versions)\n' \
 	  '$(PROFILE)' '$(VENV)' '$(PYTHON)'
@@ -70,6 +70,9 @@ publish: $(READY) ## run all into outputs/published, or nothing | python -m nano
 
 reproduce: $(READY) ## run all: is every output the published one? | python -m nanogpt run --reproduce
 	$(PY) -m nanogpt run --reproduce $(ARGS)
+
+gpu-report: $(READY) ## on a GPU: all of it, into a folder to publish | python -m nanogpt gpu report
+	$(PY) -m nanogpt gpu report $(ARGS)
 
 clean: ## remove outputs/run and caches, nothing else | rm -rf outputs/run
 	@for path in outputs/run .pytest_cache .ruff_cache .hypothesis \
