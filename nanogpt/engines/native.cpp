@@ -264,6 +264,7 @@ static int64_t draw(const float *logits, const float *noise, float temperature, 
   return std::max_element(p, p + V) - p;
 }
 
+#ifndef NO_LOOP  // serving/native.cpp has a loop of its own
 // ---------------------------------------------------------------- the loop
 
 extern "C" struct Job {  // the same fields as native_library.Job
@@ -375,6 +376,8 @@ extern "C" void check(const Job *job, int64_t from, int64_t to, int64_t *choices
   pass.read(from, T);
   pass.choose(from, T, [&](int64_t b, int64_t t, int64_t token) { choices[b * T + t] = token; });
 }
+
+#endif
 
 // ---------------------------------------------------------------- 8-bit weights
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function
 
 from ..config.shapes import GPTConfig
+from .kernels import rms_norm
 
 
 def visible(q_pos: Tensor, k_pos: Tensor, window: int | None = None, sinks: int = 0) -> Tensor:
@@ -50,8 +51,8 @@ def rotate(x: Tensor, pos: Tensor, base: float) -> Tensor:
     # float64: in float32 the angles of far positions lose their last digits
     angle = pos.double()[..., None] * speed  # (…, T, hs / 2)
     cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
-    a, b = x.split(half, dim=-1)
-    return torch.cat([a * cos - b * sin, a * sin + b * cos], dim=-1)
+    other = x.roll(half, dims=-1)  # a, b becomes b, a; then a cos - b sin, b cos + a sin
+    return x * torch.cat([cos, cos], dim=-1) + other * torch.cat([-sin, sin], dim=-1)
 
 
 def norm_and_rotate(x: Tensor, pos: Tensor, config: GPTConfig) -> Tensor:
@@ -61,7 +62,7 @@ def norm_and_rotate(x: Tensor, pos: Tensor, config: GPTConfig) -> Tensor:
     its angle never changes.
     """
     if config.qk_norm:
-        x = F.rms_norm(x, x.shape[-1:])
+        x = rms_norm(x)
     return rotate(x, pos, config.rope_base) if config.rope else x
 
 

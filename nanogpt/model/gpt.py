@@ -16,6 +16,7 @@ from ..cache.attach import cache_owners
 from ..config.shapes import GPTConfig
 from .attention import attend, attend_shared, is_causal, norm_and_rotate, visible
 from .checks import check_order, check_shape, unknown_tokens
+from .kernels import RMSNorm, rms_norm, squared_relu
 from .ngrams import NGrams
 
 
@@ -78,8 +79,9 @@ class CausalSelfAttention(nn.Module):
         (B, T, C), c = x.shape, self.config
         pos = pos if pos.ndim == 1 else pos[:, None]  # (B, 1, T): the heads of a text share its own
         qkv = self.qkv(x).view(B, T, -1, c.head_size).transpose(1, 2)  # (B, H + 2 Hkv, T, hs)
-        q, k, v = qkv.split([c.n_head, c.kv_heads, c.kv_heads], dim=1)
-        q, k, k_pos = norm_and_rotate(q, pos, c), norm_and_rotate(k, pos, c), pos
+        qk, v = qkv.split([c.n_head + c.kv_heads, c.kv_heads], dim=1)
+        q, k = norm_and_rotate(qk, pos, c).split([c.n_head, c.kv_heads], dim=1)
+        k_pos = pos
         if self.cache is not None and not self.training:
             k, v, k_pos = self.cache.update(k, v, pos)  # (B, Hkv, S, hs), (S,)
         causal = k_pos is pos and is_causal(self.visible, self.window)
@@ -93,7 +95,7 @@ class SquaredReLU(nn.Module):
     """ReLU, squared (So et al. 2021, Primer, arXiv 2109.08668)."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.relu(x).square()
+        return squared_relu(x)
 
 
 class FeedForward(nn.Module):
@@ -114,9 +116,7 @@ class FeedForward(nn.Module):
 
 def norm(config: GPTConfig) -> nn.Module:
     """LayerNorm, or RMSNorm (Zhang and Sennrich 2019, arXiv 1910.07467) without weights."""
-    if config.rms_norm:
-        return nn.RMSNorm(config.n_embd, elementwise_affine=False)
-    return nn.LayerNorm(config.n_embd)
+    return RMSNorm(config.n_embd) if config.rms_norm else nn.LayerNorm(config.n_embd)
 
 
 class Block(nn.Module):
@@ -208,7 +208,7 @@ class GPT(nn.Module):
             x = x + self.position_embedding_table(pos)
         if self.ngrams is not None:
             x = x + self.ngrams(idx, pos)
-        return F.rms_norm(x, x.shape[-1:]) if self.config.rms_norm else x
+        return rms_norm(x) if self.config.rms_norm else x
 
     def _positions(self, idx: Tensor, pos: Tensor | None) -> Tensor:
         """The checked positions of these tokens.  (B, T) -> (T,) or (B, T)"""

@@ -6,6 +6,7 @@ import torch
 
 from ..config.training import TrainConfig
 from ..model.gpt import GPT
+from .muon import Muon
 
 
 def zero_init(model: GPT, generator: torch.Generator) -> None:
@@ -46,5 +47,5 @@ def make_optimizers(model: GPT, config: TrainConfig) -> list[torch.optim.Optimiz
     optimizers = [torch.optim.AdamW(rest, **settings, eps=1e-10, fused=config.fused)]
     if matrices:
         settings = {"lr": config.muon_lr, "weight_decay": config.weight_decay}
-        optimizers.append(torch.optim.Muon(matrices, **settings))
+        optimizers.append(Muon(matrices, **settings))
     return optimizers
