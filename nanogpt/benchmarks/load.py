@@ -21,12 +21,13 @@ from ..config.checks import check_int, check_positive
 from ..model.gpt import GPT
 from ..serving.batch import BatchEngine
 from ..serving.modules import ModuleBackend
+from ..serving.native import NativeBackend
 from ..serving.request import Request
 from ..system.console import Progress
 from .arrivals import Load, RealClock, VirtualClock, drive
 from .timing import summary
 
-BACKENDS = {"modules": ModuleBackend}
+BACKENDS = {"modules": ModuleBackend, "native": NativeBackend}
 LATENCIES = ("ttft", "tpot", "itl", "e2el")
 LIMITED = ("ttft", "tpot", "e2el")  # what a request can be asked to meet
 

@@ -5,6 +5,7 @@ Two loops run over any decoder: the plain one here, and the speculative one in `
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
@@ -27,6 +28,14 @@ class Decoder(Protocol):
 
     def rewind(self, n: int) -> None:
         """Forget the last n tokens, as if they had never been read."""
+
+
+class Tokens(ABC, Iterator[Tensor]):
+    """The tokens of one generation, one (B, 1) at a time, or all in one go."""
+
+    @abstractmethod
+    def rest(self) -> Tensor:
+        """All tokens that have not been taken yet.  -> (B, n)"""
 
 
 @torch.no_grad()

@@ -13,7 +13,7 @@ from ..config.checks import check_int
 from ..model.gpt import GPT
 from ..system.console import warn_caller
 from ..system.device import send
-from .decoder import decode, module_decoder
+from .decoder import Tokens, decode, module_decoder
 from .sampling import PLAIN, SamplingParams, draw_noise
 from .speculative import Speculation
 
@@ -77,7 +77,8 @@ def generate(
 
 def complete(model: GPT, prompt: Tensor, n_new: int, *args, **kwargs) -> Tensor:
     """The prompt and what `generate` adds; the arguments are the same.  -> (B, T + n_new)"""
-    return torch.cat([prompt, *generate(model, prompt, n_new, *args, **kwargs)], dim=1)
+    steps = generate(model, prompt, n_new, *args, **kwargs)
+    return torch.cat([prompt, *([steps.rest()] if isinstance(steps, Tokens) else steps)], dim=1)
 
 
 # ------------------------------------------------------------------ checks

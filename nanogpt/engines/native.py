@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
+from ..decoding.decoder import Tokens
 from ..decoding.drafts import Draft, DraftModel
 from ..model.gpt import GPT
 from .base import check_float32, require_float32_cpu
@@ -31,14 +34,7 @@ class Native(Flat):
         self.spare = []  # keys and values of the last generation: fresh memory costs time
 
     def tokens(self, model, prompt, noise, sampling):
-        text, known = text_of(prompt, len(noise)), prompt.shape[1]
-        read, end, chunk = 0, text.shape[1], 1  # the first token at once, then more in one call
-        with Session(self, model, text, known, noise, sampling) as session:
-            while known < end:
-                new = min(chunk, end - known)
-                session.decode(read, known + new - 1)
-                yield from text[:, known : known + new].clone().split(1, dim=1)
-                read, known, chunk = known + new - 1, known + new, min(2 * chunk, 64)
+        return NativeTokens(self, model, prompt, noise, sampling)
 
     def speculate(self, model, prompt, noise, sampling, draft):
         drafter = self._drafter(draft, len(prompt))
@@ -75,3 +71,41 @@ class Native(Flat):
     def matrix(self, weight: Tensor) -> list[Tensor]:
         """What stands for a matrix: itself."""
         return [weight]
+
+
+class NativeTokens(Tokens):
+    """The tokens of a native generation. What is known at the first of them is used for all."""
+
+    def __init__(self, engine: Native, model: GPT, prompt: Tensor, noise: Tensor, sampling):
+        self.engine, self.generation, self.prompt = engine, (noise, sampling), prompt
+        self.model, self._steps = model, None
+
+    def __next__(self) -> Tensor:
+        if self._steps is None:
+            self._steps = self._stream()
+        return next(self._steps)
+
+    def rest(self) -> Tensor:
+        if self._steps is not None:
+            return torch.cat([self.prompt[:, :0], *self._steps], dim=1)
+        self._steps = iter(())
+        text, known = self._text()
+        with Session(self.engine, self.model, text, known, *self.generation) as session:
+            session.decode(0, text.shape[1] - 1)
+        return text[:, known:]
+
+    def close(self) -> None:
+        self._steps = iter(())
+
+    def _text(self) -> tuple[Tensor, int]:
+        return text_of(self.prompt, len(self.generation[0])), self.prompt.shape[1]
+
+    def _stream(self) -> Iterator[Tensor]:
+        text, known = self._text()
+        read, end, chunk = 0, text.shape[1], 1  # the first token at once, then more in one call
+        with Session(self.engine, self.model, text, known, *self.generation) as session:
+            while known < end:
+                new = min(chunk, end - known)
+                session.decode(read, known + new - 1)
+                yield from text[:, known : known + new].clone().split(1, dim=1)
+                read, known, chunk = known + new - 1, known + new, min(4 * chunk, 64)

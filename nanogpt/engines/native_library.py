@@ -134,15 +134,7 @@ def library(
 ) -> ctypes.CDLL:
     """native.cpp compiled for these numbers, now or at an earlier time. Raises CannotBuild."""
     shape = {"C": width, "H": n_head, "V": vocab, "BITS": bits, "INT8_INPUTS": int(int8_inputs)}
-    key = toolchain.key_of(source=SOURCE.read_text(encoding="utf-8"), **shape)
-    path = toolchain.kept(
-        "native", key, ".so", lambda out: toolchain.compile_cpp(SOURCE, out, shape)
-    )
-    try:
-        lib = ctypes.CDLL(str(path))
-    except OSError as error:
-        why = toolchain.first_line(error)
-        raise toolchain.CannotBuild(f"{path} cannot be loaded: {why}") from error
+    lib = compiled("native", SOURCE, shape)
     pointer, number = ctypes.c_void_p, ctypes.c_int64
     lib.decode.argtypes, lib.decode.restype = [pointer, number, number], None
     lib.check.argtypes, lib.check.restype = [pointer, number, number, pointer], None
@@ -150,3 +142,15 @@ def library(
     lib.read_all.argtypes, lib.read_all.restype = [pointer, number, number], ctypes.c_float
     lib.multiply_add.argtypes, lib.multiply_add.restype = [number, pointer], number
     return lib
+
+
+def compiled(name: str, source: Path, shape: dict, *included: Path) -> ctypes.CDLL:
+    """A C++ file compiled for these numbers, now or at an earlier time. Raises CannotBuild."""
+    text = "".join(path.read_text(encoding="utf-8") for path in (source, *included))
+    key = toolchain.key_of(source=text, **shape)
+    path = toolchain.kept(name, key, ".so", lambda out: toolchain.compile_cpp(source, out, shape))
+    try:
+        return ctypes.CDLL(str(path))
+    except OSError as error:
+        why = toolchain.first_line(error)
+        raise toolchain.CannotBuild(f"{path} cannot be loaded: {why}") from error

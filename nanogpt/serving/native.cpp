@@ -1,0 +1,238 @@
+// A step of many texts: N tokens, each with its text and its position, keys and values in blocks.
+//
+// Every row of a step gets the same bits alone, in any batch and in any chunk of its prompt. A sum
+// runs over k from first to last in one lane of a register, however many rows share the weights, and
+// attention goes over the blocks of one text, query by query. Only products of whole matrices are
+// blocked: ROWS tokens and PANELS · LANES outputs at a time stay in registers.
+//
+// A matrix (n, K) lies in panels: LANES of its rows together, one number of each after the other,
+// (panels, K, LANES), with zeros after the last row. Rows of numbers begin at multiples of LANES.
+
+#define NO_LOOP
+#include "../engines/native.cpp"
+
+constexpr int64_t up_to_lanes(int64_t n) { return (n + LANES - 1) / LANES * LANES; }
+constexpr int64_t CP = up_to_lanes(C), QP = up_to_lanes(3 * C), FP = up_to_lanes(4 * C), VP = up_to_lanes(V);
+constexpr int64_t DEPTH = 256;  // terms of a sum before it goes back to memory: the panels stay in the cache
+
+// a · b + c in one rounding. An intrinsic, which no compiler may put in another order.
+INLINE vec multiply_and_add(vec a, vec b, vec c) {
+#if defined(__AVX512F__)
+  return (vec)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined(__FMA__)
+  return (vec)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#else
+  return a * b + c;
+#endif
+}
+
+#if defined(__AVX512F__)
+constexpr int ROWS = 6, PANELS = 4, PANELS_ALONE = 8;
+#else
+constexpr int ROWS = 6, PANELS = 2, PANELS_ALONE = 8;
+#endif
+
+// `depth` more terms of the sums of R rows and P panels. x (R, …, stride), out (R, …, width).
+template <int R, int P>
+INLINE void block(const float *w, int64_t K, const float *x, int64_t stride, int64_t depth, bool first,
+                  float *out, int64_t width) {
+  vec sums[R][P];
+#pragma GCC unroll 8
+  for (int r = 0; r < R; r++)
+#pragma GCC unroll 8
+    for (int p = 0; p < P; p++) sums[r][p] = first ? vec{} : load(out + r * width + p * LANES);
+  for (int64_t k = 0; k < depth; k++) {
+    vec row[P];
+#pragma GCC unroll 8
+    for (int p = 0; p < P; p++) row[p] = load(w + (p * K + k) * LANES);
+#pragma GCC unroll 8
+    for (int r = 0; r < R; r++) {
+      const vec value = vec{} + x[r * stride + k];
+#pragma GCC unroll 8
+      for (int p = 0; p < P; p++) sums[r][p] = multiply_and_add(value, row[p], sums[r][p]);
+    }
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < R; r++)
+#pragma GCC unroll 8
+    for (int p = 0; p < P; p++) store(out + r * width + p * LANES, sums[r][p]);
+}
+
+// All rows of P panels.
+template <int P>
+static void strip(const float *w, int64_t K, const float *x, int64_t stride, int64_t N, float *out,
+                  int64_t width) {
+  for (int64_t k = 0; k < K; k += DEPTH) {
+    const int64_t depth = std::min(DEPTH, K - k);
+    const float *panel = w + k * LANES;
+    int64_t r = 0;
+    for (; r + ROWS <= N; r += ROWS)
+      block<ROWS, P>(panel, K, x + r * stride + k, stride, depth, !k, out + r * width, width);
+    for (; r + 2 <= N; r += 2)
+      block<2, P>(panel, K, x + r * stride + k, stride, depth, !k, out + r * width, width);
+    if (r < N) block<1, P>(panel, K, x + r * stride + k, stride, depth, !k, out + r * width, width);
+  }
+}
+
+// out (N, width) = x (N, stride) times a matrix of `width` rows in panels.
+static void product(const float *w, int64_t K, const float *x, int64_t stride, int64_t N, float *out,
+                    int64_t width) {
+  int64_t p = 0;
+  const int64_t panels = width / LANES;
+  if (N <= 2)
+    for (; p + PANELS_ALONE <= panels; p += PANELS_ALONE)
+      strip<PANELS_ALONE>(w + p * K * LANES, K, x, stride, N, out + p * LANES, width);
+  for (; p + PANELS <= panels; p += PANELS)
+    strip<PANELS>(w + p * K * LANES, K, x, stride, N, out + p * LANES, width);
+  for (; p < panels; p++) strip<1>(w + p * K * LANES, K, x, stride, N, out + p * LANES, width);
+}
+
+// Not inlined, so that every row meets the same instructions.
+#define ONE_WAY static __attribute__((noinline))
+
+// LayerNorm of one row. Where C ends inside a register the rest of it counts for nothing.
+ONE_WAY void norm_row(const float *x, const float *w, const float *b, float *out) {
+  vec sums = {}, squares = {};
+  for (int i = 0; i < CP; i += LANES) sums += load(x + i);  // zeros after the last number
+  const float mean = total(sums) / C;
+  for (int i = 0; i < CP; i += LANES) {
+    vec apart = load(x + i) - mean;
+    if (i + LANES > C)
+      for (int lane = C - i; lane < LANES; lane++) apart[lane] = 0;
+    squares = multiply_and_add(apart, apart, squares);
+  }
+  const float scale = 1 / std::sqrt(total(squares) / C + 1e-5f);
+  for (int i = 0; i < CP; i += LANES) store(out + i, (load(x + i) - mean) * scale * load(w + i) + load(b + i));
+}
+
+extern "C" struct Flat {  // the same fields as serving/native.py's Flat
+  const void *const *weights;
+  float *keys, *values;  // (layers, blocks, H, HS, places) and (layers, blocks, H, places, HS)
+  const int64_t *tokens, *text, *positions, *slots, *tables, *wanted;
+  float *work, *logits;  // logits (W, VP)
+  int64_t layers, blocks, block_len, places;  // places: block_len, up to whole registers
+  int64_t N, longest, W;
+};
+
+// softmax(q kᵀ / √hs) v of one query over positions 0 … n - 1 of its text, in the blocks of `table`.
+ONE_WAY void attend_blocks(const Flat *job, int64_t layer, int64_t head, const float *q, const int64_t *table,
+                           int64_t n, float *s, float *out) {
+  const int64_t places = job->places, len = job->block_len, used = (n + len - 1) / len;
+  const size_t size = (size_t)HS * places, every = H * size;  // of a head, and of a block
+  const size_t base = (size_t)layer * job->blocks * every + head * size;
+  const float scale = 1 / std::sqrt((float)HS);
+  vec tops = vec{} - 1e30f;
+  for (int64_t b = 0; b < used; b++) {
+    const float *k = job->keys + base + table[b] * every;
+    float *to = s + b * places;
+    for (int64_t t = 0; t < places; t += LANES) {
+      vec part[4] = {};
+      int d = 0;
+#pragma GCC unroll 8
+      for (; d + 4 <= HS; d += 4)
+#pragma GCC unroll 4
+        for (int u = 0; u < 4; u++) part[u] = multiply_and_add(vec{} + q[d + u], load(k + (d + u) * places + t), part[u]);
+      for (; d < HS; d++) part[0] = multiply_and_add(vec{} + q[d], load(k + d * places + t), part[0]);
+      store(to + t, ((part[0] + part[1]) + (part[2] + part[3])) * scale);
+    }
+    for (int64_t t = std::min(len, n - b * len); t < places; t++) to[t] = -1e30f;  // not of this text
+    for (int64_t t = 0; t < places; t += LANES) {
+      vec x = load(to + t);
+      tops = x > tops ? x : tops;
+    }
+  }
+  float top = tops[0];
+  for (int i = 1; i < LANES; i++) top = tops[i] > top ? tops[i] : top;
+  vec sums = {};
+  for (int64_t t = 0; t < used * places; t += LANES) {
+    vec e = exponential(load(s + t) - top);
+    store(s + t, e);
+    sums += e;
+  }
+  constexpr int whole = HS / LANES;
+  vec y[4][whole + 1] = {};
+  float rest[HS] = {};
+  for (int64_t b = 0; b < used; b++) {
+    const float *v = job->values + base + table[b] * every, *p = s + b * places;
+    const int64_t last = std::min(len, n - b * len);
+    int64_t t = 0;
+    for (; t + 4 <= last; t += 4)  // four independent sums, so that none waits for another
+#pragma GCC unroll 4
+      for (int u = 0; u < 4; u++)
+#pragma GCC unroll 8
+        for (int d = 0; d < whole; d++)
+          y[u][d] = multiply_and_add(vec{} + p[t + u], load(v + (t + u) * HS + d * LANES), y[u][d]);
+    for (; t < last; t++)
+      for (int d = 0; d < whole; d++)
+        y[0][d] = multiply_and_add(vec{} + p[t], load(v + t * HS + d * LANES), y[0][d]);
+    for (t = 0; t < last; t++)
+      for (int d = whole * LANES; d < HS; d++) rest[d] += p[t] * v[t * HS + d];
+  }
+  const float z = 1 / total(sums);
+  for (int d = 0; d < whole; d++) store(out + d * LANES, ((y[0][d] + y[1][d]) + (y[2][d] + y[3][d])) * z);
+  for (int d = whole * LANES; d < HS; d++) out[d] = z * rest[d];
+}
+
+// Keys and values of a row go to its slot.
+static void keep(const Flat *job, int64_t layer, int64_t slot, const float *qkv) {
+  const int64_t places = job->places, place = slot % job->block_len;
+  const size_t at = ((size_t)layer * job->blocks + slot / job->block_len) * H * HS * places;
+  for (int head = 0; head < H; head++) {
+    float *k = job->keys + at + (size_t)head * HS * places, *v = job->values + at + (size_t)head * HS * places;
+    for (int d = 0; d < HS; d++) k[d * places + place] = qkv[C + head * HS + d];
+    std::memcpy(v + place * HS, qkv + 2 * C + head * HS, sizeof(float) * HS);
+  }
+}
+
+extern "C" int64_t lanes() { return LANES; }
+
+// Floats of `work` for N rows of texts of `longest` blocks.
+extern "C" int64_t work_size(int64_t N, int64_t longest, int64_t places) {
+  return N * (3 * CP + QP + FP) + longest * places;
+}
+
+// Stores the keys and values of a step, and writes the logits of its wanted rows.
+extern "C" void read_step(const Flat *job) {
+  const int64_t N = job->N;
+  float *x = job->work, *u = x + N * CP, *y = u + N * CP, *qkv = y + N * CP, *h = qkv + N * QP, *s = h + N * FP;
+  const void *const *at = job->weights;
+  auto next = [&]() { return (const float *)*at++; };
+  const float *wte = next(), *wpe = next(), *normw = next(), *normb = next(), *headw = next(), *headb = next();
+  auto add = [&](const float *b) {  // the residual and a bias
+    for (int64_t r = 0; r < N; r++)
+      for (int i = 0; i < CP; i += LANES) store(x + r * CP + i, load(x + r * CP + i) + (load(u + r * CP + i) + load(b + i)));
+  };
+  for (int64_t r = 0; r < N; r++) {
+    const float *a = wte + job->tokens[r] * CP, *p = wpe + job->positions[r] * CP;
+    for (int i = 0; i < CP; i += LANES) store(x + r * CP + i, load(a + i) + load(p + i));
+  }
+  std::fill(y, y + N * CP, 0.0f);
+  for (int64_t layer = 0; layer < job->layers; layer++) {
+    const float *w = next(), *b = next();
+    for (int64_t r = 0; r < N; r++) norm_row(x + r * CP, w, b, u + r * CP);
+    product(next(), C, u, CP, N, qkv, QP);
+    for (int64_t r = 0; r < N; r++)
+      if (job->slots[r] >= 0) keep(job, layer, job->slots[r], qkv + r * QP);
+    for (int64_t r = 0; r < N; r++)
+      for (int head = 0; head < H; head++)
+        attend_blocks(job, layer, head, qkv + r * QP + head * HS, job->tables + job->text[r] * job->longest,
+                      job->positions[r] + 1, s, y + r * CP + head * HS);
+    product(next(), C, y, CP, N, u, CP);
+    add(next());
+    w = next(), b = next();
+    for (int64_t r = 0; r < N; r++) norm_row(x + r * CP, w, b, u + r * CP);
+    product(next(), C, u, CP, N, h, FP);
+    b = next();
+    for (int64_t r = 0; r < N; r++)
+      for (int i = 0; i < FP; i += LANES) {
+        vec sum = load(h + r * FP + i) + load(b + i);
+        store(h + r * FP + i, sum > vec{} ? sum : vec{});  // ReLU
+      }
+    product(next(), 4 * C, h, FP, N, u, CP);
+    add(next());
+  }
+  for (int64_t i = 0; i < job->W; i++) norm_row(x + job->wanted[i] * CP, normw, normb, u + i * CP);
+  product(headw, C, u, CP, job->W, job->logits, VP);
+  for (int64_t i = 0; i < job->W; i++)
+    for (int o = 0; o < VP; o += LANES) store(job->logits + i * VP + o, load(job->logits + i * VP + o) + load(headb + o));
+}

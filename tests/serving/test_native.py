@@ -1,0 +1,92 @@
+"""Steps in native code: the tokens of `generate`, and the same bits of logits in any batch."""
+
+import random
+
+import pytest
+import torch
+from decoding_fixtures import V, build, text
+from serving_fixtures import FORMS, check_workload, request
+
+from nanogpt.engines.native import Native
+from nanogpt.engines.toolchain import CannotBuild
+from nanogpt.model.exact import exact
+from nanogpt.serving.batch import BatchEngine
+from nanogpt.serving.native import NativeBackend, library
+from nanogpt.serving.step import Step
+
+try:
+    library(32, 4, V)
+except CannotBuild as error:
+    pytest.skip(str(error), allow_module_level=True)
+
+BLOCK_LEN, PER_TEXT = 5, 7  # 35 places hold a text of 32
+
+
+def numbers(values):
+    return torch.tensor(values, dtype=torch.int64)
+
+
+def logits_of(model, texts, draw):
+    """The logits behind every token of some texts, read in random steps of random chunks."""
+    backend, done, found = NativeBackend(model, PER_TEXT * len(texts), BLOCK_LEN), {}, {}
+    while alive := [i for i, one in enumerate(texts) if done.get(i, 0) < len(one)]:
+        chosen = sorted(draw.sample(alive, draw.randint(1, len(alive))))
+        rows = []
+        for row, i in enumerate(chosen):
+            start = done.get(i, 0)
+            done[i] = min(len(texts[i]), start + draw.choice([1, 1, 2, 9, 32]))
+            rows += [(i, row, p) for p in range(start, done[i])]
+        tables = numbers([[PER_TEXT * i + b for b in range(PER_TEXT)] for i in chosen])
+        of, row, places = (numbers(column) for column in zip(*rows, strict=True))
+        slots = PER_TEXT * BLOCK_LEN * of + places
+        tokens = numbers([texts[i][p] for i, _, p in rows])
+        logits = backend.read(Step(tokens, row, places, slots, tables, torch.arange(len(rows))))
+        found |= {(i, p): logits[n] for n, (i, _, p) in enumerate(rows)}
+    return [torch.stack([found[i, p] for p in range(len(t))]) for i, t in enumerate(texts)]
+
+
+@pytest.mark.parametrize("n_head", [4, 2])  # heads narrower than a register, and as wide
+@torch.no_grad()
+def test_the_logits_of_a_text_are_the_same_bits_in_any_batch_and_any_chunks(n_head):
+    model = build(torch.float32, n_head=n_head)
+    texts = [text(length, seed=length)[0].tolist() for length in (32, 1, 16, 17, 5, 31, 30, 29)]
+    alone = [logits_of(model, [one], random.Random(0))[0] for one in texts]
+    for own, one in zip(alone, texts, strict=True):
+        want = model(torch.tensor(one)[None])[0][0]
+        torch.testing.assert_close(own, want, rtol=1e-4, atol=1e-4)
+    for seed in range(4):
+        together = logits_of(model, texts, random.Random(seed))
+        assert all(torch.equal(a, b) for a, b in zip(alone, together, strict=True)), seed
+
+
+@pytest.mark.parametrize("form", ["heads", "batched"])
+def test_tokens_are_those_of_each_request_alone_and_logits_are_the_same_bits(form):
+    model = build(torch.float32, **FORMS[form])
+    for seed in range(10):
+        served = check_workload(form, seed, NativeBackend, torch.float32, Native)
+        for kind, rows in served.logits.items():
+            engine = BatchEngine(model, backend=NativeBackend, block_len=served.texts.block_len)
+            alone, draw = [], engine._draw
+            engine._draw = lambda texts, logits, to=alone, draw=draw: (
+                to.append(logits[0]) or draw(texts, logits)
+            )
+            run_alone(engine, request(kind))
+            assert all(torch.equal(a, b) for a, b in zip(rows, alone, strict=False))
+
+
+def run_alone(engine, asked):
+    engine.add(asked)
+    while engine.busy:
+        engine.step()
+
+
+def test_what_native_code_cannot_read_is_refused_in_a_line():
+    for model, why in (
+        (build(torch.float64), "float32 on the CPU"),
+        (build(torch.float32, rope=True), "rope=True"),
+    ):
+        with pytest.raises(ValueError, match=why):
+            BatchEngine(model, backend=NativeBackend)
+    model = build(torch.float32)
+    with exact(model), pytest.raises(ValueError, match="exact"):
+        BatchEngine(model, backend=NativeBackend)
