@@ -1,0 +1,120 @@
+"""Every cell of the notebooks in RUN, twice in a row, on a pretended GPU with a small `gpu` profile.
+
+In this process: no kernel, no picture is drawn to its last pixel. What a cell prints must be the
+same both times, unless it is tagged "timing": readers run a cell again, and nothing may drift.
+"""
+
+import contextlib
+import io
+import linecache
+import warnings
+from dataclasses import replace
+
+import nbformat
+import pytest
+import torch
+from notebook_fixtures import NOTEBOOKS, png
+from pretend_cuda import PretendCuda
+
+from nanogpt.benchmarks import roofline
+from nanogpt.benchmarks.timing import summary
+from nanogpt.config import profiles, shapes
+from nanogpt.config.repeats import Repeats
+from nanogpt.config.shapes import GPTConfig
+from nanogpt.config.training import TrainConfig
+from nanogpt.data.corpus import load_corpus
+from nanogpt.model.gpt import GPT
+from nanogpt.notebook.plots import style
+from nanogpt.publishing.blanks import filled
+from nanogpt.system.device import Device
+from nanogpt.system.files import ROOT
+from nanogpt.training.loop import train
+
+TINY = {"n_layer": 1, "n_head": 1, "n_embd": 16}
+LESS = {"00": {"n_new": 20}, "01": {"steps": 4}, "08": {"n_long": 40}}  # parameters
+RUN = "00 01 02 03 05 06 07 11".split()  # the others take minutes on a pretended device
+LONG = "02 03 06 07".split()
+PICTURE = png()
+OF_ONE_LAYER = {"assert reach == 4 * 15": "assert reach == 15"}
+TRAINING = TrainConfig(steps=4, batch_size=4, eval_every=2, eval_batches=1, zero_init=True)
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    """A short text of every character, a tiny model of it, a `gpu` profile of little work."""
+    folder = tmp_path_factory.mktemp("cells")
+    text, whole = folder / "text.txt", load_corpus().text
+    text.write_text("".join(sorted(set(whole))) + whole[:60_000], encoding="utf-8")
+    gpu = replace(
+        profiles.PROFILES["gpu"],
+        name="smoke",  # cells that ask for it do less
+        train=TRAINING,
+        seeds=2,
+        lengths=(1, 8),
+        sizes=("article", "small"),
+        batches=(1, 2),
+        repeats=Repeats(1, least=1),
+        share=0.05,
+        fresh=False,
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NANOGPT_DATA", str(text))
+        patch.setitem(profiles.PROFILES, "gpu", gpu)
+        for name, shape in shapes.SIZES.items():
+            patch.setitem(shapes.SIZES, name, replace(shape, **TINY))
+        peak = summary([1e9]) | {"how": "not measured"}  # a large product takes seconds
+        patch.setattr(roofline, "peak_arithmetic", lambda **_: peak)
+        patch.setattr(style, "to_png", lambda *_: PICTURE)
+        patch.setattr(style, "to_apng", lambda *_: PICTURE)
+        # Cells that name a shape leave the number of layers out.
+        usual = GPTConfig.__init__.__defaults__
+        patch.setattr(GPTConfig.__init__, "__defaults__", (*usual[:2], 1, *usual[3:]))
+        corpus, cpu = load_corpus(), Device(torch.device("cpu"), torch.float32, "tests")
+        shape = replace(shapes.SIZES["small"], vocab_size=len(set(corpus.text)))
+        train(GPT(shape), corpus, TRAINING, out=folder / "model", device=cpu)
+        yield folder / "model"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, id=path.stem[:2], marks=[pytest.mark.slow] * (path.stem[:2] in LONG))
+        for path in NOTEBOOKS
+        if path.stem[:2] in RUN
+    ],
+)
+def test_every_cell_runs_twice_and_prints_the_same(path, small, tmp_path, monkeypatch):
+    monkeypatch.setenv("NANOGPT_OUT", str(tmp_path))
+    monkeypatch.setenv("NANOGPT_CHECKPOINT", str(small))
+    monkeypatch.chdir(ROOT / "notebooks")
+    assert drifts(path) == {}
+
+
+def drifts(path) -> dict:
+    """Both texts of each cell that prints another one the second time, by the cell's id."""
+    scope, found, gpu = {"__name__": "__main__"}, {}, PretendCuda()
+    for cell in filled(nbformat.read(path, 4)).cells:
+        if cell.cell_type == "code":
+            with contextlib.nullcontext() if "torch.compile(" in cell.source else gpu:
+                first, second = (printed(cell, scope) for _ in range(2))
+            tags = cell.metadata.get("tags", [])
+            if first != second and "timing" not in tags:
+                found[cell.id] = (first, second)
+            if "parameters" in tags:
+                scope |= LESS.get(path.stem[:2], {})
+    return found
+
+
+def printed(cell, scope: dict) -> str:
+    """What one run of a cell prints, its tables and pictures by their texts."""
+    name, out, source = f"<cell {cell.id}>", io.StringIO(), cell.source
+    for theirs, here in OF_ONE_LAYER.items():
+        source = source.replace(theirs, here)
+    linecache.cache[name] = (len(source), None, source.splitlines(True), name)
+    with contextlib.ExitStack() as around:
+        around.enter_context(contextlib.redirect_stdout(out))
+        around.enter_context(contextlib.redirect_stderr(io.StringIO()))
+        around.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore")
+        exec(compile(source, name, "exec"), scope)
+    return out.getvalue()
