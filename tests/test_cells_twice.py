@@ -1,4 +1,4 @@
-"""Every cell of the notebooks in RUN, twice in a row, on a pretended GPU with a small `gpu` profile.
+"""Every cell of the notebooks in RUN, twice in a row, on a pretended GPU and a small profile.
 
 In this process: no kernel, no picture is drawn to its last pixel. What a cell prints must be the
 same both times, unless it is tagged "timing": readers run a cell again, and nothing may drift.
@@ -32,8 +32,8 @@ from nanogpt.training.loop import train
 
 TINY = {"n_layer": 1, "n_head": 1, "n_embd": 16}
 LESS = {"00": {"n_new": 20}, "01": {"steps": 4}, "08": {"n_long": 40}}  # parameters
-RUN = "00 01 02 03 05 06 07 11".split()  # the others take minutes on a pretended device
-LONG = "02 03 06 07".split()
+RUN = "00 01 02 03 04 05 06 07 11".split()  # the others take minutes on a pretended device
+LONG = "02 03 04 06 07".split()
 PICTURE = png()
 OF_ONE_LAYER = {"assert reach == 4 * 15": "assert reach == 15"}
 TRAINING = TrainConfig(steps=4, batch_size=4, eval_every=2, eval_batches=1, zero_init=True)

@@ -49,6 +49,9 @@ class CudaTensor(Tensor):
     def numpy(self, *_, **__):
         raise TypeError("can't convert cuda:0 device type tensor to numpy: use Tensor.cpu() first")
 
+    def __format__(self, form: str) -> str:
+        return format(self.cpu(), form)
+
     __array__ = data_ptr = numpy  # the host cannot use an address on the device
 
     def __deepcopy__(self, memo):
@@ -132,7 +135,7 @@ class Stream:
 
 
 class Event:
-    """A mark in the queue; its time is known once the host has waited for the device."""
+    """A mark in the queue; its time is known once the host has waited for it."""
 
     def __init__(self, machine, **_):
         self.machine, self.at, self.place = machine, None, None
