@@ -15,6 +15,7 @@ from ..benchmarks.load import BACKENDS, load
 from ..benchmarks.timing import summary_text
 from ..config.shapes import SIZES
 from ..model.checkpoint import load_checkpoint
+from ..model.convert import pack_heads
 from ..model.gpt import GPT
 from ..system.device import pick_device
 from ..system.environment import environment
@@ -41,6 +42,8 @@ def run(args: argparse.Namespace) -> int:
         model = load_checkpoint(args.checkpoint).model
     else:
         model = sharpened(GPT(SIZES[args.size]))
+    if model.config.per_head:  # the same function, sooner
+        model = pack_heads(model)
     model = model.to(device.device).eval()
     chosen = {"backend": BACKENDS[args.backend], "running": args.running, "budget": args.budget}
     chosen |= {"repeats": args.repeats, "limits": limits, "real": args.real}
