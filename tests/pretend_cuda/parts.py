@@ -127,11 +127,9 @@ class Operation:
 
 
 class Stream:
-    def __init__(self, *_, **__):
-        pass
+    def __init__(self, *_, **__): ...
 
-    def wait_stream(self, _):
-        pass
+    def wait_stream(self, _): ...
 
 
 class Event:
