@@ -22,7 +22,9 @@ INLINE vec multiply_and_add(vec a, vec b, vec c) {
 #elif defined(__FMA__)
   return (vec)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
 #else
-  return a * b + c;
+  c = a * b + c;
+  HIDE(c);  // or the compiler could add up in another order for more rows
+  return c;
 #endif
 }
 
