@@ -105,7 +105,7 @@ def test_two_processes_compute_the_run_of_one(folder, two, out):
 
 @pytest.mark.slow
 def test_a_share_for_each_of_two_processes_is_two_parts_to_the_bit(folder, two):
-    """With Muon, whose bfloat16 would show any other difference."""
+    """With Muon, which would make any other difference larger."""
     assert main(words(folder, "sprint", "--recipe", "sprint", "--accumulate", "2")) == 0
     a, b = (load_file(state_path(folder / out)) for out in ("of-0/sprint", "sprint"))
     assert a.keys() == b.keys()
