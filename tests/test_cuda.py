@@ -285,6 +285,7 @@ def test_a_stopped_run_resumes_there_to_the_same_bits(corpus, tmp_path, monkeypa
 # ------------------------------------------------------------------ benchmarks
 
 
+@pytest.mark.slow
 def test_the_ladder_and_the_other_benchmarks_run_there(gpu, corpus, monkeypatch):
     peak = summary([1e9]) | {"how": "not measured"}  # a large product takes seconds
     monkeypatch.setattr(roofline, "peak_arithmetic", lambda **_: peak)

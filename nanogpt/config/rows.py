@@ -45,10 +45,9 @@ class Cost:
 
 @dataclass(frozen=True)
 class Row:
-    """A profile, the lowest ratio of speeds that it is meant for, and what each notebook takes."""
+    """A profile, and what each notebook takes with it."""
 
     profile: str
-    least: float
     costs: dict[str, Cost]
 
     def cost(self, notebook: str) -> Cost:
@@ -66,6 +65,7 @@ class Row:
 
 
 CALLS = 0.6
+LIMIT = 355  # seconds that all notebooks may take: six minutes
 # One training step of 1,024 characters (model "small"), and one token decoded by 16 Heads in turn,
 # both on one thread: seconds on the machine of the table.
 REFERENCE = {"arithmetic": 0.043, "calls": 0.0041}
@@ -73,7 +73,6 @@ REFERENCE = {"arithmetic": 0.043, "calls": 0.0041}
 ROWS = (
     Row(
         "cpu-fast",
-        0.9,
         {
             "00": Cost(24, 0, 10),
             "01": Cost(22, 50),
@@ -91,7 +90,6 @@ ROWS = (
     ),
     Row(
         "cpu-middle",
-        0.63,
         {
             "00": Cost(20, 0, 8),
             "01": Cost(16, 26),
@@ -109,7 +107,6 @@ ROWS = (
     ),
     Row(
         "cpu-slow",
-        0.33,
         {
             "00": Cost(12, 0, 4),
             "01": Cost(10, 9),
@@ -127,7 +124,6 @@ ROWS = (
     ),
     Row(
         "cpu-least",
-        0.0,
         {
             "00": Cost(8, 0, 2),
             "01": Cost(8, 4),
@@ -146,7 +142,6 @@ ROWS = (
 )
 FULL = Row(
     "cpu",
-    0.0,
     {
         "00": Cost(41, 0, 22),
         "01": Cost(40, 236),
@@ -164,8 +159,7 @@ FULL = Row(
 )
 
 
-def choose_row(ratio: float) -> Row:
-    """The row for a machine of this ratio of speeds. Raises ValueError for a ratio of 0 or less."""
-    if not ratio > 0:
-        raise ValueError(f"ratio={ratio!r}: a speed must be above 0")
-    return next(row for row in ROWS if ratio >= row.least)
+def choose_row(speed: Speed, lanes: int) -> Row:
+    """The row of most work that a machine does within LIMIT, in so many lanes; else the least."""
+    within = (row for row in ROWS if row.total(row.costs, speed, lanes) <= LIMIT)
+    return next(within, ROWS[-1])

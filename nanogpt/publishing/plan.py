@@ -39,8 +39,9 @@ def choose_pace(profile: str, speed: Speed, *, full: bool = False) -> Pace:
     With `full`, all that the published run does. Profiles other than those of cpu have no table.
     """
     rows = {row.profile: row for row in (FULL, *ROWS)}
-    row = choose_row(speed.ratio) if profile == "cpu" and not full else rows.get(profile)
-    lanes = 2 if row and row is not FULL and cpus() > 1 else 1
+    two = 2 if cpus() > 1 else 1
+    row = choose_row(speed, two) if profile == "cpu" and not full else rows.get(profile)
+    lanes = two if row and row is not FULL else 1
     return Pace(row.profile if row else profile, row, speed, lanes)
 
 

@@ -61,6 +61,7 @@ def test_without_a_gpu_it_is_refused_in_one_line_that_says_what_to_do(capsys):
     assert said.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_one_folder_under_the_name_of_the_machine_is_ready_to_be_published(go, tmp_path, capsys):
     assert go("import torch\nprint(torch.ones(2, device='cuda').sum().item(), profile)") == 0
     folder = tmp_path / "outputs" / "gpu" / "pretended-gpu-24gb"
@@ -79,6 +80,7 @@ def test_one_folder_under_the_name_of_the_machine_is_ready_to_be_published(go, t
     assert not gpu_report.WORK.exists()
 
 
+@pytest.mark.slow
 def test_nothing_is_published_where_a_notebook_fails_or_a_text_is_wrong(go, tmp_path, monkeypatch):
     assert go("1 / 0") == 1
     wrong = devices._difference("cache", 1, *torch.tensor([[1.0, 2], [1, 3], [5, 5]]), 0.1)

@@ -77,6 +77,7 @@ class OurNoise(transformers.LogitsProcessor):
         return probs.log() - self.noise[input_ids.shape[1] - self.n_prompt].log()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["opt", "gpt2"])
 def test_the_shipped_model_writes_our_texts_greedy_and_sampled(tmp_path, shipped, form):
     theirs = loaded(shipped, tmp_path, form)

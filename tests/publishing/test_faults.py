@@ -153,6 +153,7 @@ def test_an_exchange_that_failed_half_way_is_mended_by_the_next(tmp_path):
     assert contents(target.parent) == {"published/which.txt": b"new"}
 
 
+@pytest.mark.slow
 def test_a_disk_that_fills_up_while_publishing_leaves_what_is_published(
     disk, no_kernels, monkeypatch, capsys
 ):

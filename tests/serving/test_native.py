@@ -59,6 +59,7 @@ def test_the_logits_of_a_text_are_the_same_bits_in_any_batch_and_any_chunks(n_he
         assert all(torch.equal(a, b) for a, b in zip(alone, together, strict=True)), seed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["heads", "batched"])
 def test_tokens_are_those_of_each_request_alone_and_logits_are_the_same_bits(form):
     model = build(torch.float32, **FORMS[form])
