@@ -17,6 +17,7 @@ from ..model.gpt import GPT
 
 TURNS = 5
 TOKENS = 10  # decoded in one turn
+NOTEBOOKS = 1.75  # what two of them did at once where two matmuls did 1.1: they also wait
 
 
 def measure_speed() -> Speed:
@@ -62,7 +63,7 @@ def _measured() -> Speed:
     return Speed(
         calls=REFERENCE["calls"] * TOKENS / took["calls"],
         arithmetic=REFERENCE["arithmetic"] / took["arithmetic"],
-        together=min(2.0, max(1.0, 2 * took["one"] / took["two"])),
+        together=min(2.0, max(NOTEBOOKS, 2 * took["one"] / took["two"])),
     )
 
 
