@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable
 from statistics import median
 
 import torch
@@ -17,15 +15,12 @@ from ..model.gpt import GPT
 
 TURNS = 5
 TOKENS = 10  # decoded in one turn
-NOTEBOOKS = 1.75  # what two of them did at once where two matmuls did 1.1: they also wait
 
 
 def measure_speed() -> Speed:
-    """Two kinds of work on one thread, in turns, and a matmul alone and twice at once.
+    """Two kinds of work on one thread, in turns: what a run's notebooks consist of.
 
-    A training step is mostly arithmetic, a decoded token mostly the calls of small operations:
-    what a run consists of. Its notebooks compute on one thread, so how fast all threads are
-    together tells only what two notebooks gain side by side.
+    A training step is mostly arithmetic, a decoded token mostly the calls of small operations.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -37,7 +32,7 @@ def measure_speed() -> Speed:
 
 def _measured() -> Speed:
     model = GPT(SIZES["small"], generator=torch.Generator().manual_seed(0)).eval()
-    packed, square = pack_heads(model).train(), torch.ones(256, 256)
+    packed = pack_heads(model).train()
     x = torch.zeros(4, model.config.block_size, dtype=torch.int64)
 
     def train() -> None:
@@ -47,11 +42,7 @@ def _measured() -> Speed:
     def decode() -> None:
         list(generate(model, x[:1, :1], TOKENS))
 
-    def multiply() -> None:
-        for _ in range(100):
-            square @ square
-
-    kinds = {"arithmetic": train, "calls": decode, "one": multiply, "two": lambda: twice(multiply)}
+    kinds = {"arithmetic": train, "calls": decode}
     seconds = {name: [] for name in kinds}
     for turn in range(1 + TURNS):
         for name, work in kinds.items():
@@ -63,13 +54,4 @@ def _measured() -> Speed:
     return Speed(
         calls=REFERENCE["calls"] * TOKENS / took["calls"],
         arithmetic=REFERENCE["arithmetic"] / took["arithmetic"],
-        together=min(2.0, max(NOTEBOOKS, 2 * took["one"] / took["two"])),
     )
-
-
-def twice(work: Callable[[], None]) -> None:
-    """Two threads that do the same at once."""
-    other = threading.Thread(target=work)
-    other.start()
-    work()
-    other.join()

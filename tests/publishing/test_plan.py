@@ -3,8 +3,10 @@
 import re
 
 import pytest
+import torch
 from notebook_fixtures import NOTEBOOKS, code, write
 
+from nanogpt.benchmarks.machine import measure_speed
 from nanogpt.cli import run
 from nanogpt.config import PROFILES
 from nanogpt.config.rows import FULL, LIMIT, ROWS, Cost, Row, Speed, choose_row
@@ -17,16 +19,17 @@ NAMES = [path.stem for path in NOTEBOOKS]
 
 
 @pytest.mark.parametrize(
-    ("ratio", "row"), [("1", "cpu-fast"), ("1/3", "cpu-slow"), ("1/8", "cpu-least")]
+    ("ratio", "row", "most"),
+    [("1", "cpu-fast", 360), ("1/3", "cpu-least", 360), ("1/8", "cpu-least", 660)],
 )
-def test_a_dry_run_prints_the_row_and_the_minutes(capsys, ratio, row, monkeypatch):
+def test_a_dry_run_prints_the_row_and_the_minutes(capsys, ratio, row, most, monkeypatch):
     monkeypatch.setattr(plan, "cpus", lambda: 2)
     assert run.main(["--profile", "cpu", "--plan", "--ratio", ratio]) == 0
     said = capsys.readouterr().out
     assert f"profile {row}" in said
     assert all(name in said for name in NAMES)
     minutes, seconds = re.search(r"in all, about +(\d+):(\d\d)", said).groups()
-    assert 60 * int(minutes) + int(seconds) < (360 if row != "cpu-least" else 660)
+    assert 60 * int(minutes) + int(seconds) < most
 
 
 @pytest.mark.parametrize("together", [1.2, 2.0])
@@ -65,7 +68,7 @@ def test_the_published_run_keeps_its_amounts_and_its_order():
 
 def test_time_is_what_measures_alone_and_half_of_the_rest():
     row = Row("x", {"00": Cost(10, 20, 4), "01": Cost(6)})
-    assert row.total(["00_a", "01_b"], Speed(1, 1), 2) == 4 + 32 / 2
+    assert row.total(["00_a", "01_b"], Speed(1, 1, together=2.0), 2) == 4 + 32 / 2
     assert row.total(["00_a", "01_b"], Speed(1, 2), 1) == 10 + 20 / 2 + 6
     assert row.total(["00_a", "01_b"], Speed(1, 1, together=1.25), 2) == 4 + 32 / 1.25
     assert row.cost("09_unknown") == Cost(8, 10, 2), "the mean of the others"
@@ -95,3 +98,14 @@ def test_a_run_says_now_and_then_how_far_it_is(tmp_path, capsys):
     lines = [line for line in said.splitlines() if "loss" in line]
     assert lines[-1].startswith("  00_a: cell 3 of 7, train, train 400 of 3,000, loss 2.31, 1:05")
     assert lines[-1].endswith("of about 1:30")
+
+
+def test_the_measurement_gives_two_speeds_and_leaves_the_threads_as_they_were():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        speed = measure_speed()
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(threads)
+    assert min(speed.calls, speed.arithmetic) > 0
