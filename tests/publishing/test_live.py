@@ -60,6 +60,16 @@ def test_twenty_seeds_give_the_text_of_python_to_the_character(browser, page):
 
 @pytest.mark.slow
 @browsed
+def test_the_noise_is_that_of_python_to_the_bit(browser, page):
+    browser.open(f"file://{page}")
+    for seed in (0, 42, 2**32 - 1):
+        noise = draw_noise(3, 1, 65, torch.Generator().manual_seed(seed))[:, 0]
+        drawn = f"((draw) => [draw(), draw(), draw()].map((row) => [...row]))(noiseOf({seed}, 65))"
+        assert browser.evaluate(drawn) == noise.double().tolist()
+
+
+@pytest.mark.slow
+@browsed
 def test_a_large_seed_and_a_hot_text_are_the_same_too(browser, page):
     saved = load_checkpoint(page.parents[1] / "checkpoints" / "small")
     model, prompt = saved.model.half().double(), saved.tokenizer.encode("a")[None]
