@@ -17,8 +17,6 @@ from contextlib import contextmanager
 import pytest
 from jupyter_client.provisioning import local_provisioner
 
-from nanogpt.publishing.execute import ENVIRONMENT
-
 
 class Forked:
     """A process that another one forked, with as much of Popen as jupyter_client asks for."""
@@ -51,6 +49,9 @@ def warm_kernels():
     if not hasattr(os, "pidfd_open"):
         yield
         return
+    # Here, as the stem runs this file without the folder of the package on its path.
+    from nanogpt.publishing.execute import ENVIRONMENT
+
     environment = {**os.environ, **{k: v for k, v in ENVIRONMENT.items() if v is not None}}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "bufsize": 1}
     pipes["start_new_session"] = True  # a Ctrl-C is for the tests
