@@ -18,6 +18,7 @@ COMMANDS = {  # the words that call it: what it does
     "bench train": "time every recipe to the same loss",
     "bench speculate": "time speculation with several drafts",
     "bench load": "throughput and latency under a stream of requests",
+    "bench processes": "the same training by 1, 2 and 4 processes, and on two hosts",
     "gpu report": "run all of it on a GPU, into one folder under its name",
     "verify sweep": "decode thousands of texts with and without a cache",
     "export": "write weights as transformers, vLLM or Karpathy's class load them",

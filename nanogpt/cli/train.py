@@ -23,7 +23,7 @@ from ..model.checkpoint import stem
 from ..model.gpt import GPT
 from ..system.device import Device, pick_device
 from ..system.files import check_writable
-from ..training.distributed import joined, ranks, reports_errors
+from ..training.distributed import joined, ranks, reports_errors, started_again
 from ..training.log import log_path
 from ..training.loop import train
 from ..training.run import best_step
@@ -62,8 +62,9 @@ def run(args: argparse.Namespace, device: Device) -> None:
     recipe, shape = _configs(args)
     corpus = load_corpus(args.data)
     out = stem(args.out or OUTPUTS / "train" / f"{args.size}-{args.recipe}")
-    saved = state_path(out).is_file()
-    _check_place(out, saved, args)
+    saved, again = state_path(out).is_file(), started_again()
+    resume = args.resume or again
+    _check_place(out, saved and not resume, args)
     shape = replace(shape, vocab_size=len(CharTokenizer(corpus.text)))
     model = GPT(shape, generator=torch.Generator().manual_seed(recipe.seed))
     group = ranks()
@@ -72,9 +73,11 @@ def run(args: argparse.Namespace, device: Device) -> None:
         together = f", {group.size} processes" if group.size > 1 else ""
         print(f"{model.n_params:,} parameters, block {shape.block_size}, {device}{together}")
         print(recipe, flush=True)
-        if args.resume and not saved:
+        if resume and not saved:
             print(f"no run was saved at {out}: starting at step 0")
-    history = train(model, corpus, recipe, out=out, device=device, resume=args.resume, speed=True)
+        elif again:
+            print("torchrun started all processes again: resuming from the last evaluation")
+    history = train(model, corpus, recipe, out=out, device=device, resume=resume, speed=True)
     if group.first:
         full, block = history["full_val"], history["block_size"]
         print(f"full validation loss {full:.4f} at block {block}, of the last weights")
@@ -89,9 +92,9 @@ def _configs(args: argparse.Namespace) -> tuple:
     return replace(recipe, muon_lr=None) if args.no_muon else recipe, shape
 
 
-def _check_place(out: Path, saved: bool, args: argparse.Namespace) -> None:
-    """Raises ValueError for a run that would be replaced unasked, OSError for a closed folder."""
-    if saved and not args.resume and not args.replace:
+def _check_place(out: Path, lost: bool, args: argparse.Namespace) -> None:
+    """Raises ValueError for a run that would be lost unasked, OSError for a closed folder."""
+    if lost and not args.replace:
         raise ValueError(
             f"{out} holds a run: --resume resumes it, --replace starts a new one in its place, "
             f"--out PATH names another place"

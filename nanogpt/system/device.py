@@ -47,3 +47,9 @@ def synchronize(device: torch.device) -> None:
     """Wait until the device has finished its work; a CPU always has."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+
+
+def forked_random_state(device: Device):
+    """A with-block that leaves the global random state as it was, on this process's own GPU too."""
+    gpu = device.device.type == "cuda"
+    return torch.random.fork_rng(devices=[device.device] if gpu else None)

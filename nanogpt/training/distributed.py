@@ -1,9 +1,11 @@
 """Several processes that train one model, started by torchrun. For a single one nothing changes.
 
     torchrun --nproc_per_node=2 -m nanogpt train --recipe fast
+    torchrun --nproc_per_node=2 --max-restarts=3 -m nanogpt train --recipe fast --resume
 
 PyTorch's DistributedDataParallel does the work: every process has a copy of the model, takes its
-share of each batch, and the gradients are averaged before each update.
+share of each batch, and the gradients are averaged before each update. With --max-restarts a lost
+process costs the steps since the last evaluation: all start again, and resume from its state.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import socket
 import sys
 import threading
 import time
+import uuid
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -59,11 +62,16 @@ class Ranks:
             values /= self.size
         return values
 
-    def agree(self, what: str, value) -> None:
-        """Raises ValueError, in every process, when they do not all have the same value."""
+    def gather(self, value) -> list:
+        """The value that each process has, in the order of their ranks."""
         values = [value] * self.size
         if self.size > 1:
             dist.all_gather_object(values, value)
+        return values
+
+    def agree(self, what: str, value) -> None:
+        """Raises ValueError, in every process, when they do not all have the same value."""
+        values = self.gather(value)
         if other := next((rank for rank in range(self.size) if values[rank] != values[0]), None):
             raise ValueError(
                 f"process 0 has {what} {values[0]}, process {other} has {values[other]}: all must "
@@ -80,6 +88,14 @@ def ranks() -> Ranks:
 def reports_errors() -> bool:
     """Whether this process is the one of its machine that says what went wrong, for all of them."""
     return os.environ.get("LOCAL_RANK", "0") == "0"
+
+
+def started_again() -> bool:
+    """Whether torchrun started these processes again, after one was lost; the same in all.
+
+    An agent counts the restarts that its own processes caused, so one count may be 0.
+    """
+    return any(ranks().gather(int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))))
 
 
 @contextmanager
@@ -99,7 +115,7 @@ def joined(device: Device):
         torch.cuda.set_device(device.device)
     with _exits_at_sigterm():
         try:
-            dist.init_process_group("nccl" if gpu else "gloo", timeout=TIMEOUT)
+            _connect("nccl" if gpu else "gloo")
             _KEPT.append(dist.group.WORLD)
             yield device
         except RuntimeError as error:
@@ -113,6 +129,38 @@ def joined(device: Device):
                 dist.destroy_process_group()
             raise
         dist.destroy_process_group()
+
+
+def _connect(backend: str) -> None:
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        dist.init_process_group(backend, timeout=TIMEOUT)
+        return
+    # torchrun's store outlives a restart, and with it the addresses of processes that are gone.
+    store, rank, size = next(dist.rendezvous("env://", timeout=TIMEOUT))
+    store = dist.PrefixStore(_fresh_name(store, rank, size), store)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=TIMEOUT)
+
+
+def _fresh_name(store: dist.Store, rank: int, size: int) -> str:
+    """A name that exactly the processes that run now have in common, from the first of them.
+
+    Each other one asks under a name of its own and waits for an answer to that. So what an earlier
+    process has left in the store is answered at most, and never taken for an answer.
+    """
+    own = uuid.uuid4().hex
+    if rank:
+        store.set(f"asks/{rank}", own)
+        name = store.get(f"answer/{own}").decode()
+        store.set(f"heard/{name}/{rank}", "")
+        return name
+    silent = set(range(1, size))
+    while silent:
+        for other in silent:
+            if store.check([f"asks/{other}"]):
+                store.set(f"answer/{store.get(f'asks/{other}').decode()}", own)
+        silent = {other for other in silent if not store.check([f"heard/{own}/{other}"])}
+        time.sleep(0.005)
+    return own
 
 
 def _own_gpu() -> int:
@@ -159,6 +207,14 @@ def _exit_disconnected(error: RuntimeError) -> None:
     _exit(f"the connection to another process broke{detail}")
 
 
+def _restarts_left() -> bool:
+    most, done = (
+        int(os.environ.get(f"TORCHELASTIC_{name}", "0"))
+        for name in ("MAX_RESTARTS", "RESTART_COUNT")
+    )
+    return done < most
+
+
 _exiting = threading.Lock()
 
 
@@ -169,5 +225,7 @@ def _exit(why: str) -> None:
     if os.environ.get("RANK") == "0":
         advice = "the same command with --resume resumes from the last evaluation"
         message = f"error: {why}: {advice}, with any number of processes"
+        if _restarts_left():
+            message = f"{why}: torchrun starts all again, from the last evaluation"
         print(message, file=sys.stderr, flush=True)
     os._exit(1)

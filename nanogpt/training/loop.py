@@ -14,11 +14,11 @@ from ..data.corpus import Corpus
 from ..data.tokenizer import CharTokenizer
 from ..model.convert import convert_state, not_standard, pack_heads
 from ..model.gpt import GPT
-from ..system.device import Device, pick_device
+from ..system.device import Device, forked_random_state, pick_device
 from .distributed import ranks
 from .files import RunFiles
 from .optimizers import zero_init
-from .run import TrainingRun, forked_random_state
+from .run import TrainingRun
 from .trainer import Trainer, memory_advice
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..model.gpt import GPT
 from ..system.console import Progress
-from ..system.device import Device
+from ..system.device import forked_random_state
 from .evaluate import fixed_batches, full_loss, mean_loss
 from .files import RunFiles
 from .state import deferred_interrupt
@@ -49,7 +49,6 @@ class TrainingRun:
     def begun(self):
         """Around the loop: a progress bar, Ctrl-C deferred, and the first evaluation."""
         with self._progress_bar() as self.bar, deferred_interrupt() as self.interrupts:
-            self._seed_dropout()
             if not self.history["step"]:
                 if self.files and self.first:
                     self.files.clear_state()
@@ -110,12 +109,6 @@ class TrainingRun:
             "block_size": self.model.config.block_size,
         }
 
-    def _seed_dropout(self) -> None:
-        """Dropout differs between processes; the first one has the state of a process alone."""
-        rank = self.trainer.ranks.rank
-        if rank:
-            torch.manual_seed(self.config.seed + 1_000_003 * rank + self.done)
-
     def _keep(self, step: int, losses: dict[str, float]) -> None:
         for loss in losses.values():
             self._check_finite(loss, step)
@@ -162,9 +155,3 @@ class TrainingRun:
 def best_step(history: dict) -> int:
     """The step whose weights `<out>.safetensors` holds: the first of the lowest validation loss."""
     return history["step"][history["val"].index(min(history["val"]))]
-
-
-def forked_random_state(device: Device):
-    """A with-block that leaves the global random state as it was, on this process's own GPU too."""
-    gpu = device.device.type == "cuda"
-    return torch.random.fork_rng(devices=[device.device] if gpu else None)

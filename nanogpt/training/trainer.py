@@ -11,7 +11,7 @@ from torch import Tensor
 from ..config.training import TrainConfig
 from ..data.batches import random_batch
 from ..model.gpt import GPT
-from ..system.device import Device, send
+from ..system.device import Device, forked_random_state, send
 from .distributed import ranks
 from .optimizers import make_optimizers
 
@@ -63,10 +63,13 @@ class Trainer:
         # Small gradients would vanish in float16: they are scaled up.
         half = device.dtype == torch.float16
         self.scaler = torch.amp.GradScaler(device.device.type, enabled=half)
+        if self.ranks.size > 1:
+            self._settle_buckets()
 
     def step(self, step: int) -> Tensor:
         """Update number `step` (from 0); the loss of its batch before it, a 0-dim tensor."""
         self._set_rates(self.config.scale(step))
+        self._seed_dropout(step)
         T, batch_size = self.model.config.block_size, self.config.batch_size
         batch = random_batch(self.data, T, batch_size, self.generator)  # 2 × (B, T)
         x, y = (send(self.ranks.share(part), self.device.device) for part in batch)
@@ -94,6 +97,27 @@ class Trainer:
                 self.scaler.scale(loss).backward()
             total = total + loss.detach()
         return self.ranks.mean(total)
+
+    def _settle_buckets(self) -> None:
+        """One backward pass for nothing, after which DDP sorts its buckets of gradients.
+
+        Sorted buckets are added up in another order. So they are sorted before the first step, of a
+        resumed run as of a new one, and both compute the same bits.
+        """
+        share, T = self.config.batch_size // self.ranks.size, self.model.config.block_size
+        zeros = torch.zeros(share, T, dtype=torch.int64, device=self.device.device)
+        with forked_random_state(self.device):
+            self._gradients(zeros, zeros)
+        for opt in self.optimizers:
+            opt.zero_grad(set_to_none=True)
+
+    def _seed_dropout(self, step: int) -> None:
+        """Dropout differs between processes; the first one has the state of a process alone.
+
+        The others' follows from the step, so that a resumed run draws what the whole one drew.
+        """
+        if self.ranks.rank and self.model.config.dropout:
+            torch.manual_seed(self.config.seed + 1_000_003 * self.ranks.rank + step)
 
     def _groups(self) -> list[dict]:
         """The optimizers' groups of parameters; loading a state makes new ones."""

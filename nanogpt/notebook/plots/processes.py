@@ -1,0 +1,59 @@
+"""Pictures of training by several processes: losses that agree, and what a step costs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from matplotlib.figure import Figure
+
+from . import style
+from .style import BLUE, GREEN, GREY, ORANGE, VERMILION, new_figure, styled
+
+LOOKS = ((VERMILION, "-"), (GREEN, "--"), (BLUE, ":"), (ORANGE, "-."))
+LEAST = 1e-8  # what an axis of differences shows for none
+
+
+@styled
+def losses_by_processes(runs: Sequence[dict], apart: Sequence[Sequence[float]]) -> Figure:
+    """The loss by step, and how far each run is from the first; `runs` as `by_torchrun` gives."""
+    figure, (above, below) = new_figure(4.6, rows=2, sharex=True, height_ratios=(1, 1.2))
+    style.headline(figure, "Any number of processes: the same losses, but for rounding")
+    steps = range(1, len(runs[0]["losses"]) + 1)
+    for run, own, (colour, dash) in zip(runs[1:], apart[1:], LOOKS * 2, strict=False):
+        look = {"color": colour, "ls": dash, "label": run_name(run)}
+        above.plot(steps, run["losses"], **look)
+        below.plot(steps, [max(value, LEAST) for value in own], **look)
+    above.plot(steps, runs[0]["losses"], color=GREY, lw=0.8, label="1 process")
+    above.set_ylabel("loss of the batch")
+    above.legend(fontsize=8)
+    style.log_axis(below, "y", [LEAST, 1e-7, 1e-6, 1e-5], ["none", "10⁻⁷", "10⁻⁶", "10⁻⁵"])
+    below.set_ylim(LEAST / 2, max(1e-5, 2 * max(map(max, apart))))
+    below.set(xlabel="step", ylabel="from that of 1 process")
+    return figure
+
+
+@styled
+def step_costs(cost: dict) -> Figure:
+    """A step's seconds, predicted and measured, by number of processes; `cost` of `compare`."""
+    figure, axes = new_figure(3.2)
+    for i, row in enumerate(cost["rows"]):
+        sends, total = row["sends"] * 1e3, row["predicted"]["median"] * 1e3
+        axes.bar(i - 0.2, total - sends, 0.36, color=BLUE, label="computing, predicted" * (not i))
+        axes.bar(
+            i - 0.2, sends, 0.36, bottom=total - sends, color=ORANGE, hatch="//",
+            label="sending, predicted" * (not i),
+        )  # fmt: skip
+        low, mid, high = style.low_mid_high(row["step"], 1e-3)
+        axes.bar(i + 0.2, mid, 0.36, color=GREY, label="measured, with its range" * (not i))
+        axes.errorbar(i + 0.2, mid, [[mid - low], [high - mid]], color=style.INK, capsize=3)
+    axes.set_xticks(range(len(cost["rows"])), [str(row["processes"]) for row in cost["rows"]])
+    axes.set(xlabel="processes", ylabel="milliseconds a step")
+    axes.legend(fontsize=8)
+    axes.set_title(f"A step on {cost['cores']} cores: predicted, then measured")
+    return figure
+
+
+def run_name(run: dict) -> str:
+    """As in "4 processes, two hosts"."""
+    many = "es" if run["processes"] > 1 else ""
+    return f"{run['processes']} process{many}{', two hosts' if run['agents'] > 1 else ''}"
