@@ -21,6 +21,7 @@ COMMANDS = {  # the words that call it: what it does
     "bench processes": "the same training by 1, 2 and 4 processes, and on two hosts",
     "gpu report": "run all of it on a GPU, into one folder under its name",
     "verify sweep": "decode thousands of texts with and without a cache",
+    "serve": "answer over HTTP, as OpenAI's completions are answered",
     "export": "write weights as transformers, vLLM or Karpathy's class load them",
     "site": "render executed notebooks again",
     "sync": "write the package's code into the notebooks",

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 from tornado.httpserver import HTTPServer
 from tornado.netutil import bind_sockets
@@ -80,23 +79,13 @@ async def run(server: Server, sockets: list, ready: Callable[[Callable[[], None]
         server.thread.stop()
 
 
-def run_until_signal(server: Server, sockets: list, ready: Callable[[], None]) -> None:
-    """Answer until Ctrl-C or SIGTERM."""
-
-    def started(end):
-        for number in (signal.SIGINT, signal.SIGTERM):
-            with suppress(NotImplementedError):  # Windows: Ctrl-C raises KeyboardInterrupt
-                asyncio.get_running_loop().add_signal_handler(number, end)
-        ready()
-
-    with suppress(KeyboardInterrupt):
-        asyncio.run(run(server, sockets, started))
-
-
 @contextmanager
-def serving(server: Server, host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
-    """The server's URL while the block runs; it answers in a thread of its own. Raises OSError."""
-    sockets, started = bind(host, port), Future()
+def serving(server: Server, sockets: list[socket.socket] | None = None) -> Iterator[str]:
+    """The server's URL while the block runs; it answers in a thread of its own. Raises OSError.
+
+    It listens at `sockets`, which it closes; None: at a free port of this machine.
+    """
+    sockets, started = sockets or bind("127.0.0.1", 0), Future()
 
     def target():
         async def main():
@@ -117,7 +106,11 @@ def serving(server: Server, host: str = "127.0.0.1", port: int = 0) -> Iterator[
         yield address(sockets)
     finally:
         loop.call_soon_threadsafe(end)
-        thread.join()
+        try:
+            thread.join()
+        except KeyboardInterrupt:  # again: at once
+            loop.call_soon_threadsafe(end)
+            thread.join()
 
 
 @contextmanager
