@@ -141,8 +141,9 @@ class Completions(Handler):
         text = ""
         while not writer.reason:
             text += "".join(await self._pieces(writer, answer))
-        data = shapes.choice(text, writer.reason) | shapes.usage(writer.n_new)
-        await self._send(asked, json.dumps(data))
+        data = json.dumps(shapes.choice(text, writer.reason) | shapes.usage(writer.n_new))
+        self.set_header("Content-Length", str(len(data)))  # ASCII
+        await self._send(asked, data)
         self.finish()
 
     async def _stream(self, asked: Asked, answer: Answer):

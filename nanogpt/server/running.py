@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from tornado.httpserver import HTTPServer
 from tornado.netutil import bind_sockets
 
+from ..config.checks import check_int
 from ..data.tokenizer import CharTokenizer
 from ..model.gpt import GPT
 from .handlers import application
@@ -24,7 +25,8 @@ HEADERS = 2**14  # bytes
 
 
 def bind(host: str, port: int) -> list[socket.socket]:
-    """Sockets that listen there; port 0 takes a free one. Raises OSError, with advice."""
+    """Sockets that listen there; port 0 takes a free one. Raises ValueError, OSError."""
+    check_int("port", port, 0, 65535)
     try:
         return bind_sockets(port, host)
     except OSError as error:
@@ -34,8 +36,6 @@ def bind(host: str, port: int) -> list[socket.socket]:
         elif error.errno == errno.EACCES:
             advice = f"port {port} is not for this user: choose one from 1024 on"
         raise OSError(advice) from error
-    except OverflowError:
-        raise ValueError(f"--port={port}: must be an integer in [0, 65535]") from None
 
 
 def address(sockets: list[socket.socket]) -> str:

@@ -61,6 +61,11 @@ class Server:
         trace: Callable[[str, str, float], None] | None = None,
     ):
         self.limits = limits = limits or Limits()
+        if len(tokenizer) != (size := model.config.vocab_size):
+            raise ValueError(
+                f"the tokenizer has {len(tokenizer)} characters and the model a vocabulary of "
+                f"{size}: pass the model's own"
+            )
         engine = BatchEngine(
             model, backend=backend, max_running=limits.running, budget=limits.budget
         )

@@ -1,0 +1,117 @@
+"""What a body asks for, what is refused by name, and texts that end at a stop."""
+
+import json
+import random
+
+import pytest
+from server_fixtures import CHARS
+
+from nanogpt.decoding.sampling import SamplingParams
+from nanogpt.server.completions import Reader, Refused, Writer
+
+READER = Reader(CHARS, "tiny", 24, 60.0)
+
+
+def read(**body):
+    return READER.read(json.dumps({"prompt": "abc"} | body).encode())
+
+
+def test_a_body_becomes_a_request():
+    asked = read(model="tiny", max_tokens=5, temperature=0.5, top_p=0.9, top_k=3, seed=-7)
+    request = asked.request
+    assert (request.max_new_tokens, request.seed) == (5, -7)
+    assert request.sampling == SamplingParams(0.5, 3, 0.9)
+    assert request.prompt.tolist() == CHARS.encode("abc").tolist()
+    assert not asked.stream
+    assert (asked.stop, asked.timeout) == ((), 60.0)
+
+
+def test_what_is_left_out_or_null_has_a_default_and_each_request_a_seed_of_its_own():
+    first, second = read(stop=None, n=1, echo=False, logprobs=None, user="me"), read()
+    assert first.request.sampling == SamplingParams()
+    assert (first.request.max_new_tokens, len({first.request.seed, second.request.seed})) == (16, 2)
+    assert read(prompt="a" * 24).request.max_new_tokens == 1
+    assert read(temperature=0, top_p=0.5, top_k=-1).request.sampling == SamplingParams(greedy=True)
+    assert read(prompt=[1, 2]).request.prompt.tolist() == [1, 2]
+    assert read(prompt=["ab"]).request.prompt.tolist() == CHARS.encode("ab").tolist()
+    options = {"include_usage": True}
+    assert read(stop="\n", stream=True, stream_options=options, timeout=2).usage
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "says"),
+    [
+        ({"prompt": "aé"}, "prompt", "'é' not in the vocabulary (first at character 1 of 2)"),
+        ({"prompt": ""}, "prompt", "the prompt is empty"),
+        ({"prompt": None}, "prompt", "pass one text"),
+        ({"prompt": ["a", "b"]}, "prompt", "a token='a'"),
+        ({"prompt": [1, 13]}, "prompt", "a token=13"),
+        ({"prompt": [True]}, "prompt", "a token=True"),
+        ({"prompt": []}, "prompt", "empty"),
+        ({"prompt": "a" * 25}, "prompt", "a prompt of 25 tokens: the model reads 24 at most"),
+        ({"max_tokens": 0}, "max_tokens", "at least 1"),
+        ({"max_tokens": 23}, "max_tokens", "[1, 22]"),
+        ({"max_tokens": 1.5}, "max_tokens", "integer"),
+        ({"temperature": -1}, "temperature", "[0,"),
+        ({"temperature": 1e-9}, "temperature", "greedy"),
+        ({"temperature": float("nan")}, "temperature", "nan"),
+        ({"top_p": 0}, "top_p", "top_p=0"),
+        ({"top_k": 14}, None, "top_k=14"),
+        ({"seed": 2**64}, "seed", "seed="),
+        ({"stop": [""]}, "stop", "none empty"),
+        ({"stop": ["a"] * 5}, "stop", "up to 4"),
+        ({"stream": 1}, "stream", "True or False"),
+        ({"stream_options": 3}, "stream_options", "object"),
+        ({"timeout": 61}, "timeout", "60"),
+        ({"n": 2}, "n", "n=2: this server does not have it"),
+        ({"logprobs": 5}, "logprobs", "leave logprobs out"),
+        ({"temprature": 1}, "temprature", "'temprature' is unknown"),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_what_cannot_be_served_is_named(body, param, says):
+    with pytest.raises(Refused) as caught:
+        read(**body)
+    error = caught.value.body()["error"]
+    assert (caught.value.status, error["type"]) == (400, "invalid_request_error")
+    assert error["param"] == param
+    assert says in error["message"]
+    assert "cmpl-" not in error["message"]
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b"\xff", b"[" * 100_000, b"9" * 5000, b"null"])
+def test_a_body_that_is_no_object_is_refused(data):
+    with pytest.raises(Refused, match="JSON"):
+        READER.read(data)
+
+
+def test_another_model_is_not_found():
+    with pytest.raises(Refused, match="this server has 'tiny'") as caught:
+        read(model="gpt-4")
+    assert caught.value.status == 404
+
+
+def cut(text: str, stops: tuple[str, ...]) -> tuple[str, str]:
+    """The text up to the stop that is complete first, of several the longest; and why it ends."""
+    for end in range(1, len(text) + 1):
+        if found := [stop for stop in stops if text[:end].endswith(stop)]:
+            return text[: end - max(map(len, found))], "stop"
+    return text, "length"
+
+
+def test_a_stop_ends_the_text_and_no_part_of_it_is_sent():
+    draw = random.Random(1)
+    for _ in range(2000):
+        tokens = [draw.randrange(2) for _ in range(draw.randint(1, 12))]
+        text = "".join(CHARS.chars[token] for token in tokens)
+        stops = tuple(
+            "".join(draw.choice(CHARS.chars[:2]) for _ in range(draw.randint(1, 4)))
+            for _ in range(draw.randint(0, 3))
+        )
+        writer, sent = Writer(CHARS.chars, stops), ""
+        for i, token in enumerate(tokens):
+            sent += writer.add(token, i == len(tokens) - 1)
+            assert cut(text, stops)[0].startswith(sent)
+            if writer.reason:
+                break
+        assert (sent, writer.reason) == cut(text, stops)

@@ -1,0 +1,252 @@
+"""Our server: the tokens of generate, and nothing lost whatever clients do."""
+
+import functools
+import json
+import socket
+import threading
+
+import pytest
+from conftest import tiny_model
+from server_fixtures import CHARS, Gated, ask, expected, gated, metrics, post, send, until
+
+from nanogpt.data.tokenizer import CharTokenizer
+from nanogpt.decoding.sampling import PLAIN, SamplingParams
+from nanogpt.server.client import stream
+from nanogpt.server.running import bind, running_server, serving
+from nanogpt.server.server import Limits, Server
+
+model = functools.cache(tiny_model)
+
+
+@pytest.fixture(scope="module")
+def url():
+    with running_server(model(), CHARS, name="tiny", limits=Limits(body=2000)) as url:
+        yield url
+
+
+@pytest.mark.parametrize(
+    ("fields", "sampling"),
+    [
+        ({}, PLAIN),
+        ({"temperature": 0}, SamplingParams(greedy=True)),
+        ({"temperature": 0.7, "top_k": 4}, SamplingParams(0.7, top_k=4)),
+        ({"top_p": 0.8}, SamplingParams(top_p=0.8)),
+    ],
+    ids=str,
+)
+def test_a_text_is_that_of_generate_whole_and_streamed(url, fields, sampling):
+    asked = {"prompt": "abc", "max_tokens": 20, "seed": 5, **fields}
+    text = expected(model(), "abc", 20, sampling, 5)
+    code, answer = post(url, **asked)
+    assert (code, answer["object"], answer["model"]) == (200, "text_completion", "tiny")
+    assert answer["choices"] == [
+        {"index": 0, "text": text, "logprobs": None, "finish_reason": "length"}
+    ]
+    assert answer["usage"] == {"prompt_tokens": 3, "completion_tokens": 20, "total_tokens": 23}
+    assert list(stream(url, **asked)) == list(text)
+
+
+def test_an_answer_names_its_seed_and_that_gives_it_again(url):
+    first = post(url, prompt="ab", max_tokens=20)[1]
+    again = post(url, prompt="ab", max_tokens=20, seed=first["seed"])[1]
+    assert again["choices"] == first["choices"]
+
+
+def test_a_stream_is_events_and_ends_with_done(url):
+    text = expected(model(), "abc", 20, seed=5)
+    asked = {"prompt": "abc", "max_tokens": 20, "seed": 5, "stop": text[7], "stream": True}
+    with send(url, **asked, stream_options={"include_usage": True}) as connection:
+        data = b""
+        while not data.endswith(b"0\r\n\r\n"):
+            data += connection.recv(65536)
+    head, body = data.decode().split("\r\n\r\n", 1)
+    assert "200 OK" in head
+    assert "text/event-stream" in head
+    *events, done = [line[6:] for line in body.splitlines() if line.startswith("data: ")]
+    assert done == "[DONE]"
+    *pieces, usage = map(json.loads, events)
+    before = text[: text.index(text[7])]
+    assert "".join(piece["choices"][0]["text"] for piece in pieces) == before
+    reasons = [piece["choices"][0]["finish_reason"] for piece in pieces]
+    assert reasons == [None] * (len(pieces) - 1) + ["stop"]
+    assert usage["usage"]["completion_tokens"] == len(before) + 1
+
+
+def test_other_addresses_and_errors_have_the_interfaces_shape(url):
+    assert ask(url, "GET", "/health") == (200, {"status": "ok"})
+    (listed,) = ask(url, "GET", "/v1/models")[1]["data"]
+    assert (listed["id"], listed["max_model_len"]) == ("tiny", 24)
+    for method, path, status in [("GET", "/", 404), ("GET", "/v1/completions", 405)]:
+        code, body = ask(url, method, path)
+        assert code == status == body["error"]["code"]
+    code, body = post(url, prompt="aé")
+    assert code == 400
+    assert "'é'" in body["error"]["message"]
+
+
+def test_a_long_body_is_refused_unread(url):
+    host = urlsplit_host(url)
+    with socket.create_connection(host, timeout=20) as connection:  # it is never sent
+        connection.sendall(
+            b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 10000000\r\n\r\n"
+        )
+        assert b"413" in connection.recv(65536)
+    assert ask(url, "POST", "/v1/completions", b"x" * 10_000_000)[0] == 413
+    assert ask(url, "POST", "/v1/completions", iter([b"x" * 500] * 9))[0] == 413  # no length said
+    with socket.create_connection(host, timeout=20) as connection:
+        head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 5000\r\n"
+        connection.sendall(head + b"Expect: 100-continue\r\n\r\n")
+        assert b"413" in connection.recv(65536)
+    assert post(url, prompt="a")[0] == 200
+
+
+def urlsplit_host(url):
+    host, port = url.removeprefix("http://").split(":")
+    return host, int(port)
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+def test_a_client_that_leaves_frees_its_blocks(streamed):
+    with gated() as (server, url, gate):
+        for connection in [send(url, prompt="ab", max_tokens=20, stream=streamed) for _ in "12"]:
+            gate.open(1)
+            until(lambda: server.metrics.tokens >= 1)
+            connection.close()
+        until(lambda: not server.answers)
+        gate.open()
+        until(lambda: metrics(url)["blocks_used"] == 0)
+        found = metrics(url)
+        assert found['requests_total{outcome="aborted"}'] == 2
+        assert found["generated_tokens_total"] < 40
+
+
+def test_beyond_the_limit_a_request_is_told_to_try_again():
+    with gated(limits=Limits(running=1, waiting=1)) as (server, url, gate):
+        waiting = [send(url, prompt="ab", max_tokens=2) for _ in "12"]
+        until(lambda: len(server.answers) == 2)
+        with send(url, prompt="ab") as refused:
+            answer = refused.recv(65536)
+        assert b"429" in answer
+        assert b"Retry-After: 1" in answer
+        gate.open()
+        for connection in waiting:
+            assert b"200 OK" in connection.recv(65536)
+            connection.close()
+        assert metrics(url)['requests_total{outcome="refused"}'] == 1
+
+
+def test_a_limit_of_time_ends_an_answer_before_and_after_it_has_begun():
+    with gated() as (server, url, gate):
+        code, body = post(url, prompt="ab", timeout=0.05)
+        assert (code, body["error"]["type"]) == (504, "timeout_error")
+        gate.open(1)
+        until(lambda: metrics(url)["requests_running"] == 0)
+        gate.open(2)
+        pieces = []
+        with pytest.raises(ValueError, match="longer than 0.3 s"):
+            pieces.extend(stream(url, prompt="ab", max_tokens=9, timeout=0.3))
+        assert metrics(url)['requests_total{outcome="timeout"}'] == 2
+
+
+def test_a_client_that_does_not_read_loses_its_connection():
+    server, sockets = Server(tiny_model(block_size=256), CHARS), bind("127.0.0.1", 0)
+    for listener in sockets:  # what is sent does not fit into the system's buffers
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+    with serving(server, sockets) as url:
+        connection = send(url, prompt="ab", max_tokens=250, stream=True, timeout=0.5)
+        until(lambda: metrics(url)["generated_tokens_total"] == 250 or not server.answers)
+        until(lambda: metrics(url)['requests_total{outcome="timeout"}'] == 1)
+        connection.close()
+    server.engine.texts.audit()
+
+
+def test_a_step_that_fails_ends_every_request_and_health_says_so(capfd):
+    with gated() as (server, url, gate):
+
+        def fails():
+            raise RuntimeError("out of luck")
+
+        gate.step = fails
+        waiting = [send(url, prompt="ab", max_tokens=9) for _ in "12"]
+        until(lambda: len(server.answers) == 2)
+        gate.open()
+        for connection in waiting:
+            assert b"500" in connection.recv(65536)
+            connection.close()
+        for code, body in (post(url, prompt="a"), ask(url, "GET", "/health")):
+            assert code == 500
+            assert "out of luck" in body["error"]["message"]
+        assert metrics(url)["blocks_used"] == 0
+    assert "RuntimeError: out of luck" in capfd.readouterr().err
+
+
+def test_where_nothing_runs_nothing_is_computed():
+    with gated() as (_, url, gate):
+        gate.open()
+        assert post(url, prompt="ab", max_tokens=3)[0] == 200
+        until(lambda: metrics(url)["requests_running"] == 0)
+        calls = gate.calls
+        assert calls <= 5  # one a token, and one for each message
+        for _ in range(20):
+            metrics(url)
+        assert gate.calls == calls
+
+
+def test_an_end_lets_answers_finish_and_takes_no_more():
+    server = Server(model(), CHARS)
+    before, gate, found = set(threading.enumerate()), Gated(server.engine), []
+    with serving(server) as url:
+        connection = send(url, prompt="abc", max_tokens=20, seed=5)
+        until(lambda: server.answers)
+        threading.Timer(0.05, gate.open).start()
+    while data := connection.recv(65536):
+        found.append(data)
+    connection.close()
+    body = json.loads(b"".join(found).partition(b"\r\n\r\n")[2])
+    assert body["choices"][0]["text"] == expected(model(), "abc", 20, seed=5)
+    with pytest.raises(OSError, match="refused"):
+        post(url, prompt="a")
+    assert not [t for t in set(threading.enumerate()) - before if t.name in ("engine", "server")]
+
+
+def test_an_end_that_takes_too_long_is_an_error_for_those_who_wait():
+    with gated(limits=Limits(drain=0.05)) as (server, url, gate):
+        connection = send(url, prompt="abc", max_tokens=20)
+        until(lambda: server.answers)
+        threading.Timer(0.3, gate.open).start()
+    assert b"503" in connection.recv(65536)
+    connection.close()
+
+
+def test_a_port_in_use_is_named(url):
+    host, port = urlsplit_host(url)
+    with pytest.raises(OSError, match=f"port {port} of {host} is in use"):
+        bind(host, port)
+    with pytest.raises(ValueError, match=r"port=99999: must be an integer in \[0, 65535\]"):
+        bind(host, 99999)
+    with pytest.raises(OSError, match="choose another --host"):
+        bind("no.such.host.invalid", 0)
+
+
+def test_a_server_checks_its_numbers():
+    for wrong in ({"running": 0}, {"waiting": -1}, {"timeout": 0.0}, {"drain": -1.0}):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            Limits(**wrong)
+    with pytest.raises(ValueError, match="vocabulary"):
+        Server(model(), CharTokenizer("ab"))
+
+
+def test_a_trace_follows_a_request_to_its_end():
+    seen = []
+    with running_server(model(), CHARS, trace=lambda *event: seen.append(event)) as url:
+        assert post(url, prompt="ab", max_tokens=3)[0] == 200
+    assert [what for _, what, _ in seen] == [
+        "received",
+        "added",
+        *["token"] * 3,
+        "sent",
+        "finished",
+    ]
+    times = [at for *_, at in seen]
+    assert times == sorted(times)
+    assert len({name for name, *_ in seen}) == 1

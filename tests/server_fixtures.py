@@ -1,0 +1,97 @@
+"""A server of a tiny model, an engine that steps when it is told to, and a client of few words."""
+
+import json
+import socket
+import threading
+import time
+from contextlib import contextmanager
+from http.client import HTTPConnection
+from urllib.parse import urlsplit
+
+from conftest import seeded, tiny_model
+
+from nanogpt.data.tokenizer import CharTokenizer
+from nanogpt.decoding.generate import complete
+from nanogpt.decoding.sampling import PLAIN
+from nanogpt.server.running import serving
+from nanogpt.server.server import Server
+
+CHARS = CharTokenizer("abcdefghijkl\n")
+
+
+def expected(model, prompt: str, n: int, sampling=PLAIN, seed: int = 0, **settings) -> str:
+    """The text that `generate` gives."""
+    tokens = CHARS.encode(prompt)[None]
+    text = complete(model, tokens, n, sampling, generator=seeded(seed), **settings)
+    return CHARS.decode(text[0, len(prompt) :])
+
+
+def post(url: str, **fields) -> tuple[int, dict]:
+    """The status and the body of an answer that is not streamed."""
+    return ask(url, "POST", "/v1/completions", json.dumps(fields))
+
+
+def ask(url: str, method: str, path: str, body=None) -> tuple[int, dict]:
+    connection = HTTPConnection(urlsplit(url).netloc, timeout=20)
+    try:
+        connection.request(method, path, body)
+        answer = connection.getresponse()
+        return answer.status, json.loads(answer.read())
+    finally:
+        connection.close()
+
+
+def metrics(url: str) -> dict[str, float]:
+    """All numbers of /metrics, by name and label."""
+    connection = HTTPConnection(urlsplit(url).netloc, timeout=20)
+    connection.request("GET", "/metrics")
+    lines = connection.getresponse().read().decode().splitlines()
+    connection.close()
+    rows = [line.rsplit(" ", 1) for line in lines if not line.startswith("#")]
+    return {name.removeprefix("nanogpt_"): float(number) for name, number in rows}
+
+
+def send(url: str, **fields) -> socket.socket:
+    """A connection that has asked for a completion, and has read nothing yet."""
+    body = json.dumps(fields).encode()
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+    connection = socket.create_connection(urlsplit(url).netloc.split(":"), timeout=20)
+    connection.sendall(head.encode() + body)
+    return connection
+
+
+def until(condition, seconds: float = 20.0) -> None:
+    """Wait until it holds."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it never happened"
+        time.sleep(0.002)
+
+
+class Gated:
+    """Lets an engine make so many steps, and counts how often it was asked to."""
+
+    def __init__(self, engine):
+        self.allowed, self.calls, self.step = threading.Semaphore(0), 0, engine.step
+        engine.step = self
+
+    def __call__(self):
+        self.calls += 1
+        self.allowed.acquire()
+        return self.step()
+
+    def open(self, steps: int = 10_000) -> None:
+        self.allowed.release(steps)
+
+
+@contextmanager
+def gated(**settings):
+    """A server, its URL, and its gate: nothing is computed until it opens."""
+    server = Server(tiny_model(), CHARS, **settings)
+    gate = Gated(server.engine)
+    with serving(server) as url:
+        try:
+            yield server, url, gate
+        finally:
+            gate.open()
+    server.engine.texts.audit()
