@@ -13,7 +13,7 @@
 
 constexpr int64_t up_to_lanes(int64_t n) { return (n + LANES - 1) / LANES * LANES; }
 constexpr int64_t CP = up_to_lanes(C), QP = up_to_lanes(3 * C), FP = up_to_lanes(4 * C), VP = up_to_lanes(V);
-constexpr int64_t DEPTH = 256;  // terms of a sum before it goes back to memory: the panels stay in the cache
+constexpr int64_t DEPTH = 128;  // terms of a sum before it goes back to memory: the panels stay in the cache
 
 // a · b + c in one rounding. An intrinsic, which no compiler may put in another order.
 INLINE vec multiply_and_add(vec a, vec b, vec c) {
@@ -34,10 +34,11 @@ constexpr int ROWS = 6, PANELS = 4, PANELS_ALONE = 8;
 constexpr int ROWS = 6, PANELS = 2, PANELS_ALONE = 8;
 #endif
 
-// `depth` more terms of the sums of R rows and P panels. x (R, …, stride), out (R, …, width).
+// `depth` more terms of the sums of R rows and P panels. x (R, …, stride), out (R, …, width). Meanwhile the
+// `depth` lines from `ahead` on come into the cache.
 template <int R, int P>
 INLINE void block(const float *w, int64_t K, const float *x, int64_t stride, int64_t depth, bool first,
-                  float *out, int64_t width) {
+                  float *out, int64_t width, const float *ahead) {
   vec sums[R][P];
 #pragma GCC unroll 8
   for (int r = 0; r < R; r++)
@@ -45,6 +46,7 @@ INLINE void block(const float *w, int64_t K, const float *x, int64_t stride, int
     for (int p = 0; p < P; p++) sums[r][p] = first ? vec{} : load(out + r * width + p * LANES);
   for (int64_t k = 0; k < depth; k++) {
     vec row[P];
+    __builtin_prefetch(ahead + k * LANES, 0, 2);
 #pragma GCC unroll 8
     for (int p = 0; p < P; p++) row[p] = load(w + (p * K + k) * LANES);
 #pragma GCC unroll 8
@@ -60,19 +62,22 @@ INLINE void block(const float *w, int64_t K, const float *x, int64_t stride, int
     for (int p = 0; p < P; p++) store(out + r * width + p * LANES, sums[r][p]);
 }
 
-// All rows of P panels.
+// All rows of P panels. While it works on these terms, each block of rows fetches a panel of the next.
 template <int P>
 static void strip(const float *w, int64_t K, const float *x, int64_t stride, int64_t N, float *out,
                   int64_t width) {
   for (int64_t k = 0; k < K; k += DEPTH) {
     const int64_t depth = std::min(DEPTH, K - k);
-    const float *panel = w + k * LANES;
+    const float *panel = w + k * LANES, *next = k + DEPTH < K ? panel + DEPTH * LANES : w + P * K * LANES;
     int64_t r = 0;
-    for (; r + ROWS <= N; r += ROWS)
-      block<ROWS, P>(panel, K, x + r * stride + k, stride, depth, !k, out + r * width, width);
-    for (; r + 2 <= N; r += 2)
-      block<2, P>(panel, K, x + r * stride + k, stride, depth, !k, out + r * width, width);
-    if (r < N) block<1, P>(panel, K, x + r * stride + k, stride, depth, !k, out + r * width, width);
+    auto rows = [&](auto R) {
+      block<R.value, P>(panel, K, x + r * stride + k, stride, depth, !k, out + r * width, width, next);
+      r += R.value, next += K * LANES;
+    };
+    while (r + ROWS <= N) rows(std::integral_constant<int, ROWS>{});
+    if (N - r >= 4) rows(std::integral_constant<int, 4>{});
+    if (N - r >= 2) rows(std::integral_constant<int, 2>{});
+    if (r < N) rows(std::integral_constant<int, 1>{});
   }
 }
 
@@ -89,21 +94,33 @@ static void product(const float *w, int64_t K, const float *x, int64_t stride, i
   for (; p < panels; p++) strip<1>(w + p * K * LANES, K, x, stride, N, out + p * LANES, width);
 }
 
+// All lanes as one number, in one order: halves onto halves.
+template <class Join>
+INLINE float fold(vec v, Join join) {
+  float lanes[LANES];
+  store(lanes, v);
+  for (int n = LANES / 2; n; n /= 2)
+#pragma GCC unroll 8
+    for (int i = 0; i < n; i++) lanes[i] = join(lanes[i], lanes[i + n]);
+  return lanes[0];
+}
+
 // Not inlined, so that every row meets the same instructions.
 #define ONE_WAY static __attribute__((noinline))
 
 // LayerNorm of one row. Where C ends inside a register the rest of it counts for nothing.
 ONE_WAY void norm_row(const float *x, const float *w, const float *b, float *out) {
+  auto add = [](float a, float b) { return a + b; };
   vec sums = {}, squares = {};
   for (int i = 0; i < CP; i += LANES) sums += load(x + i);  // zeros after the last number
-  const float mean = total(sums) / C;
+  const float mean = fold(sums, add) / C;
   for (int i = 0; i < CP; i += LANES) {
     vec apart = load(x + i) - mean;
     if (i + LANES > C)
       for (int lane = C - i; lane < LANES; lane++) apart[lane] = 0;
     squares = multiply_and_add(apart, apart, squares);
   }
-  const float scale = 1 / std::sqrt(total(squares) / C + 1e-5f);
+  const float scale = 1 / std::sqrt(fold(squares, add) / C + 1e-5f);
   for (int i = 0; i < CP; i += LANES) store(out + i, (load(x + i) - mean) * scale * load(w + i) + load(b + i));
 }
 
@@ -116,16 +133,21 @@ extern "C" struct Flat {  // the same fields as serving/native.py's Flat
   int64_t N, longest, W;
 };
 
-// softmax(q kᵀ / √hs) v of one query over positions 0 … n - 1 of its text, in the blocks of `table`.
-ONE_WAY void attend_blocks(const Flat *job, int64_t layer, int64_t head, const float *q, const int64_t *table,
-                           int64_t n, float *s, float *out) {
-  const int64_t places = job->places, len = job->block_len, used = (n + len - 1) / len;
-  const size_t size = (size_t)HS * places, every = H * size;  // of a head, and of a block
-  const size_t base = (size_t)layer * job->blocks * every + head * size;
+// The blocks of one head of one text, of which the first `used` are read.
+struct Held {
+  const float *keys, *values;
+  const int64_t *table;
+  size_t every;  // numbers from a block to the next
+  int64_t used;
+};
+
+// The score of q with every key, in the places of its block; -1e30 behind the last of the n positions.
+// Returns the largest.
+INLINE float scores_of(const float *q, const Held &held, int64_t n, int64_t len, int64_t places, float *s) {
   const float scale = 1 / std::sqrt((float)HS);
   vec tops = vec{} - 1e30f;
-  for (int64_t b = 0; b < used; b++) {
-    const float *k = job->keys + base + table[b] * every;
+  for (int64_t b = 0; b < held.used; b++) {
+    const float *k = held.keys + held.table[b] * held.every;
     float *to = s + b * places;
     for (int64_t t = 0; t < places; t += LANES) {
       vec part[4] = {};
@@ -143,10 +165,16 @@ ONE_WAY void attend_blocks(const Flat *job, int64_t layer, int64_t head, const f
       tops = x > tops ? x : tops;
     }
   }
-  float top = tops[0];
-  for (int i = 1; i < LANES; i++) top = tops[i] > top ? tops[i] : top;
+  return fold(tops, [](float a, float b) { return a > b ? a : b; });
+}
+
+// softmax(q kᵀ / √hs) v of one query over positions 0 … n - 1 of its text. Places past the last position
+// are never read: an earlier text may have left anything there.
+ONE_WAY void attend_blocks(const float *q, const Held &held, int64_t n, int64_t len, int64_t places, float *s,
+                           float *out) {
+  const float top = scores_of(q, held, n, len, places, s);
   vec sums = {};
-  for (int64_t t = 0; t < used * places; t += LANES) {
+  for (int64_t t = 0; t < held.used * places; t += LANES) {
     vec e = exponential(load(s + t) - top);
     store(s + t, e);
     sums += e;
@@ -154,8 +182,8 @@ ONE_WAY void attend_blocks(const Flat *job, int64_t layer, int64_t head, const f
   constexpr int whole = HS / LANES;
   vec y[4][whole + 1] = {};
   float rest[HS] = {};
-  for (int64_t b = 0; b < used; b++) {
-    const float *v = job->values + base + table[b] * every, *p = s + b * places;
+  for (int64_t b = 0; b < held.used; b++) {
+    const float *v = held.values + held.table[b] * held.every, *p = s + b * places;
     const int64_t last = std::min(len, n - b * len);
     int64_t t = 0;
     for (; t + 4 <= last; t += 4)  // four independent sums, so that none waits for another
@@ -165,14 +193,25 @@ ONE_WAY void attend_blocks(const Flat *job, int64_t layer, int64_t head, const f
         for (int d = 0; d < whole; d++)
           y[u][d] = multiply_and_add(vec{} + p[t + u], load(v + (t + u) * HS + d * LANES), y[u][d]);
     for (; t < last; t++)
+#pragma GCC unroll 8
       for (int d = 0; d < whole; d++)
         y[0][d] = multiply_and_add(vec{} + p[t], load(v + t * HS + d * LANES), y[0][d]);
-    for (t = 0; t < last; t++)
-      for (int d = whole * LANES; d < HS; d++) rest[d] += p[t] * v[t * HS + d];
+    if (HS > whole * LANES)
+      for (t = 0; t < last; t++)
+        for (int d = whole * LANES; d < HS; d++) rest[d] += p[t] * v[t * HS + d];
   }
-  const float z = 1 / total(sums);
+  const float z = 1 / fold(sums, [](float a, float b) { return a + b; });
+#pragma GCC unroll 8
   for (int d = 0; d < whole; d++) store(out + d * LANES, ((y[0][d] + y[1][d]) + (y[2][d] + y[3][d])) * z);
   for (int d = whole * LANES; d < HS; d++) out[d] = z * rest[d];
+}
+
+// Head `head` of the text of row r, as far as the row sees.
+INLINE Held held_by(const Flat *job, int64_t layer, int64_t r, int64_t head) {
+  const size_t size = (size_t)HS * job->places, every = H * size;  // of a head, and of a block
+  const size_t base = (size_t)layer * job->blocks * every + head * size;
+  const int64_t *table = job->tables + job->text[r] * job->longest;
+  return {job->keys + base, job->values + base, table, every, job->positions[r] / job->block_len + 1};
 }
 
 // Keys and values of a row go to its slot.
@@ -217,8 +256,8 @@ extern "C" void read_step(const Flat *job) {
       if (job->slots[r] >= 0) keep(job, layer, job->slots[r], qkv + r * QP);
     for (int64_t r = 0; r < N; r++)
       for (int head = 0; head < H; head++)
-        attend_blocks(job, layer, head, qkv + r * QP + head * HS, job->tables + job->text[r] * job->longest,
-                      job->positions[r] + 1, s, y + r * CP + head * HS);
+        attend_blocks(qkv + r * QP + head * HS, held_by(job, layer, r, head), job->positions[r] + 1,
+                      job->block_len, job->places, s, y + r * CP + head * HS);
     product(next(), C, y, CP, N, u, CP);
     add(next());
     w = next(), b = next();
