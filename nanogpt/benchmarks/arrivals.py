@@ -16,8 +16,10 @@ from math import inf
 import torch
 
 from ..config.checks import check_int, check_share
+from ..decoding.sampling import SamplingParams
 from ..serving.batch import BatchEngine
 from ..serving.request import Request
+from .measures import Answer
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,7 @@ class Load:
     n: int = 64
     seed: int = 1
     shared: float = 0.5
+    greedy: bool = False
 
     def __post_init__(self):
         check_int("n", self.n, 1)
@@ -40,6 +43,7 @@ class Load:
     def requests(self, vocab_size: int, block_size: int, rate: float) -> list[Request]:
         """The requests at `rate` a second (inf: all at once). Only the arrivals depend on it."""
         draw, gaps, arrival, out = random.Random(self.seed), random.Random(self.seed + 1), 0.0, []
+        sampling = SamplingParams(greedy=self.greedy)
         common = [draw.randrange(vocab_size) for _ in range(block_size // 4)]
         for i in range(self.n):
             length = draw.randint(max(1, block_size // 16), max(1, block_size // 2))
@@ -48,7 +52,8 @@ class Load:
                 prompt[: len(common)] = common[:length]
             n_new = min(1 + int(draw.expovariate(6 / block_size)), max(1, block_size // 2))
             arrival += gaps.expovariate(1.0) / rate
-            out.append(Request(torch.tensor(prompt), n_new, seed=i, arrival=arrival, id=i))
+            tokens = torch.tensor(prompt)
+            out.append(Request(tokens, n_new, sampling, seed=i, arrival=arrival, id=i))
         return out
 
 
@@ -86,14 +91,16 @@ class VirtualClock(RealClock):
         self.skipped += max(0.0, moment - self.seconds)
 
 
-def drive(engine: BatchEngine, requests: Sequence[Request], clock, static: bool = False) -> dict:
+def drive(
+    engine: BatchEngine, requests: Sequence[Request], clock, static: bool = False
+) -> dict[int, Answer]:
     """Serve the requests as they arrive. -> for each id its tokens, and the moment of each.
 
     With `static`, what has arrived forms a batch when the last one has ended, and every text of it
     takes part until the longest ends: its idle cells are computed too, and not counted.
     """
     wanted = {request.id: request.max_new_tokens for request in requests}
-    tokens = {request.id: ([], []) for request in requests}
+    answers = {request.id: Answer([], []) for request in requests}
     coming, arrived = deque(sorted(requests, key=lambda r: r.arrival)), deque()
     while coming or arrived or engine.busy:
         while coming and coming[0].arrival <= clock.seconds:
@@ -103,11 +110,11 @@ def drive(engine: BatchEngine, requests: Sequence[Request], clock, static: bool 
             continue
         clock.run(lambda: _admit(engine, arrived, static))
         for output in clock.run(engine.step):
-            own, moments = tokens[output.request.id]
+            own, moments = answers[output.request.id]
             if len(own) < wanted[output.request.id]:
                 own.append(output.token)
                 moments.append(clock.seconds)
-    return tokens
+    return answers
 
 
 def _admit(engine: BatchEngine, arrived: deque[Request], static: bool) -> None:
@@ -125,6 +132,7 @@ def _padded(request: Request, n_new: int, config) -> Request:
     """The request, asking for n_new tokens, or as many as the model has positions for."""
     n_new = min(n_new, (config.positions or inf) + 1 - len(request.prompt))
     noise = request.draw(config.vocab_size)
-    idle = torch.ones(n_new - request.max_new_tokens, config.vocab_size)
-    noise = torch.cat([noise, idle])
+    if noise is not None:
+        idle = torch.ones(n_new - request.max_new_tokens, config.vocab_size)
+        noise = torch.cat([noise, idle])
     return replace(request, max_new_tokens=n_new, noise=noise, seed=None)

@@ -1,114 +1,24 @@
-"""Throughput and latency under load: requests that arrive whether or not the server is ready.
-
-The terms are those of vLLM's serving benchmark. TTFT, time to first token, counts from the arrival,
-the queue included. TPOT of a request of n tokens is (E2EL - TTFT) / (n - 1), and there is none for
-n = 1. ITL is every gap of every request. Goodput counts the requests a second that meet every
-limit.
-"""
+"""Throughput and latency under load: requests that arrive whether or not the server is ready."""
 
 from __future__ import annotations
 
-import gc
-import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from functools import partial
 from math import inf
-
-import torch
-from torch import Tensor
 
 from ..config.checks import check_int, check_positive
 from ..model.gpt import GPT
-from ..serving.batch import BatchEngine
-from ..serving.modules import ModuleBackend
-from ..serving.native import NativeBackend
 from ..serving.request import Request
 from ..system.console import Progress
-from .arrivals import Load, RealClock, VirtualClock, drive
+from .arrivals import Load
+from .measures import Answer, differences, measures, summarised
+from .schemes import SCHEMES, Run, Scheme, Settings
+from .step_cost import fit
 from .timing import summary
 
-BACKENDS = {"modules": ModuleBackend, "native": NativeBackend}
-LATENCIES = ("ttft", "tpot", "itl", "e2el")
-LIMITED = ("ttft", "tpot", "e2el")  # what a request can be asked to meet
-
-
-@dataclass(frozen=True)
-class Scheme:
-    """One way to share the model. `static`: a batch is formed when the last one has ended."""
-
-    name: str
-    static: bool = False
-    single: bool = False
-    chunked: bool = False
-    reuse: bool = False
-
-    def engine(self, model: GPT, backend, running: int, budget: int) -> BatchEngine:
-        return BatchEngine(
-            model,
-            backend=backend,
-            max_running=1 if self.single else running,
-            budget=budget if self.chunked else None,
-            reuse=self.reuse,
-        )
-
-
-SCHEMES = (
-    Scheme("one at a time", single=True),
-    Scheme("static batches", static=True),
-    Scheme("continuous", reuse=False),
-    Scheme("chunked prefill", chunked=True),
-    Scheme("prefix reuse", chunked=True, reuse=True),
-)
-
-
-def measures(requests: Sequence[Request], tokens: dict, limits: dict[str, float]) -> dict:
-    """Throughput, goodput and latencies of one run, in seconds; each of these as p50 and p95.
-
-    `limits` are seconds for ttft, tpot and e2el, all of which a request must meet.
-    """
-    each = [_of_request(request.arrival, tokens[request.id][1]) for request in requests]
-    end = max(moments[-1] for _, moments in tokens.values())
-    good = sum(all((one[key] or 0.0) <= limit for key, limit in limits.items()) for one in each)
-    n_tokens = sum(len(own) for own, _ in tokens.values())
-    out = {"tokens_per_second": n_tokens / end, "requests_per_second": len(each) / end}
-    out |= {"goodput": good / end, "seconds": end}
-    for key in LATENCIES:
-        values = [one[key] for one in each if one[key] is not None]
-        pooled = [gap for gaps in values for gap in gaps] if key == "itl" else values
-        for percent in (50, 95):
-            out[f"{key}_p{percent}"] = percentile(pooled, percent)
-    return out
-
-
-def _of_request(arrival: float, moments: list[float]) -> dict:
-    ttft, e2el = moments[0] - arrival, moments[-1] - arrival
-    gaps = [b - a for a, b in zip(moments, moments[1:], strict=False)]
-    return {
-        "ttft": ttft,
-        "e2el": e2el,
-        "itl": gaps,
-        "tpot": sum(gaps) / len(gaps) if gaps else None,
-    }
-
-
-def percentile(values: Sequence[float], percent: float) -> float | None:
-    """Between the two values next to it, linearly; None of no values."""
-    if not values:
-        return None
-    return torch.tensor(values, dtype=torch.float64).quantile(percent / 100).item()
-
-
-class Timed:
-    """A backend, and the seconds spent in it: the rest of a step is bookkeeping and sampling."""
-
-    def __init__(self, backend):
-        self.backend, self.seconds = backend, 0.0
-
-    def read(self, step) -> Tensor:
-        before = time.perf_counter()
-        logits = self.backend.read(step)
-        self.seconds += time.perf_counter() - before
-        return logits
+Peer = Callable[[list[Request]], dict[int, Answer]]  # another system, in real time
+Done = dict[float, dict[str, list[Run]]]  # the runs at each rate, by name
 
 
 def load(
@@ -116,77 +26,117 @@ def load(
     rates: Sequence[float],
     *,
     asked: Load | None = None,
-    backend=ModuleBackend,
-    running: int = 32,
-    budget: int = 64,
     repeats: int = 3,
-    limits: dict[str, float] | None = None,
-    real: bool = False,
     schemes: Sequence[Scheme] = SCHEMES,
+    peers: dict[str, Peer] | None = None,
+    **settings,
 ) -> dict:
     """Serve the same requests under every scheme, at each rate (requests a second; inf: at once).
 
-    The schemes take turns, repeat by repeat, after a warm-up of each. Returns plain data: a row for
-    each rate and scheme, with a summary of every measure over the repeats; `ratio`, its throughput
-    over that of the first scheme, pair by pair; `bookkeeping`, the share of the time outside the
-    backend, sampling included; `equal`, whether its tokens are those of the first scheme. Raises
-    ValueError.
+    The schemes, and `peers` in real time, take turns, repeat by repeat, after a warm-up of each.
+    `settings` are those of Settings. Returns plain data: `rows` for each rate and scheme, as `_row`
+    makes them; `line`, what a step costs; `simulated`, rows of the schemes as replayed on that
+    line; `static`, what continuous batching gains over static batches. Raises ValueError.
     """
-    asked, limits, rows = asked or Load(), limits or {}, []
-    _check(rates, repeats, limits)
-    check_int("budget", budget, 1)
-    check_int("running", running, 1)
-    sizes = model.config.vocab_size, model.config.block_size
-    with Progress((1 + len(rates) * repeats) * len(schemes), "load") as bar:
+    asked, how, peers = asked or Load(), Settings(**settings), peers or {}
+    check_rates(rates, repeats)
+    serve = {scheme.name: partial(how.serve, model, scheme) for scheme in schemes}
+    serve |= {name: lambda those, peer=peer: Run(peer(those)) for name, peer in peers.items()}
+    done: Done = {rate: {name: [] for name in serve} for rate in rates}
+    with Progress((1 + len(rates) * repeats) * len(serve), "load") as bar:
+        for name, run in serve.items():
+            bar.update(note=name)
+            run(_requests(model, replace(asked, n=min(asked.n, 8)), inf))
+        for rate, name in [(rate, name) for rate in rates for name in list(serve) * repeats]:
+            bar.update(note=name)
+            done[rate][name].append(serve[name](_requests(model, asked, rate)))
+    steps = [run.steps for own in done.values() for scheme in schemes for run in own[scheme.name]]
+    about = {"n_params": model.n_params, "block_size": model.config.block_size, **asdict(asked)}
+    about |= {"running": how.running, "budget": how.budget, "repeats": repeats}
+    about |= {"limits": how.limits, "clock": "real" if how.real else "virtual", "line": fit(steps)}
+    pairs = [(rate, name) for rate in rates for name in serve]
+    about["rows"] = [_row(model, asked, how, rate, done[rate], name) for rate, name in pairs]
+    about["simulated"] = simulated(model, asked, how, rates, about["line"], schemes)
+    return about | {"static": _static(model, asked, how, done, about["simulated"])}
 
-        def run(scheme: Scheme, requests: list[Request], clock) -> dict:
-            engine = scheme.engine(model, backend, running, budget)
-            bar.update(note=scheme.name)
-            return _run(engine, requests, scheme.static, limits, clock)
 
+def _requests(model: GPT, asked: Load, rate: float) -> list[Request]:
+    return asked.requests(model.config.vocab_size, model.config.block_size, rate)
+
+
+def _row(model: GPT, asked: Load, how: Settings, rate: float, done: dict, name: str) -> dict:
+    """Summaries over the repeats of all measures; `ratio`, its speed over the first scheme's.
+
+    `bookkeeping` is the share of the time outside the backend, sampling included. `equal` says
+    whether its tokens are the first scheme's. A peer has `ours`, the speed of our fastest scheme
+    over its own, and its texts may differ at ties: `differences`.
+    """
+    base, own, requests = next(iter(done.values())), done[name], _requests(model, asked, rate)
+    row = {"rate": None if rate == inf else rate, "scheme": name}
+    row["equal"] = all(run.tokens == base[0].tokens for run in own)
+    row["ratio"] = _over(own, base)
+    row |= summarised(requests, [run.answers for run in own], how.limits)
+    if own[0].bookkeeping is not None:
+        return row | {"bookkeeping": summary(run.bookkeeping for run in own)}
+    parted = [differences(model, requests, base[0].tokens, run.tokens) for run in own]
+    row["differences"] = max(parted, key=len)
+    row["equal"] = all(one["tie"] for runs in parted for one in runs)
+    best = max((runs for runs in done.values() if runs[0].steps is not None), key=_median_speed)
+    return row | {"ours": _over(best, own)}
+
+
+def _over(own: list[Run], base: list[Run]) -> dict:
+    """How many times as fast, pair by pair."""
+    return summary(a.speed / b.speed for a, b in zip(own, base, strict=True))
+
+
+def _median_speed(runs: list[Run]) -> float:
+    return summary(run.speed for run in runs)["median"]
+
+
+def simulated(
+    model: GPT,
+    asked: Load,
+    how: Settings,
+    rates: Sequence[float],
+    line: dict,
+    schemes: Sequence[Scheme] = SCHEMES,
+) -> list[dict]:
+    """Throughput and latencies of the schemes as replayed on a line: plain numbers, in seconds."""
+    rows, shown = [], ("tokens_per_second", "goodput", "ttft_p95", "e2el_p50", "e2el_p95")
+    for rate in rates:
+        requests = _requests(model, replace(asked, greedy=True), rate)
         for scheme in schemes:
-            run(scheme, replace(asked, n=min(asked.n, 8)).requests(*sizes, inf), VirtualClock())
-        for rate in rates:
-            requests, runs = asked.requests(*sizes, rate), {scheme: [] for scheme in schemes}
-            for scheme in list(schemes) * repeats:
-                runs[scheme].append(run(scheme, requests, RealClock() if real else VirtualClock()))
-            rows += _rows(rate, runs)
-    about = {"n_params": model.n_params, "requests": asked.n, "seed": asked.seed}
-    about |= {"running": running, "budget": budget, "repeats": repeats, "limits": limits}
-    return about | {"clock": "real" if real else "virtual", "rows": rows}
-
-
-def _run(engine: BatchEngine, requests: list[Request], static: bool, limits: dict, clock) -> dict:
-    gc.collect()  # not while the clock runs
-    engine.backend = timed = Timed(engine.backend)
-    tokens = drive(engine, requests, clock, static)
-    measured = measures(requests, tokens, limits)
-    measured["bookkeeping"] = 1 - timed.seconds / clock.worked
-    return measured | {"tokens": {name: own for name, (own, _) in tokens.items()}}
-
-
-def _rows(rate: float, runs: dict[Scheme, list[dict]]) -> list[dict]:
-    base, rows = next(iter(runs.values())), []
-    for scheme, own in runs.items():
-        row = {"rate": None if rate == inf else rate, "scheme": scheme.name}
-        row["equal"] = all(one["tokens"] == base[0]["tokens"] for one in own)
-        pairs = zip(own, base, strict=True)
-        row["ratio"] = summary(a["tokens_per_second"] / b["tokens_per_second"] for a, b in pairs)
-        for key in own[0]:
-            if key != "tokens":
-                row[key] = None if own[0][key] is None else summary(one[key] for one in own)
-        rows.append(row)
+            answers = how.replay(model, scheme, requests, line).answers
+            got = measures(requests, answers, how.limits)
+            rows.append({"rate": None if rate == inf else rate, "scheme": scheme.name})
+            rows[-1] |= {key: got[key] for key in shown}
     return rows
 
 
-def _check(rates: Sequence[float], repeats: int, limits: dict) -> None:
+def _static(model: GPT, asked: Load, how: Settings, done: Done, rows: list[dict]) -> dict | None:
+    """What continuous batching gains over static batches when all is asked at once.
+
+    `bound` is E[max] / mean of the lengths in a batch: the places that are idle. `simulated` counts
+    the prompts, and the end, when nobody waits any more. None without these runs.
+    """
+    runs = done.get(inf, {})
+    if not {"continuous", "static batches"} <= set(runs):
+        return None
+    lengths = [request.max_new_tokens for request in _requests(model, asked, inf)]
+    batches = [lengths[i : i + how.running] for i in range(0, len(lengths), how.running)]
+    bound = sum(len(batch) * max(batch) for batch in batches) / sum(lengths)
+    speed = {row["scheme"]: row["tokens_per_second"] for row in rows if row["rate"] is None}
+    expected = speed["continuous"] / speed["static batches"]
+    measured = _over(runs["continuous"], runs["static batches"])
+    return {"bound": bound, "simulated": expected, "measured": measured}
+
+
+def check_rates(rates: Sequence[float], repeats: int) -> None:
+    """Raises ValueError unless there are rates above 0, and repeats."""
     check_int("repeats", repeats, 1)
     if not rates:
         raise ValueError("rates=[]: give at least one, in requests a second")
     for rate in rates:
         if rate != inf:
             check_positive("rate", rate)
-    for name, limit in limits.items():
-        if name not in LIMITED:
-            raise ValueError(f"a limit on {name!r}: choose from {', '.join(LIMITED)}")
-        check_positive(name, limit)

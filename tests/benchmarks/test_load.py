@@ -8,9 +8,14 @@ import pytest
 import torch
 from decoding_fixtures import build
 
+from nanogpt.benchmarks import batching_peer
 from nanogpt.benchmarks.arrivals import Load, RealClock, VirtualClock, drive
-from nanogpt.benchmarks.load import LATENCIES, SCHEMES, load, measures, percentile
+from nanogpt.benchmarks.load import load
+from nanogpt.benchmarks.measures import LATENCIES, Answer, measures, percentile
+from nanogpt.benchmarks.schemes import SCHEMES, Settings
+from nanogpt.benchmarks.step_cost import counted, fit
 from nanogpt.cli.bench_load import main
+from nanogpt.export.huggingface import exported
 from nanogpt.serving.batch import BatchEngine
 from nanogpt.serving.request import Request
 
@@ -32,7 +37,7 @@ def test_arrivals_are_drawn_from_a_seed_and_only_they_depend_on_the_rate():
 
 def test_measures_are_those_of_the_definitions():
     requests = [Request(torch.zeros(1, dtype=torch.long), n, arrival=n, id=n) for n in (1, 3)]
-    tokens = {1: ([0], [1.5]), 3: ([0, 0, 0], [4.0, 4.5, 6.0])}
+    tokens = {1: Answer([0], [1.5]), 3: Answer([0, 0, 0], [4.0, 4.5, 6.0])}
     got = measures(requests, tokens, {"ttft": 0.5, "tpot": 2.0})
     assert got["tokens_per_second"] == 4 / 6
     assert got["requests_per_second"] == 2 / 6
@@ -76,6 +81,35 @@ def test_a_virtual_clock_skips_the_time_in_which_nothing_is_asked():
     assert clock.worked < clock.seconds < 60
 
 
+def test_steps_that_lie_on_a_line_are_fitted_and_replayed_to_the_second():
+    line = {"start": 2.0, "decode": 0.25, "prefill": 0.5}
+    texts = [torch.tensor(text) for text in ([0], [0, 1, 2], [0, 1, 1], [0, 0, 0, 0])]
+    rows = [(1.0, *counted(text)) for text in texts]
+    assert rows == [(1, 1, 0), (1, 3, 0), (1, 1, 2), (1, 0, 4)]
+    taken = [sum(a * b for a, b in zip(row, line.values(), strict=True)) for row in rows]
+    steps = torch.tensor([(*row, t) for row, t in zip(rows, taken, strict=True)]).double()
+    assert fit([steps[:2], steps[2:]]) == pytest.approx(line)
+    asked = [Request(torch.tensor([1, 2]), n, arrival=0.0, seed=0, id=n) for n in (1, 3)]
+    continuous = next(scheme for scheme in SCHEMES if scheme.name == "continuous")
+    run = Settings().replay(build(), continuous, asked, line)
+    first = 2 + 4 * 0.5  # two prompts of two tokens
+    assert run.answers[1].moments == [first]
+    assert run.answers[3].moments == [first, first + 2.25, first + 4.5]
+
+
+@pytest.mark.slow
+def test_hugging_faces_continuous_batching_gives_our_texts():
+    pytest.importorskip("transformers", reason="it is in requirements-test.txt")
+    model = build(torch.float32)
+    serve = batching_peer.continuous_batching(*exported(model), running=4)
+    asked = Load(n=6, seed=3, greedy=True)
+    result = load(model, [inf], asked=asked, running=4, repeats=1, peers={"theirs": serve})
+    row = result["rows"][-1]
+    assert (row["scheme"], row["equal"], row["differences"]) == ("theirs", True, [])
+    assert row["ours"]["median"] > 0
+    assert "bookkeeping" not in row
+
+
 def test_every_scheme_gives_the_same_tokens():
     asked = Load(n=4, seed=3)
     result = load(build(), [500.0, inf], asked=asked, running=4, budget=8, repeats=1)
@@ -86,6 +120,10 @@ def test_every_scheme_gives_the_same_tokens():
     assert all(row["equal"] and row["ratio"]["n"] == 1 for row in rows)
     assert all(row[f"{key}_p95"]["median"] > 0 for row in rows for key in LATENCIES)
     assert all(0 < row["bookkeeping"]["median"] < 1 for row in rows)
+    replayed = [(row["rate"], row["scheme"]) for row in result["simulated"]]
+    assert replayed == [(row["rate"], row["scheme"]) for row in rows]
+    lengths = [request.max_new_tokens for request in asked.requests(13, 32, inf)]
+    assert result["static"]["bound"] == 4 * max(lengths) / sum(lengths)
 
 
 def test_the_command_writes_what_it_prints(tmp_path, capsys):
