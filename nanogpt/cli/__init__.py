@@ -19,6 +19,7 @@ COMMANDS = {  # the words that call it: what it does
     "bench speculate": "time speculation with several drafts",
     "bench load": "throughput and latency under a stream of requests",
     "bench processes": "the same training by 1, 2 and 4 processes, and on two hosts",
+    "generate": "many texts, by one worker or several; resumed where it stopped",
     "gpu report": "run all of it on a GPU, into one folder under its name",
     "verify sweep": "decode thousands of texts with and without a cache",
     "serve": "answer over HTTP, as OpenAI's completions are answered",
