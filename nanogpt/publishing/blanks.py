@@ -7,6 +7,7 @@ from copy import deepcopy
 
 from .nbfile import SyncError, fold
 
+PAGES = "](../outputs/published/html/"  # where a link to a page leads from notebooks/
 FIRST_LINE = "# @title The solution, filled in by a run without a reader"
 SOLUTION = re.compile(
     r"<details><summary>Solution</summary>\s*```python\n(.*?)\n```\s*</details>", re.S
@@ -32,9 +33,14 @@ def solution(nb, index: int) -> str:
 
 
 def filled(nb):
-    """A copy of a notebook with every blank filled in, and folded. Raises SyncError."""
+    """A copy of a notebook as it is executed, beside its pages. Raises SyncError.
+
+    Every blank is filled in, and folded. A link to a page leads to the one of the same run.
+    """
     nb = deepcopy(nb)
     for index, cell in enumerate(nb.cells):
+        if cell.cell_type == "markdown":
+            cell.source = cell.source.replace(PAGES, "](html/")
         if is_blank(cell):
             cell.metadata.setdefault("nanogpt", {})["blank"] = cell.source  # which the page shows
             cell.source = f"{FIRST_LINE}\n{solution(nb, index)}"

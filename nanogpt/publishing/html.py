@@ -29,7 +29,7 @@ class Prose(mistune.HTMLRenderer):
 
     Raw HTML is shown, not obeyed, but for lines of `<details><summary>Plain words</summary>` and
     `</details>`: they fold the markdown between them.
-    Links to notebooks lead to pages. Pictures are never fetched.
+    Links to notebooks lead to pages, those into html/ too. Pictures are never fetched.
     """
 
     def __init__(self, pages: set[str]):
@@ -69,6 +69,8 @@ class Prose(mistune.HTMLRenderer):
         stem, dot, fragment = url.partition(".ipynb")
         if dot and stem.rsplit("/", 1)[-1] in self.pages:
             url = f"{stem.rsplit('/', 1)[-1]}.html{fragment}"
+        if re.fullmatch(r"html/[a-z0-9_]+\.html", url):  # a page beside this one
+            url = url.removeprefix("html/")
         return super().link(text, url, title)
 
     def image(self, text: str, url: str, title: str | None = None) -> str:

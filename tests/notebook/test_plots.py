@@ -122,6 +122,15 @@ STEPS = [{"kind": kind, "n": n, "cost": summary(n)} for kind in ("a", "b") for n
 LINES = [{"kind": kind, "start": 1.0, "slope": 0.1} for kind in ("a", "b")]
 GAPS = {"name": "in chunks", "points": [(1.0, 1.1), (2.0, 1.0)], "enters": 1.5}
 LOADS = [{"name": "one at a time", "points": [(9.0, 1.0), (90.0, 1.5)]}]
+WIRES = [
+    {"ours": "a.weight", "how": how, "theirs": "b.weight" if kind != "none" else "", "kind": kind}
+    for how, kind in (("copied", "copied"), ("folded", "changed"), ("refused", "none"))
+]
+APART = [{"name": "float32", "apart": [0.0, 1e-6]}, {"name": "float64", "apart": [0.0, 1e-15]}]
+STEP = [{"name": "1 process", "parts": {"computes": 9.0, "exchanges": 1.0}}]
+LINKS = [{"name": "small", "lines": [{"name": "slow", "points": [(1, 1.0), (2, 1.5), (4, 0.6)]}]}]
+SPANS = [(0.0, 1.0, "on its way"), (1.0, 2.0, "in the queue"), (2.0, 4.0, "reads the prompt")]
+LIVES = [{"name": "one client", "rows": [{"name": "client 1", "spans": SPANS, "tokens": [5, 7]}]}]
 
 # What each figure function is called with; what stands behind a comma is another case of it.
 FIGURES = {
@@ -169,6 +178,11 @@ FIGURES = {
     "gaps": [[GAPS] * 2, "one spike, then flat"],
     "step_cost": [STEPS, LINES, "2.4 times the shortest"],
     "load": [LOADS, "6 times the load"],
+    "wiring": [WIRES, "one is folded", ["ours", "theirs"]],
+    "losses_apart": [APART, "to rounding"],
+    "step_parts": [STEP, "a tenth is exchange"],
+    "scaling": [LINKS * 2, "no gain from 4"],
+    "request_lines": [LIVES * 2, "it waits for a place"],
 }
 # Words that a figure makes of its data; every other figure is given its finding as a title.
 FOUND = {
