@@ -12,6 +12,8 @@ FOLDER  ?=
 REPO    ?=
 REF     ?=
 PINNED  ?=
+SERVER  ?= nanogpt
+VLLM    := .venv-vllm
 
 export REPO REF  # a recipe takes them as "$$REPO": no shell reads what they hold
 
@@ -20,9 +22,11 @@ EXACT   := $(if $(PINNED),--constraint constraints.txt)
 KIND    := $(if $(PINNED),pinned,ranges)
 READY   := $(VENV)/.ready-$(KIND)
 TOOLS   := $(VENV)/.ready-tools-$(KIND)
+NEEDS-transformers := $(VENV)/.ready-serve
+NEEDS-vllm := $(VLLM)/.ready
 NUMBERS := $(foreach path,$(wildcard notebooks/[0-9][0-9]_*.ipynb),$(firstword $(subst _, ,$(notdir $(path)))))
 
-.PHONY: help run test lab data html sync badges check publish reproduce gpu-report clean $(NUMBERS)
+.PHONY: help run test lab data html sync badges check publish reproduce gpu-report serve clean $(NUMBERS)
 
 help: ## show this | make
 	@awk 'BEGIN { FS = " ## | [|] "; tty = system("test -t 1") == 0; \
@@ -71,6 +75,9 @@ publish: $(READY) ## run all into outputs/published, or nothing | python -m nano
 reproduce: $(READY) ## run all: is every output the published one? | python -m nanogpt run --reproduce
 	$(PY) -m nanogpt run --reproduce $(ARGS)
 
+serve: $(READY) $(NEEDS-$(SERVER)) ## answer over HTTP; SERVER=transformers, vllm | python -m nanogpt serve
+	$(PY) -m nanogpt serve --with $(SERVER) $(ARGS)
+
 gpu-report: $(READY) ## on a GPU: all of it, into a folder to publish | python -m nanogpt gpu report
 	$(PY) -m nanogpt gpu report $(ARGS)
 
@@ -89,4 +96,14 @@ $(READY): requirements.txt constraints.txt
 
 $(TOOLS): $(READY) requirements-test.txt
 	$(PY) -m pip install --disable-pip-version-check --quiet --requirement requirements-test.txt
+	@touch $@
+
+$(VENV)/.ready-serve: $(READY) requirements-serve.txt
+	$(PY) -m pip install --disable-pip-version-check --quiet --requirement requirements-serve.txt
+	@touch $@
+
+$(VLLM)/.ready: requirements-vllm.txt
+	$(PYTHON) -m venv $(VLLM)
+	$(VLLM)/bin/python -m pip install --disable-pip-version-check --quiet --requirement requirements-vllm.txt
+	$(VLLM)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	@touch $@

@@ -14,6 +14,7 @@ import shlex
 import signal
 import sys
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 from ..system.files import PUBLISHED
@@ -26,8 +27,23 @@ LENGTH = 100  # characters of the first answer
 def main(argv: list[str] | None = None) -> int:
     """Exit codes: 0 ended by Ctrl-C, 1 another program's server died, 2 it could not be started."""
     args = options().parse_args(argv)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    return exit_code(lambda: run(args))
+    with _ended_by_signals():
+        return exit_code(lambda: run(args))
+
+
+@contextmanager
+def _ended_by_signals():
+    """SIGTERM, and a terminal that closes, end what was started, as Ctrl-C does."""
+    names = [name for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    before = {
+        number: signal.signal(number, signal.default_int_handler)
+        for number in (getattr(signal, name) for name in names)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -37,12 +53,13 @@ def run(args: argparse.Namespace) -> int:
     set_threads(args.threads)
     if args.server != "nanogpt":
         return _peer(args, load_checkpoint(args.checkpoint))
-    from ..server.running import bind, serving
+    from ..server.running import bound, serving
 
-    sockets = bind(args.host, args.port)  # before the work: it may be in use
-    saved = load_checkpoint(args.checkpoint)
-    name = Path(args.checkpoint).stem
-    with serving(_server(args, saved, name), sockets) as url:
+    saved, name = load_checkpoint(args.checkpoint), Path(args.checkpoint).stem
+    with (
+        bound(args.host, args.port) as sockets,  # before the work: the port may be in use
+        serving(_server(args, saved, name), sockets) as url,
+    ):
         if args.host not in ("127.0.0.1", "localhost", "::1"):
             print(f"open to all who reach {args.host}: it asks for no password")
         _first(url, name, saved)
@@ -82,12 +99,12 @@ def _peer(args: argparse.Namespace, saved) -> int:
     """Another program's server, on 127.0.0.1, until it ends or is ended."""
     from ..server.child import Died, free_port
     from ..server.peers import PEERS, peer_server
-    from ..server.running import bind
+    from ..server.running import bound
 
     if args.host != "127.0.0.1":
         raise ValueError(f"--host {args.host}: only our own server is started elsewhere")
-    for listener in bind(args.host, args.port):  # it may be in use
-        listener.close()
+    with bound(args.host, args.port):  # it may be in use
+        pass
     peer, port = PEERS[args.server], args.port or free_port()
     own = str(peer.home) if peer.home and peer.home.is_file() else sys.executable
     print(f"{saved}\nstarting {peer.name} with an export of it", flush=True)

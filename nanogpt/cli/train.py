@@ -61,7 +61,8 @@ def run(args: argparse.Namespace, device: Device) -> None:
     """Train as the options say; of several processes the first one prints. Raises ValueError."""
     recipe, shape = _configs(args)
     corpus = load_corpus(args.data)
-    out = stem(args.out or OUTPUTS / "train" / f"{args.size}-{args.recipe}")
+    heads = f"-{args.n_head}-heads" if args.n_head else ""
+    out = stem(args.out or OUTPUTS / "train" / f"{args.size}-{args.recipe}{heads}")
     saved, again = state_path(out).is_file(), started_again()
     resume = args.resume or again
     _check_place(out, saved and not resume, args)
@@ -88,6 +89,7 @@ def run(args: argparse.Namespace, device: Device) -> None:
 def _configs(args: argparse.Namespace) -> tuple:
     """The recipe, with what was changed on the command line, and the shape that it wants."""
     recipe, shape = recipe_for(args.recipe, SIZES[args.size])
+    shape = override(shape, n_head=args.n_head)
     recipe = override(recipe, **{f.name: getattr(args, f.name) for f in fields(TrainConfig)})
     return replace(recipe, muon_lr=None) if args.no_muon else recipe, shape
 
@@ -110,6 +112,7 @@ def options() -> argparse.ArgumentParser:
     about = "; ".join(f"{name}: {recipe.about}" for name, recipe in RECIPES.items())
     add("--recipe", choices=list(RECIPES), default="fast", help=f"{about} (fast)")
     add("--size", choices=list(SIZES), default="small", help="the shape of the model (small)")
+    add("--n-head", type=int, metavar="N", help="heads of a block (those of the size)")
     place = "where the checkpoints go, without suffix (outputs/run/train/SIZE-RECIPE)"
     add("--out", metavar="PATH", help=place)
     add("--resume", action="store_true", help="resume the run that was stopped, to the same bits")

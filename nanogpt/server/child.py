@@ -50,10 +50,12 @@ class Child:
 
     def __exit__(self, *error) -> None:
         self._signal(signal.SIGTERM)
-        with suppress(subprocess.TimeoutExpired):
-            self.process.wait(PATIENCE)
-        self._signal(signal.SIGKILL)  # what it had started, and left
-        self.process.wait()
+        try:
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(PATIENCE)
+        finally:  # after a second Ctrl-C, too
+            self._signal(signal.SIGKILL)  # what it had started, and left
+            self.process.wait()
 
     def wait_until_ready(self, url: str, limit: float, say: Callable[[float], None]) -> None:
         """Return when /health answers 200. Raises Died."""

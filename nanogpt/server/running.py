@@ -38,6 +38,17 @@ def bind(host: str, port: int) -> list[socket.socket]:
         raise OSError(advice) from error
 
 
+@contextmanager
+def bound(host: str, port: int) -> Iterator[list[socket.socket]]:
+    """What `bind` gives, closed with the block."""
+    sockets = bind(host, port)
+    try:
+        yield sockets
+    finally:
+        for each in sockets:
+            each.close()
+
+
 def address(sockets: list[socket.socket]) -> str:
     """The URL of what listens at these sockets."""
     host, port = sockets[0].getsockname()[:2]
