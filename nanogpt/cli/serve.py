@@ -59,11 +59,13 @@ def run(args: argparse.Namespace) -> int:
     with (
         bound(args.host, args.port) as sockets,  # before the work: the port may be in use
         serving(_server(args, saved, name), sockets) as url,
+        _until_stopped(),
     ):
         if args.host not in ("127.0.0.1", "localhost", "::1"):
             print(f"open to all who reach {args.host}: it asks for no password")
         _first(url, name, saved)
-        return _stay(args.once)
+        _stay(args.once)
+    return 0
 
 
 def _server(args: argparse.Namespace, saved, name: str):
@@ -112,12 +114,14 @@ def _peer(args: argparse.Namespace, saved) -> int:
     try:
         with peer_server(peer, saved, args.python or own, port, say=say) as (child, name):
             say.end()
-            try:
-                _first(f"http://127.0.0.1:{port}", name, saved)
-            except (OSError, ValueError):
-                child.check("at its first request")
-                raise
-            return _stay(args.once, child)
+            with _until_stopped():
+                try:
+                    _first(f"http://127.0.0.1:{port}", name, saved)
+                except (OSError, ValueError):
+                    child.check("at its first request")
+                    raise
+                _stay(args.once, child)
+            return 0
     except Died as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -182,19 +186,23 @@ def _compared(saved, prompt: str, ours: str, found: str) -> str:
     )
 
 
-def _stay(once: bool, child=None) -> int:
-    """Until Ctrl-C or SIGTERM, or until the child ends. Raises Died."""
-    if once:
-        return 0
-    print("Ctrl-C ends it", flush=True)
+def _stay(once: bool, child=None) -> None:
+    """For ever, unless asked for one text alone. Raises Died when the child ends."""
+    if not once:
+        print("Ctrl-C ends it", flush=True)
+    while not once:
+        time.sleep(0.5 if child else 3600)
+        if child:
+            child.check("after it had been ready")
+
+
+@contextmanager
+def _until_stopped():
+    """Ctrl-C and SIGTERM end the block, and nothing is wrong."""
     try:
-        while True:
-            time.sleep(0.5 if child else 3600)
-            if child:
-                child.check("after it had been ready")
+        yield
     except KeyboardInterrupt:
         print("\nending", flush=True)
-        return 0
 
 
 def options() -> argparse.ArgumentParser:
