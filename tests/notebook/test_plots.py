@@ -127,7 +127,7 @@ WIRES = [
     for how, kind in (("copied", "copied"), ("folded", "changed"), ("refused", "none"))
 ]
 APART = [{"name": "float32", "apart": [0.0, 1e-6]}, {"name": "float64", "apart": [0.0, 1e-15]}]
-STEP = [{"name": "1 process", "parts": {"computes": 9.0, "exchanges": 1.0}}]
+STEP = [{"name": "1 process", "parts": {"computes": 9.0, "exchanges": 1.0}, "range": [8.0, 12.0]}]
 LINKS = [{"name": "small", "lines": [{"name": "slow", "points": [(1, 1.0), (2, 1.5), (4, 0.6)]}]}]
 SPANS = [(0.0, 1.0, "on its way"), (1.0, 2.0, "in the queue"), (2.0, 4.0, "reads the prompt")]
 LIVES = [{"name": "one client", "rows": [{"name": "client 1", "spans": SPANS, "tokens": [5, 7]}]}]

@@ -19,6 +19,7 @@ from .style import (
     PAPER,
     SKY,
     VERMILION,
+    error_bar,
     format_times,
     headline,
     label,
@@ -94,7 +95,8 @@ def losses_apart(curves: Sequence[dict], title: str) -> Figure:
 def step_parts(rows: Sequence[dict], title: str) -> Figure:
     """Where the time of a training step goes, a bar for each row.
 
-    A row is {"name", "parts": {part: milliseconds}} with the parts of PARTS.
+    A row is {"name", "parts": {part: milliseconds}} with the parts of PARTS, and perhaps "range",
+    the lowest and the highest of the sum.
     """
     figure, axes = new_figure(0.95 + 0.42 * len(rows))
     axes.set_title(title, pad=22)
@@ -105,9 +107,12 @@ def step_parts(rows: Sequence[dict], title: str) -> Figure:
             edge = {"edgecolor": GREY, "lw": 0.5} if part.startswith("waits") else {}
             axes.barh(y, width, 0.62, left=start, color=colour, **edge)
             start += width
-        label(axes, start, y, f"  {start:.1f} ms", size=8.5)
+        low, high = row.get("range") or (start, start)
+        if high > low:
+            error_bar(axes, y, (min(low, start), start, max(high, start)))
+        label(axes, max(start, high), y, f"  {start:.1f} ms", size=8.5)
     name_rows(axes, [row["name"] for row in rows])
-    most = max(sum(row["parts"].values()) for row in rows)
+    most = max(max(sum(row["parts"].values()), *(row.get("range") or [0])) for row in rows)
     axes.set(xlabel="milliseconds of a step", ylim=(len(rows) - 0.5, -0.5), xlim=(0, 1.16 * most))
     handles = [
         Rectangle((0, 0), 1, 1, facecolor=colour, edgecolor=GREY, lw=0.3)
