@@ -84,6 +84,24 @@ class Watched(BatchEngine):
 
         self.texts.schedule, self.texts.admit = counted_schedule, counted_admit
         self.backend.read = counted_read
+        if getattr(self.backend, "draws", False):
+            self.backend.draw = self._watch_native(self.backend.draw)
+
+    def _watch_native(self, draw):
+        """Logits of native code, which draws the tokens itself."""
+
+        def watched(plan, steps):
+            drawn = draw(plan, steps)
+            rows = iter(self.backend.logits[: sum(steps), :V].clone())
+            self.events["several"] += max(steps) > 1
+            self.events["tokens"] += sum(n for _, n in plan)
+            for step in range(max(steps)):
+                for (sequence, _), own in zip(plan, steps, strict=True):
+                    if step < own:
+                        self.logits.setdefault(sequence.request.id, []).append(next(rows))
+            return drawn
+
+        return watched
 
     def _draw(self, texts, logits):
         for sequence, row in zip(texts, logits, strict=True):

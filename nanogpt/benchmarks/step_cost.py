@@ -7,30 +7,49 @@ seconds. On a clock that such steps move, a schedule can be replayed without a m
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from ..serving.batch import BatchEngine
 from ..serving.step import Step
+from ..serving.texts import Plan
 from .arrivals import VirtualClock
 
 LINE = ("start", "decode", "prefill")
 
 
 class Timed:
-    """A backend, the seconds spent in it, and which texts each step held."""
+    """A backend, the seconds in which it computes, and what each call held.
+
+    Native code draws the tokens too: elsewhere sampling is part of the rest of a step.
+    """
 
     def __init__(self, backend):
-        self.backend, self.seconds, self.texts = backend, 0.0, []
+        self.backend, self.seconds, self.calls = backend, 0.0, []
+        self.draws = getattr(backend, "draws", False)
+        if self.draws:
+            self.most_steps = backend.most_steps
+            backend.compute = partial(self._timed, backend.compute)
 
     def read(self, step: Step) -> Tensor:
-        before = time.perf_counter()
-        logits = self.backend.read(step)
-        self.seconds += time.perf_counter() - before
-        self.texts.append(step.text)
+        logits = self._timed(self.backend.read, step)
+        self.calls.append((1, *counted(step.text)))
         return logits
+
+    def draw(self, plan: Plan, steps: list[int]) -> list[list[int]]:
+        drawn = self.backend.draw(plan, steps)
+        decoded = sum(max(1, own) for (_, n), own in zip(plan, steps, strict=True) if n == 1)
+        self.calls.append((max(1, *steps), decoded, sum(n for _, n in plan if n > 1)))
+        return drawn
+
+    def _timed(self, work: Callable, *args):
+        before = time.perf_counter()
+        result = work(*args)
+        self.seconds += time.perf_counter() - before
+        return result
 
 
 class TimedEngine(BatchEngine):
@@ -47,9 +66,11 @@ class TimedEngine(BatchEngine):
         return outputs
 
     def steps(self) -> Tensor:
-        """A row for each step: 1, texts that decoded, tokens of prompts, seconds.  (n, 4)"""
-        rows = [(1, *counted(text)) for text in self.backend.texts]
-        rows = torch.tensor(rows, dtype=torch.float64)
+        """A row for each call: its steps, texts that decoded in them, tokens of prompts, seconds.
+
+        -> (n, 4)
+        """
+        rows = torch.tensor(self.backend.calls, dtype=torch.float64)
         return torch.cat([rows, torch.tensor(self.seconds, dtype=torch.float64)[:, None]], dim=1)
 
 

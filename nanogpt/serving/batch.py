@@ -78,15 +78,28 @@ class BatchEngine:
         self.texts.finish(self.alive.pop(name))
 
     def step(self) -> list[Output]:
-        """Read one step, and return the tokens that it gave, in the order of the requests."""
+        """Read one step, and return the tokens that it gave, in the order of the requests.
+
+        A backend that draws takes several steps in one call where all texts decode: the tokens
+        come step by step.
+        """
         plan = self.texts.schedule()
         if not plan:
             return []
-        drawing = [text for text, n in plan if n == text.pending]
-        logits = self.backend.read(flat_step(plan, self.texts.block_len))
-        drawn = self._draw(drawing, logits)
-        self.texts.advance(plan)  # up to here a step that fails can be tried again
-        return [self._append(text, token) for text, token in zip(drawing, drawn, strict=True)]
+        if getattr(self.backend, "draws", False):
+            drawn = self.backend.draw(plan, self._steps(plan))
+        else:
+            drawing = [text for text, n in plan if n == text.pending]
+            tokens = iter(
+                self._draw(drawing, self.backend.read(flat_step(plan, self.texts.block_len)))
+            )
+            drawn = [[next(tokens)] if n == text.pending else [] for text, n in plan]
+        return self._append(plan, drawn)  # up to here a step that fails can be tried again
+
+    def _steps(self, plan: Plan) -> list[int]:
+        """How many tokens each text of the plan draws in one call; 0 inside a prompt."""
+        ahead = self.texts.ahead(plan, self.backend.most_steps(len(plan)))
+        return [min(ahead, text.left) if n == text.pending else 0 for text, n in plan]
 
     def _draw(self, texts: list[Sequence], logits: Tensor) -> list[int]:
         """A token for each text, from its own noise.  (W, V) -> W"""
@@ -105,14 +118,22 @@ class BatchEngine:
                 tokens[row] = token
         return tokens
 
-    def _append(self, text: Sequence, token: int) -> Output:
-        request, index = text.request, text.n_new
-        text.tokens.append(token)
-        text.n_new += 1
-        finished = text.n_new == request.max_new_tokens
-        if finished:
-            self.texts.finish(self.alive.pop(request.id))
-        return Output(request, token, index, finished)
+    def _append(self, plan: Plan, drawn: list[list[int]]) -> list[Output]:
+        """What each text of the plan has drawn joins it; who has all its tokens leaves."""
+        read = []
+        for (text, n), own in zip(plan, drawn, strict=True):
+            text.tokens += own
+            read.append((text, n + max(0, len(own) - 1)))  # all but the last were read, too
+        self.texts.advance(read)
+        outputs = []
+        for step in range(max(map(len, drawn))):
+            for (text, _), own in zip(plan, drawn, strict=True):
+                if step < len(own):
+                    text.n_new += 1
+                    outputs.append(Output(text.request, own[step], text.n_new - 1, not text.left))
+        for text in [text for text, _ in plan if not text.left]:
+            self.texts.finish(self.alive.pop(text.request.id))
+        return outputs
 
 
 def flat_step(plan: Plan, block_len: int) -> Step:

@@ -124,6 +124,20 @@ ONE_WAY void norm_row(const float *x, const float *w, const float *b, float *out
   for (int i = 0; i < CP; i += LANES) store(out + i, (load(x + i) - mean) * scale * load(w + i) + load(b + i));
 }
 
+extern "C" struct Text {  // the same fields as serving/native.py's Text
+  int64_t *tokens;  // of the prompt, then what was drawn
+  int64_t *blocks;
+  const float *noise;  // (new tokens, V), or null for greedy sampling
+  int64_t n_prompt, n_blocks, top_k;
+  double temperature, top_p;
+};
+
+extern "C" struct Turn {  // what a text does in the next steps; the same fields as native.py's TURN
+  Text *text;
+  int64_t start, count, shared;  // it reads tokens start … start + count - 1, of which `shared` are held
+  int64_t steps;  // then it decodes, until so many tokens are drawn; 0: only reads
+};
+
 extern "C" struct Flat {  // the same fields as serving/native.py's Flat
   const void *const *weights;
   float *keys, *values;  // (layers, blocks, H, HS, places) and (layers, blocks, H, places, HS)
@@ -276,4 +290,46 @@ extern "C" void read_step(const Flat *job) {
   product(headw, C, u, CP, job->W, job->logits, VP);
   for (int64_t i = 0; i < job->W; i++)
     for (int o = 0; o < VP; o += LANES) store(job->logits + i * VP + o, load(job->logits + i * VP + o) + load(headb + o));
+}
+
+// The token behind position `pos`, as generate's native engine draws it.
+ONE_WAY int64_t choose(const Text &text, int64_t pos, const float *logits) {
+  const float *noise = text.noise ? text.noise + (pos + 1 - text.n_prompt) * V : nullptr;
+  return draw(logits, noise, text.temperature, text.top_k, text.top_p);
+}
+
+// Reads S texts, and decodes those that draw, all in one step each. `job` says where keys, values, logits and work
+// are. Its logits get the rows of step after step; drawn (S, most) what each text drew.
+extern "C" void run_steps(Flat *job, const Turn *turns, int64_t S, int64_t most, int64_t *drawn) {
+  int64_t rows = S;
+  for (int64_t i = 0; i < S; i++) rows += turns[i].count;
+  std::vector<int64_t> numbers(5 * rows + S * job->longest);
+  int64_t *tokens = numbers.data(), *of = tokens + rows, *positions = of + rows, *slots = positions + rows;
+  int64_t *wanted = slots + rows, *tables = wanted + rows;
+  job->tokens = tokens, job->text = of, job->positions = positions, job->slots = slots;
+  job->wanted = wanted, job->tables = tables;
+  for (int64_t step = 0; step < most; step++) {
+    int64_t s = job->N = job->W = 0;
+    auto takes_part = [&](const Turn &t) { return step < std::max<int64_t>(t.steps, 1); };
+    for (const Turn *t = turns; t < turns + S; t++) {
+      if (!takes_part(*t)) continue;
+      std::copy(t->text->blocks, t->text->blocks + t->text->n_blocks, tables + s * job->longest);
+      const int64_t last = t->start + t->count - 1 + step;
+      for (int64_t pos = step ? last : t->start; pos <= last; pos++, job->N++) {
+        tokens[job->N] = t->text->tokens[pos], of[job->N] = s, positions[job->N] = pos;
+        const int64_t slot = t->text->blocks[pos / job->block_len] * job->block_len + pos % job->block_len;
+        slots[job->N] = pos < t->shared ? -1 : slot;  // held by a block that texts share
+      }
+      if (t->steps) wanted[job->W++] = job->N - 1;
+      s++;
+    }
+    read_step(job);
+    for (int64_t i = 0; i < S; i++) {
+      const Turn &t = turns[i];
+      if (!t.steps || !takes_part(t)) continue;
+      const int64_t pos = t.start + t.count - 1 + step;
+      drawn[i * most + step] = t.text->tokens[pos + 1] = choose(*t.text, pos, job->logits);
+      job->logits += VP;
+    }
+  }
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from array import array
 from functools import lru_cache
 from pathlib import Path
 
@@ -16,9 +17,12 @@ from ..engines.native import Native
 from ..engines.native_library import FLOAT, compiled
 from ..engines.native_library import SOURCE as INCLUDED
 from ..model.gpt import GPT
+from .request import Sequence
 from .step import Step
+from .texts import Plan
 
 SOURCE = Path(__file__).with_name("native.cpp")
+WORK = 5e7  # multiplications in one call that may take several steps: some milliseconds
 
 
 class Flat(ctypes.Structure):
@@ -33,13 +37,50 @@ class Flat(ctypes.Structure):
     ]
 
 
+class Text(ctypes.Structure):
+    """What native code knows of a text, as native.cpp's struct Text; the fields in its order."""
+
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in ("tokens", "blocks", "noise")),
+        *((name, ctypes.c_int64) for name in ("n_prompt", "n_blocks", "top_k")),
+        *((name, ctypes.c_double) for name in ("temperature", "top_p")),
+    ]
+
+    def __init__(self, text: Sequence, block_len: int):
+        request, sampling = text.request, text.request.sampling
+        length = text.n_prompt + request.max_new_tokens
+        self.all_tokens = array("q", text.tokens + [0] * (length - len(text.tokens)))
+        self.table = array("q", [0] * -(-length // block_len))
+        self.known, self.n_known = None, 0  # the list that `table` copies, and how much of it
+        self.numbers = None if sampling.greedy else text.noise.float().contiguous()
+        self.address = ctypes.addressof(self)
+        super().__init__(
+            tokens=self.all_tokens.buffer_info()[0],
+            blocks=self.table.buffer_info()[0],
+            noise=None if sampling.greedy else self.numbers.data_ptr(),
+            n_prompt=text.n_prompt,
+            top_k=sampling.top_k or 0,
+            temperature=sampling.temperature,
+            top_p=1.0 if sampling.top_p is None else sampling.top_p,
+        )
+
+    def copy(self, blocks: list[int]) -> None:
+        """Where the text lies now. A list of blocks only grows; a new one begins from nothing."""
+        start = self.n_known if self.known is blocks else 0
+        self.known, self.n_known, self.n_blocks = blocks, len(blocks), len(blocks)
+        self.table[start : len(blocks)] = array("q", blocks[start:])
+
+
 class NativeBackend:
     """The fast backend: the lecture's architecture in float32, one thread of the CPU.
 
     A request's logits are the same bits alone, in any batch, in any chunking of its prompt, with
-    shared blocks or without. It packs a copy of the weights: the model must not change while its
-    texts are served. Raises CannotBuild where there is no C++ compiler.
+    shared blocks or without. Tokens are drawn here, too, so that several steps are one call. It
+    packs a copy of the weights: the model must not change while its texts are served. Raises
+    CannotBuild where there is no C++ compiler.
     """
+
+    draws = True
 
     def __init__(self, model: GPT, n_blocks: int, block_len: int):
         c = model.config
@@ -50,7 +91,8 @@ class NativeBackend:
         self.kv = torch.zeros(2, rows * places, **FLOAT)  # values leave some places unused
         self.weights = self._weights(model)
         self.pointers = (ctypes.c_void_p * len(self.weights))(*[w.data_ptr() for w in self.weights])
-        self.work = torch.empty(0, **FLOAT)
+        self.size = sum(weight.numel() for weight in self.weights)
+        self.work, self.logits = torch.empty(0, **FLOAT), torch.empty(0, c.vocab_size, **FLOAT)
         self.job = Flat(
             weights=ctypes.addressof(self.pointers),
             keys=self.kv[0].data_ptr(),
@@ -71,16 +113,53 @@ class NativeBackend:
 
     def read(self, step: Step) -> Tensor:
         N, W, (_, longest) = len(step.tokens), len(step.wanted), step.tables.shape
-        need = self.library.work_size(N, longest, self.job.places)
-        if len(self.work) < need:
-            self.work = torch.empty(need, **FLOAT)
-        logits = torch.empty(W, self._up(self.vocab_size), **FLOAT)
+        self._make_room(N, W, longest)
         for name, tensor in zip(Step._fields, step, strict=True):
             setattr(self.job, name, tensor.data_ptr())
-        self.job.work, self.job.logits = self.work.data_ptr(), logits.data_ptr()
-        self.job.N, self.job.longest, self.job.W = N, longest, W
+        self.job.N, self.job.W = N, W
         self.library.read_step(ctypes.byref(self.job))
-        return logits[:, : self.vocab_size]
+        return self.logits[:W, : self.vocab_size].clone()
+
+    def most_steps(self, n_texts: int) -> int:
+        """Steps of so many texts that one call may take, so that nobody waits for long."""
+        return max(1, int(WORK / (self.size * max(n_texts, 8))))
+
+    def draw(self, plan: Plan, steps: list[int]) -> list[list[int]]:
+        """Read the tokens of a plan, and decode. -> the tokens of each text, as many as its steps.
+
+        Where steps is 0 no token is drawn. `logits` then holds a row for each token, those of the
+        first step first. Nothing of a text changes here.
+        """
+        facts, longest = [], 0
+        for (text, n), own in zip(plan, steps, strict=True):
+            if text.native is None:
+                text.native = Text(text, self.job.block_len)
+            native, longest = text.native, max(longest, len(text.blocks))
+            if native.known is not text.blocks or native.n_known != len(text.blocks):
+                native.copy(text.blocks)
+            facts += (native.address, text.computed, n, text.shared, own)
+        most = max(1, *steps)
+        self._make_room(sum(facts[2::5]), sum(steps), longest)
+        turns, drawn = array("q", facts), array("q", bytes(8 * len(plan) * most))
+        self.compute(turns.buffer_info()[0], len(plan), most, drawn.buffer_info()[0])
+        return [
+            drawn[row : row + own].tolist()
+            for row, own in zip(range(0, len(drawn), most), steps, strict=True)
+        ]
+
+    def compute(self, *numbers: int) -> None:
+        """Everything but Python."""
+        self.library.run_steps(ctypes.byref(self.job), *numbers)
+
+    def _make_room(self, N: int, W: int, longest: int) -> None:
+        """Memory for a step of N tokens, of texts of at most `longest` blocks, and W logits."""
+        need, width = self.library.work_size(N, longest, self.job.places), self._up(self.vocab_size)
+        if len(self.work) < need:
+            self.work = torch.empty(need, **FLOAT)
+        if len(self.logits) < W:
+            self.logits = torch.empty(W, width, **FLOAT)
+        self.job.work, self.job.logits = self.work.data_ptr(), self.logits.data_ptr()
+        self.job.longest = longest
 
     def _up(self, n: int) -> int:
         """n, up to whole registers."""
@@ -123,4 +202,6 @@ def library(width: int, n_head: int, vocab: int) -> ctypes.CDLL:
     lib.lanes.argtypes, lib.lanes.restype = [], number
     lib.work_size.argtypes, lib.work_size.restype = [number] * 3, number
     lib.read_step.argtypes, lib.read_step.restype = [pointer], None
+    lib.run_steps.argtypes = [pointer, pointer, number, number, pointer]
+    lib.run_steps.restype = None
     return lib

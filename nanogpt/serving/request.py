@@ -129,7 +129,8 @@ class Sequence:
 
     def __init__(self, request: Request, noise: Tensor | None):
         self.request, self.state = request, State.WAITING
-        self.noise = None if noise is None else noise.unbind(0)  # a row for each new token
+        self.noise = noise  # a row for each new token
+        self.native = None  # what native code keeps of it
         self.tokens: list[int] = request.prompt.tolist()
         self.n_prompt, self.n_new = len(self.tokens), 0
         self.blocks: list[int] = []
@@ -140,6 +141,11 @@ class Sequence:
     def pending(self) -> int:
         """Tokens that must be read before the next one can be drawn: 1 while it decodes."""
         return len(self.tokens) - self.computed
+
+    @property
+    def left(self) -> int:
+        """Tokens that are still to be drawn."""
+        return self.request.max_new_tokens - self.n_new
 
 
 class Output(NamedTuple):

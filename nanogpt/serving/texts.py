@@ -80,6 +80,27 @@ class Texts:
                 return False
         return True
 
+    def ahead(self, plan: Plan, most: int) -> int:
+        """Steps, at most `most`, in which these texts do nothing but decode, or end.
+
+        More than 1 only where all texts that run decode. Nobody else can be admitted before one of
+        them ends, and who ends leaves the step to the others. The blocks for them are taken.
+        """
+        if most == 1 or len(plan) < len(self.running) or any(text.pending > 1 for text, _ in plan):
+            return 1
+        texts = [text for text, _ in plan]
+        for steps in range(min(most, max(text.left for text in texts)), 1, -1):
+            ends = [text.computed + min(steps, text.left) for text in texts]
+            more = [
+                max(0, self.blocks_for(end) - len(text.blocks))
+                for text, end in zip(texts, ends, strict=True)
+            ]
+            if sum(more) <= self.pool.available:
+                for text, n in zip(texts, more, strict=True):
+                    text.blocks += [self.pool.take() for _ in range(n)]
+                return steps
+        return 1
+
     def advance(self, plan: Plan) -> None:
         """These tokens were read: their keys and values are held, and full blocks can be found."""
         for text, n in plan:

@@ -5,7 +5,7 @@ import random
 import pytest
 import torch
 from decoding_fixtures import V, build, text
-from serving_fixtures import FORMS, check_workload, request
+from serving_fixtures import FORMS, Watched, check_workload, request, run
 
 from nanogpt.engines.native import Native
 from nanogpt.engines.toolchain import CannotBuild
@@ -66,19 +66,10 @@ def test_tokens_are_those_of_each_request_alone_and_logits_are_the_same_bits(for
     for seed in range(10):
         served = check_workload(form, seed, NativeBackend, torch.float32, Native)
         for kind, rows in served.logits.items():
-            engine = BatchEngine(model, backend=NativeBackend, block_len=served.texts.block_len)
-            alone, draw = [], engine._draw
-            engine._draw = lambda texts, logits, to=alone, draw=draw: (
-                to.append(logits[0]) or draw(texts, logits)
-            )
-            run_alone(engine, request(kind))
-            assert all(torch.equal(a, b) for a, b in zip(rows, alone, strict=False))
-
-
-def run_alone(engine, asked):
-    engine.add(asked)
-    while engine.busy:
-        engine.step()
+            engine = Watched(model, backend=NativeBackend, block_len=served.texts.block_len)
+            run(engine, {0: [request(kind)]}, {})
+            own = engine.logits[kind]
+            assert all(torch.equal(a, b) for a, b in zip(rows, own, strict=False))
 
 
 def test_what_native_code_cannot_read_is_refused_in_a_line():
