@@ -43,7 +43,11 @@ WRONG = {
         ),
         (
             function(
-                "flip", ROWS, "signs = torch.ones(len(rows), 1)", "signs[1::2] = -1", "return rows * signs"
+                "flip",
+                ROWS,
+                "signs = torch.ones(len(rows), 1)",
+                "signs[1::2] = -1",
+                "return rows * signs",
             ),
             "Pairs are not neighbours",
         ),
