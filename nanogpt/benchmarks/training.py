@@ -163,13 +163,14 @@ def panels(result: dict) -> list[dict]:
 
 
 def published(name: str) -> dict:
-    """The result that ships with the repository: race, ideas, heads or speculate.
+    """The result that ships with the repository: race, ideas, heads, speculate, or load-SIZE.
 
     Raises ValueError when it is missing.
     """
     path = ROOT / "outputs" / "race" / f"{name}.json"
     if not path.is_file():
         bench = {"race": "train", "speculate": name}.get(name, f"train --{name}")
+        bench = "load" if name.startswith("load-") else bench
         raise ValueError(
             f"{path} is missing: measure it with python -m nanogpt bench {bench} --json {path}"
         )

@@ -8,14 +8,12 @@ import pytest
 import torch
 from decoding_fixtures import build
 
-from nanogpt.benchmarks import batching_peer
 from nanogpt.benchmarks.arrivals import Load, RealClock, VirtualClock, drive
 from nanogpt.benchmarks.load import load
 from nanogpt.benchmarks.measures import LATENCIES, Answer, measures, percentile
 from nanogpt.benchmarks.schemes import SCHEMES, Settings
 from nanogpt.benchmarks.step_cost import counted, fit
 from nanogpt.cli.bench_load import main
-from nanogpt.export.huggingface import exported
 from nanogpt.serving.batch import BatchEngine
 from nanogpt.serving.request import Request
 
@@ -89,25 +87,14 @@ def test_steps_that_lie_on_a_line_are_fitted_and_replayed_to_the_second():
     taken = [sum(a * b for a, b in zip(row, line.values(), strict=True)) for row in rows]
     steps = torch.tensor([(*row, t) for row, t in zip(rows, taken, strict=True)]).double()
     assert fit([steps[:2], steps[2:]]) == pytest.approx(line)
+    cheap = torch.tensor([(1, 1, 0, 2.0), (1, 2, 0, 1.0)]).double()  # two texts for less than one
+    assert fit([cheap]) == pytest.approx({"start": 1.5, "decode": 0.0, "prefill": 0.0})
     asked = [Request(torch.tensor([1, 2]), n, arrival=0.0, seed=0, id=n) for n in (1, 3)]
     continuous = next(scheme for scheme in SCHEMES if scheme.name == "continuous")
     run = Settings().replay(build(), continuous, asked, line)
     first = 2 + 4 * 0.5  # two prompts of two tokens
     assert run.answers[1].moments == [first]
     assert run.answers[3].moments == [first, first + 2.25, first + 4.5]
-
-
-@pytest.mark.slow
-def test_hugging_faces_continuous_batching_gives_our_texts():
-    pytest.importorskip("transformers", reason="it is in requirements-test.txt")
-    model = build(torch.float32)
-    serve = batching_peer.continuous_batching(*exported(model), running=4)
-    asked = Load(n=6, seed=3, greedy=True)
-    result = load(model, [inf], asked=asked, running=4, repeats=1, peers={"theirs": serve})
-    row = result["rows"][-1]
-    assert (row["scheme"], row["equal"], row["differences"]) == ("theirs", True, [])
-    assert row["ours"]["median"] > 0
-    assert "bookkeeping" not in row
 
 
 def test_every_scheme_gives_the_same_tokens():

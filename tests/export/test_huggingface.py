@@ -1,6 +1,7 @@
 """What transformers computes with our exports: the same probabilities, logits, texts."""
 
 import json
+from math import inf
 
 import pytest
 import torch
@@ -8,6 +9,9 @@ from checkpoint_fixtures import meta_of
 from conftest import seeded, tiny_model, tokens
 
 from nanogpt import GPT, GPTConfig, SamplingParams, complete, load_checkpoint, save_checkpoint
+from nanogpt.benchmarks.arrivals import Load
+from nanogpt.benchmarks.batching_peer import continuous_batching
+from nanogpt.benchmarks.load import load
 from nanogpt.decoding.sampling import draw_noise
 from nanogpt.export.folder import write_folder
 from nanogpt.export.huggingface import ExportError, exported, fold_head_bias, form_of
@@ -148,3 +152,17 @@ def test_the_card_and_the_config_say_what_it_is(tmp_path, shipped):
     config = json.loads((tmp_path / "x" / "config.json").read_text())
     assert config["eos_token_id"] is config["pad_token_id"] is None
     assert not (tmp_path / "x" / "pytorch_model.bin").exists()
+
+
+@pytest.mark.parametrize("form", ["opt", "nanochat"])
+def test_continuous_batching_there_gives_our_texts(form):
+    model = tiny_model(dropout=0.0, per_head=False, **SHAPES[form])
+    for weight in model.parameters():
+        weight.data *= 25 if weight.ndim == 2 else 1  # far from a flat distribution
+    serve = continuous_batching(*exported(model), running=4)
+    asked = Load(n=6, seed=3, greedy=True)
+    result = load(model, [inf], asked=asked, running=4, repeats=1, peers={"theirs": serve})
+    row = result["rows"][-1]
+    assert (row["scheme"], row["equal"], row["differences"]) == ("theirs", True, [])
+    assert row["ours"]["median"] > 0
+    assert "bookkeeping" not in row

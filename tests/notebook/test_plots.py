@@ -121,7 +121,10 @@ TABLES = [{"name": "a text", "blocks": [(0, "ab$ ", "old"), (3, "cd", "new")]}]
 STEPS = [{"kind": kind, "n": n, "cost": summary(n)} for kind in ("a", "b") for n in (1, 4)]
 LINES = [{"kind": kind, "start": 1.0, "slope": 0.1} for kind in ("a", "b")]
 GAPS = {"name": "in chunks", "points": [(1.0, 1.1), (2.0, 1.0)], "enters": 1.5}
-LOADS = [{"name": "one at a time", "points": [(9.0, 1.0), (90.0, 1.5)]}]
+SPEED = {"tokens_per_second": summary(9.0), "e2el_p95": summary(0.2)}
+REPLAYED = {"tokens_per_second": 9.0, "e2el_p95": 0.2}
+LOADS = [{"name": "one at a time", "measured": [SPEED] * 2, "replayed": [REPLAYED] * 2}]
+LOADS += [{"name": "a server", "measured": [SPEED], "replayed": []}]
 WIRES = [
     {"ours": "a.weight", "how": how, "theirs": "b.weight" if kind != "none" else "", "kind": kind}
     for how, kind in (("copied", "copied"), ("folded", "changed"), ("refused", "none"))

@@ -27,6 +27,7 @@ from .style import (
 )
 
 KINDS = {"prompt": BLUE, "token": ORANGE, "idle": PALE, "waits": None}
+LOAD_COLOURS = (GREY, VERMILION, BLUE, GREEN, INK, ORANGE, SKY, "#CC79A7")
 TEXTS = (SKY, ORANGE, GREEN, "#CC79A7")  # a colour for each text
 
 
@@ -169,20 +170,35 @@ def step_cost(rows: Sequence[dict], lines: Sequence[dict], title: str) -> Figure
 def load(curves: Sequence[dict], title: str) -> Figure:
     """Throughput against the 95th percentile of the latency, a curve for each schedule.
 
-    A curve is {"name", "points": [(latency, throughput)]}, from the lowest rate to the highest.
+    A curve is {"name", "measured", "replayed"}: rows of `bench load`, from the lowest rate to the
+    highest. Measured ones have summaries, with bars from the lowest to the highest value; replayed
+    ones have plain numbers, and are drawn dashed.
     """
-    figure, axes = new_figure(3.4)
+    figure, axes = new_figure(3.8)
     axes.set_title(title)
     ends = []
-    for colour, curve in zip((GREY, VERMILION, BLUE, GREEN, INK), curves, strict=False):
-        x, y = zip(*curve["points"], strict=True)
-        axes.plot(x, y, "o-", ms=3.5, color=colour)
+    for colour, curve in zip(LOAD_COLOURS, curves, strict=False):
+        x, wide = _spread([row["e2el_p95"] for row in curve["measured"]], 1000)
+        y, high = _spread([row["tokens_per_second"] for row in curve["measured"]])
+        axes.errorbar(x, y, high, wide, "o-", ms=3.5, lw=1.4, elinewidth=0.8, color=colour)
+        dashed = [(1000 * row["e2el_p95"], row["tokens_per_second"]) for row in curve["replayed"]]
+        if dashed:
+            axes.plot(*zip(*dashed, strict=True), "--", lw=1.1, color=colour)
         ends.append((x[-1], y[-1], curve["name"], colour))
     axes.set(
         ylim=(0, None),
-        xlabel="95th percentile of the time to a whole answer",
-        ylabel="tokens a unit of time",
+        xlabel="95th percentile of the time to a whole answer, ms",
+        ylabel="tokens a second",
     )
     axes.set_xscale("log")
+    axes.xaxis.set_major_formatter("{x:,.0f}")
     beside_ends(axes, ends)
     return figure
+
+
+def _spread(summaries: Sequence[dict], unit: float = 1.0) -> tuple[list, list]:
+    """The medians, and how far the lowest and the highest value lie from them."""
+    mid = [unit * one["median"] for one in summaries]
+    low = [unit * (one["median"] - one["low"]) for one in summaries]
+    high = [unit * (one["high"] - one["median"]) for one in summaries]
+    return mid, [low, high]
