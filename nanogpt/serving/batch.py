@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator
-from itertools import chain
+from itertools import chain, zip_longest
 
 import torch
 from torch import Tensor
@@ -120,20 +120,18 @@ class BatchEngine:
 
     def _append(self, plan: Plan, drawn: list[list[int]]) -> list[Output]:
         """What each text of the plan has drawn joins it; who has all its tokens leaves."""
-        read = []
+        read, columns = [], []  # of the outputs: a column for each text
         for (text, n), own in zip(plan, drawn, strict=True):
             text.tokens += own
-            read.append((text, n + max(0, len(own) - 1)))  # all but the last were read, too
+            read.append((text, n + len(own) - 1 if own else n))  # all but the last were read, too
+            request, index, last = text.request, text.n_new, text.request.max_new_tokens - 1
+            columns.append([Output(request, t, i, i == last) for i, t in enumerate(own, index)])
+            text.n_new += len(own)
         self.texts.advance(read)
-        outputs = []
-        for step in range(max(map(len, drawn))):
-            for (text, _), own in zip(plan, drawn, strict=True):
-                if step < len(own):
-                    text.n_new += 1
-                    outputs.append(Output(text.request, own[step], text.n_new - 1, not text.left))
-        for text in [text for text, _ in plan if not text.left]:
-            self.texts.finish(self.alive.pop(text.request.id))
-        return outputs
+        for own in columns:
+            if own and own[-1].finished:
+                self.texts.finish(self.alive.pop(own[-1].request.id))
+        return [output for step in zip_longest(*columns) for output in step if output]
 
 
 def flat_step(plan: Plan, block_len: int) -> Step:

@@ -70,26 +70,32 @@ class Where:
         self.k_pos, self.known = torch.arange(length, device=device), None
         self.rooms = {}  # what was read, which the next layer may write over: fresh memory is slow
 
-    def rows(self, n_blocks: int, heads: int, block_len: int) -> tuple[Tensor, Tensor]:
-        """Rows to write, of one position each, and rows to read, of one block each.
+    def rows(self, n_blocks: int, heads: int, block_len: int) -> tuple[Tensor, ...]:
+        """What is kept of the new rows, and where; blocks to clear before, and those to read.
 
-        The pool is (n_blocks, heads, block_len), and -1 is its last block.  -> (B·H·T,), (B·H·n,)
+        The pool is (n_blocks, heads, block_len), and -1 is its last block, which stays 0. Kept are
+        rows of B·H·T, written to rows of one position each; cleared and read are rows of one block.
+        A block is cleared when its first place is written: 0 times what an earlier text left there
+        may be NaN.  -> (≤ B·H·T,) twice, (n,), (B·H·n,)
         """
         if self.known is None:
-            head = torch.arange(heads)[:, None]
-            block = self.slots // block_len % n_blocks  # (B, T)
-            place = self.slots % block_len
-            write = (block[:, None] * heads + head) * block_len + place[:, None]  # (B, H, T)
+            head = torch.arange(heads)
+            slots = self.slots[:, None].expand(-1, heads, -1)  # (B, H, T)
+            block, place = slots // block_len, slots % block_len
+            new = (block * heads + head[:, None]) * block_len + place
+            kept = (slots >= 0).flatten().nonzero()[:, 0]
+            first = (block * heads + head[:, None])[(slots >= 0) & (place == 0)]
             used = self.tables[:, : -(-self.length // block_len)] % n_blocks  # (B, n)
-            read = used[:, None] * heads + head  # (B, H, n)
-            self.known = write.flatten().to(self.device), read.flatten().to(self.device)
+            read = used[:, None] * heads + head[:, None]  # (B, H, n)
+            known = kept, new.flatten()[kept], first, read.flatten()
+            self.known = tuple(rows.to(self.device) for rows in known)
         return self.known
 
 
 class BlockCache:
     """The keys and values of one layer, or of one Head: a cache whose texts lie in blocks.
 
-    One block more than asked for takes what is to be kept nowhere.
+    One block more than asked for stands where a shorter text has none.
     """
 
     k = v = where = None  # (n_blocks + 1, H, block_len, hs), once it is known what they are like
@@ -100,17 +106,21 @@ class BlockCache:
     def update(self, k: Tensor, v: Tensor, pos: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Store the new rows, and return all of each text.  (B, …, T, hs) -> (B, …, S, hs), (S,)
 
-        Places past the end of a text hold old numbers: their positions are behind every query.
+        Places past the end of a text hold 0: their positions are behind every query.
         """
         B, *heads, T, hs = k.shape
         if self.k is None:
             shape = self.n_blocks, *heads, self.block_len, hs
             self.k, self.v = k.new_zeros(shape), v.new_zeros(shape)
-        write, read = self.where.rows(self.n_blocks, math.prod(heads), self.block_len)
+        rows = self.where.rows(self.n_blocks, math.prod(heads), self.block_len)
+        kept, write, first, read = rows
         held = []
         for name, pool, new in (("k", self.k, k), ("v", self.v, v)):
-            pool.view(-1, hs).index_copy_(0, write, new.reshape(-1, hs))
-            blocks, room = pool.view(-1, self.block_len * hs), self.where.rooms.get(name)
+            new, blocks = new.reshape(-1, hs), pool.view(-1, self.block_len * hs)
+            if len(first):
+                blocks.index_fill_(0, first, 0.0)
+            pool.view(-1, hs).index_copy_(0, write, new if len(kept) == len(new) else new[kept])
+            room = self.where.rooms.get(name)
             self.where.rooms[name] = blocks = torch.index_select(blocks, 0, read, out=room)
             held.append(blocks.view(B, *heads, -1, hs)[..., : self.where.length, :])
         return *held, self.where.k_pos

@@ -92,7 +92,8 @@ class NativeBackend:
         self.weights = self._weights(model)
         self.pointers = (ctypes.c_void_p * len(self.weights))(*[w.data_ptr() for w in self.weights])
         self.size = sum(weight.numel() for weight in self.weights)
-        self.work, self.logits = torch.empty(0, **FLOAT), torch.empty(0, c.vocab_size, **FLOAT)
+        self.logits = torch.empty(0, c.vocab_size, **FLOAT)
+        self.n_work = self.n_logits = self.first_logits = 0
         self.job = Flat(
             weights=ctypes.addressof(self.pointers),
             keys=self.kv[0].data_ptr(),
@@ -134,9 +135,11 @@ class NativeBackend:
         for (text, n), own in zip(plan, steps, strict=True):
             if text.native is None:
                 text.native = Text(text, self.job.block_len)
-            native, longest = text.native, max(longest, len(text.blocks))
-            if native.known is not text.blocks or native.n_known != len(text.blocks):
-                native.copy(text.blocks)
+            native, blocks, n_blocks = text.native, text.blocks, len(text.blocks)
+            if native.n_known != n_blocks or native.known is not blocks:
+                native.copy(blocks)
+            if n_blocks > longest:
+                longest = n_blocks
             facts += (native.address, text.computed, n, text.shared, own)
         most = max(1, *steps)
         self._make_room(sum(facts[2::5]), sum(steps), longest)
@@ -153,13 +156,14 @@ class NativeBackend:
 
     def _make_room(self, N: int, W: int, longest: int) -> None:
         """Memory for a step of N tokens, of texts of at most `longest` blocks, and W logits."""
-        need, width = self.library.work_size(N, longest, self.job.places), self._up(self.vocab_size)
-        if len(self.work) < need:
-            self.work = torch.empty(need, **FLOAT)
-        if len(self.logits) < W:
-            self.logits = torch.empty(W, width, **FLOAT)
-        self.job.work, self.job.logits = self.work.data_ptr(), self.logits.data_ptr()
-        self.job.longest = longest
+        need = self.library.work_size(N, longest, self.job.places)
+        if need > self.n_work:
+            self.work, self.n_work = torch.empty(need, **FLOAT), need
+            self.job.work = self.work.data_ptr()
+        if self.n_logits < W:
+            self.logits, self.n_logits = torch.empty(W, self._up(self.vocab_size), **FLOAT), W
+            self.first_logits = self.logits.data_ptr()
+        self.job.logits, self.job.longest = self.first_logits, longest
 
     def _up(self, n: int) -> int:
         """n, up to whole registers."""

@@ -20,7 +20,7 @@ class Step(NamedTuple):
 
     All tensors are int64, contiguous, on the CPU. A query sees the keys of its own text, up to its
     own position, and no other. Places of a text's blocks past its last position hold what an
-    earlier text left there.
+    earlier text left there, NaN perhaps: they must not even be multiplied by 0.
     """
 
     tokens: Tensor  # (N,)

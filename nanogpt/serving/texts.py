@@ -89,8 +89,9 @@ class Texts:
         if most == 1 or len(plan) < len(self.running) or any(text.pending > 1 for text, _ in plan):
             return 1
         texts = [text for text, _ in plan]
-        for steps in range(min(most, max(text.left for text in texts)), 1, -1):
-            ends = [text.computed + min(steps, text.left) for text in texts]
+        left = [text.left for text in texts]
+        for steps in range(min(most, max(left)), 1, -1):
+            ends = [t.computed + min(steps, n) for t, n in zip(texts, left, strict=True)]
             more = [
                 max(0, self.blocks_for(end) - len(text.blocks))
                 for text, end in zip(texts, ends, strict=True)

@@ -5,11 +5,12 @@ from collections import Counter
 import pytest
 import torch
 from conftest import has_cache, seeded, state_of
-from decoding_fixtures import build, text
+from decoding_fixtures import V, build, text
 from serving_fixtures import FORMS, Watched, alone, check_workload, request, run
 
 from nanogpt.decoding.generate import generate
-from nanogpt.decoding.sampling import SamplingParams
+from nanogpt.decoding.sampling import SamplingParams, draw_noise
+from nanogpt.engines.toolchain import CannotBuild
 from nanogpt.model.exact import exact
 from nanogpt.serving import batch, texts
 from nanogpt.serving.batch import BatchEngine, serve
@@ -84,6 +85,36 @@ def generated(asked, form="batched"):
         source = {"noise": asked.noise[: asked.max_new_tokens, None]}
     model, prompt = build(**FORMS[form]), asked.prompt[None]
     return [int(t) for t in generate(model, prompt, asked.max_new_tokens, asked.sampling, **source)]
+
+
+@pytest.mark.parametrize("backend", ["modules", "native"])
+def test_numbers_that_are_none_stay_with_their_text(backend):
+    """A text of NaN leaves its blocks to others, and shares them with a text that is like it."""
+    model, engine = build(torch.float32), {}
+    with torch.no_grad():
+        model.token_embedding_table.weight[0] = torch.nan
+    if backend == "native":
+        engine = {"backend": native_backend()}
+    noise = draw_noise(9, 1, V, seeded(1))[:, 0]
+    noise[:, 0] = 1e30  # this token is not drawn
+    bad = [Request(torch.zeros(8, dtype=torch.long), 5, noise=noise, id=f"bad {i}") for i in (0, 1)]
+    good = [Request(text(n, seed=3)[0].clamp(min=1), 9, noise=noise, id=n) for n in (9, 2)]
+    served = Watched(model, block_len=4, n_blocks=8, **engine)
+    tokens = run(served, {0: bad[:1], 6: bad[1:], 12: good[:1], 14: good[1:]}, {})
+    for asked in good:
+        own = Watched(model, block_len=4, **engine)
+        assert run(own, {0: [asked]}, {}) == {asked.id: tokens[asked.id]}
+        got, want = (torch.stack(one.logits[asked.id]) for one in (served, own))
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+
+
+def native_backend():
+    native = pytest.importorskip("nanogpt.serving.native")
+    try:
+        native.library(32, 4, V)
+    except CannotBuild as error:
+        pytest.skip(str(error))
+    return native.NativeBackend
 
 
 def test_without_reuse_every_prompt_is_read_whole():
