@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import logging
 import os
+import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -70,19 +71,34 @@ def write_by_ray(
 def _cluster(workers: int, address: str | None):
     """Ray, connected to a cluster for a with-block."""
     os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DATA_DISABLE_PROGRESS_BARS": "1"}
-    os.environ.setdefault("RAY_raylet_start_wait_time_s", "120")  # 30 are few on a busy machine
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))  # of the workers
+    if not address:  # nobody else may reach it: a token is asked for, and it is on loopback
+        os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+        os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # on Linux it does the same
     import ray
     import ray.data
 
-    own = {"num_cpus": workers + 1, "object_store_memory": MEMORY, "include_dashboard": False}
-    own["_node_ip_address"] = "127.0.0.1"
-    ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **({} if address else own))
+    _start(ray, workers, address)
     logging.getLogger("ray.data").setLevel(logging.ERROR)
-    context = ray.data.DataContext.get_current()
-    context.enable_progress_bars = False
+    ray.data.DataContext.get_current().enable_progress_bars = False
     try:
         yield ray
     finally:
         ray.shutdown()
+
+
+def _start(ray, workers: int, address: str | None) -> None:
+    """Connect to the cluster at the address, else start one. Raises ConnectionError."""
+    own = {"num_cpus": workers + 1, "object_store_memory": MEMORY, "include_dashboard": False}
+    how = {"address": address} if address else {"address": "local", **own}
+    for left in (2, 1, 0):
+        try:
+            ray.init(**how, log_to_driver=False, logging_level=logging.ERROR)
+            return
+        except Exception as error:  # of no class of its own: its helpers took more than 15 s
+            ray.shutdown()
+            if address or not left:
+                why = str(error).strip().splitlines()[0]
+                advice = "is it running?" if address else "is the machine busy? Try again"
+                raise ConnectionError(f"Ray could not be started ({why}): {advice}") from error

@@ -89,6 +89,8 @@ def choose_backend(saved: Checkpoint) -> tuple[str, str]:
 def check_rows(rows: Sequence[Row], task: Task, saved: Checkpoint) -> None:
     """Raises ValueError for the first row that this model cannot continue, before any is."""
     known, positions = set(saved.tokenizer.chars), saved.model.config.positions
+    if task.sampling.top_k is not None:
+        check_int("top_k", task.sampling.top_k, 1, len(known))
     for i, row in enumerate(rows):
         if unknown := set(row.prompt) - known:
             raise ValueError(

@@ -53,7 +53,7 @@ def two_hosts(network: str = "auto"):
 
 
 def _inside(name: str, number: int) -> Host:
-    return Host(f"192.0.2.{number}", "veth0", ("ip", "netns", "exec", name))
+    return Host(f"198.18.0.{number}", "veth0", ("ip", "netns", "exec", name))
 
 
 def _make(names: list[str]) -> str:
@@ -65,7 +65,7 @@ def _make(names: list[str]) -> str:
     ends = ("veth0", "netns", a, "type", "veth", "peer", "name", "veth0", "netns", b)
     commands.append(("link", "add", *ends))
     for number, name in enumerate(names, 1):
-        commands.append(("-n", name, "address", "add", f"192.0.2.{number}/30", "dev", "veth0"))
+        commands.append(("-n", name, "address", "add", f"198.18.0.{number}/30", "dev", "veth0"))
         commands += [("-n", name, "link", "set", device, "up") for device in ("lo", "veth0")]
     return next(filter(None, (_ip(*words) for words in commands)), "")
 
