@@ -21,7 +21,7 @@ from nanogpt.model.convert import pack_heads
 from nanogpt.model.gpt import GPT
 from nanogpt.system.device import Device, pick_device
 from nanogpt.training import trainer
-from nanogpt.training.distributed import _exits_at_sigterm, joined
+from nanogpt.training.distributed import _exits_at_sigterm, joined, ranks
 from nanogpt.training.loop import train
 from nanogpt.training.state import state_path
 
@@ -142,6 +142,26 @@ def some_runs(runs) -> None:
                 run(options().parse_args([word.replace("RANK", rank) for word in one]), device)
             except ValueError as error:
                 print("refused:", error)
+        equal = gradients_by_hand_are_those_of_ddp()
+        if rank == "0":
+            print("gradients by hand equal:", equal)
+
+
+def gradients_by_hand_are_those_of_ddp() -> bool:
+    """To the bit, of this process's half of a batch and the other's."""
+    tokens = torch.arange(64).view(2, 4, 8)  # x and y
+    x, y = (ranks().share(part) for part in tokens)
+    grads = []
+    for wrap in (lambda model: model, ranks().wrap):
+        torch.manual_seed(1)
+        model = GPT(GPTConfig(vocab_size=64, **TINY, dropout=0.0))
+        net = wrap(model)  # DDP must live as long as the backward pass
+        net(x, y)[1].backward()
+        grads.append([p.grad for p in model.parameters()])
+    for grad in grads[0]:
+        dist.all_reduce(grad)  # the sum over both processes, in both
+        grad /= ranks().size
+    return all(map(torch.equal, *grads))
 
 
 def slow_run(one) -> int:

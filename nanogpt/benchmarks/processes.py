@@ -8,7 +8,7 @@ import signal
 import tempfile
 from collections.abc import Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -17,7 +17,7 @@ from ..config.checks import check_int
 from ..config.shapes import SIZES
 from ..config.training import TrainConfig
 from ..data.batches import split
-from ..data.corpus import practice_corpus
+from ..data.corpus import Corpus, practice_corpus
 from ..data.tokenizer import CharTokenizer
 from ..model.checkpoint import read_tensors
 from ..model.gpt import GPT
@@ -67,7 +67,7 @@ def one_of_them(work: Work, device: Device | None = None) -> dict:
     {"processes", "losses": the loss of each step's batch, "gradient_bytes", "timings": what
     `cost_model.measure` gives}. Without torchrun it is the run of one process.
     """
-    corpus, device = practice_corpus(), device or pick_device("cpu")
+    corpus, device = _little_corpus(), device or pick_device("cpu")
     tokenizer = CharTokenizer(corpus.text)
     shape = SIZES["article"]
     model = GPT(shape, generator=torch.Generator().manual_seed(work.config.seed))
@@ -80,6 +80,12 @@ def one_of_them(work: Work, device: Device | None = None) -> dict:
         "gradient_bytes": gradient_bytes(model),
         "timings": timings,
     }
+
+
+def _little_corpus() -> Corpus:
+    """As short as it may be: the loss over all of it is measured once a run."""
+    whole = practice_corpus()
+    return replace(whole, text=whole.text[:20_000])
 
 
 def by_torchrun(
@@ -144,7 +150,7 @@ def killed_and_not(
 def _train_words(out: Path, steps: int) -> list[str]:
     text = out.with_name("text.txt")
     if not text.is_file():
-        text.write_text(practice_corpus().text[:20_000], encoding="utf-8")
+        text.write_text(_little_corpus().text, encoding="utf-8")
     words = ["-m", "nanogpt", "train", "--size", "article", "--no-muon", "--lr", "1e-3"]
     words += ["--steps", steps, "--eval-every", max(1, steps // 6), "--eval-batches", 1]
     words += ["--batch-size", 8, "--device", "cpu", "--data", text, "--out", out]

@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
     result["elsewhere"] = elsewhere(compute, runs[0]["gradient_bytes"])
     if not args.no_kill:
         print("training again, with a process killed …", flush=True)
-        result["killed"] = [killed_and_not(2, agents=2, network=args.network)]
+        result["killed"] = [killed_and_not(numbers[-1], agents=2, network=args.network)]
     print(report(result))
     if path:
         _write(path, result)

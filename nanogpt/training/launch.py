@@ -130,10 +130,12 @@ class Job:
             file.seek(0, os.SEEK_END)
         return "".join(text)
 
-    def last_lines(self, n: int = 12) -> str:
-        """The last lines printed that say something."""
+    def last_lines(self, n: int = 8) -> str:
+        """The last lines that the processes printed, else those of the agents, about them."""
+        about = "torch/distributed/elastic/"
         lines = [line for line in self.printed().splitlines() if line.strip(" =-")]
-        return "\n".join(lines[-n:])
+        end = next((i for i, line in enumerate(lines) if about in line), 0) or len(lines)
+        return "\n".join(lines[max(0, end - n) : end])
 
     def process(self, rank: int) -> int | None:
         """The process id of a rank, while it runs; found in /proc."""

@@ -1,12 +1,15 @@
 """Several processes train as one does: the same losses, one that speaks and writes, a sure end."""
 
 import contextlib
+import io
 import os
 import re
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -32,8 +35,11 @@ from nanogpt.cli.train import main
 from nanogpt.data.corpus import practice_corpus
 from nanogpt.model.checkpoint import load_checkpoint
 from nanogpt.system.device import Device
-from nanogpt.training.distributed import Ranks, joined, ranks, reports_errors
+from nanogpt.system.hosts import two_hosts
+from nanogpt.training.distributed import Ranks, _fresh_name, joined, ranks, reports_errors
+from nanogpt.training.launch import Job, command_lines, torchrun
 from nanogpt.training.state import state_path
+from nanogpt.training.trainer import Trainer
 
 pytestmark = pytest.mark.skipif(
     not (dist.is_available() and dist.is_gloo_available()), reason="this torch has no gloo"
@@ -127,6 +133,11 @@ def test_the_first_alone_prints_and_writes(folder, two):
 
 
 @pytest.mark.slow
+def test_gradients_averaged_by_hand_are_those_of_ddp(two):
+    assert "gradients by hand equal: True" in two["0.out"]
+
+
+@pytest.mark.slow
 def test_what_two_processes_cannot_do_both_refuse(folder, two):
     files = "process 0 has saved steps: 30, process 1 has 0: all must read the same files"
     batch = "batch_size=3 cannot be shared by 2 processes: take a multiple of 2"
@@ -160,6 +171,13 @@ def test_ctrl_c_stops_all_at_one_step_and_one_process_resumes(folder):
     assert 10 <= step_of(folder / "stopped") < STEPS
     assert main(words(folder, "stopped", "--resume")) == 0
     assert_same_run(folder / "stopped", folder / "whole")
+
+
+def logged(out) -> int:
+    """The step of the last evaluation that is in the log; -1 before the first."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        return log_of(out)[-1]["step"]
+    return -1
 
 
 def children(process) -> list[int]:
@@ -196,6 +214,27 @@ def test_when_torchrun_loses_a_process_all_end_and_one_says_how_to_resume(folder
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds processes in /proc")
+def test_after_a_kill_torchrun_starts_all_again_and_they_end_with_the_same_bits(folder, two):
+    """Two agents, as on two hosts; without --resume: a restart resumes by itself."""
+    killed = []
+
+    def kill(job):
+        if not killed and logged(folder / "killed") >= 10 and (pid := job.process(1)):
+            killed.append(pid)
+            os.kill(pid, signal.SIGKILL)
+
+    with two_hosts("loopback") as (hosts, _):
+        train = ["-m", "nanogpt", "train", *words(folder, "killed")]
+        printed = torchrun(train, 2, hosts=hosts, restarts=3, meanwhile=kill, patience=PATIENCE)
+    assert killed
+    assert "torchrun started all processes again: resuming" in printed
+    a, b = (load_file(state_path(folder / out)) for out in ("killed", "of-0/plain"))
+    assert a.keys() == b.keys()
+    assert [name for name in a if not torch.equal(a[name], b[name])] == []
+
+
+@pytest.mark.slow
 def test_a_process_that_waits_for_a_lost_one_ends_at_sigterm_all_the_same(tmp_path):
     process = fork(tmp_path / "log", waits_for_what_never_comes, RANK="0")
     wait_for("waiting", tmp_path / "log.out", process)
@@ -228,6 +267,67 @@ def test_a_single_process_is_the_only_one_and_nothing_is_changed(alone):
     assert Ranks().mean(values) is values
     assert Ranks().wrap(model) is model
     Ranks().agree("a thing", 3)
+
+
+@pytest.mark.slow
+def test_a_restart_resumes_unasked_and_nothing_else_does(folder, monkeypatch, capsys):
+    assert main(words(folder, "whole")) == 2
+    assert "holds a run: --resume resumes it" in capsys.readouterr().err
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    assert main(words(folder, "whole", "--replace")) == 0
+    assert "started all processes again: resuming" in capsys.readouterr().out
+
+
+def test_processes_agree_on_a_name_that_none_before_them_had():
+    """The store keeps what lost processes wrote: questions, answers, and that they heard."""
+    store, names = dist.HashStore(), []
+    store.set("asks/1", "lost")
+    for _ in range(3):
+        with ThreadPoolExecutor(3) as pool:
+            found = set(pool.map(lambda rank: _fresh_name(store, rank, 3), (0, 1, 2), timeout=60))
+        assert len(found) == 1
+        names += found
+    assert len(set(names)) == 3
+
+
+@pytest.mark.parametrize("rank", [0, 1, 2])
+def test_dropout_of_the_other_processes_follows_from_the_step(rank):
+    """So a resumed run draws what the whole one drew; the first one is as a process alone."""
+    model = SimpleNamespace(config=SimpleNamespace(dropout=0.1))
+    config = SimpleNamespace(seed=5)
+    trainer = SimpleNamespace(ranks=Ranks(rank, 3), model=model, config=config)
+
+    def drawn(step, before):
+        torch.manual_seed(before)
+        Trainer._seed_dropout(trainer, step)
+        return float(torch.rand(1))
+
+    with torch.random.fork_rng():
+        assert (drawn(7, before=1) == drawn(7, before=2)) == bool(rank)
+        assert drawn(7, before=1) != drawn(8, before=2)
+
+
+def test_the_command_of_each_host():
+    with two_hosts("loopback") as (hosts, where):
+        first, second = command_lines(["-m", "x"], 4, hosts=hosts, restarts=2)
+        with pytest.raises(ValueError, match="processes=3: take a multiple of the 2 hosts"):
+            command_lines(["-m", "x"], 3, hosts=hosts)
+    assert where == "loopback"
+    assert {"--nnodes=2", "--nproc-per-node=2", "--max-restarts=2"} < set(first) & set(second)
+    assert ("--rdzv-conf=is_host=true" in first, "--rdzv-conf=is_host=false" in second) == (
+        True,
+    ) * 2
+    assert first[-2:] == second[-2:] == ["-m", "x"]
+
+
+def test_a_job_that_fails_says_what_its_processes_said_last():
+    job = Job()
+    job.files = [
+        io.StringIO("step 1\nValueError: no room\n" + "E torch/distributed/elastic/api\n" * 9)
+    ]
+    assert job.last_lines() == "step 1\nValueError: no room"
+    job.files = [io.StringIO("E torch/distributed/elastic/api\n=====\nit timed out\n")]
+    assert job.last_lines().endswith("it timed out")
 
 
 def test_each_process_has_its_share_of_a_batch_and_all_have_it_whole():
