@@ -78,13 +78,18 @@ def losses_apart(curves: Sequence[dict], title: str) -> Figure:
     ends, least = [], 1e-18
     for colour, curve in zip((VERMILION, BLUE, GREEN), curves, strict=False):
         y = [max(value, least) for value in curve["apart"]]
-        axes.plot(range(len(y)), y, "o-", ms=3, lw=1.2, color=colour)
+        axes.plot(range(len(y)), y, lw=0.8, color=colour, alpha=0.35)
+        axes.plot(range(len(y)), y, "o", ms=3.5, color=colour)
         ends.append((y[-1], curve["name"], colour))
     ticks = [10.0**power for power in range(-18, 1, 3)]
     names = ["equal", *(f"1e{power}" for power in range(-15, 1, 3))]
     log_axis(axes, "y", ticks, names)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set(xlabel="step", ylabel="difference of the losses", ylim=(least / 3, 1))
+    axes.set(
+        xlabel="step",
+        ylabel="difference of the losses",
+        ylim=(least / 3, 10 * max(1e-6, *(v for c in curves for v in c["apart"]))),
+    )
     place = axes.get_yaxis_transform()
     for y, name, colour in ends:
         label(axes, 1.02, y, name, colour, transform=place)
