@@ -320,6 +320,18 @@ def test_the_command_of_each_host():
     assert first[-2:] == second[-2:] == ["-m", "x"]
 
 
+@pytest.mark.parametrize("kind", ["slurm", "kubernetes"])
+def test_the_script_for_a_cluster_has_the_words_given_and_resumes(kind, capsys):
+    assert main(["--recipe", "sprint", "--script", kind, "--data", "my $text.txt"]) == 0
+    script = capsys.readouterr().out
+    words = r'train --recipe sprint --data "my \$text.txt" --out /SHARED/runs/first --resume'
+    assert words in script
+    assert "NOT RUN BY US" in script
+    if kind == "slurm":
+        assert subprocess.run(["bash", "-n"], input=script, text=True).returncode == 0
+    assert main(["--script", kind, "--data", "it's"]) == 2
+
+
 def test_a_job_that_fails_says_what_its_processes_said_last():
     job = Job()
     job.files = [
