@@ -37,13 +37,20 @@ def _row(row: dict) -> str:
     rate = "inf" if row["rate"] is None else f"{row['rate']:g}"
     speed = f"{row['tokens_per_second']['median']:,.0f}"
     ratio = summary_text(row["ratio"], 2) if row.get("ratio") else ""
-    times = "".join(f"{1000 * row[key]['median']:9.1f}" if row[key] else f"{'':9}" for key in KEYS)
+    times = "".join(_ms(row[key]) for key in KEYS)
     equal = {True: "equal", False: "differ", None: "not compared"}[row["equal"]]
     if row["equal"] and row.get("differences"):
         equal = f"equal but for {len(row['differences'])} ties"
     failed = f", {row['failed']} failed" if row.get("failed") else ""
     numbers = f"{speed:>9}{ratio:>22}{times}{row['goodput']['median']:9.1f}"
     return f"{rate:>6}  {row['scheme'][:16]:16}{numbers}  {equal}{failed}"
+
+
+def _ms(seconds: dict | None) -> str:
+    if seconds is None:
+        return " " * 9
+    ms = 1000 * seconds["median"]
+    return f"{ms:9.{2 if ms < 10 else 1}f}"
 
 
 def _costs(r: dict) -> list[str]:

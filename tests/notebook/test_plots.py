@@ -125,6 +125,7 @@ SPEED = {"tokens_per_second": summary(9.0), "e2el_p95": summary(0.2)}
 REPLAYED = {"tokens_per_second": 9.0, "e2el_p95": 0.2}
 LOADS = [{"name": "one at a time", "measured": [SPEED] * 2, "replayed": [REPLAYED] * 2}]
 LOADS += [{"name": "a server", "measured": [SPEED], "replayed": []}]
+LOADS = [{"name": "a model", "curves": LOADS}]
 WIRES = [
     {"ours": "a.weight", "how": how, "theirs": "b.weight" if kind != "none" else "", "kind": kind}
     for how, kind in (("copied", "copied"), ("folded", "changed"), ("refused", "none"))
@@ -180,7 +181,7 @@ FIGURES = {
     "block_tables": [TABLES, "named twice"],
     "gaps": [[GAPS] * 2, "one spike, then flat"],
     "step_cost": [STEPS, LINES, "2.4 times the shortest"],
-    "load": [LOADS, "6 times the load"],
+    "load": [LOADS * 2, "6 times the load"],
     "wiring": [WIRES, "one is folded", ["ours", "theirs"]],
     "losses_apart": [APART, "to rounding"],
     "step_parts": [STEP, "a tenth is exchange"],

@@ -33,7 +33,8 @@ def beside_ends(axes: Axes, ends: Sequence[tuple], size: float = 8.5) -> None:
     An end is its x, its y, the name and the colour. Call it when the limits of y are set.
     """
     low, high = sorted(axes.get_ylim())
-    inches = axes.figure.get_figheight() * 0.62  # about what axes take of the height
+    rows = axes.get_gridspec().nrows
+    inches = axes.figure.get_figheight() * 0.62 / rows  # about what axes take of the height
     places = apart([end[1] for end in ends], (high - low) * size * 1.25 / 72 / inches)
     for (x, y, name, colour), place in zip(ends, places, strict=True):
         font = {"color": on_paper(colour), "fontsize": size, "weight": "bold", "va": "center"}

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
+from matplotlib.ticker import LogLocator
 
 from .canvas import PAGE, cell, grid, letters, note, page
 from .labels import beside_ends
@@ -167,33 +168,36 @@ def step_cost(rows: Sequence[dict], lines: Sequence[dict], title: str) -> Figure
 
 
 @styled
-def load(curves: Sequence[dict], title: str) -> Figure:
+def load(panels: Sequence[dict], title: str) -> Figure:
     """Throughput against the 95th percentile of the latency, a curve for each schedule.
 
-    A curve is {"name", "measured", "replayed"}: rows of `bench load`, from the lowest rate to the
-    highest. Measured ones have summaries, with bars from the lowest to the highest value; replayed
-    ones have plain numbers, and are drawn dashed.
+    A panel is {"name", "curves"}, and a curve {"name", "measured", "replayed"}: rows of `bench
+    load`, from the lowest rate to the highest. Measured ones have summaries, with bars from the
+    lowest to the highest value; replayed ones have plain numbers, and are drawn dashed.
     """
-    figure, axes = new_figure(3.8)
-    axes.set_title(title)
-    ends = []
-    for colour, curve in zip(LOAD_COLOURS, curves, strict=False):
-        x, wide = _spread([row["e2el_p95"] for row in curve["measured"]], 1000)
-        y, high = _spread([row["tokens_per_second"] for row in curve["measured"]])
-        axes.errorbar(x, y, high, wide, "o-", ms=3.5, lw=1.4, elinewidth=0.8, color=colour)
-        dashed = [(1000 * row["e2el_p95"], row["tokens_per_second"]) for row in curve["replayed"]]
-        if dashed:
-            axes.plot(*zip(*dashed, strict=True), "--", lw=1.1, color=colour)
-        ends.append((x[-1], y[-1], curve["name"], colour))
-    axes.set(
-        ylim=(0, None),
-        xlabel="95th percentile of the time to a whole answer, ms",
-        ylabel="tokens a second",
-    )
-    axes.set_xscale("log")
-    axes.xaxis.set_major_formatter("{x:,.0f}")
-    beside_ends(axes, ends)
+    figure, axes = new_figure(0.6 + 2.7 * len(panels), rows=len(panels), squeeze=False)
+    headline(figure, title)
+    for place, panel in zip(axes[:, 0], panels, strict=True):
+        ends = [_curve(place, *pair) for pair in zip(LOAD_COLOURS, panel["curves"], strict=False)]
+        place.set(ylim=(0, None), ylabel="tokens a second", xscale="log")
+        place.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        place.xaxis.set_major_formatter("{x:,.0f}")
+        place.xaxis.set_minor_formatter("")
+        subtitle(place, panel["name"])
+        beside_ends(place, ends)
+    axes[-1, 0].set_xlabel("95th percentile of the time to a whole answer, ms")
     return figure
+
+
+def _curve(axes: Axes, colour: str, curve: dict) -> tuple:
+    """Draws one schedule. -> its end, for its name."""
+    x, wide = _spread([row["e2el_p95"] for row in curve["measured"]], 1000)
+    y, high = _spread([row["tokens_per_second"] for row in curve["measured"]])
+    axes.errorbar(x, y, high, wide, "o-", ms=3.5, lw=1.4, elinewidth=0.8, color=colour)
+    dashed = [(1000 * row["e2el_p95"], row["tokens_per_second"]) for row in curve["replayed"]]
+    if dashed:
+        axes.plot(*zip(*dashed, strict=True), "--", lw=1.1, color=colour)
+    return x[-1], y[-1], curve["name"], colour
 
 
 def _spread(summaries: Sequence[dict], unit: float = 1.0) -> tuple[list, list]:
