@@ -137,7 +137,9 @@ def compare(measured: dict[int, dict], n_bytes: int, cores: int) -> dict:
 
     Needs those of 1 and 2. Returns {"link", "rows"}; a row has the processes, summaries of the
     measured step and of its parts, the `predicted` median with the range that the spread of its
-    inputs gives, and `off`, predicted over measured.
+    inputs gives, `off`, predicted over measured, and `off_at_best`, the same of the shortest.
+    `off_together` takes the computing as measured while all compute, and predicts the sending
+    alone: where it is nearer to 1, processes that share a machine slow each other down.
     """
     link = link_of(measured[2])
     rows = [_row(n, timings, measured[1], link, n_bytes, cores) for n, timings in measured.items()]
@@ -152,10 +154,14 @@ def _row(n: int, timings: dict, alone: dict, link: Link, n_bytes: int, cores: in
     step = summary(timings["step"])
     row = {"processes": n, "step": step, "predicted": predicted, "share": share}
     row["off"] = predicted["median"] / step["median"]
+    row["off_at_best"] = predicted["low"] / step["low"]
     row["sends"] = link.all_reduce(n_bytes, n) + link.all_reduce(4, n)
     for part in ("compute", f"all-reduce {n_bytes}"):
         if part in timings:
             row[part.split()[0]] = summary(timings[part])
+    if "compute" in row:  # a step without gradients sends the loss already
+        together = row["compute"]["median"] + link.all_reduce(n_bytes, n)
+        row["off_together"] = together / step["median"]
     return row
 
 

@@ -95,10 +95,14 @@ def report(result: dict) -> str:
         f"\na step on {cost['cores']} cores, {cost['gradient_bytes']:,} bytes of gradients; "
         f"measured between two processes: {latency:.0f} µs a round, {bandwidth:.2f} GB/s"
     )
-    lines.append(f"  {'processes':>9}  {'predicted, ms':28}{'measured, ms':28}predicted/measured")
+    lines.append(f"  {'':9}  {'':56}predicted/measured")
+    heads = f"{'median':>8}{'at best':>9}{'computing as measured together':>32}"
+    lines.append(f"  {'processes':>9}  {'predicted, ms':28}{'measured, ms':28}{heads}")
     for row in cost["rows"]:
         predicted, step = (_ms(row[key]) for key in ("predicted", "step"))
-        lines.append(f"  {row['processes']:>9}  {predicted:28}{step:28}{row['off']:.2f}")
+        ratios = f"{row['off']:8.2f}{row['off_at_best']:9.2f}"
+        ratios += f"{row['off_together']:32.2f}" if "off_together" in row else ""
+        lines.append(f"  {row['processes']:>9}  {predicted:28}{step:28}{ratios}")
     for one in result.get("killed", []):
         lines.append(
             f"\nprocess {one['killed_rank']} of {one['processes']} killed after step "

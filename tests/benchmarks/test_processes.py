@@ -18,8 +18,9 @@ def timings(n: int) -> dict:
     if n == 1:
         return {"step": [step] * 3} | {f"share 1/{k}": [0.08 / k] * 3 for k in (2, 4)}
     sizes = (4, BYTES, 8 * BYTES)
+    scalar = LINK.all_reduce(4, n)
     sends = {f"all-reduce {size}": [LINK.all_reduce(size, n)] * 3 for size in sizes}
-    return {"step": [step] * 3, "compute": [0.08 / n * max(1, n / 2)] * 3} | sends
+    return {"step": [step] * 3, "compute": [0.08 / n * max(1, n / 2) + scalar] * 3} | sends
 
 
 def test_a_ring_sends_two_parts_in_n_to_each_neighbour():
@@ -40,6 +41,8 @@ def test_the_link_is_found_and_the_prediction_is_the_truth_where_the_model_is():
     assert link.bandwidth == pytest.approx(1e6, rel=1e-2)
     cost = compare({n: timings(n) for n in (1, 2, 4)}, BYTES, cores=2)
     assert [row["off"] for row in cost["rows"]] == pytest.approx([1, 1, 1], rel=1e-2)
+    assert [row["off_at_best"] for row in cost["rows"]] == pytest.approx([1, 1, 1], rel=1e-2)
+    assert [row["off_together"] for row in cost["rows"][1:]] == pytest.approx([1, 1], rel=1e-2)
     assert isinstance(plots.step_costs(cost), Figure)
 
 

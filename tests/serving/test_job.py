@@ -162,6 +162,29 @@ def test_on_a_full_disk_what_is_done_stays_and_the_rest_follows(disk, whole):
     assert done(folder) == whole
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.parametrize("at", [1, 2], ids=["before the shard", "before its note"])
+def test_a_job_that_is_killed_resumes(tmp_path, whole, at):
+    """SIGKILL at the very rename that makes a file whole: that of shard 1, or that of job.json."""
+    if not (child := os.fork()):
+        with job(tmp_path / "killed").opened() as it:
+            it.keep(0, texts(it.rows_of(0)))
+            plain, calls = os.replace, itertools.count(1)
+
+            def replace(a, b):
+                if next(calls) == at:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                plain(a, b)
+
+            os.replace = replace
+            it.keep(1, texts(it.rows_of(1)))
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    with job(tmp_path / "killed").opened() as it:
+        assert it.todo == [1, 2, 3]
+    assert done(tmp_path / "killed") == whole
+
+
 # ------------------------------------------------------------------ prompts
 
 

@@ -20,9 +20,9 @@ def losses_by_processes(runs: Sequence[dict], apart: Sequence[Sequence[float]]) 
     style.headline(figure, "Any number of processes: the same losses, but for rounding")
     steps = range(1, len(runs[0]["losses"]) + 1)
     for run, own, (colour, dash, mark) in zip(runs[1:], apart[1:], LOOKS * 2, strict=False):
-        look = {"color": colour, "ls": dash, "label": run_name(run)}
-        above.plot(steps, run["losses"], **look)
-        below.plot(steps, [max(value, LEAST) for value in own], lw=0.8, marker=mark, ms=5, **look)
+        look = {"color": colour, "ls": dash, "marker": mark, "ms": 5, "lw": 0.8}
+        above.plot(steps, run["losses"], label=run_name(run), **look)
+        below.plot(steps, [max(value, LEAST) for value in own], **look)
     above.plot(steps, runs[0]["losses"], color=GREY, lw=0.8, label="1 process")
     above.set_ylabel("loss of the batch")
     above.legend(fontsize=8)
