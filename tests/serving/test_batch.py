@@ -4,17 +4,15 @@ from collections import Counter
 
 import pytest
 import torch
-from conftest import has_cache, seeded, state_of
-from decoding_fixtures import V, build, text
+from conftest import has_cache, state_of
+from decoding_fixtures import build, text
 from serving_fixtures import FORMS, Watched, alone, check_workload, request, run
+from serving_scenarios import POOL_BUGS, generated, numbers_that_are_none, serve_beginnings
 
-from nanogpt.decoding.generate import generate
-from nanogpt.decoding.sampling import SamplingParams, draw_noise
-from nanogpt.engines.toolchain import CannotBuild
+from nanogpt.decoding.sampling import SamplingParams
 from nanogpt.model.exact import exact
-from nanogpt.serving import batch, texts
+from nanogpt.serving import batch
 from nanogpt.serving.batch import BatchEngine, serve
-from nanogpt.serving.blocks import BlockPool, block_hash
 from nanogpt.serving.modules import BlockCache
 from nanogpt.serving.request import Request, State
 
@@ -79,42 +77,8 @@ def test_a_prompt_that_is_held_leaves_one_token_to_compute(length):
         assert torch.equal(cache.k[: length // 8], before[: length // 8]), "a shared block changed"
 
 
-def generated(asked, form="batched"):
-    source = {"generator": seeded(1337 if asked.seed is None else asked.seed)}
-    if asked.noise is not None:
-        source = {"noise": asked.noise[: asked.max_new_tokens, None]}
-    model, prompt = build(**FORMS[form]), asked.prompt[None]
-    return [int(t) for t in generate(model, prompt, asked.max_new_tokens, asked.sampling, **source)]
-
-
-@pytest.mark.parametrize("backend", ["modules", "native"])
-def test_numbers_that_are_none_stay_with_their_text(backend):
-    """A text of NaN leaves its blocks to others, and shares them with a text that is like it."""
-    model, engine = build(torch.float32), {}
-    with torch.no_grad():
-        model.token_embedding_table.weight[0] = torch.nan
-    if backend == "native":
-        engine = {"backend": native_backend()}
-    noise = draw_noise(9, 1, V, seeded(1))[:, 0]
-    noise[:, 0] = 1e30  # this token is not drawn
-    bad = [Request(torch.zeros(8, dtype=torch.long), 5, noise=noise, id=f"bad {i}") for i in (0, 1)]
-    good = [Request(text(n, seed=3)[0].clamp(min=1), 9, noise=noise, id=n) for n in (9, 2)]
-    served = Watched(model, block_len=4, n_blocks=8, **engine)
-    tokens = run(served, {0: bad[:1], 6: bad[1:], 12: good[:1], 14: good[1:]}, {})
-    for asked in good:
-        own = Watched(model, block_len=4, **engine)
-        assert run(own, {0: [asked]}, {}) == {asked.id: tokens[asked.id]}
-        got, want = (torch.stack(one.logits[asked.id]) for one in (served, own))
-        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
-
-
-def native_backend():
-    native = pytest.importorskip("nanogpt.serving.native")
-    try:
-        native.library(32, 4, V)
-    except CannotBuild as error:
-        pytest.skip(str(error))
-    return native.NativeBackend
+def test_numbers_that_are_none_stay_with_their_text():
+    numbers_that_are_none()
 
 
 def test_without_reuse_every_prompt_is_read_whole():
@@ -161,31 +125,6 @@ def finish(engine):
 # ------------------------------------------------------------------ the bugs that this must catch
 
 
-def beginnings():
-    """Texts [X][Z], [W][Y] and [X][Y] of blocks of 4, and [X][X]."""
-    w, x, y, z = (text(4, seed=seed)[0] for seed in range(4))
-    pairs = [(x, z), (w, y), (x, y), (x, x)]
-    return [Request(torch.cat(pair), 8, seed=i, id=i) for i, pair in enumerate(pairs)]
-
-
-def serve_beginnings(engine):
-    """One after another, so that later ones find the blocks of earlier ones; the last together."""
-    requests = beginnings()
-    together = [Request(requests[2].prompt, 8, seed=seed, id=seed) for seed in (10, 11, 12)]
-    arrivals = {20 * i: [asked] for i, asked in enumerate(requests)} | {99: together}
-    tokens = run(engine, arrivals, {})
-    for asked in [*requests, *together]:
-        assert tokens[asked.id] == generated(asked), f"request {asked.id} got other tokens"
-
-
-def freed_while_shared(self, blocks):
-    for block in blocks:
-        self.users[block] = 0
-        self.block_of.pop(self.hash_of.pop(block, b""), None)
-        if block not in self.empty:
-            self.empty.append(block)
-
-
 def sees_past_the_chunk(self, k, v, pos):
     k, v, k_pos = update(self, k, v, pos)
     return k, v, k_pos.clamp(max=int(pos.min()))  # every later place counts as the first query's
@@ -206,17 +145,10 @@ def position_is_the_slot(plan, block_len):
     return step._replace(positions=torch.arange(len(step.tokens)))
 
 
-def never_shared(self, block):
-    self.kept.pop(block, None)
-    self.users[block] = 1  # as if it were taken
-
-
 update, flat_step = BlockCache.update, batch.flat_step
 BUGS = {
     "none": (batch, "flat_step", flat_step),
-    "a block is freed while shared": (BlockPool, "release", freed_while_shared),
-    "a text that shares is not counted": (BlockPool, "share", never_shared),
-    "a hash without its parent": (texts, "block_hash", lambda _, own: block_hash(b"", own)),
+    **POOL_BUGS,
     "keys are read past a chunk": (BlockCache, "update", sees_past_the_chunk),
     "noise from a global generator": (
         BatchEngine,

@@ -1,0 +1,108 @@
+"""Bugs put into native code, one at a time: what the tests of serving compare must show each."""
+
+import ctypes
+
+import pytest
+import torch
+from decoding_fixtures import V, build
+from serving_fixtures import FORMS, Watched, check_workload, request, run
+from serving_scenarios import POOL_BUGS, numbers_that_are_none, serve_beginnings
+
+from nanogpt.engines.native import Native
+from nanogpt.engines.native_library import SOURCE as INCLUDED
+from nanogpt.engines.toolchain import CannotBuild
+from nanogpt.serving import native
+from nanogpt.serving.native import NativeBackend
+
+MUTATIONS = {  # where in native.cpp, what stands there, and a bug in its place
+    "none": ("", "", ""),
+    "keys are read past a chunk": (
+        "held_by(job, layer, r, head), ",
+        "job->positions[r] + 1",
+        "job->positions[r] + 1 + (r + 1 < N && job->text[r + 1] == job->text[r])",
+    ),
+    "noise of the slot": ("choose(*t.text, ", "pos", "std::min(pos, t.text->n_prompt - 1 + i)"),
+    "the position is the slot": ("positions[job->N] = ", "pos", "std::min(pos, job->N)"),
+    "the tail of a batch adds up differently": (
+        "sums[r][p] = ",
+        "multiply_and_add(value, row[p], sums[r][p])",
+        "in_two_roundings(R, value, row[p], sums[r][p])",
+    ),
+    "values are read past the end of a text": (
+        "const int64_t last = ",
+        "std::min(len, n - b * len)",
+        "len",
+    ),
+}
+TWO_ROUNDINGS = """
+extern "C" int64_t bug = 0;
+INLINE vec multiply_and_add(vec a, vec b, vec c);
+INLINE vec in_two_roundings(int rows, vec a, vec b, vec c) {
+  if (rows > 2) return multiply_and_add(a, b, c);
+  vec product = a * b;
+  HIDE(product);
+  return product + c;
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def buggy(tmp_path_factory):
+    """native.cpp with all bugs, of which `bug` switches on one."""
+    text = native.SOURCE.read_text(encoding="utf-8")
+    include = f'#include "{INCLUDED}"\n'
+    text = text.replace('#include "../engines/native.cpp"\n', include + TWO_ROUNDINGS)
+    for i, (where, right, wrong) in enumerate(MUTATIONS.values()):
+        if where:
+            assert text.count(where + right) == 1, f"{where}{right} is not there"
+            text = text.replace(where + right, f"{where}(bug == {i} ? {wrong} : {right})")
+    source = tmp_path_factory.mktemp("buggy") / "native.cpp"
+    source.write_text(text, encoding="utf-8")
+    real = native.SOURCE
+    native.SOURCE = source
+    native.library.cache_clear()
+    try:
+        yield native.library(32, 4, V)
+    except CannotBuild as error:
+        pytest.skip(str(error))
+    finally:
+        native.SOURCE = real
+        native.library.cache_clear()
+
+
+def check():
+    """Tokens are those of `generate`; logits the same bits in a batch and alone; no NaN strays."""
+    for seed in range(2):
+        served = check_workload("batched", seed, NativeBackend, torch.float32, Native)
+        for kind, rows in served.logits.items():
+            model = build(torch.float32, **FORMS["batched"])
+            own = Watched(model, backend=NativeBackend, block_len=served.texts.block_len)
+            run(own, {0: [request(kind)]}, {})
+            assert torch.equal(torch.stack(rows), torch.stack(own.logits[kind][: len(rows)]))
+    numbers_that_are_none(backend=NativeBackend)
+
+
+@pytest.mark.parametrize("bug", MUTATIONS)
+def test_each_bug_in_native_code_is_caught(bug, buggy):
+    number = ctypes.c_int64.in_dll(buggy, "bug")
+    number.value = list(MUTATIONS).index(bug)
+    try:
+        if bug == "none":
+            return check()
+        with pytest.raises(AssertionError):
+            check()
+    finally:
+        number.value = 0
+
+
+@pytest.mark.parametrize("bug", ["none", *POOL_BUGS])
+def test_each_bug_of_the_blocks_is_caught(bug, buggy, monkeypatch):
+    if bug in POOL_BUGS:
+        monkeypatch.setattr(*POOL_BUGS[bug])
+    settings = {"backend": NativeBackend, "block_len": 4, "n_blocks": 12, "budget": 6}
+    engine = Watched(build(torch.float32), **settings)
+    engine.backend.most_steps = lambda n: 1  # texts that begin alike meet
+    if bug == "none":
+        return serve_beginnings(engine, torch.float32, Native)
+    with pytest.raises((AssertionError, IndexError)):
+        serve_beginnings(engine, torch.float32, Native)
