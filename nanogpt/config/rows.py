@@ -65,7 +65,7 @@ class Row:
 
 
 CALLS = 0.6
-LIMIT = 355  # seconds that all notebooks may take: six minutes
+LIMIT = 358  # seconds that all notebooks may take: six minutes
 # One training step of 1,024 characters (model "small"), and one token decoded by 16 Heads in turn,
 # both on one thread: seconds on the machine of the table.
 REFERENCE = {"arithmetic": 0.043, "calls": 0.0041}
@@ -84,7 +84,7 @@ ROWS = (
             "07": Cost(34, 6, 8),
             "08": Cost(36, 32, 5),
             "09": Cost(30, 0, 8),
-            "10": Cost(30, 2, 8),
+            "10": Cost(19, 0, 11),
             "11": Cost(16, 30, 1),
             "12": Cost(24, 0, 7),
         },
@@ -102,7 +102,7 @@ ROWS = (
             "07": Cost(28, 4, 6),
             "08": Cost(26, 18, 4),
             "09": Cost(24, 0, 6),
-            "10": Cost(26, 1, 8),
+            "10": Cost(18, 0, 9),
             "11": Cost(12, 18, 1),
             "12": Cost(22, 0, 7),
         },
@@ -120,7 +120,7 @@ ROWS = (
             "07": Cost(17, 2, 3),
             "08": Cost(16, 8, 2),
             "09": Cost(15, 0, 4),
-            "10": Cost(22, 1, 7),
+            "10": Cost(15, 0, 6),
             "11": Cost(8, 8, 1),
             "12": Cost(15, 0, 4),
         },
@@ -138,7 +138,7 @@ ROWS = (
             "07": Cost(12, 1, 2),
             "08": Cost(11, 3, 1),
             "09": Cost(10, 0, 2),
-            "10": Cost(18, 0, 6),
+            "10": Cost(13, 0, 5),
             "11": Cost(6, 4, 1),
             "12": Cost(10, 0, 3),
         },
@@ -157,7 +157,7 @@ FULL = Row(
         "07": Cost(49, 10, 12),
         "08": Cost(56, 60, 6),
         "09": Cost(45, 0, 20),
-        "10": Cost(36, 6, 16),
+        "10": Cost(33, 0, 17),
         "11": Cost(14, 60, 1),
         "12": Cost(29, 0, 10),
     },

@@ -20,7 +20,7 @@ NAMES = [path.stem for path in NOTEBOOKS]
 
 @pytest.mark.parametrize(
     ("ratio", "row", "most"),
-    [("1", "cpu-fast", 360), ("1/3", "cpu-least", 360), ("1/8", "cpu-least", 660)],
+    [("1", "cpu-fast", 360), ("1/3", "cpu-least", 360), ("1/8", "cpu-least", 750)],
 )
 def test_a_dry_run_prints_the_row_and_the_minutes(capsys, ratio, row, most, monkeypatch):
     monkeypatch.setattr(plan, "cpus", lambda: 2)

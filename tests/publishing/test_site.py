@@ -12,6 +12,7 @@ from nanogpt.cli import site as command
 from nanogpt.config import address
 from nanogpt.publishing import html as page_html
 from nanogpt.publishing import sections, site
+from nanogpt.publishing.blanks import filled
 from nanogpt.publishing.glossary import new_words
 from nanogpt.publishing.output_folder import Folder
 from nanogpt.system.files import ROOT
@@ -150,6 +151,13 @@ def test_pages_know_each_other(html, one):
     assert 'rel="prev"' not in one
     assert 'rel="prev" href="00_one.html"' in (html / "01_two.html").read_text()
     assert '<a class="brand" href="index.html"' in one
+
+
+def test_a_link_to_a_page_leads_there_from_every_copy_of_a_notebook():
+    said = "[it](../outputs/published/html/live.html)"
+    ran = filled(nbformat.v4.new_notebook(cells=[prose(said, "next")])).cells[0].source
+    assert ran == "[it](html/live.html)"
+    assert '<a href="live.html">it</a>' in page_html.Prose(set()).render(ran)
 
 
 def test_headings_are_links_to_themselves_and_make_the_contents(one):

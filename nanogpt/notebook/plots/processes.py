@@ -1,4 +1,4 @@
-"""Pictures of training by several processes: losses that agree, and what a step costs."""
+"""Pictures of training by several processes: losses that agree but for rounding."""
 
 from __future__ import annotations
 
@@ -30,27 +30,6 @@ def losses_by_processes(runs: Sequence[dict], apart: Sequence[Sequence[float]]) 
     below.set_ylim(LEAST / 2, max(1e-5, 2 * max(map(max, apart))))
     below.set(xlabel="step", ylabel="from that of 1 process")
     below.xaxis.get_major_locator().set_params(integer=True)
-    return figure
-
-
-@styled
-def step_costs(cost: dict) -> Figure:
-    """A step's seconds, predicted and measured, by number of processes; `cost` of `compare`."""
-    figure, axes = new_figure(3.2)
-    for i, row in enumerate(cost["rows"]):
-        sends, total = row["sends"] * 1e3, row["predicted"]["median"] * 1e3
-        axes.bar(i - 0.2, total - sends, 0.36, color=BLUE, label="computing, predicted" * (not i))
-        axes.bar(
-            i - 0.2, sends, 0.36, bottom=total - sends, color=ORANGE, hatch="//",
-            label="sending, predicted" * (not i),
-        )  # fmt: skip
-        low, mid, high = style.low_mid_high(row["step"], 1e-3)
-        axes.bar(i + 0.2, mid, 0.36, color=GREY, label="measured, with its range" * (not i))
-        axes.errorbar(i + 0.2, mid, [[mid - low], [high - mid]], color=style.INK, capsize=3)
-    axes.set_xticks(range(len(cost["rows"])), [str(row["processes"]) for row in cost["rows"]])
-    axes.set(xlabel="processes", ylabel="milliseconds a step")
-    axes.legend(fontsize=8)
-    axes.set_title(f"A step on {cost['cores']} cores: predicted, then measured")
     return figure
 
 
