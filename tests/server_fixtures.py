@@ -51,11 +51,19 @@ def metrics(url: str) -> dict[str, float]:
     return {name.removeprefix("nanogpt_"): float(number) for name, number in rows}
 
 
-def send(url: str, **fields) -> socket.socket:
-    """A connection that has asked for a completion, and has read nothing yet."""
+def send(url: str, room: int = 0, **fields) -> socket.socket:
+    """A connection that has asked for a completion, and has read nothing yet.
+
+    With `room` the system keeps about as many bytes for it and no more.
+    """
     body = json.dumps(fields).encode()
     head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
-    connection = socket.create_connection(urlsplit(url).netloc.split(":"), timeout=20)
+    connection = socket.socket()
+    connection.settimeout(20)
+    if room:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, room)
+    host, port = urlsplit(url).netloc.split(":")
+    connection.connect((host, int(port)))
     connection.sendall(head.encode() + body)
     return connection
 

@@ -118,7 +118,7 @@ def _peer(args: argparse.Namespace, saved) -> int:
                 try:
                     _first(f"http://127.0.0.1:{port}", name, saved)
                 except (OSError, ValueError):
-                    child.check("at its first request")
+                    child.check("at its first request", wait=1.0)
                     raise
                 _stay(args.once, child)
             return 0

@@ -69,8 +69,10 @@ class Child:
             time.sleep(0.2)
         self.check("while it started")  # somebody else may have answered
 
-    def check(self, when: str) -> None:
-        """Raises Died unless it runs."""
+    def check(self, when: str, wait: float = 0.0) -> None:
+        """Raises Died unless it runs, and still does after so many seconds."""
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(wait)
         if (code := self.process.poll()) is not None:
             raise Died(f"{self.name} ended with code {code} {when}:\n{self.last_lines()}")
 

@@ -78,7 +78,8 @@ class EngineThread:
             try:
                 for word in words:
                     self._apply(word, news)
-                news += [_token(output) for output in self.engine.step()]
+                if self.engine.busy:
+                    news += [_token(output) for output in self.engine.step()]
             except Exception as error:
                 traceback.print_exc()
                 self._fail(error, words, news)

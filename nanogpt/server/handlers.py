@@ -120,20 +120,25 @@ class Completions(Handler):
             self.finish()
             self.request.connection.close()
             return
-        outcome, self.begun = "failed", time.perf_counter()
+        self.counted, self.begun = False, time.perf_counter()
         try:
             asked = self.server.reader.read(bytes(self.data))
             self._note(asked, "received", self.begun)
             with self.server.admit(asked, self._close) as self.answer:
                 await (self._stream if asked.stream else self._whole)(asked, self.answer)
-            outcome = "completed"
             self._note(asked, "finished", time.perf_counter())
         except Refused as why:
-            outcome = why.outcome
+            self._count(why.outcome)
             await self.refuse(why)
         except (Gone, StreamClosedError):
-            outcome = "timeout" if self._timed_out() else "aborted"
+            self._count("timeout" if self._timed_out() else "aborted")
         finally:
+            self._count("failed")
+
+    def _count(self, outcome: str):
+        """How the request ended: known before the client can have the last of its answer."""
+        if not self.counted:
+            self.counted = True
             self.server.metrics.requests[outcome] += 1
 
     async def _whole(self, asked: Asked, answer: Answer):
@@ -143,6 +148,7 @@ class Completions(Handler):
             text += "".join(await self._pieces(writer, answer))
         data = json.dumps(shapes.choice(text, writer.reason) | shapes.usage(writer.n_new))
         self.set_header("Content-Length", str(len(data)))  # ASCII
+        self._count("completed")
         await self._send(asked, data)
         self.finish()
 
@@ -150,6 +156,7 @@ class Completions(Handler):
         writer, shapes = self._writer(asked), Shapes(self.server.name, asked)
         self.set_header("Content-Type", "text/event-stream; charset=utf-8")
         self.set_header("Cache-Control", "no-cache")
+        self.request.connection.stream.set_nodelay(True)  # a token does not wait for the next
         while not writer.reason:
             pieces = await self._pieces(writer, answer)
             last = len(pieces) - 1 if writer.reason else None
@@ -158,6 +165,8 @@ class Completions(Handler):
                 for i, piece in enumerate(pieces)
                 if piece or i == last
             ]
+            if writer.reason:
+                self._count("completed")
             if events:
                 await self._send(asked, "".join(events))
         if asked.usage:
