@@ -38,7 +38,8 @@ def run(args: argparse.Namespace) -> None:
         except KeyboardInterrupt:
             raise KeyboardInterrupt(f"{_kept(job)}: the same command resumes") from None
         except OSError as error:
-            raise type(error)(error.errno, f"{error.strerror or error}; {_kept(job)}") from error
+            why = (error.errno, error.strerror) if error.errno else (str(error),)
+            raise type(error)(*why[:-1], f"{why[-1]}; {_kept(job)}") from error
         print(f"checksum of all texts: {job.finish()}")
     print(f"written: {args.out}/shards, {len(job.rows):,} texts in {job.n_shards:,} files")
 

@@ -46,7 +46,8 @@ def write_by_ray(
 
     A worker that is lost is started again, and so is its shard. `address` names a cluster that
     runs already; all its machines must have this package and read the checkpoint at its path.
-    Raises ImportError without Ray, ValueError for fewer than one worker.
+    Raises ImportError without Ray, ValueError for fewer than one worker, ConnectionError where Ray
+    does not start, and ChildProcessError for a worker that fails however often it is started.
     """
     check_int("workers", workers, 1)
     check_ray()
@@ -63,8 +64,13 @@ def write_by_ray(
             num_cpus=1,
             compute=ray.data.ActorPoolStrategy(size=min(workers, len(shards))),
         )
-        for row in texts.iter_rows():
-            yield int(row["shard"]), list(row["texts"])
+        try:
+            for row in texts.iter_rows():
+                yield int(row["shard"]), list(row["texts"])
+        except ray.exceptions.RayError as error:
+            lines = str(error).strip().splitlines()
+            why = next((line for line in reversed(lines) if "Error: " in line), lines[0])
+            raise ChildProcessError(f"the workers fail: {why.strip()}") from error
 
 
 @contextmanager
@@ -80,7 +86,7 @@ def _cluster(workers: int, address: str | None):
     import ray.data
 
     _start(ray, workers, address)
-    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # an error is raised, too
     ray.data.DataContext.get_current().enable_progress_bars = False
     try:
         yield ray
