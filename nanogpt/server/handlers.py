@@ -42,7 +42,8 @@ class Handler(RequestHandler):
         why = Refused(413, f"a body has at most {self.server.limits.body:,} bytes")
         self.server.metrics.requests["invalid"] += 1
         self.set_header("Connection", "close")
-        if self.request.headers.get("Expect"):  # it waits for leave to send
+        waits = self.request.headers.get("Expect")  # for leave to send
+        if waits or self.request.method != "POST":
             await self.refuse(why)
             return
         self.request.connection.set_body_timeout(LINGER)

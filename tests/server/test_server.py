@@ -99,6 +99,7 @@ def test_a_long_body_is_refused_unread(url):
         data = b"".join(iter(lambda: connection.recv(65536), b""))
         assert b" 413 " in data
         assert data.count(b"HTTP/1.1") == 1
+    assert ask(url, "GET", "/health", b"x" * 3000)[0] == 413
     assert post(url, prompt="a")[0] == 200
 
 
