@@ -99,7 +99,9 @@ class BatchEngine:
     def _steps(self, plan: Plan) -> list[int]:
         """How many tokens each text of the plan draws in one call; 0 inside a prompt."""
         ahead = self.texts.ahead(plan, self.backend.most_steps(len(plan)))
-        return [min(ahead, text.left) if n == text.pending else 0 for text, n in plan]
+        if ahead == 1:
+            return [int(n == text.pending) for text, n in plan]
+        return [min(ahead, text.left) for text, _ in plan]
 
     def _draw(self, texts: list[Sequence], logits: Tensor) -> list[int]:
         """A token for each text, from its own noise.  (W, V) -> W"""

@@ -22,7 +22,7 @@ from .step import Step
 from .texts import Plan
 
 SOURCE = Path(__file__).with_name("native.cpp")
-WORK = 5e7  # multiplications in one call that may take several steps: some milliseconds
+WORK = 1e8  # multiplications in one call that may take several steps: about ten milliseconds
 
 
 class Flat(ctypes.Structure):
@@ -123,7 +123,7 @@ class NativeBackend:
 
     def most_steps(self, n_texts: int) -> int:
         """Steps of so many texts that one call may take, so that nobody waits for long."""
-        return max(1, int(WORK / (self.size * max(n_texts, 8))))
+        return max(1, min(64, int(WORK / (self.size * n_texts))))
 
     def draw(self, plan: Plan, steps: list[int]) -> list[list[int]]:
         """Read the tokens of a plan, and decode. -> the tokens of each text, as many as its steps.

@@ -86,7 +86,9 @@ class Texts:
         More than 1 only where all texts that run decode. Nobody else can be admitted before one of
         them ends, and who ends leaves the step to the others. The blocks for them are taken.
         """
-        if most == 1 or len(plan) < len(self.running) or any(text.pending > 1 for text, _ in plan):
+        if most == 1 or len(plan) < len(self.running):
+            return 1
+        if any(text.pending > 1 for text, _ in reversed(plan)):  # the youngest may be in its prompt
             return 1
         texts = [text for text, _ in plan]
         left = [text.left for text in texts]

@@ -5,12 +5,12 @@ import random
 import pytest
 import torch
 from decoding_fixtures import V, build, text
-from serving_fixtures import FORMS, Watched, check_workload, request, run
+from serving_fixtures import FORMS, Watched, alone, check_workload, request, run
 
 from nanogpt.engines.native import Native
 from nanogpt.engines.toolchain import CannotBuild
 from nanogpt.model.exact import exact
-from nanogpt.serving.batch import BatchEngine
+from nanogpt.serving.batch import BatchEngine, serve
 from nanogpt.serving.native import NativeBackend, library
 from nanogpt.serving.step import Step
 
@@ -82,3 +82,33 @@ def test_what_native_code_cannot_read_is_refused_in_a_line():
     model = build(torch.float32)
     with exact(model), pytest.raises(ValueError, match="exact"):
         BatchEngine(model, backend=NativeBackend)
+
+
+def test_a_stream_of_several_steps_in_a_call_comes_token_by_token_and_can_be_aborted():
+    model, requests = build(torch.float32), [request(kind) for kind in (2, 5, 14, 20)]
+    settings = {"backend": NativeBackend, "block_len": 4}
+    stream, tokens = serve(model, requests, **settings), {one.id: [] for one in requests}
+    for output in stream:
+        assert output.index == len(tokens[output.request.id]), "out of order"
+        tokens[output.request.id].append(output.token)
+        if output.request is requests[-1]:
+            stream.abort(requests[-1])
+    want = {kind: alone("batched", kind, torch.float32, Native) for kind in tokens}
+    assert tokens == want | {20: want[20][:1]}
+    stream.engine.texts.audit()
+    assert not any(stream.engine.texts.pool.users)
+
+
+def test_a_failed_call_of_several_steps_can_be_tried_again(monkeypatch):
+    engine = Watched(build(torch.float32), backend=NativeBackend, block_len=4)
+    engine.add(request(14))
+    tokens = [output.token for output in engine.step()]
+    with monkeypatch.context() as patch:
+        patch.setattr(engine.backend, "compute", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            engine.step()
+    engine.texts.audit()
+    while engine.busy:
+        tokens += [output.token for output in engine.step()]
+    assert tokens == alone("batched", 14, torch.float32, Native)
+    assert engine.events["several"], "each call took one step"
