@@ -75,24 +75,17 @@ def losses_apart(curves: Sequence[dict], title: str) -> Figure:
     """
     figure, axes = new_figure(2.9)
     axes.set_title(title)
-    ends, least = [], 1e-18
+    least = 1e-18
     for colour, curve in zip((VERMILION, BLUE, GREEN), curves, strict=False):
         y = [max(value, least) for value in curve["apart"]]
         axes.plot(range(len(y)), y, lw=0.8, color=colour, alpha=0.35)
-        axes.plot(range(len(y)), y, "o", ms=3.5, color=colour)
-        ends.append((y[-1], curve["name"], colour))
+        axes.plot(range(len(y)), y, "o", ms=3.5, color=colour, label=curve["name"])
     ticks = [10.0**power for power in range(-18, 1, 3)]
-    names = ["equal", *(f"1e{power}" for power in range(-15, 1, 3))]
-    log_axis(axes, "y", ticks, names)
+    log_axis(axes, "y", ticks, ["equal", *(f"1e{power}" for power in range(-15, 1, 3))])
+    most = max(1e-6, *(value for curve in curves for value in curve["apart"]))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set(
-        xlabel="step",
-        ylabel="difference of the losses",
-        ylim=(least / 3, 10 * max(1e-6, *(v for c in curves for v in c["apart"]))),
-    )
-    place = axes.get_yaxis_transform()
-    for y, name, colour in ends:
-        label(axes, 1.02, y, name, colour, transform=place)
+    axes.set(xlabel="step", ylabel="difference of the losses", ylim=(least / 3, 10 * most))
+    axes.legend(loc="center", bbox_to_anchor=(0.5, 0.55), ncols=len(curves), fontsize=9)
     return figure
 
 
@@ -135,6 +128,11 @@ def scaling(panels: Sequence[dict], title: str) -> Figure:
     A panel is {"name", "lines": [{"name", "points": [(processes, speed-up)]}]}.
     """
     figure, axes = new_figure(3.1, columns=len(panels), sharey=True, squeeze=False)
+    lines = [line for panel in panels for line in panel["lines"]]
+    least, ticks = (
+        min(y for line in lines for _, y in line["points"]),
+        [2.0**n for n in range(-9, 9)],
+    )
     headline(figure, title)
     for place, panel in zip(axes[0], panels, strict=True):
         for colour, line in zip((VERMILION, ORANGE, GREEN, BLUE), panel["lines"], strict=False):
@@ -142,7 +140,7 @@ def scaling(panels: Sequence[dict], title: str) -> Figure:
             place.plot(x, y, "o-", ms=3.2, color=colour, label=line["name"])
         place.plot([1, x[-1]], [1, x[-1]], color=GREY, lw=0.9, ls=":")
         log_axis(place, "x", x, base=2)
-        log_axis(place, "y", [2.0**n for n in range(-3, 9) if 2.0**n <= x[-1]], base=2)
+        log_axis(place, "y", [tick for tick in ticks if least / 2 < tick <= x[-1]], base=2)
         place.yaxis.set_major_formatter(format_times)
         place.set(xlabel="processes")
         subtitle(place, panel["name"])
