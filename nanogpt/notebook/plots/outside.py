@@ -85,7 +85,9 @@ def losses_apart(curves: Sequence[dict], title: str) -> Figure:
     most = max(1e-6, *(value for curve in curves for value in curve["apart"]))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set(xlabel="step", ylabel="difference of the losses", ylim=(least / 3, 10 * most))
-    axes.legend(loc="center", bbox_to_anchor=(0.5, 0.55), ncols=len(curves), fontsize=9)
+    solid = {"frameon": True, "facecolor": PAPER, "edgecolor": PAPER, "framealpha": 1}
+    place = {"loc": "center", "bbox_to_anchor": (0.5, 0.55), "ncols": len(curves)}
+    axes.legend(**place, **solid, fontsize=9)
     return figure
 
 
