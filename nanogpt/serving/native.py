@@ -171,18 +171,23 @@ class NativeBackend:
 
     def _weights(self, model: GPT) -> list[Tensor]:
         """The model's tensors in the order in which native.cpp reads them, as it reads them."""
-        rows, panels = self._rows, self._panels
+        rows, lanes = self._rows, self.lanes
         named = [rows(model.token_embedding_table.weight)]
         named += [rows(model.position_embedding_table.weight)]
         named += [rows(model.ln_f.weight), rows(model.ln_f.bias)]
-        named += [panels(model.lm_head.weight), rows(model.lm_head.bias)]
+        named += [panels(model.lm_head.weight, lanes), rows(model.lm_head.bias)]
         for block in model.blocks:
             sa, (up, _, down, _) = block.sa, block.ffwd.net
             named += [rows(block.ln1.weight), rows(block.ln1.bias)]
-            named += [panels(torch.cat([layer.weight for layer in qkv_of(block)]))]
-            named += [panels(sa.proj.weight), rows(sa.proj.bias)]
+            named += [panels(torch.cat([layer.weight for layer in qkv_of(block)]), lanes)]
+            named += [panels(sa.proj.weight, lanes), rows(sa.proj.bias)]
             named += [rows(block.ln2.weight), rows(block.ln2.bias)]
-            named += [panels(up.weight), rows(up.bias), panels(down.weight), rows(down.bias)]
+            named += [
+                panels(up.weight, lanes),
+                rows(up.bias),
+                panels(down.weight, lanes),
+                rows(down.bias),
+            ]
         check_float32(named)
         return named
 
@@ -191,10 +196,11 @@ class NativeBackend:
         x = x.detach()
         return F.pad(x, (0, self._up(x.shape[-1]) - x.shape[-1])).contiguous()
 
-    def _panels(self, weight: Tensor) -> Tensor:
-        """A register of rows together, number by number.  (n, K) -> (panels, K, lanes)"""
-        padded = F.pad(weight.detach(), (0, 0, 0, self._up(len(weight)) - len(weight)))
-        return padded.view(-1, self.lanes, weight.shape[1]).transpose(1, 2).contiguous()
+
+def panels(weight: Tensor, lanes: int) -> Tensor:
+    """A register of rows together, number by number.  (n, K) -> (panels, K, lanes)"""
+    padded = F.pad(weight.detach(), (0, 0, 0, -len(weight) % lanes))
+    return padded.view(-1, lanes, weight.shape[1]).transpose(1, 2).contiguous()
 
 
 @lru_cache(maxsize=16)
@@ -208,4 +214,6 @@ def library(width: int, n_head: int, vocab: int) -> ctypes.CDLL:
     lib.read_step.argtypes, lib.read_step.restype = [pointer], None
     lib.run_steps.argtypes = [pointer, pointer, number, number, pointer]
     lib.run_steps.restype = None
+    lib.multiply.argtypes = [pointer, number, pointer, number, pointer, number]
+    lib.multiply.restype = None
     return lib
