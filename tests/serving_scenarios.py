@@ -1,5 +1,7 @@
 """Requests in which bugs of serving show, for every backend; and bugs of the blocks."""
 
+from copy import deepcopy
+
 import torch
 from conftest import seeded
 from decoding_fixtures import V, build, text
@@ -43,7 +45,7 @@ def serve_beginnings(engine, dtype=torch.float64, native=None):
 @torch.no_grad()
 def numbers_that_are_none(**engine):
     """A text of NaN leaves its blocks to others, and shares them with a text that is like it."""
-    model = build(torch.float32)
+    model = deepcopy(build(torch.float32))
     model.token_embedding_table.weight[0] = torch.nan
     noise = draw_noise(9, 1, V, seeded(1))[:, 0]
     noise[:, 0] = 1e30  # this token is not drawn
