@@ -39,7 +39,10 @@ PICTURE = png()
 # What the cells name themselves: one layer, and fewer tokens, which change no line that they run.
 INSTEAD = {
     "02": {"(100, 1,": "(20, 1,", "text, 100,": "text, 20,"},
-    "04": {"draw_noise(20, 1": "draw_noise(6, 1"},
+    "04": {
+        "draw_noise(20, 1": "draw_noise(6, 1",
+        "GrowingAttention(), 24": "GrowingAttention(), 8",
+    },
     "08": {"assert reach == 4 * 15": "assert reach == 15"},
     "09": {'Load(small["n"]': "Load(6", "min(160,": "min(48,", "people[:: 3 if": "people[:: 8 if"},
     "12": {'"smoke" else 40': '"smoke" else 12', ", 40": ", 10"},

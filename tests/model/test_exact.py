@@ -79,7 +79,7 @@ def test_ways_to_decode_give_the_same_bits(width, n_head, dtype):
 @pytest.mark.parametrize("dtype", DTYPES, ids=name)
 @pytest.mark.parametrize(("width", "n_head"), SHAPES)
 def test_every_way_gives_the_same_bits_at_every_size(width, n_head, dtype):
-    ways = EVERY_WAY if dtype == torch.float32 else WAYS
+    ways = EVERY_WAY if dtype == torch.float32 and width <= 64 else WAYS
     check_every_way(width, n_head, dtype, ways)
 
 
