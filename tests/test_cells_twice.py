@@ -41,7 +41,6 @@ INSTEAD = {
     "02": {"(100, 1,": "(20, 1,", "text, 100,": "text, 20,"},
     "04": {
         "draw_noise(20, 1": "draw_noise(6, 1",
-        "GrowingAttention(), 24": "GrowingAttention(), 8",
     },
     "08": {"assert reach == 4 * 15": "assert reach == 15"},
     "09": {'Load(small["n"]': "Load(6", "min(160,": "min(48,", "people[:: 3 if": "people[:: 8 if"},
