@@ -38,7 +38,7 @@ def form_of(config: GPTConfig) -> str:
     wrong = free or more
     fields = ", ".join(f"{name}={value}" for name, value in wrong.items())
     raise ExportError(
-        f"{fields}: no model of transformers has this. The lecture's architecture can be exported, "
+        f"{fields}: no form of this export has it. The lecture's architecture can be exported, "
         f"and that of the recipe `sprint`"
     )
 

@@ -69,7 +69,7 @@ def test_the_command_says_what_cannot_be_exported(tmp_path, capsys):
     model = tiny_model(rope=True)
     save_checkpoint(tmp_path / "fox", model, meta_of(model))
     assert main(["export", str(tmp_path / "fox"), "--out", str(tmp_path / "out")]) == 2
-    assert "rope=True: no model of transformers has this" in capsys.readouterr().err
+    assert "rope=True: no form of this export has it" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
     (tmp_path / "junk.safetensors").write_bytes(b"no checkpoint at all")
     assert main(["export", str(tmp_path / "junk"), "--out", str(tmp_path / "out")]) == 2

@@ -149,7 +149,7 @@ def step_cost(rows: Sequence[dict], lines: Sequence[dict], title: str) -> Figure
     """The time of one step over the tokens it reads, and a line through each kind of step.
 
     A row is {"kind", "n", "cost"} with cost {"low", "median", "high"}; a line is {"kind", "start",
-    "slope"}. All are in units of the shortest step.
+    "slope"}. All are in units of a step of one token.
     """
     figure, axes = new_figure(3.0)
     axes.set_title(title)
@@ -162,7 +162,7 @@ def step_cost(rows: Sequence[dict], lines: Sequence[dict], title: str) -> Figure
         ends = [0, max(n)]
         axes.plot(ends, [line["start"] + line["slope"] * x for x in ends], color=colour, lw=1.2)
         label_point(axes, (n[-1], mid[-1]), line["kind"], (-6, up), color=colour, ha="right")
-    axes.set(xlabel="tokens that the step reads", ylabel="time, shortest step = 1")
+    axes.set(xlabel="tokens that the step reads", ylabel="time, a step of one token = 1")
     axes.set(ylim=(0, None), xlim=(0, None))
     return figure
 

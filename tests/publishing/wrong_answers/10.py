@@ -21,6 +21,16 @@ WRONG = {
             ),
             "the weights are exchanged",
         ),
+        (
+            function(
+                "average",
+                MEAN,
+                "for gradient, n in zip(gradients, rows):",
+                "    gradient *= n / sum(rows)",
+                "return sum(gradients)",
+            ),
+            "it changed the gradients",
+        ),
     ],
     "fold": [
         (function("fold", HEAD, f"return {SOLVED.format('W')}"), "Let λ be the fifth unknown"),
@@ -52,5 +62,14 @@ WRONG = {
             "Pairs are not neighbours",
         ),
         (function("flip", ROWS, "return -rows"), "you negated all rows"),
+        (
+            function(
+                "flip",
+                ROWS,
+                "halves = rows.view(2, n_head, -1, rows.shape[1])",
+                "return torch.cat([halves[:, :1], -halves[:, 1:]], dim=1).reshape(rows.shape)",
+            ),
+            "you left these signs",
+        ),
     ],
 }
