@@ -82,7 +82,7 @@ def exit_code(command: Callable[[], int | None], *, speaks: bool = True) -> int:
     except FloatingPointError as error:
         why, code = f"error: {error}", 1
     except (ValueError, OSError, ImportError, MemoryError) as error:
-        why, code = f"error: {error}", 2
+        why, code = f"error: {str(error) or 'the memory of this machine is full'}", 2
     except RuntimeError as error:
         from ..engines.toolchain import CannotBuild
 

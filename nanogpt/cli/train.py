@@ -44,8 +44,13 @@ def main(argv: list[str] | None = None) -> int:
         args = options().parse_args(argv)
     if args.script:
         words = sys.argv[2:] if argv is None else argv
-        return exit_code(lambda: print(cluster_script(args.script, _without_script(words)), end=""))
+        return exit_code(lambda: _print_script(args, _without_script(words)))
     return exit_code(lambda: _command(args), speaks=reports_errors())
+
+
+def _print_script(args: argparse.Namespace, words: list[str]) -> None:
+    _configs(args)  # raises ValueError for what would fail there
+    print(cluster_script(args.script, words), end="")
 
 
 def _without_script(words: list[str]) -> list[str]:

@@ -58,7 +58,10 @@ class Refused(Exception):
 
     def body(self) -> dict:
         """The error as that interface writes it."""
-        error = {"message": str(self), "type": KINDS.get(self.status, "invalid_request_error")}
+        error = {
+            "message": _short(str(self), 1000),
+            "type": KINDS.get(self.status, "invalid_request_error"),
+        }
         return {"error": {**error, "param": self.param, "code": self.status}}
 
 
@@ -123,8 +126,9 @@ class Reader:
         """The prompt's tokens (T,), of a text or a list of tokens."""
         if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], (str, list)):
             prompt = prompt[0]
-        if not isinstance(prompt, (str, list)):
-            message = f"prompt={_short(prompt)}: pass one text, or one list of tokens"
+        several = isinstance(prompt, list) and any(isinstance(t, (str, list)) for t in prompt)
+        if several or not isinstance(prompt, (str, list)):
+            message = f"prompt={_short(repr(prompt))}: pass one text, or one list of tokens"
             raise Refused(400, message, "prompt")
         if len(prompt) > self.longest:
             message = f"a prompt of {len(prompt):,} tokens: the model reads {self.longest} at most"
@@ -157,14 +161,14 @@ class Part:
 def _sampling(part: Part) -> SamplingParams:
     """Temperature 0 takes the likeliest token, and then top_p and top_k change nothing."""
     temperature = part("temperature", 1.0, check_number, low=0.0, high=1e6)
+    if 0 < temperature < 1e-6:
+        message = f"temperature={temperature}: must be 0 (the likeliest token) or in [1e-06, 1e+06]"
+        raise Refused(400, message, "temperature")
     top_p = part("top_p", 1.0, check_number, low=1e-6, high=1.0)
     top_k = part("top_k", 0, check_int, low=-1)  # 0 and -1: all
     if temperature == 0:
         return SamplingParams(greedy=True)
-    try:
-        return SamplingParams(temperature, max(top_k, 0) or None, None if top_p == 1 else top_p)
-    except ValueError as error:
-        raise Refused(400, str(error), "temperature") from None
+    return SamplingParams(temperature, max(top_k, 0) or None, None if top_p == 1 else top_p)
 
 
 def _stops(body: dict) -> tuple[str, ...]:
@@ -176,9 +180,8 @@ def _stops(body: dict) -> tuple[str, ...]:
     return tuple(stop)
 
 
-def _short(value) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:60] + "…"
+def _short(text: str, most: int = 60) -> str:
+    return text if len(text) <= most else text[:most] + "…"
 
 
 class Writer:

@@ -22,7 +22,7 @@ from .metrics import Metrics
 class Limits:
     """What one server takes on. Raises ValueError for numbers that make no sense."""
 
-    running: int = 64  # requests that hold blocks at a time
+    running: int = 64  # requests that hold blocks at a time, at most 4,096: each needs memory
     waiting: int = 256  # requests beyond them; the next one is refused
     budget: int = 256  # tokens of a step
     timeout: float = 60.0  # seconds from a request's body to the end of its answer
@@ -30,7 +30,8 @@ class Limits:
     drain: float = 10.0  # seconds that those have who are answered when the server ends
 
     def __post_init__(self):
-        for name in ("running", "budget", "body"):
+        check_int("running", self.running, 1, 4096)
+        for name in ("budget", "body"):
             check_int(name, getattr(self, name), 1)
         check_int("waiting", self.waiting, 0)
         check_positive("timeout", self.timeout)

@@ -44,7 +44,7 @@ def test_what_is_left_out_or_null_has_a_default_and_each_request_a_seed_of_its_o
         ({"prompt": "aé"}, "prompt", "'é' not in the vocabulary (first at character 1 of 2)"),
         ({"prompt": ""}, "prompt", "the prompt is empty"),
         ({"prompt": None}, "prompt", "pass one text"),
-        ({"prompt": ["a", "b"]}, "prompt", "a token='a'"),
+        ({"prompt": ["a", "b"]}, "prompt", "pass one text, or one list of tokens"),
         ({"prompt": [1, 13]}, "prompt", "a token=13"),
         ({"prompt": [True]}, "prompt", "a token=True"),
         ({"prompt": []}, "prompt", "empty"),
@@ -53,7 +53,7 @@ def test_what_is_left_out_or_null_has_a_default_and_each_request_a_seed_of_its_o
         ({"max_tokens": 23}, "max_tokens", "[1, 22]"),
         ({"max_tokens": 1.5}, "max_tokens", "integer"),
         ({"temperature": -1}, "temperature", "[0,"),
-        ({"temperature": 1e-9}, "temperature", "greedy"),
+        ({"temperature": 1e-9}, "temperature", "must be 0"),
         ({"temperature": float("nan")}, "temperature", "nan"),
         ({"top_p": 0}, "top_p", "top_p=0"),
         ({"top_k": 14}, None, "top_k=14"),
@@ -115,3 +115,8 @@ def test_a_stop_ends_the_text_and_no_part_of_it_is_sent():
             if writer.reason:
                 break
         assert (sent, writer.reason) == cut(text, stops)
+
+
+def test_what_an_error_repeats_is_short():
+    error = Refused(400, "x" * 100_000).body()["error"]
+    assert len(error["message"]) == 1001
