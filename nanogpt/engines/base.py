@@ -29,6 +29,7 @@ from ..model.gpt import GPT
 from ..system.console import warn_caller
 from .toolchain import CannotBuild
 
+INSTEAD = "use Batched, or leave engine out"
 KEPT = 16  # engines: the buffers of one for large batches take hundreds of MB
 building = threading.RLock()  # compilers are not made for two threads at once
 # What decodes a shape for a class: an engine of its own, or a fallback's.
@@ -96,14 +97,13 @@ class Engine(ABC):
     def refuses(cls, config: GPTConfig) -> str | None:
         """Why this engine does not compute that architecture; None when it does."""
         other = ", ".join(f"{name}={value}" for name, value in config.beyond_lecture.items())
-        instead = "use Batched, or leave engine out"
         if cls.lecture_only and other:
             return (
                 f"{cls.__name__} computes the lecture's architecture, and this model has {other}: "
-                f"{instead}"
+                f"{INSTEAD}"
             )
         if cls.per_head and not config.has_heads:
-            return f"{cls.__name__} decodes a list of Heads; with {other} there is none: {instead}"
+            return f"{cls.__name__} decodes a list of Heads; with {other} there is none: {INSTEAD}"
         return None
 
     @classmethod

@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from ..model.checkpoint import Checkpoint
@@ -66,7 +67,12 @@ def write_folder(saved: Checkpoint, folder: Path, form: str = "auto") -> dict:
     folder.parent.mkdir(parents=True, exist_ok=True)
     new = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
-        save_file(tensors, new / "model.safetensors", metadata={"format": "pt"})
+        try:
+            save_file(tensors, new / "model.safetensors", metadata={"format": "pt"})
+        except SafetensorError as error:  # not an OSError, even for a full disk
+            raise OSError(
+                f"{folder} could not be written whole ({error}): make room and try again"
+            ) from error
         for name, data in _files(saved, config).items():
             text = data if isinstance(data, str) else json.dumps(data, indent=2, ensure_ascii=False)
             (new / name).write_text(text.rstrip("\n") + "\n", encoding="utf-8")

@@ -22,6 +22,7 @@ from ..system.files import atomic_path, sha256, write_json
 from ..system.lock import held
 
 FORMAT = "nanogpt-notebooks job 1"
+MOST = 10_000_000  # texts of one job: its rows are in memory
 
 
 class Row(NamedTuple):
@@ -41,6 +42,10 @@ def read_rows(path: Path | None, samples: int = 1, seed: int = 0) -> list[Row]:
     check_int("samples", samples, 1)
     check_int("seed", seed, 0, 2**62)
     rows, prompts = [], [("\n", None)] if path is None else _prompts(Path(path))
+    if (n := len(prompts) * samples) > MOST:
+        raise ValueError(
+            f"{n:,} texts are too many for one job, which has {MOST:,} at most: cut it"
+        )
     for prompt, own in prompts:
         for i in range(samples):
             rows.append(Row(prompt, len(rows) + seed if own is None else own + i))
@@ -51,7 +56,7 @@ def read_rows(path: Path | None, samples: int = 1, seed: int = 0) -> list[Row]:
 
 def _prompts(path: Path) -> list[tuple[str, int | None]]:
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not UTF-8 text ({error.reason})") from None
     if path.suffix != ".jsonl":
@@ -132,7 +137,11 @@ class Job:
         with atomic_path(self.path(number)) as temporary:
             temporary.write_bytes(data)
         self.done[number] = sha256(data)
-        self._write()
+        try:
+            self._write()
+        except OSError:
+            del self.done[number]
+            raise
 
     def finish(self) -> str:
         """The checksum of all texts, noted in job.json. Raises ValueError for a damaged shard.

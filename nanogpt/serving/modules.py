@@ -32,7 +32,7 @@ class ModuleBackend(ModuleDecoder):
         if model.config.ngram_rows:
             return (
                 f"serving keeps keys and values, and this model (ngrams={model.config.ngrams}) "
-                f"needs its last characters too: use generate"
+                f"needs its last characters too: in Python, nanogpt.generate writes its texts"
             )
         return None
 

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..engines.base import check_float32
+from ..engines.base import INSTEAD, check_float32
 from ..engines.functional import qkv_of
 from ..engines.native import Native
 from ..engines.native_library import FLOAT, compiled
@@ -110,7 +110,8 @@ class NativeBackend:
         weight = model.lm_head.weight
         if (weight.device.type, weight.dtype) != ("cpu", torch.float32):
             return f"native code reads float32 on the CPU, not {weight.dtype} on {weight.device}"
-        return Native.supports(model)
+        why = Native.supports(model)
+        return why and why.replace(INSTEAD, "use ModuleBackend")
 
     def read(self, step: Step) -> Tensor:
         N, W, (_, longest) = len(step.tokens), len(step.wanted), step.tables.shape

@@ -73,3 +73,12 @@ def test_the_command_says_what_cannot_be_exported(tmp_path, capsys):
     assert not (tmp_path / "out").exists()
     (tmp_path / "junk.safetensors").write_bytes(b"no checkpoint at all")
     assert main(["export", str(tmp_path / "junk"), "--out", str(tmp_path / "out")]) == 2
+
+
+def test_a_full_disk_is_one_line_as_safetensors_says_it(saved, tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise export.SafetensorError("I/O error: No space left on device")
+
+    monkeypatch.setattr(export, "save_file", full)
+    assert main(["export", str(tmp_path / "fox"), "--out", str(tmp_path / "out")]) == 2
+    assert names(tmp_path) == {"fox.safetensors", "fox.json"}

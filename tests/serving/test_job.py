@@ -355,3 +355,14 @@ def test_actors_of_ray_write_the_same_texts_though_one_is_killed(words, tmp_path
     assert process.returncode == 0
     assert killed
     assert checksum(out) == checksum(tmp_path / "whole")
+
+
+def test_a_byte_order_mark_is_no_part_of_a_prompt(tmp_path):
+    path = tmp_path / "prompts.txt"
+    path.write_bytes(b"\xef\xbb\xbfKING:\n")
+    assert read_rows(path) == [Row("KING:", 0)]
+
+
+def test_more_texts_than_memory_holds_are_refused_at_once():
+    with pytest.raises(ValueError, match="1,000,000,000 texts are too many"):
+        read_rows(None, samples=10**9)
