@@ -40,6 +40,8 @@ def run(args: argparse.Namespace) -> int:
     limits = {name: ms / 1000 for name, ms in map(_limit, filter(None, args.goodput.split(",")))}
     name = Path(args.checkpoint).stem if args.checkpoint else args.size
     path = json_path(args.json, f"load-{'server' if args.url else name}.json")
+    if args.url and args.peer:
+        raise ValueError("--url measures a server as it is: leave --peer out, or --url")
     to = _others(args)
     set_threads(args.threads)
     device = pick_device(args.device)

@@ -293,7 +293,7 @@ extern "C" void read_step(const Flat *job) {
 }
 
 // The token behind position `pos`, as generate's native engine draws it.
-ONE_WAY int64_t choose(const Text &text, int64_t pos, const float *logits) {
+ONE_WAY int64_t next_token(const Text &text, int64_t pos, const float *logits) {
   const float *noise = text.noise ? text.noise + (pos + 1 - text.n_prompt) * V : nullptr;
   return draw(logits, noise, text.temperature, text.top_k, text.top_p);
 }
@@ -328,7 +328,7 @@ extern "C" void run_steps(Flat *job, const Turn *turns, int64_t S, int64_t most,
       const Turn &t = turns[i];
       if (!t.steps || !takes_part(t)) continue;
       const int64_t pos = t.start + t.count - 1 + step;
-      drawn[i * most + step] = t.text->tokens[pos + 1] = choose(*t.text, pos, job->logits);
+      drawn[i * most + step] = t.text->tokens[pos + 1] = next_token(*t.text, pos, job->logits);
       job->logits += VP;
     }
   }

@@ -181,6 +181,7 @@ def test_the_command_adds_a_curve_and_refuses_another_workload(server, tmp_path,
         ("--url http://127.0.0.1:1 --timeout 0", "timeout=0.0: must be"),
         ("--url http://127.0.0.1:1 --rates 0", "rate=0.0: must be"),
         ("--add README.md", "give --url, too"),
+        ("--url http://127.0.0.1:1 --peer hf", "leave --peer out"),
         ("--url http://127.0.0.1:1 --add README.md", "it is no JSON"),
     ],
 )

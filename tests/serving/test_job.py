@@ -194,15 +194,28 @@ def test_prompts_of_both_kinds_and_their_seeds(tmp_path):
     objects.write_text('{"prompt": "a\\nb", "seed": 7}\n\n{"prompt": "c"}\n')
     assert read_rows(plain, seed=5) == [Row("To be", 5), Row(" or\u2028not", 6)]
     assert read_rows(objects, samples=2) == [
-        Row("a\nb", 7), Row("a\nb", 8), Row("c", 2), Row("c", 3)
-    ]  # fmt: skip
+        Row("a\nb", 7),
+        Row("a\nb", 8),
+        Row("c", 2),
+        Row("c", 3),
+    ]
     assert read_rows(None, samples=2) == [Row("\n", 0), Row("\n", 1)]
 
 
 @pytest.mark.parametrize(
-    "line", ["{", "[]", "3", '{"text": "a"}', '{"prompt": ""}', '{"prompt": 3}',
-             '{"prompt": "a", "seed": -1}', '{"prompt": "a", "seed": true}', "[" * 9999],
-)  # fmt: skip
+    "line",
+    [
+        "{",
+        "[]",
+        "3",
+        '{"text": "a"}',
+        '{"prompt": ""}',
+        '{"prompt": 3}',
+        '{"prompt": "a", "seed": -1}',
+        '{"prompt": "a", "seed": true}',
+        "[" * 9999,
+    ],
+)
 def test_a_bad_line_is_named(tmp_path, line):
     path = tmp_path / "p.jsonl"
     path.write_text('{"prompt": "a"}\n' + line + "\n")

@@ -21,7 +21,7 @@ MUTATIONS = {  # where in native.cpp, what stands there, and a bug in its place
         "job->positions[r] + 1",
         "job->positions[r] + 1 + (r + 1 < N && job->text[r + 1] == job->text[r])",
     ),
-    "noise of the slot": ("choose(*t.text, ", "pos", "std::min(pos, t.text->n_prompt - 1 + i)"),
+    "noise of the slot": ("next_token(*t.text, ", "pos", "std::min(pos, t.text->n_prompt - 1 + i)"),
     "the position is the slot": ("positions[job->N] = ", "pos", "std::min(pos, job->N)"),
     "the tail of a batch adds up differently": (
         "sums[r][p] = ",
