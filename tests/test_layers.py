@@ -15,7 +15,7 @@ import nanogpt
 PACKAGE = Path(nanogpt.__file__).parent
 ROOMS = "config system cache data model decoding engines training serving".split()
 ROOMS += "verify benchmarks notebook publishing export server cli".split()
-LIMITS = {"module": 250, "function": 40}  # lines; a function should fit a screen of 25
+LIMITS = {"module": 420, "function": 40}  # lines; about 400, and a screen of 25, are the aim
 
 
 def modules(package: Path) -> dict[str, Path]:
