@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from time import perf_counter
 from types import SimpleNamespace
 
@@ -127,9 +127,13 @@ class Operation:
 
 
 class Stream:
-    def __init__(self, *_, **__): ...
+    def __init__(self, machine, *_, **__):
+        self.machine = machine
 
     def wait_stream(self, _): ...
+
+    def is_capturing(self) -> bool:
+        return self.machine.graph is not None
 
 
 class Event:
@@ -204,6 +208,7 @@ def stand_ins(machine) -> Iterator[tuple[object, dict]]:
     yield torch._C, {"_group_tensors_by_device_and_dtype": by_device}
     yield sys.modules["torch.optim.optimizer"], {"_foreach_supported_types": kinds}
     yield torch.cuda, _about(machine) | _queue(machine) | _random(machine.generator)
+    yield torch.accelerator, _accelerator(machine)
 
 
 def _about(machine) -> dict:
@@ -229,13 +234,23 @@ def _queue(machine) -> dict:
     """Of torch.cuda: streams, events, graphs, and the wait for all of them."""
     return {
         "synchronize": lambda *_: machine.synchronize(),
-        "Stream": Stream,
+        "Stream": partial(Stream, machine),
         "Event": lambda *_, **how: Event(machine, **how),
         "stream": nullcontext,
-        "current_stream": Stream,
+        "current_stream": partial(Stream, machine),
         "CUDAGraph": lambda: Graph(machine),
         "graph": lambda graph, *_, **__: graph.captured(),
         "is_current_stream_capturing": lambda: machine.graph is not None,
+    }
+
+
+def _accelerator(machine) -> dict:
+    """Of torch.accelerator: what the optimizers ask since torch 2.13, in a CUDA build of it."""
+    return {
+        "is_available": lambda: True,
+        "current_accelerator": lambda check_available=False: torch.device("cuda"),
+        "current_device_index": lambda: 0,
+        "current_stream": partial(Stream, machine),
     }
 
 
