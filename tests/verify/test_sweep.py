@@ -173,6 +173,6 @@ def test_a_second_sweep_into_one_file_is_refused(tmp_path, monkeypatch):
         return sweep(1, path=tmp_path / "a.json")
 
     monkeypatch.setattr(module, "run_case", again)
-    with pytest.raises(ValueError, match="another run .* is writing to .*a.json: wait for it"):
+    with pytest.raises(ValueError, match="another run is writing to .*a.json: wait for it"):
         sweep(1, path=tmp_path / "a.json")
     assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
