@@ -94,12 +94,17 @@ class Gated:
 
 @contextmanager
 def gated(**settings):
-    """A server, its URL, and its gate: nothing is computed until it opens."""
+    """A server, its URL, and its gate: nothing is computed until it opens.
+
+    At the end it opens by itself, but not before the last answer has ended: a step that nobody
+    waits for is computed, and no answer is finished that the test wants to see broken off.
+    """
     server = Server(tiny_model(), CHARS, **settings)
     gate = Gated(server.engine)
+    opens = threading.Thread(target=lambda: (until(lambda: not server.answers), gate.open()))
     with serving(server) as url:
         try:
             yield server, url, gate
         finally:
-            gate.open()
+            opens.start()
     server.engine.texts.audit()

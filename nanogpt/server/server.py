@@ -102,9 +102,8 @@ class Server:
         if len(self.answers) >= most:
             raise Refused(429, f"{most} requests are served already: try again in a second")
         name = asked.request.id
-        answer = self.answers[name] = Answer(close)
-        limit = f"the answer took longer than {asked.timeout:g} s"
-        timer = self._loop.call_later(asked.timeout, answer.end, Refused(504, limit))
+        answer = self.answers[name] = Answer(close, asked.timeout)
+        timer = self._loop.call_later(asked.timeout, answer.expire)
         self.metrics.prompt_tokens += len(asked.request.prompt)
         self.thread.submit(asked.request)
         try:
@@ -153,8 +152,8 @@ class Answer:
     It holds at most the request's own max_tokens, however slowly its client reads.
     """
 
-    def __init__(self, close: Callable[[], None]):
-        self.close, self.sending = close, False
+    def __init__(self, close: Callable[[], None], timeout: float):
+        self.close, self.timeout, self.sending = close, timeout, False
         self.complete, self.error = False, None
         self.news: list[News] = []
         self._wake = asyncio.Event()
@@ -168,6 +167,10 @@ class Answer:
         elif item.token is not None:
             self.news.append(item)
             self._wake.set()
+
+    def expire(self) -> None:
+        """Its time is up."""
+        self.end(Refused(504, f"the answer took longer than {self.timeout:g} s"))
 
     def end(self, error: Exception) -> None:
         """End it with an error. A client that holds it up loses its connection."""
