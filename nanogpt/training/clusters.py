@@ -1,7 +1,7 @@
 """How the same training is started on a cluster: scripts to fill in. None of them was run by us.
 
-What was run are two agents on one machine, in network namespaces and on loopback, by the same
-torchrun with the same options: `python -m nanogpt bench processes`.
+What was run are two agents on one machine, by the same torchrun with the same options: see
+tests/training/test_distributed.py.
 """
 
 from __future__ import annotations

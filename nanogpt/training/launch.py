@@ -20,7 +20,6 @@ from pathlib import Path
 
 from ..config.checks import check_int
 from ..system.files import ROOT
-from ..system.hosts import Host, loopback
 
 PATIENCE = 300.0  # seconds
 
@@ -29,21 +28,21 @@ def torchrun(
     words: Sequence[str],
     processes: int,
     *,
-    hosts: Sequence[Host] | None = None,
+    agents: int = 1,
     restarts: int = 0,
     patience: float = PATIENCE,
     meanwhile: Callable[[Job], None] | None = None,
 ) -> str:
-    """Run `words` in so many processes, spread evenly over the hosts, and return what they print.
+    """Run `words` in so many processes, spread evenly over the agents, and return what they print.
 
-    `words` follow torchrun's own options, as in ["-m", "nanogpt", "train", …]; `hosts` are those of
-    `two_hosts()`, or None for this machine alone. `meanwhile` is called with the job every 20 ms.
+    `words` follow torchrun's own options, as in ["-m", "nanogpt", "train", …]. With several agents
+    this machine acts as several hosts. `meanwhile` is called with the job every 20 ms.
     However it ends, no process is left. Raises ValueError for processes that cannot be spread, and
     ChildProcessError, with the last lines printed, for a job that failed or takes longer than
     `patience` seconds.
     """
     end = time.monotonic() + patience
-    with started(words, processes, hosts=hosts, restarts=restarts) as job:
+    with started(words, processes, agents=agents, restarts=restarts) as job:
         while None in (codes := job.codes()):
             if time.monotonic() > end:
                 raise ChildProcessError(f"stopped after {patience:g} s:\n{job.last_lines()}")
@@ -56,46 +55,35 @@ def torchrun(
 
 
 @contextmanager
-def started(
-    words: Sequence[str],
-    processes: int,
-    *,
-    hosts: Sequence[Host] | None = None,
-    restarts: int = 0,
-):
+def started(words: Sequence[str], processes: int, *, agents: int = 1, restarts: int = 0):
     """Gives the Job that runs during a with-block; `torchrun` says what the arguments are."""
-    commands = command_lines(words, processes, hosts=hosts, restarts=restarts)
+    commands = command_lines(words, processes, agents=agents, restarts=restarts)
     job = Job()
     try:
-        for command, host in zip(commands, hosts or [loopback()], strict=True):
-            job.start(command, host)
+        for command in commands:
+            job.start(command)
         yield job
     finally:
         job.stop()
 
 
 def command_lines(
-    words: Sequence[str],
-    processes: int,
-    *,
-    hosts: Sequence[Host] | None = None,
-    restarts: int = 0,
+    words: Sequence[str], processes: int, *, agents: int = 1, restarts: int = 0
 ) -> list[list[str]]:
-    """The command for each host. Raises ValueError for processes that cannot be spread evenly."""
+    """The command for each agent. Raises ValueError for processes that cannot be spread evenly."""
+    check_int("agents", agents, 1)
     check_int("processes", processes, 1)
     check_int("restarts", restarts, 0)
-    hosts = hosts or [loopback()]
-    if processes % len(hosts):
-        raise ValueError(f"processes={processes}: take a multiple of the {len(hosts)} hosts")
-    shared = [f"--nnodes={len(hosts)}", f"--nproc-per-node={processes // len(hosts)}"]
+    if processes % agents:
+        raise ValueError(f"processes={processes}: take a multiple of the {agents} agents")
+    shared = [f"--nnodes={agents}", f"--nproc-per-node={processes // agents}"]
     shared += [f"--max-restarts={restarts}", "--rdzv-backend=c10d", "--rdzv-id=nanogpt"]
-    shared.append(f"--rdzv-endpoint={hosts[0].address}:{_free_port()}")
+    shared += [f"--rdzv-endpoint=127.0.0.1:{_free_port()}", "--local-addr=127.0.0.1"]
     start = [sys.executable, "-m", "torch.distributed.run", *shared]
     return [
         # Without is_host both agents wait for the other one: neither knows that it is meant.
-        [*host.prefix, *start, f"--rdzv-conf=is_host={is_first}", f"--local-addr={host.address}"]
-        + list(words)
-        for host, is_first in zip(hosts, ["true"] + ["false"] * len(hosts), strict=False)
+        [*start, f"--rdzv-conf=is_host={'true' if agent == 0 else 'false'}", *words]
+        for agent in range(agents)
     ]
 
 
@@ -106,13 +94,14 @@ class Job:
         self.agents: list[subprocess.Popen] = []
         self.files = []
 
-    def start(self, command: Sequence[str], host: Host) -> None:
-        """Start the agent of one host."""
+    def start(self, command: Sequence[str]) -> None:
+        """Start an agent, with traffic on this machine's loopback interface alone."""
         paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
         env = {"OMP_NUM_THREADS": "1", "TQDM_DISABLE": "1", **os.environ}
         env["PYTHONPATH"] = os.pathsep.join(paths)
-        if host.interface:
-            env["GLOO_SOCKET_IFNAME"] = host.interface
+        names = {name for _, name in socket.if_nameindex()}
+        if loopback := names & {"lo", "lo0"}:
+            env["GLOO_SOCKET_IFNAME"] = loopback.pop()
         self.files.append(tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace"))  # noqa: SIM115
         output = {"stdout": self.files[-1], "stderr": subprocess.STDOUT}
         self.agents.append(subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, **output))
@@ -122,7 +111,7 @@ class Job:
         return [agent.poll() for agent in self.agents]
 
     def printed(self) -> str:
-        """All that was printed so far, host by host."""
+        """All that was printed so far, agent by agent."""
         text = []
         for file in self.files:
             file.seek(0)

@@ -134,7 +134,6 @@ APART = [{"name": "float32", "apart": [0.0, 1e-6]}, {"name": "float64", "apart":
 STEP = [{"name": "1 process", "parts": {"computes": 9.0, "exchanges": 1.0}, "range": [8.0, 12.0]}]
 LINKS = [{"name": "small", "lines": [{"name": "slow", "points": [(1, 1.0), (2, 1.5), (4, 0.6)]}]}]
 SPANS = [(0.0, 1.0, "on its way"), (1.0, 2.0, "in the queue"), (2.0, 4.0, "reads the prompt")]
-RUNS = [{"processes": n, "agents": 1, "losses": [4.0, 3.0]} for n in (1, 2)]
 LIVES = [{"name": "one client", "rows": [{"name": "client 1", "spans": SPANS, "tokens": [5, 7]}]}]
 
 # What each figure function is called with; what stands behind a comma is another case of it.
@@ -187,12 +186,10 @@ FIGURES = {
     "losses_apart": [APART, "to rounding"],
     "step_parts": [STEP, "a tenth is exchange"],
     "scaling": [LINKS * 2, "no gain from 4"],
-    "losses_by_processes": [RUNS, [[0.0, 0.0], [0.0, 1e-7]]],
     "request_lines": [LIVES * 2, "it waits for a place"],
 }
 # Words that a figure makes of its data; every other figure is given its finding as a title.
 FOUND = {
-    "losses_by_processes": "the same losses, but for rounding",
     "characters": "4 characters",
     "batch": "4 lessons",
     "bytes_and_loss": "1.600",

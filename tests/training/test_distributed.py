@@ -35,7 +35,6 @@ from nanogpt.cli.train import main
 from nanogpt.data.corpus import practice_corpus
 from nanogpt.model.checkpoint import load_checkpoint
 from nanogpt.system.device import Device
-from nanogpt.system.hosts import two_hosts
 from nanogpt.training.distributed import Ranks, _fresh_name, joined, ranks, reports_errors
 from nanogpt.training.launch import Job, command_lines, torchrun
 from nanogpt.training.state import state_path
@@ -224,9 +223,8 @@ def test_after_a_kill_torchrun_starts_all_again_and_they_end_with_the_same_bits(
             killed.append(pid)
             os.kill(pid, signal.SIGKILL)
 
-    with two_hosts("loopback") as (hosts, _):
-        train = ["-m", "nanogpt", "train", *words(folder, "killed")]
-        printed = torchrun(train, 2, hosts=hosts, restarts=3, meanwhile=kill, patience=PATIENCE)
+    train = ["-m", "nanogpt", "train", *words(folder, "killed")]
+    printed = torchrun(train, 2, agents=2, restarts=3, meanwhile=kill, patience=PATIENCE)
     assert killed
     assert "torchrun started all processes again: resuming" in printed
     a, b = (load_file(state_path(folder / out)) for out in ("killed", "of-0/plain"))
@@ -307,12 +305,10 @@ def test_dropout_of_the_other_processes_follows_from_the_step(rank):
         assert drawn(7, before=1) != drawn(8, before=2)
 
 
-def test_the_command_of_each_host():
-    with two_hosts("loopback") as (hosts, where):
-        first, second = command_lines(["-m", "x"], 4, hosts=hosts, restarts=2)
-        with pytest.raises(ValueError, match="processes=3: take a multiple of the 2 hosts"):
-            command_lines(["-m", "x"], 3, hosts=hosts)
-    assert where == "loopback"
+def test_the_command_of_each_agent():
+    first, second = command_lines(["-m", "x"], 4, agents=2, restarts=2)
+    with pytest.raises(ValueError, match="processes=3: take a multiple of the 2 agents"):
+        command_lines(["-m", "x"], 3, agents=2)
     assert {"--nnodes=2", "--nproc-per-node=2", "--max-restarts=2"} < set(first) & set(second)
     assert ("--rdzv-conf=is_host=true" in first, "--rdzv-conf=is_host=false" in second) == (
         True,

@@ -18,7 +18,6 @@ from .engines import (
 from .equality import last_bits, margins, precision, token_strips
 from .lesson import attention_steps, triangle
 from .outside import losses_apart, request_lines, scaling, step_parts, wiring
-from .processes import losses_by_processes
 from .serving import block_tables, gaps, load, step_cost, step_mask, timelines
 from .sooner import look_ups, singular_values
 from .speed import (
