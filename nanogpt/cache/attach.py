@@ -91,7 +91,10 @@ def build_caches(owners: list[nn.Module], cache, capacity: int) -> list:
 
 def _empty_cache(owner: nn.Module, cache, capacity: int):
     if not getattr(cache, "rolls", False):
-        return cache(capacity)
+        try:
+            return cache(capacity)
+        except TypeError as error:
+            raise ValueError(f"cache={cache!r} builds no cache: {error}") from error
     window = getattr(owner, "window", None)
     if window is None or window >= capacity:
         return StaticCache(capacity)

@@ -100,6 +100,15 @@ class CachedDecoder(ModuleDecoder):
         self.length += tokens.shape[1]
         return logits
 
+    def require_rewind(self) -> None:
+        """Raises ValueError for a cache that cannot take tokens back, as a draft needs."""
+        for cache in self.caches:
+            if not hasattr(cache, "rewind"):
+                raise ValueError(
+                    f"{type(cache).__name__} has no rewind(n), which forgets the last n rows: "
+                    f"write one, or leave draft out"
+                )
+
     def rewind(self, n: int) -> None:
         for cache in self.caches:
             cache.rewind(n)

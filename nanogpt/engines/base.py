@@ -21,6 +21,7 @@ from ..config.checks import check_int
 from ..config.shapes import GPTConfig
 from ..decoding.decoder import Decoder, decode
 from ..decoding.drafts import Draft
+from ..decoding.limits import check_length
 from ..decoding.sampling import SamplingParams
 from ..decoding.speculative import Speculation, SpeculativeLoop
 from ..model.convert import not_standard
@@ -136,12 +137,8 @@ class Engine(ABC):
                 )
         if why := self.supports(model):
             raise ValueError(why)
-        last = prompt.shape[1] + n_new - 1  # the last token is only returned, never read
-        if last > self.capacity:
-            raise ValueError(
-                f"a prompt of {prompt.shape[1]} and {n_new} new tokens need a capacity of {last}: "
-                f"this {name} has capacity={self.capacity}"
-            )
+        instead = ", or leave engine out"
+        check_length(prompt.shape[1], n_new, self.capacity, f"this {name}: ", "capacity", instead)
 
     # -------------------------------------------------------------- engines that are kept
 

@@ -84,7 +84,7 @@ def test_caches_are_as_long_as_the_text_and_never_longer_than_the_block(model, n
         return DynamicCache(max_len)
 
     list(generate(model, tokens(1, 5), n_new, cache=design))
-    assert asked[1:] == [reserved] * len(cache_owners(model)), "the first one is a trial"
+    assert asked == [reserved] * len(cache_owners(model))
 
 
 # ------------------------------------------------------------------ the model is left as it was
@@ -189,10 +189,10 @@ def test_generating_inside_a_with_block_says_what_to_do_and_keeps_its_caches(mod
 
 BAD = {
     "an empty prompt": ({"prompt": torch.empty(1, 0, dtype=torch.int64)}, "at least one token"),
-    "no text": ({"prompt": torch.empty(0, 3, dtype=torch.int64)}, "at least one text"),
-    "a prompt without a batch": ({"prompt": torch.tensor([1, 2])}, r"needs \(B, T\)"),
-    "a prompt of floats": ({"prompt": torch.ones(1, 3)}, "tokens are integers"),
-    "a prompt elsewhere": ({"prompt": tokens(1, 3).to("meta")}, "move one of them"),
+    "no text": ({"prompt": torch.empty(0, 3, dtype=torch.int64)}, "at least one token"),
+    "a prompt without a batch": ({"prompt": torch.tensor([1, 2])}, r"pass \(B, T\)"),
+    "a prompt of floats": ({"prompt": torch.ones(1, 3)}, "integers"),
+    "a prompt elsewhere": ({"prompt": tokens(1, 3).to("meta")}, "pass a plain tensor"),
     "a token past the vocabulary": ({"prompt": torch.tensor([[0, 13]])}, "0 to 13; .* has 0 to 12"),
     "a negative token": ({"prompt": torch.tensor([[-1, 3]])}, "tokens -1 to 3"),
     "no new tokens": ({"n_new": 0}, "n_new=0: must be an integer of at least 1"),
@@ -236,7 +236,7 @@ def test_a_generator_of_another_device_is_refused(model):
 
 def test_what_the_length_error_advises_works(model):
     for T in (1, 5, 24):
-        with pytest.raises(ValueError, match=f"at most {25 - T} tokens"):
+        with pytest.raises(ValueError, match=f"at most {25 - T}"):
             generate(model, tokens(1, T), 26 - T)
         assert len(list(generate(model, tokens(1, T), 25 - T))) == 25 - T
 

@@ -327,7 +327,7 @@ def test_no_engine_slides_past_the_block():
     model = shared_model()
     slide = {"engine": Flat, "past_block": "slide"}
     complete(model, prompt_of(5), 12, **slide)  # inside the block it changes nothing
-    text = "for a longer text leave engine out"
+    text = "exceed capacity 16: ask for at most 12, or leave engine out"
     heard(lambda: assert_refused(text, model, prompt_of(5), 13, **slide))
     assert_refused("5 and 13 new tokens exceed block_size 16", model, prompt_of(5), 13, engine=Flat)
 
@@ -341,7 +341,7 @@ def test_an_engine_built_for_something_else_is_refused(kind):
 
     assert_same_tokens(shared_model(), built, prompt_of(4), 7)
     assert_same_tokens(shared_model(), built, prompt_of(10), 1)
-    refused(f"4 and 8 new tokens need a capacity of 11: this {name} has capacity=10", T=4, n_new=8)
+    refused(f"this {name}: a prompt of 4 and 8 new tokens exceed capacity 10", T=4, n_new=8)
     refused(f"this {name} was built for a batch of 3 and got 2.*engine={name}", batch=2)
     refused("weights in float32 and got bfloat16", shared_model(dtype=torch.bfloat16))
     for key, value, words in (

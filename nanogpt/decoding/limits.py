@@ -1,0 +1,110 @@
+"""What can be asked of a model: the limits that generate, requests, jobs and the server share.
+
+Each check raises ValueError with the value, the limit and what to do. `where` comes before it, as
+in "request 3: ". A prompt is (B, T), or (T,) for a request of one text.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..config.checks import check_int
+from .sampling import SamplingParams
+
+MOST_NEW = 2**31 - 1  # tokens of one generation: native code counts in 32 bits
+
+
+def check_prompt(prompt, vocab_size: int | None = None, ndim: int = 2, where: str = "") -> None:
+    """Raise ValueError unless these are tokens, of this vocabulary where it is known.
+
+    (B, T) for ndim=2, (T,) for ndim=1: integers, at least one text of at least one token.
+    """
+    need = "(B, T)" if ndim == 2 else "(T,)"
+    example = "tokenizer.encode(text)[None]" if ndim == 2 else "tokenizer.encode(text)"
+    if not isinstance(prompt, Tensor):
+        raise ValueError(
+            f"{where}the prompt is a {type(prompt).__name__}: pass tokens {need}, as in {example}"
+        )
+    if prompt.ndim != ndim or 0 in prompt.shape or prompt.dtype not in (torch.int64, torch.int32):
+        raise ValueError(
+            f"{where}the prompt has shape {tuple(prompt.shape)} of {prompt.dtype}: pass {need} "
+            f"integers, at least one token, as in {example}"
+        )
+    if prompt.layout != torch.strided or prompt.device.type == "meta":
+        raise ValueError(
+            f"{where}the prompt is {prompt.layout} on {prompt.device}: pass a plain tensor"
+        )
+    if vocab_size is not None:
+        low, high = torch.stack(prompt.aminmax()).tolist()  # one wait for a GPU, not two
+        check_tokens(low, high, vocab_size, f"{where}the prompt holds")
+
+
+def check_tokens(low: int, high: int, vocab_size: int, what: str) -> None:
+    """Raise ValueError when the lowest or the highest of some tokens is not in the vocabulary."""
+    if low < 0 or high >= vocab_size:
+        raise ValueError(
+            f"{what} tokens {low} to {high}; the vocabulary has 0 to {vocab_size - 1}: pass what "
+            f"the model's own tokenizer encodes"
+        )
+
+
+def check_length(
+    n_prompt: int,
+    n_new: int,
+    positions: int | None,
+    where: str = "",
+    limit: str = "block_size",
+    otherwise: str = "",
+) -> None:
+    """Raise ValueError for a text that does not fit into so many positions (None: no end).
+
+    The last token is only returned, never read, so the text may end one past the last position.
+    `limit` is what the user calls that number; `otherwise` is another way out, if there is one.
+    """
+    if positions is None or n_prompt + n_new - 1 <= positions:
+        return
+    most = positions + 1 - n_prompt
+    cure = f"ask for at most {most}" if most > 0 else f"shorten the prompt to at most {positions}"
+    raise ValueError(
+        f"{where}a prompt of {n_prompt} and {n_new} new tokens exceed {limit} {positions}: "
+        f"{cure}{otherwise}"
+    )
+
+
+def check_sampling(sampling, vocab_size: int | None = None, where: str = "") -> None:
+    """Raise ValueError unless these are SamplingParams whose top_k the vocabulary can give."""
+    if not isinstance(sampling, SamplingParams):
+        raise ValueError(
+            f"{where}sampling={sampling!r}: pass SamplingParams, as in "
+            f"SamplingParams(temperature=0.8)"
+        )
+    if sampling.top_k is not None and vocab_size is not None:
+        check_int(f"{where}top_k", sampling.top_k, 1, vocab_size)
+
+
+def check_seed(name: str, seed) -> None:
+    """Raise ValueError unless torch.Generator().manual_seed takes it."""
+    check_int(name, seed, -(2**63), 2**64 - 1)
+
+
+def check_noise(noise, shape: tuple[int | None, ...], where: str = "") -> None:
+    """Raise ValueError unless this is noise of that shape; None in it is a size not known yet."""
+    found = tuple(noise.shape) if isinstance(noise, Tensor) else ()
+    pairs = zip(found, shape, strict=False)
+    if len(found) != len(shape) or any(size not in (None, got) for got, size in pairs):
+        need = ", ".join("V" if size is None else str(size) for size in shape)
+        raise ValueError(
+            f"{where}noise has shape {found}; {shape[0]} tokens need ({need}): a row for each, as "
+            f"in draw_noise"
+        )
+    if not noise.is_floating_point() or noise.device.type == "meta":
+        raise ValueError(
+            f"{where}the noise is {noise.dtype} on {noise.device}: floating-point numbers are "
+            f"needed"
+        )
+    # Not on a GPU, where looking at the numbers would stop the queue.
+    if noise.device.type == "cpu" and not bool((noise > 0).all()):
+        raise ValueError(
+            f"{where}the noise has numbers that are not above 0: draw it with draw_noise"
+        )
