@@ -12,8 +12,6 @@ FOLDER  ?=
 REPO    ?=
 REF     ?=
 PINNED  ?=
-SERVER  ?= nanogpt
-VLLM    := .venv-vllm
 
 export REPO REF  # a recipe takes them as "$$REPO": no shell reads what they hold
 
@@ -22,8 +20,6 @@ EXACT   := $(if $(PINNED),--constraint constraints.txt)
 KIND    := $(if $(PINNED),pinned,ranges)
 READY   := $(VENV)/.ready-$(KIND)
 TOOLS   := $(VENV)/.ready-tools-$(KIND)
-NEEDS-transformers := $(VENV)/.ready-serve
-NEEDS-vllm := $(VLLM)/.ready
 NUMBERS := $(foreach path,$(wildcard notebooks/[0-9][0-9]_*.ipynb),$(firstword $(subst _, ,$(notdir $(path)))))
 
 .PHONY: help run test lab data html sync badges check publish reproduce gpu-report serve clean $(NUMBERS)
@@ -75,11 +71,16 @@ publish: $(READY) ## run all into outputs/published, or nothing | python -m nano
 reproduce: $(READY) ## run all: is every output the published one? | python -m nanogpt run --reproduce
 	$(PY) -m nanogpt run --reproduce $(ARGS)
 
-serve: $(READY) $(NEEDS-$(SERVER)) ## answer over HTTP; SERVER=transformers, vllm | python -m nanogpt serve
-	$(PY) -m nanogpt serve --with $(SERVER) $(ARGS)
+serve: $(READY) ## answer over HTTP, as OpenAI's completions | python -m nanogpt serve
+	$(PY) -m nanogpt serve $(ARGS)
 
-gpu-report: $(READY) ## on a GPU: all of it, into a folder to publish | python -m nanogpt gpu report
-	$(PY) -m nanogpt gpu report $(ARGS)
+gpu-report: $(READY) ## on a GPU: all of it, into outputs/gpu | see the commands in the Makefile
+	@name=$$($(PY) -c "import torch; print(torch.cuda.get_device_name().replace(' ', '-'))") && \
+	out=outputs/gpu/$$name && mkdir -p "$$out" && set -x && \
+	$(PY) -m nanogpt run --profile gpu --out "$$out/notebooks" $(ARGS) && \
+	$(PY) -m nanogpt bench ladder --device cuda --json "$$out/ladder.json" && \
+	$(PY) -m nanogpt bench train --device cuda --json "$$out/race.json" && \
+	$(PY) -m nanogpt verify sweep --device cuda --json "$$out/sweep.json"
 
 clean: ## remove outputs/run and caches, nothing else | rm -rf outputs/run
 	@for path in outputs/run .pytest_cache .ruff_cache .hypothesis \
@@ -94,16 +95,6 @@ $(READY): requirements.txt constraints.txt
 	$(PY) -m pip install --disable-pip-version-check --quiet --requirement requirements.txt $(EXACT)
 	@touch $@
 
-$(TOOLS): $(READY) requirements-test.txt
-	$(PY) -m pip install --disable-pip-version-check --quiet --requirement requirements-test.txt
-	@touch $@
-
-$(VENV)/.ready-serve: $(READY) requirements-serve.txt
-	$(PY) -m pip install --disable-pip-version-check --quiet --requirement requirements-serve.txt
-	@touch $@
-
-$(VLLM)/.ready: requirements-vllm.txt
-	$(PYTHON) -m venv $(VLLM)
-	$(VLLM)/bin/python -m pip install --disable-pip-version-check --quiet --requirement requirements-vllm.txt
-	$(VLLM)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+$(TOOLS): $(READY) pyproject.toml
+	$(PY) -m pip install --disable-pip-version-check --quiet --editable '.[test]'
 	@touch $@

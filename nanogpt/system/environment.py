@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from .device import Device, pick_device
-from .files import ROOT
+from .files import IN_CHECKOUT, ROOT
 
 
 def environment(device: Device | None = None) -> dict:
@@ -63,6 +63,8 @@ def _git_state() -> dict:
         )
         return done.stdout.strip() if done.returncode == 0 else None
 
+    if not IN_CHECKOUT:  # a repository around an installed copy is somebody else's
+        return {"commit": None, "dirty": None}
     try:
         commit, changes = git("rev-parse", "HEAD"), git("status", "--porcelain")
     except (OSError, subprocess.TimeoutExpired):  # no git on this machine

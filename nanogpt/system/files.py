@@ -1,4 +1,8 @@
-"""Files that are whole or absent, and the folders of the project."""
+"""Files that are whole or absent, and the folders of the project.
+
+In a checkout all lies in it. A copy that pip installed has the package and the weights that ship,
+and reads and writes `data` and `outputs` in the folder in which it is run.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +16,11 @@ from pathlib import Path
 
 FULL = {errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)}  # a full disk or quota
 LEFT_AFTER = 3600  # seconds: no write takes that long
-ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = Path(__file__).resolve().parents[1]
+IN_CHECKOUT = (PACKAGE.parent / "notebooks").is_dir()
+ROOT = PACKAGE.parent if IN_CHECKOUT else Path.cwd()
 PUBLISHED = ROOT / "outputs" / "published"
+WEIGHTS = PUBLISHED / "checkpoints" if IN_CHECKOUT else PACKAGE / "weights"  # those that ship
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ..config.checks import check_int
-from ..system.files import ROOT
+from ..system.files import PACKAGE
 
 PATIENCE = 300.0  # seconds
 
@@ -96,7 +96,7 @@ class Job:
 
     def start(self, command: Sequence[str]) -> None:
         """Start an agent, with traffic on this machine's loopback interface alone."""
-        paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+        paths = [str(PACKAGE.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
         env = {"OMP_NUM_THREADS": "1", "TQDM_DISABLE": "1", **os.environ}
         env["PYTHONPATH"] = os.pathsep.join(paths)
         names = {name for _, name in socket.if_nameindex()}

@@ -17,7 +17,7 @@ from ..data.tokenizer import CharTokenizer
 from ..model.checkpoint import Checkpoint, CheckpointError, load_checkpoint
 from ..model.gpt import GPT
 from ..system.device import Device, pick_device
-from ..system.files import PUBLISHED
+from ..system.files import WEIGHTS
 from .loop import train
 
 
@@ -61,7 +61,7 @@ def _named(path: str, corpus: Corpus, origin: str) -> Checkpoint:
 
 def _published(size: str, corpus: Corpus) -> Checkpoint | None:
     """The weights that ship, for the text of their training; the practice corpus borrows them."""
-    path = PUBLISHED / "checkpoints" / f"{size}.safetensors"
+    path = WEIGHTS / f"{size}.safetensors"
     if not path.is_file():
         return None
     found = load_checkpoint(path, origin="published weights")

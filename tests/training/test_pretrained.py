@@ -25,7 +25,7 @@ load = partial(load_or_train, device=CPU)
 @pytest.fixture
 def place(monkeypatch, tmp_path):
     """No published weights yet, and a size that trains in no time."""
-    monkeypatch.setattr(pretrained, "PUBLISHED", tmp_path)
+    monkeypatch.setattr(pretrained, "WEIGHTS", tmp_path / "checkpoints")
     monkeypatch.delenv("NANOGPT_CHECKPOINT", raising=False)
     monkeypatch.setitem(SIZES, "small", GPTConfig(block_size=8, n_layer=1, n_head=2, n_embd=16))
     return tmp_path

@@ -1,0 +1,56 @@
+"""What `pip install .` gives: the package, its C++ and templates, the weights that ship."""
+
+import subprocess
+import sys
+import zipfile
+from email.parser import Parser
+
+import pytest
+
+from nanogpt import complete, load_checkpoint
+from nanogpt.system.files import PACKAGE, ROOT, WEIGHTS
+
+pytest.importorskip("hatchling", reason="the build backend comes with .[test]")
+PROGRAM = """
+from nanogpt import complete, load_checkpoint
+from nanogpt.system.files import WEIGHTS
+saved = load_checkpoint(WEIGHTS / "small")
+print(complete(saved.model, saved.tokenizer.encode("ROMEO:")[None], 20).tolist())
+"""
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> zipfile.ZipFile:
+    folder = tmp_path_factory.mktemp("wheel")
+    build = [sys.executable, "-m", "pip", "wheel", ".", "--no-deps", "--no-build-isolation", "-q"]
+    subprocess.run([*build, "-w", folder], cwd=ROOT, check=True)
+    return zipfile.ZipFile(next(folder.glob("*.whl")))
+
+
+@pytest.mark.slow
+def test_a_wheel_has_every_file_of_the_package_and_needs_what_is_required(wheel):
+    files = {p.relative_to(PACKAGE.parent).as_posix() for p in PACKAGE.rglob("*") if p.is_file()}
+    missing = {name for name in files if "__pycache__" not in name} - set(wheel.namelist())
+    assert not missing
+    name = next(name for name in wheel.namelist() if name.endswith("/METADATA"))
+    needed = Parser().parsestr(wheel.read(name).decode()).get_all("Requires-Dist")
+    lines = (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines()
+    wanted = [line for line in lines if line and line[0] != "#"]
+    assert len([x for x in needed if "extra ==" not in x]) == len(wanted) > 5
+
+
+@pytest.mark.slow
+def test_an_installed_copy_writes_the_same_text_somewhere_else(wheel, tmp_path):
+    wheel.extractall(tmp_path / "site")
+    (tmp_path / "elsewhere").mkdir()
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        cwd=tmp_path / "elsewhere",
+        env={"PYTHONPATH": str(tmp_path / "site")},
+        capture_output=True,
+        text=True,
+    )
+    saved = load_checkpoint(WEIGHTS / "small")
+    ours = complete(saved.model, saved.tokenizer.encode("ROMEO:")[None], 20).tolist()
+    assert done.stdout.strip() == str(ours), done.stderr
+    assert not list((tmp_path / "elsewhere").iterdir())
