@@ -7,10 +7,9 @@ python -m nanogpt generate --prompts FILE --out FOLDER --workers 4
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
 from pathlib import Path
 
-from ..serving.job import Job, read_rows, shards_of
+from ..config.checks import check_int
 from ..system.console import Progress
 from ..system.files import PUBLISHED
 from .common import OUTPUTS, command_parser, exit_code
@@ -24,69 +23,51 @@ def main(argv: list[str] | None = None) -> int:
 
 def run(args: argparse.Namespace) -> None:
     """Write the texts as the options say."""
-    from ..config.checks import check_int
-    from ..serving.ray_workers import check_ray
+    from ..serving.job import check_ray
 
     check_int("--workers", args.workers, 1, 1000)
     if args.workers > 1 or args.cluster:
         check_ray()
-    job, task = _job(args)
+    job = _job(args)
     with job.opened():
-        _say_what_is_done(job)
-        try:
-            _write(job, task, args)
-        except KeyboardInterrupt:
-            raise KeyboardInterrupt(f"{_kept(job)}: the same command resumes") from None
-        except OSError as error:
-            why = (error.errno, error.strerror) if error.errno else (str(error),)
-            raise type(error)(*why[:-1], f"{why[-1]}; {_kept(job)}") from error
+        print(f"{len(job.prompts):,} texts in {job.n_shards:,} shards, {len(job.done):,} are done")
+        for number in job.damaged:
+            print(f"{job.path(number)} is damaged or gone: its texts are written again", flush=True)
+        _write(job, args)
         print(f"checksum of all texts: {job.finish()}")
-    print(f"written: {args.out}/shards, {len(job.rows):,} texts in {job.n_shards:,} files")
+    print(f"written: {args.out}/shards, {len(job.prompts):,} texts in {job.n_shards:,} files")
 
 
-def _job(args: argparse.Namespace) -> tuple:
+def _job(args: argparse.Namespace):
     from ..decoding.sampling import SamplingParams
     from ..model.checkpoint import load_checkpoint
-    from ..serving.writer import Task, check_rows, choose_backend, settings
+    from ..serving.job import Job, Task, check_prompts, choose_backend, read_prompts
 
-    rows = read_rows(args.prompts, args.samples, args.seed)
+    prompts = read_prompts(args.prompts, args.samples, args.seed)
     saved = load_checkpoint(args.checkpoint)
     backend, why = choose_backend(saved) if args.backend == "auto" else (args.backend, "")
     print(f"{saved}\n{backend} steps{f': {why}' if why else ''}", flush=True)
-    drawn = SamplingParams(args.temperature, args.top_k, args.top_p, args.greedy)
-    task = Task(str(Path(args.checkpoint).resolve()), args.max_new_tokens, drawn, backend)
-    check_rows(rows, task, saved)
-    return Job(args.out, rows, settings(task, saved), args.shard_size), task
+    sampling = SamplingParams(args.temperature, args.top_k, args.top_p, args.greedy)
+    path = str(Path(args.checkpoint).resolve())
+    task = Task(path, saved.sha256, args.max_new_tokens, sampling, backend)
+    check_prompts(prompts, task, saved)
+    return Job(args.out, prompts, task, args.shard_size)
 
 
-def _say_what_is_done(job: Job) -> None:
-    print(f"{len(job.rows):,} texts in {job.n_shards:,} shards, {len(job.done):,} of them done")
-    for number in job.damaged:
-        print(f"{job.path(number)} is damaged or gone: its texts are written again", flush=True)
+def _write(job, args: argparse.Namespace) -> None:
+    """Write what is not done. However this ends, the error says how much is kept."""
+    from ..serving.job import write_shards
 
-
-def _write(job: Job, task, args: argparse.Namespace) -> None:
-    with Progress(job.n_shards, "shards", done=len(job.done)) as bar:
-        for number, texts in _texts(job, task, args):
-            job.keep(number, texts)
-            bar.update()
-
-
-def _texts(job: Job, task, args: argparse.Namespace) -> Iterator:
-    """The texts of each shard that is not done, with its number."""
-    from ..serving.ray_workers import write_by_ray
-    from ..serving.writer import Writer
-
-    if not job.todo:
-        return iter(())
-    if args.workers > 1 or args.cluster:
-        return write_by_ray(job, task, args.workers, args.cluster)
-    write = Writer(task)
-    return ((number, write(rows)) for number, rows in shards_of(job))
-
-
-def _kept(job: Job) -> str:
-    return f"{len(job.done):,} of {job.n_shards:,} shards are kept in {job.folder}"
+    try:
+        with Progress(job.n_shards, "shards", done=len(job.done)) as bar:
+            for number, texts in write_shards(job, args.workers, args.cluster):
+                job.keep(number, texts)
+                bar.update()
+    except (KeyboardInterrupt, OSError) as error:
+        kept = f"{len(job.done):,} of {job.n_shards:,} shards are kept in {job.folder}"
+        if isinstance(error, KeyboardInterrupt):
+            raise KeyboardInterrupt(f"{kept}: the same command resumes") from None
+        raise OSError(f"{error}; {kept}") from error
 
 
 def options() -> argparse.ArgumentParser:
