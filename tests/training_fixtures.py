@@ -21,7 +21,7 @@ from nanogpt.model.convert import pack_heads
 from nanogpt.model.gpt import GPT
 from nanogpt.system.device import Device, pick_device
 from nanogpt.training import trainer
-from nanogpt.training.distributed import _exits_at_sigterm, joined, ranks
+from nanogpt.training.distributed import _exits_at_sigterm, joined
 from nanogpt.training.loop import train
 from nanogpt.training.state import state_path
 
@@ -60,6 +60,12 @@ def step_of(out: Path) -> int:
 
 def stop_at(monkeypatch, step, what) -> None:
     """Do `what()` when the loop draws its batch number `step` (from 0)."""
+    monkeypatch.setattr(trainer, "random_batch", trainer.random_batch)  # put back in the end
+    do_at(step, what)
+
+
+def do_at(step, what) -> None:
+    """The same for the rest of a process."""
     drawn, plain = [], trainer.random_batch
 
     def batch(*arguments):
@@ -68,7 +74,7 @@ def stop_at(monkeypatch, step, what) -> None:
             what()
         return plain(*arguments)
 
-    monkeypatch.setattr(trainer, "random_batch", batch)
+    trainer.random_batch = batch
 
 
 def ctrl_c() -> None:
@@ -99,14 +105,18 @@ def _child(log, target, arguments, env):
 
 def fork_pair(log: Path, target, *arguments) -> list:
     """Two processes as torchrun would start them; they print to log0.out, log1.out and so on."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     place |= {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
     return [
         fork(Path(f"{log}{rank}"), target, *arguments, RANK=rank, LOCAL_RANK=rank, **place)
         for rank in ("0", "1")
     ]
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
 
 
 def exit_code(process) -> int:
@@ -125,8 +135,20 @@ def wait_for(text: str, path: Path, process) -> None:
         time.sleep(0.005)
 
 
-def short_run(out: Path) -> None:
-    """A run of 45 steps for a process of its own; it resumes what is saved there."""
+def short_run(out: Path, killed_at: int | None = None) -> None:
+    """A run for a process of its own; it resumes what is saved there.
+
+    The process is killed before it renames file number `killed_at` (from 1) to its place.
+    """
+    renamed, plain = [], os.replace
+
+    def rename(*arguments):
+        renamed.append(arguments)
+        if len(renamed) == killed_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        plain(*arguments)
+
+    os.replace = rename
     corpus = practice_corpus()
     model = GPT(GPTConfig(block_size=16, n_layer=1, n_head=2, n_embd=32, dropout=0.1))
     recipe = TrainConfig(steps=45, batch_size=4, eval_every=3, eval_batches=1)
@@ -134,7 +156,7 @@ def short_run(out: Path) -> None:
 
 
 def some_runs(runs) -> None:
-    """For each of two processes: runs, one after another; errors are printed."""
+    """For each of two processes: runs, one after another; what is refused is printed."""
     rank = os.environ["RANK"]
     with joined(pick_device("cpu")) as device:
         for one in runs:
@@ -142,33 +164,13 @@ def some_runs(runs) -> None:
                 run(options().parse_args([word.replace("RANK", rank) for word in one]), device)
             except ValueError as error:
                 print("refused:", error)
-        equal = gradients_by_hand_are_those_of_ddp()
-        if rank == "0":
-            print("gradients by hand equal:", equal)
 
 
-def gradients_by_hand_are_those_of_ddp() -> bool:
-    """To the bit, of this process's half of a batch and the other's."""
-    tokens = torch.arange(64).view(2, 4, 8)  # x and y
-    x, y = (ranks().share(part) for part in tokens)
-    grads = []
-    for wrap in (lambda model: model, ranks().wrap):
-        torch.manual_seed(1)
-        model = GPT(GPTConfig(vocab_size=64, **TINY, dropout=0.0))
-        net = wrap(model)  # DDP must live as long as the backward pass
-        net(x, y)[1].backward()
-        grads.append([p.grad for p in model.parameters()])
-    for grad in grads[0]:
-        dist.all_reduce(grad)  # the sum over both processes, in both
-        grad /= ranks().size
-    return all(map(torch.equal, *grads))
-
-
-def slow_run(one) -> int:
-    """A run whose steps take 50 ms more, so that it is stopped in the middle everywhere."""
-    plain = trainer.random_batch
-    trainer.random_batch = lambda *arguments: time.sleep(0.05) or plain(*arguments)
-    return main(one)
+def interrupted_run(words) -> int:
+    """A run in which Ctrl-C reaches the second process alone, in its step number 12 (from 0)."""
+    if os.environ["RANK"] == "1":
+        do_at(12, ctrl_c)
+    return main(words)
 
 
 def waits_for_what_never_comes() -> None:

@@ -3,14 +3,12 @@
 python -m nanogpt train --recipe fast --size small
 torchrun --nproc_per_node=2 -m nanogpt train --recipe fast --size small
 torchrun --nproc_per_node=2 --max-restarts=3 -m nanogpt train … --resume     a lost process resumes
-python -m nanogpt train … --script slurm                                     the same on a cluster
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import sys
 from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
 from dataclasses import Field, fields, replace
 from pathlib import Path
@@ -26,12 +24,9 @@ from ..model.checkpoint import stem
 from ..model.gpt import GPT
 from ..system.device import Device, pick_device
 from ..system.files import check_writable
-from ..training.clusters import SCRIPTS, cluster_script
 from ..training.distributed import joined, ranks, reports_errors, started_again
-from ..training.log import log_path
-from ..training.loop import train
-from ..training.run import best_step
-from ..training.state import state_path
+from ..training.loop import best_step, train
+from ..training.state import log_path, state_path
 from .common import OUTPUTS, add_shared, command_parser, exit_code, set_threads
 
 
@@ -42,22 +37,7 @@ def main(argv: list[str] | None = None) -> int:
     """
     with nullcontext() if reports_errors() else _silence():
         args = options().parse_args(argv)
-    if args.script:
-        words = sys.argv[2:] if argv is None else argv
-        return exit_code(lambda: _print_script(args, _without_script(words)))
     return exit_code(lambda: _command(args), speaks=reports_errors())
-
-
-def _print_script(args: argparse.Namespace, words: list[str]) -> None:
-    _configs(args)  # raises ValueError for what would fail there
-    print(cluster_script(args.script, words), end="")
-
-
-def _without_script(words: list[str]) -> list[str]:
-    """The words but --script and its value."""
-    at = [i for i, word in enumerate(words) if word == "--script"]
-    left = [word for i, word in enumerate(words) if i not in at and i - 1 not in at]
-    return [word for word in left if not word.startswith("--script=")]
 
 
 def _command(args: argparse.Namespace) -> None:
@@ -135,7 +115,6 @@ def options() -> argparse.ArgumentParser:
     place = "where the checkpoints go, without suffix (outputs/run/train/SIZE-RECIPE)"
     add("--out", metavar="PATH", help=place)
     add("--resume", action="store_true", help="resume the run that was stopped, to the same bits")
-    add("--script", choices=SCRIPTS, help="print how this is started on such a cluster, no more")
     add("--replace", action="store_true", help="start a new run in the place of a saved one")
     add_shared(parser, "--data", "--device", "--threads")
     add("--no-muon", action="store_true", help="AdamW for the matrices too")

@@ -1,12 +1,14 @@
-"""The training loop: `train` and the model that it trains."""
+"""The training loop: `train`, the model that it trains, and how the run is reported."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from ..config.training import TrainConfig
 from ..data.batches import split
@@ -14,11 +16,13 @@ from ..data.corpus import Corpus
 from ..data.tokenizer import CharTokenizer
 from ..model.convert import convert_state, not_standard, pack_heads
 from ..model.gpt import GPT
+from ..system.console import Progress
 from ..system.device import Device, forked_random_state, pick_device
 from .distributed import ranks
-from .files import RunFiles
+from .evaluate import fixed_batches, full_loss, mean_loss
 from .optimizers import zero_init
-from .run import TrainingRun
+from .state import RunFiles, deferred_interrupt
+from .throughput import Meter
 from .trainer import Trainer, memory_advice
 
 
@@ -49,11 +53,17 @@ def train(
     advice; and FloatingPointError when the loss is not finite.
     """
     device, tokenizer = device or pick_device(), tokenizer or CharTokenizer(corpus.text)
-    _check_vocabulary(model, tokenizer)
+    if len(tokenizer) != model.config.vocab_size:
+        raise ValueError(
+            f"the model has {model.config.vocab_size} characters, the vocabulary {len(tokenizer)}: "
+            f"build the model with GPTConfig(vocab_size={len(tokenizer)})"
+        )
     data, val = split(tokenizer.encode(corpus.text), model.config.block_size)
     files = RunFiles(out, model, corpus, config, tokenizer) if out else None
-    if resume:
-        _check_resumable(files)
+    if resume and not files:
+        raise ValueError("resume=True, but no `out` says where the run was saved")
+    if resume and files.state.is_file():
+        files.read_state()  # what it raises comes before anything is changed
     ranks().agree("a text of sha256", corpus.sha256[:12])
     held = files.held() if files and ranks().first else nullcontext()
     with held, _form_to_train(model, config, device) as (worker, generator), memory_advice(config):
@@ -85,15 +95,9 @@ def prepare(model: GPT, config: TrainConfig, device: Device) -> tuple[GPT, torch
     generator = torch.Generator().manual_seed(config.seed)
     if config.zero_init:
         zero_init(model, generator)
-    worker = _batched(model) if config.batched else model
+    packs = config.batched and model.config.per_head and not not_standard(model)
+    worker = pack_heads(model) if packs else model
     return worker.to(device.device).train(), generator
-
-
-def _batched(model: GPT) -> GPT:
-    """A batched copy of a per-Head model; a model that has no other form, itself."""
-    if not model.config.per_head or not_standard(model):
-        return model
-    return pack_heads(model)
 
 
 @contextmanager
@@ -110,16 +114,133 @@ def _form_to_train(model: GPT, config: TrainConfig, device: Device):
         model.train(was_training)
 
 
-def _check_vocabulary(model: GPT, tokenizer: CharTokenizer) -> None:
-    if len(tokenizer) != model.config.vocab_size:
-        raise ValueError(
-            f"the model has {model.config.vocab_size} characters, the vocabulary {len(tokenizer)}: "
-            f"build the model with GPTConfig(vocab_size={len(tokenizer)})"
+class TrainingRun:
+    """Around the steps of one run: evaluation, history, saving, Ctrl-C and the clock."""
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        val: Tensor,
+        files: RunFiles | None,
+        *,
+        speed: bool = False,
+        watch: Callable[[int, GPT], None] | None = None,
+    ):
+        self.trainer, self.config, self.model = trainer, trainer.config, trainer.model
+        self.val, self.files, self.speed, self.watch = val, files, speed, watch
+        self.first, self.device = trainer.ranks.first, trainer.device.device
+        T, n = self.model.config.block_size, self.config.eval_batches
+        self.fixed = {
+            name: fixed_batches(part, T, n, self.device)
+            for name, part in (("train", trainer.data), ("val", val))
+        }
+        self.history = {"step": [], "train": [], "val": [], "lr_scale": [], "batch_loss": []}
+        self.done = 0  # steps of an earlier part of this run
+        self.chars_per_step = self.config.batch_size * T
+        self.meter = Meter(self.model.config, trainer.device, trainer.ranks.size)
+        self.speed_note = ""
+
+    @contextmanager
+    def begun(self):
+        """Around the loop: a progress bar, Ctrl-C deferred, and the first evaluation."""
+        bar = Progress(self.config.steps, "train", done=self.done, hidden=not self.first)
+        with bar as self.bar, deferred_interrupt() as self.interrupts:
+            if not self.history["step"]:
+                if self.files and self.first:
+                    self.files.clear_state()
+                self.evaluate(0)
+            yield
+
+    def record(self, step: int, loss: Tensor) -> None:
+        """Note the loss of a step. Raises FloatingPointError where it is not finite."""
+        note = self.speed_note
+        if self.device.type == "cpu":  # on a GPU this would wait for the queue
+            self._check_finite(value := float(loss), step)
+            note = f"loss {value:.2f}{', ' if note else ''}{note}"
+        self.history["lr_scale"].append(self.config.scale(step))
+        self.history["batch_loss"].append(loss)
+        self.meter.tokens += self.chars_per_step
+        self.bar.update(note=note)
+
+    def evaluate(self, step: int) -> None:
+        """Measure the losses, keep the checkpoints, log and print a line, call `watch`."""
+        self.meter.lap("train")
+        if self.first:
+            means = [mean_loss(self.model, batches) for batches in self.fixed.values()]
+            losses = dict(zip(self.fixed, torch.stack(means).tolist(), strict=True))  # one wait
+            self._keep(step, losses)
+            line = f"step {step:5d} of {self.config.steps}"
+            line += f" | train {losses['train']:.4f} | val {losses['val']:.4f}"
+            self.bar.print(f"{line} | {self.meter}" if self.speed else line)
+            if self.watch:
+                with forked_random_state(self.trainer.device):
+                    self.watch(step, self.model)
+                self.model.train()
+        self.meter.lap("evaluate")
+        self.speed_note = str(self.meter) if step else ""
+
+    def save(self, step: int) -> None:
+        """Write all that the next step depends on."""
+        if self.files and self.first:
+            self.files.save_state(step, self.trainer, self.history)
+
+    def resume(self) -> None:
+        """Put everything back as it was saved; where nothing was, the run begins at step 0."""
+        self.done = self.files.load_state(self.trainer, self.history)
+        if row := self.done and self.files.logged_speed(self.done):
+            self.meter.resume(row, row["step"] * self.chars_per_step)
+
+    def stop_if_asked(self, step: int) -> None:
+        """Save and raise KeyboardInterrupt, with advice, where Ctrl-C was pressed."""
+        if not self._is_asked_to_stop(step):
+            return
+        self.save(step)
+        saved = " and saved: the same call with resume=True resumes from here"
+        lost = "; nothing was saved, as no `out` was given"
+        raise KeyboardInterrupt(f"stopped after {step} steps{saved if self.files else lost}")
+
+    def result(self) -> dict:
+        """The history as plain data, with the loss over the whole validation text."""
+        return self.history | {
+            "batch_loss": torch.stack(self.history["batch_loss"]).tolist(),  # one transfer
+            "full_val": full_loss(self.model, self.val) if self.first else None,
+            "block_size": self.model.config.block_size,
+        }
+
+    def _keep(self, step: int, losses: dict[str, float]) -> None:
+        for loss in losses.values():
+            self._check_finite(loss, step)
+        best = not self.history["val"] or losses["val"] < min(self.history["val"])
+        for name, value in {"step": step, **losses}.items():
+            self.history[name].append(value)
+        if self.files:
+            self.files.save_checkpoints(self.model, step, losses, best=best)
+            self.files.write_log(self.history, self.meter.summary())
+
+    def _is_asked_to_stop(self, step: int) -> bool:
+        """Whether Ctrl-C was pressed. Several processes agree on it, to stop at the same step."""
+        asked, ranks = bool(self.interrupts), self.trainer.ranks
+        if ranks.size == 1:
+            return asked
+        if self.device.type == "cuda" and step % 10 and step < self.config.steps:
+            return False  # to agree waits for the queue
+        return bool(ranks.mean(torch.tensor(float(asked), device=self.device)) > 0)
+
+    def _check_finite(self, loss: float, step: int) -> None:
+        """Raises FloatingPointError, with what to try, for a loss that is infinite or NaN."""
+        if math.isfinite(loss):
+            return
+        c, kept = self.config, ""
+        if self.files and self.history["val"]:
+            best = best_step(self.history)
+            kept = f"; the best model until then, of step {best}, is in {self.files.best}"
+        raise FloatingPointError(
+            f"the loss is {loss} at step {step}: try half the learning rate (lr={c.lr / 2:g}"
+            f"{f', muon_lr={c.muon_lr / 2:g}' if c.muon_lr else ''}) or a longer warm-up "
+            f"(warmup={max(10, 2 * c.warmup)}){kept}"
         )
 
 
-def _check_resumable(files: RunFiles | None) -> None:
-    """Raises ValueError for a run that cannot be resumed, before anything has been changed."""
-    if not files:
-        raise ValueError("resume=True, but no `out` says where the run was saved")
-    files.check_state()
+def best_step(history: dict) -> int:
+    """The step whose weights `<out>.safetensors` holds: the first of the lowest validation loss."""
+    return history["step"][history["val"].index(min(history["val"]))]

@@ -1,4 +1,4 @@
-"""Stopping a training run and resuming it to the same bits: its state in one file, and Ctrl-C.
+"""What a training run saves, and how it is resumed to the same bits: checkpoints, log, state.
 
 The state is all that the next step depends on: weights, the optimizers' moments, the generators,
 the history. It is one safetensors file, written whole or not at all; nothing is unpickled.
@@ -10,15 +10,24 @@ import json
 import signal
 import threading
 from contextlib import contextmanager
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from ..model.checkpoint import CheckpointError, read_tensors, write_tensors
+from ..config.training import TrainConfig
+from ..data.corpus import Corpus
+from ..data.tokenizer import CharTokenizer
+from ..model import checkpoint
+from ..model.checkpoint import CheckpointError, read_tensors, save_checkpoint, stem, write_tensors
+from ..model.gpt import GPT
+from ..system.files import atomic_path
+from ..system.lock import held
 from .trainer import Trainer
 
 FORMAT = "nanogpt-notebooks training state 2"
+LOSSES = ("step", "train", "val")  # of each evaluation, in the history and in the log
 
 
 def state_path(out: Path) -> Path:
@@ -26,63 +35,169 @@ def state_path(out: Path) -> Path:
     return out.with_name(f"{out.name}-last.state.safetensors")
 
 
-def save_state(out: Path, settings: dict, step: int, trainer: Trainer, history: dict) -> None:
-    """Write the state after `step` steps. `settings` say which run it is: parts of plain data."""
-    tensors = {f"model.{name}": tensor for name, tensor in trainer.model.state_dict().items()}
-    for i, optimizer in enumerate(trainer.optimizers):
-        for index, moments in optimizer.state_dict()["state"].items():
-            for key, value in moments.items():
-                tensors[f"optimizer.{i}.{index}.{key}"] = torch.as_tensor(value)
-    losses = history["batch_loss"]
-    tensors["batch_loss"] = torch.stack(losses) if losses else torch.empty(0)
-    tensors["batches"], tensors["cpu"] = trainer.generator.get_state(), torch.get_rng_state()
-    if torch.cuda.is_available():
-        tensors["cuda"] = torch.cuda.get_rng_state()
-    plain = {key: value for key, value in history.items() if key != "batch_loss"}
-    meta = {"format": FORMAT, "about": settings, "step": step, "history": plain}
-    write_tensors(state_path(out), tensors, meta | {"scaler": trainer.scaler.state_dict()})
+def log_path(out: Path) -> Path:
+    """Where the log of the run that writes to `out` is."""
+    return out.with_name(f"{out.name}.jsonl")
 
 
-def check_state(out: Path, settings: dict) -> None:
-    """Raises what load_state would raise for this file, before anything has been changed."""
-    if state_path(out).is_file():
-        _read(state_path(out), settings)
+class RunFiles:
+    """Where one run is saved. `out` is a path without suffix.
 
-
-def load_state(out: Path, settings: dict, trainer: Trainer, history: dict) -> int:
-    """Put everything back as it was saved; the number of steps done, 0 when nothing was saved.
-
-    Raises CheckpointError for a damaged file, and ValueError when the run began with other
-    settings: to continue with these would be neither the one run nor the other.
+    <out>.safetensors             the checkpoint of the lowest validation loss, and a .json
+    <out>-last.safetensors        the newest checkpoint, and a .json
+    <out>.jsonl                   a line for each evaluation: follow it with tail -f
+    <out>-last.state.safetensors  all that the next step depends on, to resume the run
     """
-    path = state_path(out)
-    if not path.is_file():
-        return 0
-    tensors, meta = _read(path, settings)
-    with _foreign_as_error(path):
-        trainer.model.load_state_dict(_under("model.", tensors))
+
+    def __init__(
+        self,
+        out: str | Path,
+        model: GPT,
+        corpus: Corpus,
+        config: TrainConfig,
+        tokenizer: CharTokenizer,
+    ):
+        self.out = stem(out)
+        self.best = self.out.with_name(f"{self.out.name}.safetensors")
+        self.state, self.log = state_path(self.out), log_path(self.out)
+        self.meta = {
+            "format": checkpoint.FORMAT,
+            "config": asdict(replace(model.config, per_head=model.config.has_heads)),
+            "vocabulary": tokenizer.chars,
+            "corpus": {"name": corpus.name, "sha256": corpus.sha256},
+            "train": asdict(config),
+            "versions": {"torch": torch.__version__},
+        }
+        how = ("accumulate", "compile")  # the same run, computed in another way
+        self.settings = {  # what must be the same for a run to be resumed
+            "config": self.meta["config"],
+            "train": {k: v for k, v in self.meta["train"].items() if k not in how},
+            "corpus": {"sha256": corpus.sha256},
+            "vocabulary": {"characters": tokenizer.chars},
+            "weights": {"dtype": str(model.lm_head.weight.dtype)},
+        }
+
+    def held(self):
+        """A with-block in which no other run writes these files. Raises ValueError."""
+        return held(self.out.with_name(f".{self.out.name}.lock"), f"to {self.out}")
+
+    # ------------------------------------------------------------------ checkpoints and log
+
+    def save_checkpoints(self, model: GPT, step: int, losses: dict, *, best: bool) -> None:
+        """Write the newest checkpoint, and the same as the best one where it is that."""
+        for path in [self.out] * best + [self.out.with_name(f"{self.out.name}-last")]:
+            save_checkpoint(path, model, {**self.meta, "step": step, "losses": losses})
+
+    def write_log(self, history: dict, speed: dict) -> None:
+        """Add the newest evaluation to the log; lines of another run are replaced."""
+        columns = (history[name] for name in LOSSES)
+        *before, newest = (
+            dict(zip(LOSSES, row, strict=True)) for row in zip(*columns, strict=True)
+        )
+        line = json.dumps(newest | speed) + "\n"
+        old = _lines(self.log)
+        kept = old[: len(before)]  # a run that was killed may have logged more than its state knows
+        if [{name: row.get(name) for name in LOSSES} for row in map(_parsed, kept)] != before:
+            kept = [json.dumps(row) + "\n" for row in before]
+        if kept and kept == old:
+            with open(self.log, "a", encoding="utf-8") as file:
+                file.write(line)
+        else:
+            with atomic_path(self.log) as temporary:
+                temporary.write_text("".join([*kept, line]), encoding="utf-8")
+
+    def logged_speed(self, step: int) -> dict | None:
+        """The newest line of the log that says something of the speed, not later than `step`."""
+        for row in map(_parsed, reversed(_lines(self.log))):
+            numbers = [row.get(name) for name in ("step", "seconds", "evaluation")]
+            if all(type(n) in (int, float) and n >= 0 for n in numbers) and row["step"] <= step:
+                return row
+        return None
+
+    # ------------------------------------------------------------------ the state
+
+    def save_state(self, step: int, trainer: Trainer, history: dict) -> None:
+        """Write all that the step after `step` steps depends on."""
+        tensors = {f"model.{name}": tensor for name, tensor in trainer.model.state_dict().items()}
         for i, optimizer in enumerate(trainer.optimizers):
-            groups = optimizer.state_dict()["param_groups"]
-            optimizer.load_state_dict({"state": _moments(tensors, i), "param_groups": groups})
-        trainer.generator.set_state(tensors["batches"])
-        torch.set_rng_state(tensors["cpu"])
-        if torch.cuda.is_available() and "cuda" in tensors:
-            torch.cuda.set_rng_state(tensors["cuda"])
-        trainer.scaler.load_state_dict(meta["scaler"])
-        losses = tensors["batch_loss"].to(trainer.device.device)  # beside those that follow
-        history |= meta["history"] | {"batch_loss": list(losses.unbind())}
-        return meta["step"]
+            for index, moments in optimizer.state_dict()["state"].items():
+                for key, value in moments.items():
+                    tensors[f"optimizer.{i}.{index}.{key}"] = torch.as_tensor(value)
+        losses = history["batch_loss"]
+        tensors["batch_loss"] = torch.stack(losses) if losses else torch.empty(0)
+        tensors["batches"], tensors["cpu"] = trainer.generator.get_state(), torch.get_rng_state()
+        if torch.cuda.is_available():
+            tensors["cuda"] = torch.cuda.get_rng_state()
+        plain = {key: value for key, value in history.items() if key != "batch_loss"}
+        meta = {"format": FORMAT, "about": self.settings, "step": step, "history": plain}
+        write_tensors(self.state, tensors, meta | {"scaler": trainer.scaler.state_dict()})
+
+    def load_state(self, trainer: Trainer, history: dict) -> int:
+        """Put everything back as it was saved; the number of steps done, 0 when nothing was saved.
+
+        Raises what `read_state` raises, and ValueError where not all processes read the same.
+        """
+        done = self._restore(trainer, history) if self.state.is_file() else 0
+        trainer.ranks.agree("saved steps:", done)
+        return done
+
+    def read_state(self) -> tuple[dict[str, Tensor], dict]:
+        """The tensors of the state and what it says of them.
+
+        Raises CheckpointError for a damaged file, and ValueError when the run began with other
+        settings: to continue with these would be neither the one run nor the other.
+        """
+        tensors, meta = read_tensors(self.state)
+        with _foreign_as_error(self.state):
+            if meta["format"] != FORMAT:
+                raise CheckpointError(
+                    f"{self.state} has format {meta['format']!r}, this version reads {FORMAT!r}"
+                )
+            _check_same(self.state, meta["about"], json.loads(json.dumps(self.settings)))
+        return tensors, meta
+
+    def clear_state(self) -> None:
+        """Remove the state of an earlier run: it must not be taken for that of the new one.
+
+        Raises OSError, before anything is lost, where the folder cannot be written.
+        """
+        probe = self.out.with_name(f".{self.out.name}.writable")
+        with atomic_path(probe):
+            pass
+        probe.unlink(missing_ok=True)
+        self.state.unlink(missing_ok=True)
+
+    def _restore(self, trainer: Trainer, history: dict) -> int:
+        tensors, meta = self.read_state()
+        with _foreign_as_error(self.state):
+            trainer.model.load_state_dict(_under("model.", tensors))
+            for i, optimizer in enumerate(trainer.optimizers):
+                groups = optimizer.state_dict()["param_groups"]
+                optimizer.load_state_dict({"state": _moments(tensors, i), "param_groups": groups})
+            trainer.generator.set_state(tensors["batches"])
+            torch.set_rng_state(tensors["cpu"])
+            if torch.cuda.is_available() and "cuda" in tensors:
+                torch.cuda.set_rng_state(tensors["cuda"])
+            trainer.scaler.load_state_dict(meta["scaler"])
+            losses = tensors["batch_loss"].to(trainer.device.device)  # beside those that follow
+            history |= meta["history"] | {"batch_loss": list(losses.unbind())}
+            return meta["step"]
 
 
-def _read(path: Path, settings: dict) -> tuple[dict[str, Tensor], dict]:
-    tensors, meta = read_tensors(path)
-    with _foreign_as_error(path):
-        if meta["format"] != FORMAT:
-            raise CheckpointError(
-                f"{path} has format {meta['format']!r}, this version reads {FORMAT!r}"
-            )
-        _check_same(path, meta["about"], json.loads(json.dumps(settings)))
-    return tensors, meta
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8").splitlines(keepends=True)
+    except (OSError, ValueError):
+        return []
+
+
+def _parsed(line: str) -> dict:
+    """The row of a line; empty for a line that was cut, or damaged."""
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return {}
+    return row if isinstance(row, dict) and line.endswith("\n") else {}
 
 
 @contextmanager

@@ -162,10 +162,3 @@ def test_every_field_of_a_recipe_is_an_option_and_is_explained(capsys):
     for name in TrainConfig.__dataclass_fields__:
         option = name.replace("_", "-")
         assert re.search(rf"--(no-)?{option}( N)?\s+[a-zA-Z]\S* \S+ ", said), name
-
-
-def test_no_script_is_printed_for_heads_that_do_not_fit(capsys):
-    assert main(["--script", "slurm", "--n-head", "3"]) == 2
-    said = capsys.readouterr()
-    assert not said.out
-    assert "n_embd=64 must be a multiple of n_head=3" in said.err

@@ -1,7 +1,5 @@
 """Several processes train as one does: the same losses, one that speaks and writes, a sure end."""
 
-import contextlib
-import io
 import os
 import re
 import signal
@@ -22,8 +20,9 @@ from training_fixtures import (
     exit_code,
     fork,
     fork_pair,
+    free_port,
+    interrupted_run,
     log_of,
-    slow_run,
     some_runs,
     step_of,
     stop_at,
@@ -33,17 +32,15 @@ from training_fixtures import (
 
 from nanogpt.cli.train import main
 from nanogpt.data.corpus import practice_corpus
-from nanogpt.model.checkpoint import load_checkpoint
 from nanogpt.system.device import Device
 from nanogpt.training.distributed import Ranks, _fresh_name, joined, ranks, reports_errors
-from nanogpt.training.launch import Job, command_lines, torchrun
+from nanogpt.training.launch import last_lines, torchrun
 from nanogpt.training.state import state_path
 from nanogpt.training.trainer import Trainer
 
 pytestmark = pytest.mark.skipif(
     not (dist.is_available() and dist.is_gloo_available()), reason="this torch has no gloo"
 )
-ROOT = Path(__file__).parents[2]
 STEPS = 30
 ADVICE = "the same command with --resume resumes from the last evaluation"
 
@@ -132,11 +129,6 @@ def test_the_first_alone_prints_and_writes(folder, two):
 
 
 @pytest.mark.slow
-def test_gradients_averaged_by_hand_are_those_of_ddp(two):
-    assert "gradients by hand equal: True" in two["0.out"]
-
-
-@pytest.mark.slow
 def test_what_two_processes_cannot_do_both_refuse(folder, two):
     files = "process 0 has saved steps: 30, process 1 has 0: all must read the same files"
     batch = "batch_size=3 cannot be shared by 2 processes: take a multiple of 2"
@@ -158,74 +150,55 @@ def test_an_error_has_an_exit_code_in_each_and_is_said_once(folder):
 
 
 @pytest.mark.slow
-def test_ctrl_c_stops_all_at_one_step_and_one_process_resumes(folder):
-    pair = fork_pair(folder / "stop", slow_run, words(folder, "stopped"))
-    wait_for("step    10 of 30", folder / "stop0.out", pair[0])
-    for process in pair:
-        os.kill(process.pid, signal.SIGINT)
+def test_ctrl_c_in_one_stops_all_at_that_step_and_one_process_resumes(folder):
+    pair = fork_pair(folder / "stop", interrupted_run, words(folder, "stopped"))
     assert [exit_code(process) for process in pair] == [130, 130]
     errors = [(folder / f"stop{rank}.err").read_text() for rank in (0, 1)]
     assert errors[0].count("the same command with --resume resumes from this step") == 1
     assert errors[1] == ""
-    assert 10 <= step_of(folder / "stopped") < STEPS
+    assert step_of(folder / "stopped") == 13
     assert main(words(folder, "stopped", "--resume")) == 0
     assert_same_run(folder / "stopped", folder / "whole")
 
 
-def logged(out) -> int:
-    """The step of the last evaluation that is in the log; -1 before the first."""
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        return log_of(out)[-1]["step"]
-    return -1
+LOSES_A_PROCESS = """
+import os, signal, sys
+from pathlib import Path
+from nanogpt.cli.train import main
+from training_fixtures import do_at
+
+lost = Path(__file__).with_name("lost")
+if os.environ["RANK"] == "1" and not lost.exists():
+    do_at(14, lambda: lost.touch() or os.kill(os.getpid(), signal.SIGKILL))
+sys.exit(main())
+"""
 
 
-def children(process) -> list[int]:
-    path = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-    return [int(pid) for pid in path.read_text().split()]
-
-
-def rank_of(pid) -> str:
-    parts = Path(f"/proc/{pid}/environ").read_text().split("\0")
-    return dict(part.split("=", 1) for part in parts if "=" in part).get("RANK", "")
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds processes in /proc")
-def test_when_torchrun_loses_a_process_all_end_and_one_says_how_to_resume(folder):
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
-    command += ["-m", "nanogpt", "train", *words(folder, "lost"), "--steps", "100000"]
-    env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, cwd=ROOT, env=env, stdout=pipe, stderr=pipe, text=True) as job:
-        try:
-            while "step    20 of" not in (line := job.stdout.readline()):
-                assert line, job.stderr.read()
-            os.kill(next(pid for pid in children(job) if rank_of(pid) == "1"), signal.SIGKILL)
-            errors = job.communicate(timeout=PATIENCE)[1]
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                job.terminate()  # torchrun ends the others
-    assert job.returncode != 0
-    assert errors.count(ADVICE) == 1
-    assert "Signal 9 (SIGKILL)" in errors
-    assert step_of(folder / "lost") % 10 == 0
-    assert load_checkpoint(folder / "lost-last").meta["step"] >= 20
+def agent(number, port, words, log) -> subprocess.Popen:
+    """One of two agents of torchrun, as on one of two hosts, with one process each."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1"]
+    command += ["--max-restarts=1", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}"]
+    command += [f"--rdzv-conf=is_host={number == 0}".lower(), "--local-addr=127.0.0.1", *words]
+    tests = Path(__file__).parents[1]
+    env = os.environ | {"PYTHONPATH": f"{tests.parent}:{tests}", "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(command, env=env, stdout=log, stderr=subprocess.STDOUT)
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds processes in /proc")
 def test_after_a_kill_torchrun_starts_all_again_and_they_end_with_the_same_bits(folder, two):
-    """Two agents, as on two hosts; without --resume: a restart resumes by itself."""
-    killed = []
-
-    def kill(job):
-        if not killed and logged(folder / "killed") >= 10 and (pid := job.process(1)):
-            killed.append(pid)
-            os.kill(pid, signal.SIGKILL)
-
-    train = ["-m", "nanogpt", "train", *words(folder, "killed")]
-    printed = torchrun(train, 2, agents=2, restarts=3, meanwhile=kill, patience=PATIENCE)
-    assert killed
+    """Without --resume: a restart resumes by itself, though only one of two agents counts it."""
+    (folder / "lost.py").write_text(LOSES_A_PROCESS)
+    start, port = [str(folder / "lost.py"), *words(folder, "killed")], free_port()
+    with open(folder / "agents", "w+") as log:
+        agents = [agent(number, port, start, log) for number in (0, 1)]
+        try:
+            assert [one.wait(PATIENCE) for one in agents] == [0, 0]
+        finally:
+            for one in agents:
+                one.terminate()
+        log.seek(0)
+        printed = log.read()
+    assert printed.count("torchrun starts all again, from the last evaluation") == 1
     assert "torchrun started all processes again: resuming" in printed
     a, b = (load_file(state_path(folder / out)) for out in ("killed", "of-0/plain"))
     assert a.keys() == b.keys()
@@ -267,15 +240,6 @@ def test_a_single_process_is_the_only_one_and_nothing_is_changed(alone):
     Ranks().agree("a thing", 3)
 
 
-@pytest.mark.slow
-def test_a_restart_resumes_unasked_and_nothing_else_does(folder, monkeypatch, capsys):
-    assert main(words(folder, "whole")) == 2
-    assert "holds a run: --resume resumes it" in capsys.readouterr().err
-    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
-    assert main(words(folder, "whole", "--replace")) == 0
-    assert "started all processes again: resuming" in capsys.readouterr().out
-
-
 def test_processes_agree_on_a_name_that_none_before_them_had():
     """The store keeps what lost processes wrote: questions, answers, and that they heard."""
     store, names = dist.HashStore(), []
@@ -305,37 +269,22 @@ def test_dropout_of_the_other_processes_follows_from_the_step(rank):
         assert drawn(7, before=1) != drawn(8, before=2)
 
 
-def test_the_command_of_each_agent():
-    first, second = command_lines(["-m", "x"], 4, agents=2, restarts=2)
-    with pytest.raises(ValueError, match="processes=3: take a multiple of the 2 agents"):
-        command_lines(["-m", "x"], 3, agents=2)
-    assert {"--nnodes=2", "--nproc-per-node=2", "--max-restarts=2"} < set(first) & set(second)
-    assert ("--rdzv-conf=is_host=true" in first, "--rdzv-conf=is_host=false" in second) == (
-        True,
-    ) * 2
-    assert first[-2:] == second[-2:] == ["-m", "x"]
+@pytest.mark.slow
+def test_torchrun_from_python_says_why_its_processes_failed(tmp_path):
+    (tmp_path / "fails.py").write_text("raise ValueError('no room')")
+    with pytest.raises(ChildProcessError, match="(?s)failed, exit code 1:.*ValueError: no room"):
+        torchrun([str(tmp_path / "fails.py")], 1)
 
 
-@pytest.mark.parametrize("kind", ["slurm", "kubernetes"])
-def test_the_script_for_a_cluster_has_the_words_given_and_resumes(kind, capsys):
-    assert main(["--recipe", "sprint", "--script", kind, "--data", "my $text.txt"]) == 0
-    script = capsys.readouterr().out
-    words = r'train --recipe sprint --data "my \$text.txt" --out /SHARED/runs/first --resume'
-    assert words in script
-    assert "NOT RUN BY US" in script
-    if kind == "slurm":
-        assert subprocess.run(["bash", "-n"], input=script, text=True).returncode == 0
-    assert main(["--script", kind, "--data", "it's"]) == 2
-
-
-def test_a_job_that_fails_says_what_its_processes_said_last():
-    job = Job()
-    job.files = [
-        io.StringIO("step 1\nValueError: no room\n" + "E torch/distributed/elastic/api\n" * 9)
-    ]
-    assert job.last_lines() == "step 1\nValueError: no room"
-    job.files = [io.StringIO("E torch/distributed/elastic/api\n=====\nit timed out\n")]
-    assert job.last_lines().endswith("it timed out")
+@pytest.mark.parametrize(
+    ("printed", "end"),
+    [
+        ("step 1\nValueError: no room\n" + "E torch/distributed/elastic/api\n" * 9, "no room"),
+        ("E torch/distributed/elastic/api\n=====\nit timed out\n", "it timed out"),
+    ],
+)
+def test_a_job_that_fails_says_what_its_processes_said_last(printed, end):
+    assert last_lines(printed).endswith(end)
 
 
 def test_each_process_has_its_share_of_a_batch_and_all_have_it_whole():

@@ -22,9 +22,8 @@ from nanogpt.model.convert import unpack_heads
 from nanogpt.model.gpt import GPT
 from nanogpt.system import console
 from nanogpt.system.device import Device
-from nanogpt.training import loop, run, trainer
-from nanogpt.training.evaluate import fixed_batches, full_loss, mean_loss
-from nanogpt.training.log import write_log
+from nanogpt.training import loop, trainer
+from nanogpt.training.evaluate import full_loss, mean_loss
 from nanogpt.training.loop import train
 from nanogpt.training.optimizers import zero_init
 from nanogpt.training.trainer import Trainer
@@ -123,11 +122,9 @@ def test_the_model_itself_is_trained_or_its_batched_copy(
     model, trained = fresh(corpus, per_head), []
     watched = lambda model, *rest: trained.append(model) or Trainer(model, *rest)  # noqa: E731
     monkeypatch.setattr(loop, "Trainer", watched)
-    before = weights(model)
     train(model, corpus, replace(QUICK, steps=2, batched=batched), device=CPU)
     assert (trained[0] is model) is itself
     assert trained[0].config.per_head is (per_head and not batched)
-    assert not torch.equal(weights(model), before), "the model kept no weights"
 
 
 @pytest.mark.parametrize("zero", [True, False])
@@ -221,37 +218,14 @@ def test_with_speed_the_throughput_stands_in_the_line_and_always_in_the_log(
     history = train(fresh(corpus), corpus, QUICK, out=out, device=CPU, speed=True)
     first, *others = capsys.readouterr().out.splitlines()
     assert first.endswith("| starting")
-    assert len(others) == 3
     assert all(" chars/s, MFU " in line and ", evaluation " in line for line in others)
     first, *others = rows = log_of(out)
-    keys = ["step", "train", "val", "seconds", "chars_per_second", "mfu", "evaluation"]
-    assert all(list(row) == keys for row in rows)
-    assert [[row[key] for key in keys[:3]] for row in rows] == [
-        list(row) for row in zip(*(history[key] for key in keys[:3]), strict=True)
-    ]
+    assert all([row[key] for row in rows] == history[key] for key in ("step", "train", "val"))
     assert first["chars_per_second"] is first["mfu"] is None
     assert all(row["chars_per_second"] > 0 and row["mfu"] > 0 for row in others)
     assert all(0 < row["evaluation"] < 1 for row in others)
-    assert 0 <= first["seconds"] < others[0]["seconds"] < others[1]["seconds"]
-
-
-def test_the_log_of_a_killed_run_is_mended_by_the_next_evaluation(tmp_path):
-    """A run that is killed between its log and its state evaluates again: one line in the end."""
-    out, history = tmp_path / "fox", {"step": [], "train": [], "val": []}
-
-    def evaluated(step, seconds):
-        for key, value in (("step", step), ("train", 2.0), ("val", 3.0)):
-            history[key].append(value)
-        write_log(out, history, {"seconds": seconds})
-        return [row.get("seconds") for row in log_of(out)]
-
-    assert [evaluated(0, 1), evaluated(4, 2), evaluated(8, 3)] == [[1], [1, 2], [1, 2, 3]]
-    history = {key: values[:2] for key, values in history.items()}
-    assert evaluated(8, 4) == [1, 2, 4]
-    history = {key: [] for key in history}
-    assert evaluated(0, 5) == [5], "another run, from its beginning"
-    history = {"step": [0, 4], "train": [7.0, 7.0], "val": [7.0, 7.0]}
-    assert evaluated(8, 6) == [None, None, 6], "evaluations of a run that wrote no log here"
+    seconds = [row["seconds"] for row in rows]
+    assert seconds == sorted(seconds)
 
 
 def test_who_watches_sees_the_model_and_changes_nothing(corpus, ran):
@@ -271,38 +245,25 @@ def test_who_watches_sees_the_model_and_changes_nothing(corpus, ran):
 # ------------------------------------------------------------------ evaluation, and caches
 
 
-def test_every_evaluation_measures_the_same_batches_whatever_the_seed(corpus, monkeypatch):
-    measured = []
+def test_every_evaluation_measures_the_same_batches_and_none_that_was_trained_on(monkeypatch):
+    """Whatever the seed. The last tenth of this text has characters of its own."""
+    text, measured = "abcd" * 200 + "wxyz" * 25, []
 
     def watched(model, batches):
         measured.append([(x.tolist(), y.tolist()) for x, y in batches])
         return mean_loss(model, batches)
 
-    monkeypatch.setattr(run, "mean_loss", watched)
+    monkeypatch.setattr(loop, "mean_loss", watched)
+    corpus = Corpus(text, "ends", "0", "tests")
     for seed in (1, 2):
         torch.manual_seed(seed)
         train(fresh(corpus), corpus, replace(QUICK, seed=seed, eval_batches=3), device=CPU)
     on_train, on_val = measured[0::2], measured[1::2]
     assert len(on_train) == len(on_val) == 2 * 4
-    assert all(batches == on_train[0] for batches in on_train)
-    assert all(batches == on_val[0] for batches in on_val)
-    assert on_train[0] != on_val[0]
-    assert on_train[0][0] != on_train[0][1]
-
-
-def test_validation_never_uses_what_was_trained_on(monkeypatch):
-    """The last tenth of this text has characters of its own."""
-    text, used = "abcd" * 200 + "wxyz" * 25, []
-
-    def watched(*arguments):
-        batches = fixed_batches(*arguments)
-        used.append(set(torch.cat([pair[0].flatten() for pair in batches]).tolist()))
-        return batches
-
-    monkeypatch.setattr(run, "fixed_batches", watched)
-    corpus = Corpus(text, "ends", "0", "tests")
-    train(fresh(corpus), corpus, QUICK, device=CPU)
-    assert used == [set(range(4)), set(range(4, 8))]
+    for batches, characters in ((on_train, range(4)), (on_val, range(4, 8))):
+        assert all(one == batches[0] for one in batches)
+        assert batches[0][0] != batches[0][1]
+        assert set(torch.tensor(batches[0]).flatten().tolist()) == set(characters)
 
 
 @pytest.mark.parametrize("per_head", FORMS, ids=name)
@@ -323,7 +284,9 @@ def test_training_while_a_cache_is_on_never_touches_it(corpus, ran, per_head):
 )
 def test_the_best_and_the_last_checkpoint_are_kept(corpus, tmp_path, monkeypatch, values, best):
     turns = iter([x for value in values for x in (1.0, value)])  # the training loss is 1
-    monkeypatch.setattr(run, "mean_loss", lambda model, batches: torch.tensor(next(turns)).double())
+    monkeypatch.setattr(
+        loop, "mean_loss", lambda model, batches: torch.tensor(next(turns)).double()
+    )
     model = fresh(corpus)
     train(model, corpus, QUICK, device=CPU, out=tmp_path / "fox")
     found, last = load_checkpoint(tmp_path / "fox"), load_checkpoint(tmp_path / "fox-last")
@@ -354,24 +317,24 @@ def test_a_loss_that_is_not_finite_stops_and_keeps_the_checkpoint_before(
     corpus, tmp_path, monkeypatch, which, value
 ):
     turns = iter([2.0, 2.0, value if which == "train" else 2.0, value])
-    monkeypatch.setattr(run, "mean_loss", lambda model, batches: torch.tensor(next(turns)).double())
-    advice = f"{value} at step 5: try half the learning rate .lr=0.004"
-    with pytest.raises(FloatingPointError, match=advice):
+    monkeypatch.setattr(
+        loop, "mean_loss", lambda model, batches: torch.tensor(next(turns)).double()
+    )
+    with pytest.raises(FloatingPointError, match=f"{value} at step 5: .*lr=0.004"):
         train(fresh(corpus), corpus, QUICK, device=CPU, out=tmp_path / "fox")
     assert load_checkpoint(tmp_path / "fox-last").meta["step"] == 0
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf], ids=str)
-def test_a_batch_loss_that_is_not_finite_stops_at_its_step(corpus, tmp_path, monkeypatch, value):
+def test_a_batch_loss_that_is_not_finite_stops_at_its_step(corpus, tmp_path, monkeypatch):
     """Not at the next evaluation: by then every weight is NaN, and which step did it is unknown."""
     model, spoilt = fresh(corpus, per_head=False), []
 
     def spoil(module, args, out):
-        return (out[0], out[1] * value) if module.training and spoilt else out
+        return (out[0], out[1] * math.nan) if module.training and spoilt else out
 
     model.register_forward_hook(spoil)
     stop_at(monkeypatch, 6, lambda: spoilt.append(True))
-    where = f"{value} at step 6: .*muon_lr=0.01.* of step 5, is in .*run.safetensors"
+    where = "nan at step 6: .*muon_lr=0.01.* of step 5, is in .*run.safetensors"
     with pytest.raises(FloatingPointError, match=where):
         train(model, corpus, QUICK, out=tmp_path / "run", device=CPU)
 
@@ -391,17 +354,12 @@ def test_what_does_not_fit_is_refused_before_anything_changes(corpus, fields, er
     assert torch.equal(weights(model), before)
 
 
-def test_a_text_of_few_characters_trains_with_a_larger_vocabulary(corpus, tokenizer):
-    few = Corpus("the fox\n" * 100, "short", "0", "tests")
-    history = train(fresh(corpus), few, QUICK, tokenizer=tokenizer, device=CPU)
-    assert history["val"][-1] < history["val"][0]
-
-
 @pytest.mark.parametrize(
-    "error", [RuntimeError("DefaultCPUAllocator: can't allocate memory"), torch.OutOfMemoryError()]
-)
-@pytest.mark.parametrize(
-    ("accumulate", "advice"), [(1, r"accumulate=2 \(--accumulate 2\)"), (8, "a smaller block_size")]
+    ("error", "accumulate", "advice"),
+    [
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory"), 1, "--accumulate 2"),
+        (torch.OutOfMemoryError(), 8, "a smaller block_size"),
+    ],
 )
 def test_where_the_memory_is_exhausted_it_says_what_takes_less(
     corpus, monkeypatch, error, accumulate, advice
