@@ -120,9 +120,10 @@ def test_muon_moves_matrices_as_pytorch_does_and_keeps_the_same_state():
     for kind in (Muon, torch.optim.Muon):
         parameters = [torch.nn.Parameter(torch.zeros(shape)) for shape in shapes]
         optimizer, generator = kind(parameters, lr=0.1, weight_decay=0.01), seeded(1)
-        for _ in range(3):
-            for parameter in parameters:
-                parameter.grad = torch.randn(parameter.shape, generator=generator)
+        gradients = [torch.randn(3, *shape, generator=generator) for shape in shapes]
+        for step in range(3):
+            for parameter, gradient in zip(parameters, gradients, strict=True):
+                parameter.grad = gradient[step].clone()
             optimizer.step()
         made.append((parameters, optimizer.state_dict()))
     (ours, one), (theirs, two) = made
