@@ -29,7 +29,7 @@ from nanogpt.model.convert import pack_heads
 from nanogpt.model.gpt import GPT, Head
 from nanogpt.system.files import sha256
 
-pytest_plugins = ["engine_fixtures", "fault_fixtures", "fuzz_fixtures"]
+pytest_plugins = ["engine_fixtures", "fault_fixtures"]
 torch.set_num_threads(1)
 # A shell's background job ignores Ctrl-C, which is tested here.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -34,6 +34,7 @@ class SamplingParams:
         check_number(
             "temperature", self.temperature, 1e-6, 1e38, "use greedy=True for the likeliest token"
         )
+        object.__setattr__(self, "temperature", float(self.temperature))  # no int beyond 64 bits
         if self.top_k is not None:
             check_int("top_k", self.top_k, 1)
         if self.top_p is not None:

@@ -5,7 +5,7 @@
 
 A text depends on its prompt and its seed alone. So a job may be written by any number of workers,
 stopped and resumed, and its texts have one checksum. More workers than one are actors of Ray Data,
-on this machine or on a cluster; Ray is optional: pip install -r requirements-ray.txt.
+on this machine or on a cluster; Ray is optional: pip install 'ray[data]'.
 """
 
 from __future__ import annotations
@@ -263,7 +263,7 @@ def check_ray() -> None:
     """Raises ImportError, saying what to install, where there is no Ray."""
     if importlib.util.find_spec("ray") is None:
         raise ImportError(
-            "several workers need Ray, which is not installed: pip install -r requirements-ray.txt"
+            "several workers need Ray, which is not installed: pip install 'ray[data]'"
         )
 
 

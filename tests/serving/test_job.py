@@ -214,7 +214,7 @@ def test_ctrl_c_keeps_the_shards_that_are_done(words, tmp_path, monkeypatch, cap
         (["--max-new-tokens", "20"], "text 0: a prompt of 1 and 20 new tokens"),
         (["--max-new-tokens", "0"], "max_new_tokens=0"),
         (["--workers", "0"], "--workers=0"),
-        (["--workers", "2"], "pip install -r requirements-ray.txt"),
+        (["--workers", "2"], "pip install 'ray[data]'"),
         (["--top-k", "9"], "top_k=9"),
         (["--checkpoint", "nowhere"], "no checkpoint at nowhere"),
         (["--prompts", "nowhere"], "No such file"),

@@ -3,7 +3,7 @@
 import hypothesis.strategies as st
 import pytest
 import torch
-from fuzz_fixtures import examples
+from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from nanogpt.cache.dynamic import DynamicCache
@@ -112,4 +112,4 @@ class Tokens(RuleBasedStateMachine):
 
 
 TestTokens = Tokens.TestCase
-TestTokens.settings = examples(100, stateful_step_count=15)
+TestTokens.settings = settings(max_examples=100, stateful_step_count=15)

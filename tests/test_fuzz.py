@@ -1,0 +1,637 @@
+"""Anything at all at every door: the right result, or our own error that names what was wrong.
+
+FUZZ=10 pytest tests/test_fuzz.py draws ten times as many examples, others at each run.
+"""
+
+import contextlib
+import io
+import json
+import math
+import os
+import struct
+import warnings
+from dataclasses import fields
+from itertools import chain
+from pathlib import Path
+from types import SimpleNamespace
+
+import hypothesis.strategies as st
+import pytest
+import torch
+from conftest import seeded, state_of, tiny_model, tokens
+from hypothesis import example, given
+from hypothesis import settings as example_settings
+from notebook_fixtures import write
+from safetensors.torch import save_file
+
+from nanogpt import (
+    GPT,
+    CharTokenizer,
+    DynamicCache,
+    GPTConfig,
+    Request,
+    SamplingParams,
+    StaticCache,
+    TrainConfig,
+    generate,
+    kv_cache,
+    load_checkpoint,
+    load_corpus,
+    serve,
+    train,
+)
+from nanogpt.cache.base import KVCache
+from nanogpt.cli import run
+from nanogpt.data.corpus import CorpusError
+from nanogpt.decoding.sampling import sample
+from nanogpt.model.checkpoint import CheckpointError, read_tensors
+from nanogpt.system.device import Device
+from nanogpt.system.files import sha256
+from nanogpt.training.optimizers import make_optimizers
+
+TIMES = int(os.environ.get("FUZZ", "1"))
+
+
+def examples(n: int):
+    """n examples, the same at each run; with FUZZ, that many times more, and others each time."""
+    return example_settings(max_examples=n * TIMES, derandomize=TIMES == 1, deadline=None)
+
+
+def attempt(call, *errors) -> tuple:
+    """What the call gives, and None; or None, and what the error that it may raise says."""
+    try:
+        return call(), None
+    except errors as error:
+        return None, str(error)
+
+
+def equal(one: dict, other: dict) -> bool:
+    """Whether both hold the same tensors: names, types, shapes and bits."""
+    return one.keys() == other.keys() and all(
+        t.dtype == other[key].dtype and t.shape == other[key].shape and t.equal(other[key])
+        for key, t in one.items()
+    )
+
+
+huge = st.sampled_from([2**31, 2**63, 2**64, -(2**70), 10**30, 10**400])
+leaves = st.none() | st.booleans() | st.integers(-3, 40) | huge | st.floats() | st.text(max_size=5)
+json_values = leaves | st.lists(leaves, max_size=2) | st.dictionaries(st.text(max_size=4), leaves)
+anything = json_values | st.binary(max_size=3) | st.complex_numbers() | st.just([[]])
+
+# ------------------------------------------------------------------ numbers
+
+
+def is_switch(value) -> bool:
+    return isinstance(value, bool)
+
+
+def is_int(value, low=1, high=math.inf) -> bool:
+    return isinstance(value, int) and not is_switch(value) and low <= value <= high
+
+
+def is_number(value, low=0.0, high=math.inf) -> bool:
+    return isinstance(value, (int, float)) and not is_switch(value) and low <= value <= high
+
+
+def is_rate(value) -> bool:
+    return is_number(value, 5e-324, 1e30)
+
+
+def is_share(value) -> bool:
+    return is_number(value) and value < 1
+
+
+# For each field, what it takes; where a field also takes None, `or_none` says so.
+FITS = {
+    GPTConfig: {
+        **dict.fromkeys(("vocab_size", "block_size", "n_layer", "n_head", "n_embd"), is_int),
+        **dict.fromkeys(("per_head", "rms_norm", "rope", "qk_norm", "relu2", "bias"), is_switch),
+        "dropout": is_share,
+        "rope_base": lambda v: is_number(v, 1, 1e30),
+        "ngrams": lambda v: is_int(v, 1, 3),
+        "n_kv_head": lambda v: v is None or is_int(v, 1, 1),  # of one head
+        "window": lambda v: v is None or is_int(v),
+        **dict.fromkeys(("sinks", "full_every"), lambda v: is_int(v, 0, 0)),  # without a window
+    },
+    TrainConfig: {
+        **dict.fromkeys(("steps", "batch_size", "eval_every", "eval_batches"), is_int),
+        **dict.fromkeys(("decay", "zero_init", "batched", "fused", "compile"), is_switch),
+        "lr": is_rate,
+        **dict.fromkeys(("muon_lr", "clip"), lambda v: v is None or is_rate(v)),
+        "warmup": lambda v: is_int(v, 0),
+        "weight_decay": lambda v: is_number(v, 0, 1e30),
+        "seed": lambda v: is_int(v, 0, 2**63 - 1),
+        "beta2": is_share,
+        "final": lambda v: is_number(v, 0, 1),
+        "accumulate": lambda v: is_int(v) and 4 % v == 0,
+    },
+    SamplingParams: {
+        "temperature": lambda v: is_number(v, 1e-6, 1e38),
+        "top_k": lambda v: v is None or is_int(v),
+        "top_p": lambda v: v is None or is_number(v, 1e-30, 1),
+        "greedy": is_switch,
+    },
+}
+SMALL = {"vocab_size": 5, "block_size": 6, "n_layer": 1, "n_head": 1, "n_embd": 4}
+TRAINED = GPT(GPTConfig(**SMALL))  # by whatever recipe
+FIELDS = [(kind, field.name) for kind in FITS for field in fields(kind)]
+
+
+def use(config) -> None:
+    """Do once what the config is for, where it is small enough for that."""
+    if isinstance(config, GPTConfig):
+        if max(getattr(config, name) for name in SMALL) <= 40:
+            GPT(config)(torch.zeros(1, 1, dtype=torch.int64))
+    elif isinstance(config, TrainConfig):
+        torch.Generator().manual_seed(config.seed)
+        assert 0 <= config.scale(0) <= 1
+        for parameter in TRAINED.parameters():
+            parameter.grad = torch.ones_like(parameter)
+        for optimizer in make_optimizers(TRAINED, config):
+            optimizer.step()
+    else:
+        assert sample(torch.randn(2, 5), torch.rand(2, 5) + 1e-3, config).shape == (2, 1)
+
+
+@pytest.mark.parametrize(("kind", "field"), FIELDS, ids=[f"{k.__name__}.{f}" for k, f in FIELDS])
+@given(value=anything)
+@examples(40)
+def test_a_value_of_any_kind_is_usable_or_refused_by_name(kind, field, value):
+    fits = FITS[kind][field]
+    changes = (SMALL | {"per_head": False} if kind is GPTConfig else {}) | {field: value}
+    config, said = attempt(lambda: kind(**changes), ValueError)
+    huge = is_number(value, 1e6) and value < math.inf  # either is right
+    if said is None:
+        assert fits(value) or huge
+        use(config)
+    else:
+        assert f"{field}={value}" in said or (field in said and repr(value) in said)
+        assert not fits(value) or huge or "must be a multiple of" in said
+
+
+@given(changes=st.fixed_dictionaries({}, optional={name: st.integers(-1, 12) for name in SMALL}))
+@examples(40)
+def test_numbers_together_make_a_model_or_are_refused_by_name(changes):
+    shape = SMALL | changes
+    config, said = attempt(lambda: GPTConfig(**shape), ValueError)
+    assert (said is None) == (min(shape.values()) >= 1 and shape["n_embd"] % shape["n_head"] == 0)
+    if said is None:
+        use(config)
+    else:
+        assert any(f"{name}={value}" in said for name, value in shape.items())
+
+
+# ------------------------------------------------------------------ text
+
+
+@given(vocabulary=st.text(min_size=1), text=st.text())
+@examples(200)
+def test_a_text_is_encoded_and_comes_back_or_each_unknown_character_is_named(vocabulary, text):
+    tokenizer = CharTokenizer(vocabulary)
+    unknown = set(text) - set(vocabulary)
+    found, said = attempt(lambda: tokenizer.decode(tokenizer.encode(text)), ValueError)
+    assert found == (text if text and not unknown else None)
+    assert said is None or all(repr(char) in said for char in unknown)
+
+
+@given(
+    vocabulary=st.text(min_size=1, max_size=300),
+    numbers=st.lists(st.integers(0, 3) | st.integers(-(2**63), 2**63 - 1), max_size=6),
+    dtype=st.sampled_from([torch.int64, torch.int32, torch.int16, torch.uint8, torch.float32]),
+)
+@examples(200)
+def test_any_numbers_are_a_text_or_the_first_that_is_no_token_is_named(vocabulary, numbers, dtype):
+    tokenizer, chars = CharTokenizer(vocabulary), sorted(set(vocabulary))
+    given_numbers = torch.tensor(numbers, dtype=torch.int64).to(dtype)
+    found, said = attempt(lambda: tokenizer.decode(given_numbers), ValueError)
+    if dtype == torch.float32 and numbers:
+        assert "integers" in said
+        return
+    wrong = [n for n in given_numbers.tolist() if not 0 <= n < len(chars)]
+    if wrong:
+        assert f"token {wrong[0]} must be in [0, {len(chars) - 1}]" in said
+    else:
+        assert found == "".join(chars[int(n)] for n in given_numbers)
+
+
+PIECES = [b"\xef\xbb\xbf", b"\r\n", b"\r", b"\n", b"\0", b"\xc3", b"\xf0\x9f\x99\x82", b"aaaa"]
+PIECES += [b"\xed\xa0\x80", b"First Citizen:\nBefore we proceed any further"]
+pieces = st.binary(max_size=12) | st.text(max_size=12).map(str.encode) | st.sampled_from(PIECES)
+
+
+@given(content=st.lists(pieces, max_size=5).map(b"".join))
+@examples(300)
+def test_any_bytes_are_the_corpus_that_they_spell_or_an_error_that_names_the_file(trained, content):
+    path = trained.place / "any.txt"
+    path.write_bytes(content)
+    corpus, said = attempt(lambda: load_corpus(path), CorpusError)
+    assert said is None or str(path) in said
+    assert path.read_bytes() == content, "it is the reader's file"
+    try:
+        text = content.removeprefix(b"\xef\xbb\xbf").decode().replace("\r\n", "\n")
+    except UnicodeDecodeError:
+        text = ""
+    cut = text.startswith("First Citizen:\nBefore we proceed any")
+    assert (corpus is None) == (len(set(text)) < 2 or "\0" in text or cut)
+    if corpus:
+        assert (corpus.text, corpus.sha256, corpus.name) == (text, sha256(content), "any.txt")
+        assert corpus.real
+        assert CharTokenizer(corpus.text).encode(text).shape == (len(text),)
+
+
+@given(named=st.text(st.characters(codec="utf-8", exclude_characters="\0~"), min_size=1))
+@examples(100)
+@example(named="~")
+@example(named="/")
+@example(named="./nowhere/../.")
+@example(named="~nobody-of-this-name/x.txt")
+@example(named="x" * 5000)
+def test_any_name_that_is_no_file_is_refused_by_name(named):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NANOGPT_DATA", named)
+        _, said = attempt(load_corpus, CorpusError)
+    shown = Path(named).expanduser() if named == "~" else Path(named)
+    assert f"NANOGPT_DATA names {shown}" in said
+
+
+# ------------------------------------------------------------------ generation
+
+VOCABULARY, BLOCK = 13, 24
+# float64: no rounding is near enough to move a token
+MODELS = {form: tiny_model(per_head=form, dtype=torch.float64) for form in (True, False)}
+WEIGHTS = {
+    form: {key: t.clone() for key, t in model.state_dict().items()}
+    for form, model in MODELS.items()
+}
+NOISE = torch.rand(2, 1, VOCABULARY, generator=seeded(5)) + 1e-3
+THREE = tokens(1, 3)
+# One wrong argument of a call that is right otherwise: the error names it.
+WRONG = {
+    "prompt": ["the", None, 3, [[1, 2]], 2.5, THREE[0], THREE[None], THREE[:, :0], THREE[:0]]
+    + [THREE.to(t) for t in (torch.int16, torch.uint8, torch.bool, torch.float64, torch.complex64)]
+    + [torch.tensor([[1, n]]) for n in (-1, 13, -(2**62), 2**62)]
+    + [THREE.to_sparse(), THREE.to("meta")],
+    "n_new": [0, -1, True, 2.0, "3", None, math.nan, 10**30],
+    "block_size": [{"prompt": tokens(1, 24)}, {"n_new": 23}],
+    "cache": [DynamicCache(), StaticCache(9), "dynamic", 0, True, False, [], dict, int, KVCache],
+    "past_block": ["Slide", "", None, 1, True, ["slide"]],
+    "generator": [0, 1337, "cpu", True, 2.5, {}, torch.tensor(3), torch.tensor(0)],
+    "temperature": [None, "1", True, 0, -1, math.nan, math.inf, 1e-320, 10**400],
+    "top_k": ["1", True, 0, 14, -1, 1.0, math.nan],
+    "top_p": ["1", True, 0, -0.1, 1.1, math.nan],
+    "greedy": [{"greedy": True, "top_k": 3}, {"greedy": torch.tensor([1, 2])}, {"greedy": 1}],
+    "noise": [NOISE[None], NOISE[:1], NOISE[..., 1:], NOISE.tolist(), [], "noise", 0, 0 * NOISE]
+    + [NOISE * math.nan, NOISE.to(torch.complex64), NOISE.to("meta")],
+    "engine": [3, "native", dict],
+}
+ODD = [(name, value) for name, values in WRONG.items() for value in values]
+
+
+def run_generate(model, prompt, n_new, **call) -> torch.Tensor:
+    names = [field.name for field in fields(SamplingParams) if field.name in call]
+    how = SamplingParams(**{name: call.pop(name) for name in names})
+    return torch.cat(list(generate(model, prompt, n_new, how, **call)), 1)
+
+
+@pytest.mark.filterwarnings("ignore:past block_size")
+@pytest.mark.parametrize(("name", "value"), ODD, ids=[f"{n}-{i}" for i, (n, _) in enumerate(ODD)])
+def test_a_call_with_one_wrong_argument_is_refused_by_its_name_and_changes_nothing(name, value):
+    model, generator = MODELS[True].train(), seeded(3)
+    call = {"prompt": THREE, "n_new": 2, "generator": generator}
+    call |= {"past_block": "slide"} if name == "n_new" else {}
+    call |= value if isinstance(value, dict) and value else {name: value}
+    before, random = state_of(model), torch.random.get_rng_state()
+    with pytest.raises(ValueError, match=name):
+        run_generate(model, **call)
+    assert state_of(model) == before
+    assert equal(model.state_dict(), WEIGHTS[True])
+    assert torch.equal(generator.get_state(), seeded(3).get_state())
+    assert torch.equal(torch.random.get_rng_state(), random)
+
+
+@torch.no_grad()
+def slow(prompt, n_new, *, generator=None, noise=None, **settings):
+    """The lecture's loop on its own heads: crop, compute everything again, draw."""
+    generator, text = generator or seeded(1337), prompt.to(torch.int64)
+    for step in range(n_new):
+        logits = MODELS[True](text[:, -BLOCK:])[0][:, -1]
+        row = torch.ones(len(text), VOCABULARY)
+        if not settings.get("greedy"):
+            row = row.exponential_(generator=generator) if noise is None else noise[step]
+        text = torch.cat([text, sample(logits, row, SamplingParams(**settings))], dim=1)
+    return text[:, prompt.shape[1] :]
+
+
+@given(
+    shape=st.tuples(st.integers(1, 3), st.integers(1, 10) | st.integers(20, 30)),
+    dtype=st.sampled_from([torch.int64, torch.int32]),
+    n_new=st.integers(1, 6),
+    seeds=st.tuples(st.integers(0, 99), st.none() | st.integers(0, 99), st.booleans()),
+    settings=st.just({"greedy": True})
+    | st.fixed_dictionaries(
+        {},
+        optional={
+            "temperature": st.floats(0.01, 9) | st.integers(1, 3),
+            "top_k": st.none() | st.integers(1, VOCABULARY),
+            "top_p": st.none() | st.floats(0.01, 1) | st.just(1),
+        },
+    ),
+    cache=st.sampled_from([None, DynamicCache, StaticCache]),
+    per_head=st.booleans(),
+    mode=st.booleans(),
+)
+@examples(120)
+def test_any_call_gives_the_slow_loops_tokens_and_changes_nothing(
+    shape, dtype, n_new, seeds, settings, cache, per_head, mode
+):
+    prompt = tokens(*shape, seed=seeds[0]).to(dtype)
+    random = torch.random.get_rng_state()
+    if seeds[2]:
+        settings["noise"] = torch.rand(n_new, shape[0], VOCABULARY, generator=seeded(4)) + 1e-3
+    drawn = [{} if seeds[1] is None else {"generator": seeded(seeds[1])} for _ in "two"]
+    model = MODELS[per_head].train(mode)
+    before = state_of(model), prompt.clone()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "past block_size")
+        how = {"cache": cache, "past_block": "slide"}
+        found = run_generate(model, prompt, n_new, **how, **settings, **drawn[0])
+    assert state_of(model) == before[0]
+    assert torch.equal(prompt, before[1])
+    assert equal(model.state_dict(), WEIGHTS[per_head])
+    assert torch.equal(torch.random.get_rng_state(), random)
+    MODELS[True].eval()
+    assert torch.equal(found, slow(prompt, n_new, **settings, **drawn[1]))
+
+
+@given(
+    field=st.sampled_from(["prompt", "max_new_tokens", "sampling", "seed", "noise", "arrival"]),
+    value=anything | st.lists(st.integers(0, 12), min_size=1, max_size=4).map(torch.tensor),
+)
+@examples(150)
+def test_a_request_of_anything_is_served_or_refused_by_name(field, value):
+    call = {"prompt": THREE[0], "max_new_tokens": 2} | {field: value}
+    before = state_of(MODELS[True])
+    found, said = attempt(lambda: list(serve(MODELS[True], [Request(**call)])), ValueError)
+    assert state_of(MODELS[True]) == before
+    if said is None:
+        assert [output.index for output in found] == list(range(call["max_new_tokens"]))
+    else:
+        assert field in said or "block_size" in said
+
+
+@given(
+    cache=anything | st.sampled_from([int, dict, KVCache, DynamicCache, StaticCache]),
+    capacity=anything,
+)
+@examples(100)
+def test_a_cache_of_anything_is_on_inside_only_or_refused_by_name(cache, capacity):
+    model = tiny_model()
+    before = state_of(model)
+
+    def inside():
+        with kv_cache(model, cache, capacity):
+            return model(THREE)[0].shape
+
+    found, said = attempt(inside, ValueError)
+    assert state_of(model) == before
+    assert found or "capacity" in said or "cache" in said
+
+
+# ------------------------------------------------------------------ files
+
+CPU = Device(torch.device("cpu"), torch.float32, "tests")
+TEXT = "the quick brown fox jumps over the lazy dog.\n" * 10
+CORPUS = SimpleNamespace(text=TEXT, name="fox", sha256="0" * 64)
+RECIPE = TrainConfig(steps=2, batch_size=2, eval_every=2, eval_batches=1, warmup=1)
+SHAPE = {"vocab_size": len(set(TEXT)), "block_size": 8, "n_layer": 1, "n_head": 2, "n_embd": 4}
+ALIKE = [b"0123456789", b"abcdefghijklmnopqrstuvwxyz", b"FIUBC", b"[]{}", b",:"]  # still JSON
+
+
+def small_run(out, **how) -> GPT:
+    model = GPT(GPTConfig(**SHAPE, dropout=0.1), generator=seeded(1)).eval()
+    train(model, CORPUS, RECIPE, out=out, device=CPU, **how)
+    return model
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory):
+    """A checkpoint, and the state of a run of two steps: their bytes, and what is in them."""
+    place = tmp_path_factory.mktemp("weights")
+    model = small_run(place / "run")
+    (state,) = place.glob("*state.safetensors")
+    return SimpleNamespace(
+        place=place,
+        weights={key: t.clone() for key, t in model.state_dict().items()},
+        checkpoint=(place / "run-last.safetensors").read_bytes(),
+        state=state.read_bytes(),
+        state_path=state,
+        tensors=read_tensors(state)[0],
+        meta=load_checkpoint(place / "run-last").meta,
+    )
+
+
+@st.composite
+def damages(draw):
+    """A function that damages a safetensors file in up to three places.
+
+    Half of the places lie in the header, which is where a file says what it is; for half of the
+    files the length of the header is then put right, so that reading does not stop there.
+    """
+    kinds = ["alike", "alike", "alike", "change", "flip", "cut", "end", "insert", "double"]
+    new = st.binary(min_size=1, max_size=4) | st.sampled_from([b"0", b"9", b'"', b"}", b"[", b"\\"])
+    place = st.tuples(st.booleans(), st.integers(0, 9999), st.integers(1, 8))
+    step = st.tuples(st.sampled_from(kinds), place, new)
+    steps, mended = draw(st.lists(step, min_size=1, max_size=3)), draw(st.booleans())
+
+    def damage(data: bytes) -> bytes:
+        header = 8 + struct.unpack("<Q", data[:8])[0]
+        for kind, (early, place, n), new in steps:
+            at = min(header if early else len(data), len(data)) * place // 10_000
+            byte = data[at : at + 1] or b"\0"
+            flipped = bytes([byte[0] ^ (1 << (n - 1))])
+            alike = next((c[n % len(c) :][:1] for c in ALIKE if byte in c), flipped)
+            length, instead = {
+                "alike": (1, alike),
+                "flip": (1, flipped),
+                "change": (len(new), new),
+                "cut": (n, b""),
+                "end": (len(data), b""),
+                "insert": (0, new),
+                "double": (0, data[at : at + n]),
+            }[kind]
+            data = data[:at] + instead + data[at + length :]
+        return mend(data) if mended else data
+
+    return damage
+
+
+def mend(data: bytes) -> bytes:
+    """The same with the right length for its header, where that is still JSON."""
+    text = data[8:].decode("latin-1")
+    end, _ = attempt(lambda: json.JSONDecoder().raw_decode(text)[1], ValueError)
+    if end is None:
+        return data
+    return struct.pack("<Q", len(text) - len(text[end:].lstrip(" "))) + data[8:]
+
+
+def no_checkpoint(path: Path) -> None:
+    for read in (load_checkpoint, read_tensors):
+        with pytest.raises(CheckpointError) as error:
+            read(path)
+        assert str(path) in str(error.value)
+
+
+some_bytes = st.binary(max_size=60)
+
+
+@given(content=some_bytes | some_bytes.map(lambda b: struct.pack("<Q", len(b)) + b))
+@examples(100)
+@example(content=b"\2\0\0\0\0\0\0\0{}")
+def test_any_bytes_are_no_checkpoint(trained, content):
+    path = trained.place / "bytes.safetensors"
+    path.write_bytes(content)
+    no_checkpoint(path)
+
+
+def read_weights(path, trained) -> dict:
+    found = load_checkpoint(path)
+    str(found)
+    assert "digest" not in found.meta
+    return found.model.state_dict() if found.meta.keys() == trained.meta.keys() else trained.weights
+
+
+def resumed(path, trained) -> dict:
+    """Resume from a state: the weights in the end."""
+    random, out = torch.random.get_rng_state(), trained.place / "run"
+    path.replace(trained.state_path)
+    try:
+        return small_run(out, resume=True).state_dict()
+    finally:
+        assert torch.equal(torch.random.get_rng_state(), random)
+
+
+READERS = {
+    "checkpoint": (read_weights, "weights", 150),
+    "state": (lambda path, _: read_tensors(path)[0], "tensors", 120),
+    "resumed": (resumed, "weights", 60),
+}
+
+
+@pytest.mark.parametrize("kind", READERS)
+def test_a_damaged_file_gives_the_very_tensors_or_our_error(trained, kind):
+    read, expected, n = READERS[kind]
+    name = "run-last.state.safetensors" if kind == "resumed" else "any.safetensors"
+    data, path = trained.checkpoint if kind == "checkpoint" else trained.state, trained.place / name
+
+    @given(damage=damages())
+    @examples(n)
+    def check(damage):
+        path.write_bytes(damage(data))
+        # Of ValueErrors there is, beside the CheckpointError, the one for other settings.
+        found, said = attempt(lambda: read(path, trained), ValueError)
+        assert str(path) in said if said else equal(found, getattr(trained, expected))
+
+    check()
+
+
+def test_two_damaged_bytes_are_noticed_even_if_one_is_in_the_word_digest(trained):
+    data = bytearray(trained.checkpoint.replace(b"digest", b"digesu"))
+    data[-5] ^= 4
+    path = trained.place / "two.safetensors"
+    path.write_bytes(data)
+    with pytest.raises(CheckpointError, match="digest"):
+        load_checkpoint(path)
+
+
+@st.composite
+def swaps(draw):
+    """A function that puts another JSON value into one place of nested dicts, or takes one out."""
+    choices = draw(st.lists(st.integers(0, 30), min_size=3, max_size=3))
+    new, gone = draw(json_values), draw(st.integers(0, 5)) == 0
+
+    def swap(tree, choices=choices):
+        key = sorted(tree)[choices[0] % len(tree)]
+        if isinstance(tree[key], dict) and tree[key] and len(choices) > 1 and choices[0] < 28:
+            return tree | {key: swap(tree[key], choices[1:])}
+        return {k: v for k, v in tree.items() if k != key} if gone else tree | {key: new}
+
+    return swap
+
+
+@given(swap=swaps())
+@examples(120)
+@example(swap=lambda meta: meta | {"losses": {"val": 10**400}})
+def test_metadata_that_says_anything_gives_the_very_weights_or_our_error(trained, swap):
+    path = trained.place / "meta.safetensors"
+    save_file(trained.weights, path, metadata={"nanogpt": json.dumps(swap(trained.meta))})
+    found, said = attempt(lambda: load_checkpoint(path), CheckpointError)
+    if said is not None:
+        assert str(path) in said
+        return
+    assert equal(found.model.state_dict(), trained.weights)
+    assert len(found.tokenizer) == SHAPE["vocab_size"]
+    str(found)
+
+
+# ------------------------------------------------------------------ commands
+
+CELL = """profile: str = "auto"
+n: int = 1
+x: float = 0.5
+flag: bool = True
+word: str = "w"
+maybe: int | None = None
+many: tuple[int, ...] = (1, 2)"""
+NAMES = ["profile", "n", "x", "flag", "word", "maybe", "many"]
+# A command line holds no NUL; bytes that are no UTF-8 arrive as surrogates.
+word = st.text(st.characters(exclude_characters="\0"), max_size=8)
+spelled = st.sampled_from(
+    "0 00 first 00_first 3 03.ipynb x/last 10_other other ./10 000 ² ٣ 3. -3 03_".split()
+)
+lists = st.recursive(st.none() | st.integers(), lambda inner: st.lists(inner, max_size=3))
+value = word | st.integers().map(str) | st.floats().map(str) | lists.map(repr)
+value |= st.sampled_from(["true", "FALSE", "none", "1_0", " 7 ", "9" * 5000])
+setting = st.tuples(st.sampled_from([*NAMES, "steps", "n ", "", "ñ"]), value).map("=".join) | word
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("notebooks")
+    for stem in ("00_first", "03_last", "10_other"):
+        cell = CELL if stem != "10_other" else CELL.splitlines()[0]
+        write(folder / f"{stem}.ipynb", parameters=cell)
+    return folder
+
+
+profile = st.sampled_from(["auto", "smoke", "cpu", "gpu", "AUTO", "", "tpu"])
+flag = st.sampled_from("--fail-fast --no-html -h -- -p --out --p".split())
+options = st.tuples(flag | spelled | word) | st.tuples(st.just("-p"), setting)
+options |= st.tuples(st.just("--profile"), profile) | st.tuples(st.just("--timeout"), value)
+
+
+@given(words=st.lists(options, max_size=4).map(lambda parts: [*chain(*parts)]))
+@examples(100)
+@example(words=["3", "first", "-p", "n=7", "--timeout", "9", "--no-html"])
+@example(words=["--timeout", "9" * 5000])
+@example(words=["-p", "many=[1, [None, True]]"])
+@example(words=["-p", "many={[]: 1}"])
+@example(words=["-p", "n=1", "-p", "n=1"])
+@example(words=["-p", "word=\udcff", "--profile", "\udcff"])
+def test_any_words_are_a_run_or_end_with_2_and_a_line(sources, words):
+    """The run itself stops where it looks for its corpus: all of its words are read by then."""
+    error, printed, out = io.StringIO(), io.StringIO(), sources.parent / "out"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NANOGPT_DATA", "nowhere")
+        with contextlib.redirect_stderr(error), contextlib.redirect_stdout(printed):
+            try:
+                code = run.main(["--source", str(sources), "--out", str(out), *words])
+            except SystemExit as end:  # argparse's own way
+                code = end.code
+    assert not out.exists()
+    if code == 0:
+        assert printed.getvalue().startswith("usage: python -m nanogpt run")
+        return
+    assert code == 2
+    said = error.getvalue().splitlines()
+    assert any(line.startswith(("error: ", "python -m nanogpt run: error: ")) for line in said)
+    assert words[:2] != ["3", "first"] or "NANOGPT_DATA names nowhere" in error.getvalue()
