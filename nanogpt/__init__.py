@@ -21,8 +21,7 @@ Its rooms, from the ground up. A room imports only from the rooms above it in th
 
 To follow a token: decoding/generate.py and decoder.py (the loop), model/gpt.py and attention.py
 (the logits), cache/base.py and dynamic.py (keys and values), decoding/sampling.py (the draw). In
-native code: engines/base.py, native.py, native_library.py, native.cpp. The names below load on
-first use.
+native code: engines/base.py, native.py, native.cpp. The names below load on first use.
 """
 
 import importlib

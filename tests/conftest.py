@@ -6,7 +6,6 @@ wrong mask moves no token. Here the matrices are 25 times larger: half the entro
 
 from __future__ import annotations
 
-import fcntl
 import gc
 import json
 import os
@@ -24,7 +23,6 @@ from nanogpt.cache.static import StaticCache
 from nanogpt.config import GPTConfig
 from nanogpt.data.corpus import Corpus
 from nanogpt.data.tokenizer import CharTokenizer
-from nanogpt.engines import toolchain
 from nanogpt.model.convert import pack_heads
 from nanogpt.model.gpt import GPT, Head
 from nanogpt.system.files import sha256
@@ -133,16 +131,8 @@ def builds(tmp_path_factory):
     folder = tmp_path_factory.getbasetemp()
     folder = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "builds"
     folder.mkdir(exist_ok=True)
-    kept = toolchain.kept
-
-    def one_at_a_time(name, key, suffix, make):
-        with open(folder / f"{name}-{key}.lock", "w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            return kept(name, key, suffix, make)
-
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NANOGPT_CACHE", str(folder))
-        patch.setattr(toolchain, "kept", one_at_a_time)
         yield
 
 

@@ -11,7 +11,7 @@ from conftest import seeded, state_of, tiny_model
 from nanogpt import Batched, Compiled, Flat, Native, PerHead, SamplingParams, Static, Uncached
 from nanogpt.cache.dynamic import DynamicCache
 from nanogpt.decoding.generate import complete, generate
-from nanogpt.engines import base, native_library, toolchain
+from nanogpt.engines import base, native, toolchain
 from nanogpt.engines.cuda_graph import GraphLoop
 from nanogpt.model.gpt import Head
 
@@ -114,7 +114,7 @@ def assert_refused(message, model, prompt, n_new, **how):
 def forget():
     """As in a new process: no engine built, no library loaded, no compiler looked up."""
     folder = toolchain._folder_of_this_process
-    for remembered in (toolchain.compiler, toolchain.machine, native_library.library, folder):
+    for remembered in (toolchain.compiler, toolchain.machine, native.library, folder):
         remembered.cache_clear()
     base._built.clear()
 

@@ -12,14 +12,13 @@ from torch import Tensor
 from ..config.checks import check_int
 from ..config.repeats import Repeats
 from ..decoding.generate import complete
-from ..engines import native_library
 from ..engines.base import Engine
 from ..engines.compiled import Compiled
 from ..engines.cuda_graph import Graph, GraphLoop
 from ..engines.eager import Batched, Flat, PerHead, Static, Uncached
 from ..engines.int8 import Native8
-from ..engines.native import Native
-from ..engines.toolchain import CannotBuild, empty_cache_folder
+from ..engines.native import Native, library
+from ..engines.toolchain import CannotBuild, scratch_folder
 from ..model.convert import pack_heads, unpack_heads
 from ..model.gpt import GPT
 from .roofline import Limits, breakdown, work
@@ -188,14 +187,14 @@ def _build(engine: type[Engine], model: GPT, kept: bool) -> tuple[Engine | None,
     weight = model.lm_head.weight
     builds = []
     try:
-        with nullcontext() if kept else empty_cache_folder():
+        with nullcontext() if kept else scratch_folder("NANOGPT_CACHE"):
             for _ in range(2):
-                native_library.library.cache_clear()
+                library.cache_clear()
                 builds.append(engine(model.config, dtype=weight.dtype, device=weight.device))
     except CannotBuild as error:
         return None, {"unavailable": str(error)}
     finally:
-        native_library.library.cache_clear()
+        library.cache_clear()
     first, again = (built.build_seconds for built in builds)
     return builds[0], {"build_seconds": first, "again_seconds": again}
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import torch
 
 from ..config.shapes import GPTConfig
-from ..engines.native_library import library
+from ..engines.native import library
 from ..engines.toolchain import CannotBuild
 from ..model.gpt import GPT
 from .timing import CPU, clock, summary

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import threading
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -37,7 +37,7 @@ building = threading.RLock()  # compilers are not made for two threads at once
 _built: dict[tuple, Engine] = {}
 
 
-class Engine(ABC):
+class Engine:
     """One way of decoding, built for `batch` texts of `capacity` tokens (default: block_size).
 
     Pass a class, as in generate(model, prompt, 99, engine=Native): it is built on first use for the
@@ -72,12 +72,15 @@ class Engine(ABC):
             self.build()
         self.build_seconds = time.perf_counter() - before
 
-    def build(self) -> None:  # noqa: B027
+    def build(self) -> None:
         """Make what the shape alone decides. Raises CannotBuild, in one line."""
 
-    @abstractmethod
     def decoder(self, model: GPT) -> Decoder:
-        """A decoder over the model's weights as they are now, for one generation."""
+        """A decoder over the model's weights as they are now, for one generation.
+
+        What `tokens` and `speculate` run over, unless an engine has loops of its own.
+        """
+        raise NotImplementedError
 
     def tokens(
         self, model: GPT, prompt: Tensor, noise: Tensor, sampling: SamplingParams
@@ -97,29 +100,25 @@ class Engine(ABC):
     @classmethod
     def refuses(cls, config: GPTConfig) -> str | None:
         """Why this engine does not compute that architecture; None when it does."""
-        other = ", ".join(f"{name}={value}" for name, value in config.beyond_lecture.items())
+        name, other = cls.__name__, ", ".join(f"{k}={v}" for k, v in config.beyond_lecture.items())
         if cls.lecture_only and other:
             return (
-                f"{cls.__name__} computes the lecture's architecture, and this model has {other}: "
-                f"{INSTEAD}"
+                f"{name} computes the lecture's architecture, and this model has {other}: {INSTEAD}"
             )
         if cls.per_head and not config.has_heads:
-            return f"{cls.__name__} decodes a list of Heads; with {other} there is none: {INSTEAD}"
+            return f"{name} decodes a list of Heads; with {other} there is none: {INSTEAD}"
         return None
 
     @classmethod
     def supports(cls, model: GPT) -> str | None:
         """Why this engine cannot decode this model here and now; None when it can."""
-        if why := cls.refuses(model.config):
-            return why
-        if not cls.per_head and (why := not_standard(model)):
-            return why
-        if in_exact_mode() and not cls.in_torch:
+        why = cls.refuses(model.config) or (None if cls.per_head else not_standard(model))
+        if why is None and in_exact_mode() and not cls.in_torch:
             return (
                 f"{cls.__name__} is compiled: `with exact(model):` cannot change how it adds up; "
                 f"use Flat, the fastest engine that it covers"
             )
-        return None
+        return why
 
     def check(self, model: GPT, prompt: Tensor, n_new: int) -> None:
         """Raises ValueError when this generation does not fit what was built."""
@@ -132,8 +131,8 @@ class Engine(ABC):
         ):
             if got != built:
                 raise ValueError(
-                    f"this {name} was built for {what} {_plain(built)} and got {_plain(got)}: "
-                    f"build another, or pass the class: engine={name}"
+                    f"this {name} was built for {what} {built} and got {got}: build another, or "
+                    f"pass the class: engine={name}"
                 )
         if why := self.supports(model):
             raise ValueError(why)
@@ -173,13 +172,43 @@ class Engine(ABC):
             return cls.fallback.ready(model, batch)
 
 
+class Exclusive(Engine):
+    """An engine whose buffers serve one generation at a time; a second one gets a sibling."""
+
+    def __init__(self, *args, **sizes):
+        self.in_use, self.sibling = threading.Lock(), None
+        self.another = partial(type(self), *args, **sizes)
+        super().__init__(*args, **sizes)
+
+    def tokens(self, model, prompt, noise, sampling):
+        if not self.in_use.acquire(blocking=False):
+            with building:
+                self.sibling = self.sibling or self.another()
+            yield from self.sibling.tokens(model, prompt, noise, sampling)
+            return
+        try:
+            yield from self.run(model, prompt, noise, sampling)
+        finally:
+            self.release()
+            self.in_use.release()
+
+    def run(
+        self, model: GPT, prompt: Tensor, noise: Tensor, sampling: SamplingParams
+    ) -> Iterator[Tensor]:
+        """What `tokens` does, with the buffers to itself."""
+        raise NotImplementedError
+
+    def release(self) -> None:
+        """Let go of the weights that a generation used."""
+
+
 # ------------------------------------------------------------------ float32 on the CPU
 
 
 def require_float32_cpu(engine: Engine) -> None:
     """Raises CannotBuild for an engine of another dtype or device."""
     if (engine.device.type, engine.dtype) != ("cpu", torch.float32):
-        where = f"{_plain(engine.dtype)} on {engine.device.type}"
+        where = f"{engine.dtype} on {engine.device.type}"
         raise CannotBuild(f"it computes float32 on the CPU, not {where}")
 
 
@@ -198,13 +227,8 @@ def _inference(config: GPTConfig) -> GPTConfig:
 
 
 def _sizes(config: GPTConfig) -> str:
-    c = config
-    other = "".join(f", {name}={value}" for name, value in c.beyond_lecture.items())
+    c, other = config, "".join(f", {name}={v}" for name, v in config.beyond_lecture.items())
     return (
         f"{c.n_layer} layers, {c.n_head} heads, width {c.n_embd}, block {c.block_size}, "
         f"{c.vocab_size} tokens{other}"
     )
-
-
-def _plain(value) -> str:
-    return str(value).removeprefix("torch.")

@@ -7,11 +7,10 @@ out is kept in the user's cache folder. Noise is an input, so a draw is arithmet
 from __future__ import annotations
 
 import inspect
-import os
+import shutil
 import sys
-import tempfile
 import warnings
-from contextlib import contextmanager
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -22,9 +21,8 @@ from ..decoding.sampling import sample
 from ..model.convert import on_meta
 from ..model.gpt import GPT
 from . import functional, toolchain
-from .base import check_float32, require_float32_cpu
+from .base import Exclusive, check_float32, require_float32_cpu
 from .eager import Flat
-from .exclusive import Exclusive
 
 INLINED = 8  # numbers: constants of so few cannot be exchanged after the build
 OPTIONS = {
@@ -51,32 +49,27 @@ class Step(nn.Module):
 
     def __init__(self, config: GPTConfig, batch: int, capacity: int):
         super().__init__()
-        self.config, self.batch = config, batch
+        self.config = config
         shapes = functional.flatten(on_meta(config).float())
         for name, tensor in constants(shapes, empty_kv(config, batch, capacity)).items():
             self.register_buffer(name, torch.zeros(tensor.shape, dtype=tensor.dtype))
 
     def forward(self, token: Tensor, pos: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        c, B = self.config, self.batch
-        H, hs, w = c.n_head, c.head_size, self._buffers
-        x = F.embedding(token, w["tokens"]) + F.embedding(pos, w["positions"])  # (B, C)
+        c, w = self.config, self._buffers
+        named = functional.Layer._fields
+        layers = [functional.Layer(*(w[f"{n}_{i}"] for n in named)) for i in range(c.n_layer)]
+        weights = functional.Weights(*(w[n] for n in functional.Weights._fields[:-1]), layers)
         empty = w["places"] > pos  # (capacity,): not written yet
-        for i in range(c.n_layer):
-            layer = functional.Layer(*(w[f"{name}_{i}"] for name in functional.Layer._fields))
-            u = F.layer_norm(x, (c.n_embd,), layer.ln1_weight, layer.ln1_bias)
-            q, k, v = linear(u, layer.qkv).view(B, 3, H, hs).unbind(1)  # (B, H, hs)
+
+        def attend(i: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             keys, values = w[f"keys_{i}"], w[f"values_{i}"]  # (B, H, hs, S), (B, H, S, hs)
             keys.index_copy_(3, pos, k[..., None])
             values.index_copy_(2, pos, v[:, :, None])
-            scores = (keys * q[..., None]).sum(2) * hs**-0.5  # (B, H, S)
-            weights = scores.masked_fill(empty, float("-inf")).softmax(-1)
-            y = (weights[..., None] * values).sum(2).reshape(B, c.n_embd)
-            x = x + linear(y, layer.proj_weight, layer.proj_bias)
-            u = F.layer_norm(x, (c.n_embd,), layer.ln2_weight, layer.ln2_bias)
-            u = F.relu(linear(u, layer.up_weight, layer.up_bias))
-            x = x + linear(u, layer.down_weight, layer.down_bias)
-        x = F.layer_norm(x, (c.n_embd,), w["ln_weight"], w["ln_bias"])
-        logits = linear(x, w["head_weight"], w["head_bias"])  # (B, V)
+            scores = (keys * q[..., None]).sum(2) * c.head_size**-0.5  # (B, H, S)
+            shares = scores.masked_fill(empty, float("-inf")).softmax(-1)
+            return (shares[..., None] * values).sum(2)  # (B, H, hs)
+
+        logits = functional.step_at(weights, token, pos, c.n_head, attend, linear)  # (B, V)
         return (logits.softmax(-1) / noise).argmax(-1), logits
 
 
@@ -118,10 +111,10 @@ class Compiled(Exclusive, Flat):
             raise toolchain.CannotBuild(
                 f"a width, vocabulary or capacity of {INLINED} or less becomes part of the code"
             )
-        shape = {"config": str(self.config), "batch": self.batch, "capacity": self.capacity}
-        source = inspect.getsource(sys.modules[__name__])
-        key = toolchain.key_of(source=source, threads=torch.get_num_threads(), **shape)
-        path = toolchain.kept("compiled", key, ".pt2", self._compile)
+        source = "".join(map(inspect.getsource, (sys.modules[__name__], functional)))
+        parts = {"source": source, "threads": torch.get_num_threads(), "config": str(self.config)}
+        parts |= {"batch": self.batch, "capacity": self.capacity}
+        path = toolchain.kept("compiled", parts, ".pt2", self._compile)
         self.kv = empty_kv(self.config, self.batch, self.capacity)
         try:
             # As torch._inductor.aoti_load_package does, without its import of Inductor: 1.5 s.
@@ -133,16 +126,22 @@ class Compiled(Exclusive, Flat):
                 f"torch {torch.__version__} cannot load {path}: {why}"
             ) from error
 
-    def _compile(self, path):
+    def _compile(self, path: Path) -> None:
         step = Step(self.config, self.batch, self.capacity)
         tokens = torch.zeros(self.batch, dtype=torch.int64)
         noise = torch.ones(self.batch, self.config.vocab_size, dtype=torch.float32)
-        with torch.no_grad(), warnings.catch_warnings(), _scratch_folder():
+        # Inductor's own files go into a temporary folder, and what is kept is one file, ours.
+        with (
+            torch.no_grad(),
+            warnings.catch_warnings(),
+            toolchain.scratch_folder("TORCHINDUCTOR_CACHE_DIR") as folder,
+        ):
             warnings.simplefilter("ignore")  # of torch about itself
             exported = torch.export.export(step, (tokens, torch.tensor([3]), noise))
-            torch._inductor.aoti_compile_and_package(
-                exported, package_path=str(path), inductor_configs=OPTIONS
+            package = torch._inductor.aoti_compile_and_package(
+                exported, package_path=f"{folder}/step.pt2", inductor_configs=OPTIONS
             )
+            shutil.copyfile(package, path)
 
     def _bind(self, model: GPT) -> functional.Weights:
         """Let the compiled step use this model's weights in place; `bound` keeps them alive."""
@@ -177,19 +176,3 @@ class Compiled(Exclusive, Flat):
             keys.zero_(), values.zero_()  # an empty place counts 0 times, and 0 times NaN is NaN
         if tokens.shape[1]:
             functional.step(weights, self.kv, tokens, 0, self.config.n_head)
-
-
-@contextmanager
-def _scratch_folder():
-    """Inductor's own files go into a temporary folder; what is kept is one file, ours.
-
-    Inductor knows no argument for it: it reads the environment. Builds run one at a time.
-    """
-    name = "TORCHINDUCTOR_CACHE_DIR"
-    before = os.environ.get(name)
-    try:
-        with tempfile.TemporaryDirectory(prefix="nanogpt-") as folder:
-            os.environ[name] = folder
-            yield
-    finally:
-        os.environ.pop(name, None) if before is None else os.environ.update({name: before})

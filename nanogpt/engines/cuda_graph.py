@@ -15,8 +15,8 @@ from ..decoding.sampling import SamplingParams, sample
 from ..model.convert import on_meta
 from ..model.gpt import GPT
 from . import functional
+from .base import Exclusive
 from .eager import Flat
-from .exclusive import Exclusive
 from .toolchain import CannotBuild, first_line
 
 
@@ -78,26 +78,18 @@ class Graph(Exclusive, Flat):
             self.pos.add_(1), self.count.add_(1)
 
     def _step(self) -> Tensor:
-        """functional.step at a position that is a tensor: reads all places, masks empty ones."""
-        w, c, B = self.weights, self.config, self.batch
-        # The clamp serves steps past the end, which nobody looks at.
-        here = self.pos.clamp(max=c.block_size - 1)
-        x = F.embedding(self.token, w.tokens) + F.embedding(here, w.positions)  # (B, 1, C)
+        """One step at self.pos: it reads all places and masks the empty ones.  -> (B, V)"""
         mask = (self.places <= self.pos)[None, None, None]  # (1, 1, 1, S)
-        for layer, (keys, values) in zip(w.layers, self.kv, strict=True):
-            u = F.layer_norm(x, (c.n_embd,), layer.ln1_weight, layer.ln1_bias)
-            qkv = F.linear(u, layer.qkv).view(B, 1, 3, c.n_head, -1)
-            q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)  # (B, H, 1, hs)
-            keys.index_copy_(2, self.pos, k)
-            values.index_copy_(2, self.pos, v)
-            y = F.scaled_dot_product_attention(q, keys, values, attn_mask=mask)
-            y = y.transpose(1, 2).reshape(B, 1, -1)
-            x = x + F.linear(y, layer.proj_weight, layer.proj_bias)
-            u = F.layer_norm(x, (c.n_embd,), layer.ln2_weight, layer.ln2_bias)
-            u = F.relu(F.linear(u, layer.up_weight, layer.up_bias))
-            x = x + F.linear(u, layer.down_weight, layer.down_bias)
-        x = F.layer_norm(x[:, 0], (c.n_embd,), w.ln_weight, w.ln_bias)
-        return F.linear(x, w.head_weight, w.head_bias)  # (B, V)
+
+        def attend(i: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            keys, values = self.kv[i]  # (B, H, S, hs)
+            keys.index_copy_(2, self.pos, k[:, :, None])
+            values.index_copy_(2, self.pos, v[:, :, None])
+            return F.scaled_dot_product_attention(q[:, :, None], keys, values, attn_mask=mask)
+
+        # The clamp serves steps past the end, which nobody looks at.
+        here = self.pos.clamp(max=self.config.block_size - 1)
+        return functional.step_at(self.weights, self.token[:, 0], here, self.config.n_head, attend)
 
     @torch.no_grad()
     def _begin(self, model: GPT, prompt: Tensor, noise: Tensor) -> None:

@@ -6,6 +6,7 @@ form: `compiled` and `cuda_graph` translate it, `native` writes it out in C++.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -127,3 +128,29 @@ def step(w: Weights, caches: list, tokens: Tensor, start: int, n_head: int) -> T
         h = F.relu(F.linear(h, layer.up_weight, layer.up_bias))
         x = x + F.linear(h, layer.down_weight, layer.down_bias)
     return F.linear(F.layer_norm(x, (C,), w.ln_weight, w.ln_bias), w.head_weight, w.head_bias)
+
+
+def step_at(
+    w: Weights,
+    token: Tensor,
+    pos: Tensor,
+    n_head: int,
+    attend: Callable,
+    linear: Callable = F.linear,
+) -> Tensor:
+    """`step` for one token of each text at a position that is a tensor, so no shape depends on it.
+
+    (B,), (1,) -> (B, V). attend(i, q, k, v) keeps the new key and value of layer i and returns what
+    the query gathers, all (B, H, hs).
+    """
+    B, C = len(token), w.tokens.shape[1]
+    x = F.embedding(token, w.tokens) + F.embedding(pos, w.positions)  # (B, C)
+    for i, layer in enumerate(w.layers):
+        u = F.layer_norm(x, (C,), layer.ln1_weight, layer.ln1_bias)
+        q, k, v = linear(u, layer.qkv).view(B, 3, n_head, -1).unbind(1)  # (B, H, hs)
+        y = attend(i, q, k, v).reshape(B, C)
+        x = x + linear(y, layer.proj_weight, layer.proj_bias)
+        u = F.layer_norm(x, (C,), layer.ln2_weight, layer.ln2_bias)
+        u = F.relu(linear(u, layer.up_weight, layer.up_bias))
+        x = x + linear(u, layer.down_weight, layer.down_bias)
+    return linear(F.layer_norm(x, (C,), w.ln_weight, w.ln_bias), w.head_weight, w.head_bias)

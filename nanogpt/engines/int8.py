@@ -9,11 +9,10 @@ import torch
 from torch import Tensor
 
 from ..model.gpt import GPT
-from . import toolchain
 from .base import check_float32
 from .functional import qkv_of
-from .native import Native
-from .native_library import FLOAT, library
+from .native import FLOAT, Native, library
+from .toolchain import CannotBuild
 
 
 class Native8(Native):
@@ -50,7 +49,7 @@ def quantize(weight: Tensor, lib: ctypes.CDLL | None = None) -> tuple[Tensor, Te
     n, k = weight.shape
     try:
         lib = lib or library(64, 4, 65)
-    except toolchain.CannotBuild:  # the same arithmetic, in more passes over the numbers
+    except CannotBuild:  # the same arithmetic, in more passes over the numbers
         top = weight.abs().amax(1)
         return (weight * (127 / top.clamp(min=1e-38))[:, None]).round().to(torch.int8), top / 127
     codes = torch.empty(n, k, dtype=torch.int8, device="cpu")

@@ -1,6 +1,6 @@
 // The whole decode loop without Python: only arithmetic and memory are left.
 //
-// native_library.py compiles this file on first use, for one shape: C width, H heads, V vocabulary,
+// native.py compiles this file on first use, for one shape: C width, H heads, V vocabulary,
 // BITS 32 or 8 for a weight, INT8_INPUTS 1 where the vectors are rounded too. It copies no weight: the
 // pointers are the model's own tensors, so they are never out of date. (With 8 bits they are codes,
 // which quantize() makes for each generation.)
@@ -267,8 +267,8 @@ static int64_t draw(const float *logits, const float *noise, float temperature, 
 #ifndef NO_LOOP  // serving/native.cpp has a loop of its own
 // ---------------------------------------------------------------- the loop
 
-extern "C" struct Job {  // the same fields as native_library.Job
-  const void *const *weights;  // in the order of native.py's Native.weights
+extern "C" struct Arguments {  // the same fields as in native.py
+  const void *const *weights;  // in the order of Native.weights
   float *keys, *values;        // (layers, batch, H, capacity · HS) each
   int64_t *text;               // (batch, length): the first `known` tokens; more are written behind them
   const float *noise;          // (tokens, batch, V), or null for greedy sampling
@@ -280,16 +280,16 @@ extern "C" struct Job {  // the same fields as native_library.Job
 
 // One pass of the weights over the tokens of all texts at T positions, and what it works in.
 struct Pass {
-  const Job *job;
+  const Arguments *args;
   const void *const *layers;  // where the weights of the first block begin
   const float *wte, *wpe, *normw, *normb, *headb;
   Matrix head;
   std::vector<float> x, u, qkv, y, h, logits, scores;
 
-  Pass(const Job *job, int64_t vectors, int64_t drawn)
-      : job(job), x(vectors * C), u(vectors * C), qkv(vectors * 3 * C), y(vectors * C), h(vectors * 4 * C),
-        logits(drawn * V), scores(job->capacity + LANES) {
-    layers = job->weights;
+  Pass(const Arguments *args, int64_t vectors, int64_t drawn)
+      : args(args), x(vectors * C), u(vectors * C), qkv(vectors * 3 * C), y(vectors * C), h(vectors * 4 * C),
+        logits(drawn * V), scores(args->capacity + LANES) {
+    layers = args->weights;
     wte = next(layers), wpe = next(layers), normw = next(layers), normb = next(layers);
     head = matrix(layers), headb = next(layers);
   }
@@ -302,25 +302,25 @@ struct Pass {
 
   // Reads the tokens at positions pos … pos + T - 1; x[b · T + t] is what comes out of the last block.
   void read(int64_t pos, int64_t T) {
-    const int64_t B = job->batch, N = B * T;  // vectors: text b, place pos + t
+    const int64_t B = args->batch, N = B * T;  // vectors: text b, place pos + t
     const void *const *at_weight = layers;
     for (int64_t r = 0; r < N; r++) {
       const int64_t b = r / T, t = pos + r % T;
-      const float *a = wte + job->text[b * job->length + t] * C, *p = wpe + t * C;
+      const float *a = wte + args->text[b * args->length + t] * C, *p = wpe + t * C;
       for (int i = 0; i < C; i++) x[r * C + i] = a[i] + p[i];
     }
-    for (int64_t layer = 0; layer < job->layers; layer++) {
+    for (int64_t layer = 0; layer < args->layers; layer++) {
       const float *w = next(at_weight), *b = next(at_weight);
       for (int64_t r = 0; r < N; r++) layer_norm(&x[r * C], w, b, &u[r * C]);
-      const int64_t part = 3 * C / job->qkv_parts;  // all heads' queries, then keys, then values
+      const int64_t part = 3 * C / args->qkv_parts;  // all heads' queries, then keys, then values
       for (float *to = qkv.data(); to < &qkv[3 * C]; to += part)
         linear<C>(matrix(at_weight), part, u.data(), N,
                   [&](int64_t m, int64_t o, float s) { to[m * 3 * C + o] = s; });
       for (int64_t r = 0; r < N; r++)
         for (int head_ = 0; head_ < H; head_++) {
-          const size_t at = ((layer * B + r / T) * H + head_) * (size_t)(job->capacity * HS);
+          const size_t at = ((layer * B + r / T) * H + head_) * (size_t)(args->capacity * HS);
           const float *q = &qkv[r * 3 * C + head_ * HS];
-          HeadCache kv{job->keys + at, job->values + at};
+          HeadCache kv{args->keys + at, args->values + at};
           kv.put(pos + r % T, q + C, q + 2 * C);
           attend(q, kv, pos + r % T + 1, scores.data(), &y[r * C + head_ * HS]);
         }
@@ -343,36 +343,36 @@ struct Pass {
   // take(b, t, token) gets the token behind position pos + t of text b, drawn with its own noise.
   template <class Take>
   void choose(int64_t pos, int64_t T, Take take) {
-    const int64_t B = job->batch, N = B * T, first = job->known - 1;
+    const int64_t B = args->batch, N = B * T, first = args->known - 1;
     for (int64_t r = 0; r < N; r++) layer_norm(&x[r * C], normw, normb, &u[r * C]);
     linear<C>(head, V, u.data(), N, [&](int64_t m, int64_t o, float s) { logits[m * V + o] = s + headb[o]; });
     for (int64_t r = 0; r < N; r++) {
       const int64_t b = r / T, t = r % T;
-      const float *noise = job->noise ? job->noise + ((pos + t - first) * B + b) * V : nullptr;
-      take(b, t, draw(&logits[r * V], noise, job->temperature, job->top_k, job->top_p));
+      const float *noise = args->noise ? args->noise + ((pos + t - first) * B + b) * V : nullptr;
+      take(b, t, draw(&logits[r * V], noise, args->temperature, args->top_k, args->top_p));
     }
   }
 };
 
 // Reads the tokens at positions `from` … `to` - 1 of every text; from the last known token on, each
 // position's logits give the token at the next.
-extern "C" void decode(const Job *job, int64_t from, int64_t to) {
-  const int64_t B = job->batch, last = job->known - 1;
+extern "C" void decode(const Arguments *args, int64_t from, int64_t to) {
+  const int64_t B = args->batch, last = args->known - 1;
   const int64_t most = std::max<int64_t>(1, std::min({(int64_t)CHUNK, 64 / B, last - from}));
-  Pass pass(job, B * most, B);
+  Pass pass(args, B * most, B);
   for (int64_t pos = from, T; pos < to; pos += T) {
     T = pos < last ? std::min({most, last - pos, to - pos}) : 1;  // a chunk of the prompt, or one token
     pass.read(pos, T);
     if (pos < last) continue;  // inside the prompt the next token is known
-    pass.choose(pos, 1, [&](int64_t b, int64_t, int64_t token) { job->text[b * job->length + pos + 1] = token; });
+    pass.choose(pos, 1, [&](int64_t b, int64_t, int64_t token) { args->text[b * args->length + pos + 1] = token; });
   }
 }
 
 // Reads the tokens at positions `from` … `to` - 1, known and proposed, in one pass; the token that
 // belongs behind each goes to choices (batch, to - from), and the text stays as it is.
-extern "C" void check(const Job *job, int64_t from, int64_t to, int64_t *choices) {
+extern "C" void check(const Arguments *args, int64_t from, int64_t to, int64_t *choices) {
   const int64_t T = to - from;
-  Pass pass(job, job->batch * T, job->batch * T);
+  Pass pass(args, args->batch * T, args->batch * T);
   pass.read(from, T);
   pass.choose(from, T, [&](int64_t b, int64_t t, int64_t token) { choices[b * T + t] = token; });
 }

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from ..engines.base import INSTEAD, check_float32
 from ..engines.functional import qkv_of
-from ..engines.native import Native
-from ..engines.native_library import FLOAT, compiled
-from ..engines.native_library import SOURCE as INCLUDED
+from ..engines.native import FLOAT, Native
+from ..engines.native import SOURCE as INCLUDED
+from ..engines.toolchain import load_library
 from ..model.gpt import GPT
 from .request import Sequence
 from .step import Step
@@ -208,7 +208,7 @@ def panels(weight: Tensor, lanes: int) -> Tensor:
 def library(width: int, n_head: int, vocab: int) -> ctypes.CDLL:
     """native.cpp compiled for these numbers, now or at an earlier time. Raises CannotBuild."""
     shape = {"C": width, "H": n_head, "V": vocab, "BITS": 32, "INT8_INPUTS": 0}
-    lib = compiled("serving", SOURCE, shape, INCLUDED)
+    lib = load_library("serving", SOURCE, shape, INCLUDED)
     pointer, number = ctypes.c_void_p, ctypes.c_int64
     lib.lanes.argtypes, lib.lanes.restype = [], number
     lib.work_size.argtypes, lib.work_size.restype = [number] * 3, number

@@ -111,7 +111,7 @@ def test_a_cold_build_leaves_the_cache_folder_of_the_user_alone(model, tmp_path,
 
     class Kept(Flat):
         def build(self):
-            built.append(kept("thing", "key", ".so", lambda path: path.write_bytes(b"built")))
+            built.append(kept("thing", {}, ".so", lambda path: path.write_bytes(b"built")))
 
     monkeypatch.setenv("NANOGPT_CACHE", str(tmp_path / "mine"))
     engine, said = decoding._build(Kept, model, kept=False)

@@ -56,19 +56,11 @@ def test_codes_and_scales_are_the_reference(quantizers):
     check()
 
 
-def test_halves_are_rounded_to_even_and_a_row_of_zeros_stays_one(quantizers):
+def test_halves_go_to_even_a_row_of_zeros_stays_one_and_memory_has_any_order(quantizers):
     rows = [[127, 0.5, 1.5, 2.5, -0.5, -1.5, -2.5], [0.0] * 7, [-127, 126.5, 125.5, 1, 2, 3, 4]]
-    codes, scales = quantize(torch.tensor(rows))
+    codes, scales = quantize(torch.tensor(rows).T.contiguous().T)
     assert codes.tolist() == [[127, 0, 2, 2, 0, -2, -2], [0] * 7, [-127, 126, 126, 1, 2, 3, 4]]
     assert scales.tolist() == [1.0, 0.0, 1.0]
-
-
-def test_a_matrix_is_quantised_row_by_row_in_any_memory_order(quantizers):
-    weight = torch.randn(12, 7, generator=seeded()).T
-    assert torch.equal(quantize(weight)[0], reference(weight)[0])
-    codes, scales = quantize(torch.cat([weight, 9 * weight]))
-    assert torch.equal(codes[:7], codes[7:])
-    assert torch.equal(scales[:7], quantize(weight)[1])
 
 
 @pytest.mark.parametrize("kind", [{"dtype": torch.float64}, {"device": "meta"}], ids=str)
@@ -102,27 +94,19 @@ def test_rounded_is_the_model_with_its_matrices_rounded(per_head, monkeypatch):
 @pytest.mark.parametrize("per_head", [True, False])
 def test_native8_is_the_model_with_its_matrices_rounded(per_head):
     model, rounded = shared_model(per_head, **SMALL), round_here(shared_model(per_head, **SMALL))
-    moved = []
-    for batch, T in ((1, 1), (1, 18), (2, 33), (5, 17)):
-        prompt = prompt_of(T, batch, vocab=65)
-        got = complete(model, prompt, 41 - T, engine=Native8, generator=seeded(1))
+    moved, built = [], Native8(model.config, batch=3)
+    for T in (1, 18, 33):
+        prompt = prompt_of(T, vocab=65)
+        got = complete(model, prompt, 41 - T, engine=built, generator=seeded(1))
         assert torch.equal(got, uncached(rounded, prompt, 41 - T))
         moved.append(not torch.equal(got, uncached(model, prompt, 41 - T)))
     assert any(moved), "rounding moves no token here, so this test shows nothing"
     prompt, text = prompt_of(17, vocab=65), prompt_of(20, seed=4, vocab=65)
     noise = close_noise(rounded, prompt, text)
-    assert torch.equal(complete(model, prompt, 20, engine=Native8, noise=noise)[:, 17:], text)
-
-
-@pytest.mark.slow
-def test_native8_rounds_the_weights_as_they_are_now():
-    model, prompt = shared_model(**SMALL), prompt_of(5, vocab=65)
-    built = Native8(model.config, batch=3)
-    before = complete(model, prompt, 20, engine=built, generator=seeded(1))
+    assert torch.equal(complete(model, prompt, 20, engine=built, noise=noise)[:, 17:], text)
     change_weights(model)
-    got = complete(model, prompt, 20, engine=built, generator=seeded(1))
-    assert torch.equal(got, uncached(round_here(model), prompt, 20))
-    assert not torch.equal(got, before)
+    got = complete(model, prompt_of(5, vocab=65), 20, engine=built, generator=seeded(1))
+    assert torch.equal(got, uncached(round_here(model), prompt_of(5, vocab=65), 20))
     model.blocks[1].ffwd.double()
     with pytest.raises(ValueError, match="not float32"):
         complete(model, prompt, 20, engine=built)

@@ -8,8 +8,8 @@ from decoding_fixtures import V, build
 from serving_fixtures import FORMS, Watched, check_workload, request, run
 from serving_scenarios import POOL_BUGS, numbers_that_are_none, serve_beginnings
 
+from nanogpt.engines.native import SOURCE as INCLUDED
 from nanogpt.engines.native import Native
-from nanogpt.engines.native_library import SOURCE as INCLUDED
 from nanogpt.engines.toolchain import CannotBuild
 from nanogpt.serving import native
 from nanogpt.serving.native import NativeBackend
