@@ -1,22 +1,23 @@
-"""Who holds which blocks of keys and values. Counts blocks; knows neither tensors nor requests.
+"""Which sequence holds which blocks of keys and values. Counts blocks; knows no tensors.
 
-As in vLLM (Kwon et al. 2023, PagedAttention, arXiv 2309.06180), but for one process. A text takes a
-block when it needs one. A full block is known by a hash of its tokens and of all before it, so that
-a text that begins in the same way shares it. What nobody uses is kept until its place is needed.
+As in vLLM (Kwon et al. 2023, PagedAttention, arXiv 2309.06180), but for one process. A sequence
+takes a block when it needs one. A full block is known by a hash of its tokens and of all before it,
+so that a sequence that begins in the same way shares it. What nobody uses is kept until its memory
+is needed.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable
 from hashlib import sha256
 
-from ..config.checks import check_int
+from .request import Sequence
 
-ROOT = b""  # the parent of a text's first block
+ROOT = b""  # the parent of a sequence's first block
 
 
-def block_hash(parent: bytes, tokens: Sequence[int]) -> bytes:
+def block_hash(parent: bytes, tokens: list[int]) -> bytes:
     """The name of a full block: of its own tokens, and through its parent of all before them.
 
     Keys and values of a position depend on every token up to it. So two blocks of equal tokens hold
@@ -25,77 +26,133 @@ def block_hash(parent: bytes, tokens: Sequence[int]) -> bytes:
     return sha256(parent + array("q", tokens).tobytes()).digest()
 
 
-class BlockPool:
-    """`n_blocks` blocks: each is held by one text or more, or kept for its content, or empty.
+class BlockManager:
+    """`n_blocks` blocks of `block_len` positions: held by one sequence or more, or kept, or empty.
 
-    With reuse=False nothing is kept and nothing found: every text computes all of its own.
+    With reuse=False nothing is kept and nothing found: every sequence computes all of its own.
     """
 
-    def __init__(self, n_blocks: int, reuse: bool = True):
-        check_int("n_blocks", n_blocks, 1)
-        self.n_blocks, self.reuse = n_blocks, reuse
-        self.users = [0] * n_blocks  # how many texts hold each block
+    def __init__(self, n_blocks: int, block_len: int, reuse: bool = True):
+        self.n_blocks, self.block_len, self.reuse = n_blocks, block_len, reuse
+        self.ref_counts = [0] * n_blocks  # how many sequences hold each block
         self.empty = list(range(n_blocks))[::-1]
-        self.kept: dict[int, None] = {}  # full, and held by no text; the longest unused first
+        self.kept: dict[int, None] = {}  # full, and held by nobody; the longest unused first
         self.block_of: dict[bytes, int] = {}
         self.hash_of: dict[int, bytes] = {}
 
     @property
     def available(self) -> int:
-        """Blocks that `take` can give."""
+        """Blocks that sequences can take."""
         return len(self.empty) + len(self.kept)
 
-    def take(self) -> int:
-        """A block for one text to write in; what was kept there longest unused is forgotten.
+    def blocks_for(self, length: int) -> int:
+        """Blocks that so many positions need."""
+        return -(-length // self.block_len)
 
-        Raises IndexError when every block is held.
+    def admit(self, seq: Sequence) -> bool:
+        """Give a sequence the blocks in which its beginning lies already.
+
+        False, and nothing happens, while there are too few blocks for all that is to be read.
         """
-        if self.empty:
-            block = self.empty.pop()
-        elif self.kept:
-            block = next(iter(self.kept))
-            del self.kept[block], self.block_of[self.hash_of.pop(block)]
-        else:
-            raise IndexError(f"all {self.n_blocks} blocks are held")
-        self.users[block] = 1
-        return block
+        found = self._find(self._hashes(seq)) if self.reuse else []
+        revived = sum(self.ref_counts[block] == 0 for block in found)
+        if self.blocks_for(len(seq.tokens)) - len(found) + revived > self.available:
+            return False
+        for block in found:
+            self._share(block)
+        seq.block_table, seq.num_cached_tokens = found, len(found) * self.block_len
+        # Logits need one token to be read.
+        seq.num_computed_tokens = min(seq.num_cached_tokens, len(seq.tokens) - 1)
+        return True
 
-    def share(self, block: int) -> None:
-        """One more text holds this block."""
-        self.kept.pop(block, None)
-        self.users[block] += 1
+    def extend(self, seq: Sequence, length: int) -> bool:
+        """Blocks for the first `length` positions of a sequence. False if too few are left."""
+        while len(seq.block_table) * self.block_len < length:
+            if not self.available:
+                return False
+            seq.block_table.append(self._take())
+        return True
 
-    def release(self, blocks: Sequence[int]) -> None:
-        """A text holds these blocks no more. The last one goes first: it needs those before it."""
-        for block in reversed(blocks):
-            self.users[block] -= 1
-            if self.users[block] == 0 and block in self.hash_of:
-                self.kept[block] = None
-            elif self.users[block] == 0:
-                self.empty.append(block)
+    def extend_all(self, seqs: list[Sequence], lengths: list[int]) -> bool:
+        """Blocks for so many positions of each. False, and nothing happens, if too few are left."""
+        tables = [seq.block_table for seq in seqs]
+        needs = (
+            max(0, self.blocks_for(length) - len(table))
+            for table, length in zip(tables, lengths, strict=True)
+        )
+        if sum(needs) > self.available:
+            return False
+        return all(self.extend(seq, length) for seq, length in zip(seqs, lengths, strict=True))
 
-    def publish(self, block: int, name: bytes) -> None:
-        """This block is full: texts may find it under its hash, if no equal one was there first."""
-        if self.reuse and name not in self.block_of:
-            self.block_of[name], self.hash_of[block] = block, name
+    def advance(self, seq: Sequence, n: int) -> None:
+        """The next n tokens of a sequence are computed, and what is full now can be found.
 
-    def find(self, names: Sequence[bytes]) -> list[int]:
-        """The blocks of these hashes, up to the first that is not there."""
-        found = []
-        for name in names:
-            if name not in self.block_of:
-                break
-            found.append(self.block_of[name])
-        return found
+        Of equal blocks the first one is found.
+        """
+        first = seq.num_computed_tokens // self.block_len
+        seq.num_computed_tokens += n
+        full = range(first, seq.num_computed_tokens // self.block_len)
+        if full and self.reuse:
+            hashes = self._hashes(seq)
+            for i in full:
+                if hashes[i] not in self.block_of:
+                    block = seq.block_table[i]
+                    self.block_of[hashes[i]], self.hash_of[block] = block, hashes[i]
 
-    def audit(self, held: Sequence[Sequence[int]]) -> None:
-        """Raises AssertionError unless these texts' blocks, and they alone, are held."""
+    def free(self, seq: Sequence) -> None:
+        """The sequence holds nothing any more."""
+        self._release(seq.block_table)
+        seq.block_table, seq.num_computed_tokens, seq.num_cached_tokens = [], 0, 0
+
+    def audit(self, held: Iterable[Sequence]) -> None:
+        """Raises AssertionError unless these sequences' blocks, and they alone, are held."""
         count = [0] * self.n_blocks
-        for block in (block for blocks in held for block in blocks):
+        for block in (block for seq in held for block in seq.block_table):
             count[block] += 1
-        assert count == self.users, f"blocks held {count}, counted {self.users}"
+        assert count == self.ref_counts, f"blocks held {count}, counted {self.ref_counts}"
         unused = sorted([*self.empty, *self.kept])
         assert unused == [b for b, n in enumerate(count) if n == 0], f"blocks lost: {unused}"
         assert {b: n for n, b in self.block_of.items()} == self.hash_of, "hashes do not match"
         assert set(self.kept) <= set(self.hash_of), "a block is kept that nobody can find"
         assert not set(self.empty) & set(self.hash_of), "an empty block can be found"
+
+    def _take(self) -> int:
+        """A block to write in; what was kept there longest unused is forgotten."""
+        if self.empty:
+            block = self.empty.pop()
+        else:
+            block = next(iter(self.kept))
+            del self.kept[block], self.block_of[self.hash_of.pop(block)]
+        self.ref_counts[block] = 1
+        return block
+
+    def _share(self, block: int) -> None:
+        """One more sequence holds this block."""
+        self.kept.pop(block, None)
+        self.ref_counts[block] += 1
+
+    def _release(self, blocks: list[int]) -> None:
+        """One sequence fewer holds these. The last one goes first: it needs those before it."""
+        for block in reversed(blocks):
+            self.ref_counts[block] -= 1
+            if self.ref_counts[block] == 0 and block in self.hash_of:
+                self.kept[block] = None
+            elif self.ref_counts[block] == 0:
+                self.empty.append(block)
+
+    def _find(self, hashes: list[bytes]) -> list[int]:
+        """The blocks of these hashes, up to the first that is not there."""
+        found = []
+        for name in hashes:
+            if name not in self.block_of:
+                break
+            found.append(self.block_of[name])
+        return found
+
+    def _hashes(self, seq: Sequence) -> list[bytes]:
+        """The hashes of a sequence's full blocks; each is computed once."""
+        size, hashes = self.block_len, seq.block_hashes
+        for i in range(len(hashes), len(seq.tokens) // size):
+            parent = hashes[-1] if hashes else ROOT
+            hashes.append(block_hash(parent, seq.tokens[i * size : (i + 1) * size]))
+        return hashes

@@ -10,16 +10,16 @@ from torch import Tensor
 from ..cache.attach import require_owners
 from ..decoding.decoder import ModuleDecoder
 from ..model.gpt import GPT
-from .step import Step
+from .step import StepInput
 
 
 class ModuleBackend(ModuleDecoder):
     """The readable backend: both forms of the model, windows, GQA and rotary positions.
 
-    PyTorch multiplies rectangles. So the texts of a step that read equally many tokens form one
+    PyTorch multiplies rectangles. So the sequences of a step that read equally many tokens form one
     batch (B, T), in which each has its own positions: all that decode are one, and a chunk of a
-    prompt is another. The model must not change while its texts are served. In exact mode the
-    logits of a text are the same bits in any batch.
+    prompt is another. The model must not change while it is served. In exact mode the logits of a
+    sequence are the same bits in any batch.
     """
 
     def __init__(self, model: GPT, n_blocks: int, block_len: int):
@@ -37,54 +37,55 @@ class ModuleBackend(ModuleDecoder):
         return None
 
     @torch.no_grad()
-    def read(self, step: Step) -> Tensor:
+    def read(self, step: StepInput) -> Tensor:
         device, logits = self.model.lm_head.weight.device, []
-        groups = rectangles(step.text)  # (B, T) rows of the step, each
+        groups = rectangles(step.sequences)  # (B, T) rows of the step, each
         with self.borrowed():
             for rows in groups:
-                pos, tables = step.positions[rows], step.tables[step.text[rows[:, 0]]]
-                where = Where(step.slots[rows], tables, int(pos.max()) + 1, device)
+                pos, tables = step.positions[rows], step.block_tables[step.sequences[rows[:, 0]]]
+                index = SlotIndex(step.slot_mapping[rows], tables, int(pos.max()) + 1, device)
                 for cache in self.caches:
-                    cache.where = where
+                    cache.index = index
                 out = self.model(step.tokens[rows].to(device), pos=pos.to(device))[0]
                 logits.append(out.flatten(0, 1))
         order = torch.cat([rows.flatten() for rows in groups]).argsort()
         return torch.cat(logits)[order[step.wanted].to(device)]
 
 
-def rectangles(text: Tensor) -> list[Tensor]:
-    """The rows of a step, as a batch (B, T) for each number T of tokens that texts read in it."""
-    counts = text.bincount()
+def rectangles(sequences: Tensor) -> list[Tensor]:
+    """The rows of a step, as a batch (B, T) for each number T of tokens that sequences read."""
+    counts = sequences.bincount()
     first = counts.cumsum(0) - counts
     return [first[counts == T][:, None] + torch.arange(T) for T in counts.unique().tolist()]
 
 
-class Where:
-    """Where the keys of a rectangle of tokens go, and where those of its texts lie.
+class SlotIndex:
+    """Where the keys of a rectangle of tokens go, and where those of its sequences lie.
 
-    Of slots (B, T) and tables (B, n); `length` positions are read. Every layer asks for the same.
+    Of slots (B, T) and block tables (B, n); `length` positions are read. Every layer asks for the
+    same.
     """
 
     def __init__(self, slots: Tensor, tables: Tensor, length: int, device: torch.device):
         self.slots, self.tables, self.length, self.device = slots, tables, length, device
         self.k_pos, self.known = torch.arange(length, device=device), None
-        self.rooms = {}  # what was read, which the next layer may write over: fresh memory is slow
+        self.buffers = {}  # what was read, which the next layer may write over: fresh memory is slow
 
     def rows(self, n_blocks: int, heads: int, block_len: int) -> tuple[Tensor, ...]:
         """What is kept of the new rows, and where; blocks to clear before, and those to read.
 
         The pool is (n_blocks, heads, block_len), and -1 is its last block, which stays 0. Kept are
-        rows of B·H·T, written to rows of one position each; cleared and read are rows of one block.
-        A block is cleared when its first place is written: 0 times what an earlier text left there
-        may be NaN.  -> (≤ B·H·T,) twice, (n,), (B·H·n,)
+        rows of B·H·T, written to rows of one slot each; cleared and read are rows of one block.
+        A block is cleared when its first slot is written: 0 times what an earlier sequence left
+        there may be NaN.  -> (≤ B·H·T,) twice, (n,), (B·H·n,)
         """
         if self.known is None:
             head = torch.arange(heads)
             slots = self.slots[:, None].expand(-1, heads, -1)  # (B, H, T)
-            block, place = slots // block_len, slots % block_len
-            new = (block * heads + head[:, None]) * block_len + place
+            block, offset = slots // block_len, slots % block_len
+            new = (block * heads + head[:, None]) * block_len + offset
             kept = (slots >= 0).flatten().nonzero()[:, 0]
-            first = (block * heads + head[:, None])[(slots >= 0) & (place == 0)]
+            first = (block * heads + head[:, None])[(slots >= 0) & (offset == 0)]
             used = self.tables[:, : -(-self.length // block_len)] % n_blocks  # (B, n)
             read = used[:, None] * heads + head[:, None]  # (B, H, n)
             known = kept, new.flatten()[kept], first, read.flatten()
@@ -93,34 +94,34 @@ class Where:
 
 
 class BlockCache:
-    """The keys and values of one layer, or of one Head: a cache whose texts lie in blocks.
+    """The keys and values of one layer, or of one Head: a cache whose sequences lie in blocks.
 
-    One block more than asked for stands where a shorter text has none.
+    One block more than asked for stands where a shorter sequence has none.
     """
 
-    k = v = where = None  # (n_blocks + 1, H, block_len, hs), once it is known what they are like
+    k = v = index = None  # k, v (n_blocks + 1, H, block_len, hs), once it is known what they are like
 
     def __init__(self, n_blocks: int, block_len: int):
         self.n_blocks, self.block_len = n_blocks + 1, block_len
 
     def update(self, k: Tensor, v: Tensor, pos: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Store the new rows, and return all of each text.  (B, …, T, hs) -> (B, …, S, hs), (S,)
+        """Store the new rows, and return all of each sequence.  (B, …, T, hs) -> (B, …, S, hs), (S,)
 
-        Places past the end of a text hold 0: their positions are behind every query.
+        Past the end of a sequence stands 0: these positions are behind every query.
         """
         B, *heads, T, hs = k.shape
         if self.k is None:
             shape = self.n_blocks, *heads, self.block_len, hs
             self.k, self.v = k.new_zeros(shape), v.new_zeros(shape)
-        rows = self.where.rows(self.n_blocks, math.prod(heads), self.block_len)
-        kept, write, first, read = rows
+        index = self.index
+        kept, write, first, read = index.rows(self.n_blocks, math.prod(heads), self.block_len)
         held = []
         for name, pool, new in (("k", self.k, k), ("v", self.v, v)):
             new, blocks = new.reshape(-1, hs), pool.view(-1, self.block_len * hs)
             if len(first):
                 blocks.index_fill_(0, first, 0.0)
             pool.view(-1, hs).index_copy_(0, write, new if len(kept) == len(new) else new[kept])
-            room = self.where.rooms.get(name)
-            self.where.rooms[name] = blocks = torch.index_select(blocks, 0, read, out=room)
-            held.append(blocks.view(B, *heads, -1, hs)[..., : self.where.length, :])
-        return *held, self.where.k_pos
+            blocks = torch.index_select(blocks, 0, read, out=index.buffers.get(name))
+            index.buffers[name] = blocks
+            held.append(blocks.view(B, *heads, -1, hs)[..., : index.length, :])
+        return *held, index.k_pos

@@ -1,8 +1,8 @@
-// A step of many texts: N tokens, each with its text and its position, keys and values in blocks.
+// A step of many sequences: N tokens, each with its sequence and position, keys and values in blocks.
 //
 // Every row of a step gets the same bits alone, in any batch and in any chunk of its prompt. A sum
 // runs over k from first to last in one lane of a register, however many rows share the weights, and
-// attention goes over the blocks of one text, query by query. Only products of whole matrices are
+// attention goes over the blocks of one sequence, query by query. Only products of whole matrices are
 // blocked: ROWS tokens and PANELS · LANES outputs at a time stay in registers.
 //
 // A matrix (n, K) lies in panels: LANES of its rows together, one number of each after the other,
@@ -124,30 +124,30 @@ ONE_WAY void norm_row(const float *x, const float *w, const float *b, float *out
   for (int i = 0; i < CP; i += LANES) store(out + i, (load(x + i) - mean) * scale * load(w + i) + load(b + i));
 }
 
-extern "C" struct Text {  // the same fields as serving/native.py's Text
+extern "C" struct NativeSequence {  // the same fields as serving/native.py's
   int64_t *tokens;  // of the prompt, then what was drawn
-  int64_t *blocks;
+  int64_t *block_table;
   const float *noise;  // (new tokens, V), or null for greedy sampling
   int64_t n_prompt, n_blocks, top_k;
   double temperature, top_p;
 };
 
-extern "C" struct Turn {  // what a text does in the next steps; the same fields as native.py's TURN
-  Text *text;
-  int64_t start, count, shared;  // it reads tokens start … start + count - 1, of which `shared` are held
+extern "C" struct Turn {  // what a sequence does in the next steps; NativeBackend.draw's facts
+  NativeSequence *sequence;
+  int64_t start, count, cached;  // it reads tokens start … start + count - 1; the first `cached` of all are held
   int64_t steps;  // then it decodes, until so many tokens are drawn; 0: only reads
 };
 
-extern "C" struct Flat {  // the same fields as serving/native.py's Flat
+extern "C" struct NativeStep {  // the same fields as serving/native.py's
   const void *const *weights;
-  float *keys, *values;  // (layers, blocks, H, HS, places) and (layers, blocks, H, places, HS)
-  const int64_t *tokens, *text, *positions, *slots, *tables, *wanted;
+  float *keys, *values;  // (layers, blocks, H, HS, padded_len) and (layers, blocks, H, padded_len, HS)
+  const int64_t *tokens, *sequences, *positions, *slot_mapping, *block_tables, *wanted;
   float *work, *logits;  // logits (W, VP)
-  int64_t layers, blocks, block_len, places;  // places: block_len, up to whole registers
+  int64_t layers, blocks, block_len, padded_len;  // padded_len: block_len, up to whole registers
   int64_t N, longest, W;
 };
 
-// The blocks of one head of one text, of which the first `used` are read.
+// The blocks of one head of one sequence, of which the first `used` are read.
 struct Held {
   const float *keys, *values;
   const int64_t *table;
@@ -155,26 +155,26 @@ struct Held {
   int64_t used;
 };
 
-// The score of q with every key, in the places of its block; -1e30 behind the last of the n positions.
+// The score of q with every key, in the slots of its block; -1e30 behind the last of the n positions.
 // Returns the largest.
-INLINE float scores_of(const float *q, const Held &held, int64_t n, int64_t len, int64_t places, float *s) {
+INLINE float scores_of(const float *q, const Held &held, int64_t n, int64_t len, int64_t padded, float *s) {
   const float scale = 1 / std::sqrt((float)HS);
   vec tops = vec{} - 1e30f;
   for (int64_t b = 0; b < held.used; b++) {
     const float *k = held.keys + held.table[b] * held.every;
-    float *to = s + b * places;
-    for (int64_t t = 0; t < places; t += LANES) {
+    float *to = s + b * padded;
+    for (int64_t t = 0; t < padded; t += LANES) {
       vec part[4] = {};
       int d = 0;
 #pragma GCC unroll 8
       for (; d + 4 <= HS; d += 4)
 #pragma GCC unroll 4
-        for (int u = 0; u < 4; u++) part[u] = multiply_and_add(vec{} + q[d + u], load(k + (d + u) * places + t), part[u]);
-      for (; d < HS; d++) part[0] = multiply_and_add(vec{} + q[d], load(k + d * places + t), part[0]);
+        for (int u = 0; u < 4; u++) part[u] = multiply_and_add(vec{} + q[d + u], load(k + (d + u) * padded + t), part[u]);
+      for (; d < HS; d++) part[0] = multiply_and_add(vec{} + q[d], load(k + d * padded + t), part[0]);
       store(to + t, ((part[0] + part[1]) + (part[2] + part[3])) * scale);
     }
-    for (int64_t t = std::min(len, n - b * len); t < places; t++) to[t] = -1e30f;  // not of this text
-    for (int64_t t = 0; t < places; t += LANES) {
+    for (int64_t t = std::min(len, n - b * len); t < padded; t++) to[t] = -1e30f;  // not of this sequence
+    for (int64_t t = 0; t < padded; t += LANES) {
       vec x = load(to + t);
       tops = x > tops ? x : tops;
     }
@@ -182,13 +182,13 @@ INLINE float scores_of(const float *q, const Held &held, int64_t n, int64_t len,
   return fold(tops, [](float a, float b) { return a > b ? a : b; });
 }
 
-// softmax(q kᵀ / √hs) v of one query over positions 0 … n - 1 of its text. Places past the last position
-// are never read: an earlier text may have left anything there.
-ONE_WAY void attend_blocks(const float *q, const Held &held, int64_t n, int64_t len, int64_t places, float *s,
+// softmax(q kᵀ / √hs) v of one query over positions 0 … n - 1 of its sequence. Slots past the last position
+// are never read: an earlier sequence may have left anything there.
+ONE_WAY void attend_blocks(const float *q, const Held &held, int64_t n, int64_t len, int64_t padded, float *s,
                            float *out) {
-  const float top = scores_of(q, held, n, len, places, s);
+  const float top = scores_of(q, held, n, len, padded, s);
   vec sums = {};
-  for (int64_t t = 0; t < held.used * places; t += LANES) {
+  for (int64_t t = 0; t < held.used * padded; t += LANES) {
     vec e = exponential(load(s + t) - top);
     store(s + t, e);
     sums += e;
@@ -197,7 +197,7 @@ ONE_WAY void attend_blocks(const float *q, const Held &held, int64_t n, int64_t 
   vec y[4][whole + 1] = {};
   float rest[HS] = {};
   for (int64_t b = 0; b < held.used; b++) {
-    const float *v = held.values + held.table[b] * held.every, *p = s + b * places;
+    const float *v = held.values + held.table[b] * held.every, *p = s + b * padded;
     const int64_t last = std::min(len, n - b * len);
     int64_t t = 0;
     for (; t + 4 <= last; t += 4)  // four independent sums, so that none waits for another
@@ -220,37 +220,37 @@ ONE_WAY void attend_blocks(const float *q, const Held &held, int64_t n, int64_t 
   for (int d = whole * LANES; d < HS; d++) out[d] = z * rest[d];
 }
 
-// Head `head` of the text of row r, as far as the row sees.
-INLINE Held held_by(const Flat *job, int64_t layer, int64_t r, int64_t head) {
-  const size_t size = (size_t)HS * job->places, every = H * size;  // of a head, and of a block
-  const size_t base = (size_t)layer * job->blocks * every + head * size;
-  const int64_t *table = job->tables + job->text[r] * job->longest;
-  return {job->keys + base, job->values + base, table, every, job->positions[r] / job->block_len + 1};
+// Head `head` of the sequence of row r, as far as the row sees.
+INLINE Held held_by(const NativeStep *step, int64_t layer, int64_t r, int64_t head) {
+  const size_t size = (size_t)HS * step->padded_len, every = H * size;  // of a head, and of a block
+  const size_t base = (size_t)layer * step->blocks * every + head * size;
+  const int64_t *table = step->block_tables + step->sequences[r] * step->longest;
+  return {step->keys + base, step->values + base, table, every, step->positions[r] / step->block_len + 1};
 }
 
 // Keys and values of a row go to its slot.
-static void keep(const Flat *job, int64_t layer, int64_t slot, const float *qkv) {
-  const int64_t places = job->places, place = slot % job->block_len;
-  const size_t at = ((size_t)layer * job->blocks + slot / job->block_len) * H * HS * places;
+static void keep(const NativeStep *step, int64_t layer, int64_t slot, const float *qkv) {
+  const int64_t padded = step->padded_len, offset = slot % step->block_len;
+  const size_t at = ((size_t)layer * step->blocks + slot / step->block_len) * H * HS * padded;
   for (int head = 0; head < H; head++) {
-    float *k = job->keys + at + (size_t)head * HS * places, *v = job->values + at + (size_t)head * HS * places;
-    for (int d = 0; d < HS; d++) k[d * places + place] = qkv[C + head * HS + d];
-    std::memcpy(v + place * HS, qkv + 2 * C + head * HS, sizeof(float) * HS);
+    float *k = step->keys + at + (size_t)head * HS * padded, *v = step->values + at + (size_t)head * HS * padded;
+    for (int d = 0; d < HS; d++) k[d * padded + offset] = qkv[C + head * HS + d];
+    std::memcpy(v + offset * HS, qkv + 2 * C + head * HS, sizeof(float) * HS);
   }
 }
 
 extern "C" int64_t lanes() { return LANES; }
 
-// Floats of `work` for N rows of texts of `longest` blocks.
-extern "C" int64_t work_size(int64_t N, int64_t longest, int64_t places) {
-  return N * (3 * CP + QP + FP) + longest * places;
+// Floats of `work` for N rows of sequences of `longest` blocks.
+extern "C" int64_t work_size(int64_t N, int64_t longest, int64_t padded) {
+  return N * (3 * CP + QP + FP) + longest * padded;
 }
 
 // Stores the keys and values of a step, and writes the logits of its wanted rows.
-extern "C" void read_step(const Flat *job) {
-  const int64_t N = job->N;
-  float *x = job->work, *u = x + N * CP, *y = u + N * CP, *qkv = y + N * CP, *h = qkv + N * QP, *s = h + N * FP;
-  const void *const *at = job->weights;
+extern "C" void read_step(const NativeStep *step) {
+  const int64_t N = step->N;
+  float *x = step->work, *u = x + N * CP, *y = u + N * CP, *qkv = y + N * CP, *h = qkv + N * QP, *s = h + N * FP;
+  const void *const *at = step->weights;
   auto next = [&]() { return (const float *)*at++; };
   const float *wte = next(), *wpe = next(), *normw = next(), *normb = next(), *headw = next(), *headb = next();
   auto add = [&](const float *b) {  // the residual and a bias
@@ -258,20 +258,20 @@ extern "C" void read_step(const Flat *job) {
       for (int i = 0; i < CP; i += LANES) store(x + r * CP + i, load(x + r * CP + i) + (load(u + r * CP + i) + load(b + i)));
   };
   for (int64_t r = 0; r < N; r++) {
-    const float *a = wte + job->tokens[r] * CP, *p = wpe + job->positions[r] * CP;
+    const float *a = wte + step->tokens[r] * CP, *p = wpe + step->positions[r] * CP;
     for (int i = 0; i < CP; i += LANES) store(x + r * CP + i, load(a + i) + load(p + i));
   }
   std::fill(y, y + N * CP, 0.0f);
-  for (int64_t layer = 0; layer < job->layers; layer++) {
+  for (int64_t layer = 0; layer < step->layers; layer++) {
     const float *w = next(), *b = next();
     for (int64_t r = 0; r < N; r++) norm_row(x + r * CP, w, b, u + r * CP);
     product(next(), C, u, CP, N, qkv, QP);
     for (int64_t r = 0; r < N; r++)
-      if (job->slots[r] >= 0) keep(job, layer, job->slots[r], qkv + r * QP);
+      if (step->slot_mapping[r] >= 0) keep(step, layer, step->slot_mapping[r], qkv + r * QP);
     for (int64_t r = 0; r < N; r++)
       for (int head = 0; head < H; head++)
-        attend_blocks(qkv + r * QP + head * HS, held_by(job, layer, r, head), job->positions[r] + 1,
-                      job->block_len, job->places, s, y + r * CP + head * HS);
+        attend_blocks(qkv + r * QP + head * HS, held_by(step, layer, r, head), step->positions[r] + 1,
+                      step->block_len, step->padded_len, s, y + r * CP + head * HS);
     product(next(), C, y, CP, N, u, CP);
     add(next());
     w = next(), b = next();
@@ -286,50 +286,50 @@ extern "C" void read_step(const Flat *job) {
     product(next(), 4 * C, h, FP, N, u, CP);
     add(next());
   }
-  for (int64_t i = 0; i < job->W; i++) norm_row(x + job->wanted[i] * CP, normw, normb, u + i * CP);
-  product(headw, C, u, CP, job->W, job->logits, VP);
-  for (int64_t i = 0; i < job->W; i++)
-    for (int o = 0; o < VP; o += LANES) store(job->logits + i * VP + o, load(job->logits + i * VP + o) + load(headb + o));
+  for (int64_t i = 0; i < step->W; i++) norm_row(x + step->wanted[i] * CP, normw, normb, u + i * CP);
+  product(headw, C, u, CP, step->W, step->logits, VP);
+  for (int64_t i = 0; i < step->W; i++)
+    for (int o = 0; o < VP; o += LANES) store(step->logits + i * VP + o, load(step->logits + i * VP + o) + load(headb + o));
 }
 
 // The token behind position `pos`, as generate's native engine draws it.
-ONE_WAY int64_t next_token(const Text &text, int64_t pos, const float *logits) {
-  const float *noise = text.noise ? text.noise + (pos + 1 - text.n_prompt) * V : nullptr;
-  return draw(logits, noise, text.temperature, text.top_k, text.top_p);
+ONE_WAY int64_t next_token(const NativeSequence &seq, int64_t pos, const float *logits) {
+  const float *noise = seq.noise ? seq.noise + (pos + 1 - seq.n_prompt) * V : nullptr;
+  return draw(logits, noise, seq.temperature, seq.top_k, seq.top_p);
 }
 
-// Reads S texts, and decodes those that draw, all in one step each. `job` says where keys, values, logits and work
-// are. Its logits get the rows of step after step; drawn (S, most) what each text drew.
-extern "C" void run_steps(Flat *job, const Turn *turns, int64_t S, int64_t most, int64_t *drawn) {
+// Reads S sequences, and decodes those that draw, all in one step each. `step` says where keys, values, logits and work
+// are. Its logits get the rows of step after step; drawn (S, most) what each sequence drew.
+extern "C" void run_steps(NativeStep *step, const Turn *turns, int64_t S, int64_t most, int64_t *drawn) {
   int64_t rows = S;
   for (int64_t i = 0; i < S; i++) rows += turns[i].count;
-  std::vector<int64_t> numbers(5 * rows + S * job->longest);
+  std::vector<int64_t> numbers(5 * rows + S * step->longest);
   int64_t *tokens = numbers.data(), *of = tokens + rows, *positions = of + rows, *slots = positions + rows;
   int64_t *wanted = slots + rows, *tables = wanted + rows;
-  job->tokens = tokens, job->text = of, job->positions = positions, job->slots = slots;
-  job->wanted = wanted, job->tables = tables;
-  for (int64_t step = 0; step < most; step++) {
-    int64_t s = job->N = job->W = 0;
-    auto takes_part = [&](const Turn &t) { return step < std::max<int64_t>(t.steps, 1); };
+  step->tokens = tokens, step->sequences = of, step->positions = positions, step->slot_mapping = slots;
+  step->wanted = wanted, step->block_tables = tables;
+  for (int64_t round = 0; round < most; round++) {
+    int64_t s = step->N = step->W = 0;
+    auto takes_part = [&](const Turn &t) { return round < std::max<int64_t>(t.steps, 1); };
     for (const Turn *t = turns; t < turns + S; t++) {
       if (!takes_part(*t)) continue;
-      std::copy(t->text->blocks, t->text->blocks + t->text->n_blocks, tables + s * job->longest);
-      const int64_t last = t->start + t->count - 1 + step;
-      for (int64_t pos = step ? last : t->start; pos <= last; pos++, job->N++) {
-        tokens[job->N] = t->text->tokens[pos], of[job->N] = s, positions[job->N] = pos;
-        const int64_t slot = t->text->blocks[pos / job->block_len] * job->block_len + pos % job->block_len;
-        slots[job->N] = pos < t->shared ? -1 : slot;  // held by a block that texts share
+      std::copy(t->sequence->block_table, t->sequence->block_table + t->sequence->n_blocks, tables + s * step->longest);
+      const int64_t last = t->start + t->count - 1 + round;
+      for (int64_t pos = round ? last : t->start; pos <= last; pos++, step->N++) {
+        tokens[step->N] = t->sequence->tokens[pos], of[step->N] = s, positions[step->N] = pos;
+        const int64_t slot = t->sequence->block_table[pos / step->block_len] * step->block_len + pos % step->block_len;
+        slots[step->N] = pos < t->cached ? -1 : slot;  // held by a block that sequences share
       }
-      if (t->steps) wanted[job->W++] = job->N - 1;
+      if (t->steps) wanted[step->W++] = step->N - 1;
       s++;
     }
-    read_step(job);
+    read_step(step);
     for (int64_t i = 0; i < S; i++) {
       const Turn &t = turns[i];
       if (!t.steps || !takes_part(t)) continue;
-      const int64_t pos = t.start + t.count - 1 + step;
-      drawn[i * most + step] = t.text->tokens[pos + 1] = next_token(*t.text, pos, job->logits);
-      job->logits += VP;
+      const int64_t pos = t.start + t.count - 1 + round;
+      drawn[i * most + round] = t.sequence->tokens[pos + 1] = next_token(*t.sequence, pos, step->logits);
+      step->logits += VP;
     }
   }
 }

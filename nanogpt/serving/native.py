@@ -18,54 +18,52 @@ from ..engines.native import SOURCE as INCLUDED
 from ..engines.toolchain import load_library
 from ..model.gpt import GPT
 from .request import Sequence
-from .step import Step
-from .texts import Plan
+from .step import StepInput
 
 SOURCE = Path(__file__).with_name("native.cpp")
 WORK = 1e8  # multiplications in one call that may take several steps: about ten milliseconds
 
 
-class Flat(ctypes.Structure):
-    """One step, as native.cpp's struct Flat; the fields in its order."""
+class NativeStep(ctypes.Structure):
+    """One step, as native.cpp's struct of this name; the fields in its order."""
 
     _fields_ = [
         *((name, ctypes.c_void_p) for name in ("weights", "keys", "values")),
-        *((name, ctypes.c_void_p) for name in Step._fields[:3]),
-        *((name, ctypes.c_void_p) for name in ("slots", "tables", "wanted", "work", "logits")),
-        *((name, ctypes.c_int64) for name in ("layers", "blocks", "block_len", "places")),
+        *((name, ctypes.c_void_p) for name in (*StepInput._fields, "work", "logits")),
+        *((name, ctypes.c_int64) for name in ("layers", "blocks", "block_len", "padded_len")),
         *((name, ctypes.c_int64) for name in ("N", "longest", "W")),
     ]
 
 
-class Text(ctypes.Structure):
-    """What native code knows of a text, as native.cpp's struct Text; the fields in its order."""
+class NativeSequence(ctypes.Structure):
+    """What native code knows of a sequence, as its struct of this name; the fields in its order."""
 
     _fields_ = [
-        *((name, ctypes.c_void_p) for name in ("tokens", "blocks", "noise")),
+        *((name, ctypes.c_void_p) for name in ("tokens", "block_table", "noise")),
         *((name, ctypes.c_int64) for name in ("n_prompt", "n_blocks", "top_k")),
         *((name, ctypes.c_double) for name in ("temperature", "top_p")),
     ]
 
-    def __init__(self, text: Sequence, block_len: int):
-        request, sampling = text.request, text.request.sampling
-        length = text.n_prompt + request.max_new_tokens
-        self.all_tokens = array("q", text.tokens + [0] * (length - len(text.tokens)))
+    def __init__(self, seq: Sequence, block_len: int):
+        request, sampling = seq.request, seq.request.sampling
+        length = seq.num_prompt_tokens + request.max_new_tokens
+        self.all_tokens = array("q", seq.tokens + [0] * (length - len(seq.tokens)))
         self.table = array("q", [0] * -(-length // block_len))
         self.known, self.n_known = None, 0  # the list that `table` copies, and how much of it
-        self.numbers = None if sampling.greedy else text.noise.float().contiguous()
+        self.numbers = None if sampling.greedy else seq.noise.float().contiguous()
         self.address = ctypes.addressof(self)
         super().__init__(
             tokens=self.all_tokens.buffer_info()[0],
-            blocks=self.table.buffer_info()[0],
+            block_table=self.table.buffer_info()[0],
             noise=None if sampling.greedy else self.numbers.data_ptr(),
-            n_prompt=text.n_prompt,
+            n_prompt=seq.num_prompt_tokens,
             top_k=sampling.top_k or 0,
             temperature=sampling.temperature,
             top_p=1.0 if sampling.top_p is None else sampling.top_p,
         )
 
     def copy(self, blocks: list[int]) -> None:
-        """Where the text lies now. A list of blocks only grows; a new one begins from nothing."""
+        """Where the sequence lies now. A block table only grows; a new one begins from nothing."""
         start = self.n_known if self.known is blocks else 0
         self.known, self.n_known, self.n_blocks = blocks, len(blocks), len(blocks)
         self.table[start : len(blocks)] = array("q", blocks[start:])
@@ -76,7 +74,7 @@ class NativeBackend:
 
     A request's logits are the same bits alone, in any batch, in any chunking of its prompt, with
     shared blocks or without. Tokens are drawn here, too, so that several steps are one call. It
-    packs a copy of the weights: the model must not change while its texts are served. Raises
+    packs a copy of the weights: the model must not change while it is served. Raises
     CannotBuild where there is no C++ compiler.
     """
 
@@ -86,22 +84,22 @@ class NativeBackend:
         c = model.config
         self.library = library(c.n_embd, c.n_head, c.vocab_size)
         self.lanes, self.vocab_size = self.library.lanes(), c.vocab_size
-        places = self._up(block_len)
+        padded_len = self._up(block_len)
         rows = c.n_layer * n_blocks * c.n_embd
-        self.kv = torch.zeros(2, rows * places, **FLOAT)  # values leave some places unused
+        self.kv = torch.zeros(2, rows * padded_len, **FLOAT)  # values leave some unused
         self.weights = self._weights(model)
         self.pointers = (ctypes.c_void_p * len(self.weights))(*[w.data_ptr() for w in self.weights])
         self.size = sum(weight.numel() for weight in self.weights)
         self.logits = torch.empty(0, c.vocab_size, **FLOAT)
         self.n_work = self.n_logits = self.first_logits = 0
-        self.job = Flat(
+        self.step = NativeStep(
             weights=ctypes.addressof(self.pointers),
             keys=self.kv[0].data_ptr(),
             values=self.kv[1].data_ptr(),
             layers=c.n_layer,
             blocks=n_blocks,
             block_len=block_len,
-            places=places,
+            padded_len=padded_len,
         )
 
     @classmethod
@@ -113,58 +111,59 @@ class NativeBackend:
         why = Native.supports(model)
         return why and why.replace(INSTEAD, "use ModuleBackend")
 
-    def read(self, step: Step) -> Tensor:
-        N, W, (_, longest) = len(step.tokens), len(step.wanted), step.tables.shape
-        self._make_room(N, W, longest)
-        for name, tensor in zip(Step._fields, step, strict=True):
-            setattr(self.job, name, tensor.data_ptr())
-        self.job.N, self.job.W = N, W
-        self.library.read_step(ctypes.byref(self.job))
+    def read(self, step: StepInput) -> Tensor:
+        N, W, (_, longest) = len(step.tokens), len(step.wanted), step.block_tables.shape
+        self._grow(N, W, longest)
+        for name, tensor in zip(StepInput._fields, step, strict=True):
+            setattr(self.step, name, tensor.data_ptr())
+        self.step.N, self.step.W = N, W
+        self.library.read_step(ctypes.byref(self.step))
         return self.logits[:W, : self.vocab_size].clone()
 
-    def most_steps(self, n_texts: int) -> int:
-        """Steps of so many texts that one call may take, so that nobody waits for long."""
-        return max(1, min(64, int(WORK / (self.size * n_texts))))
+    def most_steps(self, n_sequences: int) -> int:
+        """Steps of so many sequences that one call may take, so that nobody waits for long."""
+        return max(1, min(64, int(WORK / (self.size * n_sequences))))
 
-    def draw(self, plan: Plan, steps: list[int]) -> list[list[int]]:
-        """Read the tokens of a plan, and decode. -> the tokens of each text, as many as its steps.
+    def draw(self, batch: list[Sequence], steps: list[int]) -> list[list[int]]:
+        """Read what is scheduled, and decode. -> the tokens of each, as many as its steps.
 
         Where steps is 0 no token is drawn. `logits` then holds a row for each token, those of the
-        first step first. Nothing of a text changes here.
+        first step first. Nothing of a sequence changes here.
         """
         facts, longest = [], 0
-        for (text, n), own in zip(plan, steps, strict=True):
-            if text.native is None:
-                text.native = Text(text, self.job.block_len)
-            native, blocks, n_blocks = text.native, text.blocks, len(text.blocks)
+        for seq, n_new in zip(batch, steps, strict=True):
+            if seq.native is None:
+                seq.native = NativeSequence(seq, self.step.block_len)
+            native, blocks, n_blocks = seq.native, seq.block_table, len(seq.block_table)
             if native.n_known != n_blocks or native.known is not blocks:
                 native.copy(blocks)
             if n_blocks > longest:
                 longest = n_blocks
-            facts += (native.address, text.computed, n, text.shared, own)
+            start, n = seq.num_computed_tokens, seq.num_scheduled_tokens
+            facts += (native.address, start, n, seq.num_cached_tokens, n_new)
         most = max(1, *steps)
-        self._make_room(sum(facts[2::5]), sum(steps), longest)
-        turns, drawn = array("q", facts), array("q", bytes(8 * len(plan) * most))
-        self.compute(turns.buffer_info()[0], len(plan), most, drawn.buffer_info()[0])
+        self._grow(sum(facts[2::5]), sum(steps), longest)
+        turns, drawn = array("q", facts), array("q", bytes(8 * len(batch) * most))
+        self.compute(turns.buffer_info()[0], len(batch), most, drawn.buffer_info()[0])
         return [
-            drawn[row : row + own].tolist()
-            for row, own in zip(range(0, len(drawn), most), steps, strict=True)
+            drawn[row : row + n_new].tolist()
+            for row, n_new in zip(range(0, len(drawn), most), steps, strict=True)
         ]
 
     def compute(self, *numbers: int) -> None:
         """Everything but Python."""
-        self.library.run_steps(ctypes.byref(self.job), *numbers)
+        self.library.run_steps(ctypes.byref(self.step), *numbers)
 
-    def _make_room(self, N: int, W: int, longest: int) -> None:
-        """Memory for a step of N tokens, of texts of at most `longest` blocks, and W logits."""
-        need = self.library.work_size(N, longest, self.job.places)
+    def _grow(self, N: int, W: int, longest: int) -> None:
+        """Memory for a step of N tokens, of sequences of at most `longest` blocks, and W logits."""
+        need = self.library.work_size(N, longest, self.step.padded_len)
         if need > self.n_work:
             self.work, self.n_work = torch.empty(need, **FLOAT), need
-            self.job.work = self.work.data_ptr()
+            self.step.work = self.work.data_ptr()
         if self.n_logits < W:
             self.logits, self.n_logits = torch.empty(W, self._up(self.vocab_size), **FLOAT), W
             self.first_logits = self.logits.data_ptr()
-        self.job.logits, self.job.longest = self.first_logits, longest
+        self.step.logits, self.step.longest = self.first_logits, longest
 
     def _up(self, n: int) -> int:
         """n, up to whole registers."""

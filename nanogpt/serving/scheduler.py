@@ -1,33 +1,99 @@
-"""Who reads how many tokens in the next step."""
+"""Which sequences wait, which run, and how many tokens each of them reads in the next step."""
 
 from __future__ import annotations
 
-from .request import State
-from .texts import Plan, Texts
+from collections import deque
+
+from .blocks import BlockManager
+from .request import Sequence, State
 
 
-class Scheduler(Texts):
-    """First come, first served; a step mixes texts that decode with chunks of prompts.
+class Scheduler:
+    """First come, first served; a step mixes sequences that decode with chunks of prompts.
 
-    A text that decodes reads one token, one that was admitted reads its prompt: all of it, or as
-    much as the budget leaves. Those that run come first, so no prompt makes them wait.
+    A sequence that decodes reads one token, one that was admitted reads its prompt: all of it, or
+    as much as the `budget` of the step leaves. Those that run, oldest first, come before those that
+    wait, so no prompt makes them wait. At most `max_running` hold blocks at a time.
     """
 
-    def schedule(self) -> Plan:
-        """The texts of the next step, and how many tokens each reads."""
-        plan, left = [], self.budget
-        for text in list(self.running):  # the oldest first
-            n = min(text.pending, left)
-            # The youngest loses its blocks when an older text needs them.
-            if n and text.state is State.RUNNING and self.make_room(text, n):
-                plan.append((text, n))
+    def __init__(self, block_manager: BlockManager, budget: int, max_running: int):
+        self.block_manager, self.budget, self.max_running = block_manager, budget, max_running
+        self.waiting: deque[Sequence] = deque()
+        self.running: list[Sequence] = []
+
+    def schedule(self) -> list[Sequence]:
+        """The sequences of the next step, each with its num_scheduled_tokens."""
+        batch, left = [], self.budget
+        for seq in list(self.running):
+            n = min(seq.pending, left)
+            # The youngest loses its blocks when an older one needs them.
+            if n and seq.state is State.RUNNING and self._reserve(seq, n):
+                batch.append(seq)
                 left -= n
         while left and self.waiting and len(self.running) < self.max_running:
-            text = self.admit()
-            if text is None:
+            seq = self.waiting[0]
+            if not self.block_manager.admit(seq):
                 break
-            n = min(text.pending, left)
-            self.make_room(text, n)
-            plan.append((text, n))
+            seq.state = State.RUNNING
+            self.running.append(self.waiting.popleft())
+            n = min(seq.pending, left)
+            self._reserve(seq, n)
+            batch.append(seq)
             left -= n
-        return plan
+        return batch
+
+    def _reserve(self, seq: Sequence, n: int) -> bool:
+        """Schedule n tokens, in blocks of the youngest sequence if need be. False if it is this one.
+
+        Nothing is lost: the youngest goes back to the front of the queue and is read again.
+        """
+        while not self.block_manager.extend(seq, seq.num_computed_tokens + n):
+            youngest = self.running.pop()
+            self.block_manager.free(youngest)
+            youngest.state = State.PREEMPTED
+            self.waiting.appendleft(youngest)
+            if youngest is seq:
+                return False
+        seq.num_scheduled_tokens = n
+        return True
+
+    def add(self, seq: Sequence) -> None:
+        """The sequence joins the end of the queue. Raises ValueError if it can never fit."""
+        request, manager = seq.request, self.block_manager
+        need = manager.blocks_for(seq.num_prompt_tokens + request.max_new_tokens - 1)
+        if need > manager.n_blocks:
+            raise ValueError(
+                f"request {request.id!r}: a prompt of {seq.num_prompt_tokens} and "
+                f"{request.max_new_tokens} new tokens need {need} blocks of {manager.block_len} "
+                f"positions, and there are {manager.n_blocks}: ask for fewer tokens, or for "
+                f"n_blocks={need}"
+            )
+        self.waiting.append(seq)
+
+    def ahead(self, batch: list[Sequence], most: int) -> int:
+        """Steps, at most `most`, in which these sequences do nothing but decode, or end.
+
+        More than 1 only where all that run decode. Nobody else can be admitted before one of them
+        ends, and who ends leaves the step to the others. The blocks for them are taken.
+        """
+        if most == 1 or len(batch) < len(self.running):
+            return 1
+        if any(seq.pending > 1 for seq in reversed(batch)):  # the youngest may be in its prompt
+            return 1
+        left = [(seq.num_computed_tokens, seq.remaining) for seq in batch]
+        for steps in range(min(most, max(n for _, n in left)), 1, -1):
+            ends = [computed + min(steps, n) for computed, n in left]
+            if self.block_manager.extend_all(batch, ends):
+                return steps
+        return 1
+
+    def finish(self, seq: Sequence) -> None:
+        """The sequence leaves, wherever it stands. Its blocks are free for others."""
+        (self.running if seq.state is State.RUNNING else self.waiting).remove(seq)
+        self.block_manager.free(seq)
+        seq.state = State.FINISHED
+
+    def audit(self) -> None:
+        """Raises AssertionError when a block was lost, or is held by a sequence that is gone."""
+        assert not any(seq.block_table for seq in self.waiting), "who waits holds blocks"
+        self.block_manager.audit(self.running)
