@@ -107,4 +107,4 @@ def gated(**settings):
             yield server, url, gate
         finally:
             opens.start()
-    server.engine.texts.audit()
+    server.engine.scheduler.audit()

@@ -59,30 +59,32 @@ class Watched(BatchEngine):
     def __init__(self, *args, **settings):
         super().__init__(*args, **settings)
         self.events, self.logits = Counter(), {}
-        schedule, admit, read = self.texts.schedule, self.texts.admit, self.backend.read
+        scheduler, manager = self.scheduler, self.scheduler.block_manager
+        self.block_len = manager.block_len
+        schedule, admit, read = scheduler.schedule, manager.admit, self.backend.read
 
         def counted_schedule():
-            plan = schedule()
-            assert sum(n for _, n in plan) <= self.texts.budget
-            assert len(self.texts.running) <= self.texts.max_running
-            self.events["chunks"] += sum(n < text.pending for text, n in plan)
-            self.events["mixed"] += len({n == 1 for _, n in plan}) == 2
+            batch = schedule()
+            assert sum(seq.num_scheduled_tokens for seq in batch) <= scheduler.budget
+            assert len(scheduler.running) <= scheduler.max_running
+            self.events["chunks"] += sum(not seq.draws for seq in batch)
+            self.events["mixed"] += len({seq.num_scheduled_tokens == 1 for seq in batch}) == 2
             self.events["preempted"] += sum(
-                text.state is State.PREEMPTED for text in self.texts.waiting
+                seq.state is State.PREEMPTED for seq in scheduler.waiting
             )
-            return plan
+            return batch
 
-        def counted_admit():
-            found = admit()
-            self.events["hits"] += found is not None and found.shared > 0
-            return found
+        def counted_admit(seq):
+            admitted = admit(seq)
+            self.events["hits"] += admitted and seq.num_cached_tokens > 0
+            return admitted
 
         def counted_read(step):
             assert len(step.tokens), "a step of no token"
             self.events["tokens"] += len(step.tokens)
             return read(step)
 
-        self.texts.schedule, self.texts.admit = counted_schedule, counted_admit
+        scheduler.schedule, manager.admit = counted_schedule, counted_admit
         self.backend.read = counted_read
         if getattr(self.backend, "draws", False):
             self.backend.draw = self._watch_native(self.backend.draw)
@@ -90,28 +92,28 @@ class Watched(BatchEngine):
     def _watch_native(self, draw):
         """Logits of native code, which draws the tokens itself."""
 
-        def watched(plan, steps):
-            drawn = draw(plan, steps)
+        def watched(batch, steps):
+            drawn = draw(batch, steps)
             rows = iter(self.backend.logits[: sum(steps), :V].clone())
             self.events["several"] += max(steps) > 1
-            self.events["tokens"] += sum(n for _, n in plan)
+            self.events["tokens"] += sum(seq.num_scheduled_tokens for seq in batch)
             for step in range(max(steps)):
-                for (sequence, _), own in zip(plan, steps, strict=True):
-                    if step < own:
-                        self.logits.setdefault(sequence.request.id, []).append(next(rows))
+                for seq, n_new in zip(batch, steps, strict=True):
+                    if step < n_new:
+                        self.logits.setdefault(seq.request.id, []).append(next(rows))
             return drawn
 
         return watched
 
-    def _draw(self, texts, logits):
-        for sequence, row in zip(texts, logits, strict=True):
-            self.logits.setdefault(sequence.request.id, []).append(row)
-        return super()._draw(texts, logits)
+    def _draw(self, batch, logits):
+        for seq, row in zip(batch, logits, strict=True):
+            self.logits.setdefault(seq.request.id, []).append(row)
+        return super()._draw(batch, logits)
 
     def step(self):
         out = super().step()
-        self.texts.audit()
-        assert len(self.alive) == len(self.texts.waiting) + len(self.texts.running)
+        self.scheduler.audit()
+        assert len(self.alive) == len(self.scheduler.waiting) + len(self.scheduler.running)
         return out
 
 
@@ -129,9 +131,12 @@ def settings(draw: random.Random, requests: list[Request]) -> dict:
     }
 
 
-def run(engine: BatchEngine, arrivals: dict[int, list], aborts: dict[int, list]) -> dict:
-    """The tokens of each request. Keys of both tables are steps; it ends when all is done."""
-    tokens, step = {}, 0
+def run(engine: BatchEngine, arrivals: dict[int, list], aborts: dict[int, list], tokens=()) -> dict:
+    """The tokens of each request. Keys of both tables are steps; it ends when all is done.
+
+    `tokens` are those that came before, where requests run already.
+    """
+    tokens, step = dict(tokens), 0
     while engine.busy or arrivals or aborts:
         for asked in arrivals.pop(step, ()):
             engine.add(asked)
@@ -148,9 +153,7 @@ def run(engine: BatchEngine, arrivals: dict[int, list], aborts: dict[int, list])
             )
         step += 1
         assert step < 2000, "the engine does not come to an end"
-    assert sorted(engine.texts.pool.empty + list(engine.texts.pool.kept)) == list(
-        range(engine.texts.pool.n_blocks)
-    )
+    assert not any(engine.scheduler.block_manager.ref_counts)
     return tokens
 
 

@@ -9,8 +9,8 @@ from serving_fixtures import FORMS, Watched, run
 
 from nanogpt.decoding.generate import generate
 from nanogpt.decoding.sampling import draw_noise
-from nanogpt.serving import texts
-from nanogpt.serving.blocks import BlockPool, block_hash
+from nanogpt.serving import blocks
+from nanogpt.serving.blocks import BlockManager, block_hash
 from nanogpt.serving.request import Request
 
 
@@ -60,9 +60,9 @@ def numbers_that_are_none(**engine):
         torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
 
 
-def freed_while_shared(self, blocks):
-    for block in blocks:
-        self.users[block] = 0
+def freed_while_shared(self, table):
+    for block in table:
+        self.ref_counts[block] = 0
         self.block_of.pop(self.hash_of.pop(block, b""), None)
         if block not in self.empty:
             self.empty.append(block)
@@ -70,11 +70,11 @@ def freed_while_shared(self, blocks):
 
 def never_shared(self, block):
     self.kept.pop(block, None)
-    self.users[block] = 1  # as if it were taken
+    self.ref_counts[block] = 1  # as if it were taken
 
 
-POOL_BUGS = {  # what is replaced, where, by what
-    "a block is freed while shared": (BlockPool, "release", freed_while_shared),
-    "a text that shares is not counted": (BlockPool, "share", never_shared),
-    "a hash without its parent": (texts, "block_hash", lambda _, own: block_hash(b"", own)),
+BLOCK_BUGS = {  # what is replaced, where, by what
+    "a block is freed while shared": (BlockManager, "_release", freed_while_shared),
+    "who shares is not counted": (BlockManager, "_share", never_shared),
+    "a hash without its parent": (blocks, "block_hash", lambda _, own: block_hash(b"", own)),
 }

@@ -122,7 +122,7 @@ def _admit(engine: BatchEngine, arrived: deque[Request], static: bool) -> None:
         while arrived:
             engine.add(arrived.popleft())
     elif not engine.busy:
-        batch = [arrived.popleft() for _ in range(min(len(arrived), engine.texts.max_running))]
+        batch = [arrived.popleft() for _ in range(min(len(arrived), engine.scheduler.max_running))]
         longest = max(request.max_new_tokens for request in batch)
         for request in batch:
             engine.add(_padded(request, longest, engine.config))

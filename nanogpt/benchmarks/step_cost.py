@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from ..serving.batch import BatchEngine
-from ..serving.step import Step
-from ..serving.texts import Plan
+from ..serving.request import Sequence as Served
+from ..serving.step import StepInput
 from .arrivals import VirtualClock
 
 LINE = ("start", "decode", "prefill")
@@ -34,15 +34,15 @@ class Timed:
             self.most_steps = backend.most_steps
             backend.compute = partial(self._timed, backend.compute)
 
-    def read(self, step: Step) -> Tensor:
+    def read(self, step: StepInput) -> Tensor:
         logits = self._timed(self.backend.read, step)
-        self.calls.append((1, *counted(step.text)))
+        self.calls.append((1, *counted(step.sequences)))
         return logits
 
-    def draw(self, plan: Plan, steps: list[int]) -> list[list[int]]:
-        drawn = self.backend.draw(plan, steps)
-        decoded = sum(max(1, own) for (_, n), own in zip(plan, steps, strict=True) if n == 1)
-        self.calls.append((max(1, *steps), decoded, sum(n for _, n in plan if n > 1)))
+    def draw(self, batch: list[Served], steps: list[int]) -> list[list[int]]:
+        drawn, read = self.backend.draw(batch, steps), [seq.num_scheduled_tokens for seq in batch]
+        decoded = sum(max(1, n_new) for n, n_new in zip(read, steps, strict=True) if n == 1)
+        self.calls.append((max(1, *steps), decoded, sum(n for n in read if n > 1)))
         return drawn
 
     def _timed(self, work: Callable, *args):
@@ -74,10 +74,10 @@ class TimedEngine(BatchEngine):
         return torch.cat([rows, torch.tensor(self.seconds, dtype=torch.float64)[:, None]], dim=1)
 
 
-def counted(text: Tensor) -> tuple[int, int]:
-    """How many texts of a step read one token, and how many tokens the others read.  (N,)"""
-    alone = int((text.bincount() == 1).sum())
-    return alone, len(text) - alone
+def counted(sequences: Tensor) -> tuple[int, int]:
+    """How many sequences of a step read one token, and how many tokens the others read.  (N,)"""
+    alone = int((sequences.bincount() == 1).sum())
+    return alone, len(sequences) - alone
 
 
 def fit(steps: Sequence[Tensor]) -> dict[str, float]:
@@ -108,8 +108,8 @@ class Priced:
     def __init__(self, line: dict[str, float], clock: VirtualClock, vocab_size: int):
         self.line, self.clock, self.vocab_size = line, clock, vocab_size
 
-    def read(self, step: Step) -> Tensor:
-        decode, prefill = counted(step.text)
+    def read(self, step: StepInput) -> Tensor:
+        decode, prefill = counted(step.sequences)
         line = self.line
         self.clock.worked += line["start"] + line["decode"] * decode + line["prefill"] * prefill
         return torch.zeros(len(step.wanted), self.vocab_size)

@@ -120,9 +120,9 @@ class EngineThread:
             self.engine.abort(name)
 
     def _load(self) -> Load:
-        texts = self.engine.texts
-        free = texts.pool.available
-        return Load(len(texts.running), len(texts.waiting), texts.pool.n_blocks - free, free)
+        scheduler, manager = self.engine.scheduler, self.engine.scheduler.block_manager
+        free = manager.available
+        return Load(len(scheduler.running), len(scheduler.waiting), manager.n_blocks - free, free)
 
 
 class Abort(NamedTuple):

@@ -69,7 +69,7 @@ class SlotIndex:
     def __init__(self, slots: Tensor, tables: Tensor, length: int, device: torch.device):
         self.slots, self.tables, self.length, self.device = slots, tables, length, device
         self.k_pos, self.known = torch.arange(length, device=device), None
-        self.buffers = {}  # what was read, which the next layer may write over: fresh memory is slow
+        self.buffers = {}  # what was read; the next layer writes over it, as fresh memory is slow
 
     def rows(self, n_blocks: int, heads: int, block_len: int) -> tuple[Tensor, ...]:
         """What is kept of the new rows, and where; blocks to clear before, and those to read.
@@ -99,15 +99,16 @@ class BlockCache:
     One block more than asked for stands where a shorter sequence has none.
     """
 
-    k = v = index = None  # k, v (n_blocks + 1, H, block_len, hs), once it is known what they are like
+    k = v = index = None  # k, v (n_blocks + 1, H, block_len, hs) from the first update on
 
     def __init__(self, n_blocks: int, block_len: int):
         self.n_blocks, self.block_len = n_blocks + 1, block_len
 
     def update(self, k: Tensor, v: Tensor, pos: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Store the new rows, and return all of each sequence.  (B, …, T, hs) -> (B, …, S, hs), (S,)
+        """Store the new rows, and return all of each sequence.
 
-        Past the end of a sequence stands 0: these positions are behind every query.
+        Past its end stands 0: these positions are behind every query.
+        (B, …, T, hs), (B, T) -> (B, …, S, hs) twice, (S,)
         """
         B, *heads, T, hs = k.shape
         if self.k is None:

@@ -43,22 +43,20 @@ class Request:
         limits.check_prompt(self.prompt, ndim=1, where=where)
         check_int(f"{where}max_new_tokens", self.max_new_tokens, 1, limits.MOST_NEW)
         check_number(f"{where}arrival", self.arrival, 0.0, 1e9)
-        limits.check_sampling(self.sampling, where=where)
         if self.seed is not None:
             limits.check_seed(f"{where}seed", self.seed)
-        if self.noise is not None:
-            if self.seed is not None:
+            if self.noise is not None:
                 raise ValueError(f"{where}there are a seed and noise: give one of them")
-            self._check_noise("V")
 
     def check(self, vocab_size: int, positions: int | None) -> None:
         """Raises ValueError when a model with these many tokens and positions cannot serve it."""
-        where = self._where
-        limits.check_prompt(self.prompt, vocab_size, 1, where)
-        limits.check_length(len(self.prompt), self.max_new_tokens, positions, where)
+        where, n_new = self._where, self.max_new_tokens
+        low, high = torch.stack(self.prompt.aminmax()).tolist()
+        limits.check_tokens(low, high, vocab_size, f"{where}the prompt holds")
+        limits.check_length(len(self.prompt), n_new, positions, where)
         limits.check_sampling(self.sampling, vocab_size, where)
-        if self.noise is not None:
-            self._check_noise(vocab_size)
+        if self.noise is not None:  # it may have more rows
+            limits.check_noise(self.noise[:n_new], (n_new, vocab_size), where)
 
     def draw(self, vocab_size: int) -> Tensor | None:
         """The noise of its tokens, on the CPU: (max_new_tokens, V); None if it needs none."""
@@ -72,10 +70,6 @@ class Request:
     @property
     def _where(self) -> str:
         return f"request {self.id!r}: "
-
-    def _check_noise(self, vocab_size: int | str) -> None:
-        rows = self.max_new_tokens  # there may be more
-        limits.check_noise(self.noise[:rows], (rows, vocab_size), self._where)
 
 
 class State(Enum):

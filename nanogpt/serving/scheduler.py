@@ -43,7 +43,7 @@ class Scheduler:
         return batch
 
     def _reserve(self, seq: Sequence, n: int) -> bool:
-        """Schedule n tokens, in blocks of the youngest sequence if need be. False if it is this one.
+        """Schedule n tokens, if need be in blocks of the youngest. False if that is this one.
 
         Nothing is lost: the youngest goes back to the front of the queue and is read again.
         """

@@ -7,7 +7,7 @@ import torch
 from conftest import has_cache, state_of
 from decoding_fixtures import build, text
 from serving_fixtures import FORMS, Watched, alone, check_workload, request, run
-from serving_scenarios import POOL_BUGS, generated, numbers_that_are_none, serve_beginnings
+from serving_scenarios import BLOCK_BUGS, generated, numbers_that_are_none, serve_beginnings
 
 from nanogpt.decoding.sampling import SamplingParams
 from nanogpt.model.exact import exact
@@ -107,19 +107,11 @@ def test_texts_run_in_the_order_of_their_arrival_and_the_youngest_is_preempted()
     first = [output.request.id for output in engine.step()]
     assert first == [0, 1, 2]
     engine.step()  # three texts want a second block, and one is free
-    assert [t.request.id for t in engine.texts.running] == [0, 1]
-    assert [(t.request.id, t.state) for t in engine.texts.waiting] == [(2, State.PREEMPTED)]
-    tokens = run(engine, {}, {}) if not engine.busy else finish(engine)
-    assert tokens[0][-1] == generated(asked[0])[-1]
-    assert tokens[2] == generated(asked[2])[-len(tokens[2]) :]
-
-
-def finish(engine):
-    tokens = {}
-    while engine.busy:
-        for output in engine.step():
-            tokens.setdefault(output.request.id, []).append(output.token)
-    return tokens
+    assert [t.request.id for t in engine.scheduler.running] == [0, 1]
+    assert [(t.request.id, t.state) for t in engine.scheduler.waiting] == [(2, State.PREEMPTED)]
+    tokens = run(engine, {}, {}, {0: [0, 0], 1: [0, 0], 2: [0]})
+    for one in asked:
+        assert tokens[one.id][2:] == generated(one)[2:]
 
 
 # ------------------------------------------------------------------ the bugs that this must catch
@@ -133,34 +125,34 @@ def sees_past_the_chunk(self, k, v, pos):
 def noise_of(choose):
     """BatchEngine._draw, with noise from elsewhere."""
 
-    def draw(self, texts, logits):
-        drawn = batch.sample(logits, choose(texts, logits), SamplingParams())
+    def draw(self, seqs, logits):
+        drawn = batch.sample(logits, choose(seqs, logits), SamplingParams())
         return drawn[:, 0].tolist()
 
     return draw
 
 
-def position_is_the_slot(plan, block_len):
-    step = flat_step(plan, block_len)
+def position_is_the_row(seqs, block_len):
+    step = flat_step(seqs, block_len)
     return step._replace(positions=torch.arange(len(step.tokens)))
 
 
 update, flat_step = BlockCache.update, batch.flat_step
 BUGS = {
     "none": (batch, "flat_step", flat_step),
-    **POOL_BUGS,
+    **BLOCK_BUGS,
     "keys are read past a chunk": (BlockCache, "update", sees_past_the_chunk),
     "noise from a global generator": (
         BatchEngine,
         "_draw",
-        noise_of(lambda texts, logits: torch.empty_like(logits).exponential_()),
+        noise_of(lambda seqs, logits: torch.empty_like(logits).exponential_()),
     ),
-    "noise of the slot": (
+    "noise of another sequence": (
         BatchEngine,
         "_draw",
-        noise_of(lambda texts, logits: texts[0].noise[texts[0].n_new].expand_as(logits)),
+        noise_of(lambda seqs, logits: seqs[0].noise[seqs[0].num_new_tokens].expand_as(logits)),
     ),
-    "the position is the slot": (batch, "flat_step", position_is_the_slot),
+    "the position is the row": (batch, "flat_step", position_is_the_row),
 }
 
 
@@ -207,8 +199,8 @@ def test_an_aborted_request_gives_no_more_tokens_and_frees_its_blocks(by):
     tokens = {0: [next(stream).token], 1: [], 2: []}
     stream.abort(by(requests[1]))  # its first token was drawn in the same step
     stream.abort(by(requests[0]))  # it runs
-    stream.engine.texts.audit()
-    assert not any(stream.engine.texts.pool.users)
+    stream.engine.scheduler.audit()
+    assert not any(stream.engine.scheduler.block_manager.ref_counts)
     for output in stream:
         tokens[output.request.id].append(output.token)
     assert tokens == {0: tokens[0], 1: [], 2: generated(requests[2])}
@@ -231,7 +223,7 @@ def test_a_failed_step_can_be_tried_again(part, monkeypatch):
             patch.setattr(engine if part == "_draw" else engine.backend, part, fail)
             with pytest.raises(RuntimeError, match="out of memory"):
                 engine.step()
-        engine.texts.audit()
+        engine.scheduler.audit()
         tokens += [output.token for output in engine.step()]
     assert tokens == alone("batched", 14)
 
@@ -240,71 +232,51 @@ def test_a_failed_step_can_be_tried_again(part, monkeypatch):
 
 
 PROMPT = text(4)[0]
-BAD = {
-    "text": (lambda: Request("ROMEO:", 2), "prompt='ROMEO:': pass tokens, as in"),
-    "2-D": (lambda: Request(text(4), 2), r"prompt is \(1, 4\) of torch.int64: it needs \(T,\)"),
-    "empty": (lambda: Request(PROMPT[:0], 2), r"at least one token"),
-    "floats": (lambda: Request(PROMPT.float(), 2), r"of torch.float32: it needs \(T,\) integers"),
-    "no token": (lambda: Request(PROMPT, 0), r"max_new_tokens=0: must be an integer of at least 1"),
-    "sampling": (lambda: Request(PROMPT, 2, {"top_k": 3}), r"pass SamplingParams"),
-    "arrival": (lambda: Request(PROMPT, 2, arrival=-1.0), r"arrival=-1.0: must be a number in"),
-    "seed": (lambda: Request(PROMPT, 2, seed=1.5), r"seed=1.5: must be an integer"),
-    "two sources": (
-        lambda: Request(PROMPT, 2, seed=1, noise=torch.ones(2, 13)),
-        "a seed and noise: give one of them",
-    ),
-    "little noise": (
-        lambda: Request(PROMPT, 3, noise=torch.ones(2, 13)),
-        r"the noise is \(2, 13\); 3 new tokens need floating-point \(3, V\)",
-    ),
-    "noise of 0": (lambda: Request(PROMPT, 2, noise=torch.zeros(2, 13)), "not above 0"),
-    "other vocabulary": (
-        lambda: Request(PROMPT, 2, noise=torch.ones(2, 12)),
-        r"the noise is \(2, 12\); a vocabulary of 13 needs \(2, 13\)",
-    ),
-    "unknown token": (lambda: Request(PROMPT + 11, 2), "the vocabulary has 0 to 12"),
-    "top_k": (lambda: Request(PROMPT, 2, SamplingParams(top_k=14)), r"top_k=14: must be"),
-    "past the table": (
-        lambda: Request(PROMPT, 30),
-        "a prompt of 4 and 30 new tokens exceed block_size 32: ask for at most 29",
-    ),
-    "past the pool": (
-        lambda: Request(PROMPT, 20),
-        r"need 6 blocks of 4 positions, and the pool has 5: ask for fewer tokens, or for n_b",
-    ),
-    "same id": (lambda: Request(PROMPT, 2, id="good"), "request 'good' is served already"),
-    "no request": (lambda: (PROMPT, 2), r"is not a Request: pass Request\(prompt"),
+BAD = {  # what is asked for beside a prompt and 2 new tokens, and a word of the refusal
+    "text": ({"prompt": "ROMEO:"}, "is a str: pass tokens"),
+    "2-D": ({"prompt": text(4)}, r"\(1, 4\)"),
+    "empty": ({"prompt": PROMPT[:0]}, "at least one token"),
+    "floats": ({"prompt": PROMPT.float()}, "integers"),
+    "unknown token": ({"prompt": PROMPT + 11}, "the vocabulary has 0 to 12"),
+    "no token": ({"max_new_tokens": 0}, "max_new_tokens=0"),
+    "past the table": ({"max_new_tokens": 30}, "exceed block_size 32: ask for at most 29"),
+    "past the blocks": ({"max_new_tokens": 20}, "need 6 blocks of 4 .* there are 5: .* n_blocks=6"),
+    "sampling": ({"sampling": {"top_k": 3}}, "pass SamplingParams"),
+    "top_k": ({"sampling": SamplingParams(top_k=14)}, "top_k=14"),
+    "arrival": ({"arrival": -1.0}, "arrival=-1.0"),
+    "seed": ({"seed": 1.5}, "seed=1.5"),
+    "two sources": ({"seed": 1, "noise": torch.ones(2, 13)}, "give one of them"),
+    "little noise": ({"noise": torch.ones(1, 13)}, r"\(1, 13\); 2 tokens need \(2, 13\)"),
+    "other vocabulary": ({"noise": torch.ones(2, 12)}, r"\(2, 13\)"),
+    "noise of 0": ({"noise": torch.zeros(2, 13)}, "not above 0"),
+    "same id": ({"id": "good"}, "'good' is served already"),
 }
 
 
 @pytest.mark.parametrize("case", BAD)
 def test_a_bad_request_is_refused_and_others_are_untouched(case):
-    make, message = BAD[case]
+    asked, message = BAD[case]
     engine, good = Watched(plain(), n_blocks=5, block_len=4), Request(PROMPT, 6, seed=3, id="good")
     engine.add(good)
     engine.step()
     with pytest.raises(ValueError, match=message):
-        engine.add(make())
-    engine.texts.audit()
+        engine.add(Request(**{"prompt": PROMPT, "max_new_tokens": 2, **asked}))
     assert list(engine.alive) == ["good"]
-    assert finish(engine)["good"] == generated(good)[1:]
-    engine.texts.audit()
-    assert not any(engine.texts.pool.users)
+    assert run(engine, {}, {}, {"good": [0]})["good"][1:] == generated(good)[1:]
 
 
 @pytest.mark.parametrize("name", ["budget", "n_blocks", "block_len", "max_running"])
-@pytest.mark.parametrize("value", [0, -1, 1.5, True])
+@pytest.mark.parametrize("value", [0, 1.5, True])
 def test_numbers_below_1_are_refused(name, value):
     with pytest.raises(ValueError, match=f"{name}={value}: must be an integer of at least 1"):
         BatchEngine(plain(), **{name: value})
 
 
-def test_n_gram_tables_are_refused_in_one_line():
-    with pytest.raises(ValueError, match=r"\(ngrams=3\) needs its last characters too") as refused:
+def test_what_cannot_be_served_is_refused_before_the_first_step():
+    with pytest.raises(ValueError, match=r"\(ngrams=3\)") as refused:
         serve(build(ngrams=3), [Request(PROMPT, 2)])
     assert "\n" not in str(refused.value)
-
-
-def test_a_bad_request_among_good_ones_is_named_before_the_first_step():
     with pytest.raises(ValueError, match="request 7: a prompt of 4 and 99 new tokens exceed"):
         serve(plain(), [Request(PROMPT, 2, id=1), Request(PROMPT, 99, id=7)])
+    with pytest.raises(ValueError, match="is not a Request"):
+        serve(plain(), [(PROMPT, 2)])

@@ -12,14 +12,14 @@ from nanogpt.engines.toolchain import CannotBuild
 from nanogpt.model.exact import exact
 from nanogpt.serving.batch import BatchEngine, serve
 from nanogpt.serving.native import NativeBackend, library
-from nanogpt.serving.step import Step
+from nanogpt.serving.step import StepInput
 
 try:
     library(32, 4, V)
 except CannotBuild as error:
     pytest.skip(str(error), allow_module_level=True)
 
-BLOCK_LEN, PER_TEXT = 5, 7  # 35 places hold a text of 32
+BLOCK_LEN, PER_TEXT = 5, 7  # 35 slots hold a text of 32
 
 
 def numbers(values):
@@ -37,10 +37,11 @@ def logits_of(model, texts, draw):
             done[i] = min(len(texts[i]), start + draw.choice([1, 1, 2, 9, 32]))
             rows += [(i, row, p) for p in range(start, done[i])]
         tables = numbers([[PER_TEXT * i + b for b in range(PER_TEXT)] for i in chosen])
-        of, row, places = (numbers(column) for column in zip(*rows, strict=True))
-        slots = PER_TEXT * BLOCK_LEN * of + places
+        of, row, positions = (numbers(column) for column in zip(*rows, strict=True))
+        slots = PER_TEXT * BLOCK_LEN * of + positions
         tokens = numbers([texts[i][p] for i, _, p in rows])
-        logits = backend.read(Step(tokens, row, places, slots, tables, torch.arange(len(rows))))
+        wanted = torch.arange(len(rows))
+        logits = backend.read(StepInput(tokens, row, positions, slots, tables, wanted))
         found |= {(i, p): logits[n] for n, (i, _, p) in enumerate(rows)}
     return [torch.stack([found[i, p] for p in range(len(t))]) for i, t in enumerate(texts)]
 
@@ -66,7 +67,7 @@ def test_tokens_are_those_of_each_request_alone_and_logits_are_the_same_bits(for
     for seed in range(6):
         served = check_workload(form, seed, NativeBackend, torch.float32, Native)
         for kind, rows in served.logits.items():
-            engine = Watched(model, backend=NativeBackend, block_len=served.texts.block_len)
+            engine = Watched(model, backend=NativeBackend, block_len=served.block_len)
             run(engine, {0: [request(kind)]}, {})
             own = engine.logits[kind]
             assert all(torch.equal(a, b) for a, b in zip(rows, own, strict=False))
@@ -95,8 +96,8 @@ def test_a_stream_of_several_steps_in_a_call_comes_token_by_token_and_can_be_abo
             stream.abort(requests[-1])
     want = {kind: alone("batched", kind, torch.float32, Native) for kind in tokens}
     assert tokens == want | {20: want[20][:1]}
-    stream.engine.texts.audit()
-    assert not any(stream.engine.texts.pool.users)
+    stream.engine.scheduler.audit()
+    assert not any(stream.engine.scheduler.block_manager.ref_counts)
 
 
 def test_a_failed_call_of_several_steps_can_be_tried_again(monkeypatch):
@@ -107,7 +108,7 @@ def test_a_failed_call_of_several_steps_can_be_tried_again(monkeypatch):
         patch.setattr(engine.backend, "compute", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             engine.step()
-    engine.texts.audit()
+    engine.scheduler.audit()
     while engine.busy:
         tokens += [output.token for output in engine.step()]
     assert tokens == alone("batched", 14, torch.float32, Native)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from decoding_fixtures import V, build
 from serving_fixtures import FORMS, Watched, check_workload, request, run
-from serving_scenarios import POOL_BUGS, numbers_that_are_none, serve_beginnings
+from serving_scenarios import BLOCK_BUGS, numbers_that_are_none, serve_beginnings
 
 from nanogpt.engines.native import SOURCE as INCLUDED
 from nanogpt.engines.native import Native
@@ -17,12 +17,20 @@ from nanogpt.serving.native import NativeBackend
 MUTATIONS = {  # where in native.cpp, what stands there, and a bug in its place
     "none": ("", "", ""),
     "keys are read past a chunk": (
-        "held_by(job, layer, r, head), ",
-        "job->positions[r] + 1",
-        "job->positions[r] + 1 + (r + 1 < N && job->text[r + 1] == job->text[r])",
+        "held_by(step, layer, r, head), ",
+        "step->positions[r] + 1",
+        "step->positions[r] + 1 + (r + 1 < N && step->sequences[r + 1] == step->sequences[r])",
     ),
-    "noise of the slot": ("next_token(*t.text, ", "pos", "std::min(pos, t.text->n_prompt - 1 + i)"),
-    "the position is the slot": ("positions[job->N] = ", "pos", "std::min(pos, job->N)"),
+    "noise of the row": (
+        "next_token(*t.sequence, ",
+        "pos",
+        "std::min(pos, t.sequence->n_prompt - 1 + i)",
+    ),
+    "the position is the row": (
+        "positions[step->N] = ",
+        "pos",
+        "std::min(pos, step->N)",
+    ),
     "the tail of a batch adds up differently": (
         "sums[r][p] = ",
         "multiply_and_add(value, row[p], sums[r][p])",
@@ -76,7 +84,7 @@ def check():
         served = check_workload("batched", seed, NativeBackend, torch.float32, Native)
         for kind, rows in served.logits.items():
             model = build(torch.float32, **FORMS["batched"])
-            own = Watched(model, backend=NativeBackend, block_len=served.texts.block_len)
+            own = Watched(model, backend=NativeBackend, block_len=served.block_len)
             run(own, {0: [request(kind)]}, {})
             assert torch.equal(torch.stack(rows), torch.stack(own.logits[kind][: len(rows)]))
     numbers_that_are_none(backend=NativeBackend)
@@ -95,10 +103,10 @@ def test_each_bug_in_native_code_is_caught(bug, buggy):
         number.value = 0
 
 
-@pytest.mark.parametrize("bug", ["none", *POOL_BUGS])
+@pytest.mark.parametrize("bug", ["none", *BLOCK_BUGS])
 def test_each_bug_of_the_blocks_is_caught(bug, buggy, monkeypatch):
-    if bug in POOL_BUGS:
-        monkeypatch.setattr(*POOL_BUGS[bug])
+    if bug in BLOCK_BUGS:
+        monkeypatch.setattr(*BLOCK_BUGS[bug])
     settings = {"backend": NativeBackend, "block_len": 4, "n_blocks": 12, "budget": 6}
     engine = Watched(build(torch.float32), **settings)
     engine.backend.most_steps = lambda n: 1  # texts that begin alike meet
