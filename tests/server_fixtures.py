@@ -107,4 +107,4 @@ def gated(**settings):
             yield server, url, gate
         finally:
             opens.start()
-    server.engine.scheduler.audit()
+    server.engine.audit()

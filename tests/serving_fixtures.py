@@ -59,7 +59,7 @@ class Watched(BatchEngine):
     def __init__(self, *args, **settings):
         super().__init__(*args, **settings)
         self.events, self.logits = Counter(), {}
-        scheduler, manager = self.scheduler, self.scheduler.block_manager
+        scheduler, manager = self.scheduler, self.block_manager
         self.block_len = manager.block_len
         schedule, admit, read = scheduler.schedule, manager.admit, self.backend.read
 
@@ -112,7 +112,7 @@ class Watched(BatchEngine):
 
     def step(self):
         out = super().step()
-        self.scheduler.audit()
+        self.audit()
         assert len(self.alive) == len(self.scheduler.waiting) + len(self.scheduler.running)
         return out
 
@@ -153,7 +153,7 @@ def run(engine: BatchEngine, arrivals: dict[int, list], aborts: dict[int, list],
             )
         step += 1
         assert step < 2000, "the engine does not come to an end"
-    assert not any(engine.scheduler.block_manager.ref_counts)
+    assert not any(engine.block_manager.ref_counts)
     return tokens
 
 

@@ -120,7 +120,7 @@ class EngineThread:
             self.engine.abort(name)
 
     def _load(self) -> Load:
-        scheduler, manager = self.engine.scheduler, self.engine.scheduler.block_manager
+        scheduler, manager = self.engine.scheduler, self.engine.block_manager
         free = manager.available
         return Load(len(scheduler.running), len(scheduler.waiting), manager.n_blocks - free, free)
 

@@ -53,8 +53,9 @@ class BatchEngine:
         check_int("budget", budget, 1)
         if why := backend.supports(model):
             raise ValueError(why)
-        manager = block_manager(n_blocks, block_len, reuse)
-        self.config, self.scheduler = model.config, scheduler(manager, budget, max_running)
+        self.block_manager = block_manager(n_blocks, block_len, reuse)
+        self.scheduler = scheduler(self.block_manager, budget, max_running)
+        self.config = model.config
         self.backend = backend(model, n_blocks, block_len)
         self.alive: dict[Hashable, Sequence] = {}  # by the id of the request
 
@@ -70,8 +71,15 @@ class BatchEngine:
         if request.id in self.alive:
             raise ValueError(f"request {request.id!r} is served already: give each its own id")
         request.check(self.config.vocab_size, self.config.positions)
+        manager, n_prompt, n_new = self.block_manager, len(request.prompt), request.max_new_tokens
+        if (need := manager.blocks_for(n_prompt + n_new - 1)) > manager.n_blocks:
+            raise ValueError(
+                f"request {request.id!r}: a prompt of {n_prompt} and {n_new} new tokens need "
+                f"{need} blocks of {manager.block_len} positions, and there are "
+                f"{manager.n_blocks}: ask for fewer tokens, or for n_blocks={need}"
+            )
         seq = Sequence(request, request.draw(self.config.vocab_size))
-        self.scheduler.add(seq)
+        self.scheduler.waiting.append(seq)
         self.alive[request.id] = seq
 
     def abort(self, request: Request | Hashable) -> None:
@@ -94,17 +102,29 @@ class BatchEngine:
             drawn = self.backend.draw(batch, self._steps(batch))
         else:
             drawing = [seq for seq in batch if seq.draws]
-            step = flat_step(batch, self.scheduler.block_manager.block_len)
+            step = flat_step(batch, self.block_manager.block_len)
             tokens = iter(self._draw(drawing, self.backend.read(step)))
             drawn = [[next(tokens)] if seq.draws else [] for seq in batch]
         return self._append(batch, drawn)  # up to here a step that fails can be tried again
 
     def _steps(self, batch: list[Sequence]) -> list[int]:
-        """How many tokens each sequence draws in one call; 0 inside a prompt."""
-        ahead = self.scheduler.ahead(batch, self.backend.most_steps(len(batch)))
-        if ahead == 1:
-            return [int(seq.draws) for seq in batch]
-        return [min(ahead, seq.remaining) for seq in batch]
+        """How many tokens each sequence draws in one call; 0 inside a prompt.
+
+        More than 1 only where all that run decode. Nobody else can be admitted before one of them
+        ends, and who ends leaves the step to the others. The blocks for them are taken.
+        """
+        most, once = self.backend.most_steps(len(batch)), [int(seq.draws) for seq in batch]
+        if most == 1 or len(batch) < len(self.scheduler.running):
+            return once
+        if any(seq.pending > 1 for seq in reversed(batch)):  # the youngest may be in its prompt
+            return once
+        left = [(seq.num_computed_tokens, seq.remaining) for seq in batch]
+        for steps in range(min(most, max(n for _, n in left)), 1, -1):
+            drawn = [min(steps, n) for _, n in left]
+            ends = [computed + n for (computed, _), n in zip(left, drawn, strict=True)]
+            if self.block_manager.extend_all(batch, ends):
+                return drawn
+        return once
 
     def _draw(self, batch: list[Sequence], logits: Tensor) -> list[int]:
         """A token for each sequence, from its own noise.  (W, V) -> W"""
@@ -123,6 +143,11 @@ class BatchEngine:
                 tokens[row] = token
         return tokens
 
+    def audit(self) -> None:
+        """Raises AssertionError when a block was lost, or is held by a sequence that is gone."""
+        assert not any(seq.block_table for seq in self.scheduler.waiting), "who waits holds blocks"
+        self.block_manager.audit(self.scheduler.running)
+
     def _append(self, batch: list[Sequence], drawn: list[list[int]]) -> list[Output]:
         """What each sequence has drawn joins it; who has all its tokens leaves."""
         columns = []  # of the outputs: one for each sequence
@@ -132,7 +157,7 @@ class BatchEngine:
             seq.num_new_tokens += len(tokens)
             # All but the last of the drawn tokens were read, too.
             read = seq.num_scheduled_tokens + max(0, len(tokens) - 1)
-            self.scheduler.block_manager.advance(seq, read)
+            self.block_manager.advance(seq, read)
             last = request.max_new_tokens - 1
             columns.append([Output(request, t, i, i == last) for i, t in enumerate(tokens, first)])
         for seq in batch:

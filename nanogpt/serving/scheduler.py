@@ -57,43 +57,8 @@ class Scheduler:
         seq.num_scheduled_tokens = n
         return True
 
-    def add(self, seq: Sequence) -> None:
-        """The sequence joins the end of the queue. Raises ValueError if it can never fit."""
-        request, manager = seq.request, self.block_manager
-        need = manager.blocks_for(seq.num_prompt_tokens + request.max_new_tokens - 1)
-        if need > manager.n_blocks:
-            raise ValueError(
-                f"request {request.id!r}: a prompt of {seq.num_prompt_tokens} and "
-                f"{request.max_new_tokens} new tokens need {need} blocks of {manager.block_len} "
-                f"positions, and there are {manager.n_blocks}: ask for fewer tokens, or for "
-                f"n_blocks={need}"
-            )
-        self.waiting.append(seq)
-
-    def ahead(self, batch: list[Sequence], most: int) -> int:
-        """Steps, at most `most`, in which these sequences do nothing but decode, or end.
-
-        More than 1 only where all that run decode. Nobody else can be admitted before one of them
-        ends, and who ends leaves the step to the others. The blocks for them are taken.
-        """
-        if most == 1 or len(batch) < len(self.running):
-            return 1
-        if any(seq.pending > 1 for seq in reversed(batch)):  # the youngest may be in its prompt
-            return 1
-        left = [(seq.num_computed_tokens, seq.remaining) for seq in batch]
-        for steps in range(min(most, max(n for _, n in left)), 1, -1):
-            ends = [computed + min(steps, n) for computed, n in left]
-            if self.block_manager.extend_all(batch, ends):
-                return steps
-        return 1
-
     def finish(self, seq: Sequence) -> None:
         """The sequence leaves, wherever it stands. Its blocks are free for others."""
         (self.running if seq.state is State.RUNNING else self.waiting).remove(seq)
         self.block_manager.free(seq)
         seq.state = State.FINISHED
-
-    def audit(self) -> None:
-        """Raises AssertionError when a block was lost, or is held by a sequence that is gone."""
-        assert not any(seq.block_table for seq in self.waiting), "who waits holds blocks"
-        self.block_manager.audit(self.running)

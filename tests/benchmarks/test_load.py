@@ -61,7 +61,7 @@ def moments(static, lengths, arrivals, running=2):
     ]
     engine = BatchEngine(build(), max_running=running)
     served = drive(engine, requests, StepClock(), static)
-    engine.scheduler.audit()
+    engine.audit()
     return [own for _, own in served.values()]
 
 

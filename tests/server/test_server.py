@@ -163,7 +163,7 @@ def test_a_client_that_does_not_read_loses_its_connection():
         until(lambda: metrics(url)["generated_tokens_total"] == 250 or not server.answers)
         until(lambda: metrics(url)['requests_total{outcome="timeout"}'] == 1)
         connection.close()
-    server.engine.scheduler.audit()
+    server.engine.audit()
 
 
 def test_a_step_that_fails_ends_every_request_and_health_says_so(capfd):

@@ -115,7 +115,7 @@ def test_clients_that_leave_and_talk_nonsense_take_nothing_from_the_others():
             for name, count in metrics(url).items()
             if name.startswith("requests_total")
         }
-    server.engine.scheduler.audit()
+    server.engine.audit()
     assert min(found["left"], found["refused"]) > n / 50
     assert outcomes["invalid"] == found["refused"]
     assert outcomes["completed"] >= found["equal"]

@@ -199,8 +199,8 @@ def test_an_aborted_request_gives_no_more_tokens_and_frees_its_blocks(by):
     tokens = {0: [next(stream).token], 1: [], 2: []}
     stream.abort(by(requests[1]))  # its first token was drawn in the same step
     stream.abort(by(requests[0]))  # it runs
-    stream.engine.scheduler.audit()
-    assert not any(stream.engine.scheduler.block_manager.ref_counts)
+    stream.engine.audit()
+    assert not any(stream.engine.block_manager.ref_counts)
     for output in stream:
         tokens[output.request.id].append(output.token)
     assert tokens == {0: tokens[0], 1: [], 2: generated(requests[2])}
@@ -223,7 +223,7 @@ def test_a_failed_step_can_be_tried_again(part, monkeypatch):
             patch.setattr(engine if part == "_draw" else engine.backend, part, fail)
             with pytest.raises(RuntimeError, match="out of memory"):
                 engine.step()
-        engine.scheduler.audit()
+        engine.audit()
         tokens += [output.token for output in engine.step()]
     assert tokens == alone("batched", 14)
 

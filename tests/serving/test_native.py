@@ -96,8 +96,8 @@ def test_a_stream_of_several_steps_in_a_call_comes_token_by_token_and_can_be_abo
             stream.abort(requests[-1])
     want = {kind: alone("batched", kind, torch.float32, Native) for kind in tokens}
     assert tokens == want | {20: want[20][:1]}
-    stream.engine.scheduler.audit()
-    assert not any(stream.engine.scheduler.block_manager.ref_counts)
+    stream.engine.audit()
+    assert not any(stream.engine.block_manager.ref_counts)
 
 
 def test_a_failed_call_of_several_steps_can_be_tried_again(monkeypatch):
@@ -108,7 +108,7 @@ def test_a_failed_call_of_several_steps_can_be_tried_again(monkeypatch):
         patch.setattr(engine.backend, "compute", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             engine.step()
-    engine.scheduler.audit()
+    engine.audit()
     while engine.busy:
         tokens += [output.token for output in engine.step()]
     assert tokens == alone("batched", 14, torch.float32, Native)

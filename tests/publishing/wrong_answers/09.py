@@ -5,14 +5,14 @@ def function(name, arguments, *lines):
     return "\n    ".join([f"def {name}({arguments}):", *lines])
 
 
-MASK, NAME, QUEUE = "q_text, q_pos, k_text, k_pos", "parent, tokens", "needs, free, places"
+MASK, NAME, QUEUE = "q_seq, q_pos, k_seq, k_pos", "parent, tokens", "needs, free, most"
 CAUSAL = "k_pos[None, :] <= q_pos[:, None]"
-SAME = "q_text[:, None] == k_text[None, :]"
-COUNT = ("count = 0", "for need in needs[:places]:")
+SAME = "q_seq[:, None] == k_seq[None, :]"
+COUNT = ("count = 0", "for need in needs[:most]:")
 
 WRONG = {
     "ragged-mask": [
-        (function("ragged_mask", MASK, f"return {CAUSAL}"), "compare the texts"),
+        (function("ragged_mask", MASK, f"return {CAUSAL}"), "compare the sequences"),
         (function("ragged_mask", MASK, f"return {SAME}"), "the future"),
         (
             function("ragged_mask", MASK, f"return ({SAME}) & (k_pos[None, :] < q_pos[:, None])"),
@@ -27,7 +27,7 @@ WRONG = {
     ],
     "admitted": [
         (
-            function("admitted", QUEUE, "return sum(n <= free for n in needs[:places])"),
+            function("admitted", QUEUE, "return sum(n <= free for n in needs[:most])"),
             "add the needs up",
         ),
         (
