@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import fcntl
 import json
 import os
@@ -12,33 +11,36 @@ import subprocess
 import time
 from pathlib import Path
 
-BINARY = next(
-    filter(None, map(shutil.which, ("chromium", "google-chrome", "chromium-browser"))), ""
+import pytest
+
+NAMES = ("chromium", "google-chrome", "chromium-browser")
+BINARY = next(filter(None, map(shutil.which, NAMES)), "")
+SWITCHES = (
+    "--headless=new --no-sandbox --disable-gpu --no-first-run --disable-dev-shm-usage "
+    "--disable-background-networking --disable-component-update --disable-sync"
 )
-SWITCHES = "--headless=new --no-sandbox --disable-gpu --no-first-run --disable-dev-shm-usage"
-QUIET = "--disable-background-networking --disable-component-update --disable-sync"
-KEYS = {"Tab": 9, "Enter": 13, "Escape": 27, "ArrowDown": 40}
-TEXT = {"Enter": "\r"}
+KEYS = {"Tab": 9, "Enter": 13, "Escape": 27}
+browsed = pytest.mark.skipif(not BINARY, reason="needs chromium or google-chrome on the PATH")
 
 
 class Chromium:
     """One page of headless Chromium. It keeps every request, console message and error.
 
-    Use as a context manager. `evaluate` and `open` raise TimeoutError after `patience` seconds.
+    Use as a context manager. All but `press` and `write` raise TimeoutError after `patience`
+    seconds.
     """
 
     def __init__(self, folder: Path, patience: float = 60):
         (read, self.commands), (self.answers, write) = os.pipe(), os.pipe()
         to, out = (fcntl.fcntl(end, fcntl.F_DUPFD, 10) for end in (read, write))
         self.patience, self.number, self.tail, self.events = patience, 0, b"", []
+        self.session = None
         # The browser reads commands from its descriptor 3 and answers on 4.
         shell = f'exec "$0" "$@" 3<&{to} 4>&{out}'
-        switches = [*SWITCHES.split(), *QUIET.split(), f"--user-data-dir={folder}"]
-        command = ["bash", "-c", shell, BINARY, *switches, "--remote-debugging-pipe", "about:blank"]
-        nowhere = subprocess.DEVNULL
-        self.process = subprocess.Popen(
-            command, pass_fds=(to, out), stdin=nowhere, stdout=nowhere, stderr=nowhere
-        )
+        switches = [*SWITCHES.split(), f"--user-data-dir={folder}", "--remote-debugging-pipe"]
+        command = ["bash", "-c", shell, BINARY, *switches, "about:blank"]
+        nowhere = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+        self.process = subprocess.Popen(command, pass_fds=(to, out), **nowhere)
         for end in (read, write, to, out):
             os.close(end)
 
@@ -57,8 +59,6 @@ class Chromium:
         os.close(self.commands)
         os.close(self.answers)
 
-    session: str | None = None
-
     def send(self, method: str, **parameters) -> dict:
         """The browser's answer to one command of its DevTools protocol."""
         self.number += 1
@@ -66,12 +66,12 @@ class Chromium:
         if self.session:
             message["sessionId"] = self.session
         os.write(self.commands, json.dumps(message).encode() + b"\0")
-        answer = self._until(lambda message: message.get("id") == self.number)
+        answer = self._next(lambda message: message.get("id") == self.number)
         if "error" in answer:
             raise RuntimeError(f"{method}: {answer['error']}")
         return answer["result"]
 
-    def _until(self, wanted) -> dict:
+    def _next(self, wanted) -> dict:
         """The next message that is wanted; the others are kept as events."""
         end = time.monotonic() + self.patience
         while True:
@@ -86,25 +86,21 @@ class Chromium:
                 raise TimeoutError(f"{BINARY} did not answer in {self.patience} s")
             self.tail += os.read(self.answers, 1 << 20)
 
-    def show(self, width: int, height: int = 900, scheme: str = "light") -> None:
-        """The size of the window in pixels, and whether the reader prefers light or dark."""
-        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
+    def show(self, width: int, scheme: str = "light") -> None:
+        """The width of the window in pixels, and whether the reader prefers light or dark."""
+        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
         self.send("Emulation.setDeviceMetricsOverride", **size)
         feature = {"name": "prefers-color-scheme", "value": scheme}
         self.send("Emulation.setEmulatedMedia", features=[feature])
 
-    def open(self, url: str) -> None:
-        """Load a page and wait until it has loaded."""
-        self.send("Page.navigate", url=url)
+    def open(self, path: Path) -> None:
+        """Load a page from the disk and wait until it has loaded."""
+        self.send("Page.navigate", url=f"file://{path}")
         self.loaded()
 
     def loaded(self) -> None:
         """Wait until the page that is on its way has loaded."""
-        self._until(lambda message: message.get("method") == "Page.loadEventFired")
-
-    def rest(self, milliseconds: int = 100) -> None:
-        """Let the page finish what a key or a click has begun."""
-        self.evaluate(f"new Promise((done) => setTimeout(done, {milliseconds}))")
+        self._next(lambda message: message.get("method") == "Page.loadEventFired")
 
     def evaluate(self, expression: str):
         """The value of a JavaScript expression, promises awaited."""
@@ -114,33 +110,37 @@ class Chromium:
             raise RuntimeError(answer["exceptionDetails"]["exception"]["description"])
         return answer["result"].get("value")
 
-    def press(self, key: str) -> None:
-        """Press and release one key of KEYS."""
+    def until(self, condition: str) -> None:
+        """Wait until a JavaScript expression is true."""
+        look = f"const look = () => (({condition}) ? done() : setTimeout(look, 20));"
+        self.evaluate(f"new Promise((done) => {{ {look} look(); }})")
+
+    def text(self, selector: str) -> str:
+        """The text of the first element of a selector."""
+        return self.evaluate(f"document.querySelector({selector!r}).textContent")
+
+    def press(self, key: str, on: str | None = None) -> None:
+        """Press and release one key of KEYS, where the focus is or `on` a selector's element."""
+        if on:
+            self.evaluate(f"document.querySelector({on!r}).focus()")
         about = {"key": key, "code": key, "windowsVirtualKeyCode": KEYS[key]}
-        self.send("Input.dispatchKeyEvent", type="keyDown", text=TEXT.get(key, ""), **about)
+        text = "\r" if key == "Enter" else ""
+        self.send("Input.dispatchKeyEvent", type="keyDown", text=text, **about)
         self.send("Input.dispatchKeyEvent", type="keyUp", **about)
 
     def write(self, text: str) -> None:
         """Type a text where the focus is."""
         self.send("Input.insertText", text=text)
 
-    def picture(self, path: Path, whole: bool = False) -> None:
-        """Save what is seen as a PNG; with `whole`, the page from top to bottom."""
-        data = self.send("Page.captureScreenshot", captureBeyondViewport=whole)["data"]
-        path.write_bytes(base64.b64decode(data))
-
-    def requests(self) -> list[str]:
-        """The addresses that the pages asked for so far."""
-        sent = "Network.requestWillBeSent"
-        asked = [e["params"]["request"] for e in self.events if e.get("method") == sent]
-        return [request["url"] for request in asked]
-
-    def complaints(self) -> list[str]:
-        """Errors and warnings of the console and of the browser so far."""
+    def faults(self) -> list[str]:
+        """What went wrong so far: addresses asked for elsewhere, complaints in the console."""
         found = []
         for event in self.events:
             method, about = event.get("method"), event.get("params", {})
-            if method == "Runtime.exceptionThrown":
+            if method == "Network.requestWillBeSent":
+                url = about["request"]["url"]
+                found += [] if url.startswith(("file:", "data:")) else [url]
+            elif method == "Runtime.exceptionThrown":
                 found.append(about["exceptionDetails"]["text"])
             elif method == "Runtime.consoleAPICalled":
                 found.append(str(about["args"]))

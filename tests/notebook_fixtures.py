@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import functools
 import io
 import re
 from html.parser import HTMLParser
@@ -19,6 +20,12 @@ from nanogpt.system.files import ROOT
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 PARAMETERS = 'profile: str = "auto"  # how much\nn: int = 1\nword: str | None = None'
+
+
+@functools.cache
+def book(path: Path) -> nbformat.NotebookNode:
+    """A notebook of the repository, read once: copy it before you change it."""
+    return nbformat.read(path, as_version=4)
 
 
 def png(colour: str = "red", frames: int = 1) -> bytes:
@@ -106,8 +113,7 @@ class Page(HTMLParser):
 
     def __init__(self, text: str):
         super().__init__()
-        self.tags, self.headings, self.open, self.text = [], [], [], ""
-        self.scripts: list[str] = []
+        self.tags, self.open, self.text, self.scripts, self.styles = [], [], "", [], ""
         self.feed(text)
 
     @classmethod
@@ -116,8 +122,6 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag, attributes):
         self.tags.append((tag, dict(attributes)))
-        if re.fullmatch(r"h[1-6]", tag):
-            self.headings.append(int(tag[1]))
         if tag not in self.VOID:
             self.open.append(tag)
 
@@ -128,63 +132,44 @@ class Page(HTMLParser):
     def handle_data(self, data):
         if self.open[-1:] == ["script"]:
             self.scripts.append(data)
-        elif self.open[-1:] not in (["style"], ["title"]):
+        elif self.open[-1:] == ["style"]:
+            self.styles += data
+        elif self.open[-1:] != ["title"]:
             self.text += data
 
     def all(self, tag: str, attribute: str) -> list[str]:
-        return [
-            attributes[attribute]
-            for name, attributes in self.tags
-            if name == tag and attribute in attributes
-        ]
+        found = [attributes for name, attributes in self.tags if name == tag]
+        return [attributes[attribute] for attributes in found if attribute in attributes]
+
+    @property
+    def headings(self) -> list[int]:
+        return [int(tag[1]) for tag, _ in self.tags if re.fullmatch(r"h[1-6]", tag)]
 
 
 def page_faults(path: Path) -> list[str]:
     """What keeps a page from being read by everyone from a disk; empty when nothing does."""
-    text, faults = path.read_text(encoding="utf-8"), []
-    page = Page(text)
-    if page.open:
-        faults.append(f"never closed: {page.open}")
-    if any(name in ("iframe", "object", "embed", "link", "base") for name, _ in page.tags):
-        faults.append("loads or runs something")
-    data = [kind == "application/json" for kind in page.all("script", "type")]
+    page = Page.read(path)
+    names, attributes = zip(*page.tags, strict=True)
+    scripts = [script for script in page.scripts if not script.lstrip().startswith(("[", "{"))]
     ours = (ROOT / "nanogpt/publishing/site.js").read_text(encoding="utf-8")
-    foreign = [script for script in page.scripts[sum(data) :] if script.strip() != ours.strip()]
-    if foreign or page.all("script", "src") or not all(data) or len(page.scripts) > sum(data) + 1:
-        faults.append("runs a script that is not ours, or not once")
-    if any(key.startswith("on") for _, attributes in page.tags for key in attributes):
-        faults.append("an event handler")
-    loads = [value for tag in ("img", "source", "video", "audio") for value in page.all(tag, "src")]
+    loads = [value for tag in ("img", "source") for value in page.all(tag, "src")]
     loads += page.all("source", "srcset")
-    faults += [
-        f"loads {value[:60]}" for value in loads if not value.startswith("data:image/png;base64,")
-    ]
-    if re.search(r"url\(|@import", "".join(re.findall(r"<style>.*?</style>", text, re.S))):
-        faults.append("the style loads something")
-    faults += [
-        f"a picture without alt: {a.get('src', '')[:40]}"
-        for t, a in page.tags
-        if t == "img" and not a.get("alt")
-    ]
-    ids = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
-    faults += [f"id {name} twice" for name in {name for name in ids if ids.count(name) > 1}]
-    if page.headings.count(1) != 1 or page.headings[0] != 1:
-        faults.append(f"headings begin {page.headings[:3]}")
-    faults += [
-        f"h{a} then h{b}"
-        for a, b in zip(page.headings, page.headings[1:], strict=False)
-        if b > a + 1
-    ]
-    if dict(page.tags).get("html", {}).get("lang") != "en" or not re.search(
-        r"<title>\S.*</title>", text
-    ):
-        faults.append("no language or no title")
-    for link in page.all("a", "href"):
-        target, _, fragment = link.partition("#")
-        if re.match(r"https://", target):
-            continue
-        if fragment and not target and fragment not in ids:
-            faults.append(f"#{fragment} leads nowhere")
-        if target and not (path.parent / target).exists():
-            faults.append(f"{target} leads nowhere")
-    return faults
+    ids = [a["id"] for a in attributes if "id" in a]
+    steps = list(zip([0, *page.headings], page.headings, strict=False))
+    links = [link.partition("#") for link in page.all("a", "href") if link[:8] != "https://"]
+    faults = {
+        "never closed": page.open,
+        "loads or runs": {"iframe", "object", "embed", "link", "base"} & set(names),
+        "script not ours": [s.strip() for s in scripts] != [ours.strip()],
+        "script from elsewhere": page.all("script", "src"),
+        "an event": [key for a in attributes for key in a if key.startswith("on")],
+        "a picture loads": [value[:60] for value in loads if value[:15] != "data:image/png;"],
+        "the style loads": re.findall(r"url\(|@import", page.styles),
+        "without alt": [a for tag, a in page.tags if tag == "img" and not a.get("alt")],
+        "twice": {name for name in ids if ids.count(name) > 1},
+        "headings": page.headings.count(1) != 1 or [s for s in steps if s[1] > s[0] + 1],
+        "no language": page.all("html", "lang") != ["en"],
+        "nowhere": [to for to, _, id in links if id and not to and id not in ids]
+        + [to for to, _, _ in links if to and not (path.parent / to).exists()],
+    }
+    return [f"{fault}: {found}" for fault, found in faults.items() if found]

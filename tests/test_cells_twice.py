@@ -26,7 +26,7 @@ from nanogpt.config.training import TrainConfig
 from nanogpt.data.corpus import load_corpus
 from nanogpt.model.gpt import GPT
 from nanogpt.notebook.plots import style
-from nanogpt.publishing.blanks import filled
+from nanogpt.publishing.nbfile import filled
 from nanogpt.system.device import Device
 from nanogpt.system.files import ROOT
 from nanogpt.training.loop import train

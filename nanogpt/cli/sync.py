@@ -2,7 +2,7 @@
 
 python -m nanogpt sync                               write what differs
 python -m nanogpt sync --check                       list what differs, write nothing, exit 1
-python -m nanogpt sync --repo owner/name [--ref v1]  set the repository's address first
+python -m nanogpt sync --repo owner/name [--ref v1]  set the repository's address as well
 """
 
 from __future__ import annotations
@@ -18,20 +18,19 @@ def main(argv: list[str] | None = None) -> int:
     """Exit codes: 0 equal now, 1 something differs (with --check), 2 it could not be done."""
     parser = command_parser("sync", "Keep the notebooks equal to the package.")
     parser.add_argument("--check", action="store_true", help="list what differs and write nothing")
-    parser.add_argument("--repo", metavar="OWNER/NAME", help="set the repository's address first")
+    parser.add_argument("--repo", metavar="OWNER/NAME", help="set the repository's address")
     parser.add_argument("--ref", help="the branch or tag that badges and the set-up cell name")
     args = parser.parse_args(argv)
     return exit_code(lambda: _sync(args.repo, args.ref, args.check))
 
 
 def _sync(repo: str | None, ref: str | None, check: bool) -> int:
-    has_address = bool(repo or ref)
-    if has_address and check:
+    if (repo or ref) and check:
         raise SyncError("--check writes nothing, so it cannot go with --repo or --ref")
-    repo, ref = repo or address.REPO, ref or address.REF
-    if has_address:
-        set_address(repo, ref)
-    differ = sync(ROOT, repo, ref, check=check)
+    if repo or ref:
+        differ = set_address(repo or address.REPO, ref or address.REF, ROOT)
+    else:
+        differ = sync(ROOT, check=check)
     for path in differ:
         print(f"{'differs' if check else 'written'}: {path.relative_to(ROOT)}")
     if differ and check:

@@ -1,7 +1,7 @@
 """Blanks: functions that the learner fills in, and a judge that runs them and says what is wrong.
 
 A blank is a code cell tagged "blank". The cell after it, folded, calls `judge`. A hint and the
-solution follow in the text. A run without a reader fills in the solution: publishing.blanks.
+solution follow in the text. A run without a reader fills in the solution: publishing.nbfile.
 """
 
 from __future__ import annotations

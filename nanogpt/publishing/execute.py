@@ -15,9 +15,17 @@ from ipykernel.kernelspec import write_kernel_spec
 from nbclient.exceptions import CellTimeoutError, DeadKernelError
 
 from ..system.files import ROOT
-from .blanks import filled
 from .kernel import LOG, Kernel, configured
-from .nbfile import METADATA, SyncError, alt_text, keep_metadata, png_of, read, write_notebook
+from .nbfile import (
+    METADATA,
+    SyncError,
+    alt_text,
+    filled,
+    keep_metadata,
+    png_of,
+    read,
+    write_notebook,
+)
 
 START_TIMEOUT = 120  # seconds for a kernel to answer, on a cold disk
 MIMES = {"text/plain", "image/png", "text/markdown"}  # what every reader shows, without trust

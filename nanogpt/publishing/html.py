@@ -1,13 +1,15 @@
-"""The cells of an executed notebook as HTML: prose, code, pictures. Knows no page and no folder."""
+"""The cells of an executed notebook as HTML, and what they say. Knows no page and no folder."""
 
 from __future__ import annotations
 
 import base64
+import html
 import io
 import re
-import struct
 import textwrap
+from pathlib import Path
 
+import jinja2
 import mistune
 from nbconvert.filters.ansi import ansi2html
 from PIL import Image
@@ -19,9 +21,18 @@ from pygments.util import ClassNotFound
 from .nbfile import alt_text, png_of
 
 WIDE = 96  # characters of code that fit the column; longer lines scroll, and take the keyboard
-FOLD = re.compile(r"<details>\s*<summary>([^<>\n]+)</summary>\s*")
-FOLD_LINE = re.compile(r"\n*^(<details>\s*<summary>[^<>\n]+</summary>|</details>) *$\n*", re.M)
+FOLD = re.compile(r"^ *(?:<details>\s*<summary>([^<>\n]+)</summary>|</details>) *$", re.M)
 FORM = re.compile(r"#\s*@title +(.+?)\s*(?:\{.*\})?\s*(?:\n|$)")
+HEADING = re.compile(r'<h[1-6] id="([^"]+)">(.*?)</h[1-6]>', re.S)
+NEW_WORDS = re.compile(r"^- \*New words\*: (.+(?:\n(?!- ).+)*)", re.M)
+WORDS_A_MINUTE, LINES_A_MINUTE = 200, 20
+TEMPLATES = jinja2.Environment(
+    loader=jinja2.FileSystemLoader(Path(__file__).parent),
+    autoescape=True,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    keep_trailing_newline=True,
+)
 
 
 class Prose(mistune.HTMLRenderer):
@@ -34,43 +45,42 @@ class Prose(mistune.HTMLRenderer):
 
     def __init__(self, pages: set[str]):
         super().__init__(escape=True)
-        self.pages, self.headings, self.open_folds = pages, [], 0
+        self.pages, self.headings = pages, []
         self.markdown = mistune.create_markdown(renderer=self, plugins=["table", "strikethrough"])
 
     def render(self, text: str) -> str:
         """Markdown as HTML, its tables in a box that scrolls."""
-        self.open_folds = 0
-        text = FOLD_LINE.sub(r"\n\n\1\n\n", text)  # apart, or a list would swallow it
-        html = self.markdown(text) + "</details>\n" * self.open_folds
-        html = html.replace("<table>", '<div class="table"><table>')
-        return html.replace("</table>", "</table></div>")
-
-    def block_html(self, html: str) -> str:
-        if found := FOLD.fullmatch(html):
-            self.open_folds += 1
-            summary = mistune.escape(found[1].strip())
-            return f'<details class="fold">\n<summary>{summary}</summary>\n'
-        if self.open_folds and html.strip() == "</details>":
-            self.open_folds -= 1
-            return "</details>\n"
-        return super().block_html(html)
+        first, *parts = FOLD.split(text)
+        drawn, folds = self.markdown(first), 0
+        for summary, inner in zip(parts[::2], parts[1::2], strict=True):
+            if summary:
+                drawn += f'<details class="fold">\n<summary>{html.escape(summary)}</summary>\n'
+                folds += 1
+            elif folds:
+                drawn += "</details>\n"
+                folds -= 1
+            drawn += self.markdown(inner)
+        drawn += "</details>\n" * folds
+        drawn = drawn.replace("<table>", '<div class="table"><table>')
+        return drawn.replace("</table>", "</table></div>")
 
     def heading(self, text: str, level: int, **attrs) -> str:
         text = re.sub(r"</?a\b[^>]*>", "", text)  # the heading is a link itself
         words = re.sub(r"<[^>]+>|&\w+;", "", text).lower()
-        name = re.sub(r"[^a-z0-9]+", "-", words).strip("-") or "part"
-        taken = {heading["id"] for heading in self.headings}
-        name = next(n for n in [name] + [f"{name}-{i}" for i in range(2, 99)] if n not in taken)
+        base = re.sub(r"[^a-z0-9]+", "-", words).strip("-") or "part"
+        taken, name, n = {heading["id"] for heading in self.headings}, base, 1
+        while name in taken:
+            n += 1
+            name = f"{base}-{n}"
         self.headings.append({"id": name, "text": text, "level": level})
         inner = text if level == 1 else f'<a class="anchor" href="#{name}">{text}</a>'
         return f'<h{level} id="{name}">{inner}</h{level}>\n'
 
     def link(self, text: str, url: str, title: str | None = None) -> str:
-        stem, dot, fragment = url.partition(".ipynb")
-        if dot and stem.rsplit("/", 1)[-1] in self.pages:
-            url = f"{stem.rsplit('/', 1)[-1]}.html{fragment}"
-        if re.fullmatch(r"html/[a-z0-9_]+\.html", url):  # a page beside this one
-            url = url.removeprefix("html/")
+        found = re.fullmatch(r"(?:.*/)?(\w+)\.ipynb(#.*)?", url)
+        if found and found[1] in self.pages:
+            url = f"{found[1]}.html{found[2] or ''}"
+        url = re.sub(r"^html/(?=\w+\.html$)", "", url)  # a page beside this one
         return super().link(text, url, title)
 
     def image(self, text: str, url: str, title: str | None = None) -> str:
@@ -113,9 +123,10 @@ def blocks(nb, prose: Prose) -> list[dict]:
 
 def _code_block(cell, prose: Prose) -> dict:
     ours, tags = cell.metadata.get("nanogpt", {}), cell.metadata.get("tags", [])
-    note = "from the package: " if "mirror" in ours else ""
-    note += ", ".join(name.removeprefix("nanogpt.") for name in ours.get("mirror", []))
-    folded, source = fold_of(cell)
+    note, (folded, source) = None, fold_of(cell)
+    if "mirror" in ours:
+        names = ", ".join(name.removeprefix("nanogpt.") for name in ours["mirror"])
+        note = f"from the package: {names}"
     if "blank" in ours:
         folded, source = None, ours["blank"]
         note = "for you to fill in; this run used the solution below"
@@ -127,7 +138,7 @@ def _code_block(cell, prose: Prose) -> dict:
         "folded": folded,
         "answers": (folded or "").startswith("The answers"),
         "timing": "timing" in tags,
-        "outputs": [shown(output, prose, "keep-colours" in tags) for output in cell.outputs],
+        "outputs": [_output(output, prose, "keep-colours" in tags) for output in cell.outputs],
     }
 
 
@@ -143,57 +154,44 @@ def fold_of(cell) -> tuple[str | None, str]:
     return "Code", cell.source
 
 
-def shown(output, prose: Prose, as_is: bool = False) -> dict:
-    """One output as {kind, ...}: a picture, markdown, text or an error.
+def _output(output, prose: Prose, as_is: bool) -> dict:
+    """One output as {kind, ...}: a picture, markdown, or text.
 
     A picture that is to be shown `as_is` keeps its colours on dark pages.
     """
-    if output.output_type == "stream":
-        return _text(output.text.rstrip(), error=output.name == "stderr")
-    if output.output_type == "error":
-        return _text("\n".join(output.traceback), error=True)
+    data = output.get("data", {})
     if png := png_of(output):
-        drawn = picture(base64.b64decode(png))
-        return {"kind": "picture", **drawn, "alt": alt_text(output), "as_is": as_is}
-    if "text/markdown" in output.data:
-        return {"kind": "markdown", "html": prose.render(output.data["text/markdown"])}
-    return _text(output.data.get("text/plain", ""), error=False)
-
-
-def _text(text: str, error: bool) -> dict:
-    return {"kind": "text", "html": ansi2html(text), "error": error}
+        return picture(base64.b64decode(png)) | {"alt": alt_text(output), "as_is": as_is}
+    if "text/markdown" in data:
+        return {"kind": "markdown", "html": prose.render(data["text/markdown"])}
+    text = output.get("text", data.get("text/plain", "")).rstrip()
+    text = "\n".join(output.get("traceback", [text]))
+    is_error = output.output_type == "error" or output.get("name") == "stderr"
+    return {"kind": "text", "html": ansi2html(text), "error": is_error}
 
 
 def picture(png: bytes) -> dict:
-    """{src, width, height, still}: of an animation, the last frame for who wants no motion."""
-    width, height = struct.unpack(">II", png[16:24])
-    still = None
-    if b"acTL" in png[:200]:
-        with Image.open(io.BytesIO(png)) as frames:
-            frames.seek(frames.n_frames - 1)
-            still = _url(_png(frames.convert("RGB").quantize(64)))
-    return {"src": _url(png), "width": width, "height": height, "still": still}
+    """{kind, src, width, height, still}: of an animation, the last frame, for want of motion."""
+    with Image.open(io.BytesIO(png)) as image:
+        still, frames = None, getattr(image, "n_frames", 1)
+        if frames > 1:
+            image.seek(frames - 1)
+            still = _url(_png(image.convert("RGB").quantize(64)))
+        size = {"width": image.width, "height": image.height}
+    return {"kind": "picture", "src": _url(png), **size, "still": still}
 
 
 def thumbnail(nb) -> dict | None:
     """A small copy of the first picture, or of the first in a cell tagged `thumbnail`."""
     cells = [cell for cell in nb.cells if cell.cell_type == "code"]
     cells.sort(key=lambda cell: "thumbnail" not in cell.metadata.get("tags", []))
-    pictures = (output for cell in cells for output in cell.outputs if png_of(output))
-    if not (first := next(pictures, None)):
-        return None
-    with Image.open(io.BytesIO(base64.b64decode(png_of(first)))) as full:
-        small = full.convert("RGB")
-    small.thumbnail((480, 480))
-    size = {"width": small.width, "height": small.height}
-    return {"src": _url(_png(small.quantize(128))), **size, "alt": alt_text(first)}
-
-
-def promise(nb) -> str:
-    """The first paragraph below a notebook's title, as plain text."""
-    text = next(cell.source for cell in nb.cells if cell.cell_type == "markdown")
-    paragraphs = [part for part in re.split(r"\n\s*\n", text) if not part.startswith("#")]
-    return re.sub(r"[*_`]", "", paragraphs[0]).replace("\n", " ").strip() if paragraphs else ""
+    for output in (output for cell in cells for output in cell.outputs):
+        if png := png_of(output):
+            with Image.open(io.BytesIO(base64.b64decode(png))) as full:
+                small = full.convert("RGB")
+            small.thumbnail((480, 480))
+            return picture(_png(small.quantize(128))) | {"alt": alt_text(output)}
+    return None
 
 
 def _png(image: Image.Image) -> bytes:
@@ -204,3 +202,59 @@ def _png(image: Image.Image) -> bytes:
 
 def _url(png: bytes) -> str:
     return f"data:image/png;base64,{base64.b64encode(png).decode()}"
+
+
+# ------------------------------------------------------------------ what the cells say
+
+
+def plain(text: str) -> str:
+    """HTML as words on one line."""
+    spaced = re.sub(r"</(?:p|li|h\d|td|th|pre|summary)>", " ", text)
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", "", spaced)).split())
+
+
+def promise(drawn: list[dict]) -> str:
+    """The first paragraph of a page, as plain words."""
+    prose = "".join(block["html"] for block in drawn if block["kind"] == "prose")
+    found = re.search(r"<p>(.*?)</p>", prose, re.S)
+    return plain(found[1]) if found else ""
+
+
+def minutes(drawn: list[dict]) -> int:
+    """How long a page takes to read: its prose and its open code, folded parts left out."""
+    prose = "".join(block["html"] for block in drawn if block["kind"] == "prose")
+    words = len(plain(re.sub(r"<details.*?</details>", " ", prose, flags=re.S)).split())
+    code = [block["source"] for block in drawn if block["kind"] == "code" and not block["folded"]]
+    lines = sum(bool(line.strip()) for source in code for line in source.split("\n"))
+    return max(1, round(words / WORDS_A_MINUTE + lines / LINES_A_MINUTE))
+
+
+def sections(drawn: list[dict]) -> list[dict]:
+    """A page by heading, as {id, heading, text, names}: its prose, and the names in its code."""
+    found: list[dict] = [{"id": "", "text": "", "names": {}}]
+    for block in drawn:
+        if block["kind"] == "code":
+            found[-1]["names"] |= dict.fromkeys(re.findall(r"[A-Za-z_]\w{3,}", block["source"]))
+            continue
+        before, *parts = HEADING.split(block["html"])
+        found[-1]["text"] += f" {plain(before)}"
+        for name, heading, text in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
+            section = {"id": name, "heading": plain(heading), "text": plain(text), "names": {}}
+            found.append(section)
+    return [{**s, "text": s["text"].strip(), "names": " ".join(s["names"])} for s in found[1:]]
+
+
+def new_words(nb) -> dict[str, str]:
+    """What the box at the top of a notebook defines: each term, and its sentences as markdown.
+
+    A sentence that defines no term of its own belongs to the one before it.
+    """
+    found = NEW_WORDS.search(nb.cells[0].source)
+    words, term = {}, None
+    for sentence in re.split(r"(?<=[.;]) ", " ".join(found[1].split()) if found else ""):
+        if defined := re.search(r"\*\*(.+?)\*\*", sentence):
+            term = defined[1]
+            words[term] = f"{sentence[0].upper()}{sentence[1:]}"
+        elif term:
+            words[term] += f" {sentence}"
+    return {term: f"{text.rstrip(';.')}." for term, text in words.items()}

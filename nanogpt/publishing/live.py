@@ -6,19 +6,19 @@ import base64
 import json
 from pathlib import Path
 
-import jinja2
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from ..config.shapes import GPTConfig
 from ..system.files import ROOT
+from .html import TEMPLATES
 from .publish import WEIGHTS
 
 SHAPE = ("vocab_size", "block_size", "n_layer", "n_head", "n_embd")
 LARGEST = 400_000  # parameters: about a megabyte in base64 of 16-bit numbers
 
 
-def page(folder: Path, brand: str) -> str | None:
+def page(folder: Path) -> str | None:
     """The page for the model of an output folder; None where it cannot run in one.
 
     That is a checkpoint that is missing or damaged; a shape that is more than the lecture's, or a
@@ -36,16 +36,12 @@ def page(folder: Path, brand: str) -> str | None:
         return None
     shape = {name: getattr(config, name) for name in SHAPE}
     data = {"config": shape, "vocabulary": meta["vocabulary"], "weights": weights}
-    environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    return environment.from_string(_read("live.html.j2")).render(
+    return TEMPLATES.get_template("live.html.j2").render(
         facts,
-        brand=brand,
         config=shape,
         parameters=config.n_params,
         checkpoint=_short(folder / WEIGHTS),
         data=json.dumps(data, ensure_ascii=False).replace("</", "<\\/"),
-        style=_read("site.css") + _read("live.css"),
-        script=_read("live_model.js") + _read("live.js"),
     )
 
 
@@ -85,7 +81,3 @@ def _short(weights: Path) -> str:
     """The path of a checkpoint as Python loads it from the repository's root."""
     path = weights.with_suffix("").resolve()
     return path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else weights.stem
-
-
-def _read(name: str) -> str:
-    return Path(__file__).with_name(name).read_text(encoding="utf-8")

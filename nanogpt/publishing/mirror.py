@@ -2,31 +2,25 @@
 
 The package is the truth. A code cell whose metadata says {"nanogpt": {"mirror": [names]}} holds the
 source of those objects; {"nanogpt": {"generated": "setup"}} and "links" mark the two cells that
-this module writes. The sources keep no outputs and no execution counts. Notebooks in
-outputs/published keep theirs, and get the two generated cells when the address changes.
+this module writes. The sources keep no outputs and no execution counts.
 """
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import re
 from pathlib import Path
+from pkgutil import resolve_name
 
 import nbformat
 
 from ..config import address
-from ..system.files import ROOT, sha256, write_json
-from .manifest import read_manifest
+from ..system.files import ROOT
 from .nbfile import METADATA, SyncError, fold, keep_metadata, read, title, to_text, write_text
 
-BADGE = "https://colab.research.google.com/assets/colab-badge.svg"
-COLAB = "https://colab.research.google.com/github"
-
-NO_ADDRESS = (
-    "Colab: this copy has no address yet. On GitHub the first push sets it, elsewhere "
-    "`make badges REPO=owner/name`. In Colab, first run "
-    "`%env NANOGPT_REPO=https://github.com/owner/name`, with the page where you found this notebook"
+BADGE = "[![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)]"
+PUBLISHED_LINK = re.compile(  # in the README, with its badge if there is one
+    rf"(?:{re.escape(BADGE)}\([^)]*\) )?(\[[^]]*\]\(outputs/published/(\d\d_\w+)\.ipynb\))"
 )
 
 SETUP = """\
@@ -37,7 +31,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-URL = os.environ.get("NANOGPT_REPO", "https://github.com/@REPO@")
+URL = os.environ.get("NANOGPT_REPO", "@URL@")
 NAME, REF = "@NAME@", os.environ.get("NANOGPT_REF", "@REF@")
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # the same sums each time on a GPU
 os.environ["GIT_TERMINAL_PROMPT"] = "0"  # git fails rather than asks
@@ -45,7 +39,7 @@ here, door = Path.cwd(), "nanogpt/notebook/session.py"
 places = (here, *here.parents, here / NAME, *map(Path, sys.path))
 root = next((p.resolve() for p in places if (p / door).exists()), None)
 if root is None:
-    if "OWNER_NAME" in URL:
+    if not URL:
         why = "no repository here and no address: start inside one (papermill --cwd), or first run"
         raise RuntimeError(f"{why}  %env NANOGPT_REPO=https://github.com/owner/name")
     with tempfile.TemporaryDirectory(dir=here) as new:  # renamed once complete, else gone
@@ -61,81 +55,62 @@ begin()"""
 
 
 def setup_cell(repo: str, ref: str) -> str:
-    """The set-up cell's source for the repository `repo` (owner/name), at a branch or tag `ref`."""
-    return SETUP.replace("@REPO@", repo).replace("@NAME@", repo.split("/")[1]).replace("@REF@", ref)
+    """The set-up cell for the repository `repo` (owner/name, or empty) at a branch or tag `ref`."""
+    name = repo.partition("/")[2] or "nanogpt-notebooks"
+    text = SETUP.replace("@URL@", f"https://github.com/{repo}" if repo else "")
+    return text.replace("@NAME@", name).replace("@REF@", ref)
 
 
-def links_cell(path: Path, neighbours: list[Path], repo: str, ref: str) -> str:
-    """Badge, executed page, previous and next of the notebook at `path`, one of `neighbours`.
+def colab(stem: str, repo: str, ref: str) -> str:
+    """Where Colab opens the notebook of that name; empty where the repository has no address."""
+    place = f"{repo}/blob/{ref}/notebooks/{stem}.ipynb"
+    return f"https://colab.research.google.com/github/{place}" if repo else ""
 
-    Without an address, what to do about it stands in place of the first two.
+
+def links_cell(name: str, titles: dict[str, str], repo: str, ref: str) -> str:
+    """Badge, executed page, previous and next of the notebook `name`; the first two by address.
+
+    `titles` has the title of each notebook of the series by the name of its file, in order.
     """
-    i, away = neighbours.index(path), [NO_ADDRESS]
-    if not is_placeholder(repo):
-        away = [
-            f"[![Open in Colab]({BADGE})]({COLAB}/{repo}/blob/{ref}/notebooks/{path.name})",
-            f"[with outputs](https://github.com/{repo}/blob/{ref}/outputs/published/{path.name})",
-        ]
-    parts = [
-        *away,
-        *(f"← [{title(read(p))}]({p.name})" for p in neighbours[max(i - 1, 0) : i]),
-        *(f"[{title(read(p))}]({p.name}) →" for p in neighbours[i + 1 : i + 2]),
-    ]
+    names, parts = list(titles), []
+    i = names.index(name)
+    if repo:
+        executed = f"https://github.com/{repo}/blob/{ref}/outputs/published/{name}"
+        badge = f"{BADGE}({colab(name.removesuffix('.ipynb'), repo, ref)})"
+        parts = [badge, f"[with outputs]({executed})"]
+    parts += [f"← [{titles[other]}]({other})" for other in names[max(i - 1, 0) : i]]
+    parts += [f"[{titles[other]}]({other}) →" for other in names[i + 1 : i + 2]]
     return " · ".join(parts)
 
 
-def is_placeholder(repo: str) -> bool:
-    """Whether this address, owner/name, cannot be one: GitHub allows no _ in an owner's name."""
-    return "_" in repo.split("/")[0]
-
-
 def mirror_cell(names: list[str]) -> str:
-    """The sources of the named objects, two blank lines apart. Raises SyncError for a bad name."""
-    return "\n\n\n".join(inspect.getsource(find(name)).rstrip("\n") for name in names)
+    """The sources of the objects with these dotted names, two blank lines apart."""
+    return "\n\n\n".join(inspect.getsource(resolve_name(name)).rstrip("\n") for name in names)
 
 
-def find(name: str):
-    """The object of a dotted name such as nanogpt.model.gpt.Head. Raises SyncError."""
-    module, _, attribute = name.rpartition(".")
-    try:
-        return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise SyncError(f"{name!r} names nothing in the package ({error})") from error
-
-
-def write_generated(nb, path: Path, neighbours: list[Path], repo: str, ref: str) -> None:
-    """Bring the set-up and the links cell up to date, in place."""
-    for cell in nb.cells:
-        kind = cell.metadata.get("nanogpt", {}).get("generated")
-        if kind == "setup":
-            cell.source = setup_cell(repo, ref)
-            cell.metadata["tags"] = ["hide-input"]
-        elif kind == "links":
-            cell.source = links_cell(path, neighbours, repo, ref)
-        elif kind is not None:
-            raise SyncError(
-                f"{path.name}, cell {cell.id!r}: generated={kind!r}; it can be setup or links"
-            )
-
-
-def synced(path: Path, neighbours: list[Path], repo: str, ref: str):
-    """The source notebook at `path` as it should be: generated, mirrored, without outputs."""
-    nb = read(path)
-    write_generated(nb, path, neighbours, repo, ref)
+def write_cells(nb, name: str, titles: dict[str, str], repo: str, ref: str) -> None:
+    """Make a source notebook as it should be, in place: generated, mirrored, without outputs."""
     for cell in nb.cells:
         keep_metadata(cell)
-        if names := cell.metadata.get("nanogpt", {}).get("mirror"):
-            try:
-                cell.source = mirror_cell(names)
-            except SyncError as error:
-                raise SyncError(f"{path.name}, cell {cell.id!r}: {error}") from error
+        ours = cell.metadata.get("nanogpt", {})
+        kind = ours.get("generated")
+        if kind not in (None, "setup", "links"):
+            raise SyncError(
+                f"{name}, cell {cell.id!r}: generated={kind!r}; it can be setup or links"
+            )
+        if kind == "setup":
+            cell.source, cell.metadata["tags"] = setup_cell(repo, ref), ["hide-input"]
+        elif kind == "links":
+            cell.source = links_cell(name, titles, repo, ref)
+        try:
+            cell.source = (mirror_cell(ours.get("mirror", [])) or cell.source).strip("\n")
+        except (ImportError, AttributeError, TypeError, ValueError) as error:
+            raise SyncError(f"{name}, cell {cell.id!r} mirrors no code ({error})") from error
         fold(cell)
         if cell.cell_type == "code":
             cell.outputs, cell.execution_count = [], None
-        cell.source = cell.source.strip("\n")
     nb.cells = [cell for cell in nb.cells if cell.source]  # editors leave an empty one behind
     nb.metadata, nb.nbformat, nb.nbformat_minor = nbformat.from_dict(METADATA), 4, 5
-    return nb
 
 
 def sync(
@@ -143,82 +118,42 @@ def sync(
 ) -> list[Path]:
     """Write what differs below `root` (with `check`: nothing) and return the paths that differed.
 
-    Everything is worked out before the first file is written, so an error changes nothing.
-    Raises SyncError.
+    These are the notebooks, and the badges of the README. Everything is worked out before the
+    first file is written, so an error changes nothing. Raises SyncError.
     """
-    check_address(repo, ref)
-    wanted = _wanted(root, repo, ref)
+    books = {path: read(path) for path in sorted((root / "notebooks").glob("*.ipynb"))}
+    titles = {path.name: title(nb) for path, nb in books.items()}
+    wanted = {}
+    for path, nb in books.items():
+        write_cells(nb, path.name, titles, repo, ref)
+        wanted[path] = to_text(nb)
+    if (readme := root / "README.md").is_file():
+        wanted[readme] = PUBLISHED_LINK.sub(
+            lambda link: (f"{BADGE}({colab(link[2], repo, ref)}) " if repo else "") + link[1],
+            readme.read_text(encoding="utf-8"),
+        )
     differ = [path for path, text in wanted.items() if path.read_text(encoding="utf-8") != text]
-    if check:
-        return differ
-    for path in differ:
+    for path in [] if check else differ:
         write_text(path, wanted[path])
-    published = root / "outputs" / "published"
-    if any(path.parent == published for path in differ):
-        _renew_checksums(published / "manifest.json")
     return differ
 
 
-def _wanted(root: Path, repo: str, ref: str) -> dict[Path, str]:
-    """The text that each notebook, each published notebook and the README should have."""
-    sources = sorted((root / "notebooks").glob("*.ipynb"))
-    wanted = {path: to_text(synced(path, sources, repo, ref)) for path in sources}
-    for source in sources:
-        if (path := root / "outputs" / "published" / source.name).is_file():
-            nb = read(path)
-            write_generated(nb, source, sources, repo, ref)
-            wanted[path] = to_text(nb)
-    if (readme := root / "README.md").is_file():
-        wanted[readme] = _with_badges(readme.read_text(encoding="utf-8"), sources, repo, ref)
-    return wanted
+def set_address(repo: str, ref: str, root: Path = ROOT) -> list[Path]:
+    """Write the repository's address wherever it stands, and return what changed.
 
-
-def _with_badges(readme: str, sources: list[Path], repo: str, ref: str) -> str:
-    """The README with its badges, and its reference `[NN]: …` for each notebook, at this address.
-
-    Without an address the references lead to the README's own words on it.
+    That is config/address.py and all that `sync` writes; what is published gets it when it is
+    published again. Raises SyncError unless `repo` is owner/name and `ref` a plain branch or tag.
     """
-    folder = f"{COLAB}/{repo}/blob/{ref}/notebooks/"
-    readme = re.sub(rf"{COLAB}/[^/\s]+/[^/\s]+/blob/[^/\s]+/notebooks/", folder, readme)
-    for path in sources:
-        to = folder + path.name
-        if is_placeholder(repo):
-            to = '#the-notebooks "No address yet: make badges REPO=owner/name"'
-        readme = re.sub(
-            rf"^\[{path.name[:2]}\]: .*$", f"[{path.name[:2]}]: {to}", readme, flags=re.M
-        )
-    return readme
-
-
-def _renew_checksums(manifest: Path) -> None:
-    if manifest.is_file():
-        card = read_manifest(manifest.parent)
-        for entry in card["notebooks"]:
-            if (path := manifest.with_name(f"{entry['notebook']}.ipynb")).is_file():
-                entry["sha256"] = sha256(path)
-        write_json(manifest, card)
-
-
-def check_address(repo: str, ref: str) -> None:
-    """Raise SyncError unless repo is owner/name and ref a plain branch or tag name."""
-    plain = re.fullmatch(r"[A-Za-z0-9_-]{1,64}/[A-Za-z0-9._-]{1,100}", repo)
-    if not plain or repo.endswith((".git", ".")):
+    if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}/[A-Za-z0-9._-]{1,100}(?<!\.git)(?<!\.)", repo):
         raise SyncError(f"repo={repo!r}: give owner/name, as in https://github.com/owner/name")
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,100}", ref):
         raise SyncError(f"ref={ref!r}: give a branch or a tag, without slashes")
-
-
-def set_address(repo: str, ref: str, root: Path = ROOT) -> None:
-    """Write the repository's address into config/address.py and README.md. Raises SyncError."""
-    check_address(repo, ref)
-    path, readme = root / "nanogpt" / "config" / "address.py", root / "README.md"
+    path = root / "nanogpt" / "config" / "address.py"
     text = path.read_text(encoding="utf-8")
-    found = {name: re.findall(rf'^{name} = "(.*)"$', text, re.M) for name in ("REPO", "REF")}
-    for (name, values), value in zip(found.items(), (repo, ref), strict=True):
-        if len(values) != 1:
-            raise SyncError(f'{path} has {len(values)} lines {name} = "…": one is needed')
-        text = re.sub(rf'^{name} = ".*"$', f'{name} = "{value}"', text, flags=re.M)
+    for name, value in {"REPO": repo, "REF": ref}.items():
+        text, found = re.subn(rf'^{name} = ".*"$', f'{name} = "{value}"', text, flags=re.M)
+        if found != 1:
+            raise SyncError(f'{path} has {found} lines {name} = "…": one is needed')
+    differ = sync(root, repo, ref)
     write_text(path, text)
-    if readme.is_file():
-        old = found["REPO"][0]
-        write_text(readme, readme.read_text(encoding="utf-8").replace(old, repo))
+    return [path, *differ]

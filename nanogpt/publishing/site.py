@@ -10,27 +10,17 @@ import json
 import re
 from pathlib import Path
 
-import jinja2
-
 from ..config import address
 from ..data import synthetic
 from ..system.environment import conditions
 from ..system.files import PUBLISHED, ROOT
 from . import live
-from .glossary import new_words
-from .html import Prose, blocks, promise, thumbnail
+from .html import TEMPLATES, Prose, blocks, minutes, new_words, promise, sections, thumbnail
 from .manifest import read_manifest
-from .mirror import COLAB, is_placeholder
+from .mirror import colab
 from .nbfile import read, title, write_text
-from .sections import minutes, sections
 
-BRAND = "nanoGPT notebooks"
 MARK = b'<a class="brand" href="index.html"'  # in every page that we write, and in no other
-HEADLINE = "The same tokens, sooner"
-PROMISE = (
-    "Karpathy’s character-level GPT, a KV cache in every head, "
-    "and the same text as before, token by token."
-)
 
 
 class SiteError(ValueError):
@@ -52,39 +42,35 @@ def render(folder: Path) -> Path:
     entries = {entry["notebook"]: entry for entry in card["notebooks"]}
     names = {path.stem for path in paths}
     pages = [_about(path.stem, read(path), entries.get(path.stem, {}), names) for path in paths]
-    running = live.page(folder, BRAND)
-    frame = _frame(
-        brand=BRAND,
-        pages=pages,
-        card=card,
-        conditions=_conditions(card),
-        practice=synthetic.NAME,
-        live=bool(running),
-    )
-    found = _search_index(pages)
-    texts = {"index.html": frame.render(headline=HEADLINE, promise=PROMISE, search_index=found)}
+    running = live.page(folder)
+    everywhere = {
+        "pages": pages,
+        "card": card,
+        "conditions": _conditions(card),
+        "practice": synthetic.NAME,
+        "live": bool(running),
+    }
+    frame = TEMPLATES.get_template("site.html.j2", globals=everywhere)
+    texts = {"index.html": frame.render(search_index=_search_index(pages))}
     if running:
         texts["live.html"] = running
     for before, page, after in zip([None, *pages], pages, [*pages[1:], None], strict=False):
         texts[f"{page['name']}.html"] = frame.render(page=page, before=before, after=after)
-    _check_ours([path for name in texts if (path := html / name).is_file()])
-    for name, text in texts.items():
-        write_text(html / name, text)
-    for path in (*html.glob("[0-9][0-9]_*.html"), html / "live.html"):
-        if path.name not in texts and path.is_file() and _is_ours(path):
-            path.unlink()
+    _write(html, texts)
     return html / "index.html"
 
 
-def _check_ours(paths: list[Path]) -> None:
-    """Raise SiteError for a file that this project did not write: it would be replaced."""
-    for path in paths:
-        if not _is_ours(path):
+def _write(html: Path, texts: dict[str, str]) -> None:
+    """Write these pages and remove our others. A file that is not ours is never replaced."""
+    there = {path: MARK in path.read_bytes() for path in html.glob("*.html")}
+    for path, ours in there.items():
+        if path.name in texts and not ours:
             raise SiteError(f"{path} is not a page of this project: move it, and render again")
-
-
-def _is_ours(page: Path) -> bool:
-    return MARK in page.read_bytes()
+    for name, text in texts.items():
+        write_text(html / name, text)
+    for path, ours in there.items():
+        if path.name not in texts and ours:
+            path.unlink()
 
 
 def _about(name: str, nb, entry: dict, names: set[str]) -> dict:
@@ -95,10 +81,10 @@ def _about(name: str, nb, entry: dict, names: set[str]) -> dict:
         "name": name,
         "number": name[:2],
         "title": re.sub(r"^\d\d\W+", "", title(nb)),
-        "promise": promise(nb),
+        "promise": promise(drawn),
         "thumbnail": thumbnail(nb),
         "entry": entry,
-        "colab": _colab(name),
+        "colab": colab(name, address.REPO, address.REF),
         "blocks": drawn,
         "contents": [heading for heading in prose.headings if heading["level"] in (2, 3)],
         "sections": sections(drawn),
@@ -117,29 +103,11 @@ def _search_index(pages: list[dict]) -> str:
     return json.dumps(rows, ensure_ascii=False, separators=(",", ":")).replace("</", "<\\/")
 
 
-def _frame(**everywhere) -> jinja2.Template:
-    here = Path(__file__).parent
-    environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    look, script, page = (
-        (here / name).read_text(encoding="utf-8")
-        for name in ("site.css", "site.js", "site.html.j2")
-    )
-    environment.globals.update(everywhere, style=look, script=script)
-    return environment.from_string(page)
-
-
 def _conditions(card: dict) -> str:
     try:
         return f"{conditions(card['environment'])}, Python {card['environment']['python']}"
     except KeyError:
         return ""
-
-
-def _colab(name: str) -> str | None:
-    """Where Colab opens the notebook; None while the repository has no real address."""
-    if is_placeholder(address.REPO):
-        return None
-    return f"{COLAB}/{address.REPO}/blob/{address.REF}/notebooks/{name}.ipynb"
 
 
 def newest() -> Path:

@@ -1,7 +1,8 @@
-"""A little corpus, a folder for notebooks, and the runner without kernels."""
+"""A little corpus, a folder for notebooks, the runner without kernels, and a browser."""
 
 import papermill
 import pytest
+from chromium import Chromium
 from notebook_fixtures import execute_here
 
 from nanogpt.cli import run
@@ -39,3 +40,17 @@ def go(tmp_path, sources, no_kernels):
         return run.main([*words, *options, *([] if html else ["--no-html"])])
 
     return command
+
+
+@pytest.fixture(scope="session")
+def chromium(tmp_path_factory):
+    with Chromium(tmp_path_factory.mktemp("profile")) as browser:
+        yield browser
+
+
+@pytest.fixture
+def browser(chromium):
+    """Whatever a test does, only files are asked for, and the console stays empty."""
+    chromium.events.clear()
+    yield chromium
+    assert chromium.faults() == []

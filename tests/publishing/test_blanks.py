@@ -13,9 +13,9 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from nanogpt.publishing.blanks import FIRST_LINE, filled, is_blank, solution
 from notebook_fixtures import NOTEBOOKS, code, prose
 
-from nanogpt.publishing.blanks import FIRST_LINE, filled, is_blank, solution
 from nanogpt.publishing.nbfile import SyncError
 
 HERE = Path(__file__).parent

@@ -6,9 +6,8 @@ import io
 
 import nbformat
 import pytest
-from notebook_fixtures import NOTEBOOKS
-
 from nanogpt.publishing.blanks import is_blank
+from notebook_fixtures import NOTEBOOKS
 
 DEFINES = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)
 GUARD = "self.cache is not None and not self.training"
