@@ -47,8 +47,8 @@ def test_a_page_fits_the_window(browser, pages, width, scheme):
 def test_the_tab_key_reaches_everything_and_shows_where_it_is(browser, pages):
     browser.show(1400)
     browser.open(pages / "00_one.html")
-    browser.press("Enter", on=".cell summary")
-    assert browser.evaluate("document.querySelector('.cell details').open"), "a key opens a fold"
+    browser.press("Enter", on=".fold summary")
+    assert browser.evaluate("document.querySelector('.fold').open"), "a key opens a fold"
     browser.evaluate("document.querySelectorAll('details').forEach((fold) => (fold.open = true))")
     browser.evaluate(
         "window.wanted = new Set([...document.querySelectorAll('a, button, input, summary')]"
