@@ -13,10 +13,9 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from nanogpt.publishing.blanks import FIRST_LINE, filled, is_blank, solution
 from notebook_fixtures import NOTEBOOKS, code, prose
 
-from nanogpt.publishing.nbfile import SyncError
+from nanogpt.publishing.nbfile import FIRST_LINE, SyncError, filled, is_blank, solution
 
 HERE = Path(__file__).parent
 DEFINES = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)

@@ -6,8 +6,9 @@ import io
 
 import nbformat
 import pytest
-from nanogpt.publishing.blanks import is_blank
 from notebook_fixtures import NOTEBOOKS
+
+from nanogpt.publishing.nbfile import is_blank
 
 DEFINES = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)
 GUARD = "self.cache is not None and not self.training"
