@@ -6,8 +6,9 @@ known and proposed tokens together needs one reading for several, so speculation
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable
+from functools import partial
+from itertools import count
 
 import torch
 from torch import Tensor
@@ -21,9 +22,8 @@ from ..engines.int8 import Rough8
 from ..engines.native import Native, Session
 from ..engines.toolchain import CannotBuild
 from ..model.gpt import GPT
-from ..system.console import Progress
 from .roofline import read_bandwidth
-from .timing import clock, now, summary
+from .timing import clock, in_turns, summary, time_in_turns
 
 TABLES = {1: "a table of characters", 2: "a table for pairs", 3: "a table for triples"}
 BASELINE = (None, 0)  # plain decoding: no draft, no proposals
@@ -54,7 +54,18 @@ def speculation(
     if engine is not None and not isinstance(engine.ready(model, 1), engine):
         raise CannotBuild(f"{engine.__name__} cannot be built here: engine=None times the modules")
     ways = {BASELINE: None} | {(name, k): make(k) for name, make in drafts.items() for k in ks}
-    runs, bounds = _run_in_turns(model, ways, n_new, repeats, engine)
+    weight, bounds = model.lm_head.weight, []
+    size = model.config.weight_bytes(weight.element_size())
+
+    def generation(draft: Draft | None) -> Callable[[], tuple]:
+        seeds = count(FIRST_SEED)
+        return lambda: _run(model, n_new, next(seeds), engine, draft)
+
+    def measure_bound() -> None:
+        bounds.append(read_bandwidth(size, repeats=1, device=weight.device)["median"] / size)
+
+    ways = {way: generation(draft) for way, draft in ways.items()}
+    runs = in_turns(ways, repeats, seconds=lambda run: run[0], after_turn=measure_bound)
     base = runs.pop(BASELINE)
     return {
         "n_params": model.n_params,
@@ -62,36 +73,15 @@ def speculation(
         "repeats": len(base),
         "rows": [_row(*key, n_new, own, base) for key, own in runs.items()],
         "plain": summary(n_new / seconds for seconds, _, _ in base),
-        "roofline": summary(bounds),
+        "roofline": summary(bounds[1:]),
     }
-
-
-def _run_in_turns(
-    model: GPT, ways: dict, n_new: int, repeats: int | Repeats, engine
-) -> tuple[dict, list]:
-    """What `_run` gives for each way and turn after a warm-up; roofline bounds of the turns."""
-    weight, runs, bounds = model.lm_head.weight, {key: [] for key in ways}, []
-    size, repeats = model.config.weight_bytes(weight.element_size()), Repeats.of(repeats)
-    began = now()
-    with Progress((1 + repeats.most) * len(ways), "timing") as bar:
-        for turn in range(1 + repeats.most):  # the first is a warm-up
-            for key, draft in ways.items():
-                runs[key].append(_run(model, n_new, FIRST_SEED + turn, engine, draft))
-                bar.update()
-            read = read_bandwidth(size, repeats=1, device=weight.device)
-            bounds.append(read["median"] / size)
-            seconds = [[run[0] for run in own[1:]] for own in runs.values()]
-            if turn and repeats.are_enough(seconds, now() - began):
-                break
-    return {key: counted for key, (_, *counted) in runs.items()}, bounds
 
 
 def _run(model: GPT, n_new: int, seed: int, engine, draft: Draft | None) -> tuple:
     """Seconds, tokens and DraftStats of one generation."""
     device = model.lm_head.weight.device
-    prompt, generator = torch.zeros(1, 1, dtype=torch.int64, device=device), torch.Generator()
-    gc.collect()  # not while the clock runs
-    generator.manual_seed(seed)
+    prompt = torch.zeros(1, 1, dtype=torch.int64, device=device)
+    generator = torch.Generator().manual_seed(seed)
     before = clock(device)
     steps = generate(model, prompt, n_new, engine=engine, draft=draft, generator=generator)
     tokens = torch.cat(list(steps), dim=1)
@@ -130,15 +120,11 @@ def pass_seconds(model: GPT, counts: list[int], *, repeats: int = 15) -> dict[in
         )
     text = torch.zeros(1, block, dtype=torch.int64)
     noise = draw_noise(block - 1, 1, model.config.vocab_size, torch.Generator())
-    seconds = {count: [] for count in counts}
     with Session(engine, model, text, 1, noise, PLAIN) as session:
         session.decode(0, place)
-        for _ in range(1 + repeats):
-            for count, own in seconds.items():
-                before = clock(text.device)
-                session.check(place, place + count)
-                own.append(clock(text.device) - before)
-    return {count: summary(own[1:]) for count, own in seconds.items()}
+        passes = {n: partial(session.check, place, place + n) for n in counts}
+        seconds, _ = time_in_turns(passes, repeats)
+    return {n: summary(own) for n, own in seconds.items()}
 
 
 def target_share(row: dict, passes: dict) -> float:

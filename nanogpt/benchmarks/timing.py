@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
+from functools import partial
 from statistics import median
+from typing import Any
 
 import torch
 
@@ -108,31 +110,18 @@ def interleave(
     device: torch.device,
 ) -> tuple[list[list[float]], list[list[float]]]:
     """The gaps of every counted run of a and of b, taken in turns. Raises ValueError."""
-    repeats = Repeats.of(repeats)
-    check_int("warmup", warmup, 0)
     if not callable(a) or not callable(b):
         raise ValueError(
             "pass two functions that start a generation, as in lambda: generate(model, prompt, 9)"
         )
-    runs: tuple[list, list] = ([], [])
-    began, total = now(), 2 * (warmup + repeats.most)
-    with Progress(total, "timing") as bar:
-        for turn in range(warmup + repeats.most):
-            for system, runs_of in zip((a, b), runs, strict=True):
-                gc.collect()  # here, and not during a measurement
-                gaps = time_tokens(system(), device)
-                if turn >= warmup:
-                    runs_of.append(gaps)
-                bar.update()
-            sums = [[sum(gaps) for gaps in runs_of] for runs_of in runs]
-            if turn >= warmup and repeats.are_enough(sums, now() - began):
-                break
-    counts = {len(gaps) for runs_of in runs for gaps in runs_of}
+    systems = {"a": lambda: time_tokens(a(), device), "b": lambda: time_tokens(b(), device)}
+    runs = in_turns(systems, repeats, warmup=warmup, seconds=sum)
+    counts = {len(gaps) for runs_of in runs.values() for gaps in runs_of}
     if len(counts) > 1:
         raise ValueError(
             f"the runs gave {' and '.join(map(str, sorted(counts)))} tokens: compare equal work"
         )
-    return runs
+    return runs["a"], runs["b"]
 
 
 def time_in_turns(
@@ -146,21 +135,47 @@ def time_in_turns(
 
     `after_turn` is called after every turn, the warm-up included.
     """
+
+    def timed(run: Callable) -> tuple:
+        before = clock(device)
+        returned = run()
+        return clock(device) - before, returned
+
+    systems = {name: partial(timed, run) for name, run in runs.items()}
+    found = in_turns(systems, repeats, seconds=lambda one: one[0], after_turn=after_turn)
+    seconds = {name: [one for one, _ in own] for name, own in found.items()}
+    return seconds, {name: own[-1][1] for name, own in found.items()}
+
+
+def in_turns(
+    runs: dict[Hashable, Callable],
+    repeats: int | Repeats,
+    *,
+    seconds: Callable[[Any], float],
+    warmup: int = 1,
+    after_turn: Callable[[], None] = lambda: None,
+) -> dict[Hashable, list]:
+    """What every run returned in each turn, A B C A B C …, those of the warm-up left out.
+
+    `seconds` says how long a run took by what it returned: whether the repeats are enough depends
+    on it. `after_turn` is called after every turn, the warm-up included. Raises ValueError.
+    """
     repeats, began = Repeats.of(repeats), now()
-    seconds, returned = {name: [] for name in runs}, {}
-    with Progress((1 + repeats.most) * len(runs), "timing") as bar:
-        for turn in range(1 + repeats.most):
+    check_int("warmup", warmup, 0)
+    found = {name: [] for name in runs}
+    with Progress((warmup + repeats.most) * len(runs), "timing") as bar:
+        for turn in range(warmup + repeats.most):
             for name, run in runs.items():
                 gc.collect()  # here, and not during a measurement
-                before = clock(device)
-                returned[name] = run()
-                if turn:
-                    seconds[name].append(clock(device) - before)
-                bar.update(note=name)
+                returned = run()
+                if turn >= warmup:
+                    found[name].append(returned)
+                bar.update(note=str(name))
             after_turn()
-            if turn and repeats.are_enough([*seconds.values()], now() - began):
+            taken = [[seconds(one) for one in own] for own in found.values()]
+            if turn >= warmup and repeats.are_enough(taken, now() - began):
                 break
-    return seconds, returned
+    return found
 
 
 def _described(runs: list[list[float]]) -> dict:
