@@ -1,7 +1,12 @@
-"""Requests that arrive over time, a clock, and the loop that serves them.
+"""Requests that arrive over time, a clock, the loop that serves them, and what they got.
 
 Arrivals are data: a Poisson process drawn from a seed. On the virtual clock measured steps take
 their time and waiting takes none, so a quiet minute is measured in the seconds of work in it.
+
+The terms are those of vLLM's serving benchmark. TTFT, time to first token, counts from the arrival,
+the queue included. TPOT of a request of n tokens is (E2EL - TTFT) / (n - 1), and there is none for
+n = 1. ITL is every gap of every request. Goodput counts the requests a second that meet every
+limit.
 """
 
 from __future__ import annotations
@@ -12,18 +17,21 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import inf
+from typing import NamedTuple
 
 import torch
 
-from ..config.checks import check_int, check_share
+from ..config.checks import check_int, check_positive, check_share
 from ..decoding.sampling import SamplingParams
 from ..serving.batch import BatchEngine
 from ..serving.request import Request
-from .measures import Answer
+
+LATENCIES = ("ttft", "tpot", "itl", "e2el")
+LIMITED = ("ttft", "tpot", "e2el")  # what a request can be asked to meet
 
 
 @dataclass(frozen=True)
-class Load:
+class Workload:
     """What is asked for: n requests, of which a share begin alike. Raises ValueError.
 
     Of a model's `block_size` a prompt takes 1/16 to 1/2, uniformly, and the common beginning 1/4.
@@ -55,6 +63,21 @@ class Load:
             tokens = torch.tensor(prompt)
             out.append(Request(tokens, n_new, sampling, seed=i, arrival=arrival, id=i))
         return out
+
+
+class Reply(NamedTuple):
+    """What a request got: tokens, and seconds after the start at which they were there.
+
+    A server may send several tokens at once: then there are fewer moments than tokens.
+    """
+
+    tokens: list
+    moments: list[float]
+
+
+Replies = dict[int, Reply]  # of one run, by the id of the request
+
+# ------------------------------------------------------------------ serving on a clock
 
 
 class RealClock:
@@ -92,15 +115,16 @@ class VirtualClock(RealClock):
 
 
 def drive(
-    engine: BatchEngine, requests: Sequence[Request], clock, static: bool = False
-) -> dict[int, Answer]:
-    """Serve the requests as they arrive. -> for each id its tokens, and the moment of each.
+    engine: BatchEngine, requests: Sequence[Request], clock, static_batch: int | None = None
+) -> Replies:
+    """Serve the requests as they arrive.
 
-    With `static`, what has arrived forms a batch when the last one has ended, and every text of it
-    takes part until the longest ends: its idle cells are computed too, and not counted.
+    With `static_batch`, at most so many of those that have arrived form a batch when the last one
+    has ended, and every text of it takes part until the longest ends: its idle cells are computed
+    too, and not counted.
     """
     wanted = {request.id: request.max_new_tokens for request in requests}
-    answers = {request.id: Answer([], []) for request in requests}
+    replies = {request.id: Reply([], []) for request in requests}
     coming, arrived = deque(sorted(requests, key=lambda r: r.arrival)), deque()
     while coming or arrived or engine.busy:
         while coming and coming[0].arrival <= clock.seconds:
@@ -108,21 +132,21 @@ def drive(
         if not arrived and not engine.busy:
             clock.wait_until(coming[0].arrival)
             continue
-        clock.run(lambda: _admit(engine, arrived, static))
+        clock.run(lambda: _admit(engine, arrived, static_batch))
         for output in clock.run(engine.step):
-            own, moments = answers[output.request.id]
-            if len(own) < wanted[output.request.id]:
-                own.append(output.token)
+            tokens, moments = replies[output.request.id]
+            if len(tokens) < wanted[output.request.id]:
+                tokens.append(output.token)
                 moments.append(clock.seconds)
-    return answers
+    return replies
 
 
-def _admit(engine: BatchEngine, arrived: deque[Request], static: bool) -> None:
-    if not static:
+def _admit(engine: BatchEngine, arrived: deque[Request], static_batch: int | None) -> None:
+    if static_batch is None:
         while arrived:
             engine.add(arrived.popleft())
     elif not engine.busy:
-        batch = [arrived.popleft() for _ in range(min(len(arrived), engine.scheduler.max_running))]
+        batch = [arrived.popleft() for _ in range(min(len(arrived), static_batch))]
         longest = max(request.max_new_tokens for request in batch)
         for request in batch:
             engine.add(_padded(request, longest, engine.config))
@@ -136,3 +160,54 @@ def _padded(request: Request, n_new: int, config) -> Request:
         idle = torch.ones(n_new - request.max_new_tokens, config.vocab_size)
         noise = torch.cat([noise, idle])
     return replace(request, max_new_tokens=n_new, noise=noise, seed=None)
+
+
+# ------------------------------------------------------------------ what the requests got
+
+
+def check_limits(limits: dict[str, float]) -> None:
+    """Raises ValueError unless these are seconds for some of LIMITED."""
+    for name, limit in limits.items():
+        if name not in LIMITED:
+            raise ValueError(f"a limit on {name!r}: choose from {', '.join(LIMITED)}")
+        check_positive(name, limit)
+
+
+def measures(requests: Sequence[Request], replies: Replies, limits: dict[str, float]) -> dict:
+    """Throughput, goodput and latencies of one run, in seconds; each of these as p50 and p95.
+
+    `limits` are seconds for ttft, tpot and e2el, all of which a request must meet. Requests without
+    a reply are left out, and a good one needs a reply.
+    """
+    each = [_of_request(r.arrival, replies[r.id]) for r in requests if r.id in replies]
+    end = max(moments[-1] for _, moments in replies.values())
+    good = sum(all((one[key] or 0.0) <= limit for key, limit in limits.items()) for one in each)
+    out = {"tokens_per_second": speed(replies), "requests_per_second": len(each) / end}
+    out |= {"goodput": good / end, "seconds": end}
+    for key in LATENCIES:
+        values = [one[key] for one in each if one[key] is not None]
+        pooled = [gap for gaps in values for gap in gaps] if key == "itl" else values
+        for percent in (50, 95):
+            out[f"{key}_p{percent}"] = percentile(pooled, percent)
+    return out
+
+
+def speed(replies: Replies) -> float:
+    """Tokens a second of one run."""
+    end = max(moments[-1] for _, moments in replies.values())
+    return sum(len(tokens) for tokens, _ in replies.values()) / end
+
+
+def _of_request(arrival: float, reply: Reply) -> dict:
+    n, moments = len(reply.tokens), reply.moments
+    ttft, e2el = moments[0] - arrival, moments[-1] - arrival
+    gaps = [b - a for a, b in zip(moments, moments[1:], strict=False)]
+    tpot = (e2el - ttft) / (n - 1) if n > 1 else None
+    return {"ttft": ttft, "e2el": e2el, "itl": gaps, "tpot": tpot}
+
+
+def percentile(values: Sequence[float], percent: float) -> float | None:
+    """Between the two values next to it, linearly; None of no values."""
+    if not values:
+        return None
+    return torch.tensor(values, dtype=torch.float64).quantile(percent / 100).item()

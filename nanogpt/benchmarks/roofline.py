@@ -108,8 +108,9 @@ class Limits:
 
     def as_dict(self) -> dict:
         """Plain data: `read` and `peak` per second, `roofline` in tokens a second, the bytes."""
-        about = {"weight_bytes": self.weight_bytes, "device": self.device.type}
-        limits = {**about, "roofline": summary(self.bounds())}
+        limits = {"weight_bytes": self.weight_bytes, "device": self.device.type}
+        limits["dtype"] = str(self.dtype).removeprefix("torch.")
+        limits["roofline"] = summary(self.bounds())
         for name, measured in (("read", self.reads[1:]), ("peak", self.peaks[1:])):
             limits[name] = summary(m["median"] for m in measured) | {"how": measured[0]["how"]}
         return limits

@@ -8,24 +8,35 @@ python -m nanogpt bench load --url http://127.0.0.1:8000   a server with OpenAI'
 from __future__ import annotations
 
 import argparse
-import json
+from collections.abc import Iterator
 from pathlib import Path
 
-from ..benchmarks import batching_peer, remote, remote_load
-from ..benchmarks.arrivals import Load
+from ..benchmarks.arrivals import LATENCIES, Workload
 from ..benchmarks.decoding import sharpened
-from ..benchmarks.load import load
-from ..benchmarks.schemes import BACKENDS
+from ..benchmarks.load import BACKENDS, load, load_of_server
+from ..benchmarks.peers import CHARS, HUGGING_FACE, HTTPServer, continuous_batching
+from ..benchmarks.timing import summary_text
 from ..config.shapes import SIZES
 from ..export.huggingface import exported
 from ..model.checkpoint import load_checkpoint
 from ..model.convert import pack_heads
 from ..model.gpt import GPT
-from ..system.device import pick_device
-from ..system.environment import environment
-from ..system.files import check_writable, write_json
-from .common import add_json, add_shared, command_parser, exit_code, json_path, set_threads
-from .load_table import report
+from ..system.device import Device
+from .common import (
+    add_json,
+    add_shared,
+    command_parser,
+    exit_code,
+    json_path,
+    measured_device,
+    table,
+    write_result,
+)
+
+KEYS = [f"{name}_p{percent}" for name in LATENCIES for percent in (50, 95)]
+HEADS = ["rate", "", "tokens/s", "ratio"] + [f"{name.upper()} p50, p95" for name in LATENCIES]
+HEADS += ["goodput", "tokens"]
+BUSY = 0.5  # from this share of a core on a client that measures is mentioned
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -36,84 +47,105 @@ def main(argv: list[str] | None = None) -> int:
 
 def run(args: argparse.Namespace) -> int:
     """Measure as the options say, print the table and write the JSON."""
-    rates = [_number("--rates", part) for part in args.rates.split(",")]
-    limits = {name: ms / 1000 for name, ms in map(_limit, filter(None, args.goodput.split(",")))}
-    name = Path(args.checkpoint).stem if args.checkpoint else args.size
-    path = json_path(args.json, f"load-{'server' if args.url else name}.json")
     if args.url and args.peer:
         raise ValueError("--url measures a server as it is: leave --peer out, or --url")
-    to = _others(args)
-    set_threads(args.threads)
-    device = pick_device(args.device)
-    model, chars = _model(args, device.device)
-    chosen = {"repeats": args.repeats, "limits": limits}
+    name = Path(args.checkpoint).stem if args.checkpoint else args.size
+    path = json_path(args.json, f"load-{'server' if args.url else name}.json")
+    device = measured_device(args)
+    limits = {name: ms / 1000 for name, ms in map(_limit, filter(None, args.goodput.split(",")))}
+    rates = [_number("--rates", part) for part in args.rates.split(",")]
+    how = {"repeats": args.repeats, "limits": limits}
+    how["workload"] = Workload(args.requests, args.seed, args.shared, bool(args.url or args.peer))
+    result = {"what": "load"}
     if args.url:
-        result = _of_server(args, rates, model, chars, chosen)
+        result |= _of_server(args, device, rates, how)
     else:
-        result = {"model": name, **_of_engine(args, rates, model, chosen)}
+        result |= {"model": name, "backend": args.backend} | _of_engine(args, device, rates, how)
     print(report(result))
-    result = {"what": "load", "environment": environment(device), **result}
-    if path:
-        write_json(path, result)
-    if args.add:
-        path = args.add
-        write_json(path, remote_load.add_rows(result, to))
-    if path:
-        print(f"\nwritten: {path}")
-    wrong = [row for row in result["rows"] if row["equal"] is False or row.get("failed")]
-    return 1 if wrong else 0
+    write_result(path, device, result)
+    return int(any(row["equal"] is False or row.get("failed") for row in result["rows"]))
 
 
-def _model(args: argparse.Namespace, device) -> tuple[GPT | None, str]:
-    """The model, if one is needed, and the characters of prompts for a server."""
-    chars = remote.CHARS
+def _model(args: argparse.Namespace, device: Device) -> tuple[GPT | None, str]:
+    """The model, None for a server of unknown weights, and the characters of its prompts."""
     if args.checkpoint:
         saved = load_checkpoint(args.checkpoint)
         model, chars = saved.model, saved.tokenizer.chars
     elif args.url:
-        return None, chars
+        return None, CHARS
     else:
-        model = sharpened(GPT(SIZES[args.size]))
-    if model.config.per_head:  # the same function, sooner
-        model = pack_heads(model)
-    return model.to(device).eval(), chars
+        model, chars = sharpened(GPT(SIZES[args.size])), CHARS
+    packed = pack_heads(model) if model.config.per_head else model  # the same function, sooner
+    return packed.to(device.device).eval(), chars
 
 
-def _of_engine(args: argparse.Namespace, rates: list[float], model: GPT, chosen: dict) -> dict:
-    asked = Load(args.requests, args.seed, args.shared, greedy=args.peer is not None)
-    chosen |= {"backend": BACKENDS[args.backend], "running": args.running, "budget": args.budget}
+def _of_engine(args: argparse.Namespace, device: Device, rates: list[float], how: dict) -> dict:
+    model, _ = _model(args, device)
+    how |= {"backend": BACKENDS[args.backend], "running": args.running, "budget": args.budget}
     if args.peer:
-        peer = batching_peer.continuous_batching(*exported(model), args.running)
-        chosen["peers"] = {batching_peer.NAME: peer}
-    result = load(model, rates, asked=asked, real=args.real, **chosen)
-    return {"backend": args.backend, **result}
+        how["peers"] = {HUGGING_FACE: continuous_batching(*exported(model), args.running)}
+    return load(model, rates, real=args.real, **how)
 
 
-def _of_server(
-    args: argparse.Namespace, rates: list[float], model: GPT | None, chars: str, chosen: dict
-) -> dict:
-    how = {"temperature": args.temperature, "timeout": args.timeout, "remote": args.remote}
-    target = remote.Target(args.url, args.model, chars, **how)
-    asked = Load(args.requests, args.seed, args.shared, greedy=True)
-    block_size = (model.config if model else SIZES[args.size]).block_size
-    chosen |= {"asked": asked, "block_size": block_size, "model": model, "label": args.label}
-    return remote_load.remote_load(target, rates, **chosen)
+def _of_server(args: argparse.Namespace, device: Device, rates: list[float], how: dict) -> dict:
+    model, chars = _model(args, device)
+    server = HTTPServer(args.url, args.model, chars)
+    sizes = {"vocab_size": len(chars)}
+    sizes["block_size"] = (model.config if model else SIZES[args.size]).block_size
+    result = load_of_server(server, server.model, rates, model=model, **sizes, **how)
+    about = {"server": args.url, "model": server.model, "errors": dict(server.errors)}
+    return about | {"busy": max(server.busy)} | result
 
 
-def _others(args: argparse.Namespace) -> dict | None:
-    """The result in the file of --add. Raises ValueError and OSError."""
-    if not args.add:
-        return None
-    if not args.url:
-        raise ValueError("--add takes the rows of a server: give --url, too")
-    check_writable(args.add)
-    try:
-        found = json.loads(args.add.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"--add {args.add}: it is no JSON: {error}") from None
-    if not isinstance(found, dict) or found.get("what") != "load":
-        raise ValueError(f"--add {args.add}: it was not written by bench load --json")
-    return found
+def report(r: dict) -> str:
+    """The table of `load`, or of a server, and what is to be said once."""
+    if "server" in r:
+        who = f"{r['server']}, {r['model']}"
+    else:
+        how = f"at most {r['running']} at once, chunks of {r['budget']} tokens"
+        who = f"{r['n_params']:,} parameters, {r['backend']}; {how}"
+    about = f"{r['n']} requests; {r['clock']} clock; medians of {r['repeats']}, in turns"
+    lines = [f"\n{who}; {about}; latencies in ms\n", table(HEADS, map(_cells, r["rows"]))]
+    if "line" in r:
+        start, decode, prefill = (1e6 * r["line"][key] for key in ("start", "decode", "prefill"))
+        lines.append(
+            f"\na step takes {start:.0f} µs, and {decode:.1f} more for each text that decodes, "
+            f"{prefill:.1f} for each token of a prompt (least squares over all steps)"
+        )
+    lines += [line for row in r["rows"] for line in _compared(row)]
+    lines += [f"{n} requests failed: {why}" for why, n in r.get("errors", {}).items()]
+    if r.get("busy", 0) > BUSY:
+        lines.append(f"this client needed {r['busy']:.0%} of a core: it may be what limits")
+    return "\n".join(lines)
+
+
+def _cells(row: dict) -> list[str]:
+    equal = {True: "equal", False: "differ", None: "not compared"}[row["equal"]]
+    if row["equal"] and row.get("differences"):
+        equal += f" but for {len(row['differences'])} ties"
+    if row.get("failed"):
+        equal += f", {row['failed']} failed"
+    times = ["–" if row[key] is None else f"{1000 * row[key]['median']:.2f}" for key in KEYS]
+    return [
+        "inf" if row["rate"] is None else f"{row['rate']:g}",
+        row["scheme"][:24],
+        f"{row['tokens_per_second']['median']:,.0f}",
+        summary_text(row["ratio"], 2) if row["ratio"] else "",
+        *map(", ".join, zip(times[::2], times[1::2], strict=True)),
+        f"{row['goodput']['median']:.1f}",
+        equal,
+    ]
+
+
+def _compared(row: dict) -> Iterator[str]:
+    """A peer beside ours, and where its texts part from ours."""
+    who = f"{row['scheme']}, {'all at once' if row['rate'] is None else row['rate']}"
+    if "ours" in row:
+        yield f"ours over {who}: {summary_text(row['ours'], 1)}"
+    for one in row.get("differences", [])[:3]:
+        why = "it ended early" if one["margin"] is None else f"margin {one['margin']:.1e} in logits"
+        why += ", which rounding explains" * one["tie"]
+        yield f"{who}: request {one['request']} differs from new token {one['at']} on: {why}"
 
 
 def _number(option: str, text: str) -> float:
@@ -132,46 +164,23 @@ def options() -> argparse.ArgumentParser:
     """All options."""
     parser = command_parser("bench load", "Throughput and latency under a stream of requests.")
     add = parser.add_argument
-    add("--size", choices=sorted(SIZES), default="small")
-    add("--checkpoint", metavar="PATH", help="trained weights instead of random ones")
+    add_shared(parser, "--size", "--checkpoint", "--threads", "--device")
     add("--rates", default="5,20,80,inf", metavar="LIST", help="requests a second (5,20,80,inf)")
     add("--requests", type=int, default=64, metavar="N", help="requests at each rate (64)")
     add("--seed", type=int, default=1, metavar="N", help="of arrivals, lengths and prompts (1)")
     add("--shared", type=float, default=0.5, metavar="X", help="share that begin alike (0.5)")
-    add("--repeats", type=int, default=3, metavar="N", help="timed repeats after a warm-up (3)")
-    add(
-        "--goodput",
-        default="ttft:500,tpot:50",
-        metavar="LIMITS",
-        help="milliseconds that a good request meets: ttft, tpot, e2el (ttft:500,tpot:50)",
-    )
-    add_shared(parser, "--threads", "--device")
+    add("--repeats", type=int, default=3, metavar="N", help="timed after a warm-up (3)")
+    limits = "milliseconds that a good request meets: ttft, tpot, e2el (ttft:500,tpot:50)"
+    add("--goodput", default="ttft:500,tpot:50", metavar="LIMITS", help=limits)
     add_json(parser, "load-SIZE.json")
-    _add_engine(parser.add_argument_group("our engine"))
-    _add_server(parser.add_argument_group("a server instead"))
-    return parser
-
-
-def _add_engine(group) -> None:
-    add = group.add_argument
+    add = parser.add_argument_group("our engine").add_argument
     add("--backend", choices=sorted(BACKENDS), default="modules")
     add("--running", type=int, default=32, metavar="N", help="most texts in a step (32)")
     add("--budget", type=int, default=64, metavar="N", help="most tokens in a chunked step (64)")
     add("--real", action="store_true", help="wait for arrivals, instead of a virtual clock")
-    add(
-        "--peer",
-        choices=["hf"],
-        help="beside Hugging Face's continuous batching of these weights, greedy, in real time "
-        "(requirements-peers.txt)",
-    )
-
-
-def _add_server(group) -> None:
-    add = group.add_argument
+    peer = "beside Hugging Face's continuous batching of these weights, greedy, in real time"
+    add("--peer", choices=["hf"], help=f"{peer} (transformers)")
+    add = parser.add_argument_group("a server instead, greedy and in real time").add_argument
     add("--url", metavar="URL", help="its address, as in http://127.0.0.1:8000")
     add("--model", default="", metavar="NAME", help="the model that it is asked for (its first)")
-    add("--label", metavar="NAME", help="its name in the table (the model's)")
-    add("--temperature", type=float, default=0.0, metavar="T", help="0 is greedy (0)")
-    add("--timeout", type=float, default=60.0, metavar="S", help="seconds without a byte (60)")
-    add("--remote", action="store_true", help="it may be another machine than this one")
-    add("--add", type=Path, metavar="JSON", help="add its rows to a result of bench load --json")
+    return parser

@@ -7,6 +7,7 @@ python -m nanogpt bench speculate --target PATH --draft PATH  two models of your
 from __future__ import annotations
 
 import argparse
+from itertools import repeat
 
 from ..benchmarks import speculation as bench
 from ..benchmarks.timing import summary_text
@@ -15,10 +16,17 @@ from ..data.batches import split
 from ..data.corpus import Corpus, load_corpus
 from ..decoding.drafts import DraftModel
 from ..model.checkpoint import Checkpoint, load_checkpoint
-from ..system.device import pick_device
-from ..system.environment import environment
-from ..system.files import PUBLISHED, write_json
-from .common import add_json, add_shared, command_parser, exit_code, json_path, set_threads
+from ..system.files import PUBLISHED
+from .common import (
+    add_json,
+    add_shared,
+    command_parser,
+    exit_code,
+    json_path,
+    measured_device,
+    table,
+    write_result,
+)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -36,7 +44,7 @@ def run(args: argparse.Namespace) -> None:
     if args.tokens is not None:
         check_int("--tokens", args.tokens, 1)
     path = json_path(args.json, "speculate.json")
-    set_threads(args.threads)
+    device = measured_device(args)
     saved, corpus = load_checkpoint(args.target), load_corpus(args.data)
     model, block = saved.model.eval(), saved.model.config.block_size
     if max(ks) > block - 2:
@@ -49,11 +57,9 @@ def run(args: argparse.Namespace) -> None:
     result["passes"] = bench.pass_seconds(model, sorted({1, *(k + 1 for k in ks)}))
     result["proposal"] = bench.pass_seconds(draft.model, [1])[1] if draft else None
     print("\n".join(_lines(result)))
-    if path:
-        about = {"corpus": corpus.name, "environment": environment(pick_device("cpu"))}
-        about |= {"target": _origin(saved), "draft": _origin(draft) if draft else None}
-        write_json(path, {"what": "speculate", **about, **result})
-        print(f"\nwritten: {path}")
+    about = {"what": "speculate", "corpus": corpus.name}
+    about |= {"target": _origin(saved), "draft": _origin(draft) if draft else None}
+    write_result(path, device, about | result)
 
 
 def _drafts(saved: Checkpoint, draft: Checkpoint | None, corpus: Corpus) -> bench.Drafts:
@@ -80,7 +86,7 @@ def _origin(saved: Checkpoint) -> dict:
 
 def _lines(result: dict) -> list[str]:
     """The result as text for a terminal."""
-    heads = f"{'acceptance':>11}{'a pass':>8}{'formula':>9}{'tokens/s':>26}{'ratio':>24}"
+    heads = ["draft", "k", "acceptance", "a pass", "formula", "tokens/s", "ratio", "target"]
     best = max(result["rows"], key=lambda row: (row["equal"], row["speedup"]["median"]))
     bound, one = result["roofline"]["median"], result["passes"][1]["median"]
     share = best["speedup"]["median"] * result["plain"]["median"] / bound
@@ -88,21 +94,24 @@ def _lines(result: dict) -> list[str]:
     return [
         f"\n{result['n_params']:,} parameters, {result['n_new']} tokens after a prompt of one, "
         f"median of {result['repeats']} in turns [lowest – highest]\n",
-        f"{'draft':28}{'k':>3}{heads}{'target':>9}  tokens",
-        f"{'none':28}{'':31}{summary_text(result['plain'], 0):>26}",
-        *(_row(row, bench.target_share(row, result["passes"])) for row in result["rows"]),
+        table([*heads, "tokens"], map(_cells, result["rows"], repeat(result["passes"]))),
+        f"without a draft {summary_text(result['plain'], 0)} tokens/s",
         f"\nroofline bound of one reading for each token: {bound:,.0f} tokens/s; "
         f"best: {best['draft']}, k={best['k']}, {share:.2f} of it",
         f"one pass over so many tokens, in passes over one: {passes}",
     ]
 
 
-def _row(row: dict, share: float) -> str:
-    rate, per_pass = f"{row['acceptance_rate']:>11.2f}", f"{row['tokens_per_pass']:>8.2f}"
-    speed = f"{summary_text(row['tokens_per_second'], 0):>26}{summary_text(row['speedup'], 2):>24}"
-    equal = "equal" if row["equal"] else "differ"
-    head = f"{row['draft']:28}{row['k']:>3}{rate}{per_pass}{row['predicted']:>9.2f}"
-    return f"{head}{speed}{share:>9.0%}  {equal}"
+def _cells(row: dict, passes: dict) -> list[str]:
+    return [
+        row["draft"],
+        row["k"],
+        *(f"{row[key]:.2f}" for key in ("acceptance_rate", "tokens_per_pass", "predicted")),
+        summary_text(row["tokens_per_second"], 0),
+        summary_text(row["speedup"], 2),
+        f"{bench.target_share(row, passes):.0%}",
+        "equal" if row["equal"] else "differ",
+    ]
 
 
 def options() -> argparse.ArgumentParser:
@@ -113,8 +122,6 @@ def options() -> argparse.ArgumentParser:
     add("--target", metavar="PATH", default=small, help="the model that decides (the small one)")
     add("--draft", metavar="PATH", help="a smaller model that proposes, beside the usual drafts")
     add("--k", default="3,5,7,11,15", help="numbers of proposals for each pass (3,5,7,11,15)")
-    add("--tokens", type=int, metavar="N", help="new tokens (255, or as many as the block allows)")
-    add("--repeats", type=int, default=5, metavar="N", help="timed repeats after a warm-up (5)")
-    add_shared(parser, "--threads", "--data")
+    add_shared(parser, "--tokens", "--repeats", "--threads", "--data")
     add_json(parser, "speculate.json")
     return parser

@@ -9,10 +9,17 @@ from ..benchmarks.timing import summary_text
 from ..benchmarks.training import compared, steps_for, train_in_turns
 from ..config.checks import check_int, check_number
 from ..data.corpus import Corpus, load_corpus
-from ..system.device import pick_device
 from ..system.environment import environment
 from ..system.files import write_json
-from .common import add_json, add_shared, command_parser, exit_code, json_path, set_threads
+from .common import (
+    add_json,
+    add_shared,
+    command_parser,
+    exit_code,
+    json_path,
+    measured_device,
+    table,
+)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -26,8 +33,7 @@ def run(args: argparse.Namespace) -> None:
     check_int("--seeds", args.seeds, 1)
     check_number("--seconds", args.seconds, 0.001, 1e6)
     path = json_path(args.json, f"{args.kind}.json")
-    set_threads(args.threads)
-    device, corpus, runs = pick_device(args.device), load_corpus(args.data), []
+    device, corpus, runs = measured_device(args), load_corpus(args.data), []
     if corpus.banner:
         print(corpus.banner)
     entries = choose(KINDS[args.kind], args.only)
@@ -49,16 +55,22 @@ def run(args: argparse.Namespace) -> None:
 
 def report(rows: list[dict], corpus: Corpus) -> str:
     """The rows of `compared` as text for a terminal."""
-    head = f"{'recipe':<40}{'for':>7}{'block':>6}{'params':>8}{'steps':>7}"
-    lines = [f"{head}  {'seconds':<22}{'loss':<26}sooner"]
-    for row in rows:
-        goal = f"{row['goal']:g}" if row["goal"] else "–"
-        facts = f"{row['block_size']:>6}{row['n_params'] / 1e6:>7.2f}M{row['steps']:>7,}"
-        seconds, loss = summary_text(row["seconds"], 1), summary_text(row["loss"], 4)
-        sooner = f"{summary_text(row['sooner'], 1)} ×" if "sooner" in row else ""
-        lines.append(f"{row['name']:<40}{goal:>7}{facts}  {seconds:<22}{loss:<26}{sooner}")
+    cells = [
+        [
+            row["name"],
+            f"{row['goal']:g}" if row["goal"] else "–",
+            row["block_size"],
+            f"{row['n_params'] / 1e6:.2f}M",
+            f"{row['steps']:,}",
+            summary_text(row["seconds"], 1),
+            summary_text(row["loss"], 4),
+            f"{summary_text(row['sooner'], 1)} ×" if "sooner" in row else "",
+        ]
+        for row in rows
+    ]
+    heads = ["recipe", "for", "block", "params", "steps", "seconds", "loss", "sooner"]
     foot = f"losses over all of the validation text of {corpus.name}, each at its own block"
-    return "\n".join([*lines, foot])
+    return f"\n{table(heads, cells)}\n{foot}"
 
 
 def options() -> argparse.ArgumentParser:

@@ -11,15 +11,24 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..config.checks import check_int
-from ..system.files import ROOT, check_writable
+from ..config.shapes import SIZES
+from ..system.files import ROOT, check_writable, write_json
+
+if TYPE_CHECKING:
+    from ..system.device import Device
 
 OUTPUTS = ROOT / "outputs" / "run"
 
 OPTIONS = {
+    "--size": {"choices": sorted(SIZES), "default": "small"},
+    "--tokens": {"type": int, "metavar": "N", "help": "new tokens (255, or what the block allows)"},
+    "--repeats": {"type": int, "default": 5, "metavar": "N", "help": "timed after a warm-up (5)"},
+    "--checkpoint": {"metavar": "PATH", "help": "trained weights instead of random ones"},
     "--data": {"metavar": "PATH", "help": "any UTF-8 text (Tiny Shakespeare)"},
     "--device": {"choices": ["auto", "cpu", "cuda"], "default": "auto"},
     "--threads": {"type": int, "default": 1, "metavar": "N", "help": "CPU threads (1)"},
@@ -58,6 +67,38 @@ def json_path(given: str | None, default: str) -> Path | None:
     path = Path(given or OUTPUTS / default)
     check_writable(path)
     return path
+
+
+def measured_device(args: argparse.Namespace) -> Device:
+    """The device of --device, the CPU where that is no option, with --threads; said in a line.
+
+    Raises ValueError.
+    """
+    set_threads(args.threads)
+    from ..system.device import pick_device
+    from ..system.environment import conditions, environment
+
+    device = pick_device(getattr(args, "device", "cpu"))
+    print(f"measured on {conditions(environment(device))}")
+    return device
+
+
+def write_result(path: Path | None, device: Device, result: dict) -> None:
+    """Write the result, and where it was measured, as JSON, if a path was given; and say so."""
+    if path:
+        from ..system.environment import environment
+
+        write_json(path, {"environment": environment(device)} | result)
+        print(f"\nwritten: {path}")
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence]) -> str:
+    """Rows of cells below their heads; a column without a word is aligned to the right."""
+    lines, columns = [heads, *([str(cell) for cell in row] for row in rows)], []
+    for column in zip(*lines, strict=True):
+        width, words = max(map(len, column)), any(cell[:1].isalpha() for cell in column[1:])
+        columns.append([cell.ljust(width) if words else cell.rjust(width) for cell in column])
+    return "\n".join("  ".join(line).rstrip() for line in zip(*columns, strict=True))
 
 
 def set_threads(n: int) -> None:

@@ -9,9 +9,9 @@ from checkpoint_fixtures import meta_of
 from conftest import seeded, tiny_model, tokens
 
 from nanogpt import GPT, GPTConfig, SamplingParams, complete, load_checkpoint, save_checkpoint
-from nanogpt.benchmarks.arrivals import Load
-from nanogpt.benchmarks.batching_peer import continuous_batching
+from nanogpt.benchmarks.arrivals import Workload
 from nanogpt.benchmarks.load import load
+from nanogpt.benchmarks.peers import continuous_batching
 from nanogpt.decoding.sampling import draw_noise
 from nanogpt.export.folder import write_folder
 from nanogpt.export.huggingface import ExportError, exported, fold_head_bias, form_of
@@ -160,9 +160,8 @@ def test_continuous_batching_there_gives_our_texts(form):
     for weight in model.parameters():
         weight.data *= 25 if weight.ndim == 2 else 1  # far from a flat distribution
     serve = continuous_batching(*exported(model), running=4)
-    asked = Load(n=6, seed=3, greedy=True)
-    result = load(model, [inf], asked=asked, running=4, repeats=1, peers={"theirs": serve})
+    workload = Workload(n=6, seed=3, greedy=True)
+    result = load(model, [inf], workload=workload, running=4, repeats=1, peers={"theirs": serve})
     row = result["rows"][-1]
     assert (row["scheme"], row["equal"], row["differences"]) == ("theirs", True, [])
     assert row["ours"]["median"] > 0
-    assert "bookkeeping" not in row

@@ -1,0 +1,150 @@
+"""A server measured from outside: our own, and a stand-in that behaves badly."""
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from math import inf
+
+import pytest
+import torch
+from decoding_fixtures import build
+
+from nanogpt.benchmarks.arrivals import Workload
+from nanogpt.benchmarks.load import load_of_server
+from nanogpt.benchmarks.peers import CHARS, HTTPServer
+from nanogpt.cli.bench_load import main
+from nanogpt.data.tokenizer import CharTokenizer
+from nanogpt.server.running import running_server
+
+
+def event(**data):
+    return f"data: {json.dumps(data)}\r\n\r\n"
+
+
+def piece(text, reason=None):
+    return event(choices=[{"text": text, "finish_reason": reason}])
+
+
+END = "data: [DONE]\n\n"
+USAGE = event(choices=[], usage={"completion_tokens": 5})
+ANSWERS = {  # by the name of the model: what is sent
+    "good": piece("\n") + piece(" !", "length") + END,
+    "counts": piece("a", "length") + USAGE + END,
+    "json": '{"text": "all"}',
+    "stops": piece("a"),
+    "fails": piece("a") + event(error={"message": "out of blocks"}) + END,
+    "babbles": "data: 7\n\n" + END,
+    "dies": piece("a"),
+    "hangs": piece("a"),
+    "busy": "come back later",
+}
+
+
+@pytest.fixture(scope="module")
+def server():
+    """A server that answers as the name of the model says: its URL, and the bodies it got."""
+    bodies, ending = [], threading.Event()
+
+    class StandIn(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self):
+            self.answer(200, '{"data": [{"id": "good"}]}')
+
+        def do_POST(self):
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            bodies.append(body)
+            name = body["model"]
+            if name == "good" and "ignore_eos" in body:
+                return self.answer(400, "ignore_eos is unknown")
+            unsent = 9 * (name in ("dies", "hangs"))
+            self.answer(503 if name == "busy" else 200, ANSWERS[name], unsent)
+            if name == "hangs":
+                ending.wait()
+
+        def answer(self, status, text, unsent=0):
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(text) + unsent))
+            self.end_headers()
+            self.wfile.write(text.encode())
+            self.close_connection = True
+
+        def log_message(self, *args):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), StandIn) as stand_in:
+        thread = threading.Thread(target=stand_in.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{stand_in.server_port}", bodies
+        ending.set()
+        stand_in.shutdown()
+        thread.join()
+
+
+def requests(n=1):
+    return Workload(n=n, greedy=True).requests(len(CHARS), 16, inf)
+
+
+def test_our_own_server_gives_our_texts():
+    model, tokenizer = build(torch.float32), CharTokenizer(CHARS[:13])
+    how = {"vocab_size": 13, "block_size": 32, "repeats": 1, "limits": {"e2el": 1e6}}
+    how["workload"] = Workload(n=6, seed=3, greedy=True)
+    with running_server(model, tokenizer) as url:
+        server = HTTPServer(url, chars=tokenizer.chars)
+        result = load_of_server(server, server.model, [500.0, inf], model=model, **how)
+        other = build(torch.float32, seed=4)
+        wrong = load_of_server(server, "other", [inf], model=other, **how)["rows"][0]
+    for row in result["rows"]:
+        assert (row["scheme"], row["equal"], row["differences"]) == ("nanogpt", True, [])
+        assert row["failed"] == 0
+        assert row["goodput"] == row["requests_per_second"]
+    assert not wrong["equal"]
+    assert all(one["margin"] > 0 and not one["tie"] for one in wrong["differences"])
+
+
+def test_a_server_may_not_know_what_is_not_in_the_interface(server):
+    url, bodies = server
+    bodies.clear()
+    target = HTTPServer(url)
+    replies = target(requests(3))
+    assert [(body["model"], "ignore_eos" in body) for body in bodies] == [
+        ("good", True),
+        *3 * [("good", False)],
+    ]
+    assert [reply.tokens for reply in replies.values()] == 3 * [[0, 1, 2]]
+    assert all(len(reply.moments) == 2 for reply in replies.values())
+    assert not target.errors
+    (reply,) = HTTPServer(url, "counts")(requests()).values()
+    assert reply.tokens == 5 * [None]
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        ("json", "stopped after 0 events"),
+        ("busy", "HTTP 503: come back later"),
+        ("dies", "the connection broke"),
+        ("stops", "stopped after 1 events"),
+        ("fails", "out of blocks"),
+        ("babbles", "the server sent 7"),
+    ],
+)
+def test_what_goes_wrong_is_said_in_a_line(server, model, said):
+    with pytest.raises(OSError, match=said):
+        HTTPServer(server[0], model)(requests(2))
+
+
+def test_a_server_that_falls_silent_is_given_up(server):
+    with pytest.raises(OSError, match="no byte for 0.05 s"):
+        HTTPServer(server[0], "hangs", timeout=0.05)
+
+
+def test_the_command_prints_a_row_of_a_server(server, tmp_path, capsys):
+    path, options = tmp_path / "load.json", "--requests 2 --repeats 1 --rates inf --size article"
+    assert main(["--url", server[0], *options.split(), "--json", str(path)]) == 0
+    said = capsys.readouterr().out
+    assert "good" in said
+    assert "not compared" in said
+    assert [row["scheme"] for row in json.loads(path.read_text())["rows"]] == ["good"]
+    assert main(["--url", server[0], "--model", "busy", *options.split()]) == 2
+    assert "HTTP 503" in capsys.readouterr().err
