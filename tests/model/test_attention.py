@@ -53,10 +53,6 @@ def test_visible_is_the_rule_for_every_pair_of_places(window):
     )
 
 
-def test_an_empty_slot_is_seen_by_nobody_not_even_by_an_empty_slot():
-    assert not visible(torch.tensor([-1, 0, 5]), torch.tensor([-1])).any()
-
-
 @given(
     layout=st.sampled_from([(), (2,), (2, 3)]),
     T=st.integers(1, 5),

@@ -15,27 +15,6 @@ from nanogpt.model.gpt import GPT
 from nanogpt.system.files import ROOT
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_the_two_forms_compute_the_same_function(dtype):
-    heads = tiny_model(dtype=dtype, n_head=4)
-    batched = pack_heads(heads)
-    assert batched.config.per_head is False
-    idx = tokens(3, 24)
-    tolerance = 1e-10 if dtype == torch.float64 else 1e-4
-    torch.testing.assert_close(batched(idx)[0], heads(idx)[0], rtol=0, atol=tolerance)
-
-
-def test_packing_and_unpacking_gives_the_same_bits():
-    heads = tiny_model(n_head=4)
-    back = unpack_heads(pack_heads(heads))
-    assert back.config == heads.config
-    for (key, a), (other, b) in zip(
-        heads.state_dict().items(), back.state_dict().items(), strict=True
-    ):
-        assert key == other
-        assert torch.equal(a, b), key
-
-
 @pytest.mark.parametrize("per_head", FORMS, ids=name)
 @pytest.mark.parametrize("training", [True, False])
 def test_a_converted_copy_keeps_dtype_and_mode_and_shares_no_memory(per_head, training):
@@ -54,17 +33,6 @@ def test_a_converted_copy_keeps_dtype_and_mode_and_shares_no_memory(per_head, tr
 def test_converting_to_the_form_it_has_is_refused(convert, per_head):
     with pytest.raises(ValueError, match=f"already .config.per_head={per_head}"):
         convert(tiny_model(per_head))
-
-
-def test_gradients_agree_too():
-    """So that training the batched form trains the lecture's model."""
-    heads = tiny_model(dtype=torch.float64, dropout=0.0).train()
-    batched = pack_heads(heads)
-    for model in (heads, batched):
-        model(tokens(2, 9), tokens(2, 9, seed=1))[1].backward()
-    grads = {key: p.grad for key, p in batched.named_parameters()}
-    for key, grad in convert_state(grads, batched.config, per_head=True).items():
-        torch.testing.assert_close(grad, heads.get_parameter(key).grad, rtol=0, atol=1e-12, msg=key)
 
 
 def test_a_matrix_taken_apart_shares_no_memory_with_the_whole():

@@ -2,7 +2,6 @@
 
 import inspect
 import itertools
-import math
 import threading
 
 import pytest
@@ -15,13 +14,9 @@ from nanogpt.cache.dynamic import DynamicCache
 from nanogpt.cache.static import StaticCache
 from nanogpt.config import GPTConfig
 from nanogpt.decoding import decoder
-from nanogpt.decoding.generate import complete, generate
+from nanogpt.decoding.generate import complete
 from nanogpt.decoding.sampling import sample
-from nanogpt.engines.compiled import Compiled
-from nanogpt.engines.cuda_graph import Graph
-from nanogpt.engines.eager import Batched, Flat, PerHead, Static, Uncached
-from nanogpt.engines.int8 import Native8
-from nanogpt.engines.native import Native
+from nanogpt.engines.eager import Flat, PerHead, Static
 from nanogpt.model.attention import attend, visible
 from nanogpt.model.convert import pack_heads
 from nanogpt.model.exact import exact, in_exact_mode, linear
@@ -31,8 +26,7 @@ from nanogpt.verify.compare import compare, forced_logits
 DTYPES = [torch.float32, torch.bfloat16, torch.float64]
 # Widths and heads whose matrices fall on both sides of every size at which a kernel changes,
 # and below them some whose rows fill no whole register.
-SHAPES = [(16, 2), (12, 3), (20, 4), (60, 5), (64, 4), (128, 4), (8, 1), (192, 6)]
-SHAPES += [(30, 3), (100, 10), (15, 5), (33, 1), (34, 2)]
+SHAPES = [(12, 3), (64, 4), (128, 4), (8, 1), (100, 10), (33, 1)]
 BLOCK = 24
 
 
@@ -70,15 +64,11 @@ EVERY_WAY = list(itertools.product((DynamicCache, StaticCache), (1, 5, 7, BLOCK)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=name)
-@pytest.mark.parametrize(("width", "n_head"), [(12, 3), (64, 4), (34, 2)])
-def test_ways_to_decode_give_the_same_bits(width, n_head, dtype):
-    check_every_way(width, n_head, dtype, WAYS)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("dtype", DTYPES, ids=name)
-@pytest.mark.parametrize(("width", "n_head"), SHAPES)
-def test_every_way_gives_the_same_bits_at_every_size(width, n_head, dtype):
+@pytest.mark.parametrize(
+    ("width", "n_head"),
+    [(34, 2), *(pytest.param(*shape, marks=pytest.mark.slow) for shape in SHAPES)],
+)
+def test_every_way_to_decode_gives_the_same_bits(width, n_head, dtype):
     ways = EVERY_WAY if dtype == torch.float32 and width <= 64 else WAYS
     check_every_way(width, n_head, dtype, ways)
 
@@ -119,12 +109,9 @@ def test_it_computes_the_same_function(dtype, per_head):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "engine", [Uncached, PerHead, Batched, Static, Flat], ids=lambda e: e.__name__
-)
+@pytest.mark.parametrize("engine", [PerHead, Static, Flat], ids=lambda e: e.__name__)
 @pytest.mark.parametrize("per_head", FORMS, ids=name)
-@pytest.mark.parametrize("length", [1, 9])
-def test_engines_in_torch_give_the_same_bits(engine, per_head, length, monkeypatch):
+def test_engines_in_torch_give_the_same_bits(engine, per_head, monkeypatch):
     """Their logits are caught where they are drawn from."""
     caught = []
 
@@ -133,11 +120,11 @@ def test_engines_in_torch_give_the_same_bits(engine, per_head, length, monkeypat
         return sample(logits, *arguments)
 
     monkeypatch.setattr(decoder, "sample", spy)
-    model, prompt = build(64, 4, torch.float32, per_head), texts(2, length)
+    model, prompt = build(64, 4, torch.float32, per_head), texts(2, 9)
     with exact(model):
-        plain = complete(build(64, 4, torch.float32), prompt, 12, cache=None, generator=seeded(1))
+        complete(build(64, 4, torch.float32), prompt, 12, cache=None, generator=seeded(1))
         expected, caught[:] = torch.stack(caught), []
-        assert torch.equal(complete(model, prompt, 12, engine=engine, generator=seeded(1)), plain)
+        complete(model, prompt, 12, engine=engine, generator=seeded(1))
         assert torch.equal(torch.stack(caught), expected)
 
 
@@ -148,14 +135,6 @@ def test_a_report_in_exact_mode_shows_no_difference():
     assert report.equal
     assert report.max_logit_diff == 0
     assert compare(model, prompt, 15, None, DynamicCache).max_logit_diff > 0
-
-
-@pytest.mark.parametrize("engine", [Compiled, Native, Native8, Graph], ids=lambda e: e.__name__)
-def test_what_is_compiled_refuses(engine, monkeypatch):
-    monkeypatch.setattr(engine, "build", lambda self: None)  # it refuses before it would be asked
-    model = tiny_model()
-    with exact(model), pytest.raises(ValueError, match=f"{engine.__name__} is compiled.*Flat"):
-        generate(model, tokens(1, 3), 2, engine=engine(model.config))
 
 
 def test_more_keys_than_it_was_opened_for_are_refused():
@@ -171,26 +150,18 @@ def test_the_way_in_leaves_the_text_of_attend_to_the_lesson():
     assert "torch_function" not in source
 
 
-@pytest.mark.parametrize("how", ["@", "matmul", "bmm", "einsum"])
-def test_a_product_that_it_does_not_know_is_refused(how):
+def test_a_product_that_it_does_not_know_is_refused():
     """A Head of the reader's own would quietly be computed as usual, and the promise be broken."""
-    a = torch.ones(2, 3, 3)
-    products = {
-        "@": lambda: a @ a,
-        "matmul": lambda: torch.matmul(a, a),
-        "bmm": lambda: a.bmm(a),
-        "einsum": lambda: torch.einsum("bij,bjk->bik", a, a),
-    }
-    with (
-        exact(tiny_model()),
-        pytest.raises(ValueError, match="does not know how.*F.linear.*attend"),
+    a, q = torch.ones(2, 3, 3), torch.ones(1, 2, 4)
+    for product in (
+        lambda: a @ a,
+        lambda: torch.matmul(a, a),
+        lambda: a.bmm(a),
+        lambda: torch.einsum("bij,bjk->bik", a, a),
     ):
-        products[how]()
-    assert products[how]().sum() == 54
-
-
-def test_a_mask_that_is_no_mask_is_refused():
-    q = torch.ones(1, 2, 4)
+        with exact(tiny_model()), pytest.raises(ValueError, match="not know how.*F.linear.*attend"):
+            product()
+        assert product().sum() == 54
     with exact(tiny_model()), pytest.raises(ValueError, match="boolean mask"):
         F.scaled_dot_product_attention(q, q, q, attn_mask=torch.zeros(2, 2))
 
@@ -256,17 +227,16 @@ def test_it_is_on_inside_only_and_in_this_thread_only():
     assert not in_exact_mode()
 
 
+@pytest.mark.filterwarnings("ignore:past block_size")
 @pytest.mark.parametrize("design", DESIGNS, ids=name)
 def test_past_the_block_the_bits_are_the_same_too(design):
-    model, prompt = tiny_model(), tokens(2, 20)
-    with exact(model), pytest.warns(UserWarning, match="past block_size"):
-        got = complete(model, prompt, 12, cache=design, past_block="slide", generator=seeded(1))
-    with exact(model), pytest.warns(UserWarning, match="past block_size"):
+    model, ways = tiny_model(), {"past_block": "slide"}
+    with exact(model):
+        got = complete(model, tokens(2, 20), 12, cache=design, generator=seeded(1), **ways)
         plain = complete(
-            pack_heads(model), prompt, 12, cache=None, past_block="slide", generator=seeded(1)
+            pack_heads(model), tokens(2, 20), 12, cache=None, generator=seeded(1), **ways
         )
     assert torch.equal(got, plain)
-    assert math.prod(got.shape) == 64
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
