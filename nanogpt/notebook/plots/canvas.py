@@ -1,19 +1,34 @@
-"""Parts of drawn pictures: a page measured in inches, cells, arrows, a legend in words.
+"""What figures are drawn with: figures and panels, axes, words that do not collide, pages.
 
-On such a page x runs to the right and y down, both in inches from the top left corner.
+A page is a drawn picture without axes: x runs to the right and y down, both in inches from the top
+left corner.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch, Rectangle
 
 from . import style
-from .colour import ink_on
-from .style import BLUE, GREY, INK, ORANGE, PALE, PAPER, VERMILION
+from .style import (
+    BEHIND,
+    BLANKS,
+    BLUE,
+    GREY,
+    INK,
+    MONO,
+    ORANGE,
+    PALE,
+    PAPER,
+    VERMILION,
+    format_times,
+    ink_on,
+    on_paper,
+)
 
 PAGE = style.WIDTH - 0.2  # inches that a page is wide
 FILLS = {  # what a cell is: its fill, its edge, its hatch
@@ -25,18 +40,215 @@ FILLS = {  # what a cell is: its fill, its edge, its hatch
 }
 
 
+# ------------------------------------------------------------------ figures and axes
+
+
+def blank_figure(height: float, title: str = "") -> Figure:
+    """A figure of the one width, without axes; `height` in inches, the title flush left above."""
+    figure = Figure(figsize=(style.WIDTH, height), dpi=style.DPI, layout="constrained")
+    if title:
+        figure.suptitle(title, x=0.012, ha="left", fontsize=11.5, fontweight="bold")
+    return figure
+
+
+def new_figure(height: float, title: str, **kwargs) -> tuple[Figure, Axes]:
+    """A figure with one pair of axes under its title."""
+    figure = blank_figure(height)
+    axes = figure.add_subplot()
+    axes.set_title(title, **kwargs)
+    return figure, axes
+
+
+def new_panels(
+    height: float, title: str, rows: int = 1, columns: int = 1, **kwargs
+) -> tuple[Figure, list[Axes]]:
+    """A figure with several axes in a row or a column, under one title."""
+    figure = blank_figure(height, title)
+    return figure, figure.subplots(rows, columns, squeeze=False, **kwargs).flatten().tolist()
+
+
+def subtitle(axes: Axes, text: str, size: float = 10) -> None:
+    """What one panel of several shows."""
+    axes.set_title(text, fontsize=size, color=GREY)
+
+
+def label(
+    axes: Axes, x: float, y: float, text: str, colour: str = INK, size: float = 8.5, **kwargs
+) -> None:
+    """A bold name in the colour of what it names (or darker), level with y, from x on."""
+    kwargs = {"va": "center", "weight": "bold", **kwargs}
+    axes.text(x, y, text, color=on_paper(colour), fontsize=size, **kwargs)
+
+
+def number_on(axes: Axes, x: float, y: float, text: str, ground, size: float = 8.5, **kw) -> None:
+    """A bold number on a coloured ground, black or white, whichever can be read; level with y."""
+    kw = {"va": "center", "weight": "bold", "fontsize": size, **kw}
+    axes.text(x, y, text, color=ink_on(ground), **kw)
+
+
+def label_point(axes: Axes, point: tuple, text: str, offset: tuple, **kwargs) -> None:
+    """A name `offset` typographic points away from a point of the data."""
+    kwargs = {"fontsize": 8.5, "weight": "bold", "va": "baseline", **kwargs}
+    kwargs["color"] = on_paper(kwargs.get("color", INK))
+    axes.annotate(text, point, xytext=offset, textcoords="offset points", **kwargs)
+
+
+def letter(axes: Axes, x: float, y: float, char: str, size: float, weight: str = "normal") -> None:
+    """One character of text around (x, y), blanks made visible; a dollar starts no formula."""
+    font = {"family": MONO, "fontsize": size, "weight": weight, "parse_math": False}
+    axes.text(x, y, BLANKS.get(char, char), ha="center", va="center", **font)
+
+
+def tile(axes: Axes, x: float, y: float, char: str, colour: str, alpha: float, size: float) -> None:
+    """One character in a coloured box; rows of tiles are 1 high, with a gap between them."""
+    axes.add_patch(Rectangle((x, y), 0.94, 0.76, color=colour, alpha=alpha, lw=0))
+    letter(axes, x + 0.47, y + 0.4, char, size)
+
+
+def bare(axes: Axes) -> None:
+    """No frame, no grid, no tick marks: for pictures made of boxes."""
+    axes.grid(False)
+    axes.tick_params(which="both", length=0)
+    for side in axes.spines.values():
+        side.set_visible(False)
+
+
+def grid_across(axes: Axes) -> None:
+    """Grid lines for values that run to the right, none for the rows."""
+    axes.grid(axis="y", visible=False)
+    axes.grid(axis="x", visible=True)
+
+
+def name_rows(axes: Axes, names: Sequence[str]) -> None:
+    """Horizontal bars, one for each name, from the top down."""
+    axes.set_yticks(range(len(names)), names)
+    axes.tick_params(axis="y", length=0)
+    grid_across(axes)
+
+
+def error_bar(
+    axes: Axes, y: float, span: tuple[float, float, float], capsize: float = 2.5, lw: float = 1
+) -> None:
+    """The range of a horizontal bar; `span` is its low, middle and high."""
+    low, mid, high = span
+    axes.errorbar(mid, y, xerr=[[mid - low], [high - mid]], color=INK, capsize=capsize, lw=lw)
+
+
+def line_with_band(axes: Axes, x: Sequence, spans: Sequence[tuple], **look) -> None:
+    """A line through the middles, in a band from the lows to the highs."""
+    low, mid, high = zip(*spans, strict=True)
+    axes.fill_between(x, low, high, color=look["color"], alpha=0.15, lw=0)
+    axes.plot(x, mid, **{"ms": 5, **look})
+
+
+def steps_between(low: float, high: float) -> tuple[list[float], list[str]]:
+    """1, 2, 5, 10 … between two ratios, for the ticks of a log axis, and their names."""
+    steps = [digit * 10.0**power for power in range(-3, 6) for digit in (1, 2, 5)]
+    steps = [step for step in steps if low <= step <= high]
+    return steps, [format_times(step) for step in steps]
+
+
+def log_axis(axes: Axes, which: str, ticks: Sequence = (), names=None, base: int = 10) -> None:
+    """A log axis ("x" or "y") with the ticks given, written as plain numbers, and no minor ones."""
+    getattr(axes, f"set_{which}scale")("log", base=base)
+    if len(ticks):
+        getattr(axes, f"set_{which}ticks")(ticks, ticks if names is None else names)
+    axes.minorticks_off()
+
+
+# ------------------------------------------------------------------ labels that do not collide
+
+
+def apart(values: Sequence[float], gap: float) -> list[float]:
+    """Heights for labels: near their `values`, in the same order, at least `gap` apart."""
+    order = sorted(range(len(values)), key=lambda i: values[i])
+    pools = []  # neighbours that push each other: the sum of their places, and how many they are
+    for rank, i in enumerate(order):
+        pools.append([values[i] - rank * gap, 1])
+        while len(pools) > 1 and pools[-2][0] * pools[-1][1] > pools[-1][0] * pools[-2][1]:
+            total, count = pools.pop()
+            pools[-1] = [pools[-1][0] + total, pools[-1][1] + count]
+    levels = [total / count for total, count in pools for _ in range(count)]
+    places = dict(zip(order, levels, strict=True))
+    return [places[i] + gap * order.index(i) for i in range(len(values))]
+
+
+def beside_ends(axes: Axes, ends: Sequence[tuple], size: float = 8.5) -> None:
+    """Names right of the axes, level with the ends of lines or joined to them by a thin line.
+
+    An end is its x, its y, the name and the colour. Call it when the limits of y are set.
+    """
+    low, high = sorted(axes.get_ylim())
+    rows = axes.get_gridspec().nrows
+    inches = axes.figure.get_figheight() * 0.62 / rows  # about what axes take of the height
+    places = apart([end[1] for end in ends], (high - low) * size * 1.25 / 72 / inches)
+    for (x, y, name, colour), place in zip(ends, places, strict=True):
+        font = {"color": on_paper(colour), "fontsize": size, "weight": "bold", "va": "center"}
+        thin = {
+            "arrowstyle": "-",
+            "color": colour,
+            "lw": 0.6,
+            "alpha": 0.6,
+            "shrinkA": 1,
+            "shrinkB": 2,
+        }
+        where = {"xytext": (1.03, place), "textcoords": axes.get_yaxis_transform()}
+        axes.annotate(
+            name, (x, y), **where, arrowprops=thin, annotation_clip=False, zorder=1, **font
+        )
+
+
+def limit_band(axes: Axes, limit: dict | float, y: float, name: str) -> float:
+    """A limit across all bars: a band from low to high, a dashed median, its name level with y.
+
+    `limit` is a summary or, where its spread is not known, a number. Returns its highest value.
+    """
+    known = isinstance(limit, dict)
+    low, mid, high = style.low_mid_high(limit) if known else (limit,) * 3
+    axes.axvspan(low, high, color=VERMILION, alpha=0.16, lw=0, zorder=0)
+    axes.axvline(mid, color=VERMILION, lw=1.6, ls="--", zorder=0.5)
+    place = {"ha": "center", "va": "center", "bbox": BEHIND}
+    label(axes, mid, y, name, VERMILION, **place)
+    return high
+
+
+def number_column(axes: Axes, texts: Sequence[str], size: float = 8.5) -> None:
+    """The number of each row of bars right of the axes, where no bar and no limit can reach it."""
+    for y, text in enumerate(texts):
+        label(axes, 1.02, y, text, size=size, transform=axes.get_yaxis_transform())
+
+
+def panels_over_names(
+    height: float, title: str, columns: int = 1, **ratios
+) -> tuple[Figure, list, Axes]:
+    """A figure with a row of panels, and below them empty axes for `names_below`."""
+    figure = blank_figure(height, title)
+    grid = figure.add_gridspec(2, columns, height_ratios=(height - 0.5, 0.16), **ratios)
+    panels = [figure.add_subplot(grid[0, column]) for column in range(columns)]
+    below = figure.add_subplot(grid[1, :])
+    below.axis("off")
+    return figure, panels, below
+
+
+def names_below(below: Axes, handles: Sequence[Artist]) -> None:
+    """One line of names under all panels, for the lines and marks given."""
+    below.legend(handles=handles, loc="center", ncols=len(handles), fontsize=9, borderaxespad=0)
+
+
+# ------------------------------------------------------------------ pages
+
+
 def page(height: float, title: str, equal: bool = False) -> tuple[Figure, Axes]:
     """A figure with one page without a frame, `height` inches high below its title.
 
     `equal`: circles stay round whatever the footer takes.
     """
-    figure = style.blank_figure((height + 0.4) * (1.07 if equal else 1))
+    figure = blank_figure((height + 0.4) * (1.07 if equal else 1), title)
     axes = figure.add_subplot()
     axes.set(xlim=(-0.04, PAGE), ylim=(height, 0))
     if equal:
         axes.set_aspect("equal", anchor="N")
     axes.axis("off")
-    style.headline(figure, title)
     return figure, axes
 
 
@@ -46,9 +258,9 @@ def cell(axes: Axes, x: float, y: float, size: tuple, kind: str = "old", text: s
     width, height = size
     look = {"facecolor": fill, "edgecolor": edge, "lw": 0.9, "hatch": hatch, "hatch_linewidth": 0.6}
     axes.add_patch(Rectangle((x + 0.03, y), width - 0.06, height, **look))
-    font = {"family": style.MONO if len(text) == 1 else None, "parse_math": False}
-    behind = {"bbox": style.BEHIND} if hatch else {}
-    shown = style.BLANKS.get(text, text)
+    font = {"family": MONO if len(text) == 1 else None, "parse_math": False}
+    behind = {"bbox": BEHIND} if hatch else {}
+    shown = BLANKS.get(text, text)
     font |= {"ha": "center", "va": "center_baseline", "weight": "bold", "fontsize": 11.5}
     colour = GREY if kind == "unread" else INK
     axes.text(x + width / 2, y + height / 2, shown, color=colour, **font, **behind)
@@ -69,7 +281,7 @@ def pill(axes: Axes, x: float, y: float, text: str, width: float, kind: str = "n
     axes.text(x, y, text, parse_math=False, **font)
 
 
-def name(axes: Axes, y: float, text: str, note: str = "", colour: str = INK) -> None:
+def row_name(axes: Axes, y: float, text: str, note: str = "", colour: str = INK) -> None:
     """The name of a row on the left edge, level with y, and a grey note under it."""
     up = 0.09 if note else 0.0
     axes.text(0, y - up, text, fontsize=11, weight="bold", va="center", color=colour)
@@ -110,7 +322,7 @@ def grid(
 def letters(axes: Axes, chars: Sequence[str], start: tuple, step: tuple, size: float = 10) -> None:
     """Characters in a row or a column: the first at `start`, each `step` further."""
     for i, char in enumerate(chars):
-        style.letter(axes, start[0] + i * step[0], start[1] + i * step[1], char, size, "bold")
+        letter(axes, start[0] + i * step[0], start[1] + i * step[1], char, size, "bold")
 
 
 def note(axes: Axes, x: float, y: float, text: str, size: float = 10.5, **kwargs) -> None:

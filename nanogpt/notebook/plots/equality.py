@@ -6,8 +6,8 @@ from matplotlib.axes import Axes
 from matplotlib.colors import BoundaryNorm, LinearSegmentedColormap
 from matplotlib.figure import Figure
 
-from . import style
-from .style import GREEN, INK, PAPER, VERMILION, new_figure, styled
+from . import canvas
+from .style import GREEN, INK, PAPER, VERMILION, styled
 
 LEVELS = [1, 2, 4, 16, 64, 256]  # float32 numbers apart
 
@@ -19,21 +19,20 @@ def token_strips(strips: list[dict], title: str, columns: int = 40) -> Figure:
     A strip has a `label`, its `text` and the `truth`. The first `columns` characters are drawn; the
     count beside them is of the whole text.
     """
-    figure, axes = new_figure(0.9 + 0.44 * len(strips))
+    figure, axes = canvas.new_figure(0.9 + 0.44 * len(strips), title)
     for y, strip in enumerate(strips):
         text, truth = strip["text"], strip["truth"]
         for x, (char, right) in enumerate(zip(text[:columns], truth[:columns], strict=True)):
-            style.tile(axes, x, y, char, GREEN if char == right else VERMILION, 0.3, 8)
+            canvas.tile(axes, x, y, char, GREEN if char == right else VERMILION, 0.3, 8)
             if char != right:
                 axes.plot((x + 0.12, x + 0.82), (y + 0.4, y + 0.4), color=VERMILION, lw=1)
         axes.text(-0.4, y + 0.4, strip["label"], ha="right", va="center", fontsize=8.3)
         wrong = sum(a != b for a, b in zip(text, truth, strict=True))
         mark = f"✗ {wrong} of {len(text)} differ" if wrong else "✓ equal"
         colour = VERMILION if wrong else GREEN
-        style.label(axes, columns + 0.3, y + 0.4, mark, colour, 8.3, weight="normal")
+        canvas.label(axes, columns + 0.3, y + 0.4, mark, colour, 8.3, weight="normal")
     axes.set(xlim=(-12.5, columns + 8), ylim=(len(strips) - 0.1, -0.15))
     axes.axis("off")
-    axes.set_title(title)
     return figure
 
 
@@ -45,7 +44,9 @@ def _above_zero(values: list[float]) -> list[float]:
 @styled
 def margins(report: dict) -> Figure:
     """Rounding differences of the logits under the margins by which the draws were decided."""
-    figure, axes = new_figure(3.6)
+    ratio = report["min_margin"] / max(report["max_logit_diff"], 1e-8)
+    title = f"The smallest margin is {ratio:,.0f} times the largest difference"
+    figure, axes = canvas.new_figure(3.6, title)
     steps, decided = range(1, report["n_new"] + 1), report["margins"]
     name = "margin of the draw"
     axes.scatter(steps, decided, s=13, color=GREEN, marker="o", label=name, zorder=3)
@@ -55,29 +56,27 @@ def margins(report: dict) -> Figure:
     axes.set(xlabel="new token", ylabel="logits (log scale)", xlim=(0, report["n_new"] + 1))
     axes.set_ylim(top=60 * max(decided))  # space for the legend above all points
     axes.legend(loc="upper right", ncols=2)
-    ratio = report["min_margin"] / max(report["max_logit_diff"], 1e-8)
-    axes.set_title(f"The smallest margin is {ratio:,.0f} times the largest difference")
     return figure
 
 
 @styled
 def precision(reports: dict[str, dict]) -> Figure:
     """Logit differences and margins by dtype, one column of points each."""
-    figure, axes = new_figure(3.4)
+    title = "Where the two clouds overlap, a token can flip"
+    figure, axes = canvas.new_figure(3.4, title)
     for x, (name, report) in enumerate(reports.items()):
         _cloud(axes, x - 0.2, report["logit_diffs"], VERMILION, "s")
         _cloud(axes, x + 0.2, report["margins"], GREEN, "o")
         colour, mark = INK, f"✓ {report['n_new']} equal"
         if not report["equal"]:
             colour, mark = VERMILION, f"✗ {report['first_divergence']} equal, then not"
-        style.label(axes, x, 30, f"{name}\n{mark}", colour, 9, ha="center", va="bottom")
+        canvas.label(axes, x, 30, f"{name}\n{mark}", colour, 9, ha="center", va="bottom")
     axes.set_yscale("log")
     axes.set(xticks=(), xlim=(-0.6, len(reports) - 0.4), ylim=(1e-17, 8000))
     axes.set_ylabel("logits (log scale)")
     place = {"ha": "right", "transform": axes.transAxes, "size": 9.5}
-    style.label(axes, 0.99, 0.30, "● margin of each draw", GREEN, **place)
-    style.label(axes, 0.99, 0.22, "■ max |Δlogit| of each step", VERMILION, **place)
-    axes.set_title("Where the two clouds overlap, a token can flip")
+    canvas.label(axes, 0.99, 0.30, "● margin of each draw", GREEN, **place)
+    canvas.label(axes, 0.99, 0.22, "■ max |Δlogit| of each step", VERMILION, **place)
     return figure
 
 
@@ -94,8 +93,7 @@ def last_bits(panels: list[dict], title: str) -> Figure:
     A panel has a `label` and `apart`, integers by step and character. Equal logits are white.
     """
     n = len(panels)
-    figure, grid = new_figure(1.1 + 1.45 * n, rows=n, sharex=True, squeeze=False)
-    column = grid[:, 0].tolist()
+    figure, column = canvas.new_panels(1.1 + 1.45 * n, title, rows=n, sharex=True)
     most = max(1, max(max(map(max, panel["apart"])) for panel in panels))
     norm = BoundaryNorm([*LEVELS, max(most + 1, 2 * LEVELS[-1])], 256)
     colours = LinearSegmentedColormap.from_list("apart", ["#fbd5b5", VERMILION, "#4a1c00"])
@@ -105,12 +103,11 @@ def last_bits(panels: list[dict], title: str) -> Figure:
         extent = (0.5, len(panel["apart"]) + 0.5, len(values), 0)
         place = {"aspect": "auto", "interpolation": "nearest", "extent": extent}
         image = axes.imshow(values, **look, **place)
-        style.subtitle(axes, panel["label"], 9.5)
+        canvas.subtitle(axes, panel["label"], 9.5)
         axes.set(yticks=(), ylabel="character")
         axes.grid(False)
     column[-1].set_xlabel("new token")
     bar = figure.colorbar(image, ax=column, extend="min", aspect=30)
     bar.set_ticks(LEVELS, labels=[*map(str, LEVELS[:-1]), f"{LEVELS[-1]}+"])
     bar.set_label("float32 numbers apart")
-    style.headline(figure, title)
     return figure

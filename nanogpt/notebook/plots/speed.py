@@ -9,20 +9,8 @@ from matplotlib.colors import LinearSegmentedColormap, TwoSlopeNorm
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from . import style
-from .colour import mixed
-from .style import (
-    BLUE,
-    COLOURS,
-    GREEN,
-    GREY,
-    ORANGE,
-    PAPER,
-    SKY,
-    VERMILION,
-    new_figure,
-    styled,
-)
+from . import canvas, style
+from .style import BLUE, COLOURS, GREEN, GREY, ORANGE, PAPER, SKY, VERMILION, styled
 
 THIN = 0.85  # how opaque the colours of the map are
 
@@ -30,26 +18,27 @@ THIN = 0.85  # how opaque the colours of the map are
 @styled
 def two_bars(duel: dict, n_new: int, equal: bool) -> Figure:
     """Total time of both systems, the cached one as 1, with the range of the runs."""
-    figure, axes = new_figure(2.5)
+    same = f"The same {n_new} tokens" if equal else f"{n_new} tokens, NOT the same"
+    faster = style.format_ratio(duel["speedup"])
+    figure, axes = canvas.new_figure(2.5, f"{same}, {faster} as fast with the cache")
     base = duel["systems"]["cached"]["e2el"]["median"]
     for row, name in enumerate(("cached", "uncached")):
         span = style.low_mid_high(duel["systems"][name]["e2el"], base)
         axes.barh(row, span[1], color=COLOURS[name], height=0.58)
-        style.error_bar(axes, row, span, capsize=4, lw=1.2)
-        style.label(axes, span[2] + 0.04, row, f"  {span[1]:.2f}", size=9.5)
+        canvas.error_bar(axes, row, span, capsize=4, lw=1.2)
+        canvas.label(axes, span[2] + 0.04, row, f"  {span[1]:.2f}", size=9.5)
     axes.set_yticks((0, 1), ("with the cache", "without"))
     axes.set_xlabel("total time (with the cache = 1)")
     axes.set_xlim(0, axes.get_xlim()[1] * 1.12)
-    style.grid_across(axes)
-    same = f"The same {n_new} tokens" if equal else f"{n_new} tokens, NOT the same"
-    axes.set_title(f"{same}, {style.format_ratio(duel['speedup'])} as fast with the cache")
+    canvas.grid_across(axes)
     return figure
 
 
 @styled
 def typing_race(text: str, duel: dict, share: float | None = None) -> Figure:
     """Both texts when `share` of the slower one's time has passed; None: when the first is done."""
-    figure, columns = new_figure(3.3, columns=2)
+    title = f"The race: the same text, {duel['speedup']['median']:.1f}× as fast"
+    figure, columns = canvas.new_panels(3.3, title, columns=2)
     arrivals = {name: _arrivals(duel["systems"][name]) for name in ("uncached", "cached")}
     finish = [moments[-1] for moments in arrivals.values()]
     clock = min(finish) if share is None else share * max(finish)
@@ -59,8 +48,6 @@ def typing_race(text: str, duel: dict, share: float | None = None) -> Figure:
         _page(axes, text[:done], done / n, COLOURS[name])
         flag = "   ✓ finished" if done == n else ""
         axes.set_title(f"{label}: {done} of {n} tokens{flag}", fontsize=10, color=COLOURS[name])
-    faster = duel["speedup"]["median"]
-    style.headline(figure, f"The race: the same text, {faster:.1f}× as fast")
     return figure
 
 
@@ -75,7 +62,7 @@ def _arrivals(system: dict) -> list[float]:
 def _page(axes: Axes, text: str, done: float, colour: str, width: int = 46, lines: int = 13):
     """A text so far, in lines of `width` characters, over a bar of the share that is done."""
     axes.set(xlim=(0, 1), ylim=(0, 1), xticks=(), yticks=())
-    style.bare(axes)
+    canvas.bare(axes)
     axes.add_patch(Rectangle((0, 0), 1, 1, color=colour, alpha=0.06, lw=0))
     axes.add_patch(Rectangle((0, 0), done, 0.025, color=colour, lw=0))
     wrapped = [piece for line in text.split("\n") for piece in textwrap.wrap(line, width) or [""]]
@@ -89,18 +76,17 @@ def per_token(duel: dict, title: str) -> Figure:
 
     A point is the median of 15 neighbours, the band goes from the smallest to the largest of them.
     """
-    figure, axes = new_figure(3.4)
+    figure, axes = canvas.new_figure(3.4, title)
     unit, highest = duel["systems"]["cached"]["tpot"]["median"], 1.0
     for name, label in (("uncached", "without the cache"), ("cached", "with it")):
         gaps = [gap / unit for gap in duel["systems"][name]["itl"]]
         places, spans = range(2, len(gaps) + 2), _running_spans(gaps, 15)
         highest = max(highest, *(high for _, _, high in spans))
-        style.line_with_band(axes, places, spans, color=COLOURS[name], lw=2.2)
-        style.label(axes, len(gaps) + 4, spans[-1][1], label, COLOURS[name], 9)
+        canvas.line_with_band(axes, places, spans, color=COLOURS[name], lw=2.2)
+        canvas.label(axes, len(gaps) + 4, spans[-1][1], label, COLOURS[name], 9)
     axes.set_xticks([place for place in range(0, 1025, 32) if place <= len(gaps) + 2])
     axes.set(xlabel="place in the text", ylabel="time per token\n(median with the cache = 1)")
     axes.set(xlim=(0, len(gaps) * 1.28), ylim=(0, 1.25 * highest))
-    axes.set_title(title)
     return figure
 
 
@@ -117,7 +103,7 @@ def speedup_map(cells: list[dict], rows: list[str], columns: list[int], title: s
     A cell has its `row`, its `n_new` and its `speedup`, a summary: the median, and below it the
     range. What was not measured, past the model's block or too long for this machine, is a dash.
     """
-    figure, axes = new_figure(0.9 + 0.47 * len(rows))
+    figure, axes = canvas.new_figure(0.9 + 0.47 * len(rows), title)
     found = {(cell["row"], cell["n_new"]): cell["speedup"] for cell in cells}
     missing = {"median": float("nan")}
     values = [[found.get((row, n), missing)["median"] for n in columns] for row in rows]
@@ -132,8 +118,7 @@ def speedup_map(cells: list[dict], rows: list[str], columns: list[int], title: s
     axes.set_yticks(range(len(rows)), rows, fontsize=8.5)
     marks = "slower with the cache: ▼ in every repeat, ▽ in most"
     axes.set_xlabel(f"new tokens (from a 1-token prompt);  {marks}")
-    style.bare(axes)
-    axes.set_title(title)
+    canvas.bare(axes)
     return figure
 
 
@@ -144,10 +129,10 @@ def _speedup(axes: Axes, x: int, y: int, speedup: dict | None) -> None:
         return
     value = speedup["median"]
     mark = "▼ " if speedup["high"] < 1 else "▽ " if value < 1 else ""
-    ground = mixed(axes.images[0].to_rgba(value)[:3], THIN)
-    style.number_on(axes, x, y - 0.14, f"{mark}{value:.2f}×", ground, 9, ha="center")
+    ground = style.mixed(axes.images[0].to_rgba(value)[:3], THIN)
+    canvas.number_on(axes, x, y - 0.14, f"{mark}{value:.2f}×", ground, 9, ha="center")
     span = f"{speedup['low']:.2f}–{speedup['high']:.2f}"
-    style.number_on(axes, x, y + 0.24, span, ground, 7, ha="center", weight="normal")
+    canvas.number_on(axes, x, y + 0.24, span, ground, 7, ha="center", weight="normal")
 
 
 @styled
@@ -156,44 +141,35 @@ def prefill_split(cases: list[dict], title: str) -> Figure:
 
     A case has its `label` and the `share` of the prefill, a summary: its range is drawn, too.
     """
-    figure, axes = new_figure(0.95 + 0.42 * len(cases))
+    figure, axes = canvas.new_figure(0.95 + 0.42 * len(cases), title)
     for y, case in enumerate(cases):
         _, share, high = span = style.low_mid_high(case["share"])
         axes.barh(y, share, color=ORANGE, height=0.66)
         axes.barh(y, 1 - share, left=share, color=BLUE, height=0.66)
-        style.error_bar(axes, y, span)
+        canvas.error_bar(axes, y, span)
         x, ground = (high + 0.012, BLUE) if high < 0.9 else (share / 3, ORANGE)
-        style.number_on(axes, x, y, f"{share:.0%}", ground)
+        canvas.number_on(axes, x, y, f"{share:.0%}", ground)
     axes.set_yticks(range(len(cases)), [case["label"] for case in cases])
     axes.set(xlim=(0, 1), xticks=(), ylim=(len(cases) - 0.4, -1.0))
-    style.label(axes, 0.0, -0.72, "prefill: to the first token", ORANGE, 9.5)
-    style.label(axes, 1.0, -0.72, "decode: all others", BLUE, 9.5, ha="right")
-    style.bare(axes)
-    axes.set_title(title)
+    canvas.label(axes, 0.0, -0.72, "prefill: to the first token", ORANGE, 9.5)
+    canvas.label(axes, 1.0, -0.72, "decode: all others", BLUE, 9.5, ha="right")
+    canvas.bare(axes)
     return figure
 
 
 @styled
 def cache_bytes(lines: list[dict], title: str) -> Figure:
     """Bytes of K and V against length, one line for each model, both axes logarithmic."""
-    figure, axes = new_figure(3.6)
+    figure, axes = canvas.new_figure(3.6, title)
     for line, colour in zip(lines, (BLUE, SKY, GREEN, ORANGE, VERMILION), strict=False):
         axes.plot(line["lengths"], line["bytes"], color=colour, marker="o", ms=3.5)
         end, top = line["lengths"][-1], line["bytes"][-1]
-        style.label(axes, end * 1.25, top, f"{line['label']}: {_format_bytes(top)}", colour)
+        canvas.label(axes, end * 1.25, top, f"{line['label']}: {style.format_bytes(top)}", colour)
     lengths = [2**n for n in range(0, 18, 2)]
-    style.log_axis(axes, "x", lengths, [f"{n:,}" for n in lengths], base=2)
-    style.log_axis(axes, "y", [1e3, 1e6, 1e9, 1e11], ["1 kB", "1 MB", "1 GB", "100 GB"])
+    canvas.log_axis(axes, "x", lengths, [f"{n:,}" for n in lengths], base=2)
+    canvas.log_axis(axes, "y", [1e3, 1e6, 1e9, 1e11], ["1 kB", "1 MB", "1 GB", "100 GB"])
     axes.set(xlabel="tokens in the cache, one text", ylabel="K and V", xlim=(0.8, 2**25))
-    axes.set_title(title)
     return figure
-
-
-def _format_bytes(n: float) -> str:
-    for unit, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if n >= unit:
-            return f"{n / unit:.3g} {name}"
-    return f"{n:.0f} B"
 
 
 @styled
@@ -202,18 +178,17 @@ def update_cost(lengths: list[int], lines: dict[str, list[dict]], title: str) ->
 
     `lines` has for each design a summary for each length; bands are their range.
     """
-    figure, axes = new_figure(2.9)
+    figure, axes = canvas.new_figure(2.9, title)
     unit = lines["static"][0]["median"]
     for (name, values), colour, mark in zip(lines.items(), (VERMILION, BLUE), "o^", strict=True):
         spans = [style.low_mid_high(value, unit) for value in values]
-        style.line_with_band(axes, lengths, spans, color=colour, marker=mark)
-        style.label(axes, lengths[-1] * 1.12, spans[-1][1], name, colour, 9)
-    style.log_axis(axes, "x", lengths, [f"{n:,}" for n in lengths], base=2)
-    style.log_axis(axes, "y")
+        canvas.line_with_band(axes, lengths, spans, color=colour, marker=mark)
+        canvas.label(axes, lengths[-1] * 1.12, spans[-1][1], name, colour, 9)
+    canvas.log_axis(axes, "x", lengths, [f"{n:,}" for n in lengths], base=2)
+    canvas.log_axis(axes, "y")
     axes.yaxis.set_major_formatter(style.format_times)
     axes.set(xlabel="rows already in the cache", xlim=(lengths[0] * 0.85, lengths[-1] * 2.4))
     axes.set_ylabel("time of one update\n(static, shortest = 1)")
-    axes.set_title(title)
     return figure
 
 
@@ -223,23 +198,24 @@ def context_cost(lengths: list[int], lines: list[dict], title: str) -> Figure:
 
     A line has a `label`, `seconds` (a summary for each length) and `bytes`.
     """
-    figure, (left, right) = new_figure(3.4, columns=2)
+    figure, (left, right) = canvas.new_panels(3.4, title, columns=2)
     unit = lines[-1]["seconds"][0]["median"]
     for line, colour, mark in zip(lines, (VERMILION, ORANGE, BLUE), "s^o", strict=False):
         spans = [style.low_mid_high(summary, unit) for summary in line["seconds"]]
-        style.line_with_band(left, lengths, spans, color=colour, marker=mark, label=line["label"])
+        canvas.line_with_band(left, lengths, spans, color=colour, marker=mark, label=line["label"])
         right.plot(lengths, line["bytes"], color=colour, marker=mark, ms=5)
         end = (lengths[-1], line["bytes"][-1])
-        style.label_point(right, end, _format_bytes(end[1]), (7, 0), color=colour, va="center")
+        canvas.label_point(
+            right, end, style.format_bytes(end[1]), (7, 0), color=colour, va="center"
+        )
     step = f"time of one step\n({lines[-1]['label']}, shortest = 1)"
     for axes, what in ((left, step), (right, "K and V\n")):
-        style.log_axis(axes, "x", lengths, [f"{n:,}" for n in lengths], base=2)
+        canvas.log_axis(axes, "x", lengths, [f"{n:,}" for n in lengths], base=2)
         axes.set_xlabel("characters before it")
-        style.subtitle(axes, what, 9)
+        canvas.subtitle(axes, what, 9)
     left.set_ylim(0, None)
     left.yaxis.set_major_formatter(style.format_times)
     left.legend(loc="upper left", fontsize=8.5)
-    style.log_axis(right, "y", [1e4, 1e5, 1e6, 1e7], ["10 kB", "100 kB", "1 MB", "10 MB"])
+    canvas.log_axis(right, "y", [1e4, 1e5, 1e6, 1e7], ["10 kB", "100 kB", "1 MB", "10 MB"])
     right.set_xlim(lengths[0] * 0.8, lengths[-1] * 4.5)
-    style.headline(figure, title)
     return figure

@@ -1,7 +1,7 @@
-"""The look of every figure, and the parts that figures share. Never imports torch.
+"""The look of every figure: one width, colours that can be read, footers, files, and formats.
 
-One width, and one palette: Okabe and Ito's, which colour-blind readers tell apart. The title states
-the finding, the footer the conditions. Colours never carry a meaning alone.
+One palette: Okabe and Ito's, which colour-blind readers tell apart. The title states the finding,
+the footer the conditions. Colours never carry a meaning alone. Never imports torch.
 """
 
 from __future__ import annotations
@@ -9,14 +9,10 @@ from __future__ import annotations
 import functools
 import io
 import warnings
-from collections.abc import Sequence
 
 import matplotlib
-from matplotlib.axes import Axes
+from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
-
-from .colour import ink_on, on_paper
 
 BLUE, VERMILION, GREEN, ORANGE = "#0072B2", "#D55E00", "#009E73", "#E69F00"
 SKY, INK, GREY, PALE, PAPER = "#56B4E9", "#1f2430", "#6b7280", "#e5e7eb", "#ffffff"
@@ -24,6 +20,7 @@ COLOURS = {"uncached": VERMILION, "cached": BLUE, "train": SKY, "val": BLUE}
 BLANKS = {" ": "␣", "\n": "↵"}  # what cannot be seen, made visible
 MONO = "DejaVu Sans Mono"
 WIDTH, DPI = 7.6, 130
+ENOUGH = 4.5  # the contrast that small words need, as WCAG defines it
 BEHIND = {"facecolor": PAPER, "lw": 0, "pad": 1.5}  # a box that keeps lines from crossing words
 STYLE = {
     "figure.facecolor": PAPER,
@@ -64,17 +61,6 @@ def styled(draw):
             return draw(*args, **kwargs)
 
     return wrapper
-
-
-def blank_figure(height: float) -> Figure:
-    """A figure of the one width, without axes; the height is in inches."""
-    return Figure(figsize=(WIDTH, height), dpi=DPI, layout="constrained")
-
-
-def new_figure(height: float = 3.4, columns: int = 1, rows: int = 1, **kwargs):
-    """A figure of the one width, with its axes."""
-    figure = blank_figure(height)
-    return figure, figure.subplots(rows, columns, **kwargs)
 
 
 def to_png(figure: Figure, footer: str = "") -> bytes:
@@ -139,95 +125,40 @@ def format_signed(change: float) -> str:
     return f"{change:+.3f}".replace("-", "−")
 
 
-def headline(figure: Figure, text: str) -> None:
-    """The finding, above all axes, flush left."""
-    figure.suptitle(text, x=0.012, ha="left", fontsize=11.5, fontweight="bold")
+def format_bytes(n: float) -> str:
+    """Bytes in three digits: 8.19 kB."""
+    for unit, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if n >= unit:
+            return f"{n / unit:.3g} {name}"
+    return f"{n:.0f} B"
 
 
-def subtitle(axes: Axes, text: str, size: float = 10) -> None:
-    """What one panel of several shows."""
-    axes.set_title(text, fontsize=size, color=GREY)
+def luminance(colour) -> float:
+    """How light a colour is, from 0 to 1."""
+    c = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(colour)]
+    return 0.2126 * c[0] + 0.7152 * c[1] + 0.0722 * c[2]
 
 
-def label(
-    axes: Axes, x: float, y: float, text: str, colour: str = INK, size: float = 8.5, **kwargs
-) -> None:
-    """A bold name in the colour of what it names (or darker), level with y, from x on."""
-    kwargs = {"va": "center", "weight": "bold", **kwargs}
-    axes.text(x, y, text, color=on_paper(colour), fontsize=size, **kwargs)
+def contrast(one, other) -> float:
+    """The contrast of two colours, from 1 to 21."""
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
 
 
-def number_on(axes: Axes, x: float, y: float, text: str, ground, size: float = 8.5, **kw) -> None:
-    """A bold number on a coloured ground, black or white, whichever can be read; level with y."""
-    kw = {"va": "center", "weight": "bold", "fontsize": size, **kw}
-    axes.text(x, y, text, color=ink_on(ground), **kw)
+def ink_on(colour) -> str:
+    """Black or white, whichever reads better on a colour; their contrast is at least 4.5."""
+    return max("black", "white", key=lambda ink: contrast(ink, colour))
 
 
-def label_point(axes: Axes, point: tuple, text: str, offset: tuple, **kwargs) -> None:
-    """A name `offset` typographic points away from a point of the data."""
-    kwargs = {"fontsize": 8.5, "weight": "bold", "va": "baseline", **kwargs}
-    kwargs["color"] = on_paper(kwargs.get("color", INK))
-    axes.annotate(text, point, xytext=offset, textcoords="offset points", **kwargs)
+def on_paper(colour) -> str:
+    """A colour for words on white: the colour itself, or as much darker as it must be."""
+    share = 1.0
+    while contrast(mixed(colour, share, "black"), "white") < ENOUGH:
+        share -= 0.02
+    return to_hex(mixed(colour, share, "black"))
 
 
-def letter(axes: Axes, x: float, y: float, char: str, size: float, weight: str = "normal") -> None:
-    """One character of text around (x, y), blanks made visible; a dollar starts no formula."""
-    font = {"family": MONO, "fontsize": size, "weight": weight, "parse_math": False}
-    axes.text(x, y, BLANKS.get(char, char), ha="center", va="center", **font)
-
-
-def tile(axes: Axes, x: float, y: float, char: str, colour: str, alpha: float, size: float) -> None:
-    """One character in a coloured box; rows of tiles are 1 high, with a gap between them."""
-    axes.add_patch(Rectangle((x, y), 0.94, 0.76, color=colour, alpha=alpha, lw=0))
-    letter(axes, x + 0.47, y + 0.4, char, size)
-
-
-def bare(axes: Axes) -> None:
-    """No frame, no grid, no tick marks: for pictures made of boxes."""
-    axes.grid(False)
-    axes.tick_params(which="both", length=0)
-    for side in axes.spines.values():
-        side.set_visible(False)
-
-
-def grid_across(axes: Axes) -> None:
-    """Grid lines for values that run to the right, none for the rows."""
-    axes.grid(axis="y", visible=False)
-    axes.grid(axis="x", visible=True)
-
-
-def name_rows(axes: Axes, names: Sequence[str]) -> None:
-    """Horizontal bars, one for each name, from the top down."""
-    axes.set_yticks(range(len(names)), names)
-    axes.tick_params(axis="y", length=0)
-    grid_across(axes)
-
-
-def error_bar(
-    axes: Axes, y: float, span: tuple[float, float, float], capsize: float = 2.5, lw: float = 1
-) -> None:
-    """The range of a horizontal bar; `span` is its low, middle and high."""
-    low, mid, high = span
-    axes.errorbar(mid, y, xerr=[[mid - low], [high - mid]], color=INK, capsize=capsize, lw=lw)
-
-
-def line_with_band(axes: Axes, x: Sequence, spans: Sequence[tuple], **look) -> None:
-    """A line through the middles, in a band from the lows to the highs."""
-    low, mid, high = zip(*spans, strict=True)
-    axes.fill_between(x, low, high, color=look["color"], alpha=0.15, lw=0)
-    axes.plot(x, mid, **{"ms": 5, **look})
-
-
-def steps_between(low: float, high: float) -> tuple[list[float], list[str]]:
-    """1, 2, 5, 10 … between two ratios, for the ticks of a log axis, and their names."""
-    steps = [digit * 10.0**power for power in range(-3, 6) for digit in (1, 2, 5)]
-    steps = [step for step in steps if low <= step <= high]
-    return steps, [format_times(step) for step in steps]
-
-
-def log_axis(axes: Axes, which: str, ticks: Sequence = (), names=None, base: int = 10) -> None:
-    """A log axis ("x" or "y") with the ticks given, written as plain numbers, and no minor ones."""
-    getattr(axes, f"set_{which}scale")("log", base=base)
-    if len(ticks):
-        getattr(axes, f"set_{which}ticks")(ticks, ticks if names is None else names)
-    axes.minorticks_off()
+def mixed(colour, share: float, other="white") -> tuple[float, float, float]:
+    """A mix of two colours: `share` 1 is the first, 0 the other."""
+    pair = zip(to_rgb(colour), to_rgb(other), strict=True)
+    return tuple(share * one + (1 - share) * two for one, two in pair)

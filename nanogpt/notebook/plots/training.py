@@ -1,17 +1,21 @@
-"""Figures of notebooks 01 and 11: characters, batches, losses, recipes."""
+"""Figures of notebooks 01 and 11: characters, batches, losses, recipes, and two of their ideas."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
-from . import style
-from .colour import on_paper
-from .labels import beside_ends, names_below, panels_over_names
-from .style import BLUE, GREEN, GREY, INK, ORANGE, SKY, VERMILION, new_figure, styled
+from . import canvas, style
+from .canvas import PAGE, cells, note, page, row_name
+from .style import BLUE, GREEN, GREY, INK, ORANGE, SKY, VERMILION, styled
 
+# Of the picture of look-up tables, in inches: where cells begin, how high they are, their rows.
+LEFT, HIGH, APART = 1.55, 0.36, 0.52
 MOST_BARS = 70  # more could not be read
 RECIPES = {
     "lecture": VERMILION,
@@ -25,9 +29,12 @@ RECIPES = {
 @styled
 def characters(counts: dict[str, int]) -> Figure:
     """How often each character stands in the corpus, most frequent first."""
-    figure, axes = new_figure(3.0)
     everything = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     total = sum(counts.values())
+    reached = accumulate(n for _, n in everything)
+    half = 1 + sum(running < total / 2 for running in reached)
+    title = f"{len(counts)} characters make the whole text, and {half} of them make half of it"
+    figure, axes = canvas.new_figure(3.0, title)
     chars, numbers = zip(*everything[:MOST_BARS], strict=True)
     colours = [BLUE if c.islower() else ORANGE if c.isupper() else GREY for c in chars]
     axes.bar(range(len(chars)), [100 * n / total for n in numbers], color=colours, width=0.8)
@@ -38,45 +45,33 @@ def characters(counts: dict[str, int]) -> Figure:
     keys = ((BLUE, "lower case"), (ORANGE, "upper case"), (GREY, "␣ ↵ and the rest"))
     for i, (colour, name) in enumerate(keys):
         place = {"transform": axes.transAxes, "ha": "right", "weight": "bold"}
-        axes.text(0.98, 0.92 - 0.09 * i, name, color=on_paper(colour), **place)
-    half = _needed_for_half([n for _, n in everything])
-    title = f"{len(counts)} characters make the whole text, and {half} of them make half of it"
-    axes.set_title(title)
+        axes.text(0.98, 0.92 - 0.09 * i, name, color=style.on_paper(colour), **place)
     return figure
-
-
-def _needed_for_half(numbers: list[int]) -> int:
-    running, total = 0, sum(numbers)
-    for needed, n in enumerate(numbers, 1):
-        running += n
-        if running >= total / 2:
-            return needed
-    return 0
 
 
 @styled
 def batch(x: list[str], y: list[str]) -> Figure:
     """Windows of a batch: inputs, and under each the same characters one place on."""
-    figure, axes = new_figure(0.95 + 0.62 * len(x))
     columns = len(x[0])
+    title = f"Every window is {columns} lessons: y is x, one character on"
+    figure, axes = canvas.new_figure(0.95 + 0.62 * len(x), title)
     for row, pair in enumerate(zip(x, y, strict=True)):
         for text, dy, colour in zip(pair, (0.0, 0.42), (SKY, ORANGE), strict=True):
             for col, char in enumerate(text):
                 place = (col, row + dy)
                 axes.add_patch(Rectangle(place, 0.94, 0.38, color=colour, alpha=0.28, lw=0))
-                style.letter(axes, col + 0.47, row + dy + 0.2, char, 8.5)
-        style.label(axes, -0.3, row + 0.2, "x", BLUE, 9.5, ha="right")
-        style.label(axes, -0.3, row + 0.62, "y", VERMILION, 9.5, ha="right")
+                canvas.letter(axes, col + 0.47, row + dy + 0.2, char, 8.5)
+        canvas.label(axes, -0.3, row + 0.2, "x", BLUE, 9.5, ha="right")
+        canvas.label(axes, -0.3, row + 0.62, "y", VERMILION, 9.5, ha="right")
     axes.set(xlim=(-0.9, columns), ylim=(len(x) - 0.1, -0.1))
     axes.axis("off")
-    axes.set_title(f"Every window is {columns} lessons: y is x, one character on")
     return figure
 
 
 @styled
 def losses(history: dict, references: dict[str, float], title: str) -> Figure:
     """Training and validation loss by step; `references` are horizontal lines with their names."""
-    figure, (axes,), below = panels_over_names(3.8)
+    figure, (axes,), below = canvas.panels_over_names(3.8, "")
     steps, raw = history["step"], history["batch_loss"]
     axes.plot(range(1, len(raw) + 1), raw, color="#c3c8d0", lw=0.8, zorder=1, label="each batch")
     axes.plot(steps, history["train"], color=SKY, ls="--", marker="s", ms=3.5, label="train")
@@ -87,10 +82,10 @@ def losses(history: dict, references: dict[str, float], title: str) -> Figure:
         low = value < min(history["val"])
         x, dy, va, ha = (0, -3, "top", "left") if low else (steps[-1], 3, "bottom", "right")
         font = {"fontsize": 8.5, "color": INK, "weight": "normal", "bbox": style.BEHIND}
-        style.label_point(axes, (x, value), f" {name} ", (0, dy), va=va, ha=ha, **font)
+        canvas.label_point(axes, (x, value), f" {name} ", (0, dy), va=va, ha=ha, **font)
     axes.set(xlabel="step", ylabel="cross-entropy (nats per character)", xlim=(0, steps[-1]))
     axes.set_ylim(min([*references.values(), *raw, *history["train"]]) - 0.25, None)
-    names_below(below, axes.get_legend_handles_labels()[0])
+    canvas.names_below(below, axes.get_legend_handles_labels()[0])
     axes.set_title(title)
     return figure
 
@@ -98,19 +93,18 @@ def losses(history: dict, references: dict[str, float], title: str) -> Figure:
 @styled
 def schedules(runs: dict[str, dict], title: str) -> Figure:
     """Left: the learning rate of each run by step. Right: its loss by step, and where it ends."""
-    figure, (left, right), below = panels_over_names(3.5, columns=2)
+    figure, (left, right), below = canvas.panels_over_names(3.5, title, 2)
     ends = []
     looks = zip(runs.items(), (VERMILION, ORANGE, BLUE), (":", "--", "-"), strict=False)
     for (name, run), colour, dashes in looks:
         left.plot(run["rate"], color=colour, ls=dashes, label=name)
         right.plot(run["step"], run["val"], color=colour, ls=dashes, marker="o", ms=3)
         ends.append((run["step"][-1], run["val"][-1], f"{run['val'][-1]:.2f}", colour))
-    names_below(below, left.get_legend_handles_labels()[0])
+    canvas.names_below(below, left.get_legend_handles_labels()[0])
     left.set(xlabel="step", ylabel="learning rate (AdamW)", ylim=(0, None))
     late = [value for run in runs.values() for value in run["val"][2:]]
     right.set(xlabel="step", ylabel="validation loss", ylim=(min(late) - 0.05, max(late) + 0.1))
-    beside_ends(right, ends)
-    style.headline(figure, title)
+    canvas.beside_ends(right, ends)
     return figure
 
 
@@ -118,15 +112,14 @@ def schedules(runs: dict[str, dict], title: str) -> Figure:
 def recipes(panels: list[dict], title: str) -> Figure:
     """Loss against seconds of training, a panel for each block size: only equal blocks compare."""
     widths = [max(2.2, len(panel["lines"])) for panel in panels]
-    figure, row, below = panels_over_names(4.4, len(panels), width_ratios=widths)
+    figure, row, below = canvas.panels_over_names(4.4, title, len(panels), width_ratios=widths)
     for axes, panel in zip(row, panels, strict=True):
         _curves(axes, panel["lines"])
-        style.subtitle(axes, panel["title"])
+        canvas.subtitle(axes, panel["title"])
     row[0].set_ylabel("validation loss, nats per character")
     names = dict.fromkeys(line["label"] for panel in panels for line in panel["lines"])
     handles = [Line2D([], [], color=RECIPES.get(name, GREY), label=name) for name in names]
-    names_below(below, handles)
-    style.headline(figure, title)
+    canvas.names_below(below, handles)
     return figure
 
 
@@ -144,18 +137,18 @@ def _curves(axes: Axes, lines: list[dict]) -> None:
         if "seconds" in line:
             axes.hlines(values[-1], line["seconds"]["low"], line["seconds"]["high"], color=colour)
         ends.append((seconds[-1], values[-1], f"{line['loss']:.3f}", colour))
-    style.log_axis(axes, "x", [1, 10, 100])
+    canvas.log_axis(axes, "x", [1, 10, 100])
     lowest = min(end[1] for end in ends)
     axes.set(xlim=(1, 1.3 * max(end[0] for end in ends)))
     axes.set(ylim=(lowest - 0.07, max(end[1] for end in ends) + 0.55))
     axes.set_xlabel("seconds (log scale)")
-    beside_ends(axes, ends)
+    canvas.beside_ends(axes, ends)
 
 
 @styled
 def ideas(rows: list[dict], title: str) -> Figure:
     """The loss that each rung ends at with the same seconds, and what its idea bought."""
-    figure, axes = new_figure(1.1 + 0.4 * len(rows))
+    figure, axes = canvas.new_figure(1.1 + 0.4 * len(rows), title)
     before = None
     for y, row in enumerate(rows):
         low, mid, high = style.low_mid_high(row["loss"])
@@ -168,10 +161,45 @@ def ideas(rows: list[dict], title: str) -> Figure:
         axes.plot(mid, y, "o", color=BLUE, ms=6)
         axes.text(left, y, f"{text}   ", va="center", ha="right", fontsize=8.5)
         before = mid
-    style.name_rows(axes, [row["name"] for row in rows])
+    canvas.name_rows(axes, [row["name"] for row in rows])
     losses = [row["loss"]["median"] for row in rows]
     best, gain = min(losses), max(losses) - min(losses)
     limits = (best - 0.42 * gain, max(losses) + 0.08 * gain)
     axes.set(ylim=(len(rows) - 0.5, -0.5), xlim=limits, xlabel="validation loss")
-    axes.set_title(title)
+    return figure
+
+
+@styled
+def singular_values(updates: dict[str, Sequence[float]], title: str) -> Figure:
+    """The singular values of some updates of a matrix, largest first, each as a share of it."""
+    figure, axes = canvas.new_figure(3.2, title)
+    looks = zip(updates.items(), (VERMILION, GREEN, BLUE), (":", "--", "-"), strict=False)
+    for (label, values), colour, dashes in looks:
+        shares = [value / max(values) for value in values]
+        axes.plot(range(1, len(shares) + 1), shares, color=colour, ls=dashes, label=label)
+    canvas.log_axis(axes, "y", [1e-4, 1e-3, 0.01, 0.1, 1], ["0.01%", "0.1%", "1%", "10%", "100%"])
+    axes.set_ylim(1e-4, 1.5)
+    axes.set(xlabel="direction, strongest first", ylabel="length, of the strongest")
+    axes.legend(loc="lower left")
+    return figure
+
+
+@styled
+def look_ups(chars: Sequence[str], title: str) -> Figure:
+    """The rows added up for the last of `chars`: its own, its pair's and its triple's."""
+    figure, axes = page(4 * APART + 0.55, title)
+    wide = min(0.5, (PAGE - LEFT) / (len(chars) + 7))
+    kinds = ["free"] * len(chars)
+    row_name(axes, 0.2, "text", "read so far")
+    cells(axes, LEFT, 0.02, (wide, HIGH), chars, [*kinds[:-1], "new"])
+    tables = ("characters", "pairs", "triples")
+    for row, table in enumerate(tables, 1):
+        y, last = 0.02 + row * APART + 0.1, "".join(chars[-row:])
+        row_name(axes, y + HIGH / 2, table, f"{row} character{'s' * (row > 1)}")
+        at = len(chars) - row
+        cells(axes, LEFT + at * wide, y, (wide, HIGH), chars[at:], ["old"] * row)
+        shown = "".join(style.BLANKS.get(c, c) for c in last)
+        note(axes, LEFT + (len(chars) + 0.5) * wide, y + 0.06, f"→  row “{shown}” of this table")
+    sum_of = "The three rows are added, and go into the first block: no matrix is multiplied."
+    note(axes, LEFT, 0.25 + 4 * APART, sum_of)
     return figure
