@@ -1,35 +1,17 @@
-"""Faults that are really caused: disks that fill up, folders that close, clocks, bad servers."""
+"""Faults that are really caused: disks that fill up, folders that close."""
 
 import contextlib
 import os
 import subprocess
 import sys
-import threading
-import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-import torch
-
-from nanogpt.system.device import Device
 
 try:
     import resource
 except ImportError:  # Windows
     resource = None
-
-
-CPU = Device(torch.device("cpu"), torch.float32, "tests")
-
-
-@pytest.fixture
-def little_corpus(tmp_path_factory, monkeypatch):
-    path = tmp_path_factory.getbasetemp() / "little.txt"
-    path.write_text("To be, or not to be.\n" * 100)
-    monkeypatch.setenv("NANOGPT_DATA", str(path))
-    monkeypatch.setenv("no_proxy", "*")
-    monkeypatch.setenv("TQDM_DISABLE", "1")
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -112,77 +94,3 @@ def read_only(folder: Path):
         yield
     finally:
         unmount(folder)
-
-
-def alter(path: Path, whole: bytes):
-    """Alter one bit of each tenth byte in turn, in the file, and give its place."""
-    for i in range(0, len(whole), 10):
-        with open(path, "r+b", buffering=0) as file:
-            file.seek(i)
-            file.write(bytes([whole[i] ^ 1 << i // 10 % 8]))
-            yield i
-            file.seek(i)
-            file.write(whole[i : i + 1])
-
-
-def backwards(monkeypatch) -> list[float]:
-    """Each look at the clock shows an hour less than the one before."""
-    shown = [2e9]
-
-    def look():
-        shown.append(shown[-1] - 3600)
-        return shown[-1]
-
-    monkeypatch.setattr(time, "time", look)
-    return shown
-
-
-class Answer(BaseHTTPRequestHandler):
-    def do_GET(self):
-        status, headers, body = self.server.routes[self.path]
-        self.send_response(status)
-        for name, value in headers.items():
-            self.send_header(name, value)
-        self.end_headers()
-        with contextlib.suppress(ConnectionError):  # the client has seen enough
-            self.wfile.write(body)
-            self.wfile.flush()
-            if self.path == self.server.stalls:
-                self.server.over.wait(30)
-
-    def log_message(self, *words):
-        pass
-
-
-class Server(ThreadingHTTPServer):
-    """Answers each path as its `routes` say; the path `stalls` never ends."""
-
-    def __init__(self):
-        super().__init__(("127.0.0.1", 0), Answer)
-        self.routes, self.stalls, self.over = {}, None, threading.Event()
-
-    def url(self, path="/input.txt", host="127.0.0.1"):
-        return f"http://{host}:{self.server_address[1]}{path}"
-
-
-def body(content: bytes, says: int | None = None):
-    return 200, {"Content-Length": str(len(content) if says is None else says)}, content
-
-
-def moved(to: str):
-    return 302, {"Location": to, "Content-Length": "0"}, b""
-
-
-@pytest.fixture
-def servers():
-    """Two servers on this machine: two hosts, as far as a client can tell."""
-    both = (Server(), Server())
-    threads = [threading.Thread(target=server.serve_forever, args=(0.01,)) for server in both]
-    for thread in threads:
-        thread.start()
-    yield both
-    for server, thread in zip(both, threads, strict=True):
-        server.over.set()
-        server.shutdown()
-        thread.join()
-        server.server_close()

@@ -16,7 +16,6 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..system.console import Progress
 from ..system.files import ROOT, atomic_path, sha256
 from . import synthetic
 
@@ -112,8 +111,7 @@ def read_corpus(path: Path) -> Corpus:
     except UnicodeDecodeError as error:
         byte = f"byte {error.start} of {len(data):,} is {data[error.start]:#04x}"
         raise CorpusError(f"{path} is not UTF-8 text: {byte}; save it as UTF-8") from None
-    if "\0" in text:
-        place = text.index("\0")
+    if (place := text.find("\0")) >= 0:
         raise CorpusError(f"{path} is not a text: it has a NUL byte at {place}; name a text file")
     if len(set(text)) == 1:
         raise CorpusError(f"{path} repeats one character, {text[0]!r}: nothing can be learned")
@@ -144,12 +142,7 @@ def check_text(text: str, block_size: int) -> list[dict]:
         ("characters to validate on", f"{held_out:,}", held_out >= 20 * block_size, few),
         ("distinct characters", f"{n:,}", n <= 256, "each needs its own embedding"),
         ("of them seen less than 20 times", f"{rare:,}", rare <= 0.25 * n, "replace or drop them"),
-        (
-            "lines that occur before",
-            f"{repeated:.0%}",
-            repeated <= 0.5,
-            "validation repeats them",
-        ),
+        ("lines that occur before", f"{repeated:.0%}", repeated <= 0.5, "validation repeats them"),
     ]
     return [
         {"what": what, "value": value, "verdict": "good" if good else advice}
@@ -164,46 +157,32 @@ def practice_corpus(note: str = "asked for.") -> Corpus:
 
 
 def fetch(target: Path, url: str = URL, digest: str = SHA256, size: int = SIZE) -> Path:
-    """Download to `target`, whole and checked. Raises CorpusError, leaving nothing behind."""
+    """Download to `target`, whole and checked.
+
+    Raises CorpusError for whatever the network and the server do, OSError for a folder that cannot
+    be written; nothing is left behind.
+    """
     try:
-        with (
-            urllib.request.urlopen(url, timeout=TIMEOUT) as answer,
-            atomic_path(target) as temporary,
-        ):
-            data = _receive(answer, size)
-            if len(data) < size:
-                raise CorpusError(
-                    f"the download was cut: {len(data):,} of {size:,} bytes came; try again"
-                )
-            if sha256(data) != digest:
-                raise CorpusError(
-                    f"the download is not the file we know: sha256 {sha256(data)[:12]}…, "
-                    f"not {digest[:12]}…"
-                )
-            temporary.write_bytes(data)
-    except CorpusError:
-        raise
-    except (urllib.error.HTTPError, http.client.HTTPException, ValueError) as error:
-        # 404, cut off, not an address
-        raise CorpusError(f"the server gave no file ({type(error).__name__}: {error})") from error
-    except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
-        raise CorpusError(f"no connection: {getattr(error, 'reason', None) or error}") from error
+        data = _receive(url, size)
+    except (OSError, http.client.HTTPException, ValueError) as error:  # ValueError: no address
+        raise CorpusError(f"no file came ({type(error).__name__}: {error})") from error
+    if sha256(data) != digest:
+        raise CorpusError(
+            f"what came is not the file we know: {len(data):,} bytes of {size:,}, sha256 "
+            f"{sha256(data)[:12]}…, not {digest[:12]}…; try again"
+        )
+    with atomic_path(target) as temporary:
+        temporary.write_bytes(data)
     return target
 
 
-def _receive(answer, size: int) -> bytes:
-    data = bytearray()
-    with Progress(size, "corpus", unit="B", unit_scale=True) as bar:
-        until = time.monotonic() + DEADLINE
-        while chunk := answer.read1(1 << 16):  # what there is: `read` would wait for all of it
+def _receive(url: str, size: int) -> bytes:
+    """What the server sends, up to a little more than `size` bytes."""
+    data, until = bytearray(), time.monotonic() + DEADLINE
+    with urllib.request.urlopen(url, timeout=TIMEOUT) as answer:
+        # read1 gives what there is; `read` would wait for all of it
+        while len(data) <= size and (chunk := answer.read1(1 << 16)):
             data += chunk
             if time.monotonic() > until:
-                raise CorpusError(
-                    f"the download took too long: {len(data):,} of {size:,} bytes in {DEADLINE} s"
-                )
-            bar.update(len(chunk))
-            if len(data) > size:
-                raise CorpusError(
-                    f"the download is larger than the {size:,} bytes it should have: refused"
-                )
+                raise TimeoutError(f"{len(data):,} of {size:,} bytes in {DEADLINE} s")
     return bytes(data)
