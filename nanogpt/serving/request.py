@@ -56,7 +56,8 @@ class Request:
         limits.check_length(len(self.prompt), n_new, positions, where)
         limits.check_sampling(self.sampling, vocab_size, where)
         if self.noise is not None:  # it may have more rows
-            limits.check_noise(self.noise[:n_new], (n_new, vocab_size), where)
+            noise = self.noise[:n_new] if getattr(self.noise, "ndim", 0) else self.noise
+            limits.check_noise(noise, (n_new, vocab_size), where)
 
     def draw(self, vocab_size: int) -> Tensor | None:
         """The noise of its tokens, on the CPU: (max_new_tokens, V); None if it needs none."""
