@@ -7,12 +7,11 @@ one function serves the lecture's heads (B, T, hs) and the batched ones (B, H, T
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.overrides import handle_torch_function, has_torch_function
+from torch.overrides import wrap_torch_function
 
 from ..config.shapes import GPTConfig
 from .kernels import rms_norm
@@ -79,19 +78,8 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float 
     return F.dropout(weights, dropout, training=dropout > 0) @ v
 
 
-def overridable(function: Callable) -> Callable:
-    """The function, open to a torch.overrides.TorchFunctionMode as PyTorch's own functions are."""
-
-    @wraps(function)
-    def call(*args, **kwargs):
-        if has_torch_function(args):
-            return handle_torch_function(call, args, *args, **kwargs)
-        return function(*args, **kwargs)
-
-    return call
-
-
-attend = overridable(attend)  # exact mode computes it in another way
+# Exact mode computes it in another way, as it does with PyTorch's own functions.
+attend = wrap_torch_function(lambda q, *args, **kwargs: (q,))(attend)
 
 
 def attend_shared(

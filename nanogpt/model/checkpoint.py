@@ -73,20 +73,16 @@ def load_checkpoint(path: str | Path, *, origin: str | None = None) -> Checkpoin
         raise CheckpointError(
             f"no checkpoint at {path}: train one with notebook 01, or correct the path"
         )
-    header, state = _read(path)
-    meta = _metadata(path, header)
-    config = _checked_config(path, meta)
-    held = sum(tensor.numel() for tensor in state.values())
-    if held != config.n_params:  # a header may name any size: build no model of it
-        raise _misfit(
-            path, f"{held:,} numbers, it needs {'more' if held < config.n_params else 'fewer'}"
-        )
-    _check_digest(path, meta, state)
-    model = GPT(config)
+    state, meta = read_tensors(path)
+    config, held = _checked_config(path, meta), sum(tensor.numel() for tensor in state.values())
     try:
+        if held != config.n_params:  # a header may name any size: build no model of it
+            raise RuntimeError(f"\n{held:,} numbers, it has {config.n_params:,}")
+        model = GPT(config)
         model.load_state_dict(state)
     except RuntimeError as error:
-        raise _misfit(path, str(error).splitlines()[1].strip()) from error
+        why = str(error).splitlines()[1].strip()
+        raise CheckpointError(f"{path}: its tensors do not fit its own config ({why})") from error
     tokenizer = CharTokenizer(meta["vocabulary"])
     return Checkpoint(model.eval(), tokenizer, meta, sha256(path), origin or _short(path))
 
@@ -111,48 +107,28 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], meta: dict) -> str:
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict]:
     """What write_tensors wrote. Raises CheckpointError for a damaged file and for any other."""
-    header, tensors = _read(path)
-    meta = _metadata(path, header)
-    _check_digest(path, meta, tensors)
+    damaged = "delete it, or fetch it or train again"
+    try:
+        with safe_open(path, framework="pt") as file:
+            header = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError, ValueError) as error:
+        raise CheckpointError(
+            f"{path} is damaged or no safetensors file ({error}): {damaged}"
+        ) from error
+    try:
+        meta = dict(json.loads(header["nanogpt"]))
+        digest = meta.pop("digest")
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        raise _foreign(path, error) from error
+    if digest != _digest(json.dumps(meta), tensors):
+        raise CheckpointError(f"{path} is damaged: its contents do not match its digest; {damaged}")
     return tensors, meta
 
 
 def stem(path: str | Path) -> Path:
     """The path without its suffix: `x`, `x.safetensors` and `x.json` name one checkpoint."""
     return Path(str(path).removesuffix(".safetensors").removesuffix(".json"))
-
-
-def _read(path: Path) -> tuple[dict, dict[str, Tensor]]:
-    """The header's metadata and all tensors of a safetensors file."""
-    try:
-        with safe_open(path, framework="pt") as file:
-            return file.metadata() or {}, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError, ValueError) as error:
-        raise CheckpointError(
-            f"{path} is damaged or no safetensors file ({error}): delete it, or fetch it or "
-            f"train again"
-        ) from error
-
-
-def _metadata(path: Path, header: dict) -> dict:
-    """Our JSON object in a header. It includes the digest, until that has been checked."""
-    try:
-        meta = json.loads(header["nanogpt"])
-    except (KeyError, ValueError, RecursionError) as error:
-        raise _foreign(path, error) from error
-    if not isinstance(meta, dict):
-        raise _foreign(path, f"a {type(meta).__name__}")
-    return meta
-
-
-def _check_digest(path: Path, meta: dict, tensors: dict[str, Tensor]) -> None:
-    """Take the digest out of the metadata. Raises CheckpointError when it is another."""
-    digest = meta.pop("digest", None)
-    if digest != _digest(json.dumps(meta), tensors):
-        raise CheckpointError(
-            f"{path} is damaged: its contents do not match its digest; delete it, or fetch it or "
-            f"train again"
-        )
 
 
 def _digest(meta: str, state: dict) -> str:
@@ -173,7 +149,9 @@ def _checked_config(path: Path, meta: dict) -> GPTConfig:
         )
     try:
         config = GPTConfig(**meta["config"])
-        _check_vocabulary(meta["vocabulary"], config.vocab_size)
+        chars, size = meta["vocabulary"], config.vocab_size
+        if not isinstance(chars, str) or not len(chars) == len(set(chars)) == size:
+            raise ValueError(f"the vocabulary must be a string of {size} different characters")
         check_int("step", meta["step"], 0)
         check_number("the validation loss", meta["losses"]["val"], 0, LARGEST)
         if not isinstance(meta["corpus"]["name"], str):
@@ -188,20 +166,11 @@ def _checked_config(path: Path, meta: dict) -> GPTConfig:
     return config
 
 
-def _check_vocabulary(chars, size: int) -> None:
-    if not isinstance(chars, str) or not len(chars) == len(set(chars)) == size:
-        raise ValueError(f"the vocabulary must be a string of {size} different characters")
-
-
 def _foreign(path: Path, why) -> CheckpointError:
     return CheckpointError(
         f"{path} holds tensors but not our metadata ({why!r}): load it with model.load_state_dict "
         f"if it is the lecture's, or use a checkpoint that this project wrote"
     )
-
-
-def _misfit(path: Path, why: str) -> CheckpointError:
-    return CheckpointError(f"{path}: its tensors do not fit its own config ({why})")
 
 
 def _short(path: Path) -> str:
