@@ -12,49 +12,34 @@ def problem(double):
 
 def empty(x):
     """Twice x."""
-
-
-def dots(x):
-    """Twice x."""
     ...
-
-
-def wrong(x):
-    return x + 2
 
 
 def broken(x):
     return x.double()
 
 
+# Its line is not the learner's.
+cannot_be_used = eval(compile("lambda answer: answer(3) - 6", "another cell", "eval"))
+
+
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("problem", "answer", "said"),
     [
-        (lambda x: 2 * x, "Right: <lambda> does what it should.\n"),
-        (empty, "Not yet: empty is still empty. Write its body"),
-        (dots, "Not yet: dots is still empty."),
-        (wrong, "Not yet: double(3) is 6, yours gives 5.\n"),
-        (broken, "Not yet: your code raised AttributeError: 'int' object has no attribute"),
-        (lambda: 6, "Not yet: your code raised TypeError: "),
-        (lambda x: [][x:] or None, "Not yet: double(3) is 6, yours gives None. It returned None"),
+        (problem, lambda x: 2 * x, "Right: <lambda>"),
+        (problem, empty, "Not yet: empty is still empty"),
+        (problem, lambda x: x + 2, "Not yet: double(3) is 6, yours gives 5"),
+        (problem, broken, "line `return x.double()`, for broken(3)"),
+        (problem, lambda: 6, "Not yet: your code raised TypeError"),
+        (problem, lambda x: [][x:] or None, "yours gives None. It returned None"),
+        (cannot_be_used, lambda x: [x, x], "cannot use what your code returned, [3, 3] (Type"),
     ],
 )
-def test_an_answer_is_judged_in_a_line(answer, said, capsys):
+def test_an_answer_is_judged_in_a_line(problem, answer, said, capsys):
     assert judge(problem, answer) is said.startswith("Right")
     printed = capsys.readouterr().out
-    assert printed.startswith(said)
+    assert said in printed
     assert printed.count("\n") == 1
-
-
-def test_an_error_names_the_learners_own_line(capsys):
-    judge(problem, broken)
-    assert capsys.readouterr().out.endswith(", in the line `return x.double()`, for broken(3).\n")
-
-
-def test_what_a_check_cannot_use_is_named(capsys):
-    check = eval(compile("lambda answer: answer(3) - 6", "another cell", "eval"))
-    judge(check, lambda x: [x, x])
-    assert "cannot use what your code returned, [3, 3] (Type" in capsys.readouterr().out
 
 
 def test_of_a_class_one_method_is_the_blank(capsys):
@@ -62,4 +47,4 @@ def test_of_a_class_one_method_is_the_blank(capsys):
         def twice(self, x): ...
 
     assert not judge(lambda kind: None, Doubles, body=Doubles.twice)
-    assert capsys.readouterr().out.startswith("Not yet: Doubles is still empty.")
+    assert "Doubles is still empty" in capsys.readouterr().out
