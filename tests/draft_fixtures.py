@@ -15,10 +15,6 @@ class Right(Draft):
         super().__init__(k)
         self.texts, self.vocab_size = texts.long(), vocab_size
 
-    def check(self, model, prompt, n_new):
-        super().check(model, prompt, n_new)
-        self.check_vocab(model, self.vocab_size)
-
     def begin(self, prompt, sampling):
         def guess(text, noise):
             t = text.shape[1]

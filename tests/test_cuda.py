@@ -28,8 +28,8 @@ from nanogpt.cache.rolling import RollingCache
 from nanogpt.cache.static import StaticCache
 from nanogpt.config import MODERN, GPTConfig, TrainConfig
 from nanogpt.decoding.drafts import DraftModel, NGram, PromptLookup
-from nanogpt.decoding.rejection import rejection_sampling
 from nanogpt.decoding.sampling import PLAIN, SamplingParams
+from nanogpt.decoding.speculative import rejection_sampling
 from nanogpt.engines import base
 from nanogpt.engines.cuda_graph import Graph, GraphLoop
 from nanogpt.engines.eager import Batched, Flat, PerHead, Static, Uncached

@@ -7,6 +7,7 @@ Leading dimensions are free: (B, T, hs) for one of the lecture's heads, (B, H, T
 
 from __future__ import annotations
 
+import weakref
 from abc import ABC, abstractmethod
 
 import torch
@@ -121,8 +122,7 @@ class KVCache(ABC):
         n = pos.shape[0]
         if n == 0 or not pos.is_cpu:
             return self.last + n
-        if n > 1 and not bool((pos[1:] > pos[:-1]).all()):
-            raise ValueError(f"positions {pos.tolist()} must ascend")
+        check_ascending(pos)
         first, last = (pos.item(),) * 2 if n == 1 else (int(pos[0]), int(pos[-1]))
         if first <= self.last:
             raise ValueError(
@@ -130,6 +130,29 @@ class KVCache(ABC):
                 f"pass positions in the whole text, and call reset() before another text"
             )
         return last
+
+
+# The positions that were looked at last, and their version: all layers of a step get one tensor.
+_ascending = (lambda: None), None
+
+
+def check_ascending(pos: Tensor) -> None:
+    """Raise ValueError unless the positions of each text ascend.  (…, T), on the CPU
+
+    The one check of order, and a tensor is looked at once: a model asks at its door, and each cache
+    asks again, as it may be used without one. Attention itself goes by positions, in any order; the
+    causal kernel, a ring and a rewind go by the order in which tokens come.
+    """
+    global _ascending
+    if pos.shape[-1] < 2:
+        return
+    version = None if pos.is_inference() else pos._version  # such tensors have none
+    seen, last = _ascending
+    if version is not None and seen() is pos and last == version:
+        return
+    if not (pos.diff() > 0).all():
+        raise ValueError(f"positions {pos.tolist()} do not ascend: pass tokens in the text's order")
+    _ascending = weakref.ref(pos), version
 
 
 def _kind(x: Tensor) -> tuple:

@@ -5,10 +5,12 @@ Two loops run over any decoder: the plain one here, and the speculative one in `
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -50,16 +52,22 @@ def decode(
         yield tokens.clone()  # the caller's own: the next step reads ours
 
 
+# Who steps through a model's modules now: a lock for each model that decodes.
+_turns: WeakKeyDictionary[GPT, threading.RLock] = WeakKeyDictionary()
+
+
 class ModuleDecoder:
     """The model's own modules, borrowed for one step at a time: in eval mode, with caches of ours.
 
-    Between two steps the model is the caller's: its modes as they were, and no cache on.
+    Between two steps the model is the caller's: its modes as they were, and no cache on. Threads
+    that decode with one model take turns, step by step.
     """
 
     caches = ()  # one for each owner, or none
 
     def __init__(self, model: GPT):
         self.model, self.modules, self.owners = model, list(model.modules()), cache_owners(model)
+        self.turn = _turns.setdefault(model, threading.RLock())
 
     def forward(self, tokens: Tensor, start: int) -> Tensor:
         """Logits of tokens that stand at `start` and after it.  (B, T) -> (B, T, V)"""
@@ -69,23 +77,24 @@ class ModuleDecoder:
 
     @contextmanager
     def borrowed(self):
-        if any(owner.cache is not None for owner in self.owners):
-            raise ValueError(
-                "a KV cache is already on: generate brings its own; leave the with-block, or call "
-                "disable_kv_cache(model)"
-            )
-        training = [module for module in self.modules if module.training]
-        try:
-            for module in training:
-                module.training = False
-            for owner, cache in zip(self.owners, self.caches, strict=bool(self.caches)):
-                owner.cache = cache
-            yield
-        finally:
-            for owner in self.owners:
-                owner.cache = None
-            for module in training:
-                module.training = True
+        with self.turn:
+            if any(owner.cache is not None for owner in self.owners):
+                raise ValueError(
+                    "a KV cache is already on: generate brings its own; leave the with-block, or "
+                    "call disable_kv_cache(model)"
+                )
+            training = [module for module in self.modules if module.training]
+            try:
+                for module in training:
+                    module.training = False
+                for owner, cache in zip(self.owners, self.caches, strict=bool(self.caches)):
+                    owner.cache = cache
+                yield
+            finally:
+                for owner in self.owners:
+                    owner.cache = None
+                for module in training:
+                    module.training = True
 
 
 class CachedDecoder(ModuleDecoder):
@@ -99,15 +108,6 @@ class CachedDecoder(ModuleDecoder):
         logits = self.forward(tokens, self.length)
         self.length += tokens.shape[1]
         return logits
-
-    def require_rewind(self) -> None:
-        """Raises ValueError for a cache that cannot take tokens back, as a draft needs."""
-        for cache in self.caches:
-            if not hasattr(cache, "rewind"):
-                raise ValueError(
-                    f"{type(cache).__name__} has no rewind(n), which forgets the last n rows: "
-                    f"write one, or leave draft out"
-                )
 
     def rewind(self, n: int) -> None:
         for cache in self.caches:
@@ -156,12 +156,3 @@ class SlidingDecoder(UncachedDecoder):
 
     def rewind(self, n: int) -> None:
         raise NotImplementedError("once the window slides, cached rows are stale: no draft here")
-
-
-def module_decoder(model: GPT, cache, prompt_length: int, n_new: int) -> Decoder:
-    """The decoder over the model's own modules that `generate` uses without an engine."""
-    length = prompt_length + n_new - 1  # the last token is never read
-    limit = model.config.positions
-    if limit is not None and length > limit:
-        return SlidingDecoder(model, cache)
-    return UncachedDecoder(model) if cache is None else CachedDecoder(model, cache, length)

@@ -12,6 +12,7 @@ from ..cache.dynamic import DynamicCache
 from ..config.checks import check_int
 from ..model.gpt import GPT
 from .decoder import CachedDecoder
+from .limits import check_length, check_prompt
 from .sampling import SamplingParams, sample
 
 Guess = Callable[[Tensor, Tensor], Tensor | None]
@@ -23,6 +24,7 @@ class Draft(ABC):
     One draft may serve several generations, one inside the other too.
     """
 
+    vocab_size: int | None = None  # of what it knows, where it knows more than the text
     engine: type | None = None  # what decodes the draft where an engine decodes the target
 
     def __init__(self, k: int = 4):
@@ -41,15 +43,9 @@ class Draft(ABC):
 
     def check(self, model: GPT, prompt: Tensor, n_new: int) -> None:
         """Raise ValueError when this draft cannot serve that generation."""
-        if self.k > model.config.block_size:
+        if self.vocab_size not in (None, model.config.vocab_size):
             raise ValueError(
-                f"k={self.k} > block_size {model.config.block_size}: propose fewer tokens"
-            )
-
-    def check_vocab(self, model: GPT, vocab_size: int) -> None:
-        if vocab_size != model.config.vocab_size:
-            raise ValueError(
-                f"this {type(self).__name__} knows {vocab_size} tokens, the model "
+                f"this {type(self).__name__} knows {self.vocab_size} tokens, the model "
                 f"{model.config.vocab_size}: both need one vocabulary"
             )
 
@@ -74,7 +70,8 @@ class NGram(Draft):
                 f"n={n}: a table of {vocab_size}**n numbers exceeds {LARGEST_TABLE}: choose a "
                 f"smaller n"
             )
-        _check_text(text, vocab_size, n)
+        check_prompt(text, vocab_size, ndim=1, where="the text to count in: ")
+        check_int("tokens of the text to count in", len(text), n)
         self.vocab_size, self.tables = vocab_size, []  # log-probabilities after m tokens, (V**m, V)
         probs = torch.full((1, vocab_size), 1 / vocab_size)
         for m in range(n):
@@ -82,10 +79,6 @@ class NGram(Draft):
             lower = probs.repeat(len(counts) // len(probs), 1)  # of the last m - 1 tokens
             probs = (counts + lower) / (counts.sum(-1, keepdim=True) + 1)
             self.tables.append(probs.log())
-
-    def check(self, model, prompt, n_new):
-        super().check(model, prompt, n_new)
-        self.check_vocab(model, self.vocab_size)
 
     def logits(self, text: Tensor) -> Tensor:
         """(B, t) -> (B, V)"""
@@ -103,20 +96,6 @@ class NGram(Draft):
 
     def begin(self, prompt, sampling):
         return lambda text, noise: sample(self.logits(text), noise, sampling)
-
-
-def _check_text(text: Tensor, vocab_size: int, n: int) -> None:
-    is_text = isinstance(text, Tensor) and text.ndim == 1 and not text.is_floating_point()
-    if not is_text or len(text) < n:
-        raise ValueError(
-            f"the text to count in is a tensor of at least n={n} tokens (N,), as in "
-            f"tokenizer.encode(text)"
-        )
-    low, high = int(text.min()), int(text.max())
-    if low < 0 or high >= vocab_size:
-        raise ValueError(
-            f"the text holds tokens {low} to {high}; the vocabulary has 0 to {vocab_size - 1}"
-        )
 
 
 def _counts(text: Tensor, m: int, vocab_size: int) -> Tensor:
@@ -173,17 +152,13 @@ class DraftModel(Draft):
             raise ValueError(
                 f"DraftModel({model!r}): pass a GPT, as in load_checkpoint(path).model"
             )
-        if engine is not None and not isinstance(engine, type):
-            raise ValueError(f"engine={engine!r}: pass a class, as in engine=Rough8")
-        if engine is not None and not getattr(engine, "decodes_drafts", False):
-            raise ValueError(
-                f"engine={engine.__name__}: a draft is decoded by Native, Native8 or Rough8"
-            )
-        self.model, self.engine = model, engine
+        decodes = isinstance(engine, type) and getattr(engine, "decodes_drafts", False)
+        if engine is not None and not decodes:
+            raise ValueError(f"engine={engine!r}: pass a class: Native, Native8 or Rough8")
+        self.model, self.engine, self.vocab_size = model, engine, model.config.vocab_size
 
     def check(self, model, prompt, n_new):
         super().check(model, prompt, n_new)
-        self.check_vocab(model, self.model.config.vocab_size)
         own, target = self.model.lm_head.weight, model.lm_head.weight
         if (own.dtype, own.device) != (target.dtype, target.device):
             raise ValueError(
@@ -193,12 +168,8 @@ class DraftModel(Draft):
         if self.engine is not None and (why := self.engine.supports(self.model)):
             raise ValueError(why)
         # The last token is not proposed, and the one before it is not read.
-        limit, last = self.model.config.positions, prompt.shape[1] + n_new - 2
-        if limit is not None and last > limit:
-            raise ValueError(
-                f"a prompt of {prompt.shape[1]} and {n_new} new tokens: the draft model reads "
-                f"{last} of them, and has block_size {limit}"
-            )
+        positions = self.model.config.positions
+        check_length(prompt.shape[1], n_new - 1, positions, "the draft model, for all but one: ")
 
     def begin(self, prompt, sampling):
         decoder = CachedDecoder(self.model, DynamicCache, self.model.config.block_size)

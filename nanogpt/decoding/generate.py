@@ -12,7 +12,7 @@ from ..config.checks import check_int
 from ..model.gpt import GPT
 from ..system.console import warn_caller
 from ..system.device import send
-from .decoder import Tokens, decode, module_decoder
+from .decoder import CachedDecoder, Decoder, SlidingDecoder, Tokens, UncachedDecoder, decode
 from .limits import MOST_NEW, check_length, check_noise, check_prompt, check_sampling
 from .sampling import PLAIN, SamplingParams, draw_noise
 from .speculative import Speculation
@@ -57,26 +57,22 @@ def generate(
     check_prompt(prompt, vocab_size)
     check_int("n_new", n_new, 1, MOST_NEW)
     check_sampling(sampling, vocab_size)
-    (B, T), shape = prompt.shape, (n_new, len(prompt), vocab_size)
+    shape = (n_new, len(prompt), vocab_size)
     _check_randomness(generator, noise, sampling, shape)
-    slides = _slides(model, T, n_new, past_block)
-    _check_together(model, prompt, cache, engine, draft, slides)
+    slides = _slides(model, prompt, n_new, past_block)
     if draft is not None:
+        _check_draft(draft, cache, engine, slides)
         draft.check(model, prompt, n_new)
     if engine is not None:
-        if isinstance(engine, type):
-            engine = engine.ready(model, B)
-        engine.check(model, prompt, n_new)
-        noise = _noise(noise, generator, sampling, shape, prompt.device)
+        engine = _ready(engine, model, prompt, n_new, cache)
+    else:
+        decoder = _decoder(model, prompt, n_new, cache, draft, slides)
+    noise = _noise(noise, generator, sampling, shape, prompt.device)
+    if engine is not None:
         if draft is not None:
             return engine.speculate(model, prompt, noise, sampling, draft)
         return engine.tokens(model, prompt, noise, sampling)
-    if slides:
-        _warn_of_sliding(T, n_new, model.config.block_size)
-    decoder = module_decoder(model, cache, T, n_new)
-    noise = _noise(noise, generator, sampling, shape, prompt.device)
     if draft is not None:
-        decoder.require_rewind()
         return Speculation(decoder, draft, vocab_size, prompt, noise, sampling)
     return decode(decoder, prompt, noise, sampling)
 
@@ -104,41 +100,22 @@ def _check_randomness(generator, noise, sampling: SamplingParams, shape: tuple) 
         check_noise(noise, shape)
 
 
-def _slides(model: GPT, T: int, n_new: int, past_block: str) -> bool:
-    """Whether the window slides over a text of this length. Raises ValueError where it may not."""
+def _slides(model: GPT, prompt: Tensor, n_new: int, past_block: str) -> bool:
+    """Whether the window slides over this text. Raises ValueError where it may not."""
     if past_block not in ("error", "slide"):
         raise ValueError(f'past_block={past_block!r}: choose "error" or "slide"')
-    limit = model.config.positions
-    if past_block == "error":
-        instead = ', or let the window slide with past_block="slide" (slower: no cache can be kept)'
-        check_length(T, n_new, limit, otherwise=instead)
-    return limit is not None and T + n_new - 1 > limit
-
-
-def _warn_of_sliding(T: int, n_new: int, limit: int) -> None:
-    again = min(n_new, T + n_new - 1 - limit)
-    warn_caller(
-        f"past block_size {limit} the window slides: the last {again} tokens each recompute "
-        f"{limit} positions, without a cache"
-    )
-
-
-def _check_together(model: GPT, prompt: Tensor, cache, engine, draft, slides: bool) -> None:
-    """Raise ValueError for a model, a prompt, an engine, a cache and a draft that do not fit."""
-    device = model.lm_head.weight.device
+    device, limit, T = model.lm_head.weight.device, model.config.positions, prompt.shape[1]
     if prompt.device.type != device.type:
         raise ValueError(
             f"the prompt is on {prompt.device}, the model on {device}: move one of them"
         )
-    if engine is not None:
-        if not all(hasattr(engine, part) for part in ("ready", "check", "tokens")):
-            raise ValueError(
-                f"engine={engine!r}: pass a class, as in engine=Native, or an engine that you built"
-            )
-        if cache is not DynamicCache:
-            raise ValueError("an engine brings its own cache: give generate either engine or cache")
-    if draft is None:
-        return
+    if past_block == "error":
+        slower = ', or let the window slide with past_block="slide" (slower: no cache can be kept)'
+        check_length(T, n_new, limit, otherwise=slower)
+    return limit is not None and T + n_new - 1 > limit
+
+
+def _check_draft(draft, cache, engine, slides: bool) -> None:
     if isinstance(draft, type) or not all(hasattr(draft, part) for part in ("check", "begin")):
         raise ValueError(
             f"draft={draft!r}: pass a draft that you built, as in draft=PromptLookup()"
@@ -153,6 +130,44 @@ def _check_together(model: GPT, prompt: Tensor, cache, engine, draft, slides: bo
             f"the draft is decoded by {draft.engine.__name__}, which goes with "
             f"generate(…, engine=Native): pass that, or build the draft without an engine"
         )
+
+
+# ------------------------------------------------------------------ what decodes, and the noise
+
+
+def _ready(engine, model: GPT, prompt: Tensor, n_new: int, cache):
+    """The engine given, or one of the class given, for this very generation. Raises ValueError."""
+    if not all(hasattr(engine, part) for part in ("ready", "check", "tokens")):
+        raise ValueError(
+            f"engine={engine!r}: pass a class, as in engine=Native, or an engine that you built"
+        )
+    if cache is not DynamicCache:
+        raise ValueError("an engine brings its own cache: give generate either engine or cache")
+    if isinstance(engine, type):
+        engine = engine.ready(model, len(prompt))
+    engine.check(model, prompt, n_new)
+    return engine
+
+
+def _decoder(model: GPT, prompt: Tensor, n_new: int, cache, draft, slides: bool) -> Decoder:
+    """The decoder over the model's own modules. Raises ValueError for a cache that does not do."""
+    length, limit = prompt.shape[1] + n_new - 1, model.config.positions
+    if slides:
+        again = min(n_new, length - limit)
+        warn_caller(
+            f"past block_size {limit} the window slides: the last {again} tokens each recompute "
+            f"{limit} positions, without a cache"
+        )
+        return SlidingDecoder(model, cache)
+    if cache is None:
+        return UncachedDecoder(model)
+    decoder = CachedDecoder(model, cache, length)
+    if draft is not None and not all(hasattr(one, "rewind") for one in decoder.caches):
+        raise ValueError(
+            f"{type(decoder.caches[0]).__name__} has no rewind(n), which forgets the last n rows: "
+            f"write one, or leave draft out"
+        )
+    return decoder
 
 
 def _noise(noise, generator, sampling: SamplingParams, shape: tuple, device) -> Tensor:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from ..cache.base import check_ascending
+
 
 def check_shape(idx: Tensor) -> None:
     """Raises ValueError unless these are tokens (B, T), at least one of them."""
@@ -24,8 +26,7 @@ def unknown_tokens(idx: Tensor, vocab_size: int) -> ValueError:
 
 def check_order(pos: Tensor, limit: int | None) -> None:
     """Raises ValueError for positions that do not ascend or are not in the table."""
-    if pos.shape[-1] > 1 and not (pos.diff() > 0).all():  # as the causal kernel assumes
-        raise ValueError(f"positions {pos.tolist()} do not ascend: pass tokens in the text's order")
+    check_ascending(pos)
     low, high = map(int, pos.aminmax())
     if low < 0 or (limit is not None and high >= limit):
         rows = f"the position table has rows 0 to {limit - 1}" if limit else "a text begins at 0"

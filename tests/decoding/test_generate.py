@@ -1,7 +1,10 @@
-"""A generation: tokens one at a time, errors at the call, and a model left as it was found."""
+"""A generation: tokens one at a time, errors at the call, and a model left as it was found.
 
+That its tokens are those of the plain loop is in tests/test_same_tokens.py.
+"""
+
+import threading
 import warnings
-from unittest.mock import Mock
 
 import pytest
 import torch
@@ -9,10 +12,12 @@ from conftest import CACHES, DESIGNS, FORMS, has_cache, name, seeded, state_of, 
 
 from nanogpt.cache.attach import cache_owners, enable_kv_cache, kv_cache
 from nanogpt.cache.dynamic import DynamicCache
-from nanogpt.decoding.drafts import DraftModel
+from nanogpt.decoding import decoder
+from nanogpt.decoding.drafts import DraftModel, NGram, PromptLookup
 from nanogpt.decoding.generate import complete, generate
 from nanogpt.decoding.sampling import SamplingParams, draw_noise
-from nanogpt.engines.eager import PerHead
+from nanogpt.engines.eager import PerHead, Uncached
+from nanogpt.engines.native import Native
 from nanogpt.model.gpt import Head
 
 
@@ -25,44 +30,24 @@ def model(request):
 
 
 @pytest.mark.parametrize("design", DESIGNS, ids=name)
-def test_tokens_come_one_at_a_time_and_complete_puts_them_after_the_prompt(model, design):
-    prompt = tokens(3, 5)
-    new = list(generate(model, prompt, 6, cache=design, generator=seeded(1)))
-    assert [token.shape for token in new] == [(3, 1)] * 6
-    assert {token.dtype for token in new} == {torch.int64}
-    text = complete(model, prompt, 6, cache=design, generator=seeded(1))
-    assert torch.equal(text, torch.cat([prompt, *new], dim=1))
+def test_tokens_come_one_at_a_time_and_are_the_callers_own(model, design):
+    expected, prompt = complete(model, tokens(3, 5), 6, cache=design), tokens(3, 5)
+    for i, token in enumerate(generate(model, prompt, 6, cache=design)):
+        assert (token.shape, token.dtype) == ((3, 1), torch.int64)
+        assert torch.equal(prompt, tokens(3, 5)) or i, "the prompt was written to"
+        assert torch.equal(token, expected[:, 5 + i, None])
+        prompt.zero_(), token.zero_()  # from the first token on both are the caller's
 
 
-def test_a_generator_and_its_noise_are_the_same_randomness(model, ambient_rng):
+def test_the_randomness_is_the_seed_the_generator_or_the_noise(model, ambient_rng):
     prompt = tokens(2, 5)
     by_seed = complete(model, prompt, 8, generator=seeded(42))
     assert torch.equal(by_seed, complete(model, prompt, 8, noise=draw_noise(8, 2, 13, seeded(42))))
-    assert torch.equal(
-        complete(model, prompt, 8), complete(model, prompt, 8, generator=seeded(1337))
-    )
+    assert torch.equal(by_seed[:, :9], complete(model, prompt, 4, generator=seeded(42)))
+    assert torch.equal(by_seed, complete(model, prompt.int(), 8, generator=seeded(42)))
     assert not torch.equal(by_seed, complete(model, prompt, 8, generator=seeded(43)))
-
-
-def test_a_seed_means_the_same_for_fewer_tokens(model):
-    long = complete(model, tokens(1, 5), 12, generator=seeded(42))
-    assert torch.equal(complete(model, tokens(1, 5), 4, generator=seeded(42)), long[:, :9])
-
-
-@pytest.mark.parametrize("design", DESIGNS, ids=name)
-def test_texts_of_a_batch_follow_their_own_noise(model, design):
-    """Row b of a batch is what its prompt and its row of the noise give alone."""
-    prompt, noise = tokens(3, 5), draw_noise(10, 3, 13, seeded(42))
-    together = complete(model, prompt, 10, cache=design, noise=noise)
-    for b in range(3):
-        alone = complete(model, prompt[b : b + 1], 10, cache=design, noise=noise[:, b : b + 1])
-        assert torch.equal(together[b : b + 1], alone)
-
-
-@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
-def test_prompts_of_either_integer_type(model, dtype):
-    text = complete(model, tokens(1, 5).to(dtype), 6, generator=seeded(1))
-    assert torch.equal(text, complete(model, tokens(1, 5), 6, generator=seeded(1)))
+    plain = complete(model, prompt, 8)
+    assert torch.equal(plain, complete(model, prompt, 8, generator=seeded(1337)))
 
 
 def test_a_cached_step_feeds_one_token_and_an_uncached_one_the_whole_text(model):
@@ -79,34 +64,42 @@ def test_a_cached_step_feeds_one_token_and_an_uncached_one_the_whole_text(model)
 def test_caches_are_as_long_as_the_text_and_never_longer_than_the_block(model, n_new, reserved):
     asked = []
 
-    def design(max_len):
-        asked.append(max_len)
-        return DynamicCache(max_len)
+    def design(capacity):
+        asked.append(capacity)
+        return DynamicCache(capacity)
 
     list(generate(model, tokens(1, 5), n_new, cache=design))
     assert asked == [reserved] * len(cache_owners(model))
+
+
+@pytest.mark.parametrize(
+    ("T", "n_new", "again"), [(5, 20, 0), (5, 21, 1), (5, 30, 10), (24, 3, 2), (30, 3, 3)]
+)
+def test_a_sliding_window_says_how_many_tokens_pay_for_it(model, T, n_new, again):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        generate(model, tokens(1, T), n_new, past_block="slide")
+        complete(model, tokens(1, T), n_new, past_block="slide")
+    messages = [str(w.message) for w in caught]
+    assert len(messages) == 2 * (again > 0)
+    assert all(f"the last {again} tokens" in message for message in messages)
+    assert all(w.filename == __file__ for w in caught), "the warning points at the caller's line"
 
 
 # ------------------------------------------------------------------ the model is left as it was
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_the_mode_is_put_back_module_by_module(model, training):
+def test_a_mixed_model_stays_as_mixed_as_it_was_and_decodes_in_eval_mode(model, training):
+    expected = complete(model, tokens(1, 5), 6)
     model.train(training)
-    model.blocks[1].train(not training)  # a mixed model stays as mixed as it was
-    before = state_of(model)
-    iterator = generate(model, tokens(1, 5), 6)
-    assert state_of(model) == before
-    for _ in iterator:
+    model.blocks[1].train(not training)
+    before, found = state_of(model), []
+    for token in generate(model, tokens(1, 5), 6):
+        found.append(token)
         assert state_of(model) == before, "between two tokens the model is the caller's"
+    assert torch.equal(torch.cat(found, dim=1), expected[:, 5:]), "dropout was on"
     assert state_of(model) == before
-
-
-def test_a_model_in_training_mode_gives_the_tokens_of_eval_mode(model):
-    expected = complete(model, tokens(2, 5), 10, generator=seeded(1))
-    for design in DESIGNS:
-        text = complete(model.train(), tokens(2, 5), 10, cache=design, generator=seeded(1))
-        assert torch.equal(text, expected), "dropout was on"
 
 
 @pytest.mark.parametrize("referenced", [True, False])
@@ -141,97 +134,149 @@ def test_an_error_in_the_middle_of_a_step_leaves_the_model_as_it_was(model):
 
 
 @pytest.mark.parametrize("design", CACHES, ids=name)
-def test_two_generations_in_a_row_do_not_see_each_other(model, design):
-    first = complete(model, tokens(3, 9), 10, cache=design, generator=seeded(1))
-    complete(model, tokens(1, 2, seed=5), 10, cache=design, generator=seeded(2))
-    assert torch.equal(complete(model, tokens(3, 9), 10, cache=design, generator=seeded(1)), first)
-
-
-@pytest.mark.parametrize("design", CACHES, ids=name)
 def test_two_iterators_take_turns_on_one_model(model, design):
     prompts = [tokens(1, 9), tokens(2, 3, seed=5)]
-    alone = [list(generate(model, p, 8, cache=design, generator=seeded(1))) for p in prompts]
-    together = zip(
-        *[generate(model, p, 8, cache=design, generator=seeded(1)) for p in prompts], strict=True
-    )
+    alone = [list(generate(model, p, 8, cache=design)) for p in prompts]
+    together = zip(*[generate(model, p, 8, cache=design) for p in prompts], strict=True)
     for expected, got in zip(zip(*alone, strict=True), together, strict=True):
         assert all(torch.equal(a, b) for a, b in zip(expected, got, strict=True))
+
+
+class Watched:
+    """A lock that says when somebody waits for it."""
+
+    def __init__(self):
+        self.lock, self.awaited = threading.RLock(), threading.Event()
+
+    def __enter__(self):
+        if not self.lock.acquire(blocking=False):
+            self.awaited.set()
+            self.lock.acquire()
+
+    def __exit__(self, *error):
+        self.lock.release()
+
+
+def test_two_threads_take_turns_on_one_model(model, monkeypatch):
+    """The second comes in the middle of a step of the first, and waits for its end."""
+    expected, found = [complete(model, tokens(1, 5), 9, generator=seeded(i)) for i in (0, 1)], {}
+    monkeypatch.setitem(decoder._turns, model, lock := Watched())
+
+    def work(seed):
+        found[seed] = complete(model, tokens(1, 5), 9, generator=seeded(seed))
+
+    def interrupt(*args):
+        handle.remove()
+        second.start()
+        assert lock.awaited.wait(60)
+
+    second = threading.Thread(target=work, args=(1,))
+    handle = model.blocks[1].register_forward_hook(interrupt)
+    work(0)
+    second.join()
+    assert all(torch.equal(found[i], expected[i]) for i in (0, 1))
 
 
 def test_gradients_are_off_inside_and_untouched_outside(model):
     inside = []
     model.register_forward_hook(lambda *_: inside.append(torch.is_grad_enabled()))
-    iterator = generate(model, tokens(1, 5), 3)
-    assert torch.is_grad_enabled()
-    for _ in iterator:
+    for _ in generate(model, tokens(1, 5), 3):
         assert torch.is_grad_enabled(), "the caller's own setting was changed between two tokens"
     assert inside == [False] * 3
 
 
-@pytest.mark.parametrize("design", DESIGNS, ids=name)
-def test_the_prompt_is_not_written_to_and_tokens_are_the_callers_own(model, design):
-    prompt, expected = tokens(1, 5), complete(model, tokens(1, 5), 5, cache=design)
-    for i, token in enumerate(generate(model, prompt, 5, cache=design)):
-        assert torch.equal(prompt, tokens(1, 5)) or i
-        assert token.item() == expected[0, 5 + i]
-        prompt.zero_(), token.zero_()  # from the first token on both are the caller's
-
-
-def test_generating_inside_a_with_block_says_what_to_do_and_keeps_its_caches(model):
-    with kv_cache(model):
-        caches = [owner.cache for owner in cache_owners(model)]
-        with pytest.raises(ValueError, match="already on: generate brings its own"):
-            list(generate(model, tokens(1, 5), 3))
-        assert [owner.cache for owner in cache_owners(model)] == caches
+def test_caches_that_are_on_are_in_the_way_and_are_kept(model):
+    enable_kv_cache(model)
+    caches = [owner.cache for owner in cache_owners(model)]
+    with pytest.raises(ValueError, match=r"call disable_kv_cache\(model\)"):
+        list(generate(model, tokens(1, 5), 3))
+    assert [owner.cache for owner in cache_owners(model)] == caches
 
 
 # ------------------------------------------------------------------ errors at the call
 
+
+class OnlyUpdate:
+    """A cache of somebody else's, which knows no way back."""
+
+    def __init__(self, capacity):
+        self.update = DynamicCache().update
+
+
+LOOK_UP, SMALL = PromptLookup(), {"n_layer": 1, "per_head": False}
 BAD = {
     "an empty prompt": ({"prompt": torch.empty(1, 0, dtype=torch.int64)}, "at least one token"),
     "no text": ({"prompt": torch.empty(0, 3, dtype=torch.int64)}, "at least one token"),
-    "a prompt without a batch": ({"prompt": torch.tensor([1, 2])}, r"pass \(B, T\)"),
-    "a prompt of floats": ({"prompt": torch.ones(1, 3)}, "integers"),
-    "a prompt elsewhere": ({"prompt": tokens(1, 3).to("meta")}, "pass a plain tensor"),
+    "a prompt without a batch": ({"prompt": torch.tensor([1, 2])}, r"shape \(2,\)"),
+    "a prompt of floats": ({"prompt": torch.ones(1, 3)}, "torch.float32"),
+    "a prompt of no numbers": ({"prompt": tokens(1, 3).to("meta")}, "on meta: pass a plain"),
+    "a sparse prompt": ({"prompt": tokens(1, 3).to_sparse()}, "sparse"),
+    "a list": ({"prompt": [[1, 2]]}, "the prompt is a list"),
     "a token past the vocabulary": ({"prompt": torch.tensor([[0, 13]])}, "0 to 13; .* has 0 to 12"),
     "a negative token": ({"prompt": torch.tensor([[-1, 3]])}, "tokens -1 to 3"),
-    "no new tokens": ({"n_new": 0}, "n_new=0: must be an integer of at least 1"),
-    "negative new tokens": ({"n_new": -3}, "n_new=-3"),
+    "no new tokens": ({"n_new": 0}, "n_new=0"),
     "half a token": ({"n_new": 2.5}, "n_new=2.5"),
     "True tokens": ({"n_new": True}, "n_new=True"),
+    "tokens beyond all memory": ({"n_new": 10**30, "past_block": "slide"}, "n_new=1000"),
     "sampling by name": ({"sampling": "greedy"}, "sampling='greedy': pass SamplingParams"),
-    "top_k past the vocabulary": (
-        {"sampling": SamplingParams(top_k=14)},
-        r"top_k=14: .* \[1, 13\]",
-    ),
+    "top_k past the vocabulary": ({"sampling": SamplingParams(top_k=14)}, r"top_k=14: .* 13\]"),
     "an unknown past_block": ({"past_block": "crop"}, 'choose "error" or "slide"'),
     "too many tokens": ({"n_new": 21}, "5 and 21 new tokens exceed block_size 24: .* at most 20"),
-    "a prompt past the block": (
-        {"prompt": tokens(1, 25), "n_new": 1},
-        "shorten the prompt to at most 24",
-    ),
-    "noise for fewer tokens": (
-        {"noise": torch.ones(3, 1, 13)},
-        r"shape \(3, 1, 13\).*\(4, 1, 13\)",
-    ),
+    "a prompt past the block": ({"prompt": tokens(1, 25), "n_new": 1}, "prompt to at most 24"),
+    "noise for fewer tokens": ({"noise": torch.ones(3, 1, 13)}, r"\(3, 1, 13\).*\(4, 1, 13\)"),
     "noise for another batch": ({"noise": torch.ones(4, 2, 13)}, "noise has shape"),
     "noise for another vocabulary": ({"noise": torch.ones(4, 1, 12)}, "noise has shape"),
+    "noise of whole numbers": ({"noise": torch.ones(4, 1, 13).long()}, "floating-point"),
+    "noise of nothing": ({"noise": torch.zeros(4, 1, 13)}, "not above 0"),
+    "a seed": ({"generator": 7}, r"pass torch.Generator\(\).manual_seed\(7\)"),
+    "a cache that was built": ({"cache": DynamicCache()}, "not an instance"),
+    "a cache that is a module": ({"cache": lambda n: torch.nn.Identity()}, "nn.Module"),
+    "a cache without update": ({"cache": lambda n: []}, "update"),
+    "no cache at all": ({"cache": lambda: None}, "builds no cache"),
+    "an engine by number": ({"engine": 3}, "engine=3: pass a class"),
+    "an engine and a cache": ({"engine": PerHead, "cache": None}, "either engine or cache"),
+    "a draft that is a class": ({"draft": PromptLookup}, "pass a draft that you built"),
+    "a draft by number": ({"draft": 4}, "draft=4: pass a draft"),
+    "a draft and no cache": ({"draft": LOOK_UP, "cache": None}, "a draft needs a cache"),
+    "a draft where no cache is kept": (
+        {"draft": LOOK_UP, "past_block": "slide", "n_new": 40},
+        "a draft needs a cache, .* where the window slides",
+    ),
+    "a draft and no way back": ({"draft": LOOK_UP, "cache": OnlyUpdate}, "has no rewind"),
+    "a draft's engine without one": (
+        {"draft": DraftModel(tiny_model(**SMALL), engine=Native)},
+        "the draft is decoded by Native, which goes with",
+    ),
+    "a draft's engine beside another": (
+        {"draft": DraftModel(tiny_model(**SMALL), engine=Native), "engine": Uncached},
+        "the draft is decoded by Native, which goes with",
+    ),
+    "a draft of another vocabulary": ({"draft": NGram(torch.arange(5), 7)}, "knows 7 .* model 13"),
+    "a draft of another dtype": (
+        {"draft": DraftModel(tiny_model(dtype=torch.float64))},
+        "is torch.float64 on cpu, the target torch.float32 on cpu",
+    ),
+    "a draft on another device": (
+        {"draft": DraftModel(tiny_model().to("meta"))},
+        "on meta, the target torch.float32 on cpu: move or cast",
+    ),
+    "a draft of a shorter block": (
+        {"draft": DraftModel(tiny_model(block_size=6))},
+        "draft model, .* 5 and 3 new tokens exceed block_size 6",
+    ),
 }
 
 
 @pytest.mark.parametrize("what", BAD)
-def test_bad_arguments_are_refused_at_the_call_and_not_at_the_first_token(model, what):
-    arguments, message = BAD[what]
-    before = state_of(model.train())
+def test_what_is_wrong_is_refused_at_the_call_and_moves_nothing(what, recwarn):
+    (arguments, message), generator, model = BAD[what], seeded(3), tiny_model().train()
+    before = state_of(model)
+    call = {"prompt": tokens(1, 5), "n_new": 4, "generator": generator} | arguments
     with pytest.raises(ValueError, match=message):
-        generate(model, **({"prompt": tokens(1, 5), "n_new": 4} | arguments))
+        generate(model, **call)
     assert state_of(model) == before
-
-
-def test_a_generator_of_another_device_is_refused(model):
-    elsewhere = Mock(spec=torch.Generator, device=torch.device("cuda"))
-    with pytest.raises(ValueError, match="use a CPU torch.Generator"):
-        generate(model, tokens(1, 5), 4, generator=elsewhere)
+    assert torch.equal(generator.get_state(), seeded(3).get_state())
+    assert not recwarn.list
 
 
 def test_what_the_length_error_advises_works(model):
@@ -239,20 +284,6 @@ def test_what_the_length_error_advises_works(model):
         with pytest.raises(ValueError, match=f"at most {25 - T}"):
             generate(model, tokens(1, T), 26 - T)
         assert len(list(generate(model, tokens(1, T), 25 - T))) == 25 - T
-
-
-@pytest.mark.parametrize(
-    ("T", "n_new", "again"), [(5, 20, 0), (5, 21, 1), (5, 30, 10), (24, 3, 2), (30, 3, 3)]
-)
-def test_a_sliding_window_says_how_many_tokens_pay_for_it(model, T, n_new, again):
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        generate(model, tokens(1, T), n_new, past_block="slide")
-        complete(model, tokens(1, T), n_new, past_block="slide")
-    messages = [str(w.message) for w in caught]
-    assert len(messages) == 2 * (again > 0)
-    assert all(f"the last {again} tokens each recompute 24 positions" in m for m in messages)
-    assert all(w.filename == __file__ for w in caught), "the warning points at the caller's line"
 
 
 def test_heads_that_can_hold_no_cache_are_refused_not_decoded_wrongly():
@@ -271,35 +302,13 @@ def test_heads_that_can_hold_no_cache_are_refused_not_decoded_wrongly():
                 del self.__dict__["cache"]
 
     model = tiny_model(head=Forgetful)
-    for settings in ({}, {"engine": PerHead}):
+    for target, settings in (
+        (model, {}),
+        (model, {"engine": PerHead}),
+        (tiny_model(head=Forgetful, ngrams=2), {}),  # the characters of its tables have a cache
+        (tiny_model(), {"draft": DraftModel(model)}),
+    ):
         with pytest.raises(ValueError, match="self.cache = None"):
-            generate(model, tokens(1, 5), 8, **settings)
-    # The characters of n-gram tables have a cache; the heads have none.
-    with pytest.raises(ValueError, match="self.cache = None"):
-        generate(tiny_model(head=Forgetful, ngrams=2), tokens(1, 5), 8)
-    with pytest.raises(ValueError, match="self.cache = None"):
-        generate(tiny_model(), tokens(1, 5), 8, draft=DraftModel(model))
-    plain = complete(model, tokens(1, 5), 8, cache=None, generator=seeded(1))
-    assert torch.equal(plain, complete(tiny_model(), tokens(1, 5), 8, generator=seeded(1)))
-
-
-def test_a_cache_enabled_by_hand_is_in_the_way_until_it_is_disabled(model):
-    enable_kv_cache(model)
-    with pytest.raises(ValueError, match=r"call disable_kv_cache\(model\)"):
-        complete(model, tokens(1, 5), 3)
-
-
-@pytest.mark.parametrize(
-    ("cache", "message"),
-    [
-        (DynamicCache(), "not an instance"),
-        (lambda max_len: torch.nn.Identity(), "nn.Module"),
-        (lambda max_len: [], "update"),
-        (lambda: None, "builds no cache"),
-    ],
-)
-def test_a_cache_that_is_no_design_is_refused_and_none_is_left_on(cache, message):
-    model = tiny_model()
-    with pytest.raises(ValueError, match=message):
-        next(generate(model, tokens(1, 3), 2, cache=cache))
-    assert not model.caching
+            generate(target, tokens(1, 5), 8, **settings)
+    plain = complete(model, tokens(1, 5), 8, cache=None)
+    assert torch.equal(plain, complete(tiny_model(), tokens(1, 5), 8))

@@ -1,11 +1,11 @@
-"""Speculative decoding: passes and proposals counted, caches, several generations, refusals.
+"""Speculative decoding: passes and proposals, caches, several generations; two laws of chance.
 
 That the tokens are those of plain decoding, with any draft, is in tests/test_same_tokens.py.
 """
 
 import pytest
 import torch
-from conftest import FORMS, has_cache, name, seeded, state_of, tiny_model
+from conftest import has_cache, seeded, state_of, tiny_model
 from decoding_fixtures import BLOCK, V, build, text
 from draft_fixtures import PartlyRight, Right, Wrong
 from hypothesis import given
@@ -19,12 +19,15 @@ from nanogpt.cache.rolling import RollingCache
 from nanogpt.cache.static import StaticCache
 from nanogpt.decoding.drafts import Draft, DraftModel, NGram, PromptLookup
 from nanogpt.decoding.generate import complete, generate
-from nanogpt.decoding.sampling import SamplingParams, draw_noise
-from nanogpt.decoding.speculative import DraftStats, expected_tokens, matching
-from nanogpt.engines.eager import Uncached
-from nanogpt.engines.native import Native
+from nanogpt.decoding.sampling import SamplingParams, draw_noise, sample
+from nanogpt.decoding.speculative import (
+    DraftStats,
+    accept_or_resample,
+    expected_tokens,
+    matching,
+    rejection_sampling,
+)
 from nanogpt.model.exact import exact
-from nanogpt.verify.compare import draw_margins, forced_logits
 
 CACHES = {
     "dynamic": DynamicCache,
@@ -42,57 +45,6 @@ DRAFTS = {
 }
 
 
-def assert_same_tokens(model, whole, T, draft, cache=DynamicCache):
-    steps = list(generate(model, whole[:, :T], whole.shape[1] - T, draft=draft, cache=cache))
-    assert torch.equal(torch.cat([whole[:, :T], *steps], dim=1), whole)
-
-
-# ------------------------------------------------------------------ same tokens, beyond the matrix
-
-
-@pytest.mark.parametrize("k", [1, 3, BLOCK])
-def test_any_number_of_proposals_gives_the_same_tokens(k):
-    model = build()
-    whole = complete(model, text(2, 3), BLOCK - 1)
-    for draft in (NGram(whole.flatten(), V, 3, k), DraftModel(model, k), PartlyRight(whole, V, k)):
-        assert_same_tokens(model, whole, 2, draft)
-
-
-@pytest.mark.parametrize("draft", DRAFTS)
-def test_a_cache_of_8_bits_gives_its_own_tokens_with_any_draft(draft):
-    """It rounds, so its tokens are not those of other caches: they are compared with its own."""
-    model = build()
-    for batch in (1, 3):
-        whole = complete(model, text(5, batch), 20, cache=Int8Cache)
-        assert_same_tokens(model, whole, 5, DRAFTS[draft](whole, model), Int8Cache)
-
-
-@pytest.mark.parametrize(("per_head", "cache"), [(True, "dynamic"), (False, "int8")])
-def test_in_exact_mode_float32_too(per_head, cache):
-    """The bits of a row do not depend on how many are computed with it, so no near tie differs."""
-    model, prompt = tiny_model(per_head=per_head), text(4, 2)
-    with exact(model):
-        whole = complete(model, prompt, 15, cache=CACHES[cache])
-        for draft in ("table", "itself", "partly right"):
-            assert_same_tokens(model, whole, 4, DRAFTS[draft](whole, model), CACHES[cache])
-
-
-@pytest.mark.parametrize("per_head", FORMS, ids=name)
-def test_in_float32_no_token_differs_but_by_a_near_tie(per_head):
-    model, n_new = tiny_model(per_head=per_head), 18
-    for seed in range(3):
-        noise = draw_noise(n_new, 1, V, seeded(seed))
-        whole = complete(model, text(5, seed=seed), n_new, noise=noise)
-        found = complete(
-            model, text(5, seed=seed), n_new, noise=noise, draft=NGram(whole[0], V, 3, 5)
-        )
-        wrong = (found != whole)[0].nonzero()
-        if len(wrong):
-            step = int(wrong[0]) - 5
-            margin = draw_margins(forced_logits(model, whole, 5, DynamicCache), noise)[step]
-            assert margin < 1e-3, "more than rounding"
-
-
 @pytest.mark.parametrize("draft", DRAFTS)
 def test_one_new_token_needs_no_proposal(draft):
     model = build()
@@ -104,27 +56,14 @@ def test_one_new_token_needs_no_proposal(draft):
         next(steps)
 
 
-def test_a_text_without_end():
+@pytest.mark.parametrize("cache", ["rolling", "dynamic"])
+@pytest.mark.parametrize("draft", ["itself", "partly right"])
+def test_a_text_without_end(cache, draft):
     model = build(rope=True, window=6, sinks=1)
-    for cache in (RollingCache, DynamicCache):
-        whole = complete(model, text(3), 2 * BLOCK, cache=cache)
-        for draft in ("itself", "partly right"):
-            assert_same_tokens(model, whole, 3, DRAFTS[draft](whole, model), cache)
-
-
-def test_tokens_of_32_bits_and_noise_given():
-    model, noise = build(), draw_noise(9, 2, V, seeded(4))
-    whole = complete(model, text(4, 2), 9, noise=noise)
-    for draft in DRAFTS:
-        steps = generate(model, text(4, 2).int(), 9, noise=noise, draft=DRAFTS[draft](whole, model))
-        found = list(steps)
-        assert all(token.dtype == torch.int64 for token in found)
-        assert torch.equal(torch.cat(found, dim=1), whole[:, 4:])
-
-
-def test_the_global_random_state_is_left_alone(ambient_rng):
-    model = build()
-    complete(model, text(4), 9, draft=DraftModel(model))
+    whole = complete(model, text(3), 2 * BLOCK, cache=CACHES[cache])
+    made = DRAFTS[draft](whole, model)
+    found = complete(model, text(3), 2 * BLOCK, cache=CACHES[cache], draft=made)
+    assert torch.equal(found, whole)
 
 
 # ------------------------------------------------------------------ no rejected row is kept
@@ -138,7 +77,8 @@ def test_the_caches_hold_what_plain_decoding_holds(cache):
     whole = complete(model, text(5, 3), 14, cache=CACHES[cache])
     steps = generate(model, whole[:, :5], 14, cache=CACHES[cache], draft=PartlyRight(whole, V, 4))
     lengths = set()
-    for _ in steps:
+    for i, token in enumerate(steps):
+        assert torch.equal(token, whole[:, 5 + i, None])
         length = steps.decoder.length
         if length in lengths:
             continue
@@ -149,11 +89,8 @@ def test_the_caches_hold_what_plain_decoding_holds(cache):
                 model(whole[:, place, None], pos=torch.tensor([place]))
             for found, owner in zip(steps.decoder.caches, cache_owners(model), strict=True):
                 plain = owner.cache
-                assert (found.length, found.last, found.nbytes) == (
-                    length,
-                    plain.last,
-                    plain.nbytes,
-                )
+                assert (found.length, found.last) == (length, plain.last)
+                assert found.nbytes == plain.nbytes
                 assert torch.equal(found.pos, plain.pos)
                 for a, b in zip(found.tensors(), plain.tensors(), strict=True):
                     torch.testing.assert_close(a, b, rtol=0, atol=1e-9)
@@ -255,17 +192,10 @@ def test_expected_tokens(a, k):
     assert stats.acceptance_rate == pytest.approx(a, abs=0.03)
 
 
-def test_expected_tokens_of_no_probability():
-    for a, k in ((-0.1, 3), (1.1, 3), (0.5, -1)):
-        with pytest.raises(ValueError, match=r"a=.*: must be a number in \[0, 1\]|k=-1: must be"):
-            expected_tokens(a, k)
-
-
 def test_matching_counts_the_first_that_are_equal():
-    assert matching([], [3]) == 0
-    assert matching([1, 2, 3], [1, 2, 3, 4]) == 3
-    assert matching([1, 2, 3], [1, 9, 3, 4]) == 1
-    assert matching([1, 2, 3], [9]) == 0
+    cases = ([], [3], 0), ([1, 2, 3], [1, 2, 3, 4], 3), ([1, 2, 3], [1, 9, 3], 1), ([1, 2], [9], 0)
+    for proposals, choices, n in cases:
+        assert matching(proposals, choices) == n
 
 
 # ------------------------------------------------------------------ one draft, several generations
@@ -293,15 +223,15 @@ def test_two_generations_with_one_draft_know_nothing_of_each_other(draft):
 
 
 @pytest.mark.parametrize("draft", DRAFTS)
-def test_an_iterator_left_half_way_leaves_the_model_as_it_was(draft):
-    model = tiny_model().double().train()
+def test_an_iterator_left_half_way_leaves_both_models_as_they_were(draft):
+    model, small = tiny_model().double().train(), build(seed=4, n_layer=1, n_embd=16)
     model.blocks[0].eval()
-    before = state_of(model)
+    before = state_of(model), state_of(small)
     whole = complete(model, text(5), 12)
     steps = generate(model, whole[:, :5], 12, draft=DRAFTS[draft](whole, model))
     for _ in range(6):
         next(steps)
-        assert state_of(model) == before
+        assert (state_of(model), state_of(small)) == before
         assert torch.is_grad_enabled()
     steps.close()
     assert list(steps) == []
@@ -310,96 +240,16 @@ def test_an_iterator_left_half_way_leaves_the_model_as_it_was(draft):
 
 def test_a_small_model_in_training_mode_decodes_in_eval_mode_and_stays_as_it_was():
     model, small = build(), tiny_model().double().train()  # with dropout
-    whole = complete(model, text(5), 15)
-    steps = generate(model, whole[:, :5], 15, draft=DraftModel(small))
-    assert torch.equal(torch.cat(list(steps), dim=1), whole[:, 5:])
+    steps = generate(model, text(5), 15, draft=DraftModel(small))
+    list(steps)
     assert small.training
     assert not has_cache(small)
-    quiet = generate(model, whole[:, :5], 15, draft=DraftModel(small.eval()))
+    quiet = generate(model, text(5), 15, draft=DraftModel(small.eval()))
     list(quiet)
     assert steps.stats == quiet.stats
 
 
-# ------------------------------------------------------------------ what is refused
-
-
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"draft": PromptLookup}, "pass a draft that you built, as in draft=PromptLookup"),
-        ({"draft": 4}, "draft=4: pass a draft"),
-        (
-            {"draft": PromptLookup(), "cache": None},
-            "a draft needs a cache, from which rejected tokens are taken back",
-        ),
-        (
-            {"draft": DraftModel(build(n_embd=16), engine=Native)},
-            "the draft is decoded by Native, which goes with",
-        ),
-        (
-            {"draft": DraftModel(build(n_embd=16), engine=Native), "engine": Uncached},
-            "the draft is decoded by Native, which goes with",
-        ),
-        (
-            {"draft": PromptLookup(), "past_block": "slide", "n_new": 40},
-            "a draft needs a cache, .* where the window slides",
-        ),
-        (
-            {"draft": PromptLookup(), "n_new": 40},
-            "a prompt of 4 and 40 new tokens exceed block_size 32",
-        ),
-        ({"draft": PromptLookup(k=33)}, "k=33 > block_size 32: propose fewer tokens"),
-        ({"draft": NGram(torch.arange(5), 7)}, "this NGram knows 7 tokens, the model 13"),
-        ({"draft": Right(torch.ones(1, 9), 14)}, "this Right knows 14 tokens, the model 13"),
-        (
-            {"draft": DraftModel(build(vocab_size=9))},
-            "this DraftModel knows 9 tokens, the model 13",
-        ),
-        (
-            {"draft": DraftModel(build(torch.float32))},
-            "is torch.float32 on cpu, the target torch.float64 on cpu",
-        ),
-        (
-            {"draft": DraftModel(build(block_size=8))},
-            "the draft model reads 12 of them, and has block_size 8",
-        ),
-    ],
-)
-def test_what_does_not_fit_is_refused_at_the_call(settings, words, recwarn):
-    model = build()
-    before = state_of(model)
-    with pytest.raises(ValueError, match=words):
-        generate(model, text(4), **({"n_new": 10} | settings))
-    assert state_of(model) == before
-    assert not recwarn.list
-
-
-def test_a_small_model_on_another_device():
-    small = build(seed=5, n_layer=1).to("meta")
-    with pytest.raises(ValueError, match="on meta, the target torch.float64 on cpu: move or cast"):
-        generate(build(), text(4), 5, draft=DraftModel(small))
-
-
-def test_a_small_block_that_is_just_long_enough():
-    model, small = build(), build(block_size=10)
-    whole = complete(model, text(4), 8)
-    assert_same_tokens(model, whole, 4, DraftModel(small))
-    with pytest.raises(ValueError, match="reads 11 of them, and has block_size 10"):
-        generate(model, text(4), 9, draft=DraftModel(small))
-
-
-class OnlyUpdate:
-    """A cache of somebody else's, which knows no way back."""
-
-    def __init__(self, max_len):
-        self.update = DynamicCache().update
-
-
-def test_a_cache_that_cannot_go_back():
-    model = build()
-    assert torch.equal(complete(model, text(4), 5, cache=OnlyUpdate), complete(model, text(4), 5))
-    with pytest.raises(ValueError, match="OnlyUpdate has no rewind"):
-        generate(model, text(4), 5, cache=OnlyUpdate, draft=PromptLookup())
+# ------------------------------------------------------------------ a draft that fails
 
 
 class Failing(Draft):
@@ -423,36 +273,29 @@ class Failing(Draft):
         return guess
 
 
-@pytest.mark.parametrize(
-    ("what", "words"),
-    [
-        (ZeroDivisionError("its own"), "its own"),
-        (
-            torch.zeros(2, dtype=torch.long),
-            r"proposed \(2,\), torch.int64, cpu: tokens \(2, 1\), .*or None",
-        ),
-        (torch.zeros(2, 2, dtype=torch.long), r"proposed \(2, 2\), torch.int64, cpu"),
-        (torch.zeros(1, 1, dtype=torch.long), r"proposed \(1, 1\), torch.int64, cpu"),
-        (torch.zeros(2, 1), r"proposed \(2, 1\), torch.float32, cpu"),
-        (torch.zeros(2, 1, dtype=torch.int32), r"proposed \(2, 1\), torch.int32, cpu"),
-        (
-            torch.zeros(2, 1, dtype=torch.long, device="meta"),
-            r"proposed \(2, 1\), torch.int64, meta",
-        ),
-        (torch.tensor([[1], [13]]), "proposed tokens 1 to 13; the vocabulary has 0 to 12"),
-        (torch.tensor([[-1], [1]]), "proposed tokens -1 to 1; the vocabulary has 0 to 12"),
-        ([[1], [1]], "proposed list: tokens"),
-        (7, "proposed int: tokens"),
-    ],
-)
-def test_a_draft_that_fails_half_way_does_no_harm(what, words):
-    model, draft = build(), Failing(what)
+ONE = torch.ones(2, 1, dtype=torch.long)
+WRONG = {
+    "its own error": (ZeroDivisionError("its own"), "its own"),
+    "one dimension": (ONE[:, 0], r"proposed \(\(2,\), .*or None"),
+    "two tokens": (ONE.expand(2, 2), r"proposed \(\(2, 2\)"),
+    "another batch": (ONE[:1], r"proposed \(\(1, 1\)"),
+    "floats": (ONE.float(), "torch.float32"),
+    "32 bits": (ONE.int(), "torch.int32"),
+    "elsewhere": (ONE.to("meta"), "meta"),
+    "an unknown token": (ONE + 12, "proposed tokens 13 to 13; the vocabulary has 0 to 12"),
+    "a negative token": (-ONE, "proposed tokens -1 to -1"),
+    "a list": ([[1], [1]], "proposed list: tokens"),
+    "a number": (7, "proposed int: tokens"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_draft_that_fails_half_way_does_no_harm(case):
+    model, (what, words) = build(), WRONG[case]
     before, whole = state_of(model), complete(model, text(5, 2), 12)
-    other = generate(
-        model, whole[:, :5], 12, draft=DraftModel(model, 3)
-    )  # begun before, finished after
-    first = [next(other) for _ in range(5)]
-    steps = generate(model, whole[:, :5], 12, draft=draft)
+    other = generate(model, whole[:, :5], 12, draft=DraftModel(model, 3))
+    first = [next(other) for _ in range(5)]  # begun before, finished after
+    steps = generate(model, whole[:, :5], 12, draft=Failing(what))
     with pytest.raises((ValueError, ZeroDivisionError), match=words):
         list(steps)
     assert state_of(model) == before
@@ -460,27 +303,108 @@ def test_a_draft_that_fails_half_way_does_no_harm(what, words):
     assert torch.equal(torch.cat([*first, *other], dim=1), whole[:, 5:])
 
 
-def test_a_model_that_fails_half_way_is_as_it_was():
-    model = build(seed=8)
-    before, calls = state_of(model), []
-
-    def fail(*_):
-        calls.append(1)
-        if len(calls) == 3:
-            raise KeyboardInterrupt
-
-    hook = model.blocks[1].register_forward_hook(fail)
-    draft = DraftModel(model, 2)
-    with pytest.raises(KeyboardInterrupt):
-        list(generate(model, text(5), 9, draft=draft))
-    hook.remove()
-    assert state_of(model) == before
-    assert_same_tokens(model, complete(model, text(5), 9), 5, draft)
+# ------------------------------------------------------------------ two laws of chance
 
 
-def test_every_engine_takes_a_draft_and_may_refuse_that_drafts_engine():
-    model = build()
-    whole = complete(model, text(4), 9)
-    steps = generate(model, whole[:, :4], 9, engine=Uncached, draft=Right(whole, V, 4))
-    assert torch.equal(torch.cat([whole[:, :4], *steps], dim=1), whole)
-    assert steps.stats.advances == [5, 4]
+def random_pairs(n: int, vocab: int, seed: int, least: float = 0.0):
+    """Probabilities p and q (n, vocab), from alike (with `least`: not quite) to far apart."""
+    base = torch.randn(n, vocab, generator=seeded(seed), dtype=torch.float64)
+    far = least + torch.rand(n, 1, generator=seeded(seed + 1), dtype=torch.float64) * 3
+    return base.softmax(-1), (
+        base + far * torch.randn(n, vocab, generator=seeded(seed + 2))
+    ).softmax(-1)
+
+
+def choices(p, noise):
+    """What each row of p draws with each noise.  (n, V), (N, n, V) -> (N, n)"""
+    rows = p.log().expand(len(noise), *p.shape).flatten(0, 1)
+    return sample(rows, noise.flatten(0, 1)).view(len(noise), len(p))
+
+
+@pytest.mark.parametrize("vocab", [2, 65])
+def test_with_shared_noise_two_choices_agree_as_often_as_the_law_says(vocab):
+    p, q = random_pairs(60, vocab, vocab)
+    noise = draw_noise(2000, 60, vocab, seeded(1))
+    agree = (choices(p, noise) == choices(q, noise)).double().mean(0)
+    tv = (p - q).abs().sum(-1) / 2
+    spread = (agree * (1 - agree) / 2000).sqrt() + 1e-3
+    assert (agree >= (1 - tv) / (1 + tv) - 4 * spread).all()
+    assert (agree <= 1 - tv + 4 * spread).all(), "no coupling agrees more often"
+    apart = choices(p, noise[1:]) == choices(q, noise[:-1])
+    assert (apart.double().mean(0) < (1 - tv) / (1 + tv) - 4 * spread).sum() > 18, (
+        "noise of its own"
+    )
+
+
+def chi_square(found: torch.Tensor, p: torch.Tensor) -> float:
+    """Σ (observed - expected)² / expected: about the number of tokens less one, if from p."""
+    counts, wanted = torch.bincount(found.flatten(), minlength=len(p)), p * found.numel()
+    return float(((counts - wanted) ** 2 / wanted).sum())
+
+
+def drawn_by_rejection(p, q, n, seed, shared):
+    p, q = p.expand(n, -1), q.expand(n, -1)
+    noise, fresh = (draw_noise(1, n, p.shape[-1], seeded(seed + i))[0] for i in (0, 1))
+    token = (q / noise).argmax(-1, keepdim=True)
+    u = torch.rand(n, 1, generator=seeded(seed + 2))
+    return accept_or_resample(p, q, token, u, noise if shared else fresh)
+
+
+@pytest.mark.parametrize("pair", range(3))
+def test_the_rejection_rule_keeps_the_distribution_and_shared_noise_would_not(pair):
+    """Of 8 tokens, 7 degrees of freedom: above 29.9 lies one in ten thousand."""
+    p, q = (x[pair] for x in random_pairs(5, 8, 40, least=1.0))
+    tokens, accepted = drawn_by_rejection(p, q, 100_000, 10 * pair, shared=False)
+    assert chi_square(tokens, p) < 29.9
+    assert chi_square(tokens, q) > 1000
+    tv = float((p - q).abs().sum() / 2)
+    assert float(accepted.double().mean()) == pytest.approx(1 - tv, abs=0.006)
+    mistaken, _ = drawn_by_rejection(p, q, 100_000, 10 * pair, shared=True)
+    assert chi_square(mistaken, p) > 100, "what was rejected says something about its noise"
+
+
+@pytest.mark.slow
+@torch.no_grad()
+def test_whole_texts_by_rejection_have_the_model_s_distribution():
+    """Three new tokens of a vocabulary of three: 27 texts, 26 degrees of freedom."""
+    model = tiny_model(
+        dtype=torch.float32, vocab_size=3, n_layer=1, n_head=1, n_embd=8, per_head=True
+    )
+    prompt, draft = (
+        torch.tensor([[0, 2]]),
+        NGram(torch.tensor([0, 1, 0, 2, 2, 1, 1, 0, 2, 1]), 3, 2),
+    )
+    texts = torch.cartesian_prod(*[torch.arange(3)] * 3)
+    full = torch.cat([prompt.expand(27, -1), texts], dim=1)
+    each = (
+        model(full)[0][:, 1:4]
+        .log_softmax(-1)
+        .gather(-1, texts[..., None])
+        .sum((1, 2))
+        .exp()
+        .double()
+    )
+    assert float(each.sum()) == pytest.approx(1, abs=1e-5)
+    dice, found, accepted = seeded(3), [], 0
+    for _ in range(1500):
+        out, stats = rejection_sampling(model, draft.logits, prompt, 3, dice, k=2)
+        assert stats.accepted <= stats.offered
+        assert sum(stats.advances) == 3
+        found.append(int((out[0, 2:] * torch.tensor([9, 3, 1])).sum()))
+        accepted += stats.accepted
+    likely = each * 1500 >= 5  # the others together
+    merged = torch.cat([each[likely], each[~likely].sum()[None]])
+    number = torch.cumsum(likely, 0) - 1
+    cells = torch.where(likely, number, int(likely.sum()))[torch.tensor(found)]
+    assert chi_square(cells, merged) < 60
+    assert accepted > 100
+
+
+def test_the_rejection_form_is_for_one_text_and_ends_with_the_position_table(ambient_rng):
+    model, draft = build(torch.float32), NGram(text(50)[0], V)
+    whole, _ = rejection_sampling(model, draft.logits, text(4), BLOCK - 3, seeded(1))
+    assert whole.shape == (1, BLOCK + 1)
+    with pytest.raises(ValueError, match="33 tokens > block_size 32"):
+        rejection_sampling(model, draft.logits, text(4), BLOCK - 2, seeded(1))
+    with pytest.raises(ValueError, match="the prompt has 2 texts"):
+        rejection_sampling(model, draft.logits, text(4, 2), 5, seeded(1))
