@@ -49,8 +49,8 @@ WRONG = {
     "one dimension": ((torch.ones(4), torch.ones(4), torch.tensor(4)), "must be"),
     "an old position": (new_tokens([3]), "position 3 must come after position 3, which is cached"),
     "a chunk that overlaps": (new_tokens([2, 4]), "cached already"),
-    "a chunk that descends": (new_tokens([6, 5]), "must ascend"),
-    "a position twice": (new_tokens([5, 5]), "must ascend"),
+    "a chunk that descends": (new_tokens([6, 5]), "do not ascend"),
+    "a position twice": (new_tokens([5, 5]), "do not ascend"),
 }
 
 

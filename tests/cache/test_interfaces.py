@@ -1,0 +1,94 @@
+"""Cache interfaces of other projects, as they stand in cells of the notebooks, over our model."""
+
+import copy
+import functools
+
+import pytest
+import torch
+from decoding_fixtures import build, text
+from notebook_fixtures import NOTEBOOKS, book
+
+from nanogpt.cache.attach import cache_owners, disable_kv_cache
+from nanogpt.cache.dynamic import DynamicCache
+from nanogpt.cache.int8 import Int8Cache
+from nanogpt.cache.paged import PagedCache
+from nanogpt.cache.rolling import RollingCache
+from nanogpt.cache.static import StaticCache
+from nanogpt.config import MODERN
+
+CHUNKS = (5, 1, 1, 3, 1)
+
+
+@functools.cache
+def cell(notebook: int, id: str) -> dict:
+    """What a cell defines, given the names that stand above it."""
+    (source,) = (cell.source for cell in book(NOTEBOOKS[notebook]).cells if cell.id == id)
+    names = {"torch": torch, "DynamicCache": DynamicCache, "cache_owners": cache_owners}
+    exec(source, names)
+    return names
+
+
+class Layer:
+    """One layer of TinyTorch's object, behind the method that our attention calls."""
+
+    def __init__(self, caches, layer: int):
+        self.caches, self.layer = caches, layer
+
+    def update(self, k, v, pos):
+        self.caches.update(self.layer, k, v)
+        k, v = self.caches.get(self.layer)
+        return k, v, torch.arange(k.shape[-2])
+
+
+def chunks(idx):
+    start = 0
+    for T in CHUNKS:
+        yield idx[:, start : start + T], torch.arange(start, start + T)
+        start += T
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("cache", [DynamicCache, StaticCache, PagedCache])
+def test_all_layers_as_one_object_give_the_logits_of_the_whole_text(cache):
+    model, idx = build(), text(sum(CHUNKS), 2)
+    caches, logits = cell(6, "layer-caches")["LayerCaches"](2, cache, 24), []
+    for _ in range(2):  # again after a reset
+        for layer, owner in enumerate(cache_owners(model)):
+            owner.cache = Layer(caches, layer)
+        logits = []
+        for part, pos in chunks(idx):
+            logits.append(model(part, pos=pos)[0])
+            caches.advance(len(pos))
+        disable_kv_cache(model)
+        torch.testing.assert_close(torch.cat(logits, 1), model(idx)[0], rtol=0, atol=1e-9)
+        caches.reset()
+
+
+def test_a_layer_that_is_left_out_or_comes_twice_is_refused():
+    LayerCaches, k = cell(6, "layer-caches")["LayerCaches"], torch.ones(1, 2, 1, 4)
+    caches = LayerCaches(2, Int8Cache)
+    caches.update(0, k, k)
+    assert caches.get(0)[0].is_floating_point()
+    with pytest.raises(ValueError, match="cached already"):
+        caches.update(0, k, k)
+    with pytest.raises(AssertionError, match="update each layer first"):
+        caches.advance()
+    with pytest.raises(AssertionError, match="a ring forgets tokens"):
+        LayerCaches(2, RollingCache, 8)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("changes", [{}, {**MODERN, "ngrams": 3, "n_kv_head": 1}], ids=str)
+def test_a_dictionary_for_each_layer_gives_the_logits_of_the_whole_text(changes):
+    model, idx = build(**changes), text(sum(CHUNKS), 2)
+    forward, kv_cache, logits = cell(8, "dict-cache")["forward"], None, []
+    for part, pos in chunks(idx):
+        out, kv_cache = forward(model, part, kv_cache, start_pos=int(pos[0]))
+        logits.append(out)
+    torch.testing.assert_close(torch.cat(logits, 1), model(idx)[0], rtol=0, atol=1e-9)
+    assert {held["key"].shape[-2] for held in kv_cache} == {sum(CHUNKS)}
+    assert not model.caching
+    with pytest.raises(AssertionError):
+        forward(model, idx[:, :1], kv_cache, start_pos=4)
+    with pytest.raises(AssertionError):  # in training mode a cache is not asked
+        forward(copy.deepcopy(model).train(), idx)
