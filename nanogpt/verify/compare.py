@@ -81,7 +81,7 @@ def compare(
     logits_a = forced_logits(model, full_a, T, a)
     logits_b = forced_logits(model, full_a, T, b)
     diffs = (logits_a - logits_b).abs().amax((-2, -1))  # (n_new,)
-    margins = draw_margins(logits_a, noise.to(logits_a.device), temperature)  # (n_new,)
+    margins = draw_margins(logits_a, noise.to(logits_a.device), temperature).amin(-1)  # (n_new,)
     new_a, new_b = full_a[:, T:], full_b[:, T:]
     wrong = (new_a != new_b).any(0).nonzero()
     return Report(
@@ -121,10 +121,10 @@ def forced_logits(model: GPT, tokens: Tensor, T: int, cache, chunk: int | None =
 
 
 def draw_margins(logits: Tensor, noise: Tensor, temperature: float = 1.0) -> Tensor:
-    """By how many logits each draw was decided, the closest of a batch.  (N, B, V) twice -> (N,)"""
+    """By how many logits each draw was decided.  (N, B, V) twice -> (N, B)"""
     scores = logits.double() - temperature * noise.double().log()
     best, second = scores.topk(2, dim=-1).values.unbind(-1)  # (N, B) each
-    return (best - second).amin(-1)
+    return best - second
 
 
 def numbers_apart(a: Tensor, b: Tensor) -> Tensor:

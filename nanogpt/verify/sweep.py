@@ -3,31 +3,162 @@
 from __future__ import annotations
 
 import json
+import random
+import warnings
 from collections import Counter
 from contextlib import nullcontext
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
+from ..cache.dynamic import DynamicCache
+from ..cache.static import StaticCache
+from ..config.shapes import GPTConfig
+from ..decoding.generate import complete
+from ..decoding.sampling import PLAIN, SamplingParams, draw_noise
+from ..engines.eager import Batched, Flat, Static
+from ..engines.native import Native
+from ..model.convert import pack_heads
+from ..model.exact import exact
+from ..model.gpt import GPT
 from ..system.console import Progress
 from ..system.environment import environment
 from ..system.files import write_json
 from ..system.lock import held
-from .cases import Case, draw_case, run_case
+from .compare import draw_margins, forced_logits
 
 KEPT_MISMATCHES = 1000
 CASES_BETWEEN_WRITES = 50
+SHAPES = [(1, 8), (2, 8), (4, 4), (3, 16), (4, 16)]  # heads, head size; few: each is a native build
+# Rows of these fill no whole register. Drawn in exact mode only, where nothing is built.
+ODD_SHAPES = [(3, 10), (10, 10), (5, 3), (1, 33), (7, 5), (2, 17)]
+CACHES = {
+    "per-Head, dynamic": (True, DynamicCache),
+    "per-Head, static": (True, StaticCache),
+    "batched, dynamic": (False, DynamicCache),
+    "batched, static": (False, StaticCache),
+}
+ENGINES = {"Batched": Batched, "Static": Static, "Flat": Flat, "Native": Native}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One draw: a model, prompts, and a way to decode that is compared with the uncached one."""
+
+    number: int
+    config: GPTConfig
+    dtype: str
+    batch: int
+    prompt: int  # its length
+    n_new: int
+    way: str  # a key of CACHES or ENGINES
+    chunk: int  # prefilled at once when the logits are compared
+    sampling: SamplingParams
+
+
+def draw_case(seed: int, number: int, dtype: str, in_exact: bool) -> Case:
+    """The same case for the same arguments, on every machine."""
+    pick = random.Random(f"{seed} {number}")
+    n_head, head_size = pick.choice(SHAPES + ODD_SHAPES if in_exact else SHAPES)
+    block, n_layer = pick.choice([8, 16, 24, 32]), pick.choice([1, 2, 3])
+    config = GPTConfig(block_size=block, n_layer=n_layer, n_head=n_head, n_embd=n_head * head_size)
+    prompt = pick.choice([1, 1, block - 1, block, pick.randint(1, block), pick.randint(1, block)])
+    most = block - prompt + 1  # the last token is only returned, so it may stand past the block
+    n_new = pick.choice([most, most, pick.randint(1, most)])
+    ways = [way for way in (*CACHES, *ENGINES) if way != "Native"]
+    ways += [] if in_exact or dtype != "float32" else ["Native"]
+    way = pick.choice(ways)
+    if way in CACHES and pick.random() < 0.15:  # past the position table, where the window slides
+        n_new = most + pick.randint(1, 4)
+    chunk, batch = pick.choice([1, 5, 7, 99]), pick.randint(1, 6)
+    sampling = pick.choice(_samplings(in_exact or dtype == "float64"))
+    return Case(number, config, dtype, batch, prompt, n_new, way, chunk, sampling)
+
+
+def _samplings(with_cuts: bool) -> list[SamplingParams]:
+    """What is drawn from. top_k and top_p have edges that a draw's margin does not measure."""
+    drawn = [PLAIN, PLAIN, SamplingParams(greedy=True)]
+    drawn += [SamplingParams(temperature=t) for t in (0.7, 1.5)]
+    return drawn + [SamplingParams(top_k=5), SamplingParams(top_p=0.8)] * with_cuts
+
+
+def run_case(seed: int, case: Case, in_exact: bool) -> dict:
+    """Decode the case's texts in both ways; counts and differences as plain data."""
+    generator = torch.Generator().manual_seed((seed * 1_000_003 + case.number) % 2**63)
+    model = _random_model(case, generator)
+    prompt = torch.randint(case.config.vocab_size, (case.batch, case.prompt), generator=generator)
+    noise = draw_noise(case.n_new, case.batch, case.config.vocab_size, generator)
+    with exact(model) if in_exact else nullcontext():
+        expected, got, a, b = _decode_both(model, case, prompt, noise)
+    diffs = (a.double() - b.double()).abs().amax(-1)  # (steps, B)
+    drawn = (torch.ones_like(noise) if case.sampling.greedy else noise)[: len(a)]
+    margins = draw_margins(a, drawn, case.sampling.temperature)  # (steps, B)
+    return {
+        "sequences": case.batch,
+        "tokens": case.batch * case.n_new,
+        "mismatches": _mismatches(case, expected, got, diffs, margins),
+        "logits": a.numel(),
+        "differing_logits": int((a != b).sum()),
+        "max_logit_diff": float(diffs.max()),
+        "min_margin": float(margins.min()),
+    }
+
+
+def _random_model(case: Case, generator: torch.Generator) -> GPT:
+    """A model whose logits are far from flat, so that a wrong mask moves tokens."""
+    model = GPT(case.config, generator=generator).eval()
+    with torch.no_grad():
+        for p in model.parameters():
+            p.mul_(6) if p.ndim == 2 else p.add_(0.1 * torch.randn(p.shape, generator=generator))
+    return model.to(getattr(torch, case.dtype))
+
+
+def _decode_both(
+    model: GPT, case: Case, prompt: Tensor, noise: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Tokens without a cache and in the case's way, then the logits of both.
+
+    (B, T), (n, B, V) -> (B, T + n) twice, (steps, B, V) twice. The logits are those of the first
+    tokens, fed to both ways: a forced text has no more than block_size of them, and one to come.
+    """
+    per_head, cache = CACHES.get(case.way, (True, None))
+    other = model if per_head else pack_heads(model)
+    way = {"cache": cache} if cache else {"engine": ENGINES[case.way]}
+    how = {"noise": noise, "past_block": "slide"}
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="past block_size")
+        expected = complete(model, prompt, case.n_new, case.sampling, cache=None, **how)
+        got = complete(other, prompt, case.n_new, case.sampling, **way, **how)
+    text = expected[:, : case.config.block_size + 1]
+    a = forced_logits(model, text, case.prompt, None)
+    b = forced_logits(other, text, case.prompt, cache or DynamicCache, chunk=case.chunk)
+    return expected, got, a, b
+
+
+def _mismatches(
+    case: Case, expected: Tensor, got: Tensor, diffs: Tensor, margins: Tensor
+) -> list[dict]:
+    """For each text that differs: where it does, and whether the draw's margin explains it."""
+    mismatches = []
+    for i in (got != expected).any(1).nonzero().flatten().tolist():
+        step = int((got[i] != expected[i]).nonzero()[0]) - case.prompt
+        found = {"case": case.number, "way": case.way, "text": i, "step": step}
+        found["sampling"] = asdict(case.sampling)
+        if step < len(margins):
+            margin, diff = float(margins[step, i]), float(diffs[:, i].max())
+            found |= {"margin": margin, "logit_diff": diff, "explained": margin <= 2 * diff}
+        mismatches.append(found)
+    return mismatches
 
 
 def new_result(seed: int, dtype: str, in_exact: bool) -> dict:
     """The result of a sweep before its first case."""
     counts = ("cases", "sequences", "tokens", "mismatched", "explained")
-    return {
-        **{"seed": seed, "dtype": dtype, "exact": in_exact},
-        **dict.fromkeys(counts, 0),
-        **{"mismatches": [], "logits": 0, "differing_logits": 0},
-        **{"max_logit_diff": 0.0, "min_margin": None, "ways": {}},
-    }
+    begun = {"seed": seed, "dtype": dtype, "exact": in_exact, **dict.fromkeys(counts, 0)}
+    begun |= {"mismatches": [], "logits": 0, "differing_logits": 0}
+    return begun | {"max_logit_diff": 0.0, "min_margin": None, "ways": {}}
 
 
 def add_case(result: dict, case: Case, found: dict) -> dict:
@@ -59,27 +190,27 @@ def sweep(
     The file is written now and then and at the end, also after a Ctrl-C. Raises ValueError for a
     file of another sweep, or one that another run is writing.
     """
-    lock = held(path.with_name(f".{path.name}.lock"), f"to {path}") if path else nullcontext()
-    with lock:
-        return _sweep(sequences, seed, dtype, in_exact, path)
-
-
-def _sweep(sequences: int, seed: int, dtype: str, in_exact: bool, path: Path | None) -> dict:
     result = new_result(seed, dtype, in_exact)
-    if path and path.is_file():
-        result = read_result(path, result)
-    try:
-        with Progress(sequences, "texts", done=result["sequences"]) as bar:
-            while result["sequences"] < sequences:
-                case = draw_case(seed, result["cases"], dtype, in_exact)
-                found = run_case(seed, case, in_exact)
-                result = add_case(result, case, found)
-                bar.update(found["sequences"])
-                if path and result["cases"] % CASES_BETWEEN_WRITES == 0:
-                    write_json(path, result | {"environment": environment()})
-    finally:
+    lock = held(path.with_name(f".{path.name}.lock"), f"to {path}") if path else nullcontext()
+
+    def write():
         if path:
             write_json(path, result | {"environment": environment()})
+
+    with lock:
+        if path and path.is_file():
+            result = read_result(path, result)
+        try:
+            with Progress(sequences, "texts", done=result["sequences"]) as bar:
+                while result["sequences"] < sequences:
+                    case = draw_case(seed, result["cases"], dtype, in_exact)
+                    found = run_case(seed, case, in_exact)
+                    result = add_case(result, case, found)
+                    bar.update(found["sequences"])
+                    if result["cases"] % CASES_BETWEEN_WRITES == 0:
+                        write()
+        finally:
+            write()
     return result
 
 
@@ -96,11 +227,13 @@ def read_result(path: Path, new: dict) -> dict:
         raise ValueError(
             f"{path} is not a result of a sweep ({error}): delete it, or name another file"
         ) from None
-    facts = [(key, new[key], result[key]) for key in ("seed", "dtype", "exact")]
-    for name, wanted, stored in [*facts, ("torch", torch.__version__, its_torch)]:
-        if wanted != stored:
+    now = {key: new[key] for key in ("seed", "dtype", "exact")} | {"torch": torch.__version__}
+    stored = result | {"torch": its_torch}
+    for name in now:
+        if now[name] != stored[name]:
             raise ValueError(
-                f"{path} was started with {name} {stored}, and this is {wanted}: name another file"
+                f"{path} was started with {name} {stored[name]}, and this is {now[name]}: name "
+                f"another file"
             )
     return result
 
