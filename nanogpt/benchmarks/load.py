@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from math import inf
 
@@ -53,56 +53,7 @@ Serve = Callable[[list[Request]], Replies]
 
 
 def load(
-    model: GPT,
-    rates: Sequence[float],
-    *,
-    workload: Workload | None = None,
-    repeats: int = 3,
-    limits: dict[str, float] | None = None,
-    peers: dict[str, Serve] | None = None,
-    **settings,
-) -> dict:
-    """Serve the same requests under every scheme, at each rate (requests a second; inf: at once).
-
-    The schemes, and `peers` in real time, take turns, repeat by repeat, after a warm-up of each.
-    `limits` are those of `measures`, `settings` those of Sharing. Returns plain data: `rows` for
-    each rate and scheme; `line`, what a step costs; `simulated`, rows of the schemes as replayed on
-    that line. A row has summaries over the repeats of all measures; `ratio`, its speed over the
-    first scheme's; `equal`, whether its tokens are the first scheme's. A peer has `ours`, the speed
-    of our fastest scheme over its own; its texts may differ at ties. Raises ValueError.
-    """
-    workload, limits, peers = workload or Workload(), limits or {}, peers or {}
-    sharing, c, steps = Sharing(**settings), model.config, []
-    at = partial(workload.requests, c.vocab_size, c.block_size)
-
-    def noted(scheme: str, requests: list[Request]) -> Replies:
-        replies, own = sharing.serve(model, scheme, requests)
-        steps.append(own)
-        return replies
-
-    systems = {scheme: partial(noted, scheme) for scheme in SCHEMES} | peers
-    done = serve_in_turns(systems, at, rates, repeats, limits)
-    line = fit(steps[len(SCHEMES) :])  # those of the warm-up left out
-    rows = []
-    for rate in rates:
-        runs = {name: done[rate, name] for name in systems}
-        rows += _beside_the_first(model, rate, at(rate), runs, limits)
-    return {
-        "n_params": model.n_params,
-        "block_size": c.block_size,
-        **asdict(workload),
-        **{"running": sharing.running, "budget": sharing.budget, "repeats": repeats},
-        "limits": limits,
-        "clock": "real" if sharing.real else "virtual",
-        "line": line,
-        "rows": rows,
-        "simulated": _simulated(model, workload, sharing, rates, line, limits),
-    }
-
-
-def load_of_server(
-    server: Serve,
-    name: str,
+    systems: dict[str, Serve],
     rates: Sequence[float],
     *,
     vocab_size: int,
@@ -112,35 +63,44 @@ def load_of_server(
     limits: dict[str, float] | None = None,
     model: GPT | None = None,
 ) -> dict:
-    """The requests of `load` served by a system elsewhere, in real time: rows for the same table.
+    """Serve the same requests by every system, at each rate (requests a second; inf: at once).
 
-    With the `model` of the same weights its greedy texts are compared with our engine's. `failed`
-    are requests without a whole reply. Raises ValueError, and what the server raises.
+    The systems are those of `schemes`, and others in real time, which need a greedy workload to be
+    compared. They take turns, repeat by repeat, after a warm-up with at most 8 requests. `limits`
+    are those of `measures`. Returns plain data: `rows` for each rate and system, and where schemes
+    are among them `line`, what a step costs, and `simulated`, their rows as replayed on that line.
+
+    A row has summaries over the repeats of all measures, and the requests that `failed`. Beside
+    schemes `ratio` is its speed over the first one's. `equal` says whether its texts are the first
+    scheme's, or those of the `model` alone; another system's may differ at ties: `differences`; and
+    `ours` is the speed of our fastest scheme over its own. Raises ValueError, what a system raises.
     """
-    workload, limits = workload or Workload(greedy=True), limits or {}
+    workload, limits = workload or Workload(), limits or {}
     at = partial(workload.requests, vocab_size, block_size)
-    done, rows = serve_in_turns({name: server}, at, rates, repeats, limits), []
-    ours = _greedy_texts(model, at(inf)) if model else None
+    done, rows = _serve_in_turns(systems, at, rates, repeats, limits), []
+    own = {name: system for name, system in systems.items() if isinstance(system, Scheme)}
+    texts = _tokens(done[rates[0], next(iter(own))][0]) if own else None
+    if model and not own:
+        texts = _greedy_texts(model, at(inf))
     for rate in rates:
-        requests, runs = at(rate), done[rate, name]
-        row = _row(rate, name, requests, runs, limits) | {"ratio": None}
-        row["failed"] = max(len(requests) - len(run) for run in runs)
-        rows.append(row | (_compared(model, requests, ours, runs) if ours else {"equal": None}))
+        ours = [done[rate, name] for name in own]
+        for name in systems:
+            runs, requests = done[rate, name], at(rate)
+            row = _row(rate, name, requests, runs, limits)
+            row["ratio"] = _over(runs, ours[0]) if ours else None
+            if name in own or texts is None:
+                row["equal"] = texts and all(_tokens(run) == texts for run in runs)
+            else:
+                row |= _compared(model, requests, texts, runs)
+            if ours and name not in own:
+                row["ours"] = _over(max(ours, key=_median_speed), runs)
+            rows.append(row)
     about = {"block_size": block_size, **asdict(workload), "repeats": repeats, "limits": limits}
-    return about | {"clock": "real", "rows": rows}
+    return about | (_costs(own, workload, rates, limits) if own else {}) | {"rows": rows}
 
 
-def serve_in_turns(
-    systems: dict[str, Serve],
-    at: Callable[[float], list[Request]],
-    rates: Sequence[float],
-    repeats: int,
-    limits: dict[str, float],
-) -> dict[tuple[float, str], list[Replies]]:
-    """Each system's runs at each rate, repeat by repeat, after one with at most 8 requests each.
-
-    `at` gives the requests of a rate. Raises ValueError for no rates, and for wrong numbers.
-    """
+def _serve_in_turns(systems: dict, at: Callable, rates, repeats: int, limits: dict) -> dict:
+    """The runs of each rate and system, in turns, those of the warm-up left out."""
     check_int("repeats", repeats, 1)
     check_limits(limits)
     if not rates:
@@ -163,45 +123,55 @@ def serve_in_turns(
 # ------------------------------------------------------------------ the schemes of our engine
 
 
-@dataclass(frozen=True)
-class Sharing:
-    """How one model is shared among requests, whatever the scheme. Raises ValueError."""
+def schemes(model: GPT, **settings) -> dict[str, Scheme]:
+    """Every scheme of SCHEMES by its name. `settings` are those of Scheme. Raises ValueError."""
+    return {name: Scheme(model, name, **settings) for name in SCHEMES}
 
+
+@dataclass
+class Scheme:
+    """One way to share a model among requests. Called with them it returns the replies.
+
+    A step holds at most `running` texts and, where prompts are cut, `budget` tokens. `real` waits
+    for the requests; otherwise the clock is virtual. Raises ValueError.
+    """
+
+    model: GPT
+    name: str
     backend: type = ModuleBackend
     running: int = 32
     budget: int = 64
     real: bool = False
+    noted: list[Tensor] = field(default_factory=list)  # NotedEngine's steps of each call
 
     def __post_init__(self):
         check_int("running", self.running, 1)
         check_int("budget", self.budget, 1)
+        self.static_batch = self.running if "static" in SCHEMES[self.name] else None
 
-    def serve(self, model: GPT, scheme: str, requests: list[Request]) -> tuple[Replies, Tensor]:
-        """Serve them, on the real clock or on a virtual one. -> and NotedEngine's steps"""
-        engine = self._engine(model, scheme, self.backend)
+    def __call__(self, requests: list[Request]) -> Replies:
+        engine = self._engine(self.backend)
         clock = RealClock() if self.real else VirtualClock()
         gc.collect()  # not while the clock runs
-        replies = drive(engine, requests, clock, self._static_batch(scheme))
-        return replies, engine.steps()
+        replies = drive(engine, requests, clock, self.static_batch)
+        self.noted.append(engine.steps())
+        return replies
 
-    def replay(self, model: GPT, scheme: str, requests: list[Request], line: dict) -> Replies:
+    def replay(self, requests: list[Request], line: dict) -> Replies:
         """The same on a clock whose steps take what the line says: nothing is computed."""
-        engine, clock = self._engine(model, scheme, ModuleBackend), LineClock()
-        engine.backend = Priced(line, clock, model.config.vocab_size)
-        return drive(engine, requests, clock, self._static_batch(scheme))
+        engine, clock = self._engine(ModuleBackend), LineClock()
+        engine.backend = Priced(line, clock, self.model.config.vocab_size)
+        return drive(engine, requests, clock, self.static_batch)
 
-    def _engine(self, model: GPT, scheme: str, backend: type) -> NotedEngine:
-        asks = SCHEMES[scheme]
+    def _engine(self, backend: type) -> NotedEngine:
+        asks = SCHEMES[self.name]
         return NotedEngine(
-            model,
+            self.model,
             backend=backend,
             max_running=1 if "single" in asks else self.running,
             budget=self.budget if "chunked" in asks else None,
             reuse="reuse" in asks,
         )
-
-    def _static_batch(self, scheme: str) -> int | None:
-        return self.running if "static" in SCHEMES[scheme] else None
 
 
 class Counted:
@@ -290,16 +260,20 @@ class Priced:
         return torch.zeros(len(step.wanted), self.vocab_size)
 
 
-def _simulated(model, workload, sharing, rates, line: dict, limits: dict) -> list[dict]:
-    """Throughput and latencies of the schemes as replayed on a line: plain numbers, in seconds."""
-    c, greedy, rows = model.config, replace(workload, greedy=True), []
+def _costs(own: dict[str, Scheme], workload: Workload, rates, limits: dict) -> dict:
+    """The settings, what a step costs, and the measures of each scheme replayed on that line."""
+    one = next(iter(own.values()))
+    c, greedy, rows = one.model.config, replace(workload, greedy=True), []
+    line = fit([steps for scheme in own.values() for steps in scheme.noted[1:]])  # no warm-up
     for rate in rates:
         requests = greedy.requests(c.vocab_size, c.block_size, rate)
-        for scheme in SCHEMES:
-            got = measures(requests, sharing.replay(model, scheme, requests, line), limits)
-            row = {"rate": None if rate == inf else rate, "scheme": scheme}
+        for name, scheme in own.items():
+            got = measures(requests, scheme.replay(requests, line), limits)
+            row = {"rate": None if rate == inf else rate, "scheme": name}
             rows.append(row | {key: got[key] for key in SIMULATED})
-    return rows
+    about = {"n_params": one.model.n_params, "running": one.running, "budget": one.budget}
+    clock = "real" if one.real else "virtual"
+    return about | {"clock": clock, "line": line, "simulated": rows}
 
 
 # ------------------------------------------------------------------ rows, and texts that differ
@@ -310,29 +284,17 @@ def _row(rate: float, name: str, requests: list, runs: list[Replies], limits: di
     each = [measures(requests, replies, limits) for replies in runs]
     columns = {key: [one[key] for one in each] for key in each[0]}
     summed = {key: None if None in column else summary(column) for key, column in columns.items()}
-    return {"rate": None if rate == inf else rate, "scheme": name} | summed
-
-
-def _beside_the_first(
-    model: GPT, rate: float, requests: list, systems: dict[str, list[Replies]], limits: dict
-) -> list[dict]:
-    """The rows of the systems at a rate: the schemes, and what is not one of them, a peer."""
-    ours = [systems[scheme] for scheme in SCHEMES]
-    first, tokens, rows = ours[0], _tokens(ours[0][0]), []
-    best = max(ours, key=lambda runs: summary(map(speed, runs))["median"])
-    for name, runs in systems.items():
-        row = _row(rate, name, requests, runs, limits) | {"ratio": _over(runs, first)}
-        if name in SCHEMES:
-            row["equal"] = all(_tokens(run) == tokens for run in runs)
-        else:
-            row |= _compared(model, requests, tokens, runs) | {"ours": _over(best, runs)}
-        rows.append(row)
-    return rows
+    failed = max(len(requests) - len(replies) for replies in runs)
+    return {"rate": None if rate == inf else rate, "scheme": name, "failed": failed} | summed
 
 
 def _over(own: list[Replies], base: list[Replies]) -> dict:
     """How many times as fast, pair by pair."""
     return summary(speed(a) / speed(b) for a, b in zip(own, base, strict=True))
+
+
+def _median_speed(runs: list[Replies]) -> float:
+    return summary(map(speed, runs))["median"]
 
 
 def _tokens(replies: Replies) -> dict[int, list]:

@@ -14,6 +14,7 @@ import string
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -24,14 +25,9 @@ from .arrivals import RealClock, Replies, Reply
 
 HUGGING_FACE = "Hugging Face"
 INSTALL = "pip install 'transformers>=5.17,<6'"
-BLOCK_LEN = 16  # positions of a KV block, as ours
 CHARS = "\n !$&',-.3:;?" + string.ascii_uppercase + string.ascii_lowercase  # Tiny Shakespeare's
 # What not every server knows. ignore_eos is vLLM's own: a reply is as long as asked for.
 EXTRAS = {"ignore_eos": True, "stream_options": {"include_usage": True}}
-
-
-class Failed(OSError):
-    """A request that got no whole reply."""
 
 
 class HTTPServer:
@@ -40,8 +36,8 @@ class HTTPServer:
     Each request is sent when it arrives, whether or not others are answered. `errors` counts those
     that failed, by reason; `busy` has, for each call, the share of a core that this client needed.
     A token of a reply is the number of its character in `chars`, None for one that is not there.
-    `timeout` are seconds without a byte. Raises ValueError for what is no address, and Failed where
-    nothing answers.
+    `timeout` are seconds without a byte. Raises ValueError for what is no address,
+    and ConnectionError where nothing answers.
     """
 
     def __init__(self, url: str, model: str = "", chars: str = CHARS, timeout: float = 60.0):
@@ -56,23 +52,22 @@ class HTTPServer:
         self.url, self.model, self.chars, self.timeout = url, model, chars, timeout
         self.errors, self.busy = Counter(), []
         self.settings = {"base_url": address, "trust_env": False}
-        self.settings["timeout"] = httpx.Timeout(timeout, pool=None)
-        self.settings["limits"] = httpx.Limits(max_connections=None)
+        self.settings |= {"limits": httpx.Limits(max_connections=None), "timeout": timeout}
         try:
             with httpx.Client(**self.settings) as client:
                 self.model = model or client.get("/v1/models").json()["data"][0]["id"]
                 tried = client.post("/v1/completions", json=self._body(chars[0], 1) | EXTRAS)
                 self.extras = EXTRAS if tried.status_code == 200 else {}
         except httpx.HTTPError as error:
-            raise Failed(self._why(error)) from None
+            raise ConnectionError(self._why(error)) from None
         except (ValueError, KeyError, IndexError, TypeError):
-            raise Failed(f"{url}/v1/models names no model: give --model") from None
+            raise ConnectionError(f"{url}/v1/models names no model: give --model") from None
 
     def __call__(self, requests: list[Request]) -> Replies:
         began = time.perf_counter(), time.process_time()
         replies, errors = asyncio.run(self._serve(requests))
         if not replies:
-            raise Failed(f"{self.url}: no request was answered: {next(iter(errors))}")
+            raise ConnectionError(f"{self.url}: no request was answered: {next(iter(errors))}")
         self.errors += errors
         self.busy.append((time.process_time() - began[1]) / (time.perf_counter() - began[0]))
         return replies
@@ -86,7 +81,7 @@ class HTTPServer:
             await asyncio.sleep(start + request.arrival - time.perf_counter())
             try:
                 replies[request.id] = await self._reply(client, request, start)
-            except (Failed, httpx.HTTPError) as error:
+            except (ConnectionError, httpx.HTTPError) as error:
                 errors[self._why(error)] += 1
 
         async with httpx.AsyncClient(**self.settings) as client:
@@ -111,32 +106,34 @@ class HTTPServer:
                         text += piece
                         moments.append(time.perf_counter() - start)
         if not ended or not moments:
-            raise Failed(f"the reply stopped after {len(moments)} events, without its end")
+            raise ConnectionError(f"the reply stopped after {len(moments)} events, without its end")
         if n not in (None, len(text)):
             return Reply([None] * n, moments)
         number = {char: i for i, char in enumerate(self.chars)}
         return Reply([number.get(char) for char in text], moments)
 
     def _body(self, prompt: str, n_new: int) -> dict:
-        body = {"model": self.model, "prompt": prompt, "max_tokens": n_new}
-        return body | {"temperature": 0.0, "stream": True}
+        asked = {"model": self.model, "prompt": prompt, "max_tokens": n_new}
+        return asked | {"temperature": 0.0, "stream": True}
 
     def _why(self, error: Exception) -> str:
-        import httpx
-
-        if isinstance(error, httpx.TimeoutException):
+        kind = type(error).__name__
+        if kind.endswith("Timeout"):
             return f"no byte for {self.timeout:g} s"
-        if isinstance(error, httpx.ConnectError):
+        if kind == "ConnectError":
             return f"nothing answers at {self.url} ({error}): start the server, or check the port"
-        broke = "the connection broke: " * isinstance(error, httpx.HTTPError)
-        return f"{broke}{error or type(error).__name__}"
+        return (
+            str(error)
+            if isinstance(error, ConnectionError)
+            else f"the connection broke: {error or kind}"
+        )
 
 
 async def _events(response) -> AsyncIterator[dict]:
-    """The server-sent events of a response up to [DONE], each a JSON object. Raises Failed."""
+    """The events of a response up to [DONE], each a JSON object. Raises ConnectionError."""
     if response.status_code != 200:
         said = (await response.aread()).decode(errors="replace")[:200]
-        raise Failed(f"HTTP {response.status_code}: {said}")
+        raise ConnectionError(f"HTTP {response.status_code}: {said}")
     held = b""
     async for part in response.aiter_bytes():
         *lines, held = (held + part).split(b"\n")
@@ -148,7 +145,7 @@ async def _events(response) -> AsyncIterator[dict]:
             except ValueError:
                 event = None
             if not isinstance(event, dict) or event.get("error"):
-                raise Failed(f"the server sent {data.decode(errors='replace')[:200]}")
+                raise ConnectionError(f"the server sent {data.decode(errors='replace')[:200]}")
             yield event
 
 
@@ -167,9 +164,9 @@ def continuous_batching(
         from transformers.generation import ContinuousBatchingConfig, GenerationConfig
 
         shape = AutoConfig.for_model(**config)
-        n_blocks = running * -(-shape.max_position_embeddings // BLOCK_LEN)
-        setting = {"page_size": BLOCK_LEN, "num_blocks": n_blocks, "max_batch_tokens": 256}
-        how = ContinuousBatchingConfig(max_requests_per_batch=running, **setting)
+        room = {"page_size": 16, "num_blocks": running * -(-shape.max_position_embeddings // 16)}
+        room |= {"max_requests_per_batch": running, "max_batch_tokens": 256}
+        how = ContinuousBatchingConfig(**room)
     except (ImportError, TypeError) as error:
         raise ImportError(f"{error}: it needs transformers 5.17 or later: {INSTALL}") from error
     model = AutoModelForCausalLM.from_config(shape, dtype=torch.float32)
@@ -222,13 +219,10 @@ def hugging_face(model: GPT, n_new: int) -> dict[str, Callable[[], Tensor]]:
     shape = GPT2Config(n_positions=c.block_size + 1, bos_token_id=None, eos_token_id=None, **sizes)
     theirs = GPT2LMHeadModel(shape).to(device=weight.device, dtype=weight.dtype).eval()
     prompt = torch.zeros(1, 1, dtype=torch.int64, device=weight.device)
-    settings = {"attention_mask": torch.ones_like(prompt), "pad_token_id": 0}
-    settings |= {"do_sample": True, "top_k": 0, "max_new_tokens": n_new, "min_new_tokens": n_new}
-
-    def run(**cache) -> Tensor:
-        return theirs.generate(prompt, **settings, **cache)[:, 1:]
-
+    plain = {"attention_mask": torch.ones_like(prompt), "do_sample": True, "top_k": 0}
+    plain |= {"max_new_tokens": n_new, "min_new_tokens": n_new, "pad_token_id": 0}
+    run = partial(theirs.generate, prompt, **plain)
     return {
-        "Hugging Face, dynamic cache": lambda: run(use_cache=True),
-        "Hugging Face, static cache": lambda: run(cache_implementation="static"),
+        f"{HUGGING_FACE}, dynamic cache": lambda: run(use_cache=True)[:, 1:],
+        f"{HUGGING_FACE}, static cache": lambda: run(cache_implementation="static")[:, 1:],
     }

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ..benchmarks.arrivals import LATENCIES, Workload
 from ..benchmarks.decoding import sharpened
-from ..benchmarks.load import BACKENDS, load, load_of_server
+from ..benchmarks.load import BACKENDS, load, schemes
 from ..benchmarks.peers import CHARS, HUGGING_FACE, HTTPServer, continuous_batching
 from ..benchmarks.timing import summary_text
 from ..config.shapes import SIZES
@@ -54,16 +54,36 @@ def run(args: argparse.Namespace) -> int:
     device = measured_device(args)
     limits = {name: ms / 1000 for name, ms in map(_limit, filter(None, args.goodput.split(",")))}
     rates = [_number("--rates", part) for part in args.rates.split(",")]
-    how = {"repeats": args.repeats, "limits": limits}
-    how["workload"] = Workload(args.requests, args.seed, args.shared, bool(args.url or args.peer))
-    result = {"what": "load"}
-    if args.url:
-        result |= _of_server(args, device, rates, how)
-    else:
-        result |= {"model": name, "backend": args.backend} | _of_engine(args, device, rates, how)
+    model, chars = _model(args, device)
+    systems, about = _systems(args, model, chars)
+    shape = model.config if model else SIZES[args.size]
+    result = {"what": "load", "model": name, **about} | load(
+        systems,
+        rates,
+        vocab_size=len(chars),
+        block_size=shape.block_size,
+        workload=Workload(args.requests, args.seed, args.shared, bool(args.url or args.peer)),
+        repeats=args.repeats,
+        limits=limits,
+        model=model,
+    )
+    for server in (system for system in systems.values() if isinstance(system, HTTPServer)):
+        result |= {"errors": dict(server.errors), "busy": max(server.busy)}
     print(report(result))
     write_result(path, device, result)
-    return int(any(row["equal"] is False or row.get("failed") for row in result["rows"]))
+    return int(any(row["equal"] is False or row["failed"] for row in result["rows"]))
+
+
+def _systems(args: argparse.Namespace, model: GPT | None, chars: str) -> tuple[dict, dict]:
+    """What is measured, by name, and what is to be said of it."""
+    if args.url:
+        server = HTTPServer(args.url, args.model, chars)
+        return {server.model: server}, {"server": args.url, "model": server.model, "clock": "real"}
+    how = {"running": args.running, "budget": args.budget, "real": args.real}
+    systems = schemes(model, backend=BACKENDS[args.backend], **how)
+    if args.peer:
+        systems[HUGGING_FACE] = continuous_batching(*exported(model), args.running)
+    return systems, {"backend": args.backend}
 
 
 def _model(args: argparse.Namespace, device: Device) -> tuple[GPT | None, str]:
@@ -77,24 +97,6 @@ def _model(args: argparse.Namespace, device: Device) -> tuple[GPT | None, str]:
         model, chars = sharpened(GPT(SIZES[args.size])), CHARS
     packed = pack_heads(model) if model.config.per_head else model  # the same function, sooner
     return packed.to(device.device).eval(), chars
-
-
-def _of_engine(args: argparse.Namespace, device: Device, rates: list[float], how: dict) -> dict:
-    model, _ = _model(args, device)
-    how |= {"backend": BACKENDS[args.backend], "running": args.running, "budget": args.budget}
-    if args.peer:
-        how["peers"] = {HUGGING_FACE: continuous_batching(*exported(model), args.running)}
-    return load(model, rates, real=args.real, **how)
-
-
-def _of_server(args: argparse.Namespace, device: Device, rates: list[float], how: dict) -> dict:
-    model, chars = _model(args, device)
-    server = HTTPServer(args.url, args.model, chars)
-    sizes = {"vocab_size": len(chars)}
-    sizes["block_size"] = (model.config if model else SIZES[args.size]).block_size
-    result = load_of_server(server, server.model, rates, model=model, **sizes, **how)
-    about = {"server": args.url, "model": server.model, "errors": dict(server.errors)}
-    return about | {"busy": max(server.busy)} | result
 
 
 def report(r: dict) -> str:
@@ -123,7 +125,7 @@ def _cells(row: dict) -> list[str]:
     equal = {True: "equal", False: "differ", None: "not compared"}[row["equal"]]
     if row["equal"] and row.get("differences"):
         equal += f" but for {len(row['differences'])} ties"
-    if row.get("failed"):
+    if row["failed"]:
         equal += f", {row['failed']} failed"
     times = ["–" if row[key] is None else f"{1000 * row[key]['median']:.2f}" for key in KEYS]
     return [

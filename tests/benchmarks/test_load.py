@@ -18,7 +18,7 @@ from nanogpt.benchmarks.arrivals import (
     measures,
     percentile,
 )
-from nanogpt.benchmarks.load import SCHEMES, Sharing, counted, differences, fit, load
+from nanogpt.benchmarks.load import SCHEMES, counted, differences, fit, load, schemes
 from nanogpt.cli.bench_load import main
 from nanogpt.serving.batch import BatchEngine
 from nanogpt.serving.request import Request
@@ -98,7 +98,7 @@ def test_steps_that_lie_on_a_line_are_fitted_and_replayed_to_the_second():
     cheap = torch.tensor([(1, 1, 0, 2.0), (1, 2, 0, 1.0)]).double()  # two texts for less than one
     assert fit([cheap]) == pytest.approx({"start": 1.5, "decode": 0.0, "prefill": 0.0})
     asked = [Request(torch.tensor([1, 2]), n, arrival=0.0, seed=0, id=n) for n in (1, 3)]
-    replies = Sharing().replay(build(), "continuous", asked, line)
+    replies = schemes(build())["continuous"].replay(asked, line)
     first = 2 + 4 * 0.5  # two prompts of two tokens
     assert replies[1].moments == [first]
     assert replies[3].moments == [first, first + 2.25, first + 4.5]
@@ -106,7 +106,9 @@ def test_steps_that_lie_on_a_line_are_fitted_and_replayed_to_the_second():
 
 def test_every_scheme_gives_the_same_tokens():
     workload = Workload(n=4, seed=3)
-    result = load(build(), [500.0, inf], workload=workload, running=4, budget=8, repeats=1)
+    systems = schemes(build(), running=4, budget=8)
+    sizes = {"vocab_size": 13, "block_size": 32}
+    result = load(systems, [500.0, inf], workload=workload, repeats=1, **sizes)
     rows = result["rows"]
     assert [row["scheme"] for row in rows] == 2 * list(SCHEMES)
     assert [row["rate"] for row in rows] == 5 * [500.0] + 5 * [None]

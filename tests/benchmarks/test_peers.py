@@ -10,7 +10,7 @@ import torch
 from decoding_fixtures import build
 
 from nanogpt.benchmarks.arrivals import Workload
-from nanogpt.benchmarks.load import load_of_server
+from nanogpt.benchmarks.load import load
 from nanogpt.benchmarks.peers import CHARS, HTTPServer
 from nanogpt.cli.bench_load import main
 from nanogpt.data.tokenizer import CharTokenizer
@@ -91,9 +91,9 @@ def test_our_own_server_gives_our_texts():
     how["workload"] = Workload(n=6, seed=3, greedy=True)
     with running_server(model, tokenizer) as url:
         server = HTTPServer(url, chars=tokenizer.chars)
-        result = load_of_server(server, server.model, [500.0, inf], model=model, **how)
+        result = load({server.model: server}, [500.0, inf], model=model, **how)
         other = build(torch.float32, seed=4)
-        wrong = load_of_server(server, "other", [inf], model=other, **how)["rows"][0]
+        wrong = load({"other": server}, [inf], model=other, **how)["rows"][0]
     for row in result["rows"]:
         assert (row["scheme"], row["equal"], row["differences"]) == ("nanogpt", True, [])
         assert row["failed"] == 0

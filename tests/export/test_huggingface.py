@@ -10,7 +10,7 @@ from conftest import seeded, tiny_model, tokens
 
 from nanogpt import GPT, GPTConfig, SamplingParams, complete, load_checkpoint, save_checkpoint
 from nanogpt.benchmarks.arrivals import Workload
-from nanogpt.benchmarks.load import load
+from nanogpt.benchmarks.load import load, schemes
 from nanogpt.benchmarks.peers import continuous_batching
 from nanogpt.decoding.sampling import draw_noise
 from nanogpt.export.folder import write_folder
@@ -161,7 +161,9 @@ def test_continuous_batching_there_gives_our_texts(form):
         weight.data *= 25 if weight.ndim == 2 else 1  # far from a flat distribution
     serve = continuous_batching(*exported(model), running=4)
     workload = Workload(n=6, seed=3, greedy=True)
-    result = load(model, [inf], workload=workload, running=4, repeats=1, peers={"theirs": serve})
+    systems = schemes(model, running=4) | {"theirs": serve}
+    sizes = {"vocab_size": model.config.vocab_size, "block_size": model.config.block_size}
+    result = load(systems, [inf], workload=workload, repeats=1, model=model, **sizes)
     row = result["rows"][-1]
     assert (row["scheme"], row["equal"], row["differences"]) == ("theirs", True, [])
     assert row["ours"]["median"] > 0
