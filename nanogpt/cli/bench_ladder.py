@@ -15,36 +15,26 @@ from ..config.shapes import SIZES
 from ..model.checkpoint import load_checkpoint
 from ..model.gpt import GPT
 from ..system.device import Device
-from .common import (
-    add_json,
-    add_shared,
-    command_parser,
-    exit_code,
-    json_path,
-    measured_device,
-    table,
-    write_result,
-)
+from . import common
 
 
 def main(argv: list[str] | None = None) -> int:
     """Exit codes: 0 measured, 2 it could not be, 130 stopped."""
-    args = options().parse_args(argv)
-    return exit_code(lambda: run(args))
+    return common.exit_code(lambda: run(options().parse_args(argv)))
 
 
 def run(args: argparse.Namespace) -> None:
     """Measure as the options say, print the table and write the JSON."""
     check_int("--repeats", args.repeats, 1)
     name = Path(args.checkpoint).stem if args.checkpoint else args.size
-    path = json_path(args.json, f"ladder-{name}.json")
-    device = measured_device(args)
+    path = common.json_path(args.json, f"ladder-{name}.json")
+    device = common.measured_device(args)
     model = _model(args, device)
     n_new = min(255, model.config.block_size) if args.tokens is None else args.tokens
     peers = hugging_face(model, n_new) if args.peer else {}
     result = ladder(model, n_new=n_new, repeats=args.repeats, only=args.rungs, peers=peers)
     print(report(result))
-    write_result(path, device, {"model": name, "dtype": args.dtype} | result)
+    common.write_result(path, device, {"model": name, "dtype": args.dtype} | result)
 
 
 def _model(args: argparse.Namespace, device: Device) -> GPT:
@@ -65,7 +55,7 @@ def report(result: dict) -> str:
     lines = [
         f"\n{n_params:,} parameters, {limits['dtype']}, batch 1, {result['n_new']} tokens "
         f"after a prompt of one, medians of {result['repeats']} in turns [lowest – highest]\n",
-        table([*heads, "first build, again (s)"], map(_cells, rows)),
+        common.table([*heads, "first build, again (s)"], map(_cells, rows)),
         *(
             f"{row['rung']}  {row['label']}: not here: {row['unavailable']}"
             for row in result["rungs"]
@@ -100,11 +90,13 @@ def _cells(row: dict) -> list[str]:
 
 def options() -> argparse.ArgumentParser:
     """All options."""
-    parser = command_parser("bench ladder", "How fast does this machine decode?")
+    parser = common.command_parser("bench ladder", "How fast does this machine decode?")
     add = parser.add_argument
-    add_shared(parser, "--size", "--checkpoint", "--tokens", "--repeats", "--threads", "--device")
+    common.add_shared(
+        parser, "--size", "--checkpoint", "--tokens", "--repeats", "--threads", "--device"
+    )
     add("--rungs", metavar="NUMBERS", help="only these, as in 1467")
     add("--peer", choices=["hf"], help="add Hugging Face's generate (transformers)")
     add("--dtype", choices=["float32", "bfloat16"], default="float32")
-    add_json(parser, "ladder-SIZE.json")
+    common.add_json(parser, "ladder-SIZE.json")
     return parser

@@ -22,16 +22,7 @@ from ..model.checkpoint import load_checkpoint
 from ..model.convert import pack_heads
 from ..model.gpt import GPT
 from ..system.device import Device
-from .common import (
-    add_json,
-    add_shared,
-    command_parser,
-    exit_code,
-    json_path,
-    measured_device,
-    table,
-    write_result,
-)
+from . import common
 
 KEYS = [f"{name}_p{percent}" for name in LATENCIES for percent in (50, 95)]
 HEADS = ["rate", "", "tokens/s", "ratio"] + [f"{name.upper()} p50, p95" for name in LATENCIES]
@@ -41,8 +32,7 @@ BUSY = 0.5  # from this share of a core on a client that measures is mentioned
 
 def main(argv: list[str] | None = None) -> int:
     """Exit codes: 0 measured, 1 tokens differ or requests failed, 2 no result, 130 stopped."""
-    args = options().parse_args(argv)
-    return exit_code(lambda: run(args))
+    return common.exit_code(lambda: run(options().parse_args(argv)))
 
 
 def run(args: argparse.Namespace) -> int:
@@ -50,8 +40,8 @@ def run(args: argparse.Namespace) -> int:
     if args.url and args.peer:
         raise ValueError("--url measures a server as it is: leave --peer out, or --url")
     name = Path(args.checkpoint).stem if args.checkpoint else args.size
-    path = json_path(args.json, f"load-{'server' if args.url else name}.json")
-    device = measured_device(args)
+    path = common.json_path(args.json, f"load-{'server' if args.url else name}.json")
+    device = common.measured_device(args)
     limits = {name: ms / 1000 for name, ms in map(_limit, filter(None, args.goodput.split(",")))}
     rates = [_number("--rates", part) for part in args.rates.split(",")]
     model, chars = _model(args, device)
@@ -70,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     for server in (system for system in systems.values() if isinstance(system, HTTPServer)):
         result |= {"errors": dict(server.errors), "busy": max(server.busy)}
     print(report(result))
-    write_result(path, device, result)
+    common.write_result(path, device, result)
     return int(any(row["equal"] is False or row["failed"] for row in result["rows"]))
 
 
@@ -107,7 +97,7 @@ def report(r: dict) -> str:
         how = f"at most {r['running']} at once, chunks of {r['budget']} tokens"
         who = f"{r['n_params']:,} parameters, {r['backend']}; {how}"
     about = f"{r['n']} requests; {r['clock']} clock; medians of {r['repeats']}, in turns"
-    lines = [f"\n{who}; {about}; latencies in ms\n", table(HEADS, map(_cells, r["rows"]))]
+    lines = [f"\n{who}; {about}; latencies in ms\n", common.table(HEADS, map(_cells, r["rows"]))]
     if "line" in r:
         start, decode, prefill = (1e6 * r["line"][key] for key in ("start", "decode", "prefill"))
         lines.append(
@@ -164,9 +154,11 @@ def _limit(text: str) -> tuple[str, float]:
 
 def options() -> argparse.ArgumentParser:
     """All options."""
-    parser = command_parser("bench load", "Throughput and latency under a stream of requests.")
+    parser = common.command_parser(
+        "bench load", "Throughput and latency under a stream of requests."
+    )
     add = parser.add_argument
-    add_shared(parser, "--size", "--checkpoint", "--threads", "--device")
+    common.add_shared(parser, "--size", "--checkpoint", "--threads", "--device")
     add("--rates", default="5,20,80,inf", metavar="LIST", help="requests a second (5,20,80,inf)")
     add("--requests", type=int, default=64, metavar="N", help="requests at each rate (64)")
     add("--seed", type=int, default=1, metavar="N", help="of arrivals, lengths and prompts (1)")
@@ -174,7 +166,7 @@ def options() -> argparse.ArgumentParser:
     add("--repeats", type=int, default=3, metavar="N", help="timed after a warm-up (3)")
     limits = "milliseconds that a good request meets: ttft, tpot, e2el (ttft:500,tpot:50)"
     add("--goodput", default="ttft:500,tpot:50", metavar="LIMITS", help=limits)
-    add_json(parser, "load-SIZE.json")
+    common.add_json(parser, "load-SIZE.json")
     add = parser.add_argument_group("our engine").add_argument
     add("--backend", choices=sorted(BACKENDS), default="modules")
     add("--running", type=int, default=32, metavar="N", help="most texts in a step (32)")

@@ -17,22 +17,12 @@ from ..data.corpus import Corpus, load_corpus
 from ..decoding.drafts import DraftModel
 from ..model.checkpoint import Checkpoint, load_checkpoint
 from ..system.files import PUBLISHED
-from .common import (
-    add_json,
-    add_shared,
-    command_parser,
-    exit_code,
-    json_path,
-    measured_device,
-    table,
-    write_result,
-)
+from . import common
 
 
 def main(argv: list[str] | None = None) -> int:
     """Exit codes: 0 measured, 2 it could not be, 130 stopped."""
-    args = options().parse_args(argv)
-    return exit_code(lambda: run(args))
+    return common.exit_code(lambda: run(options().parse_args(argv)))
 
 
 def run(args: argparse.Namespace) -> None:
@@ -43,8 +33,8 @@ def run(args: argparse.Namespace) -> None:
     check_int("--repeats", args.repeats, 1)
     if args.tokens is not None:
         check_int("--tokens", args.tokens, 1)
-    path = json_path(args.json, "speculate.json")
-    device = measured_device(args)
+    path = common.json_path(args.json, "speculate.json")
+    device = common.measured_device(args)
     saved, corpus = load_checkpoint(args.target), load_corpus(args.data)
     model, block = saved.model.eval(), saved.model.config.block_size
     if max(ks) > block - 2:
@@ -59,7 +49,7 @@ def run(args: argparse.Namespace) -> None:
     print("\n".join(_lines(result)))
     about = {"what": "speculate", "corpus": corpus.name}
     about |= {"target": _origin(saved), "draft": _origin(draft) if draft else None}
-    write_result(path, device, about | result)
+    common.write_result(path, device, about | result)
 
 
 def _drafts(saved: Checkpoint, draft: Checkpoint | None, corpus: Corpus) -> bench.Drafts:
@@ -94,7 +84,7 @@ def _lines(result: dict) -> list[str]:
     return [
         f"\n{result['n_params']:,} parameters, {result['n_new']} tokens after a prompt of one, "
         f"median of {result['repeats']} in turns [lowest – highest]\n",
-        table([*heads, "tokens"], map(_cells, result["rows"], repeat(result["passes"]))),
+        common.table([*heads, "tokens"], map(_cells, result["rows"], repeat(result["passes"]))),
         f"without a draft {summary_text(result['plain'], 0)} tokens/s",
         f"\nroofline bound of one reading for each token: {bound:,.0f} tokens/s; "
         f"best: {best['draft']}, k={best['k']}, {share:.2f} of it",
@@ -117,11 +107,11 @@ def _cells(row: dict, passes: dict) -> list[str]:
 def options() -> argparse.ArgumentParser:
     """All options."""
     about = "What does speculation buy, at the same tokens? On the CPU, in native code, one text."
-    parser = command_parser("bench speculate", about)
+    parser = common.command_parser("bench speculate", about)
     add, small = parser.add_argument, PUBLISHED / "checkpoints" / "small"
     add("--target", metavar="PATH", default=small, help="the model that decides (the small one)")
     add("--draft", metavar="PATH", help="a smaller model that proposes, beside the usual drafts")
     add("--k", default="3,5,7,11,15", help="numbers of proposals for each pass (3,5,7,11,15)")
-    add_shared(parser, "--tokens", "--repeats", "--threads", "--data")
-    add_json(parser, "speculate.json")
+    common.add_shared(parser, "--tokens", "--repeats", "--threads", "--data")
+    common.add_json(parser, "speculate.json")
     return parser

@@ -11,29 +11,20 @@ from ..config.checks import check_int, check_number
 from ..data.corpus import Corpus, load_corpus
 from ..system.environment import environment
 from ..system.files import write_json
-from .common import (
-    add_json,
-    add_shared,
-    command_parser,
-    exit_code,
-    json_path,
-    measured_device,
-    table,
-)
+from . import common
 
 
 def main(argv: list[str] | None = None) -> int:
     """Exit codes: 0 measured, 2 it could not be, 130 stopped: complete seeds are kept."""
-    args = options().parse_args(argv)
-    return exit_code(lambda: run(args))
+    return common.exit_code(lambda: run(options().parse_args(argv)))
 
 
 def run(args: argparse.Namespace) -> None:
     """Measure as the options say, writing the JSON after each seed; print the table."""
     check_int("--seeds", args.seeds, 1)
     check_number("--seconds", args.seconds, 0.001, 1e6)
-    path = json_path(args.json, f"{args.kind}.json")
-    device, corpus, runs = measured_device(args), load_corpus(args.data), []
+    path = common.json_path(args.json, f"{args.kind}.json")
+    device, corpus, runs = common.measured_device(args), load_corpus(args.data), []
     if corpus.banner:
         print(corpus.banner)
     entries = choose(KINDS[args.kind], args.only)
@@ -70,12 +61,12 @@ def report(rows: list[dict], corpus: Corpus) -> str:
     ]
     heads = ["recipe", "for", "block", "params", "steps", "seconds", "loss", "sooner"]
     foot = f"losses over all of the validation text of {corpus.name}, each at its own block"
-    return f"\n{table(heads, cells)}\n{foot}"
+    return f"\n{common.table(heads, cells)}\n{foot}"
 
 
 def options() -> argparse.ArgumentParser:
     """All options."""
-    parser = command_parser("bench train", "How soon does each recipe reach a loss?")
+    parser = common.command_parser("bench train", "How soon does each recipe reach a loss?")
     kind = parser.add_mutually_exclusive_group().add_argument
     how = {"action": "store_const", "dest": "kind", "default": "race"}
     kind("--ideas", const="ideas", help="add one idea at a time, at equal seconds", **how)
@@ -85,6 +76,6 @@ def options() -> argparse.ArgumentParser:
     add("--seeds", type=int, default=3, metavar="N", help="how many seeds (3)")
     add("--first", type=int, default=1337, metavar="SEED", help="the first of them (1337)")
     add("--only", metavar="RECIPES", help="these and the lecture's, as in fast,sprint")
-    add_shared(parser, "--data", "--device", "--threads")
-    add_json(parser, "race.json, ideas.json or heads.json")
+    common.add_shared(parser, "--data", "--device", "--threads")
+    common.add_json(parser, "race.json, ideas.json or heads.json")
     return parser
