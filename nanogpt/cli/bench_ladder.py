@@ -14,6 +14,7 @@ from ..config.checks import check_int
 from ..config.shapes import SIZES
 from ..model.checkpoint import load_checkpoint
 from ..model.gpt import GPT
+from ..system.console import table
 from ..system.device import Device
 from . import common
 
@@ -50,12 +51,11 @@ def report(result: dict) -> str:
     limits, best = result["limits"], result["best"]
     read, peak, bound = limits["read"], limits["peak"], summary_text(limits["roofline"], 0)
     n_params, one = result["n_params"], "one thread; " * (limits["device"] == "cpu")
-    heads = ["", "", "tokens/s", f"ratio to rung {result['baseline']}", "tokens"]
     rows = [row for row in result["rungs"] + result["peers"] if "unavailable" not in row]
     lines = [
         f"\n{n_params:,} parameters, {limits['dtype']}, batch 1, {result['n_new']} tokens "
         f"after a prompt of one, medians of {result['repeats']} in turns [lowest – highest]\n",
-        common.table([*heads, "first build, again (s)"], map(_cells, rows)),
+        table([_shown(row, result["baseline"]) for row in rows]),
         *(
             f"{row['rung']}  {row['label']}: not here: {row['unavailable']}"
             for row in result["rungs"]
@@ -75,17 +75,19 @@ def report(result: dict) -> str:
     return "\n".join(lines)
 
 
-def _cells(row: dict) -> list[str]:
+def _shown(row: dict, baseline: str) -> dict:
     # Below that nothing is built: it is Python, or other people's code.
     built = row.get("build_seconds", 0) > 0.01
-    return [
-        row.get("rung", ""),
-        row["label"],
-        summary_text(row["tokens_per_second"], 0),
-        summary_text(row["speedup"], 1),
-        {True: "equal", False: "differ", None: "own"}[row.get("equal")],
-        f"{row['build_seconds']:.1f}, {row['again_seconds']:.2f}" if built else "",
-    ]
+    return {
+        "rung": row.get("rung", ""),
+        "": row["label"],
+        "tokens/s": summary_text(row["tokens_per_second"], 0),
+        f"ratio to rung {baseline}": summary_text(row["speedup"], 1),
+        "tokens": {True: "equal", False: "differ", None: "own"}[row.get("equal")],
+        "first build, again (s)": (
+            f"{row['build_seconds']:.1f}, {row['again_seconds']:.2f}" if built else ""
+        ),
+    }
 
 
 def options() -> argparse.ArgumentParser:

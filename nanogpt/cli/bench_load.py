@@ -21,12 +21,10 @@ from ..export.huggingface import exported
 from ..model.checkpoint import load_checkpoint
 from ..model.convert import pack_heads
 from ..model.gpt import GPT
+from ..system.console import table
 from ..system.device import Device
 from . import common
 
-KEYS = [f"{name}_p{percent}" for name in LATENCIES for percent in (50, 95)]
-HEADS = ["rate", "", "tokens/s", "ratio"] + [f"{name.upper()} p50, p95" for name in LATENCIES]
-HEADS += ["goodput", "tokens"]
 BUSY = 0.5  # from this share of a core on a client that measures is mentioned
 
 
@@ -97,7 +95,7 @@ def report(r: dict) -> str:
         how = f"at most {r['running']} at once, chunks of {r['budget']} tokens"
         who = f"{r['n_params']:,} parameters, {r['backend']}; {how}"
     about = f"{r['n']} requests; {r['clock']} clock; medians of {r['repeats']}, in turns"
-    lines = [f"\n{who}; {about}; latencies in ms\n", common.table(HEADS, map(_cells, r["rows"]))]
+    lines = [f"\n{who}; {about}; latencies in ms\n", table([*map(_shown, r["rows"])])]
     if "line" in r:
         start, decode, prefill = (1e6 * r["line"][key] for key in ("start", "decode", "prefill"))
         lines.append(
@@ -111,22 +109,23 @@ def report(r: dict) -> str:
     return "\n".join(lines)
 
 
-def _cells(row: dict) -> list[str]:
+def _shown(row: dict) -> dict:
     equal = {True: "equal", False: "differ", None: "not compared"}[row["equal"]]
     if row["equal"] and row.get("differences"):
         equal += f" but for {len(row['differences'])} ties"
     if row["failed"]:
         equal += f", {row['failed']} failed"
-    times = ["–" if row[key] is None else f"{1000 * row[key]['median']:.2f}" for key in KEYS]
-    return [
-        "inf" if row["rate"] is None else f"{row['rate']:g}",
-        row["scheme"][:24],
-        f"{row['tokens_per_second']['median']:,.0f}",
-        summary_text(row["ratio"], 2) if row["ratio"] else "",
-        *map(", ".join, zip(times[::2], times[1::2], strict=True)),
-        f"{row['goodput']['median']:.1f}",
-        equal,
-    ]
+    shown = {
+        "rate": "inf" if row["rate"] is None else f"{row['rate']:g}",
+        "": row["scheme"][:24],
+        "tokens/s": f"{row['tokens_per_second']['median']:,.0f}",
+        "ratio": summary_text(row["ratio"], 2) if row["ratio"] else "",
+    }
+    for name in LATENCIES:
+        pair = (row[f"{name}_p50"], row[f"{name}_p95"])
+        times = ("–" if time is None else f"{1000 * time['median']:.2f}" for time in pair)
+        shown[f"{name.upper()} p50, p95"] = ", ".join(times)
+    return shown | {"goodput": f"{row['goodput']['median']:.1f}", "tokens": equal}
 
 
 def _compared(row: dict) -> Iterator[str]:

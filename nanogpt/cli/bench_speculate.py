@@ -7,7 +7,6 @@ python -m nanogpt bench speculate --target PATH --draft PATH  two models of your
 from __future__ import annotations
 
 import argparse
-from itertools import repeat
 
 from ..benchmarks import speculation as bench
 from ..benchmarks.timing import summary_text
@@ -16,6 +15,7 @@ from ..data.batches import split
 from ..data.corpus import Corpus, load_corpus
 from ..decoding.drafts import DraftModel
 from ..model.checkpoint import Checkpoint, load_checkpoint
+from ..system.console import table
 from ..system.files import PUBLISHED
 from . import common
 
@@ -76,7 +76,6 @@ def _origin(saved: Checkpoint) -> dict:
 
 def _lines(result: dict) -> list[str]:
     """The result as text for a terminal."""
-    heads = ["draft", "k", "acceptance", "a pass", "formula", "tokens/s", "ratio", "target"]
     best = max(result["rows"], key=lambda row: (row["equal"], row["speedup"]["median"]))
     bound, one = result["roofline"]["median"], result["passes"][1]["median"]
     share = best["speedup"]["median"] * result["plain"]["median"] / bound
@@ -84,7 +83,7 @@ def _lines(result: dict) -> list[str]:
     return [
         f"\n{result['n_params']:,} parameters, {result['n_new']} tokens after a prompt of one, "
         f"median of {result['repeats']} in turns [lowest – highest]\n",
-        common.table([*heads, "tokens"], map(_cells, result["rows"], repeat(result["passes"]))),
+        table([_shown(row, result["passes"]) for row in result["rows"]]),
         f"without a draft {summary_text(result['plain'], 0)} tokens/s",
         f"\nroofline bound of one reading for each token: {bound:,.0f} tokens/s; "
         f"best: {best['draft']}, k={best['k']}, {share:.2f} of it",
@@ -92,16 +91,18 @@ def _lines(result: dict) -> list[str]:
     ]
 
 
-def _cells(row: dict, passes: dict) -> list[str]:
-    return [
-        row["draft"],
-        row["k"],
-        *(f"{row[key]:.2f}" for key in ("acceptance_rate", "tokens_per_pass", "predicted")),
-        summary_text(row["tokens_per_second"], 0),
-        summary_text(row["speedup"], 2),
-        f"{bench.target_share(row, passes):.0%}",
-        "equal" if row["equal"] else "differ",
-    ]
+def _shown(row: dict, passes: dict) -> dict:
+    return {
+        "draft": row["draft"],
+        "k": row["k"],
+        "acceptance": f"{row['acceptance_rate']:.2f}",
+        "a pass": f"{row['tokens_per_pass']:.2f}",
+        "formula": f"{row['predicted']:.2f}",
+        "tokens/s": summary_text(row["tokens_per_second"], 0),
+        "ratio": summary_text(row["speedup"], 2),
+        "target": f"{bench.target_share(row, passes):.0%}",
+        "tokens": "equal" if row["equal"] else "differ",
+    }
 
 
 def options() -> argparse.ArgumentParser:

@@ -9,6 +9,7 @@ from ..benchmarks.timing import summary_text
 from ..benchmarks.training import compared, steps_for, train_in_turns
 from ..config.checks import check_int, check_number
 from ..data.corpus import Corpus, load_corpus
+from ..system.console import table
 from ..system.environment import environment
 from ..system.files import write_json
 from . import common
@@ -46,22 +47,21 @@ def run(args: argparse.Namespace) -> None:
 
 def report(rows: list[dict], corpus: Corpus) -> str:
     """The rows of `compared` as text for a terminal."""
-    cells = [
-        [
-            row["name"],
-            f"{row['goal']:g}" if row["goal"] else "–",
-            row["block_size"],
-            f"{row['n_params'] / 1e6:.2f}M",
-            f"{row['steps']:,}",
-            summary_text(row["seconds"], 1),
-            summary_text(row["loss"], 4),
-            f"{summary_text(row['sooner'], 1)} ×" if "sooner" in row else "",
-        ]
+    shown = [
+        {
+            "recipe": row["name"],
+            "for": f"{row['goal']:g}" if row["goal"] else "–",
+            "block": row["block_size"],
+            "params": f"{row['n_params'] / 1e6:.2f}M",
+            "steps": f"{row['steps']:,}",
+            "seconds": summary_text(row["seconds"], 1),
+            "loss": summary_text(row["loss"], 4),
+            "sooner": f"{summary_text(row['sooner'], 1)} ×" if "sooner" in row else "",
+        }
         for row in rows
     ]
-    heads = ["recipe", "for", "block", "params", "steps", "seconds", "loss", "sooner"]
     foot = f"losses over all of the validation text of {corpus.name}, each at its own block"
-    return f"\n{common.table(heads, cells)}\n{foot}"
+    return f"\n{table(shown)}\n{foot}"
 
 
 def options() -> argparse.ArgumentParser:

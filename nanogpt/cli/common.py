@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -90,15 +90,6 @@ def write_result(path: Path | None, device: Device, result: dict) -> None:
 
         write_json(path, {"environment": environment(device)} | result)
         print(f"\nwritten: {path}")
-
-
-def table(heads: Sequence[str], rows: Iterable[Sequence]) -> str:
-    """Rows of cells below their heads; a column without a word is aligned to the right."""
-    lines, columns = [heads, *([str(cell) for cell in row] for row in rows)], []
-    for column in zip(*lines, strict=True):
-        width, words = max(map(len, column)), any(cell[:1].isalpha() for cell in column[1:])
-        columns.append([cell.ljust(width) if words else cell.rjust(width) for cell in column])
-    return "\n".join("  ".join(line).rstrip() for line in zip(*columns, strict=True))
 
 
 def set_threads(n: int) -> None:

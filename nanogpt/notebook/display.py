@@ -6,6 +6,8 @@ import inspect
 
 from IPython.display import display
 
+from ..system.console import table
+
 
 def show_source(*objects) -> None:
     """Show the source of functions and classes as it runs, so that text and code cannot differ."""
@@ -21,12 +23,10 @@ def show_table(rows: list[dict]) -> None:
     """Show rows of equal keys as a table, also where only plain text is read."""
     names = list(rows[0])
     lines = [names] + [[str(row[name]) for name in names] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    padded = ([cell.ljust(w) for cell, w in zip(line, widths, strict=True)] for line in lines)
     escaped = ([cell.replace("|", "\\|") for cell in line] for line in lines)
     head, *body = (f"| {' | '.join(line)} |" for line in escaped)
     markdown = "\n".join([head, "|" + "---|" * len(names), *body])
-    _show(markdown, "\n".join("  ".join(line).rstrip() for line in padded))
+    _show(markdown, table(rows))
 
 
 def _show_code(code: str, language: str) -> None:

@@ -65,6 +65,16 @@ class Progress:
             self.path = None
 
 
+def table(rows: list[dict]) -> str:
+    """Rows of equal keys as text below these keys; a column without a word stands to the right."""
+    columns = []
+    for name in rows[0]:
+        column = [name, *(str(row[name]) for row in rows)]
+        width, words = max(map(len, column)), any(cell[:1].isalpha() for cell in column[1:])
+        columns.append([cell.ljust(width) if words else cell.rjust(width) for cell in column])
+    return "\n".join("  ".join(line).rstrip() for line in zip(*columns, strict=True))
+
+
 def clock(seconds: float) -> str:
     """Minutes and seconds, as in 1:05."""
     return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"

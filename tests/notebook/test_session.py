@@ -126,7 +126,7 @@ def test_a_table_reads_as_markdown_and_as_plain_text():
     data = shown(display.show_table, [{"what": "a|b", "n": 1}, {"n": 20, "what": "c"}]).data
     markdown = ["| what | n |", "|---|---|", "| a\\|b | 1 |", "| c | 20 |"]
     assert data["text/markdown"].splitlines() == markdown
-    assert data["text/plain"].splitlines() == ["what  n", "a|b   1", "c     20"]
+    assert data["text/plain"].splitlines() == ["what   n", "a|b    1", "c     20"]
 
 
 def test_shown_source_is_the_package_s_own_text():
