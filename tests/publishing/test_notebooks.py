@@ -48,6 +48,9 @@ def tags(cell) -> list[str]:
 
 def test_all_are_in_step_with_the_package():
     assert mirror.sync(check=True) == [], "run `make sync`"
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    read = re.findall(r"\[read\]\(outputs/published/(\w+)\.ipynb\)", readme)
+    assert read == [path.stem for path in NOTEBOOKS]
 
 
 @each
