@@ -18,7 +18,6 @@ from torch import Tensor, nn
 
 from ..config.shapes import GPTConfig
 from ..decoding.sampling import sample
-from ..model.convert import on_meta
 from ..model.gpt import GPT
 from . import functional, toolchain
 from .base import Exclusive, check_float32, require_float32_cpu
@@ -50,9 +49,9 @@ class Step(nn.Module):
     def __init__(self, config: GPTConfig, batch: int, capacity: int):
         super().__init__()
         self.config = config
-        shapes = functional.flatten(on_meta(config).float())
-        for name, tensor in constants(shapes, empty_kv(config, batch, capacity)).items():
-            self.register_buffer(name, torch.zeros(tensor.shape, dtype=tensor.dtype))
+        weights = functional.flatten(GPT(config).float())
+        for name, tensor in constants(weights, empty_kv(config, batch, capacity)).items():
+            self.register_buffer(name, tensor)
 
     def forward(self, token: Tensor, pos: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         c, w = self.config, self._buffers

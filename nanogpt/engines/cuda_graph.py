@@ -12,7 +12,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..decoding.sampling import SamplingParams, sample
-from ..model.convert import on_meta
 from ..model.gpt import GPT
 from . import functional
 from .base import Exclusive
@@ -39,12 +38,7 @@ class Graph(Exclusive, Flat):
     def _allocate(self) -> None:
         c, B, size = self.config, self.batch, self.capacity + self.steps
         kind = {"dtype": self.dtype, "device": self.device}
-        shapes = functional.flatten(on_meta(c))
-        empty = [[torch.zeros(t.shape, **kind) for t in layer] for layer in shapes.layers]
-        self.weights = functional.Weights(
-            *(torch.zeros(t.shape, **kind) for t in shapes[:-1]),
-            [functional.Layer(*layer) for layer in empty],
-        )
+        self.weights = functional.flatten(GPT(c).to(**kind))
         self.kv = functional.buffers(c, B, size, **kind)
         self.noise = torch.ones(size, B, c.vocab_size, device=self.device)
         self.logits = torch.zeros(B, c.vocab_size, **kind)
