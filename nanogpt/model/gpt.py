@@ -7,15 +7,17 @@ Shapes: B batch, T tokens, C width, H heads, hs head size, S cached tokens, V vo
 
 from __future__ import annotations
 
+import math
+
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
 from torch import Tensor
 
 from ..cache.attach import cache_owners
+from ..cache.base import check_ascending
 from ..config.shapes import GPTConfig
 from .attention import attend, attend_shared, is_causal, norm_and_rotate, visible
-from .checks import check_order, check_shape, unknown_tokens
 from .kernels import RMSNorm, rms_norm, squared_relu
 from .ngrams import NGrams
 
@@ -203,7 +205,11 @@ class GPT(nn.Module):
         try:
             x = self.token_embedding_table(idx)
         except IndexError:  # of a CPU; a GPU fails later, by itself
-            raise unknown_tokens(idx, self.config.vocab_size) from None
+            low, high = map(int, idx.aminmax())
+            raise ValueError(
+                f"tokens {low} to {high}: the vocabulary has 0 to {self.config.vocab_size - 1}; "
+                f"pass what its own tokenizer encodes"
+            ) from None
         if self.position_embedding_table is not None:
             x = x + self.position_embedding_table(pos)
         if self.ngrams is not None:
@@ -212,7 +218,10 @@ class GPT(nn.Module):
 
     def _positions(self, idx: Tensor, pos: Tensor | None) -> Tensor:
         """The checked positions of these tokens.  (B, T) -> (T,) or (B, T)"""
-        check_shape(idx)
+        if idx.ndim != 2 or 0 in idx.shape:
+            raise ValueError(
+                f"the tokens have shape {tuple(idx.shape)}: (B, T) is needed, at least one token"
+            )
         T, limit = idx.shape[1], self.config.positions
         if limit is not None and limit < T:
             raise ValueError(f"{T} tokens > block_size {limit}: the position table ends there")
@@ -227,7 +236,12 @@ class GPT(nn.Module):
             raise ValueError(f"pos has shape {tuple(pos.shape)}: {T} tokens need one position each")
         # Reading the numbers would make the CPU wait for a GPU at every step, or break a graph.
         if pos.device.type == "cpu" and pos.numel() and not torch.compiler.is_compiling():
-            check_order(pos, limit)
+            check_ascending(pos)
+            low, high = map(int, pos.aminmax())
+            if low < 0 or (limit is not None and high >= limit):
+                raise ValueError(
+                    f"positions {low} to {high}, but the model has 0 to {(limit or math.inf) - 1}"
+                )
         return pos
 
     @property

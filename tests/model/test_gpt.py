@@ -75,7 +75,7 @@ def test_texts_of_a_batch_may_stand_at_positions_of_their_own(per_head, changes)
         ([0, 1], r"pos has shape \(2,\): 3 tokens need one"),
         ([[0, 1, 2], [0, 1, 2]], "one position each"),
         ([[0, 2, 1]], "do not ascend"),
-        ([[22, 23, 24]], "rows 0 to 23"),
+        ([[22, 23, 24]], "positions 22 to 24, but the model has 0 to 23"),
         ([-1, 0, 1], "positions -1 to 1"),
         ([1, 1, 2], "do not ascend"),
     ],
