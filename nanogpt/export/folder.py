@@ -23,8 +23,9 @@ pipeline_tag: text-generation
 ---
 # A character-level GPT
 
-{parameters:,} parameters, {layers} layers of {heads} heads, width {width}, context {block}.
-Trained for {steps:,} steps on {corpus}; validation loss {val:.3f} nats a character.
+{parameters:,} parameters, {c.n_layer} layers of {c.n_head} heads, width {c.n_embd}, context
+{c.block_size}. Trained for {meta[step]:,} steps on {meta[corpus][name]}; validation loss
+{meta[losses][val]:.3f} nats a character.
 Exported from nanoGPT notebooks as `{architecture}`.
 
 ```python
@@ -40,7 +41,7 @@ print(tokenizer.decode(tokens[0]))
 - A token is a character. There is no token for a beginning, an end, or padding: id 0 is a
   character, so pass an attention mask, as above. A character that the model never saw raises an
   error.
-- Prompt and answer together must fit into {block} characters.
+- Prompt and answer together must fit into {c.block_size} characters.
 - {note}
 - The weights are under the MIT licence, as the notebooks are.
 """
@@ -120,16 +121,10 @@ def tokenizer(chars: str) -> dict:
 
 
 def _card(saved: Checkpoint, config: dict) -> str:
-    c = saved.model.config
     return CARD.format(
         parameters=saved.model.n_params,
-        layers=c.n_layer,
-        heads=c.n_head,
-        width=c.n_embd,
-        block=c.block_size,
-        steps=saved.meta["step"],
-        corpus=saved.meta["corpus"]["name"],
-        val=saved.meta["losses"]["val"],
+        c=saved.model.config,
+        meta=saved.meta,
         architecture=config["architectures"][0],
         note=FLIPPED if config["model_type"] == "nanochat" else FOLDED,
     )
