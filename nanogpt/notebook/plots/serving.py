@@ -13,14 +13,14 @@ from . import canvas, style
 from .canvas import PAGE, cell, grid, letters, note, page
 from .style import BLUE, GREEN, GREY, INK, ORANGE, PALE, PAPER, SKY, VERMILION, styled
 
-KINDS = {  # of a time: its colour and, for a box, what it means
-    "prompt": (BLUE, "reads its prompt"),
-    "token": (ORANGE, "gets a token"),
-    "idle": (PALE, "an idle place"),
-    "waits": (None, ""),
-    "on its way": (SKY, "on its way"),
-    "in the queue": (None, "in the queue"),
-    "reads the prompt": (BLUE, "reads the prompt"),
+KINDS = {  # what a time is spent on: its colour; None is a dotted line
+    "prompt": BLUE,
+    "token": ORANGE,
+    "idle": PALE,
+    "waits": None,
+    "on its way": SKY,
+    "in the queue": None,
+    "reads the prompt": BLUE,
 }
 LOAD_COLOURS = (GREY, VERMILION, BLUE, GREEN, INK, ORANGE, SKY, "#CC79A7")
 TEXTS = (SKY, ORANGE, GREEN, "#CC79A7")  # a colour for each text
@@ -48,19 +48,17 @@ def timelines(panels: Sequence[dict], title: str) -> Figure:
     end = max(end for panel in panels for row in panel["rows"] for _, end, _ in row)
     column[-1].set(xlim=(0, end * 1.01), xlabel="time on the virtual clock")
     kinds = {kind for panel in panels for row in panel["rows"] for *_, kind in row}
-    shown = [kind for kind in ("prompt", "token", "idle") if kind in kinds]
+    words = {"prompt": "reads its prompt", "token": "gets a token", "idle": "an idle place"}
+    shown = {kind: text for kind, text in words.items() if kind in kinds}
     hatches = {"idle": {"hatch": "////"}}
-    boxes = [{"facecolor": KINDS[kind][0], **hatches.get(kind, {})} for kind in shown]
-    _key(column[0], [KINDS[kind][1] for kind in shown], boxes, fontsize=8.5)
+    boxes = [{"facecolor": KINDS[kind], **hatches.get(kind, {})} for kind in shown]
+    _key(column[0], list(shown.values()), boxes, fontsize=8.5)
     return figure
 
 
 def _span(axes: Axes, ends: tuple, middle: tuple, kind: str, thin: float, look: dict) -> None:
-    """A time from its start to its end: a box, or a dotted line where nothing happens.
-
-    `middle` is where its middle is, and half of its height.
-    """
-    (start, end), (y, half), (colour, _) = ends, middle, KINDS[kind]
+    """A time between its ends as a box, around `middle`: y and half of its height; or a line."""
+    (start, end), (y, half), colour = ends, middle, KINDS[kind]
     if colour is None:
         axes.plot([start, end], [y, y], color=GREY, lw=thin, ls=":")
         return
@@ -334,7 +332,7 @@ def request_lines(panels: Sequence[dict], title: str) -> Figure:
         canvas.subtitle(place, panel["name"])
     column[-1].set(xlabel="milliseconds since the request was sent", xlim=(0, None))
     words = ("on its way", "in the queue", "reads the prompt", "a token arrives")
-    colours = [*(KINDS[kind][0] for kind in words[:3]), ORANGE]
+    colours = [*(KINDS[kind] for kind in words[:3]), ORANGE]
     boxes = [
         {"facecolor": colour or PAPER, "edgecolor": GREY, "ls": "-" if colour else ":"}
         for colour in colours
