@@ -13,8 +13,8 @@ from pathlib import Path
 import nbformat
 import pytest
 from nbformat import v4
-from papermill import PapermillExecutionError
 
+from nanogpt.publishing.execute import NotebookError
 from nanogpt.publishing.nbfile import METADATA
 from nanogpt.system.files import ROOT
 
@@ -73,26 +73,19 @@ def write(path: Path, *cells, title: str = "Small", parameters: str | None = PAR
     return path
 
 
-def execute_here(source, target, parameters, *, on_cell_start, config, **_) -> None:
-    """papermill.execute_notebook without a kernel: the cells run in this process, in turn."""
-    nb, scope = nbformat.read(source, 4), {}
-    lines = "\n".join(["# Parameters", *(f"{name} = {v!r}" for name, v in parameters.items())])
-    tagged = ["parameters" in cell.metadata.get("tags", []) for cell in nb.cells]
-    injected = code(lines, "injected", tags=["injected-parameters"])
-    nb.cells.insert(tagged.index(True) + 1, injected)
+def run_cells_here(nb, variables, log, timeout, around) -> None:
+    """execute.run_cells without a kernel: the cells run in this process, in turn."""
+    scope = {}
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in config.Kernel.variables.items():
+        for name, value in variables.items():
             patch.delenv(name, raising=False) if value is None else patch.setenv(name, value)
-        try:
-            for i, cell in enumerate(nb.cells):
-                if cell.cell_type == "code":
-                    on_cell_start(cell=cell, cell_index=i)
-                    _execute_cell(cell, i, scope)
-        finally:
-            nbformat.write(nb, target)
+        for index, cell in enumerate(nb.cells):
+            if cell.cell_type == "code":
+                with around(index, cell):
+                    _run_cell(cell, scope)
 
 
-def _execute_cell(cell, i: int, scope: dict) -> None:
+def _run_cell(cell, scope: dict) -> None:
     printed = io.StringIO()
     try:
         with contextlib.redirect_stdout(printed):
@@ -100,7 +93,7 @@ def _execute_cell(cell, i: int, scope: dict) -> None:
     except Exception as error:
         said = {"ename": type(error).__name__, "evalue": str(error), "traceback": []}
         cell.outputs.append(v4.new_output("error", **said))
-        raise PapermillExecutionError(i, i, cell.source, **said) from None
+        raise NotebookError(f"cell {cell.id!r}: {said['ename']}: {error}") from None
     finally:
         if printed.getvalue():
             cell.outputs.insert(0, output(printed.getvalue()))

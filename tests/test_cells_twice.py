@@ -20,7 +20,6 @@ from pretend_cuda import PretendCuda
 from nanogpt.benchmarks import roofline
 from nanogpt.benchmarks.timing import summary
 from nanogpt.config import profiles, shapes
-from nanogpt.config.repeats import Repeats
 from nanogpt.config.shapes import GPTConfig
 from nanogpt.config.training import TrainConfig
 from nanogpt.data.corpus import load_corpus
@@ -63,7 +62,7 @@ def small(tmp_path_factory):
         lengths=(1, 8),
         sizes=("article", "small"),
         batches=(1, 2),
-        repeats=Repeats(1, least=1),
+        repeats=1,
         share=0.05,
         fresh=False,
     )

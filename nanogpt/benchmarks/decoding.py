@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from ..config.checks import check_int
-from ..config.repeats import Repeats
 from ..decoding.generate import complete
 from ..engines.base import Engine
 from ..engines.compiled import Compiled
@@ -66,7 +65,7 @@ def ladder(
     model: GPT,
     *,
     n_new: int = 255,
-    repeats: int | Repeats = 5,
+    repeats: int = 5,
     seed: int = 42,
     only: str | None = None,
     built: dict[Rung, tuple[Engine | None, dict]] | None = None,
@@ -83,7 +82,6 @@ def ladder(
     and the machine's limits, measured between the turns. Raises ValueError.
     """
     check_int("n_new", n_new, 2, model.config.block_size)
-    repeats = Repeats.of(repeats)
     device, forms, peers = model.lm_head.weight.device, _forms(model), peers or {}
     built = built or build(model, only)
     chosen = list(built)
@@ -106,8 +104,7 @@ def ladder(
             row |= speeds[rung.number]
             row["equal"] = torch.equal(tokens[rung.number], tokens[baseline])
             row["split"] = _split(model, rung, row["seconds"]["median"] / n_new, n_new, limits)
-    turns = len(seconds[baseline])
-    about = {"n_params": model.n_params, "n_new": n_new, "repeats": turns, "baseline": baseline}
+    about = {"n_params": model.n_params, "n_new": n_new, "repeats": repeats, "baseline": baseline}
     best = _best(chosen, rows, seconds, n_new, limits)
     others = [{"label": name} | speeds[name] for name in peers]
     return about | {"rungs": rows, "best": best, "peers": others, "limits": limits.as_dict()}
@@ -131,7 +128,7 @@ def throughput(
     chosen: Sequence[Rung],
     *,
     n_new: int,
-    repeats: int | Repeats = 3,
+    repeats: int = 3,
 ) -> list[dict]:
     """Tokens per second and seconds per step of some rungs, for several texts at once.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ..config.fields import override
+from ..config.checks import override
 from ..config.shapes import SIZES, GPTConfig
 from ..config.training import TrainConfig, recipe_for
 

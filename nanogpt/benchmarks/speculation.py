@@ -13,7 +13,6 @@ from itertools import count
 import torch
 from torch import Tensor
 
-from ..config.repeats import Repeats
 from ..decoding.drafts import LARGEST_TABLE, Draft, DraftModel, NGram, PromptLookup
 from ..decoding.generate import generate
 from ..decoding.sampling import PLAIN, draw_noise
@@ -39,7 +38,7 @@ def speculation(
     ks: list[int],
     *,
     n_new: int = 255,
-    repeats: int | Repeats = 5,
+    repeats: int = 5,
     engine=Native,
 ) -> dict:
     """Time plain decoding and every draft with every k, in turns; each repeat has its own seed.
@@ -65,7 +64,7 @@ def speculation(
         bounds.append(read_bandwidth(size, repeats=1, device=weight.device)["median"] / size)
 
     ways = {way: generation(draft) for way, draft in ways.items()}
-    runs = in_turns(ways, repeats, seconds=lambda run: run[0], after_turn=measure_bound)
+    runs = in_turns(ways, repeats, after_turn=measure_bound)
     base = runs.pop(BASELINE)
     return {
         "n_params": model.n_params,

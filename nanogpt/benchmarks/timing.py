@@ -12,17 +12,18 @@ import time
 from collections.abc import Callable, Hashable, Iterable
 from functools import partial
 from statistics import median
-from typing import Any
 
 import torch
 
 from ..config.checks import check_int
-from ..config.repeats import Repeats
+from ..config.shapes import SIZES
+from ..decoding.generate import generate
+from ..model.convert import pack_heads
+from ..model.gpt import GPT
 from ..system.console import Progress
 from ..system.device import synchronize
 
 CPU = torch.device("cpu")
-now = time.monotonic  # for how long a timing goes on, beside what it measures
 
 
 def time_tokens(tokens: Iterable, device: torch.device = CPU) -> list[float]:
@@ -61,7 +62,7 @@ def duel(
     a: Callable[[], Iterable],
     b: Callable[[], Iterable],
     *,
-    repeats: int | Repeats = 5,
+    repeats: int = 5,
     warmup: int = 1,
     device: torch.device = CPU,
     names: tuple[str, str] = ("uncached", "cached"),
@@ -85,7 +86,7 @@ def speedups_by_length(
     b: Callable[[], Iterable],
     lengths: Iterable[int],
     *,
-    repeats: int | Repeats = 5,
+    repeats: int = 5,
     warmup: int = 1,
     device: torch.device = CPU,
 ) -> dict[int, dict]:
@@ -105,7 +106,7 @@ def interleave(
     a: Callable[[], Iterable],
     b: Callable[[], Iterable],
     *,
-    repeats: int | Repeats,
+    repeats: int,
     warmup: int,
     device: torch.device,
 ) -> tuple[list[list[float]], list[list[float]]]:
@@ -115,7 +116,7 @@ def interleave(
             "pass two functions that start a generation, as in lambda: generate(model, prompt, 9)"
         )
     systems = {"a": lambda: time_tokens(a(), device), "b": lambda: time_tokens(b(), device)}
-    runs = in_turns(systems, repeats, warmup=warmup, seconds=sum)
+    runs = in_turns(systems, repeats, warmup=warmup)
     counts = {len(gaps) for runs_of in runs.values() for gaps in runs_of}
     if len(counts) > 1:
         raise ValueError(
@@ -126,7 +127,7 @@ def interleave(
 
 def time_in_turns(
     runs: dict[str, Callable],
-    repeats: int | Repeats,
+    repeats: int,
     *,
     device: torch.device = CPU,
     after_turn: Callable[[], None] = lambda: None,
@@ -142,29 +143,27 @@ def time_in_turns(
         return clock(device) - before, returned
 
     systems = {name: partial(timed, run) for name, run in runs.items()}
-    found = in_turns(systems, repeats, seconds=lambda one: one[0], after_turn=after_turn)
+    found = in_turns(systems, repeats, after_turn=after_turn)
     seconds = {name: [one for one, _ in own] for name, own in found.items()}
     return seconds, {name: own[-1][1] for name, own in found.items()}
 
 
 def in_turns(
     runs: dict[Hashable, Callable],
-    repeats: int | Repeats,
+    repeats: int,
     *,
-    seconds: Callable[[Any], float],
     warmup: int = 1,
     after_turn: Callable[[], None] = lambda: None,
 ) -> dict[Hashable, list]:
     """What every run returned in each turn, A B C A B C …, those of the warm-up left out.
 
-    `seconds` says how long a run took by what it returned: whether the repeats are enough depends
-    on it. `after_turn` is called after every turn, the warm-up included. Raises ValueError.
+    `after_turn` is called after every turn, the warm-up included. Raises ValueError.
     """
-    repeats, began = Repeats.of(repeats), now()
+    check_int("repeats", repeats, 1)
     check_int("warmup", warmup, 0)
     found = {name: [] for name in runs}
-    with Progress((warmup + repeats.most) * len(runs), "timing") as bar:
-        for turn in range(warmup + repeats.most):
+    with Progress((warmup + repeats) * len(runs), "timing") as bar:
+        for turn in range(warmup + repeats):
             for name, run in runs.items():
                 gc.collect()  # here, and not during a measurement
                 returned = run()
@@ -172,9 +171,6 @@ def in_turns(
                     found[name].append(returned)
                 bar.update(note=str(name))
             after_turn()
-            taken = [[seconds(one) for one in own] for own in found.values()]
-            if turn >= warmup and repeats.are_enough(taken, now() - began):
-                break
     return found
 
 
@@ -191,3 +187,24 @@ def clock(device: torch.device) -> float:
     """The time in seconds, once the device has finished all its work."""
     synchronize(device)
     return time.perf_counter()
+
+
+def seconds_of_work() -> float:
+    """How slow this machine is: seconds of a training step and ten uncached tokens, one thread.
+
+    The median of five turns after a warm-up, with the model "small": about a second in all.
+    """
+    model = GPT(SIZES["small"], generator=torch.Generator().manual_seed(0)).eval()
+    packed, x = pack_heads(model).train(), torch.zeros(4, 256, dtype=torch.int64)
+
+    def work() -> None:
+        packed(x, x)[1].backward()
+        packed.zero_grad()
+        list(generate(model, x[:1, :1], 10))
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return median(time_in_turns({"work": work}, 5)[0]["work"])
+    finally:
+        torch.set_num_threads(threads)

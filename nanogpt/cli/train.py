@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from ..config.fields import override
+from ..config.checks import override
 from ..config.shapes import SIZES
 from ..config.training import RECIPES, TrainConfig, recipe_for
 from ..data.corpus import load_corpus

@@ -1,6 +1,11 @@
-"""Checks of plain values for every public door: an error names the value and what is needed."""
+"""Plain values at every public door: checks whose errors name the value and what is needed.
+
+A config's fields explain themselves, and some of them can be changed by name.
+"""
 
 from __future__ import annotations
+
+from dataclasses import field, replace
 
 LARGEST = 1e30  # what float32 can still multiply with
 
@@ -40,3 +45,19 @@ def check_switch(name: str, value) -> None:
 
 def _is_number(value) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def option(default, help: str):
+    """A field with a default and the line that explains it, on a command line as here."""
+    return field(default=default, metadata={"help": help})
+
+
+def override(config, **changes):
+    """The config with some fields changed; None leaves a field as it is. Raises ValueError."""
+    changes = {name: value for name, value in changes.items() if value is not None}
+    known = config.__dataclass_fields__
+    if unknown := sorted(set(changes) - set(known)):
+        raise ValueError(
+            f"{type(config).__name__} has no field {', '.join(unknown)}; it has {', '.join(known)}"
+        )
+    return replace(config, **changes)

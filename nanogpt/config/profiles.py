@@ -1,15 +1,17 @@
-"""How much work one run of the series does: the profiles, and the rows of the profile cpu.
+"""How much work one run of the series does: the profiles, and a part of one.
 
-`make run` measures the machine and takes the row that fits it. A row holds counts, never seconds of
-training, so the same row gives the same bits on the same machine, however busy it is.
+A profile holds counts, never seconds: the same counts give the same bits on the same machine,
+however busy it is. `make run` takes the part of `cpu` that fits the machine, as in cpu/4.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
+from math import ceil, sqrt
 
-from .repeats import Repeats
 from .training import TrainConfig
+
+PARTS = (1, 2, 3, 4, 6, 8, 12, 16)  # of a profile: all of it, a half, a third …
 
 
 @dataclass(frozen=True)
@@ -23,14 +25,14 @@ class Profile:
     lengths: tuple[int, ...]  # new tokens, where speed is drawn against length
     sizes: tuple[str, ...]  # models, where speed is drawn against size
     batches: tuple[int, ...]  # batch sizes, where speed is drawn against batch
-    repeats: Repeats  # of every timing, interleaved, after one warm-up
-    size: str = field(default="small", kw_only=True)  # the model of all other notebooks
-    share: float = field(default=1.0, kw_only=True)  # of the work of `part`
-    rungs: str | None = field(default=None, kw_only=True)  # of the ladder; None: all
-    fresh: bool = field(default=True, kw_only=True)  # time builds in an empty folder
+    repeats: int  # of every timing, interleaved, after one warm-up
+    size: str = "small"  # the model of all other notebooks
+    share: float = 1.0  # of the work of `part`
+    rungs: str | None = None  # of the ladder; None: all
+    fresh: bool = True  # time builds in an empty folder
     # CPU threads; None: as many as torch takes. At these sizes a second thread gains little, loses
     # much where the machine is shared, and makes the last bits depend on the number of cores.
-    threads: int | None = field(default=None, kw_only=True)
+    threads: int | None = None
 
     def part(self, whole: int) -> int:
         """This profile's share of so many steps of a lesson's own training, or characters."""
@@ -38,8 +40,36 @@ class Profile:
 
     @property
     def kind(self) -> str:
-        """The profile that this is a row of: smoke, cpu or gpu."""
-        return self.name.partition("-")[0]
+        """The profile that this is a part of: smoke, cpu or gpu."""
+        return self.name.partition("/")[0]
+
+    def scaled(self, n: int) -> Profile:
+        """About an n-th of the work, as "cpu/4": fewer steps, seeds and repeats, shorter texts.
+
+        A timing's work is repeats times tokens, so each falls with the root of n. From a third on
+        the largest model goes, from a sixth on the rung that torch.compile builds.
+        """
+        if n == 1:
+            return self
+        steps = max(40, self.train.steps // n)
+        evaluations = {
+            "eval_every": ceil(steps / 6),
+            "eval_batches": max(1, self.train.eval_batches // n),
+        }
+        longest = 2 * self.lengths[-1] / sqrt(n)
+        return replace(
+            self,
+            name=f"{self.name}/{n}",
+            train=replace(self.train, steps=steps, **evaluations),
+            seeds=max(3, round(self.seeds / n)),
+            lengths=tuple(length for length in self.lengths if length <= longest),
+            sizes=self.sizes if n < 3 else self.sizes[:2],
+            batches=self.batches if n < 3 else self.batches[:2],
+            repeats=max(2, ceil(self.repeats / sqrt(n))),
+            share=self.share / n,
+            rungs=self.rungs if n < 6 else "123457",
+            fresh=False,
+        )
 
 
 PROFILES = {
@@ -52,11 +82,11 @@ PROFILES = {
         lengths=(1, 8, 32),
         sizes=("article", "small"),
         batches=(1, 4),
-        repeats=Repeats(2),
+        repeats=2,
         share=0.03,
         threads=1,
     ),
-    # The published run: a quarter of an hour, each timing five times. `make run` takes a row below.
+    # The published run: a quarter of an hour, each timing five times. `make run` takes a part.
     "cpu": Profile(
         "cpu",
         "small",
@@ -65,61 +95,7 @@ PROFILES = {
         lengths=(1, 2, 8, 32, 64, 128, 255),
         sizes=("article", "small", "lecture"),
         batches=(1, 4, 16),
-        repeats=Repeats(5, least=5),
-        threads=1,
-    ),
-    "cpu-fast": Profile(
-        "cpu-fast",
-        "small",
-        TrainConfig(steps=600, eval_every=100, eval_batches=2),
-        seeds=8,
-        lengths=(1, 2, 8, 32, 64, 128, 255),
-        sizes=("article", "small", "lecture"),
-        batches=(1, 4, 16),
-        repeats=Repeats(4, spread=0.1, seconds=8),
-        share=0.5,
-        fresh=False,
-        threads=1,
-    ),
-    "cpu-middle": Profile(
-        "cpu-middle",
-        "small",
-        TrainConfig(steps=300, eval_every=60, eval_batches=2),
-        seeds=5,
-        lengths=(1, 2, 8, 32, 128, 255),
-        sizes=("article", "small"),
-        batches=(1, 8),
-        repeats=Repeats(3, spread=0.2, seconds=6),
-        share=0.3,
-        fresh=False,
-        threads=1,
-    ),
-    "cpu-slow": Profile(
-        "cpu-slow",
-        "small",
-        TrainConfig(steps=120, eval_every=40, eval_batches=1),
-        seeds=4,
-        lengths=(1, 8, 32, 128),
-        sizes=("article", "small"),
-        batches=(1, 4),
-        repeats=Repeats(3, spread=0.2, seconds=4),
-        share=0.15,
-        rungs="123457",
-        fresh=False,
-        threads=1,
-    ),
-    "cpu-least": Profile(
-        "cpu-least",
-        "small",
-        TrainConfig(steps=60, eval_every=30, eval_batches=1),
-        seeds=3,
-        lengths=(1, 8, 64),
-        sizes=("article", "small"),
-        batches=(1, 4),
-        repeats=Repeats(2, seconds=3),
-        share=0.05,
-        rungs="12457",
-        fresh=False,
+        repeats=5,
         threads=1,
     ),
     # A CUDA GPU: 01 trains Karpathy's large model.
@@ -131,14 +107,20 @@ PROFILES = {
         lengths=(1, 2, 8, 32, 64, 128, 255),
         sizes=("article", "small", "lecture"),
         batches=(1, 8, 64),
-        repeats=Repeats(5, least=5),
+        repeats=5,
     ),
 }
 
 
 def get_profile(name: str, *, cuda: bool = False) -> Profile:
-    """The profile of that name; "auto" is "gpu" where CUDA is, else "cpu". Raises ValueError."""
-    key = ("gpu" if cuda else "cpu") if name == "auto" else name
-    if key not in PROFILES:
-        raise ValueError(f"profile={name!r} is unknown: choose auto, {', '.join(PROFILES)}")
-    return PROFILES[key]
+    """The profile of that name, or a part of it, as in "cpu/4"; PARTS lists them.
+
+    "auto" is "gpu" where CUDA is, else "cpu". Raises ValueError.
+    """
+    key, slash, n = (("gpu" if cuda else "cpu") if name == "auto" else name).partition("/")
+    if key not in PROFILES or (slash and n not in map(str, PARTS)):
+        parts = ", ".join(f"cpu/{part}" for part in PARTS[1:])
+        raise ValueError(
+            f"profile={name!r} is unknown: choose auto, {', '.join(PROFILES)}, {parts}"
+        )
+    return PROFILES[key].scaled(int(n or 1))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .checks import LARGEST, check_int, check_number, check_share, check_switch
-from .fields import option
+from .checks import LARGEST, check_int, check_number, check_share, check_switch, option
 
 NGRAM_ROWS = 16_384  # the most rows of an n-gram table: pairs and triples of characters share them
 NEWER = ("rms_norm", "rope", "qk_norm", "relu2", "bias", "ngrams", "n_kv_head", "window", "sinks")

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from .checks import LARGEST, check_int, check_number, check_positive, check_share, check_switch
-from .fields import option
+from .checks import (
+    LARGEST,
+    check_int,
+    check_number,
+    check_positive,
+    check_share,
+    check_switch,
+    option,
+)
 from .shapes import GPTConfig
 
 

@@ -11,7 +11,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from ..model.checkpoint import Checkpoint
-from ..publishing.publish import exchange, recover
+from ..system.files import exchange, recover
 from .huggingface import ExportError, exported
 
 MARK = "nanogpt.json"  # says what was exported; a folder that has it is ours to replace

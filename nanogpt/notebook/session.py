@@ -105,7 +105,7 @@ class Run:
 def open_run(number: str, *, profile: str = "auto", **parameters) -> Run:
     """Check a notebook's parameters, load the corpus, and print what will run.
 
-    Files go to outputs/run/<profile>, or to the folder that NANOGPT_OUT names. Raises ValueError
+    Files go to outputs/run/PROFILE, or to the folder that NANOGPT_OUT names. Raises ValueError
     for an unknown profile or an unusable seed, CorpusError for a corpus that cannot be used, and
     OSError for a folder that cannot be written.
     """
@@ -116,7 +116,7 @@ def open_run(number: str, *, profile: str = "auto", **parameters) -> Run:
     if chosen.threads:
         torch.set_num_threads(chosen.threads)
     corpus = load_corpus()
-    out = Path(os.environ.get("NANOGPT_OUT") or ROOT / "outputs" / "run" / chosen.name)
+    out = Path(os.environ.get("NANOGPT_OUT") or ROOT / "outputs" / "run" / chosen.kind)
     with atomic_path(out / ".writable"):  # found out now, not after the work
         pass
     (out / ".writable").unlink(missing_ok=True)

@@ -1,79 +1,42 @@
-"""Execute one notebook in a fresh kernel; the result holds no ids, no dates, no fragments."""
+"""Run one notebook strictly, in a fresh kernel; the result holds no ids, no dates, no fragments."""
 
 from __future__ import annotations
 
+import math
 import os
-import shutil
 import tempfile
 from collections.abc import Callable
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from pathlib import Path
+from weakref import WeakSet
 
 import nbformat
-import papermill
-from ipykernel.kernelspec import write_kernel_spec
-from nbclient.exceptions import CellTimeoutError, DeadKernelError
+from jupyter_client.kernelspec import KernelSpecManager
+from jupyter_client.manager import AsyncKernelManager
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
+from traitlets import TraitError
 
 from ..system.files import ROOT
-from .kernel import LOG, Kernel, configured
-from .nbfile import (
-    METADATA,
-    SyncError,
-    alt_text,
-    filled,
-    keep_metadata,
-    png_of,
-    read,
-    write_notebook,
-)
+from .nbfile import METADATA, alt_text, filled, keep_metadata, png_of, read, write_notebook
 
 START_TIMEOUT = 120  # seconds for a kernel to answer, on a cold disk
 MIMES = {"text/plain", "image/png", "text/markdown"}  # what every reader shows, without trust
 MAX_BYTES = 1_000_000  # of an executed notebook: the web does not show larger ones
-
+LOG = "kernel.log"
 ENVIRONMENT = {
     "TQDM_DISABLE": "1",  # one plain line for each evaluation instead of a bar
     "PYTHONHASHSEED": "0",
     "MPLBACKEND": None,  # removed: the kernel chooses its own
-    "JUPYTER_PREFER_ENV_PATH": "1",
     "PYDEVD_DISABLE_FILE_VALIDATION": "1",  # a debugger's warning that no reader can use
 }
+
+Around = Callable[[int, nbformat.NotebookNode], AbstractContextManager]
+_alive: WeakSet[AsyncKernelManager] = WeakSet()
 
 
 class NotebookError(Exception):
     """A notebook that failed, or whose output cannot be published; one line says where and why."""
-
-
-@contextmanager
-def kernel_environment(extra: dict[str, str | None]):
-    """The environment that kernels inherit, restored afterwards.
-
-    Its `python3` is this very interpreter: a kernel of that name from elsewhere on the machine may
-    be another Python, or missing by now. Personal IPython start-up files are left out. What they
-    leave in the temporary folder goes with it.
-    """
-    with tempfile.TemporaryDirectory(prefix="nanogpt-kernel-") as home:
-        write_kernel_spec(Path(home, "kernels", "python3"))
-        paths = [home] + [path for path in (os.environ.get("JUPYTER_PATH"),) if path]
-        own = {"JUPYTER_PATH": os.pathsep.join(paths)}
-        for name, folder in (("IPYTHONDIR", "ipython"), ("TMPDIR", "tmp")):
-            Path(home, folder).mkdir()
-            own[name] = str(Path(home, folder))
-        wanted = {**ENVIRONMENT, **own, **extra}
-        before = {name: os.environ.get(name) for name in wanted}
-        _set(wanted)
-        try:
-            yield
-        finally:
-            _set(before)
-
-
-def _set(variables: dict[str, str | None]) -> None:
-    for name, value in variables.items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
 
 
 def execute(
@@ -83,76 +46,103 @@ def execute(
     *,
     variables: dict[str, str | None] | None = None,
     timeout: int = 1800,
-    on_cell: Callable[[int, dict], None] = lambda index, cell: None,
+    around: Around = lambda index, cell: nullcontext(),
 ) -> None:
     """Run the notebook `source` from the repository's root and write it, normalised, to `target`.
 
-    `variables` are those of its kernel, whose log goes to LOG beside `target`; `timeout` is in
-    seconds and for each cell; `on_cell(index, cell)` is called as each cell starts.
+    `variables` are those of its kernel (None: without it), whose log goes to LOG beside `target`;
+    `timeout` is in seconds and for each cell, which runs inside of `around(index, cell)`.
     Raises NotebookError when a cell fails, takes too long or kills its kernel, and when some
-    reader could not see the output. `target` is written in every case, a Ctrl-C included.
+    reader could not see the output. `target` is written in every case.
     """
-    started = {"id": None}
-
-    def note(cell, cell_index):
-        started["id"] = cell.get("id")
-        on_cell(cell_index, cell)
-
-    limits = {"start_timeout": START_TIMEOUT, "execution_timeout": timeout}
-    options = {"kernel_name": "python3", "cwd": str(ROOT), "progress_bar": False}
-    kernel = {
-        "kernel_manager_class": Kernel,
-        "config": configured(variables or {}, target.with_name(LOG)),
-    }
+    nb = with_parameters(filled(read(source)), parameters)
     try:
-        write_notebook(target, filled(read(source)))
-        papermill.execute_notebook(
-            str(target), str(target), parameters, on_cell_start=note, **limits, **options, **kernel
-        )
-    except Exception as error:
-        raise NotebookError(_reason(error, started["id"], timeout)) from error
+        run_cells(nb, variables or {}, target.with_name(LOG), timeout, around)
     finally:
-        _tidy(target)
+        write_notebook(target, normalise(nb))
     check_outputs(target)
 
 
-def _reason(error: Exception, cell: str | None, timeout: int) -> str:
-    """Why the notebook stopped at this cell, in one line."""
-    if isinstance(error, papermill.PapermillExecutionError):
-        lines = [line.strip() for line in f"{error.evalue}".splitlines() if line.strip()]
-        return f"cell {cell!r}: {error.ename}: {(lines or ['(no message)'])[0]}"
-    if isinstance(error, CellTimeoutError):
-        return f"cell {cell!r} ran longer than {timeout} s: give it more with --timeout"
-    if isinstance(error, DeadKernelError):
-        return f"cell {cell!r} killed its kernel: often the memory was too small"
-    # A kernel that does not start, a full disk.
-    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+def with_parameters(nb, parameters: dict):
+    """The notebook with a cell of these values below the one tagged `parameters`."""
+    tagged = ["parameters" in cell.metadata.get("tags", []) for cell in nb.cells]
+    lines = ["# Parameters", *(f"{name} = {_literal(value)}" for name, value in parameters.items())]
+    cell = nbformat.v4.new_code_cell("\n".join(lines), id="injected-parameters")
+    cell.metadata["tags"] = ["injected-parameters"]
+    nb.cells.insert(tagged.index(True) + 1, cell)
+    return nb
 
 
-def _tidy(target: Path) -> None:
-    """Normalise what was written, if it is whole: a full disk keeps only a part of it."""
-    if not target.is_file():
-        return
+def _literal(value) -> str:
+    """The value as Python reads it. ASCII, as surrogates fit into no file."""
+    if isinstance(value, str):
+        return '"' + value.encode("unicode_escape").decode().replace('"', r"\"") + '"'
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"float('{value}')"
+    return repr(value)
+
+
+def run_cells(nb, variables: dict, log: Path, timeout: int, around: Around) -> None:
+    """Run all cells in a new kernel and put their outputs into `nb`. Raises NotebookError.
+
+    The kernel is this very interpreter: a `python3` from elsewhere on the machine may be another
+    one. Personal IPython start-up files are left out, and what a kernel leaves in the temporary
+    folder goes with it. On its way out a kernel may log that it was interrupted though all is well,
+    so its log goes into a file, for the case that its notebook fails.
+    """
+    kernel = AsyncKernelManager(kernel_spec_manager=KernelSpecManager(kernel_dirs=[]))
+    with suppress(TraitError):  # where channels can be encrypted; else newer ones print a warning
+        kernel.transport_encryption = "auto"
+    client = NotebookClient(nb, kernel, timeout=timeout, startup_timeout=START_TIMEOUT)
+    client.resources = {"metadata": {"path": str(ROOT)}}
+    # Killed at the end: asked to end, a kernel would take another 3 seconds.
+    client.record_timing, client.shutdown_kernel = False, "immediate"
+    _alive.add(kernel)
+    with tempfile.TemporaryDirectory(prefix="nanogpt-kernel-") as home, open(log, "ab") as errors:
+        own = {"IPYTHONDIR": home, "TMPDIR": home, **ENVIRONMENT, **variables}
+        env = {name: x for name, x in {**os.environ, **own}.items() if x is not None}
+        kernel_runs = client.setup_kernel(cleanup_kc=True, env=env, stderr=errors)
+        with ExitStack() as stack:
+            for index, cell in enumerate(nb.cells):
+                if cell.cell_type == "code":
+                    with around(index, cell):
+                        if not kernel.has_kernel:
+                            stack.enter_context(kernel_runs)
+                        _run_cell(client, index, cell, timeout)
+
+
+def _run_cell(client: NotebookClient, index: int, cell, timeout: int) -> None:
     try:
-        write_notebook(target, normalise(read(target)))
-    except (SyncError, OSError) as error:
-        free = shutil.disk_usage(target.parent).free / 1e6
+        client.execute_cell(cell, index)
+    except CellExecutionError as error:
+        said = _first_line(error.evalue) or "(no message)"
+        raise NotebookError(f"cell {cell.id!r}: {error.ename}: {said}") from error
+    except CellTimeoutError as error:
         raise NotebookError(
-            f"{target.name} could not be written whole ({error.__class__.__name__}): "
-            f"{free:.1f} MB are free in {target.parent.parent}; make room and run again"
+            f"cell {cell.id!r} ran longer than {timeout} s: give it more with --timeout"
         ) from error
+    except DeadKernelError as error:
+        raise NotebookError(
+            f"cell {cell.id!r} killed its kernel: often the memory was too small"
+        ) from error
+
+
+def _first_line(said: object) -> str:
+    return next((line.strip() for line in str(said).splitlines() if line.strip()), "")
+
+
+def kill_all() -> None:
+    """End every kernel of this process at once; those that wait for one see that it is dead."""
+    for kernel in list(_alive):
+        with suppress(AttributeError, OSError):  # not there yet, or gone by now
+            kernel.provisioner.process.kill()
 
 
 def normalise(nb):
     """The executed notebook without what differs between any two runs: dates, ids, fragments."""
     nb.metadata = nbformat.from_dict(METADATA)
-    for i, cell in enumerate(nb.cells):
-        tags = cell.metadata.get("tags", [])
+    for cell in nb.cells:
         keep_metadata(cell)
-        if "injected-parameters" in tags:
-            cell.id, cell.source = "injected-parameters", cell.source.strip("\n")
-        elif "papermill-error-cell-tag" in tags:
-            cell.id = f"error-{i}"
         if cell.cell_type == "code":
             cell.outputs = merge_streams(cell.outputs)
     return nb

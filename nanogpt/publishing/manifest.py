@@ -5,17 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-TOP = {"profile": str, "corpus": dict, "environment": dict, "notebooks": list}
+TOP = {"profile": str, "work_seconds": float, "corpus": dict, "environment": dict}
 CORPUS = {"name": str, "real": bool, "characters": int, "sha256": str}
-ENVIRONMENT = {"commit": str}
-ENTRY = {
-    "notebook": str,
-    "ok": bool,
-    "seconds": (int, float),
-    "error": str,
-    "corpus": str,
-    "files": list,
-}
+ENTRY = {"ok": bool, "seconds": (int, float), "error": str, "corpus": str, "files": list}
 
 
 def read_manifest(folder: Path) -> dict:
@@ -28,18 +20,12 @@ def read_manifest(folder: Path) -> dict:
     except (OSError, ValueError, RecursionError):
         found = None
     card = _of_kind(found, TOP)
-    card["environment"] = _of_kind(card.get("environment"), ENVIRONMENT)
+    card["environment"] = _of_kind(card.get("environment"), {"commit": str})
     if not CORPUS.keys() <= _of_kind(card.get("corpus"), CORPUS).keys():
         card.pop("corpus", None)
-    entries = [_entry(entry) for entry in card.get("notebooks", [])]
-    return card | {"notebooks": [entry for entry in entries if "notebook" in entry]}
-
-
-def _entry(found) -> dict:
-    entry = _of_kind(found, ENTRY)
-    if "files" in entry:
-        entry["files"] = [file for file in entry["files"] if isinstance(file, str)]
-    return entry
+    entries = card.get("notebooks") if isinstance(card.get("notebooks"), list) else []
+    entries = [_of_kind(entry, ENTRY) for entry in entries]
+    return card | {"notebooks": [e for e in entries if isinstance(e.get("notebook"), str)]}
 
 
 def _of_kind(found, kinds: dict) -> dict:

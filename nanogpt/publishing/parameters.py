@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 
 from .nbfile import read
@@ -92,11 +93,12 @@ def assign(sources: list[Path], settings: Sequence[str], profile: str) -> dict[s
     known = {path.stem: read_parameters(path) for path in sources}
     wanted = parse(settings)
     names = sorted({name for parameters in known.values() for name in parameters} - {"profile"})
-    if unknown := [name for name in wanted if name not in names]:
-        raise RunError(
-            f"-p {unknown[0]}: no chosen notebook has this parameter; "
-            f"there is {', '.join(names) or 'none'}"
-        )
+    for name in wanted:
+        if name not in names:
+            near = get_close_matches(name, names) or names or ["none"]
+            raise RunError(
+                f"-p {name}: no chosen notebook has this parameter; there is {', '.join(near)}"
+            )
     if without := [name for name, parameters in known.items() if "profile" not in parameters]:
         raise RunError(
             f'{without[0]} has no parameter `profile: str = "auto"`: add it to its parameters cell'

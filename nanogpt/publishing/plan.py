@@ -1,48 +1,90 @@
-"""What a run will do and how long that will take, said before it begins."""
+"""What a run will do and how long that will take, said before it begins.
+
+One number is measured, how soon this machine does a fixed piece of work. The seconds of each
+notebook are those that the published run's manifest notes. So much of its work is done, as one part
+in profiles.PARTS, as fits into LIMIT.
+"""
 
 from __future__ import annotations
 
 import os
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 
-from ..config.rows import FULL, ROWS, Row, Speed, choose_row
+from ..benchmarks.timing import seconds_of_work
+from ..config.profiles import PARTS, get_profile
 from ..system.console import clock
-from .nbfile import read
+from ..system.files import PUBLISHED
+from .manifest import read_manifest
+
+LIMIT = 345  # seconds that all notebooks may take: six minutes, with the pages
+# On the machine of the published run:
+WORK = 0.094  # seconds of `seconds_of_work`, for a manifest that does not note them
+TYPICAL = 80.0  # of a notebook that is not in the manifest
+FIXED = 6.0  # of each notebook, whatever the part: imports, figures, a kernel
+# Two notebooks at a time, on two CPUs: 1.78 times as soon as one after another, but for the fifth
+# of the time that cells take which measure, as nothing runs beside them.
+BESIDE = 1 / (0.2 + 0.8 / 1.78)
 
 
 @dataclass(frozen=True)
 class Pace:
-    """How much work a run does, and how fast the machine is that does it."""
+    """How much work a run does, and how long each notebook takes here, where that is known."""
 
-    profile: str  # what the notebooks are given
-    row: Row | None = None  # None: nothing is known of how long this profile takes
-    speed: Speed | None = None
-    lanes: int = 1  # notebooks side by side
+    profile: str  # what the notebooks are given: smoke, cpu/4, …
+    lanes: int = 1  # notebooks at a time
+    work: float | None = None  # what `seconds_of_work` gave here
+    speed: float = 1.0  # of this machine, as a multiple of the published run's
+    seconds: dict[str, float] | None = None
+
+    @property
+    def total(self) -> float | None:
+        """Seconds of all notebooks."""
+        return self.seconds and sum(self.seconds.values()) / (BESIDE if self.lanes > 1 else 1)
 
     @property
     def card(self) -> dict:
         """What the manifest records of it."""
-        if not self.row:
-            return {}
-        rounded = {name: round(value, 2) for name, value in asdict(self.speed).items()}
-        return {"row": self.profile, "speed": {"ratio": round(self.speed.ratio, 2), **rounded}}
+        return {"profile": self.profile} | ({"work_seconds": self.work} if self.work else {})
 
-    def seconds(self, names: list[str]) -> float | None:
-        """About how long these notebooks take; None where nothing is known."""
-        return self.row and self.row.total(names, self.speed, self.lanes)
+    def __str__(self) -> str:
+        """The plan in lines: the part and why, the minutes of each notebook and of all."""
+        if not self.seconds:
+            return f"profile {self.profile}"
+        beside = ", two notebooks at a time, timings alone" if self.lanes > 1 else ""
+        width = max(map(len, self.seconds))
+        return "\n".join(
+            [
+                f"this machine has {self.speed:.2f} times the speed of the published run's",
+                f"profile {self.profile}{beside}",
+                *(f"  {name:{width}}  {clock(s):>6}" for name, s in self.seconds.items()),
+                f"  {'in all, about':{width}}  {clock(self.total):>6} (minutes:seconds)",
+            ]
+        )
 
 
-def choose_pace(profile: str, speed: Speed, *, full: bool = False) -> Pace:
-    """The pace of a profile at this speed: for "cpu" a row of the table, in two lanes if it can.
+def choose_pace(profile: str, names: list[str], *, full: bool = False, lanes: int = 2) -> Pace:
+    """The pace of these notebooks; for "cpu" unless `full` the largest part that fits into LIMIT.
 
-    With `full`, all that the published run does. Profiles other than those of cpu have no table.
+    The part is what fits for all notebooks of the published run: so a notebook does the same work
+    alone as among them. Nothing is known of how long other profiles than those of cpu take.
     """
-    rows = {row.profile: row for row in (FULL, *ROWS)}
-    two = 2 if cpus() > 1 else 1
-    row = choose_row(speed, two) if profile == "cpu" and not full else rows.get(profile)
-    lanes = two if row and row is not FULL else 1
-    return Pace(row.profile if row else profile, row, speed, lanes)
+    kind = get_profile(profile).kind
+    if kind != "cpu":
+        return Pace(profile)
+    lanes = 1 if full or cpus() < 2 else lanes
+    found, work = read_manifest(PUBLISHED), round(seconds_of_work(), 4)
+    took = {entry["notebook"]: entry.get("seconds", TYPICAL) for entry in found["notebooks"]}
+    speed = found.get("work_seconds", WORK) / work
+
+    def part(n: int, names: list[str]) -> Pace:
+        seconds = {x: (FIXED + (took.get(x, TYPICAL) - FIXED) / n) / speed for x in names}
+        return Pace(get_profile(kind).scaled(n).name, lanes, work, speed, seconds)
+
+    if profile != "cpu" or full:
+        return part(int(profile.partition("/")[2] or 1), names)
+    everything = [*took] or names
+    fits = (n for n in PARTS if part(n, everything).total <= LIMIT)
+    return part(next(fits, PARTS[-1]), names)
 
 
 def cpus() -> int:
@@ -50,36 +92,3 @@ def cpus() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
-
-
-def ordered(sources: list[Path], pace: Pace) -> list[Path]:
-    """In two lanes: those that measure no time first, and of each kind the longest first."""
-    if pace.lanes == 1:
-        return sources
-    took = {path: pace.row.cost(path.stem).seconds(pace.speed) for path in sources}
-    return sorted(sources, key=lambda path: (measures(path), -took[path]))
-
-
-def measures(path: Path) -> bool:
-    """Whether a cell of this notebook measures time."""
-    return any(is_timing(cell) for cell in read(path).cells)
-
-
-def is_timing(cell) -> bool:
-    """Whether this cell measures time."""
-    return "timing" in cell.metadata.get("tags", [])
-
-
-def describe_plan(names: list[str], pace: Pace) -> str:
-    """The plan in lines: the row and why, the minutes of each notebook and of all."""
-    if not pace.row:
-        return f"profile {pace.profile}: {len(names)} notebooks"
-    speed, width = pace.speed, max(map(len, names))
-    why = f"{speed.calls:.2f} in calls, {speed.arithmetic:.2f} in arithmetic"
-    lines = [f"this machine: {speed.ratio:.2f} times the speed of the reference ({why})"]
-    beside = ", two notebooks side by side, timings alone" if pace.lanes > 1 else ""
-    lines.append(f"profile {pace.profile}{beside}")
-    for name in names:
-        lines.append(f"  {name:{width}}  {clock(pace.row.cost(name).seconds(speed)):>6}")
-    lines.append(f"  {'in all, about':{width}}  {clock(pace.seconds(names)):>6} (minutes:seconds)")
-    return "\n".join(lines)

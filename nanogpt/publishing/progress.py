@@ -6,7 +6,6 @@ import shutil
 import sys
 import threading
 import time
-from contextlib import contextmanager
 from pathlib import Path
 
 from ..system.console import clock
@@ -15,40 +14,25 @@ EVERY = 10  # seconds between two lines where no terminal is; there, one line on
 
 
 class Screen:
-    """Says how far the running notebooks are, at least every ten seconds.
+    """Says how far the running notebooks are, whenever `tick` is called.
 
-    On a terminal one line that changes, elsewhere a line for each notebook now and then.
+    On a terminal in one line that changes, elsewhere in a line for each notebook.
     """
 
-    def __init__(self, expected: float | None = None, every: float = EVERY):
-        self.expected, self.every, self.begun = expected, every, time.monotonic()
-        self.running: dict[str, Watched] = {}
-        self.lock, self.ended = threading.RLock(), threading.Event()
-        self.terminal = sys.stdout.isatty()
+    def __init__(self, expected: float | None):
+        self.expected, self.begun = expected, time.monotonic()
+        self.running: dict[str, tuple[str, float, Path]] = {}
+        self.lock, self.terminal = threading.RLock(), sys.stdout.isatty()
+        self.pause = 1 if self.terminal else EVERY
 
-    @contextmanager
-    def shown(self):
-        """A with-block during which a thread of its own says how far everything is."""
-        thread = threading.Thread(target=self._tick, daemon=True)
-        thread.start()
-        try:
-            yield self
-        finally:
-            self.ended.set()
-            thread.join()
-            self._erase()
+    def at(self, name: str, what: str, told: Path) -> None:
+        """A notebook begins a cell, whose kernel tells of it in a file (console.Progress)."""
+        told.unlink(missing_ok=True)
+        self.running[name] = (f"{name}: {what}", time.monotonic(), told)
 
-    @contextmanager
-    def watch(self, name: str, cells: int, told: Path):
-        """A with-block of one notebook; gives the function to call with the index of each cell.
-
-        `told` is the file in which its kernel says how far a cell is (system.console.Progress).
-        """
-        watched = self.running[name] = Watched(name, cells, told)
-        try:
-            yield watched.at
-        finally:
-            del self.running[name]
+    def ended(self, name: str) -> None:
+        """A notebook has ended."""
+        self.running.pop(name, None)
 
     def print(self, text: str) -> None:
         """Print lines that stay."""
@@ -56,48 +40,26 @@ class Screen:
             self._erase()
             print(text, flush=True)
 
-    def _tick(self) -> None:
-        pause = 1 if self.terminal else self.every
-        while not self.ended.wait(pause):
-            lines = [str(watched) for watched in list(self.running.values())]
-            left = self._left()
-            with self.lock:
-                if self.terminal:
-                    width = shutil.get_terminal_size().columns - 1
-                    print(f"\r\x1b[K{' | '.join([*lines, left])[:width]}", end="", flush=True)
-                else:
-                    print("\n".join(f"  {line}; {left}" for line in lines), flush=True)
-
-    def _left(self) -> str:
-        spent = time.monotonic() - self.begun
-        if self.expected is None:
-            return f"{clock(spent)} so far"
-        return f"{clock(spent)} of about {clock(max(spent, self.expected))}"
+    def tick(self) -> None:
+        """Say how far everything is."""
+        lines, spent = [], time.monotonic() - self.begun
+        for what, since, told in list(self.running.values()):
+            try:
+                said = told.read_text(encoding="utf-8").strip()
+            except (OSError, ValueError):
+                said = ""
+            lines.append(f"{what}, {said or clock(time.monotonic() - since)}")
+        total = f" of about {clock(max(spent, self.expected))}" if self.expected else " so far"
+        with self.lock:
+            if self.terminal:
+                width, text = shutil.get_terminal_size().columns - 1, " | ".join(lines)
+                print(f"\r\x1b[K{clock(spent)}{total} | {text}"[:width], end="", flush=True)
+            else:
+                print("\n".join(f"  {line}; {clock(spent)}{total}" for line in lines), flush=True)
 
     def _erase(self) -> None:
         if self.terminal:
             print("\r\x1b[K", end="", flush=True)
-
-
-class Watched:
-    """One running notebook: which cell it is at, and what its kernel says of it."""
-
-    def __init__(self, name: str, cells: int, told: Path):
-        self.name, self.cells, self.told = name, cells, told
-        self.cell, self.since = "starting", time.monotonic()
-
-    def at(self, index: int, cell) -> None:
-        """A cell begins."""
-        self.cell = f"cell {index + 1} of {self.cells}, {cell.get('id', '')}"
-        self.since = time.monotonic()
-        self.told.unlink(missing_ok=True)
-
-    def __str__(self) -> str:
-        try:
-            said = self.told.read_text(encoding="utf-8").strip()
-        except (OSError, ValueError):
-            said = ""
-        return f"{self.name}: {self.cell}, {said or clock(time.monotonic() - self.since)}"
 
 
 def table(entries: list[dict]) -> str:

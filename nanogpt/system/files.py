@@ -10,6 +10,7 @@ import errno
 import hashlib
 import json
 import os
+import shutil
 import tempfile
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -84,6 +85,36 @@ def write_json(path: Path, data) -> None:
     text = json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     with atomic_path(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+def exchange(new: Path, target: Path) -> None:
+    """Put the complete folder `new` in the place of `target`, and only then delete the old one.
+
+    Raises OSError when `new` cannot be moved; the old one is back in its place then.
+    """
+    recover(target)
+    old = _aside(target)
+    if target.exists():
+        target.rename(old)
+    try:
+        new.rename(target)
+    except OSError:  # another disk, or it went meanwhile
+        recover(target)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def recover(target: Path) -> None:
+    """Finish an exchange that was killed half-way: the old folder comes back, or goes for good."""
+    old = _aside(target)
+    if old.exists() and target.exists():
+        shutil.rmtree(old, ignore_errors=True)
+    elif old.exists():
+        old.rename(target)
+
+
+def _aside(target: Path) -> Path:
+    return target.with_name(f".{target.name}-old")
 
 
 def sha256(data: bytes | Path) -> str:

@@ -7,7 +7,6 @@ import torch
 
 from nanogpt.benchmarks import timing
 from nanogpt.benchmarks.timing import duel, metrics, summary, time_in_turns, time_tokens
-from nanogpt.config.repeats import Repeats
 
 
 @pytest.fixture
@@ -26,7 +25,6 @@ def clock(monkeypatch):
         return clock.now
 
     monkeypatch.setattr(timing, "clock", now)
-    monkeypatch.setattr(timing, "now", lambda: clock.now)
     monkeypatch.setattr(timing.gc, "collect", lambda: None)  # slow beside a heap of tests
     return clock
 
@@ -204,24 +202,3 @@ def test_one_long_run_holds_all_shorter_ones(clock, monkeypatch):
 def test_a_length_that_was_not_run_is_named(clock):
     with pytest.raises(ValueError, match=r"length=9: must be an integer in \[1, 3\]"):
         timing.speedups_by_length(lambda: range(3), lambda: range(3), [9], repeats=1)
-
-
-# ------------------------------------------------------------------ when a timing ends
-
-
-@pytest.mark.parametrize(
-    ("repeats", "second", "turns"),
-    [
-        (Repeats(9, spread=0.1), [2, 2, 2, 2], 3),  # known at once: three turns agree
-        (Repeats(9, spread=0.1), [2, 1, 2, 2, 2], 9),  # a ratio of 1 once, of 2 else
-        (Repeats(9, spread=0.1, seconds=24), [2, 1, 2, 2], 3),  # a turn takes 6 s
-        (Repeats(9, seconds=1), [2, 1], 2),  # too little for anything: the least
-        (Repeats(4, spread=0.0).at_most(3), [2, 1], 3),
-        (4, [2, 2], 4),  # a number is so many
-    ],
-)
-def test_a_timing_ends_when_it_is_known_or_its_time_is_up(clock, repeats, second, turns):
-    later = iter([2, *second, *[2] * 9])
-    slow = system(clock, [4])
-    result = duel(slow, lambda: system(clock, [next(later)])(), repeats=repeats)
-    assert result["speedup"]["n"] == turns

@@ -1,11 +1,11 @@
 """A little corpus, a folder for notebooks, the runner without kernels, and a browser."""
 
-import papermill
 import pytest
 from chromium import Chromium
-from notebook_fixtures import execute_here
+from notebook_fixtures import run_cells_here
 
 from nanogpt.cli import run
+from nanogpt.publishing import execute
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +28,7 @@ def sources(tmp_path):
 @pytest.fixture
 def no_kernels(monkeypatch):
     """Cells run in this process: a kernel costs seconds."""
-    monkeypatch.setattr(papermill, "execute_notebook", execute_here)
+    monkeypatch.setattr(execute, "run_cells", run_cells_here)
 
 
 @pytest.fixture

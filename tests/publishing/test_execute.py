@@ -1,64 +1,48 @@
 """One executed notebook: why it failed, in one line; what is kept of it; what everyone can see."""
 
+from types import SimpleNamespace
+
 import nbformat
-import papermill
 import pytest
-from nbclient.exceptions import CellTimeoutError, DeadKernelError
+from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 from notebook_fixtures import code, output, png, write
 
 from nanogpt.publishing.execute import (
     NotebookError,
+    _run_cell,
     check_outputs,
     execute,
     merge_streams,
     normalise,
+    with_parameters,
 )
 
 FAILURES = {
-    "a cell that fails": (
-        papermill.PapermillExecutionError(2, 2, "", "ValueError", "\n too much \nmore", []),
-        "^cell 'cell-1': ValueError: too much$",
-    ),
-    "a failure without words": (
-        papermill.PapermillExecutionError(2, 2, "", "KeyError", "", []),
-        r"^cell 'cell-1': KeyError: \(no message\)$",
-    ),
-    "a cell that takes too long": (
-        CellTimeoutError("x"),
-        "^cell 'cell-1' ran longer than 7 s: give it more with --timeout$",
-    ),
-    "a kernel that dies": (DeadKernelError("x"), "^cell 'cell-1' killed its kernel: often"),
-    "anything else": (RuntimeError("no kernel\nat all"), "^RuntimeError: no kernel$"),
+    "fails": (CellExecutionError("", "ValueError", "\n too much \nmore"), "ValueError: too much$"),
+    "without words": (CellExecutionError("", "KeyError", ""), r"KeyError: \(no message\)$"),
+    "takes long": (CellTimeoutError("x"), "ran longer than 7 s: give it more with --timeout$"),
+    "a dead kernel": (DeadKernelError("x"), "killed its kernel: often the memory"),
 }
 
 
 @pytest.mark.parametrize(("error", "message"), FAILURES.values(), ids=FAILURES)
-def test_a_failure_is_one_line(tmp_path, monkeypatch, error, message):
-    def fail(source, target, parameters, *, on_cell_start, execution_timeout, **options):
-        assert (parameters, execution_timeout) == ({"n": 1}, 7)
-        on_cell_start(cell=code("1", "cell-1"), cell_index=2)
+def test_a_failure_is_one_line_that_names_its_cell(error, message):
+    def fail(*_):
         raise error
 
-    monkeypatch.setattr(papermill, "execute_notebook", fail)
-    seen = []
-    with pytest.raises(NotebookError, match=message):
-        execute(
-            write(tmp_path / "a.ipynb"),
-            tmp_path / "b",
-            {"n": 1},
-            timeout=7,
-            on_cell=lambda *given: seen.append(given),
-        )
-    assert [index for index, _ in seen] == [2]
+    with pytest.raises(NotebookError, match=f"^cell 'one'.*{message}"):
+        _run_cell(SimpleNamespace(execute_cell=fail), 2, code("1", "one"), 7)
 
 
-def test_half_a_notebook_is_blamed_on_the_disk(tmp_path, monkeypatch):
-    """A full disk keeps a part of the file: this notebook is not to be restored from git."""
-    half = tmp_path / "00_half.ipynb"
-    write_half = lambda *_, **options: half.write_text('{"cells": [')  # noqa: E731
-    monkeypatch.setattr(papermill, "execute_notebook", write_half)
-    with pytest.raises(NotebookError, match="could not be written whole .* MB are free"):
-        execute(write(tmp_path / "a.ipynb"), half, {})
+def test_parameters_are_written_as_python_reads_them(tmp_path):
+    values = {"a": 7, "b": float("-inf"), "c": 'a "quote"\n\\ Ω \udcff', "d": None, "e": [1, (2,)]}
+    nb = with_parameters(nbformat.read(write(tmp_path / "00_x.ipynb"), 4), values)
+    ids, found = [cell.id for cell in nb.cells], {}
+    assert ids[ids.index("parameters") + 1] == "injected-parameters"
+    source = nb.cells[ids.index("injected-parameters")].source
+    assert source.encode("ascii").startswith(b"# Parameters\na = 7\nb = float")
+    exec(source, found)
+    assert values.items() <= found.items()
 
 
 def test_streams_become_what_a_terminal_would_show():
@@ -74,11 +58,9 @@ def test_normalising_keeps_what_means_something(tmp_path):
     picture = output(picture=png(), alt="a red field")
     ours = {"tags": ["timing"], "nanogpt": {"mirror": ["x"]}}
     cell = code("1", "one", [picture], papermill={"duration": 3}, collapsed=True, **ours)
-    error = code("", "random", tags=["papermill-error-cell-tag"])
-    nb = normalise(nbformat.read(write(tmp_path / "00_x.ipynb", error, cell), 4))
+    nb = normalise(nbformat.read(write(tmp_path / "00_x.ipynb", cell), 4))
     assert nb.cells[-1].metadata == ours
     assert nb.cells[-1].outputs[0].metadata["image/png"]["alt"] == "a red field"
-    assert nb.cells[-2].id == "error-2"
 
 
 SHOWN = {

@@ -1,16 +1,14 @@
 """The runner refuses before it runs, keeps what is whole, sets aside what failed. No kernels."""
 
 import json
-import os
 
 import pytest
 from notebook_fixtures import page_faults, write
 
 from nanogpt.cli import run
-from nanogpt.config.rows import Speed
-from nanogpt.publishing import publish, runner
-from nanogpt.publishing.output_folder import locked
-from nanogpt.system.files import ROOT
+from nanogpt.publishing import plan, publish, runner
+from nanogpt.system.files import ROOT, recover
+from nanogpt.system.lock import held
 
 GOOD = """
 import json, os, pathlib, sys
@@ -49,7 +47,7 @@ REFUSED = {
     "the profile as a setting": (["-p", "profile=cpu"], "choose a profile with --profile"),
     "an unknown profile": (
         ["--profile", "tpu"],
-        "profile='tpu' is unknown: choose auto, smoke, cpu, cpu-fast",
+        "profile='tpu' is unknown: choose auto, smoke, cpu, gpu, cpu/2",
     ),
     "no time at all": (["--timeout", "0"], "timeout=0: must be an integer of at least 1"),
 }
@@ -84,7 +82,7 @@ def test_a_folder_that_cannot_be_written_is_refused(go, sources, tmp_path, capsy
     write(sources / "00_good.ipynb", GOOD)
     (tmp_path / "file").write_text("a file, where a folder should be made")
     assert go(out=tmp_path / "file" / "out") == 2
-    assert "choose another folder with --out" in capsys.readouterr().err
+    assert "choose another folder" in capsys.readouterr().err
 
 
 def test_the_published_run_is_no_output_folder(go, sources, capsys):
@@ -108,9 +106,9 @@ def test_the_project_itself_is_no_output_folder(capsys, folder):
 def test_the_second_of_two_runs_in_one_folder_is_refused(go, sources, tmp_path, capsys):
     write(sources / "00_good.ipynb", GOOD)
     out = tmp_path / "out"
-    with locked(out):
+    with held(out / ".lock", "something"):
         assert go() == 2
-    assert f"another run (process {os.getpid()}) is writing into {out}" in capsys.readouterr().err
+    assert f"another run is writing into {out}" in capsys.readouterr().err
     assert not (out / "manifest.json").exists()
 
 
@@ -202,7 +200,7 @@ def press(tmp_path, sources, monkeypatch, no_kernels):
     monkeypatch.setattr(runner, "PUBLISHED", published)
     monkeypatch.setattr(publish, "BUILD", tmp_path / "outputs" / "run" / "publish")
     monkeypatch.setattr(publish, "SHA256", runner.load_corpus().sha256)
-    monkeypatch.setattr(runner, "measure_speed", lambda: Speed(1.0, 0.5))
+    monkeypatch.setattr(plan, "seconds_of_work", lambda: 0.1)
     monkeypatch.setenv("NANOGPT_CHECKPOINT", "/of/the/reader")
     kind = "os.environ['NANOGPT_CHECKPOINT'].split('/')[-3:]"
     first = f"import os; assert {kind} == [n, 'checkpoints', 'small.safetensors'], {kind}"
@@ -282,7 +280,7 @@ def test_an_exchange_that_was_killed(tmp_path, killed_after):
     if killed_after != "nothing":
         old.mkdir()
         (old / "which").write_text("old")
-    publish.recover(target)
+    recover(target)
     assert (target / "which").read_text() == which
     assert [path.name for path in tmp_path.iterdir()] == ["published"]
 
