@@ -4,17 +4,15 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import nbformat
-import papermill
 import pytest
 import yaml
 from notebook_fixtures import NOTEBOOKS, code
 
-from nanogpt.publishing import mirror
-from nanogpt.publishing.execute import kernel_environment
-from nanogpt.publishing.kernel import QUIET
+from nanogpt.publishing import execute, mirror
 from nanogpt.system.files import ROOT
 
 REAL_CORPUS = True
@@ -80,26 +78,20 @@ print("paths", sum(p == str(root) for p in sys.path), os.environ["CUBLAS_WORKSPA
 
 
 @pytest.mark.slow
-def test_a_lone_notebook_runs_as_on_colab_and_its_set_up_runs_twice(work_tree, alone, tmp_path):
+def test_a_lone_notebook_runs_as_on_colab_and_its_set_up_runs_twice(
+    work_tree, alone, tmp_path, monkeypatch
+):
     nb = nbformat.read(NOTEBOOKS[0], 4)
     nb.cells = [cell for cell in nb.cells if cell.metadata.get("nanogpt") != {"generated": "setup"}]
     nb.cells[1:1] = [code(mirror.setup_cell("", "main"), name) for name in ("first", "again")]
     nb.cells += [code("import nanogpt", "door"), code(ASK, "ask")]
-    nbformat.write(nb, tmp_path / "lone.ipynb")
     own = ("PYTHONPATH", "NANOGPT_REF", "NANOGPT_CHECKPOINT", "CUBLAS_WORKSPACE_CONFIG")
     places = {"NANOGPT_REPO": work_tree, "NANOGPT_OUT": str(tmp_path / "out")}
-    with kernel_environment({**dict.fromkeys(own), **places}):
-        done = papermill.execute_notebook(
-            str(tmp_path / "lone.ipynb"),
-            str(tmp_path / "executed.ipynb"),
-            {"profile": "smoke", "n_new": 8},
-            kernel_name="python3",
-            cwd=str(alone),
-            progress_bar=False,
-            execution_timeout=600,
-            config=QUIET,
-        )
-    outputs = [output for cell in done.cells for output in cell.get("outputs", [])]
+    monkeypatch.setattr(execute, "ROOT", alone)
+    execute.with_parameters(nb, {"profile": "smoke", "n_new": 8})
+    variables = {**dict.fromkeys(own), **places}
+    execute.run_cells(nb, variables, tmp_path / "log", 600, lambda *_: nullcontext())
+    outputs = [output for cell in nb.cells for output in cell.get("outputs", [])]
     printed = "".join(output.get("text", "") for output in outputs)
     assert "profile smoke" in printed
     assert f"from {NAME}\n" in printed

@@ -12,8 +12,8 @@ from nanogpt.cli import site as command
 from nanogpt.config import address
 from nanogpt.publishing import html as cells
 from nanogpt.publishing import site
+from nanogpt.publishing.manifest import read_manifest
 from nanogpt.publishing.nbfile import filled
-from nanogpt.publishing.output_folder import Folder
 
 CARD = {
     "profile": "cpu",
@@ -385,5 +385,5 @@ def test_a_damaged_manifest_counts_as_far_as_it_goes(tmp_path, card):
     write(tmp_path / "00_one.ipynb", "print(1)")
     (tmp_path / "manifest.json").write_text(json.dumps(card))
     assert page_faults(site.render(tmp_path)) == []
-    kept = [entry["notebook"] for entry in Folder(tmp_path, {}).entries.values()]
+    kept = [entry["notebook"] for entry in read_manifest(tmp_path)["notebooks"]]
     assert kept == (["00_one"] if isinstance(card, dict) and "00_one" in str(card) else [])
