@@ -6,6 +6,7 @@ import math
 import pytest
 
 from nanogpt.config import PROFILES, SIZES, GPTConfig, TrainConfig, get_profile, override
+from nanogpt.config.profiles import PARTS
 
 
 @pytest.mark.parametrize(
@@ -106,25 +107,34 @@ def test_override_changes_what_is_given_and_nothing_else():
 def test_profiles_are_found_by_name_and_auto_looks_for_cuda():
     assert get_profile("smoke") is PROFILES["smoke"]
     assert get_profile("auto", cuda=True) is PROFILES["gpu"]
-    assert get_profile("auto", cuda=False) is PROFILES["cpu"]
-    assert get_profile("cpu", cuda=True) is PROFILES["cpu"]
-    with pytest.raises(
-        ValueError, match="profile='fast' is unknown: choose auto, smoke, cpu, cpu-"
-    ):
-        get_profile("fast")
+    assert get_profile("auto") is get_profile("cpu", cuda=True) is PROFILES["cpu"]
+    for name in ("fast", "cpu/5", "cpu/", "cpu/x", "fast/2", "cpu/2/2"):
+        with pytest.raises(ValueError, match="is unknown: choose auto, smoke, cpu, gpu, cpu/2"):
+            get_profile(name)
 
 
-@pytest.mark.parametrize("profile", PROFILES.values(), ids=list(PROFILES))
-def test_every_profile_can_be_run(profile):
-    assert PROFILES[profile.name] is profile
+@pytest.mark.parametrize("name", ["smoke", *(f"{p}/{n}" for p in ("cpu", "gpu") for n in PARTS)])
+def test_every_profile_can_be_run(name):
+    profile = get_profile(name)
+    assert profile.name == name.removesuffix("/1")
+    assert profile.kind == name.partition("/")[0]
     assert {profile.size, profile.train_size, *profile.sizes} <= set(SIZES)
     assert list(profile.lengths) == sorted(set(profile.lengths))
-    assert profile.lengths[0] >= 1
+    assert 1 <= profile.lengths[0] < profile.lengths[-1]
     assert profile.lengths[-1] < SIZES[profile.size].block_size, "a prompt of 1 must fit before it"
     assert min(profile.batches) == 1
-    assert min(profile.seeds, profile.repeats.most, profile.repeats.least) >= 2, (
-        "a spread needs two"
-    )
+    assert min(profile.seeds, profile.repeats) >= 2, "a spread needs two"
+
+
+def test_parts_do_less_and_less():
+    found = [get_profile(f"cpu/{n}") for n in PARTS]
+    for amount in ("seeds", "lengths", "repeats", "share"):
+        assert [getattr(p, amount) for p in found] == sorted(
+            (getattr(p, amount) for p in found), reverse=True
+        )
+    steps = [p.train.steps for p in found]
+    assert steps == [3000 // n for n in PARTS]
+    assert found[3].part(100) == 25
 
 
 @pytest.mark.parametrize("kind", [GPTConfig, TrainConfig])
