@@ -14,13 +14,12 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-import papermill
 import pytest
 import torch
 from checkpoint_fixtures import meta_of
 from conftest import tiny_model
 from fault_fixtures import contents, read_only
-from notebook_fixtures import execute_here
+from notebook_fixtures import run_cells_here
 from notebook_fixtures import write as write_notebook
 from training_fixtures import CPU, fresh, stop_at
 
@@ -29,6 +28,7 @@ from nanogpt.cli import run
 from nanogpt.data.corpus import fetch
 from nanogpt.export.folder import write_folder
 from nanogpt.model.checkpoint import read_tensors, write_tensors
+from nanogpt.publishing import execute
 from nanogpt.serving.job import Job, Prompt, Task
 from nanogpt.system.files import ROOT, sha256, write_json
 
@@ -135,7 +135,7 @@ def writer(request, monkeypatch, tmp_path):
     little.write_text("To be, or not to be.\n" * 100)
     monkeypatch.setenv("NANOGPT_DATA", str(little))
     monkeypatch.setenv("TQDM_DISABLE", "1")
-    monkeypatch.setattr(papermill, "execute_notebook", execute_here)
+    monkeypatch.setattr(execute, "run_cells", run_cells_here)
     return WRITERS[request.param]
 
 
