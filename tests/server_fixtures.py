@@ -4,6 +4,7 @@ import json
 import socket
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager
 from http.client import HTTPConnection
 from urllib.parse import urlsplit
@@ -34,9 +35,27 @@ def post(url: str, **fields) -> tuple[int, dict]:
 def ask(url: str, method: str, path: str, body=None) -> tuple[int, dict]:
     connection = HTTPConnection(urlsplit(url).netloc, timeout=20)
     try:
-        connection.request(method, path, body)
+        connection.request(method, path, body, {"Content-Type": "application/json"})
         answer = connection.getresponse()
         return answer.status, json.loads(answer.read())
+    finally:
+        connection.close()
+
+
+def stream(url: str, **fields) -> Iterator[str]:
+    """The pieces of a streamed answer, as they come. Raises ValueError at an error."""
+    connection = HTTPConnection(urlsplit(url).netloc, timeout=20)
+    try:
+        body = json.dumps({**fields, "stream": True})
+        connection.request("POST", "/v1/completions", body)
+        answer = connection.getresponse()
+        assert answer.status == 200, answer.read()
+        for line in answer:
+            if line.startswith(b"data: {"):
+                data = json.loads(line.removeprefix(b"data: "))
+                if "error" in data:
+                    raise ValueError(data["error"]["message"])
+                yield from (choice["text"] for choice in data["choices"] if choice["text"])
     finally:
         connection.close()
 
@@ -51,17 +70,17 @@ def metrics(url: str) -> dict[str, float]:
     return {name.removeprefix("nanogpt_"): float(number) for name, number in rows}
 
 
-def send(url: str, room: int = 0, **fields) -> socket.socket:
+def send(url: str, buffer: int = 0, **fields) -> socket.socket:
     """A connection that has asked for a completion, and has read nothing yet.
 
-    With `room` the system keeps about as many bytes for it and no more.
+    With `buffer` the system keeps about as many bytes for it and no more.
     """
     body = json.dumps(fields).encode()
     head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
     connection = socket.socket()
     connection.settimeout(20)
-    if room:
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, room)
+    if buffer:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
     host, port = urlsplit(url).netloc.split(":")
     connection.connect((host, int(port)))
     connection.sendall(head.encode() + body)

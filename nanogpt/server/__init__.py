@@ -1,1 +1,1 @@
-"""A batch engine behind HTTP: the completions part of OpenAI's interface, and other servers."""
+"""A batch engine behind HTTP: the completions part of OpenAI's interface."""

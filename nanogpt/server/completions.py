@@ -6,15 +6,17 @@ servers have it, and every answer names its `seed`: the same request with it giv
 
 from __future__ import annotations
 
+import asyncio
 import json
 import secrets
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
 
 from ..config.checks import check_int, check_number, check_switch
 from ..data.tokenizer import CharTokenizer
+from ..decoding.limits import check_seed
 from ..decoding.sampling import SamplingParams
-from ..serving.request import Request
+from ..serving.request import Output, Request
 
 # Fields that this server does not have, and the values at which they ask for nothing.
 ABSENT = {
@@ -34,12 +36,14 @@ UNUSED = {"user", "ignore_eos"}  # they change no token here
 FIELDS = {"model", "prompt", "max_tokens", "temperature", "top_p", "top_k", "seed", "stop"}
 FIELDS |= {"stream", "stream_options", "timeout"}
 STOPS = 4  # texts that may end an answer, as in OpenAI's interface
-KINDS = {  # that interface's names of errors, by the status of HTTP
-    404: "not_found_error",
-    429: "rate_limit_error",
-    500: "server_error",
-    503: "service_unavailable_error",
-    504: "timeout_error",
+WRONG = ("invalid_request_error", "invalid")
+KINDS = {  # by the status of HTTP: that interface's name of the error, and the metrics' word for it
+    404: ("not_found_error", "invalid"),
+    429: ("rate_limit_error", "refused"),
+    499: ("client_closed_request", "aborted"),  # nobody is there to read it
+    500: ("server_error", "failed"),
+    503: ("service_unavailable_error", "refused"),
+    504: ("timeout_error", "timeout"),
 }
 
 
@@ -49,31 +53,125 @@ class Refused(Exception):
     def __init__(self, status: int, message: str, param: str | None = None):
         super().__init__(message)
         self.status, self.param = status, param
-
-    @property
-    def outcome(self) -> str:
-        """The word by which the metrics count it."""
-        words = {429: "refused", 503: "refused", 504: "timeout", 500: "failed"}
-        return words.get(self.status, "invalid")
+        self.kind, self.outcome = KINDS.get(status, WRONG)
 
     def body(self) -> dict:
         """The error as that interface writes it."""
-        error = {
-            "message": _short(str(self), 1000),
-            "type": KINDS.get(self.status, "invalid_request_error"),
-        }
+        error = {"message": _short(str(self), 1000), "type": self.kind}
         return {"error": {**error, "param": self.param, "code": self.status}}
 
 
-@dataclass(frozen=True)
-class Asked:
-    """A completion that can be served."""
+class Completion:
+    """The answer to one request: what is wanted beside the tokens, and its text as they come.
 
-    request: Request
-    stop: tuple[str, ...]
-    stream: bool
-    usage: bool  # whether a stream ends with the counts of tokens
-    timeout: float  # seconds
+    The engine's side calls `take` and `end`, the client's `receive`, all in one event loop. It
+    holds at most the request's own max_tokens, however slowly its client reads. A text that may be
+    the beginning of a stop is held back.
+    """
+
+    def __init__(
+        self,
+        request: Request,
+        chars: str,
+        *,
+        name: str = "nanogpt",
+        stop: tuple[str, ...] = (),
+        stream: bool = False,
+        usage: bool = False,
+        timeout: float = 60.0,
+    ):
+        self.request, self.chars, self.stop, self.timeout = request, chars, stop, timeout
+        self.stream, self.usage = stream, usage  # usage: a stream ends with the counts of tokens
+        self.head = {
+            "id": request.id,
+            "object": "text_completion",
+            "created": int(time.time()),
+            "model": name,
+            "seed": request.seed,
+        }
+        self.begun = time.perf_counter()
+        self.reason: str | None = None  # why the text has ended: "stop" or "length"
+        self.complete, self.error = False, None  # the engine's last token; what ended it early
+        self.close: Callable[[], None] | None = None  # set while a slow client holds up a write
+        self._held, self._n_new = "", 0
+        self._outputs: list[Output] = []
+        self._wake = asyncio.Event()
+
+    def take(self, output: Output) -> None:
+        """The next token from the engine."""
+        self.complete = output.finished
+        self._outputs.append(output)
+        self._wake.set()
+
+    def end(self, error: Refused) -> None:
+        """End it early. A client that holds it up loses its connection."""
+        self.error = self.error or error
+        self._wake.set()
+        if self.close:
+            self.close()
+
+    def expire(self) -> None:
+        """Its time is up."""
+        self.end(Refused(504, f"the answer took longer than {self.timeout:g} s"))
+
+    async def receive(self) -> list[str]:
+        """What the tokens since the last call add to the text, one piece each. Raises `error`."""
+        await self._wake.wait()
+        self._wake.clear()
+        if self.error:
+            raise self.error
+        outputs, self._outputs, pieces = self._outputs, [], []
+        for output in outputs:
+            if not self.reason:
+                pieces.append(self.add(output.token, output.finished))
+        return pieces
+
+    def add(self, token: int, last: bool) -> str:
+        """What can be sent now. `reason` is set when the text is complete."""
+        self._n_new += 1
+        self._held += self.chars[token]
+        for stop in sorted(self.stop, key=len, reverse=True):
+            if self._held.endswith(stop):
+                self._held, self.reason = self._held[: -len(stop)], "stop"
+                break
+        if last and not self.reason:
+            self.reason = "length"
+        n = len(self._held) - (0 if self.reason else self._may_stop())
+        piece, self._held = self._held[:n], self._held[n:]
+        return piece
+
+    def _may_stop(self) -> int:
+        """How many of the last characters may become a stop."""
+        longest = min(len(self._held), max(map(len, self.stop), default=1) - 1)
+        for n in range(longest, 0, -1):
+            if any(stop.startswith(self._held[-n:]) for stop in self.stop):
+                return n
+        return 0
+
+    def whole(self, text: str) -> dict:
+        """The answer in one piece."""
+        return self._choice(text, self.reason) | self._counts()
+
+    def events(self, pieces: list[str]) -> str:
+        """The next pieces of a streamed answer, and its end where it is complete."""
+        last = len(pieces) - 1 if self.reason else None
+        data = [
+            self._choice(piece, self.reason if i == last else None)
+            for i, piece in enumerate(pieces)
+            if piece or i == last
+        ]
+        if self.reason and self.usage:
+            data.append({**self.head, "choices": [], **self._counts()})
+        return "".join(map(event, data)) + ("data: [DONE]\n\n" if self.reason else "")
+
+    def _choice(self, text: str, reason: str | None) -> dict:
+        choice = {"index": 0, "text": text, "logprobs": None, "finish_reason": reason}
+        return {**self.head, "choices": [choice]}
+
+    def _counts(self) -> dict:
+        n, n_new = len(self.request.prompt), self._n_new
+        counts = {"prompt_tokens": n, "completion_tokens": n_new, "total_tokens": n + n_new}
+        return {"usage": counts}
 
 
 class Reader:
@@ -82,8 +180,8 @@ class Reader:
     def __init__(self, tokenizer: CharTokenizer, name: str, longest: int, timeout: float):
         self.tokenizer, self.name, self.longest, self.timeout = tokenizer, name, longest, timeout
 
-    def read(self, data: bytes) -> Asked:
-        """The request of a body in JSON. Raises Refused, which names the field."""
+    def read(self, data: bytes) -> Completion:
+        """What a body in JSON asks for. Raises Refused, which names the field."""
         try:
             body = json.loads(data)
         except (ValueError, RecursionError) as error:
@@ -92,22 +190,20 @@ class Reader:
             raise Refused(400, 'the body must be a JSON object, as in {"prompt": "KING:"}')
         body = {name: value for name, value in body.items() if value is not None}
         self._check_names(body)
-        part = Part(body)
-        stream = part("stream", False, check_switch)
-        options = body.get("stream_options", {})
-        if not isinstance(options, dict):
-            raise Refused(400, "stream_options must be an object", "stream_options")
         prompt = self._prompt(body.get("prompt"))
-        limits = {"low": 1, "high": max(1, self.longest + 1 - len(prompt))}
-        n_new = part("max_tokens", min(16, limits["high"]), check_int, **limits)
-        seed = part("seed", secrets.randbits(31), check_int, low=-(2**63), high=2**64 - 1)
-        request = Request(prompt, n_new, _sampling(part), seed, id=f"cmpl-{secrets.token_hex(12)}")
-        try:
-            request.check(len(self.tokenizer), self.longest)
-        except ValueError as error:
-            raise Refused(400, str(error).removeprefix(f"request {request.id!r}: ")) from None
-        timeout = part("timeout", self.timeout, check_number, low=0.001, high=self.timeout)
-        return Asked(request, _stops(body), stream, options.get("include_usage") is True, timeout)
+        most = max(1, self.longest + 1 - len(prompt))
+        n_new = _field(body, "max_tokens", min(16, most), check_int, 1, most)
+        seed = _field(body, "seed", secrets.randbits(31), check_seed)
+        name = f"cmpl-{secrets.token_hex(12)}"
+        return Completion(
+            Request(prompt, n_new, self._sampling(body), seed, id=name),
+            self.tokenizer.chars,
+            name=self.name,
+            stop=_stops(body),
+            stream=_field(body, "stream", False, check_switch),
+            usage=_field(body, "stream_options", {}, _check_object).get("include_usage") is True,
+            timeout=_field(body, "timeout", self.timeout, check_number, 0.001, self.timeout),
+        )
 
     def _check_names(self, body: dict) -> None:
         """Raises Refused for what this server lacks, and for a field that nobody knows."""
@@ -134,41 +230,35 @@ class Reader:
             message = f"a prompt of {len(prompt):,} tokens: the model reads {self.longest} at most"
             raise Refused(400, message, "prompt")
         try:
-            if isinstance(prompt, str):
-                return self.tokenizer.encode(prompt)
-            for token in prompt:
-                check_int("a token", token, 0, len(self.tokenizer) - 1)
-            return self.tokenizer.encode("".join(self.tokenizer.chars[t] for t in prompt))
+            if isinstance(prompt, list):
+                for token in prompt:
+                    check_int("a token", token, 0, len(self.tokenizer) - 1)
+                prompt = "".join(self.tokenizer.chars[token] for token in prompt)
+            return self.tokenizer.encode(prompt)
         except ValueError as error:
             raise Refused(400, str(error), "prompt") from None
 
-
-class Part:
-    """One field of a body after the other, checked."""
-
-    def __init__(self, body: dict):
-        self.body = body
-
-    def __call__(self, name: str, default, check, **limits):
-        value = self.body.get(name, default)
-        try:
-            check(name, value, **limits)
-        except ValueError as error:
-            raise Refused(400, str(error), name) from None
-        return value
+    def _sampling(self, body: dict) -> SamplingParams:
+        """Temperature 0 takes the likeliest token, and then top_p and top_k change nothing."""
+        temperature = _field(body, "temperature", 1.0, check_number, 0.0, 1e6)
+        if 0 < temperature < 1e-6:
+            message = f"temperature={temperature}: must be 0 (the likeliest token) or at least 1e-6"
+            raise Refused(400, message, "temperature")
+        top_p = _field(body, "top_p", 1.0, check_number, 1e-6, 1.0)
+        top_k = _field(body, "top_k", 0, check_int, -1, len(self.tokenizer))  # 0 and -1: all
+        if temperature == 0:
+            return SamplingParams(greedy=True)
+        return SamplingParams(temperature, max(top_k, 0) or None, None if top_p == 1 else top_p)
 
 
-def _sampling(part: Part) -> SamplingParams:
-    """Temperature 0 takes the likeliest token, and then top_p and top_k change nothing."""
-    temperature = part("temperature", 1.0, check_number, low=0.0, high=1e6)
-    if 0 < temperature < 1e-6:
-        message = f"temperature={temperature}: must be 0 (the likeliest token) or in [1e-06, 1e+06]"
-        raise Refused(400, message, "temperature")
-    top_p = part("top_p", 1.0, check_number, low=1e-6, high=1.0)
-    top_k = part("top_k", 0, check_int, low=-1)  # 0 and -1: all
-    if temperature == 0:
-        return SamplingParams(greedy=True)
-    return SamplingParams(temperature, max(top_k, 0) or None, None if top_p == 1 else top_p)
+def _field(body: dict, name: str, default, check, *limits):
+    """A field of a body, checked."""
+    value = body.get(name, default)
+    try:
+        check(name, value, *limits)
+    except ValueError as error:
+        raise Refused(400, str(error), name) from None
+    return value
 
 
 def _stops(body: dict) -> tuple[str, ...]:
@@ -180,65 +270,15 @@ def _stops(body: dict) -> tuple[str, ...]:
     return tuple(stop)
 
 
+def _check_object(name: str, value) -> None:
+    if not isinstance(value, dict):
+        raise ValueError(f"{name} must be an object")
+
+
 def _short(text: str, most: int = 60) -> str:
     return text if len(text) <= most else text[:most] + "…"
 
 
-class Writer:
-    """The text of an answer, from its tokens. Holds back what may be the beginning of a stop."""
-
-    def __init__(self, chars: str, stop: tuple[str, ...]):
-        self.chars, self.stop = chars, stop
-        self.held, self.n_new, self.reason = "", 0, None
-
-    def add(self, token: int, last: bool) -> str:
-        """What can be sent now. `reason` is set when the answer is complete."""
-        self.n_new += 1
-        self.held += self.chars[token]
-        for stop in sorted(self.stop, key=len, reverse=True):
-            if self.held.endswith(stop):
-                self.held, self.reason = self.held[: -len(stop)], "stop"
-                break
-        if last and not self.reason:
-            self.reason = "length"
-        keep = 0 if self.reason else self._beginning()
-        piece, self.held = self.held[: len(self.held) - keep], self.held[len(self.held) - keep :]
-        return piece
-
-    def _beginning(self) -> int:
-        """How many of the last characters may become a stop."""
-        longest = min(len(self.held), max(map(len, self.stop), default=1) - 1)
-        for n in range(longest, 0, -1):
-            if any(stop.startswith(self.held[-n:]) for stop in self.stop):
-                return n
-        return 0
-
-
-class Shapes:
-    """The bodies that answer one request."""
-
-    def __init__(self, name: str, asked: Asked):
-        self.asked = asked
-        self.head = {
-            "id": asked.request.id,
-            "object": "text_completion",
-            "created": int(time.time()),
-            "model": name,
-            "seed": asked.request.seed,
-        }
-
-    def choice(self, text: str, reason: str | None) -> dict:
-        """A text: the whole answer, or the next piece of it."""
-        choice = {"index": 0, "text": text, "logprobs": None, "finish_reason": reason}
-        return {**self.head, "choices": [choice]}
-
-    def usage(self, n_new: int) -> dict:
-        """How many tokens were read and drawn."""
-        n = len(self.asked.request.prompt)
-        counts = {"prompt_tokens": n, "completion_tokens": n_new, "total_tokens": n + n_new}
-        return {"usage": counts}
-
-
-def event(data: dict | str) -> str:
+def event(data: dict) -> str:
     """One server-sent event."""
-    return f"data: {data if isinstance(data, str) else json.dumps(data)}\n\n"
+    return f"data: {json.dumps(data)}\n\n"

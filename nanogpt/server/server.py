@@ -1,54 +1,117 @@
-"""What a server has beside its sockets: the engine's thread, who is admitted, and every answer."""
+"""A server without its sockets: the engine's thread, who is admitted, and what is counted."""
 
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
-from collections.abc import Callable
+import traceback
+from collections import deque
+from collections.abc import Callable, Hashable
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from functools import partial
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Summary
 
 from ..config.checks import check_int, check_positive
 from ..data.tokenizer import CharTokenizer
 from ..model.gpt import GPT
 from ..serving.batch import BatchEngine
 from ..serving.modules import ModuleBackend
-from .completions import Asked, Reader, Refused
-from .engine_thread import EngineThread, News
-from .metrics import Metrics
+from ..serving.request import Output
+from .completions import KINDS, WRONG, Completion, Reader, Refused
+
+BUDGET = 256  # tokens of a step
 
 
-@dataclass(frozen=True)
-class Limits:
-    """What one server takes on. Raises ValueError for numbers that make no sense."""
+class EngineThread(threading.Thread):
+    """Steps `engine` while a request waits or runs, and sleeps otherwise.
 
-    running: int = 64  # requests that hold blocks at a time, at most 4,096: each needs memory
-    waiting: int = 256  # requests beyond them; the next one is refused
-    budget: int = 256  # tokens of a step
-    timeout: float = 60.0  # seconds from a request's body to the end of its answer
-    body: int = 2**20  # bytes of a request's body
-    drain: float = 10.0  # seconds that those have who are answered when the server ends
+    `tell` is called in this thread with the outputs of each step. When something raises, the thread
+    ends, `failure` holds the error, and `tell` is called once more. No other thread may change the
+    engine until it has ended.
+    """
 
-    def __post_init__(self):
-        check_int("running", self.running, 1, 4096)
-        for name in ("budget", "body"):
-            check_int(name, getattr(self, name), 1)
-        check_int("waiting", self.waiting, 0)
-        check_positive("timeout", self.timeout)
-        check_positive("drain", self.drain)
+    def __init__(self, engine: BatchEngine, tell: Callable[[list[Output]], None]):
+        super().__init__(name="engine", daemon=True)
+        self.engine, self.tell = engine, tell
+        self.failure: Exception | None = None
+        self._work: deque[Callable[[], None]] = deque()
+        self._wake, self._ending = threading.Condition(), False
+
+    def submit(self, work: Callable[[], None]) -> None:
+        """Call this in the thread, before the next step."""
+        with self._wake:
+            self._work.append(work)
+            self._wake.notify()
+
+    def stop(self) -> None:
+        """End the thread, after the step that runs. Requests that are left are dropped."""
+        with self._wake:
+            self._ending = True
+            self._wake.notify()
+        if self.is_alive():
+            self.join()
+
+    def run(self) -> None:
+        try:
+            while self._wait():
+                while self._work:
+                    self._work.popleft()()
+                if self.engine.busy:
+                    self.tell(self.engine.step())
+        except Exception as error:
+            traceback.print_exc()
+            self.failure = error
+        for name in list(self.engine.alive):
+            self.engine.abort(name)
+        if self.failure:
+            self.tell([])
+
+    def _wait(self) -> bool:
+        """Sleep while there is nothing to do. False at the end."""
+        with self._wake:
+            self._wake.wait_for(lambda: self._work or self._ending or self.engine.busy)
+            return not self._ending
 
 
-class Gone(Exception):
-    """The client of a request has closed its connection."""
+class Metrics:
+    """What a server counts, and how busy its engine is, for Prometheus to read."""
+
+    def __init__(self, engine: BatchEngine):
+        self.registry = CollectorRegistry()
+
+        def counted(kind, name: str, about: str, *labels: str):
+            return kind(f"nanogpt_{name}", about, labels, registry=self.registry)
+
+        self.requests = counted(Counter, "requests", "requests that ended, by how", "outcome")
+        for outcome in {"completed", *(word for _, word in (WRONG, *KINDS.values()))}:
+            self.requests.labels(outcome)  # from 0 on
+        self.prompt_tokens = counted(Counter, "prompt_tokens", "tokens of prompts taken")
+        self.tokens = counted(Counter, "generated_tokens", "tokens drawn")
+        self.ttft = counted(Summary, "ttft_seconds", "from a request's body to its first token")
+        scheduler, manager = engine.scheduler, engine.block_manager
+        for name, about, value in (
+            ("requests_running", "requests that hold blocks", lambda: len(scheduler.running)),
+            ("requests_waiting", "requests that wait for blocks", lambda: len(scheduler.waiting)),
+            ("blocks_free", "blocks that can be given", lambda: manager.available),
+            ("blocks_used", "blocks held", lambda: manager.n_blocks - manager.available),
+        ):
+            counted(Gauge, name, about).set_function(value)
+
+    def ended(self, outcome: str) -> None:
+        """One more request has ended."""
+        self.requests.labels(outcome).inc()
 
 
 class Server:
     """One model, its engine in a thread of its own, and the answers that are being written.
 
-    All but the engine lives in one event loop. `trace(id, what, at)` is called there for every
-    step of a request: "received" (its whole body), "added" (to the engine's queue), "token" (once
-    each), "sent" (once a write) and "finished"; `at` is time.perf_counter(). Raises ValueError for
-    a model that the backend does not compute.
+    At most `running` requests hold blocks at a time and `waiting` wait beside them; the next one is
+    refused. `timeout` are the seconds from a request's body to the end of its answer, `drain` those
+    that are left to who is answered when the server ends. All but the engine lives in one event
+    loop. `trace(id, what, at)` is called there when a request was "received" and for each "token";
+    `at` is time.perf_counter(). Raises ValueError for a model that the backend does not compute.
     """
 
     def __init__(
@@ -58,28 +121,32 @@ class Server:
         *,
         name: str = "nanogpt",
         backend=ModuleBackend,
-        limits: Limits | None = None,
-        trace: Callable[[str, str, float], None] | None = None,
+        running: int = 64,
+        waiting: int = 256,
+        timeout: float = 60.0,
+        drain: float = 10.0,
+        trace: Callable[[str, str, float], None] = lambda name, what, at: None,
     ):
-        self.limits = limits = limits or Limits()
+        check_int("running", running, 1, 4096)  # each needs memory
+        check_int("waiting", waiting, 0)
+        check_positive("timeout", timeout)
+        check_positive("drain", drain)
         if len(tokenizer) != (size := model.config.vocab_size):
             raise ValueError(
                 f"the tokenizer has {len(tokenizer)} characters and the model a vocabulary of "
                 f"{size}: pass the model's own"
             )
-        engine = BatchEngine(
-            model, backend=backend, max_running=limits.running, budget=limits.budget
-        )
-        self.name, self.tokenizer, self.created = name, tokenizer, int(time.time())
-        self.reader = Reader(tokenizer, name, model.config.block_size, limits.timeout)
-        self.engine, self.thread = engine, EngineThread(engine, self._told)
-        self.metrics, self.answers = Metrics(), {}
-        self.draining, self._loop, self._idle = False, None, asyncio.Event()
-        self.trace = trace or (lambda name, what, at: None)
+        self.most, self.seconds, self.trace = running + waiting, drain, trace
+        self.name, self.created = name, int(time.time())
+        self.reader = Reader(tokenizer, name, model.config.block_size, timeout)
+        self.engine = BatchEngine(model, backend=backend, max_running=running, budget=BUDGET)
+        self.thread, self.metrics = EngineThread(self.engine, self._tell), Metrics(self.engine)
+        self.answers: dict[Hashable, Completion] = {}
+        self.draining, self.loop, self._idle = False, None, asyncio.Event()
 
     def start(self) -> None:
         """Begin to compute. Call it in the event loop."""
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         self.thread.start()
 
     @property
@@ -91,99 +158,55 @@ class Server:
         return Refused(503, "the server is ending") if self.draining else None
 
     @contextmanager
-    def admit(self, asked: Asked, close: Callable[[], None]):
-        """An Answer for the request, which is aborted if the block ends before it. Raises Refused.
-
-        `close` ends the connection of a client that does not read.
-        """
+    def admit(self, completion: Completion):
+        """Its tokens are computed, until the block ends. Raises Refused."""
         if self.trouble:
             raise self.trouble
-        most = self.limits.running + self.limits.waiting
-        if len(self.answers) >= most:
-            raise Refused(429, f"{most} requests are served already: try again in a second")
-        name = asked.request.id
-        answer = self.answers[name] = Answer(close, asked.timeout)
-        timer = self._loop.call_later(asked.timeout, answer.expire)
-        self.metrics.prompt_tokens += len(asked.request.prompt)
-        self.thread.submit(asked.request)
+        if len(self.answers) >= self.most:
+            raise Refused(429, f"{self.most} requests are served already: try again in a second")
+        request = completion.request
+        self.answers[request.id] = completion
+        timer = self.loop.call_later(completion.timeout, completion.expire)
+        self.metrics.prompt_tokens.inc(len(request.prompt))
+        self.thread.submit(partial(self.engine.add, request))
         try:
-            yield answer
+            yield
         finally:
             timer.cancel()
-            del self.answers[name]
-            if not answer.complete:
-                self.thread.abort(name)
+            del self.answers[request.id]
+            if not completion.complete:
+                self.thread.submit(partial(self.engine.abort, request.id))
             if not self.answers:
                 self._idle.set()
 
     async def drain(self) -> None:
         """Take no more requests, wait for those that run, and end what is left after a while."""
         self.draining = True
-        if self.answers:
-            self._idle.clear()
-            with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._idle.wait(), self.limits.drain)
-        self.hurry()
-        for _ in range(100):  # their errors are written
-            if not self.answers:
-                break
-            await asyncio.sleep(0.01)
+        for seconds in (self.seconds, 1.0):  # for their texts, then for their errors
+            if self.answers:
+                self._idle.clear()
+                with suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(self._idle.wait(), seconds)
+            self.hurry()
 
     def hurry(self) -> None:
         """End every answer now, with an error."""
-        for answer in list(self.answers.values()):
-            answer.end(Refused(503, "the server is ending"))
+        self.draining = True
+        for completion in list(self.answers.values()):
+            completion.end(self.trouble)
 
-    def _told(self, news: list[News]) -> None:
+    def _tell(self, outputs: list[Output]) -> None:
         with suppress(RuntimeError):  # the loop has ended
-            self._loop.call_soon_threadsafe(self._deliver, news)
+            self.loop.call_soon_threadsafe(self._deliver, outputs, time.perf_counter())
 
-    def _deliver(self, news: list[News]) -> None:
-        for item in news:
-            self.metrics.tokens += item.token is not None
-            self.trace(item.name, "added" if item.token is None else "token", item.at)
-            if answer := self.answers.get(item.name):
-                answer.take(item)
-
-
-class Answer:
-    """The tokens of one request, as they come, and whatever ends it early.
-
-    It holds at most the request's own max_tokens, however slowly its client reads.
-    """
-
-    def __init__(self, close: Callable[[], None], timeout: float):
-        self.close, self.timeout, self.sending = close, timeout, False
-        self.complete, self.error = False, None
-        self.news: list[News] = []
-        self._wake = asyncio.Event()
-
-    def take(self, item: News) -> None:
-        """The next news from the engine."""
-        self.complete = item.finished
-        if item.error:
-            wrong = isinstance(item.error, ValueError)
-            self.end(Refused(400 if wrong else 500, str(item.error)))
-        elif item.token is not None:
-            self.news.append(item)
-            self._wake.set()
-
-    def expire(self) -> None:
-        """Its time is up."""
-        self.end(Refused(504, f"the answer took longer than {self.timeout:g} s"))
-
-    def end(self, error: Exception) -> None:
-        """End it with an error. A client that holds it up loses its connection."""
-        self.error = self.error or error
-        self._wake.set()
-        if self.sending:
-            self.close()
-
-    async def receive(self) -> list[News]:
-        """The tokens that came since the last call, at least one. Raises what ended the answer."""
-        await self._wake.wait()
-        self._wake.clear()
-        if self.error:
-            raise self.error
-        news, self.news = self.news, []
-        return news
+    def _deliver(self, outputs: list[Output], at: float) -> None:
+        """In the loop: what a step has drawn, or the engine's end."""
+        self.metrics.tokens.inc(len(outputs))
+        for output in outputs:
+            self.trace(output.request.id, "token", at)
+            if completion := self.answers.get(output.request.id):
+                completion.take(output)
+                if output.index == 0:
+                    self.metrics.ttft.observe(at - completion.begun)
+        if self.thread.failure:
+            self.hurry()

@@ -82,12 +82,11 @@ class BatchEngine:
         self.scheduler.waiting.append(seq)
         self.alive[request.id] = seq
 
-    def abort(self, request: Request | Hashable) -> None:
-        """Stop a request, given or named by its id, and free its blocks. Raises ValueError."""
-        name = _name(request)
-        if name not in self.alive:
-            raise ValueError(f"request {name!r} is not served: it has finished, or was aborted")
-        self.scheduler.finish(self.alive.pop(name))
+    def abort(self, name: Hashable) -> bool:
+        """Stop the request of this id, and free its blocks. False if it has ended already."""
+        if seq := self.alive.pop(name, None):
+            self.scheduler.finish(seq)
+        return bool(seq)
 
     def step(self) -> list[Output]:
         """Read one step, and return the tokens that it gave, in the order of the requests.
@@ -166,40 +165,22 @@ class BatchEngine:
         return [output for step in zip_longest(*columns) for output in step if output]
 
 
-def serve(model: GPT, requests: Iterable[Request], **settings) -> Stream:
-    """Tokens of all requests, as they come: an iterator of Output.
+def serve(model: GPT, requests: Iterable[Request], **settings) -> Iterator[Output]:
+    """Tokens of all requests, as they come.
 
         for output in serve(model, requests):
             print(output.request.id, tokenizer.decode([output.token]))
 
     `settings` are those of BatchEngine. The requests are checked here, at the call, and taken in
-    the order of their arrival, without waiting for its time. Raises ValueError.
+    the order of their arrival, without waiting for its time. Steps are read as tokens are asked
+    for. Raises ValueError.
     """
     engine = BatchEngine(model, **settings)
     for request in sorted(requests, key=lambda request: getattr(request, "arrival", 0.0)):
         engine.add(request)
-    return Stream(engine)
+    return _outputs(engine)
 
 
-class Stream(Iterator[Output]):
-    """The tokens of an engine's requests. Steps are read when the next token is asked for."""
-
-    def __init__(self, engine: BatchEngine):
-        self.engine, self._ready = engine, []
-
-    def __next__(self) -> Output:
-        while not self._ready:
-            if not self.engine.busy:
-                raise StopIteration
-            self._ready = self.engine.step()[::-1]
-        return self._ready.pop()
-
-    def abort(self, request: Request | Hashable) -> None:
-        """Stop a request: no more of its tokens come. Raises ValueError if it is not served."""
-        self.engine.abort(request)
-        name = _name(request)
-        self._ready = [output for output in self._ready if output.request.id != name]
-
-
-def _name(request: Request | Hashable) -> Hashable:
-    return request.id if isinstance(request, Request) else request
+def _outputs(engine: BatchEngine) -> Iterator[Output]:
+    while engine.busy:
+        yield from engine.step()

@@ -14,7 +14,8 @@ from nanogpt.benchmarks.load import load
 from nanogpt.benchmarks.peers import CHARS, HTTPServer
 from nanogpt.cli.bench_load import main
 from nanogpt.data.tokenizer import CharTokenizer
-from nanogpt.server.running import running_server
+from nanogpt.server.running import serving
+from nanogpt.server.server import Server
 
 
 def event(**data):
@@ -89,7 +90,7 @@ def test_our_own_server_gives_our_texts():
     model, tokenizer = build(torch.float32), CharTokenizer(CHARS[:13])
     how = {"vocab_size": 13, "block_size": 32, "repeats": 1, "limits": {"e2el": 1e6}}
     how["workload"] = Workload(n=6, seed=3, greedy=True)
-    with running_server(model, tokenizer) as url:
+    with serving(Server(model, tokenizer)) as url:
         server = HTTPServer(url, chars=tokenizer.chars)
         result = load({server.model: server}, [500.0, inf], model=model, **how)
         other = build(torch.float32, seed=4)

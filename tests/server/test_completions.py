@@ -7,9 +7,11 @@ import pytest
 from server_fixtures import CHARS
 
 from nanogpt.decoding.sampling import SamplingParams
-from nanogpt.server.completions import Reader, Refused, Writer
+from nanogpt.server.completions import Completion, Reader, Refused
+from nanogpt.serving.request import Request
 
 READER = Reader(CHARS, "tiny", 24, 60.0)
+REQUEST = Request(CHARS.encode("a"), 1)
 
 
 def read(**body):
@@ -42,7 +44,7 @@ def test_what_is_left_out_or_null_has_a_default_and_each_request_a_seed_of_its_o
     ("body", "param", "says"),
     [
         ({"prompt": "aé"}, "prompt", "'é' not in the vocabulary (first at character 1 of 2)"),
-        ({"prompt": ""}, "prompt", "the prompt is empty"),
+        ({"prompt": ""}, "prompt", "empty"),
         ({"prompt": None}, "prompt", "pass one text"),
         ({"prompt": ["a", "b"]}, "prompt", "pass one text, or one list of tokens"),
         ({"prompt": [1, 13]}, "prompt", "a token=13"),
@@ -56,7 +58,7 @@ def test_what_is_left_out_or_null_has_a_default_and_each_request_a_seed_of_its_o
         ({"temperature": 1e-9}, "temperature", "must be 0"),
         ({"temperature": float("nan")}, "temperature", "nan"),
         ({"top_p": 0}, "top_p", "top_p=0"),
-        ({"top_k": 14}, None, "top_k=14"),
+        ({"top_k": 14}, "top_k", "top_k=14"),
         ({"seed": 2**64}, "seed", "seed="),
         ({"stop": [""]}, "stop", "none empty"),
         ({"stop": ["a"] * 5}, "stop", "up to 4"),
@@ -108,13 +110,13 @@ def test_a_stop_ends_the_text_and_no_part_of_it_is_sent():
             "".join(draw.choice(CHARS.chars[:2]) for _ in range(draw.randint(1, 4)))
             for _ in range(draw.randint(0, 3))
         )
-        writer, sent = Writer(CHARS.chars, stops), ""
+        completion, sent = Completion(REQUEST, CHARS.chars, stop=stops), ""
         for i, token in enumerate(tokens):
-            sent += writer.add(token, i == len(tokens) - 1)
+            sent += completion.add(token, i == len(tokens) - 1)
             assert cut(text, stops)[0].startswith(sent)
-            if writer.reason:
+            if completion.reason:
                 break
-        assert (sent, writer.reason) == cut(text, stops)
+        assert (sent, completion.reason) == cut(text, stops)
 
 
 def test_what_an_error_repeats_is_short():

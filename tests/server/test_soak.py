@@ -18,7 +18,7 @@ from server_fixtures import CHARS, expected, metrics, until
 
 from nanogpt.decoding.sampling import SamplingParams
 from nanogpt.server.running import serving
-from nanogpt.server.server import Limits, Server
+from nanogpt.server.server import Server
 from nanogpt.serving.native import NativeBackend
 
 KINDS, AT_ONCE = 60, 24  # different texts; connections
@@ -103,8 +103,7 @@ async def soak(port: int, n: int) -> Counter:
 @pytest.mark.slow
 def test_clients_that_leave_and_talk_nonsense_take_nothing_from_the_others():
     n = int(os.environ.get("NANOGPT_SOAK", "300"))
-    limits = Limits(running=8, waiting=AT_ONCE, budget=12)
-    server = Server(build(torch.float32), CHARS, backend=NativeBackend, limits=limits)
+    server = Server(build(torch.float32), CHARS, backend=NativeBackend, running=8, waiting=AT_ONCE)
     with serving(server) as url:
         found = asyncio.run(soak(int(url.rpartition(":")[2]), n))
         assert not [what for what in found if what.startswith("WRONG")], found
