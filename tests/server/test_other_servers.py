@@ -9,7 +9,7 @@ import sys
 import pytest
 from checkpoint_fixtures import meta_of
 from conftest import tiny_model
-from server_fixtures import ask, expected, post, until
+from server_fixtures import CHARS, ask, expected, post, until
 
 from nanogpt.decoding.sampling import SamplingParams
 from nanogpt.export.folder import write_folder
@@ -24,7 +24,7 @@ QUIET = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "DO_NOT_TRACK":
 @pytest.mark.skipif(bool(MISSING), reason=f"{', '.join(MISSING)} not installed")
 def test_transformers_serve_gives_our_text(tmp_path):
     model, folder, log = tiny_model(), tmp_path / "export", tmp_path / "log"
-    save_checkpoint(tmp_path / "fox", model, meta_of(model))
+    save_checkpoint(tmp_path / "fox", model, meta_of(model, vocabulary=CHARS.chars))
     write_folder(load_checkpoint(tmp_path / "fox"), folder)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
