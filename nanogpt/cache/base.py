@@ -122,8 +122,11 @@ class KVCache(ABC):
         n = pos.shape[0]
         if n == 0 or not pos.is_cpu:
             return self.last + n
-        check_ascending(pos)
-        first, last = (pos.item(),) * 2 if n == 1 else (int(pos[0]), int(pos[-1]))
+        if n == 1:
+            first = last = pos.item()
+        else:
+            check_ascending(pos)
+            first, last = int(pos[0]), int(pos[-1])
         if first <= self.last:
             raise ValueError(
                 f"position {first} must come after position {self.last}, which is cached already: "
@@ -144,8 +147,6 @@ def check_ascending(pos: Tensor) -> None:
     causal kernel, a ring and a rewind go by the order in which tokens come.
     """
     global _ascending
-    if pos.shape[-1] < 2:
-        return
     version = None if pos.is_inference() else pos._version  # such tensors have none
     seen, last = _ascending
     if version is not None and seen() is pos and last == version:
