@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from conftest import CACHES, FORMS, name, seeded, tiny_model, tokens
+from conftest import CACHES, name, seeded, tiny_model
 
-from nanogpt.cache.attach import kv_cache, measured_bytes
+from nanogpt.cache.attach import kv_cache
 from nanogpt.cache.dynamic import DynamicCache
 from nanogpt.cache.int8 import Int8Cache
 from nanogpt.cache.paged import PagedCache
@@ -67,17 +67,6 @@ def test_tokens_that_do_not_fit_are_refused_and_change_nothing(cache, what):
     cache.update(*new_tokens([4]))
 
 
-@pytest.mark.parametrize("cache", ALL)
-def test_after_a_reset_a_text_of_another_batch_and_dtype_may_come(cache):
-    cache = cache(ROOM)
-    cache.update(*new_tokens(range(4)))
-    cache.reset()
-    assert (cache.k, cache.v, cache.pos, cache.length, cache.nbytes) == (None, None, None, 0, 0)
-    k, _, pos = cache.update(*new_tokens(range(2), (5,), dtype=torch.float64))
-    assert k.dtype == torch.float64
-    assert [p for p in pos.tolist() if p >= 0] == [0, 1]
-
-
 @pytest.mark.parametrize("cache", CACHES, ids=name)
 def test_a_cache_keeps_its_own_copy(cache):
     cache, more = cache(ROOM), new_tokens([3])
@@ -98,13 +87,10 @@ def test_positions_may_be_of_either_integer_type(cache):
         assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
 
 
-@pytest.mark.parametrize("pos", [[16], [0, 16], [99]])
-def test_a_static_cache_that_is_too_small_says_how_much_it_needs(pos):
+def test_a_static_cache_that_is_too_small_says_how_much_it_needs():
     cache = StaticCache(ROOM)
-    before = known(cache)
-    with pytest.raises(ValueError, match=f"position {pos[-1]} does not fit.*least {pos[-1] + 1}"):
-        cache.update(*new_tokens(pos))
-    assert_unchanged(cache, before)
+    with pytest.raises(ValueError, match="position 16 does not fit.*least 17"):
+        cache.update(*new_tokens([0, 16]))
     cache.update(*new_tokens(range(ROOM)))  # exactly full
 
 
@@ -128,20 +114,6 @@ def test_caches_work_where_numbers_cannot_be_looked_at(cache):
     if isinstance(cache, StaticCache):
         with pytest.raises(ValueError, match="does not fit"):
             cache.update(*new_tokens(range(6, 17), device="meta"))
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("per_head", FORMS, ids=name)
-@pytest.mark.parametrize("cache", CACHES, ids=name)
-def test_counted_bytes_are_the_measured_ones(per_head, dtype, cache):
-    model, idx = tiny_model(per_head, dtype, n_layer=3, n_head=4, n_embd=8), tokens(3, 9)
-    with torch.no_grad(), kv_cache(model, cache, capacity=20):
-        assert measured_bytes(model) == 0
-        for pos in (torch.arange(7), torch.tensor([7])):
-            model(idx[:, pos], pos=pos)
-            kept = 20 if cache is StaticCache else int(pos[-1]) + 1  # static: reserved at once
-            assert measured_bytes(model) == model.cache_bytes(kept, batch=3)
-    assert measured_bytes(model) == 0
 
 
 def test_what_builds_no_cache_is_refused():

@@ -7,8 +7,6 @@ from conftest import seeded, tiny_model, tokens
 from nanogpt.cache.attach import cache_owners, kv_cache
 from nanogpt.cache.dynamic import DynamicCache
 from nanogpt.cache.paged import PagedCache
-from nanogpt.decoding.generate import complete
-from nanogpt.model.exact import exact
 
 
 class Small(PagedCache):
@@ -17,30 +15,6 @@ class Small(PagedCache):
 
 def random(*shape, seed=1):
     return torch.randn(*shape, generator=seeded(seed))
-
-
-@pytest.mark.parametrize("lead", [(2,), (2, 3)], ids=str)
-@pytest.mark.parametrize("chunk", [1, 3, 4, 5, 19])
-def test_it_gives_back_what_it_was_given(lead, chunk):
-    k, v, cache = random(*lead, 19, 5), random(*lead, 19, 5, seed=2), Small()
-    for pos in torch.arange(19).split(chunk):
-        got = cache.update(k[..., pos, :], v[..., pos, :], pos)
-        upto = int(pos[-1]) + 1
-        assert got[2].tolist() == list(range(upto))
-        assert torch.equal(got[0], k[..., :upto, :])
-        assert torch.equal(got[1], v[..., :upto, :])
-
-
-@pytest.mark.parametrize(
-    ("cache", "per_head", "length"), [(Small, True, 3), (Small, False, 4), (PagedCache, True, 5)]
-)
-def test_its_tokens_are_the_uncached_ones(cache, per_head, length):
-    model, prompt = tiny_model(per_head=per_head), tokens(3, length)
-    expected = complete(model, prompt, 12, cache=None, generator=seeded(1))
-    assert torch.equal(complete(model, prompt, 12, cache=cache, generator=seeded(1)), expected)
-    with exact(model):
-        same = complete(model, prompt, 12, cache=cache, generator=seeded(1))
-        assert torch.equal(same, complete(model, prompt, 12, cache=None, generator=seeded(1)))
 
 
 def test_what_is_wasted_is_the_rest_of_last_pages():
@@ -105,8 +79,6 @@ def test_a_fork_of_many_texts_and_a_text_too_long_are_refused():
         ValueError, match="2 more tokens do not fit.*holds 5.*capacity of at least 7"
     ):
         cache.update(random(1, 2, 8), random(1, 2, 8), torch.tensor([5, 6]))
-    with pytest.raises(ValueError, match="cached already"):
-        cache.update(random(1, 1, 8), random(1, 1, 8), torch.tensor([4]))
     with pytest.raises(ValueError, match="fork: n=0"):
         cache.fork(0)
     cache.fork(2)

@@ -1,4 +1,7 @@
-"""Rewinding: every cache holds what it would hold had the tokens never come; no page is lost."""
+"""Rewinding: every cache holds what it would hold had the tokens never come; no page is lost.
+
+Any sequence of calls, for caches that keep all tokens, is in test_sequences.py.
+"""
 
 from functools import partial
 
@@ -42,6 +45,13 @@ def plain(kind, k, v, length):
     return cache
 
 
+def assert_no_page_is_lost(cache):
+    """A page has as many users as the table names it, and never none."""
+    named = torch.bincount(cache.table.flatten(), minlength=len(cache.users))
+    assert torch.equal(named, cache.users)
+    assert (cache.users > 0).all()
+
+
 def assert_same(cache, expected):
     assert (cache.length, cache.last, cache.kind) == (expected.length, expected.last, expected.kind)
     assert cache.nbytes == expected.nbytes
@@ -52,11 +62,7 @@ def assert_same(cache, expected):
     for found, right in zip(cache.tensors(), expected.tensors(), strict=True):
         assert torch.equal(found, right)
     if isinstance(cache, PagedCache):
-        # As often as the table names it, and never 0 times: an unused page would be lost.
-        assert torch.equal(
-            torch.bincount(cache.table.flatten(), minlength=len(cache.users)), cache.users
-        )
-        assert (cache.users > 0).all()
+        assert_no_page_is_lost(cache)
         assert len(cache.users) == len(cache.k) == len(cache.v)
         left = cache.table.shape[1] * cache.page - cache.length
         assert not left or not cache.k[cache.table[:, -1], -left:].any(), (
@@ -93,70 +99,29 @@ def test_after_a_rewind_it_is_as_if_the_tokens_had_never_come(kind, whole):
         assert cache.length == TOTAL
 
 
-@pytest.mark.parametrize("kind", ["dynamic", "static", "pages", "int8"])
-def test_any_token_can_be_taken_back_whatever_it_came_with(kind):
-    k, v = new_tokens(2, TOTAL, 4)
-    cache = plain(KINDS[kind], k, v, TOTAL)  # full, where slots are reserved
-    for n in (0, 1, 3, 4, 17):
-        before = cache.length
-        cache.rewind(n)
-        assert_same(cache, plain(KINDS[kind], k, v, before - n))
-    pos = torch.arange(cache.length, TOTAL)
-    cache.update(k[..., pos, :], v[..., pos, :], pos)
-    assert_same(cache, plain(KINDS[kind], k, v, TOTAL))
-    cache.rewind(TOTAL)
-    assert_same(cache, KINDS[kind]())
-    cache.update(k[:1, :3], v[:1, :3], torch.arange(3))  # another text, of another batch
-    assert_same(cache, plain(KINDS[kind], k[:1], v[:1], 3))
-
-
-def test_positions_with_gaps():
-    for kind in (DynamicCache, partial(StaticCache, 12), Pages, Int8Cache):
-        cache, (k, v) = kind(), new_tokens(2, 4, 3)
-        cache.update(k, v, torch.tensor([0, 3, 4, 9]))
-        cache.rewind(2)
-        assert cache.last == 3
-        assert sorted(cache.pos[cache.pos >= 0].tolist()) == [0, 3]
-        cache.update(k[:, 2:], v[:, 2:], torch.tensor([4, 9]))
-        assert sorted(cache.pos[cache.pos >= 0].tolist()) == [0, 3, 4, 9]
-
-
 @pytest.mark.parametrize("n", [-1, 6, 2.0, True, None, "1"])
-@pytest.mark.parametrize("kind", KINDS)
-def test_what_cannot_be_forgotten_is_refused_and_changes_nothing(kind, n):
-    (k, v), cache = new_tokens(2, 5, 3), KINDS[kind]()
-    cache.update(k, v, torch.arange(5))
-    before = [x.clone() for x in (*cache.tensors(), cache.pos)]
-    with pytest.raises(ValueError, match=f"of 5 tokens: rewind={n!r}: must be an integer"):
-        cache.rewind(n)
-    assert all(
-        torch.equal(a, b) for a, b in zip(before, (*cache.tensors(), cache.pos), strict=True)
-    )
-    assert cache.length == 5
+def test_what_cannot_be_forgotten_is_refused_and_changes_nothing(n):
+    for kind in KINDS.values():
+        (k, v), cache, untouched = new_tokens(2, 5, 3), kind(), kind()
+        for one in (cache, untouched):
+            one.update(k, v, torch.arange(5))
+        with pytest.raises(ValueError, match=f"of 5 tokens: rewind={n!r}: must be an integer"):
+            cache.rewind(n)
+        assert_same(cache, untouched)
 
 
-def test_a_ring_takes_back_its_last_update_only():
-    k, v = new_tokens(1, 20, 3)
-    ring = RollingCache(4)
-    with pytest.raises(ValueError, match=r"RollingCache of 0 tokens: rewind=1: .*in \[0, 0\]"):
-        ring.rewind(1)
-    ring.update(k[:, :7], v[:, :7], torch.arange(7))
-    ring.update(k[:, 7:10], v[:, 7:10], torch.arange(7, 10))
-    with pytest.raises(ValueError, match=r"RollingCache of 10 tokens: rewind=4: .*in \[0, 3\]"):
-        ring.rewind(4)
-    ring.rewind(1)
-    assert ring.rewindable == 2
-    ring.rewind(2)
-    with pytest.raises(ValueError, match=r"RollingCache of 7 tokens: rewind=1: .*in \[0, 0\]"):
-        ring.rewind(1)
-    ring.update(k[:, 7:8], v[:, 7:8], torch.tensor([7]))
-    with pytest.raises(ValueError, match=r"RollingCache of 8 tokens: rewind=1: .*in \[0, 0\]"):
-        ring.rewind(1)
-    assert_same(ring, plain(partial(RollingCache, 4), k, v, 8))
-    ring.update(k[:, 8:11], v[:, 8:11], torch.arange(8, 11))
-    ring.update(k[:, 11:12], v[:, 11:12], torch.tensor([11]))
-    with pytest.raises(ValueError, match=r"RollingCache of 12 tokens: rewind=1: .*in \[0, 0\]"):
-        ring.rewind(1)
+def test_a_ring_takes_back_its_last_update_only_and_no_single_token():
+    (k, v), ring, start = new_tokens(1, 20, 3), RollingCache(4), 0
+    for T, back, left in ((7, 0, 7), (3, 1, 2), (0, 2, 0), (1, 0, 0), (3, 0, 3), (1, 0, 0)):
+        if T:
+            pos = torch.arange(start, start + T)
+            ring.update(k[:, pos], v[:, pos], pos)
+        ring.rewind(back)
+        start += T - back
+        assert ring.rewindable == left
+        with pytest.raises(ValueError, match=rf"of {start} tokens: rewind={left + 1}: .*0, {left}"):
+            ring.rewind(left + 1)
+        assert_same(ring, plain(partial(RollingCache, 4), k, v, start))
 
 
 def test_what_update_returned_is_not_changed_by_a_rewind_of_a_ring():
@@ -181,17 +146,11 @@ def test_texts_that_share_pages_part_again_after_a_rewind(back):
     left = 15 - back
     whole = torch.cat([k.expand(3, -1, -1), own], dim=1)[:, :left]
     assert torch.equal(cache.tensors()[0], whole)
-    assert torch.equal(
-        torch.bincount(cache.table.flatten(), minlength=len(cache.users)), cache.users
-    )
-    assert (cache.users > 0).all()
+    assert_no_page_is_lost(cache)
     new, new_v = new_tokens(3, 6, 3, seed=3)
     cache.update(new, new_v, torch.arange(left, left + 6))
     assert torch.equal(cache.tensors()[0], torch.cat([whole, new], dim=1))
-    assert torch.equal(
-        torch.bincount(cache.table.flatten(), minlength=len(cache.users)), cache.users
-    )
-    assert (cache.users > 0).all()
+    assert_no_page_is_lost(cache)
     shared = min(left, 10) // 4  # full pages of the common beginning: still held once
     assert cache.users.tolist()[:shared] == [3] * shared
     assert len(cache.users) == shared + 3 * (-(-(left + 6) // 4) - shared)
