@@ -7,10 +7,9 @@ import json
 from pathlib import Path
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
 
-from ..config.shapes import GPTConfig
-from ..system.files import ROOT
+from ..model.checkpoint import load_checkpoint
+from ..model.convert import pack_heads
 from .html import TEMPLATES
 from .publish import WEIGHTS
 
@@ -25,59 +24,25 @@ def page(folder: Path) -> str | None:
     width that 4 does not divide; more than LARGEST parameters, or weights beyond float16's 65,504.
     """
     try:
-        with safe_open(folder / WEIGHTS, "numpy") as file:
-            meta = json.loads(file.metadata()["nanogpt"])
-            config = GPTConfig(**meta["config"])
-            if config.beyond_lecture or config.n_params > LARGEST or config.n_embd % 4:
-                return None
-            weights = pack(file.get_tensor, config)
-        facts = {"corpus": meta["corpus"]["name"], "val": float(meta["losses"]["val"])}
-    except (OSError, SafetensorError, OverflowError, KeyError, TypeError, ValueError):
+        saved = load_checkpoint(folder / WEIGHTS)
+        facts = {"corpus": saved.meta["corpus"]["name"], "val": float(saved.meta["losses"]["val"])}
+    except (OSError, KeyError, TypeError, ValueError):
+        return None
+    config = saved.model.config
+    if config.beyond_lecture or config.n_params > LARGEST or config.n_embd % 4:
+        return None
+    model = pack_heads(saved.model) if config.per_head else saved.model
+    # In the order in which live_model.js cuts them; float16, little-endian.
+    weights = np.concatenate([part.detach().numpy().ravel() for part in model.parameters()])
+    if not np.abs(weights).max() <= np.finfo(np.float16).max:
         return None
     shape = {name: getattr(config, name) for name in SHAPE}
-    data = {"config": shape, "vocabulary": meta["vocabulary"], "weights": weights}
+    packed = base64.b64encode(weights.astype("<f2").tobytes()).decode("ascii")
+    data = {"config": shape, "vocabulary": saved.meta["vocabulary"], "weights": packed}
     return TEMPLATES.get_template("live.html.j2").render(
         facts,
         config=shape,
         parameters=config.n_params,
-        checkpoint=_short(folder / WEIGHTS),
+        checkpoint=saved.origin.removesuffix(".safetensors"),
         data=json.dumps(data, ensure_ascii=False).replace("</", "<\\/"),
     )
-
-
-def pack(tensor, config: GPTConfig) -> str:
-    """The weights in base64: float16, little-endian, in the order in which a token meets them.
-
-    `tensor` gives an array by its name in a checkpoint. Raises OverflowError for a weight that
-    float16 cannot hold.
-    """
-    numbers = np.concatenate([tensor(name).ravel() for name in names(config)])
-    if not np.abs(numbers).max() <= np.finfo(np.float16).max:
-        raise OverflowError("a weight is beyond float16")
-    return base64.b64encode(numbers.astype("<f2").tobytes()).decode("ascii")
-
-
-def names(config: GPTConfig) -> list[str]:
-    """The tensors of a checkpoint in the order in which a token meets them; live_model.js cuts so.
-
-    The queries of all heads come first, then the keys, then the values.
-    """
-
-    def both(*layers: str) -> list[str]:
-        return [f"{layer}.{part}" for layer in layers for part in ("weight", "bias")]
-
-    found = ["token_embedding_table.weight", "position_embedding_table.weight"]
-    for block in (f"blocks.{i}" for i in range(config.n_layer)):
-        found += both(f"{block}.ln1")
-        for part in ("query", "key", "value"):
-            found += [f"{block}.sa.heads.{i}.{part}.weight" for i in range(config.n_head)]
-        found += both(
-            *(f"{block}.{name}" for name in ("sa.proj", "ln2", "ffwd.net.0", "ffwd.net.2"))
-        )
-    return [*found, *both("ln_f", "lm_head")]
-
-
-def _short(weights: Path) -> str:
-    """The path of a checkpoint as Python loads it from the repository's root."""
-    path = weights.with_suffix("").resolve()
-    return path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else weights.stem

@@ -54,8 +54,8 @@ function unpack(config, base64) {
   const linear = (out, inside) => ({ weight: take(out * inside), bias: take(out) });
   const tokens = take(V * C), positions = take(S * C), blocks = [];
   for (let i = 0; i < L; i++) {
-    const ln1 = norm(), qkv = { weight: take(3 * C * C), bias: null }, proj = linear(C, C);
-    blocks.push({ ln1, qkv, proj, ln2: norm(), into: linear(4 * C, C), back: linear(C, 4 * C) });
+    const qkv = { weight: take(3 * C * C), bias: null }, proj = linear(C, C);
+    blocks.push({ qkv, proj, into: linear(4 * C, C), back: linear(C, 4 * C), ln1: norm(), ln2: norm() });
   }
   const weights = { tokens, positions, blocks, ln_f: norm(), lm_head: linear(V, C) };
   if (at !== all.length) throw new Error(`${all.length} weights, but the shape has ${at}`);
