@@ -1,19 +1,8 @@
-"""Plain ways to get the tokens and logits that every other way is compared with."""
+"""How the tests of the model get logits."""
 
 import torch
-from conftest import seeded
 
 from nanogpt.cache.attach import kv_cache
-
-
-@torch.no_grad()
-def plain_text(model, prompt, n_new, seed):
-    """Karpathy's generate, as it stands in the lecture, but with a generator."""
-    generator, text = seeded(seed), prompt
-    for _ in range(n_new):
-        probs = model(text[:, -model.config.block_size :])[0][:, -1].softmax(-1)
-        text = torch.cat([text, torch.multinomial(probs.float(), 1, generator=generator)], dim=1)
-    return text
 
 
 @torch.no_grad()

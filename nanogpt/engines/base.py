@@ -123,17 +123,13 @@ class Engine:
     def check(self, model: GPT, prompt: Tensor, n_new: int) -> None:
         """Raises ValueError when this generation does not fit what was built."""
         weight, name = model.lm_head.weight, type(self).__name__
-        for what, got, built in (
-            ("a model of", _sizes(model.config), _sizes(self.config)),
-            ("a batch of", prompt.shape[0], self.batch),
-            ("weights in", weight.dtype, self.dtype),
-            ("the device", weight.device.type, self.device.type),
-        ):
-            if got != built:
-                raise ValueError(
-                    f"this {name} was built for {what} {built} and got {got}: build another, or "
-                    f"pass the class: engine={name}"
-                )
+        built = _described(self.config, self.batch, self.dtype, self.device)
+        got = _described(model.config, len(prompt), weight.dtype, weight.device)
+        if got != built:
+            raise ValueError(
+                f"this {name} was built for {built}, and got {got}: build another, or pass the "
+                f"class: engine={name}"
+            )
         if why := self.supports(model):
             raise ValueError(why)
         instead = ", or leave engine out"
@@ -226,9 +222,9 @@ def _inference(config: GPTConfig) -> GPTConfig:
     return replace(config, dropout=0.0, per_head=False)
 
 
-def _sizes(config: GPTConfig) -> str:
+def _described(config: GPTConfig, batch: int, dtype: torch.dtype, device: torch.device) -> str:
     c, other = config, "".join(f", {name}={v}" for name, v in config.beyond_lecture.items())
     return (
         f"{c.n_layer} layers, {c.n_head} heads, width {c.n_embd}, block {c.block_size}, "
-        f"{c.vocab_size} tokens{other}"
+        f"{c.vocab_size} tokens{other}; a batch of {batch}; {dtype} on {device.type}"
     )

@@ -5,32 +5,8 @@ import torch
 from engine_fixtures import BATCH, assert_same_tokens, prompt_of, shared_model
 
 from nanogpt import Compiled, GPTConfig
-from nanogpt.engines import compiled, toolchain
+from nanogpt.engines import toolchain
 from nanogpt.engines.toolchain import CannotBuild
-
-
-def test_a_compiled_step_is_kept_for_its_source_its_shape_and_the_threads(monkeypatch):
-    asked, config = [], shared_model().config
-
-    def stop(*parts):
-        asked.append(str(parts[:3]))
-        raise CannotBuild("stop")
-
-    def ask(changes=(), **sizes):
-        with pytest.raises(CannotBuild, match="stop"):
-            Compiled(GPTConfig(**(vars(config) | dict(changes))), **sizes)
-
-    monkeypatch.setattr(toolchain, "kept", stop)
-    ask(), ask({"dropout": 0.0}), ask({"per_head": True}), ask(capacity=16)
-    assert len(set(asked)) == 1, "what leaves the arithmetic the same builds nothing new"
-    for key in ("vocab_size", "block_size", "n_layer", "n_head", "n_embd"):
-        ask({key: 2 * getattr(config, key)})
-    ask(batch=2), ask(capacity=9)
-    monkeypatch.setattr(compiled.torch, "get_num_threads", lambda: 7)
-    ask()
-    monkeypatch.setattr(compiled.inspect, "getsource", lambda module: "another source")
-    ask()
-    assert len(set(asked)) == 10
 
 
 @pytest.mark.slow

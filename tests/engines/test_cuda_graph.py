@@ -57,37 +57,28 @@ def test_a_step_that_cannot_be_recorded_is_described_in_one_line(monkeypatch):
 
 # ------------------------------------------------------------------ on a GPU
 
-on_a_gpu = pytest.mark.parametrize("kind", [Static, Flat, Graph, GraphLoop])
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 
 
 @pytest.mark.gpu
 @needs_cuda
-@on_a_gpu
+@pytest.mark.parametrize("kind", [Static, Flat, Graph, GraphLoop])
 def test_on_a_gpu_tokens_are_the_uncached_ones(kind):
-    for model in (shared_model().cuda(), shared_model(True).cuda()):
-        for batch in (1, 3):
-            for T in (1, 5, 16):
-                for sampling in (PLAIN, *SAMPLING):
-                    prompt = prompt_of(T, batch).cuda()
-                    assert_same_tokens(model, kind, prompt, BLOCK + 1 - T, sampling)
-        prompt, draft = prompt_of(5).cuda(), PromptLookup(2, 3)
-        got = complete(model, prompt, 12, engine=kind, draft=draft, generator=seeded(1))
-        assert torch.equal(got, uncached(model, prompt, 12))
-
-
-@pytest.mark.gpu
-@needs_cuda
-@on_a_gpu
-def test_on_a_gpu_changed_weights_and_interleaved_texts_are_right(kind):
-    model, prompt = shared_model().cuda(), prompt_of(5).cuda()
-    built = kind(model.config, batch=BATCH, device="cuda")
-    before = assert_same_tokens(model, built, prompt, 12)
+    for per_head, batch in ((True, 1), (False, 3), (False, 1)):
+        model = shared_model(per_head).cuda()
+        for T in (1, 5, 16):
+            for sampling in (PLAIN, *SAMPLING):
+                prompt = prompt_of(T, batch).cuda()
+                assert_same_tokens(model, kind, prompt, BLOCK + 1 - T, sampling)
+    prompt, draft = prompt_of(5).cuda(), PromptLookup(2, 3)
+    got = complete(model, prompt, 12, engine=kind, draft=draft, generator=seeded(1))
+    assert torch.equal(got, uncached(model, prompt, 12))
+    before = assert_same_tokens(model, kind, prompt, 12)
     change_weights(model)
-    assert not torch.equal(assert_same_tokens(model, built, prompt, 12), before)
+    assert not torch.equal(assert_same_tokens(model, kind, prompt, 12), before)
     prompts = [prompt_of(T).cuda() for T in (3, 7)]
     alone = [uncached(model, p, 9)[:, p.shape[1] :] for p in prompts]
-    running = [generate(model, p, 9, engine=built, generator=seeded(1)) for p in prompts]
+    running = [generate(model, p, 9, engine=kind, generator=seeded(1)) for p in prompts]
     for expected, got in zip(alone, zip(*zip(*running, strict=True), strict=True), strict=True):
         assert torch.equal(torch.cat(got, dim=1), expected)
 

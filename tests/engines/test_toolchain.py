@@ -7,13 +7,14 @@ import subprocess
 import sys
 import tempfile
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from engine_fixtures import forget, heard, shared_model
 
-from nanogpt.engines import native, toolchain
+from nanogpt.engines import compiled, native, toolchain
 from nanogpt.engines.compiled import Compiled
 from nanogpt.engines.native import SOURCE, Native, library
 from nanogpt.engines.toolchain import CannotBuild, cache_folder, compile_cpp, compiler, kept
@@ -106,25 +107,47 @@ def test_a_build_is_of_its_machine(what, monkeypatch, tmp_path):
     assert (kept("thing", {"C": 1}, ".so", Maker()) == before) is (what is None)
 
 
-def test_a_native_library_is_of_its_source_and_its_shape(monkeypatch, tmp_path):
-    asked = []
+@pytest.fixture
+def asked(monkeypatch):
+    """A function that notes for what a call would build, and a list of the notes."""
+    notes = []
 
     def stop(*parts):
-        asked.append(str(parts[:3]))
+        notes.append(str(parts[:3]))
         raise CannotBuild("stop")
 
-    def ask(*shape):
+    def ask(call, *args, **kwargs):
         with pytest.raises(CannotBuild, match="stop"):
-            library(*shape)
+            call(*args, **kwargs)
 
     monkeypatch.setattr(toolchain, "kept", stop)
-    shapes = [(64, 4, 65, 32), (64, 4, 65, 8), (64, 4, 66, 32), (64, 2, 65, 32), (32, 4, 65, 32)]
-    for shape in shapes:
-        ask(*shape)
+    return ask, notes
+
+
+def test_a_native_library_is_of_its_source_and_its_shape(asked, monkeypatch, tmp_path):
+    ask, notes = asked
+    for shape in ((64, 4, 65), (64, 4, 65, 8), (64, 4, 66), (64, 2, 65), (32, 4, 65)):
+        ask(library, *shape)
     (tmp_path / "native.cpp").write_text(SOURCE.read_text() + "\n")
     monkeypatch.setattr(native, "SOURCE", tmp_path / "native.cpp")
-    ask(64, 4, 65)
-    assert len(set(asked)) == len(shapes) + 1
+    ask(library, 64, 4, 65)
+    assert len(set(notes)) == 6
+
+
+def test_a_compiled_step_is_of_its_source_its_shape_and_the_threads(asked, monkeypatch):
+    (ask, notes), config = asked, shared_model().config
+    for same in ({}, {"dropout": 0.0}, {"per_head": True}):
+        ask(Compiled, replace(config, **same), capacity=16)
+    assert len(set(notes)) == 1, "what leaves the arithmetic the same builds nothing new"
+    for key in ("vocab_size", "block_size", "n_layer", "n_head", "n_embd"):
+        ask(Compiled, replace(config, **{key: 2 * getattr(config, key)}))
+    ask(Compiled, config, batch=2)
+    ask(Compiled, config, capacity=9)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 7)
+    ask(Compiled, config)
+    monkeypatch.setattr(compiled.inspect, "getsource", lambda module: "another source")
+    ask(Compiled, config)
+    assert len(set(notes)) == 10
 
 
 # ------------------------------------------------------------------ kept

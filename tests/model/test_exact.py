@@ -1,6 +1,5 @@
 """Exact mode: the same bits with a cache and without, for any chunking, batch, form and engine."""
 
-import inspect
 import itertools
 import threading
 
@@ -142,12 +141,6 @@ def test_more_keys_than_it_was_opened_for_are_refused():
     small.config.__dict__["block_size"] = 8
     with exact(small), pytest.raises(ValueError, match="9 keys > 8, the block_size"):
         large(tokens(1, 9))
-
-
-def test_the_way_in_leaves_the_text_of_attend_to_the_lesson():
-    source = inspect.getsource(attend)
-    assert source.startswith("def attend(q: Tensor")
-    assert "torch_function" not in source
 
 
 def test_a_product_that_it_does_not_know_is_refused():
