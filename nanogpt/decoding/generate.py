@@ -12,10 +12,10 @@ from ..config.checks import check_int
 from ..model.gpt import GPT
 from ..system.console import warn_caller
 from ..system.device import send
-from .decoder import CachedDecoder, Decoder, SlidingDecoder, Tokens, UncachedDecoder, decode
+from .decoder import CachedDecoder, Decoder, SlidingDecoder, Tokens, UncachedDecoder
 from .limits import MOST_NEW, check_length, check_noise, check_prompt, check_sampling
 from .sampling import PLAIN, SamplingParams, draw_noise
-from .speculative import Speculation
+from .speculative import loop
 
 
 def generate(
@@ -69,12 +69,8 @@ def generate(
         decoder = _decoder(model, prompt, n_new, cache, draft, slides)
     noise = _noise(noise, generator, sampling, shape, prompt.device)
     if engine is not None:
-        if draft is not None:
-            return engine.speculate(model, prompt, noise, sampling, draft)
-        return engine.tokens(model, prompt, noise, sampling)
-    if draft is not None:
-        return Speculation(decoder, draft, vocab_size, prompt, noise, sampling)
-    return decode(decoder, prompt, noise, sampling)
+        return engine.tokens(model, prompt, noise, sampling, draft)
+    return loop(decoder, prompt, noise, sampling, draft)
 
 
 def complete(model: GPT, prompt: Tensor, n_new: int, *args, **kwargs) -> Tensor:

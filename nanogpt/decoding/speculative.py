@@ -25,7 +25,7 @@ from torch import Tensor
 from ..config.checks import check_int, check_number
 from ..model.gpt import GPT
 from ..system.device import send
-from .decoder import Decoder, UncachedDecoder
+from .decoder import Decoder, UncachedDecoder, decode
 from .drafts import Draft
 from .limits import check_tokens
 from .sampling import SamplingParams, draw_noise, sample
@@ -96,10 +96,8 @@ class SpeculativeLoop(ABC, Iterator[Tensor]):
     draft guessed. A subclass says in `_run` how the model reads several tokens in one pass.
     """
 
-    def __init__(
-        self, draft: Draft, vocab_size: int, prompt: Tensor, noise: Tensor, sampling: SamplingParams
-    ):
-        self.vocab_size, self.sampling, self.stats = vocab_size, sampling, DraftStats()
+    def __init__(self, draft: Draft, prompt: Tensor, noise: Tensor, sampling: SamplingParams):
+        self.vocab_size, self.sampling, self.stats = noise.shape[-1], sampling, DraftStats()
         self.guess, self.k = draft.begin(prompt, sampling), draft.k
         self.verified: list[list[int]] = [[] for _ in prompt]
         self.from_draft: list[list[bool]] = [[] for _ in prompt]
@@ -201,6 +199,19 @@ class Speculation(SpeculativeLoop):
             if row.is_cpu and not (choices[-1] == proposals[:, place : place + 1]).any():
                 break  # at the latest after the last proposal; a GPU would have to be waited for
         return choices
+
+
+def loop(
+    decoder: Decoder,
+    prompt: Tensor,
+    noise: Tensor,
+    sampling: SamplingParams,
+    draft: Draft | None = None,
+) -> Iterator[Tensor]:
+    """The plain loop over a decoder, or with a draft the speculative one.  -> n × (B, 1)"""
+    if draft is None:
+        return decode(decoder, prompt, noise, sampling)
+    return Speculation(decoder, draft, prompt, noise, sampling)
 
 
 # ------------------------------------------------------------------ the published rule, to compare

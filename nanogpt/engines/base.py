@@ -19,11 +19,10 @@ from torch import Tensor
 
 from ..config.checks import check_int
 from ..config.shapes import GPTConfig
-from ..decoding.decoder import Decoder, decode
-from ..decoding.drafts import Draft
+from ..decoding.decoder import Decoder
 from ..decoding.limits import check_length
 from ..decoding.sampling import SamplingParams
-from ..decoding.speculative import Speculation, SpeculativeLoop
+from ..decoding.speculative import loop
 from ..model.convert import not_standard
 from ..model.exact import in_exact_mode
 from ..model.gpt import GPT
@@ -78,22 +77,15 @@ class Engine:
     def decoder(self, model: GPT) -> Decoder:
         """A decoder over the model's weights as they are now, for one generation.
 
-        What `tokens` and `speculate` run over, unless an engine has loops of its own.
+        What `tokens` runs over, unless an engine has loops of its own.
         """
         raise NotImplementedError
 
     def tokens(
-        self, model: GPT, prompt: Tensor, noise: Tensor, sampling: SamplingParams
+        self, model: GPT, prompt: Tensor, noise: Tensor, sampling: SamplingParams, draft=None
     ) -> Iterator[Tensor]:
-        """One (B, 1) token for each step of the noise (n, B, V)."""
-        return decode(self.decoder(model), prompt, noise, sampling)
-
-    def speculate(
-        self, model: GPT, prompt: Tensor, noise: Tensor, sampling: SamplingParams, draft: Draft
-    ) -> SpeculativeLoop:
-        """The same tokens, several for each pass of the model."""
-        vocab_size = self.config.vocab_size
-        return Speculation(self.decoder(model), draft, vocab_size, prompt, noise, sampling)
+        """One (B, 1) token for each step of the noise (n, B, V); with a draft, several a pass."""
+        return loop(self.decoder(model), prompt, noise, sampling, draft)
 
     # -------------------------------------------------------------- what it can compute
 
@@ -176,7 +168,12 @@ class Exclusive(Engine):
         self.another = partial(type(self), *args, **sizes)
         super().__init__(*args, **sizes)
 
-    def tokens(self, model, prompt, noise, sampling):
+    def tokens(self, model, prompt, noise, sampling, draft=None):
+        if draft is not None:  # read by a decoder, which has buffers of its own
+            return super().tokens(model, prompt, noise, sampling, draft)
+        return self._alone(model, prompt, noise, sampling)
+
+    def _alone(self, model, prompt, noise, sampling):
         if not self.in_use.acquire(blocking=False):
             with building:
                 self.sibling = self.sibling or self.another()

@@ -68,13 +68,11 @@ class Native(Engine):
         self.library = library(c.n_embd, c.n_head, c.vocab_size, self.bits, self.int8_inputs)
         self.spare = []  # keys and values of the last generation: fresh memory costs time
 
-    def tokens(self, model, prompt, noise, sampling):
-        return NativeTokens(self, model, prompt, noise, sampling)
-
-    def speculate(self, model, prompt, noise, sampling, draft):
+    def tokens(self, model, prompt, noise, sampling, draft=None):
+        if draft is None:
+            return NativeTokens(self, model, prompt, noise, sampling)
         drafter = self._drafter(draft, len(prompt))
-        vocab_size = self.config.vocab_size
-        return NativeSpeculation(self, model, drafter, draft, vocab_size, prompt, noise, sampling)
+        return NativeSpeculation(self, model, drafter, draft, prompt, noise, sampling)
 
     @staticmethod
     def _drafter(draft: Draft, batch: int) -> Native | None:
