@@ -87,6 +87,11 @@ def alt_text(output) -> str:
     return metadata.get("image/png", {}).get("alt") or metadata.get("alt") or ""
 
 
+def is_timing(cell) -> bool:
+    """Whether the cell measures time: its outputs differ from run to run."""
+    return "timing" in cell.metadata.get("tags", [])
+
+
 def is_blank(cell) -> bool:
     """Whether the cell is for the learner to fill in."""
     return "blank" in cell.metadata.get("tags", [])

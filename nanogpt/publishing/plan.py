@@ -21,9 +21,9 @@ LIMIT = 345  # seconds that all notebooks may take: six minutes, with the pages
 WORK = 0.094  # seconds of `seconds_of_work`, for a manifest that does not note them
 TYPICAL = 80.0  # of a notebook that is not in the manifest
 FIXED = 6.0  # of each notebook, whatever the part: imports, figures, a kernel
-# Two notebooks at a time, on two CPUs: 1.78 times as soon as one after another, but for the fifth
-# of the time that cells take which measure, as nothing runs beside them.
-BESIDE = 1 / (0.2 + 0.8 / 1.78)
+# Two notebooks at a time, on two CPUs, are done so many times as soon as one after another: a fifth
+# of the time goes to cells that measure, as nothing runs beside them, and these wait for others.
+BESIDE = 1.4
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from pathlib import Path
 from ..data.corpus import SHA256, Corpus
 from ..system.files import ROOT, exchange, sha256
 from .manifest import read_manifest
-from .nbfile import read
+from .nbfile import is_timing, read
 from .parameters import RunError
 
 # Where a run for publication works, and what stays there if it fails.
@@ -94,7 +94,7 @@ def compare_runs(old: Path, new: Path) -> tuple[int, int, list[Difference]]:
             continue
         others = {cell.id: cell for cell in read(new / path.name).cells}
         for cell in read(path).cells:
-            timing = "timing" in cell.metadata.get("tags", [])
+            timing = is_timing(cell)
             timed, compared = timed + timing, compared + (not timing)
             if what := difference(cell, others.pop(cell.id, None), outputs=not timing):
                 found.append(Difference(path.stem, cell.id, what))

@@ -27,7 +27,7 @@ from ..system.files import PUBLISHED, ROOT, recover, sha256, write_json
 from ..system.lock import held
 from . import execute, publish, site
 from .manifest import read_manifest
-from .nbfile import read
+from .nbfile import SyncError, is_timing, read
 from .parameters import RunError, assign
 from .plan import Pace, choose_pace
 from .progress import Screen, report, table
@@ -127,6 +127,7 @@ class Series:
 
     def __post_init__(self):
         self.entries: list[dict] = []  # of the manifest
+        self.begun = 0  # notebooks
         self.interrupted = self.enough = False  # enough: no more notebooks begin
         self.turns, self.writing = Turns(), threading.Lock()
 
@@ -149,8 +150,9 @@ class Series:
         print(f"{self.corpus.banner or self.corpus}\n{self.pace}", flush=True)
         self.screen = Screen(self.pace.total)
         order = self.sources
-        if self.pace.lanes > 1:  # the longest first
-            order = sorted(order, key=lambda path: -self.pace.seconds[path.stem])
+        if self.pace.lanes > 1:  # those that measure no time first, and of each kind the longest
+            took = self.pace.seconds
+            order = sorted(order, key=lambda path: (_measures(path), -took[path.stem]))
         self._work_off(order)
         self.entries.sort(key=lambda entry: entry["notebook"])
         if self.entries:
@@ -179,16 +181,16 @@ class Series:
         if self.enough:
             return
         name, n_cells = source.stem, len(read(source).cells)
-        begun = len(self.entries) + len(self.screen.running) + 1
-        self.screen.print(f"[{begun}/{len(self.sources)}] {name}")
+        with self.writing:
+            self.begun += 1
+            self.screen.print(f"[{self.begun}/{len(self.sources)}] {name}")
         with staging(self.out, name) as staged:
             told, start = staged / ".progress", time.perf_counter()
 
             @contextmanager
             def around(index: int, cell):
                 self.screen.at(name, f"cell {index + 1} of {n_cells}, {cell.get('id', '')}", told)
-                timing = "timing" in cell.metadata.get("tags", [])
-                with self.turns.taken(alone=timing):
+                with self.turns.taken(alone=is_timing(cell)):
                     if self.interrupted:
                         raise execute.NotebookError(INTERRUPTED)
                     yield
@@ -213,8 +215,8 @@ class Series:
                 timeout=self.plan.timeout,
                 around=around,
             )
-        except execute.NotebookError as failure:
-            return INTERRUPTED if self.interrupted else str(failure)
+        except (execute.NotebookError, SyncError, RuntimeError) as failure:  # no kernel: the last
+            return INTERRUPTED if self.interrupted else str(failure).strip().partition("\n")[0]
         return None
 
     def _environment(self, staged: Path) -> dict[str, str | None]:
@@ -291,6 +293,10 @@ class Turns:
             with self.changed:
                 self.running, self.alone = self.running - 1, False
                 self.changed.notify_all()
+
+
+def _measures(path: Path) -> bool:
+    return any(map(is_timing, read(path).cells))
 
 
 # ------------------------------------------------------------------ what is asked for

@@ -6,55 +6,42 @@ from notebook_fixtures import code, write
 from nanogpt.publishing.parameters import RunError, assign, convert, parse, read_parameters
 from nanogpt.publishing.runner import choose_profile, select
 
-NAMES = ["3", "03", "last", "03_last", "03_last.ipynb", "notebooks/03_last.ipynb"]
 
-
-def test_a_notebook_has_many_names(sources):
+def test_a_notebook_has_many_names_and_runs_once_and_in_order(sources):
     for name in ("00_first", "03_last", "10_other"):
         write(sources / f"{name}.ipynb")
-    for name in NAMES:
+    for name in "3 03 last 03_last 03_last.ipynb notebooks/03_last.ipynb".split():
         assert [path.stem for path in select([name], sources)] == ["03_last"], name
-
-
-def test_notebooks_run_once_and_in_order(sources):
-    for name in ("00_first", "03_last"):
-        write(sources / f"{name}.ipynb")
     chosen = [path.stem for path in select(["3", "0", "last"], sources)]
     assert chosen == ["00_first", "03_last"]
-    assert len(select([], sources)) == 2
+    assert len(select([], sources)) == 3
 
 
-def test_values_get_the_type_of_their_parameter(sources):
+def test_values_get_the_type_of_their_parameter_in_the_notebooks_that_know_it(sources):
     lines = 'profile: str = "auto"\na: int = 1\nb: float = 1.5\nc: bool = True\nd: str = "x"'
     path = write(sources / "00_x.ipynb", parameters=lines + "\ne: int | None = None\nf: list = []")
+    other = write(sources / "01_y.ipynb", parameters='profile: str = "auto"\na: float = 2.0')
     settings = ["a=7", "b=2", "c=false", "d=1=2", "e=3", "f=[1, 2]"]
-    values = assign([path], settings, "smoke")["00_x"]
+    values = assign([path, other], settings, "smoke")
     expected = {"a": 7, "b": 2.0, "c": False, "d": "1=2", "e": 3, "f": [1, 2]}
-    assert values == {"profile": "smoke"} | expected
-    assert type(values["b"]) is float
-    known = read_parameters(path)
-    assert convert(known["e"], "None") is None
-    assert known["d"].default == "x"
+    assert values == {"00_x": {"profile": "smoke"} | expected, "01_y": {"profile": "smoke", "a": 7}}
+    assert [type(values[name]["a"]) for name in values] == [int, float]
+    assert convert(read_parameters(path)["e"], "None") is None
 
 
-@pytest.mark.parametrize("text", ["two", "1.5", "", "None"])
-def test_a_value_of_another_type_is_refused(sources, text):
-    path = write(sources / "00_x.ipynb")
-    with pytest.raises(RunError, match=rf"-p n={text}: a value of type int .* -p n=1"):
-        assign([path], [f"n={text}"], "smoke")
-
-
-def test_a_setting_goes_to_the_notebooks_that_know_it(sources):
-    a = write(sources / "00_a.ipynb")
-    b = write(sources / "01_b.ipynb", parameters='profile: str = "auto"')
-    values = assign([a, b], ["n=2"], "cpu")
-    assert values == {"00_a": {"profile": "cpu", "n": 2}, "01_b": {"profile": "cpu"}}
-
-
-@pytest.mark.parametrize("setting", ["n", "=1", "n n=1", "1n=2", ""])
-def test_a_malformed_setting_is_refused(setting):
-    with pytest.raises(RunError, match="write name=value"):
-        parse([setting])
+@pytest.mark.parametrize(
+    "setting", ["n=two", "n=1.5", "n=", "n=None", "n", "=1", "1n=2", "", "m=1"]
+)
+def test_a_setting_that_does_not_fit_is_refused(sources, setting):
+    name, _, value = setting.partition("=")
+    message = {
+        "n": rf"-p n={value}: a value of type int .* -p n=1" if "=" in setting else "name=value",
+        "m": "-p m: no chosen notebook has this parameter; there is n, word",
+    }.get(name, "write name=value")
+    with pytest.raises(RunError, match=message):
+        assign([write(sources / "00_x.ipynb")], [setting], "smoke")
+    with pytest.raises(RunError, match="given twice"):
+        parse(["a=1", "a=2"])
 
 
 UNFIT = {
@@ -72,12 +59,9 @@ def test_an_unfit_parameters_cell_is_refused(sources, lines, message):
     fit = write(sources / "00_fit.ipynb")
     with pytest.raises(RunError, match=message):
         assign([fit, write(sources / "01_unfit.ipynb", parameters=lines)], [], "smoke")
-
-
-def test_two_parameters_cells_are_one_too_many(sources):
-    path = write(sources / "00_x.ipynb", code("m: int = 2", "more", tags=["parameters"]))
+    two = write(sources / "02_two.ipynb", code("m: int = 2", "more", tags=["parameters"]))
     with pytest.raises(RunError, match="has 2 cells tagged"):
-        read_parameters(path)
+        read_parameters(two)
 
 
 def test_the_gpu_profile_needs_a_gpu():

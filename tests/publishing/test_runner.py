@@ -1,12 +1,15 @@
 """The runner refuses before it runs, keeps what is whole, sets aside what failed. No kernels."""
 
 import json
+import threading
 
 import pytest
-from notebook_fixtures import page_faults, write
+from fault_fixtures import contents
+from notebook_fixtures import code, page_faults, write
 
 from nanogpt.cli import run
-from nanogpt.publishing import plan, publish, runner
+from nanogpt.publishing import execute, plan, publish, runner
+from nanogpt.publishing.plan import Pace
 from nanogpt.system.files import ROOT, recover
 from nanogpt.system.lock import held
 
@@ -27,47 +30,42 @@ def manifest(out):
     return json.loads((out / "manifest.json").read_text())
 
 
-def entry(out, name):
-    return next(entry for entry in manifest(out)["notebooks"] if entry["notebook"] == name)
-
-
-def contents(folder):
-    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
 # ------------------------------------------------------------------ refused before anything runs
 
 REFUSED = {
-    "an unknown notebook": (["07"], "'07' names no notebook: there is 00_good"),
-    "an unknown parameter": (
-        ["-p", "steps=3"],
-        "no chosen notebook has this parameter; there is n, word",
+    "07": "'07' names no notebook: there is 00_good",
+    "-p sord=3": "no chosen notebook has this parameter; there is word",
+    "-p n=1 -p n=2": "given twice: '1' and '2'",
+    "-p profile=cpu": "choose a profile with --profile",
+    "--profile tpu": "profile='tpu' is unknown: choose auto, smoke, cpu, gpu, cpu/2",
+    "--profile cpu/5": "profile='cpu/5' is unknown",
+    "--timeout 0": "timeout=0: must be an integer of at least 1",
+    f"--out {runner.PUBLISHED}": "--publish alone writes there",
+    f"--out {runner.PUBLISHED / 'figures'}": "--publish alone writes there",
+    **dict.fromkeys(
+        [f"--out {ROOT / name}" for name in (".", "notebooks", "notebooks/new", "outputs")],
+        "part of the project itself",
     ),
-    "a setting twice": (["-p", "n=1", "-p", "n=2"], "given twice: '1' and '2'"),
-    "the profile as a setting": (["-p", "profile=cpu"], "choose a profile with --profile"),
-    "an unknown profile": (
-        ["--profile", "tpu"],
-        "profile='tpu' is unknown: choose auto, smoke, cpu, gpu, cpu/2",
-    ),
-    "no time at all": (["--timeout", "0"], "timeout=0: must be an integer of at least 1"),
+    "--out FILE": "choose another folder",
+    "--publish --profile smoke": "with profile smoke",
+    "--publish 00": "runs all notebooks as they are",
 }
 
 
-@pytest.mark.parametrize(("words", "message"), REFUSED.values(), ids=REFUSED)
-def test_wrong_usage_is_refused(tmp_path, sources, capsys, words, message):
+@pytest.mark.parametrize(("words", "message"), REFUSED.items())
+def test_wrong_usage_is_refused_before_anything_is_written(
+    tmp_path, sources, capsys, words, message
+):
     write(sources / "00_good.ipynb", GOOD)
-    out = tmp_path / "out"
-    options = ["--source", str(sources), "--out", str(out), "--profile", "smoke"]
-    assert run.main([*options, *words]) == 2
+    (tmp_path / "file").write_text("a file, where a folder should be made")
+    words = words.replace("FILE", str(tmp_path / "file" / "out")).split()
+    own = [] if "--publish" in words else ["--source", str(sources), "--out", str(tmp_path / "out")]
+    own += [] if "--profile" in words else ["--profile", "cpu" if "--publish" in words else "smoke"]
+    before = contents(ROOT / "notebooks"), sorted((ROOT / "outputs").rglob("*"))
+    assert run.main([*own, *words]) == 2
     assert message in capsys.readouterr().err
-    assert not out.exists()
-
-
-def test_an_unknown_option_is_refused(capsys):
-    with pytest.raises(SystemExit) as stop:
-        run.main(["--fast"])
-    assert stop.value.code == 2
-    assert "unrecognized arguments" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+    assert (contents(ROOT / "notebooks"), sorted((ROOT / "outputs").rglob("*"))) == before
 
 
 def test_a_missing_corpus_is_refused(go, sources, tmp_path, capsys, monkeypatch):
@@ -76,31 +74,6 @@ def test_a_missing_corpus_is_refused(go, sources, tmp_path, capsys, monkeypatch)
     assert go() == 2
     assert "NANOGPT_DATA names" in (said := capsys.readouterr().err)
     assert "gone.txt" in said
-
-
-def test_a_folder_that_cannot_be_written_is_refused(go, sources, tmp_path, capsys):
-    write(sources / "00_good.ipynb", GOOD)
-    (tmp_path / "file").write_text("a file, where a folder should be made")
-    assert go(out=tmp_path / "file" / "out") == 2
-    assert "choose another folder" in capsys.readouterr().err
-
-
-def test_the_published_run_is_no_output_folder(go, sources, capsys):
-    write(sources / "00_good.ipynb", GOOD)
-    before = sorted((ROOT / "outputs").rglob("*"))
-    for out in (runner.PUBLISHED, runner.PUBLISHED / "figures"):
-        assert go(out=out) == 2
-        assert "--publish alone writes there" in capsys.readouterr().err
-    assert sorted((ROOT / "outputs").rglob("*")) == before
-
-
-@pytest.mark.parametrize("folder", [".", "notebooks", "notebooks/new", "nanogpt", "outputs"])
-def test_the_project_itself_is_no_output_folder(capsys, folder):
-    """Executed copies would replace the sources."""
-    before = contents(ROOT / "notebooks")
-    assert run.main(["00", "--profile", "smoke", "--out", str(ROOT / folder)]) == 2
-    assert "part of the project itself" in capsys.readouterr().err
-    assert contents(ROOT / "notebooks") == before
 
 
 def test_the_second_of_two_runs_in_one_folder_is_refused(go, sources, tmp_path, capsys):
@@ -124,7 +97,7 @@ def test_a_failure_replaces_nothing_and_a_success_clears_it(go, sources, tmp_pat
     assert (out / "00_good.ipynb").read_bytes() == before
     assert (out / "json" / "00.json").read_text() == "2"
     assert (out / "failed" / "00_good" / "json" / "00.json").read_text() == "3"
-    assert "too many" in entry(out, "00_good")["error"]
+    assert "too many" in manifest(out)["notebooks"][0]["error"]
     assert go("-p", "n=1") == 0
     assert not (out / "failed" / "00_good").exists()
     assert (out / "json" / "00.json").read_text() == "1"
@@ -144,17 +117,8 @@ def test_nothing_outside_of_the_output_folder_is_touched_whatever_a_manifest_nam
         path.write_text("mine")
     (out / "link").symlink_to(tmp_path / "linked")
     (out / "old.txt").write_text("of an earlier run")
-    weights = ["x/../checkpoints/small.safetensors", "./checkpoints/small.safetensors"]
-    names = [
-        str(outside[0]),
-        "../mine.txt",
-        "link/mine.txt",
-        "x/../old.txt",
-        "",
-        ".",
-        "..",
-        *weights,
-    ]
+    names = [str(outside[0]), *"../mine.txt link/mine.txt x/../old.txt . ..".split(), ""]
+    names += ["x/../checkpoints/small.safetensors", "./checkpoints/small.safetensors"]
     card = manifest(out)
     card["notebooks"][0]["files"] += [*names, "a\0b", "x" * 5000, 7, None]
     (out / "manifest.json").write_text(json.dumps(card))
@@ -167,17 +131,11 @@ def test_nothing_outside_of_the_output_folder_is_touched_whatever_a_manifest_nam
 @pytest.mark.parametrize("card", [None, [], {"notebooks": [None, {}, {"notebook": "00_good"}]}])
 def test_a_damaged_manifest_stops_no_run(go, sources, tmp_path, card):
     write(sources / "00_good.ipynb", GOOD)
+    write(sources / "01_more.ipynb", "print(1)")
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "manifest.json").write_text(json.dumps(card))
-    assert go() == 0
-    assert [one["notebook"] for one in manifest(tmp_path / "out")["notebooks"]] == ["00_good"]
-
-
-def test_a_run_of_one_notebook_keeps_the_others(go, sources, tmp_path):
-    write(sources / "00_good.ipynb", GOOD)
-    write(sources / "01_more.ipynb", "print(1)")
-    assert go() == go("01") == 0
-    names = [entry["notebook"] for entry in manifest(tmp_path / "out")["notebooks"]]
+    assert go("00") == go("01") == 0
+    names = [one["notebook"] for one in manifest(tmp_path / "out")["notebooks"]]
     assert names == ["00_good", "01_more"]
 
 
@@ -189,6 +147,53 @@ def test_fail_fast_runs_no_more(go, sources, tmp_path, capsys):
     assert "0 of 2 passed" in capsys.readouterr().out
 
 
+# ------------------------------------------------------------------ two at a time
+
+
+@pytest.fixture
+def two_lanes(sources, monkeypatch):
+    """Two notebooks with a plain cell and one that measures time, run in two threads."""
+    for name in ("00_a", "01_b"):
+        write(sources / f"{name}.ipynb", code("'plain'", "one"), code("0", "two", tags=["timing"]))
+    pace = Pace("smoke", lanes=2, seconds={"00_a": 1.0, "01_b": 2.0})
+    monkeypatch.setattr(runner, "choose_pace", lambda *_, **__: pace)
+
+
+def test_two_notebooks_run_at_once_but_for_the_cells_that_measure_time(go, two_lanes, monkeypatch):
+    together, inside, most = threading.Barrier(2, timeout=60), [], []
+
+    def run_cells(nb, variables, log, timeout, around):
+        for index, cell in enumerate(nb.cells):
+            with around(index, cell):
+                inside.append(cell)
+                if cell.source == "'plain'":
+                    together.wait()
+                if "timing" in cell.metadata.get("tags", []):
+                    most.append(len(inside))
+                inside.remove(cell)
+
+    monkeypatch.setattr(execute, "run_cells", run_cells)
+    assert go() == 0
+    assert most == [1, 1]
+
+
+def test_an_error_of_one_stops_the_other(go, two_lanes, tmp_path, monkeypatch, capsys):
+    both, killed = threading.Barrier(2, timeout=60), threading.Event()
+
+    def run_cells(nb, variables, *_):
+        both.wait()
+        if "01_b" in variables["NANOGPT_OUT"]:
+            raise OSError("the disk is full")
+        assert killed.wait(60), "nobody stopped this one"
+        raise execute.NotebookError("its kernel died")
+
+    monkeypatch.setattr(execute, "run_cells", run_cells)
+    monkeypatch.setattr(execute, "kill_all", killed.set)
+    assert go() == 2
+    assert "the disk is full: what had passed before is kept" in capsys.readouterr().err
+    assert manifest(tmp_path / "out")["notebooks"][0]["error"] == runner.INTERRUPTED
+
+
 # ------------------------------------------------------------------ publishing
 
 
@@ -197,6 +202,7 @@ def press(tmp_path, sources, monkeypatch, no_kernels):
     """A small repository in which --publish works; its corpus counts as the real one."""
     published = tmp_path / "outputs" / "published"
     monkeypatch.setattr(runner, "ROOT", tmp_path)
+    monkeypatch.setattr(publish, "ROOT", tmp_path)
     monkeypatch.setattr(runner, "PUBLISHED", published)
     monkeypatch.setattr(publish, "BUILD", tmp_path / "outputs" / "run" / "publish")
     monkeypatch.setattr(publish, "SHA256", runner.load_corpus().sha256)
@@ -214,15 +220,20 @@ def press(tmp_path, sources, monkeypatch, no_kernels):
     return published
 
 
-def test_publishing_exchanges_everything_at_once(press):
+def test_publishing_exchanges_everything_at_once(press, sources):
     assert run.main(["--publish", "--no-html"]) == 0
     files = {str(path.relative_to(press)) for path in press.rglob("*") if path.is_file()}
     made = "figures/00_a.png json/00.json checkpoints/small.safetensors manifest.json".split()
     pages = "html/index.html html/00_first.html html/01_train.html".split()
     assert files == {"00_first.ipynb", "01_train.ipynb", *made, *pages}
-    assert manifest(press)["profile"] == "cpu"
+    card = manifest(press)
+    assert (card["profile"], card["work_seconds"]) == ("cpu", 0.1)
     assert sorted(path.name for path in press.parent.iterdir()) == ["published", "run"]
     assert page_faults(press / "html" / "index.html") == []
+    assert publish.outdated(press) == []
+    write(sources / "01_train.ipynb", "print('another')")
+    write(sources / "02_new.ipynb", "print('new')")
+    assert publish.outdated(press) == ["01_train", "02_new"]
 
 
 def test_a_run_that_fails_publishes_nothing(press, sources):
@@ -232,40 +243,30 @@ def test_a_run_that_fails_publishes_nothing(press, sources):
     assert (publish.BUILD / "failed" / "02_bad" / "02_bad.ipynb").is_file()
 
 
-@pytest.mark.parametrize("words", ["00", "-p n=2", "--out elsewhere", "--profile smoke"])
-def test_publishing_something_else_is_refused(press, capsys, words):
-    message = "with profile smoke" if "smoke" in words else "runs all notebooks as they are"
-    assert run.main(["--publish", *words.split()]) == 2
-    assert f"--publish {message}" in capsys.readouterr().err
-    assert [path.name for path in press.iterdir()] == ["old.txt"]
-
-
-def test_only_shakespeare_is_published(press, monkeypatch, capsys):
+def test_only_shakespeare_is_published_and_not_while_it_is_compared(press, monkeypatch, capsys):
+    with pytest.raises(SystemExit):
+        run.main(["--publish", "--reproduce"])
+    assert "not allowed with argument --publish" in capsys.readouterr().err
     monkeypatch.setattr(publish, "SHA256", "0" * 64)
     assert run.main(["--publish"]) == 2
     assert "--publish with little.txt" in capsys.readouterr().err
+    assert [path.name for path in press.iterdir()] == ["old.txt"]
 
 
 def test_reproducing_compares_with_what_is_published(press, sources, capsys):
+    write(sources / "00_first.ipynb", "print('the same')")
     assert run.main(["--publish"]) == 0
     before = contents(press)
+    assert run.main(["--reproduce"]) == 0
+    assert "to the byte" in capsys.readouterr().out
     first = "import os; assert 'reproduce/checkpoints' in os.environ['NANOGPT_CHECKPOINT']"
     write(sources / "00_first.ipynb", first)
-    capsys.readouterr()
     assert run.main(["--reproduce"]) == 1
     said = capsys.readouterr().out
     assert "00_first, cell 'cell-1': its source has changed" in said
     assert "trained weights: the same bytes" in said
     assert "has the code changed since?" in said
     assert contents(press) == before
-
-
-def test_a_run_that_reproduces_says_so(press, sources, capsys):
-    write(sources / "00_first.ipynb", "print('the same')")
-    assert run.main(["--publish"]) == 0
-    capsys.readouterr()
-    assert run.main(["--reproduce"]) == 0
-    assert "to the byte" in capsys.readouterr().out
     assert sorted(path.name for path in press.parent.iterdir()) == ["published", "run"]
 
 
@@ -283,10 +284,3 @@ def test_an_exchange_that_was_killed(tmp_path, killed_after):
     recover(target)
     assert (target / "which").read_text() == which
     assert [path.name for path in tmp_path.iterdir()] == ["published"]
-
-
-def test_publishing_and_comparing_at_once_is_refused(press, capsys):
-    with pytest.raises(SystemExit):
-        run.main(["--publish", "--reproduce"])
-    assert "not allowed with argument --publish" in capsys.readouterr().err
-    assert [path.name for path in press.iterdir()] == ["old.txt"]
