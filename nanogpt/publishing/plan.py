@@ -23,7 +23,7 @@ TYPICAL = 80.0  # of a notebook that is not in the manifest
 FIXED = 6.0  # of each notebook, whatever the part: imports, figures, a kernel
 # Two notebooks at a time, on two CPUs, are done so many times as soon as one after another: a fifth
 # of the time goes to cells that measure, as nothing runs beside them, and these wait for others.
-BESIDE = 1.4
+BESIDE = 1.3
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,8 @@ def choose_pace(profile: str, names: list[str], *, full: bool = False, lanes: in
 
     def part(n: int, names: list[str]) -> Pace:
         seconds = {x: (FIXED + (took.get(x, TYPICAL) - FIXED) / n) / speed for x in names}
-        return Pace(get_profile(kind).scaled(n).name, lanes, work, speed, seconds)
+        at_once = min(lanes, len(names))
+        return Pace(get_profile(kind).scaled(n).name, at_once, work, speed, seconds)
 
     if profile != "cpu" or full:
         return part(int(profile.partition("/")[2] or 1), names)

@@ -239,7 +239,7 @@ class Series:
         if not (error and lines):
             log.unlink(missing_ok=True)
         digest = sha256(executed) if executed.is_file() else None
-        before = self.kept.get(name, {}).get("files", [])
+        move, before = set_aside if error else keep, self.kept.get(name, {}).get("files", [])
         self.kept[name] = {
             "notebook": name,
             "ok": error is None,
@@ -249,9 +249,7 @@ class Series:
             "corpus": self.corpus.name,
             "source_sha256": sha256(source),
             "sha256": digest,
-            "files": set_aside(self.out, name, staged, before)
-            if error
-            else keep(self.out, name, staged, before),
+            "files": move(self.out, name, staged, before),
         }
         self.entries.append(self.kept[name])
         notebooks = [self.kept[name] for name in sorted(self.kept)]
