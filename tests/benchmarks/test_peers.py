@@ -66,9 +66,9 @@ def server():
         def answer(self, status, text, unsent=0):
             self.send_response(status)
             self.send_header("Content-Length", str(len(text) + unsent))
+            self.send_header("Connection", "close")
             self.end_headers()
             self.wfile.write(text.encode())
-            self.close_connection = True
 
         def log_message(self, *args):
             pass

@@ -28,19 +28,14 @@ def test_help_and_wrong_words_import_no_torch(words):
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_each_command_has_help_that_names_it(name, capsys):
-    with pytest.raises(SystemExit) as ended:
-        main([*name.split(), "--help"])
-    assert ended.value.code == 0
-    assert f"usage: python -m nanogpt {name} " in " ".join(capsys.readouterr().out.split())
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_an_unknown_option_is_code_2(name, capsys):
-    with pytest.raises(SystemExit) as ended:
-        main([*name.split(), "--no-such-option"])
-    assert ended.value.code == 2
-    assert "--no-such-option" in capsys.readouterr().err
+def test_each_command_has_help_that_names_it_and_refuses_an_unknown_option(name, capsys):
+    for option, code in (("--help", 0), ("--no-such-option", 2)):
+        with pytest.raises(SystemExit) as ended:
+            main([*name.split(), option])
+        assert ended.value.code == code
+    said = capsys.readouterr()
+    assert f"usage: python -m nanogpt {name} " in " ".join(said.out.split())
+    assert "--no-such-option" in said.err
 
 
 @pytest.mark.parametrize("words", [["nothing"], ["bench"], ["bench", "nothing"], ["verify", "-x"]])
