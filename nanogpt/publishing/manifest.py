@@ -7,7 +7,13 @@ from pathlib import Path
 
 TOP = {"profile": str, "work_seconds": float, "corpus": dict, "environment": dict}
 CORPUS = {"name": str, "real": bool, "characters": int, "sha256": str}
-ENTRY = {"ok": bool, "seconds": (int, float), "error": str, "corpus": str, "files": list}
+ENTRY = {
+    "ok": bool,
+    "seconds": (int, float),
+    "error": (str, type(None)),
+    "corpus": str,
+    "files": list,
+}
 
 
 def read_manifest(folder: Path) -> dict:
