@@ -15,22 +15,12 @@ from nanogpt.publishing import site
 from nanogpt.publishing.manifest import read_manifest
 from nanogpt.publishing.nbfile import filled
 
+SHAKESPEARE = {"name": "Tiny Shakespeare", "real": True, "characters": 1115394, "sha256": "86" * 32}
+MACHINE = {"python": "3.11.7", "torch": "2.13.0", "device": "cpu", "threads": 2}
 CARD = {
     "profile": "cpu",
-    "corpus": {
-        "name": "Tiny Shakespeare",
-        "real": True,
-        "characters": 1115394,
-        "sha256": "86c4e6aa" * 8,
-    },
-    "environment": {
-        "python": "3.11.7",
-        "torch": "2.13.0",
-        "device": "cpu",
-        "threads": 2,
-        "commit": "c0ffee" * 7,
-        "dirty": True,
-    },
+    "corpus": SHAKESPEARE,
+    "environment": MACHINE | {"commit": "c0ffee" * 7, "dirty": True},
     "notebooks": [{"notebook": "00_one", "ok": True, "seconds": 12.3, "error": None}],
 }
 FOLDS = """### A <b>blank</b> with [a link](01_two.ipynb)
@@ -49,6 +39,18 @@ both = q + k
 
 </details>
 """
+PARTS = """## A part
+
+To [the next](01_two.ipynb#more), <b>raw</b> <script>x()</script> & `code`.
+
+## A part
+
+![a picture](https://img.example/a.png)
+
+| a | b |
+|---|---:|
+| 1 | 2 |
+"""
 BLANK = {"tags": ["blank", "hide-input"], "nanogpt": {"blank": "def f(x):\n    ..."}}
 
 
@@ -59,16 +61,7 @@ def folder_of(path, card=CARD):
         prose("[badge](https://img.example/x.svg)", "links", nanogpt={"generated": "links"}),
         code("# @title Set-up\nimport os", "setup", [output("python 3")], tags=["hide-input"]),
         code("# Parameters\nn = 2", "injected-parameters", tags=["injected-parameters"]),
-        prose(
-            "## A part\n\n"
-            "To [the next](01_two.ipynb#more), <b>raw</b> <script>x()</script> & `code`.",
-            "part",
-        ),
-        prose(
-            "## A part\n\n![a picture](https://img.example/a.png)\n\n"
-            "| a | b |\n|---|---:|\n| 1 | 2 |",
-            "again",
-        ),
+        prose(PARTS, "parts"),
         code(
             "def head(x):\n    return x", "mirror", nanogpt={"mirror": ["nanogpt.model.gpt.Head"]}
         ),
@@ -275,7 +268,7 @@ def test_a_tag_chooses_the_thumbnail(tmp_path):
 PRACTISED = {"notebook": "00_one", "ok": True, "seconds": 9.0, "corpus": "practice corpus"}
 REAL = {"notebook": "01_two", "ok": True, "seconds": 9.0, "corpus": "Tiny Shakespeare"}
 NOTICES = {
-    "practice": ({"corpus": {**CARD["corpus"], "real": False}}, "00_one", "not Shakespeare"),
+    "practice": ({"corpus": SHAKESPEARE | {"real": False}}, "00_one", "not Shakespeare"),
     "smoke": ({"profile": "smoke"}, "00_one", "Its numbers mean nothing"),
     "failed": (
         {"notebooks": [{"notebook": "00_one", "ok": False, "error": "cell 'x': no"}]},
@@ -289,14 +282,14 @@ NOTICES = {
 
 @pytest.mark.parametrize(("change", "page", "notice"), NOTICES.values(), ids=NOTICES)
 def test_what_a_reader_has_to_know_stands_first(tmp_path, html, change, page, notice):
-    text = rendered(folder_of(tmp_path, {**CARD, **change}))[page]
+    text = rendered(folder_of(tmp_path, CARD | change))[page]
     assert 'class="note warning"' in text
     assert notice in text[: text.index('<section class="prose"' if page != "index" else "<h1>")]
     assert "note warning" not in squeezed(html / f"{page}.html").partition("<body")[2]
 
 
 def test_a_page_names_the_text_that_it_was_made_with_whatever_the_last_run_had(tmp_path):
-    pages = rendered(folder_of(tmp_path, {**CARD, "notebooks": [PRACTISED, REAL]}))
+    pages = rendered(folder_of(tmp_path, CARD | {"notebooks": [PRACTISED, REAL]}))
     footers = {name: text.partition("<footer>")[2] for name, text in pages.items()}
     assert "· practice corpus" in footers["00_one"]
     assert "Tiny Shakespeare" not in footers["00_one"]
@@ -370,13 +363,13 @@ def test_the_index_defines_the_new_words_of_all_notebooks(tmp_path):
     assert "A <strong>token</strong> is a piece of text. It may be long." in index
 
 
+ENTRY = {"notebook": "00_one", "ok": True}
 DAMAGED = {
     "a list": [CARD],
     "null inside": dict.fromkeys(CARD),
     "lists inside": {key: [1, "a", None] for key in CARD},
-    "half an entry": CARD | {"notebooks": [{"notebook": "00_one", "ok": True}, "01_two", [1]]},
-    "an entry of other kinds": CARD
-    | {"notebooks": [{"notebook": "00_one", "ok": True, "seconds": "x", "error": [1], "files": 7}]},
+    "half an entry": CARD | {"notebooks": [ENTRY, "01_two", [1]]},
+    "another kind": CARD | {"notebooks": [ENTRY | {"seconds": "x", "error": [1], "files": 7}]},
 }
 
 
