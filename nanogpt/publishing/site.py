@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import partial
 from pathlib import Path
 
 from ..config import address
@@ -43,19 +44,19 @@ def render(folder: Path) -> Path:
     names = {path.stem for path in paths}
     pages = [_about(path.stem, read(path), entries.get(path.stem, {}), names) for path in paths]
     running = live.page(folder)
-    everywhere = {
-        "pages": pages,
-        "card": card,
-        "conditions": _conditions(card),
-        "practice": synthetic.NAME,
-        "live": bool(running),
-    }
-    frame = TEMPLATES.get_template("site.html.j2", globals=everywhere)
-    texts = {"index.html": frame.render(search_index=_search_index(pages))}
+    frame = partial(
+        TEMPLATES.get_template("site.html.j2").render,
+        pages=pages,
+        card=card,
+        conditions=_conditions(card),
+        practice=synthetic.NAME,
+        live=bool(running),
+    )
+    texts = {"index.html": frame(search_index=_search_index(pages))}
     if running:
         texts["live.html"] = running
     for before, page, after in zip([None, *pages], pages, [*pages[1:], None], strict=False):
-        texts[f"{page['name']}.html"] = frame.render(page=page, before=before, after=after)
+        texts[f"{page['name']}.html"] = frame(page=page, before=before, after=after)
     _write(html, texts)
     return html / "index.html"
 
@@ -69,7 +70,7 @@ def _write(html: Path, texts: dict[str, str]) -> None:
     for name, text in texts.items():
         write_text(html / name, text)
     for path, ours in there.items():
-        if path.name not in texts and ours:
+        if ours and path.name not in texts and re.match(r"\d\d_|live\.html$", path.name):
             path.unlink()
 
 

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 
 import nbformat
 import pytest
@@ -317,6 +318,8 @@ def test_only_pages_of_this_project_are_removed_or_replaced(tmp_path):
     mine = {"notes.html": "<p>mine</p>", "07_mine.html": "<p>mine</p>"}
     for name, text in mine.items():
         (index.parent / name).write_text(text)
+    mine["copy.html"] = index.read_text()
+    shutil.copy(index, index.parent / "copy.html")
     site.render(folder)
     assert {name: (index.parent / name).read_text() for name in mine} == mine
     index.write_text("<p>mine</p>")
