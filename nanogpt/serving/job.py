@@ -29,7 +29,7 @@ from ..decoding.limits import MOST_NEW, check_length, check_sampling
 from ..decoding.sampling import PLAIN, SamplingParams
 from ..engines.toolchain import CannotBuild
 from ..model.checkpoint import Checkpoint, load_checkpoint
-from ..system.files import ROOT, atomic_path, sha256, write_json
+from ..system.files import PACKAGE, atomic_path, sha256, write_json
 from ..system.lock import held
 from .batch import serve
 from .modules import ModuleBackend
@@ -278,13 +278,13 @@ def write_shards(
     ImportError without Ray, ConnectionError where Ray does not start, and ChildProcessError for a
     worker that fails however often it is started.
     """
-    shards = [{"shard": n, "prompts": [list(p) for p in job.prompts_of(n)]} for n in job.todo]
-    if not shards:
+    if not job.todo:
         return
+    shards = ({"shard": n, "prompts": [list(p) for p in job.prompts_of(n)]} for n in job.todo)
     if workers == 1 and not cluster:
         written = map(ShardWriter(job.task), shards)
     else:
-        written = _written_by_ray(shards, job.task, workers, cluster)
+        written = _written_by_ray(list(shards), job.task, workers, cluster)
     for shard in written:
         yield int(shard["shard"]), list(shard["texts"])
 
@@ -314,7 +314,9 @@ def _start_ray(workers: int, cluster: str | None):
     """
     check_ray()
     os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DATA_DISABLE_PROGRESS_BARS": "1"}
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        [str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")]
+    )
     how = {"address": cluster}
     if not cluster:
         os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
