@@ -122,7 +122,7 @@ class Compiled(Exclusive, Flat):
         except Exception as error:
             why = toolchain.first_line(error)
             raise toolchain.CannotBuild(
-                f"torch {torch.__version__} cannot load {path}: {why}"
+                f"torch {torch.__version__} cannot load {path} ({why}): delete it to build it again"
             ) from error
 
     def _compile(self, path: Path) -> None:

@@ -83,7 +83,10 @@ def load_library(name: str, source: Path, shape: dict, *included: Path) -> ctype
     try:
         return ctypes.CDLL(str(path))
     except OSError as error:
-        raise CannotBuild(f"{path} cannot be loaded: {first_line(error)}") from error
+        why = first_line(error)
+        raise CannotBuild(
+            f"{path} cannot be loaded ({why}): delete it to build it again"
+        ) from error
 
 
 def compile_cpp(source: Path, out: Path, defines: dict) -> None:

@@ -18,7 +18,9 @@ def test_a_build_that_cannot_be_loaded_is_described_in_one_line(forgetful, monke
         raise RuntimeError("wrong ELF class\nraised from somewhere")
 
     monkeypatch.setattr(torch._C._aoti, "AOTIModelPackageLoader", refuse)
-    with pytest.raises(CannotBuild, match="cannot load .*wrong ELF class$"):
+    with pytest.raises(
+        CannotBuild, match="cannot load .*wrong ELF class.*delete it to build it again$"
+    ):
         Compiled(model.config, batch=BATCH)
 
 

@@ -403,5 +403,7 @@ def test_a_library_that_cannot_be_loaded_is_described_in_one_line(tmp_path, monk
         raise OSError("wrong ELF class\nraised from somewhere")
 
     monkeypatch.setattr(ctypes, "CDLL", refuse)
-    with pytest.raises(CannotBuild, match="cannot be loaded.*wrong ELF class$"):
+    with pytest.raises(
+        CannotBuild, match="cannot be loaded.*wrong ELF class.*delete it to build it again$"
+    ):
         toolchain.load_library("answer", source, {})
