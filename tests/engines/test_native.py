@@ -3,13 +3,10 @@
 import ctypes
 from copy import deepcopy
 
-import hypothesis.strategies as st
 import pytest
 import torch
 from engine_fixtures import (
     BATCH,
-    BLOCK,
-    SAMPLING,
     assert_right_probabilities,
     assert_same_tokens,
     heard,
@@ -18,7 +15,6 @@ from engine_fixtures import (
     shared_model,
     uncached,
 )
-from hypothesis import given, settings
 
 from nanogpt import Flat, Native, SamplingParams, draw_noise
 from nanogpt.decoding.generate import complete, generate
@@ -32,20 +28,6 @@ pytestmark = pytest.mark.slow
 UNEVEN = {"n_embd": 18, "n_head": 3, "vocab_size": 65}
 SMALL = {"n_embd": 64, "n_head": 4, "vocab_size": 65}
 WIDE = {"n_embd": 64, "n_head": 2, "vocab_size": 13}
-
-
-@settings(max_examples=10)
-@given(
-    per_head=st.booleans(),
-    batch=st.integers(1, 9),
-    T=st.integers(1, BLOCK),
-    sampling=st.sampled_from([PLAIN, PLAIN, SamplingParams(temperature=0.5), *SAMPLING]),
-    data=st.data(),
-)
-def test_native_tokens_are_the_uncached_ones_for_any_text(per_head, batch, T, sampling, data):
-    n_new, seed = data.draw(st.integers(1, BLOCK + 1 - T)), data.draw(st.integers(0, 10**6))
-    prompt = prompt_of(T, batch, seed)
-    assert_same_tokens(shared_model(per_head), Native, prompt, n_new, sampling)
 
 
 @pytest.mark.parametrize(("per_head", "sizes"), [(True, UNEVEN), (False, SMALL), (True, WIDE)])
