@@ -2,9 +2,8 @@
 
 import pytest
 import torch
-from conftest import CACHES, name, seeded, tiny_model
+from conftest import CACHES, name, seeded
 
-from nanogpt.cache.attach import kv_cache
 from nanogpt.cache.dynamic import DynamicCache
 from nanogpt.cache.int8 import Int8Cache
 from nanogpt.cache.paged import PagedCache
@@ -114,15 +113,6 @@ def test_caches_work_where_numbers_cannot_be_looked_at(cache):
     if isinstance(cache, StaticCache):
         with pytest.raises(ValueError, match="does not fit"):
             cache.update(*new_tokens(range(6, 17), device="meta"))
-
-
-def test_what_builds_no_cache_is_refused():
-    model = tiny_model()
-    for cache in (DynamicCache(), lambda capacity: [], lambda capacity: torch.nn.Identity()):
-        with pytest.raises(ValueError, match="cache="), kv_cache(model, cache):
-            pass
-    with pytest.raises(ValueError, match="capacity=0"), kv_cache(model, capacity=0):
-        pass
 
 
 def test_what_is_no_tensor_is_refused():
