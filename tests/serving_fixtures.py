@@ -54,61 +54,44 @@ def alone(form: str, kind: int, dtype=torch.float64, engine=None) -> list[int]:
 
 
 class Watched(BatchEngine):
-    """Counts what happens, and checks after every step what must hold."""
+    """Counts what happens, keeps all logits, and checks after every step what must hold."""
 
     def __init__(self, *args, **settings):
         super().__init__(*args, **settings)
         self.events, self.logits = Counter(), {}
-        scheduler, manager = self.scheduler, self.block_manager
-        self.block_len = manager.block_len
-        schedule, admit, read = scheduler.schedule, manager.admit, self.backend.read
+        self.block_len = self.block_manager.block_len
 
-        def counted_schedule():
-            batch = schedule()
-            assert sum(seq.num_scheduled_tokens for seq in batch) <= scheduler.budget
-            assert len(scheduler.running) <= scheduler.max_running
-            self.events["chunks"] += sum(not seq.draws for seq in batch)
-            self.events["mixed"] += len({seq.num_scheduled_tokens == 1 for seq in batch}) == 2
-            self.events["preempted"] += sum(
-                seq.state is State.PREEMPTED for seq in scheduler.waiting
-            )
-            return batch
-
-        def counted_admit(seq):
-            admitted = admit(seq)
-            self.events["hits"] += admitted and seq.num_cached_tokens > 0
-            return admitted
-
-        def counted_read(step):
-            assert len(step.tokens), "a step of no token"
-            self.events["tokens"] += len(step.tokens)
-            return read(step)
-
-        scheduler.schedule, manager.admit = counted_schedule, counted_admit
-        self.backend.read = counted_read
-        if getattr(self.backend, "draws", False):
-            self.backend.draw = self._watch_native(self.backend.draw)
-
-    def _watch_native(self, draw):
-        """Logits of native code, which draws the tokens itself."""
-
-        def watched(batch, steps):
-            drawn = draw(batch, steps)
-            rows = iter(self.backend.logits[: sum(steps), :V].clone())
-            self.events["several"] += max(steps) > 1
-            self.events["tokens"] += sum(seq.num_scheduled_tokens for seq in batch)
-            for step in range(max(steps)):
-                for seq, n_new in zip(batch, steps, strict=True):
-                    if step < n_new:
-                        self.logits.setdefault(seq.request.id, []).append(next(rows))
-            return drawn
-
-        return watched
+    def _append(self, batch, drawn):
+        scheduler, read = self.scheduler, [seq.num_scheduled_tokens for seq in batch]
+        assert 0 < sum(read) <= scheduler.budget
+        assert len(scheduler.running) <= scheduler.max_running
+        waiting = [seq.state for seq in scheduler.waiting]
+        self.events += Counter(
+            {
+                "tokens": sum(read),
+                "chunks": sum(not seq.draws for seq in batch),
+                "mixed": len({n == 1 for n in read}) == 2,
+                "preempted": waiting.count(State.PREEMPTED),
+                "hits": sum(0 < seq.num_cached_tokens >= seq.num_computed_tokens for seq in batch),
+                "several": max(map(len, drawn)) > 1,
+            }
+        )
+        if getattr(self.backend, "draws", False):  # its logits come step by step
+            rows = iter(self.backend.logits[: sum(map(len, drawn)), :V].clone())
+            for step in range(max(map(len, drawn))):
+                going = [
+                    seq for seq, tokens in zip(batch, drawn, strict=True) if step < len(tokens)
+                ]
+                self._keep(going, rows)
+        return super()._append(batch, drawn)
 
     def _draw(self, batch, logits):
-        for seq, row in zip(batch, logits, strict=True):
-            self.logits.setdefault(seq.request.id, []).append(row)
+        self._keep(batch, iter(logits))
         return super()._draw(batch, logits)
+
+    def _keep(self, batch, rows):
+        for seq in batch:
+            self.logits.setdefault(seq.request.id, []).append(next(rows))
 
     def step(self):
         out = super().step()

@@ -112,18 +112,15 @@ class BatchEngine:
         More than 1 only where all that run decode. Nobody else can be admitted before one of them
         ends, and who ends leaves the step to the others. The blocks for them are taken.
         """
-        most, once = self.backend.most_steps(len(batch)), [int(seq.draws) for seq in batch]
-        if most == 1 or len(batch) < len(self.scheduler.running):
-            return once
-        if any(seq.pending > 1 for seq in reversed(batch)):  # the youngest may be in its prompt
-            return once
-        left = [(seq.num_computed_tokens, seq.remaining) for seq in batch]
-        for steps in range(min(most, max(n for _, n in left)), 1, -1):
-            drawn = [min(steps, n) for _, n in left]
-            ends = [computed + n for (computed, _), n in zip(left, drawn, strict=True)]
-            if self.block_manager.extend_all(batch, ends):
-                return drawn
-        return once
+        most, running = self.backend.most_steps(len(batch)), len(self.scheduler.running)
+        # The youngest may be in its prompt.
+        if most > 1 and len(batch) == running and all(s.pending == 1 for s in reversed(batch)):
+            left = [seq.remaining for seq in batch]
+            for steps in range(min(most, max(left)), 1, -1):
+                drawn = [min(steps, n) for n in left]
+                if self.block_manager.extend_all(batch, drawn):
+                    return drawn
+        return [int(seq.draws) for seq in batch]
 
     def _draw(self, batch: list[Sequence], logits: Tensor) -> list[int]:
         """A token for each sequence, from its own noise.  (W, V) -> W"""
@@ -149,7 +146,7 @@ class BatchEngine:
 
     def _append(self, batch: list[Sequence], drawn: list[list[int]]) -> list[Output]:
         """What each sequence has drawn joins it; who has all its tokens leaves."""
-        columns = []  # of the outputs: one for each sequence
+        columns, ended = [], []  # columns of the outputs: one for each sequence
         for seq, tokens in zip(batch, drawn, strict=True):
             request, first = seq.request, seq.num_new_tokens
             seq.tokens += tokens
@@ -159,9 +156,10 @@ class BatchEngine:
             self.block_manager.advance(seq, read)
             last = request.max_new_tokens - 1
             columns.append([Output(request, t, i, i == last) for i, t in enumerate(tokens, first)])
-        for seq in batch:
-            if not seq.remaining:
-                self.scheduler.finish(self.alive.pop(seq.request.id))
+            if seq.num_new_tokens > last:
+                ended.append(seq)
+        for seq in ended:
+            self.scheduler.finish(self.alive.pop(seq.request.id))
         return [output for step in zip_longest(*columns) for output in step if output]
 
 

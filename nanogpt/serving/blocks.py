@@ -11,6 +11,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable
 from hashlib import sha256
+from itertools import takewhile
 
 from .request import Sequence
 
@@ -73,16 +74,15 @@ class BlockManager:
             seq.block_table.append(self._take())
         return True
 
-    def extend_all(self, seqs: list[Sequence], lengths: list[int]) -> bool:
-        """Blocks for so many positions of each. False, and nothing happens, if too few are left."""
-        tables = [seq.block_table for seq in seqs]
-        needs = (
-            max(0, self.blocks_for(length) - len(table))
-            for table, length in zip(tables, lengths, strict=True)
-        )
-        if sum(needs) > self.available:
-            return False
-        return all(self.extend(seq, length) for seq, length in zip(seqs, lengths, strict=True))
+    def extend_all(self, seqs: list[Sequence], counts: list[int]) -> bool:
+        """Blocks for so many more positions of each. False, and nothing happens, if too few are."""
+        needs = []
+        for seq, n in zip(seqs, counts, strict=True):
+            length = seq.num_computed_tokens + n
+            if length > len(seq.block_table) * self.block_len:
+                needs.append((seq, length))
+        n_new = sum(self.blocks_for(length) - len(seq.block_table) for seq, length in needs)
+        return n_new <= self.available and all(self.extend(seq, length) for seq, length in needs)
 
     def advance(self, seq: Sequence, n: int) -> None:
         """The next n tokens of a sequence are computed, and what is full now can be found.
@@ -142,12 +142,7 @@ class BlockManager:
 
     def _find(self, hashes: list[bytes]) -> list[int]:
         """The blocks of these hashes, up to the first that is not there."""
-        found = []
-        for name in hashes:
-            if name not in self.block_of:
-                break
-            found.append(self.block_of[name])
-        return found
+        return [self.block_of[name] for name in takewhile(self.block_of.__contains__, hashes)]
 
     def _hashes(self, seq: Sequence) -> list[bytes]:
         """The hashes of a sequence's full blocks; each is computed once."""

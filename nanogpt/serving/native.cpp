@@ -247,7 +247,7 @@ extern "C" int64_t work_size(int64_t N, int64_t longest, int64_t padded) {
 }
 
 // Stores the keys and values of a step, and writes the logits of its wanted rows.
-extern "C" void read_step(const NativeStep *step) {
+static void read_step(const NativeStep *step) {
   const int64_t N = step->N;
   float *x = step->work, *u = x + N * CP, *y = u + N * CP, *qkv = y + N * CP, *h = qkv + N * QP, *s = h + N * FP;
   const void *const *at = step->weights;

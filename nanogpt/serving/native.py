@@ -25,7 +25,10 @@ WORK = 1e8  # multiplications in one call that may take several steps: about ten
 
 
 class NativeStep(ctypes.Structure):
-    """One step, as native.cpp's struct of this name; the fields in its order."""
+    """One step, as native.cpp's struct of this name; the fields in its order.
+
+    What is here where StepInput has tensors, native code fills in itself.
+    """
 
     _fields_ = [
         *((name, ctypes.c_void_p) for name in ("weights", "keys", "values")),
@@ -110,15 +113,6 @@ class NativeBackend:
             return f"native code reads float32 on the CPU, not {weight.dtype} on {weight.device}"
         why = Native.supports(model)
         return why and why.replace(INSTEAD, "use ModuleBackend")
-
-    def read(self, step: StepInput) -> Tensor:
-        N, W, (_, longest) = len(step.tokens), len(step.wanted), step.block_tables.shape
-        self._grow(N, W, longest)
-        for name, tensor in zip(StepInput._fields, step, strict=True):
-            setattr(self.step, name, tensor.data_ptr())
-        self.step.N, self.step.W = N, W
-        self.library.read_step(ctypes.byref(self.step))
-        return self.logits[:W, : self.vocab_size].clone()
 
     def most_steps(self, n_sequences: int) -> int:
         """Steps of so many sequences that one call may take, so that nobody waits for long."""
@@ -211,7 +205,6 @@ def library(width: int, n_head: int, vocab: int) -> ctypes.CDLL:
     pointer, number = ctypes.c_void_p, ctypes.c_int64
     lib.lanes.argtypes, lib.lanes.restype = [], number
     lib.work_size.argtypes, lib.work_size.restype = [number] * 3, number
-    lib.read_step.argtypes, lib.read_step.restype = [pointer], None
     lib.run_steps.argtypes = [pointer, pointer, number, number, pointer]
     lib.run_steps.restype = None
     lib.multiply.argtypes = [pointer, number, pointer, number, pointer, number]

@@ -36,7 +36,10 @@ class StepInput(NamedTuple):
 
 
 class Backend(Protocol):
-    """A model that reads steps, and the keys and values of all blocks, of every layer."""
+    """A model that reads steps, and the keys and values of all blocks, of every layer.
+
+    One with `draws = True` has NativeBackend's methods `most_steps` and `draw` in place of `read`.
+    """
 
     @classmethod
     def supports(cls, model: GPT) -> str | None:

@@ -50,12 +50,15 @@ def test_what_cannot_be_started_is_a_line(serve, tmp_path):
     (listener,) = bind("127.0.0.1", 0)
     with listener:
         port = str(listener.getsockname()[1])
-        code, _, err = serve("--port", port)
-    assert (code, len(err.splitlines())) == (2, 1)
-    assert f"port {port} of 127.0.0.1 is in use" in err
-    for words, says in ((["--running", "0"], "running=0"), (["--port", "99999"], "port=99999")):
-        code, _, err = serve(*words)
-        assert (code, says in err) == (2, True)
+        for words, says in (
+            (["--port", port], f"port {port} of 127.0.0.1 is in use"),
+            (["--port", "99999"], "port=99999"),
+            (["--host", "no.such.host.invalid"], "choose another --host"),
+            (["--running", "0"], "running=0"),
+        ):
+            code, _, err = serve(*words)
+            assert (code, len(err.splitlines())) == (2, 1)
+            assert says in err
     assert main(["serve", str(tmp_path / "none")]) == 2
 
 

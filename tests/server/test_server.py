@@ -234,16 +234,6 @@ def test_an_end_that_takes_too_long_is_an_error_for_those_who_wait():
     connection.close()
 
 
-def test_a_port_in_use_is_named(url):
-    host, port = urlsplit_host(url)
-    with pytest.raises(OSError, match=f"port {port} of {host} is in use"):
-        bind(host, port)
-    with pytest.raises(ValueError, match=r"port=99999: must be an integer in \[0, 65535\]"):
-        bind(host, 99999)
-    with pytest.raises(OSError, match="choose another --host"):
-        bind("no.such.host.invalid", 0)
-
-
 def test_a_server_checks_its_numbers():
     for wrong in ({"running": 0}, {"waiting": -1}, {"timeout": 0.0}, {"drain": -1.0}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
