@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch, Rectangle
 
@@ -25,7 +27,6 @@ from .style import (
     PALE,
     PAPER,
     VERMILION,
-    format_times,
     ink_on,
     on_paper,
 )
@@ -34,7 +35,6 @@ PAGE = style.WIDTH - 0.2  # inches that a page is wide
 FILLS = {  # what a cell is: its fill, its edge, its hatch
     "old": ("#bcdcf0", BLUE, None),
     "new": (ORANGE, "#8a5f00", None),
-    "unread": (PALE, "#b6bbc4", None),
     "again": (PAPER, VERMILION, "////"),
     "free": (PAPER, "#b6bbc4", None),
 }
@@ -43,28 +43,19 @@ FILLS = {  # what a cell is: its fill, its edge, its hatch
 # ------------------------------------------------------------------ figures and axes
 
 
-def blank_figure(height: float, title: str = "") -> Figure:
-    """A figure of the one width, without axes; `height` in inches, the title flush left above."""
-    figure = Figure(figsize=(style.WIDTH, height), dpi=style.DPI, layout="constrained")
-    if title:
-        figure.suptitle(title, x=0.012, ha="left", fontsize=11.5, fontweight="bold")
-    return figure
-
-
-def new_figure(height: float, title: str, **kwargs) -> tuple[Figure, Axes]:
-    """A figure with one pair of axes under its title."""
-    figure = blank_figure(height)
-    axes = figure.add_subplot()
-    axes.set_title(title, **kwargs)
-    return figure, axes
-
-
 def new_panels(
     height: float, title: str, rows: int = 1, columns: int = 1, **kwargs
 ) -> tuple[Figure, list[Axes]]:
-    """A figure with several axes in a row or a column, under one title."""
-    figure = blank_figure(height, title)
+    """A figure of the one width, `height` inches high, with axes in rows under one title."""
+    figure = Figure(figsize=(style.WIDTH, height), dpi=style.DPI, layout="constrained")
+    figure.suptitle(title, x=0.012, ha="left", fontsize=11.5, fontweight="bold")
     return figure, figure.subplots(rows, columns, squeeze=False, **kwargs).flatten().tolist()
+
+
+def new_figure(height: float, title: str) -> tuple[Figure, Axes]:
+    """A figure with one pair of axes under its title."""
+    figure, (axes,) = new_panels(height, title)
+    return figure, axes
 
 
 def subtitle(axes: Axes, text: str, size: float = 10) -> None:
@@ -80,12 +71,6 @@ def label(
     axes.text(x, y, text, color=on_paper(colour), fontsize=size, **kwargs)
 
 
-def number_on(axes: Axes, x: float, y: float, text: str, ground, size: float = 8.5, **kw) -> None:
-    """A bold number on a coloured ground, black or white, whichever can be read; level with y."""
-    kw = {"va": "center", "weight": "bold", "fontsize": size, **kw}
-    axes.text(x, y, text, color=ink_on(ground), **kw)
-
-
 def label_point(axes: Axes, point: tuple, text: str, offset: tuple, **kwargs) -> None:
     """A name `offset` typographic points away from a point of the data."""
     kwargs = {"fontsize": 8.5, "weight": "bold", "va": "baseline", **kwargs}
@@ -93,16 +78,10 @@ def label_point(axes: Axes, point: tuple, text: str, offset: tuple, **kwargs) ->
     axes.annotate(text, point, xytext=offset, textcoords="offset points", **kwargs)
 
 
-def letter(axes: Axes, x: float, y: float, char: str, size: float, weight: str = "normal") -> None:
+def letter(axes: Axes, x: float, y: float, char: str, size: float, **font) -> None:
     """One character of text around (x, y), blanks made visible; a dollar starts no formula."""
-    font = {"family": MONO, "fontsize": size, "weight": weight, "parse_math": False}
-    axes.text(x, y, BLANKS.get(char, char), ha="center", va="center", **font)
-
-
-def tile(axes: Axes, x: float, y: float, char: str, colour: str, alpha: float, size: float) -> None:
-    """One character in a coloured box; rows of tiles are 1 high, with a gap between them."""
-    axes.add_patch(Rectangle((x, y), 0.94, 0.76, color=colour, alpha=alpha, lw=0))
-    letter(axes, x + 0.47, y + 0.4, char, size)
+    font = {"family": MONO, "fontsize": size, "ha": "center", "va": "center", **font}
+    axes.text(x, y, BLANKS.get(char, char), parse_math=False, **font)
 
 
 def bare(axes: Axes) -> None:
@@ -113,25 +92,49 @@ def bare(axes: Axes) -> None:
         side.set_visible(False)
 
 
-def grid_across(axes: Axes) -> None:
-    """Grid lines for values that run to the right, none for the rows."""
-    axes.grid(axis="y", visible=False)
-    axes.grid(axis="x", visible=True)
-
-
 def name_rows(axes: Axes, names: Sequence[str]) -> None:
     """Horizontal bars, one for each name, from the top down."""
     axes.set_yticks(range(len(names)), names)
     axes.tick_params(axis="y", length=0)
-    grid_across(axes)
+    axes.grid(axis="y", visible=False)
+    axes.grid(axis="x", visible=True)
 
 
-def error_bar(
-    axes: Axes, y: float, span: tuple[float, float, float], capsize: float = 2.5, lw: float = 1
-) -> None:
-    """The range of a horizontal bar; `span` is its low, middle and high."""
-    low, mid, high = span
-    axes.errorbar(mid, y, xerr=[[mid - low], [high - mid]], color=INK, capsize=capsize, lw=lw)
+def bars(axes: Axes, spans: Sequence[tuple], colours, left: float = 0.0, **look) -> BarContainer:
+    """Horizontal bars to the middles of `spans`, with their lows and highs, from the top down."""
+    widths = [mid - left for _, mid, _ in spans]
+    whiskers(axes, spans)
+    return axes.barh(range(len(spans)), widths, left=left, color=colours, lw=0, **look)
+
+
+def whiskers(axes: Axes, spans: Sequence[tuple]) -> None:
+    """The low and the high of each row, from the top down, as whiskers around its middle."""
+    low, mid, high = np.array(spans).T
+    look = {"fmt": "none", "ecolor": INK, "capsize": 2.5, "elinewidth": 1}
+    axes.errorbar(mid, range(len(mid)), xerr=[mid - low, high - mid], **look)
+
+
+def shares(axes: Axes, names: Sequence[str], rows: Sequence[dict], colours: dict) -> None:
+    """Bars of length 1 in parts; a part of over 10% has its number on it. An empty row has none.
+
+    The names of the parts stand above the first bar, from its left to its right.
+    """
+    left = np.zeros(len(rows))
+    for i, (part, colour) in enumerate(colours.items()):
+        wide = np.array([row.get(part, 0.0) for row in rows])
+        bars = axes.barh(range(len(rows)), wide, 0.66, left=left, color=colour)
+        numbers = [f"{share:.0%}" if share > 0.1 else "" for share in wide]
+        font = {"weight": "bold", "fontsize": 8.5, "color": ink_on(colour)}
+        axes.bar_label(bars, numbers, label_type="center", **font)
+        x = i / (len(colours) - 1)
+        place = {"ha": ("left", "center", "right")[round(2 * x)], "size": 9.5}
+        label(axes, x, -0.85, part, GREY if colour == PALE else colour, **place)
+        left += wide
+    for y in np.flatnonzero(left == 0):
+        axes.text(0.02, y, "not measured here", va="center", color=GREY, fontsize=8)
+    axes.set(xlim=(0, 1), xticks=(), ylim=(len(names) - 0.4, -1.2))
+    axes.set_yticks(range(len(names)), names)
+    bare(axes)
 
 
 def line_with_band(axes: Axes, x: Sequence, spans: Sequence[tuple], **look) -> None:
@@ -139,13 +142,6 @@ def line_with_band(axes: Axes, x: Sequence, spans: Sequence[tuple], **look) -> N
     low, mid, high = zip(*spans, strict=True)
     axes.fill_between(x, low, high, color=look["color"], alpha=0.15, lw=0)
     axes.plot(x, mid, **{"ms": 5, **look})
-
-
-def steps_between(low: float, high: float) -> tuple[list[float], list[str]]:
-    """1, 2, 5, 10 … between two ratios, for the ticks of a log axis, and their names."""
-    steps = [digit * 10.0**power for power in range(-3, 6) for digit in (1, 2, 5)]
-    steps = [step for step in steps if low <= step <= high]
-    return steps, [format_times(step) for step in steps]
 
 
 def log_axis(axes: Axes, which: str, ticks: Sequence = (), names=None, base: int = 10) -> None:
@@ -183,32 +179,21 @@ def beside_ends(axes: Axes, ends: Sequence[tuple], size: float = 8.5) -> None:
     inches = axes.figure.get_figheight() * 0.62 / rows  # about what axes take of the height
     places = apart([end[1] for end in ends], (high - low) * size * 1.25 / 72 / inches)
     for (x, y, name, colour), place in zip(ends, places, strict=True):
-        font = {"color": on_paper(colour), "fontsize": size, "weight": "bold", "va": "center"}
-        thin = {
-            "arrowstyle": "-",
-            "color": colour,
-            "lw": 0.6,
-            "alpha": 0.6,
-            "shrinkA": 1,
-            "shrinkB": 2,
-        }
-        where = {"xytext": (1.03, place), "textcoords": axes.get_yaxis_transform()}
-        axes.annotate(
-            name, (x, y), **where, arrowprops=thin, annotation_clip=False, zorder=1, **font
-        )
+        thin = {"arrowstyle": "-", "color": colour, "lw": 0.6, "alpha": 0.6, "shrinkB": 2}
+        look = {"color": on_paper(colour), "fontsize": size, "weight": "bold", "va": "center"}
+        look |= {"arrowprops": thin, "annotation_clip": False, "zorder": 1}
+        axes.annotate(name, (x, y), (1.03, place), "data", axes.get_yaxis_transform(), **look)
 
 
-def limit_band(axes: Axes, limit: dict | float, y: float, name: str) -> float:
+def limit_band(axes: Axes, limit: dict, y: float, name: str) -> float:
     """A limit across all bars: a band from low to high, a dashed median, its name level with y.
 
-    `limit` is a summary or, where its spread is not known, a number. Returns its highest value.
+    `limit` is a summary. Returns its highest value.
     """
-    known = isinstance(limit, dict)
-    low, mid, high = style.low_mid_high(limit) if known else (limit,) * 3
+    low, mid, high = style.low_mid_high(limit)
     axes.axvspan(low, high, color=VERMILION, alpha=0.16, lw=0, zorder=0)
     axes.axvline(mid, color=VERMILION, lw=1.6, ls="--", zorder=0.5)
-    place = {"ha": "center", "va": "center", "bbox": BEHIND}
-    label(axes, mid, y, name, VERMILION, **place)
+    label(axes, mid, y, name, VERMILION, ha="center", bbox=BEHIND)
     return high
 
 
@@ -218,21 +203,10 @@ def number_column(axes: Axes, texts: Sequence[str], size: float = 8.5) -> None:
         label(axes, 1.02, y, text, size=size, transform=axes.get_yaxis_transform())
 
 
-def panels_over_names(
-    height: float, title: str, columns: int = 1, **ratios
-) -> tuple[Figure, list, Axes]:
-    """A figure with a row of panels, and below them empty axes for `names_below`."""
-    figure = blank_figure(height, title)
-    grid = figure.add_gridspec(2, columns, height_ratios=(height - 0.5, 0.16), **ratios)
-    panels = [figure.add_subplot(grid[0, column]) for column in range(columns)]
-    below = figure.add_subplot(grid[1, :])
-    below.axis("off")
-    return figure, panels, below
-
-
-def names_below(below: Axes, handles: Sequence[Artist]) -> None:
-    """One line of names under all panels, for the lines and marks given."""
-    below.legend(handles=handles, loc="center", ncols=len(handles), fontsize=9, borderaxespad=0)
+def names_below(figure: Figure, handles: Sequence[Artist]) -> None:
+    """One line of names under all panels, above the footer, for the lines and marks given."""
+    place = {"loc": "outside lower center", "borderaxespad": 1.8}
+    figure.legend(handles=handles, ncols=len(handles), fontsize=9, **place)
 
 
 # ------------------------------------------------------------------ pages
@@ -243,8 +217,7 @@ def page(height: float, title: str, equal: bool = False) -> tuple[Figure, Axes]:
 
     `equal`: circles stay round whatever the footer takes.
     """
-    figure = blank_figure((height + 0.4) * (1.07 if equal else 1), title)
-    axes = figure.add_subplot()
+    figure, axes = new_figure((height + 0.4) * (1.07 if equal else 1), title)
     axes.set(xlim=(-0.04, PAGE), ylim=(height, 0))
     if equal:
         axes.set_aspect("equal", anchor="N")
@@ -253,17 +226,14 @@ def page(height: float, title: str, equal: bool = False) -> tuple[Figure, Axes]:
 
 
 def cell(axes: Axes, x: float, y: float, size: tuple, kind: str = "old", text: str = "") -> None:
-    """A box with one character (or a short text) in it; `kind` is one of FILLS."""
+    """A box with a character, or nothing, in it; `kind` is one of FILLS."""
     fill, edge, hatch = FILLS[kind]
     width, height = size
     look = {"facecolor": fill, "edgecolor": edge, "lw": 0.9, "hatch": hatch, "hatch_linewidth": 0.6}
     axes.add_patch(Rectangle((x + 0.03, y), width - 0.06, height, **look))
-    font = {"family": MONO if len(text) == 1 else None, "parse_math": False}
-    behind = {"bbox": BEHIND} if hatch else {}
-    shown = BLANKS.get(text, text)
-    font |= {"ha": "center", "va": "center_baseline", "weight": "bold", "fontsize": 11.5}
-    colour = GREY if kind == "unread" else INK
-    axes.text(x + width / 2, y + height / 2, shown, color=colour, **font, **behind)
+    font = {"va": "center_baseline", "weight": "bold", **({"bbox": BEHIND} if hatch else {})}
+    if text:
+        letter(axes, x + width / 2, y + height / 2, text, 11.5, **font)
 
 
 def cells(axes: Axes, x: float, y: float, size: tuple, texts: Sequence, kinds: Sequence) -> None:
@@ -322,7 +292,7 @@ def grid(
 def letters(axes: Axes, chars: Sequence[str], start: tuple, step: tuple, size: float = 10) -> None:
     """Characters in a row or a column: the first at `start`, each `step` further."""
     for i, char in enumerate(chars):
-        letter(axes, start[0] + i * step[0], start[1] + i * step[1], char, size, "bold")
+        letter(axes, start[0] + i * step[0], start[1] + i * step[1], char, size, weight="bold")
 
 
 def note(axes: Axes, x: float, y: float, text: str, size: float = 10.5, **kwargs) -> None:

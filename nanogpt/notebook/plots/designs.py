@@ -52,23 +52,16 @@ def _heads(axes: Axes, middle: float, wide: float, kind: str, n_head: int, n_kv_
 
 
 @styled
-def arrows(
-    angles: Sequence[tuple[float, float]],
-    title: str,
-    *,
-    pairs: Sequence[tuple[int, int]] = ((5, 2), (13, 10)),
-    dials: Sequence[int] = (0, 1, 2, 3, 4, 5),
-) -> Figure:
+def arrows(angles: Sequence[tuple[float, float]], title: str, pairs: Sequence) -> Figure:
     """Rotary embeddings in one pair of dimensions: arrows that turn with the position.
 
     `angles[p]` are those of a query and a key at position p, in radians. Above, a dial for each of
-    the positions `dials`; below, two large ones: a query and an earlier key, each of `pairs`.
+    the first six positions; below, two large ones: a query and an earlier key, each of `pairs`.
     """
     figure, axes = page(4.15, title, equal=True)
-    wide = PAGE / len(dials)
-    for i, position in enumerate(dials):
-        centre = ((i + 0.5) * wide, 0.5)
-        _dial(axes, centre, 0.42, *angles[position])
+    for position, turned in enumerate(angles[:6]):
+        centre = ((position + 0.5) * PAGE / 6, 0.5)
+        _dial(axes, centre, 0.42, *turned)
         note(axes, centre[0], 1.0, f"position {position}", 10, ha="center")
     for i, (later, earlier) in enumerate(pairs):
         query, key = angles[later][0], angles[earlier][1]
@@ -80,11 +73,8 @@ def arrows(
             f"angle {between:.0f}°".replace("-", "−")
         )
         note(axes, centre[0] + 1.1, 1.7, words, 12)
-    legend(
-        axes,
-        3.7,
-        [("new", "the query, turned by its position"), ("old", "the key, turned by its own")],
-    )
+    words = ("the query, turned by its position", "the key, turned by its own")
+    legend(axes, 3.7, list(zip(("new", "old"), words, strict=True)))
     return figure
 
 
@@ -132,35 +122,31 @@ def _ring(axes: Axes, centre: tuple, radius: float, capacity: int, last: int) ->
         first, turn = 360 * slot / capacity - 90, 360 / capacity
         look = {"width": 0.46 * radius, "facecolor": fill, "edgecolor": edge, "lw": 1}
         axes.add_patch(Wedge(centre, radius, first - turn / 2, first + turn / 2, **look))
-        for share, text, font in _slot_words(slot, held):
-            x, y = (
-                c + share * radius * f(first * pi / 180)
-                for c, f in zip(centre, (cos, sin), strict=True)
-            )
-            axes.text(x, y, text, ha="center", va="center_baseline", **font)
-
-
-def _slot_words(slot: int, held: int):
-    """What stands in a slot and outside it: how far from the centre, the words, their font."""
-    if held >= 0:
-        yield 0.77, str(held), {"fontsize": 12, "weight": "bold"}
-    yield 1.12, str(slot), {"fontsize": 8.5, "color": GREY}
+        turned = cos(first * pi / 180), sin(first * pi / 180)
+        font = {"ha": "center", "va": "center_baseline"}
+        inside, outside = (
+            [c + share * radius * t for c, t in zip(centre, turned, strict=True)]
+            for share in (0.77, 1.12)
+        )
+        axes.text(*outside, slot, fontsize=8.5, color=GREY, **font)
+        axes.text(*inside, held if held >= 0 else "", fontsize=12, weight="bold", **font)
 
 
 @styled
-def masks(panels: list[dict], title: str, columns: int = 3) -> Figure:
+def masks(panels: list[dict], title: str) -> Figure:
     """Who attends to whom: a panel has a `label`, positions `q` and `k`, and a (T, S) `mask`.
 
     Queries down, keys across, in the order in which the cache holds them; -1 is an empty slot.
-    Panels stand in rows of `columns`, as high as their queries need.
+    Panels stand in rows of three, as high as their queries need.
     """
-    groups = [panels[i : i + columns] for i in range(0, len(panels), columns)]
-    heights = [2.0 + max(len(panel["q"]) for panel in group) for group in groups]
-    figure = canvas.blank_figure(0.5 + 0.155 * sum(heights), title)
-    grid = figure.add_gridspec(len(groups), columns, height_ratios=heights)
-    for row, group in enumerate(groups):
-        for column, panel in enumerate(group):
-            _mask(figure.add_subplot(grid[row, column]), panel)
+    rows = [panels[i : i + 3] for i in range(0, len(panels), 3)]
+    heights = [2.0 + max(len(panel["q"]) for panel in row) for row in rows]
+    size = {"rows": len(rows), "columns": 3, "height_ratios": heights}
+    figure, places = canvas.new_panels(0.5 + 0.155 * sum(heights), title, **size)
+    for axes in places[len(panels) :]:
+        axes.remove()
+    for axes, panel in zip(places, panels, strict=False):
+        _mask(axes, panel)
     return figure
 
 
@@ -198,12 +184,13 @@ def bytes_and_loss(rows: list[dict], title: str, length: int) -> Figure:
     """
     rows = sorted(rows, key=lambda row: -row["bytes"])
     figure, (left, right) = canvas.new_panels(1.3 + 0.34 * len(rows), title, columns=2, sharey=True)
+    losses = [style.low_mid_high(row["loss"]) for row in rows]
+    canvas.whiskers(left, losses)
     for y, row in enumerate(rows):
         colour, mark = (VERMILION, "s") if row["table"] else (BLUE, "o")
-        canvas.error_bar(left, y, style.low_mid_high(row["loss"]))
-        left.plot(row["loss"]["median"], y, mark, color=colour, ms=6)
+        left.plot(losses[y][1], y, mark, color=colour, ms=6)
         right.barh(y, row["bytes"], height=0.62, lw=0, color=colour)
-    canvas.number_column(left, [f"{row['loss']['median']:.3f}" for row in rows])
+    canvas.number_column(left, [f"{mid:.3f}" for _, mid, _ in losses])
     canvas.number_column(right, [style.format_bytes(row["bytes"]) for row in rows])
     for axes in (left, right):
         canvas.name_rows(axes, [row["name"] for row in rows])
@@ -218,24 +205,15 @@ def bytes_and_loss(rows: list[dict], title: str, length: int) -> Figure:
 def loss_by_position(lines: dict[str, list[float]], width: int, block: int, title: str) -> Figure:
     """Mean loss of each `width` neighbouring positions; training saw positions up to `block`."""
     figure, axes = canvas.new_figure(3.4, title)
+    axes.axvspan(0, block, color=PALE, alpha=0.55, lw=0, zorder=0, label="trained here")
     end = width * max(map(len, lines.values()))
-    values = [value for line in lines.values() for value in line]
-    spread = max(values) - min(values)
-    low, high = min(values) - 0.17 * spread, max(values) + 0.08 * spread
-    axes.axvspan(0, block, color=PALE, alpha=0.55, lw=0, zorder=0)
-    axes.text(block / 2, low, "trained here", ha="center", va="bottom", fontsize=8, color=GREY)
-    looks, ends = zip(lines.items(), (VERMILION, ORANGE, BLUE), "s^o", strict=False), []
+    looks = zip(lines.items(), (VERMILION, ORANGE, BLUE), "s^o", strict=False)
     for (name, line), colour, mark in looks:
+        short = width * len(line) <= block < end
+        name += f" (no row past {block})" if short else ""
         across = [width * (i + 0.5) for i in range(len(line))]
-        axes.plot(across, line, color=colour, marker=mark, ms=3.5)
-        if across[-1] < end / 2:  # a name over the line, which has no end at the right
-            spot = (0.3 * width, max(line) + 0.04 * spread)
-            high = max(high, max(line) + 0.24 * spread)
-            canvas.label(axes, *spot, f"{name}\n(no row past {block})", colour, 9, va="bottom")
-        else:
-            ends.append((across[-1], line[-1], name.replace(", ", ",\n"), colour))
-    axes.set_xticks([block * n for n in range(end // block + 1)])
+        axes.plot(across, line, color=colour, marker=mark, ms=3.5, label=name)
+    axes.set_xticks(range(0, end + 1, block))
     axes.set(xlabel="position in the text", ylabel="cross-entropy (nats)", xlim=(0, end))
-    axes.set_ylim(low, high)
-    canvas.beside_ends(axes, ends, 9)
+    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
     return figure

@@ -5,40 +5,63 @@ from __future__ import annotations
 from matplotlib.axes import Axes
 from matplotlib.colors import BoundaryNorm, LinearSegmentedColormap
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 
 from . import canvas
-from .style import GREEN, INK, PAPER, VERMILION, styled
+from .style import GREEN, INK, ORANGE, PAPER, VERMILION, styled
 
 LEVELS = [1, 2, 4, 16, 64, 256]  # float32 numbers apart
 
 
 @styled
-def token_strips(strips: list[dict], title: str, columns: int = 40) -> Figure:
+def token_strips(strips: list[dict], title: str) -> Figure:
     """Strips of characters; what differs from the truth is orange and struck out, the rest green.
 
-    A strip has a `label`, its `text` and the `truth`. The first `columns` characters are drawn; the
-    count beside them is of the whole text.
+    A strip has a `label`, its `text` and the `truth`. The first 40 characters are drawn; the count
+    beside them is of the whole text.
     """
-    figure, axes = canvas.new_figure(0.9 + 0.44 * len(strips), title)
-    for y, strip in enumerate(strips):
-        text, truth = strip["text"], strip["truth"]
-        for x, (char, right) in enumerate(zip(text[:columns], truth[:columns], strict=True)):
-            canvas.tile(axes, x, y, char, GREEN if char == right else VERMILION, 0.3, 8)
-            if char != right:
-                axes.plot((x + 0.12, x + 0.82), (y + 0.4, y + 0.4), color=VERMILION, lw=1)
-        axes.text(-0.4, y + 0.4, strip["label"], ha="right", va="center", fontsize=8.3)
-        wrong = sum(a != b for a, b in zip(text, truth, strict=True))
-        mark = f"✗ {wrong} of {len(text)} differ" if wrong else "✓ equal"
-        colour = VERMILION if wrong else GREEN
-        canvas.label(axes, columns + 0.3, y + 0.4, mark, colour, 8.3, weight="normal")
-    axes.set(xlim=(-12.5, columns + 8), ylim=(len(strips) - 0.1, -0.15))
-    axes.axis("off")
+    rows = []
+    for strip in strips:
+        right = [a == b for a, b in zip(strip["text"], strip["truth"], strict=True)]
+        wrong = right.count(False)
+        rows.append({**strip, "green": right, "note": ("✓ equal", GREEN)})
+        if wrong:
+            rows[-1]["note"] = f"✗ {wrong} of {len(right)} differ", VERMILION
+    return _strips(rows, title, 40, (VERMILION, 0.3))[0]
+
+
+@styled
+def drafted(strips: list[dict], title: str) -> Figure:
+    """One text from several drafts: what each proposed, and what the model had to say itself.
+
+    A strip has a `label`, the `text`, and `drafted`: whether each character was the draft's.
+    """
+    rows = []
+    for strip in strips:
+        own = strip["drafted"]
+        rows.append({**strip, "green": own, "note": (f"{sum(own) / len(own):.0%}", GREEN)})
+    figure, axes = _strips(rows, title, 60, (ORANGE, 0.85))
+    axes.set_ylim(top=-0.8)
+    canvas.label(axes, 0, -0.45, "proposed, and accepted", GREEN)
+    canvas.label(axes, 20, -0.45, "the model's own", ORANGE)
     return figure
 
 
-def _above_zero(values: list[float]) -> list[float]:
-    """The values for a log scale, which has no 0."""
-    return [value or float("nan") for value in values]
+def _strips(rows: list[dict], title: str, columns: int, other: tuple) -> tuple[Figure, Axes]:
+    """Rows of characters in boxes, green or else of the colour and opacity `other`."""
+    figure, axes = canvas.new_figure(1.05 + 0.44 * len(rows), title)
+    for y, row in enumerate(rows):
+        for x, (char, green) in enumerate(zip(row["text"][:columns], row["green"], strict=False)):
+            colour, alpha = (GREEN, 0.32) if green else other
+            axes.add_patch(Rectangle((x, y), 0.94, 0.76, color=colour, alpha=alpha, lw=0))
+            canvas.letter(axes, x + 0.47, y + 0.4, char, 6.8 if columns > 40 else 8)
+            if colour == VERMILION:
+                axes.plot((x + 0.12, x + 0.82), (y + 0.4, y + 0.4), color=VERMILION, lw=1)
+        axes.text(-0.4, y + 0.4, row["label"], ha="right", va="center", fontsize=8.3)
+        canvas.label(axes, columns + 0.4, y + 0.4, *row["note"], 8.3)
+    axes.set(xlim=(-0.3 * columns, 1.17 * columns), ylim=(len(rows) - 0.1, -0.15))
+    axes.axis("off")
+    return figure, axes
 
 
 @styled
@@ -51,8 +74,8 @@ def margins(report: dict) -> Figure:
     name = "margin of the draw"
     axes.scatter(steps, decided, s=13, color=GREEN, marker="o", label=name, zorder=3)
     name = "max |Δlogit|, cached against uncached"
-    axes.plot(steps, _above_zero(report["logit_diffs"]), color=VERMILION, lw=1.1, label=name)
-    axes.set_yscale("log")
+    axes.plot(steps, report["logit_diffs"], color=VERMILION, lw=1.1, label=name)
+    axes.set_yscale("log", nonpositive="mask")  # it has no 0
     axes.set(xlabel="new token", ylabel="logits (log scale)", xlim=(0, report["n_new"] + 1))
     axes.set_ylim(top=60 * max(decided))  # space for the legend above all points
     axes.legend(loc="upper right", ncols=2)
@@ -65,25 +88,22 @@ def precision(reports: dict[str, dict]) -> Figure:
     title = "Where the two clouds overlap, a token can flip"
     figure, axes = canvas.new_figure(3.4, title)
     for x, (name, report) in enumerate(reports.items()):
-        _cloud(axes, x - 0.2, report["logit_diffs"], VERMILION, "s")
-        _cloud(axes, x + 0.2, report["margins"], GREEN, "o")
+        clouds = ("margins", 0.2, GREEN, "o"), ("logit_diffs", -0.2, VERMILION, "s")
+        for key, side, colour, mark in clouds:
+            values = report[key]  # side by side around a middle
+            across = [x + side + 0.3 * (i / len(values) - 0.5) for i in range(len(values))]
+            axes.scatter(across, values, s=9, color=colour, marker=mark, alpha=0.6, lw=0)
         colour, mark = INK, f"✓ {report['n_new']} equal"
         if not report["equal"]:
             colour, mark = VERMILION, f"✗ {report['first_divergence']} equal, then not"
         canvas.label(axes, x, 30, f"{name}\n{mark}", colour, 9, ha="center", va="bottom")
-    axes.set_yscale("log")
+    axes.set_yscale("log", nonpositive="mask")  # it has no 0
     axes.set(xticks=(), xlim=(-0.6, len(reports) - 0.4), ylim=(1e-17, 8000))
     axes.set_ylabel("logits (log scale)")
     place = {"ha": "right", "transform": axes.transAxes, "size": 9.5}
     canvas.label(axes, 0.99, 0.30, "● margin of each draw", GREEN, **place)
     canvas.label(axes, 0.99, 0.22, "■ max |Δlogit| of each step", VERMILION, **place)
     return figure
-
-
-def _cloud(axes: Axes, middle: float, values: list[float], colour: str, mark: str) -> None:
-    """The values as points, side by side around `middle`."""
-    across = [middle + 0.3 * (i / len(values) - 0.5) for i in range(len(values))]
-    axes.scatter(across, _above_zero(values), s=9, color=colour, marker=mark, alpha=0.6, lw=0)
 
 
 @styled

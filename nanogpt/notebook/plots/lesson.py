@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -15,8 +15,8 @@ from .style import BLUE, GREY, ORANGE, VERMILION, styled
 # Of the picture of a decode step: where cells begin, and their height, in inches; its rows.
 LEFT, BOX = 1.25, 0.36
 QUERY, KEYS, VALUES, OUTPUT, BELOW = 0.16, 0.72, 2.06, 3.02, 3.42
-SIDE, GAP = 2.95, 0.32  # inches: a panel of four, and what its row names take
-PANELS = {  # step: its title, and what it says when it stands alone
+GAP = 0.32  # inches that the characters beside a step of attention take
+STEPS = {  # of attention: its name, and the words beside it
     "scores": (
         "1  scores: q · k / √hs",
         "A row is a query,\na column is a key.\n\nA cell is their product:\n"
@@ -42,54 +42,29 @@ PANELS = {  # step: its title, and what it says when it stands alone
 
 
 @styled
-def attention_steps(
-    chars: Sequence[str],
-    scores: Sequence[Sequence[float]],
-    masked: Sequence[Sequence[float | None]],
-    weights: Sequence[Sequence[float]],
-    title: str,
-    *,
-    values: Sequence[Sequence[float]] | None = None,
-    panel: str | None = None,
-) -> Figure:
-    """Causal self-attention in four pictures: scores, mask, weights and the mix of values.
+def attention_step(chars: Sequence[str], step: str, data: Sequence, title: str) -> Figure:
+    """One step of causal self-attention, with a few words beside it.
 
-    The first three are (T, T), queries down and keys across; in `masked`, None or -inf is hidden.
-    `values` (T, hs), without which there is no mix, are drawn up to their eighth column. `panel`
-    ("scores", "masked", "weights" or "mix") draws one step large, with a few words beside it.
+    `step` is "scores", "masked", "weights" or "mix", and `data` what it makes: (T, T), queries down
+    and keys across, where None or -inf is hidden; of "mix" what it is made of, the weights and the
+    values (T, hs), which are drawn up to their eighth column.
     """
-    steps = {"scores": scores, "masked": masked, "weights": weights, "mix": (weights, values)}
-    if values is None:
-        del steps["mix"]
-    if panel:
-        figure, axes = page(4.4, title)
-        _panel(axes, (0, 0.1), 3.75, chars, panel, steps[panel])
-        note(axes, 4.75, 0.75, PANELS[panel][1], size=12)
-        return figure
-    high = SIDE + 0.72
-    figure, axes = page(high * ((len(steps) + 1) // 2) - 0.1, title)
-    for i, (step, data) in enumerate(steps.items()):
-        corner = (i % 2 * (SIDE + GAP + 0.72), i // 2 * high + 0.1)
-        _panel(axes, corner, SIDE, chars, step, data)
-    return figure
-
-
-def _panel(axes: Axes, corner: tuple, side: float, chars, step: str, data) -> None:
-    """One step: its name, the characters on both axes, and its cells, `side` inches wide."""
-    x, y = corner
-    axes.text(x, y, PANELS[step][0], fontsize=11, weight="bold", va="center", color=GREY)
-    x, y = x + GAP, y + 0.45
+    figure, axes = page(4.4, title)
+    x, y, side = GAP, 0.55, 3.75
+    axes.text(0, 0.1, STEPS[step][0], fontsize=11, weight="bold", va="center", color=GREY)
     cell = (side - 0.45 * (step == "mix")) / len(chars)
     letters(axes, chars, (x - 0.14, y + cell / 2), (0, cell))
     if step == "mix":
         _mix(axes, (x, y), side, cell, *data)
-        return
-    letters(axes, chars, (x + cell / 2, y - 0.13), (cell, 0))
-    shown = [
-        [None if _hidden(step, v, j > i) else v for j, v in enumerate(row)]
-        for i, row in enumerate(data)
-    ]
-    _values(axes, (x, y), (cell, cell), shown, share=step == "weights")
+    else:
+        letters(axes, chars, (x + cell / 2, y - 0.13), (cell, 0))
+        shown = [
+            [None if _hidden(step, v, j > i) else v for j, v in enumerate(row)]
+            for i, row in enumerate(data)
+        ]
+        _values(axes, (x, y), (cell, cell), shown, share=step == "weights")
+    note(axes, 4.75, 0.75, STEPS[step][1], size=12)
+    return figure
 
 
 def _hidden(step: str, value: float | None, future: bool) -> bool:
@@ -132,24 +107,18 @@ def _mix(axes: Axes, corner: tuple, side: float, high: float, weights, values) -
 
 
 @styled
-def triangle(
-    chars: Sequence[str],
-    n_prompt: int,
-    title: str,
-    *,
-    weights: Sequence[Sequence[float]] | None = None,
-) -> Figure:
-    """Prefill and decode as one triangle, queries down and keys across, (T, T).
+def triangle(chars: Sequence[str], n_prompt: int, title: str, weights: Sequence) -> Figure:
+    """Prefill and decode as one triangle of `weights`, queries down and keys across, (T, T).
 
     The first `n_prompt` rows are the prefill's, in blue, each further row is a decode step, in
-    orange; where (T, T) `weights` are given, a darker cell has more weight.
+    orange; a darker cell has more weight.
     """
     n, side = len(chars), 3.9
     cell = side / n
     figure, axes = page(side + 0.4, title)
     x, y = 0.62, 0.3
     colours = [
-        [_attended(i < n_prompt, weights and weights[i][j]) if j <= i else None for j in range(n)]
+        [_attended(i < n_prompt, weights[i][j]) if j <= i else None for j in range(n)]
         for i in range(n)
     ]
     axes.text(x - 0.16, y - 0.14, "keys →", fontsize=9, color=GREY, ha="right", va="center")
@@ -160,10 +129,9 @@ def triangle(
     return figure
 
 
-def _attended(prefill: bool, weight: float | None) -> tuple:
+def _attended(prefill: bool, weight: float) -> tuple:
     """The colour of a cell of the triangle: its phase, and darker for more weight."""
-    share = 0.75 if weight is None else 0.15 + 0.85 * weight**0.5
-    return style.mixed(BLUE if prefill else ORANGE, share)
+    return style.mixed(BLUE if prefill else ORANGE, 0.15 + 0.85 * weight**0.5)
 
 
 def _spans(axes: Axes, x: float, y: float, cell: float, n_prompt: int, n: int) -> None:
@@ -187,96 +155,61 @@ def _spans(axes: Axes, x: float, y: float, cell: float, n_prompt: int, n: int) -
 
 
 @styled
-def decode_step(
-    chars: Sequence[str],
-    weights: Sequence[float],
-    title: str,
-    *,
-    new: Collection[int] | None = None,
-    unread: Collection[int] = (),
-    labels: Sequence | None = None,
-    again: bool = False,
-) -> Figure:
+def decode_step(chars: Sequence[str], weights: Sequence[float], title: str) -> Figure:
     """What one step of decoding reads and writes, in one head; all sequences are (S,).
 
     The query of the last of `chars` meets the key of each; `weights` (they sum to 1) mix the
-    values. `new` are the indices whose key and value this step writes (None: the last), `unread`
-    those outside a window, `labels` what stands below the keys (positions, say). `again` adds
-    the row that a model without a cache computes.
+    values. The last row is what a model without a cache computes in the same step.
     """
-    new = {len(chars) - 1} if new is None else new
-    kinds = ["new" if i in new else "unread" if i in unread else "old" for i in range(len(chars))]
-    words = _words(kinds, again)
-    figure, axes = page(BELOW + (0.6 if again else 0) + 0.26 * len(words), title)
-    wide = min(0.9, (PAGE - LEFT) / len(chars))
-    middles = [LEFT + wide * (i + 0.5) for i in range(len(chars))]
-    _compare(axes, chars, kinds, middles, labels)
-    _weigh(axes, weights, kinds, middles, wide)
-    _output(axes, weights, kinds, middles)
+    n = len(chars)
+    kinds, wide = ["old"] * (n - 1) + ["new"], min(0.9, (PAGE - LEFT) / n)
+    figure, axes = page(BELOW + 1.38, title)
+    middles = [LEFT + wide * (i + 0.5) for i in range(n)]
+    _compare(axes, middles)
+    _weigh(axes, weights, middles, wide)
+    _output(axes, weights, middles)
     for y in (KEYS, VALUES):
         cells(axes, LEFT, y, (wide, BOX), chars, kinds)
-    if again:
-        row_name(axes, BELOW + 0.2, "no cache")
-        cells(axes, LEFT, BELOW + 0.02, (wide, BOX), chars, ["again"] * len(chars))
-    legend(axes, BELOW + (0.72 if again else 0.12), words)
+    row_name(axes, BELOW + 0.2, "no cache")
+    cells(axes, LEFT, BELOW + 0.02, (wide, BOX), chars, ["again"] * n)
+    old = f"from earlier steps: {_pairs(n - 1)}. The query reads all {n}"
+    again = f"without a cache, computed in this step: {_pairs(n)}"
+    new = f"computed and written to the cache: {_pairs(1)}"
+    legend(axes, BELOW + 0.72, [("new", new), ("old", old), ("again", again)])
     return figure
 
 
-def _compare(axes: Axes, chars, kinds, middles, labels) -> None:
-    """The query above, and a line from it to each key that it reads."""
+def _compare(axes: Axes, middles: Sequence[float]) -> None:
+    """The query above, and a line from it to each key."""
     row_name(axes, QUERY, "query", "this step only")
     row_name(axes, KEYS + BOX / 2, "keys", "in the cache")
     last = min(middles[-1], PAGE - 0.23)  # the whole of it stays on the page
-    for x, kind in zip(middles, kinds, strict=True):
-        if kind != "unread":
-            line = {"color": FILLS["new"][1], "lw": 0.9, "alpha": 0.75, "zorder": 0}
-            axes.plot([last, x], [QUERY, KEYS], **line)
+    for x in middles:
+        line = {"color": FILLS["new"][1], "lw": 0.9, "alpha": 0.75, "zorder": 0}
+        axes.plot([last, x], [QUERY, KEYS], **line)
     pill(axes, last, QUERY, "q", 0.42)
-    for x, text in zip(middles, labels or (), strict=False):
-        font = {"ha": "center", "va": "top", "fontsize": 9, "color": GREY}
-        axes.text(x, KEYS + BOX + 0.03, text, **font)
 
 
-def _weigh(axes: Axes, weights, kinds, middles, wide: float) -> None:
+def _weigh(axes: Axes, weights, middles: Sequence[float], wide: float) -> None:
     """A bar on each value: the share of it in the mix."""
     base, tallest = VALUES - 0.06, max(weights)
     row_name(axes, base - 0.3, "weights", "sum to 100%")
-    for x, weight, kind in zip(middles, weights, kinds, strict=True):
-        if kind == "unread":
-            continue
+    for x, weight in zip(middles, weights, strict=True):
         high = 0.52 * weight / tallest
         axes.add_patch(Rectangle((x - 0.3 * wide, base - high), 0.6 * wide, high, color=BLUE, lw=0))
         font = {"ha": "center", "va": "bottom", "fontsize": 9.5 if wide > 0.45 else 8}
         axes.text(x, base - high - 0.03, "<1%" if weight < 0.005 else f"{weight:.0%}", **font)
 
 
-def _output(axes: Axes, weights, kinds, middles) -> None:
+def _output(axes: Axes, weights, middles: Sequence[float]) -> None:
     """A line from each value to the output, as thick as its weight."""
     row_name(axes, VALUES + BOX / 2, "values", "in the cache")
     row_name(axes, OUTPUT, "output", "this step only")
     centre = min(middles[-1], PAGE - 0.64)
-    for x, weight, kind in zip(middles, weights, kinds, strict=True):
-        if kind != "unread":
-            lw = 0.5 + 7 * weight
-            ends = [x, centre], [VALUES + BOX, OUTPUT - 0.15]
-            axes.plot(*ends, color=style.mixed(BLUE, 0.55), lw=lw, zorder=0, solid_capstyle="butt")
+    look = {"color": style.mixed(BLUE, 0.55), "zorder": 0, "solid_capstyle": "butt"}
+    for x, weight in zip(middles, weights, strict=True):
+        axes.plot([x, centre], [VALUES + BOX, OUTPUT - 0.15], lw=0.5 + 7 * weight, **look)
     pill(axes, centre, OUTPUT, "mix of values", 1.24, "old")
-
-
-def _words(kinds: Sequence[str], again: bool) -> list[tuple[str, str]]:
-    """What is written, what is read and what is not, for the legend."""
-    wrote, skipped = kinds.count("new"), kinds.count("unread")
-    read, old = len(kinds) - skipped, kinds.count("old")
-    query = "The query" if wrote == 1 else "The last query"
-    rows = [
-        ("new", f"computed and written to the cache: {_pairs(wrote)}"),
-        ("old", f"from earlier steps: {_pairs(old)}. {query} reads all {read}"),
-    ]
-    if skipped:
-        rows.append(("unread", f"outside the window, not read: {_pairs(skipped)}"))
-    if again:
-        rows.append(("again", f"without a cache, computed in this step: {_pairs(len(kinds))}"))
-    return rows
 
 
 def _pairs(count: int) -> str:

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from . import canvas, style
-from .style import BLUE, COLOURS, GREEN, GREY, ORANGE, PAPER, SKY, VERMILION, styled
+from .style import BLUE, COLOURS, GREY, ORANGE, PAPER, VERMILION, styled
 
 THIN = 0.85  # how opaque the colours of the map are
 
@@ -21,16 +21,12 @@ def two_bars(duel: dict, n_new: int, equal: bool) -> Figure:
     same = f"The same {n_new} tokens" if equal else f"{n_new} tokens, NOT the same"
     faster = style.format_ratio(duel["speedup"])
     figure, axes = canvas.new_figure(2.5, f"{same}, {faster} as fast with the cache")
-    base = duel["systems"]["cached"]["e2el"]["median"]
-    for row, name in enumerate(("cached", "uncached")):
-        span = style.low_mid_high(duel["systems"][name]["e2el"], base)
-        axes.barh(row, span[1], color=COLOURS[name], height=0.58)
-        canvas.error_bar(axes, row, span, capsize=4, lw=1.2)
-        canvas.label(axes, span[2] + 0.04, row, f"  {span[1]:.2f}", size=9.5)
-    axes.set_yticks((0, 1), ("with the cache", "without"))
-    axes.set_xlabel("total time (with the cache = 1)")
-    axes.set_xlim(0, axes.get_xlim()[1] * 1.12)
-    canvas.grid_across(axes)
+    base, names = duel["systems"]["cached"]["e2el"]["median"], ("uncached", "cached")
+    spans = [style.low_mid_high(duel["systems"][name]["e2el"], base) for name in names]
+    canvas.bars(axes, spans, [COLOURS[name] for name in names], height=0.58)
+    canvas.number_column(axes, [f"{mid:.2f}" for _, mid, _ in spans], 9.5)
+    canvas.name_rows(axes, ("without", "with the cache"))
+    axes.set(xlabel="total time (with the cache = 1)", ylim=(1.5, -0.5))
     return figure
 
 
@@ -47,7 +43,8 @@ def typing_race(text: str, duel: dict, share: float | None = None) -> Figure:
         done, n = sum(moment <= clock + 1e-12 for moment in moments), len(moments)
         _page(axes, text[:done], done / n, COLOURS[name])
         flag = "   ✓ finished" if done == n else ""
-        axes.set_title(f"{label}: {done} of {n} tokens{flag}", fontsize=10, color=COLOURS[name])
+        colour = style.on_paper(COLOURS[name])
+        axes.set_title(f"{label}: {done} of {n} tokens{flag}", fontsize=10, color=colour)
     return figure
 
 
@@ -77,16 +74,16 @@ def per_token(duel: dict, title: str) -> Figure:
     A point is the median of 15 neighbours, the band goes from the smallest to the largest of them.
     """
     figure, axes = canvas.new_figure(3.4, title)
-    unit, highest = duel["systems"]["cached"]["tpot"]["median"], 1.0
+    unit, ends = duel["systems"]["cached"]["tpot"]["median"], []
     for name, label in (("uncached", "without the cache"), ("cached", "with it")):
         gaps = [gap / unit for gap in duel["systems"][name]["itl"]]
         places, spans = range(2, len(gaps) + 2), _running_spans(gaps, 15)
-        highest = max(highest, *(high for _, _, high in spans))
         canvas.line_with_band(axes, places, spans, color=COLOURS[name], lw=2.2)
-        canvas.label(axes, len(gaps) + 4, spans[-1][1], label, COLOURS[name], 9)
+        ends.append((places[-1], spans[-1][1], label, COLOURS[name]))
     axes.set_xticks([place for place in range(0, 1025, 32) if place <= len(gaps) + 2])
     axes.set(xlabel="place in the text", ylabel="time per token\n(median with the cache = 1)")
-    axes.set(xlim=(0, len(gaps) * 1.28), ylim=(0, 1.25 * highest))
+    axes.set_ylim(0, None)
+    canvas.beside_ends(axes, ends, 9)
     return figure
 
 
@@ -130,9 +127,9 @@ def _speedup(axes: Axes, x: int, y: int, speedup: dict | None) -> None:
     value = speedup["median"]
     mark = "▼ " if speedup["high"] < 1 else "▽ " if value < 1 else ""
     ground = style.mixed(axes.images[0].to_rgba(value)[:3], THIN)
-    canvas.number_on(axes, x, y - 0.14, f"{mark}{value:.2f}×", ground, 9, ha="center")
-    span = f"{speedup['low']:.2f}–{speedup['high']:.2f}"
-    canvas.number_on(axes, x, y + 0.24, span, ground, 7, ha="center", weight="normal")
+    look = {"color": style.ink_on(ground), "ha": "center", "va": "center"}
+    axes.text(x, y - 0.14, f"{mark}{value:.2f}×", fontsize=9, weight="bold", **look)
+    axes.text(x, y + 0.24, f"{speedup['low']:.2f}–{speedup['high']:.2f}", fontsize=7, **look)
 
 
 @styled
@@ -142,33 +139,12 @@ def prefill_split(cases: list[dict], title: str) -> Figure:
     A case has its `label` and the `share` of the prefill, a summary: its range is drawn, too.
     """
     figure, axes = canvas.new_figure(0.95 + 0.42 * len(cases), title)
-    for y, case in enumerate(cases):
-        _, share, high = span = style.low_mid_high(case["share"])
-        axes.barh(y, share, color=ORANGE, height=0.66)
-        axes.barh(y, 1 - share, left=share, color=BLUE, height=0.66)
-        canvas.error_bar(axes, y, span)
-        x, ground = (high + 0.012, BLUE) if high < 0.9 else (share / 3, ORANGE)
-        canvas.number_on(axes, x, y, f"{share:.0%}", ground)
-    axes.set_yticks(range(len(cases)), [case["label"] for case in cases])
-    axes.set(xlim=(0, 1), xticks=(), ylim=(len(cases) - 0.4, -1.0))
-    canvas.label(axes, 0.0, -0.72, "prefill: to the first token", ORANGE, 9.5)
-    canvas.label(axes, 1.0, -0.72, "decode: all others", BLUE, 9.5, ha="right")
-    canvas.bare(axes)
-    return figure
-
-
-@styled
-def cache_bytes(lines: list[dict], title: str) -> Figure:
-    """Bytes of K and V against length, one line for each model, both axes logarithmic."""
-    figure, axes = canvas.new_figure(3.6, title)
-    for line, colour in zip(lines, (BLUE, SKY, GREEN, ORANGE, VERMILION), strict=False):
-        axes.plot(line["lengths"], line["bytes"], color=colour, marker="o", ms=3.5)
-        end, top = line["lengths"][-1], line["bytes"][-1]
-        canvas.label(axes, end * 1.25, top, f"{line['label']}: {style.format_bytes(top)}", colour)
-    lengths = [2**n for n in range(0, 18, 2)]
-    canvas.log_axis(axes, "x", lengths, [f"{n:,}" for n in lengths], base=2)
-    canvas.log_axis(axes, "y", [1e3, 1e6, 1e9, 1e11], ["1 kB", "1 MB", "1 GB", "100 GB"])
-    axes.set(xlabel="tokens in the cache, one text", ylabel="K and V", xlim=(0.8, 2**25))
+    spans = [style.low_mid_high(case["share"]) for case in cases]
+    first, others = "prefill: to the first token", "decode: all others"
+    rows = [{first: mid, others: 1 - mid} for _, mid, _ in spans]
+    names = [case["label"] for case in cases]
+    canvas.shares(axes, names, rows, {first: ORANGE, others: BLUE})
+    canvas.whiskers(axes, spans)
     return figure
 
 
@@ -182,13 +158,13 @@ def update_cost(lengths: list[int], lines: dict[str, list[dict]], title: str) ->
     unit = lines["static"][0]["median"]
     for (name, values), colour, mark in zip(lines.items(), (VERMILION, BLUE), "o^", strict=True):
         spans = [style.low_mid_high(value, unit) for value in values]
-        canvas.line_with_band(axes, lengths, spans, color=colour, marker=mark)
-        canvas.label(axes, lengths[-1] * 1.12, spans[-1][1], name, colour, 9)
+        canvas.line_with_band(axes, lengths, spans, color=colour, marker=mark, label=name)
     canvas.log_axis(axes, "x", lengths, [f"{n:,}" for n in lengths], base=2)
     canvas.log_axis(axes, "y")
     axes.yaxis.set_major_formatter(style.format_times)
-    axes.set(xlabel="rows already in the cache", xlim=(lengths[0] * 0.85, lengths[-1] * 2.4))
+    axes.set(xlabel="rows already in the cache")
     axes.set_ylabel("time of one update\n(static, shortest = 1)")
+    axes.legend(loc="upper left")
     return figure
 
 
@@ -204,10 +180,8 @@ def context_cost(lengths: list[int], lines: list[dict], title: str) -> Figure:
         spans = [style.low_mid_high(summary, unit) for summary in line["seconds"]]
         canvas.line_with_band(left, lengths, spans, color=colour, marker=mark, label=line["label"])
         right.plot(lengths, line["bytes"], color=colour, marker=mark, ms=5)
-        end = (lengths[-1], line["bytes"][-1])
-        canvas.label_point(
-            right, end, style.format_bytes(end[1]), (7, 0), color=colour, va="center"
-        )
+        end, look = line["bytes"][-1], {"color": colour, "va": "center"}
+        canvas.label_point(right, (lengths[-1], end), style.format_bytes(end), (7, 0), **look)
     step = f"time of one step\n({lines[-1]['label']}, shortest = 1)"
     for axes, what in ((left, step), (right, "K and V\n")):
         canvas.log_axis(axes, "x", lengths, [f"{n:,}" for n in lengths], base=2)

@@ -120,11 +120,6 @@ def format_times(value: float, _position=None) -> str:
     return f"{value:g}×"
 
 
-def format_signed(change: float) -> str:
-    """A change to three digits, with a plus or a typographic minus."""
-    return f"{change:+.3f}".replace("-", "−")
-
-
 def format_bytes(n: float) -> str:
     """Bytes in three digits: 8.19 kB."""
     for unit, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):

@@ -8,14 +8,11 @@ from itertools import accumulate
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.patches import Rectangle
 
 from . import canvas, style
-from .canvas import PAGE, cells, note, page, row_name
+from .canvas import PAGE, cells, page, row_name
 from .style import BLUE, GREEN, GREY, INK, ORANGE, SKY, VERMILION, styled
 
-# Of the picture of look-up tables, in inches: where cells begin, how high they are, their rows.
-LEFT, HIGH, APART = 1.55, 0.36, 0.52
 MOST_BARS = 70  # more could not be read
 RECIPES = {
     "lecture": VERMILION,
@@ -37,15 +34,15 @@ def characters(counts: dict[str, int]) -> Figure:
     figure, axes = canvas.new_figure(3.0, title)
     chars, numbers = zip(*everything[:MOST_BARS], strict=True)
     colours = [BLUE if c.islower() else ORANGE if c.isupper() else GREY for c in chars]
-    axes.bar(range(len(chars)), [100 * n / total for n in numbers], color=colours, width=0.8)
+    shares = [100 * n / total for n in numbers]
+    for colour, name in ((BLUE, "lower case"), (ORANGE, "upper case"), (GREY, "␣ ↵ and the rest")):
+        own = [share * (mine == colour) for share, mine in zip(shares, colours, strict=True)]
+        axes.bar(range(len(chars)), own, color=colour, width=0.8, label=name)
     font = {"family": style.MONO, "fontsize": 7, "parse_math": False}
     axes.set_xticks(range(len(chars)), [style.BLANKS.get(c, c) for c in chars], **font)
     axes.set(ylabel="share of the text (%)", xlim=(-0.8, len(chars) - 0.2))
     axes.tick_params(axis="x", length=0)
-    keys = ((BLUE, "lower case"), (ORANGE, "upper case"), (GREY, "␣ ↵ and the rest"))
-    for i, (colour, name) in enumerate(keys):
-        place = {"transform": axes.transAxes, "ha": "right", "weight": "bold"}
-        axes.text(0.98, 0.92 - 0.09 * i, name, color=style.on_paper(colour), **place)
+    axes.legend()
     return figure
 
 
@@ -54,24 +51,19 @@ def batch(x: list[str], y: list[str]) -> Figure:
     """Windows of a batch: inputs, and under each the same characters one place on."""
     columns = len(x[0])
     title = f"Every window is {columns} lessons: y is x, one character on"
-    figure, axes = canvas.new_figure(0.95 + 0.62 * len(x), title)
-    for row, pair in enumerate(zip(x, y, strict=True)):
-        for text, dy, colour in zip(pair, (0.0, 0.42), (SKY, ORANGE), strict=True):
-            for col, char in enumerate(text):
-                place = (col, row + dy)
-                axes.add_patch(Rectangle(place, 0.94, 0.38, color=colour, alpha=0.28, lw=0))
-                canvas.letter(axes, col + 0.47, row + dy + 0.2, char, 8.5)
-        canvas.label(axes, -0.3, row + 0.2, "x", BLUE, 9.5, ha="right")
-        canvas.label(axes, -0.3, row + 0.62, "y", VERMILION, 9.5, ha="right")
-    axes.set(xlim=(-0.9, columns), ylim=(len(x) - 0.1, -0.1))
-    axes.axis("off")
+    figure, axes = page(1.0 * len(x), title)
+    wide = (PAGE - 0.3) / columns
+    for i, pair in enumerate(zip(x, y, strict=True)):
+        for part, text, kind, top in zip("xy", pair, ("old", "new"), (0, 0.42), strict=True):
+            row_name(axes, i + top + 0.18, part)
+            cells(axes, 0.3, i + top, (wide, 0.36), text, [kind] * columns)
     return figure
 
 
 @styled
 def losses(history: dict, references: dict[str, float], title: str) -> Figure:
     """Training and validation loss by step; `references` are horizontal lines with their names."""
-    figure, (axes,), below = canvas.panels_over_names(3.8, "")
+    figure, axes = canvas.new_figure(3.8, title)
     steps, raw = history["step"], history["batch_loss"]
     axes.plot(range(1, len(raw) + 1), raw, color="#c3c8d0", lw=0.8, zorder=1, label="each batch")
     axes.plot(steps, history["train"], color=SKY, ls="--", marker="s", ms=3.5, label="train")
@@ -85,22 +77,21 @@ def losses(history: dict, references: dict[str, float], title: str) -> Figure:
         canvas.label_point(axes, (x, value), f" {name} ", (0, dy), va=va, ha=ha, **font)
     axes.set(xlabel="step", ylabel="cross-entropy (nats per character)", xlim=(0, steps[-1]))
     axes.set_ylim(min([*references.values(), *raw, *history["train"]]) - 0.25, None)
-    canvas.names_below(below, axes.get_legend_handles_labels()[0])
-    axes.set_title(title)
+    canvas.names_below(figure, axes.get_legend_handles_labels()[0])
     return figure
 
 
 @styled
 def schedules(runs: dict[str, dict], title: str) -> Figure:
     """Left: the learning rate of each run by step. Right: its loss by step, and where it ends."""
-    figure, (left, right), below = canvas.panels_over_names(3.5, title, 2)
+    figure, (left, right) = canvas.new_panels(3.5, title, columns=2)
     ends = []
     looks = zip(runs.items(), (VERMILION, ORANGE, BLUE), (":", "--", "-"), strict=False)
     for (name, run), colour, dashes in looks:
         left.plot(run["rate"], color=colour, ls=dashes, label=name)
         right.plot(run["step"], run["val"], color=colour, ls=dashes, marker="o", ms=3)
         ends.append((run["step"][-1], run["val"][-1], f"{run['val'][-1]:.2f}", colour))
-    canvas.names_below(below, left.get_legend_handles_labels()[0])
+    canvas.names_below(figure, left.get_legend_handles_labels()[0])
     left.set(xlabel="step", ylabel="learning rate (AdamW)", ylim=(0, None))
     late = [value for run in runs.values() for value in run["val"][2:]]
     right.set(xlabel="step", ylabel="validation loss", ylim=(min(late) - 0.05, max(late) + 0.1))
@@ -112,14 +103,14 @@ def schedules(runs: dict[str, dict], title: str) -> Figure:
 def recipes(panels: list[dict], title: str) -> Figure:
     """Loss against seconds of training, a panel for each block size: only equal blocks compare."""
     widths = [max(2.2, len(panel["lines"])) for panel in panels]
-    figure, row, below = canvas.panels_over_names(4.4, title, len(panels), width_ratios=widths)
+    figure, row = canvas.new_panels(4.4, title, columns=len(panels), width_ratios=widths)
     for axes, panel in zip(row, panels, strict=True):
         _curves(axes, panel["lines"])
         canvas.subtitle(axes, panel["title"])
     row[0].set_ylabel("validation loss, nats per character")
     names = dict.fromkeys(line["label"] for panel in panels for line in panel["lines"])
     handles = [Line2D([], [], color=RECIPES.get(name, GREY), label=name) for name in names]
-    canvas.names_below(below, handles)
+    canvas.names_below(figure, handles)
     return figure
 
 
@@ -156,7 +147,8 @@ def ideas(rows: list[dict], title: str) -> Figure:
         if before is not None:
             bar = {"lw": 6, "alpha": 0.4, "solid_capstyle": "butt", "zorder": 0}
             axes.plot([before, mid], [y, y], color=SKY, **bar)
-            text, left = f"{text}  ({style.format_signed(mid - before)})", min(low, before)
+            gain = f"{mid - before:+.3f}".replace("-", "−")
+            text, left = f"{text}  ({gain})", min(low, before)
         axes.plot([low, high], [y, y], color=BLUE, lw=1)
         axes.plot(mid, y, "o", color=BLUE, ms=6)
         axes.text(left, y, f"{text}   ", va="center", ha="right", fontsize=8.5)
@@ -181,25 +173,4 @@ def singular_values(updates: dict[str, Sequence[float]], title: str) -> Figure:
     axes.set_ylim(1e-4, 1.5)
     axes.set(xlabel="direction, strongest first", ylabel="length, of the strongest")
     axes.legend(loc="lower left")
-    return figure
-
-
-@styled
-def look_ups(chars: Sequence[str], title: str) -> Figure:
-    """The rows added up for the last of `chars`: its own, its pair's and its triple's."""
-    figure, axes = page(4 * APART + 0.55, title)
-    wide = min(0.5, (PAGE - LEFT) / (len(chars) + 7))
-    kinds = ["free"] * len(chars)
-    row_name(axes, 0.2, "text", "read so far")
-    cells(axes, LEFT, 0.02, (wide, HIGH), chars, [*kinds[:-1], "new"])
-    tables = ("characters", "pairs", "triples")
-    for row, table in enumerate(tables, 1):
-        y, last = 0.02 + row * APART + 0.1, "".join(chars[-row:])
-        row_name(axes, y + HIGH / 2, table, f"{row} character{'s' * (row > 1)}")
-        at = len(chars) - row
-        cells(axes, LEFT + at * wide, y, (wide, HIGH), chars[at:], ["old"] * row)
-        shown = "".join(style.BLANKS.get(c, c) for c in last)
-        note(axes, LEFT + (len(chars) + 0.5) * wide, y + 0.06, f"→  row “{shown}” of this table")
-    sum_of = "The three rows are added, and go into the first block: no matrix is multiplied."
-    note(axes, LEFT, 0.25 + 4 * APART, sum_of)
     return figure
