@@ -16,7 +16,7 @@ from ..data.corpus import Corpus, load_corpus
 from ..decoding.drafts import DraftModel
 from ..model.checkpoint import Checkpoint, load_checkpoint
 from ..system.console import table
-from ..system.files import PUBLISHED
+from ..system.files import WEIGHTS
 from . import common
 
 
@@ -109,7 +109,7 @@ def options() -> argparse.ArgumentParser:
     """All options."""
     about = "What does speculation buy, at the same tokens? On the CPU, in native code, one text."
     parser = common.command_parser("bench speculate", about)
-    add, small = parser.add_argument, PUBLISHED / "checkpoints" / "small"
+    add, small = parser.add_argument, WEIGHTS / "small"
     add("--target", metavar="PATH", default=small, help="the model that decides (the small one)")
     add("--draft", metavar="PATH", help="a smaller model that proposes, beside the usual drafts")
     add("--k", default="3,5,7,11,15", help="numbers of proposals for each pass (3,5,7,11,15)")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..system.files import PUBLISHED, check_writable
+from ..system.files import WEIGHTS, check_writable
 from .common import OUTPUTS, command_parser, exit_code
 
 FORMS = ("auto", "opt", "gpt2", "nanochat", "lecture")
@@ -20,7 +20,7 @@ def main(argv: list[str] | None = None) -> int:
     """Exit codes: 0 written, 2 it could not be."""
     about = "Write a checkpoint's weights as other programs load them."
     parser = command_parser("export", about)
-    small = PUBLISHED / "checkpoints" / "small"
+    small = WEIGHTS / "small"
     parser.add_argument("checkpoint", nargs="?", default=small, help="the one that ships, without")
     parser.add_argument(
         "--form",

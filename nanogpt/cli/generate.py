@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ..config.checks import check_int
 from ..system.console import Progress
-from ..system.files import PUBLISHED
+from ..system.files import WEIGHTS
 from .common import OUTPUTS, command_parser, exit_code
 
 
@@ -74,7 +74,7 @@ def options() -> argparse.ArgumentParser:
     """All options."""
     parser = command_parser("generate", "Many texts, by one worker or several.")
     add = parser.add_argument
-    small = PUBLISHED / "checkpoints" / "small"
+    small = WEIGHTS / "small"
     add("--checkpoint", default=small, metavar="PATH", help="the one that ships, by default")
     add("--prompts", type=Path, metavar="FILE", help="a prompt a line, or .jsonl (a newline)")
     add("--samples", type=int, default=1, metavar="N", help="texts for each prompt (1)")

@@ -16,7 +16,7 @@ import urllib.request
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..system.files import PUBLISHED
+from ..system.files import WEIGHTS
 from .common import add_shared, command_parser, exit_code, set_threads
 
 LENGTH = 100  # characters of the first text
@@ -126,7 +126,7 @@ def options() -> argparse.ArgumentParser:
     """All options."""
     parser = command_parser("serve", "Serve a model over HTTP: /v1/completions, as OpenAI's.")
     add = parser.add_argument
-    small = PUBLISHED / "checkpoints" / "small"
+    small = WEIGHTS / "small"
     add("checkpoint", nargs="?", default=small, help="the one that ships, without")
     add("--host", default="127.0.0.1", help="where to listen (127.0.0.1: this machine alone)")
     add("--port", type=int, default=8000, metavar="N", help="0: any free one (8000)")
