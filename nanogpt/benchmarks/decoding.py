@@ -117,8 +117,10 @@ def build(model: GPT, only: str | None = None, *, kept: bool = False) -> dict[Ru
     built before is taken, so that "first" is the time of a build only where there was none.
     Raises ValueError for rungs that are not on the ladder.
     """
-    device, forms = model.lm_head.weight.device, _forms(model)
-    chosen = _choose(rungs(device), only)
+    forms, there = _forms(model), {rung.number: rung for rung in rungs(model.lm_head.weight.device)}
+    if only is not None and (not only or set(only) - set(there)):
+        raise ValueError(f"rungs={only!r}: choose from {''.join(there)}, as in 1467")
+    chosen = [rung for number, rung in there.items() if only is None or number in only]
     return {rung: _build(rung.engine, forms[rung.per_head], kept) for rung in chosen}
 
 
@@ -164,13 +166,6 @@ def sharpened(model: GPT) -> GPT:
             if p.ndim == 2:
                 p.mul_(4)
     return model
-
-
-def _choose(ladder: Sequence[Rung], only: str | None) -> list[Rung]:
-    numbers = "".join(rung.number for rung in ladder)
-    if only is not None and (not only or set(only) - set(numbers)):
-        raise ValueError(f"rungs={only!r}: choose from {numbers}, as in 1467")
-    return [rung for rung in ladder if only is None or rung.number in only]
 
 
 def _forms(model: GPT) -> dict[bool, GPT]:
@@ -219,15 +214,10 @@ def _split(model: GPT, rung: Rung, seconds: float, n_new: int, limits: Limits) -
     return breakdown(seconds, need, *limits.medians())
 
 
-def _best(
-    chosen: list[Rung], rows: list[dict], seconds: dict, n_new: int, limits: Limits
-) -> dict | None:
+def _best(chosen: list[Rung], rows: list, seconds: dict, n_new: int, limits: Limits) -> dict | None:
     """The fastest rung at full weights and equal tokens, and its share of the roofline bound."""
-    full = [
-        row
-        for rung, row in zip(chosen, rows, strict=True)
-        if row.get("equal") and rung.itemsize is None
-    ]
+    pairs = zip(chosen, rows, strict=True)
+    full = [row for rung, row in pairs if row.get("equal") and rung.itemsize is None]
     if not full:
         return None
     number = max(full, key=lambda row: row["tokens_per_second"]["median"])["rung"]

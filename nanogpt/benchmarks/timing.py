@@ -62,18 +62,17 @@ def duel(
     a: Callable[[], Iterable],
     b: Callable[[], Iterable],
     *,
-    repeats: int = 5,
-    warmup: int = 1,
-    device: torch.device = CPU,
     names: tuple[str, str] = ("uncached", "cached"),
+    **turns,
 ) -> dict:
     """Time two token iterators in turns, A B A B …, after a warm-up of each.
 
-    Returns, as plain data: for each system a summary of every metric and the median gap at each
-    token; `speedup`, the summary of E2EL(a) / E2EL(b) pair by pair. Two neighbours in time run
-    under the same load, so the ratio holds where absolute times drift. Raises ValueError.
+    `turns` are the repeats, warmup and device of `interleave`. Returns, as plain data: for each
+    system a summary of every metric and the median gap at each token; `speedup`, the summary of
+    E2EL(a) / E2EL(b) pair by pair. Two neighbours in time run under the same load, so the ratio
+    holds where absolute times drift. Raises ValueError.
     """
-    runs = interleave(a, b, repeats=repeats, warmup=warmup, device=device)
+    runs = interleave(a, b, **turns)
     pairs = zip(*[[sum(gaps) for gaps in runs_of] for runs_of in runs], strict=True)
     return {
         "systems": {name: _described(runs_of) for name, runs_of in zip(names, runs, strict=True)},
@@ -82,19 +81,14 @@ def duel(
 
 
 def speedups_by_length(
-    a: Callable[[], Iterable],
-    b: Callable[[], Iterable],
-    lengths: Iterable[int],
-    *,
-    repeats: int = 5,
-    warmup: int = 1,
-    device: torch.device = CPU,
+    a: Callable[[], Iterable], b: Callable[[], Iterable], lengths: Iterable[int], **turns
 ) -> dict[int, dict]:
     """E2EL(a) / E2EL(b) of the first n tokens, for each n: a long run contains all shorter ones.
 
-    Returns a summary for each length. Raises ValueError for a length that the runs do not reach.
+    `turns` are those of `duel`. Returns a summary for each length. Raises ValueError for a length
+    that the runs do not reach.
     """
-    runs = interleave(a, b, repeats=repeats, warmup=warmup, device=device)
+    runs = interleave(a, b, **turns)
     longest, out = len(runs[0][0]), {}
     for n in lengths:
         check_int("length", n, 1, longest)
@@ -106,9 +100,9 @@ def interleave(
     a: Callable[[], Iterable],
     b: Callable[[], Iterable],
     *,
-    repeats: int,
-    warmup: int,
-    device: torch.device,
+    repeats: int = 5,
+    warmup: int = 1,
+    device: torch.device = CPU,
 ) -> tuple[list[list[float]], list[list[float]]]:
     """The gaps of every counted run of a and of b, taken in turns. Raises ValueError."""
     if not callable(a) or not callable(b):
