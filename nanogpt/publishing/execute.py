@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
-import math
 import os
 import tempfile
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from weakref import WeakSet
 
 import nbformat
+import papermill
 from jupyter_client.kernelspec import KernelSpecManager
 from jupyter_client.manager import AsyncKernelManager
-from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
+from papermill.clientwrap import PapermillNotebookClient
+from papermill.engines import NBClientEngine, papermill_engines
 from traitlets import TraitError
 
 from ..system.files import ROOT
-from .nbfile import METADATA, alt_text, filled, keep_metadata, png_of, read, write_notebook
+from .nbfile import (
+    METADATA,
+    SyncError,
+    alt_text,
+    filled,
+    keep_metadata,
+    png_of,
+    read,
+    write_notebook,
+)
 
 START_TIMEOUT = 120  # seconds for a kernel to answer, on a cold disk
 MIMES = {"text/plain", "image/png", "text/markdown"}  # what every reader shows, without trust
@@ -55,35 +65,42 @@ def execute(
     Raises NotebookError when a cell fails, takes too long or kills its kernel, and when some
     reader could not see the output. `target` is written in every case.
     """
-    nb = with_parameters(filled(read(source)), parameters)
     try:
-        run_cells(nb, variables or {}, target.with_name(LOG), timeout, around)
+        papermill.execute_notebook(
+            filled(read(source)),
+            str(target),
+            parameters,
+            engine_name=Strict.NAME,
+            kernel_name="python3",
+            progress_bar=False,
+            variables=variables or {},
+            log=target.with_name(LOG),
+            timeout=timeout,
+            around=around,
+        )
     finally:
-        write_notebook(target, normalise(nb))
+        with suppress(SyncError):  # a full disk cut it off, or wrote nothing: that error is raised
+            write_notebook(target, normalise(read(target)))
     check_outputs(target)
 
 
-def with_parameters(nb, parameters: dict):
-    """The notebook with a cell of these values below the one tagged `parameters`."""
-    tagged = ["parameters" in cell.metadata.get("tags", []) for cell in nb.cells]
-    lines = ["# Parameters", *(f"{name} = {_literal(value)}" for name, value in parameters.items())]
-    cell = nbformat.v4.new_code_cell("\n".join(lines), id="injected-parameters")
-    cell.metadata["tags"] = ["injected-parameters"]
-    nb.cells.insert(tagged.index(True) + 1, cell)
-    return nb
+class Strict(NBClientEngine):
+    """papermill's own engine, with our kernel, cells that wait for their turn, and our errors."""
+
+    NAME = "nanogpt"
+
+    @classmethod
+    def execute_managed_notebook(
+        cls, nb_man, kernel_name, *, variables, log, timeout, around, **_
+    ) -> None:
+        run_cells(nb_man, variables, log, timeout, around)
 
 
-def _literal(value) -> str:
-    """The value as Python reads it. ASCII, as surrogates fit into no file."""
-    if isinstance(value, str):
-        return '"' + value.encode("unicode_escape").decode().replace('"', r"\"") + '"'
-    if isinstance(value, float) and not math.isfinite(value):
-        return f"float('{value}')"
-    return repr(value)
+papermill_engines.register(Strict.NAME, Strict)
 
 
-def run_cells(nb, variables: dict, log: Path, timeout: int, around: Around) -> None:
-    """Run all cells in a new kernel and put their outputs into `nb`. Raises NotebookError.
+def run_cells(nb_man, variables: dict, log: Path, timeout: int, around: Around) -> None:
+    """Run all cells in a new kernel and put their outputs into the notebook. Raises NotebookError.
 
     The kernel is this very interpreter: a `python3` from elsewhere on the machine may be another
     one. Personal IPython start-up files are left out, and what a kernel leaves in the temporary
@@ -93,38 +110,39 @@ def run_cells(nb, variables: dict, log: Path, timeout: int, around: Around) -> N
     kernel = AsyncKernelManager(kernel_spec_manager=KernelSpecManager(kernel_dirs=[]))
     with suppress(TraitError):  # where channels can be encrypted; else newer ones print a warning
         kernel.transport_encryption = "auto"
-    client = NotebookClient(nb, kernel, timeout=timeout, startup_timeout=START_TIMEOUT)
-    client.resources = {"metadata": {"path": str(ROOT)}}
+    client = Cells(nb_man, kernel, timeout=timeout, startup_timeout=START_TIMEOUT)
+    client.resources, client.around = {"metadata": {"path": str(ROOT)}}, around
     # Killed at the end: asked to end, a kernel would take another 3 seconds.
     client.record_timing, client.shutdown_kernel = False, "immediate"
     _alive.add(kernel)
     with tempfile.TemporaryDirectory(prefix="nanogpt-kernel-") as home, open(log, "ab") as errors:
         own = {"IPYTHONDIR": home, "TMPDIR": home, **ENVIRONMENT, **variables}
         env = {name: x for name, x in {**os.environ, **own}.items() if x is not None}
-        kernel_runs = client.setup_kernel(cleanup_kc=True, env=env, stderr=errors)
-        with ExitStack() as stack:
-            for index, cell in enumerate(nb.cells):
-                if cell.cell_type == "code":
-                    with around(index, cell):
-                        if not kernel.has_kernel:
-                            stack.enter_context(kernel_runs)
-                        _run_cell(client, index, cell, timeout)
+        client.execute(env=env, stderr=errors)
 
 
-def _run_cell(client: NotebookClient, index: int, cell, timeout: int) -> None:
-    try:
-        client.execute_cell(cell, index)
-    except CellExecutionError as error:
-        said = _first_line(error.evalue) or "(no message)"
-        raise NotebookError(f"cell {cell.id!r}: {error.ename}: {said}") from error
-    except CellTimeoutError as error:
-        raise NotebookError(
-            f"cell {cell.id!r} ran longer than {timeout} s: give it more with --timeout"
-        ) from error
-    except DeadKernelError as error:
-        raise NotebookError(
-            f"cell {cell.id!r} killed its kernel: often the memory was too small"
-        ) from error
+class Cells(PapermillNotebookClient):
+    """Runs each cell of code inside of `around(index, cell)`; an error names the cell."""
+
+    around: Around
+
+    def execute_cell(self, cell, index: int, **more):
+        if cell.cell_type != "code":
+            return cell
+        try:
+            with self.around(index, cell):
+                return super().execute_cell(cell, index, **more)
+        except CellExecutionError as error:
+            said = _first_line(error.evalue) or "(no message)"
+            raise NotebookError(f"cell {cell.id!r}: {error.ename}: {said}") from error
+        except CellTimeoutError as error:
+            raise NotebookError(
+                f"cell {cell.id!r} ran longer than {self.timeout} s: give it more with --timeout"
+            ) from error
+        except DeadKernelError as error:
+            raise NotebookError(
+                f"cell {cell.id!r} killed its kernel: often the memory was too small"
+            ) from error
 
 
 def _first_line(said: object) -> str:
@@ -142,6 +160,8 @@ def normalise(nb):
     """The executed notebook without what differs between any two runs: dates, ids, fragments."""
     nb.metadata = nbformat.from_dict(METADATA)
     for cell in nb.cells:
+        if "injected-parameters" in cell.metadata.get("tags", []):
+            cell.id, cell.source = "injected-parameters", cell.source.strip("\n")
         keep_metadata(cell)
         if cell.cell_type == "code":
             cell.outputs = merge_streams(cell.outputs)

@@ -4,7 +4,6 @@ import os
 import shutil
 import subprocess
 import sys
-from contextlib import nullcontext
 from pathlib import Path
 
 import nbformat
@@ -88,9 +87,10 @@ def test_a_lone_notebook_runs_as_on_colab_and_its_set_up_runs_twice(
     own = ("PYTHONPATH", "NANOGPT_REF", "NANOGPT_CHECKPOINT", "CUBLAS_WORKSPACE_CONFIG")
     places = {"NANOGPT_REPO": work_tree, "NANOGPT_OUT": str(tmp_path / "out")}
     monkeypatch.setattr(execute, "ROOT", alone)
-    execute.with_parameters(nb, {"profile": "smoke", "n_new": 8})
-    variables = {**dict.fromkeys(own), **places}
-    execute.run_cells(nb, variables, tmp_path / "log", 600, lambda *_: nullcontext())
+    nbformat.write(nb, tmp_path / "lone.ipynb")
+    less, variables = {"profile": "smoke", "n_new": 8}, {**dict.fromkeys(own), **places}
+    execute.execute(tmp_path / "lone.ipynb", tmp_path / "ran.ipynb", less, variables=variables)
+    nb = nbformat.read(tmp_path / "ran.ipynb", 4)
     outputs = [output for cell in nb.cells for output in cell.get("outputs", [])]
     printed = "".join(output.get("text", "") for output in outputs)
     assert "profile smoke" in printed

@@ -1,20 +1,22 @@
 """One executed notebook: why it failed, in one line; what is kept of it; what everyone can see."""
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import nbformat
 import pytest
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 from notebook_fixtures import code, output, png, write
+from papermill.clientwrap import PapermillNotebookClient
 
+from nanogpt.publishing import execute as module
 from nanogpt.publishing.execute import (
+    Cells,
     NotebookError,
-    _run_cell,
     check_outputs,
     execute,
     merge_streams,
     normalise,
-    with_parameters,
 )
 
 FAILURES = {
@@ -26,21 +28,26 @@ FAILURES = {
 
 
 @pytest.mark.parametrize(("error", "message"), FAILURES.values(), ids=FAILURES)
-def test_a_failure_is_one_line_that_names_its_cell(error, message):
+def test_a_failure_is_one_line_that_names_its_cell(error, message, monkeypatch):
     def fail(*_):
         raise error
 
+    monkeypatch.setattr(PapermillNotebookClient, "execute_cell", fail)
+    cells = Cells(SimpleNamespace(nb=nbformat.v4.new_notebook()), timeout=7)
+    cells.around = lambda index, cell: nullcontext()
     with pytest.raises(NotebookError, match=f"^cell 'one'.*{message}"):
-        _run_cell(SimpleNamespace(execute_cell=fail), 2, code("1", "one"), 7)
+        cells.execute_cell(code("1", "one"), 2)
 
 
-def test_parameters_are_written_as_python_reads_them(tmp_path):
-    values = {"a": 7, "b": float("-inf"), "c": 'a "quote"\n\\ Ω \udcff', "d": None, "e": [1, (2,)]}
-    nb = with_parameters(nbformat.read(write(tmp_path / "00_x.ipynb"), 4), values)
+def test_parameters_are_written_as_python_reads_them(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "run_cells", lambda *_: None)
+    values = {"a": 7, "b": float("-inf"), "c": 'a "quote"\n\\ Ω', "d": None, "e": [1, [2]]}
+    execute(write(tmp_path / "00_x.ipynb"), tmp_path / "ran.ipynb", values)
+    nb = nbformat.read(tmp_path / "ran.ipynb", 4)
     ids, found = [cell.id for cell in nb.cells], {}
     assert ids[ids.index("parameters") + 1] == "injected-parameters"
     source = nb.cells[ids.index("injected-parameters")].source
-    assert source.encode("ascii").startswith(b"# Parameters\na = 7\nb = float")
+    assert source.startswith("# Parameters\na = 7\nb = float")
     exec(source, found)
     assert values.items() <= found.items()
 
@@ -76,10 +83,10 @@ SHOWN = {
 
 
 @pytest.mark.parametrize(("shown", "message"), SHOWN.values(), ids=SHOWN)
-def test_outputs_that_not_everyone_can_see_fail(tmp_path, no_kernels, shown, message):
+def test_outputs_that_not_everyone_can_see_fail(tmp_path, shown, message):
     path = write(tmp_path / "00_x.ipynb", code("1", "one", [shown]))
     with pytest.raises(NotebookError, match=message):
-        execute(path, tmp_path / "executed.ipynb", {})
+        check_outputs(path)
 
 
 def test_outputs_that_everyone_can_see_pass(tmp_path):

@@ -162,8 +162,8 @@ def two_lanes(sources, monkeypatch):
 def test_two_notebooks_run_at_once_but_for_the_cells_that_measure_time(go, two_lanes, monkeypatch):
     together, inside, most = threading.Barrier(2, timeout=60), [], []
 
-    def run_cells(nb, variables, log, timeout, around):
-        for index, cell in enumerate(nb.cells):
+    def run_cells(nb_man, variables, log, timeout, around):
+        for index, cell in enumerate(nb_man.nb.cells):
             with around(index, cell):
                 inside.append(cell)
                 if cell.source == "'plain'":
@@ -180,7 +180,7 @@ def test_two_notebooks_run_at_once_but_for_the_cells_that_measure_time(go, two_l
 def test_an_error_of_one_stops_the_other(go, two_lanes, tmp_path, monkeypatch, capsys):
     both, killed = threading.Barrier(2, timeout=60), threading.Event()
 
-    def run_cells(nb, variables, *_):
+    def run_cells(nb_man, variables, *_):
         both.wait()
         if "01_b" in variables["NANOGPT_OUT"]:
             raise OSError("the disk is full")
