@@ -187,8 +187,6 @@ class TrainingRun:
     def resume(self) -> None:
         """Put everything back as it was saved; where nothing was, the run begins at step 0."""
         self.done = self.files.load_state(self.trainer, self.history)
-        if row := self.done and self.files.logged_speed(self.done):
-            self.meter.resume(row, row["step"] * self.chars_per_step)
 
     def stop_if_asked(self, step: int) -> None:
         """Save and raise KeyboardInterrupt, with advice, where Ctrl-C was pressed."""

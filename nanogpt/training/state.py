@@ -22,7 +22,7 @@ from ..data.tokenizer import CharTokenizer
 from ..model import checkpoint
 from ..model.checkpoint import CheckpointError, read_tensors, save_checkpoint, stem, write_tensors
 from ..model.gpt import GPT
-from ..system.files import atomic_path
+from ..system.files import atomic_path, check_writable
 from ..system.lock import held
 from .trainer import Trainer
 
@@ -89,30 +89,23 @@ class RunFiles:
             save_checkpoint(path, model, {**self.meta, "step": step, "losses": losses})
 
     def write_log(self, history: dict, speed: dict) -> None:
-        """Add the newest evaluation to the log; lines of another run are replaced."""
+        """Write the log with the newest evaluation; lines of another run are replaced.
+
+        A run that was killed may have logged more than its state knows.
+        """
         columns = (history[name] for name in LOSSES)
-        *before, newest = (
-            dict(zip(LOSSES, row, strict=True)) for row in zip(*columns, strict=True)
-        )
-        line = json.dumps(newest | speed) + "\n"
-        old = _lines(self.log)
-        kept = old[: len(before)]  # a run that was killed may have logged more than its state knows
-        if [{name: row.get(name) for name in LOSSES} for row in map(_parsed, kept)] != before:
-            kept = [json.dumps(row) + "\n" for row in before]
-        if kept and kept == old:
+        rows = [dict(zip(LOSSES, row, strict=True)) for row in zip(*columns, strict=True)]
+        old = _rows(self.log)
+        for row, logged in zip(rows[:-1], old, strict=False):
+            if row.items() <= logged.items():
+                row |= logged
+        lines = [json.dumps(row) + "\n" for row in (*rows[:-1], rows[-1] | speed)]
+        if old and old == rows[:-1]:
             with open(self.log, "a", encoding="utf-8") as file:
-                file.write(line)
+                file.write(lines[-1])
         else:
             with atomic_path(self.log) as temporary:
-                temporary.write_text("".join([*kept, line]), encoding="utf-8")
-
-    def logged_speed(self, step: int) -> dict | None:
-        """The newest line of the log that says something of the speed, not later than `step`."""
-        for row in map(_parsed, reversed(_lines(self.log))):
-            numbers = [row.get(name) for name in ("step", "seconds", "evaluation")]
-            if all(type(n) in (int, float) and n >= 0 for n in numbers) and row["step"] <= step:
-                return row
-        return None
+                temporary.write_text("".join(lines), encoding="utf-8")
 
     # ------------------------------------------------------------------ the state
 
@@ -161,10 +154,7 @@ class RunFiles:
 
         Raises OSError, before anything is lost, where the folder cannot be written.
         """
-        probe = self.out.with_name(f".{self.out.name}.writable")
-        with atomic_path(probe):
-            pass
-        probe.unlink(missing_ok=True)
+        check_writable(self.state)
         self.state.unlink(missing_ok=True)
 
     def _restore(self, trainer: Trainer, history: dict) -> int:
@@ -184,20 +174,19 @@ class RunFiles:
             return meta["step"]
 
 
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text(encoding="utf-8").splitlines(keepends=True)
-    except (OSError, ValueError):
+def _rows(log: Path) -> list[dict]:
+    """The lines of a log; empty for one that was cut, or damaged."""
+    if not log.is_file():
         return []
-
-
-def _parsed(line: str) -> dict:
-    """The row of a line; empty for a line that was cut, or damaged."""
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
-        return {}
-    return row if isinstance(row, dict) and line.endswith("\n") else {}
+    rows = []
+    text = log.read_text(encoding="utf-8", errors="replace")
+    for line in text.splitlines(keepends=True):
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            row = None
+        rows.append(row if isinstance(row, dict) and line.endswith("\n") else {})
+    return rows
 
 
 @contextmanager

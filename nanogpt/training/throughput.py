@@ -53,50 +53,25 @@ def peak_flops(device: Device) -> float | None:
 
 
 class Meter:
-    """A clock for training and one for evaluation, and what they say."""
+    """A clock for training and one for evaluation; each begins when the run begins or resumes."""
 
     def __init__(self, config: GPTConfig, device: Device, processes: int = 1):
         self.device, self.per_token = device.device, flops_per_token(config)
         peak = peak_flops(device)
         self.peak = peak and peak * processes
         self.tokens, self.seconds = 0, {"train": 0.0, "evaluate": 0.0}
-        self.last, self.laps = self._now(), []
+        self.last = time.perf_counter()
 
     def lap(self, what: str) -> None:
-        """The time since the last lap went into "train" or "evaluate"; on a GPU, its queue's time.
-
-        That is known when the GPU has come so far: `summary` waits for it, this does not.
-        """
-        self.laps.append((what, self._now()))
-
-    def _now(self):
-        """A point in time: in seconds, or a mark in a GPU's queue."""
-        if self.device.type == "cpu":
-            return time.perf_counter()
-        mark = torch.cuda.Event(enable_timing=True)
-        mark.record()
-        return mark
-
-    def _add_up(self) -> None:
-        for what, now in self.laps:
-            if self.device.type == "cpu":
-                self.seconds[what] += now - self.last
-            else:
-                now.synchronize()
-                self.seconds[what] += self.last.elapsed_time(now) / 1e3
-            self.last = now
-        self.laps = []
-
-    def resume(self, logged: dict, tokens: int) -> None:
-        """Continue from a summary that was logged when so many tokens had been trained on."""
-        train, share = logged["seconds"], logged["evaluation"]
-        rest = max(1 - share, 5e-5)  # a share is logged to four digits, so it may be 1.0
-        self.seconds = {"train": train, "evaluate": train * share / rest}
-        self.tokens, self.last, self.laps = tokens, self._now(), []
+        """The time since the last lap went into "train" or "evaluate". Waits for a GPU's queue."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        now = time.perf_counter()
+        self.seconds[what] += now - self.last
+        self.last = now
 
     def summary(self) -> dict:
         """Seconds of training, characters a second, model FLOP utilisation, share of evaluation."""
-        self._add_up()
         train, evaluate = self.seconds["train"], self.seconds["evaluate"]
         speed = self.tokens / train if self.tokens and train else None
         return {

@@ -26,14 +26,10 @@ def memory_advice(config: TrainConfig):
         full = isinstance(error, (torch.OutOfMemoryError, MemoryError))
         if not full and not any(part in str(error) for part in words):
             raise
-        more = 2 * config.accumulate
-        if config.batch_size % more:
-            advice = "train a smaller model, or one with a smaller block_size"
-        else:
-            advice = f"accumulate={more} (--accumulate {more}) computes the same step in less"
         raise MemoryError(
-            f"the memory is exhausted by a batch of {config.batch_size} windows in "
-            f"{config.accumulate} part{'s' * (config.accumulate > 1)}: {advice}"
+            f"the memory is exhausted by a batch of {config.batch_size} windows in parts of "
+            f"{config.batch_size // config.accumulate}: a larger accumulate= (--accumulate) makes "
+            f"smaller parts of the same step; a smaller model or block_size takes less"
         ) from error
 
 

@@ -88,21 +88,6 @@ def test_the_same_seed_gives_the_same_bits_with_every_recipe(corpus, key):
     assert not torch.equal(first, third)
 
 
-@pytest.mark.parametrize(
-    ("per_head", "batched", "itself"),
-    [(True, True, False), (True, False, True), (False, True, True)],
-)
-def test_the_model_itself_is_trained_or_its_batched_copy(
-    corpus, monkeypatch, per_head, batched, itself
-):
-    model, trained = fresh(corpus, per_head), []
-    watched = lambda model, *rest: trained.append(model) or Trainer(model, *rest)  # noqa: E731
-    monkeypatch.setattr(loop, "Trainer", watched)
-    train(model, corpus, replace(QUICK, steps=2, batched=batched), device=CPU)
-    assert (trained[0] is model) is itself
-    assert trained[0].config.per_head is (per_head and not batched)
-
-
 @pytest.mark.parametrize("zero", [True, False])
 def test_the_loop_is_the_plain_loop(corpus, tokenizer, zero):
     """What a learner would write: draw, measure, go back through it, move, forget the gradient.
@@ -149,12 +134,6 @@ def test_the_history_is_plain_data(ran, tokenizer):
     assert history["batch_loss"][0] == pytest.approx(history["train"][0], abs=1e-4)
 
 
-@pytest.mark.parametrize(("steps", "every", "expected"), [(3, 5, [0, 3]), (2, 1, [0, 1, 2])])
-def test_the_last_step_is_evaluated_once(corpus, steps, every, expected):
-    config = replace(QUICK, steps=steps, eval_every=every)
-    assert train(fresh(corpus), corpus, config, device=CPU)["step"] == expected
-
-
 def test_headless_prints_one_plain_line_for_each_evaluation(ran):
     columns = (ran.history[key] for key in ("step", "train", "val"))
     assert ran.said.splitlines() == [
@@ -187,8 +166,6 @@ def test_with_speed_the_throughput_stands_in_the_line_and_always_in_the_log(
     assert first["chars_per_second"] is first["mfu"] is None
     assert all(row["chars_per_second"] > 0 and row["mfu"] > 0 for row in others)
     assert all(0 < row["evaluation"] < 1 for row in others)
-    seconds = [row["seconds"] for row in rows]
-    assert seconds == sorted(seconds)
 
 
 def test_who_watches_sees_the_model_and_changes_nothing(corpus, ran):
@@ -275,15 +252,13 @@ def test_a_checkpoint_says_where_it_comes_from(corpus, tokenizer, ran):
 # ------------------------------------------------------------------ what cannot be trained
 
 
-@pytest.mark.parametrize(("which", "value"), [("train", math.nan), ("val", math.inf)])
 def test_a_loss_that_is_not_finite_stops_and_keeps_the_checkpoint_before(
-    corpus, tmp_path, monkeypatch, which, value
+    corpus, tmp_path, monkeypatch
 ):
-    turns = iter([2.0, 2.0, value if which == "train" else 2.0, value])
-    monkeypatch.setattr(
-        loop, "mean_loss", lambda model, batches: torch.tensor(next(turns)).double()
-    )
-    with pytest.raises(FloatingPointError, match=f"{value} at step 5: .*lr=0.004"):
+    turns = iter([2.0, 2.0, 2.0, math.inf])
+    means = lambda model, batches: torch.tensor(next(turns)).double()  # noqa: E731
+    monkeypatch.setattr(loop, "mean_loss", means)
+    with pytest.raises(FloatingPointError, match="inf at step 5: .*lr=0.004"):
         train(fresh(corpus), corpus, QUICK, device=CPU, out=tmp_path / "fox")
     assert load_checkpoint(tmp_path / "fox-last").meta["step"] == 0
 
@@ -318,22 +293,15 @@ def test_what_does_not_fit_is_refused_before_anything_changes(corpus, fields, er
 
 
 @pytest.mark.parametrize(
-    ("error", "accumulate", "advice"),
-    [
-        (RuntimeError("DefaultCPUAllocator: can't allocate memory"), 1, "--accumulate 2"),
-        (torch.OutOfMemoryError(), 8, "a smaller block_size"),
-    ],
+    "error", [RuntimeError("DefaultCPUAllocator: can't allocate memory"), torch.OutOfMemoryError()]
 )
-def test_where_the_memory_is_exhausted_it_says_what_takes_less(
-    corpus, monkeypatch, error, accumulate, advice
-):
+def test_where_the_memory_is_exhausted_it_says_what_takes_less(corpus, monkeypatch, error):
     def full(*words):
         raise error
 
     monkeypatch.setattr(Trainer, "_gradients", full)
-    config = replace(QUICK, accumulate=accumulate)
-    with pytest.raises(MemoryError, match=f"a batch of 8 windows in {accumulate} part.*{advice}"):
-        train(fresh(corpus), corpus, config, device=CPU)
+    with pytest.raises(MemoryError, match="a batch of 8 windows in parts of 4.*--accumulate"):
+        train(fresh(corpus), corpus, replace(QUICK, accumulate=2), device=CPU)
 
 
 def test_another_run_into_the_same_files_is_refused(corpus, tmp_path):

@@ -1,7 +1,6 @@
 """A run that was stopped, in any way, resumes to the very weights that it would have had."""
 
 import contextlib
-import json
 import shutil
 import signal
 import threading
@@ -9,7 +8,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from safetensors import safe_open
 from training_fixtures import (
     CPU,
     contents,
@@ -108,9 +106,7 @@ def test_ctrl_c_then_resume_gives_the_bits_of_a_whole_run(corpus, tmp_path, whol
     assert contents(out) == contents(files)
 
 
-def test_a_run_may_be_stopped_many_times_and_the_log_counts_all_its_seconds(
-    corpus, tmp_path, wholes
-):
+def test_a_run_may_be_stopped_many_times(corpus, tmp_path, wholes):
     for _ in range(10):
         with pytest.MonkeyPatch.context() as patch:
             stop_at(patch, 4, ctrl_c)
@@ -118,9 +114,7 @@ def test_a_run_may_be_stopped_many_times_and_the_log_counts_all_its_seconds(
                 model, _ = resume(corpus, tmp_path / "run")
                 break
     assert torch.equal(weights(model), wholes()[0])
-    seconds = [row["seconds"] for row in log_of(tmp_path / "run")]
-    assert seconds == sorted(seconds)
-    assert len(seconds) == 6
+    assert [row["step"] for row in log_of(tmp_path / "run")] == [0, 4, 8, 12, 16, 20]
 
 
 @pytest.fixture(scope="module")
@@ -135,12 +129,11 @@ def begun(corpus, tmp_path_factory):
     "damage",
     [
         lambda text: text[:-9],
+        lambda text: text[:-1],
         lambda text: text + "{\n",
-        lambda text: text + "\udcff\n",
-        lambda text: text + '{"step": "8", "seconds": [], "evaluation": null}\n',
-        lambda text: text + '{"step": 8, "seconds": true, "evaluation": "x"}\n',
+        lambda text: text + "[]\n\udcff\n",
     ],
-    ids=["cut", "not JSON", "not text", "other kinds", "no numbers"],
+    ids=["cut", "no end", "not JSON", "not text"],
 )
 def test_a_damaged_log_stops_no_resume(corpus, begun, tmp_path, wholes, damage):
     shutil.copytree(begun, tmp_path, dirs_exist_ok=True)
@@ -248,14 +241,6 @@ def test_a_checkpoint_is_not_a_state(corpus, copy):
     state_path(copy).write_bytes(copy.with_name("run.safetensors").read_bytes())
     with pytest.raises(CheckpointError, match="format 'nanogpt-notebooks checkpoint 1'"):
         resume(corpus, copy)
-
-
-def test_the_state_is_plain_tensors_and_json(wholes):
-    with safe_open(state_path(wholes()[2]), framework="pt") as file:
-        meta = json.loads(file.metadata()["nanogpt"])
-        kinds = {key.split(".")[0] for key in file.keys()}  # noqa: SIM118
-    assert meta["step"] == 20
-    assert kinds - {"cuda"} == {"model", "optimizer", "batch_loss", "batches", "cpu"}
 
 
 # ------------------------------------------------------------------ killed

@@ -60,13 +60,6 @@ def clock(monkeypatch):
     return now
 
 
-def meter_of(monkeypatch, peak, processes=1) -> Meter:
-    """A meter of a device that could compute so many tokens a second."""
-    peak = peak and peak * flops_per_token(SIZES["article"])
-    monkeypatch.setattr(throughput, "peak_flops", lambda device: peak)
-    return Meter(SIZES["article"], CPU, processes)
-
-
 @pytest.mark.parametrize(
     ("peak", "processes", "mfu", "said"),
     [
@@ -77,7 +70,9 @@ def meter_of(monkeypatch, peak, processes=1) -> Meter:
 )
 def test_training_and_evaluation_have_a_clock_each(monkeypatch, clock, peak, processes, mfu, said):
     """Of several processes the peaks add up; of an unknown card there is none."""
-    meter = meter_of(monkeypatch, peak, processes)
+    peak = peak and peak * flops_per_token(SIZES["article"])  # for so many tokens a second
+    monkeypatch.setattr(throughput, "peak_flops", lambda device: peak)
+    meter = Meter(SIZES["article"], CPU, processes)
     assert str(meter) == "starting"
     assert set(meter.summary().values()) == {0.0, None}
     for what, seconds, more in 2 * [("train", 4, 800), ("evaluate", 1, 0)]:
@@ -86,13 +81,3 @@ def test_training_and_evaluation_have_a_clock_each(monkeypatch, clock, peak, pro
         meter.lap(what)
     assert list(meter.summary().values()) == [8.0, 200, mfu, 0.2]
     assert str(meter) == said
-
-
-def test_a_clock_resumes_from_a_log_whose_evaluation_was_nearly_all_of_the_time(monkeypatch, clock):
-    # As at step 0 of a large model: its share of the time is logged as 1.0.
-    meter = meter_of(monkeypatch, None)
-    meter.seconds = {"train": 0.001, "evaluate": 60.0}
-    logged = meter.summary()
-    assert logged["evaluation"] == 1.0
-    meter.resume(logged, 0)
-    assert meter.summary() == logged
