@@ -42,7 +42,6 @@ def ran(tmp_path_factory):
 def test_a_run_leaves_weights_and_a_log_of_its_evaluations(ran):
     found, log = load_checkpoint(f"{ran.out}-last"), log_of(ran.out)
     assert [row["step"] for row in log] == [0, 2, 4, 6]
-    assert found.meta["losses"] == {"train": log[-1]["train"], "val": log[-1]["val"]}
     expected = {"steps": 6, "eval_every": 2, "batch_size": 2, "seed": 5, "eval_batches": 1}
     expected |= {"accumulate": 2, "clip": 1.0}
     assert found.meta["train"] == {**vars(RECIPES["sprint+"].train), **expected}
@@ -51,28 +50,20 @@ def test_a_run_leaves_weights_and_a_log_of_its_evaluations(ran):
     assert re.search(rf"of step \d: {ran.out}.safetensors; the log: {ran.out}.jsonl", ran.said)
 
 
-def test_a_recipe_is_the_lectures_unless_changed(tmp_path, capsys):
-    out = str(tmp_path / "lecture")
-    assert main([*QUICK, "--recipe", "lecture", "--no-decay", "--out", out]) == 0
-    train = load_checkpoint(out).meta["train"]
-    changed = (train["muon_lr"], train["lr"], train["zero_init"], train["decay"])
-    assert changed == (None, 1e-3, False, False)
-    assert main([*QUICK, "--no-muon", "--no-zero-init", "--out", out, "--replace"]) == 0
-    train = load_checkpoint(out).meta["train"]
-    assert (train["muon_lr"], train["lr"], train["zero_init"]) == (None, 8e-3, False)
+def test_what_is_switched_off_is_off(tmp_path):
+    words = ["--recipe", "fast", "--no-muon", "--no-zero-init", "--no-decay"]
+    assert main([*QUICK, *words, "--out", str(tmp_path / "run")]) == 0
+    train = load_checkpoint(tmp_path / "run").meta["train"]
+    assert (train["muon_lr"], train["zero_init"], train["decay"]) == (None, False, False)
 
 
-@pytest.mark.parametrize("recipe", ["fast", "sprint", "sprint+"])
-def test_a_recipe_takes_as_many_characters_a_step_whatever_the_block(recipe):
-    shapes = [replace(SIZES["small"], block_size=block) for block in (32, 256, 4096)]
-    assert [recipe_for(recipe, shape)[0].batch_size for shape in shapes] == [32, 4, 1]
-
-
-def test_a_recipe_changes_the_shape_only_in_what_it_names():
+def test_a_recipe_changes_the_shape_and_the_batch_only_in_what_it_names():
     shape = SIZES["small"]
     assert recipe_for("lecture", shape) == (RECIPES["lecture"].train, shape)
     assert recipe_for("fast", shape)[1] == shape
     assert recipe_for("sprint", shape)[1] == replace(shape, **MODERN)
+    shapes = [replace(shape, block_size=block) for block in (32, 256, 4096)]
+    assert [recipe_for("fast", shape)[0].batch_size for shape in shapes] == [32, 4, 1]
     with pytest.raises(ValueError, match=r"recipe='fats' .*lecture, fast, sprint, sprint\+"):
         recipe_for("fats", shape)
 
@@ -98,12 +89,6 @@ def test_what_cannot_begin_says_why_and_writes_nothing(tmp_path, capsys, words):
     assert not list(tmp_path.glob("x/*"))
 
 
-def test_a_loss_that_is_not_finite_ends_with_1(tmp_path, capsys):
-    changes = ["--lr", "1e25", "--no-muon", "--steps", "40"]
-    assert main([*QUICK, *changes, "--out", str(tmp_path / "run")]) == 1
-    assert "error: the loss is" in capsys.readouterr().err
-
-
 def test_ctrl_c_then_resume_gives_the_same_bits_and_the_same_log(
     ran, tmp_path, monkeypatch, capsys
 ):
@@ -117,17 +102,7 @@ def test_ctrl_c_then_resume_gives_the_same_bits_and_the_same_log(
     assert said.err == "\nstopped: the same command with --resume resumes from this step\n"
     assert main(words) == 0
     assert contents(out) == contents(ran.out)
-    keys = ("step", "train", "val")
-    part, whole = ([[row[key] for key in keys] for row in log_of(path)] for path in (out, ran.out))
-    assert part == whole
-
-
-def test_ctrl_c_before_anything_was_saved_does_not_promise_a_saved_run(
-    tmp_path, monkeypatch, capsys
-):
-    monkeypatch.setattr("nanogpt.cli.train.load_corpus", lambda path: ctrl_c())
-    assert main([*QUICK, "--out", str(tmp_path / "run")]) == 130
-    assert capsys.readouterr().err.endswith("resumes from the last evaluation, if there was one\n")
+    assert [row["val"] for row in log_of(out)] == [row["val"] for row in log_of(ran.out)]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -33,10 +32,9 @@ from training_fixtures import (
 from nanogpt.cli.train import main
 from nanogpt.data.corpus import practice_corpus
 from nanogpt.system.device import Device
-from nanogpt.training.distributed import Ranks, _fresh_name, joined, ranks, reports_errors
+from nanogpt.training.distributed import Ranks, _fresh_name, joined, ranks
 from nanogpt.training.launch import torchrun
 from nanogpt.training.state import state_path
-from nanogpt.training.trainer import Trainer
 
 pytestmark = pytest.mark.skipif(
     not (dist.is_available() and dist.is_gloo_available()), reason="this torch has no gloo"
@@ -88,7 +86,6 @@ def two(folder):
         words(folder, "begun", "--resume"),
         words(folder, "of-RANK/sprint", "--recipe", "sprint"),
         words(folder, "of-RANK/plain", "--resume"),  # which the second process has no state of
-        words(folder, "odd", "--batch-size", "3"),
     ]
     pair = fork_pair(folder / "two", some_runs, runs)
     printed = {
@@ -129,24 +126,17 @@ def test_the_first_alone_prints_and_writes(folder, two):
 
 
 @pytest.mark.slow
-def test_what_two_processes_cannot_do_both_refuse(folder, two):
+def test_what_two_processes_cannot_do_both_refuse_and_one_says_why(folder, two):
     files = "process 0 has saved steps: 30, process 1 has 0: all must read the same files"
-    batch = "batch_size=3 cannot be shared by 2 processes: take a multiple of 2"
     for rank in (0, 1):
-        refused = re.findall("refused: .*", two[f"{rank}.out"])
-        assert len(refused) == 2
-        assert files in refused[0]
-        assert batch in refused[1]
-    assert not list(folder.glob("odd*"))
-
-
-@pytest.mark.slow
-def test_an_error_has_an_exit_code_in_each_and_is_said_once(folder):
-    pair = fork_pair(folder / "late", main, words(folder, "late", "--batch-size", "3"))
+        (refused,) = re.findall("refused: .*", two[f"{rank}.out"])
+        assert files in refused
+    pair = fork_pair(folder / "late", main, words(folder, "odd", "--batch-size", "3"))
     assert [exit_code(process) for process in pair] == [2, 2]
     errors = [(folder / f"late{rank}.err").read_text() for rank in (0, 1)]
-    assert errors[0].startswith("error: batch_size=3 cannot be shared")
+    assert errors[0].startswith("error: batch_size=3 cannot be shared by 2 processes: take a mult")
     assert errors[1] == ""
+    assert not list(folder.glob("odd*"))
 
 
 @pytest.mark.slow
@@ -224,20 +214,14 @@ def alone(monkeypatch):
 
 
 def test_a_single_process_is_the_only_one_and_nothing_is_changed(alone):
-    here = Device(torch.device("cpu"), torch.float32, "tests")
-    values, model = torch.arange(6.0), nn.Linear(2, 2)
+    here, values = Device(torch.device("cpu"), torch.float32, "tests"), torch.arange(6.0)
     handler = signal.getsignal(signal.SIGTERM)
     with joined(here) as device:
-        assert device is here
-        assert not dist.is_initialized()
+        assert (device, ranks()) == (here, Ranks(0, 1))
         assert signal.getsignal(signal.SIGTERM) is handler
-        assert ranks() == Ranks(0, 1)
-    assert Ranks().first
-    assert reports_errors()
     assert torch.equal(Ranks().share(values), values)
     assert Ranks().mean(values) is values
-    assert Ranks().wrap(model) is model
-    Ranks().agree("a thing", 3)
+    assert Ranks().wrap(model := nn.Linear(2, 2)) is model
 
 
 def test_processes_agree_on_a_name_that_none_before_them_had():
@@ -252,35 +236,11 @@ def test_processes_agree_on_a_name_that_none_before_them_had():
     assert len(set(names)) == 3
 
 
-@pytest.mark.parametrize("rank", [0, 1, 2])
-def test_dropout_of_the_other_processes_follows_from_the_step(rank):
-    """So a resumed run draws what the whole one drew; the first one is as a process alone."""
-    model = SimpleNamespace(config=SimpleNamespace(dropout=0.1))
-    config = SimpleNamespace(seed=5)
-    trainer = SimpleNamespace(ranks=Ranks(rank, 3), model=model, config=config)
-
-    def drawn(step, before):
-        torch.manual_seed(before)
-        Trainer._seed_dropout(trainer, step)
-        return float(torch.rand(1))
-
-    with torch.random.fork_rng():
-        assert (drawn(7, before=1) == drawn(7, before=2)) == bool(rank)
-        assert drawn(7, before=1) != drawn(8, before=2)
-
-
 @pytest.mark.slow
 def test_torchrun_from_python_says_why_its_processes_failed(tmp_path):
     (tmp_path / "fails.py").write_text("raise ValueError('no room')")
     with pytest.raises(ChildProcessError, match="(?s)failed, exit code 1:.*ValueError: no room"):
         torchrun([str(tmp_path / "fails.py")], 1)
-
-
-def test_each_process_has_its_share_of_a_batch_and_all_have_it_whole():
-    batch = torch.arange(24).view(12, 2)
-    for size in (1, 2, 3, 4):
-        shares = torch.cat([Ranks(rank, size).share(batch) for rank in range(size)])
-        assert torch.equal(shares, batch)
 
 
 @pytest.mark.parametrize(("rank", "count"), [(0, 1), (1, 1), (2, 2)])

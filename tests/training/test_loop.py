@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from contextlib import redirect_stdout
 from dataclasses import asdict, replace
 from io import StringIO
@@ -134,12 +135,20 @@ def test_the_history_is_plain_data(ran, tokenizer):
     assert history["batch_loss"][0] == pytest.approx(history["train"][0], abs=1e-4)
 
 
-def test_headless_prints_one_plain_line_for_each_evaluation(ran):
-    columns = (ran.history[key] for key in ("step", "train", "val"))
-    assert ran.said.splitlines() == [
+def test_each_evaluation_prints_a_line_and_logs_one_with_the_speed(corpus, tmp_path, ran, capsys):
+    lines = [
         f"step {step:5d} of 12 | train {a:.4f} | val {b:.4f}"
-        for step, a, b in zip(*columns, strict=True)
+        for step, a, b in zip(*(ran.history[key] for key in ("step", "train", "val")), strict=True)
     ]
+    assert ran.said.splitlines() == lines
+    train(fresh(corpus, False), corpus, QUICK, out=tmp_path / "fox", device=CPU, speed=True)
+    for line, said in zip(lines, capsys.readouterr().out.splitlines(), strict=True):
+        assert re.fullmatch(re.escape(line) + r" \| (starting|.* chars/s, MFU .*, eval.*)", said)
+    first, *others = rows = log_of(tmp_path / "fox")
+    for key in ("step", "train", "val"):
+        assert [row[key] for row in rows] == ran.history[key]
+    assert first["chars_per_second"] is first["mfu"] is None
+    assert all(row["chars_per_second"] > 0 and row["mfu"] > 0 for row in others)
 
 
 def test_on_a_terminal_a_bar_moves_below_the_lines(corpus, capsys, monkeypatch):
@@ -147,25 +156,8 @@ def test_on_a_terminal_a_bar_moves_below_the_lines(corpus, capsys, monkeypatch):
     monkeypatch.setattr(console, "headless", lambda: False)
     train(fresh(corpus), corpus, QUICK, device=CPU)
     out, err = capsys.readouterr()
-    assert out.count("| train ") == 4
+    assert (out.count("| train "), err) == (4, ""), "JupyterLab shows stderr apart, in red"
     assert "train: 100%" in out
-    assert "12/12" in out
-    assert not err, "JupyterLab shows stderr apart, in red"
-
-
-def test_with_speed_the_throughput_stands_in_the_line_and_always_in_the_log(
-    corpus, tmp_path, capsys
-):
-    out = tmp_path / "fox"
-    history = train(fresh(corpus), corpus, QUICK, out=out, device=CPU, speed=True)
-    first, *others = capsys.readouterr().out.splitlines()
-    assert first.endswith("| starting")
-    assert all(" chars/s, MFU " in line and ", evaluation " in line for line in others)
-    first, *others = rows = log_of(out)
-    assert all([row[key] for row in rows] == history[key] for key in ("step", "train", "val"))
-    assert first["chars_per_second"] is first["mfu"] is None
-    assert all(row["chars_per_second"] > 0 and row["mfu"] > 0 for row in others)
-    assert all(0 < row["evaluation"] < 1 for row in others)
 
 
 def test_who_watches_sees_the_model_and_changes_nothing(corpus, ran):
