@@ -89,6 +89,12 @@ def test_what_cannot_begin_says_why_and_writes_nothing(tmp_path, capsys, words):
     assert not list(tmp_path.glob("x/*"))
 
 
+def test_a_loss_that_is_not_finite_ends_with_1(tmp_path, capsys):
+    changes = ["--lr", "1e25", "--no-muon", "--steps", "40"]
+    assert main([*QUICK, *changes, "--out", str(tmp_path / "run")]) == 1
+    assert "error: the loss is" in capsys.readouterr().err
+
+
 def test_ctrl_c_then_resume_gives_the_same_bits_and_the_same_log(
     ran, tmp_path, monkeypatch, capsys
 ):

@@ -135,13 +135,9 @@ def test_the_log_of_a_killed_run_is_mended_by_the_next_evaluation(corpus, tokeni
     assert evaluated(0, 5) == [5], "another run, from its beginning"
     history = {"step": [0, 4], "train": [7.0, 7.0], "val": [7.0, 7.0]}
     assert evaluated(8, 6) == [None, None, 6], "evaluations of a run that wrote no log here"
-    for damaged in (
-        b"",
-        b"{\n[]\n",
-        b'{"step": 0}\n\xff',
-        (tmp_path / "fox.jsonl").read_bytes()[:-1],
-    ):
-        (tmp_path / "fox.jsonl").write_bytes(damaged)
+    log = tmp_path / "fox.jsonl"
+    for damaged in (b"", b"{\n[]\n", b'{"step": 0}\n\xff', log.read_bytes()[:-1]):
+        log.write_bytes(damaged)
         assert evaluated(8, 7)[-1] == 7
 
 
