@@ -95,7 +95,12 @@ def started_again() -> bool:
 
     An agent counts the restarts that its own processes caused, so one count may be 0.
     """
-    return any(ranks().gather(int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))))
+    return any(ranks().gather(_number("RESTART_COUNT")))
+
+
+def _number(name: str) -> int:
+    """A number that torchrun tells its processes; 0 where it did not start them."""
+    return int(os.environ.get(f"TORCHELASTIC_{name}", "0"))
 
 
 @contextmanager
@@ -121,7 +126,9 @@ def joined(device: Device):
         except RuntimeError as error:
             if not (isinstance(error, dist.DistError) or "gloo" in str(error)):
                 raise
-            _exit_disconnected(error)
+            time.sleep(2)  # torchrun notices the lost process first, and names it as the cause
+            detail = f" ({error})" if isinstance(error, dist.DistError) else ""
+            _exit(f"the connection to another process broke{detail}")
         except KeyboardInterrupt as stopped:
             # With a message, all stop at the same step and can disconnect. Without one the others
             # may be in the middle of a step, and to disconnect would wait for them.
@@ -201,20 +208,6 @@ def _exits_at_sigterm():
         sender.close()
 
 
-def _exit_disconnected(error: RuntimeError) -> None:
-    time.sleep(2)  # so that torchrun notices the lost process first, and names it as the cause
-    detail = f" ({error})" if isinstance(error, dist.DistError) else ""
-    _exit(f"the connection to another process broke{detail}")
-
-
-def _restarts_left() -> bool:
-    most, done = (
-        int(os.environ.get(f"TORCHELASTIC_{name}", "0"))
-        for name in ("MAX_RESTARTS", "RESTART_COUNT")
-    )
-    return done < most
-
-
 _exiting = threading.Lock()
 
 
@@ -223,9 +216,10 @@ def _exit(why: str) -> None:
     # Never released: the broken connection and torchrun's signal are one event, reported once.
     _exiting.acquire()
     if os.environ.get("RANK") == "0":
+        most, done = (_number(name) for name in ("MAX_RESTARTS", "RESTART_COUNT"))
         advice = "the same command with --resume resumes from the last evaluation"
         message = f"error: {why}: {advice}, with any number of processes"
-        if _restarts_left():
+        if done < most:
             message = f"{why}: torchrun starts all again, from the last evaluation"
         print(message, file=sys.stderr, flush=True)
     os._exit(1)

@@ -5,12 +5,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest import FORMS, seeded, tokens
+from conftest import seeded, tokens
 from training_fixtures import CPU, fresh, weights
 
 from nanogpt.config import MODERN, TrainConfig, recipe_for
 from nanogpt.data.batches import split
-from nanogpt.model.convert import convert_state
 from nanogpt.model.gpt import GPT
 from nanogpt.system.device import Device
 from nanogpt.training import trainer
@@ -64,16 +63,6 @@ def test_a_part_is_a_share_of_the_batch(build, steps):
     model.register_forward_pre_hook(lambda module, given: sizes.append(len(given[0])))
     steps(model, replace(ADAM, accumulate=4), n=2)
     assert sizes == [2] * 8
-
-
-@pytest.mark.parametrize("fields", [{}, PLUS], ids=["lecture", "sprint+"])
-def test_head_by_head_and_all_heads_at_once_are_the_same_step(build, steps, fields):
-    heads, batched = (build(fields, form, dtype=torch.float64) for form in FORMS)
-    (_, one), (_, other) = steps(heads, ADAM), steps(batched, ADAM)
-    assert one == pytest.approx(other, abs=1e-10)
-    state = convert_state(batched.state_dict(), batched.config, per_head=True)
-    for key, tensor in heads.state_dict().items():
-        torch.testing.assert_close(tensor, state[key], rtol=0, atol=1e-10, msg=key)
 
 
 def test_every_weight_of_sprint_plus_moves(corpus):

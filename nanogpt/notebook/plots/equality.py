@@ -10,6 +10,7 @@ from matplotlib.patches import Rectangle
 from . import canvas
 from .style import GREEN, INK, ORANGE, PAPER, VERMILION, styled
 
+CLOUDS = ("margins", 0.2, GREEN, "o"), ("logit_diffs", -0.2, VERMILION, "s")
 LEVELS = [1, 2, 4, 16, 64, 256]  # float32 numbers apart
 
 
@@ -88,8 +89,7 @@ def precision(reports: dict[str, dict]) -> Figure:
     title = "Where the two clouds overlap, a token can flip"
     figure, axes = canvas.new_figure(3.4, title)
     for x, (name, report) in enumerate(reports.items()):
-        clouds = ("margins", 0.2, GREEN, "o"), ("logit_diffs", -0.2, VERMILION, "s")
-        for key, side, colour, mark in clouds:
+        for key, side, colour, mark in CLOUDS:
             values = report[key]  # side by side around a middle
             across = [x + side + 0.3 * (i / len(values) - 0.5) for i in range(len(values))]
             axes.scatter(across, values, s=9, color=colour, marker=mark, alpha=0.6, lw=0)

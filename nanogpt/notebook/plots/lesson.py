@@ -58,18 +58,12 @@ def attention_step(chars: Sequence[str], step: str, data: Sequence, title: str) 
         _mix(axes, (x, y), side, cell, *data)
     else:
         letters(axes, chars, (x + cell / 2, y - 0.13), (cell, 0))
-        shown = [
-            [None if _hidden(step, v, j > i) else v for j, v in enumerate(row)]
-            for i, row in enumerate(data)
-        ]
+        if step == "weights":  # of the future they are zero: its cells stay empty
+            data = [[*row[: i + 1], *[None] * (len(row) - i - 1)] for i, row in enumerate(data)]
+        shown = [[None if v == float("-inf") else v for v in row] for row in data]
         _values(axes, (x, y), (cell, cell), shown, share=step == "weights")
     note(axes, 4.75, 0.75, STEPS[step][1], size=12)
     return figure
-
-
-def _hidden(step: str, value: float | None, future: bool) -> bool:
-    """Whether a cell stays empty."""
-    return future if step == "weights" else value is None or value == float("-inf")
 
 
 def _values(axes: Axes, corner: tuple, size: tuple, rows, share=False, most: float = 0) -> None:
@@ -117,10 +111,11 @@ def triangle(chars: Sequence[str], n_prompt: int, title: str, weights: Sequence)
     cell = side / n
     figure, axes = page(side + 0.4, title)
     x, y = 0.62, 0.3
-    colours = [
-        [_attended(i < n_prompt, weights[i][j]) if j <= i else None for j in range(n)]
-        for i in range(n)
-    ]
+    colours = []
+    for i, row in enumerate(weights):
+        phase = BLUE if i < n_prompt else ORANGE
+        shades = [style.mixed(phase, 0.15 + 0.85 * weight**0.5) for weight in row[: i + 1]]
+        colours.append(shades + [None] * (n - i - 1))
     axes.text(x - 0.16, y - 0.14, "keys →", fontsize=9, color=GREY, ha="right", va="center")
     grid(axes, x, y, (cell, cell), colours)
     letters(axes, chars, (x + cell / 2, y - 0.14), (cell, 0), 11)
@@ -129,24 +124,14 @@ def triangle(chars: Sequence[str], n_prompt: int, title: str, weights: Sequence)
     return figure
 
 
-def _attended(prefill: bool, weight: float) -> tuple:
-    """The colour of a cell of the triangle: its phase, and darker for more weight."""
-    return style.mixed(BLUE if prefill else ORANGE, 0.15 + 0.85 * weight**0.5)
-
-
 def _spans(axes: Axes, x: float, y: float, cell: float, n_prompt: int, n: int) -> None:
     """Beside the triangle: which rows are computed together, and what they write and read."""
-    rows, later, ends = f"{n_prompt} rows", n - n_prompt, (0, n_prompt, n)
-    spans = [
-        ("prefill", BLUE, f"{rows} in one pass,\nwrites {n_prompt} keys and values"),
-        (
-            "decode",
-            ORANGE,
-            f"one row a step, {later} step{'s' * (later != 1)}.\n"
-            "Each writes 1 key and 1 value\nand reads the rest from the cache",
-        ),
-    ]
-    for (phase, colour, words), start, end in zip(spans, ends, ends[1:], strict=False):
+    later = n - n_prompt
+    prefill = f"{n_prompt} rows in one pass,\nwrites {n_prompt} keys and values"
+    decode = f"one row a step, {later} step{'s' * (later != 1)}.\nEach writes 1 key and 1 value\n"
+    decode += "and reads the rest from the cache"
+    spans = ("prefill", BLUE, prefill, 0, n_prompt), ("decode", ORANGE, decode, n_prompt, n)
+    for phase, colour, words, start, end in spans:
         top, bottom = y + cell * start + 0.03, y + cell * end - 0.03
         axes.plot([x, x], [top, bottom], color=colour, lw=5, solid_capstyle="butt")
         note(axes, x + 0.16, (top + bottom) / 2 - 0.2, phase, 12, va="bottom", weight="bold")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from itertools import accumulate
 
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, TwoSlopeNorm
@@ -35,7 +36,10 @@ def typing_race(text: str, duel: dict, share: float | None = None) -> Figure:
     """Both texts when `share` of the slower one's time has passed; None: when the first is done."""
     title = f"The race: the same text, {duel['speedup']['median']:.1f}× as fast"
     figure, columns = canvas.new_panels(3.3, title, columns=2)
-    arrivals = {name: _arrivals(duel["systems"][name]) for name in ("uncached", "cached")}
+    arrivals = {}  # of each token, in seconds from the start
+    for name in ("uncached", "cached"):
+        system = duel["systems"][name]
+        arrivals[name] = list(accumulate([system["ttft"]["median"], *system["itl"]]))
     finish = [moments[-1] for moments in arrivals.values()]
     clock = min(finish) if share is None else share * max(finish)
     labels = ("without the cache", "with it")
@@ -46,14 +50,6 @@ def typing_race(text: str, duel: dict, share: float | None = None) -> Figure:
         colour = style.on_paper(COLOURS[name])
         axes.set_title(f"{label}: {done} of {n} tokens{flag}", fontsize=10, color=colour)
     return figure
-
-
-def _arrivals(system: dict) -> list[float]:
-    """When each token arrives, in seconds from the start."""
-    moments = [system["ttft"]["median"]]
-    for gap in system["itl"]:
-        moments.append(moments[-1] + gap)
-    return moments
 
 
 def _page(axes: Axes, text: str, done: float, colour: str, width: int = 46, lines: int = 13):
@@ -80,9 +76,9 @@ def per_token(duel: dict, title: str) -> Figure:
         places, spans = range(2, len(gaps) + 2), _running_spans(gaps, 15)
         canvas.line_with_band(axes, places, spans, color=COLOURS[name], lw=2.2)
         ends.append((places[-1], spans[-1][1], label, COLOURS[name]))
-    axes.set_xticks([place for place in range(0, 1025, 32) if place <= len(gaps) + 2])
-    axes.set(xlabel="place in the text", ylabel="time per token\n(median with the cache = 1)")
-    axes.set_ylim(0, None)
+    axes.set_xticks(range(0, len(gaps) + 3, 32))
+    axes.set(xlabel="place in the text", ylim=(0, None))
+    axes.set_ylabel("time per token\n(median with the cache = 1)")
     canvas.beside_ends(axes, ends, 9)
     return figure
 

@@ -13,6 +13,7 @@ import warnings
 import matplotlib
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
+from PIL import Image
 
 BLUE, VERMILION, GREEN, ORANGE = "#0072B2", "#D55E00", "#009E73", "#E69F00"
 SKY, INK, GREY, PALE, PAPER = "#56B4E9", "#1f2430", "#6b7280", "#e5e7eb", "#ffffff"
@@ -73,15 +74,8 @@ def to_png(figure: Figure, footer: str = "") -> bytes:
             figure.text(0.012, 0.012, footer, fontsize=6.8, color=GREY, ha="left", va="bottom")
         buffer = io.BytesIO()
         figure.savefig(buffer, format="png", dpi=DPI, metadata={"Software": None})
-    return _in_few_colours(buffer)
-
-
-def _in_few_colours(png: io.BytesIO) -> bytes:
-    """The same picture in 256 colours, which is about a third of the bytes."""
-    from PIL import Image
-
-    smaller = io.BytesIO()
-    few = Image.open(png).convert("RGB").quantize(256, dither=Image.Dither.NONE)
+    smaller = io.BytesIO()  # in 256 colours, which is about a third of the bytes
+    few = Image.open(buffer).convert("RGB").quantize(256, dither=Image.Dither.NONE)
     few.save(smaller, format="PNG", optimize=True)
     return smaller.getvalue()
 
@@ -90,8 +84,6 @@ def to_apng(
     figures: list[Figure], footer: str = "", milliseconds: int = 120, hold: int = 2500
 ) -> bytes:
     """Figures as one animated PNG that loops and rests `hold` milliseconds on its last frame."""
-    from PIL import Image
-
     # One palette for all frames keeps the file small; text and flat areas lose nothing visible.
     frames = [Image.open(io.BytesIO(to_png(figure, footer))).convert("RGB") for figure in figures]
     palette = frames[-1].quantize(64)
