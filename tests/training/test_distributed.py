@@ -7,6 +7,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -35,6 +36,7 @@ from nanogpt.system.device import Device
 from nanogpt.training.distributed import Ranks, _fresh_name, joined, ranks
 from nanogpt.training.launch import torchrun
 from nanogpt.training.state import state_path
+from nanogpt.training.trainer import Trainer
 
 pytestmark = pytest.mark.skipif(
     not (dist.is_available() and dist.is_gloo_available()), reason="this torch has no gloo"
@@ -234,6 +236,21 @@ def test_processes_agree_on_a_name_that_none_before_them_had():
         assert len(found) == 1
         names += found
     assert len(set(names)) == 3
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_dropout_of_the_other_processes_follows_from_the_step(rank):
+    """So a resumed run draws what the whole one drew; the first one is as a process alone."""
+    model, config = SimpleNamespace(config=SimpleNamespace(dropout=0.1)), SimpleNamespace(seed=5)
+    trainer = SimpleNamespace(ranks=Ranks(rank, 3), model=model, config=config)
+    drawn = []
+    with torch.random.fork_rng():
+        for step, before in ((7, 1), (7, 2), (8, 2)):
+            torch.manual_seed(before)
+            Trainer._seed_dropout(trainer, step)
+            drawn.append(float(torch.rand(1)))
+    assert (drawn[0] == drawn[1]) == bool(rank)
+    assert (drawn[1] == drawn[2]) != bool(rank)
 
 
 @pytest.mark.slow
