@@ -73,7 +73,7 @@ def write(path: Path, *cells, title: str = "Small", parameters: str | None = PAR
     return path
 
 
-def run_cells_here(nb_man, variables, log, timeout, around) -> None:
+def run_cells_here(nb_man, variables, log, timeout, before_cell) -> None:
     """execute.run_cells without a kernel: the cells run in this process, in turn."""
     scope = {}
     with pytest.MonkeyPatch.context() as patch:
@@ -81,8 +81,8 @@ def run_cells_here(nb_man, variables, log, timeout, around) -> None:
             patch.delenv(name, raising=False) if value is None else patch.setenv(name, value)
         for index, cell in enumerate(nb_man.nb.cells):
             if cell.cell_type == "code":
-                with around(index, cell):
-                    _run_cell(cell, scope)
+                before_cell(index, cell)
+                _run_cell(cell, scope)
 
 
 def _run_cell(cell, scope: dict) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from pathlib import Path
 from weakref import WeakSet
 
@@ -14,6 +14,7 @@ import papermill
 from jupyter_client.kernelspec import KernelSpecManager
 from jupyter_client.manager import AsyncKernelManager
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
+from nbconvert.preprocessors import CoalesceStreamsPreprocessor
 from papermill.clientwrap import PapermillNotebookClient
 from papermill.engines import NBClientEngine, papermill_engines
 from traitlets import TraitError
@@ -27,7 +28,8 @@ from .nbfile import (
     keep_metadata,
     png_of,
     read,
-    write_notebook,
+    to_text,
+    write_text,
 )
 
 START_TIMEOUT = 120  # seconds for a kernel to answer, on a cold disk
@@ -41,7 +43,7 @@ ENVIRONMENT = {
     "PYDEVD_DISABLE_FILE_VALIDATION": "1",  # a debugger's warning that no reader can use
 }
 
-Around = Callable[[int, nbformat.NotebookNode], AbstractContextManager]
+BeforeCell = Callable[[int, nbformat.NotebookNode], None]
 _alive: WeakSet[AsyncKernelManager] = WeakSet()
 
 
@@ -56,12 +58,12 @@ def execute(
     *,
     variables: dict[str, str | None] | None = None,
     timeout: int = 1800,
-    around: Around = lambda index, cell: nullcontext(),
+    before_cell: BeforeCell = lambda index, cell: None,
 ) -> None:
     """Run the notebook `source` from the repository's root and write it, normalised, to `target`.
 
     `variables` are those of its kernel (None: without it), whose log goes to LOG beside `target`;
-    `timeout` is in seconds and for each cell, which runs inside of `around(index, cell)`.
+    `timeout` is in seconds and for each cell, before which `before_cell(index, cell)` is called.
     Raises NotebookError when a cell fails, takes too long or kills its kernel, and when some
     reader could not see the output. `target` is written in every case.
     """
@@ -76,30 +78,30 @@ def execute(
             variables=variables or {},
             log=target.with_name(LOG),
             timeout=timeout,
-            around=around,
+            before_cell=before_cell,
         )
     finally:
         with suppress(SyncError):  # a full disk cut it off, or wrote nothing: that error is raised
-            write_notebook(target, normalise(read(target)))
+            write_text(target, to_text(normalise(read(target))))
     check_outputs(target)
 
 
 class Strict(NBClientEngine):
-    """papermill's own engine, with our kernel, cells that wait for their turn, and our errors."""
+    """papermill's own engine, with our kernel, a word before each cell, and our errors."""
 
     NAME = "nanogpt"
 
     @classmethod
     def execute_managed_notebook(
-        cls, nb_man, kernel_name, *, variables, log, timeout, around, **_
+        cls, nb_man, kernel_name, *, variables, log, timeout, before_cell, **_
     ) -> None:
-        run_cells(nb_man, variables, log, timeout, around)
+        run_cells(nb_man, variables, log, timeout, before_cell)
 
 
 papermill_engines.register(Strict.NAME, Strict)
 
 
-def run_cells(nb_man, variables: dict, log: Path, timeout: int, around: Around) -> None:
+def run_cells(nb_man, variables: dict, log: Path, timeout: int, before_cell: BeforeCell) -> None:
     """Run all cells in a new kernel and put their outputs into the notebook. Raises NotebookError.
 
     The kernel is this very interpreter: a `python3` from elsewhere on the machine may be another
@@ -111,7 +113,7 @@ def run_cells(nb_man, variables: dict, log: Path, timeout: int, around: Around) 
     with suppress(TraitError):  # where channels can be encrypted; else newer ones print a warning
         kernel.transport_encryption = "auto"
     client = Cells(nb_man, kernel, timeout=timeout, startup_timeout=START_TIMEOUT)
-    client.resources, client.around = {"metadata": {"path": str(ROOT)}}, around
+    client.resources, client.before_cell = {"metadata": {"path": str(ROOT)}}, before_cell
     # Killed at the end: asked to end, a kernel would take another 3 seconds.
     client.record_timing, client.shutdown_kernel = False, "immediate"
     _alive.add(kernel)
@@ -122,16 +124,16 @@ def run_cells(nb_man, variables: dict, log: Path, timeout: int, around: Around) 
 
 
 class Cells(PapermillNotebookClient):
-    """Runs each cell of code inside of `around(index, cell)`; an error names the cell."""
+    """Runs each cell of code after `before_cell(index, cell)`; an error names the cell."""
 
-    around: Around
+    before_cell: BeforeCell
 
     def execute_cell(self, cell, index: int, **more):
         if cell.cell_type != "code":
             return cell
         try:
-            with self.around(index, cell):
-                return super().execute_cell(cell, index, **more)
+            self.before_cell(index, cell)
+            return super().execute_cell(cell, index, **more)
         except CellExecutionError as error:
             said = _first_line(error.evalue) or "(no message)"
             raise NotebookError(f"cell {cell.id!r}: {error.ename}: {said}") from error
@@ -163,26 +165,8 @@ def normalise(nb):
         if "injected-parameters" in cell.metadata.get("tags", []):
             cell.id, cell.source = "injected-parameters", cell.source.strip("\n")
         keep_metadata(cell)
-        if cell.cell_type == "code":
-            cell.outputs = merge_streams(cell.outputs)
+        CoalesceStreamsPreprocessor().preprocess_cell(cell, {}, 0)
     return nb
-
-
-def merge_streams(outputs: list) -> list:
-    """Neighbouring pieces of one stream as one; of each line, what remains after the last \\r."""
-    merged = []
-    for output in outputs:
-        last = merged[-1] if merged else None
-        is_stream = output.output_type == "stream"
-        if is_stream and last and last.get("name") == output.name:
-            last.text += output.text
-        else:
-            merged.append(output)
-    for output in merged:
-        if output.output_type == "stream":
-            lines = output.text.replace("\r\n", "\n").split("\n")
-            output.text = "\n".join(line.rstrip("\r").rsplit("\r", 1)[-1] for line in lines)
-    return merged
 
 
 def check_outputs(path: Path) -> None:

@@ -1,7 +1,8 @@
-"""A notebook as a file: read, written, folded, and its blanks filled in for a run."""
+"""A notebook as a file: read, written, folded, its blanks filled in; the manifest of a run."""
 
 from __future__ import annotations
 
+import json
 import re
 from copy import deepcopy
 from pathlib import Path
@@ -55,11 +56,6 @@ def write_text(path: Path, text: str) -> None:
     """Write a text as UTF-8, whole or not at all."""
     with atomic_path(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
-
-
-def write_notebook(path: Path, nb) -> None:
-    """Write a notebook, whole or not at all."""
-    write_text(path, to_text(nb))
 
 
 def keep_metadata(cell) -> None:
@@ -125,3 +121,11 @@ def filled(nb):
             cell.metadata["tags"] = [*cell.metadata["tags"], "hide-input"]
             fold(cell)
     return nb
+
+
+def read_manifest(folder: Path) -> dict:
+    """manifest.json of an output folder; {"notebooks": []} where there is none that can be read."""
+    try:
+        return {"notebooks": []} | json.loads((folder / "manifest.json").read_text("utf-8"))
+    except (OSError, ValueError, TypeError):
+        return {"notebooks": []}

@@ -48,21 +48,6 @@ def read_parameters(path: Path) -> dict[str, Parameter]:
     return {parameter.name: parameter for parameter in found}
 
 
-def parse(settings: Sequence[str]) -> dict[str, str]:
-    """["steps=10"] -> {"steps": "10"}. Raises RunError for anything else, or a name given twice."""
-    parsed = {}
-    for setting in settings:
-        name, equals, value = setting.partition("=")
-        if not equals or not name.isidentifier():
-            raise RunError(f"-p {setting!r}: write name=value, as in -p seed=7")
-        if name in parsed:
-            raise RunError(f"-p {name} is given twice: {parsed[name]!r} and {value!r}")
-        parsed[name] = value
-    if "profile" in parsed:
-        raise RunError(f"-p profile={parsed['profile']}: choose a profile with --profile")
-    return parsed
-
-
 def convert(parameter: Parameter, text: str):
     """The text of a command line as a value of the parameter's type. Raises RunError."""
     kind = parameter.kind
@@ -91,13 +76,14 @@ def assign(sources: list[Path], settings: Sequence[str], profile: str) -> dict[s
     Raises RunError for a setting that none of them knows, and for a notebook without `profile`.
     """
     known = {path.stem: read_parameters(path) for path in sources}
-    wanted = parse(settings)
     names = sorted({name for parameters in known.values() for name in parameters} - {"profile"})
-    for name in wanted:
-        if name not in names:
-            near = get_close_matches(name, names) or names or ["none"]
+    wanted = {}
+    for setting in settings:
+        name, equals, wanted[name] = setting.partition("=")
+        if not equals or name not in names:
+            near = ", ".join(get_close_matches(name, names) or names) or "none"
             raise RunError(
-                f"-p {name}: no chosen notebook has this parameter; there is {', '.join(near)}"
+                f"-p {setting}: write name=value, with a parameter of a chosen notebook: {near}"
             )
     if without := [name for name, parameters in known.items() if "profile" not in parameters]:
         raise RunError(

@@ -8,32 +8,32 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import tempfile
-import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from contextlib import contextmanager, suppress
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..config.checks import check_int
 from ..config.profiles import get_profile
-from ..data.corpus import Corpus, load_corpus
-from ..system.console import PROGRESS
+from ..data.corpus import load_corpus
+from ..system.console import PROGRESS, clock, table
 from ..system.device import pick_device
 from ..system.environment import environment
-from ..system.files import PUBLISHED, ROOT, recover, sha256, write_json
-from ..system.lock import held
+from ..system.files import PUBLISHED, ROOT, held, recover, sha256, write_json
 from . import execute, publish, site
-from .manifest import read_manifest
-from .nbfile import SyncError, is_timing, read
+from .nbfile import SyncError, read, read_manifest
 from .parameters import RunError, assign
-from .plan import Pace, choose_pace
-from .progress import Screen, report, table
+from .plan import choose_pace
 
 INTERRUPTED = "interrupted"
 SHOWN = 20  # lines at most of what a failed notebook's kernel has logged
+EVERY = (
+    10  # seconds between two lines that say how far it is; on a terminal one changes each second
+)
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def run(plan: RunPlan) -> bool:
     Raises RunError or ValueError before anything has run, and KeyboardInterrupt after a Ctrl-C,
     once what had passed is kept and was reported.
     """
-    series = prepare(plan)
+    series = Series(plan)
     if plan.dry:
         print(series.pace)
         return True
@@ -75,61 +75,42 @@ def run(plan: RunPlan) -> bool:
         if plan.publish and series.passed:
             publish.publish(out, PUBLISHED)
             out = PUBLISHED
-        report(series.entries, len(series.sources), series.pace.profile, out)
+        series.report(out)
         if series.interrupted:
             raise KeyboardInterrupt
         same = not plan.reproduce or publish.print_comparison(PUBLISHED, out)
     return same and series.passed
 
 
-def prepare(plan: RunPlan) -> Series:
-    """Find and check all that the plan names. Raises RunError or CorpusError."""
-    sources = select(plan.notebooks, plan.source or ROOT / "notebooks")
-    whole = plan.publish or plan.reproduce
-    profile = choose_profile(
-        "cpu" if whole and plan.profile == "auto" else plan.profile,
-        cuda=pick_device().device.type == "cuda",
-    )
-    assign(sources, plan.settings, profile)  # refused now, not after the measurement
-    out = (plan.out or ROOT / "outputs" / "run" / get_profile(profile).kind).resolve()
-    check_out(out)
-    recover(PUBLISHED)
-    corpus, weights = load_corpus(), None
-    if whole:
-        publish.check(plan, profile, corpus)
-        out = publish.BUILD if plan.publish else publish.BUILD.with_name("reproduce")
-        weights = out / publish.WEIGHTS
-        # Notebook 01 trains what the others load.
-        sources = sorted(sources, key=lambda path: path.stem[:2] != "01")
-    # The first notebook that finds no weights of its text trains some for the others.
-    borrowed = (PUBLISHED / publish.WEIGHTS).is_file() and corpus.sha256 == publish.SHA256
-    pace = choose_pace(
-        profile,
-        [source.stem for source in sources],
-        full=plan.full or whole,
-        lanes=2 if borrowed or not corpus.real else 1,
-    )
-    values = assign(sources, plan.settings, pace.profile)
-    return Series(plan, sources, values, pace, corpus, out, weights)
-
-
-@dataclass
 class Series:
-    """A run that can begin, and what has come of it."""
+    """A run that can begin, and what has come of it. Raises RunError or CorpusError."""
 
-    plan: RunPlan
-    sources: list[Path]
-    values: dict[str, dict]  # of the parameters, for each notebook
-    pace: Pace
-    corpus: Corpus
-    out: Path
-    weights: Path | None  # the checkpoint that all notebooks share; None: each looks for one
-
-    def __post_init__(self):
+    def __init__(self, plan: RunPlan):
+        whole = plan.publish or plan.reproduce
+        sources = select(plan.notebooks, plan.source or ROOT / "notebooks")
+        profile = choose_profile(
+            "cpu" if whole and plan.profile == "auto" else plan.profile,
+            cuda=pick_device().device.type == "cuda",
+        )
+        assign(sources, plan.settings, profile)  # refused now, not after the measurement
+        out = (plan.out or ROOT / "outputs" / "run" / get_profile(profile).kind).resolve()
+        check_out(out)
+        recover(PUBLISHED)
+        self.plan, self.corpus = plan, load_corpus()
+        self.weights: Path | None = None  # which all notebooks share; None: each looks for some
+        if whole:
+            publish.check(plan, profile, self.corpus)
+            out = publish.BUILD if plan.publish else publish.BUILD.with_name("reproduce")
+            self.weights = out / publish.WEIGHTS
+            # Notebook 01 trains what the others load.
+            sources = sorted(sources, key=lambda path: path.stem[:2] != "01")
+        self.out, self.sources = out, sources
+        self.pace = choose_pace(profile, [path.stem for path in sources], full=plan.full or whole)
+        self.values = assign(sources, plan.settings, self.pace.profile)
         self.entries: list[dict] = []  # of the manifest
-        self.begun = 0  # notebooks
-        self.interrupted = self.enough = False  # enough: no more notebooks begin
-        self.turns, self.writing = Turns(), threading.Lock()
+        self.interrupted = False
+        self.cell: tuple[str, float] | None = None  # the one that runs, and since when
+        self.erase = "\x1b[K" if sys.stdout.isatty() else ""  # the rest of a terminal's line
 
     @property
     def passed(self) -> bool:
@@ -139,7 +120,8 @@ class Series:
     def run(self) -> None:
         """Run them and print how each went; `entries` are those of the manifest, in order.
 
-        Only a Ctrl-C stops the others, and with fail_fast the first that fails.
+        A thread runs them, so that this one can say how far they are and wait for a Ctrl-C, which
+        stops the others; so does, with fail_fast, the first that fails. Raises their OSErrors.
         """
         if self.weights:
             publish.empty(self.out)
@@ -148,80 +130,75 @@ class Series:
         self.card = self._card()
         self.kept = {entry["notebook"]: entry for entry in read_manifest(self.out)["notebooks"]}
         print(f"{self.corpus.banner or self.corpus}\n{self.pace}", flush=True)
-        self.screen = Screen(self.pace.total)
-        order = self.sources
-        if self.pace.lanes > 1:  # those that measure no time first, and of each kind the longest
-            took = self.pace.seconds
-            order = sorted(order, key=lambda path: (_measures(path), -took[path.stem]))
-        self._work_off(order)
-        self.entries.sort(key=lambda entry: entry["notebook"])
-        if self.entries:
-            print(f"\n{table(self.entries)}\n", flush=True)
-
-    def _work_off(self, sources: list[Path]) -> None:
-        """Run them in threads, so that this one can wait for a Ctrl-C. Raises their OSErrors."""
-        with ThreadPoolExecutor(self.pace.lanes) as pool:
-            futures = [pool.submit(self._one, source) for source in sources]
+        self.begun = time.monotonic()
+        with ThreadPoolExecutor(1) as pool:
+            future = pool.submit(self._run_all)
             try:
-                while True:
-                    done, left = wait(futures, self.screen.pause, return_when=FIRST_EXCEPTION)
-                    for future in done:
-                        future.result()
-                    if not left:
-                        break
-                    self.screen.tick()
+                while not wait([future], 1 if self.erase else EVERY).done:
+                    self._tick()
+                future.result()
             except BaseException as error:
-                self.interrupted = self.enough = True
+                self.interrupted = True
                 execute.kill_all()
                 if not isinstance(error, KeyboardInterrupt):
                     raise
 
-    def _one(self, source: Path) -> None:
-        """Run one notebook and keep its files and its entry."""
-        if self.enough:
-            return
-        name, n_cells = source.stem, len(read(source).cells)
-        with self.writing:
-            self.begun += 1
-            self.screen.print(f"[{self.begun}/{len(self.sources)}] {name}")
-        with staging(self.out, name) as staged:
-            told, start = staged / ".progress", time.perf_counter()
-
-            @contextmanager
-            def around(index: int, cell):
-                self.screen.at(name, f"cell {index + 1} of {n_cells}, {cell.get('id', '')}", told)
-                with self.turns.taken(alone=is_timing(cell)):
-                    if self.interrupted:
-                        raise execute.NotebookError(INTERRUPTED)
-                    yield
-
-            error = self._execute(source, staged, {PROGRESS: str(told)}, around)
-            self.screen.ended(name)
-            told.unlink(missing_ok=True)
-            with self.writing:
+    def _run_all(self) -> None:
+        for number, source in enumerate(self.sources, 1):
+            print(f"{self.erase}[{number}/{len(self.sources)}] {source.stem}", flush=True)
+            with staging(self.out, source.stem) as staged:
+                start = time.perf_counter()
+                error = self._execute(source, staged)
                 self._keep(source, staged, error, time.perf_counter() - start)
-        if error and self.plan.fail_fast:
-            self.enough = True
+            if self.interrupted or (error and self.plan.fail_fast):
+                break
 
-    def _execute(self, source: Path, staged: Path, variables: dict, around) -> str | None:
+    def _execute(self, source: Path, staged: Path) -> str | None:
         """Why the notebook stopped, or None."""
-        variables |= self._environment(staged)
+        self.told, n_cells = staged / ".progress", len(read(source).cells)
+
+        def before_cell(index: int, cell) -> None:
+            if self.interrupted:
+                raise execute.NotebookError(INTERRUPTED)
+            self.told.unlink(missing_ok=True)
+            what = f"{source.stem}: cell {index + 1} of {n_cells}, {cell.get('id', '')}"
+            self.cell = what, time.monotonic()
+
         try:
             execute.execute(
                 source,
                 staged / source.name,
                 self.values[source.stem],
-                variables=variables,
+                variables=self._environment(staged),
                 timeout=self.plan.timeout,
-                around=around,
+                before_cell=before_cell,
             )
         except (execute.NotebookError, SyncError, RuntimeError) as failure:  # no kernel: the last
             return INTERRUPTED if self.interrupted else str(failure).strip().partition("\n")[0]
+        finally:
+            self.cell = None
+            self.told.unlink(missing_ok=True)
         return None
+
+    def _tick(self) -> None:
+        """Say how far the running cell is: on a terminal in a line that the next one replaces."""
+        if not (cell := self.cell):
+            return
+        try:  # what its kernel tells (console.Progress)
+            said = self.told.read_text(encoding="utf-8").strip()
+        except (OSError, ValueError):
+            said = ""
+        spent, expected = time.monotonic() - self.begun, self.pace.total
+        total = f" of about {clock(max(spent, expected))}" if expected else " so far"
+        line = f"{clock(spent)}{total} | {cell[0]}, {said or clock(time.monotonic() - cell[1])}"
+        if self.erase:
+            line = f"{self.erase}{line[: shutil.get_terminal_size().columns - 1]}\r"
+        print(line, end="" if self.erase else "\n", flush=True)
 
     def _environment(self, staged: Path) -> dict[str, str | None]:
         """The kernel's variables: where to write, what the run has made, what not to fetch."""
         variables = {"NANOGPT_OUT": str(staged), "NANOGPT_RUN": str(self.out)}
+        variables[PROGRESS] = str(self.told)
         if not self.corpus.real:
             # The download has failed once: do not wait for it in each kernel.
             variables |= {"NANOGPT_OFFLINE": "1", "NANOGPT_OFFLINE_REASON": self.corpus.note}
@@ -235,7 +212,8 @@ class Series:
         name, log, executed = source.stem, staged / execute.LOG, staged / source.name
         lines = log.read_text("utf-8", "replace").strip().splitlines() if log.is_file() else []
         if error and error != INTERRUPTED:
-            self.screen.print("\n    ".join([f"{name} failed: {error}", *lines[-SHOWN:]]))
+            said = "\n    ".join([f"{name} failed: {error}", *lines[-SHOWN:]])
+            print(f"{self.erase}{said}", flush=True)
         if not (error and lines):
             log.unlink(missing_ok=True)
         digest = sha256(executed) if executed.is_file() else None
@@ -263,38 +241,24 @@ class Series:
         settings = {"settings": list(self.plan.settings), "corpus": about}
         return self.pace.card | settings | {"environment": environment()}
 
-
-class Turns:
-    """Which cells may run now: any number of those that measure nothing, or one that does, alone.
-
-    One that waits to be alone goes before those that come after it.
-    """
-
-    def __init__(self):
-        self.changed = threading.Condition()
-        self.running = self.waiting = 0  # cells; of the waiting, those that want to be alone
-        self.alone = False
-
-    @contextmanager
-    def taken(self, *, alone: bool):
-        """A turn for the length of a with-block, which begins when it may."""
-        with self.changed:
-            self.waiting += alone
-            self.changed.wait_for(
-                lambda: not (self.running if alone else self.alone or self.waiting)
-            )
-            self.waiting -= alone
-            self.running, self.alone = self.running + 1, alone
-        try:
-            yield
-        finally:
-            with self.changed:
-                self.running, self.alone = self.running - 1, False
-                self.changed.notify_all()
-
-
-def _measures(path: Path) -> bool:
-    return any(map(is_timing, read(path).cells))
+    def report(self, out: Path) -> None:
+        """Print a table of what ran, how many passed, and where to look."""
+        rows = [
+            {
+                "notebook": entry["notebook"],
+                "seconds": f"{entry['seconds']:.1f}",
+                "result": "passed" if entry["ok"] else f"FAILED  {entry['error']}",
+            }
+            for entry in sorted(self.entries, key=lambda entry: entry["notebook"])
+        ]
+        passed = sum(entry["ok"] for entry in self.entries)
+        if rows:
+            print(f"{self.erase}\n{table(rows)}\n")
+        print(f"{passed} of {len(self.sources)} passed, profile {self.pace.profile}, in {out}")
+        if passed < len(rows):
+            print(f"what failed, up to its error: {out / 'failed'}")
+        if (page := out / "html" / "index.html").is_file():
+            print(f"to read: {page}")
 
 
 # ------------------------------------------------------------------ what is asked for
@@ -371,11 +335,10 @@ def keep(out: Path, name: str, staged: Path, before: list[str]) -> list[str]:
         os.replace(staged / file, out / file)
     root, kept = out.resolve(), {(out / file).resolve() for file in files}
     for file in before:
-        with suppress(OSError, ValueError, RuntimeError, TypeError):  # a name that no file can have
-            path = (root / file).resolve()
-            ours = root in path.parents and root / "checkpoints" not in path.parents
-            if ours and path not in kept and path.is_file():
-                path.unlink()
+        path = (root / file).resolve()
+        ours = root in path.parents and root / "checkpoints" not in path.parents
+        if ours and path not in kept and path.is_file():
+            path.unlink()
     shutil.rmtree(out / "failed" / name, ignore_errors=True)
     return files
 

@@ -17,9 +17,8 @@ from ..system.environment import conditions
 from ..system.files import PUBLISHED, ROOT
 from . import live
 from .html import TEMPLATES, Prose, blocks, minutes, new_words, promise, sections, thumbnail
-from .manifest import read_manifest
 from .mirror import colab
-from .nbfile import read, title, write_text
+from .nbfile import read, read_manifest, title, write_text
 
 MARK = b'<a class="brand" href="index.html"'  # in every page that we write, and in no other
 

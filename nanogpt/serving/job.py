@@ -29,8 +29,7 @@ from ..decoding.limits import MOST_NEW, check_length, check_sampling
 from ..decoding.sampling import PLAIN, SamplingParams
 from ..engines.toolchain import CannotBuild
 from ..model.checkpoint import Checkpoint, load_checkpoint
-from ..system.files import PACKAGE, atomic_path, sha256, write_json
-from ..system.lock import held
+from ..system.files import PACKAGE, atomic_path, held, sha256, write_json
 from .batch import serve
 from .modules import ModuleBackend
 from .native import NativeBackend

@@ -10,10 +10,13 @@ import errno
 import hashlib
 import json
 import os
+import secrets
 import shutil
 import tempfile
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from filelock import FileLock, Timeout
 
 FULL = {errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)}  # a full disk or quota
 LEFT_AFTER = 3600  # seconds: no write takes that long
@@ -32,22 +35,15 @@ def atomic_path(path: Path):
     Raises OSError, with advice, when the folder cannot be written or the disk is full.
     """
     path = Path(path)
-    try:
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    with _advice(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
-    except OSError as error:
-        raise type(error)(
-            error.errno,
-            f"cannot write into {path.parent} ({error.strerror}): choose another folder",
-        ) from error
-    os.close(handle)
-    temporary = Path(name)
+        temporary.touch(exist_ok=False)
     remove_leftovers(temporary, f".{path.name}.????????.tmp")
     try:
         yield temporary
         with open(temporary, "rb+") as file:
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())  # mkstemp made it private
         os.replace(temporary, path)
     except OSError as error:
         if error.errno not in FULL:
@@ -69,6 +65,39 @@ def remove_leftovers(new: Path, pattern: str) -> None:
         with suppress(OSError):  # another process was quicker
             if new.stat().st_mtime - left.stat().st_mtime > LEFT_AFTER:
                 left.unlink()
+
+
+@contextmanager
+def _advice(folder: Path):
+    """Say of an OSError which folder cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise type(error)(
+            error.errno, f"cannot write into {folder} ({error.strerror}): choose another folder"
+        ) from error
+
+
+@contextmanager
+def held(path: Path, what: str):
+    """Hold the file at `path` as a lock for a with-block; it ends with the process, too.
+
+    Raises ValueError, with advice, where another run holds it, and OSError for a folder that cannot
+    be written. `what` says what the run writes, as in "to out/small".
+    """
+    lock = FileLock(path)
+    with _advice(path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(Timeout):
+            lock.acquire(blocking=False)
+    if not lock.is_locked:
+        raise ValueError(f"another run is writing {what}: wait for it, or name another place")
+    try:
+        yield
+    finally:
+        with suppress(OSError):  # the folder is gone or closed, or this is Windows
+            path.unlink()  # before it is released: who waits for the old file takes a new one
+        lock.release()
 
 
 def check_writable(path: Path) -> None:
@@ -120,9 +149,3 @@ def _aside(target: Path) -> Path:
 def sha256(data: bytes | Path) -> str:
     """The SHA-256 of some bytes or of a file, in hexadecimal."""
     return hashlib.sha256(data if isinstance(data, bytes) else Path(data).read_bytes()).hexdigest()
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -22,8 +22,7 @@ from ..data.tokenizer import CharTokenizer
 from ..model import checkpoint
 from ..model.checkpoint import CheckpointError, read_tensors, save_checkpoint, stem, write_tensors
 from ..model.gpt import GPT
-from ..system.files import atomic_path, check_writable
-from ..system.lock import held
+from ..system.files import atomic_path, check_writable, held
 from .trainer import Trainer
 
 FORMAT = "nanogpt-notebooks training state 2"

@@ -25,8 +25,7 @@ from ..model.exact import exact
 from ..model.gpt import GPT
 from ..system.console import Progress
 from ..system.environment import environment
-from ..system.files import write_json
-from ..system.lock import held
+from ..system.files import held, write_json
 from .compare import draw_margins, forced_logits
 
 KEPT_MISMATCHES = 1000

@@ -1,6 +1,5 @@
 """One executed notebook: why it failed, in one line; what is kept of it; what everyone can see."""
 
-from contextlib import nullcontext
 from types import SimpleNamespace
 
 import nbformat
@@ -15,7 +14,6 @@ from nanogpt.publishing.execute import (
     NotebookError,
     check_outputs,
     execute,
-    merge_streams,
     normalise,
 )
 
@@ -34,7 +32,7 @@ def test_a_failure_is_one_line_that_names_its_cell(error, message, monkeypatch):
 
     monkeypatch.setattr(PapermillNotebookClient, "execute_cell", fail)
     cells = Cells(SimpleNamespace(nb=nbformat.v4.new_notebook()), timeout=7)
-    cells.around = lambda index, cell: nullcontext()
+    cells.before_cell = lambda index, cell: None
     with pytest.raises(NotebookError, match=f"^cell 'one'.*{message}"):
         cells.execute_cell(code("1", "one"), 2)
 
@@ -57,8 +55,9 @@ def test_streams_become_what_a_terminal_would_show():
         return nbformat.v4.new_output("stream", name=name, text=text)
 
     pieces = [stream("a\r"), stream("b\nc"), stream("d\r\n"), stream("e", "stderr"), stream("f")]
-    merged = [(o.name, o.text) for o in merge_streams(pieces)]
-    assert merged == [("stdout", "b\ncd\n"), ("stderr", "e"), ("stdout", "f")]
+    nb = normalise(nbformat.v4.new_notebook(cells=[code("f()", "one", pieces)]))
+    merged = [(o.name, o.text) for o in nb.cells[0].outputs]
+    assert merged == [("stdout", "b\ncd\r\n"), ("stderr", "e"), ("stdout", "f")]
 
 
 def test_normalising_keeps_what_means_something(tmp_path):

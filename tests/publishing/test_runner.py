@@ -1,17 +1,14 @@
 """The runner refuses before it runs, keeps what is whole, sets aside what failed. No kernels."""
 
 import json
-import threading
 
 import pytest
 from fault_fixtures import contents
-from notebook_fixtures import code, page_faults, write
+from notebook_fixtures import page_faults, write
 
 from nanogpt.cli import run
-from nanogpt.publishing import execute, plan, publish, runner
-from nanogpt.publishing.plan import Pace
-from nanogpt.system.files import ROOT, recover
-from nanogpt.system.lock import held
+from nanogpt.publishing import plan, publish, runner
+from nanogpt.system.files import ROOT, held, recover
 
 GOOD = """
 import json, os, pathlib, sys
@@ -34,9 +31,8 @@ def manifest(out):
 
 REFUSED = {
     "07": "'07' names no notebook: there is 00_good",
-    "-p sord=3": "no chosen notebook has this parameter; there is word",
-    "-p n=1 -p n=2": "given twice: '1' and '2'",
-    "-p profile=cpu": "choose a profile with --profile",
+    "-p sord=3": "a parameter of a chosen notebook: word",
+    "-p profile=cpu": "a parameter of a chosen notebook: n, word",
     "--profile tpu": "profile='tpu' is unknown: choose auto, smoke, cpu, gpu, cpu/2",
     "--profile cpu/5": "profile='cpu/5' is unknown",
     "--timeout 0": "timeout=0: must be an integer of at least 1",
@@ -117,10 +113,10 @@ def test_nothing_outside_of_the_output_folder_is_touched_whatever_a_manifest_nam
         path.write_text("mine")
     (out / "link").symlink_to(tmp_path / "linked")
     (out / "old.txt").write_text("of an earlier run")
-    names = [str(outside[0]), *"../mine.txt link/mine.txt x/../old.txt . ..".split(), ""]
+    names = [str(outside[0]), *"../mine.txt link/mine.txt old.txt . ..".split(), ""]
     names += ["x/../checkpoints/small.safetensors", "./checkpoints/small.safetensors"]
     card = manifest(out)
-    card["notebooks"][0]["files"] += [*names, "a\0b", "x" * 5000, 7, None]
+    card["notebooks"][0]["files"] += names
     (out / "manifest.json").write_text(json.dumps(card))
     assert go("-p", "n=3") == 0
     assert [path.read_text() for path in outside] == ["mine", "mine"]
@@ -128,12 +124,12 @@ def test_nothing_outside_of_the_output_folder_is_touched_whatever_a_manifest_nam
     assert not (out / "old.txt").exists()
 
 
-@pytest.mark.parametrize("card", [None, [], {"notebooks": [None, {}, {"notebook": "00_good"}]}])
+@pytest.mark.parametrize("card", ["null", "[]", "{", "{}"])
 def test_a_damaged_manifest_stops_no_run(go, sources, tmp_path, card):
     write(sources / "00_good.ipynb", GOOD)
     write(sources / "01_more.ipynb", "print(1)")
     (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "manifest.json").write_text(json.dumps(card))
+    (tmp_path / "out" / "manifest.json").write_text(card)
     assert go("00") == go("01") == 0
     names = [one["notebook"] for one in manifest(tmp_path / "out")["notebooks"]]
     assert names == ["00_good", "01_more"]
@@ -145,53 +141,6 @@ def test_fail_fast_runs_no_more(go, sources, tmp_path, capsys):
     assert go("--fail-fast") == 1
     assert not (tmp_path / "out" / "01_next.ipynb").exists()
     assert "0 of 2 passed" in capsys.readouterr().out
-
-
-# ------------------------------------------------------------------ two at a time
-
-
-@pytest.fixture
-def two_lanes(sources, monkeypatch):
-    """Two notebooks with a plain cell and one that measures time, run in two threads."""
-    for name in ("00_a", "01_b"):
-        write(sources / f"{name}.ipynb", code("'plain'", "one"), code("0", "two", tags=["timing"]))
-    pace = Pace("smoke", lanes=2, seconds={"00_a": 1.0, "01_b": 2.0})
-    monkeypatch.setattr(runner, "choose_pace", lambda *_, **__: pace)
-
-
-def test_two_notebooks_run_at_once_but_for_the_cells_that_measure_time(go, two_lanes, monkeypatch):
-    together, inside, most = threading.Barrier(2, timeout=60), [], []
-
-    def run_cells(nb_man, variables, log, timeout, around):
-        for index, cell in enumerate(nb_man.nb.cells):
-            with around(index, cell):
-                inside.append(cell)
-                if cell.source == "'plain'":
-                    together.wait()
-                if "timing" in cell.metadata.get("tags", []):
-                    most.append(len(inside))
-                inside.remove(cell)
-
-    monkeypatch.setattr(execute, "run_cells", run_cells)
-    assert go() == 0
-    assert most == [1, 1]
-
-
-def test_an_error_of_one_stops_the_other(go, two_lanes, tmp_path, monkeypatch, capsys):
-    both, killed = threading.Barrier(2, timeout=60), threading.Event()
-
-    def run_cells(nb_man, variables, *_):
-        both.wait()
-        if "01_b" in variables["NANOGPT_OUT"]:
-            raise OSError("the disk is full")
-        assert killed.wait(60), "nobody stopped this one"
-        raise execute.NotebookError("its kernel died")
-
-    monkeypatch.setattr(execute, "run_cells", run_cells)
-    monkeypatch.setattr(execute, "kill_all", killed.set)
-    assert go() == 2
-    assert "the disk is full: what had passed before is kept" in capsys.readouterr().err
-    assert manifest(tmp_path / "out")["notebooks"][0]["error"] == runner.INTERRUPTED
 
 
 # ------------------------------------------------------------------ publishing
@@ -264,7 +213,7 @@ def test_reproducing_compares_with_what_is_published(press, sources, capsys):
     assert run.main(["--reproduce"]) == 1
     said = capsys.readouterr().out
     assert "00_first, cell 'cell-1': its source has changed" in said
-    assert "trained weights: the same bytes" in said
+    assert "safetensors" not in said
     assert "has the code changed since?" in said
     assert contents(press) == before
     assert sorted(path.name for path in press.parent.iterdir()) == ["published", "run"]

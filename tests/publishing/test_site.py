@@ -13,7 +13,6 @@ from nanogpt.cli import site as command
 from nanogpt.config import address
 from nanogpt.publishing import html as cells
 from nanogpt.publishing import site
-from nanogpt.publishing.manifest import read_manifest
 from nanogpt.publishing.nbfile import filled
 
 SHAKESPEARE = {"name": "Tiny Shakespeare", "real": True, "characters": 1115394, "sha256": "86" * 32}
@@ -364,22 +363,3 @@ def test_the_index_defines_the_new_words_of_all_notebooks(tmp_path):
     index = rendered(tmp_path)["index"]
     assert "<summary>00 · token, TTFT, mask</summary>" in index
     assert "A <strong>token</strong> is a piece of text. It may be long." in index
-
-
-ENTRY = {"notebook": "00_one", "ok": True}
-DAMAGED = {
-    "a list": [CARD],
-    "null inside": dict.fromkeys(CARD),
-    "lists inside": {key: [1, "a", None] for key in CARD},
-    "half an entry": CARD | {"notebooks": [ENTRY, "01_two", [1]]},
-    "another kind": CARD | {"notebooks": [ENTRY | {"seconds": "x", "error": [1], "files": 7}]},
-}
-
-
-@pytest.mark.parametrize("card", DAMAGED.values(), ids=DAMAGED)
-def test_a_damaged_manifest_counts_as_far_as_it_goes(tmp_path, card):
-    write(tmp_path / "00_one.ipynb", "print(1)")
-    (tmp_path / "manifest.json").write_text(json.dumps(card))
-    assert page_faults(site.render(tmp_path)) == []
-    kept = [entry["notebook"] for entry in read_manifest(tmp_path)["notebooks"]]
-    assert kept == (["00_one"] if isinstance(card, dict) and "00_one" in str(card) else [])
