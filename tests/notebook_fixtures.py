@@ -28,6 +28,16 @@ def book(path: Path) -> nbformat.NotebookNode:
     return nbformat.read(path, as_version=4)
 
 
+@functools.cache
+def cells_of(notebook: int, *ids: str, imports: str = "import torch") -> dict:
+    """What these cells of a notebook define together, given some names from above them."""
+    names: dict = {}
+    found = {cell.id: cell.source for cell in book(NOTEBOOKS[notebook]).cells}
+    for source in (imports, *(found[id] for id in ids)):
+        exec(source, names)
+    return names
+
+
 def png(colour: str = "red", frames: int = 1) -> bytes:
     """A small picture; with frames, an animated one."""
     from PIL import Image

@@ -29,7 +29,6 @@ from nanogpt.cache.static import StaticCache
 from nanogpt.config import MODERN, GPTConfig, TrainConfig
 from nanogpt.decoding.drafts import DraftModel, NGram, PromptLookup
 from nanogpt.decoding.sampling import PLAIN, SamplingParams
-from nanogpt.decoding.speculative import rejection_sampling
 from nanogpt.engines import base
 from nanogpt.engines.cuda_graph import Graph, GraphLoop
 from nanogpt.engines.eager import Batched, Flat, PerHead, Static, Uncached
@@ -208,14 +207,6 @@ def test_proposals_outside_the_vocabulary_are_refused_on_a_gpu_too(gpu):
     model, prompt = tiny_model().to("cuda"), tokens(1, 5).to("cuda")
     with pytest.raises(ValueError, match="the draft proposed tokens .* the vocabulary has 0 to 12"):
         complete(model, prompt, 9, draft=Wrong(2, 1))
-
-
-def test_published_rejection_runs_there(gpu):
-    model, prompt = tiny_model().to("cuda"), tokens(1, 5).to("cuda")
-    draft = NGram(tokens(200), 13, 2)
-    here = rejection_sampling(tiny_model(), draft.logits, tokens(1, 5), 9, seeded(2))[0]
-    there = rejection_sampling(model, draft.logits, prompt, 9, seeded(2))[0]
-    assert torch.equal(there.cpu(), here)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])

@@ -6,7 +6,6 @@ Two loops run over any decoder: the plain one here, and the speculative one in `
 from __future__ import annotations
 
 import threading
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
@@ -30,14 +29,6 @@ class Decoder(Protocol):
 
     def rewind(self, n: int) -> None:
         """Forget the last n tokens, as if they had never been read."""
-
-
-class Tokens(ABC, Iterator[Tensor]):
-    """The tokens of one generation, one (B, 1) at a time, or all in one go."""
-
-    @abstractmethod
-    def rest(self) -> Tensor:
-        """All tokens that have not been taken yet.  -> (B, n)"""
 
 
 @torch.no_grad()
@@ -153,6 +144,3 @@ class SlidingDecoder(UncachedDecoder):
         if self.cached is not None and self.length <= self.limit:
             return self.cached.read(tokens)
         return self.forward(self.text[:, -self.limit :], 0)[:, -tokens.shape[1] :]
-
-    def rewind(self, n: int) -> None:
-        raise NotImplementedError("once the window slides, cached rows are stale: no draft here")

@@ -75,7 +75,9 @@ class NGram(Draft):
         self.vocab_size, self.tables = vocab_size, []  # log-probabilities after m tokens, (V**m, V)
         probs = torch.full((1, vocab_size), 1 / vocab_size)
         for m in range(n):
-            counts = _counts(text.cpu().long(), m + 1, vocab_size)
+            powers = vocab_size ** torch.arange(m, -1, -1)  # m + 1 tokens as one number
+            numbers = text.cpu().long().unfold(0, m + 1, 1) @ powers
+            counts = torch.bincount(numbers, minlength=vocab_size ** (m + 1)).view(-1, vocab_size)
             lower = probs.repeat(len(counts) // len(probs), 1)  # of the last m - 1 tokens
             probs = (counts + lower) / (counts.sum(-1, keepdim=True) + 1)
             self.tables.append(probs.log())
@@ -86,24 +88,12 @@ class NGram(Draft):
         row = torch.zeros(len(text), dtype=torch.long, device=text.device)
         for token in text[:, text.shape[1] - m :].unbind(1):
             row = row * self.vocab_size + token
-        return self._on(text.device)[m][row]
-
-    def _on(self, device: torch.device) -> list[Tensor]:
-        """The tables on that device; they are moved once."""
-        if self.tables[0].device.type != device.type:
-            self.tables = [table.to(device) for table in self.tables]
-        return self.tables
+        if self.tables[0].device.type != text.device.type:  # they are moved once
+            self.tables = [table.to(text.device) for table in self.tables]
+        return self.tables[m][row]
 
     def begin(self, prompt, sampling):
         return lambda text, noise: sample(self.logits(text), noise, sampling)
-
-
-def _counts(text: Tensor, m: int, vocab_size: int) -> Tensor:
-    """How often each token followed each m - 1 others.  (N,) -> (V**(m-1), V)"""
-    number, many = torch.zeros(len(text) - m + 1, dtype=torch.long), len(text) - m + 1
-    for i in range(m):
-        number = number * vocab_size + text[i : i + many]
-    return torch.bincount(number, minlength=vocab_size**m).view(-1, vocab_size)
 
 
 class PromptLookup(Draft):
@@ -149,9 +139,7 @@ class DraftModel(Draft):
     def __init__(self, model: GPT, k: int = 4, engine=None):
         super().__init__(k)
         if not isinstance(model, GPT):
-            raise ValueError(
-                f"DraftModel({model!r}): pass a GPT, as in load_checkpoint(path).model"
-            )
+            raise ValueError(f"DraftModel({model!r}): pass a GPT: load_checkpoint(path).model")
         decodes = isinstance(engine, type) and getattr(engine, "decodes_drafts", False)
         if engine is not None and not decodes:
             raise ValueError(f"engine={engine!r}: pass a class: Native, Native8 or Rough8")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -12,7 +13,7 @@ from ..config.checks import check_int
 from ..model.gpt import GPT
 from ..system.console import warn_caller
 from ..system.device import send
-from .decoder import CachedDecoder, Decoder, SlidingDecoder, Tokens, UncachedDecoder
+from .decoder import CachedDecoder, Decoder, SlidingDecoder, UncachedDecoder
 from .limits import MOST_NEW, check_length, check_noise, check_prompt, check_sampling
 from .sampling import PLAIN, SamplingParams, draw_noise
 from .speculative import loop
@@ -58,42 +59,25 @@ def generate(
     check_int("n_new", n_new, 1, MOST_NEW)
     check_sampling(sampling, vocab_size)
     shape = (n_new, len(prompt), vocab_size)
-    _check_randomness(generator, noise, sampling, shape)
     slides = _slides(model, prompt, n_new, past_block)
     if draft is not None:
         _check_draft(draft, cache, engine, slides)
         draft.check(model, prompt, n_new)
-    if engine is not None:
-        engine = _ready(engine, model, prompt, n_new, cache)
+    if engine is None:
+        tokens = partial(loop, _decoder(model, prompt, n_new, cache, draft, slides))
     else:
-        decoder = _decoder(model, prompt, n_new, cache, draft, slides)
+        tokens = partial(_ready(engine, model, prompt, n_new, cache).tokens, model)
     noise = _noise(noise, generator, sampling, shape, prompt.device)
-    if engine is not None:
-        return engine.tokens(model, prompt, noise, sampling, draft)
-    return loop(decoder, prompt, noise, sampling, draft)
+    return tokens(prompt, noise, sampling, draft)
 
 
 def complete(model: GPT, prompt: Tensor, n_new: int, *args, **kwargs) -> Tensor:
     """The prompt and what `generate` adds; the arguments are the same.  -> (B, T + n_new)"""
     steps = generate(model, prompt, n_new, *args, **kwargs)
-    return torch.cat([prompt, *([steps.rest()] if isinstance(steps, Tokens) else steps)], dim=1)
+    return torch.cat([prompt, *([steps.rest()] if hasattr(steps, "rest") else steps)], dim=1)
 
 
 # ------------------------------------------------------------------ what the door looks at
-
-
-def _check_randomness(generator, noise, sampling: SamplingParams, shape: tuple) -> None:
-    if not isinstance(generator, (torch.Generator, type(None))):
-        raise ValueError(
-            f"generator={generator!r}: pass torch.Generator().manual_seed({generator!r})"
-        )
-    if generator is not None and generator.device.type != "cpu":
-        raise ValueError(
-            f"the generator is on {generator.device}: use a CPU torch.Generator, so that one "
-            f"seed gives the same tokens on every device"
-        )
-    if noise is not None and not sampling.greedy:
-        check_noise(noise, shape)
 
 
 def _slides(model: GPT, prompt: Tensor, n_new: int, past_block: str) -> bool:
@@ -102,9 +86,7 @@ def _slides(model: GPT, prompt: Tensor, n_new: int, past_block: str) -> bool:
         raise ValueError(f'past_block={past_block!r}: choose "error" or "slide"')
     device, limit, T = model.lm_head.weight.device, model.config.positions, prompt.shape[1]
     if prompt.device.type != device.type:
-        raise ValueError(
-            f"the prompt is on {prompt.device}, the model on {device}: move one of them"
-        )
+        raise ValueError(f"the prompt is on {prompt.device}, the model on {device}: move one")
     if past_block == "error":
         slower = ', or let the window slide with past_block="slide" (slower: no cache can be kept)'
         check_length(T, n_new, limit, otherwise=slower)
@@ -113,9 +95,7 @@ def _slides(model: GPT, prompt: Tensor, n_new: int, past_block: str) -> bool:
 
 def _check_draft(draft, cache, engine, slides: bool) -> None:
     if isinstance(draft, type) or not all(hasattr(draft, part) for part in ("check", "begin")):
-        raise ValueError(
-            f"draft={draft!r}: pass a draft that you built, as in draft=PromptLookup()"
-        )
+        raise ValueError(f"draft={draft!r}: pass a draft that you built, as in PromptLookup()")
     if cache is None or slides:
         raise ValueError(
             "a draft needs a cache, from which rejected tokens are taken back, and there is none "
@@ -134,9 +114,7 @@ def _check_draft(draft, cache, engine, slides: bool) -> None:
 def _ready(engine, model: GPT, prompt: Tensor, n_new: int, cache):
     """The engine given, or one of the class given, for this very generation. Raises ValueError."""
     if not all(hasattr(engine, part) for part in ("ready", "check", "tokens")):
-        raise ValueError(
-            f"engine={engine!r}: pass a class, as in engine=Native, or an engine that you built"
-        )
+        raise ValueError(f"engine={engine!r}: pass a class, as in Native, or an engine you built")
     if cache is not DynamicCache:
         raise ValueError("an engine brings its own cache: give generate either engine or cache")
     if isinstance(engine, type):
@@ -168,8 +146,16 @@ def _decoder(model: GPT, prompt: Tensor, n_new: int, cache, draft, slides: bool)
 
 def _noise(noise, generator, sampling: SamplingParams, shape: tuple, device) -> Tensor:
     """The noise given, or drawn from the generator; greedy sampling needs none, and gets ones."""
+    own = isinstance(generator, torch.Generator) and generator.device.type == "cpu"
+    if generator is not None and not own:
+        raise ValueError(
+            f"generator={generator!r}: pass one of the CPU, so that one seed gives the same tokens "
+            f"on every device, as in torch.Generator().manual_seed(1337)"
+        )
     if sampling.greedy:
         return torch.ones(1, 1, 1, device=device).expand(shape)  # one number, not n·B·V
     if noise is None:
         noise = draw_noise(*shape, generator or torch.Generator().manual_seed(1337))
+    else:
+        check_noise(noise, shape)
     return send(noise, device)

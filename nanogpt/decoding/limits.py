@@ -26,14 +26,12 @@ def check_prompt(prompt, vocab_size: int | None = None, ndim: int = 2, where: st
         raise ValueError(
             f"{where}the prompt is a {type(prompt).__name__}: pass tokens {need}, as in {example}"
         )
-    if prompt.ndim != ndim or 0 in prompt.shape or prompt.dtype not in (torch.int64, torch.int32):
+    fits = prompt.ndim == ndim and prompt.numel() and prompt.dtype in (torch.int64, torch.int32)
+    if not fits or prompt.layout != torch.strided or prompt.is_meta:
         raise ValueError(
-            f"{where}the prompt has shape {tuple(prompt.shape)} of {prompt.dtype}: pass {need} "
-            f"integers, at least one token, as in {example}"
-        )
-    if prompt.layout != torch.strided or prompt.device.type == "meta":
-        raise ValueError(
-            f"{where}the prompt is {prompt.layout} on {prompt.device}: pass a plain tensor"
+            f"{where}the prompt is {tuple(prompt.shape)}, {prompt.dtype}, {prompt.layout} on "
+            f"{prompt.device}: pass a plain tensor {need} of integers, at least one token, as in "
+            f"{example}"
         )
     if vocab_size is not None:
         low, high = torch.stack(prompt.aminmax()).tolist()  # one wait for a GPU, not two
@@ -98,13 +96,10 @@ def check_noise(noise, shape: tuple[int | None, ...], where: str = "") -> None:
             f"{where}noise has shape {found}; {shape[0]} tokens need ({need}): a row for each, as "
             f"in draw_noise"
         )
-    if not noise.is_floating_point() or noise.device.type == "meta":
+    fits = noise.is_floating_point() and not noise.is_meta
+    # The numbers are not looked at on a GPU, where that would stop the queue.
+    if not fits or (noise.is_cpu and not bool((noise > 0).all())):
         raise ValueError(
-            f"{where}the noise is {noise.dtype} on {noise.device}: floating-point numbers are "
-            f"needed"
-        )
-    # Not on a GPU, where looking at the numbers would stop the queue.
-    if noise.device.type == "cpu" and not bool((noise > 0).all()):
-        raise ValueError(
-            f"{where}the noise has numbers that are not above 0: draw it with draw_noise"
+            f"{where}the noise is {noise.dtype} on {noise.device}, and all of it must be floating "
+            f"point and above 0: draw it with draw_noise"
         )

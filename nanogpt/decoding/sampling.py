@@ -20,8 +20,7 @@ class SamplingParams:
 
     The logits are divided by `temperature`. `top_k` keeps the k likeliest tokens; `top_p` keeps the
     fewest whose probabilities add up to p (Holtzman et al. 2020, arXiv 1904.09751), of equally
-    likely ones those of lower number first. `greedy` takes
-    the likeliest token and needs no noise.
+    likely ones those of lower number first. `greedy` takes the likeliest token, without noise.
     """
 
     temperature: float = 1.0
@@ -44,11 +43,6 @@ class SamplingParams:
                 "greedy=True takes the likeliest token, so temperature, top_k and top_p "
                 "change nothing: leave them out"
             )
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether a token is a sample from softmax(logits) as it is."""
-        return self == PLAIN
 
 
 PLAIN = SamplingParams()

@@ -7,8 +7,8 @@ is replaced by the model's own token. So any draft gives the tokens of plain dec
 one gives them sooner.
 
 Speculation: Leviathan et al. 2023 (arXiv 2211.17192), Chen et al. 2023 (arXiv 2302.01318), who draw
-the guesses from noise of their own and keep the distribution, not the tokens: `rejection_sampling`
-below. With shared noise the choices are coupled: draft and target agree with a probability of at
+the guesses from noise of their own and keep the distribution, not the tokens; notebook 07 does that
+too. With shared noise the choices are coupled: draft and target agree with a probability of at
 least (1 - TV) / (1 + TV), where TV is half the sum of |p - q| (Daliri, Musco and Suresh 2024, arXiv
 2408.07978; as exponential races: Kobus and Gündüz 2025, arXiv 2504.15475).
 """
@@ -16,19 +16,18 @@ least (1 - TV) / (1 + TV), where TV is half the sum of |p - q| (Daliri, Musco an
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from ..config.checks import check_int, check_number
-from ..model.gpt import GPT
 from ..system.device import send
-from .decoder import Decoder, UncachedDecoder, decode
+from .decoder import Decoder, decode
 from .drafts import Draft
 from .limits import check_tokens
-from .sampling import SamplingParams, draw_noise, sample
+from .sampling import SamplingParams, sample
 
 
 @dataclass
@@ -36,10 +35,9 @@ class DraftStats:
     """What became of the proposals of one generation, all its texts together, up to the last pass.
 
     A token that a text has verified before its batch can advance is proposed again: it is counted
-    once. What was offered after a rejected token was never looked at.
+    once. What was proposed after a rejected token was never looked at, and is not counted.
     """
 
-    offered: int = 0
     accepted: int = 0
     rejected: int = 0
     advances: list[int] = field(default_factory=list)  # tokens that each pass of the model brought
@@ -61,7 +59,6 @@ class DraftStats:
         proposals. At the end of a text it may hold one more than there are proposals.
         """
         n, before = matching(proposals, choices), len(verified)
-        self.offered += max(0, len(proposals) - before)
         self.accepted += max(0, n - before)
         self.rejected += n < len(proposals)
         return (verified + [True] * (n - before))[:n] + [False]
@@ -122,12 +119,15 @@ class SpeculativeLoop(ABC, Iterator[Tensor]):
             if token is None and place >= n_verified:
                 break
             token = longer[:, -1:].long() if token is None else token
-            self._check(token, text)
+            _check_guess(token, text)
             if place < n_verified:
                 known = verified[:, place, None]  # (B, 1)
                 token = torch.where(known < 0, token, known)
             longer = torch.cat([longer, token], dim=1)
-        return longer[:, text.shape[1] :]
+        proposals = longer[:, text.shape[1] :]
+        if text.is_cpu:  # on a GPU with what the pass waits for anyway
+            self.check_tokens(proposals.flatten().tolist())
+        return proposals
 
     def _verified(self, device: torch.device) -> tuple[Tensor, int]:
         """The verified tokens of each text, then -1: (B, n), and n."""
@@ -148,21 +148,20 @@ class SpeculativeLoop(ABC, Iterator[Tensor]):
         self.from_draft = [one[n:] for one in gained]
         return n
 
-    def _check(self, token, text: Tensor) -> None:
-        """Raise ValueError unless this is what a draft of somebody else's may propose."""
-        need, found = ((len(text), 1), torch.int64, text.device), type(token).__name__
-        if isinstance(token, Tensor):
-            found = tuple(token.shape), token.dtype, token.device
-        if found != need:
-            raise ValueError(f"the draft proposed {found}: tokens {need} are needed, or None")
-        if token.is_cpu:  # on a GPU once for each pass, with what the pass waits for anyway
-            self.check_tokens(token.flatten().tolist())
-
     def check_tokens(self, proposed: list[int]) -> None:
         """Raises ValueError for proposals that are not in the vocabulary."""
         if proposed:
             low, high = min(proposed), max(proposed)
             check_tokens(low, high, self.vocab_size, "the draft proposed")
+
+
+def _check_guess(token, text: Tensor) -> None:
+    """Raise ValueError unless this is what a draft of somebody else's may propose."""
+    need, found = ((len(text), 1), torch.int64, text.device), type(token).__name__
+    if isinstance(token, Tensor):
+        found = tuple(token.shape), token.dtype, token.device
+    if found != need:
+        raise ValueError(f"the draft proposed {found}: tokens {need} are needed, or None")
 
 
 class Speculation(SpeculativeLoop):
@@ -212,66 +211,3 @@ def loop(
     if draft is None:
         return decode(decoder, prompt, noise, sampling)
     return Speculation(decoder, draft, prompt, noise, sampling)
-
-
-# ------------------------------------------------------------------ the published rule, to compare
-
-
-def accept_or_resample(
-    p: Tensor, q: Tensor, token: Tensor, u: Tensor, noise: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Accept a token drawn from q with probability min(1, p / q), or draw from the residual.
-
-    The residual distribution is max(0, p - q), normalised; so all tokens are drawn from p.
-    Probabilities p, q (N, V), token (N, 1), u (N, 1) uniform in [0, 1), exponential noise (N, V)
-    -> tokens (N, 1), accepted (N, 1). The noise must not be what the token was drawn with: that a
-    token was rejected says something about its noise.
-    """
-    accepted = u * q.gather(-1, token) < p.gather(-1, token)
-    residual = (p - q).clamp(min=0)  # argmax needs no normalisation
-    return torch.where(accepted, token, (residual / noise).argmax(-1, keepdim=True)), accepted
-
-
-@torch.no_grad()
-def rejection_sampling(
-    model: GPT,
-    draft_logits: Callable[[Tensor], Tensor],
-    prompt: Tensor,
-    n_new: int,
-    generator: torch.Generator,
-    k: int = 4,
-) -> tuple[Tensor, DraftStats]:
-    """The model's distribution, but other tokens.  (1, T) -> (1, T + n_new)
-
-    Algorithm 1 of Leviathan et al. 2023 (arXiv 2211.17192). `draft_logits` maps (1, t) to (1, V),
-    as NGram.logits does. A proposal is accepted with probability 1 - TV on average. There is no
-    cache: what counts here is the rule. The stats have no list of tokens `drafted`. Raises
-    ValueError for a batch, and past block_size.
-    """
-    if len(prompt) != 1:
-        raise ValueError(f"the prompt has {len(prompt)} texts: this form needs one, (1, T)")
-    text, end, stats, V = prompt, prompt.shape[1] + n_new, DraftStats(), model.config.vocab_size
-
-    def fresh():
-        return send(draw_noise(1, 1, V, generator)[0], prompt.device)
-
-    def uniform():
-        return send(torch.rand(1, 1, generator=generator), prompt.device)
-
-    while (start := text.shape[1]) < end:
-        longer, q, accepted = text, [], True
-        for _ in range(min(k, end - start - 1)):
-            q.append(draft_logits(longer).softmax(-1))
-            longer = torch.cat([longer, (q[-1] / fresh()).argmax(-1, keepdim=True)], dim=1)
-        p = UncachedDecoder(model).read(longer)[:, start - 1 :].softmax(-1)  # (1, k + 1, V)
-        while accepted and (i := text.shape[1] - start) < len(q):
-            proposal = longer[:, start + i, None]
-            token, accepted = accept_or_resample(p[:, i], q[i], proposal, uniform(), fresh())
-            text = torch.cat([text, token], dim=1)
-        if accepted:  # all of them: the same pass gives one token more
-            text = torch.cat([text, (p[:, -1] / fresh()).argmax(-1, keepdim=True)], dim=1)
-        stats.offered += len(q)
-        stats.rejected += not accepted
-        stats.advances.append(text.shape[1] - start)
-        stats.accepted += text.shape[1] - start - 1
-    return text, stats

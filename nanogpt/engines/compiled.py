@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..config.shapes import GPTConfig
-from ..decoding.sampling import sample
+from ..decoding.sampling import PLAIN, sample
 from ..model.gpt import GPT
 from . import functional, toolchain
 from .base import Exclusive, check_float32, require_float32_cpu
@@ -158,7 +158,7 @@ class Compiled(Exclusive, Flat):
     def run(self, model, prompt, noise, sampling):
         self._prefill(self._bind(model), prompt[:, :-1])
         # A plain draw is made inside the compiled step; any other one outside, from its logits.
-        plain = sampling.is_plain
+        plain = sampling == PLAIN
         ones = torch.ones(noise.shape[1:], dtype=torch.float32).expand(noise.shape)
         inside = noise.float().contiguous() if plain else ones
         places = torch.arange(self.capacity).split(1)[prompt.shape[1] - 1 :]

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..decoding.sampling import SamplingParams, sample
+from ..decoding.sampling import PLAIN, SamplingParams, sample
 from ..model.gpt import GPT
 from . import functional
 from .base import Exclusive
@@ -104,7 +104,7 @@ class Graph(Exclusive, Flat):
     def run(self, model, prompt, noise, sampling):
         self._begin(model, prompt, noise)
         for i, row in enumerate(noise):
-            if not sampling.is_plain:
+            if sampling != PLAIN:
                 yield self._draw(row, sampling)
                 continue
             if i % self.steps == 0:

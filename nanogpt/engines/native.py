@@ -15,7 +15,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ..decoding.decoder import Tokens
 from ..decoding.drafts import Draft, DraftModel
 from ..decoding.sampling import SamplingParams
 from ..decoding.speculative import SpeculativeLoop, matching
@@ -105,7 +104,7 @@ class Native(Engine):
         return [weight]
 
 
-class NativeTokens(Tokens):
+class NativeTokens(Iterator[Tensor]):
     """The tokens of a native generation. What is known at the first of them is used for all."""
 
     def __init__(self, engine: Native, model: GPT, prompt: Tensor, noise: Tensor, sampling):
@@ -118,6 +117,7 @@ class NativeTokens(Tokens):
         return next(self._steps)
 
     def rest(self) -> Tensor:
+        """All tokens that have not been taken yet, in one go.  -> (B, n)"""
         if self._steps is not None:
             return torch.cat([self.prompt[:, :0], *self._steps], dim=1)
         self.close()

@@ -1,12 +1,11 @@
 """Cache interfaces of other projects, as they stand in cells of the notebooks, over our model."""
 
 import copy
-import functools
 
 import pytest
 import torch
 from decoding_fixtures import build, text
-from notebook_fixtures import NOTEBOOKS, book
+from notebook_fixtures import cells_of
 
 from nanogpt.cache.attach import cache_owners, disable_kv_cache
 from nanogpt.cache.dynamic import DynamicCache
@@ -19,13 +18,13 @@ from nanogpt.config import MODERN
 CHUNKS = (5, 1, 1, 3, 1)
 
 
-@functools.cache
+TOOLS = (
+    "import torch; from nanogpt import DynamicCache; from nanogpt.cache.attach import cache_owners"
+)
+
+
 def cell(notebook: int, id: str) -> dict:
-    """What a cell defines, given the names that stand above it."""
-    (source,) = (cell.source for cell in book(NOTEBOOKS[notebook]).cells if cell.id == id)
-    names = {"torch": torch, "DynamicCache": DynamicCache, "cache_owners": cache_owners}
-    exec(source, names)
-    return names
+    return cells_of(notebook, id, imports=TOOLS)
 
 
 class Layer:

@@ -18,7 +18,7 @@ BAD = {
     "n": (lambda: PromptLookup(True), "n=True: must be an integer of at least 1"),
     "n of a table": (lambda: NGram(text(9)[0], V, -1), "n=-1"),
     "a table beyond all memory": (lambda: NGram(text(90)[0], V, 7), r"n=7: a table of 13\*\*n"),
-    "a batch of texts": (lambda: NGram(text(9), V, 3), r"the text .* shape \(1, 9\)"),
+    "a batch of texts": (lambda: NGram(text(9), V, 3), r"the text .* \(1, 9\)"),
     "a text of floats": (lambda: NGram(text(9)[0].float(), V, 3), "the text .* torch.float32"),
     "a list": (lambda: NGram([1, 2, 3], V, 3), "the text .* list"),
     "a short text": (lambda: NGram(text(2)[0], V, 3), "of the text .*=2: .* at least 3"),
@@ -102,4 +102,4 @@ def test_it_proposes_fewer_where_it_finds_nothing():
     greedy = SamplingParams(greedy=True)
     steps = generate(model, torch.arange(13)[None], 2, greedy, draft=PromptLookup(3, 4))
     next(steps)
-    assert steps.stats.offered == 0
+    assert steps.stats.accepted + steps.stats.rejected == 0

@@ -139,12 +139,6 @@ def test_greedy_takes_no_other_parameter():
         SamplingParams(temperature=0.0)
 
 
-def test_plain_parameters_are_those_that_change_nothing():
-    assert SamplingParams().is_plain
-    assert not SamplingParams(greedy=True).is_plain
-    assert not SamplingParams(top_k=3).is_plain
-
-
 @pytest.mark.parametrize("vocab", [17, 65])
 def test_of_equally_likely_tokens_top_p_keeps_the_first(vocab):
     """As in native code; a model that has just been made knows nothing else."""
