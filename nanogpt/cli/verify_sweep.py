@@ -23,9 +23,8 @@ def run(args: argparse.Namespace) -> int:
     path = json_path(args.json, f"sweep-{args.dtype}{'-exact' * args.exact}.json")
     set_threads(1)
     try:
-        result = sweep(
-            args.sequences, seed=args.seed, dtype=args.dtype, in_exact=args.exact, path=path
-        )
+        how = {"seed": args.seed, "dtype": args.dtype, "in_exact": args.exact}
+        result = sweep(path, args.sequences, **how)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"the same command resumes from {path}") from None
     print(describe(result), f"\nwritten: {path}")

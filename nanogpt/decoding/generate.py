@@ -114,7 +114,7 @@ def _check_draft(draft, cache, engine, slides: bool) -> None:
 def _ready(engine, model: GPT, prompt: Tensor, n_new: int, cache):
     """The engine given, or one of the class given, for this very generation. Raises ValueError."""
     if not all(hasattr(engine, part) for part in ("ready", "check", "tokens")):
-        raise ValueError(f"engine={engine!r}: pass a class, as in Native, or an engine you built")
+        raise ValueError(f"engine={engine!r}: pass a class, as in engine=Native, or one you built")
     if cache is not DynamicCache:
         raise ValueError("an engine brings its own cache: give generate either engine or cache")
     if isinstance(engine, type):

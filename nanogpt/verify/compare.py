@@ -39,10 +39,9 @@ class Report:
         return self.equal or self.max_logit_diff <= self.rounding
 
     def __str__(self) -> str:
-        if self.equal:
-            verdict = f"✓ all {self.n_new} tokens equal"
-        else:
-            n = self.first_divergence
+        n = self.first_divergence
+        verdict = f"✓ all {self.n_new} tokens equal"
+        if not self.equal:
             verdict = f"✗ tokens differ from new token {n} on ({n} of {self.n_new} equal before it)"
         return (
             f"{verdict} | max |Δlogit| {self.max_logit_diff:.1e} | "
@@ -72,12 +71,11 @@ def compare(
     `generate` does.
     """
     sampling = SamplingParams(temperature=temperature)
+    T, generator = prompt.shape[1], torch.Generator().manual_seed(seed)
+    noise = draw_noise(n_new, len(prompt), model.config.vocab_size, generator)
     full_a, full_b = (
-        complete(model, prompt, n_new, sampling, cache=cache, generator=_seeded(seed))
-        for cache in (a, b)
+        complete(model, prompt, n_new, sampling, cache=cache, noise=noise) for cache in (a, b)
     )
-    T = prompt.shape[1]
-    noise = draw_noise(n_new, len(prompt), model.config.vocab_size, _seeded(seed))
     logits_a = forced_logits(model, full_a, T, a)
     logits_b = forced_logits(model, full_a, T, b)
     diffs = (logits_a - logits_b).abs().amax((-2, -1))  # (n_new,)
@@ -125,19 +123,3 @@ def draw_margins(logits: Tensor, noise: Tensor, temperature: float = 1.0) -> Ten
     scores = logits.double() - temperature * noise.double().log()
     best, second = scores.topk(2, dim=-1).values.unbind(-1)  # (N, B) each
     return best - second
-
-
-def numbers_apart(a: Tensor, b: Tensor) -> Tensor:
-    """How many steps of their dtype a and b are apart: 0 if equal, 1 for neighbours (one ulp)."""
-    integer = {2: torch.int16, 4: torch.int32, 8: torch.int64}[a.element_size()]
-    low = torch.iinfo(integer).min
-
-    def rank(x):  # floats in their order as integers: negative ones are stored in reverse
-        bits = x.contiguous().view(integer).long()
-        return torch.where(bits < 0, low - bits, bits)
-
-    return (rank(a) - rank(b)).abs()
-
-
-def _seeded(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)

@@ -30,6 +30,7 @@ from .compare import draw_margins, forced_logits
 
 KEPT_MISMATCHES = 1000
 CASES_BETWEEN_WRITES = 50
+COUNTS = ("cases", "sequences", "tokens", "mismatched", "explained", "logits", "differing_logits")
 SHAPES = [(1, 8), (2, 8), (4, 4), (3, 16), (4, 16)]  # heads, head size; few: each is a native build
 # Rows of these fill no whole register. Drawn in exact mode only, where nothing is built.
 ODD_SHAPES = [(3, 10), (10, 10), (5, 3), (1, 33), (7, 5), (2, 17)]
@@ -72,15 +73,12 @@ def draw_case(seed: int, number: int, dtype: str, in_exact: bool) -> Case:
     if way in CACHES and pick.random() < 0.15:  # past the position table, where the window slides
         n_new = most + pick.randint(1, 4)
     chunk, batch = pick.choice([1, 5, 7, 99]), pick.randint(1, 6)
-    sampling = pick.choice(_samplings(in_exact or dtype == "float64"))
-    return Case(number, config, dtype, batch, prompt, n_new, way, chunk, sampling)
-
-
-def _samplings(with_cuts: bool) -> list[SamplingParams]:
-    """What is drawn from. top_k and top_p have edges that a draw's margin does not measure."""
     drawn = [PLAIN, PLAIN, SamplingParams(greedy=True)]
     drawn += [SamplingParams(temperature=t) for t in (0.7, 1.5)]
-    return drawn + [SamplingParams(top_k=5), SamplingParams(top_p=0.8)] * with_cuts
+    if in_exact or dtype == "float64":  # these have edges that a draw's margin does not measure
+        drawn += [SamplingParams(top_k=5), SamplingParams(top_p=0.8)]
+    sampling = pick.choice(drawn)
+    return Case(number, config, dtype, batch, prompt, n_new, way, chunk, sampling)
 
 
 def run_case(seed: int, case: Case, in_exact: bool) -> dict:
@@ -94,14 +92,19 @@ def run_case(seed: int, case: Case, in_exact: bool) -> dict:
     diffs = (a.double() - b.double()).abs().amax(-1)  # (steps, B)
     drawn = (torch.ones_like(noise) if case.sampling.greedy else noise)[: len(a)]
     margins = draw_margins(a, drawn, case.sampling.temperature)  # (steps, B)
+    mismatches = _mismatches(case, expected, got, diffs, margins)
     return {
+        "cases": 1,
         "sequences": case.batch,
         "tokens": case.batch * case.n_new,
-        "mismatches": _mismatches(case, expected, got, diffs, margins),
+        "mismatched": len(mismatches),
+        "explained": sum(one.get("explained", False) for one in mismatches),
+        "mismatches": mismatches,
         "logits": a.numel(),
         "differing_logits": int((a != b).sum()),
         "max_logit_diff": float(diffs.max()),
         "min_margin": float(margins.min()),
+        "ways": {case.way: case.batch},
     }
 
 
@@ -114,9 +117,7 @@ def _random_model(case: Case, generator: torch.Generator) -> GPT:
     return model.to(getattr(torch, case.dtype))
 
 
-def _decode_both(
-    model: GPT, case: Case, prompt: Tensor, noise: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _decode_both(model: GPT, case: Case, prompt: Tensor, noise: Tensor) -> tuple[Tensor, ...]:
     """Tokens without a cache and in the case's way, then the logits of both.
 
     (B, T), (n, B, V) -> (B, T + n) twice, (steps, B, V) twice. The logits are those of the first
@@ -154,57 +155,45 @@ def _mismatches(
 
 def new_result(seed: int, dtype: str, in_exact: bool) -> dict:
     """The result of a sweep before its first case."""
-    counts = ("cases", "sequences", "tokens", "mismatched", "explained")
-    begun = {"seed": seed, "dtype": dtype, "exact": in_exact, **dict.fromkeys(counts, 0)}
-    begun |= {"mismatches": [], "logits": 0, "differing_logits": 0}
-    return begun | {"max_logit_diff": 0.0, "min_margin": None, "ways": {}}
+    about = {"seed": seed, "dtype": dtype, "exact": in_exact}
+    counted = dict.fromkeys(COUNTS, 0) | {"max_logit_diff": 0.0, "min_margin": None}
+    return about | counted | {"mismatches": [], "ways": {}}
 
 
-def add_case(result: dict, case: Case, found: dict) -> dict:
+def add_case(result: dict, found: dict) -> dict:
     """The result and one more case, as a new dict: a Ctrl-C counts all of a case or nothing."""
-    result = dict(result)
-    for key in ("sequences", "tokens", "logits", "differing_logits"):
-        result[key] += found[key]
-    result["cases"] += 1
-    result["mismatched"] += len(found["mismatches"])
-    result["explained"] += sum(m.get("explained", False) for m in found["mismatches"])
-    result["mismatches"] = (result["mismatches"] + found["mismatches"])[:KEPT_MISMATCHES]
-    result["max_logit_diff"] = max(result["max_logit_diff"], found["max_logit_diff"])
     least = result["min_margin"]
-    result["min_margin"] = found["min_margin"] if least is None else min(least, found["min_margin"])
-    result["ways"] = dict(Counter(result["ways"]) + Counter({case.way: found["sequences"]}))
-    return result
+    return result | {
+        **{key: result[key] + found[key] for key in COUNTS},
+        "mismatches": (result["mismatches"] + found["mismatches"])[:KEPT_MISMATCHES],
+        "max_logit_diff": max(result["max_logit_diff"], found["max_logit_diff"]),
+        "min_margin": found["min_margin"] if least is None else min(least, found["min_margin"]),
+        "ways": dict(Counter(result["ways"]) + Counter(found["ways"])),
+    }
 
 
 def sweep(
-    sequences: int,
-    *,
-    seed: int = 0,
-    dtype: str = "float32",
-    in_exact: bool = False,
-    path: Path | None = None,
+    path: Path, sequences: int, *, seed: int = 0, dtype: str = "float32", in_exact: bool = False
 ) -> dict:
-    """Run cases until `sequences` texts have been decoded. With `path`, a sweep resumes.
+    """Run cases until `sequences` texts have been decoded; a sweep whose file is there resumes.
 
     The file is written now and then and at the end, also after a Ctrl-C. Raises ValueError for a
     file of another sweep, or one that another run is writing.
     """
     result = new_result(seed, dtype, in_exact)
-    lock = held(path.with_name(f".{path.name}.lock"), f"to {path}") if path else nullcontext()
 
     def write():
-        if path:
-            write_json(path, result | {"environment": environment()})
+        write_json(path, result | {"environment": environment()})
 
-    with lock:
-        if path and path.is_file():
+    with held(path.with_name(f".{path.name}.lock"), f"to {path}"):
+        if path.is_file():
             result = read_result(path, result)
         try:
             with Progress(sequences, "texts", done=result["sequences"]) as bar:
                 while result["sequences"] < sequences:
                     case = draw_case(seed, result["cases"], dtype, in_exact)
                     found = run_case(seed, case, in_exact)
-                    result = add_case(result, case, found)
+                    result = add_case(result, found)
                     bar.update(found["sequences"])
                     if result["cases"] % CASES_BETWEEN_WRITES == 0:
                         write()
@@ -218,17 +207,13 @@ def read_result(path: Path, new: dict) -> dict:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         result = {key: found[key] for key in new}
-        for key, value in new.items():
-            if value is not None and type(result[key]) is not type(value):
-                raise TypeError(f"{key}={result[key]!r}")
-        its_torch = found["environment"]["torch"]
+        stored = result | {"torch": found["environment"]["torch"]}
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(
             f"{path} is not a result of a sweep ({error}): delete it, or name another file"
         ) from None
-    now = {key: new[key] for key in ("seed", "dtype", "exact")} | {"torch": torch.__version__}
-    stored = result | {"torch": its_torch}
-    for name in now:
+    now = new | {"torch": torch.__version__}
+    for name in ("seed", "dtype", "exact", "torch"):
         if now[name] != stored[name]:
             raise ValueError(
                 f"{path} was started with {name} {stored[name]}, and this is {now[name]}: name "

@@ -22,13 +22,26 @@ def judge(rule: Callable) -> list[dict]:
     one piece, in pieces and one by one. What the rule raises is the verdict of the check it failed.
     """
     pos = torch.arange(40)
-    empty = torch.full_like(pos, -1)
+
+    def mask(q_pos: Tensor, k_pos: Tensor) -> Tensor:
+        return rule(q_pos, k_pos, None, 0)
+
+    def is_mask() -> bool:
+        some = mask(pos[-3:], pos)
+        return isinstance(some, Tensor) and (some.dtype, some.shape) == (torch.bool, (3, 40))
+
+    def ignores_order() -> bool:
+        """Keys in another order, or without the first of them, are seen by the same queries."""
+        whole, turned = mask(pos, pos), pos.roll(13)
+        fewer = torch.equal(mask(pos[-1:], pos[5:]), whole[-1:, 5:])
+        return fewer and torch.equal(mask(pos, turned), whole[:, turned])
+
     checks = {
-        "a truth value for each query and key": lambda: _is_mask(rule, pos),
-        "no query sees a later key": lambda: not _mask(rule, pos, pos).triu(1).any(),
-        "no query sees an empty slot": lambda: not _mask(rule, pos, empty).any(),
-        "every query sees a key": lambda: bool(_mask(rule, pos, pos).any(1).all()),
-        "positions decide, not the order of keys": lambda: _ignores_order(rule, pos),
+        "a truth value for each query and key": is_mask,
+        "no query sees a later key": lambda: not mask(pos, pos).triu(1).any(),
+        "no query sees an empty slot": lambda: not mask(pos, torch.full_like(pos, -1)).any(),
+        "every query sees a key": lambda: mask(pos, pos).any(1).all(),
+        "positions decide, not the order of keys": ignores_order,
         "cached logits equal uncached logits": lambda: _cached_equals_uncached(rule, pos),
     }
     rows = []
@@ -43,24 +56,6 @@ def judge(rule: Callable) -> list[dict]:
     return rows
 
 
-def _mask(rule: Callable, q_pos: Tensor, k_pos: Tensor) -> Tensor:
-    return rule(q_pos, k_pos, None, 0)
-
-
-def _is_mask(rule: Callable, pos: Tensor) -> bool:
-    mask = _mask(rule, pos[-3:], pos)
-    return isinstance(mask, Tensor) and mask.dtype == torch.bool and mask.shape == (3, len(pos))
-
-
-def _ignores_order(rule: Callable, pos: Tensor) -> bool:
-    """Whether keys in another order, or without the first of them, are seen by the same queries."""
-    whole, turned = _mask(rule, pos, pos), pos.roll(len(pos) // 3)
-    last, some = pos[-1:], pos[5:]
-    return torch.equal(_mask(rule, pos, turned), whole[:, turned]) and torch.equal(
-        _mask(rule, last, some), whole[last][:, some]
-    )
-
-
 @torch.no_grad()
 def _cached_equals_uncached(rule: Callable, pos: Tensor) -> bool:
     attention = type("Own", (CausalSelfAttention,), {"visible": staticmethod(rule)})
@@ -68,8 +63,7 @@ def _cached_equals_uncached(rule: Callable, pos: Tensor) -> bool:
     model = GPT(shape, attention=attention).double().eval()
     for p in model.parameters():  # far from flat, so that a wrong mask moves the logits
         p.mul_(25 if p.ndim == 2 else 1)
-    generator = torch.Generator().manual_seed(7)
-    idx = torch.randint(13, (1, len(pos)), generator=generator)
+    idx = torch.randint(13, (1, len(pos)), generator=torch.Generator().manual_seed(7))
     expected = model(idx)[0]
     for cache, chunk in itertools.product((DynamicCache, StaticCache), (1, 7, len(pos))):
         with kv_cache(model, cache):

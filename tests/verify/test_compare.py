@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 from conftest import CACHES, DESIGNS, FORMS, name, seeded, state_of, tiny_model, tokens
+from notebook_fixtures import cells_of
 
 from nanogpt.cache.attach import kv_cache
 from nanogpt.cache.dynamic import DynamicCache
@@ -15,7 +16,7 @@ from nanogpt.decoding.generate import complete
 from nanogpt.decoding.sampling import SamplingParams, draw_noise, sample
 from nanogpt.model.attention import attend, visible
 from nanogpt.model.gpt import Head
-from nanogpt.verify.compare import compare, draw_margins, forced_logits, numbers_apart
+from nanogpt.verify.compare import compare, draw_margins, forced_logits
 from nanogpt.verify.visibility import judge
 
 NEW = 14
@@ -199,13 +200,13 @@ def test_numbers_apart_counts_the_numbers_between(dtype):
     b = a.clone()
     for _ in range(3):
         b = torch.nextafter(b, torch.full_like(b, torch.inf))
-    assert numbers_apart(a, b).tolist() == [3] * 5
-    assert numbers_apart(b, a).tolist() == [3] * 5
-    assert numbers_apart(a, a).tolist() == [0] * 5
-    below = torch.nextafter(torch.zeros(1, dtype=dtype), torch.full((1,), -1.0, dtype=dtype))
-    assert numbers_apart(below, b[2:3]).tolist() == [4], "across zero"
-    zero = torch.zeros(1, dtype=dtype)
-    assert numbers_apart(-zero, zero).tolist() == [0]
+    apart = cells_of(12, "numbers-apart", imports="import torch; from torch import Tensor")
+    apart = apart["numbers_apart"]
+    assert apart(a, b).tolist() == apart(b, a).tolist() == [3] * 5
+    assert apart(a, a).tolist() == [0] * 5
+    below = torch.nextafter(a[2:3], torch.full((1,), -1.0, dtype=dtype))
+    assert apart(below, b[2:3]).tolist() == [4], "across zero"
+    assert apart(-a[2:3], a[2:3]).tolist() == [0]
 
 
 def test_a_prompt_in_pieces_gives_the_same_logits():

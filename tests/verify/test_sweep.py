@@ -34,8 +34,8 @@ from nanogpt.verify.sweep import (
         ("bfloat16", True, 3, 20),
     ],
 )
-def test_texts_of_many_models_have_no_mismatch(dtype, in_exact, seed, n):
-    result = sweep(n, seed=seed, dtype=dtype, in_exact=in_exact)
+def test_texts_of_many_models_have_no_mismatch(tmp_path, dtype, in_exact, seed, n):
+    result = sweep(tmp_path / "r.json", n, seed=seed, dtype=dtype, in_exact=in_exact)
     assert passed(result), describe(result)
     assert result["sequences"] >= n
     assert sum(result["ways"].values()) == result["sequences"]
@@ -96,7 +96,7 @@ def test_a_mismatch_within_rounding_is_explained_in_float32_alone():
 
 @pytest.mark.slow
 def test_a_sweep_that_was_stopped_resumes_and_counts_the_same(tmp_path, monkeypatch):
-    whole = sweep(20, in_exact=True, path=tmp_path / "whole.json")
+    whole = sweep(tmp_path / "whole.json", 20, in_exact=True)
     calls, plain = [], module.run_case
 
     def stop(*arguments):
@@ -130,7 +130,7 @@ WORDS = [
 def test_what_cannot_resume_is_refused_and_left_alone(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "r.json"
-    sweep(5, path=path)
+    sweep(path, 5)
     result = path.read_text()
 
     def refused(words, message):
@@ -157,9 +157,9 @@ def test_the_ten_thousand_that_are_published(name):
 
 def test_a_second_sweep_into_one_file_is_refused(tmp_path, monkeypatch):
     def again(*words):
-        return sweep(1, path=tmp_path / "a.json")
+        return sweep(tmp_path / "a.json", 1)
 
     monkeypatch.setattr(module, "run_case", again)
     with pytest.raises(ValueError, match="another run is writing to .*a.json"):
-        sweep(1, path=tmp_path / "a.json")
+        sweep(tmp_path / "a.json", 1)
     assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
