@@ -88,8 +88,7 @@ def bare(axes: Axes) -> None:
     """No frame, no grid, no tick marks: for pictures made of boxes."""
     axes.grid(False)
     axes.tick_params(which="both", length=0)
-    for side in axes.spines.values():
-        side.set_visible(False)
+    axes.spines[:].set_visible(False)
 
 
 def name_rows(axes: Axes, names: Sequence[str]) -> None:

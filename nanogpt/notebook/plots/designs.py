@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 from math import cos, degrees, pi, sin
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
@@ -154,24 +155,17 @@ def _mask(axes: Axes, panel: dict) -> None:
     """One mask: what is allowed is blue, a query's own position darker."""
     colours = LinearSegmentedColormap.from_list("mask", (PALE, "#9cc7e4", BLUE))
     q_pos, k_pos = panel["q"], panel["k"]
-    shades = [
-        [
-            (1.0 if p == q else 0.62) if allowed else 0.0
-            for allowed, p in zip(row, k_pos, strict=True)
-        ]
-        for q, row in zip(q_pos, panel["mask"], strict=True)
-    ]
+    shades = np.where(np.equal.outer(q_pos, k_pos), 1.0, 0.62) * np.array(panel["mask"])
     keys = ["∅" if p < 0 else p for p in k_pos]
     if len(keys) > 12:  # every second name, the last among them: all would touch
         keys = [key if (len(keys) - i) % 2 else "" for i, key in enumerate(keys)]
-    axes.imshow(shades, cmap=colours, vmin=0, vmax=1, aspect="equal")
-    axes.tick_params(which="both", pad=2)
-    axes.set_xticks([i - 0.5 for i in range(1, len(keys))], minor=True)
-    axes.set_yticks([i - 0.5 for i in range(1, len(q_pos))], minor=True)
+    axes.pcolormesh(shades, cmap=colours, vmin=0, vmax=1, edgecolors=PAPER, lw=1.2)
+    axes.set_aspect("equal")
+    axes.invert_yaxis()
     canvas.bare(axes)
-    axes.grid(which="minor", axis="both", color=PAPER, lw=1.2)  # gaps between the cells
-    axes.set_xticks(range(len(keys)), keys, fontsize=6.6)
-    axes.set_yticks(range(len(q_pos)), q_pos, fontsize=6.6)
+    axes.tick_params(pad=2, labelsize=6.6)
+    axes.set_xticks(np.arange(len(keys)) + 0.5, keys)
+    axes.set_yticks(np.arange(len(q_pos)) + 0.5, q_pos)
     axes.set_title(panel["label"], fontsize=8.5, pad=4)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import BoundaryNorm, LinearSegmentedColormap
 from matplotlib.figure import Figure
@@ -114,15 +115,13 @@ def last_bits(panels: list[dict], title: str) -> Figure:
     """
     n = len(panels)
     figure, column = canvas.new_panels(1.1 + 1.45 * n, title, rows=n, sharex=True)
-    most = max(1, max(max(map(max, panel["apart"])) for panel in panels))
+    most = max(np.max(panel["apart"]) for panel in panels)
     norm = BoundaryNorm([*LEVELS, max(most + 1, 2 * LEVELS[-1])], 256)
     colours = LinearSegmentedColormap.from_list("apart", ["#fbd5b5", VERMILION, "#4a1c00"])
     look = {"cmap": colours.with_extremes(under=PAPER), "norm": norm}
     for axes, panel in zip(column, panels, strict=True):
-        values = [list(char) for char in zip(*panel["apart"], strict=True)]
-        extent = (0.5, len(panel["apart"]) + 0.5, len(values), 0)
-        place = {"aspect": "auto", "interpolation": "nearest", "extent": extent}
-        image = axes.imshow(values, **look, **place)
+        place = {"aspect": "auto", "extent": (0.5, len(panel["apart"]) + 0.5, 1, 0)}
+        image = axes.imshow(np.transpose(panel["apart"]), interpolation="nearest", **look, **place)
         canvas.subtitle(axes, panel["label"], 9.5)
         axes.set(yticks=(), ylabel="character")
         axes.grid(False)
