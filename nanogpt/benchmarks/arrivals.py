@@ -21,18 +21,17 @@ from typing import NamedTuple
 
 import torch
 
-from ..config.checks import check_int, check_positive, check_share
+from ..config.checks import check_positive
 from ..decoding.sampling import SamplingParams
 from ..serving.batch import BatchEngine
 from ..serving.request import Request
 
 LATENCIES = ("ttft", "tpot", "itl", "e2el")
-LIMITED = ("ttft", "tpot", "e2el")  # what a request can be asked to meet
 
 
 @dataclass(frozen=True)
 class Workload:
-    """What is asked for: n requests, of which a share begin alike. Raises ValueError.
+    """What is asked for: n requests, of which a share begin alike.
 
     Of a model's `block_size` a prompt takes 1/16 to 1/2, uniformly, and the common beginning 1/4.
     The new tokens are exponential with mean 1/6, at most 1/2: some are many times the mean.
@@ -43,13 +42,13 @@ class Workload:
     shared: float = 0.5
     greedy: bool = False
 
-    def __post_init__(self):
-        check_int("n", self.n, 1)
-        check_int("seed", self.seed, 0)
-        check_share("shared", self.shared)
-
     def requests(self, vocab_size: int, block_size: int, rate: float) -> list[Request]:
-        """The requests at `rate` a second (inf: all at once). Only the arrivals depend on it."""
+        """The requests at `rate` a second (inf: all at once). Only the arrivals depend on it.
+
+        Raises ValueError for a rate of 0 and below.
+        """
+        if rate != inf:
+            check_positive("rate", rate)
         draw, gaps, arrival, out = random.Random(self.seed), random.Random(self.seed + 1), 0.0, []
         sampling = SamplingParams(greedy=self.greedy)
         common = [draw.randrange(vocab_size) for _ in range(block_size // 4)]
@@ -81,10 +80,10 @@ Replies = dict[int, Reply]  # of one run, by the id of the request
 
 
 class RealClock:
-    """Seconds since the start; `worked` are those in which something was run."""
+    """Seconds since the start."""
 
     def __init__(self):
-        self.start, self.worked = time.perf_counter(), 0.0
+        self.start = time.perf_counter()
 
     @property
     def seconds(self) -> float:
@@ -92,23 +91,28 @@ class RealClock:
 
     def run(self, work: Callable):
         """What the work returns."""
-        before = time.perf_counter()
-        result = work()
-        self.worked += time.perf_counter() - before
-        return result
+        return work()
 
     def wait_until(self, moment: float) -> None:
         time.sleep(max(0.0, moment - self.seconds))
 
 
-class VirtualClock(RealClock):
-    """The same, but waiting takes no time, and only what was run takes any."""
+class VirtualClock:
+    """The same, but waiting takes no time, and only what was run takes any: `worked`."""
 
-    skipped = 0.0
+    def __init__(self):
+        self.worked = self.skipped = 0.0
 
     @property
     def seconds(self) -> float:
         return self.worked + self.skipped
+
+    def run(self, work: Callable):
+        """What the work returns."""
+        before = time.perf_counter()
+        result = work()
+        self.worked += time.perf_counter() - before
+        return result
 
     def wait_until(self, moment: float) -> None:
         self.skipped += max(0.0, moment - self.seconds)
@@ -149,46 +153,28 @@ def _admit(engine: BatchEngine, arrived: deque[Request], static_batch: int | Non
         batch = [arrived.popleft() for _ in range(min(len(arrived), static_batch))]
         longest = max(request.max_new_tokens for request in batch)
         for request in batch:
-            engine.add(_padded(request, longest, engine.config))
-
-
-def _padded(request: Request, n_new: int, config) -> Request:
-    """The request, asking for n_new tokens, or as many as the model has positions for."""
-    n_new = min(n_new, (config.positions or inf) + 1 - len(request.prompt))
-    noise = request.draw(config.vocab_size)
-    if noise is not None:
-        idle = torch.ones(n_new - request.max_new_tokens, config.vocab_size)
-        noise = torch.cat([noise, idle])
-    return replace(request, max_new_tokens=n_new, noise=noise, seed=None)
+            most = (engine.config.positions or inf) + 1 - len(request.prompt)
+            engine.add(replace(request, max_new_tokens=min(longest, most)))  # its noise goes on
 
 
 # ------------------------------------------------------------------ what the requests got
 
 
-def check_limits(limits: dict[str, float]) -> None:
-    """Raises ValueError unless these are seconds for some of LIMITED."""
-    for name, limit in limits.items():
-        if name not in LIMITED:
-            raise ValueError(f"a limit on {name!r}: choose from {', '.join(LIMITED)}")
-        check_positive(name, limit)
-
-
 def measures(requests: Sequence[Request], replies: Replies, limits: dict[str, float]) -> dict:
-    """Throughput, goodput and latencies of one run, in seconds; each of these as p50 and p95.
+    """Throughput, goodput and latencies of one run, in seconds; of each latency p50 and p95.
 
     `limits` are seconds for ttft, tpot and e2el, all of which a request must meet. Requests without
     a reply are left out, and a good one needs a reply.
     """
-    each = [_of_request(r.arrival, replies[r.id]) for r in requests if r.id in replies]
+    each = [_latencies(r.arrival, replies[r.id]) for r in requests if r.id in replies]
     end = max(moments[-1] for _, moments in replies.values())
-    good = sum(all((one[key] or 0.0) <= limit for key, limit in limits.items()) for one in each)
-    out = {"tokens_per_second": speed(replies), "requests_per_second": len(each) / end}
-    out |= {"goodput": good / end, "seconds": end}
+    good = sum(all(max(one[key], default=0) <= limits[key] for key in limits) for one in each)
+    out = {"tokens_per_second": speed(replies), "goodput": good / end}
     for key in LATENCIES:
-        values = [one[key] for one in each if one[key] is not None]
-        pooled = [gap for gaps in values for gap in gaps] if key == "itl" else values
+        values = torch.tensor([x for one in each for x in one[key]], dtype=torch.float64)
         for percent in (50, 95):
-            out[f"{key}_p{percent}"] = percentile(pooled, percent)
+            found = values.quantile(percent / 100).item() if len(values) else None
+            out[f"{key}_p{percent}"] = found
     return out
 
 
@@ -198,16 +184,10 @@ def speed(replies: Replies) -> float:
     return sum(len(tokens) for tokens, _ in replies.values()) / end
 
 
-def _of_request(arrival: float, reply: Reply) -> dict:
+def _latencies(arrival: float, reply: Reply) -> dict[str, list[float]]:
+    """Of one request: a list of every gap for itl, of one or none for the others."""
     n, moments = len(reply.tokens), reply.moments
     ttft, e2el = moments[0] - arrival, moments[-1] - arrival
-    gaps = [b - a for a, b in zip(moments, moments[1:], strict=False)]
-    tpot = (e2el - ttft) / (n - 1) if n > 1 else None
-    return {"ttft": ttft, "e2el": e2el, "itl": gaps, "tpot": tpot}
-
-
-def percentile(values: Sequence[float], percent: float) -> float | None:
-    """Between the two values next to it, linearly; None of no values."""
-    if not values:
-        return None
-    return torch.tensor(values, dtype=torch.float64).quantile(percent / 100).item()
+    tpot = [(e2el - ttft) / (n - 1)] if n > 1 else []
+    itl = [b - a for a, b in zip(moments, moments[1:], strict=False)]
+    return {"ttft": [ttft], "tpot": tpot, "itl": itl, "e2el": [e2el]}

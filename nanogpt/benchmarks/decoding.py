@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from statistics import median
 
 import torch
 from torch import Tensor
@@ -69,45 +70,45 @@ def ladder(
     seed: int = 42,
     only: str | None = None,
     built: dict[Rung, tuple[Engine | None, dict]] | None = None,
-    peers: dict[str, Callable[[], Tensor]] | None = None,
 ) -> dict:
     """Time every rung on this model: batch 1, a prompt of one token, n_new sampled tokens.
 
     The rungs take turns, repeat by repeat, after one warm-up each. The time includes noise and
-    checks. `only` names rungs, as in "1467"; `built` are their engines, from `build`; `peers` are
-    other systems, timed beside them.
+    checks. `only` names rungs, as in "1467"; `built` are their engines, from `build`.
 
     Returns plain data: for each rung the seconds its build took, first and again; tokens per
     second; the ratio to the first rung, pair by pair; whether its tokens equal the first rung's;
     and the machine's limits, measured between the turns. Raises ValueError.
     """
     check_int("n_new", n_new, 2, model.config.block_size)
-    device, forms, peers = model.lm_head.weight.device, _forms(model), peers or {}
+    check_int("repeats", repeats, 1)
+    forms, limits = _forms(model), Limits(model)
     built = built or build(model, only)
-    chosen = list(built)
-    prompt = torch.zeros(1, 1, dtype=torch.int64, device=device)
+    prompt = torch.zeros(1, 1, dtype=torch.int64, device=limits.device)
     runs = {
-        rung.number: _generation(forms[rung.per_head], prompt, n_new, engine, seed)
+        rung: _generation(forms[rung.per_head], prompt, n_new, engine, seed)
         for rung, (engine, _) in built.items()
         if engine
-    } | peers
+    }
     if not runs:
-        why = built[chosen[0]][1]["unavailable"]
+        why = next(iter(built.values()))[1]["unavailable"]
         raise ValueError(f"nothing to time: rungs {only} cannot be built here ({why})")
-    limits = Limits(model)
-    seconds, tokens = time_in_turns(runs, repeats, device=device, after_turn=limits.measure)
-    baseline = next(iter(runs))
-    speeds = {name: _speed(own, seconds[baseline], n_new) for name, own in seconds.items()}
-    rows = [{"rung": rung.number, "label": rung.label} | built[rung][1] for rung in chosen]
-    for rung, row in zip(chosen, rows, strict=True):
-        if rung.number in runs:
-            row |= speeds[rung.number]
-            row["equal"] = torch.equal(tokens[rung.number], tokens[baseline])
-            row["split"] = _split(model, rung, row["seconds"]["median"] / n_new, n_new, limits)
-    about = {"n_params": model.n_params, "n_new": n_new, "repeats": repeats, "baseline": baseline}
-    best = _best(chosen, rows, seconds, n_new, limits)
-    others = [{"label": name} | speeds[name] for name in peers]
-    return about | {"rungs": rows, "best": best, "peers": others, "limits": limits.as_dict()}
+    turns = {"device": limits.device, "after_turn": limits.measure}
+    seconds, tokens = time_in_turns(runs, repeats, **turns)
+    first, found, rows = next(iter(runs)), limits.as_dict(), []
+    for rung, (_, how) in built.items():
+        rows.append({"rung": rung.number, "label": rung.label} | how)
+        if own := seconds.get(rung):
+            rows[-1] |= {
+                "seconds": summary(own),
+                "tokens_per_second": summary(n_new / s for s in own),
+                "speedup": summary(a / b for a, b in zip(seconds[first], own, strict=True)),
+                "equal": torch.equal(tokens[rung], tokens[first]),
+                "split": _split(model, rung, median(own) / n_new, n_new, found),
+            }
+    about = {"n_params": model.n_params, "n_new": n_new, "repeats": repeats, "limits": found}
+    same = {rung: own for rung, own in seconds.items() if torch.equal(tokens[rung], tokens[first])}
+    return about | {"rungs": rows, "best": _best(same, n_new, limits)}
 
 
 def build(model: GPT, only: str | None = None, *, kept: bool = False) -> dict[Rung, tuple]:
@@ -125,12 +126,7 @@ def build(model: GPT, only: str | None = None, *, kept: bool = False) -> dict[Ru
 
 
 def throughput(
-    model: GPT,
-    batches: Sequence[int],
-    chosen: Sequence[Rung],
-    *,
-    n_new: int,
-    repeats: int = 3,
+    model: GPT, batches: Sequence[int], chosen: Sequence[Rung], *, n_new: int, repeats: int = 3
 ) -> list[dict]:
     """Tokens per second and seconds per step of some rungs, for several texts at once.
 
@@ -145,12 +141,12 @@ def throughput(
             if isinstance(rung.engine.ready(forms[rung.per_head], batch), rung.engine)
         }
         seconds, tokens = time_in_turns(runs, repeats, device=device)
-        first = next(iter(tokens.values()), None)
+        first = next(iter(tokens), None)
         cells += [
             {
                 "label": label,
                 "batch": batch,
-                "equal": torch.equal(tokens[label], first),
+                "equal": torch.equal(tokens[label], tokens[first]),
                 "tokens_per_second": summary(batch * n_new / s for s in own),
                 "step": summary(s / n_new for s in own),
             }
@@ -176,8 +172,7 @@ def _forms(model: GPT) -> dict[bool, GPT]:
 
 def _build(engine: type[Engine], model: GPT, kept: bool) -> tuple[Engine | None, dict]:
     """A rung's engine and the seconds of its build, first and with its files kept; or why not."""
-    weight = model.lm_head.weight
-    builds = []
+    weight, builds = model.lm_head.weight, []
     try:
         with nullcontext() if kept else scratch_folder("NANOGPT_CACHE"):
             for _ in range(2):
@@ -187,39 +182,29 @@ def _build(engine: type[Engine], model: GPT, kept: bool) -> tuple[Engine | None,
         return None, {"unavailable": str(error)}
     finally:
         library.cache_clear()
-    first, again = (built.build_seconds for built in builds)
-    return builds[0], {"build_seconds": first, "again_seconds": again}
+    first, again = builds
+    return first, {"build_seconds": first.build_seconds, "again_seconds": again.build_seconds}
 
 
 def _generation(model: GPT, prompt: Tensor, n_new: int, engine, seed: int) -> Callable[[], Tensor]:
-    def run() -> Tensor:
-        generator = torch.Generator().manual_seed(seed)
-        return complete(model, prompt, n_new, engine=engine, generator=generator)
-
-    return run
-
-
-def _speed(own: list[float], baseline: list[float], n_new: int) -> dict:
-    return {
-        "seconds": summary(own),
-        "tokens_per_second": summary(n_new / s for s in own),
-        "speedup": summary(a / b for a, b in zip(baseline, own, strict=True)),
-    }
+    generator = torch.Generator()
+    return lambda: complete(
+        model, prompt, n_new, engine=engine, generator=generator.manual_seed(seed)
+    )
 
 
-def _split(model: GPT, rung: Rung, seconds: float, n_new: int, limits: Limits) -> dict:
+def _split(model: GPT, rung: Rung, seconds: float, n_new: int, limits: dict) -> dict:
     own = model.lm_head.weight.element_size()
     sizes = {"itemsize": rung.itemsize or own, "kv_itemsize": own}
     need = work(model.config, n_new, cached=rung.cached, **sizes)
-    return breakdown(seconds, need, *limits.medians())
+    return breakdown(seconds, need, limits["read"]["median"], limits["peak"]["median"])
 
 
-def _best(chosen: list[Rung], rows: list, seconds: dict, n_new: int, limits: Limits) -> dict | None:
-    """The fastest rung at full weights and equal tokens, and its share of the roofline bound."""
-    pairs = zip(chosen, rows, strict=True)
-    full = [row for rung, row in pairs if row.get("equal") and rung.itemsize is None]
+def _best(seconds: dict[Rung, list[float]], n_new: int, limits: Limits) -> dict | None:
+    """The fastest rung at full weights, and its share of the roofline bound, turn by turn."""
+    full = [rung for rung in seconds if rung.itemsize is None]
     if not full:
         return None
-    number = max(full, key=lambda row: row["tokens_per_second"]["median"])["rung"]
-    pairs = zip(seconds[number], limits.bounds(), strict=True)
-    return {"rung": number, "share_of_bound": summary(n_new / s / bound for s, bound in pairs)}
+    best = min(full, key=lambda rung: median(seconds[rung]))
+    pairs = zip(seconds[best], limits.bounds(), strict=True)
+    return {"rung": best.number, "share_of_bound": summary(n_new / s / b for s, b in pairs)}

@@ -7,7 +7,6 @@ can be replayed without a model.
 
 from __future__ import annotations
 
-import gc
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -17,25 +16,14 @@ from math import inf
 import torch
 from torch import Tensor
 
-from ..config.checks import check_int, check_positive
 from ..model.gpt import GPT
-from ..serving.batch import BatchEngine, serve
+from ..serving.batch import BatchEngine
 from ..serving.modules import ModuleBackend
 from ..serving.native import NativeBackend
 from ..serving.request import Request
 from ..serving.step import StepInput
-from ..system.console import Progress
-from .arrivals import (
-    RealClock,
-    Replies,
-    VirtualClock,
-    Workload,
-    check_limits,
-    drive,
-    measures,
-    speed,
-)
-from .timing import summary
+from .arrivals import RealClock, Replies, VirtualClock, Workload, drive, measures, speed
+from .timing import in_turns, summary
 
 BACKENDS = {"modules": ModuleBackend, "native": NativeBackend}
 SCHEMES = {  # ways to share one model among requests, and what each asks of the engine
@@ -49,11 +37,9 @@ LINE = ("start", "decode", "prefill")
 SIMULATED = ("tokens_per_second", "goodput", "ttft_p95", "e2el_p50", "e2el_p95")
 ROUNDING = 256 * torch.finfo(torch.float32).eps  # of the largest logit: what two programs may add
 
-Serve = Callable[[list[Request]], Replies]
-
 
 def load(
-    systems: dict[str, Serve],
+    systems: dict[str, Callable[[list[Request]], Replies]],
     rates: Sequence[float],
     *,
     vocab_size: int,
@@ -72,59 +58,39 @@ def load(
 
     A row has summaries over the repeats of all measures, and the requests that `failed`. Beside
     schemes `ratio` is its speed over the first one's. `equal` says whether its texts are the first
-    scheme's, or those of the `model` alone; another system's may differ at ties: `differences`; and
-    `ours` is the speed of our fastest scheme over its own. Raises ValueError, what a system raises.
+    scheme's, or those of the `model` alone; another system's may differ at ties: `differences`.
+    Raises ValueError, what a system raises.
     """
     workload, limits = workload or Workload(), limits or {}
-    at = partial(workload.requests, vocab_size, block_size)
-    done, rows = _serve_in_turns(systems, at, rates, repeats, limits), []
+    asked = {rate: workload.requests(vocab_size, block_size, rate) for rate in (*rates, inf)}
+    for system in systems.values():
+        system(asked[inf][:8])
     own = {name: system for name, system in systems.items() if isinstance(system, Scheme)}
-    texts = _tokens(done[rates[0], next(iter(own))][0]) if own else None
+    texts, rows = None, []
     if model and not own:
-        texts = _greedy_texts(model, at(inf))
+        texts = _tokens(drive(BatchEngine(model), asked[inf], VirtualClock()))
     for rate in rates:
-        ours = [done[rate, name] for name in own]
-        for name in systems:
-            runs, requests = done[rate, name], at(rate)
-            row = _row(rate, name, requests, runs, limits)
-            row["ratio"] = _over(runs, ours[0]) if ours else None
+        turns = {name: partial(system, asked[rate]) for name, system in systems.items()}
+        done = in_turns(turns, repeats, warmup=0)
+        base = done[next(iter(own))] if own else None
+        texts = texts or (base and _tokens(base[0]))
+        for name, runs in done.items():
+            row = {"rate": None if rate == inf else rate, "scheme": name}
+            row |= _summed(asked[rate], runs, limits) | {"ratio": base and _over(runs, base)}
             if name in own or texts is None:
                 row["equal"] = texts and all(_tokens(run) == texts for run in runs)
             else:
-                row |= _compared(model, requests, texts, runs)
-            if ours and name not in own:
-                row["ours"] = _over(max(ours, key=_median_speed), runs)
+                row |= _compared(model, asked[rate], texts, runs)
             rows.append(row)
     about = {"block_size": block_size, **asdict(workload), "repeats": repeats, "limits": limits}
     return about | (_costs(own, workload, rates, limits) if own else {}) | {"rows": rows}
-
-
-def _serve_in_turns(systems: dict, at: Callable, rates, repeats: int, limits: dict) -> dict:
-    """The runs of each rate and system, in turns, those of the warm-up left out."""
-    check_int("repeats", repeats, 1)
-    check_limits(limits)
-    if not rates:
-        raise ValueError("rates=[]: give at least one, in requests a second")
-    for rate in rates:
-        if rate != inf:
-            check_positive("rate", rate)
-    done = {(rate, name): [] for rate in rates for name in systems}
-    turns = [(inf, 8), *((rate, None) for rate in rates for _ in range(repeats))]
-    with Progress(len(turns) * len(systems), "load") as bar:
-        for rate, most in turns:
-            for name, system in systems.items():
-                bar.update(note=name)
-                replies = system(at(rate)[:most])
-                if most is None:
-                    done[rate, name].append(replies)
-    return done
 
 
 # ------------------------------------------------------------------ the schemes of our engine
 
 
 def schemes(model: GPT, **settings) -> dict[str, Scheme]:
-    """Every scheme of SCHEMES by its name. `settings` are those of Scheme. Raises ValueError."""
+    """Every scheme of SCHEMES by its name. `settings` are those of Scheme."""
     return {name: Scheme(model, name, **settings) for name in SCHEMES}
 
 
@@ -133,7 +99,7 @@ class Scheme:
     """One way to share a model among requests. Called with them it returns the replies.
 
     A step holds at most `running` texts and, where prompts are cut, `budget` tokens. `real` waits
-    for the requests; otherwise the clock is virtual. Raises ValueError.
+    for the requests; otherwise the clock is virtual.
     """
 
     model: GPT
@@ -142,19 +108,16 @@ class Scheme:
     running: int = 32
     budget: int = 64
     real: bool = False
-    noted: list[Tensor] = field(default_factory=list)  # NotedEngine's steps of each call
+    noted: list[Tensor] = field(default_factory=list)  # of each call, NotedEngine's: (…, 4)
 
     def __post_init__(self):
-        check_int("running", self.running, 1)
-        check_int("budget", self.budget, 1)
         self.static_batch = self.running if "static" in SCHEMES[self.name] else None
 
     def __call__(self, requests: list[Request]) -> Replies:
         engine = self._engine(self.backend)
         clock = RealClock() if self.real else VirtualClock()
-        gc.collect()  # not while the clock runs
         replies = drive(engine, requests, clock, self.static_batch)
-        self.noted.append(engine.steps())
+        self.noted.append(torch.tensor(engine.calls, dtype=torch.float64))
         return replies
 
     def replay(self, requests: list[Request], line: dict) -> Replies:
@@ -174,46 +137,27 @@ class Scheme:
         )
 
 
-class Counted:
-    """A backend, and what each call of it held: steps, texts that decoded, tokens of prompts."""
-
-    def __init__(self, backend):
-        self.backend, self.calls = backend, []
-
-    def __getattr__(self, name: str):
-        return getattr(self.backend, name)
-
-    def read(self, step: StepInput) -> Tensor:
-        self.calls.append((1, *counted(step.sequences)))
-        return self.backend.read(step)
-
-    def draw(self, batch: list, steps: list[int]) -> list[list[int]]:
-        drawn, read = self.backend.draw(batch, steps), [seq.num_scheduled_tokens for seq in batch]
-        decoded = sum(max(1, n_new) for n, n_new in zip(read, steps, strict=True) if n == 1)
-        self.calls.append((max(1, *steps), decoded, sum(n for n in read if n > 1)))
-        return drawn
-
-
 class NotedEngine(BatchEngine):
-    """Notes the seconds of each step, with those of scheduling and sampling, and what it held."""
+    """Notes what each call of `step` held: [steps, texts that decoded, tokens of prompts, seconds].
+
+    The seconds have those of scheduling and sampling in them.
+    """
 
     def __init__(self, *args, **settings):
         super().__init__(*args, **settings)
-        self.backend, self.seconds = Counted(self.backend), []
+        self.calls: list[list[float]] = []
 
     def step(self) -> list:
         before = time.perf_counter()
         outputs = super().step()
-        self.seconds.append(time.perf_counter() - before)
+        self.calls[-1].append(time.perf_counter() - before)
         return outputs
 
-    def steps(self) -> Tensor:
-        """A row for each call: its steps, texts that decoded in them, tokens of prompts, seconds.
-
-        -> (n, 4)
-        """
-        rows = torch.tensor(self.backend.calls, dtype=torch.float64)
-        return torch.cat([rows, torch.tensor(self.seconds, dtype=torch.float64)[:, None]], dim=1)
+    def _append(self, batch: list, drawn: list[list[int]]) -> list:
+        read = [seq.num_scheduled_tokens for seq in batch]
+        decoded = sum(max(1, len(own)) for n, own in zip(read, drawn, strict=True) if n == 1)
+        self.calls.append([max(1, *map(len, drawn)), decoded, sum(n for n in read if n > 1)])
+        return super()._append(batch, drawn)
 
 
 # ------------------------------------------------------------------ what a step costs, replayed
@@ -279,13 +223,12 @@ def _costs(own: dict[str, Scheme], workload: Workload, rates, limits: dict) -> d
 # ------------------------------------------------------------------ rows, and texts that differ
 
 
-def _row(rate: float, name: str, requests: list, runs: list[Replies], limits: dict) -> dict:
+def _summed(requests: list, runs: list[Replies], limits: dict) -> dict:
     """`measures` of several runs, each a summary over them; None where a run has none."""
     each = [measures(requests, replies, limits) for replies in runs]
     columns = {key: [one[key] for one in each] for key in each[0]}
     summed = {key: None if None in column else summary(column) for key, column in columns.items()}
-    failed = max(len(requests) - len(replies) for replies in runs)
-    return {"rate": None if rate == inf else rate, "scheme": name, "failed": failed} | summed
+    return {"failed": max(len(requests) - len(replies) for replies in runs)} | summed
 
 
 def _over(own: list[Replies], base: list[Replies]) -> dict:
@@ -293,20 +236,8 @@ def _over(own: list[Replies], base: list[Replies]) -> dict:
     return summary(speed(a) / speed(b) for a, b in zip(own, base, strict=True))
 
 
-def _median_speed(runs: list[Replies]) -> float:
-    return summary(map(speed, runs))["median"]
-
-
 def _tokens(replies: Replies) -> dict[int, list]:
     return {name: reply.tokens for name, reply in replies.items()}
-
-
-def _greedy_texts(model: GPT, requests: list[Request]) -> dict[int, list[int]]:
-    """The new tokens of each greedy request, from our own engine."""
-    texts = {request.id: [] for request in requests}
-    for output in serve(model, requests):
-        texts[output.request.id].append(output.token)
-    return texts
 
 
 def _compared(model: GPT, requests: list[Request], ours: dict, runs: list[Replies]) -> dict:
@@ -316,6 +247,7 @@ def _compared(model: GPT, requests: list[Request], ours: dict, runs: list[Replie
     return {"equal": equal, "differences": max(parted, key=len)}
 
 
+@torch.no_grad()
 def differences(
     model: GPT, requests: Sequence[Request], ours: dict[int, list], theirs: dict[int, list]
 ) -> list[dict]:
@@ -325,23 +257,18 @@ def differences(
     is a `tie` when rounding alone may cover it. A text that only ended early has no margin, nor has
     a token that is not ours (None). Requests without a reply are left out.
     """
-    found = []
+    found, weight = [], model.lm_head.weight
     for request in requests:
         own, other = ours[request.id], theirs.get(request.id)
         if other is None or own == other:
             continue
         pairs = enumerate(zip(own, other, strict=False))
-        at = next((i for i, (a, b) in pairs if a != b), None)
-        one = {"request": request.id, "at": len(other) if at is None else at}
-        found.append(one | {"margin": None, "tie": False})
-        if at is not None and other[at] is not None:
-            found[-1] |= _margin(model, request.prompt.tolist() + own[:at], own[at], other[at])
+        at = next((i for i, (a, b) in pairs if a != b), len(other))
+        one = {"request": request.id, "at": at, "margin": None, "tie": False}
+        if at < len(other) and other[at] is not None:
+            tokens = torch.tensor([request.prompt.tolist() + own[:at]], device=weight.device)
+            logits = model(tokens)[0][0, -1].double()
+            one["margin"] = float(logits[own[at]] - logits[other[at]])
+            one["tie"] = one["margin"] <= ROUNDING * float(logits.abs().max())
+        found.append(one)
     return found
-
-
-@torch.no_grad()
-def _margin(model: GPT, tokens: list[int], own: int, other: int) -> dict:
-    weight = model.lm_head.weight
-    logits = model(torch.tensor([tokens], device=weight.device))[0][0, -1].double()
-    margin = float(logits[own] - logits[other])
-    return {"margin": margin, "tie": margin <= ROUNDING * float(logits.abs().max())}

@@ -1,25 +1,22 @@
-"""Other people's serving and decoding, as functions that are timed beside ours.
+"""Other people's serving, as functions that are timed beside ours.
 
 Any server with OpenAI's completions, and Hugging Face's continuous batching of the same weights:
-from requests to replies, in real time. Hugging Face's generate(): a function for the ladder.
+from requests to replies, in real time.
 """
 
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 import logging
 import string
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
-from functools import partial
 
 import torch
 from torch import Tensor
 
-from ..model.gpt import GPT
 from ..serving.request import Request
 from .arrivals import RealClock, Replies, Reply
 
@@ -34,42 +31,31 @@ class HTTPServer:
     """A server with /v1/completions. Called with greedy requests it returns the whole replies.
 
     Each request is sent when it arrives, whether or not others are answered. `errors` counts those
-    that failed, by reason; `busy` has, for each call, the share of a core that this client needed.
-    A token of a reply is the number of its character in `chars`, None for one that is not there.
-    `timeout` are seconds without a byte. Raises ValueError for what is no address,
-    and ConnectionError where nothing answers.
+    that failed, by reason. A token of a reply is the number of its character in `chars`, None for
+    one that is not there. `timeout` are seconds without a byte. Raises ConnectionError.
     """
 
     def __init__(self, url: str, model: str = "", chars: str = CHARS, timeout: float = 60.0):
         import httpx
 
-        try:
-            address = httpx.URL(url.rstrip("/").removesuffix("/v1"))
-        except httpx.InvalidURL:
-            address = httpx.URL()
-        if address.scheme not in ("http", "https") or not address.host:
-            raise ValueError(f"--url {url!r}: give an address as in http://127.0.0.1:8000")
-        self.url, self.model, self.chars, self.timeout = url, model, chars, timeout
-        self.errors, self.busy = Counter(), []
-        self.settings = {"base_url": address, "trust_env": False}
+        self.url, self.model, self.chars, self.errors = url, model, chars, Counter()
+        self.settings = {"base_url": url.rstrip("/").removesuffix("/v1"), "trust_env": False}
         self.settings |= {"limits": httpx.Limits(max_connections=None), "timeout": timeout}
         try:
             with httpx.Client(**self.settings) as client:
                 self.model = model or client.get("/v1/models").json()["data"][0]["id"]
                 tried = client.post("/v1/completions", json=self._body(chars[0], 1) | EXTRAS)
                 self.extras = EXTRAS if tried.status_code == 200 else {}
-        except httpx.HTTPError as error:
-            raise ConnectionError(self._why(error)) from None
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise ConnectionError(f"{url}: {self._why(error)}") from None
         except (ValueError, KeyError, IndexError, TypeError):
             raise ConnectionError(f"{url}/v1/models names no model: give --model") from None
 
     def __call__(self, requests: list[Request]) -> Replies:
-        began = time.perf_counter(), time.process_time()
         replies, errors = asyncio.run(self._serve(requests))
         if not replies:
             raise ConnectionError(f"{self.url}: no request was answered: {next(iter(errors))}")
         self.errors += errors
-        self.busy.append((time.process_time() - began[1]) / (time.perf_counter() - began[0]))
         return replies
 
     async def _serve(self, requests: list[Request]) -> tuple[Replies, Counter]:
@@ -81,7 +67,7 @@ class HTTPServer:
             await asyncio.sleep(start + request.arrival - time.perf_counter())
             try:
                 replies[request.id] = await self._reply(client, request, start)
-            except (ConnectionError, httpx.HTTPError) as error:
+            except (ConnectionError, httpx.HTTPError, ValueError) as error:
                 errors[self._why(error)] += 1
 
         async with httpx.AsyncClient(**self.settings) as client:
@@ -119,14 +105,10 @@ class HTTPServer:
     def _why(self, error: Exception) -> str:
         kind = type(error).__name__
         if kind.endswith("Timeout"):
-            return f"no byte for {self.timeout:g} s"
+            return f"no byte for {self.settings['timeout']:g} s"
         if kind == "ConnectError":
-            return f"nothing answers at {self.url} ({error}): start the server, or check the port"
-        return (
-            str(error)
-            if isinstance(error, ConnectionError)
-            else f"the connection broke: {error or kind}"
-        )
+            return f"nothing answers ({error}): start the server, or check the port"
+        return f"{kind}: {error}"
 
 
 async def _events(response) -> AsyncIterator[dict]:
@@ -134,19 +116,16 @@ async def _events(response) -> AsyncIterator[dict]:
     if response.status_code != 200:
         said = (await response.aread()).decode(errors="replace")[:200]
         raise ConnectionError(f"HTTP {response.status_code}: {said}")
-    held = b""
-    async for part in response.aiter_bytes():
-        *lines, held = (held + part).split(b"\n")
-        for data in (line[5:].strip() for line in lines if line.startswith(b"data:")):
-            if data == b"[DONE]":
-                return
-            try:
-                event = json.loads(data)
-            except ValueError:
-                event = None
-            if not isinstance(event, dict) or event.get("error"):
-                raise ConnectionError(f"the server sent {data.decode(errors='replace')[:200]}")
-            yield event
+    async for line in response.aiter_lines():
+        data = line.removeprefix("data:").strip()
+        if data == "[DONE]":
+            return
+        if data == line:  # no event: an empty line, or a comment
+            continue
+        event = json.loads(data)
+        if event.get("error"):
+            raise ConnectionError(f"the server sent {data[:200]}")
+        yield event
 
 
 def continuous_batching(
@@ -173,21 +152,20 @@ def continuous_batching(
     model.load_state_dict(weights)
     greedy = GenerationConfig(do_sample=False, eos_token_id=-1, pad_token_id=None)
     settings = {"generation_config": greedy, "continuous_batching_config": how}
-    # Its warnings, of which one comes with every start, are not for the reader of a table.
+    # One of its warnings comes with every start.
     logging.getLogger("ContinuousBatchingLogger").setLevel(logging.ERROR)
 
     def serve(requests: list[Request]) -> Replies:
-        gc.collect()  # not while the clock runs
         with model.eval().continuous_batching_context_manager(**settings) as manager:
-            return _serve(manager, requests)
+            return _collect(manager, requests)
 
     return serve
 
 
-def _serve(manager, requests: list[Request]) -> Replies:
-    """Hand in each request when it arrives."""
+def _collect(manager, requests: list[Request]) -> Replies:
+    """Hand in each request when it arrives, then collect."""
     replies, clock = {}, RealClock()
-    for request in sorted(requests, key=lambda request: request.arrival):
+    for request in requests:  # as they arrive
         clock.wait_until(request.arrival)
         asked = {"request_id": str(request.id), "max_new_tokens": request.max_new_tokens}
         manager.add_request(request.prompt.tolist(), record_timestamps=True, **asked)
@@ -195,34 +173,9 @@ def _serve(manager, requests: list[Request]) -> Replies:
         got = manager.get_result(timeout=1)
         if got is None and not manager.is_running():
             raise RuntimeError(f"{HUGGING_FACE}: its thread ended with {len(replies)} replies")
-        if got is not None and got.error:
+        if got and got.error:
             raise RuntimeError(f"{HUGGING_FACE}: request {got.request_id}: {got.error}")
-        if got is not None and got.is_finished():
+        if got and got.is_finished():
             moments = [moment - clock.start for moment in got.timestamps]
             replies[int(got.request_id)] = Reply(got.generated_tokens, moments)
     return replies
-
-
-def hugging_face(model: GPT, n_new: int) -> dict[str, Callable[[], Tensor]]:
-    """generate() of a GPT-2 of the model's shape in transformers, with dynamic and static cache.
-
-    Its weights are random, and its arithmetic (GELU) and its sampling are its own, so its tokens
-    are not compared. Each function returns n_new tokens, (1, n_new). Raises ImportError without
-    transformers.
-    """
-    try:
-        from transformers import GPT2Config, GPT2LMHeadModel
-    except ImportError as error:
-        raise ImportError(f"{error}: {INSTALL}") from error
-    c, weight = model.config, model.lm_head.weight
-    sizes = {name: getattr(c, name) for name in ("vocab_size", "n_embd", "n_layer", "n_head")}
-    shape = GPT2Config(n_positions=c.block_size + 1, bos_token_id=None, eos_token_id=None, **sizes)
-    theirs = GPT2LMHeadModel(shape).to(device=weight.device, dtype=weight.dtype).eval()
-    prompt = torch.zeros(1, 1, dtype=torch.int64, device=weight.device)
-    plain = {"attention_mask": torch.ones_like(prompt), "do_sample": True, "top_k": 0}
-    plain |= {"max_new_tokens": n_new, "min_new_tokens": n_new, "pad_token_id": 0}
-    run = partial(theirs.generate, prompt, **plain)
-    return {
-        f"{HUGGING_FACE}, dynamic cache": lambda: run(use_cache=True)[:, 1:],
-        f"{HUGGING_FACE}, static cache": lambda: run(cache_implementation="static")[:, 1:],
-    }

@@ -20,12 +20,7 @@ from .timing import CPU, clock, summary
 
 
 def work(
-    config: GPTConfig,
-    n_new: int,
-    *,
-    cached: bool,
-    itemsize: int = 4,
-    kv_itemsize: int = 4,
+    config: GPTConfig, n_new: int, *, cached: bool, itemsize: int = 4, kv_itemsize: int = 4
 ) -> dict:
     """Floating-point operations and bytes of one token: the mean over n_new, after a prompt of one.
 
@@ -66,8 +61,7 @@ def read_bandwidth(n_bytes: int, *, repeats: int = 5, device: torch.device = CPU
     else:
         how = "torch.sum"
         seconds = _timed(lambda: [buffer.sum() for _ in range(times)], repeats, device)
-    speeds = summary(buffer.nbytes * times / s for s in seconds)
-    return speeds | {"how": how, "bytes": buffer.nbytes}
+    return summary(buffer.nbytes * times / s for s in seconds) | {"how": how}
 
 
 def peak_arithmetic(*, repeats: int = 5, device: torch.device = CPU, dtype=torch.float32) -> dict:
@@ -100,11 +94,6 @@ class Limits:
     def bounds(self) -> list[float]:
         """Tokens per second if reading each weight once were all there is to do, turn by turn."""
         return [read["median"] / self.weight_bytes for read in self.reads[1:]]
-
-    def medians(self) -> tuple[float, float]:
-        """Bytes read per second, and floating-point operations per second."""
-        limits = self.as_dict()
-        return limits["read"]["median"], limits["peak"]["median"]
 
     def as_dict(self) -> dict:
         """Plain data: `read` and `peak` per second, `roofline` in tokens a second, the bytes."""

@@ -13,6 +13,7 @@ from itertools import count
 import torch
 from torch import Tensor
 
+from ..config.checks import check_int
 from ..decoding.drafts import LARGEST_TABLE, Draft, DraftModel, NGram, PromptLookup
 from ..decoding.generate import generate
 from ..decoding.sampling import PLAIN, draw_noise
@@ -33,13 +34,7 @@ Drafts = dict[str, Callable[[int], Draft]]  # by name, for a number of proposals
 
 
 def speculation(
-    model: GPT,
-    drafts: Drafts,
-    ks: list[int],
-    *,
-    n_new: int = 255,
-    repeats: int = 5,
-    engine=Native,
+    model: GPT, drafts: Drafts, ks: list[int], *, n_new: int = 255, repeats: int = 5, engine=Native
 ) -> dict:
     """Time plain decoding and every draft with every k, in turns; each repeat has its own seed.
 
@@ -52,19 +47,18 @@ def speculation(
     """
     if engine is not None and not isinstance(engine.ready(model, 1), engine):
         raise CannotBuild(f"{engine.__name__} cannot be built here: engine=None times the modules")
-    ways = {BASELINE: None} | {(name, k): make(k) for name, make in drafts.items() for k in ks}
+    made = {BASELINE: None} | {(name, k): make(k) for name, make in drafts.items() for k in ks}
+    seeds = {way: count(FIRST_SEED) for way in made}
     weight, bounds = model.lm_head.weight, []
     size = model.config.weight_bytes(weight.element_size())
 
-    def generation(draft: Draft | None) -> Callable[[], tuple]:
-        seeds = count(FIRST_SEED)
-        return lambda: _run(model, n_new, next(seeds), engine, draft)
+    def run(way: tuple[str | None, int]) -> tuple:
+        return _run(model, n_new, next(seeds[way]), engine, made[way])
 
     def measure_bound() -> None:
         bounds.append(read_bandwidth(size, repeats=1, device=weight.device)["median"] / size)
 
-    ways = {way: generation(draft) for way, draft in ways.items()}
-    runs = in_turns(ways, repeats, after_turn=measure_bound)
+    runs = in_turns({way: partial(run, way) for way in made}, repeats, after_turn=measure_bound)
     base = runs.pop(BASELINE)
     return {
         "n_params": model.n_params,
@@ -113,10 +107,8 @@ def pass_seconds(model: GPT, counts: list[int], *, repeats: int = 15) -> dict[in
         raise CannotBuild("a pass is timed in native code, and none can be built here")
     block = model.config.block_size
     place = min(PLACE, block - 1 - max(counts))
-    if place < 0 or min(counts) < 1:
-        raise ValueError(
-            f"{counts} tokens in one pass, with a block of {block}: choose from 1 to {block - 1}"
-        )
+    for n in counts:
+        check_int("tokens in one pass", n, 1, block - 1)
     text = torch.zeros(1, block, dtype=torch.int64)
     noise = draw_noise(block - 1, 1, model.config.vocab_size, torch.Generator())
     with Session(engine, model, text, 1, noise, PLAIN) as session:

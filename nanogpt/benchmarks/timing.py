@@ -62,21 +62,20 @@ def duel(
     a: Callable[[], Iterable],
     b: Callable[[], Iterable],
     *,
-    names: tuple[str, str] = ("uncached", "cached"),
-    **turns,
+    repeats: int = 5,
+    device: torch.device = CPU,
 ) -> dict:
-    """Time two token iterators in turns, A B A B …, after a warm-up of each.
+    """Time two token iterators, uncached and cached, in turns, after a warm-up of each.
 
-    `turns` are the repeats, warmup and device of `interleave`. Returns, as plain data: for each
-    system a summary of every metric and the median gap at each token; `speedup`, the summary of
-    E2EL(a) / E2EL(b) pair by pair. Two neighbours in time run under the same load, so the ratio
-    holds where absolute times drift. Raises ValueError.
+    Returns, as plain data: for both `systems` a summary of every metric and the median gap at each
+    token; `speedup`, the summary of E2EL(a) / E2EL(b) pair by pair. Two neighbours in time run
+    under the same load, so the ratio holds where absolute times drift. Raises ValueError.
     """
-    runs = interleave(a, b, **turns)
-    pairs = zip(*[[sum(gaps) for gaps in runs_of] for runs_of in runs], strict=True)
+    runs = interleave(a, b, repeats=repeats, device=device)
+    pairs = zip(*runs, strict=True)
     return {
-        "systems": {name: _described(runs_of) for name, runs_of in zip(names, runs, strict=True)},
-        "speedup": summary(x / y for x, y in pairs),
+        "systems": dict(zip(("uncached", "cached"), map(_described, runs), strict=True)),
+        "speedup": summary(sum(x) / sum(y) for x, y in pairs),
     }
 
 
@@ -85,8 +84,8 @@ def speedups_by_length(
 ) -> dict[int, dict]:
     """E2EL(a) / E2EL(b) of the first n tokens, for each n: a long run contains all shorter ones.
 
-    `turns` are those of `duel`. Returns a summary for each length. Raises ValueError for a length
-    that the runs do not reach.
+    `turns` are the repeats and device of `duel`. Returns a summary for each length. Raises
+    ValueError for a length that the runs do not reach.
     """
     runs = interleave(a, b, **turns)
     longest, out = len(runs[0][0]), {}
@@ -97,26 +96,15 @@ def speedups_by_length(
 
 
 def interleave(
-    a: Callable[[], Iterable],
-    b: Callable[[], Iterable],
-    *,
-    repeats: int = 5,
-    warmup: int = 1,
-    device: torch.device = CPU,
-) -> tuple[list[list[float]], list[list[float]]]:
+    a: Callable[[], Iterable], b: Callable[[], Iterable], *, repeats: int, device=CPU
+) -> list[list[list[float]]]:
     """The gaps of every counted run of a and of b, taken in turns. Raises ValueError."""
-    if not callable(a) or not callable(b):
-        raise ValueError(
-            "pass two functions that start a generation, as in lambda: generate(model, prompt, 9)"
-        )
-    systems = {"a": lambda: time_tokens(a(), device), "b": lambda: time_tokens(b(), device)}
-    runs = in_turns(systems, repeats, warmup=warmup)
-    counts = {len(gaps) for runs_of in runs.values() for gaps in runs_of}
+    systems = [lambda: time_tokens(a(), device), lambda: time_tokens(b(), device)]
+    runs = list(in_turns(dict(enumerate(systems)), repeats).values())
+    counts = sorted({len(gaps) for own in runs for gaps in own})
     if len(counts) > 1:
-        raise ValueError(
-            f"the runs gave {' and '.join(map(str, sorted(counts)))} tokens: compare equal work"
-        )
-    return runs["a"], runs["b"]
+        raise ValueError(f"the runs gave {counts} tokens: compare equal work")
+    return runs
 
 
 def time_in_turns(
@@ -154,26 +142,22 @@ def in_turns(
     `after_turn` is called after every turn, the warm-up included. Raises ValueError.
     """
     check_int("repeats", repeats, 1)
-    check_int("warmup", warmup, 0)
     found = {name: [] for name in runs}
     with Progress((warmup + repeats) * len(runs), "timing") as bar:
-        for turn in range(warmup + repeats):
+        for _ in range(warmup + repeats):
             for name, run in runs.items():
                 gc.collect()  # here, and not during a measurement
-                returned = run()
-                if turn >= warmup:
-                    found[name].append(returned)
+                found[name].append(run())
                 bar.update(note=str(name))
             after_turn()
-    return found
+    return {name: own[warmup:] for name, own in found.items()}
 
 
 def _described(runs: list[list[float]]) -> dict:
     each = [metrics(gaps) for gaps in runs]
     out = {key: summary(m[key] for m in each) for key in ("ttft", "e2el")}
-    out["tpot"] = summary(m["tpot"] for m in each) if each[0]["tpot"] is not None else None
+    out["tpot"] = summary(m["tpot"] for m in each) if each[0]["itl"] else None
     out["itl"] = [median(column) for column in zip(*[m["itl"] for m in each], strict=True)]
-    out["tokens_per_second"] = summary(len(gaps) / sum(gaps) for gaps in runs)
     return out
 
 

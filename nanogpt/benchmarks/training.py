@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 
 import torch
-from torch import Tensor
 
+from ..config.checks import override
 from ..data.batches import split, windows
 from ..data.corpus import Corpus
 from ..data.tokenizer import CharTokenizer
@@ -43,12 +42,16 @@ class Runner:
         tokenizer = CharTokenizer(corpus.text)
         config, shape = entry.configs(len(tokenizer), seed)
         self.entry, self.seed, self.device = entry, seed, device
-        self.config = replace(config, steps=steps) if steps else config
+        self.config = override(config, steps=steps)
         model = GPT(shape, generator=torch.Generator().manual_seed(seed))
         self.model, generator = prepare(model, self.config, device)
         data, self.val = split(tokenizer.encode(corpus.text), shape.block_size)
         self.trainer = Trainer(self.model, data, self.config, generator, device)
-        self.fifth = list(_fifth_of(self.val, shape.block_size, device))
+        # Every fifth window of it, in batches of about 8192 characters.
+        starts = torch.arange(0, len(self.val) - shape.block_size, shape.block_size)[::5]
+        some = starts.split(max(1, 8192 // shape.block_size))
+        pairs = [windows(self.val, part, shape.block_size) for part in some]
+        self.fifth = [(x.to(device.device), y.to(device.device)) for x, y in pairs]
         self.done, self.seconds, self.curve = 0, 0.0, []
 
     def advance(self, until: int) -> None:
@@ -69,7 +72,6 @@ class Runner:
         entry, shape = self.entry, self.model.config
         return {
             "name": entry.name,
-            "recipe": entry.recipe,
             "goal": entry.goal,
             "seed": self.seed,
             "block_size": shape.block_size,
@@ -83,20 +85,10 @@ class Runner:
 
 
 def train_in_turns(
-    entries: Sequence[Entry],
-    corpus: Corpus,
-    *,
-    seed: int,
-    device: Device,
-    steps: Sequence[int] | None = None,
+    entries: Sequence[Entry], corpus: Corpus, *, seed: int, device: Device
 ) -> list[dict]:
-    """Train every entry, a piece of each in turn. Returns `Runner.result` of each.
-
-    `steps` replaces the number of steps of each entry.
-    """
-    counts = steps or [None] * len(entries)
-    pairs = zip(entries, counts, strict=True)
-    runners = [Runner(entry, corpus, seed, device, count) for entry, count in pairs]
+    """Train every entry, a piece of each in turn. Returns `Runner.result` of each."""
+    runners = [Runner(entry, corpus, seed, device) for entry in entries]
     with torch.random.fork_rng(), Progress(TURNS, f"seed {seed}") as bar:
         torch.manual_seed(seed)
         for turn in range(TURNS + 1):
@@ -108,45 +100,24 @@ def train_in_turns(
     return [runner.result() for runner in runners]
 
 
-def steps_for(
-    entries: Sequence[Entry], corpus: Corpus, seconds: float, device: Device
-) -> list[int]:
-    """How many steps of each entry take that long here, from a short trial in turns.
-
-    Raises ValueError when the seconds are too few for the slowest entry.
-    """
-    runners = [Runner(entry, corpus, 0, device) for entry in entries]
-    for until in (10, 20, 30, 40, 50):
-        for runner in runners:
-            runner.advance(until)
-            if until == 10:
-                runner.seconds = 0.0  # the first steps allocate memory
-    steps = [round(seconds / (runner.seconds / 40)) for runner in runners]
-    if min(steps) < TURNS:
-        least = seconds * TURNS / max(1, min(steps))
-        raise ValueError(
-            f"in {seconds:g} seconds the slowest entry trains {min(steps)} steps here, and needs "
-            f"{TURNS}: choose {least:.2g} seconds"
-        )
-    return steps
-
-
 def compared(runs: list[dict]) -> list[dict]:
     """One row for each entry: summaries over the seeds, and how much sooner than the baseline.
 
     `sooner` is the ratio of the baseline's seconds to the entry's, seed by seed. It is given only
     where the loss is no higher than the baseline's at the same block.
     """
-    baseline = [run for run in runs if run["name"] == BASELINE]
+    baseline = {run["seed"]: run for run in runs if run["name"] == BASELINE}
+    least = summary(run["loss"] for run in baseline.values())["median"] if baseline else 0.0
+    blocks = {run["block_size"] for run in baseline.values()}
     rows = []
-    for group in _grouped(runs, "name", "goal"):
+    for group in _grouped(runs):
         facts = ("name", "goal", "block_size", "n_params", "steps", "chars")
         row = {key: group[0][key] for key in facts}
         row["seconds"] = summary(run["seconds"] for run in group)
         row["loss"] = summary(run["loss"] for run in group)
-        if baseline and _reaches(row, baseline):
-            seconds = {run["seed"]: run["seconds"] for run in baseline}
-            row["sooner"] = summary(seconds[run["seed"]] / run["seconds"] for run in group)
+        if row["block_size"] in blocks and row["loss"]["median"] <= least:
+            pairs = [(baseline[run["seed"]], run) for run in group]
+            row["sooner"] = summary(base["seconds"] / run["seconds"] for base, run in pairs)
         rows.append(row)
     return rows
 
@@ -154,7 +125,7 @@ def compared(runs: list[dict]) -> list[dict]:
 def panels(result: dict) -> list[dict]:
     """The curves of a published result, a panel for each block size: each entry's median run."""
     lines: dict[int, list] = {}
-    for group in _grouped(result["runs"], "name", "goal", "block_size"):
+    for group in _grouped(result["runs"]):
         median = sorted(group, key=lambda run: run["loss"])[len(group) // 2]
         line = {"label": median["name"], "loss": median["loss"], "curve": median["curve"]}
         line["seconds"] = summary(run["seconds"] for run in group)
@@ -169,33 +140,20 @@ def published(name: str) -> dict:
     """
     path = ROOT / "outputs" / "race" / f"{name}.json"
     if not path.is_file():
-        bench = {"race": "train", "speculate": name}.get(name, f"train --{name}")
-        bench = "load" if name.startswith("load-") else bench
+        bench = {"race": "train", "ideas": "train --ideas", "heads": "train --heads"}
+        words = bench.get(name, name.split("-")[0])
         raise ValueError(
-            f"{path} is missing: measure it with python -m nanogpt bench {bench} --json {path}"
+            f"{path} is missing: measure it with python -m nanogpt bench {words} --json {path}"
         )
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-def _grouped(runs: list[dict], *keys: str) -> list[list[dict]]:
-    """The runs in groups of equal values of these keys, in the order of their first run."""
+def _grouped(runs: list[dict]) -> list[list[dict]]:
+    """The runs of each entry, in the order of their first run."""
     groups: dict[tuple, list[dict]] = {}
     for run in runs:
-        groups.setdefault(tuple(run[key] for key in keys), []).append(run)
+        groups.setdefault((run["name"], run["goal"], run["block_size"]), []).append(run)
     return list(groups.values())
-
-
-def _reaches(row: dict, baseline: list[dict]) -> bool:
-    loss = summary(run["loss"] for run in baseline)["median"]
-    return row["block_size"] == baseline[0]["block_size"] and row["loss"]["median"] <= loss
-
-
-def _fifth_of(val: Tensor, block: int, device: Device) -> Iterator[tuple[Tensor, Tensor]]:
-    """Every fifth window of the validation text, in batches of about 8192 characters."""
-    starts = torch.arange(0, len(val) - block, block)[::5]
-    for some in starts.split(max(1, 8192 // block)):
-        x, y = windows(val, some, block)
-        yield x.to(device.device), y.to(device.device)
 
 
 def _clock(device: Device) -> float:

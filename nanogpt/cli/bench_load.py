@@ -1,14 +1,14 @@
 """python -m nanogpt bench load: throughput and latency under a stream of requests.
 
 python -m nanogpt bench load --json                        random weights of the small shape
-python -m nanogpt bench load --checkpoint PATH --rates 5,20,inf --peer hf
+python -m nanogpt bench load --checkpoint PATH --rates 5 20 inf --peer hf
 python -m nanogpt bench load --url http://127.0.0.1:8000   a server with OpenAI's completions
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from math import inf
 from pathlib import Path
 
 from ..benchmarks.arrivals import LATENCIES, Workload
@@ -25,8 +25,6 @@ from ..system.console import table
 from ..system.device import Device
 from . import common
 
-BUSY = 0.5  # from this share of a core on a client that measures is mentioned
-
 
 def main(argv: list[str] | None = None) -> int:
     """Exit codes: 0 measured, 1 tokens differ or requests failed, 2 no result, 130 stopped."""
@@ -40,23 +38,21 @@ def run(args: argparse.Namespace) -> int:
     name = Path(args.checkpoint).stem if args.checkpoint else args.size
     path = common.json_path(args.json, f"load-{'server' if args.url else name}.json")
     device = common.measured_device(args)
-    limits = {name: ms / 1000 for name, ms in map(_limit, filter(None, args.goodput.split(",")))}
-    rates = [_number("--rates", part) for part in args.rates.split(",")]
     model, chars = _model(args, device)
     systems, about = _systems(args, model, chars)
-    shape = model.config if model else SIZES[args.size]
     result = {"what": "load", "model": name, **about} | load(
         systems,
-        rates,
+        args.rates,
         vocab_size=len(chars),
-        block_size=shape.block_size,
-        workload=Workload(args.requests, args.seed, args.shared, bool(args.url or args.peer)),
+        block_size=(model.config if model else SIZES[args.size]).block_size,
+        workload=Workload(args.requests, greedy=bool(args.url or args.peer)),
         repeats=args.repeats,
-        limits=limits,
+        limits={"ttft": args.ttft / 1000, "tpot": args.tpot / 1000},
         model=model,
     )
-    for server in (system for system in systems.values() if isinstance(system, HTTPServer)):
-        result |= {"errors": dict(server.errors), "busy": max(server.busy)}
+    if args.url:
+        (server,) = systems.values()
+        result["errors"] = dict(server.errors)
     print(report(result))
     common.write_result(path, device, result)
     return int(any(row["equal"] is False or row["failed"] for row in result["rows"]))
@@ -67,8 +63,8 @@ def _systems(args: argparse.Namespace, model: GPT | None, chars: str) -> tuple[d
     if args.url:
         server = HTTPServer(args.url, args.model, chars)
         return {server.model: server}, {"server": args.url, "model": server.model, "clock": "real"}
-    how = {"running": args.running, "budget": args.budget, "real": args.real}
-    systems = schemes(model, backend=BACKENDS[args.backend], **how)
+    how = {"backend": BACKENDS[args.backend], "running": args.running, "real": args.real}
+    systems = schemes(model, **how)
     if args.peer:
         systems[HUGGING_FACE] = continuous_batching(*exported(model), args.running)
     return systems, {"backend": args.backend}
@@ -102,19 +98,15 @@ def report(r: dict) -> str:
             f"\na step takes {start:.0f} µs, and {decode:.1f} more for each text that decodes, "
             f"{prefill:.1f} for each token of a prompt (least squares over all steps)"
         )
-    lines += [line for row in r["rows"] for line in _compared(row)]
     lines += [f"{n} requests failed: {why}" for why, n in r.get("errors", {}).items()]
-    if r.get("busy", 0) > BUSY:
-        lines.append(f"this client needed {r['busy']:.0%} of a core: it may be what limits")
     return "\n".join(lines)
 
 
 def _shown(row: dict) -> dict:
     equal = {True: "equal", False: "differ", None: "not compared"}[row["equal"]]
-    if row["equal"] and row.get("differences"):
-        equal += f" but for {len(row['differences'])} ties"
-    if row["failed"]:
-        equal += f", {row['failed']} failed"
+    apart = row.get("differences", [])
+    equal += f", {len(apart)} texts part, {sum(one['tie'] for one in apart)} at ties" * bool(apart)
+    equal += f", {row['failed']} failed" * bool(row["failed"])
     shown = {
         "rate": "inf" if row["rate"] is None else f"{row['rate']:g}",
         "": row["scheme"][:24],
@@ -128,48 +120,23 @@ def _shown(row: dict) -> dict:
     return shown | {"goodput": f"{row['goodput']['median']:.1f}", "tokens": equal}
 
 
-def _compared(row: dict) -> Iterator[str]:
-    """A peer beside ours, and where its texts part from ours."""
-    who = f"{row['scheme']}, {'all at once' if row['rate'] is None else row['rate']}"
-    if "ours" in row:
-        yield f"ours over {who}: {summary_text(row['ours'], 1)}"
-    for one in row.get("differences", [])[:3]:
-        why = "it ended early" if one["margin"] is None else f"margin {one['margin']:.1e} in logits"
-        why += ", which rounding explains" * one["tie"]
-        yield f"{who}: request {one['request']} differs from new token {one['at']} on: {why}"
-
-
-def _number(option: str, text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise ValueError(f"{option}: {text!r} is not a number") from None
-
-
-def _limit(text: str) -> tuple[str, float]:
-    name, _, ms = text.partition(":")
-    return name, _number("--goodput", ms)
-
-
 def options() -> argparse.ArgumentParser:
     """All options."""
-    parser = common.command_parser(
-        "bench load", "Throughput and latency under a stream of requests."
-    )
+    about = "Throughput and latency under a stream of requests."
+    parser = common.command_parser("bench load", about)
     add = parser.add_argument
     common.add_shared(parser, "--size", "--checkpoint", "--threads", "--device")
-    add("--rates", default="5,20,80,inf", metavar="LIST", help="requests a second (5,20,80,inf)")
-    add("--requests", type=int, default=64, metavar="N", help="requests at each rate (64)")
-    add("--seed", type=int, default=1, metavar="N", help="of arrivals, lengths and prompts (1)")
-    add("--shared", type=float, default=0.5, metavar="X", help="share that begin alike (0.5)")
-    add("--repeats", type=int, default=3, metavar="N", help="timed after a warm-up (3)")
-    limits = "milliseconds that a good request meets: ttft, tpot, e2el (ttft:500,tpot:50)"
-    add("--goodput", default="ttft:500,tpot:50", metavar="LIMITS", help=limits)
+    how = {"type": float, "nargs": "+", "default": [5.0, 20.0, 80.0, inf], "metavar": "X"}
+    add("--rates", **how, help="requests a second (5 20 80 inf)")
+    add("--requests", **common.POSITIVE, default=64, help="requests at each rate (64)")
+    add("--repeats", **common.POSITIVE, default=3, help="timed after a warm-up (3)")
+    for name, ms in (("--ttft", 500), ("--tpot", 50)):
+        text = f"milliseconds that a good request meets, for the goodput ({ms})"
+        add(name, type=float, default=ms, metavar="MS", help=text)
     common.add_json(parser, "load-SIZE.json")
     add = parser.add_argument_group("our engine").add_argument
     add("--backend", choices=sorted(BACKENDS), default="modules")
-    add("--running", type=int, default=32, metavar="N", help="most texts in a step (32)")
-    add("--budget", type=int, default=64, metavar="N", help="most tokens in a chunked step (64)")
+    add("--running", **common.POSITIVE, default=32, help="most texts in a step (32)")
     add("--real", action="store_true", help="wait for arrivals, instead of a virtual clock")
     peer = "beside Hugging Face's continuous batching of these weights, greedy, in real time"
     add("--peer", choices=["hf"], help=f"{peer} (transformers)")

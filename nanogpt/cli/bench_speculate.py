@@ -10,7 +10,6 @@ import argparse
 
 from ..benchmarks import speculation as bench
 from ..benchmarks.timing import summary_text
-from ..config.checks import check_int
 from ..data.batches import split
 from ..data.corpus import Corpus, load_corpus
 from ..decoding.drafts import DraftModel
@@ -27,26 +26,19 @@ def main(argv: list[str] | None = None) -> int:
 
 def run(args: argparse.Namespace) -> None:
     """Measure as the options say, print the table and write the JSON."""
-    ks = [int(k) if k.isdigit() else k for k in args.k.split(",")]
-    for k in ks:
-        check_int("--k", k, 1)
-    check_int("--repeats", args.repeats, 1)
-    if args.tokens is not None:
-        check_int("--tokens", args.tokens, 1)
     path = common.json_path(args.json, "speculate.json")
     device = common.measured_device(args)
     saved, corpus = load_checkpoint(args.target), load_corpus(args.data)
     model, block = saved.model.eval(), saved.model.config.block_size
-    if max(ks) > block - 2:
-        raise ValueError(f"--k {args.k}: with a block of {block} choose at most {block - 2}")
-    print(f"table counted in: {corpus}" + f"\n{corpus.banner}" * bool(corpus.banner))
+    if max(args.k) > block - 2:
+        raise ValueError(f"--k {max(args.k)}: with a block of {block} choose at most {block - 2}")
+    print(f"table counted in: {corpus.banner or corpus}")
     draft = load_checkpoint(args.draft) if args.draft else None
-    drafts = _drafts(saved, draft, corpus)
-    n_new = min(255, block) if args.tokens is None else args.tokens
-    result = bench.speculation(model, drafts, ks, n_new=n_new, repeats=args.repeats)
-    result["passes"] = bench.pass_seconds(model, sorted({1, *(k + 1 for k in ks)}))
+    drafts, n_new = _drafts(saved, draft, corpus), args.tokens or min(255, block)
+    result = bench.speculation(model, drafts, args.k, n_new=n_new, repeats=args.repeats)
+    result["passes"] = bench.pass_seconds(model, sorted({1, *(k + 1 for k in args.k)}))
     result["proposal"] = bench.pass_seconds(draft.model, [1])[1] if draft else None
-    print("\n".join(_lines(result)))
+    print(report(result))
     about = {"what": "speculate", "corpus": corpus.name}
     about |= {"target": _origin(saved), "draft": _origin(draft) if draft else None}
     common.write_result(path, device, about | result)
@@ -74,21 +66,19 @@ def _origin(saved: Checkpoint) -> dict:
     return {"sha256": saved.sha256, "step": saved.meta["step"], "losses": saved.meta["losses"]}
 
 
-def _lines(result: dict) -> list[str]:
-    """The result as text for a terminal."""
-    best = max(result["rows"], key=lambda row: (row["equal"], row["speedup"]["median"]))
-    bound, one = result["roofline"]["median"], result["passes"][1]["median"]
-    share = best["speedup"]["median"] * result["plain"]["median"] / bound
+def report(result: dict) -> str:
+    """The result of `speculation`, with its passes, as text for a terminal."""
+    one = result["passes"][1]["median"]
     passes = ", ".join(f"{n}: {s['median'] / one:.2f}" for n, s in result["passes"].items())
-    return [
+    lines = [
         f"\n{result['n_params']:,} parameters, {result['n_new']} tokens after a prompt of one, "
         f"median of {result['repeats']} in turns [lowest – highest]\n",
         table([_shown(row, result["passes"]) for row in result["rows"]]),
-        f"without a draft {summary_text(result['plain'], 0)} tokens/s",
-        f"\nroofline bound of one reading for each token: {bound:,.0f} tokens/s; "
-        f"best: {best['draft']}, k={best['k']}, {share:.2f} of it",
+        f"without a draft {summary_text(result['plain'], 0)} tokens/s, of a roofline bound of "
+        f"{summary_text(result['roofline'], 0)}: one reading of the weights for each token",
         f"one pass over so many tokens, in passes over one: {passes}",
     ]
+    return "\n".join(lines)
 
 
 def _shown(row: dict, passes: dict) -> dict:
@@ -112,7 +102,9 @@ def options() -> argparse.ArgumentParser:
     add, small = parser.add_argument, WEIGHTS / "small"
     add("--target", metavar="PATH", default=small, help="the model that decides (the small one)")
     add("--draft", metavar="PATH", help="a smaller model that proposes, beside the usual drafts")
-    add("--k", default="3,5,7,11,15", help="numbers of proposals for each pass (3,5,7,11,15)")
+    how = {"type": common.positive, "nargs": "+", "default": [3, 5, 7, 11, 15], "metavar": "K"}
+    add("--k", **how, help="numbers of proposals for each pass (3 5 7 11 15)")
     common.add_shared(parser, "--tokens", "--repeats", "--threads", "--data")
     common.add_json(parser, "speculate.json")
+    parser.set_defaults(device="cpu")
     return parser

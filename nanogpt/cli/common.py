@@ -24,10 +24,19 @@ if TYPE_CHECKING:
 
 OUTPUTS = ROOT / "outputs" / "run"
 
+
+def positive(text: str) -> int:
+    """An integer of at least 1, as argparse reads it from an option."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: must be an integer of at least 1")
+    return int(text)
+
+
+POSITIVE = {"type": positive, "metavar": "N"}
 OPTIONS = {
     "--size": {"choices": sorted(SIZES), "default": "small"},
-    "--tokens": {"type": int, "metavar": "N", "help": "new tokens (255, or what the block allows)"},
-    "--repeats": {"type": int, "default": 5, "metavar": "N", "help": "timed after a warm-up (5)"},
+    "--tokens": {**POSITIVE, "help": "new tokens (255, or what the block allows)"},
+    "--repeats": {**POSITIVE, "default": 5, "help": "timed after a warm-up (5)"},
     "--checkpoint": {"metavar": "PATH", "help": "trained weights instead of random ones"},
     "--data": {"metavar": "PATH", "help": "any UTF-8 text (Tiny Shakespeare)"},
     "--device": {"choices": ["auto", "cpu", "cuda"], "default": "auto"},
@@ -48,13 +57,8 @@ def add_shared(parser: argparse.ArgumentParser, *names: str) -> None:
 
 def add_json(parser: argparse.ArgumentParser, default: str) -> None:
     """Add --json [PATH]; `default` names, in the help, the file that --json alone writes."""
-    parser.add_argument(
-        "--json",
-        nargs="?",
-        const="",
-        metavar="PATH",
-        help=f"write the result as JSON (outputs/run/{default})",
-    )
+    text = f"write the result as JSON (outputs/run/{default})"
+    parser.add_argument("--json", nargs="?", const="", metavar="PATH", help=text)
 
 
 def json_path(given: str | None, default: str) -> Path | None:
@@ -70,10 +74,7 @@ def json_path(given: str | None, default: str) -> Path | None:
 
 
 def measured_device(args: argparse.Namespace) -> Device:
-    """The device of --device, the CPU where that is no option, with --threads; said in a line.
-
-    Raises ValueError.
-    """
+    """The device of --device, with --threads; said in a line. Raises ValueError."""
     set_threads(args.threads)
     from ..system.device import pick_device
     from ..system.environment import conditions, environment

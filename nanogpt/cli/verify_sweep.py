@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import argparse
 
-from ..config.checks import check_int
 from ..verify.sweep import describe, passed, sweep
-from .common import add_json, command_parser, exit_code, json_path, set_threads
+from .common import POSITIVE, add_json, command_parser, exit_code, json_path, set_threads
 
 
 def main(argv: list[str] | None = None) -> int:
     """Exit codes: 0 passed, 1 a mismatch, 2 it could not run, 130 stopped (can be resumed)."""
-    args = options().parse_args(argv)
-    return exit_code(lambda: run(args))
+    return exit_code(lambda: run(options().parse_args(argv)))
 
 
 def run(args: argparse.Namespace) -> int:
     """Sweep as the options say and print the result."""
-    check_int("--sequences", args.sequences, 1)
     if args.dtype == "bfloat16" and not args.exact:
         raise ValueError("--dtype bfloat16 needs --exact: without it its tokens may differ")
     path = json_path(args.json, f"sweep-{args.dtype}{'-exact' * args.exact}.json")
@@ -35,7 +32,7 @@ def options() -> argparse.ArgumentParser:
     """All options."""
     parser = command_parser("verify sweep", "Do cached tokens equal uncached tokens?")
     add = parser.add_argument
-    add("--sequences", type=int, default=1000, metavar="N", help="texts to decode twice (1000)")
+    add("--sequences", **POSITIVE, default=1000, help="texts to decode twice (1000)")
     add("--seed", type=int, default=0, metavar="N", help="another seed, other models and texts (0)")
     add("--dtype", choices=["float32", "float64", "bfloat16"], default="float32")
     add("--exact", action="store_true", help="in exact mode: the logits must be the same bits")

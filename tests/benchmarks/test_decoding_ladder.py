@@ -1,7 +1,6 @@
 """The ladder's figures fit together, its rungs agree, and a rung that cannot be built says so."""
 
 import json
-import os
 
 import pytest
 import torch
@@ -55,10 +54,9 @@ def test_the_figures_fit_together(model, limits):
         assert [rung.number for rung in rungs(device)][:7] == list("1234567")
     for row in result["rungs"]:
         assert row["equal"]
-        assert row["seconds"]["n"] == row["speedup"]["n"] == 3
+        assert row["speedup"]["n"] == 3
         assert row["tokens_per_second"]["median"] == pytest.approx(8 / row["seconds"]["median"])
         assert sum(row["split"].values()) == pytest.approx(row["seconds"]["median"] / 8)
-        assert row["build_seconds"] >= 0
     assert result["rungs"][0]["speedup"]["median"] == 1.0
     found, n_bytes = result["limits"], model.config.weight_bytes()
     # The first turn, which measured 1e9, was a warm-up.
@@ -84,7 +82,7 @@ def test_a_native_rung_is_built_twice_and_gives_the_same_tokens(model):
     assert result["limits"]["read"]["how"] == "native loop"
 
 
-def test_the_best_rung_has_full_weights_and_equal_tokens(model, limits, choose, capsys):
+def test_the_best_rung_has_full_weights_and_equal_tokens(model, limits, choose):
     class Different(Flat):
         def tokens(self, *args):
             yield from (token * 0 for token in super().tokens(*args))
@@ -99,15 +97,10 @@ def test_the_best_rung_has_full_weights_and_equal_tokens(model, limits, choose, 
 
 def test_a_rung_that_cannot_be_built_says_why_and_the_others_run(model, limits, choose):
     choose(Rung("4", "flat", Flat), Rung("7", "native", Unbuildable))
-    result = ladder(model, n_new=4, repeats=1, peers={"theirs": lambda: torch.zeros(1, 4)})
-    why = "no C++ compiler (c++)"
+    result, why = ladder(model, n_new=4, repeats=1), "no C++ compiler (c++)"
     assert result["rungs"][1] == {"rung": "7", "label": "native", "unavailable": why}
     assert result["rungs"][0]["equal"]
-    (peer,) = result["peers"]
-    assert (peer["label"], "equal" in peer) == ("theirs", False)
-    said = bench_ladder.report(result)
-    assert f"not here: {why}" in said
-    assert "own" in said
+    assert f"not here: {why}" in bench_ladder.report(result)
     with pytest.raises(ValueError, match="nothing to time: rungs 7 cannot be built here .no C"):
         ladder(model, n_new=4, repeats=1, only="7")
 
@@ -127,7 +120,6 @@ def test_a_cold_build_leaves_the_cache_folder_of_the_user_alone(model, tmp_path,
     assert not any(path.exists() for path in built), "the folder of the build is deleted"
     assert cache_folder() == tmp_path / "mine"
     assert not cache_folder().exists()
-    assert os.environ["NANOGPT_CACHE"] == str(tmp_path / "mine")
 
 
 def test_throughput_of_several_batches(model, limits):
@@ -145,13 +137,7 @@ def test_throughput_of_several_batches(model, limits):
 
 @pytest.mark.parametrize(
     ("settings", "words"),
-    [
-        ({"n_new": 1}, "n_new=1"),
-        ({"n_new": 25}, "n_new=25"),
-        ({"only": "9"}, "rungs='9': choose from 12345678"),
-        ({"only": ""}, "rungs=''"),
-        ({"repeats": 0}, "repeats=0"),
-    ],
+    [({"n_new": 1}, "n_new=1"), ({"n_new": 25}, "n_new=25"), ({"only": "9"}, "12345678")],
 )
 def test_what_cannot_be_measured_is_refused(model, settings, words):
     with pytest.raises(ValueError, match=words):
@@ -179,14 +165,3 @@ def test_the_command_prints_the_rungs_and_writes_json(small, tmp_path, capsys):
     assert written["model"] == "article"
     assert written["environment"]["threads"] == 1
     assert [row["rung"] for row in written["rungs"]] == ["1", "5"]
-
-
-@pytest.mark.parametrize(
-    "words",
-    ["--repeats 0", "--tokens 1", "--rungs 9", "--checkpoint /nowhere", "--threads 0"],
-)
-def test_the_command_ends_with_2_and_one_line(small, words, capsys):
-    assert bench_ladder.main([*small, *words.split()]) == 2
-    said = capsys.readouterr().err.strip()
-    assert said.startswith("error: ")
-    assert "\n" not in said

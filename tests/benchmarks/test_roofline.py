@@ -68,7 +68,6 @@ def test_limits_are_measured_with_a_compiler_and_without(compiler, monkeypatch):
     peak = roofline.peak_arithmetic(repeats=2)
     assert read["how"] == ("native loop" if compiler else "torch.sum")
     assert peak["how"] == ("native loop" if compiler else "matmul 512")
-    assert read["bytes"] == 1 << 20
     for measured in (read, peak):
         assert 0 < measured["low"] <= measured["median"] <= measured["high"]
         assert measured["n"] == 2

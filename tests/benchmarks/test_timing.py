@@ -66,15 +66,6 @@ def test_a_summary_shows_the_spread_whatever_the_order():
     assert summary(x for x in (4.0, 1.0, 2.0, 3.0))["median"] == 2.5
 
 
-@pytest.mark.parametrize(("warmup", "repeats"), [(0, 1), (1, 3), (2, 2)])
-def test_the_two_systems_take_turns(clock, warmup, repeats):
-    log = []
-    a, b = (system(clock, [1, 1], log=log, name=name) for name in "AB")
-    result = duel(a, b, warmup=warmup, repeats=repeats)
-    assert log == ["A", "B"] * (warmup + repeats)
-    assert result["speedup"]["n"] == repeats
-
-
 def test_the_first_turn_warms_up_and_a_ratio_is_taken_between_neighbours_in_time(clock):
     """A machine that slows down by ten from one pair to the next: each pair still says 2."""
     a = system(clock, [900, 900], [2, 2], [20, 20], [200, 200])
@@ -88,30 +79,24 @@ def test_the_first_turn_warms_up_and_a_ratio_is_taken_between_neighbours_in_time
 
 
 def test_each_system_is_described_by_every_term_and_the_gap_at_each_token(clock):
-    runs = [[8, 1, 3], [6, 2, 4], [7, 3, 8]]
-    result = duel(
-        system(clock, *runs), system(clock, [1, 1, 1]), warmup=0, repeats=3, names=("x", "y")
-    )
-    assert list(result["systems"]) == ["x", "y"]
-    x = result["systems"]["x"]
+    runs = [[9, 9, 9], [8, 1, 3], [6, 2, 4], [7, 3, 8]]
+    result = duel(system(clock, *runs), system(clock, [1, 1, 1]), repeats=3)
+    assert list(result["systems"]) == ["uncached", "cached"]
+    x = result["systems"]["uncached"]
     assert x["ttft"] == {"median": 7, "low": 6, "high": 8, "n": 3}
     assert x["e2el"] == {"median": 12, "low": 12, "high": 18, "n": 3}
     assert x["tpot"] == {"median": 3, "low": 2, "high": 5.5, "n": 3}
     assert x["itl"] == [2, 4]
-    assert x["tokens_per_second"] == {"median": 3 / 12, "low": 3 / 18, "high": 3 / 12, "n": 3}
     assert json.loads(json.dumps(result)) == result
 
 
 def test_what_cannot_be_compared_is_refused(clock):
     log = []
     a = system(clock, [1], log=log)
-    for wrong in ({"repeats": 0}, {"repeats": 1, "warmup": -1}):
-        with pytest.raises(ValueError, match="must be an integer of at least"):
-            duel(a, a, **wrong)
-    with pytest.raises(ValueError, match="two functions"):
-        duel(a, a(), repeats=1)
+    with pytest.raises(ValueError, match="repeats=0"):
+        duel(a, a, repeats=0)
     assert log == [], "nothing was run first"
-    with pytest.raises(ValueError, match="3 and 4 tokens"):
+    with pytest.raises(ValueError, match=r"\[3, 4\] tokens"):
         duel(lambda: range(3), lambda: range(4), repeats=1)
     with pytest.raises(ValueError, match="length=9"):
         timing.speedups_by_length(lambda: range(3), lambda: range(3), [9], repeats=1)
@@ -121,8 +106,8 @@ def test_the_rubbish_is_collected_before_a_run_and_not_within(clock, monkeypatch
     order = []
     monkeypatch.setattr(timing.gc, "collect", lambda: order.append("collect"))
     a = system(clock, [1, 1], log=order, name="run")
-    duel(a, a, warmup=0, repeats=1)
-    assert order == ["collect", "run"] * 2
+    duel(a, a, repeats=1)
+    assert order == ["collect", "run"] * 4
 
 
 def test_several_runs_take_turns_and_the_first_turn_is_not_counted(clock):
@@ -141,9 +126,7 @@ def test_several_runs_take_turns_and_the_first_turn_is_not_counted(clock):
 
 def test_one_long_run_holds_all_shorter_ones(clock, monkeypatch):
     """a needs 2 s for each token, b 1 s, then 3 s: the ratio depends on where one stops."""
-    moments = iter([0, 2, 4, 6, 100, 101, 104, 107])
+    moments = iter(2 * [0, 2, 4, 6, 100, 101, 104, 107])
     monkeypatch.setattr(timing, "clock", lambda device: float(next(moments)))
-    found = timing.speedups_by_length(
-        lambda: range(3), lambda: range(3), [1, 2, 3], repeats=1, warmup=0
-    )
+    found = timing.speedups_by_length(lambda: range(3), lambda: range(3), [1, 2, 3], repeats=1)
     assert [found[n]["median"] for n in (1, 2, 3)] == [2.0, 1.0, 6 / 7]

@@ -7,7 +7,7 @@ import torch
 
 from nanogpt.benchmarks import training
 from nanogpt.benchmarks.entries import KINDS, Entry
-from nanogpt.benchmarks.training import Runner, compared, panels, steps_for, train_in_turns
+from nanogpt.benchmarks.training import Runner, compared, panels, train_in_turns
 from nanogpt.cli import bench_train
 from nanogpt.data.corpus import practice_corpus
 from nanogpt.model.gpt import GPT
@@ -79,17 +79,6 @@ def test_evaluation_is_not_on_the_clock(corpus, now, monkeypatch):
     assert runner.curve == [[3.0, 1.0], [7.0, 1.0]]
 
 
-def test_entries_get_steps_by_their_speed_and_enough_of_them(corpus, monkeypatch):
-    def advance(self, until):
-        self.seconds += (until - self.done) * (1.0 if self.entry.name == "fast" else 0.2)
-        self.done = until
-
-    monkeypatch.setattr(Runner, "advance", advance)
-    assert steps_for(ENTRIES[:2], corpus, 50.0, CPU) == [250, 50]
-    with pytest.raises(ValueError, match="in 20 seconds .* 20 steps here.*choose 40 seconds"):
-        steps_for(ENTRIES[:2], corpus, 20.0, CPU)
-
-
 def test_the_ratio_is_seed_by_seed_and_only_for_a_loss_as_low_at_the_same_block():
     baseline = [made("lecture", *facts) for facts in [(1, 100, 1.8), (2, 120, 1.82), (3, 90, 1.81)]]
     others = [made("a", *facts) for facts in [(1, 10, 1.8), (2, 10, 1.9), (3, 10, 1.7)]]
@@ -135,7 +124,7 @@ def test_a_stop_keeps_the_complete_seeds(tmp_path, monkeypatch, capsys, corpus):
     monkeypatch.setattr(bench_train, "load_corpus", lambda _: corpus)
     path, seeds = tmp_path / "race.json", []
 
-    def stopped_at_the_second(entries, corpus, *, seed, device, steps):
+    def stopped_at_the_second(entries, corpus, *, seed, device):
         seeds.append(seed)
         if len(seeds) == 2:
             raise KeyboardInterrupt
@@ -145,12 +134,3 @@ def test_a_stop_keeps_the_complete_seeds(tmp_path, monkeypatch, capsys, corpus):
     assert bench_train.main(["--json", str(path)]) == 130
     assert len(json.loads(path.read_text())["runs"]) == 1
     assert f"the complete seeds are in {path}" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    "words",
-    ["--seeds 0", "--only fats", "--only=", "--seconds 0", "--seconds nan", "--data /nowhere"],
-)
-def test_what_cannot_be_measured_is_refused_before_it_begins(words, capsys):
-    assert bench_train.main(words.split()) == 2
-    assert "error: " in capsys.readouterr().err
