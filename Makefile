@@ -30,7 +30,7 @@ help: ## show this | make
 	  /^[a-z0-9$$()A-Z-]+:.* ## / { name = $$1; sub(/:.*/, "", name); if (name ~ /NUMBERS/) name = "03"; \
 	    printf (tty ? "  \033[1;36m%-10s\033[0m" : "  %-10s"), name; \
 	    printf " %-46s", $$2; printf (tty ? "\033[2m%s\033[0m\n" : "%s\n"), $$3 }' $(MAKEFILE_LIST)
-	@printf '\n  PROFILE=%s (auto, smoke, cpu, gpu)  VENV=%s  PYTHON=%s  PINNED=1 (the exact tested versions)\n' \
+	@printf '\n  PROFILE=%s (auto, smoke, cpu/4, cpu, gpu)  VENV=%s  PYTHON=%s  PINNED=1 (the exact tested versions)\n' \
 	  '$(PROFILE)' '$(VENV)' '$(PYTHON)'
 	@printf '  ARGS="-p seed=7" adds to the command; plain commands want the packages of requirements.txt.\n\n'
 
@@ -74,13 +74,14 @@ reproduce: $(READY) ## run all: is every output the published one? | python -m n
 serve: $(READY) ## answer over HTTP, as OpenAI's completions | python -m nanogpt serve
 	$(PY) -m nanogpt serve $(ARGS)
 
-gpu-report: $(READY) ## on a GPU: all of it, into outputs/gpu | see the commands in the Makefile
-	@name=$$($(PY) -c "import torch; print(torch.cuda.get_device_name().replace(' ', '-'))") && \
-	out=outputs/gpu/$$name && mkdir -p "$$out" && set -x && \
-	$(PY) -m nanogpt run --profile gpu --out "$$out/notebooks" $(ARGS) && \
-	$(PY) -m nanogpt bench ladder --device cuda --json "$$out/ladder.json" && \
-	$(PY) -m nanogpt bench train --device cuda --json "$$out/race.json" && \
-	$(PY) -m nanogpt verify sweep --device cuda --json "$$out/sweep.json"
+gpu-report: $(TOOLS) ## on a GPU: all of it, into outputs/gpu/NAME | the recipe is plain commands
+	name=$$($(PY) -c "import torch; print(torch.cuda.get_device_name().replace(' ', '-'))") && \
+	out="outputs/gpu/$$name" && set -x && \
+	$(PY) -m pytest -m gpu && \
+	$(PY) -m nanogpt run --profile gpu --out "$$out" $(ARGS) && mkdir -p "$$out/gpu" && \
+	$(PY) -m nanogpt bench ladder --device cuda --size small --json "$$out/gpu/ladder-small.json" && \
+	$(PY) -m nanogpt bench ladder --device cuda --size lecture --json "$$out/gpu/ladder-lecture.json" && \
+	$(PY) -m nanogpt bench train --device cuda --json "$$out/gpu/race.json"
 
 clean: ## remove outputs/run and caches, nothing else | rm -rf outputs/run
 	@for path in outputs/run .pytest_cache .ruff_cache .hypothesis \

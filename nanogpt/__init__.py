@@ -16,8 +16,8 @@ Its rooms, from the ground up. A room imports only from the rooms above it in th
     notebook    what cells import: a run, tables, plots
     publishing  what runs and renders notebooks
     export      weights as transformers and vLLM load them
-    server      the batch engine behind HTTP; other servers, started and compared
-    cli         python -m nanogpt run | train | bench | verify | export | serve | site | sync
+    server      the batch engine behind HTTP
+    cli         python -m nanogpt run | train | generate | serve | bench | export …
 
 To follow a token: decoding/generate.py and decoder.py (the loop), model/gpt.py and attention.py
 (the logits), cache/base.py and dynamic.py (keys and values), decoding/sampling.py (the draw). In
