@@ -12,7 +12,7 @@ from nanogpt import Batched, Compiled, Flat, Native, PerHead, SamplingParams, St
 from nanogpt.cache.dynamic import DynamicCache
 from nanogpt.decoding.generate import complete, generate
 from nanogpt.engines import base, native, toolchain
-from nanogpt.engines.cuda_graph import GraphLoop
+from nanogpt.engines.compiled import GraphLoop
 from nanogpt.model.gpt import Head
 
 # The shape and the batch of tests/test_same_tokens.py: what was compiled there serves here.
@@ -113,8 +113,7 @@ def assert_refused(message, model, prompt, n_new, **how):
 
 def forget():
     """As in a new process: no engine built, no library loaded, no compiler looked up."""
-    folder = toolchain._folder_of_this_process
-    for remembered in (toolchain.compiler, toolchain.machine, native.library, folder):
+    for remembered in (toolchain.compiler, toolchain.machine, native.library):
         remembered.cache_clear()
     base._built.clear()
 

@@ -30,7 +30,7 @@ from nanogpt.config import MODERN, GPTConfig, TrainConfig
 from nanogpt.decoding.drafts import DraftModel, NGram, PromptLookup
 from nanogpt.decoding.sampling import PLAIN, SamplingParams
 from nanogpt.engines import base
-from nanogpt.engines.cuda_graph import Graph, GraphLoop
+from nanogpt.engines.compiled import Graph, GraphLoop
 from nanogpt.engines.eager import Batched, Flat, PerHead, Static, Uncached
 from nanogpt.engines.native import Native
 from nanogpt.model.checkpoint import load_checkpoint

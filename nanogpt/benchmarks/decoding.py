@@ -13,11 +13,9 @@ from torch import Tensor
 from ..config.checks import check_int
 from ..decoding.generate import complete
 from ..engines.base import Engine
-from ..engines.compiled import Compiled
-from ..engines.cuda_graph import Graph, GraphLoop
+from ..engines.compiled import Compiled, Graph, GraphLoop
 from ..engines.eager import Batched, Flat, PerHead, Static, Uncached
-from ..engines.int8 import Native8
-from ..engines.native import Native, library
+from ..engines.native import Native, Native8, library
 from ..engines.toolchain import CannotBuild, scratch_folder
 from ..model.convert import pack_heads, unpack_heads
 from ..model.gpt import GPT

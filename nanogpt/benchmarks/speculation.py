@@ -18,8 +18,7 @@ from ..decoding.drafts import LARGEST_TABLE, Draft, DraftModel, NGram, PromptLoo
 from ..decoding.generate import generate
 from ..decoding.sampling import PLAIN, draw_noise
 from ..decoding.speculative import expected_tokens
-from ..engines.int8 import Rough8
-from ..engines.native import Native, Session
+from ..engines.native import Native, Rough8, Session
 from ..engines.toolchain import CannotBuild
 from ..model.gpt import GPT
 from .roofline import read_bandwidth

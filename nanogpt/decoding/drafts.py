@@ -142,7 +142,8 @@ class DraftModel(Draft):
             raise ValueError(f"DraftModel({model!r}): pass a GPT: load_checkpoint(path).model")
         decodes = isinstance(engine, type) and getattr(engine, "decodes_drafts", False)
         if engine is not None and not decodes:
-            raise ValueError(f"engine={engine!r}: pass a class: Native, Native8 or Rough8")
+            given = getattr(engine, "__name__", engine)
+            raise ValueError(f"engine={given} decodes no draft: pass Native, Native8 or Rough8")
         self.model, self.engine, self.vocab_size = model, engine, model.config.vocab_size
 
     def check(self, model, prompt, n_new):

@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -137,65 +136,25 @@ class Engine:
         ValueError when this engine does not decode the model.
         """
         weight = model.lm_head.weight
-        key = (cls, _inference(model.config), batch, weight.dtype, weight.device)
+        kind = {"dtype": weight.dtype, "device": weight.device}
+        key = (cls, _inference(model.config), batch, *kind.values())
         with building:
-            engine = _built.pop(key, None) or cls._build_or_fall_back(model, batch)
+            engine = _built.pop(key, None)
+            if engine is None:
+                if why := cls.supports(model):  # before minutes go into a build
+                    raise ValueError(why)
+                try:
+                    engine = cls(model.config, batch=batch, **kind)
+                except CannotBuild as error:
+                    if (instead := cls.fallback) is None:
+                        raise
+                    words = f"cannot be built here, {instead.__name__} decodes instead: {error}"
+                    warn_caller(f"{cls.__name__} {words}")
+                    engine = instead.ready(model, batch)
             _built[key] = engine  # the one used last is dropped last
-            while len(_built) > KEPT:
+            if len(_built) > KEPT:
                 del _built[next(iter(_built))]
             return engine
-
-    @classmethod
-    def _build_or_fall_back(cls, model: GPT, batch: int) -> Engine:
-        weight = model.lm_head.weight
-        if why := cls.supports(model):  # before minutes go into a build
-            raise ValueError(why)
-        try:
-            return cls(model.config, batch=batch, dtype=weight.dtype, device=weight.device)
-        except CannotBuild as error:
-            if cls.fallback is None:
-                raise
-            instead = cls.fallback.__name__
-            warn_caller(f"{cls.__name__} cannot be built here, {instead} decodes instead: {error}")
-            return cls.fallback.ready(model, batch)
-
-
-class Exclusive(Engine):
-    """An engine whose buffers serve one generation at a time; a second one gets a sibling."""
-
-    def __init__(self, *args, **sizes):
-        self.in_use, self.sibling = threading.Lock(), None
-        self.another = partial(type(self), *args, **sizes)
-        super().__init__(*args, **sizes)
-
-    def tokens(self, model, prompt, noise, sampling, draft=None):
-        if draft is not None:  # read by a decoder, which has buffers of its own
-            return super().tokens(model, prompt, noise, sampling, draft)
-        return self._alone(model, prompt, noise, sampling)
-
-    def _alone(self, model, prompt, noise, sampling):
-        if not self.in_use.acquire(blocking=False):
-            with building:
-                self.sibling = self.sibling or self.another()
-            yield from self.sibling.tokens(model, prompt, noise, sampling)
-            return
-        try:
-            yield from self.run(model, prompt, noise, sampling)
-        finally:
-            self.release()
-            self.in_use.release()
-
-    def run(
-        self, model: GPT, prompt: Tensor, noise: Tensor, sampling: SamplingParams
-    ) -> Iterator[Tensor]:
-        """What `tokens` does, with the buffers to itself."""
-        raise NotImplementedError
-
-    def release(self) -> None:
-        """Let go of the weights that a generation used."""
-
-
-# ------------------------------------------------------------------ float32 on the CPU
 
 
 def require_float32_cpu(engine: Engine) -> None:

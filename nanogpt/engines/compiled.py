@@ -1,7 +1,8 @@
-"""Rung 6 on a CPU: the decode step and its sampling compiled into one native call (AOTInductor).
+"""The decode step and its draw as one call: compiled on a CPU (rung 6), a CUDA graph on a GPU.
 
-torch.export traces the step, Inductor writes C++ for it, a compiler builds that, and what comes
-out is kept in the user's cache folder. Noise is an input, so a draw is arithmetic like the rest.
+On a CPU torch.export traces the step, Inductor writes C++ for it (AOTInductor), a compiler builds
+that, and what comes out is kept in the user's cache folder. Noise is an input, so a draw is
+arithmetic like the rest. A graph is recorded once, and replayed.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ from ..config.shapes import GPTConfig
 from ..decoding.sampling import PLAIN, sample
 from ..model.gpt import GPT
 from . import functional, toolchain
-from .base import Exclusive, check_float32, require_float32_cpu
-from .eager import Flat
+from .base import check_float32, require_float32_cpu
+from .eager import Exclusive
+from .toolchain import CannotBuild, first_line
 
 INLINED = 8  # numbers: constants of so few cannot be exchanged after the build
 OPTIONS = {
@@ -98,16 +100,13 @@ def empty_kv(config: GPTConfig, batch: int, capacity: int) -> list:
     ]
 
 
-class Compiled(Exclusive, Flat):
+class Compiled(Exclusive):
     """Rung 6. The step and its sampling as one compiled call. Builds for tens of seconds, once."""
-
-    fallback = Flat
-    in_torch = False
 
     def build(self):
         require_float32_cpu(self)
         if min(self.capacity, self.config.vocab_size, self.config.n_embd) <= INLINED:
-            raise toolchain.CannotBuild(
+            raise CannotBuild(
                 f"a width, vocabulary or capacity of {INLINED} or less becomes part of the code"
             )
         source = "".join(map(inspect.getsource, (sys.modules[__name__], functional)))
@@ -118,12 +117,9 @@ class Compiled(Exclusive, Flat):
         try:
             # As torch._inductor.aoti_load_package does, without its import of Inductor: 1.5 s.
             self.package = torch._C._aoti.AOTIModelPackageLoader(str(path), "model", False, 1, -1)
-            self._bind(GPT(self.config).float())
+            self._bind(functional.flatten(GPT(self.config).float()))
         except Exception as error:
-            why = toolchain.first_line(error)
-            raise toolchain.CannotBuild(
-                f"torch {torch.__version__} cannot load {path} ({why}): delete it to build it again"
-            ) from error
+            raise toolchain.cannot_load(path, error) from error
 
     def _compile(self, path: Path) -> None:
         step = Step(self.config, self.batch, self.capacity)
@@ -142,21 +138,18 @@ class Compiled(Exclusive, Flat):
             )
             shutil.copyfile(package, path)
 
-    def _bind(self, model: GPT) -> functional.Weights:
-        """Let the compiled step use this model's weights in place; `bound` keeps them alive."""
-        weights = functional.flatten(model)
+    def _bind(self, weights: functional.Weights) -> dict[str, Tensor]:
+        """Let the compiled step use these weights in place, as long as what this returns lives."""
         tensors = constants(weights, self.kv)
         check_float32(tensor for name, tensor in tensors.items() if name != "places")
-        self.bound = {name: tensor.contiguous() for name, tensor in tensors.items()}
-        # All of them, checked, and without a copy.
-        self.package.load_constants(self.bound, False, True, True)
-        return weights
-
-    def release(self):
-        self.bound = None
+        bound = {name: tensor.contiguous() for name, tensor in tensors.items()}
+        self.package.load_constants(bound, False, True, True)  # all, checked, without a copy
+        return bound
 
     def run(self, model, prompt, noise, sampling):
-        self._prefill(self._bind(model), prompt[:, :-1])
+        weights = functional.flatten(model)
+        bound = self._bind(weights)
+        self._prefill(weights, prompt[:, :-1])
         # A plain draw is made inside the compiled step; any other one outside, from its logits.
         plain = sampling == PLAIN
         ones = torch.ones(noise.shape[1:], dtype=torch.float32).expand(noise.shape)
@@ -168,6 +161,7 @@ class Compiled(Exclusive, Flat):
             if not plain:
                 token = sample(logits, row, sampling)[:, 0]
             yield token[:, None].clone()  # the caller's own: the next step reads ours
+        del bound
 
     @torch.inference_mode()
     def _prefill(self, weights: functional.Weights, tokens: Tensor) -> None:
@@ -175,3 +169,105 @@ class Compiled(Exclusive, Flat):
             keys.zero_(), values.zero_()  # an empty place counts 0 times, and 0 times NaN is NaN
         if tokens.shape[1]:
             functional.step(weights, self.kv, tokens, 0, self.config.n_head)
+
+
+# ------------------------------------------------------------------ CUDA graphs
+# A GPU runs this model's kernels faster than Python can launch them one by one. A graph launches
+# all of a step at once. What changes from token to token (the token, its position, its noise) is
+# advanced on the device, so nothing waits for the host.
+
+
+class Graph(Exclusive):
+    """Rung 6 on CUDA. One decode step and its draw, recorded; Python replays it for each token."""
+
+    plain_only = True
+    steps = 1  # recorded in one graph
+
+    def build(self):
+        if self.device.type != "cuda":
+            raise CannotBuild(f"a CUDA graph needs a CUDA device, not {self.device.type}")
+        try:
+            self._allocate()
+            self.replay = self._capture(self._steps)
+        except RuntimeError as error:
+            raise CannotBuild(f"the step cannot be recorded: {first_line(error)}") from error
+
+    def _allocate(self) -> None:
+        c, B, size = self.config, self.batch, self.capacity + self.steps
+        kind = {"dtype": self.dtype, "device": self.device}
+        self.weights = functional.flatten(GPT(c).to(**kind))
+        self.kv = functional.buffers(c, B, size, **kind)
+        self.noise = torch.ones(size, B, c.vocab_size, device=self.device)
+        self.logits = torch.zeros(B, c.vocab_size, **kind)
+        integers = {"dtype": torch.int64, "device": self.device}
+        self.token = torch.zeros(B, 1, **integers)
+        self.pos, self.count = torch.zeros(1, **integers), torch.zeros(1, **integers)
+        self.out = torch.zeros(size, B, 1, **integers)
+        self.places = torch.arange(size, device=self.device)
+
+    def _capture(self, work):
+        """A function that replays `work`, recorded after three runs on a side stream."""
+        side = torch.cuda.Stream(self.device)
+        side.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(side), torch.no_grad():
+            for _ in range(3):
+                self.pos.zero_(), self.count.zero_()
+                work()
+        torch.cuda.current_stream(self.device).wait_stream(side)
+        self.pos.zero_(), self.count.zero_()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph), torch.no_grad():
+            work()
+        return graph.replay
+
+    def _steps(self) -> None:
+        for _ in range(self.steps):
+            self.logits.copy_(self._step())
+            noise = self.noise.index_select(0, self.count)[0]  # (B, V)
+            self.token.copy_(sample(self.logits, noise))
+            self.out.index_copy_(0, self.count, self.token[None])
+            self.pos.add_(1), self.count.add_(1)
+
+    def _step(self) -> Tensor:
+        """One step at self.pos: it reads all places and masks the empty ones.  -> (B, V)"""
+        mask = (self.places <= self.pos)[None, None, None]  # (1, 1, 1, S)
+
+        def attend(i: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            keys, values = self.kv[i]  # (B, H, S, hs)
+            keys.index_copy_(2, self.pos, k[:, :, None])
+            values.index_copy_(2, self.pos, v[:, :, None])
+            return F.scaled_dot_product_attention(q[:, :, None], keys, values, attn_mask=mask)
+
+        # The clamp serves steps past the end, which nobody looks at.
+        here = self.pos.clamp(max=self.config.block_size - 1)
+        return functional.step_at(self.weights, self.token[:, 0], here, self.config.n_head, attend)
+
+    @torch.no_grad()
+    def _begin(self, model: GPT, prompt: Tensor, noise: Tensor) -> None:
+        # The graph holds addresses, so the model's weights are copied to them, as they are now.
+        mine, new = self.weights, functional.flatten(model)
+        layers = zip(mine.layers, new.layers, strict=True)
+        for target, source in ((mine[:-1], new[:-1]), *layers):
+            torch._foreach_copy_(list(target), list(source))
+        for keys, values in self.kv:
+            keys.zero_(), values.zero_()
+        if prompt.shape[1] > 1:
+            functional.step(mine, self.kv, prompt[:, :-1], 0, self.config.n_head)
+        self.token.copy_(prompt[:, -1:])
+        self.pos.fill_(prompt.shape[1] - 1)
+        self.count.zero_()
+        self.noise[: len(noise)] = noise
+
+    def run(self, model, prompt, noise, sampling):
+        self._begin(model, prompt, noise)
+        for i in range(len(noise)):
+            if i % self.steps == 0:
+                self.replay()
+            yield self.out[i].clone()
+
+
+class GraphLoop(Graph):
+    """Rung 7 on CUDA. Sixteen steps in one graph: Python is asked once for sixteen tokens."""
+
+    fallback = Graph
+    steps = 16

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -10,10 +12,11 @@ from torch import Tensor
 
 from ..cache.dynamic import DynamicCache
 from ..decoding.decoder import CachedDecoder, UncachedDecoder
+from ..decoding.sampling import PLAIN
 from ..model.convert import pack_heads, unpack_heads
 from ..model.gpt import GPT
 from . import functional
-from .base import Engine
+from .base import Engine, building
 
 
 class Uncached(Engine):
@@ -108,3 +111,36 @@ class Flat(Static):
         return StepDecoder(
             lambda tokens, start: functional.step(weights, caches, tokens, start, n_head)
         )
+
+
+class Exclusive(Flat):
+    """An engine whose buffers serve one generation at a time; a second one gets a sibling.
+
+    A subclass generates in run(model, prompt, noise, sampling), with the buffers to itself. What a
+    draft proposes is read by Flat's decoder, which has buffers of its own.
+    """
+
+    fallback = Flat
+    in_torch = False
+    plain_only = False  # whether Flat's decoder also serves all but plain sampling
+
+    def __init__(self, *args, **sizes):
+        self.in_use, self.sibling = threading.Lock(), None
+        self.another = partial(type(self), *args, **sizes)
+        super().__init__(*args, **sizes)
+
+    def tokens(self, model, prompt, noise, sampling, draft=None):
+        if draft is not None or (self.plain_only and sampling != PLAIN):
+            return super().tokens(model, prompt, noise, sampling, draft)
+        return self._alone(model, prompt, noise, sampling)
+
+    def _alone(self, *generation) -> Iterator[Tensor]:
+        if self.in_use.acquire(blocking=False):
+            try:
+                yield from self.run(*generation)
+            finally:
+                self.in_use.release()
+        else:
+            with building:
+                self.sibling = self.sibling or self.another()
+            yield from self.sibling.tokens(*generation)

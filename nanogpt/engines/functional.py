@@ -1,7 +1,7 @@
 """The model as one function over plain tensors: no module, no check, arithmetic only.
 
 A step computes what `model.GPT` computes, on the model's own weights. Compilers work best on this
-form: `compiled` and `cuda_graph` translate it, `native` writes it out in C++.
+form: `compiled` translates it, `native` writes it out in C++.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from torch import Tensor
 
 from ..config.shapes import GPTConfig
 from ..model.attention import visible
-from ..model.convert import check_standard
 from ..model.gpt import GPT, Block, CausalSelfAttention
 
 
@@ -50,9 +49,8 @@ class Weights(NamedTuple):
 def flatten(model: GPT) -> Weights:
     """The model's own tensors; only the matrices of single Heads are copied, into one a layer.
 
-    Raises ValueError for a model that is not made of the package's own modules.
+    For a model made of the package's own modules only: an engine asks `not_standard` first.
     """
-    check_standard(model)
     return Weights(
         model.token_embedding_table.weight.detach(),
         model.position_embedding_table.weight.detach(),
@@ -82,20 +80,10 @@ def qkv_of(block: Block) -> list:
     return [getattr(head, part) for part in ("query", "key", "value") for head in block.sa.heads]
 
 
-def buffers(config: GPTConfig, batch: int, capacity: int, layout: str = "layers", **kind) -> list:
-    """Zeroed keys and values of every layer, each (B, H, capacity, hs), in one of three layouts.
-
-    "layers": one tensor for each layer. "one": views of a single tensor. "interleaved": K and V of
-    one position side by side. `kind` is dtype and device. Raises ValueError.
-    """
-    L, H, hs = config.n_layer, config.n_head, config.head_size
-    if layout == "layers":
-        return [torch.zeros(2, batch, H, capacity, hs, **kind).unbind(0) for _ in range(L)]
-    if layout == "one":
-        return [layer.unbind(0) for layer in torch.zeros(L, 2, batch, H, capacity, hs, **kind)]
-    if layout == "interleaved":
-        return [layer.unbind(3) for layer in torch.zeros(L, batch, H, capacity, 2, hs, **kind)]
-    raise ValueError(f'layout={layout!r} is unknown: choose "layers", "one" or "interleaved"')
+def buffers(config: GPTConfig, batch: int, capacity: int, **kind) -> list:
+    """Zeroed keys and values of every layer, each (B, H, capacity, hs). `kind`: dtype, device."""
+    shape = (2, batch, config.n_head, capacity, config.head_size)
+    return [torch.zeros(shape, **kind).unbind(0) for _ in range(config.n_layer)]
 
 
 def chunk_mask(start: int, end: int, device: torch.device) -> dict:

@@ -1,7 +1,7 @@
 """Rung 7: the whole decode loop in C++ (native.cpp). One thread; float32 on the CPU.
 
 native.cpp is compiled for one shape on first use, in a few seconds, kept in the user's cache
-folder, and called through ctypes.
+folder, and called through ctypes. Its weights have 32 bits, or 8.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterator
 from contextlib import ExitStack
+from copy import deepcopy
 from functools import lru_cache
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..decoding.drafts import Draft, DraftModel
 from ..decoding.sampling import SamplingParams
@@ -21,12 +22,13 @@ from ..decoding.speculative import SpeculativeLoop, matching
 from ..model.gpt import GPT
 from .base import Engine, check_float32, require_float32_cpu
 from .compiled import Compiled
-from .functional import qkv_of
-from .toolchain import load_library
+from .functional import flatten
+from .toolchain import CannotBuild, load_library
 
 SOURCE = Path(__file__).with_name("native.cpp")
 # Whatever torch's default dtype and device are set to.
 FLOAT = {"dtype": torch.float32, "device": "cpu"}
+INT64 = {"dtype": torch.int64, "device": "cpu"}
 
 
 @lru_cache(maxsize=64)
@@ -43,14 +45,6 @@ def library(
     lib.read_all.argtypes, lib.read_all.restype = [pointer, number, number], ctypes.c_float
     lib.multiply_add.argtypes, lib.multiply_add.restype = [number, pointer], number
     return lib
-
-
-def excerpt(begin: str, end: str) -> str:
-    """The part of native.cpp from the line that holds `begin` up to the line that holds `end`."""
-    lines = SOURCE.read_text(encoding="utf-8").splitlines()
-    first = next(i for i, line in enumerate(lines) if begin in line)
-    last = next(i for i, line in enumerate(lines) if i > first and end in line)
-    return "\n".join(lines[first:last]).rstrip()
 
 
 class Native(Engine):
@@ -70,38 +64,76 @@ class Native(Engine):
     def tokens(self, model, prompt, noise, sampling, draft=None):
         if draft is None:
             return NativeTokens(self, model, prompt, noise, sampling)
-        drafter = self._drafter(draft, len(prompt))
-        return NativeSpeculation(self, model, drafter, draft, prompt, noise, sampling)
-
-    @staticmethod
-    def _drafter(draft: Draft, batch: int) -> Native | None:
-        """The native engine of a draft model; None for a draft that is asked token by token."""
-        if not isinstance(draft, DraftModel):
-            return None
-        if draft.engine is None and Native.supports(draft.model):
-            return None
-        engine = (draft.engine or Native).ready(draft.model, batch)
-        return engine if isinstance(engine, Native) else None
+        return NativeSpeculation(self, model, draft, prompt, noise, sampling)
 
     def weights(self, model: GPT) -> list[Tensor]:
         """The model's tensors in the order in which native.cpp reads them."""
-        named = [model.token_embedding_table.weight, model.position_embedding_table.weight]
-        named += [model.ln_f.weight, model.ln_f.bias]
-        named += [*self.matrix(model.lm_head.weight), model.lm_head.bias]
-        for block in model.blocks:
-            sa, (up, _, down, _) = block.sa, block.ffwd.net
-            named += [block.ln1.weight, block.ln1.bias]
-            for layer in qkv_of(block):
-                named += self.matrix(layer.weight)
-            named += [*self.matrix(sa.proj.weight), sa.proj.bias, block.ln2.weight, block.ln2.bias]
-            named += [*self.matrix(up.weight), up.bias, *self.matrix(down.weight), down.bias]
-        check_float32(w for w in named if w.dtype != torch.int8)
-        # Detached, so that their memory stays even when the model is cast or moved half-way.
-        return [w.detach().contiguous() for w in named]
+        w = flatten(model)
+        check_float32([*w[:-1], *(tensor for layer in w.layers for tensor in layer)])
+        named = [*w[:4], *self.matrix(w.head_weight), w.head_bias]
+        for tensor in (tensor for layer in w.layers for tensor in layer):
+            named += self.matrix(tensor) if tensor.ndim == 2 else [tensor]
+        return [tensor.contiguous() for tensor in named]
 
     def matrix(self, weight: Tensor) -> list[Tensor]:
         """What stands for a matrix: itself."""
         return [weight]
+
+
+class Native8(Native):
+    """Rung 7 with 8-bit weights: a quarter of the bytes, and no longer quite the same model.
+
+    When a generation begins, every row of every matrix is rounded to 255 steps of its own size;
+    embeddings, LayerNorms and biases stay as they are. Its tokens may differ from those of float32.
+    """
+
+    bits = 8
+
+    def matrix(self, weight):
+        return [*quantize(weight, self.library)]
+
+
+class Rough8(Native8):
+    """Native8 that rounds the vectors to 8 bits as well: integers times integers.
+
+    Faster again, and further from the model: good for guessing what it will say (DraftModel).
+    """
+
+    int8_inputs = True
+
+
+def quantize(weight: Tensor, lib: ctypes.CDLL | None = None) -> tuple[Tensor, Tensor]:
+    """8-bit codes and row scales, weight ≈ codes * scales[:, None].  (n, k) -> (n, k), (n,)
+
+    The weight is float32 on the CPU. Raises ValueError.
+    """
+    if weight.device.type != "cpu":
+        raise ValueError(f"the weight is on {weight.device}: it is rounded on the CPU, so move it")
+    check_float32([weight])
+    weight = weight.contiguous()
+    n, k = weight.shape
+    try:
+        lib = lib or library(64, 4, 65)
+    except CannotBuild:  # the same arithmetic, in more passes over the numbers
+        top = weight.abs().amax(1)
+        return (weight * (127 / top.clamp(min=1e-38))[:, None]).round().to(torch.int8), top / 127
+    codes = torch.empty(n, k, dtype=torch.int8, device="cpu")
+    scales = torch.empty(2 * n, **FLOAT)  # the second half is for Rough8
+    lib.quantize(weight.data_ptr(), n, k, codes.data_ptr(), scales.data_ptr())
+    return codes, scales[:n]
+
+
+def rounded(model: GPT) -> GPT:
+    """A copy of the model with the matrices of Native8: rounded to 8 bits, held as float32."""
+    copy = deepcopy(model)
+    for layer in copy.modules():
+        if isinstance(layer, nn.Linear):
+            codes, scales = quantize(layer.weight.detach())
+            layer.weight.data = codes * scales[:, None]
+    return copy
+
+
+# ------------------------------------------------------------------ one generation
 
 
 class NativeTokens(Iterator[Tensor]):
@@ -109,24 +141,24 @@ class NativeTokens(Iterator[Tensor]):
 
     def __init__(self, engine: Native, model: GPT, prompt: Tensor, noise: Tensor, sampling):
         self.start, self.prompt, self.n_new = (engine, model, noise, sampling), prompt, len(noise)
-        self._steps = None
+        self.begun, self._steps = False, self._stream()
 
     def __next__(self) -> Tensor:
-        if self._steps is None:
-            self._steps = self._stream()
+        self.begun = True
         return next(self._steps)
 
     def rest(self) -> Tensor:
         """All tokens that have not been taken yet, in one go.  -> (B, n)"""
-        if self._steps is not None:
-            return torch.cat([self.prompt[:, :0], *self._steps], dim=1)
+        if self.begun:
+            return torch.cat([self.prompt[:, :0], *self], dim=1)
         self.close()
         with self._session() as session:
             session.decode(0, session.text.shape[1] - 1)
         return session.text[:, session.T :]
 
     def close(self) -> None:
-        self._steps = iter(())
+        self.begun = True
+        self._steps.close()
 
     def _session(self) -> Session:
         engine, model, noise, sampling = self.start
@@ -144,7 +176,12 @@ class NativeTokens(Iterator[Tensor]):
                 read, known, chunk = known + new - 1, known + new, min(4 * chunk, 64)
 
 
-# ------------------------------------------------------------------ one generation
+def text_of(prompt: Tensor, n_new: int) -> Tensor:
+    """The prompt with space for n_new tokens behind it, on the CPU.  (B, T) -> (B, T + n_new)"""
+    B, T = prompt.shape
+    text = torch.empty(B, T + n_new, **INT64)
+    text[:, :T] = prompt
+    return text
 
 
 class Arguments(ctypes.Structure):
@@ -153,25 +190,17 @@ class Arguments(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_void_p) for name in ("weights", "keys", "values", "text", "noise")),
         *((name, ctypes.c_int64) for name in ("layers", "batch", "capacity", "length", "known")),
-        ("qkv_parts", ctypes.c_int64),
         ("temperature", ctypes.c_double),
         ("top_p", ctypes.c_double),
         ("top_k", ctypes.c_int64),
     ]
 
 
-def text_of(prompt: Tensor, n_new: int) -> Tensor:
-    """The prompt with space for n_new tokens behind it, on the CPU.  (B, T) -> (B, T + n_new)"""
-    B, T = prompt.shape
-    text = torch.empty(B, T + n_new, dtype=torch.int64, device="cpu")
-    text[:, :T] = prompt
-    return text
-
-
 class Session:
     """One generation in native code: its text, its noise, keys and values. A context manager.
 
     `text` (B, length) begins with a prompt of T tokens; step t of the noise draws token T + t.
+    Native code checks no position: read only what the text and the engine's capacity hold.
     """
 
     def __init__(
@@ -196,7 +225,6 @@ class Session:
             batch=B,
             capacity=capacity,
             length=length,
-            qkv_parts=len(qkv_of(model.blocks[0])),
             temperature=how.temperature,
             top_p=1.0 if how.top_p is None else how.top_p,
             top_k=how.top_k or 0,
@@ -212,23 +240,13 @@ class Session:
 
     def decode(self, start: int, end: int) -> None:
         """Read the tokens at start … end - 1; from the last known one on, write the next behind."""
-        self._check_range(0, start, end)
         self.engine.library.decode(ctypes.byref(self.arguments), start, end)
 
     def check(self, start: int, end: int) -> list[list[int]]:
         """Read the tokens at start … end - 1 in one pass; by text, the right token behind each."""
-        self._check_range(self.T - 1, start, end)
-        choices = torch.empty(len(self.text), end - start, dtype=torch.int64, device="cpu")
+        choices = torch.empty(len(self.text), end - start, **INT64)
         self.engine.library.check(ctypes.byref(self.arguments), start, end, choices.data_ptr())
         return choices.tolist()
-
-    def _check_range(self, first: int, start: int, end: int) -> None:
-        last = min(self.text.shape[1] - 1, self.arguments.capacity)  # nothing is behind the last
-        if not first <= start <= end <= last:
-            raise ValueError(
-                f"positions {start} to {end - 1} of a text of {self.text.shape[1]}: choose from "
-                f"{first} to {last - 1}"
-            )
 
     def __enter__(self) -> Session:
         return self
@@ -237,19 +255,19 @@ class Session:
         self.engine.spare[:] = [self.kv]  # one is enough: two generations at once are rare
 
 
-# ------------------------------------------------------------------ speculation
-
-
 class NativeSpeculation(SpeculativeLoop):
     """The speculative loop in native code: known and proposed tokens in one pass of the weights.
 
-    With a `drafter`, the native engine of a draft model, the draft decodes natively too, into the
-    same text; any other draft is asked token by token.
+    A draft model decodes natively too, into the same text, where an engine computes it. Any other
+    draft is asked token by token.
     """
 
-    def __init__(self, engine: Native, model: GPT, drafter: Native | None, draft: Draft, *args):
-        self.engine, self.model, self.drafter, self.draft = engine, model, drafter, draft
-        super().__init__(draft, *args)
+    def __init__(self, engine: Native, model: GPT, draft: Draft, prompt: Tensor, *args):
+        self.engine, self.model, self.draft, self.drafter = engine, model, draft, None
+        if isinstance(draft, DraftModel) and (draft.engine or not Native.supports(draft.model)):
+            drafter = (draft.engine or Native).ready(draft.model, len(prompt))
+            self.drafter = drafter if isinstance(drafter, Native) else None  # not a fallback
+        super().__init__(draft, prompt, *args)
 
     @torch.no_grad()
     def _run(self, prompt, noise):
@@ -257,60 +275,37 @@ class NativeSpeculation(SpeculativeLoop):
         end, generation = text.shape[1], (text, known, noise, self.sampling)
         with ExitStack() as sessions:
             target = sessions.enter_context(Session(self.engine, self.model, *generation))
-            drafting = None
+            drafting, valid = None, 0  # tokens of the text whose keys and values the draft holds
             if self.drafter is not None:
-                drafting = DraftSession(self.drafter, self.draft.model, *generation)
+                drafting = Session(self.drafter, self.draft.model, *generation)
                 sessions.enter_context(drafting)
             target.decode(0, known - 1)
             while known < end:
                 k = min(self.k, end - known - 1)  # the last token is never read, so not proposed
-                guessed = self._guesses(text, known, noise[known - end :][:k], drafting)
-                proposed = self._correct(text, known, guessed)
-                choices = target.check(known - 1, known + len(proposed[0]))
+                if drafting is None or k == 0:
+                    guess = self.propose(text[:, :known], noise[known - end :][:k])
+                    k = guess.shape[1]
+                    text[:, known : known + k] = guess
+                else:
+                    drafting.known(known)
+                    drafting.decode(valid, known + k - 1)
+                guessed = text[:, known : known + k].tolist()
+                proposed = self._correct(guessed)
+                if proposed != guessed:
+                    _write(text, known, proposed)
+                choices = target.check(known - 1, known + k)
                 new = self.accept(proposed, choices)
-                self._write(text, known, [row[:new] for row in choices])
-                if drafting is not None:
-                    drafting.settle(known, guessed, choices)
+                _write(text, known, [row[:new] for row in choices])
+                if drafting is not None:  # of its guesses, what was right in every text stays
+                    valid = known + min(k - 1, *map(matching, guessed, choices))
                 known += new
                 yield from text[:, known - new : known].clone().split(1, dim=1)
 
-    def _guesses(self, text: Tensor, known: int, noise: Tensor, drafting) -> list[list[int]]:
-        """What the draft proposes after `known` tokens, by text; also written into the text."""
-        k = len(noise)
-        if drafting is not None:
-            drafting.guess(known, k)
-        else:
-            guessed = self.propose(text[:, :known], noise)
-            k = guessed.shape[1]
-            text[:, known : known + k] = guessed
-        return text[:, known : known + k].tolist()
-
-    def _correct(self, text: Tensor, known: int, guessed: list[list[int]]) -> list[list[int]]:
-        """The guesses with what some texts know already in its place, in the text as well."""
+    def _correct(self, guessed: list[list[int]]) -> list[list[int]]:
+        """The guesses, with what some texts know already in its place."""
         pairs = zip(self.verified, guessed, strict=True)
-        proposed = [(verified + row[len(verified) :])[: len(row)] for verified, row in pairs]
-        if proposed != guessed:
-            self._write(text, known, proposed)
-        return proposed
-
-    @staticmethod
-    def _write(text: Tensor, start: int, tokens: list[list[int]]) -> None:
-        text[:, start : start + len(tokens[0])] = torch.tensor(tokens, device="cpu")
+        return [(verified + row[len(verified) :])[: len(row)] for verified, row in pairs]
 
 
-class DraftSession(Session):
-    """The session of a draft model, which writes its guesses into the text that it shares."""
-
-    valid = 0  # tokens of the text whose keys and values it holds
-
-    def guess(self, known: int, k: int) -> None:
-        """Write k guesses after the first `known` tokens."""
-        if k:
-            self.known(known)
-            self.decode(self.valid, known + k - 1)
-            self.valid = known + k - 1
-
-    def settle(self, known: int, guessed: list[list[int]], choices: list[list[int]]) -> None:
-        """Of what it has read, only the guesses that were right in every text stay valid."""
-        right = min(map(matching, guessed, choices))
-        self.valid = min(known + right, self.valid)
+def _write(text: Tensor, start: int, tokens: list[list[int]]) -> None:
+    text[:, start : start + len(tokens[0])] = torch.tensor(tokens, device="cpu")

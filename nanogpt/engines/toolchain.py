@@ -1,19 +1,16 @@
 """What a compiler made is kept in the user's cache folder, under a key of all that it depends on.
 
 A build that fails or is killed leaves nothing that is used, and processes that need the same build
-wait for one of them. Where the folder cannot be written, or belongs to somebody else, the build is
-made for this process only.
+wait for one of them.
 """
 
 from __future__ import annotations
 
-import atexit
 import ctypes
 import hashlib
 import json
 import os
 import platform
-import shlex
 import shutil
 import subprocess
 import tempfile
@@ -26,7 +23,6 @@ import torch
 from filelock import FileLock
 from platformdirs import user_cache_dir
 
-from ..system.console import warn_caller
 from ..system.files import atomic_path
 
 # Sums may be taken in any order, so that they fill a register. Not -ffast-math: linking with it
@@ -41,25 +37,20 @@ class CannotBuild(RuntimeError):
 @lru_cache(maxsize=1)
 def compiler() -> list[str]:
     """CXX with its flags, else the first of c++, g++ and clang++. Raises CannotBuild."""
-    named = os.environ.get("CXX", "").strip()
-    try:
-        commands = [shlex.split(named)] if named else [["c++"], ["g++"], ["clang++"]]
-    except ValueError as error:  # a quotation mark without its other one
-        raise CannotBuild(f"CXX={named!r} cannot be read ({error}): correct it") from None
-    for name, *flags in commands:
+    named = os.environ.get("CXX", "").split()
+    for name, *flags in [named] if named else [["c++"], ["g++"], ["clang++"]]:
         if path := shutil.which(name):
             return [path, *flags]
-    raise CannotBuild(f"no C++ compiler ({named or 'c++, g++, clang++'}): install one, or set CXX")
+    tried = " ".join(named) or "c++, g++, clang++"
+    raise CannotBuild(f"no C++ compiler ({tried}): install one, or set CXX")
 
 
 @lru_cache(maxsize=1)
 def machine() -> dict:
     """What compiled code depends on besides its source: torch, the compiler, the processor."""
-    try:
-        cpu = Path("/proc/cpuinfo").read_text().split("\n\n")[0].splitlines()
-        flags = [line.split(":", 1)[1] for line in cpu if line.startswith(("flags", "Features"))]
-    except OSError:
-        flags = [platform.processor()]
+    info = Path("/proc/cpuinfo")  # of Linux: its paragraphs are the cores
+    cpu = info.read_text().split("\n\n")[0].splitlines() if info.exists() else []
+    flags = [line for line in cpu if line.startswith(("flags", "Features"))]
     command = [*compiler(), "--version"]
     try:
         version = subprocess.run(command, capture_output=True, text=True, timeout=60).stdout
@@ -71,7 +62,7 @@ def machine() -> dict:
         "compiler": [*version.splitlines()[:1], *compiler()],
         "platform": f"{platform.system()} {platform.machine()}",
         "capability": torch.backends.cpu.get_cpu_capability(),
-        "flags": sorted(set(" ".join(flags).split())),
+        "flags": flags or platform.processor(),
     }
 
 
@@ -83,10 +74,7 @@ def load_library(name: str, source: Path, shape: dict, *included: Path) -> ctype
     try:
         return ctypes.CDLL(str(path))
     except OSError as error:
-        why = first_line(error)
-        raise CannotBuild(
-            f"{path} cannot be loaded ({why}): delete it to build it again"
-        ) from error
+        raise cannot_load(path, error) from error
 
 
 def compile_cpp(source: Path, out: Path, defines: dict) -> None:
@@ -111,20 +99,30 @@ def kept(name: str, parts: dict, suffix: str, make: Callable[[Path], None]) -> P
     """
     text = json.dumps({"machine": machine(), **parts}, sort_keys=True)
     file = f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:32]}{suffix}"
-    path = _folder_for(file) / file
-    if path.exists():
-        return path
+    path = cache_folder() / file
     try:
-        with FileLock(path.with_suffix(".lock")):
-            if not path.exists():  # nobody built it while this process waited
-                with atomic_path(path) as temporary:
-                    make(temporary)
+        _own(path.parent)
+        if not path.exists():
+            with FileLock(path.with_suffix(".lock")):
+                if not path.exists():  # nobody built it while this process waited
+                    with atomic_path(path) as temporary:
+                        make(temporary)
     except CannotBuild:
         raise
+    except OSError as error:
+        why = f"{path.parent} cannot keep builds ({error.strerror or error})"
+        raise CannotBuild(f"{why}: set NANOGPT_CACHE to another folder") from error
     except Exception as error:
         what = f"{type(error).__name__}: {first_line(error)}"
         raise CannotBuild(f"the build failed: {what}") from error
     return path
+
+
+def _own(folder: Path) -> None:
+    """Make the folder. Raises PermissionError for somebody else's: who could exchange a library."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if hasattr(os, "getuid") and folder.stat().st_uid != os.getuid():
+        raise PermissionError("it belongs to another user")
 
 
 def first_line(error: Exception) -> str:
@@ -132,50 +130,19 @@ def first_line(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
 
 
+def cannot_load(path: Path, error: Exception) -> CannotBuild:
+    """What to raise for a build that was kept and does not load."""
+    why = first_line(error)
+    return CannotBuild(f"{path} cannot be loaded ({why}): delete it to build it again")
+
+
 # ------------------------------------------------------------------ folders
 
 
 def cache_folder() -> Path:
-    """Where builds are kept: NANOGPT_CACHE, else nanogpt in the user's cache folder.
-
-    Raises RuntimeError where there is no home folder to look in.
-    """
+    """Where builds are kept: NANOGPT_CACHE, else nanogpt in the user's cache folder."""
     named = os.environ.get("NANOGPT_CACHE") or user_cache_dir("nanogpt", appauthor=False)
-    return Path(named).expanduser().absolute()
-
-
-def _folder_for(file: str) -> Path:
-    """The cache folder, where it is the user's own and holds this file or can be written.
-
-    Else a folder of this process, with a warning where the file is still to be built.
-    """
-    folder = "the cache folder"
-    try:
-        folder = cache_folder()
-        if folder.exists() and hasattr(os, "getuid") and folder.stat().st_uid != os.getuid():
-            # Somebody else could exchange a library that is loaded into this process.
-            raise PermissionError("it belongs to another user")
-        if not (folder / file).exists():
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=folder):
-                pass
-        return folder
-    except (OSError, RuntimeError) as error:
-        instead = _folder_of_this_process()
-        if not (instead / file).exists():
-            warn_caller(
-                f"{folder} cannot keep builds ({getattr(error, 'strerror', None) or error}): this "
-                f"one is built again next time; set NANOGPT_CACHE to another folder"
-            )
-        return instead
-
-
-@lru_cache(maxsize=1)
-def _folder_of_this_process() -> Path:
-    """Where builds lie that no cache folder can keep; removed when the process ends."""
-    folder = tempfile.mkdtemp(prefix="nanogpt-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return Path(folder)
+    return Path(os.path.expanduser(named)).absolute()
 
 
 @contextmanager

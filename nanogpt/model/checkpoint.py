@@ -14,7 +14,7 @@ from torch import Tensor
 from ..config.checks import LARGEST, check_int, check_number
 from ..config.shapes import GPTConfig
 from ..data.tokenizer import CharTokenizer
-from ..system.files import ROOT, atomic_path, sha256, write_json
+from ..system.files import ROOT, WEIGHTS, atomic_path, sha256, write_json
 from .convert import convert_state, own_classes
 from .gpt import GPT
 
@@ -61,11 +61,13 @@ class Checkpoint:
         )
 
 
-def load_checkpoint(path: str | Path, *, origin: str | None = None) -> Checkpoint:
-    """Read a checkpoint, a float32 model; `path` with or without `.safetensors`.
+def load_checkpoint(
+    path: str | Path = WEIGHTS / "small", *, origin: str | None = None
+) -> Checkpoint:
+    """Read a checkpoint, a float32 model: `path` with or without `.safetensors`.
 
-    Nothing is unpickled. Raises CheckpointError when the file is missing, damaged or foreign, or
-    when its tensors do not fit its config.
+    Without a path, the small model that ships. Nothing is unpickled. Raises CheckpointError when
+    the file is missing, damaged or foreign, or when its tensors do not fit its config.
     """
     path = stem(path)
     path = path.with_name(path.name + ".safetensors")

@@ -10,12 +10,10 @@ in float32 and rounded once, because their kernels look at the size of the batch
 
 from __future__ import annotations
 
-import threading
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 from .attention import attend
 
@@ -28,7 +26,6 @@ PRODUCTS = {
     *(torch.matmul, torch.bmm, torch.mm, torch.addmm, torch.baddbmm, torch.einsum),
     *(Tensor.matmul, Tensor.bmm, Tensor.mm, Tensor.__matmul__, Tensor.__rmatmul__),
 }
-_thread = threading.local()
 
 
 class exact(TorchFunctionMode):
@@ -50,14 +47,6 @@ class exact(TorchFunctionMode):
         super().__init__()
         self.length = model.config.block_size
 
-    def __enter__(self):
-        _thread.depth = getattr(_thread, "depth", 0) + 1
-        return super().__enter__()
-
-    def __exit__(self, *error):
-        _thread.depth -= 1
-        return super().__exit__(*error)
-
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         if func is F.linear:
@@ -76,7 +65,7 @@ class exact(TorchFunctionMode):
 
 def in_exact_mode() -> bool:
     """Whether this thread is inside a `with exact(model):`."""
-    return getattr(_thread, "depth", 0) > 0
+    return any(isinstance(mode, exact) for mode in _get_current_function_mode_stack())
 
 
 def rowwise(x: Tensor, w: Tensor) -> Tensor:

@@ -19,11 +19,6 @@ def rms_norm(x: Tensor) -> Tensor:
     return _RMSNorm.apply(x) if _by_hand(x) else F.rms_norm(x, x.shape[-1:])
 
 
-def squared_relu(x: Tensor) -> Tensor:
-    """ReLU, squared.  (…) -> (…)"""
-    return _SquaredReLU.apply(x) if _by_hand(x) else F.relu(x).square()
-
-
 class RMSNorm(nn.RMSNorm):
     """RMSNorm over the last n numbers, without weights."""
 
@@ -32,6 +27,13 @@ class RMSNorm(nn.RMSNorm):
 
     def forward(self, x: Tensor) -> Tensor:
         return rms_norm(x)
+
+
+class SquaredReLU(nn.Module):
+    """ReLU, squared (So et al. 2021, Primer, arXiv 2109.08668)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return _SquaredReLU.apply(x) if _by_hand(x) else F.relu(x).square()
 
 
 def _by_hand(x: Tensor) -> bool:

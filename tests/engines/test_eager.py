@@ -34,11 +34,10 @@ def test_a_decoder_reads_chunks_of_any_size_at_any_place_and_forgets_its_end(kin
         torch.testing.assert_close(torch.cat(got, 1), expected[:, 5:], rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("layout", ["layers", "one", "interleaved"])
-def test_the_functional_step_gives_the_models_logits_in_every_layout(layout):
+def test_the_functional_step_gives_the_models_logits():
     model, text = shared_model(True), prompt_of(12)
     weights = functional.flatten(model)
-    caches = functional.buffers(model.config, 3, 20, layout)
+    caches = functional.buffers(model.config, 3, 20)
     assert {tuple(t.shape) for pair in caches for t in pair} == {(3, 4, 20, 8)}
     with torch.no_grad():
         parts = [(0, 7), *((t, t + 1) for t in range(7, 12))]
@@ -53,11 +52,6 @@ def test_a_chunks_mask_is_what_is_visible_from_its_positions(start, end):
     q, pos = q[:, :, start:], torch.arange(end)
     got = F.scaled_dot_product_attention(q, k, v, **functional.chunk_mask(start, end, "cpu"))
     torch.testing.assert_close(got, attend(q, k, v, visible(pos[start:], pos)))
-
-
-def test_an_unknown_layout_is_refused():
-    with pytest.raises(ValueError, match='"layers", "one" or "interleaved"'):
-        functional.buffers(shared_model().config, 1, 8, "rows")
 
 
 def test_flat_weights_are_the_models_own_memory():

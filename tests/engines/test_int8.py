@@ -8,8 +8,8 @@ from hypothesis import given
 
 from nanogpt import Native8
 from nanogpt.decoding.generate import complete
-from nanogpt.engines import int8
-from nanogpt.engines.int8 import quantize
+from nanogpt.engines import native
+from nanogpt.engines.native import quantize
 from nanogpt.engines.toolchain import CannotBuild
 
 SMALL = {"n_embd": 64, "n_head": 4, "vocab_size": 65, "block_size": 40}
@@ -31,7 +31,7 @@ def quantizers(request, monkeypatch):
         raise CannotBuild("no compiler")
 
     if request.param == "torch":
-        monkeypatch.setattr(int8, "library", nothing)
+        monkeypatch.setattr(native, "library", nothing)
     return request.param
 
 
@@ -84,8 +84,8 @@ def round_here(model):
 def test_rounded_is_the_model_with_its_matrices_rounded(per_head, monkeypatch):
     model, expected = shared_model(per_head), round_here(shared_model(per_head)).state_dict()
     before = {key: value.clone() for key, value in model.state_dict().items()}
-    monkeypatch.setattr(int8, "quantize", reference)
-    got = int8.rounded(model).state_dict()
+    monkeypatch.setattr(native, "quantize", reference)
+    got = native.rounded(model).state_dict()
     assert all(torch.equal(got[key], value) for key, value in expected.items())
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
 

@@ -16,11 +16,10 @@ from engine_fixtures import (
     uncached,
 )
 
-from nanogpt import Flat, Native, SamplingParams, draw_noise
+from nanogpt import Flat, Native, SamplingParams
 from nanogpt.decoding.generate import complete, generate
-from nanogpt.decoding.sampling import PLAIN
 from nanogpt.engines import native
-from nanogpt.engines.native import Session, excerpt, library
+from nanogpt.engines.native import library
 
 pytestmark = pytest.mark.slow
 # Beside the shared shape (13 rows of a matrix: 8 and 5 left over; heads of 8 numbers): widths that
@@ -94,17 +93,6 @@ def test_a_default_dtype_changes_nothing():
         torch.set_default_dtype(before)
 
 
-def test_positions_past_the_text_are_refused_before_native_code_sees_them():
-    model, text, noise = shared_model(), prompt_of(14, 1), draw_noise(9, 1, 13, seeded())
-    with Session(Native.ready(model, 1), model, text, 5, noise, PLAIN) as session:
-        session.decode(0, 5)
-        for start, end in ((4, 14), (0, 5), (5, 4), (-1, 2)):
-            with pytest.raises(ValueError, match="of a text of 14: choose from 4 to 12"):
-                session.check(start, end)
-        with pytest.raises(ValueError, match="choose from 0 to"):
-            session.decode(-1, 3)
-
-
 def test_the_limits_are_measured_by_what_does_the_work():
     lib = library(64, 4, 65)
     numbers = torch.arange(1024).remainder(7).float()
@@ -114,12 +102,6 @@ def test_the_limits_are_measured_by_what_does_the_work():
     lanes = lib.multiply_add(1000, ctypes.addressof(out))
     assert lanes in (4, 8, 16)
     assert out.value == pytest.approx(lanes * sum(range(16)), rel=1e-3)
-
-
-def test_an_excerpt_is_the_lines_from_one_to_before_another():
-    lines = excerpt("static void layer_norm", "// One head of one text").splitlines()
-    assert lines[0].startswith("static void layer_norm(")
-    assert lines[-1] == "}"
 
 
 # ------------------------------------------------------------------ what cannot be built here

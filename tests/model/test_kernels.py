@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from conftest import seeded
 
-from nanogpt.model.kernels import rms_norm, squared_relu
+from nanogpt.model.kernels import SquaredReLU, rms_norm
 
 
 def chain(x):
@@ -16,7 +16,7 @@ def relu2(x):
     return F.relu(x).square()
 
 
-@pytest.mark.parametrize(("by_hand", "by_torch"), [(rms_norm, chain), (squared_relu, relu2)])
+@pytest.mark.parametrize(("by_hand", "by_torch"), [(rms_norm, chain), (SquaredReLU(), relu2)])
 def test_value_and_gradient_are_those_of_the_chain_of_operations(by_hand, by_torch):
     x = torch.randn(3, 2, 5, 8, dtype=torch.float64, generator=seeded(1))
     x = x.transpose(1, 2).requires_grad_()  # as heads lie in memory
