@@ -26,7 +26,7 @@ BAD = {
     "an unknown token": (lambda: NGram(torch.tensor([3, 13]), V, 2), "tokens 3 to 13"),
     "no model": (lambda: DraftModel("small"), "pass a GPT"),
     "an engine of no drafts": (lambda: DraftModel(build(), engine=Flat), "Native, Native8 or Rou"),
-    "an engine that was built": (lambda: DraftModel(build(), engine=3), "engine=3: pass a class"),
+    "an engine that was built": (lambda: DraftModel(build(), engine=3), "engine=3 decodes no"),
 }
 
 
