@@ -6,6 +6,7 @@ and bandwidth are measured between two processes, computing in one; the rest is 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 LINKS = {  # seconds a round, bytes a second: usual numbers, for a prediction only
@@ -40,16 +41,15 @@ def step_seconds(share: float, n_bytes: int, n: int, link: Link, cores: int) -> 
     return share * max(1.0, n / cores) + link.all_reduce(n_bytes, n) + link.all_reduce(4, n)
 
 
-def elsewhere(compute: float, n_bytes: int, processes=(1, 2, 4, 8)) -> list[dict]:
+def elsewhere(compute: float, n_bytes: int, processes: Sequence[int]) -> list[dict]:
     """Predicted, not measured: how much sooner a step ends on usual networks, a core for each.
 
     `compute` is the seconds of the whole batch in one process. A row: the network, the processes,
-    the step's seconds, and `speedup` over one process.
+    and `speedup` over one process.
     """
     rows = []
     for name, numbers in LINKS.items():
         for n in processes:
             seconds = step_seconds(compute / n, n_bytes, n, Link(*numbers), cores=n)
-            rows.append({"network": name, "processes": n, "seconds": seconds})
-            rows[-1]["speedup"] = compute / seconds
+            rows.append({"network": name, "processes": n, "speedup": compute / seconds})
     return rows

@@ -1,8 +1,8 @@
 """Throughput and latency under load: requests that arrive whether or not the server is ready.
 
-What a step costs is a line through the steps of a run: one with n texts that decode and m tokens of
-prompts takes start + decode · n + prefill · m seconds. On a clock that such steps move, a schedule
-can be replayed without a model.
+A step with n texts that decode and m tokens of prompts takes start + decode · n + prefill · m
+seconds: a line through the steps of a run. On a clock that such steps move, a schedule can be
+replayed without a model.
 """
 
 from __future__ import annotations
@@ -89,17 +89,13 @@ def load(
 # ------------------------------------------------------------------ the schemes of our engine
 
 
-def schemes(model: GPT, **settings) -> dict[str, Scheme]:
-    """Every scheme of SCHEMES by its name. `settings` are those of Scheme."""
-    return {name: Scheme(model, name, **settings) for name in SCHEMES}
-
-
 @dataclass
 class Scheme:
     """One way to share a model among requests. Called with them it returns the replies.
 
     A step holds at most `running` texts and, where prompts are cut, `budget` tokens. `real` waits
-    for the requests; otherwise the clock is virtual.
+    for the requests; otherwise the clock is virtual. With a `line` nothing is computed: each step
+    takes what the line says.
     """
 
     model: GPT
@@ -110,31 +106,27 @@ class Scheme:
     real: bool = False
     noted: list[Tensor] = field(default_factory=list)  # of each call, NotedEngine's: (…, 4)
 
-    def __post_init__(self):
-        self.static_batch = self.running if "static" in SCHEMES[self.name] else None
-
-    def __call__(self, requests: list[Request]) -> Replies:
-        engine = self._engine(self.backend)
-        clock = RealClock() if self.real else VirtualClock()
-        replies = drive(engine, requests, clock, self.static_batch)
-        self.noted.append(torch.tensor(engine.calls, dtype=torch.float64))
-        return replies
-
-    def replay(self, requests: list[Request], line: dict) -> Replies:
-        """The same on a clock whose steps take what the line says: nothing is computed."""
-        engine, clock = self._engine(ModuleBackend), LineClock()
-        engine.backend = Priced(line, clock, self.model.config.vocab_size)
-        return drive(engine, requests, clock, self.static_batch)
-
-    def _engine(self, backend: type) -> NotedEngine:
-        asks = SCHEMES[self.name]
-        return NotedEngine(
+    def __call__(self, requests: list[Request], line: dict[str, float] | None = None) -> Replies:
+        asks, clock = SCHEMES[self.name], RealClock() if self.real else VirtualClock()
+        engine = NotedEngine(
             self.model,
-            backend=backend,
+            backend=self.backend if line is None else ModuleBackend,
             max_running=1 if "single" in asks else self.running,
             budget=self.budget if "chunked" in asks else None,
             reuse="reuse" in asks,
         )
+        if line:
+            clock = LineClock()
+            engine.backend = Priced(line, clock, self.model.config.vocab_size)
+        replies = drive(engine, requests, clock, self.running if "static" in asks else None)
+        if line is None:
+            self.noted.append(torch.tensor(engine.calls, dtype=torch.float64))
+        return replies
+
+
+def schemes(model: GPT, **settings) -> dict[str, Scheme]:
+    """Every scheme of SCHEMES by its name. `settings` are those of Scheme."""
+    return {name: Scheme(model, name, **settings) for name in SCHEMES}
 
 
 class NotedEngine(BatchEngine):
@@ -206,13 +198,13 @@ class Priced:
 
 def _costs(own: dict[str, Scheme], workload: Workload, rates, limits: dict) -> dict:
     """The settings, what a step costs, and the measures of each scheme replayed on that line."""
-    one = next(iter(own.values()))
-    c, greedy, rows = one.model.config, replace(workload, greedy=True), []
+    one, rows = next(iter(own.values())), []
+    c, greedy = one.model.config, replace(workload, greedy=True)
     line = fit([steps for scheme in own.values() for steps in scheme.noted[1:]])  # no warm-up
     for rate in rates:
         requests = greedy.requests(c.vocab_size, c.block_size, rate)
         for name, scheme in own.items():
-            got = measures(requests, scheme.replay(requests, line), limits)
+            got = measures(requests, scheme(requests, line), limits)
             row = {"rate": None if rate == inf else rate, "scheme": name}
             rows.append(row | {key: got[key] for key in SIMULATED})
     about = {"n_params": one.model.n_params, "running": one.running, "budget": one.budget}

@@ -21,7 +21,7 @@ from ..decoding.speculative import expected_tokens
 from ..engines.native import Native, Rough8, Session
 from ..engines.toolchain import CannotBuild
 from ..model.gpt import GPT
-from .roofline import read_bandwidth
+from .roofline import Limits
 from .timing import clock, in_turns, summary, time_in_turns
 
 TABLES = {1: "a table of characters", 2: "a table for pairs", 3: "a table for triples"}
@@ -48,16 +48,13 @@ def speculation(
         raise CannotBuild(f"{engine.__name__} cannot be built here: engine=None times the modules")
     made = {BASELINE: None} | {(name, k): make(k) for name, make in drafts.items() for k in ks}
     seeds = {way: count(FIRST_SEED) for way in made}
-    weight, bounds = model.lm_head.weight, []
-    size = model.config.weight_bytes(weight.element_size())
+    limits = Limits(model)
 
     def run(way: tuple[str | None, int]) -> tuple:
         return _run(model, n_new, next(seeds[way]), engine, made[way])
 
-    def measure_bound() -> None:
-        bounds.append(read_bandwidth(size, repeats=1, device=weight.device)["median"] / size)
-
-    runs = in_turns({way: partial(run, way) for way in made}, repeats, after_turn=measure_bound)
+    turns = {way: partial(run, way) for way in made}
+    runs = in_turns(turns, repeats, after_turn=limits.measure)
     base = runs.pop(BASELINE)
     return {
         "n_params": model.n_params,
@@ -65,7 +62,7 @@ def speculation(
         "repeats": len(base),
         "rows": [_row(*key, n_new, own, base) for key, own in runs.items()],
         "plain": summary(n_new / seconds for seconds, _, _ in base),
-        "roofline": summary(bounds[1:]),
+        "roofline": summary(limits.bounds()),
     }
 
 

@@ -114,10 +114,7 @@ def time_in_turns(
     device: torch.device = CPU,
     after_turn: Callable[[], None] = lambda: None,
 ) -> tuple[dict[str, list[float]], dict]:
-    """The seconds of every run, A B C A B C …, after a warm-up of each; what each returned last.
-
-    `after_turn` is called after every turn, the warm-up included.
-    """
+    """The seconds of every run of `in_turns`, and what each returned last."""
 
     def timed(run: Callable) -> tuple:
         before = clock(device)

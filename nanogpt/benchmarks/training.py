@@ -140,11 +140,7 @@ def published(name: str) -> dict:
     """
     path = ROOT / "outputs" / "race" / f"{name}.json"
     if not path.is_file():
-        bench = {"race": "train", "ideas": "train --ideas", "heads": "train --heads"}
-        words = bench.get(name, name.split("-")[0])
-        raise ValueError(
-            f"{path} is missing: measure it with python -m nanogpt bench {words} --json {path}"
-        )
+        raise ValueError(f"{path} is missing: measure it with python -m nanogpt bench --help")
     return json.loads(path.read_text(encoding="utf-8"))
 
 

@@ -21,8 +21,7 @@ def test_fewer_cores_than_processes_compute_in_turns():
 
 
 def test_a_slow_network_makes_many_processes_slower_than_one():
-    rows = {
-        (row["network"], row["processes"]): row["speedup"] for row in elsewhere(0.1, 50_000_000)
-    }
+    rows = elsewhere(0.1, 50_000_000, (1, 8))
+    rows = {(row["network"], row["processes"]): row["speedup"] for row in rows}
     assert rows["1 Gbit/s Ethernet", 8] < 1 < 5 < rows["100 Gbit/s, RDMA", 8]
     assert all(rows[name, 1] == pytest.approx(1) for name, n in rows if n == 1)

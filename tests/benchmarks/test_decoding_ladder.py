@@ -74,12 +74,9 @@ def test_the_figures_fit_together(model, limits):
 
 @pytest.mark.slow
 def test_a_native_rung_is_built_twice_and_gives_the_same_tokens(model):
-    result = ladder(model, n_new=8, repeats=1, only="17")
-    native = result["rungs"][1]
+    native = ladder(model, n_new=8, repeats=1, only="17")["rungs"][1]
     assert native["equal"]
-    assert native["build_seconds"] > 0
-    assert native["again_seconds"] > 0
-    assert result["limits"]["read"]["how"] == "native loop"
+    assert min(native["build_seconds"], native["again_seconds"]) > 0
 
 
 def test_the_best_rung_has_full_weights_and_equal_tokens(model, limits, choose):
@@ -158,10 +155,7 @@ def small(monkeypatch, limits):
 def test_the_command_prints_the_rungs_and_writes_json(small, tmp_path, capsys):
     path = tmp_path / "l.json"
     assert bench_ladder.main([*small, "--rungs", "15", "--json", str(path)]) == 0
-    said = capsys.readouterr().out
-    assert "per-Head, no cache" in said
-    assert "roofline bound, where every weight is read once" in said
-    written = json.loads(path.read_text())
-    assert written["model"] == "article"
-    assert written["environment"]["threads"] == 1
-    assert [row["rung"] for row in written["rungs"]] == ["1", "5"]
+    said, written = capsys.readouterr().out, json.loads(path.read_text())
+    assert "roofline bound" in said
+    assert all(row["label"] in said for row in written["rungs"])
+    assert (written["model"], written["environment"]["threads"]) == ("article", 1)

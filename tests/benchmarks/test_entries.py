@@ -43,12 +43,3 @@ def test_the_published_figures_are_of_the_real_corpus_and_these_entries(name):
         assert (row["name"], row["goal"]) == (entry.name, entry.goal)
         assert row["chars"] == config.batch_size * shape.block_size
         assert (row["n_params"], row["steps"]) == (shape.n_params, config.steps)
-
-
-@pytest.mark.parametrize(
-    ("name", "bench"), [("race", "train"), ("heads", "train --heads"), ("speculate", "speculate")]
-)
-def test_a_missing_result_says_how_to_measure_it(name, bench, monkeypatch, tmp_path):
-    monkeypatch.setattr("nanogpt.benchmarks.training.ROOT", tmp_path)
-    with pytest.raises(ValueError, match=f"is missing: .*python -m nanogpt bench {bench} --json"):
-        published(name)

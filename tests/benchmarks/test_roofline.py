@@ -48,10 +48,8 @@ def test_a_cached_token_reads_the_weights_and_the_mean_of_the_cache():
 
 def test_the_three_parts_add_up_to_the_time():
     need = {"flop": 2e6, "bytes": 3e6}
-    for seconds in (1.0, 4.0, 100.0):
-        parts = roofline.breakdown(seconds, need, bandwidth=1e6, peak=1e6)
-        assert sum(parts.values()) == pytest.approx(seconds)
-        assert min(parts.values()) >= 0
+    parts = roofline.breakdown(1.0, need, 1e6, 1e6)
+    assert parts == {"arithmetic": 1.0, "memory": 0.0, "overhead": 0.0}
     parts = roofline.breakdown(100.0, need, 1e6, 1e6)
     assert parts == {"arithmetic": 2.0, "memory": 1.0, "overhead": 97.0}
 

@@ -97,7 +97,6 @@ def test_a_panel_holds_one_block_and_of_each_entry_its_median_run():
     found = panels({"runs": runs})
     assert [panel["title"] for panel in found] == ["block 32", "block 64"]
     assert [line["loss"] for line in found[0]["lines"]] == [1.8, 1.6]
-    assert found[0]["lines"][0]["seconds"] == {"median": 10.0, "low": 10.0, "high": 10.0, "n": 3}
 
 
 # ------------------------------------------------------------------ python -m nanogpt bench train
@@ -111,13 +110,9 @@ def test_the_command_prints_rows_and_writes_them(runs, tmp_path, monkeypatch, ca
         bench_train, "train_in_turns", lambda *_, seed, **__: [run | {"seed": seed} for run in runs]
     )
     assert bench_train.main(["--seeds", "2", "--data", str(data), "--json", str(path)]) == 0
-    result = json.loads(path.read_text())
+    result, said = json.loads(path.read_text()), capsys.readouterr().out
     assert len(result["runs"]) == 6
-    assert result["what"] == "race"
-    assert [row["name"] for row in result["rows"]] == ["lecture", "fast", "sprint+"]
-    said = capsys.readouterr().out
-    assert "sooner" in said
-    assert "at its own block" in said
+    assert all(row["name"] in said for row in result["rows"])
 
 
 def test_a_stop_keeps_the_complete_seeds(tmp_path, monkeypatch, capsys, corpus):

@@ -3,12 +3,13 @@
 import os
 import subprocess
 import sys
+from argparse import ArgumentTypeError
 
 import pytest
 import torch
 
 from nanogpt.cli import COMMANDS, main
-from nanogpt.cli.common import OUTPUTS, exit_code, json_path, set_threads
+from nanogpt.cli.common import OUTPUTS, exit_code, json_path, positive, set_threads
 from nanogpt.engines.toolchain import CannotBuild
 
 CODE = "import sys; from nanogpt.cli import main; code = main(); assert 'torch' not in sys.modules"
@@ -23,6 +24,7 @@ def test_help_and_wrong_words_import_no_torch(words):
     assert done.returncode == (0 if asked else 2), done.stderr
     shown = done.stdout if asked else done.stderr
     assert shown.startswith("usage: python -m nanogpt")
+    assert ("unknown command 'nothing'" in shown) == ("nothing" in words)
     expected = {name for name in COMMANDS if not words[1:] or name.startswith("bench ")}
     assert {line[2:18].strip() for line in shown.splitlines() if line[:2] == "  "} == expected
 
@@ -36,14 +38,6 @@ def test_each_command_has_help_that_names_it_and_refuses_an_unknown_option(name,
     said = capsys.readouterr()
     assert f"usage: python -m nanogpt {name} " in " ".join(said.out.split())
     assert "--no-such-option" in said.err
-
-
-@pytest.mark.parametrize("words", [["nothing"], ["bench"], ["bench", "nothing"], ["verify", "-x"]])
-def test_an_unknown_word_is_code_2_and_named(words, capsys):
-    assert main(words) == 2
-    said = capsys.readouterr().err
-    assert words[-1] in said
-    assert ("unknown command" in said) == (words != ["bench"])
 
 
 def raises(error):
@@ -88,11 +82,12 @@ def test_json_goes_where_it_is_told_or_beside_the_other_results(tmp_path):
         json_path(str(tmp_path), "a.json")
 
 
-def test_threads_are_those_of_the_machine():
+def test_threads_are_those_of_the_machine_and_counts_begin_at_1():
     before = torch.get_num_threads()
     for wrong in (0, os.cpu_count() + 1):
         with pytest.raises(ValueError, match=f"--threads={wrong}: must be an integer"):
             set_threads(wrong)
-    set_threads(1)
-    assert torch.get_num_threads() == 1
-    torch.set_num_threads(before)
+    assert torch.get_num_threads() == before
+    for wrong in ("0", "-1", "x", "1.5", ""):
+        with pytest.raises(ArgumentTypeError, match="integer of at least 1"):
+            positive(wrong)
