@@ -522,7 +522,7 @@ def sources(tmp_path_factory):
 
 
 profile = st.sampled_from(["auto", "smoke", "cpu", "gpu", "AUTO", "", "tpu"])
-flag = st.sampled_from("--fail-fast --no-html -h -- -p --out --p".split())
+flag = st.sampled_from("--full --no-html -h -- -p --out --p".split())
 options = st.tuples(flag | spelled | word) | st.tuples(st.just("-p"), setting)
 options |= st.tuples(st.just("--profile"), profile) | st.tuples(st.just("--timeout"), value)
 

@@ -9,7 +9,7 @@ from ..benchmarks.timing import summary_text
 from ..benchmarks.training import compared, train_in_turns
 from ..data.corpus import load_corpus
 from ..system.console import table
-from ..system.environment import environment
+from ..system.device import environment
 from ..system.files import write_json
 from . import common
 

@@ -76,8 +76,7 @@ def json_path(given: str | None, default: str) -> Path | None:
 def measured_device(args: argparse.Namespace) -> Device:
     """The device of --device, with --threads; said in a line. Raises ValueError."""
     set_threads(args.threads)
-    from ..system.device import pick_device
-    from ..system.environment import conditions, environment
+    from ..system.device import conditions, environment, pick_device
 
     device = pick_device(getattr(args, "device", "cpu"))
     print(f"measured on {conditions(environment(device))}")
@@ -87,7 +86,7 @@ def measured_device(args: argparse.Namespace) -> Device:
 def write_result(path: Path | None, device: Device, result: dict) -> None:
     """Write the result, and where it was measured, as JSON, if a path was given; and say so."""
     if path:
-        from ..system.environment import environment
+        from ..system.device import environment
 
         write_json(path, {"environment": environment(device)} | result)
         print(f"\nwritten: {path}")

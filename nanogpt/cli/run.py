@@ -46,7 +46,6 @@ def options() -> argparse.ArgumentParser:
     add("--out", type=Path, metavar="FOLDER", help=where)
     each = f"for each cell; {timeout}"
     add("--timeout", type=int, default=timeout, metavar="SECONDS", help=each)
-    add("--fail-fast", action="store_true", help="stop at the first notebook that fails")
     add("--no-html", dest="html", action="store_false", help="do not render the pages")
     add("--source", type=Path, help=argparse.SUPPRESS)
     add = parser.add_mutually_exclusive_group().add_argument

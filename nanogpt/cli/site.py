@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..publishing.publish import outdated
 from ..publishing.site import newest, render
-from ..system.files import PUBLISHED
 from .common import command_parser, exit_code
 
 
@@ -15,10 +13,4 @@ def main(argv: list[str] | None = None) -> int:
     parser = command_parser("site", "Render the executed notebooks of a folder as HTML.")
     parser.add_argument("folder", nargs="?", type=Path, help="the newest run by default")
     args = parser.parse_args(argv)
-    return exit_code(lambda: _site(args.folder or newest()))
-
-
-def _site(folder: Path) -> None:
-    print(render(folder))
-    if folder.resolve() == PUBLISHED and (old := outdated(folder)):
-        print(f"changed since they were run: {', '.join(old)}; `make publish` runs all again")
+    return exit_code(lambda: print(render(args.folder or newest())))

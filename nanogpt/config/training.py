@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from .checks import (
+    ALMOST_ONE,
     LARGEST,
     check_int,
     check_number,
     check_positive,
-    check_share,
     check_switch,
     option,
 )
@@ -25,39 +25,21 @@ class TrainConfig:
 
     steps: int = option(2000, "updates of the weights")
     batch_size: int = option(4, "windows of block_size characters in one step")
-    lr: float = option(
-        8e-3, "AdamW: embeddings, head, biases, LayerNorms (everything without Muon)"
-    )
-    muon_lr: float | None = option(
-        0.02, "Muon: the matrices inside the blocks; None: AdamW for everything"
-    )
+    lr: float = option(8e-3, "AdamW: embeddings, head, biases, LayerNorms; without Muon, all")
+    muon_lr: float | None = option(0.02, "Muon: the matrices inside the blocks; None: AdamW")
     warmup: int = option(20, "steps from 0 up to the full learning rate")
-    decay: bool = option(
-        True, "fall in a straight line until the last step; without it the rate stays constant"
-    )
-    weight_decay: float = option(
-        0.0, "share of the weights, times the learning rate, that a step takes away"
-    )
-    beta2: float = option(
-        0.99, "AdamW: over about 1 / (1 - beta2) steps squared gradients are averaged"
-    )
+    decay: bool = option(True, "fall in a straight line until the last step; without it, stay")
+    weight_decay: float = option(0.0, "share of the weights, times lr, that a step takes away")
+    beta2: float = option(0.99, "AdamW averages squared gradients over about 1 / (1 - beta2) steps")
     final: float = option(0.0, "share of the learning rate that the straight line falls to")
     clip: float | None = option(None, "longest gradient; None: no limit")
-    accumulate: int = option(
-        1, "parts that a batch is computed in, one after another: less memory, the same step"
-    )
+    accumulate: int = option(1, "parts of a batch, one after another: less memory, the same step")
     compile: bool = option(False, "torch.compile: pays back on a GPU, or after minutes on a CPU")
-    batched: bool = option(
-        True, "train a per-Head model with all heads in one matmul: the same function, sooner"
-    )
+    batched: bool = option(True, "a per-Head model's heads in one matmul: the same, sooner")
     fused: bool = option(True, "AdamW in one kernel")
-    zero_init: bool = option(
-        True, "start every block as the identity, and the head at loss ln(vocab)"
-    )
+    zero_init: bool = option(True, "blocks begin as the identity, and the head at loss ln(vocab)")
     eval_every: int = option(200, "steps between two evaluations, each of which saves the run")
-    eval_batches: int = option(
-        4, "fixed batches of 16 windows of each split, the same at each evaluation"
-    )
+    eval_batches: int = option(4, "fixed batches of 16 windows of each split in an evaluation")
     seed: int = option(1337, "for weights and batches; sampling has a seed of its own")
 
     def __post_init__(self):
@@ -72,7 +54,7 @@ class TrainConfig:
         for name in ("warmup", "weight_decay"):
             check_number(name, getattr(self, name), 0, LARGEST)
         check_number("final", self.final, 0, 1)
-        check_share("beta2", self.beta2)
+        check_number("beta2", self.beta2, 0, ALMOST_ONE)
         check_int("seed", self.seed, 0, 2**63 - 1)
         if self.batch_size % self.accumulate:
             raise ValueError(
@@ -113,15 +95,9 @@ LECTURE = TrainConfig(
 )
 
 RECIPES = {
-    "lecture": Recipe(
-        LECTURE,
-        "Karpathy's, as in his notebook gpt-dev: head by head, AdamW, a constant rate",
-        chars=None,
-    ),
+    "lecture": Recipe(LECTURE, "Karpathy's in gpt-dev: AdamW, a constant rate", chars=None),
     "fast": Recipe(TrainConfig(), "the lecture's architecture, sooner to the same loss"),
-    "sprint": Recipe(
-        TrainConfig(), "a modern transformer: rotary positions, RMSNorm, ReLU²", MODERN
-    ),
+    "sprint": Recipe(TrainConfig(), "modern: rotary positions, RMSNorm, ReLU²", MODERN),
     "sprint+": Recipe(
         TrainConfig(lr=1.5e-2),
         "the same, with look-up tables for two and three characters",

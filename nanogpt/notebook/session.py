@@ -16,8 +16,7 @@ from ..config.checks import check_int
 from ..config.profiles import Profile, get_profile
 from ..data.corpus import Corpus, load_corpus
 from ..model.checkpoint import Checkpoint
-from ..system.device import Device, pick_device
-from ..system.environment import conditions, environment
+from ..system.device import Device, conditions, environment, pick_device
 from ..system.files import ROOT, atomic_path, write_json
 from ..training.pretrained import load_or_train
 from .plots import style

@@ -134,21 +134,17 @@ class Cells(PapermillNotebookClient):
         try:
             self.before_cell(index, cell)
             return super().execute_cell(cell, index, **more)
-        except CellExecutionError as error:
-            said = _first_line(error.evalue) or "(no message)"
-            raise NotebookError(f"cell {cell.id!r}: {error.ename}: {said}") from error
-        except CellTimeoutError as error:
-            raise NotebookError(
-                f"cell {cell.id!r} ran longer than {self.timeout} s: give it more with --timeout"
-            ) from error
-        except DeadKernelError as error:
-            raise NotebookError(
-                f"cell {cell.id!r} killed its kernel: often the memory was too small"
-            ) from error
+        except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
+            raise NotebookError(f"cell {cell.id!r}{self.why(error)}") from error
 
-
-def _first_line(said: object) -> str:
-    return next((line.strip() for line in str(said).splitlines() if line.strip()), "")
+    def why(self, error: Exception) -> str:
+        """What stopped a cell, in words."""
+        if isinstance(error, CellTimeoutError):
+            return f" ran longer than {self.timeout} s: give it more with --timeout"
+        if isinstance(error, DeadKernelError):
+            return " killed its kernel: often the memory was too small"
+        lines = str(error.evalue).strip().splitlines() or ["(no message)"]
+        return f": {error.ename}: {lines[0].strip()}"
 
 
 def kill_all() -> None:

@@ -22,7 +22,7 @@ from .nbfile import alt_text, png_of
 
 WIDE = 96  # characters of code that fit the column; longer lines scroll, and take the keyboard
 FOLD = re.compile(r"^ *(?:<details>\s*<summary>([^<>\n]+)</summary>|</details>) *$", re.M)
-FORM = re.compile(r"#\s*@title +(.+?)\s*(?:\{.*\})?\s*(?:\n|$)")
+TITLE = "# @title "
 HEADING = re.compile(r'<h[1-6] id="([^"]+)">(.*?)</h[1-6]>', re.S)
 NEW_WORDS = re.compile(r"^- \*New words\*: (.+(?:\n(?!- ).+)*)", re.M)
 WORDS_A_MINUTE, LINES_A_MINUTE = 200, 20
@@ -83,8 +83,7 @@ class Prose(mistune.HTMLRenderer):
         url = re.sub(r"^html/(?=\w+\.html$)", "", url)  # a page beside this one
         return super().link(text, url, title)
 
-    def image(self, text: str, url: str, title: str | None = None) -> str:
-        return self.link(text, url, title)
+    image = link
 
     def block_code(self, code: str, info: str | None = None) -> str:
         return coloured(code, (info or "text").split()[0])
@@ -149,9 +148,8 @@ def fold_of(cell) -> tuple[str | None, str]:
         return "Parameters of this run", cell.source
     if "hide-input" not in tags:
         return None, cell.source
-    if found := FORM.match(cell.source):
-        return found[1], cell.source[found.end() :].lstrip("\n")
-    return "Code", cell.source
+    title, _, source = cell.source.partition("\n")
+    return (title.removeprefix(TITLE), source) if title.startswith(TITLE) else ("Code", cell.source)
 
 
 def _output(output, prose: Prose, as_is: bool) -> dict:

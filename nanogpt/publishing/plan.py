@@ -1,4 +1,4 @@
-"""What a run will do and how long that will take, said before it begins.
+"""What a run will do, with which parameters, and how long that will take, before it begins.
 
 One number is measured, how soon this machine does a fixed piece of work. The seconds of each
 notebook are those that the published run's manifest notes. So much of its work is done, as one part
@@ -7,19 +7,32 @@ in profiles.PARTS, as fits into LIMIT.
 
 from __future__ import annotations
 
+import ast
+from collections import namedtuple
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
 
 from ..benchmarks.timing import seconds_of_work
 from ..config.profiles import PARTS, get_profile
 from ..system.console import clock, table
 from ..system.files import PUBLISHED
-from .nbfile import read_manifest
+from .nbfile import read, read_manifest
 
 LIMIT = 345  # seconds that all notebooks may take: six minutes, with the pages
 # On the machine of the published run:
 WORK = 0.094  # seconds of `seconds_of_work`, for a manifest that does not note them
 TYPICAL = 80.0  # of a notebook that is not in the manifest
 FIXED = 6.0  # of each notebook, whatever the part: imports, figures, a kernel
+
+
+class RunError(ValueError):
+    """A run that cannot begin; the message says what is wrong and what to do."""
+
+
+# One line of a parameters cell, `name: kind = default`; kind is the annotation as written.
+Parameter = namedtuple("Parameter", "name kind default")
 
 
 @dataclass(frozen=True)
@@ -73,3 +86,78 @@ def choose_pace(profile: str, names: list[str], *, full: bool = False) -> Pace:
     everything = [*took] or names
     fits = (n for n in PARTS if part(n, everything).total <= LIMIT)
     return part(next(fits, PARTS[-1]), names)
+
+
+# ------------------------------------------------------------------ parameters
+
+
+def read_parameters(path: Path) -> dict[str, Parameter]:
+    """The parameters of the notebook at `path`, by name, in order.
+
+    Raises RunError unless exactly one cell is tagged `parameters` and each of its lines gives a
+    name, a type and a literal.
+    """
+    cells = [cell for cell in read(path).cells if "parameters" in cell.metadata.get("tags", [])]
+    if len(cells) != 1 or cells[0].cell_type != "code":
+        raise RunError(
+            f"{path.name} has {len(cells)} cells tagged 'parameters': it needs one code cell"
+        )
+    try:
+        lines = ast.parse(cells[0].source).body
+        found = [
+            Parameter(line.target.id, ast.unparse(line.annotation), ast.literal_eval(line.value))
+            for line in lines
+        ]
+    except (SyntaxError, AttributeError, ValueError) as error:
+        raise RunError(
+            f"{path.name}, cell {cells[0].id!r}: each line must be `name: type = literal` ({error})"
+        ) from error
+    return {parameter.name: parameter for parameter in found}
+
+
+def convert(parameter: Parameter, text: str):
+    """The text of a command line as a value of the parameter's type. Raises RunError."""
+    kind = parameter.kind
+    if kind.endswith(" | None"):
+        if text.lower() == "none":
+            return None
+        kind = kind.removesuffix(" | None")
+    try:
+        if kind == "str":
+            return text
+        if kind == "bool":
+            return {"true": True, "false": False}[text.lower()]
+        if kind in ("int", "float"):
+            return {"int": int, "float": float}[kind](text)
+        return ast.literal_eval(text)
+    except (KeyError, ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        raise RunError(
+            f"-p {parameter.name}={text}: a value of type {parameter.kind} is needed, as in "
+            f"-p {parameter.name}={parameter.default}"
+        ) from None
+
+
+def assign(sources: list[Path], settings: Sequence[str], profile: str) -> dict[str, dict]:
+    """The values for each notebook, by its name: the profile, and the settings that it knows.
+
+    Raises RunError for a setting that none of them knows, and for a notebook without `profile`.
+    """
+    known = {path.stem: read_parameters(path) for path in sources}
+    names = sorted({name for parameters in known.values() for name in parameters} - {"profile"})
+    wanted = {}
+    for setting in settings:
+        name, equals, wanted[name] = setting.partition("=")
+        if not equals or name not in names:
+            near = ", ".join(get_close_matches(name, names) or names) or "none"
+            raise RunError(
+                f"-p {setting}: write name=value, with a parameter of a chosen notebook: {near}"
+            )
+    if without := [name for name, parameters in known.items() if "profile" not in parameters]:
+        raise RunError(
+            f'{without[0]} has no parameter `profile: str = "auto"`: add it to its parameters cell'
+        )
+    return {
+        name: {"profile": profile}
+        | {key: convert(parameters[key], text) for key, text in wanted.items() if key in parameters}
+        for name, parameters in known.items()
+    }

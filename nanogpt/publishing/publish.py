@@ -13,7 +13,7 @@ from pathlib import Path
 from ..data.corpus import SHA256, Corpus
 from ..system.files import ROOT, exchange, sha256
 from .nbfile import is_timing, read, read_manifest
-from .parameters import RunError
+from .plan import RunError
 
 # Where a run for publication works, and what stays there if it fails.
 BUILD = ROOT / "outputs" / "run" / "publish"
@@ -28,19 +28,15 @@ def check(plan, profile: str, corpus: Corpus) -> None:
 
     `plan` is the RunPlan that asks for it.
     """
-    flag = "--publish" if plan.publish else "--reproduce"
+    why = ""
     if profile != "cpu":
-        raise RunError(
-            f"{flag} with profile {profile}: what is published was made with cpu, on any laptop"
-        )
-    if plan.notebooks or plan.settings or plan.out or plan.source:
-        raise RunError(
-            f"{flag} runs all notebooks as they are: leave out names, -p, --out and --source"
-        )
-    if corpus.sha256 != SHA256:
-        raise RunError(
-            f"{flag} with {corpus.name}: put Tiny Shakespeare into data/ first (see data/README.md)"
-        )
+        why = f"profile {profile}: what is published was made with cpu, on any laptop"
+    elif plan.notebooks or plan.settings or plan.out or plan.source:
+        why = "names, -p, --out or --source: it runs all notebooks as they are"
+    elif corpus.sha256 != SHA256:
+        why = f"{corpus.name}: put Tiny Shakespeare into data/ first (see data/README.md)"
+    if why:
+        raise RunError(f"{'--publish' if plan.publish else '--reproduce'} with {why}")
 
 
 def empty(folder: Path) -> None:
@@ -58,13 +54,6 @@ def publish(new: Path, target: Path) -> None:
         for path in new.glob(pattern):
             path.unlink()
     exchange(new, target)
-
-
-def outdated(folder: Path) -> list[str]:
-    """The notebooks of a run whose source in notebooks/ is another by now."""
-    made = {e["notebook"]: e.get("source_sha256") for e in read_manifest(folder)["notebooks"]}
-    paths = sorted((ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb"))
-    return [path.stem for path in paths if made.get(path.stem) != sha256(path)]
 
 
 # ------------------------------------------------------------------ two runs side by side

@@ -13,7 +13,6 @@ import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,13 +20,11 @@ from ..config.checks import check_int
 from ..config.profiles import get_profile
 from ..data.corpus import load_corpus
 from ..system.console import PROGRESS, clock, table
-from ..system.device import pick_device
-from ..system.environment import environment
+from ..system.device import environment, pick_device
 from ..system.files import PUBLISHED, ROOT, held, recover, sha256, write_json
 from . import execute, publish, site
 from .nbfile import SyncError, read, read_manifest
-from .parameters import RunError, assign
-from .plan import choose_pace
+from .plan import RunError, assign, choose_pace
 
 INTERRUPTED = "interrupted"
 SHOWN = 20  # lines at most of what a failed notebook's kernel has logged
@@ -46,7 +43,6 @@ class RunPlan:
     out: Path | None = None  # None: outputs/run/PROFILE
     source: Path | None = None  # None: notebooks/
     timeout: int = 1800  # seconds for each cell
-    fail_fast: bool = False  # stop at the first notebook that fails
     html: bool = True  # render the pages
     full: bool = False  # with profile cpu: as much work as the published run
     dry: bool = False  # print what would be done, and how long it would take
@@ -121,7 +117,7 @@ class Series:
         """Run them and print how each went; `entries` are those of the manifest, in order.
 
         A thread runs them, so that this one can say how far they are and wait for a Ctrl-C, which
-        stops the others; so does, with fail_fast, the first that fails. Raises their OSErrors.
+        stops the others. Raises their OSErrors.
         """
         if self.weights:
             publish.empty(self.out)
@@ -146,11 +142,12 @@ class Series:
     def _run_all(self) -> None:
         for number, source in enumerate(self.sources, 1):
             print(f"{self.erase}[{number}/{len(self.sources)}] {source.stem}", flush=True)
-            with staging(self.out, source.stem) as staged:
-                start = time.perf_counter()
+            start, about = time.perf_counter(), {"dir": self.out, "ignore_cleanup_errors": True}
+            with tempfile.TemporaryDirectory(prefix=".running-", **about) as name:
+                staged = Path(name)
                 error = self._execute(source, staged)
                 self._keep(source, staged, error, time.perf_counter() - start)
-            if self.interrupted or (error and self.plan.fail_fast):
+            if self.interrupted:
                 break
 
     def _execute(self, source: Path, staged: Path) -> str | None:
@@ -286,11 +283,8 @@ def select(names: Sequence[str], folder: Path) -> list[Path]:
 
 
 def choose_profile(name: str, *, cuda: bool) -> str:
-    """The profile's own name, never "auto". Raises RunError if unknown, or for gpu without CUDA."""
-    try:
-        profile = get_profile(name, cuda=cuda)
-    except ValueError as error:
-        raise RunError(str(error)) from None
+    """The profile's own name, never "auto". Raises ValueError if unknown, or gpu without CUDA."""
+    profile = get_profile(name, cuda=cuda)
     if profile.kind == "gpu" and not cuda:
         raise RunError(f"profile {name!r}, but torch sees no CUDA device: choose cpu, or auto")
     return profile.name
@@ -298,28 +292,12 @@ def choose_profile(name: str, *, cuda: bool) -> str:
 
 def check_out(out: Path) -> None:
     """Raise RunError for an output folder where executed copies would replace what is ours."""
-    if PUBLISHED in (out, *out.parents):
-        raise RunError(
-            f"{out} is the published run: --publish alone writes there, and only if all pass"
-        )
-    if (ROOT / "outputs") not in out.parents and ROOT in (out, *out.parents):
-        raise RunError(
-            f"{out} is part of the project itself: choose a folder below outputs/, or one elsewhere"
-        )
+    inside = ROOT / "outputs" not in out.parents and ROOT in (out, *out.parents)
+    if inside or PUBLISHED in (out, *out.parents):
+        raise RunError(f"{out} is part of the project itself: choose a folder below outputs/run")
 
 
 # ------------------------------------------------------------------ what is kept
-
-
-@contextmanager
-def staging(out: Path, name: str):
-    """A new folder beside the good files; what is still in it at the end is removed."""
-    path = Path(tempfile.mkdtemp(prefix=f".running-{name}-", dir=out))
-    path.chmod(0o755)
-    try:
-        yield path
-    finally:
-        shutil.rmtree(path, ignore_errors=True)
 
 
 def keep(out: Path, name: str, staged: Path, before: list[str]) -> list[str]:
@@ -348,4 +326,5 @@ def set_aside(out: Path, name: str, staged: Path, before: list[str]) -> list[str
     shutil.rmtree(out / "failed" / name, ignore_errors=True)
     (out / "failed").mkdir(exist_ok=True)
     os.replace(staged, out / "failed" / name)
+    (out / "failed" / name).chmod(0o755)  # the temporary one was private
     return before

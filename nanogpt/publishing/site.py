@@ -1,25 +1,33 @@
 """Executed notebooks as a small site: one file a page, readable from a disk, nothing loaded.
 
 The look is in site.css, the frame of a page in site.html.j2, the cells are in html.py. One small
-script, site.js, copies code, enlarges figures and searches; every page can be read without it.
+script, site.js, copies code, enlarges figures and searches; every page can be read without it. On
+live.html the model itself runs, its weights inside.
 """
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+
 from ..config import address
 from ..data import synthetic
-from ..system.environment import conditions
+from ..model.checkpoint import load_checkpoint
+from ..model.convert import pack_heads
+from ..system.device import conditions
 from ..system.files import PUBLISHED, ROOT
-from . import live
 from .html import TEMPLATES, Prose, blocks, minutes, new_words, promise, sections, thumbnail
 from .mirror import colab
 from .nbfile import read, read_manifest, title, write_text
+from .publish import WEIGHTS
 
+SHAPE = ("vocab_size", "block_size", "n_layer", "n_head", "n_embd")
+LARGEST = 400_000  # parameters: about a megabyte in base64 of 16-bit numbers
 MARK = b'<a class="brand" href="index.html"'  # in every page that we write, and in no other
 
 
@@ -42,7 +50,7 @@ def render(folder: Path) -> Path:
     entries = {entry["notebook"]: entry for entry in card["notebooks"]}
     names = {path.stem for path in paths}
     pages = [_about(path.stem, read(path), entries.get(path.stem, {}), names) for path in paths]
-    running = live.page(folder)
+    running = live_page(folder)
     frame = partial(
         TEMPLATES.get_template("site.html.j2").render,
         pages=pages,
@@ -108,6 +116,37 @@ def _conditions(card: dict) -> str:
         return f"{conditions(card['environment'])}, Python {card['environment']['python']}"
     except KeyError:
         return ""
+
+
+def live_page(folder: Path) -> str | None:
+    """The page for the model of an output folder; None where it cannot run in one.
+
+    That is a checkpoint that is missing or damaged; a shape that is more than the lecture's, or a
+    width that 4 does not divide; more than LARGEST parameters, or weights beyond float16's 65,504.
+    """
+    try:
+        saved = load_checkpoint(folder / WEIGHTS)
+        facts = {"corpus": saved.meta["corpus"]["name"], "val": float(saved.meta["losses"]["val"])}
+    except (OSError, KeyError, TypeError, ValueError):
+        return None
+    config = saved.model.config
+    if config.beyond_lecture or config.n_params > LARGEST or config.n_embd % 4:
+        return None
+    model = pack_heads(saved.model) if config.per_head else saved.model
+    # In the order in which live_model.js cuts them; float16, little-endian.
+    weights = np.concatenate([part.detach().numpy().ravel() for part in model.parameters()])
+    if not np.abs(weights).max() <= np.finfo(np.float16).max:
+        return None
+    shape = {name: getattr(config, name) for name in SHAPE}
+    packed = base64.b64encode(weights.astype("<f2").tobytes()).decode("ascii")
+    data = {"config": shape, "vocabulary": saved.meta["vocabulary"], "weights": packed}
+    return TEMPLATES.get_template("live.html.j2").render(
+        facts,
+        config=shape,
+        parameters=config.n_params,
+        checkpoint=saved.origin.removesuffix(".safetensors"),
+        data=json.dumps(data, ensure_ascii=False).replace("</", "<\\/"),
+    )
 
 
 def newest() -> Path:

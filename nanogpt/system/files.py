@@ -39,7 +39,10 @@ def atomic_path(path: Path):
     with _advice(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary.touch(exist_ok=False)
-    remove_leftovers(temporary, f".{path.name}.????????.tmp")
+    for left in path.parent.glob(f".{path.name.replace('[', '[[]')}.????????.tmp"):
+        with suppress(OSError):  # another process was quicker
+            if temporary.stat().st_mtime - left.stat().st_mtime > LEFT_AFTER:
+                left.unlink()
     try:
         yield temporary
         with open(temporary, "rb+") as file:
@@ -48,23 +51,10 @@ def atomic_path(path: Path):
     except OSError as error:
         if error.errno not in FULL:
             raise
-        raise OSError(
-            error.errno,
-            f"{path} could not be written whole ({error.strerror}): make room and try again",
-        ) from error
+        why = f"{path} could not be written whole ({error.strerror}): make room and try again"
+        raise OSError(error.errno, why) from error
     finally:
         temporary.unlink(missing_ok=True)
-
-
-def remove_leftovers(new: Path, pattern: str) -> None:
-    """Remove the files of this pattern beside `new` that are an hour older: of killed writes.
-
-    Only * and ? are special in the pattern.
-    """
-    for left in new.parent.glob(pattern.replace("[", "[[]")):
-        with suppress(OSError):  # another process was quicker
-            if new.stat().st_mtime - left.stat().st_mtime > LEFT_AFTER:
-                left.unlink()
 
 
 @contextmanager
@@ -73,9 +63,8 @@ def _advice(folder: Path):
     try:
         yield
     except OSError as error:
-        raise type(error)(
-            error.errno, f"cannot write into {folder} ({error.strerror}): choose another folder"
-        ) from error
+        why = f"cannot write into {folder} ({error.strerror}): choose another folder"
+        raise type(error)(error.errno, why) from error
 
 
 @contextmanager

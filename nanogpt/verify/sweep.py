@@ -24,7 +24,7 @@ from ..model.convert import pack_heads
 from ..model.exact import exact
 from ..model.gpt import GPT
 from ..system.console import Progress
-from ..system.environment import environment
+from ..system.device import environment
 from ..system.files import held, write_json
 from .compare import draw_margins, forced_logits
 

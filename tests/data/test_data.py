@@ -120,12 +120,9 @@ def test_a_failed_download_says_why_leaves_nothing_and_the_next_works(server, tm
     assert contents(tmp_path) == {"data/input.txt": BODY}, "the sum decides, not the address"
 
 
-@pytest.mark.parametrize("limit", ["TIMEOUT", "DEADLINE"])
 @pytest.mark.parametrize("raw", [b"", http(BODY[:HALF], length=WHOLE)], ids=["at once", "half-way"])
-def test_a_download_that_stalls_or_trickles_is_given_up(server, tmp_path, monkeypatch, raw, limit):
+def test_a_download_that_stalls_is_given_up(server, tmp_path, monkeypatch, raw):
     monkeypatch.setattr(corpus, "TIMEOUT", 0.2)
-    if limit == "DEADLINE":
-        monkeypatch.setattr(corpus, "DEADLINE", -1)
     server.answers, server.stalls = {"/input.txt": raw}, True
     with pytest.raises(CorpusError, match="TimeoutError"):
         server.get(tmp_path / "input.txt")

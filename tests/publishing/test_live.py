@@ -12,7 +12,7 @@ from notebook_fixtures import prose, write
 
 from nanogpt import SamplingParams, complete, load_checkpoint, save_checkpoint
 from nanogpt.decoding.sampling import draw_noise
-from nanogpt.publishing import live, site
+from nanogpt.publishing import site
 from nanogpt.system.files import PUBLISHED
 
 PROMPT, N_NEW, SEEDS = "KING:\n", 200, range(20)
@@ -138,7 +138,7 @@ def test_a_folder_whose_model_cannot_run_in_a_page_gets_none(tmp_path, change):
     model = tiny_model(rope=change == "newer")
     if change == "huge weights":
         model.lm_head.weight.data[0, 0] = 1e6
-    weights = tmp_path / live.WEIGHTS
+    weights = tmp_path / site.WEIGHTS
     if change != "none":
         save_checkpoint(weights, model, meta_of(model))
     if change == "cut":

@@ -95,7 +95,6 @@ def test_a_tag_folds_a_cell_everywhere_and_its_absence_opens_it(root):
         (MIRRORED[0], "nanogpt.nowhere.Head", "01_two.ipynb, cell 'mirror'"),
         (MIRRORED[0], "Head", "01_two.ipynb, cell 'mirror'"),
         (MIRRORED[0], "nanogpt.model.", "01_two.ipynb, cell 'mirror'"),
-        ('"generated": "links"', '"generated": "menu"', "cell 'links': generated='menu'"),
         ('"cells"', '"cels"', "01_two.ipynb cannot be read as a notebook"),
         ("# 01", "01", "no heading"),
     ],

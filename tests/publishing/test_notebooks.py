@@ -14,7 +14,7 @@ from nanogpt.publishing import mirror, nbfile
 from nanogpt.publishing.execute import check_outputs
 from nanogpt.publishing.html import Prose, blocks, minutes, new_words
 from nanogpt.publishing.nbfile import alt_text, filled, is_blank, png_of
-from nanogpt.publishing.parameters import read_parameters
+from nanogpt.publishing.plan import read_parameters
 from nanogpt.system.files import PUBLISHED, ROOT, sha256
 
 REAL_CORPUS = True

@@ -3,7 +3,7 @@
 import pytest
 from notebook_fixtures import code, write
 
-from nanogpt.publishing.parameters import RunError, assign, convert, read_parameters
+from nanogpt.publishing.plan import RunError, assign, convert, read_parameters
 from nanogpt.publishing.runner import choose_profile, select
 
 

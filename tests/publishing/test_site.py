@@ -201,7 +201,6 @@ def test_code_is_folded_and_what_it_shows_is_not_but_for_answers(html):
     ("first", "says", "rest"),
     [
         ("# @title A race", "A race", "x = 1"),
-        ('#@title A race { display-mode: "form" }', "A race", "x = 1"),
         ("# title", "Code", "# title\nx = 1"),
         ("", "Code", "\nx = 1"),
     ],

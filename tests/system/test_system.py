@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from nanogpt.system.console import headless, tolerate_any_text
-from nanogpt.system.device import Device, pick_device, synchronize
-from nanogpt.system.environment import conditions, environment
+from nanogpt.system.device import Device, conditions, environment, pick_device, synchronize
 from nanogpt.system.files import atomic_path, sha256, write_json
 
 
@@ -94,7 +93,7 @@ def test_the_environment_card_is_plain_data_that_says_what_a_result_depends_on()
 def test_without_git_the_card_says_that_nothing_is_known(missing, tmp_path, monkeypatch):
     if missing == "git":
         monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr("nanogpt.system.environment.ROOT", tmp_path)
+    monkeypatch.setattr("nanogpt.system.device.ROOT", tmp_path)
     card = environment(pick_device("cpu"))
     assert (card["commit"], card["dirty"]) == (None, None)
 
