@@ -45,11 +45,7 @@ class KVCache(ABC):
         for positions that do not ascend (on a CPU), and for more tokens than the cache can hold.
         A step like the one before costs two comparisons: of shapes and dtypes, and of the position.
         """
-        try:
-            form = (k.shape, v.shape, pos.shape, k.dtype, v.dtype, pos.dtype, k.device, v.device)
-        except AttributeError:
-            kinds = ", ".join(type(part).__name__ for part in (k, v, pos))
-            raise ValueError(f"keys, values and positions must be tensors, not {kinds}") from None
+        form = (k.shape, v.shape, pos.shape, k.dtype, v.dtype, pos.dtype, k.device, v.device)
         if form != self.checked:
             self._check_form(k, v, pos)
         pos = pos.long()  # index_copy_ takes no int32

@@ -29,10 +29,6 @@ class Codes:
         """The numbers that the codes stand for."""
         return self.codes.to(dtype) * self.scale.to(dtype)
 
-    def followed_by(self, new: Codes) -> Codes:
-        pairs = ((self.codes, new.codes), (self.scale, new.scale))
-        return Codes(*(torch.cat(pair, dim=-2) for pair in pairs))
-
     def __getitem__(self, index) -> Codes:
         """Some of the vectors: codes[..., :5, :]"""
         return Codes(self.codes[index], self.scale[index])
@@ -64,4 +60,7 @@ def _appended(old: Codes | Tensor | None, new: Tensor) -> Codes | Tensor:
     new = Codes.of(new) if new.is_floating_point() else new
     if old is None:
         return new
-    return old.followed_by(new) if isinstance(old, Codes) else torch.cat([old, new], dim=-2)
+    if not isinstance(old, Codes):
+        return torch.cat([old, new], dim=-2)
+    codes = torch.cat([old.codes, new.codes], dim=-2)
+    return Codes(codes, torch.cat([old.scale, new.scale], dim=-2))

@@ -23,10 +23,6 @@ class PagedCache(KVCache):
 
     page = 16  # tokens
 
-    def __init__(self, capacity: int | None = None):
-        check_int("page", self.page, 1)
-        super().__init__(capacity)
-
     def reset(self):
         super().reset()
         self.table = None  # (B, pages of one text): which page of the pool
@@ -44,11 +40,13 @@ class PagedCache(KVCache):
         self.k[pages, slots] = k.movedim(-2, 1)  # (B, T, …, hs)
         self.v[pages, slots] = v.movedim(-2, 1)
         self.pos = torch.cat([self.pos, pos])
-        return *self._gathered(start + T), self.pos
+        return *self.tensors(), self.pos
 
     def tensors(self):
         """K and V of all texts, gathered from their pages.  (B, …, S, hs), twice"""
-        return self._gathered(self.length)
+        table, length = send(self.table, self.k.device), len(self.pos)
+        texts = (pool[table].flatten(1, 2)[:, :length] for pool in (self.k, self.v))
+        return tuple(x.movedim(1, -2) for x in texts)
 
     def check_capacity(self, n, last):
         if self.capacity is not None and self.length + n > self.capacity:
@@ -83,19 +81,13 @@ class PagedCache(KVCache):
         """Bytes of slots that hold no token: the rest of last pages."""
         if self.k is None:
             return 0
-        held = torch.zeros(len(self.users), self.page, dtype=torch.bool)
-        i = torch.arange(self.length)
-        held[self.table[:, i // self.page], i % self.page] = True
-        return self.nbytes * int((~held).sum()) // held.numel()
+        i, slots = torch.arange(self.length), len(self.users) * self.page
+        held = self.table[:, i // self.page] * self.page + i % self.page  # shared ones count once
+        return self.nbytes * (slots - len(held.unique())) // slots
 
     def _pages(self, n: int) -> int:
         """Pages that n tokens need."""
         return -(-n // self.page)
-
-    def _gathered(self, length: int) -> tuple[Tensor, Tensor]:
-        table = send(self.table, self.k.device)
-        texts = (pool[table].flatten(1, 2)[:, :length] for pool in (self.k, self.v))
-        return tuple(x.movedim(1, -2) for x in texts)
 
     def _own_last_page(self, like: Tensor) -> None:
         """Copy a partly filled last page that texts share, for all of them but one."""

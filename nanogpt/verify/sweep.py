@@ -7,7 +7,7 @@ import random
 import warnings
 from collections import Counter
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -28,7 +28,6 @@ from ..system.device import environment
 from ..system.files import held, write_json
 from .compare import draw_margins, forced_logits
 
-KEPT_MISMATCHES = 1000
 CASES_BETWEEN_WRITES = 50
 COUNTS = ("cases", "sequences", "tokens", "mismatched", "explained", "logits", "differing_logits")
 SHAPES = [(1, 8), (2, 8), (4, 4), (3, 16), (4, 16)]  # heads, head size; few: each is a native build
@@ -145,7 +144,6 @@ def _mismatches(
     for i in (got != expected).any(1).nonzero().flatten().tolist():
         step = int((got[i] != expected[i]).nonzero()[0]) - case.prompt
         found = {"case": case.number, "way": case.way, "text": i, "step": step}
-        found["sampling"] = asdict(case.sampling)
         if step < len(margins):
             margin, diff = float(margins[step, i]), float(diffs[:, i].max())
             found |= {"margin": margin, "logit_diff": diff, "explained": margin <= 2 * diff}
@@ -165,7 +163,7 @@ def add_case(result: dict, found: dict) -> dict:
     least = result["min_margin"]
     return result | {
         **{key: result[key] + found[key] for key in COUNTS},
-        "mismatches": (result["mismatches"] + found["mismatches"])[:KEPT_MISMATCHES],
+        "mismatches": result["mismatches"] + found["mismatches"],
         "max_logit_diff": max(result["max_logit_diff"], found["max_logit_diff"]),
         "min_margin": found["min_margin"] if least is None else min(least, found["min_margin"]),
         "ways": dict(Counter(result["ways"]) + Counter(found["ways"])),

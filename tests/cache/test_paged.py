@@ -91,12 +91,6 @@ def test_a_fork_of_many_texts_and_a_text_too_long_are_refused():
     cache.update(random(3, 1, 8), random(3, 1, 8), torch.tensor([0]))
 
 
-@pytest.mark.parametrize("page", [0, -1, 2.5, None])
-def test_a_page_holds_a_positive_number_of_tokens(page):
-    with pytest.raises(ValueError, match=f"page={page}: must be an integer"):
-        type("Odd", (PagedCache,), {"page": page})(64)
-
-
 def test_a_step_within_a_page_copies_no_pool():
     k, cache = random(2, 1, 5), Small()
     cache.update(k, k, torch.tensor([0]))

@@ -16,8 +16,7 @@ from nanogpt.decoding.generate import complete
 from nanogpt.decoding.sampling import SamplingParams, draw_noise, sample
 from nanogpt.model.attention import attend, visible
 from nanogpt.model.gpt import Head
-from nanogpt.verify.compare import compare, draw_margins, forced_logits
-from nanogpt.verify.visibility import judge
+from nanogpt.verify.compare import compare, draw_margins, forced_logits, judge_mask
 
 NEW = 14
 
@@ -250,17 +249,17 @@ BAD = {  # the check that must find it out, and the rules
 
 @pytest.mark.parametrize("rule", GOOD)
 def test_a_rule_about_positions_passes(rule):
-    rows = judge(GOOD[rule])
+    rows = judge_mask(GOOD[rule])
     assert len(rows) == 6
     assert {row["verdict"] for row in rows} == {"✓"}
 
 
 @pytest.mark.parametrize(("check", "rule"), [(c, rule) for c in BAD for rule in BAD[c]])
 def test_a_rule_that_no_cache_can_serve_is_found_out(check, rule):
-    (verdict,) = [row["verdict"] for row in judge(rule) if check in row["check"]]
+    (verdict,) = [row["verdict"] for row in judge_mask(rule) if check in row["check"]]
     assert verdict.startswith("✗")
 
 
 def test_what_a_rule_raises_is_its_verdict():
-    (row,) = judge(lambda q, k, w, s: 1 / 0)
+    (row,) = judge_mask(lambda q, k, w, s: 1 / 0)
     assert row["verdict"] == "✗ ZeroDivisionError: division by zero"
