@@ -9,9 +9,7 @@ from notebook_fixtures import cells_of
 
 from nanogpt.cache.attach import cache_owners, disable_kv_cache
 from nanogpt.cache.dynamic import DynamicCache
-from nanogpt.cache.int8 import Int8Cache
 from nanogpt.cache.paged import PagedCache
-from nanogpt.cache.rolling import RollingCache
 from nanogpt.cache.static import StaticCache
 from nanogpt.config import MODERN
 
@@ -61,19 +59,6 @@ def test_all_layers_as_one_object_give_the_logits_of_the_whole_text(cache):
         disable_kv_cache(model)
         torch.testing.assert_close(torch.cat(logits, 1), model(idx)[0], rtol=0, atol=1e-9)
         caches.reset()
-
-
-def test_a_layer_that_is_left_out_or_comes_twice_is_refused():
-    LayerCaches, k = cell(6, "layer-caches")["LayerCaches"], torch.ones(1, 2, 1, 4)
-    caches = LayerCaches(2, Int8Cache)
-    caches.update(0, k, k)
-    assert caches.get(0)[0].is_floating_point()
-    with pytest.raises(ValueError, match="cached already"):
-        caches.update(0, k, k)
-    with pytest.raises(AssertionError, match="update each layer first"):
-        caches.advance()
-    with pytest.raises(AssertionError, match="a ring forgets tokens"):
-        LayerCaches(2, RollingCache, 8)
 
 
 @torch.no_grad()

@@ -10,7 +10,7 @@ import pytest
 import torch
 from conftest import CACHES, DESIGNS, FORMS, has_cache, name, seeded, state_of, tiny_model, tokens
 
-from nanogpt.cache.attach import cache_owners, enable_kv_cache, kv_cache
+from nanogpt.cache.attach import cache_owners, enable_kv_cache
 from nanogpt.cache.dynamic import DynamicCache
 from nanogpt.decoding import decoder
 from nanogpt.decoding.drafts import DraftModel, NGram, PromptLookup
@@ -60,21 +60,7 @@ def test_a_cached_step_feeds_one_token_and_an_uncached_one_the_whole_text(model)
     assert fed == [5, 1, 1, 1, 5, 6, 7, 8, 22, 1, 1]
 
 
-@pytest.mark.parametrize(("n_new", "reserved"), [(6, 10), (20, 24)])
-def test_caches_are_as_long_as_the_text_and_never_longer_than_the_block(model, n_new, reserved):
-    asked = []
-
-    def design(capacity):
-        asked.append(capacity)
-        return DynamicCache(capacity)
-
-    list(generate(model, tokens(1, 5), n_new, cache=design))
-    assert asked == [reserved] * len(cache_owners(model))
-
-
-@pytest.mark.parametrize(
-    ("T", "n_new", "again"), [(5, 20, 0), (5, 21, 1), (5, 30, 10), (24, 3, 2), (30, 3, 3)]
-)
+@pytest.mark.parametrize(("T", "n_new", "again"), [(5, 20, 0), (5, 21, 1), (30, 3, 3)])
 def test_a_sliding_window_says_how_many_tokens_pay_for_it(model, T, n_new, again):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -102,20 +88,15 @@ def test_a_mixed_model_stays_as_mixed_as_it_was_and_decodes_in_eval_mode(model, 
     assert state_of(model) == before
 
 
-@pytest.mark.parametrize("referenced", [True, False])
 @pytest.mark.parametrize("steps", [0, 1, 3])
-def test_an_abandoned_iterator_leaves_no_cache_on_and_the_mode_as_it_was(model, referenced, steps):
+def test_an_abandoned_iterator_leaves_no_cache_on_and_the_mode_as_it_was(model, steps):
     before = state_of(model.train())
     iterator = generate(model, tokens(1, 5), 10)
     for _ in range(steps):
         next(iterator)
-    if not referenced:
-        del iterator
     assert state_of(model) == before
     assert not has_cache(model)
     model(tokens(1, 5), tokens(1, 5))[1].backward()  # a training step in between
-    with kv_cache(model.eval()):
-        pass
 
 
 def test_an_error_in_the_middle_of_a_step_leaves_the_model_as_it_was(model):
@@ -208,25 +189,16 @@ LOOK_UP, SMALL = PromptLookup(), {"n_layer": 1, "per_head": False}
 BAD = {
     "an empty prompt": ({"prompt": torch.empty(1, 0, dtype=torch.int64)}, "at least one token"),
     "a prompt without a batch": ({"prompt": torch.tensor([1, 2])}, r"is \(2,\)"),
-    "a prompt of floats": ({"prompt": torch.ones(1, 3)}, "torch.float32"),
     "a prompt of no numbers": ({"prompt": tokens(1, 3).to("meta")}, "on meta: pass a plain"),
     "a sparse prompt": ({"prompt": tokens(1, 3).to_sparse()}, "sparse"),
     "a token past the vocabulary": ({"prompt": torch.tensor([[0, 13]])}, "0 to 13; .* has 0 to 12"),
-    "a negative token": ({"prompt": torch.tensor([[-1, 3]])}, "tokens -1 to 3"),
-    "no new tokens": ({"n_new": 0}, "n_new=0"),
-    "tokens beyond all memory": ({"n_new": 10**30, "past_block": "slide"}, "n_new=1000"),
-    "sampling by name": ({"sampling": "greedy"}, "sampling='greedy': pass SamplingParams"),
     "top_k past the vocabulary": ({"sampling": SamplingParams(top_k=14)}, r"top_k=14: .* 13\]"),
     "an unknown past_block": ({"past_block": "crop"}, 'choose "error" or "slide"'),
     "too many tokens": ({"n_new": 21}, "5 and 21 new tokens exceed block_size 24: .* at most 20"),
-    "a prompt past the block": ({"prompt": tokens(1, 25), "n_new": 1}, "prompt to at most 24"),
     "noise for fewer tokens": ({"noise": torch.ones(3, 1, 13)}, r"\(3, 1, 13\).*\(4, 1, 13\)"),
-    "noise for another vocabulary": ({"noise": torch.ones(4, 1, 12)}, "noise has shape"),
     "noise of nothing": ({"noise": torch.zeros(4, 1, 13)}, "above 0: draw it"),
     "a seed": ({"generator": 7}, "generator=7: pass one of the CPU"),
     "a cache that was built": ({"cache": DynamicCache()}, "not an instance"),
-    "a cache that is a module": ({"cache": lambda n: torch.nn.Identity()}, "nn.Module"),
-    "a cache without update": ({"cache": lambda n: []}, "update"),
     "no cache at all": ({"cache": lambda: None}, "builds no cache"),
     "an engine and a cache": ({"engine": PerHead, "cache": None}, "either engine or cache"),
     "a draft that is a class": ({"draft": PromptLookup}, "pass a draft that you built"),
@@ -236,10 +208,6 @@ BAD = {
         "a draft needs a cache, .* where the window slides",
     ),
     "a draft and no way back": ({"draft": LOOK_UP, "cache": OnlyUpdate}, "has no rewind"),
-    "a draft's engine without one": (
-        {"draft": DraftModel(tiny_model(**SMALL), engine=Native)},
-        "the draft is decoded by Native, which goes with",
-    ),
     "a draft's engine beside another": (
         {"draft": DraftModel(tiny_model(**SMALL), engine=Native), "engine": Uncached},
         "the draft is decoded by Native, which goes with",

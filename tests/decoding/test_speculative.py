@@ -5,7 +5,7 @@ That the tokens are those of plain decoding, with any draft, is in tests/test_sa
 
 import pytest
 import torch
-from conftest import has_cache, seeded, state_of, tiny_model
+from conftest import seeded, state_of, tiny_model
 from decoding_fixtures import BLOCK, V, build, text
 from draft_fixtures import PartlyRight, Right, Wrong
 from hypothesis import given
@@ -201,17 +201,6 @@ def test_an_iterator_left_half_way_leaves_both_models_as_they_were(draft):
     steps.close()
     assert list(steps) == []
     assert torch.equal(complete(model, whole[:, :5], 12), whole)
-
-
-def test_a_small_model_in_training_mode_decodes_in_eval_mode_and_stays_as_it_was():
-    model, small = build(), tiny_model().double().train()  # with dropout
-    steps = generate(model, text(5), 15, draft=DraftModel(small))
-    list(steps)
-    assert small.training
-    assert not has_cache(small)
-    quiet = generate(model, text(5), 15, draft=DraftModel(small.eval()))
-    list(quiet)
-    assert steps.stats == quiet.stats
 
 
 # ------------------------------------------------------------------ a draft that fails
