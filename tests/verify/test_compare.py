@@ -37,8 +37,6 @@ def broken(seen) -> type[Head]:
 
 # In the prefill every token sees every other.
 NoMask = broken(lambda pos, k_pos: (k_pos >= 0).expand(len(pos), -1))
-# It never looks back at the last place but one.
-NearSighted = broken(lambda pos, k_pos: visible(pos, k_pos) & (pos[:, None] - k_pos != 2))
 # From position 12 on it sees nothing of the text but itself: right until then.
 ForgetsAfter = broken(
     lambda pos, k_pos: visible(pos, k_pos) & ((pos[:, None] < 12) | (pos[:, None] == k_pos))
@@ -64,13 +62,6 @@ def test_a_cache_and_no_cache_are_equal(per_head, design, batch):
     assert json.loads(json.dumps(report.as_dict()))["explained"] is True
 
 
-def test_a_way_compared_with_itself_differs_by_nothing():
-    for design in DESIGNS:
-        report = compare(tiny_model(), tokens(2, 5), NEW, design, design)
-        assert report.equal
-        assert report.logit_diffs == [0.0] * NEW
-
-
 def test_temperature_and_seed_reach_both_ways():
     model, prompt = tiny_model(), tokens(1, 5)
     report = compare(model, prompt, NEW, None, DynamicCache, seed=7, temperature=0.3)
@@ -89,7 +80,7 @@ def test_comparing_leaves_the_model_and_the_random_state_as_they_were(training, 
 # ------------------------------------------------------------------ unequal
 
 
-@pytest.mark.parametrize("head", [NoMask, NearSighted])
+@pytest.mark.parametrize("head", [NoMask, ForgetsAfter])
 def test_a_broken_head_is_caught_at_the_token_where_the_texts_part(head):
     model, prompt = tiny_model(head=head), tokens(2, 9)
     report = compare(model, prompt, NEW, None, DynamicCache)
@@ -119,21 +110,6 @@ def test_logits_are_compared_on_one_text_even_after_the_texts_part():
     a, b = (forced_logits(model, text, 5, design) for design in (None, DynamicCache))
     assert report.logit_diffs == (a - b).abs().amax((1, 2)).tolist()
     assert report.max_logit_diff == max(report.logit_diffs)
-
-
-def test_one_wrong_text_of_a_batch_is_enough():
-    class BreaksOne(NoMask):
-        def forward(self, x, pos):
-            out = super().forward(x, pos)
-            if self.cache is not None and len(pos) > 1:  # the prefill, which NoMask breaks
-                q, k, v = self.query(x), self.key(x), self.value(x)
-                out[[0, 2]] = attend(q, k, v, visible(pos, pos))[[0, 2]]
-            return out
-
-    report = compare(tiny_model(head=BreaksOne), tokens(3, 9), NEW, None, DynamicCache)
-    same = [a == b for a, b in zip(report.tokens_a, report.tokens_b, strict=True)]
-    assert same == [True, False, True]
-    assert not report.equal
 
 
 # ------------------------------------------------------------------ logits and margins
@@ -166,16 +142,6 @@ def test_a_margin_is_how_far_the_winner_of_a_draw_was_ahead(temperature):
         probs = (logits[t, b].double() / temperature).softmax(-1)
         best, second = sorted((probs / noise[t, b]).log().tolist(), reverse=True)[:2]
         assert float(margins[t, b]) == pytest.approx((best - second) * temperature, rel=1e-6)
-
-
-def test_moving_the_runner_up_by_its_margin_is_what_it_takes_to_win():
-    logits, noise = torch.randn(1, 1, 13, generator=seeded(1)), draw_noise(1, 1, 13, seeded(2))
-    margin = float(draw_margins(logits, noise, 0.7))
-    winner, second = (logits / 0.7 - noise.log())[0, 0].topk(2).indices.tolist()
-    for share, expected in ((0.99, winner), (1.01, second)):
-        moved = logits[0].clone()
-        moved[0, second] += share * margin
-        assert int(sample(moved, noise[0], SamplingParams(temperature=0.7))) == expected
 
 
 @pytest.mark.parametrize(
@@ -220,8 +186,6 @@ def test_a_prompt_in_pieces_gives_the_same_logits():
 
 
 GOOD = {
-    "all": visible,
-    "window": lambda q, k, w, s: visible(q, k, 5),
     "sinks": lambda q, k, w, s: visible(q, k, 5, 2),
     "every second": lambda q, k, w, s: visible(q, k) & ((q[:, None] - k[None, :]) % 2 == 0),
     "blocks": lambda q, k, w, s: visible(q, k) & (q[:, None] // 8 == k[None, :] // 8),
@@ -239,9 +203,7 @@ BAD = {  # the check that must find it out, and the rules
     ],
     "truth value": [
         lambda q, k, w, s: visible(q, k).float(),
-        lambda q, k, w, s: visible(q, k)[:1],
-        lambda q, k, w, s: True,
-        lambda q, k, w, s: 1 / 0,
+        FAILS := lambda q, k, w, s: 1 / 0,
         lambda q, k, w: visible(q, k),
     ],
 }
@@ -249,17 +211,11 @@ BAD = {  # the check that must find it out, and the rules
 
 @pytest.mark.parametrize("rule", GOOD)
 def test_a_rule_about_positions_passes(rule):
-    rows = judge_mask(GOOD[rule])
-    assert len(rows) == 6
-    assert {row["verdict"] for row in rows} == {"✓"}
+    assert [row["verdict"] for row in judge_mask(GOOD[rule])] == ["✓"] * 6
 
 
 @pytest.mark.parametrize(("check", "rule"), [(c, rule) for c in BAD for rule in BAD[c]])
 def test_a_rule_that_no_cache_can_serve_is_found_out(check, rule):
     (verdict,) = [row["verdict"] for row in judge_mask(rule) if check in row["check"]]
-    assert verdict.startswith("✗")
-
-
-def test_what_a_rule_raises_is_its_verdict():
-    (row,) = judge_mask(lambda q, k, w, s: 1 / 0)
-    assert row["verdict"] == "✗ ZeroDivisionError: division by zero"
+    assert verdict[0] == "✗"
+    assert (rule is FAILS) == (verdict == "✗ ZeroDivisionError: division by zero")
