@@ -29,7 +29,7 @@ from nanogpt.data.corpus import fetch
 from nanogpt.export.folder import write_folder
 from nanogpt.model.checkpoint import read_tensors, write_tensors
 from nanogpt.publishing import execute
-from nanogpt.serving.job import Job, Prompt, Task
+from nanogpt.serving.job import Job, Task
 from nanogpt.system.files import ROOT, sha256, write_json
 
 RECIPE = TrainConfig(steps=12, batch_size=4, eval_every=4, eval_batches=1, warmup=3)
@@ -59,20 +59,21 @@ def download(folder, version):
     fetch(folder / "input.txt", source.as_uri(), sha256(source), source.stat().st_size)
 
 
+def a_job(folder):
+    task = Task(checkpoint="anywhere", weights="0" * 64)
+    return Job(folder, [("a", i) for i in range(4)], task, shard_size=2)
+
+
 def write_job(folder, version):
     """As many shards as the version says."""
-    task = Task(checkpoint="anywhere", weights="0" * 64)
-    with Job(folder, [Prompt("a", i) for i in range(4)], task, shard_size=2).opened() as job:
-        for number in job.todo[: version - len(job.done)]:
+    with a_job(folder).opened() as job:
+        for number in range(2 - len(job.todo), version):
             job.keep(number, ["b" * 10_000] * 2)
 
 
 def read_job(folder):
-    task = Task(checkpoint="anywhere", weights="0" * 64)
-    with Job(folder, [Prompt("a", i) for i in range(4)], task, shard_size=2).opened() as job:
-        if job.damaged:
-            raise ValueError(f"damaged: {job.path(job.damaged[0])}")
-        return len(job.done)
+    with a_job(folder).opened() as job:
+        return 2 - len(job.todo)
 
 
 CELL = """

@@ -23,29 +23,25 @@ def main(argv: list[str] | None = None) -> int:
 
 def run(args: argparse.Namespace) -> None:
     """Write the texts as the options say."""
-    from ..serving.job import check_ray
-
     check_int("--workers", args.workers, 1, 1000)
-    if args.workers > 1 or args.cluster:
-        check_ray()
     job = _job(args)
     with job.opened():
-        print(f"{len(job.prompts):,} texts in {job.n_shards:,} shards, {len(job.done):,} are done")
-        for number in job.damaged:
-            print(f"{job.path(number)} is damaged or gone: its texts are written again", flush=True)
+        n, n_done = len(job.shards), len(job.shards) - len(job.todo)
+        print(f"{job.about['texts']:,} texts in {n:,} shards, {n_done:,} are done", flush=True)
         _write(job, args)
         print(f"checksum of all texts: {job.finish()}")
-    print(f"written: {args.out}/shards, {len(job.prompts):,} texts in {job.n_shards:,} files")
+    print(f"written: {args.out}/shards")
 
 
 def _job(args: argparse.Namespace):
     from ..decoding.sampling import SamplingParams
     from ..model.checkpoint import load_checkpoint
-    from ..serving.job import Job, Task, check_prompts, choose_backend, read_prompts
+    from ..serving.job import Job, Task, check_prompts, read_prompts
+    from ..serving.native import choose_backend
 
     prompts = read_prompts(args.prompts, args.samples, args.seed)
     saved = load_checkpoint(args.checkpoint)
-    backend, why = choose_backend(saved) if args.backend == "auto" else (args.backend, "")
+    backend, why = choose_backend(saved.model) if args.backend == "auto" else (args.backend, "")
     print(f"{saved}\n{backend} steps{f': {why}' if why else ''}", flush=True)
     sampling = SamplingParams(args.temperature, args.top_k, args.top_p, args.greedy)
     path = str(Path(args.checkpoint).resolve())
@@ -58,16 +54,16 @@ def _write(job, args: argparse.Namespace) -> None:
     """Write what is not done. However this ends, the error says how much is kept."""
     from ..serving.job import write_shards
 
+    n = len(job.shards)
     try:
-        with Progress(job.n_shards, "shards", done=len(job.done)) as bar:
-            for number, texts in write_shards(job, args.workers, args.cluster):
+        with Progress(n, "shards", done=n - len(job.todo)) as bar:
+            for number, texts in write_shards(job, args.workers):
                 job.keep(number, texts)
                 bar.update()
     except (KeyboardInterrupt, OSError) as error:
-        kept = f"{len(job.done):,} of {job.n_shards:,} shards are kept in {job.folder}"
-        if isinstance(error, KeyboardInterrupt):
-            raise KeyboardInterrupt(f"{kept}: the same command resumes") from None
-        raise OSError(f"{error}; {kept}") from error
+        kept = f"{n - len(job.todo):,} of {n:,} shards are kept in {job.folder}"
+        why = [str(error), f"{kept}: the same command resumes"]
+        raise type(error)("; ".join(filter(None, why))) from error
 
 
 def options() -> argparse.ArgumentParser:
@@ -88,5 +84,4 @@ def options() -> argparse.ArgumentParser:
     add("--backend", choices=("auto", "native", "modules"), default="auto")
     add("--shard-size", type=int, default=32, metavar="N", help="texts in a file (32)")
     add("--workers", type=int, default=1, metavar="N", help="more than one need Ray (1)")
-    add("--cluster", metavar="ADDRESS", help="a cluster of Ray's that runs already, as in auto")
     return parser

@@ -76,12 +76,12 @@ def _server(args: argparse.Namespace, saved):
     """The server, not started yet."""
     from ..model.convert import pack_heads
     from ..server.server import Server
-    from ..serving.job import BACKENDS, choose_backend
+    from ..serving.native import BACKENDS, choose_backend
     from ..system.device import pick_device
 
     device = pick_device(args.device)
     model = saved.model.to(device.device).eval()
-    backend, why = (args.backend, "") if args.backend else choose_backend(saved)
+    backend, why = (args.backend, "") if args.backend else choose_backend(saved.model)
     print(f"{saved}\n{backend} steps{f': {why}' if why else ''}, {device}", flush=True)
     if backend == "modules" and model.config.per_head:  # the same function, sooner
         model = pack_heads(model)

@@ -15,8 +15,9 @@ from ..engines.base import INSTEAD, check_float32
 from ..engines.functional import qkv_of
 from ..engines.native import FLOAT, Native
 from ..engines.native import SOURCE as INCLUDED
-from ..engines.toolchain import load_library
+from ..engines.toolchain import CannotBuild, load_library
 from ..model.gpt import GPT
+from .modules import ModuleBackend
 from .request import Sequence
 from .step import StepInput
 
@@ -207,6 +208,19 @@ def library(width: int, n_head: int, vocab: int) -> ctypes.CDLL:
     lib.work_size.argtypes, lib.work_size.restype = [number] * 3, number
     lib.run_steps.argtypes = [pointer, pointer, number, number, pointer]
     lib.run_steps.restype = None
-    lib.multiply.argtypes = [pointer, number, pointer, number, pointer, number]
-    lib.multiply.restype = None
     return lib
+
+
+BACKENDS = {"native": NativeBackend, "modules": ModuleBackend}
+
+
+def choose_backend(model: GPT) -> tuple[str, str]:
+    """The fastest of BACKENDS for this model here, and why it is not the native one."""
+    try:
+        why = NativeBackend.supports(model)
+        if not why:
+            NativeBackend(model, 1, 1)
+            return "native", ""
+    except CannotBuild as error:
+        why = str(error)
+    return "modules", why

@@ -10,7 +10,7 @@ from nanogpt.engines.native import Native
 from nanogpt.engines.toolchain import CannotBuild
 from nanogpt.model.exact import exact
 from nanogpt.serving.batch import BatchEngine, serve
-from nanogpt.serving.native import NativeBackend, library
+from nanogpt.serving.native import NativeBackend, choose_backend, library
 from nanogpt.serving.request import Request
 
 try:
@@ -79,3 +79,12 @@ def test_a_failed_call_of_several_steps_can_be_tried_again(monkeypatch):
         tokens += [output.token for output in engine.step()]
     assert tokens == alone("batched", 14, torch.float32, Native)
     assert engine.events["several"], "each call took one step"
+
+
+def test_where_nothing_can_be_built_modules_serve(monkeypatch):
+    def cannot(*arguments):
+        raise CannotBuild("no compiler")
+
+    assert choose_backend(build(torch.float32)) == ("native", "")
+    monkeypatch.setattr(NativeBackend, "__init__", cannot)
+    assert choose_backend(build(torch.float32)) == ("modules", "no compiler")
