@@ -9,7 +9,7 @@ from conftest import seeded
 from decoding_fixtures import V, build, text
 
 from nanogpt.decoding.generate import generate
-from nanogpt.decoding.sampling import PLAIN, SamplingParams, draw_noise
+from nanogpt.decoding.sampling import PLAIN, SamplingParams
 from nanogpt.serving.batch import BatchEngine
 from nanogpt.serving.modules import ModuleBackend
 from nanogpt.serving.request import Request, State
@@ -27,15 +27,14 @@ BEGINNINGS = [text(24, seed=seed)[0] for seed in (1, 2)]
 KINDS = 60  # different requests, of which all workloads consist
 
 
-def request(kind: int, name=None) -> Request:
+def request(kind: int) -> Request:
     """Request number `kind`: half of them begin as others do."""
     draw = random.Random(kind)
     tail = text(draw.choice([1, 1, 2, 3, 7]), seed=kind)[0]
     begin = BEGINNINGS[kind % 2][: draw.choice([0, 0, 4, 8, 9, 12])]
     prompt = begin if kind % 7 == 0 and len(begin) else torch.cat([begin, tail])
     n_new = draw.randint(1, 12)
-    source = {"noise": draw_noise(n_new, 1, V, seeded(kind))[:, 0]} if kind % 3 else {"seed": kind}
-    return Request(prompt, n_new, SAMPLINGS[kind % 5], **source, id=kind if name is None else name)
+    return Request(prompt, n_new, SAMPLINGS[kind % 5], kind, id=kind)
 
 
 @functools.cache

@@ -18,10 +18,9 @@ from torch import Tensor
 
 from ..model.gpt import GPT
 from ..serving.batch import BatchEngine
-from ..serving.modules import ModuleBackend
+from ..serving.modules import ModuleBackend, StepInput
 from ..serving.native import NativeBackend
 from ..serving.request import Request
-from ..serving.step import StepInput
 from .arrivals import RealClock, Replies, VirtualClock, Workload, drive, measures, speed
 from .timing import in_turns, summary
 

@@ -1,8 +1,8 @@
-"""Many requests at once: one step reads tokens of all that run, and draws a token for each."""
+"""Many requests at once: who waits, who runs, and steps that draw a token for all that run."""
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Hashable, Iterable, Iterator
 from itertools import zip_longest
 
@@ -13,22 +13,77 @@ from ..config.checks import check_int
 from ..decoding.sampling import sample
 from ..model.gpt import GPT
 from .blocks import BlockManager
-from .modules import ModuleBackend
-from .request import Output, Request, Sequence
-from .scheduler import Scheduler
-from .step import flat_step
+from .modules import ModuleBackend, flat_step
+from .request import Output, Request, Sequence, State
 
 NO_LIMIT = 2**31  # tokens of a step
+
+
+class Scheduler:
+    """First come, first served; a step mixes sequences that decode with chunks of prompts.
+
+    A sequence that decodes reads one token, one that was admitted reads its prompt: all of it, or
+    as much as the `budget` of the step leaves. Those that run, oldest first, come before those that
+    wait, so no prompt makes them wait. At most `max_running` hold blocks at a time.
+    """
+
+    def __init__(self, block_manager: BlockManager, budget: int, max_running: int):
+        self.block_manager, self.budget, self.max_running = block_manager, budget, max_running
+        self.waiting: deque[Sequence] = deque()
+        self.running: list[Sequence] = []
+
+    def schedule(self) -> list[Sequence]:
+        """The sequences of the next step, each with its num_scheduled_tokens."""
+        batch, left = [], self.budget
+        for seq in list(self.running):
+            n = min(seq.pending, left)
+            # The youngest loses its blocks when an older one needs them.
+            if n and seq.state is State.RUNNING and self._reserve(seq, n):
+                batch.append(seq)
+                left -= n
+        while left and self.waiting and len(self.running) < self.max_running:
+            seq = self.waiting[0]
+            if not self.block_manager.admit(seq):
+                break
+            seq.state = State.RUNNING
+            self.running.append(self.waiting.popleft())
+            n = min(seq.pending, left)
+            self._reserve(seq, n)
+            batch.append(seq)
+            left -= n
+        return batch
+
+    def _reserve(self, seq: Sequence, n: int) -> bool:
+        """Schedule n tokens, if need be in blocks of the youngest. False if that is this one.
+
+        Nothing is lost: the youngest goes back to the front of the queue and is read again.
+        """
+        while not self.block_manager.extend(seq, seq.num_computed_tokens + n):
+            youngest = self.running.pop()
+            self.block_manager.free(youngest)
+            youngest.state = State.PREEMPTED
+            self.waiting.appendleft(youngest)
+            if youngest is seq:
+                return False
+        seq.num_scheduled_tokens = n
+        return True
+
+    def finish(self, seq: Sequence) -> None:
+        """The sequence leaves, wherever it stands. Its blocks are free for others."""
+        (self.running if seq.state is State.RUNNING else self.waiting).remove(seq)
+        self.block_manager.free(seq)
+        seq.state = State.FINISHED
 
 
 class BatchEngine:
     """Serves requests with one model. Each gets the tokens that `generate` gives it alone.
 
-    `backend` computes a step: ModuleBackend, or a faster one. Keys and values lie in `n_blocks`
-    blocks of `block_len` positions (default: enough for `max_running` sequences of block_size). A
-    step reads at most `budget` tokens (None: whole prompts), so a small one cuts prompts in chunks.
-    With `reuse` a prompt is read from where it stops being the beginning of an earlier sequence.
-    Raises ValueError for a model that the backend does not compute, and for numbers below 1.
+    `backend` computes a step: ModuleBackend, or NativeBackend, which draws, too. Keys and values
+    lie in `n_blocks` blocks of `block_len` positions (default: enough for `max_running` sequences
+    of block_size). A step reads at most `budget` tokens (None: whole prompts), so a small one cuts
+    prompts in chunks. With `reuse` a prompt is read from where it stops being the beginning of an
+    earlier sequence. Raises ValueError for a model that the backend does not compute, and for
+    numbers below 1.
     """
 
     def __init__(
@@ -66,8 +121,6 @@ class BatchEngine:
 
     def add(self, request: Request) -> None:
         """Take a request. Raises ValueError when it cannot be served; nothing has changed then."""
-        if not isinstance(request, Request):
-            raise ValueError(f"{request!r} is not a Request: pass Request(prompt, max_new_tokens)")
         if request.id in self.alive:
             raise ValueError(f"request {request.id!r} is served already: give each its own id")
         request.check(self.config.vocab_size, self.config.positions)
@@ -115,7 +168,7 @@ class BatchEngine:
         most, running = self.backend.most_steps(len(batch)), len(self.scheduler.running)
         # The youngest may be in its prompt.
         if most > 1 and len(batch) == running and all(s.pending == 1 for s in reversed(batch)):
-            left = [seq.remaining for seq in batch]
+            left = [seq.request.max_new_tokens - seq.num_new_tokens for seq in batch]
             for steps in range(min(most, max(left)), 1, -1):
                 drawn = [min(steps, n) for n in left]
                 if self.block_manager.extend_all(batch, drawn):
@@ -174,7 +227,7 @@ def serve(model: GPT, requests: Iterable[Request], **settings) -> Iterator[Outpu
     for. Raises ValueError.
     """
     engine = BatchEngine(model, **settings)
-    for request in sorted(requests, key=lambda request: getattr(request, "arrival", 0.0)):
+    for request in sorted(requests, key=lambda request: request.arrival):
         engine.add(request)
     return _outputs(engine)
 

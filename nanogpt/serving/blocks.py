@@ -55,7 +55,8 @@ class BlockManager:
 
         False, and nothing happens, while there are too few blocks for all that is to be read.
         """
-        found = self._find(self._hashes(seq)) if self.reuse else []
+        hashes = self._hashes(seq) if self.reuse else []
+        found = [self.block_of[name] for name in takewhile(self.block_of.__contains__, hashes)]
         revived = sum(self.ref_counts[block] == 0 for block in found)
         if self.blocks_for(len(seq.tokens)) - len(found) + revived > self.available:
             return False
@@ -139,10 +140,6 @@ class BlockManager:
                 self.kept[block] = None
             elif self.ref_counts[block] == 0:
                 self.empty.append(block)
-
-    def _find(self, hashes: list[bytes]) -> list[int]:
-        """The blocks of these hashes, up to the first that is not there."""
-        return [self.block_of[name] for name in takewhile(self.block_of.__contains__, hashes)]
 
     def _hashes(self, seq: Sequence) -> list[bytes]:
         """The hashes of a sequence's full blocks; each is computed once."""

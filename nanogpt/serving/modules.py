@@ -1,8 +1,16 @@
-"""Steps computed by the model's own modules, over keys and values in blocks."""
+"""Steps computed by the model's own modules, over keys and values in blocks.
+
+A step mixes prefills and decodes of any number of sequences. It is one flat list of tokens: each
+has its sequence and its position, and nothing is padded. Keys and values lie in blocks of
+`block_len` positions. Position p of sequence s is held in slot block · block_len + p % block_len of
+block = block_tables[s, p // block_len].
+"""
 
 from __future__ import annotations
 
-import math
+from array import array
+from itertools import chain
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -10,7 +18,48 @@ from torch import Tensor
 from ..cache.attach import require_owners
 from ..decoding.decoder import ModuleDecoder
 from ..model.gpt import GPT
-from .step import StepInput
+from .request import Sequence
+
+
+class StepInput(NamedTuple):
+    """N tokens of S sequences. Those of a sequence stand side by side, in its own order.
+
+    All tensors are int64, contiguous, on the CPU. A query sees the keys of its own sequence, up to
+    its own position, and no other. Slots past the last position of a sequence hold what an earlier
+    one left there, NaN perhaps: they must not even be multiplied by 0.
+    """
+
+    tokens: Tensor  # (N,)
+    sequences: Tensor  # (N,): the row of `block_tables` that the token belongs to, ascending
+    positions: Tensor  # (N,): in the sequence, not in the step
+    slot_mapping: Tensor  # (N,): the slot where its key and value go; -1: held already
+    block_tables: Tensor  # (S, longest): the blocks of each, in order; -1 after the last one
+    wanted: Tensor  # (W,): the rows of the step whose logits are asked for, ascending; may be none
+
+
+def flat_step(batch: list[Sequence], block_len: int) -> StepInput:
+    """The tokens that are to be read, one after another, and where their blocks lie."""
+    tokens, facts = [], []
+    for seq in batch:
+        start, n = seq.num_computed_tokens, seq.num_scheduled_tokens
+        tokens += seq.tokens[start : start + n]
+        facts += (n, start, seq.num_cached_tokens, seq.pending)
+    counts, starts, cached, pending = _tensor(facts).view(-1, 4).unbind(1)  # (S,) each
+    first = counts.cumsum(0) - counts  # where each sequence begins in the step
+    sequences = torch.arange(len(batch)).repeat_interleave(counts)  # (N,)
+    positions = torch.arange(len(tokens)) - (first - starts)[sequences]
+    longest = max(len(seq.block_table) for seq in batch)
+    padded = [seq.block_table + [-1] * (longest - len(seq.block_table)) for seq in batch]
+    tables = _tensor(list(chain.from_iterable(padded))).view(len(batch), longest)
+    slots = tables[sequences, positions // block_len] * block_len + positions % block_len
+    slots[positions < cached[sequences]] = -1  # held by a block that sequences share
+    wanted = (first + counts - 1)[counts == pending]
+    return StepInput(_tensor(tokens), sequences, positions, slots, tables, wanted)
+
+
+def _tensor(numbers: list[int]) -> Tensor:
+    """The same as torch.tensor(numbers), several times faster."""
+    return torch.frombuffer(array("q", numbers), dtype=torch.int64)
 
 
 class ModuleBackend(ModuleDecoder):
@@ -25,6 +74,8 @@ class ModuleBackend(ModuleDecoder):
     def __init__(self, model: GPT, n_blocks: int, block_len: int):
         super().__init__(model)
         self.caches = [BlockCache(n_blocks, block_len) for _ in require_owners(model)]
+        heads = 1 if model.config.per_head else model.config.kv_heads  # of each cache
+        self.pool = n_blocks + 1, heads, block_len
 
     @classmethod
     def supports(cls, model: GPT) -> str | None:
@@ -38,12 +89,17 @@ class ModuleBackend(ModuleDecoder):
 
     @torch.no_grad()
     def read(self, step: StepInput) -> Tensor:
+        """Store the step's keys and values, then the logits of the wanted rows.  -> (W, V)
+
+        All keys of a rectangle are stored before any of its queries looks.
+        """
         device, logits = self.model.lm_head.weight.device, []
         groups = rectangles(step.sequences)  # (B, T) rows of the step, each
         with self.borrowed():
             for rows in groups:
                 pos, tables = step.positions[rows], step.block_tables[step.sequences[rows[:, 0]]]
-                index = SlotIndex(step.slot_mapping[rows], tables, int(pos.max()) + 1, device)
+                slots, length = step.slot_mapping[rows], int(pos.max()) + 1
+                index = SlotIndex(slots, tables, length, self.pool, device)
                 for cache in self.caches:
                     cache.index = index
                 out = self.model(step.tokens[rows].to(device), pos=pos.to(device))[0]
@@ -62,35 +118,27 @@ def rectangles(sequences: Tensor) -> list[Tensor]:
 class SlotIndex:
     """Where the keys of a rectangle of tokens go, and where those of its sequences lie.
 
-    Of slots (B, T) and block tables (B, n); `length` positions are read. Every layer asks for the
-    same.
+    Of slots (B, T) and block tables (B, n); `length` positions are read. Every layer has the same.
+    The pool is (n_blocks, heads, block_len), and -1 is its last block, which stays 0. `kept` are
+    rows of B·H·T (≤ B·H·T,), written to the rows `new` of one slot each. `first` and `read`
+    (B·H·n,) are rows of one block, to clear before and to read. A block is cleared when its first
+    slot is written: 0 times what an earlier sequence left there may be NaN.
     """
 
-    def __init__(self, slots: Tensor, tables: Tensor, length: int, device: torch.device):
-        self.slots, self.tables, self.length, self.device = slots, tables, length, device
-        self.k_pos, self.known = torch.arange(length, device=device), None
+    def __init__(self, slots: Tensor, tables: Tensor, length: int, pool: tuple, device):
+        n_blocks, heads, block_len = pool
+        head = torch.arange(heads)
+        slots = slots[:, None].expand(-1, heads, -1)  # (B, H, T)
+        block, offset = slots // block_len, slots % block_len
+        new = (block * heads + head[:, None]) * block_len + offset
+        kept = (slots >= 0).flatten().nonzero()[:, 0]
+        first = (block * heads + head[:, None])[(slots >= 0) & (offset == 0)]
+        used = tables[:, : -(-length // block_len)] % n_blocks  # (B, n)
+        read = (used[:, None] * heads + head[:, None]).flatten()  # (B·H·n,)
+        rows = kept, new.flatten()[kept], first, read
+        self.kept, self.new, self.first, self.read = (x.to(device) for x in rows)
+        self.length, self.k_pos = length, torch.arange(length, device=device)
         self.buffers = {}  # what was read; the next layer writes over it, as fresh memory is slow
-
-    def rows(self, n_blocks: int, heads: int, block_len: int) -> tuple[Tensor, ...]:
-        """What is kept of the new rows, and where; blocks to clear before, and those to read.
-
-        The pool is (n_blocks, heads, block_len), and -1 is its last block, which stays 0. Kept are
-        rows of B·H·T, written to rows of one slot each; cleared and read are rows of one block.
-        A block is cleared when its first slot is written: 0 times what an earlier sequence left
-        there may be NaN.  -> (≤ B·H·T,) twice, (n,), (B·H·n,)
-        """
-        if self.known is None:
-            head = torch.arange(heads)
-            slots = self.slots[:, None].expand(-1, heads, -1)  # (B, H, T)
-            block, offset = slots // block_len, slots % block_len
-            new = (block * heads + head[:, None]) * block_len + offset
-            kept = (slots >= 0).flatten().nonzero()[:, 0]
-            first = (block * heads + head[:, None])[(slots >= 0) & (offset == 0)]
-            used = self.tables[:, : -(-self.length // block_len)] % n_blocks  # (B, n)
-            read = used[:, None] * heads + head[:, None]  # (B, H, n)
-            known = kept, new.flatten()[kept], first, read.flatten()
-            self.known = tuple(rows.to(self.device) for rows in known)
-        return self.known
 
 
 class BlockCache:
@@ -114,15 +162,14 @@ class BlockCache:
         if self.k is None:
             shape = self.n_blocks, *heads, self.block_len, hs
             self.k, self.v = k.new_zeros(shape), v.new_zeros(shape)
-        index = self.index
-        kept, write, first, read = index.rows(self.n_blocks, math.prod(heads), self.block_len)
-        held = []
+        index, held = self.index, []
         for name, pool, new in (("k", self.k, k), ("v", self.v, v)):
             new, blocks = new.reshape(-1, hs), pool.view(-1, self.block_len * hs)
-            if len(first):
-                blocks.index_fill_(0, first, 0.0)
-            pool.view(-1, hs).index_copy_(0, write, new if len(kept) == len(new) else new[kept])
-            blocks = torch.index_select(blocks, 0, read, out=index.buffers.get(name))
+            if len(index.first):
+                blocks.index_fill_(0, index.first, 0.0)
+            new = new if len(index.kept) == len(new) else new[index.kept]
+            pool.view(-1, hs).index_copy_(0, index.new, new)
+            blocks = torch.index_select(blocks, 0, index.read, out=index.buffers.get(name))
             index.buffers[name] = blocks
             held.append(blocks.view(B, *heads, -1, hs)[..., : index.length, :])
         return *held, index.k_pos

@@ -17,9 +17,8 @@ from ..engines.native import FLOAT, Native
 from ..engines.native import SOURCE as INCLUDED
 from ..engines.toolchain import CannotBuild, load_library
 from ..model.gpt import GPT
-from .modules import ModuleBackend
+from .modules import ModuleBackend, StepInput
 from .request import Sequence
-from .step import StepInput
 
 SOURCE = Path(__file__).with_name("native.cpp")
 WORK = 1e8  # multiplications in one call that may take several steps: about ten milliseconds
@@ -139,15 +138,12 @@ class NativeBackend:
         most = max(1, *steps)
         self._grow(sum(facts[2::5]), sum(steps), longest)
         turns, drawn = array("q", facts), array("q", bytes(8 * len(batch) * most))
-        self.compute(turns.buffer_info()[0], len(batch), most, drawn.buffer_info()[0])
+        where = turns.buffer_info()[0], len(batch), most, drawn.buffer_info()[0]
+        self.library.run_steps(ctypes.byref(self.step), *where)
         return [
             drawn[row : row + n_new].tolist()
             for row, n_new in zip(range(0, len(drawn), most), steps, strict=True)
         ]
-
-    def compute(self, *numbers: int) -> None:
-        """Everything but Python."""
-        self.library.run_steps(ctypes.byref(self.step), *numbers)
 
     def _grow(self, N: int, W: int, longest: int) -> None:
         """Memory for a step of N tokens, of sequences of at most `longest` blocks, and W logits."""
@@ -166,25 +162,23 @@ class NativeBackend:
 
     def _weights(self, model: GPT) -> list[Tensor]:
         """The model's tensors in the order in which native.cpp reads them, as it reads them."""
-        rows, lanes = self._rows, self.lanes
-        named = [rows(model.token_embedding_table.weight)]
-        named += [rows(model.position_embedding_table.weight)]
-        named += [rows(model.ln_f.weight), rows(model.ln_f.bias)]
-        named += [panels(model.lm_head.weight, lanes), rows(model.lm_head.bias)]
+        tables = model.token_embedding_table, model.position_embedding_table
+        named = [self._rows(table.weight) for table in tables]
+        named += self._norm(model.ln_f) + self._linear(model.lm_head)
         for block in model.blocks:
-            sa, (up, _, down, _) = block.sa, block.ffwd.net
-            named += [rows(block.ln1.weight), rows(block.ln1.bias)]
-            named += [panels(torch.cat([layer.weight for layer in qkv_of(block)]), lanes)]
-            named += [panels(sa.proj.weight, lanes), rows(sa.proj.bias)]
-            named += [rows(block.ln2.weight), rows(block.ln2.bias)]
-            named += [
-                panels(up.weight, lanes),
-                rows(up.bias),
-                panels(down.weight, lanes),
-                rows(down.bias),
-            ]
+            up, _, down, _ = block.ffwd.net
+            qkv = torch.cat([layer.weight for layer in qkv_of(block)])
+            named += [*self._norm(block.ln1), panels(qkv, self.lanes)]
+            named += self._linear(block.sa.proj) + self._norm(block.ln2)
+            named += self._linear(up) + self._linear(down)
         check_float32(named)
         return named
+
+    def _norm(self, norm) -> list[Tensor]:
+        return [self._rows(norm.weight), self._rows(norm.bias)]
+
+    def _linear(self, layer) -> list[Tensor]:
+        return [panels(layer.weight, self.lanes), self._rows(layer.bias)]
 
     def _rows(self, x: Tensor) -> Tensor:
         """Rows that begin at multiples of a register.  (…, n) -> (…, n up to whole registers)"""

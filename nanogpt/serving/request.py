@@ -24,53 +24,40 @@ class Request:
 
         Request(tokenizer.encode("ROMEO:"), 200, SamplingParams(temperature=0.8), seed=7)
 
-    `prompt` (T,) are tokens. The randomness is the request's own: `noise` (n, V) of at least
-    `max_new_tokens` rows, or `seed`, from which it is drawn as `generate` draws it. So its tokens
-    are those of generate(model, prompt[None], max_new_tokens, …) with this seed, whoever else is
-    served. `arrival` is in seconds after the start; `id` names it in errors (a number by default).
+    `prompt` (T,) are tokens. The randomness is the request's own: noise from `seed`, drawn as
+    `generate` draws it. So its tokens are those of generate(model, prompt[None], max_new_tokens, …)
+    with this seed, whoever else is served. `arrival` is in seconds after the start; `id` names it
+    in errors (a number by default).
     """
 
     prompt: Tensor
     max_new_tokens: int
     sampling: SamplingParams = PLAIN
-    seed: int | None = None  # 1337 when there is no noise either
-    noise: Tensor | None = None
+    seed: int = 1337
     arrival: float = 0.0
     id: Hashable = field(default_factory=lambda: next(_next_id))
 
     def __post_init__(self):
-        where = self._where
+        where = f"request {self.id!r}: "
         limits.check_prompt(self.prompt, ndim=1, where=where)
         check_int(f"{where}max_new_tokens", self.max_new_tokens, 1, limits.MOST_NEW)
         check_number(f"{where}arrival", self.arrival, 0.0, 1e9)
-        if self.seed is not None:
-            limits.check_seed(f"{where}seed", self.seed)
-            if self.noise is not None:
-                raise ValueError(f"{where}there are a seed and noise: give one of them")
+        limits.check_seed(f"{where}seed", self.seed)
 
     def check(self, vocab_size: int, positions: int | None) -> None:
         """Raises ValueError when a model with these many tokens and positions cannot serve it."""
-        where, n_new = self._where, self.max_new_tokens
+        where = f"request {self.id!r}: "
         low, high = torch.stack(self.prompt.aminmax()).tolist()
         limits.check_tokens(low, high, vocab_size, f"{where}the prompt holds")
-        limits.check_length(len(self.prompt), n_new, positions, where)
+        limits.check_length(len(self.prompt), self.max_new_tokens, positions, where)
         limits.check_sampling(self.sampling, vocab_size, where)
-        if self.noise is not None:  # it may have more rows
-            noise = self.noise[:n_new] if getattr(self.noise, "ndim", 0) else self.noise
-            limits.check_noise(noise, (n_new, vocab_size), where)
 
     def draw(self, vocab_size: int) -> Tensor | None:
         """The noise of its tokens, on the CPU: (max_new_tokens, V); None if it needs none."""
         if self.sampling.greedy:
             return None
-        if self.noise is not None:
-            return self.noise.cpu()
-        generator = torch.Generator().manual_seed(1337 if self.seed is None else self.seed)
+        generator = torch.Generator().manual_seed(self.seed)
         return draw_noise(self.max_new_tokens, 1, vocab_size, generator)[:, 0]
-
-    @property
-    def _where(self) -> str:
-        return f"request {self.id!r}: "
 
 
 class State(Enum):
@@ -104,11 +91,6 @@ class Sequence:
     def pending(self) -> int:
         """Tokens that must be read before the next one can be drawn: 1 while it decodes."""
         return len(self.tokens) - self.num_computed_tokens
-
-    @property
-    def remaining(self) -> int:
-        """Tokens that are still to be drawn."""
-        return self.request.max_new_tokens - self.num_new_tokens
 
     @property
     def draws(self) -> bool:

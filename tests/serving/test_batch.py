@@ -240,10 +240,6 @@ BAD = {  # what is asked for beside a prompt and 2 new tokens, and a word of the
     "top_k": ({"sampling": SamplingParams(top_k=14)}, "top_k=14"),
     "arrival": ({"arrival": -1.0}, "arrival=-1.0"),
     "seed": ({"seed": 1.5}, "seed=1.5"),
-    "two sources": ({"seed": 1, "noise": torch.ones(2, 13)}, "give one of them"),
-    "little noise": ({"noise": torch.ones(1, 13)}, r"\(1, 13\); 2 tokens need \(2, 13\)"),
-    "other vocabulary": ({"noise": torch.ones(2, 12)}, r"\(2, 13\)"),
-    "noise of 0": ({"noise": torch.zeros(2, 13)}, "not above 0"),
     "same id": ({"id": "good"}, "'good' is served already"),
 }
 
@@ -273,5 +269,3 @@ def test_what_cannot_be_served_is_refused_before_the_first_step():
     assert "\n" not in str(refused.value)
     with pytest.raises(ValueError, match="request 7: a prompt of 4 and 99 new tokens exceed"):
         serve(plain(), [Request(PROMPT, 2, id=1), Request(PROMPT, 99, id=7)])
-    with pytest.raises(ValueError, match="is not a Request"):
-        serve(plain(), [(PROMPT, 2)])

@@ -71,7 +71,7 @@ def test_a_failed_call_of_several_steps_can_be_tried_again(monkeypatch):
     engine.add(request(14))
     tokens = [output.token for output in engine.step()]
     with monkeypatch.context() as patch:
-        patch.setattr(engine.backend, "compute", lambda *_: 1 / 0)
+        patch.setattr(engine.backend, "_grow", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             engine.step()
     engine.audit()
