@@ -44,7 +44,7 @@ from nanogpt import (
 )
 from nanogpt.decoding.generate import complete, generate
 from nanogpt.decoding.sampling import PLAIN, draw_noise
-from nanogpt.engines import base, toolchain
+from nanogpt.engines import base
 from nanogpt.engines.toolchain import CannotBuild
 from nanogpt.model.exact import exact
 from nanogpt.model.gpt import Head
@@ -186,20 +186,6 @@ def test_a_text_left_half_way_does_not_disturb_the_next(kind):
         assert torch.equal(text, expected)
 
 
-def test_generations_at_once_share_one_more_engine_of_the_same_capacity():
-    built, model = OneStep(shared_model().config, batch=BATCH, capacity=9), shared_model()
-    siblings = set()
-    for _ in range(2):
-        first, second = (generate(model, prompt_of(5), 5, engine=built) for _ in range(2))
-        assert torch.equal(next(first), next(second))
-        siblings.add(built.sibling)
-        first.close(), second.close()
-        assert not built.in_use.locked()
-    (sibling,) = siblings
-    assert (type(sibling), sibling.capacity, sibling.batch) == (OneStep, 9, BATCH)
-    assert sibling.sibling is None
-
-
 def test_threads_that_generate_at_once_get_their_own_tokens():
     model, built, results = shared_model(), OneStep(shared_model().config, batch=BATCH), {}
 
@@ -222,18 +208,13 @@ def test_threads_that_generate_at_once_get_their_own_tokens():
 @pytest.mark.parametrize("sampling", [PLAIN, SAMPLING[1]], ids=["plain", "top_k"])
 def test_tokens_are_ordinary_tensors_and_the_callers_to_edit(kind, sampling):
     model, prompt, built = shared_model(), prompt_of(5), ready(kind)
-    expected = uncached(model, prompt, 12, sampling)[:, 5:]
+    expected = uncached(model, prompt, 12, sampling)[:, 5:].split(1, dim=1)
     held = list(generate(model, prompt, 12, sampling, engine=built, generator=seeded(1)))
-    complete(model, prompt_of(2), 15, sampling, engine=built, generator=seeded(5))
-    assert torch.equal(torch.cat(held, dim=1), expected), "the next text was written over them"
-    for token, true in zip(
-        generate(model, prompt, 12, sampling, engine=built, generator=seeded(1)),
-        expected.split(1, dim=1),
-        strict=True,
-    ):
+    again = generate(model, prompt, 12, sampling, engine=built, generator=seeded(1))
+    for token, old, true in zip(again, held, expected, strict=True):
         assert torch.equal(token, true)
+        assert torch.equal(old, true), "the next text was written over it"
         assert (token.dtype, tuple(token.shape)) == (torch.int64, (BATCH, 1))
-        assert not token.is_inference()
         token.fill_(5)
     model.train()  # as an index and as a target, both saved for the backward pass
     logits, loss = model(held[0], held[1])
@@ -275,39 +256,17 @@ def test_an_engine_first_used_in_inference_mode_works_outside_of_it(kind):
 # ------------------------------------------------------------------ refused at the call
 
 
-@pytest.mark.parametrize(
-    ("words", "T", "n_new", "how"),
-    [
-        ("pass a class, as in engine=Native", 5, 3, {"engine": "native"}),
-        ("pass a class, as in engine=Native", 5, 3, {"engine": torch.nn.Linear}),
-        ("either engine or cache", 5, 3, {"engine": Flat, "cache": None}),
-        ("16: ask for at most 12, or leave", 5, 13, {"engine": Flat, "past_block": "slide"}),
-        ("5 and 13 new tokens exceed block_size 16", 5, 13, {"engine": Flat}),
-    ],
-)
-def test_what_no_engine_takes_is_refused(words, T, n_new, how):
-    heard(lambda: assert_refused(words, shared_model(), prompt_of(T), n_new, **how))
-
-
-@pytest.mark.parametrize("kind", [Uncached, Static, Flat, OneStep])
+@pytest.mark.parametrize("kind", [Static, OneStep])
 def test_an_engine_built_for_something_else_is_refused(kind):
     built, model = kind(shared_model().config, batch=BATCH, capacity=10), shared_model()
     assert_same_tokens(model, built, prompt_of(4), 7)
-    assert_same_tokens(model, built, prompt_of(10), 1)
     how = {"engine": built}
     assert_refused("4 and 8 new tokens exceed capacity 10", model, prompt_of(4), 8, **how)
     assert_refused("a batch of 3.* and got .* a batch of 2", model, prompt_of(5, 2), 3, **how)
-    half, windows = shared_model(dtype=torch.bfloat16), GPT(BEYOND[0])
-    for other, words in (
-        (shared_model(n_layer=3), "3 layers"),
-        (shared_model(n_head=2), "2 heads"),
-        (shared_model(n_embd=36), "width 36"),
-        (shared_model(block_size=17), "block 17"),
-        (shared_model(vocab_size=14), "14 tokens"),
-        (windows, "window=5"),
-        (half, "torch.bfloat16 on cpu"),
-    ):
-        words = f"was built for 2 layers.* and got .*{words}.*: build another"
+    sizes = {"n_layer": 3, "n_head": 2, "n_embd": 36, "block_size": 17, "vocab_size": 14}
+    others = [shared_model(**{key: n}) for key, n in sizes.items()]
+    for other in (*others, GPT(BEYOND[0]), shared_model(dtype=torch.bfloat16)):
+        words = "was built for 2 layers.* and got .*: build another"
         assert_refused(words, other, prompt_of(5), 3, **how)
     built.device = torch.device("cuda")
     assert_refused("float32 on cuda, and got .*float32 on cpu", model, prompt_of(5), 3, **how)
@@ -400,13 +359,9 @@ def test_what_cannot_be_built_is_warned_of_once_and_not_tried_again(counted):
     assert heard(lambda: run(1))[1] == []
     assert len(heard(lambda: run(2))[1]) == 1, "another shape is tried once"
     assert counted.tried == [1, 2]
-
-
-def test_an_engine_without_a_fallback_says_why_it_cannot_be_built(counted):
-    counted.broken, counted.fallback = True, None
-    for _ in range(2):
-        with pytest.raises(CannotBuild, match="it is broken"):
-            generate(shared_model(), prompt_of(5), 3, engine=counted)
+    counted.fallback = None
+    with pytest.raises(CannotBuild, match="it is broken"):
+        run(3)
 
 
 def test_the_engines_used_last_are_kept(counted, monkeypatch):
@@ -418,18 +373,15 @@ def test_the_engines_used_last_are_kept(counted, monkeypatch):
 
 
 def test_without_a_compiler_the_fallbacks_decode(forgetful, monkeypatch):
-    def none():
-        raise CannotBuild(why)
-
-    why, none.cache_clear = "no C++ compiler (c++): install one, or set CXX", lambda: None
-    monkeypatch.setattr(toolchain, "compiler", none)
+    monkeypatch.setenv("CXX", "no-such-compiler")
     model = shared_model()
     run = lambda: complete(model, prompt_of(5), 9, engine=Native, generator=seeded(1))  # noqa: E731
     got, messages = heard(run)
     assert torch.equal(got, uncached(model, prompt_of(5), 9))
-    assert [message for message, _ in messages] == [
-        f"Native cannot be built here, Compiled decodes instead: {why}",
-        f"Compiled cannot be built here, Flat decodes instead: {why}",
+    first = [message.partition(":")[0] for message, _ in messages]
+    assert first == [
+        "Native cannot be built here, Compiled decodes instead",
+        "Compiled cannot be built here, Flat decodes instead",
     ]
     assert heard(run)[1] == [], "it was tried again for the next text"
 

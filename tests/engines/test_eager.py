@@ -2,12 +2,10 @@
 
 import pytest
 import torch
-import torch.nn.functional as F
-from engine_fixtures import EAGER, prompt_of, seeded, shared_model
+from engine_fixtures import EAGER, prompt_of, shared_model
 
 from nanogpt.decoding.generate import complete
 from nanogpt.engines import functional
-from nanogpt.model.attention import attend, visible
 
 
 @pytest.mark.parametrize("kind", EAGER)
@@ -32,26 +30,6 @@ def test_a_decoder_reads_chunks_of_any_size_at_any_place_and_forgets_its_end(kin
             got = [decoder.read(part) for part in text[:, 5:].split([3, 1, 7], dim=1)]
         assert decoder.length == 16
         torch.testing.assert_close(torch.cat(got, 1), expected[:, 5:], rtol=0, atol=1e-10)
-
-
-def test_the_functional_step_gives_the_models_logits():
-    model, text = shared_model(True), prompt_of(12)
-    weights = functional.flatten(model)
-    caches = functional.buffers(model.config, 3, 20)
-    assert {tuple(t.shape) for pair in caches for t in pair} == {(3, 4, 20, 8)}
-    with torch.no_grad():
-        parts = [(0, 7), *((t, t + 1) for t in range(7, 12))]
-        got = [functional.step(weights, caches, text[:, a:b], a, 4) for a, b in parts]
-        torch.testing.assert_close(torch.cat(got, 1), model(text)[0], atol=1e-5, rtol=1e-5)
-    assert not any(t[:, :, 12:].any() for pair in caches for t in pair), "nobody has written there"
-
-
-@pytest.mark.parametrize(("start", "end"), [(0, 1), (0, 6), (4, 5), (4, 9)])
-def test_a_chunks_mask_is_what_is_visible_from_its_positions(start, end):
-    q, k, v = torch.randn(3, 1, 1, end, 4, generator=seeded()).unbind(0)
-    q, pos = q[:, :, start:], torch.arange(end)
-    got = F.scaled_dot_product_attention(q, k, v, **functional.chunk_mask(start, end, "cpu"))
-    torch.testing.assert_close(got, attend(q, k, v, visible(pos[start:], pos)))
 
 
 def test_flat_weights_are_the_models_own_memory():

@@ -9,16 +9,14 @@ from engine_fixtures import (
     BATCH,
     assert_right_probabilities,
     assert_same_tokens,
-    heard,
     prompt_of,
     seeded,
     shared_model,
     uncached,
 )
 
-from nanogpt import Flat, Native, SamplingParams
-from nanogpt.decoding.generate import complete, generate
-from nanogpt.engines import native
+from nanogpt import Native, SamplingParams
+from nanogpt.decoding.generate import complete
 from nanogpt.engines.native import library
 
 pytestmark = pytest.mark.slow
@@ -55,29 +53,6 @@ def test_native_reads_a_long_prompt_and_writes_a_long_text():
         assert_same_tokens(model, Native, prompt_of(T, 1), 193 - T)
 
 
-def test_fewer_tokens_are_the_first_of_more():
-    model = shared_model()
-    long = complete(model, prompt_of(5), 12, engine=Native, generator=seeded(4))
-    for n_new in (1, 2, 7):
-        text = complete(model, prompt_of(5), n_new, engine=Native, generator=seeded(4))
-        assert torch.equal(text, long[:, : 5 + n_new])
-
-
-def test_one_spare_buffer_is_kept_and_used_again():
-    model = shared_model()
-    built = Native(model.config, batch=BATCH)
-    first, second = (generate(model, prompt_of(5), 5, engine=built) for _ in range(2))
-    next(first), next(second)
-    assert built.spare == []
-    first.close(), second.close()
-    (spare,) = built.spare
-    third = generate(model, prompt_of(5), 5, engine=built)
-    next(third)
-    assert built.spare == []
-    third.close()
-    assert built.spare[0] is spare
-
-
 def test_a_default_dtype_changes_nothing():
     """Buffers are float32 by name: of another size they would be written past their end."""
     model, before = shared_model(), torch.get_default_dtype()
@@ -102,24 +77,6 @@ def test_the_limits_are_measured_by_what_does_the_work():
     lanes = lib.multiply_add(1000, ctypes.addressof(out))
     assert lanes in (4, 8, 16)
     assert out.value == pytest.approx(lanes * sum(range(16)), rel=1e-3)
-
-
-# ------------------------------------------------------------------ what cannot be built here
-
-
-def test_a_source_that_does_not_compile_falls_back(forgetful, monkeypatch, tmp_path):
-    (tmp_path / "native.cpp").write_text("#error boom\n")
-    monkeypatch.setattr(native, "SOURCE", tmp_path / "native.cpp")
-    monkeypatch.setattr(Native, "fallback", Flat)  # Compiled takes long
-    model = shared_model()
-    run = lambda: complete(model, prompt_of(5), 9, engine=Native, generator=seeded(1))  # noqa: E731
-    got, ((message, file),) = heard(run)
-    assert torch.equal(got, uncached(model, prompt_of(5), 9))
-    assert message.startswith("Native cannot be built here, Flat decodes instead: ")
-    assert "boom" in message
-    assert "\n" not in message
-    assert file == __file__
-    assert heard(run)[1] == []
 
 
 @pytest.mark.parametrize("top_k", [None, 30])

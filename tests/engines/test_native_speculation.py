@@ -7,7 +7,7 @@ import torch
 from draft_fixtures import PartlyRight, Right, Wrong
 from engine_fixtures import BLOCK, SAMPLING, assert_refused, heard, prompt_of, seeded, shared_model
 
-from nanogpt import Batched, DraftModel, Native, Native8, NGram, PromptLookup, Rough8
+from nanogpt import DraftModel, Native, Native8, NGram, PromptLookup, Rough8
 from nanogpt.decoding.drafts import Draft
 from nanogpt.decoding.generate import complete, generate
 from nanogpt.decoding.sampling import PLAIN
@@ -71,12 +71,6 @@ def test_the_passes_are_as_few_as_can_be_and_the_block_is_used_to_its_end(model)
             assert stats_of(model, whole, draft).passes == -(-ALL // (k + 1))
     assert stats_of(model, whole, Wrong(whole, V, 4)).passes == ALL
     stats_of(model, complete(model, whole[:, :BLOCK], 1), DraftModel(model, 4), start=BLOCK)
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_texts_of_a_batch_that_are_right_at_different_places_advance_together(model, seed):
-    whole = complete(model, prompt_of(T), ALL)
-    stats_of(model, whole, PartlyRight(whole, V, 4, seed=seed))
 
 
 def test_a_native_draft_reads_again_what_it_guessed_wrong_in_one_of_the_texts():
@@ -148,16 +142,10 @@ def test_a_draft_model_that_native_does_not_compute_is_asked_token_by_token(mode
     stats_of(model, whole, DraftModel(shared_model(rope=True), 4))
 
 
-def test_drafts_that_do_not_fit_are_refused_before_anything_is_built(model, monkeypatch):
+def test_a_draft_that_its_engine_does_not_compute_is_refused(model, monkeypatch):
     monkeypatch.setattr(Native, "ready", None)
-    with pytest.raises(ValueError, match="engine=.*Batched.* Native, Native8 or Rough8"):
-        DraftModel(model, 4, engine=Batched)
-    for draft, message in (
-        (DraftModel(shared_model(dtype=torch.float64), 4), "torch.float64"),
-        (DraftModel(shared_model(vocab_size=9), 4), "knows 9 tokens"),
-        (DraftModel(shared_model(rope=True), 4, engine=Native), "rope=True"),
-    ):
-        assert_refused(message, model, prompt_of(T), 5, engine=Native, draft=draft)
+    draft = DraftModel(shared_model(rope=True), 4, engine=Native)
+    assert_refused("rope=True", model, prompt_of(T), 5, engine=Native, draft=draft)
 
 
 def test_without_a_compiler_a_draft_with_an_engine_falls_back_too(forgetful, monkeypatch):

@@ -2,8 +2,6 @@
 
 import ctypes
 import os
-import subprocess
-import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -86,7 +84,6 @@ MACHINES = {
     "torch": lambda m, tmp: m.setattr(torch, "__version__", "9.9.9"),
     "compiler": lambda m, tmp: m.setenv("CXX", script(tmp / "cxx", "exit 0")),
     "its flags": lambda m, tmp: m.setenv("CXX", " ".join([*compiler(), "-O1"])),
-    "system": lambda m, tmp: m.setattr(toolchain.platform, "system", lambda: "Plan9"),
     "another flag": lambda m, tmp: set_cpu(m, CPU.replace("fma", "avx512f")),
     "an ARM's features": lambda m, tmp: set_cpu(m, CPU.replace("flags\t: sse", "Features\t: sve")),
 }
@@ -149,16 +146,12 @@ def test_a_compiled_step_is_of_its_source_its_shape_and_the_threads(asked, monke
 # ------------------------------------------------------------------ kept
 
 
-def test_what_was_built_is_not_built_again(folder):
+def test_each_thing_is_built_once(folder):
     make = Maker()
-    first = kept("thing", {"C": 1}, ".so", make)
-    assert first.read_bytes() == make.content
-    assert kept("thing", {"C": 1}, ".so", make) == first
-    assert make.calls == 1
-    for parts in (("thing", {"C": 2}, ".so"), ("other", {"C": 1}, ".so"), ("thing", {}, ".pt2")):
-        kept(*parts, make)
-    assert make.calls == 4
-    assert len(names(folder)) == 4
+    parts = ("thing", {"C": 1}, ".so"), ("thing", {"C": 2}, ".so"), ("other", {"C": 1}, ".pt2")
+    for one in parts * 2:
+        assert kept(*one, make).read_bytes() == make.content
+    assert make.calls == len(names(folder)) == 3
 
 
 def test_who_needs_what_is_being_built_waits_for_it(folder):
@@ -256,16 +249,6 @@ def test_a_scratch_folder_is_named_for_a_block_and_then_gone(monkeypatch, tmp_pa
 # ------------------------------------------------------------------ compilers
 
 
-def test_the_named_compiler_is_the_one_and_the_first_of_three_otherwise(monkeypatch, tmp_path):
-    paths = {name: script(tmp_path / name, "exit 0") for name in ("clang++", "g++", "mine")}
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setenv("CXX", "mine -g")
-    assert compiler() == [paths["mine"], "-g"]
-    monkeypatch.delenv("CXX")
-    toolchain.compiler.cache_clear()
-    assert compiler() == [paths["g++"]]
-
-
 @pytest.mark.parametrize(
     ("named", "words"),
     [
@@ -335,14 +318,7 @@ def test_a_library_is_built_kept_and_loaded_and_moves_no_arithmetic(tmp_path, fo
         assert torch.tensor(1e-40) * 1 != 0
     finally:
         torch.set_flush_denormal(False)
-    before = names(tmp_path)
-    assert any(name.startswith("answer-") for name in before)
-    code = """from pathlib import Path; from nanogpt.engines import toolchain
-print(toolchain.load_library("answer", Path("answer.cpp"), {"N": 42}).answer())"""
-    environment = os.environ | {"PYTHONHASHSEED": "7", "PYTHONPATH": str(native.SOURCE.parents[2])}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True)
-    assert done.stdout == b"42\n", done.stderr
-    assert names(tmp_path) == before, "another process finds it under the same key"
+    assert any(name.startswith("answer-") for name in names(tmp_path))
 
 
 @pytest.mark.slow

@@ -1,7 +1,9 @@
-"""Checkpoints: back to the bit, whole or absent; a file of any content ends in our own error."""
+"""Checkpoints: back to the bit, and a file of any content ends in our own error.
+
+That each is whole or absent, and that damage is noticed: tests/test_faults.py and test_fuzz.py.
+"""
 
 import json
-import struct
 
 import pytest
 import torch
@@ -29,7 +31,7 @@ def raw(path, meta, state=None):
     state = tiny_model().state_dict() if state is None else state
     if isinstance(meta, dict):
         meta = {**meta, "digest": checkpoint._digest(json.dumps(meta), state)}
-    save_file(state, path, metadata=None if meta is None else {"nanogpt": json.dumps(meta)})
+    save_file(state, path, metadata={"nanogpt": json.dumps(meta)})
 
 
 # ------------------------------------------------------------------ there and back
@@ -87,41 +89,6 @@ def test_a_checkpoint_introduces_itself(saved, monkeypatch):
     assert load_checkpoint(saved).origin == f"{saved.parent.name}/fox.safetensors"
 
 
-# ------------------------------------------------------------------ whole or absent
-
-
-def no_space(*args, **kwargs):
-    raise OSError(28, "No space left on device")
-
-
-def dies(*args, **kwargs):
-    raise SystemExit
-
-
-@pytest.mark.parametrize(("place", "error"), [("save_file", no_space), ("replace", dies)])
-@pytest.mark.parametrize("there_before", [True, False])
-def test_a_failure_while_saving_leaves_the_checkpoint_before_it(
-    tmp_path, monkeypatch, place, error, there_before
-):
-    path, model = tmp_path / "fox", tiny_model()
-    if there_before:
-        save_checkpoint(path, model, meta_of(model))
-    before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
-    room = checkpoint if place == "save_file" else files.os
-    monkeypatch.setattr(room, place, error)
-    with pytest.raises((OSError, SystemExit)):
-        save_checkpoint(path, model, meta_of(model, step=2400))
-    assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
-    assert not there_before or load_checkpoint(path).meta["step"] == 1200
-
-
-def test_a_folder_that_cannot_be_written_is_named_with_advice(tmp_path):
-    (tmp_path / "file").write_text("I am no folder")
-    model = tiny_model()
-    with pytest.raises(OSError, match="cannot write into .*file.*choose another folder"):
-        save_checkpoint(tmp_path / "file" / "fox", model, meta_of(model))
-
-
 # ------------------------------------------------------------------ damaged and foreign files
 
 
@@ -133,94 +100,50 @@ def test_a_missing_checkpoint_says_what_to_do(tmp_path):
         load_checkpoint(tmp_path / "fox")
 
 
-def header_size(data: bytes) -> int:
-    return 8 + struct.unpack("<Q", data[:8])[0]
-
-
-def test_a_checkpoint_cut_anywhere_is_damaged(saved):
-    whole = saved.read_bytes()
-    end = header_size(whole)
-    for size in {0, 1, 7, 8, 9, end // 2, end - 1, end, end + 1, len(whole) // 2, len(whole) - 1}:
-        saved.write_bytes(whole[:size])
-        with pytest.raises(CheckpointError, match="is damaged or no safetensors file"):
-            load_checkpoint(saved)
-    saved.write_bytes(whole + b"\0")
-    with pytest.raises(CheckpointError, match="is damaged"):
-        load_checkpoint(saved)
-
-
-def test_other_files_are_no_checkpoints_and_nothing_is_ever_unpickled(tmp_path):
+def test_nothing_is_ever_unpickled(tmp_path):
     class Bomb:
         def __reduce__(self):
             return (pytest.fail, ("a pickle was executed",))
 
-    path = tmp_path / "fox.safetensors"
-    torch.save({"model": Bomb()}, path)
-    for content in (path.read_bytes(), b"", b"\xff" * 100, b"{}"):
-        path.write_bytes(content)
-        with pytest.raises(CheckpointError, match="no safetensors file"):
-            load_checkpoint(path)
-
-
-@pytest.mark.parametrize("metadata", [None, {"format": "pt"}])
-def test_foreign_weights_say_how_to_load_them(tmp_path, metadata):
-    save_file(tiny_model().state_dict(), tmp_path / "fox.safetensors", metadata=metadata)
-    with pytest.raises(CheckpointError, match="not our metadata .*model.load_state_dict"):
-        load_checkpoint(tmp_path / "fox")
-
-
-@pytest.mark.parametrize("rest", [meta_of(tiny_model()), {}, {"config": {"n_experts": 8}}])
-def test_another_format_is_named_whatever_else_it_holds(tmp_path, rest):
-    raw(tmp_path / "fox.safetensors", rest | {"format": "nanogpt-notebooks checkpoint 9"})
-    with pytest.raises(CheckpointError, match="has format '.* checkpoint 9', this version reads"):
+    torch.save({"model": Bomb()}, tmp_path / "fox.safetensors")
+    with pytest.raises(CheckpointError, match="no safetensors file"):
         load_checkpoint(tmp_path / "fox")
 
 
 config = vars(tiny_model().config)
-WHOLE = [[], 7, None, "nanogpt", {}]
 CHANGES = [
+    {"format": "nanogpt-notebooks checkpoint 9"},
     {"format": [FORMAT]},
     {"config": [1, 2, 3]},
-    {"config": None},
     {"config": config | {"n_experts": 8}},
     {"config": config | {"n_layer": "2"}},
-    {"config": config | {"dropout": "0.2"}},
     {"config": config | {"n_head": 3}},
     {"config": config | {"n_layer": 10**9}},  # beyond all memory
-    {"config": config | {"n_embd": 2 * 10**9}},
     {"config": config | {"block_size": 10**15}},
-    {"config": config | {"n_layer": 3}},
-    {"config": config | {"n_head": 4}},
+    {"config": config | {"n_head": 4}},  # as many numbers, in other tensors
     {"config": config | {"block_size": 25}},
     {"config": config | {"per_head": False}},
-    {"vocabulary": 5},
     {"vocabulary": list(CHARS)},
-    {"vocabulary": ""},
     {"vocabulary": CHARS[:-1]},
-    {"vocabulary": CHARS + "z"},
     {"vocabulary": CHARS[:-1] + "a"},
-    {"losses": [1.5, 1.7]},
-    {"losses": {}},
-    {"losses": {"val": "low"}},
     {"losses": {"val": None}},
     {"corpus": "fox"},
-    {"corpus": {}},
     {"step": "many"},
-    {"step": [1]},
 ]
+WHOLE = [[], None, "nanogpt", {"format": "pt"}, *(meta_of(tiny_model()) | c for c in CHANGES)]
 
 
-@pytest.mark.parametrize("meta", [*WHOLE, *(meta_of(tiny_model()) | c for c in CHANGES)])
+@pytest.mark.parametrize("meta", WHOLE)
 def test_metadata_of_a_wrong_kind_ends_in_our_error(tmp_path, meta):
     raw(tmp_path / "fox.safetensors", meta)
     with pytest.raises(CheckpointError, match="not our metadata|has format|do not fit"):
         load_checkpoint(tmp_path / "fox")
 
 
-@pytest.mark.parametrize("text", ["not json", "", "[" * 100_000, '{"format": NaN}', "\x00"])
-def test_metadata_that_is_no_json_ends_in_our_error(tmp_path, text):
-    save_file(tiny_model().state_dict(), tmp_path / "fox.safetensors", metadata={"nanogpt": text})
-    with pytest.raises(CheckpointError, match="not our metadata|has format nan"):
+@pytest.mark.parametrize("metadata", [None, {"format": "pt"}, {"nanogpt": "[" * 100_000}])
+def test_foreign_weights_say_how_to_load_them(tmp_path, metadata):
+    save_file(tiny_model().state_dict(), tmp_path / "fox.safetensors", metadata=metadata)
+    with pytest.raises(CheckpointError, match="not our metadata .*model.load_state_dict"):
         load_checkpoint(tmp_path / "fox")
 
 
@@ -246,30 +169,14 @@ def test_tensors_that_do_not_fit_the_config_are_named_as_such(tmp_path, changes)
         load_checkpoint(tmp_path / "fox")
 
 
-@pytest.mark.parametrize("share", [0.3, 0.95])
-def test_one_flipped_bit_in_the_weights_is_noticed(saved, share):
-    """Such a file is a valid safetensors file; only its digest tells."""
-    data = bytearray(saved.read_bytes())
-    header = header_size(data)
-    data[header + int(share * (len(data) - header))] ^= 4
-    saved.write_bytes(data)
-    with pytest.raises(CheckpointError, match="digest"):
-        load_checkpoint(saved)
-
-
-class Doubled(Head):
-    """A head of the reader's own, with the same parameters."""
-
-    def forward(self, x, pos):
-        return 2 * super().forward(x, pos)
-
-
 def test_a_model_with_a_head_of_one_s_own_is_not_loaded_as_another_function(tmp_path):
+    class Doubled(Head):
+        def forward(self, x, pos):
+            return 2 * super().forward(x, pos)
+
     model = tiny_model(head=Doubled)
     save_checkpoint(tmp_path / "fox", model, meta_of(model))
-    with pytest.raises(
-        CheckpointError, match="Doubled.* another function: build the model with that class"
-    ):
+    with pytest.raises(CheckpointError, match="Doubled.* another function: build the model"):
         load_checkpoint(tmp_path / "fox")
     state = load_file(tmp_path / "fox.safetensors")
     assert all(torch.equal(tensor, state[name]) for name, tensor in model.state_dict().items())

@@ -6,7 +6,7 @@ import threading
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import DESIGNS, FORMS, name, seeded, tiny_model, tokens
+from conftest import FORMS, name, seeded, tiny_model, tokens
 from model_fixtures import all_logits
 
 from nanogpt.cache.dynamic import DynamicCache
@@ -94,17 +94,6 @@ def test_threads_change_nothing(dtype):
             assert torch.equal(all_logits(heads, idx, StaticCache, 4), expected)
     finally:
         torch.set_num_threads(before)
-
-
-@pytest.mark.parametrize("per_head", FORMS, ids=name)
-@pytest.mark.parametrize("dtype", DTYPES, ids=name)
-def test_it_computes_the_same_function(dtype, per_head):
-    model, idx = build(64, 4, dtype, per_head), texts(2)
-    with exact(model):
-        got = all_logits(model, idx)
-    scale = 64 * torch.finfo(dtype).eps * got.abs().max().item()
-    torch.testing.assert_close(got, all_logits(model, idx), rtol=0, atol=scale)
-    assert got.dtype == dtype
 
 
 @pytest.mark.slow
@@ -218,18 +207,6 @@ def test_it_is_on_inside_only_and_in_this_thread_only():
     with pytest.raises(RuntimeError, match="mine"), exact(model):
         raise RuntimeError("mine")
     assert not in_exact_mode()
-
-
-@pytest.mark.filterwarnings("ignore:past block_size")
-@pytest.mark.parametrize("design", DESIGNS, ids=name)
-def test_past_the_block_the_bits_are_the_same_too(design):
-    model, ways = tiny_model(), {"past_block": "slide"}
-    with exact(model):
-        got = complete(model, tokens(2, 20), 12, cache=design, generator=seeded(1), **ways)
-        plain = complete(
-            pack_heads(model), tokens(2, 20), 12, cache=None, generator=seeded(1), **ways
-        )
-    assert torch.equal(got, plain)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")

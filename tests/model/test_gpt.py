@@ -15,9 +15,8 @@ from conftest import (
 )
 from decoding_fixtures import build
 
-from nanogpt.cache.attach import cache_owners, disable_kv_cache, enable_kv_cache, kv_cache
+from nanogpt.cache.attach import cache_owners, enable_kv_cache, kv_cache
 from nanogpt.cache.dynamic import DynamicCache
-from nanogpt.cache.static import StaticCache
 from nanogpt.config import GPTConfig
 from nanogpt.model.gpt import GPT, Head
 from nanogpt.training.evaluate import estimate_loss
@@ -153,14 +152,6 @@ def test_caches_go_away_on_an_exception_and_do_not_nest(model):
     with pytest.raises(KeyboardInterrupt), kv_cache(model):
         raise KeyboardInterrupt
     assert not has_cache(model)
-
-
-def test_enable_and_disable_do_the_same_without_a_with(model):
-    enable_kv_cache(model, StaticCache, capacity=7)
-    assert {owner.cache.capacity for owner in cache_owners(model)} == {7}
-    disable_kv_cache(model)
-    assert not has_cache(model)
-    disable_kv_cache(model)  # harmless
 
 
 def test_heads_without_a_cache_attribute_are_named(model):

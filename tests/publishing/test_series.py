@@ -5,7 +5,6 @@ import json
 import pytest
 import torch
 from notebook_fixtures import NOTEBOOKS, page_faults
-from warm_kernels import warm_kernels
 
 from nanogpt.cli import run
 from nanogpt.config import GPTConfig, TrainConfig
@@ -29,13 +28,6 @@ def short_corpus(tmp_path_factory):
     path.write_text("".join(sorted(set(whole))) + whole[:60_000], encoding="utf-8")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NANOGPT_DATA", str(path))
-        yield
-
-
-@pytest.fixture(scope="module", autouse=True)
-def kernels():
-    """torch is imported once for all of them; test_kernels.py and test_colab.py start it each."""
-    with warm_kernels():
         yield
 
 
