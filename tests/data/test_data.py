@@ -9,11 +9,11 @@ import hypothesis.strategies as st
 import pytest
 import torch
 from conftest import seeded
-from fault_fixtures import contents, read_only
+from fault_fixtures import contents
 from hypothesis import given
 
 from nanogpt.data import corpus, synthetic
-from nanogpt.data.batches import random_batch, split, windows
+from nanogpt.data.batches import random_batch, split
 from nanogpt.data.corpus import CorpusError, fetch, load_corpus, practice_corpus, read_corpus
 from nanogpt.data.tokenizer import CharTokenizer
 from nanogpt.system.files import sha256
@@ -76,25 +76,14 @@ def moved(to: str) -> bytes:
 WHOLE, HALF = len(BODY), len(BODY) // 2
 GOOD = http(BODY, length=WHOLE)
 FAILURES = {
-    "cut, and the length says so": (http(BODY[:HALF], length=HALF), f"{HALF:,} bytes of"),
     "cut, and the length is that of the whole": (http(BODY[:HALF], length=WHOLE), "bytes of"),
     "cut, with no length": (http(BODY[:HALF]), f"{HALF:,} bytes of {WHOLE:,}"),
-    "cut within a chunk": (
-        http(b"40000\r\n" + BODY[:HALF], "Transfer-Encoding: chunked"),
-        "Incomplete",
-    ),
-    "nothing at all": (http(b"", length=0), "0 bytes of"),
     "altered by one bit": (http(b"t" + BODY[1:], length=WHOLE), "not the file we know"),
-    "one byte too long": (http(BODY + b"!", length=WHOLE + 1), "not the file we know"),
     "far too long": (http(BODY * 8), "not the file we know"),
     "a page that says 404": (http(b"no", length=2, status="404 Not Found"), "404: Not Found"),
-    "a server in trouble": (http(b"no", length=2, status="500 Oh dear"), "500: Oh dear"),
     "no HTTP": (b"220 smtp.example.org ready\r\n\r\n", "220 smtp"),
     "a closed line": (b"", "closed connection"),
     "sent to another file": (moved("/other"), "not the file we know"),
-    "sent to a page that asks to log in": (moved("/login"), "20 bytes of"),
-    "sent in a circle": (moved("/input.txt"), "HTTPError"),
-    "sent to a file of this machine": (moved("file:///etc/hostname"), "not allowed"),
     "sent to a host that is not there": (moved("http://127.0.0.1:9/input.txt"), "refused"),
     "sent to no address": (moved("http://[broken/input.txt"), "no file came"),
 }
@@ -103,11 +92,7 @@ FAILURES = {
 @pytest.mark.parametrize("what", FAILURES)
 def test_a_failed_download_says_why_leaves_nothing_and_the_next_works(server, tmp_path, what):
     raw, message = FAILURES[what]
-    others = {
-        "/other": http(BODY.replace(b"be", b"BE", 1)),
-        "/login": http(b"<html>log in</html>\n"),
-    }
-    server.answers = {"/input.txt": raw, **others}
+    server.answers = {"/input.txt": raw, "/other": http(b"<html>log in</html>\n")}
     target = tmp_path / "data" / "input.txt"
     for before in ({}, {"input.txt": b"mine"}):
         with pytest.raises(CorpusError, match=message):
@@ -202,15 +187,6 @@ def test_a_disk_that_is_full_stops_no_run_for_want_of_a_corpus(server, root, dis
     assert load_corpus().real
 
 
-def test_a_closed_folder_stops_no_run_for_want_of_a_corpus(server, root, monkeypatch):
-    monkeypatch.setattr(corpus, "fetch", server.get)
-    server.answers["/input.txt"] = GOOD
-    with read_only(root / "data"):
-        assert "cannot write into" in load_corpus().banner
-    assert contents(root) == {}
-    assert load_corpus().real
-
-
 FIRST = "First Citizen:\nBefore we proceed any further, hear me speak.\n"
 
 
@@ -219,11 +195,8 @@ FIRST = "First Citizen:\nBefore we proceed any further, hear me speak.\n"
     [
         (FIRST.encode(), "begins like Tiny Shakespeare but has 61 bytes.*a cut or altered copy"),
         (FIRST.replace("\n", "\r\n").encode(), "cut or altered"),
-        (b"\xef\xbb\xbf" + FIRST.encode(), "cut or altered"),
         (b"abc\xff", r"byte 3 of 4 is 0xff; save it as UTF-8"),
-        ("text".encode("utf-16"), "not UTF-8"),
         (b"", "is empty"),
-        (b"\xef\xbb\xbf", "is empty"),
         (b"ab\0c", "NUL byte at 2"),
         (b"aaaa", "repeats one character"),
     ],
@@ -240,11 +213,9 @@ def test_the_real_corpus_is_known_by_its_sum(shakespeare, root):
     found = load_corpus(shakespeare)
     assert (found.name, found.real, found.banner) == ("Tiny Shakespeare", True, "")
     assert (found.sha256, len(found.text), len(set(found.text))) == (corpus.SHA256, 1_115_394, 65)
-    whole = shakespeare.read_bytes()
-    for damaged in (whole[:-1], whole + b"\n", whole[:500_000], whole.replace(b"RO", b"JU", 1)):
-        (root / "damaged.txt").write_bytes(damaged)
-        with pytest.raises(CorpusError, match="cut or altered"):
-            read_corpus(root / "damaged.txt")
+    (root / "cut.txt").write_bytes(shakespeare.read_bytes()[:-1])
+    with pytest.raises(CorpusError, match="cut or altered"):
+        read_corpus(root / "cut.txt")
 
 
 # ------------------------------------------------------------------ the practice corpus
@@ -315,15 +286,10 @@ def test_a_split_is_nine_to_one_or_an_error_whose_advice_works(block_size, n):
         random_batch(part, block_size, 2, seeded())
 
 
-def test_targets_are_the_inputs_shifted_by_one():
-    x, y = windows(torch.arange(100), torch.tensor([0, 7, 91]), 8)
-    assert x.tolist() == [list(range(s, s + 8)) for s in (0, 7, 91)]
-    assert torch.equal(y, x + 1)
-
-
 def test_batches_reach_every_window_and_no_further(ambient_rng):
     x, y = random_batch(torch.arange(20), 8, 2000, seeded(1))
     assert set(x[:, 0].tolist()) == set(range(12))
-    assert int(y.max()) == 19
+    assert torch.equal(y, x + 1)
+    assert torch.equal(x[:, 1:], y[:, :-1])
     assert torch.equal(random_batch(torch.arange(20), 8, 2000, seeded(1))[0], x)
     assert not torch.equal(random_batch(torch.arange(20), 8, 2000, seeded(2))[0], x)

@@ -113,14 +113,6 @@ def test_inside_the_repository_or_where_python_knows_a_copy_nothing_is_fetched(a
         assert done.stdout == f"root {ROOT} 1\n", done.stderr
 
 
-def test_another_projects_package_of_that_name_is_not_taken(address, alone):
-    (alone / "nanogpt").mkdir()
-    (alone / "nanogpt" / "__init__.py").write_text("raise SystemExit('not ours')")
-    (alone / "work").mkdir()
-    done = set_up(alone / "work", NANOGPT_REPO=address)
-    assert done.stdout == f"root {alone / 'work' / NAME} 1\n", done.stderr
-
-
 REFUSED = {
     "another branch": ({"NANOGPT_REF": "v0"}, "Remote branch v0 not found"),
     "no repository there": ({"NANOGPT_REPO": "file:///no/x.git"}, "set NANOGPT_REPO"),
@@ -137,12 +129,13 @@ def test_a_bad_address_fails_at_once_and_leaves_nothing(address, alone, change, 
     assert list(alone.iterdir()) == []
 
 
-def test_a_folder_of_that_name_is_not_overwritten(address, alone):
-    (alone / NAME).mkdir()
-    (alone / NAME / "mine.txt").write_text("mine")
+def test_what_is_there_is_not_overwritten_or_taken_for_ours(address, alone):
+    """A folder of the repository's name, and another project's package of ours."""
+    for mine in (alone / NAME / "mine.txt", alone / "nanogpt" / "__init__.py"):
+        mine.parent.mkdir()
+        mine.write_text("raise SystemExit('not ours')")
     assert set_up(alone, NANOGPT_REPO=address).returncode != 0
-    assert [path.name for path in alone.iterdir()] == [NAME]
-    assert (alone / NAME / "mine.txt").read_text() == "mine"
+    assert [path.name for path in (alone / NAME).iterdir()] == ["mine.txt"]
 
 
 def test_an_interrupted_clone_leaves_nothing(alone, tmp_path):

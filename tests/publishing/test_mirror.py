@@ -93,8 +93,6 @@ def test_a_tag_folds_a_cell_everywhere_and_its_absence_opens_it(root):
     [
         (MIRRORED[0], "nanogpt.model.gpt.Nothing", "01_two.ipynb, cell 'mirror'"),
         (MIRRORED[0], "nanogpt.nowhere.Head", "01_two.ipynb, cell 'mirror'"),
-        (MIRRORED[0], "Head", "01_two.ipynb, cell 'mirror'"),
-        (MIRRORED[0], "nanogpt.model.", "01_two.ipynb, cell 'mirror'"),
         ('"cells"', '"cels"', "01_two.ipynb cannot be read as a notebook"),
         ("# 01", "01", "no heading"),
     ],
@@ -143,22 +141,12 @@ def test_an_address_gives_every_notebook_its_badge_and_goes_without_a_trace(root
     assert after == before
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        *(
-            ["--repo", repo]
-            for repo in ("engine", "ada/", "/engine", "ada/x/y", "a da/x", 'ada/"x')
-        ),
-        *(
-            ["--repo", repo]
-            for repo in ("https://github.com/ada/engine", "ada/engine.git", "ada/x.")
-        ),
-        *(["--repo", "ada/x", f"--ref={ref}"] for ref in ("a b", "-x", "feature/x", '"')),
-        ["--check", "--repo", "ada/engine"],
-    ],
-    ids=" ".join,
-)
+REPOS = "engine ada/ /engine ada/x/y https://github.com/ada/engine ada/engine.git ada/x.".split()
+WORDS = [["--repo", repo] for repo in [*REPOS, "a da/x", 'ada/"x']]
+WORDS += [["--repo", "ada/x", f"--ref={ref}"] for ref in ("a b", "-x", "feature/x", '"')]
+
+
+@pytest.mark.parametrize("words", [*WORDS, ["--check", "--repo", "ada/engine"]], ids=" ".join)
 def test_a_bad_address_is_refused_and_nothing_is_written(root, capsys, words):
     before = snapshot(root)
     assert sync.main(words) == 2

@@ -6,7 +6,6 @@ import json
 import re
 
 import pytest
-from nbconvert import ScriptExporter
 from notebook_fixtures import NOTEBOOKS, book
 
 from nanogpt.data.corpus import SHA256, CorpusError, load_corpus
@@ -162,12 +161,6 @@ def test_the_readmes_own_code_runs_alone(monkeypatch, capsys):
     for piece in pieces:
         exec(piece, {})
         assert len(capsys.readouterr().out) >= 200
-
-
-def test_a_notebook_becomes_a_script_of_python():
-    text, more = ScriptExporter().from_filename(str(NOTEBOOKS[0]))
-    assert more["output_extension"] == ".py"
-    compile(text, "script", "exec")
 
 
 # ------------------------------------------------------------------ the published run

@@ -67,14 +67,6 @@ def test_wrong_usage_is_refused_before_anything_is_written(
     assert (contents(ROOT / "notebooks"), sorted((ROOT / "outputs").rglob("*"))) == before
 
 
-def test_a_missing_corpus_is_refused(go, sources, tmp_path, capsys, monkeypatch):
-    write(sources / "00_good.ipynb", GOOD)
-    monkeypatch.setenv("NANOGPT_DATA", str(tmp_path / "gone.txt"))
-    assert go() == 2
-    assert "NANOGPT_DATA names" in (said := capsys.readouterr().err)
-    assert "gone.txt" in said
-
-
 def test_the_second_of_two_runs_in_one_folder_is_refused(go, sources, tmp_path, capsys):
     write(sources / "00_good.ipynb", GOOD)
     out = tmp_path / "out"

@@ -102,35 +102,6 @@ def test_nothing_keeps_a_reader_out(html):
     assert [fault for path in pages for fault in page_faults(path)] == []
 
 
-@pytest.mark.parametrize(
-    ("fault", "old", "new"),
-    [
-        ("loads or runs", "</main>", "<iframe></iframe></main>"),
-        ("script not ours", "</main>", "<script>x()</script></main>"),
-        ("script not ours", "navigator.clipboard", "navigator.sendBeacon"),
-        ("script from elsewhere", "<script>", "<script src='x.js'>"),
-        ("a picture loads", 'src="data:', 'src="https://img.example/'),
-        ("without alt", ' alt="', ' title="'),
-        ("an event", "<main ", '<main onclick="x" '),
-        ("twice", 'id="a-part-2"', 'id="a-part"'),
-        ("nowhere", 'href="01_two.html#more"', 'href="02_gone.html"'),
-        ("headings", "h2", "h3"),
-        ("no language", 'lang="en"', ""),
-        ("never closed", "</html>", ""),
-        ("the style loads", "<style>", "<style>@import 'x';"),
-    ],
-)
-def test_the_checks_find_what_they_look_for(html, fault, old, new):
-    whole = (html / "00_one.html").read_text(encoding="utf-8")
-    assert old in whole
-    broken = html / "broken.html"
-    broken.write_text(whole.replace(old, new), encoding="utf-8")
-    try:
-        assert fault in str(page_faults(broken))
-    finally:
-        broken.unlink()
-
-
 SAYS = {
     "00_one": {
         "a link to a notebook leads to its page": 'href="01_two.html#more"',
@@ -198,29 +169,12 @@ def test_code_is_folded_and_what_it_shows_is_not_but_for_answers(html):
 
 
 @pytest.mark.parametrize(
-    ("first", "says", "rest"),
-    [
-        ("# @title A race", "A race", "x = 1"),
-        ("# title", "Code", "# title\nx = 1"),
-        ("", "Code", "\nx = 1"),
-    ],
-)
-def test_what_a_fold_says(first, says, rest):
-    cell = code(f"{first}\nx = 1", "fold", tags=["hide-input"])
-    assert cells.fold_of(cell) == (says, rest)
-    cell.metadata.tags = []
-    assert cells.fold_of(cell) == (None, cell.source)
-
-
-@pytest.mark.parametrize(
     ("text", "folds"),
     [
         (FOLDS, 2),
         ("<details><summary>Open</summary>\n\nnever closed", 1),
         ("</details>\n\n<details><summary>Reversed</summary>\n\nx", 1),
-        ("<details><summary>A</summary>\nx\n</details>\n<details><summary>B</summary>\n- y", 2),
         ("- a\n\n  <details><summary>In a list</summary>\n\n  x\n\n  </details>", 1),
-        ("<details open><summary>More</summary>\n\nx\n\n</details>", 0),
         ("<details onclick=x><summary>More</summary>\n\nx\n\n</details>", 0),
         ("<details><summary><b>More</b></summary>\n\nx\n\n</details>", 0),
     ],
@@ -236,15 +190,6 @@ def test_a_link_to_a_page_leads_there_from_every_copy_of_a_notebook():
     ran = filled(nbformat.v4.new_notebook(cells=[prose(said, "next")])).cells[0].source
     assert ran == "[it](html/live.html)"
     assert '<a href="live.html">it</a>' in cells.Prose(set()).render(ran)
-
-
-def test_reading_takes_as_long_as_the_words_and_the_open_code():
-    words = {"kind": "prose", "html": f"<p>{'word ' * 400}</p><details>{'word ' * 400}</details>"}
-    lines = {"kind": "code", "source": "x = 1\n\n" * 60, "folded": None}
-    assert cells.minutes([words]) == 2
-    assert cells.minutes([words, lines]) == 5
-    assert cells.minutes([words, {**lines, "folded": "A figure"}]) == 2
-    assert cells.minutes([]) == 1
 
 
 def test_the_index_can_be_searched_by_section(html):
@@ -269,11 +214,6 @@ REAL = {"notebook": "01_two", "ok": True, "seconds": 9.0, "corpus": "Tiny Shakes
 NOTICES = {
     "practice": ({"corpus": SHAKESPEARE | {"real": False}}, "00_one", "not Shakespeare"),
     "smoke": ({"profile": "smoke"}, "00_one", "Its numbers mean nothing"),
-    "failed": (
-        {"notebooks": [{"notebook": "00_one", "ok": False, "error": "cell 'x': no"}]},
-        "00_one",
-        "from an earlier one",
-    ),
     "two texts": ({"notebooks": [PRACTISED, REAL]}, "00_one", "not Shakespeare"),
     "on the index": ({"notebooks": [PRACTISED, REAL]}, "index", "practice corpus and Tiny"),
 }
