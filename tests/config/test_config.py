@@ -9,16 +9,13 @@ from nanogpt.config.profiles import PARTS
 
 REFUSED = [
     (GPTConfig, {"n_layer": 0}, "n_layer=0: must be an integer of at least 1"),
-    (GPTConfig, {"vocab_size": "65"}, "vocab_size='65'"),
     (GPTConfig, {"n_layer": True}, "n_layer=True: must be an integer of at least 1"),
     (GPTConfig, {"n_embd": 10, "n_head": 4}, "n_embd=10 must be .* n_head=4.* try n_embd=8"),
     (GPTConfig, {"n_embd": 3, "n_head": 4}, "try n_embd=4"),
     (GPTConfig, {"dropout": math.nan}, "dropout=nan"),
     (TrainConfig, {"batch_size": 1.5}, "batch_size=1.5"),
-    (TrainConfig, {"eval_every": True}, "eval_every=True: must be an integer of at least 1"),
     (TrainConfig, {"lr": 0.0}, "lr=0.0"),
     (TrainConfig, {"muon_lr": -0.1}, "muon_lr=-0.1"),
-    (TrainConfig, {"warmup": -1}, "warmup=-1"),
 ]
 
 
@@ -40,9 +37,7 @@ def test_the_learning_rate_rises_and_then_falls_to_nothing():
 def test_override_changes_what_is_given_and_nothing_else():
     config = override(TrainConfig(), steps=7, lr=None)
     assert config == TrainConfig(steps=7)
-    with pytest.raises(
-        ValueError, match="TrainConfig has no field batch, step; it has steps, batch_size"
-    ):
+    with pytest.raises(ValueError, match="TrainConfig has no field batch, step; it has steps"):
         override(TrainConfig(), step=7, batch=3)
     with pytest.raises(ValueError, match="steps=0"):
         override(TrainConfig(), steps=0)

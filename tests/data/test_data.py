@@ -175,18 +175,6 @@ def test_without_a_network_the_practice_corpus_steps_in_and_says_so(root):
     assert contents(root) == {}, "it must not be found as input.txt the next time"
 
 
-def test_a_disk_that_is_full_stops_no_run_for_want_of_a_corpus(server, root, disk, monkeypatch):
-    monkeypatch.setattr(corpus, "ROOT", disk.mine)
-    monkeypatch.setattr(corpus, "fetch", server.get)
-    server.answers["/input.txt"] = GOOD
-    disk.fill(65_536)
-    banner = load_corpus().banner
-    disk.clear()
-    assert "make room" in banner
-    assert contents(disk.mine) == {}
-    assert load_corpus().real
-
-
 FIRST = "First Citizen:\nBefore we proceed any further, hear me speak.\n"
 
 
@@ -231,8 +219,6 @@ def test_the_practice_corpus_is_the_same_everywhere():
     assert "".join(sorted(set(found.text))) == CHARACTERS
     assert "practice corpus: 1,000,000 characters, 65 distinct" in str(found)
     assert synthetic.write(1000, seed=1) != synthetic.write(1000, seed=2)
-    for characters in (1, 2, 100, 4321):
-        assert synthetic.write(characters) == found.text[: characters - 1] + "\n"
 
 
 def test_the_practice_corpus_has_the_characters_of_shakespeare_and_none_of_its_lines(shakespeare):

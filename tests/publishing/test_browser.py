@@ -124,15 +124,3 @@ def test_what_a_search_finds(browser, pages, query, found):
     assert browser.evaluate(FOUND) == found
     cards = browser.evaluate("document.getElementById('start').checkVisibility()")
     assert cards == (not query.strip()), "the list of notebooks makes room for what was found"
-
-
-def test_without_a_script_nothing_is_missing_but_what_needs_one(browser, pages):
-    browser.send("Emulation.setScriptExecutionDisabled", value=True)
-    try:
-        for name in ("index", "00_one"):
-            browser.open(pages / f"{name}.html")
-            tree = browser.send("DOM.getDocument", depth=-1)["root"]["nodeId"]
-            asked = {"nodeId": tree, "selector": "button, .search:not([hidden])"}
-            assert browser.send("DOM.querySelectorAll", **asked)["nodeIds"] == []
-    finally:
-        browser.send("Emulation.setScriptExecutionDisabled", value=False)
