@@ -32,22 +32,22 @@ class HTTPServer:
 
     Each request is sent when it arrives, whether or not others are answered. `errors` counts those
     that failed, by reason. A token of a reply is the number of its character in `chars`, None for
-    one that is not there. `timeout` are seconds without a byte. Raises ConnectionError.
+    one that is not there. After 60 s without a byte it is given up. Raises ConnectionError.
     """
 
-    def __init__(self, url: str, model: str = "", chars: str = CHARS, timeout: float = 60.0):
+    def __init__(self, url: str, model: str = "", chars: str = CHARS):
         import httpx
 
         self.url, self.model, self.chars, self.errors = url, model, chars, Counter()
         self.settings = {"base_url": url.rstrip("/").removesuffix("/v1"), "trust_env": False}
-        self.settings |= {"limits": httpx.Limits(max_connections=None), "timeout": timeout}
+        self.settings |= {"limits": httpx.Limits(max_connections=None), "timeout": 60.0}
         try:
             with httpx.Client(**self.settings) as client:
                 self.model = model or client.get("/v1/models").json()["data"][0]["id"]
                 tried = client.post("/v1/completions", json=self._body(chars[0], 1) | EXTRAS)
                 self.extras = EXTRAS if tried.status_code == 200 else {}
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise ConnectionError(f"{url}: {self._why(error)}") from None
+            raise ConnectionError(f"no server answers at {url}: {_named(error)}") from None
         except (ValueError, KeyError, IndexError, TypeError):
             raise ConnectionError(f"{url}/v1/models names no model: give --model") from None
 
@@ -68,7 +68,7 @@ class HTTPServer:
             try:
                 replies[request.id] = await self._reply(client, request, start)
             except (ConnectionError, httpx.HTTPError, ValueError) as error:
-                errors[self._why(error)] += 1
+                errors[_named(error)] += 1
 
         async with httpx.AsyncClient(**self.settings) as client:
             start = time.perf_counter()
@@ -102,13 +102,9 @@ class HTTPServer:
         asked = {"model": self.model, "prompt": prompt, "max_tokens": n_new}
         return asked | {"temperature": 0.0, "stream": True}
 
-    def _why(self, error: Exception) -> str:
-        kind = type(error).__name__
-        if kind.endswith("Timeout"):
-            return f"no byte for {self.settings['timeout']:g} s"
-        if kind == "ConnectError":
-            return f"nothing answers ({error}): start the server, or check the port"
-        return f"{kind}: {error}"
+
+def _named(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 async def _events(response) -> AsyncIterator[dict]:

@@ -47,13 +47,11 @@ def speculation(
     if engine is not None and not isinstance(engine.ready(model, 1), engine):
         raise CannotBuild(f"{engine.__name__} cannot be built here: engine=None times the modules")
     made = {BASELINE: None} | {(name, k): make(k) for name, make in drafts.items() for k in ks}
-    seeds = {way: count(FIRST_SEED) for way in made}
     limits = Limits(model)
-
-    def run(way: tuple[str | None, int]) -> tuple:
-        return _run(model, n_new, next(seeds[way]), engine, made[way])
-
-    turns = {way: partial(run, way) for way in made}
+    turns = {
+        way: partial(_run, model, n_new, count(FIRST_SEED), engine, draft)
+        for way, draft in made.items()
+    }
     runs = in_turns(turns, repeats, after_turn=limits.measure)
     base = runs.pop(BASELINE)
     return {
@@ -66,11 +64,11 @@ def speculation(
     }
 
 
-def _run(model: GPT, n_new: int, seed: int, engine, draft: Draft | None) -> tuple:
-    """Seconds, tokens and DraftStats of one generation."""
+def _run(model: GPT, n_new: int, seeds: count, engine, draft: Draft | None) -> tuple:
+    """Seconds, tokens and DraftStats of one generation, with the next seed."""
     device = model.lm_head.weight.device
     prompt = torch.zeros(1, 1, dtype=torch.int64, device=device)
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(next(seeds))
     before = clock(device)
     steps = generate(model, prompt, n_new, engine=engine, draft=draft, generator=generator)
     tokens = torch.cat(list(steps), dim=1)

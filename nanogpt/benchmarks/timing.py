@@ -24,6 +24,7 @@ from ..system.console import Progress
 from ..system.device import synchronize
 
 CPU = torch.device("cpu")
+Tokens = Callable[[], Iterable]  # starts a generation, as in lambda: generate(model, prompt, 9)
 
 
 def time_tokens(tokens: Iterable, device: torch.device = CPU) -> list[float]:
@@ -58,13 +59,7 @@ def summary_text(s: dict, digits: int) -> str:
     return f"{s['median']:,.{digits}f} [{s['low']:,.{digits}f} – {s['high']:,.{digits}f}]"
 
 
-def duel(
-    a: Callable[[], Iterable],
-    b: Callable[[], Iterable],
-    *,
-    repeats: int = 5,
-    device: torch.device = CPU,
-) -> dict:
+def duel(a: Tokens, b: Tokens, *, repeats: int = 5, device: torch.device = CPU) -> dict:
     """Time two token iterators, uncached and cached, in turns, after a warm-up of each.
 
     Returns, as plain data: for both `systems` a summary of every metric and the median gap at each
@@ -79,9 +74,7 @@ def duel(
     }
 
 
-def speedups_by_length(
-    a: Callable[[], Iterable], b: Callable[[], Iterable], lengths: Iterable[int], **turns
-) -> dict[int, dict]:
+def speedups_by_length(a: Tokens, b: Tokens, lengths: Iterable[int], **turns) -> dict[int, dict]:
     """E2EL(a) / E2EL(b) of the first n tokens, for each n: a long run contains all shorter ones.
 
     `turns` are the repeats and device of `duel`. Returns a summary for each length. Raises
@@ -95,9 +88,7 @@ def speedups_by_length(
     return out
 
 
-def interleave(
-    a: Callable[[], Iterable], b: Callable[[], Iterable], *, repeats: int, device=CPU
-) -> list[list[list[float]]]:
+def interleave(a: Tokens, b: Tokens, *, repeats: int, device=CPU) -> list[list[list[float]]]:
     """The gaps of every counted run of a and of b, taken in turns. Raises ValueError."""
     systems = [lambda: time_tokens(a(), device), lambda: time_tokens(b(), device)]
     runs = list(in_turns(dict(enumerate(systems)), repeats).values())
@@ -145,7 +136,7 @@ def in_turns(
             for name, run in runs.items():
                 gc.collect()  # here, and not during a measurement
                 found[name].append(run())
-                bar.update(note=str(name))
+                bar.update()
             after_turn()
     return {name: own[warmup:] for name, own in found.items()}
 

@@ -16,11 +16,6 @@ from ..system.console import table
 from . import common
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Exit codes: 0 measured, 2 it could not be, 130 stopped."""
-    return common.exit_code(lambda: run(options().parse_args(argv)))
-
-
 def run(args: argparse.Namespace) -> None:
     """Measure as the options say, print the table and write the JSON."""
     name = Path(args.checkpoint).stem if args.checkpoint else args.size
@@ -83,3 +78,6 @@ def options() -> argparse.ArgumentParser:
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
     common.add_json(parser, "ladder-SIZE.json")
     return parser
+
+
+main = common.main_of(options, run)

@@ -26,13 +26,8 @@ from ..system.device import Device
 from . import common
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Exit codes: 0 measured, 1 tokens differ or requests failed, 2 no result, 130 stopped."""
-    return common.exit_code(lambda: run(options().parse_args(argv)))
-
-
 def run(args: argparse.Namespace) -> int:
-    """Measure as the options say, print the table and write the JSON."""
+    """Measure, print the table and write the JSON. Exit code 1: tokens differ, requests failed."""
     if args.url and args.peer:
         raise ValueError("--url measures a server as it is: leave --peer out, or --url")
     name = Path(args.checkpoint).stem if args.checkpoint else args.size
@@ -144,3 +139,6 @@ def options() -> argparse.ArgumentParser:
     add("--url", metavar="URL", help="its address, as in http://127.0.0.1:8000")
     add("--model", default="", metavar="NAME", help="the model that it is asked for (its first)")
     return parser
+
+
+main = common.main_of(options, run)

@@ -19,11 +19,6 @@ from ..system.files import WEIGHTS
 from . import common
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Exit codes: 0 measured, 2 it could not be, 130 stopped."""
-    return common.exit_code(lambda: run(options().parse_args(argv)))
-
-
 def run(args: argparse.Namespace) -> None:
     """Measure as the options say, print the table and write the JSON."""
     path = common.json_path(args.json, "speculate.json")
@@ -57,8 +52,8 @@ def _drafts(saved: Checkpoint, draft: Checkpoint | None, corpus: Corpus) -> benc
         return usual
     if draft.tokenizer.chars != saved.tokenizer.chars:
         raise ValueError("the draft and the target have different characters: both need the same")
-    small = draft.model.eval()
-    return {f"a GPT of {small.n_params / 1e6:.2f}M": lambda k: DraftModel(small, k)} | usual
+    name = f"a GPT of {draft.model.n_params / 1e6:.2f}M"
+    return {name: lambda k: DraftModel(draft.model.eval(), k)} | usual
 
 
 def _origin(saved: Checkpoint) -> dict:
@@ -108,3 +103,6 @@ def options() -> argparse.ArgumentParser:
     common.add_json(parser, "speculate.json")
     parser.set_defaults(device="cpu")
     return parser
+
+
+main = common.main_of(options, run)

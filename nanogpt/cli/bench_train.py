@@ -14,13 +14,8 @@ from ..system.files import write_json
 from . import common
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Exit codes: 0 measured, 2 it could not be, 130 stopped: complete seeds are kept."""
-    return common.exit_code(lambda: run(options().parse_args(argv)))
-
-
 def run(args: argparse.Namespace) -> None:
-    """Measure as the options say, writing the JSON after each seed; print the table."""
+    """Measure, writing the JSON after each seed, so that a stop keeps them; print the table."""
     path = common.json_path(args.json, f"{args.kind}.json")
     device, corpus, runs = common.measured_device(args), load_corpus(args.data), []
     print(f"{corpus.banner or corpus}; losses over its validation text, each at its own block")
@@ -67,3 +62,6 @@ def options() -> argparse.ArgumentParser:
     common.add_shared(parser, "--data", "--device", "--threads")
     common.add_json(parser, "race.json, ideas.json or heads.json")
     return parser
+
+
+main = common.main_of(options, run)

@@ -100,6 +100,11 @@ def set_threads(n: int) -> None:
     torch.set_num_threads(n)
 
 
+def main_of(options: Callable, run: Callable) -> Callable:
+    """The main(argv) -> exit code of a command that parses its `options()` and runs."""
+    return lambda argv=None: exit_code(lambda: run(options().parse_args(argv)))
+
+
 def exit_code(command: Callable[[], int | None], *, speaks: bool = True) -> int:
     """Run a command and return its exit code, 0 when it returns None; an error becomes one line.
 

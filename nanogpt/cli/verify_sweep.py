@@ -5,16 +5,11 @@ from __future__ import annotations
 import argparse
 
 from ..verify.sweep import describe, passed, sweep
-from .common import POSITIVE, add_json, command_parser, exit_code, json_path, set_threads
-
-
-def main(argv: list[str] | None = None) -> int:
-    """Exit codes: 0 passed, 1 a mismatch, 2 it could not run, 130 stopped (can be resumed)."""
-    return exit_code(lambda: run(options().parse_args(argv)))
+from .common import POSITIVE, add_json, command_parser, json_path, main_of, set_threads
 
 
 def run(args: argparse.Namespace) -> int:
-    """Sweep as the options say and print the result."""
+    """Sweep as the options say and print the result. Exit code 1: a mismatch."""
     if args.dtype == "bfloat16" and not args.exact:
         raise ValueError("--dtype bfloat16 needs --exact: without it its tokens may differ")
     path = json_path(args.json, f"sweep-{args.dtype}{'-exact' * args.exact}.json")
@@ -39,3 +34,6 @@ def options() -> argparse.ArgumentParser:
     add_json(parser, "sweep-DTYPE.json, always; an unfinished one is resumed")
     parser.set_defaults(json="")
     return parser
+
+
+main = main_of(options, run)

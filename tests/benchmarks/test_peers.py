@@ -31,10 +31,8 @@ USAGE = event(choices=[], usage={"completion_tokens": 5})
 ANSWERS = {  # by the name of the model: what is sent
     "good": piece("\n") + piece(" !", "length") + END,
     "counts": piece("a", "length") + USAGE + END,
-    "json": '{"text": "all"}',
     "stops": piece("a"),
     "fails": piece("a") + event(error={"message": "out of blocks"}) + END,
-    "hangs": piece("a"),
     "busy": "come back later",
 }
 
@@ -42,7 +40,7 @@ ANSWERS = {  # by the name of the model: what is sent
 @pytest.fixture(scope="module")
 def server():
     """A server that answers as the name of the model says: its URL, and the bodies it got."""
-    bodies, ending = [], threading.Event()
+    bodies = []
 
     class StandIn(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -56,13 +54,11 @@ def server():
             name = body["model"]
             if name == "good" and "ignore_eos" in body:
                 return self.answer(400, "ignore_eos is unknown")
-            self.answer(503 if name == "busy" else 200, ANSWERS[name], 9 * (name == "hangs"))
-            if name == "hangs":
-                ending.wait()
+            self.answer(503 if name == "busy" else 200, ANSWERS[name])
 
-        def answer(self, status, text, unsent=0):
+        def answer(self, status, text):
             self.send_response(status)
-            self.send_header("Content-Length", str(len(text) + unsent))
+            self.send_header("Content-Length", str(len(text)))
             self.send_header("Connection", "close")
             self.end_headers()
             self.wfile.write(text.encode())
@@ -74,7 +70,6 @@ def server():
         thread = threading.Thread(target=stand_in.serve_forever)
         thread.start()
         yield f"http://127.0.0.1:{stand_in.server_port}", bodies
-        ending.set()
         stand_in.shutdown()
         thread.join()
 
@@ -119,7 +114,6 @@ def test_a_server_may_not_know_what_is_not_in_the_interface(server):
 @pytest.mark.parametrize(
     ("model", "said"),
     [
-        ("json", "stopped after 0 events"),
         ("busy", "HTTP 503: come back later"),
         ("stops", "stopped after 1 events"),
         ("fails", "out of blocks"),
@@ -128,11 +122,6 @@ def test_a_server_may_not_know_what_is_not_in_the_interface(server):
 def test_what_goes_wrong_is_said_in_a_line(server, model, said):
     with pytest.raises(OSError, match=said):
         HTTPServer(server[0], model)(requests(2))
-
-
-def test_a_server_that_falls_silent_is_given_up(server):
-    with pytest.raises(OSError, match="no byte for 0.05 s"):
-        HTTPServer(server[0], "hangs", timeout=0.05)
 
 
 def test_the_command_prints_a_row_of_a_server(server, tmp_path, capsys):
