@@ -33,8 +33,6 @@ SCHEMES = {  # ways to share one model among requests, and what each asks of the
     "prefix reuse": {"chunked", "reuse"},
 }
 LINE = ("start", "decode", "prefill")
-SIMULATED = ("tokens_per_second", "goodput", "ttft_p95", "e2el_p50", "e2el_p95")
-ROUNDING = 256 * torch.finfo(torch.float32).eps  # of the largest logit: what two programs may add
 
 
 def load(
@@ -56,9 +54,9 @@ def load(
     are among them `line`, what a step costs, and `simulated`, their rows as replayed on that line.
 
     A row has summaries over the repeats of all measures, and the requests that `failed`. Beside
-    schemes `ratio` is its speed over the first one's. `equal` says whether its texts are the first
-    scheme's, or those of the `model` alone; another system's may differ at ties: `differences`.
-    Raises ValueError, what a system raises.
+    schemes `ratio` is its speed over the first one's. `differ` says how many of its texts are not
+    the first scheme's, or not those of the `model` alone: 0 of ours, while other programs may
+    decide a tie otherwise; None where nothing was compared. Raises ValueError.
     """
     workload, limits = workload or Workload(), limits or {}
     asked = {rate: workload.requests(vocab_size, block_size, rate) for rate in (*rates, inf)}
@@ -76,10 +74,7 @@ def load(
         for name, runs in done.items():
             row = {"rate": None if rate == inf else rate, "scheme": name}
             row |= _summed(asked[rate], runs, limits) | {"ratio": base and _over(runs, base)}
-            if name in own or texts is None:
-                row["equal"] = texts and all(_tokens(run) == texts for run in runs)
-            else:
-                row |= _compared(model, asked[rate], texts, runs)
+            row["differ"] = texts and max(_differing(run, texts) for run in runs)
             rows.append(row)
     about = {"block_size": block_size, **asdict(workload), "repeats": repeats, "limits": limits}
     return about | (_costs(own, workload, rates, limits) if own else {}) | {"rows": rows}
@@ -203,9 +198,8 @@ def _costs(own: dict[str, Scheme], workload: Workload, rates, limits: dict) -> d
     for rate in rates:
         requests = greedy.requests(c.vocab_size, c.block_size, rate)
         for name, scheme in own.items():
-            got = measures(requests, scheme(requests, line), limits)
             row = {"rate": None if rate == inf else rate, "scheme": name}
-            rows.append(row | {key: got[key] for key in SIMULATED})
+            rows.append(row | measures(requests, scheme(requests, line), limits))
     about = {"n_params": one.model.n_params, "running": one.running, "budget": one.budget}
     clock = "real" if one.real else "virtual"
     return about | {"clock": clock, "line": line, "simulated": rows}
@@ -231,35 +225,5 @@ def _tokens(replies: Replies) -> dict[int, list]:
     return {name: reply.tokens for name, reply in replies.items()}
 
 
-def _compared(model: GPT, requests: list[Request], ours: dict, runs: list[Replies]) -> dict:
-    """Whether the texts that came whole are ours but for ties; those that are not, of one run."""
-    parted = [differences(model, requests, ours, _tokens(run)) for run in runs]
-    equal = all(one["tie"] for found in parted for one in found)
-    return {"equal": equal, "differences": max(parted, key=len)}
-
-
-@torch.no_grad()
-def differences(
-    model: GPT, requests: Sequence[Request], ours: dict[int, list], theirs: dict[int, list]
-) -> list[dict]:
-    """Where greedy texts part: {"request", "at", "margin", "tie"} for each request that differs.
-
-    `margin` is the distance, in our logits, from our token to theirs, given the tokens before. It
-    is a `tie` when rounding alone may cover it. A text that only ended early has no margin, nor has
-    a token that is not ours (None). Requests without a reply are left out.
-    """
-    found, weight = [], model.lm_head.weight
-    for request in requests:
-        own, other = ours[request.id], theirs.get(request.id)
-        if other is None or own == other:
-            continue
-        pairs = enumerate(zip(own, other, strict=False))
-        at = next((i for i, (a, b) in pairs if a != b), len(other))
-        one = {"request": request.id, "at": at, "margin": None, "tie": False}
-        if at < len(other) and other[at] is not None:
-            tokens = torch.tensor([request.prompt.tolist() + own[:at]], device=weight.device)
-            logits = model(tokens)[0][0, -1].double()
-            one["margin"] = float(logits[own[at]] - logits[other[at]])
-            one["tie"] = one["margin"] <= ROUNDING * float(logits.abs().max())
-        found.append(one)
-    return found
+def _differing(replies: Replies, texts: dict[int, list]) -> int:
+    return sum(tokens != texts[name] for name, tokens in _tokens(replies).items())

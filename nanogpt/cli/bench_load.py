@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
         result["errors"] = dict(server.errors)
     print(report(result))
     common.write_result(path, device, result)
-    return int(any(row["equal"] is False or row["failed"] for row in result["rows"]))
+    return int(any(row["differ"] or row["failed"] for row in result["rows"]))
 
 
 def _systems(args: argparse.Namespace, model: GPT | None, chars: str) -> tuple[dict, dict]:
@@ -98,9 +98,7 @@ def report(r: dict) -> str:
 
 
 def _shown(row: dict) -> dict:
-    equal = {True: "equal", False: "differ", None: "not compared"}[row["equal"]]
-    apart = row.get("differences", [])
-    equal += f", {len(apart)} texts part, {sum(one['tie'] for one in apart)} at ties" * bool(apart)
+    equal = {None: "not compared", 0: "equal"}.get(row["differ"], f"{row['differ']} texts differ")
     equal += f", {row['failed']} failed" * bool(row["failed"])
     shown = {
         "rate": "inf" if row["rate"] is None else f"{row['rate']:g}",

@@ -41,12 +41,6 @@ def limits(monkeypatch):
     monkeypatch.setattr(roofline, "peak_arithmetic", lambda **_: {"median": 1e12, "how": "test"})
 
 
-@pytest.fixture
-def choose(monkeypatch):
-    """Replaces the ladder by these rungs."""
-    return lambda *chosen: monkeypatch.setattr(decoding, "rungs", lambda device: chosen)
-
-
 def test_the_figures_fit_together(model, limits):
     result = ladder(model, n_new=8, repeats=3, only="12345")
     assert [row["rung"] for row in result["rungs"]] == list("12345")
@@ -79,21 +73,23 @@ def test_a_native_rung_is_built_twice_and_gives_the_same_tokens(model):
     assert min(native["build_seconds"], native["again_seconds"]) > 0
 
 
-def test_the_best_rung_has_full_weights_and_equal_tokens(model, limits, choose):
+def test_the_best_rung_has_full_weights_and_equal_tokens(model, limits, monkeypatch):
     class Different(Flat):
         def tokens(self, *args):
             yield from (token * 0 for token in super().tokens(*args))
 
     slow = rungs(CPU)[0]
-    choose(slow, Rung("5", "different", Different), Rung("8", "8-bit", Flat, itemsize=1))
+    chosen = slow, Rung("5", "different", Different), Rung("8", "8-bit", Flat, itemsize=1)
+    monkeypatch.setattr(decoding, "rungs", lambda device: chosen)
     result = ladder(model, n_new=8, repeats=1)
     assert [row["equal"] for row in result["rungs"]] == [True, False, True]
     assert result["best"]["rung"] == slow.number
     assert "differ" in bench_ladder.report(result)
 
 
-def test_a_rung_that_cannot_be_built_says_why_and_the_others_run(model, limits, choose):
-    choose(Rung("4", "flat", Flat), Rung("7", "native", Unbuildable))
+def test_a_rung_that_cannot_be_built_says_why_and_the_others_run(model, limits, monkeypatch):
+    chosen = Rung("4", "flat", Flat), Rung("7", "native", Unbuildable)
+    monkeypatch.setattr(decoding, "rungs", lambda device: chosen)
     result, why = ladder(model, n_new=4, repeats=1), "no C++ compiler (c++)"
     assert result["rungs"][1] == {"rung": "7", "label": "native", "unavailable": why}
     assert result["rungs"][0]["equal"]
@@ -141,20 +137,11 @@ def test_what_cannot_be_measured_is_refused(model, settings, words):
         ladder(model, **({"n_new": 4} | settings))
 
 
-# ------------------------------------------------------------------ python -m nanogpt bench ladder
-
-
-@pytest.fixture
-def small(monkeypatch, limits):
+def test_the_command_prints_the_rungs_and_writes_json(limits, tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(SIZES, "article", tiny_model().config)
-    threads = torch.get_num_threads()
-    yield ["--size", "article", "--repeats", "1"]
-    torch.set_num_threads(threads)
-
-
-def test_the_command_prints_the_rungs_and_writes_json(small, tmp_path, capsys):
     path = tmp_path / "l.json"
-    assert bench_ladder.main([*small, "--rungs", "15", "--json", str(path)]) == 0
+    words = "--size article --repeats 1 --rungs 15 --json"
+    assert bench_ladder.main([*words.split(), str(path)]) == 0
     said, written = capsys.readouterr().out, json.loads(path.read_text())
     assert "roofline bound" in said
     assert all(row["label"] in said for row in written["rungs"])

@@ -88,11 +88,9 @@ def test_our_own_server_gives_our_texts():
         other = build(torch.float32, seed=4)
         wrong = load({"other": server}, [inf], model=other, **how)["rows"][0]
     for row in result["rows"]:
-        assert (row["scheme"], row["equal"], row["differences"]) == ("nanogpt", True, [])
-        assert row["failed"] == 0
+        assert (row["scheme"], row["differ"], row["failed"]) == ("nanogpt", 0, 0)
         assert row["goodput"]["median"] > 0
-    assert not wrong["equal"]
-    assert all(one["margin"] > 0 and not one["tie"] for one in wrong["differences"])
+    assert wrong["differ"] > 0
 
 
 def test_a_server_may_not_know_what_is_not_in_the_interface(server):
