@@ -27,11 +27,8 @@ def main(argv: list[str] | None = None) -> int:
 def _sync(repo: str | None, ref: str | None, check: bool) -> int:
     if (repo or ref) and check:
         raise SyncError("--check writes nothing, so it cannot go with --repo or --ref")
-    if repo or ref:
-        differ = set_address(repo or address.REPO, ref or address.REF, ROOT)
-    else:
-        differ = sync(ROOT, check=check)
-    for path in differ:
+    new = repo or address.REPO, ref or address.REF
+    for path in (differ := set_address(*new, ROOT) if repo or ref else sync(ROOT, check=check)):
         print(f"{'differs' if check else 'written'}: {path.relative_to(ROOT)}")
     if differ and check:
         print("run `make sync` (python -m nanogpt sync); edit mirrored code in nanogpt/, not here")

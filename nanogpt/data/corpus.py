@@ -69,10 +69,12 @@ def load_corpus(path: str | Path | None = None, *, download: bool = True) -> Cor
     Tiny Shakespeare. A failed download raises nothing: the practice corpus takes its place, with a
     note. With NANOGPT_OFFLINE=1 no download is tried; the note is then NANOGPT_OFFLINE_REASON.
     """
-    if path:
-        return read_corpus(_named(path, "the path given"))
-    if named := os.environ.get("NANOGPT_DATA"):
-        return read_corpus(_named(named, "NANOGPT_DATA"))
+    asked = {"the path given": path, "NANOGPT_DATA": os.environ.get("NANOGPT_DATA")}
+    for what, named in asked.items():
+        if named and not (file := Path(named).expanduser()).is_file():
+            raise CorpusError(f"{what} names {file}, which is no file: correct it or leave it out")
+        if named:
+            return read_corpus(file)
     local = ROOT / "data" / "input.txt"
     if local.is_file():
         return read_corpus(local)
@@ -83,13 +85,6 @@ def load_corpus(path: str | Path | None = None, *, download: bool = True) -> Cor
         return read_corpus(fetch(local))
     except (CorpusError, OSError) as error:
         return practice_corpus(f"the download did not work ({error}).")
-
-
-def _named(path: str | Path, what: str) -> Path:
-    path = Path(path).expanduser()
-    if not path.is_file():
-        raise CorpusError(f"{what} names {path}, which is not a file: correct it or leave it out")
-    return path
 
 
 def read_corpus(path: Path) -> Corpus:

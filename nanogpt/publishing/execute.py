@@ -20,17 +20,8 @@ from papermill.engines import NBClientEngine, papermill_engines
 from traitlets import TraitError
 
 from ..system.files import ROOT
-from .nbfile import (
-    METADATA,
-    SyncError,
-    alt_text,
-    filled,
-    keep_metadata,
-    png_of,
-    read,
-    to_text,
-    write_text,
-)
+from . import nbfile
+from .nbfile import METADATA, SyncError, alt_text, png_of, read
 
 START_TIMEOUT = 120  # seconds for a kernel to answer, on a cold disk
 MIMES = {"text/plain", "image/png", "text/markdown"}  # what every reader shows, without trust
@@ -69,7 +60,7 @@ def execute(
     """
     try:
         papermill.execute_notebook(
-            filled(read(source)),
+            nbfile.filled(read(source)),
             str(target),
             parameters,
             engine_name=Strict.NAME,
@@ -82,7 +73,7 @@ def execute(
         )
     finally:
         with suppress(SyncError):  # a full disk cut it off, or wrote nothing: that error is raised
-            write_text(target, to_text(normalise(read(target))))
+            nbfile.write_text(target, nbfile.to_text(normalise(read(target))))
     check_outputs(target)
 
 
@@ -160,7 +151,7 @@ def normalise(nb):
     for cell in nb.cells:
         if "injected-parameters" in cell.metadata.get("tags", []):
             cell.id, cell.source = "injected-parameters", cell.source.strip("\n")
-        keep_metadata(cell)
+        nbfile.keep_metadata(cell)
         CoalesceStreamsPreprocessor().preprocess_cell(cell, {}, 0)
     return nb
 

@@ -93,8 +93,7 @@ def write_cells(nb, name: str, titles: dict[str, str], repo: str, ref: str) -> N
     for cell in nb.cells:
         keep_metadata(cell)
         ours = cell.metadata.get("nanogpt", {})
-        kind = ours.get("generated")
-        if kind == "setup":
+        if (kind := ours.get("generated")) == "setup":
             cell.source, cell.metadata["tags"] = setup_cell(repo, ref), ["hide-input"]
         elif kind == "links":
             cell.source = links_cell(name, titles, repo, ref)

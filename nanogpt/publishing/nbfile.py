@@ -42,9 +42,8 @@ def read(path: Path):
     try:
         return nbformat.read(path, as_version=4)
     except (ValueError, AttributeError, KeyError, nbformat.ValidationError) as error:
-        raise SyncError(
-            f"{path} cannot be read as a notebook ({error}): restore it from git"
-        ) from error
+        why = f"{path} cannot be read as a notebook ({error}): restore it from git"
+        raise SyncError(why) from error
 
 
 def to_text(nb) -> str:

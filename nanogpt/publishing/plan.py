@@ -49,11 +49,6 @@ class Pace:
         """Seconds of all notebooks; 0 where they are not known."""
         return sum(self.seconds.values())
 
-    @property
-    def card(self) -> dict:
-        """What the manifest records of it."""
-        return {"profile": self.profile} | ({"work_seconds": self.work} if self.work else {})
-
     def __str__(self) -> str:
         """The plan in lines: the part and why, the minutes of each notebook and of all."""
         if not self.seconds:
@@ -153,9 +148,7 @@ def assign(sources: list[Path], settings: Sequence[str], profile: str) -> dict[s
                 f"-p {setting}: write name=value, with a parameter of a chosen notebook: {near}"
             )
     if without := [name for name, parameters in known.items() if "profile" not in parameters]:
-        raise RunError(
-            f'{without[0]} has no parameter `profile: str = "auto"`: add it to its parameters cell'
-        )
+        raise RunError(f'{without[0]}: add `profile: str = "auto"` to its parameters cell')
     return {
         name: {"profile": profile}
         | {key: convert(parameters[key], text) for key, text in wanted.items() if key in parameters}

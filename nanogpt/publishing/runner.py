@@ -235,8 +235,9 @@ class Series:
         corpus = self.corpus
         about = {"name": corpus.name, "real": corpus.real, "note": corpus.note}
         about |= {"characters": len(corpus.text), "sha256": corpus.sha256}
-        settings = {"settings": list(self.plan.settings), "corpus": about}
-        return self.pace.card | settings | {"environment": environment()}
+        card = {"profile": self.pace.profile, "settings": list(self.plan.settings), "corpus": about}
+        card |= {"work_seconds": self.pace.work} if self.pace.work else {}
+        return card | {"environment": environment()}
 
     def report(self, out: Path) -> None:
         """Print a table of what ran, how many passed, and where to look."""

@@ -47,6 +47,7 @@ def render(folder: Path) -> Path:
             f"no executed notebooks in {folder}: run some first (python -m nanogpt run)"
         )
     card, html = read_manifest(folder), folder / "html"
+    where = card.get("environment")
     entries = {entry["notebook"]: entry for entry in card["notebooks"]}
     names = {path.stem for path in paths}
     pages = [_about(path.stem, read(path), entries.get(path.stem, {}), names) for path in paths]
@@ -55,7 +56,7 @@ def render(folder: Path) -> Path:
         TEMPLATES.get_template("site.html.j2").render,
         pages=pages,
         card=card,
-        conditions=_conditions(card),
+        conditions=f"{conditions(where)}, Python {where['python']}" if where else "",
         practice=synthetic.NAME,
         live=bool(running),
     )
@@ -109,13 +110,6 @@ def _search_index(pages: list[dict]) -> str:
         for section in page["sections"]
     ]
     return json.dumps(rows, ensure_ascii=False, separators=(",", ":")).replace("</", "<\\/")
-
-
-def _conditions(card: dict) -> str:
-    try:
-        return f"{conditions(card['environment'])}, Python {card['environment']['python']}"
-    except KeyError:
-        return ""
 
 
 def live_page(folder: Path) -> str | None:

@@ -15,9 +15,8 @@ PROGRESS = "NANOGPT_PROGRESS"  # the variable that names the file in which a run
 
 def headless() -> bool:
     """Whether to leave out progress bars: no terminal and no notebook, or TQDM_DISABLE is set."""
-    if os.environ.get("TQDM_DISABLE", "0") not in ("", "0"):
-        return True
-    return not sys.stdout.isatty() and "ipykernel" not in sys.modules
+    off = os.environ.get("TQDM_DISABLE", "0") not in ("", "0")
+    return off or not (sys.stdout.isatty() or "ipykernel" in sys.modules)
 
 
 class Progress:

@@ -55,7 +55,7 @@ def test_a_slow_machine_does_less_and_what_is_asked_for_is_done(machine):
     assert full.profile == "cpu"
     assert full.total == pytest.approx(80 * len(NAMES) / 0.1, rel=0.01)
     assert choose_pace("cpu/2", NAMES).profile == "cpu/2"
-    assert choose_pace("gpu", NAMES).card == {"profile": "gpu"}
+    assert choose_pace("gpu", NAMES) == plan.Pace("gpu")
 
 
 def test_a_dry_run_prints_the_part_and_the_minutes(machine, capsys):
@@ -124,7 +124,7 @@ def test_a_setting_that_does_not_fit_is_refused(sources, setting):
 
 UNFIT = {
     "no parameters cell": (None, "has 0 cells tagged 'parameters'"),
-    "no profile": ("n: int = 1", "has no parameter `profile"),
+    "no profile": ("n: int = 1", "add `profile"),
     "no type": ('profile = "auto"', "must be `name: type = literal`"),
     "no literal": ('profile: str = "a".upper()', "must be `name: type = literal`"),
     "another statement": ('profile: str = "auto"\nimport os', "must be `name: type = literal`"),
