@@ -105,7 +105,6 @@ def test_a_sweep_that_was_stopped_resumes_and_counts_the_same(tmp_path, monkeypa
 
 
 WORDS = [
-    ("--sequences 0", "--sequences=0"),
     ("--dtype bfloat16", "needs --exact"),
     ("--seed 2", "was started with seed 0, and this is 2"),
     ("--dtype float64", "was started with dtype float32"),
