@@ -198,7 +198,6 @@ class Graph(Exclusive):
         self.weights = functional.flatten(GPT(c).to(**kind))
         self.kv = functional.buffers(c, B, size, **kind)
         self.noise = torch.ones(size, B, c.vocab_size, device=self.device)
-        self.logits = torch.zeros(B, c.vocab_size, **kind)
         integers = {"dtype": torch.int64, "device": self.device}
         self.token = torch.zeros(B, 1, **integers)
         self.pos, self.count = torch.zeros(1, **integers), torch.zeros(1, **integers)
@@ -214,7 +213,6 @@ class Graph(Exclusive):
                 self.pos.zero_(), self.count.zero_()
                 work()
         torch.cuda.current_stream(self.device).wait_stream(side)
-        self.pos.zero_(), self.count.zero_()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph), torch.no_grad():
             work()
@@ -222,9 +220,8 @@ class Graph(Exclusive):
 
     def _steps(self) -> None:
         for _ in range(self.steps):
-            self.logits.copy_(self._step())
             noise = self.noise.index_select(0, self.count)[0]  # (B, V)
-            self.token.copy_(sample(self.logits, noise))
+            self.token.copy_(sample(self._step(), noise))
             self.out.index_copy_(0, self.count, self.token[None])
             self.pos.add_(1), self.count.add_(1)
 

@@ -290,7 +290,8 @@ class NativeSpeculation(SpeculativeLoop):
                     drafting.known(known)
                     drafting.decode(valid, known + k - 1)
                 guessed = text[:, known : known + k].tolist()
-                proposed = self._correct(guessed)
+                pairs = zip(self.verified, guessed, strict=True)  # what a text knows comes first
+                proposed = [(sure + row[len(sure) :])[: len(row)] for sure, row in pairs]
                 if proposed != guessed:
                     _write(text, known, proposed)
                 choices = target.check(known - 1, known + k)
@@ -300,11 +301,6 @@ class NativeSpeculation(SpeculativeLoop):
                     valid = known + min(k - 1, *map(matching, guessed, choices))
                 known += new
                 yield from text[:, known - new : known].clone().split(1, dim=1)
-
-    def _correct(self, guessed: list[list[int]]) -> list[list[int]]:
-        """The guesses, with what some texts know already in its place."""
-        pairs = zip(self.verified, guessed, strict=True)
-        return [(verified + row[len(verified) :])[: len(row)] for verified, row in pairs]
 
 
 def _write(text: Tensor, start: int, tokens: list[list[int]]) -> None:

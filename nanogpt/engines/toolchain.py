@@ -101,7 +101,10 @@ def kept(name: str, parts: dict, suffix: str, make: Callable[[Path], None]) -> P
     file = f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:32]}{suffix}"
     path = cache_folder() / file
     try:
-        _own(path.parent)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if hasattr(os, "getuid") and path.parent.stat().st_uid != os.getuid():
+            # Somebody else could exchange a library that is loaded into this process.
+            raise PermissionError("it belongs to another user")
         if not path.exists():
             with FileLock(path.with_suffix(".lock")):
                 if not path.exists():  # nobody built it while this process waited
@@ -116,13 +119,6 @@ def kept(name: str, parts: dict, suffix: str, make: Callable[[Path], None]) -> P
         what = f"{type(error).__name__}: {first_line(error)}"
         raise CannotBuild(f"the build failed: {what}") from error
     return path
-
-
-def _own(folder: Path) -> None:
-    """Make the folder. Raises PermissionError for somebody else's: who could exchange a library."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if hasattr(os, "getuid") and folder.stat().st_uid != os.getuid():
-        raise PermissionError("it belongs to another user")
 
 
 def first_line(error: Exception) -> str:

@@ -108,21 +108,15 @@ def padded_attend(
     q = F.pad(q, (0, size - hs)).reshape(-1, T, size)
     k, v = (F.pad(x, (0, size - hs, 0, n_keys - S)).reshape(-1, n_keys, size) for x in (k, v))
     chunk = max(1, COPIED_AT_ONCE // k.numel())  # queries at once: each gets a copy of the keys
-    parts = zip(q.split(chunk, dim=1), mask.split(chunk, dim=1), strict=True)
-    out = [_attend_rowwise(part, k, v, see, hs**-0.5, dropout)[..., :hs] for part, see in parts]
+    out = []
+    for part, see in zip(q.split(chunk, dim=1), mask.split(chunk, dim=1), strict=True):
+        n, t, _ = part.shape
+        keys, values = (x[:, None].expand(n, t, -1, -1).flatten(0, 1) for x in (k, v))
+        scores = rowwise(part.reshape(n * t, 1, size), keys.transpose(1, 2)).view(n, t, n_keys)
+        weights = (scores * hs**-0.5).masked_fill(~see, float("-inf")).softmax(-1)
+        weights = F.dropout(weights, dropout, training=dropout > 0)
+        out.append(rowwise(weights.view(n * t, 1, n_keys), values).view(n, t, size)[..., :hs])
     return torch.cat(out, dim=1).view(*lead, T, hs)
-
-
-def _attend_rowwise(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float, dropout: float
-) -> Tensor:
-    """Attention, a row at a time.  (n, t, hs), (n, S, hs) twice, (n, t, S) -> (n, t, hs)"""
-    (n, t, hs), S = q.shape, k.shape[1]
-    k, v = (x[:, None].expand(n, t, S, hs).reshape(n * t, S, hs) for x in (k, v))
-    scores = rowwise(q.reshape(n * t, 1, hs), k.transpose(1, 2)).view(n, t, S) * scale
-    weights = scores.masked_fill(~mask, float("-inf")).softmax(-1)
-    weights = F.dropout(weights, dropout, training=dropout > 0)
-    return rowwise(weights.view(n * t, 1, S), v).view(n, t, hs)
 
 
 def _fused(length, q, k, v, attn_mask=None, dropout_p=0.0, is_causal=False, **settings):
