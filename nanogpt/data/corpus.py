@@ -39,7 +39,6 @@ class Corpus:
     text: str
     name: str
     sha256: str
-    source: str  # where it was found
     note: str = ""  # for the practice corpus: why it is used
 
     @property
@@ -95,7 +94,7 @@ def read_corpus(path: Path) -> Corpus:
     data = path.read_bytes()
     digest = sha256(data)
     if digest == SHA256:
-        return Corpus(data.decode("ascii"), "Tiny Shakespeare", digest, str(path))
+        return Corpus(data.decode("ascii"), "Tiny Shakespeare", digest)
     try:
         text = data.removeprefix(codecs.BOM_UTF8).decode("utf-8").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
@@ -113,7 +112,7 @@ def read_corpus(path: Path) -> Corpus:
             f"{digest[:12]}…, not {SIZE:,} and {SHA256[:12]}…: a cut or altered copy; "
             f"delete it to fetch it again"
         )
-    return Corpus(text, path.name, digest, str(path))
+    return Corpus(text, path.name, digest)
 
 
 def check_text(text: str, block_size: int) -> list[dict]:
@@ -143,7 +142,7 @@ def check_text(text: str, block_size: int) -> list[dict]:
 def practice_corpus(note: str = "asked for.") -> Corpus:
     """About 1 MB of play-like text in Tiny Shakespeare's 65 characters, equal on every machine."""
     text = synthetic.write()
-    return Corpus(text, synthetic.NAME, sha256(text.encode()), "nanogpt.data.synthetic", note)
+    return Corpus(text, synthetic.NAME, sha256(text.encode()), note)
 
 
 def fetch(target: Path, url: str = URL, digest: str = SHA256, size: int = SIZE) -> Path:

@@ -21,10 +21,7 @@ class CharTokenizer:
     def encode(self, text: str) -> Tensor:
         """(T,) int64. Raises ValueError for an empty text and for unknown characters."""
         if not text:
-            raise ValueError(
-                "the prompt is empty: the model continues a text, so give at least one "
-                "character (a newline is the usual start)"
-            )
+            raise ValueError("the prompt is empty: give a character or more, such as a newline")
         unknown = sorted({char for char in text if char not in self.index})
         if unknown:
             first = next(i for i, char in enumerate(text) if char not in self.index)

@@ -6,6 +6,7 @@ import os
 import sys
 import time
 import warnings
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from tqdm import tqdm
@@ -19,7 +20,7 @@ def headless() -> bool:
     return off or not (sys.stdout.isatty() or "ipykernel" in sys.modules)
 
 
-class Progress:
+class Progress(AbstractContextManager):
     """How far some work has come, shown until the with-block ends, however it ends.
 
     A bar on a terminal and in a notebook, on stdout like the lines beside it: JupyterLab shows
@@ -33,9 +34,6 @@ class Progress:
         self.begun = self.said = time.monotonic()
         options |= {"desc": what, "initial": done, "disable": hidden or headless()}
         self.bar = tqdm(total=total, file=sys.stdout, leave=False, mininterval=0.5, **options)
-
-    def __enter__(self) -> Progress:
-        return self
 
     def __exit__(self, *error) -> None:
         self.bar.close()

@@ -82,13 +82,7 @@ def environment(device: Device | None = None) -> dict:
         **_git_state(),
     }
     if device.device.type == "cuda":
-        properties = torch.cuda.get_device_properties(0)
-        card |= {
-            "device_name": properties.name,
-            "capability": f"{properties.major}.{properties.minor}",
-            "cuda": torch.version.cuda,
-            "multiprocessors": properties.multi_processor_count,
-        }
+        card |= {"device_name": torch.cuda.get_device_name(), "cuda": torch.version.cuda}
     return card
 
 

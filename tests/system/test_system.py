@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from nanogpt.system.console import headless, tolerate_any_text
-from nanogpt.system.device import conditions, environment, pick_device
+from nanogpt.system.device import environment, pick_device
 from nanogpt.system.files import atomic_path, write_json
 
 
@@ -69,13 +69,6 @@ def test_without_git_the_card_says_that_nothing_is_known(missing, tmp_path, monk
     monkeypatch.setattr("nanogpt.system.device.ROOT", tmp_path)
     card = environment(pick_device("cpu"))
     assert (card["commit"], card["dirty"]) == (None, None)
-
-
-def test_conditions_fit_the_footer_of_a_figure():
-    card = {"device": "cpu", "device_name": "Some CPU", "threads": 1, "torch": "2.x"}
-    assert conditions(card) == "CPU, 1 thread, torch 2.x"
-    assert conditions(card | {"threads": 2}) == "CPU, 2 threads, torch 2.x"
-    assert conditions(card | {"device": "cuda", "device_name": "Some GPU"}) == "Some GPU, torch 2.x"
 
 
 @pytest.mark.parametrize("value", ["1", "0", ""])

@@ -16,7 +16,7 @@ from nanogpt.training.loop import train
 from nanogpt.training.pretrained import load_or_train
 
 SHORT = TrainConfig(steps=4, batch_size=8, eval_every=4, eval_batches=1, warmup=2)
-OTHER = Corpus("another text.\n" * 200, "other", "0", "tests")
+OTHER = Corpus("another text.\n" * 200, "other", "0")
 load = partial(load_or_train, device=CPU)
 
 
@@ -52,7 +52,7 @@ def test_published_weights_are_taken_for_the_text_that_they_know(checkpoint, cor
     assert torch.equal(weights(found.model), weights(load_checkpoint(checkpoint).model))
     assert capsys.readouterr().out == "", "a notebook prints the result, not the loading"
     assert load(OTHER, SHORT).origin == "trained just now"
-    backwards = Corpus(corpus.text[::-1], "the same characters", "0", "tests")
+    backwards = Corpus(corpus.text[::-1], "the same characters", "0")
     assert load(backwards, SHORT).origin == "trained just now"
     assert load(replace(backwards, name=synthetic.NAME), SHORT).origin == "published weights"
 
