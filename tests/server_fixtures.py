@@ -14,8 +14,7 @@ from conftest import seeded, tiny_model
 from nanogpt.data.tokenizer import CharTokenizer
 from nanogpt.decoding.generate import complete
 from nanogpt.decoding.sampling import PLAIN
-from nanogpt.server.running import serving
-from nanogpt.server.server import Server
+from nanogpt.server.server import Server, serving
 
 CHARS = CharTokenizer("abcdefghijkl\n")
 

@@ -28,13 +28,10 @@ ABSENT = {
     "logit_bias": {},
     "presence_penalty": 0,
     "frequency_penalty": 0,
-    "repetition_penalty": 1,
-    "min_p": 0,
-    "min_tokens": 0,
 }
 UNUSED = {"user", "ignore_eos"}  # they change no token here
 FIELDS = {"model", "prompt", "max_tokens", "temperature", "top_p", "top_k", "seed", "stop"}
-FIELDS |= {"stream", "stream_options", "timeout"}
+FIELDS |= {"stream", "stream_options"}
 STOPS = 4  # texts that may end an answer, as in OpenAI's interface
 WRONG = ("invalid_request_error", "invalid")
 KINDS = {  # by the status of HTTP: that interface's name of the error, and the metrics' word for it
@@ -141,12 +138,10 @@ class Completion:
         return piece
 
     def _may_stop(self) -> int:
-        """How many of the last characters may become a stop."""
-        longest = min(len(self._held), max(map(len, self.stop), default=1) - 1)
-        for n in range(longest, 0, -1):
-            if any(stop.startswith(self._held[-n:]) for stop in self.stop):
-                return n
-        return 0
+        """How many of the last characters may become a stop. What is held is no longer than one."""
+        lengths = range(len(self._held), 0, -1)
+        ends = (n for n in lengths for stop in self.stop if stop.startswith(self._held[-n:]))
+        return next(ends, 0)
 
     def whole(self, text: str) -> dict:
         """The answer in one piece."""
@@ -191,7 +186,7 @@ class Reader:
         body = {name: value for name, value in body.items() if value is not None}
         self._check_names(body)
         prompt = self._prompt(body.get("prompt"))
-        most = max(1, self.longest + 1 - len(prompt))
+        most = self.longest + 1 - len(prompt)
         n_new = _field(body, "max_tokens", min(16, most), check_int, 1, most)
         seed = _field(body, "seed", secrets.randbits(31), check_seed)
         name = f"cmpl-{secrets.token_hex(12)}"
@@ -202,7 +197,7 @@ class Reader:
             stop=_stops(body),
             stream=_field(body, "stream", False, check_switch),
             usage=_field(body, "stream_options", {}, _check_object).get("include_usage") is True,
-            timeout=_field(body, "timeout", self.timeout, check_number, 0.001, self.timeout),
+            timeout=self.timeout,
         )
 
     def _check_names(self, body: dict) -> None:

@@ -1,17 +1,24 @@
-"""A server without its sockets: the engine's thread, who is admitted, and what is counted."""
+"""The server: its engine's thread, who is admitted, what is counted, its addresses and its end."""
 
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from functools import partial
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Summary
+import prometheus_client as prometheus
+from prometheus_client import Counter, Gauge, Summary
+from tornado.httpserver import HTTPServer
+from tornado.iostream import StreamClosedError
+from tornado.netutil import bind_sockets
+from tornado.web import Application, RequestHandler
 
 from ..config.checks import check_int, check_positive
 from ..data.tokenizer import CharTokenizer
@@ -19,9 +26,10 @@ from ..model.gpt import GPT
 from ..serving.batch import BatchEngine
 from ..serving.modules import ModuleBackend
 from ..serving.request import Output
-from .completions import KINDS, WRONG, Completion, Reader, Refused
+from .completions import KINDS, WRONG, Completion, Reader, Refused, event
 
 BUDGET = 256  # tokens of a step
+BODY = 2**20  # bytes of a body; a longer one is not read
 
 
 class EngineThread(threading.Thread):
@@ -79,7 +87,7 @@ class Metrics:
     """What a server counts, and how busy its engine is, for Prometheus to read."""
 
     def __init__(self, engine: BatchEngine):
-        self.registry = CollectorRegistry()
+        self.registry = prometheus.CollectorRegistry()
 
         def counted(kind, name: str, about: str, *labels: str):
             return kind(f"nanogpt_{name}", about, labels, registry=self.registry)
@@ -131,23 +139,15 @@ class Server:
         check_int("waiting", waiting, 0)
         check_positive("timeout", timeout)
         check_positive("drain", drain)
-        if len(tokenizer) != (size := model.config.vocab_size):
-            raise ValueError(
-                f"the tokenizer has {len(tokenizer)} characters and the model a vocabulary of "
-                f"{size}: pass the model's own"
-            )
+        if (n := len(tokenizer)) != (size := model.config.vocab_size):
+            raise ValueError(f"the tokenizer has {n} characters, the model's vocabulary {size}")
         self.most, self.seconds, self.trace = running + waiting, drain, trace
-        self.name, self.created = name, int(time.time())
+        self.created = int(time.time())
         self.reader = Reader(tokenizer, name, model.config.block_size, timeout)
         self.engine = BatchEngine(model, backend=backend, max_running=running, budget=BUDGET)
         self.thread, self.metrics = EngineThread(self.engine, self._tell), Metrics(self.engine)
         self.answers: dict[Hashable, Completion] = {}
         self.draining, self.loop, self._idle = False, None, asyncio.Event()
-
-    def start(self) -> None:
-        """Begin to compute. Call it in the event loop."""
-        self.loop = asyncio.get_running_loop()
-        self.thread.start()
 
     @property
     def trouble(self) -> Refused | None:
@@ -210,3 +210,192 @@ class Server:
                     self.metrics.ttft.observe(at - completion.begun)
         if self.thread.failure:
             self.hurry()
+
+
+class Handler(RequestHandler):
+    """Answers in JSON; errors in the interface's shape."""
+
+    def initialize(self, server: Server):
+        self.server = server
+
+    def refuse(self, why: Refused):
+        """An error as the answer, or as the last event of one that has begun."""
+        if self._headers_written:
+            self.finish(event(why.body()))
+            return
+        self.set_status(why.status)
+        if why.status in (429, 503):
+            self.set_header("Retry-After", "1")
+        self.finish(why.body())
+
+    def write_error(self, status_code: int, **more):
+        why = Refused(status_code, f"{self.request.path[:100]}: {self._reason}")
+        if status_code >= 500:
+            self.server.metrics.ended(why.outcome)
+        self.finish(why.body())
+
+
+class Nothing(Handler):
+    """Any other address."""
+
+    def prepare(self):
+        self.send_error(404)
+
+
+class Models(Handler):
+    """The one model that is served."""
+
+    def get(self):
+        reader = self.server.reader
+        model = {"id": reader.name, "object": "model", "created": self.server.created}
+        model |= {"owned_by": "nanogpt", "max_model_len": reader.longest}
+        self.finish({"object": "list", "data": [model]})
+
+
+class Health(Handler):
+    """200 while requests are answered, else why not."""
+
+    def get(self):
+        if trouble := self.server.trouble:
+            self.refuse(trouble)
+        else:
+            self.finish({"status": "ok"})
+
+
+class Numbers(Handler):
+    """The metrics."""
+
+    def get(self):
+        self.set_header("Content-Type", prometheus.CONTENT_TYPE_LATEST)
+        self.finish(prometheus.generate_latest(self.server.metrics.registry))
+
+
+class Completions(Handler):
+    """A prompt continued: whole, or token by token as server-sent events."""
+
+    completion: Completion | None = None
+
+    async def post(self):
+        server = self.server
+        try:
+            self.completion = completion = server.reader.read(self.request.body)
+            server.trace(completion.request.id, "received", completion.begun)
+            with server.admit(completion):
+                last = await (self._stream if completion.stream else self._whole)(completion)
+        except StreamClosedError:
+            error = self.completion.error
+            server.metrics.ended(error.outcome if error else "aborted")
+        except Refused as why:
+            server.metrics.ended(why.outcome)
+            self.refuse(why)
+        else:  # counted before the client can have all of it
+            server.metrics.ended("completed")
+            self.finish(last)
+
+    async def _whole(self, completion: Completion) -> dict:
+        text = ""
+        while not completion.reason:
+            text += "".join(await completion.receive())
+        return completion.whole(text)
+
+    async def _stream(self, completion: Completion) -> str:
+        """Send the answer as it comes, but for its end."""
+        self.set_header("Content-Type", "text/event-stream; charset=utf-8")
+        self.set_header("Cache-Control", "no-cache")
+        stream = self.request.connection.stream
+        stream.set_nodelay(True)  # a token does not wait for the next
+        while True:
+            events = completion.events(await completion.receive())
+            if completion.reason:
+                return events
+            if events:
+                self.write(events)
+                completion.close = stream.close  # who does not read is not waited for
+                await self.flush()
+                completion.close = None
+
+    def on_connection_close(self):
+        super().on_connection_close()
+        if self.completion:
+            self.completion.end(Refused(499, "the client has closed its connection"))
+
+
+ADDRESSES = {
+    "/v1/completions": Completions,
+    "/v1/models": Models,
+    "/health": Health,
+    "/metrics": Numbers,
+}
+
+
+def bind(host: str, port: int) -> list[socket.socket]:
+    """Sockets that listen there; port 0 takes a free one. Raises ValueError, OSError."""
+    check_int("port", port, 0, 65535)
+    try:
+        return bind_sockets(port, host)
+    except OSError as error:
+        raise OSError(
+            f"cannot listen at {host}, port {port} ({error.strerror}): choose another --host, or "
+            f"--port 0 for a free one"
+        ) from error
+
+
+async def _answer(server: Server, sockets: list, started: Future) -> None:
+    """Answer until the event that `started` gets is set; then finish what runs, and close all."""
+    parts, ending = {"server": server}, asyncio.Event()
+    http = HTTPServer(
+        Application(
+            [(path, handler, parts) for path, handler in ADDRESSES.items()],
+            default_handler_class=Nothing,
+            default_handler_args=parts,
+            log_function=lambda handler: None,
+        ),
+        idle_connection_timeout=60.0,  # seconds
+        body_timeout=30.0,
+        max_body_size=BODY,
+        max_buffer_size=BODY,
+    )
+    server.loop = asyncio.get_running_loop()
+    server.thread.start()
+    http.add_sockets(sockets)
+    try:
+        started.set_result(ending)
+        await ending.wait()
+        http.stop()
+        await server.drain()
+    finally:
+        http.stop()
+        await http.close_all_connections()
+        server.thread.stop()
+
+
+@contextmanager
+def serving(server: Server, host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
+    """The server's URL while the block runs; it answers in a thread of its own.
+
+        with serving(Server(model, tokenizer, backend=NativeBackend)) as url:
+            urllib.request.urlopen(f"{url}/v1/models")
+
+    Port 0 is any free one. The model must not change meanwhile. Raises ValueError, OSError.
+    """
+    sockets, started = bind(host, port), Future()
+
+    def target():
+        try:
+            asyncio.run(_answer(server, sockets, started))
+        finally:
+            started.cancel()  # where it never began, nobody waits for it
+
+    thread = threading.Thread(target=target, name="server", daemon=True)
+    thread.start()
+    ending = started.result()
+    host, port = sockets[0].getsockname()[:2]
+    try:
+        yield f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    finally:
+        server.loop.call_soon_threadsafe(ending.set)
+        try:
+            thread.join()
+        except KeyboardInterrupt:  # again: at once
+            server.loop.call_soon_threadsafe(server.hurry)
+            thread.join()

@@ -14,8 +14,7 @@ from nanogpt.benchmarks.load import load
 from nanogpt.benchmarks.peers import CHARS, HTTPServer
 from nanogpt.cli.bench_load import main
 from nanogpt.data.tokenizer import CharTokenizer
-from nanogpt.server.running import serving
-from nanogpt.server.server import Server
+from nanogpt.server.server import Server, serving
 
 
 def event(**data):

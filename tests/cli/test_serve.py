@@ -1,17 +1,18 @@
 """python -m nanogpt serve: from a start to an end that leaves nothing."""
 
-import signal
+import shlex
 import subprocess
 import sys
 
 import pytest
 from checkpoint_fixtures import meta_of
 from conftest import tiny_model
+from server_fixtures import ask, post
 
 from nanogpt.cli import main
 from nanogpt.cli import serve as command
 from nanogpt.model.checkpoint import save_checkpoint
-from nanogpt.server.running import bind
+from nanogpt.server.server import bind
 from nanogpt.serving.batch import BatchEngine
 from nanogpt.system.files import ROOT
 
@@ -34,16 +35,18 @@ def serve(saved, capsys):
     return run
 
 
-def test_the_first_text_is_compared_with_generates(serve, monkeypatch):
-    before = signal.getsignal(signal.SIGTERM)
-    code, out, err = serve("--once")
-    assert (code, err) == (0, "")
-    assert "the same as generate's: 23 characters of 23" in out
-    assert "curl http://127.0.0.1:" in out
-    assert signal.getsignal(signal.SIGTERM) == before
-    real = command._expected
-    monkeypatch.setattr(command, "_expected", lambda saved: (real(saved)[0], "?" * 23))
-    assert "NOT the same as generate's from character 0 on" in serve("--once")[1]
+def test_it_answers_what_it_proposes_until_ctrl_c(serve, monkeypatch, capsys):
+    def ask_and_end(url, reader, real=command._introduce):
+        real(url, reader)
+        (curl,) = (line for line in capsys.readouterr().out.splitlines() if "curl" in line)
+        _, address, *_, body = shlex.split(curl)
+        code, answer = ask(address.removesuffix("/v1/completions"), "POST", "/v1/completions", body)
+        assert (code, len(answer["choices"][0]["text"])) == (200, 16)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "_introduce", ask_and_end)
+    code, out, err = serve()
+    assert (code, out.split(), err) == (0, ["ending"], "")
 
 
 def test_what_cannot_be_started_is_a_line(serve, tmp_path):
@@ -51,7 +54,7 @@ def test_what_cannot_be_started_is_a_line(serve, tmp_path):
     with listener:
         port = str(listener.getsockname()[1])
         for words, says in (
-            (["--port", port], f"port {port} of 127.0.0.1 is in use"),
+            (["--port", port], f"port {port} (Address already in use)"),
             (["--port", "99999"], "port=99999"),
             (["--host", "no.such.host.invalid"], "choose another --host"),
             (["--running", "0"], "running=0"),
@@ -62,24 +65,12 @@ def test_what_cannot_be_started_is_a_line(serve, tmp_path):
     assert main(["serve", str(tmp_path / "none")]) == 2
 
 
-@pytest.mark.parametrize("tokens", [0, 23], ids=["at its first text", "later"])
-def test_it_ends_with_an_error_when_its_engine_has_died(serve, monkeypatch, tokens):
-    real, drawn = BatchEngine.step, []
-
+def test_it_ends_with_an_error_when_its_engine_has_died(serve, monkeypatch):
     def step(self):
-        if len(drawn) >= tokens:
-            raise RuntimeError("out of luck")
-        drawn.extend(outputs := real(self))
-        return outputs
-
-    def first_and_another(url, *words, real=command._first):
-        real(url, *words)
-        with pytest.raises(OSError, match="500"):
-            real(url, *words)
+        raise RuntimeError("out of luck")
 
     monkeypatch.setattr(BatchEngine, "step", step)
-    if tokens:
-        monkeypatch.setattr(command, "_first", first_and_another)
+    monkeypatch.setattr(command, "_introduce", lambda url, _: post(url, prompt="a"))
     code, _, err = serve()
     assert code == 1
     assert "error: the engine failed (RuntimeError: out of luck)" in err

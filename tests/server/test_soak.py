@@ -17,8 +17,7 @@ from decoding_fixtures import build
 from server_fixtures import CHARS, expected, metrics, until
 
 from nanogpt.decoding.sampling import SamplingParams
-from nanogpt.server.running import serving
-from nanogpt.server.server import Server
+from nanogpt.server.server import Server, serving
 from nanogpt.serving.native import NativeBackend
 
 KINDS, AT_ONCE = 60, 24  # different texts; connections
