@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import argparse
 import os
-from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
-from dataclasses import Field, fields, replace
-from pathlib import Path
+from contextlib import nullcontext, redirect_stderr
+from dataclasses import fields, replace
 
 import torch
 
@@ -25,7 +24,7 @@ from ..model.gpt import GPT
 from ..system.device import Device, pick_device
 from ..system.files import check_writable
 from ..training.distributed import joined, ranks, reports_errors, started_again
-from ..training.loop import best_step, train
+from ..training.loop import train
 from ..training.state import log_path, state_path
 from .common import OUTPUTS, add_shared, command_parser, exit_code, set_threads
 
@@ -35,9 +34,10 @@ def main(argv: list[str] | None = None) -> int:
 
     Of several processes each one has the exit code, and the first of a machine says why.
     """
-    with nullcontext() if reports_errors() else _silence():
+    speaks = reports_errors()
+    with open(os.devnull, "w") as nowhere, nullcontext() if speaks else redirect_stderr(nowhere):
         args = options().parse_args(argv)
-    return exit_code(lambda: _command(args), speaks=reports_errors())
+    return exit_code(lambda: _command(args), speaks=speaks)
 
 
 def _command(args: argparse.Namespace) -> None:
@@ -50,12 +50,6 @@ def _command(args: argparse.Namespace) -> None:
         raise KeyboardInterrupt(f"the same command with --resume resumes from {start}") from stopped
 
 
-@contextmanager
-def _silence():
-    with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
-        yield
-
-
 def run(args: argparse.Namespace, device: Device) -> None:
     """Train as the options say; of several processes the first one prints. Raises ValueError."""
     recipe, shape = _configs(args)
@@ -64,11 +58,16 @@ def run(args: argparse.Namespace, device: Device) -> None:
     out = stem(args.out or OUTPUTS / "train" / f"{args.size}-{args.recipe}{heads}")
     saved, again = state_path(out).is_file(), started_again()
     resume = args.resume or again
-    _check_place(out, saved and not resume, args)
+    if saved and not (resume or args.replace):
+        raise ValueError(
+            f"{out} holds a run: --resume resumes it, --replace starts a new one in its place, "
+            f"--out PATH names another place"
+        )
     shape = replace(shape, vocab_size=len(CharTokenizer(corpus.text)))
     model = GPT(shape, generator=torch.Generator().manual_seed(recipe.seed))
     group = ranks()
     if group.first:
+        check_writable(out.with_name(f"{out.name}.safetensors"))
         print(corpus.banner or corpus)
         together = f", {group.size} processes" if group.size > 1 else ""
         print(f"{model.n_params:,} parameters, block {shape.block_size}, {device}{together}")
@@ -81,8 +80,7 @@ def run(args: argparse.Namespace, device: Device) -> None:
     if group.first:
         full, block = history["full_val"], history["block_size"]
         print(f"full validation loss {full:.4f} at block {block}, of the last weights")
-        best = f"the best weights, of step {best_step(history)}: {out}.safetensors"
-        print(f"{best}; the log: {log_path(out)}")
+        print(f"the best weights: {out}.safetensors; the log: {log_path(out)}")
 
 
 def _configs(args: argparse.Namespace) -> tuple:
@@ -91,17 +89,6 @@ def _configs(args: argparse.Namespace) -> tuple:
     shape = override(shape, n_head=args.n_head)
     recipe = override(recipe, **{f.name: getattr(args, f.name) for f in fields(TrainConfig)})
     return replace(recipe, muon_lr=None) if args.no_muon else recipe, shape
-
-
-def _check_place(out: Path, lost: bool, args: argparse.Namespace) -> None:
-    """Raises ValueError for a run that would be lost unasked, OSError for a closed folder."""
-    if lost and not args.replace:
-        raise ValueError(
-            f"{out} holds a run: --resume resumes it, --replace starts a new one in its place, "
-            f"--out PATH names another place"
-        )
-    if ranks().first:
-        check_writable(out.with_name(f"{out.name}.safetensors"))
 
 
 def options() -> argparse.ArgumentParser:
@@ -119,14 +106,10 @@ def options() -> argparse.ArgumentParser:
     add_shared(parser, "--data", "--device", "--threads")
     add("--no-muon", action="store_true", help="AdamW for the matrices too")
     group = parser.add_argument_group("changes to the recipe")
+    switch, whole = {"action": argparse.BooleanOptionalAction}, {"type": int, "metavar": "N"}
+    kinds = {"bool": switch, "int": whole}
     for field in fields(TrainConfig):
-        _add_field(group, field)
+        kind = kinds.get(field.type, {"type": float, "metavar": "N"})
+        text = field.metadata["help"].replace("%", "%%")
+        group.add_argument(f"--{field.name.replace('_', '-')}", help=text, **kind)
     return parser
-
-
-def _add_field(group, field: Field) -> None:
-    kinds = {"bool": {"action": argparse.BooleanOptionalAction}, "int": {"type": int}}
-    kind = kinds.get(field.type, {"type": float})
-    name, number = "--" + field.name.replace("_", "-"), {"metavar": "N"} if "type" in kind else {}
-    text = field.metadata["help"].replace("%", "%%")
-    group.add_argument(name, default=None, help=text, **kind, **number)

@@ -11,12 +11,13 @@ from ..system.console import table
 
 def show_source(*objects) -> None:
     """Show the source of functions and classes as it runs, so that text and code cannot differ."""
-    _show_code("\n\n".join(inspect.getsource(thing).rstrip() for thing in objects), "python")
+    show_code("\n\n".join(inspect.getsource(thing).rstrip() for thing in objects), "python")
 
 
 def show_code(text: str, language: str) -> None:
     """Show code of any language, highlighted where the reader's program can."""
-    _show_code(text.strip(), language)
+    code = text.strip("\n")
+    _show(f"```{language}\n{code}\n```", code)
 
 
 def show_table(rows: list[dict]) -> None:
@@ -27,10 +28,6 @@ def show_table(rows: list[dict]) -> None:
     head, *body = (f"| {' | '.join(line)} |" for line in escaped)
     markdown = "\n".join([head, "|" + "---|" * len(names), *body])
     _show(markdown, table(rows))
-
-
-def _show_code(code: str, language: str) -> None:
-    _show(f"```{language}\n{code}\n```", code)
 
 
 def _show(markdown: str, plain: str) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import platform
-import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,9 +23,8 @@ from .plots import style
 
 def begin() -> None:
     """Print what was found: versions, the device and why it was chosen."""
-    device = pick_device()
     print(f"python {platform.python_version()}, torch {torch.__version__}")
-    print(f"device {device}")
+    print(f"device {pick_device()}")
 
 
 @dataclass
@@ -45,14 +43,13 @@ class Run:
         """Save a matplotlib figure as figures/NN_name.png, and show it with its alt text.
 
         Its footer states the conditions of this run, after `note`. A figure that this run did not
-        measure states the conditions `published` instead. Raises ValueError for a name with other
-        characters than lower-case letters, digits and _.
+        measure states the conditions `published` instead.
         """
         footer = f"published, not of this run: {published}" if published else self._footer(note)
         self._picture(style.to_png(figure, footer), name, alt)
 
     def animation(
-        self, figures: list, name: str, alt: str, *, note: str = "", milliseconds: int = 120
+        self, figures: list, name: str, alt: str, *, note: str, milliseconds: int
     ) -> None:
         """The same for an animated PNG; without animation, viewers show the first frame."""
         self._picture(style.to_apng(figures, self._footer(note), milliseconds), name, alt)
@@ -76,10 +73,10 @@ class Run:
 
         Raises CheckpointError for a file that is named and does not fit.
         """
-        size = self.profile.size
-        keep = [self.checkpoint(size)]
+        size, folders = self.profile.size, [self.out]
         if "NANOGPT_RUN" in os.environ:  # where the runner puts what earlier notebooks made
-            keep.append(Path(os.environ["NANOGPT_RUN"]) / "checkpoints" / size)
+            folders.append(Path(os.environ["NANOGPT_RUN"]))
+        keep = [folder / "checkpoints" / size for folder in folders]
         options = {"size": size, "checkpoint": checkpoint, "keep": keep, "device": self.device}
         found = load_or_train(self.corpus, self.profile.train, **options)
         print(found)
@@ -94,8 +91,6 @@ class Run:
         return "  ·  ".join(part for part in parts if part)
 
     def _picture(self, png: bytes, name: str, alt: str) -> None:
-        if not re.fullmatch(r"[a-z0-9_]+", name):
-            raise ValueError(f"figure name {name!r}: use lower-case letters, digits and _")
         with atomic_path(self.out / "figures" / f"{self.number}_{name}.png") as temporary:
             temporary.write_bytes(png)
         display(Image(data=png, format="png", metadata={"alt": alt}))

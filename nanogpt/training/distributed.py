@@ -13,10 +13,13 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import subprocess
 import sys
+import tempfile
 import threading
 import time
 import uuid
+from collections.abc import Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -26,6 +29,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ..system.device import Device
+from ..system.files import ROOT
 
 # How long a process waits for another one, such as the first while it evaluates: NCCL's own 10
 # minutes may be too short for that. When a process is lost, torchrun ends the others much sooner.
@@ -127,8 +131,7 @@ def joined(device: Device):
             if not (isinstance(error, dist.DistError) or "gloo" in str(error)):
                 raise
             time.sleep(2)  # torchrun notices the lost process first, and names it as the cause
-            detail = f" ({error})" if isinstance(error, dist.DistError) else ""
-            _exit(f"the connection to another process broke{detail}")
+            _exit(f"the connection to another process broke ({error})")
         except KeyboardInterrupt as stopped:
             # With a message, all stop at the same step and can disconnect. Without one the others
             # may be in the middle of a step, and to disconnect would wait for them.
@@ -223,3 +226,34 @@ def _exit(why: str) -> None:
             message = f"{why}: torchrun starts all again, from the last evaluation"
         print(message, file=sys.stderr, flush=True)
     os._exit(1)
+
+
+def torchrun(words: Sequence[str], processes: int, *, patience: float = 300) -> str:
+    """Run `words` in so many processes, and return what they print.
+
+    `words` follow torchrun's own options, as in ["-m", "nanogpt", "train", …]. However it ends, no
+    process is left. Raises ChildProcessError, with the last of what they print, for a job that
+    failed or takes longer than `patience` seconds.
+    """
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += ["--local-addr=127.0.0.1", f"--nproc-per-node={processes}", *words]
+    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    env = {"OMP_NUM_THREADS": "1", "TQDM_DISABLE": "1", **os.environ}
+    env["PYTHONPATH"] = os.pathsep.join(paths)
+    for _, interface in socket.if_nameindex():  # whatever this machine's name resolves to
+        if interface in ("lo", "lo0"):
+            env.setdefault("GLOO_SOCKET_IFNAME", interface)
+    options = {"env": env, "stdin": subprocess.DEVNULL, "stderr": subprocess.STDOUT}
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output:
+        with subprocess.Popen(command, stdout=output, **options) as agent:
+            try:
+                code = agent.wait(patience)
+            except subprocess.TimeoutExpired:
+                code = f"none after {patience:g} s"
+            finally:
+                agent.terminate()  # an agent ends its processes at SIGTERM, and then itself
+        output.seek(0)
+        printed = output.read()
+    if code:
+        raise ChildProcessError(f"torchrun failed, exit code {code}:\n{printed[-4000:]}")
+    return printed

@@ -70,15 +70,14 @@ def train(
         with forked_random_state(device):
             torch.manual_seed(config.seed)  # of dropout, which takes no generator
             trainer = Trainer(worker, data, config, generator, device)
-            run = TrainingRun(trainer, val, files, speed=speed, watch=watch)
+            run = TrainingRun(trainer, val, files, speed, watch)
             if resume:
-                run.resume()
-            _loop(run)
+                run.done = files.load_state(trainer, run.history)
+            _loop(run, config)
         return run.result()
 
 
-def _loop(run: TrainingRun) -> None:
-    config = run.config
+def _loop(run: TrainingRun, config: TrainConfig) -> None:
     with run.begun():
         for step in range(run.done, config.steps):
             run.stop_if_asked(step)
@@ -122,9 +121,8 @@ class TrainingRun:
         trainer: Trainer,
         val: Tensor,
         files: RunFiles | None,
-        *,
-        speed: bool = False,
-        watch: Callable[[int, GPT], None] | None = None,
+        speed: bool,
+        watch: Callable[[int, GPT], None] | None,
     ):
         self.trainer, self.config, self.model = trainer, trainer.config, trainer.model
         self.val, self.files, self.speed, self.watch = val, files, speed, watch
@@ -138,7 +136,6 @@ class TrainingRun:
         self.done = 0  # steps of an earlier part of this run
         self.chars_per_step = self.config.batch_size * T
         self.meter = Meter(self.model.config, trainer.device, trainer.ranks.size)
-        self.speed_note = ""
 
     @contextmanager
     def begun(self):
@@ -153,10 +150,10 @@ class TrainingRun:
 
     def record(self, step: int, loss: Tensor) -> None:
         """Note the loss of a step. Raises FloatingPointError where it is not finite."""
-        note = self.speed_note
+        note = ""
         if self.device.type == "cpu":  # on a GPU this would wait for the queue
             self._check_finite(value := float(loss), step)
-            note = f"loss {value:.2f}{', ' if note else ''}{note}"
+            note = f"loss {value:.2f}"
         self.history["lr_scale"].append(self.config.scale(step))
         self.history["batch_loss"].append(loss)
         self.meter.tokens += self.chars_per_step
@@ -164,7 +161,7 @@ class TrainingRun:
 
     def evaluate(self, step: int) -> None:
         """Measure the losses, keep the checkpoints, log and print a line, call `watch`."""
-        self.meter.lap("train")
+        self.meter.lap(trained=True)
         if self.first:
             means = [mean_loss(self.model, batches) for batches in self.fixed.values()]
             losses = dict(zip(self.fixed, torch.stack(means).tolist(), strict=True))  # one wait
@@ -176,26 +173,20 @@ class TrainingRun:
                 with forked_random_state(self.trainer.device):
                     self.watch(step, self.model)
                 self.model.train()
-        self.meter.lap("evaluate")
-        self.speed_note = str(self.meter) if step else ""
+        self.meter.lap(trained=False)
 
     def save(self, step: int) -> None:
         """Write all that the next step depends on."""
         if self.files and self.first:
             self.files.save_state(step, self.trainer, self.history)
 
-    def resume(self) -> None:
-        """Put everything back as it was saved; where nothing was, the run begins at step 0."""
-        self.done = self.files.load_state(self.trainer, self.history)
-
     def stop_if_asked(self, step: int) -> None:
         """Save and raise KeyboardInterrupt, with advice, where Ctrl-C was pressed."""
-        if not self._is_asked_to_stop(step):
-            return
-        self.save(step)
-        saved = " and saved: the same call with resume=True resumes from here"
-        lost = "; nothing was saved, as no `out` was given"
-        raise KeyboardInterrupt(f"stopped after {step} steps{saved if self.files else lost}")
+        if self._is_asked_to_stop(step):
+            self.save(step)
+            saved = " and saved: the same call with resume=True resumes from here"
+            lost = "; nothing was saved, as no `out` was given"
+            raise KeyboardInterrupt(f"stopped after {step} steps{saved if self.files else lost}")
 
     def result(self) -> dict:
         """The history as plain data, with the loss over the whole validation text."""
@@ -226,19 +217,10 @@ class TrainingRun:
 
     def _check_finite(self, loss: float, step: int) -> None:
         """Raises FloatingPointError, with what to try, for a loss that is infinite or NaN."""
-        if math.isfinite(loss):
-            return
-        c, kept = self.config, ""
-        if self.files and self.history["val"]:
-            best = best_step(self.history)
-            kept = f"; the best model until then, of step {best}, is in {self.files.best}"
-        raise FloatingPointError(
-            f"the loss is {loss} at step {step}: try half the learning rate (lr={c.lr / 2:g}"
-            f"{f', muon_lr={c.muon_lr / 2:g}' if c.muon_lr else ''}) or a longer warm-up "
-            f"(warmup={max(10, 2 * c.warmup)}){kept}"
-        )
-
-
-def best_step(history: dict) -> int:
-    """The step whose weights `<out>.safetensors` holds: the first of the lowest validation loss."""
-    return history["step"][history["val"].index(min(history["val"]))]
+        c = self.config
+        if not math.isfinite(loss):
+            raise FloatingPointError(
+                f"the loss is {loss} at step {step}: try half the learning rate (lr={c.lr / 2:g}"
+                f"{f', muon_lr={c.muon_lr / 2:g}' if c.muon_lr else ''}) or a longer warm-up "
+                f"(warmup={max(10, 2 * c.warmup)}); what was saved before is kept"
+            )

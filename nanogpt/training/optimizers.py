@@ -42,18 +42,12 @@ def make_optimizers(model: GPT, config: TrainConfig) -> list[torch.optim.Optimiz
     muon = {id(p) for p in model.blocks.parameters() if p.ndim == 2} if config.muon_lr else set()
     rest = [p for p in model.parameters() if id(p) not in muon]
     matrices = [p for p in model.parameters() if id(p) in muon]
-    settings = {
-        "lr": config.lr,
-        "betas": (0.9, float(config.beta2)),
-        "weight_decay": config.weight_decay,
-    }
+    betas, decay = (0.9, float(config.beta2)), {"weight_decay": config.weight_decay}
     # The first gradients of tables and a head that start at zero are tiny: a larger eps would damp
     # them.
-    optimizers = [torch.optim.AdamW(rest, **settings, eps=1e-10, fused=config.fused)]
-    if matrices:
-        settings = {"lr": config.muon_lr, "weight_decay": config.weight_decay}
-        optimizers.append(Muon(matrices, **settings))
-    return optimizers
+    settings = {"lr": config.lr, "betas": betas, "eps": 1e-10, "fused": config.fused}
+    adam = torch.optim.AdamW(rest, **settings, **decay)
+    return [adam, Muon(matrices, lr=config.muon_lr, **decay)] if matrices else [adam]
 
 
 class Muon(torch.optim.Muon):
@@ -77,7 +71,6 @@ class Muon(torch.optim.Muon):
                 if group["weight_decay"]:
                     torch._foreach_mul_(params, 1 - group["lr"] * group["weight_decay"])
                 _update(params, grads, group["lr"])
-        return None
 
 
 def _update(params: list[Tensor], directions: list[Tensor], lr: float) -> None:

@@ -6,7 +6,6 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import torch
 
@@ -16,7 +15,7 @@ from ..data.corpus import Corpus
 from ..data.tokenizer import CharTokenizer
 from ..model.checkpoint import Checkpoint, CheckpointError, load_checkpoint
 from ..model.gpt import GPT
-from ..system.device import Device, pick_device
+from ..system.device import Device
 from ..system.files import WEIGHTS
 from .loop import train
 
@@ -25,10 +24,10 @@ def load_or_train(
     corpus: Corpus,
     config: TrainConfig,
     *,
-    size: str = "small",
-    checkpoint: str = "auto",
-    keep: Sequence[Path] = (),
-    device: Device | None = None,
+    size: str,
+    checkpoint: str,
+    keep: Sequence[Path],
+    device: Device,
 ) -> Checkpoint:
     """A trained model for a notebook, on the device, in float32, in eval mode.
 
@@ -38,24 +37,22 @@ def load_or_train(
     them. Prints nothing: print the result. Raises CheckpointError for a file that is damaged, and
     for one that is named and does not fit.
     """
-    device = device or pick_device()
     named = os.environ.get("NANOGPT_CHECKPOINT") if checkpoint == "auto" else checkpoint
     if named:
         origin = "weights of this run" if checkpoint == "auto" else "your checkpoint"
-        found = _named(named, corpus, origin)
+        found = load_checkpoint(named, origin=origin)
+        if found.tokenizer.chars != CharTokenizer(corpus.text).chars:
+            raise CheckpointError(
+                f"{named} has other characters than {corpus.name}: train on this text first"
+            )
     else:
         found = _published(size, corpus) or _kept(keep, corpus)
-        found = found or _trained(size, corpus, config, keep, device)
+    if found is None:
+        shape = replace(SIZES[size], vocab_size=len(CharTokenizer(corpus.text)))
+        model = GPT(shape, generator=torch.Generator().manual_seed(config.seed))
+        train(model, corpus, config, out=keep[0], device=device)
+        found = load_checkpoint(keep[0], origin="trained just now")
     found.model.to(device.device).eval()
-    return found
-
-
-def _named(path: str, corpus: Corpus, origin: str) -> Checkpoint:
-    found = load_checkpoint(path, origin=origin)
-    if found.tokenizer.chars != CharTokenizer(corpus.text).chars:
-        raise CheckpointError(
-            f"{path} has other characters than {corpus.name}: train on this text first"
-        )
     return found
 
 
@@ -83,14 +80,3 @@ def _kept(keep: Sequence[Path], corpus: Corpus) -> Checkpoint | None:
 
 def _is_of(found: Checkpoint, corpus: Corpus) -> bool:
     return found.meta["corpus"].get("sha256") == corpus.sha256
-
-
-def _trained(
-    size: str, corpus: Corpus, config: TrainConfig, keep: Sequence[Path], device: Device
-) -> Checkpoint:
-    shape = replace(SIZES[size], vocab_size=len(CharTokenizer(corpus.text)))
-    model = GPT(shape, generator=torch.Generator().manual_seed(config.seed))
-    with TemporaryDirectory() as folder:
-        out = keep[0] if keep else Path(folder, size)
-        train(model, corpus, config, out=out, device=device)
-        return load_checkpoint(out, origin="trained just now")

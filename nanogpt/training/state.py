@@ -26,7 +26,6 @@ from ..system.files import atomic_path, check_writable, held
 from .trainer import Trainer
 
 FORMAT = "nanogpt-notebooks training state 2"
-LOSSES = ("step", "train", "val")  # of each evaluation, in the history and in the log
 
 
 def state_path(out: Path) -> Path:
@@ -57,7 +56,6 @@ class RunFiles:
         tokenizer: CharTokenizer,
     ):
         self.out = stem(out)
-        self.best = self.out.with_name(f"{self.out.name}.safetensors")
         self.state, self.log = state_path(self.out), log_path(self.out)
         self.meta = {
             "format": checkpoint.FORMAT,
@@ -88,23 +86,19 @@ class RunFiles:
             save_checkpoint(path, model, {**self.meta, "step": step, "losses": losses})
 
     def write_log(self, history: dict, speed: dict) -> None:
-        """Write the log with the newest evaluation; lines of another run are replaced.
+        """Add a line for the newest evaluation to the log, in the place of any that follow.
 
-        A run that was killed may have logged more than its state knows.
+        Those are of another run, or of one that was killed after it had logged more than its state
+        knows.
         """
-        columns = (history[name] for name in LOSSES)
-        rows = [dict(zip(LOSSES, row, strict=True)) for row in zip(*columns, strict=True)]
-        old = _rows(self.log)
-        for row, logged in zip(rows[:-1], old, strict=False):
-            if row.items() <= logged.items():
-                row |= logged
-        lines = [json.dumps(row) + "\n" for row in (*rows[:-1], rows[-1] | speed)]
-        if old and old == rows[:-1]:
-            with open(self.log, "a", encoding="utf-8") as file:
-                file.write(lines[-1])
-        else:
+        old = self.log.read_bytes().splitlines(keepends=True) if self.log.is_file() else []
+        kept = old[: len(history["step"]) - 1]
+        if kept != old:
             with atomic_path(self.log) as temporary:
-                temporary.write_text("".join(lines), encoding="utf-8")
+                temporary.write_bytes(b"".join(kept))
+        newest = {name: history[name][-1] for name in ("step", "train", "val")}
+        with open(self.log, "a", encoding="utf-8") as file:
+            file.write(json.dumps(newest | speed) + "\n")
 
     # ------------------------------------------------------------------ the state
 
@@ -129,7 +123,11 @@ class RunFiles:
 
         Raises what `read_state` raises, and ValueError where not all processes read the same.
         """
-        done = self._restore(trainer, history) if self.state.is_file() else 0
+        done = 0
+        if self.state.is_file():
+            tensors, meta = self.read_state()
+            with _foreign_as_error(self.state):
+                done = _restore(tensors, meta, trainer, history)
         trainer.ranks.agree("saved steps:", done)
         return done
 
@@ -156,36 +154,23 @@ class RunFiles:
         check_writable(self.state)
         self.state.unlink(missing_ok=True)
 
-    def _restore(self, trainer: Trainer, history: dict) -> int:
-        tensors, meta = self.read_state()
-        with _foreign_as_error(self.state):
-            trainer.model.load_state_dict(_under("model.", tensors))
-            for i, optimizer in enumerate(trainer.optimizers):
-                groups = optimizer.state_dict()["param_groups"]
-                optimizer.load_state_dict({"state": _moments(tensors, i), "param_groups": groups})
-            trainer.generator.set_state(tensors["batches"])
-            torch.set_rng_state(tensors["cpu"])
-            if torch.cuda.is_available() and "cuda" in tensors:
-                torch.cuda.set_rng_state(tensors["cuda"])
-            trainer.scaler.load_state_dict(meta["scaler"])
-            losses = tensors["batch_loss"].to(trainer.device.device)  # beside those that follow
-            history |= meta["history"] | {"batch_loss": list(losses.unbind())}
-            return meta["step"]
 
-
-def _rows(log: Path) -> list[dict]:
-    """The lines of a log; empty for one that was cut, or damaged."""
-    if not log.is_file():
-        return []
-    rows = []
-    text = log.read_text(encoding="utf-8", errors="replace")
-    for line in text.splitlines(keepends=True):
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError):
-            row = None
-        rows.append(row if isinstance(row, dict) and line.endswith("\n") else {})
-    return rows
+def _restore(tensors: dict[str, Tensor], meta: dict, trainer: Trainer, history: dict) -> int:
+    trainer.model.load_state_dict(_under("model.", tensors))
+    for i, optimizer in enumerate(trainer.optimizers):
+        moments: dict[int, dict[str, Tensor]] = {}  # of each parameter, by its index
+        for name, tensor in _under(f"optimizer.{i}.", tensors).items():
+            index, key = name.split(".", 1)
+            moments.setdefault(int(index), {})[key] = tensor
+        optimizer.load_state_dict(optimizer.state_dict() | {"state": moments})
+    trainer.generator.set_state(tensors["batches"])
+    torch.set_rng_state(tensors["cpu"])
+    if torch.cuda.is_available() and "cuda" in tensors:
+        torch.cuda.set_rng_state(tensors["cuda"])
+    trainer.scaler.load_state_dict(meta["scaler"])
+    losses = tensors["batch_loss"].to(trainer.device.device)  # beside those that follow
+    history |= meta["history"] | {"batch_loss": list(losses.unbind())}
+    return meta["step"]
 
 
 @contextmanager
@@ -201,17 +186,7 @@ def _foreign_as_error(path: Path):
 
 def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """The tensors whose names begin so, by the rest of their names."""
-    names = [name for name in tensors if name.startswith(prefix)]
-    return {name.removeprefix(prefix): tensors[name] for name in names}
-
-
-def _moments(tensors: dict[str, Tensor], i: int) -> dict[int, dict[str, Tensor]]:
-    """The state of optimizer i: for each of its parameters, by index, its tensors by name."""
-    state: dict[int, dict[str, Tensor]] = {}
-    for name, tensor in _under(f"optimizer.{i}.", tensors).items():
-        index, key = name.split(".", 1)
-        state.setdefault(int(index), {})[key] = tensor
-    return state
+    return {k.removeprefix(prefix): tensors[k] for k in tensors if k.startswith(prefix)}
 
 
 def _check_same(path: Path, before: dict, now: dict) -> None:

@@ -53,37 +53,35 @@ def peak_flops(device: Device) -> float | None:
 
 
 class Meter:
-    """A clock for training and one for evaluation; each begins when the run begins or resumes."""
+    """A clock of training, without evaluation; it begins when the run begins or resumes."""
 
     def __init__(self, config: GPTConfig, device: Device, processes: int = 1):
         self.device, self.per_token = device.device, flops_per_token(config)
         peak = peak_flops(device)
         self.peak = peak and peak * processes
-        self.tokens, self.seconds = 0, {"train": 0.0, "evaluate": 0.0}
-        self.last = time.perf_counter()
+        self.tokens, self.seconds, self.last = 0, 0.0, time.perf_counter()
 
-    def lap(self, what: str) -> None:
-        """The time since the last lap went into "train" or "evaluate". Waits for a GPU's queue."""
+    def lap(self, trained: bool) -> None:
+        """The time since the last lap, which counts if it was spent on training.
+
+        Waits for a GPU's queue.
+        """
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         now = time.perf_counter()
-        self.seconds[what] += now - self.last
+        self.seconds += trained * (now - self.last)
         self.last = now
 
     def summary(self) -> dict:
-        """Seconds of training, characters a second, model FLOP utilisation, share of evaluation."""
-        train, evaluate = self.seconds["train"], self.seconds["evaluate"]
-        speed = self.tokens / train if self.tokens and train else None
+        """Seconds of training, characters a second, model FLOP utilisation."""
+        speed = self.tokens / self.seconds if self.tokens and self.seconds else None
         return {
-            "seconds": round(train, 3),
+            "seconds": round(self.seconds, 3),
             "chars_per_second": speed and round(speed),
             "mfu": speed and self.peak and round(speed * self.per_token / self.peak, 4),
-            "evaluation": round(evaluate / (train + evaluate or 1.0), 4),
         }
 
     def __str__(self) -> str:
         now = self.summary()
-        if not now["chars_per_second"]:
-            return "starting"
         used = f", MFU {now['mfu']:.1%}" if now["mfu"] else ""
-        return f"{now['chars_per_second']:,} chars/s{used}, evaluation {now['evaluation']:.1%}"
+        return f"{now['chars_per_second'] or 0:,} chars/s{used}"

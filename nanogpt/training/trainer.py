@@ -52,9 +52,14 @@ class Trainer:
         self.model, self.data, self.config = model, data, config
         self.generator, self.device = generator, device
         self.ranks = ranks()
-        self._check_batch()
+        pieces = config.accumulate * self.ranks.size
+        if config.batch_size % pieces:
+            raise ValueError(
+                f"batch_size={config.batch_size} cannot be shared by {self.ranks.size} processes "
+                f"in {config.accumulate} parts each: take a multiple of {pieces}"
+            )
         self.optimizers = make_optimizers(model, config)
-        self.rates = [group["lr"] for group in self._groups()]
+        self.rates = [opt.param_groups[0]["lr"] for opt in self.optimizers]
         self.net = self.ranks.wrap(torch.compile(model) if config.compile else model)
         # Small gradients would vanish in float16: they are scaled up.
         half = device.dtype == torch.float16
@@ -64,7 +69,8 @@ class Trainer:
 
     def step(self, step: int) -> Tensor:
         """Update number `step` (from 0); the loss of its batch before it, a 0-dim tensor."""
-        self._set_rates(self.config.scale(step))
+        for opt, rate in zip(self.optimizers, self.rates, strict=True):
+            opt.param_groups[0]["lr"] = rate * self.config.scale(step)
         self._seed_dropout(step)
         T, batch_size = self.model.config.block_size, self.config.batch_size
         batch = random_batch(self.data, T, batch_size, self.generator)  # 2 × (B, T)
@@ -114,20 +120,3 @@ class Trainer:
         """
         if self.ranks.rank and self.model.config.dropout:
             torch.manual_seed(self.config.seed + 1_000_003 * self.ranks.rank + step)
-
-    def _groups(self) -> list[dict]:
-        """The optimizers' groups of parameters; loading a state makes new ones."""
-        return [group for opt in self.optimizers for group in opt.param_groups]
-
-    def _set_rates(self, scale: float) -> None:
-        for group, rate in zip(self._groups(), self.rates, strict=True):
-            group["lr"] = rate * scale
-
-    def _check_batch(self) -> None:
-        size, batch, n = self.ranks.size, self.config.batch_size, self.config.accumulate
-        if batch % (n * size):
-            parts = f" in {n} parts each" if n > 1 else ""
-            raise ValueError(
-                f"batch_size={batch} cannot be shared by {size} processes{parts}: "
-                f"take a multiple of {n * size}"
-            )

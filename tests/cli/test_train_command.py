@@ -47,7 +47,7 @@ def test_a_run_leaves_weights_and_a_log_of_its_evaluations(ran):
     assert found.meta["train"] == {**vars(RECIPES["sprint+"].train), **expected}
     assert found.model.config.beyond_lecture == RECIPES["sprint+"].model
     assert f"{found.model.n_params:,} parameters" in ran.said
-    assert re.search(rf"of step \d: {ran.out}.safetensors; the log: {ran.out}.jsonl", ran.said)
+    assert re.search(f"weights: {ran.out}.safetensors; the log: {ran.out}.jsonl", ran.said)
 
 
 def test_what_is_switched_off_is_off(tmp_path):

@@ -21,7 +21,6 @@ from nanogpt.decoding.generate import complete
 from nanogpt.model.checkpoint import load_checkpoint
 from nanogpt.model.convert import unpack_heads
 from nanogpt.model.gpt import GPT
-from nanogpt.system import console
 from nanogpt.system.device import Device
 from nanogpt.training import loop
 from nanogpt.training.evaluate import full_loss, mean_loss
@@ -45,12 +44,10 @@ def ran(corpus, tmp_path_factory):
 # ------------------------------------------------------------------ it learns, and repeats
 
 
-@pytest.mark.parametrize("recipe", [{}, {"muon_lr": None}, {"zero_init": False}], ids=str)
-def test_a_few_steps_lower_the_loss(corpus, tokenizer, recipe):
+def test_a_few_steps_lower_the_loss(corpus, tokenizer):
     model = fresh(corpus)
-    history = train(model, corpus, replace(QUICK, steps=40, eval_every=40, **recipe), device=CPU)
+    history = train(model, corpus, replace(QUICK, steps=40, eval_every=40), device=CPU)
     assert history["val"][-1] < history["val"][0] - 0.5
-    assert history["train"][-1] < history["train"][0] - 0.5
     _, val = split(tokenizer.encode(corpus.text), 8)
     full = full_loss(model, val)
     assert history["full_val"] == pytest.approx(full, abs=1e-5), "the model kept no weights"
@@ -129,7 +126,10 @@ def test_the_history_is_plain_data(ran, tokenizer):
     lengths = [len(history[key]) for key in ("train", "val", "lr_scale", "batch_loss")]
     assert lengths == [4, 4, 12, 12]
     assert history["lr_scale"] == [QUICK.scale(step) for step in range(12)]
-    assert history["block_size"] == 8
+    meta = load_checkpoint(f"{ran.out}-last").meta
+    assert meta["config"] == {**asdict(ran.model.config), "per_head": True}
+    assert meta["train"] == asdict(QUICK)
+    assert meta["losses"] == {"train": history["train"][-1], "val": history["val"][-1]}
     fair_guess = pytest.approx(math.log(len(tokenizer)), abs=1e-6)
     assert history["train"][0] == history["val"][0] == fair_guess
     assert history["batch_loss"][0] == pytest.approx(history["train"][0], abs=1e-4)
@@ -143,21 +143,12 @@ def test_each_evaluation_prints_a_line_and_logs_one_with_the_speed(corpus, tmp_p
     assert ran.said.splitlines() == lines
     train(fresh(corpus, False), corpus, QUICK, out=tmp_path / "fox", device=CPU, speed=True)
     for line, said in zip(lines, capsys.readouterr().out.splitlines(), strict=True):
-        assert re.fullmatch(re.escape(line) + r" \| (starting|.* chars/s, MFU .*, eval.*)", said)
+        assert re.fullmatch(re.escape(line) + r" \| .* chars/s.*", said)
     first, *others = rows = log_of(tmp_path / "fox")
     for key in ("step", "train", "val"):
         assert [row[key] for row in rows] == ran.history[key]
     assert first["chars_per_second"] is first["mfu"] is None
     assert all(row["chars_per_second"] > 0 and row["mfu"] > 0 for row in others)
-
-
-def test_on_a_terminal_a_bar_moves_below_the_lines(corpus, capsys, monkeypatch):
-    monkeypatch.delenv("TQDM_DISABLE")
-    monkeypatch.setattr(console, "headless", lambda: False)
-    train(fresh(corpus), corpus, QUICK, device=CPU)
-    out, err = capsys.readouterr()
-    assert (out.count("| train "), err) == (4, ""), "JupyterLab shows stderr apart, in red"
-    assert "train: 100%" in out
 
 
 def test_who_watches_sees_the_model_and_changes_nothing(corpus, ran):
@@ -182,7 +173,7 @@ def test_every_evaluation_measures_the_same_batches_and_none_that_was_trained_on
     text, measured = "abcd" * 200 + "wxyz" * 25, []
 
     def watched(model, batches):
-        measured.append([(x.tolist(), y.tolist()) for x, y in batches])
+        measured.append(torch.stack([x for x, _ in batches]))
         return mean_loss(model, batches)
 
     monkeypatch.setattr(loop, "mean_loss", watched)
@@ -190,12 +181,11 @@ def test_every_evaluation_measures_the_same_batches_and_none_that_was_trained_on
     for seed in (1, 2):
         torch.manual_seed(seed)
         train(fresh(corpus), corpus, replace(QUICK, seed=seed, eval_batches=3), device=CPU)
-    on_train, on_val = measured[0::2], measured[1::2]
-    assert len(on_train) == len(on_val) == 2 * 4
-    for batches, characters in ((on_train, range(4)), (on_val, range(4, 8))):
-        assert all(one == batches[0] for one in batches)
-        assert batches[0][0] != batches[0][1]
-        assert set(torch.tensor(batches[0]).flatten().tolist()) == set(characters)
+    for batches, characters in ((measured[0::2], [0, 1, 2, 3]), (measured[1::2], [4, 5, 6, 7])):
+        assert len(batches) == 2 * 4
+        assert all(torch.equal(one, batches[0]) for one in batches)
+        assert not torch.equal(batches[0][0], batches[0][1])
+        assert batches[0].unique().tolist() == characters
 
 
 @pytest.mark.parametrize("per_head", FORMS, ids=name)
@@ -211,14 +201,16 @@ def test_training_while_a_cache_is_on_never_touches_it(corpus, ran, per_head):
 # ------------------------------------------------------------------ checkpoints
 
 
+def evaluates_to(monkeypatch, values):
+    turns = iter(torch.tensor(values).double())
+    monkeypatch.setattr(loop, "mean_loss", lambda model, batches: next(turns))
+
+
 @pytest.mark.parametrize(
     ("values", "best"), [([3, 1, 2, 1.5], 5), ([4, 3, 2, 1], 12), ([1, 1, 1, 1], 0)]
 )
 def test_the_best_and_the_last_checkpoint_are_kept(corpus, tmp_path, monkeypatch, values, best):
-    turns = iter([x for value in values for x in (1.0, value)])  # the training loss is 1
-    monkeypatch.setattr(
-        loop, "mean_loss", lambda model, batches: torch.tensor(next(turns)).double()
-    )
+    evaluates_to(monkeypatch, [x for value in values for x in (1.0, value)])  # training: 1
     model = fresh(corpus)
     train(model, corpus, QUICK, device=CPU, out=tmp_path / "fox")
     found, last = load_checkpoint(tmp_path / "fox"), load_checkpoint(tmp_path / "fox-last")
@@ -231,25 +223,13 @@ def test_the_best_and_the_last_checkpoint_are_kept(corpus, tmp_path, monkeypatch
     assert {p.name for p in tmp_path.iterdir()} == names
 
 
-def test_a_checkpoint_says_where_it_comes_from(corpus, tokenizer, ran):
-    meta, history = load_checkpoint(f"{ran.out}-last").meta, ran.history
-    assert meta["config"] == {**asdict(ran.model.config), "per_head": True}
-    assert meta["vocabulary"] == tokenizer.chars
-    assert meta["corpus"] == {"name": "fox", "sha256": corpus.sha256}
-    assert meta["train"] == asdict(QUICK)
-    assert meta["losses"] == {"train": history["train"][-1], "val": history["val"][-1]}
-    assert meta["versions"]["torch"] == torch.__version__
-
-
 # ------------------------------------------------------------------ what cannot be trained
 
 
 def test_a_loss_that_is_not_finite_stops_and_keeps_the_checkpoint_before(
     corpus, tmp_path, monkeypatch
 ):
-    turns = iter([2.0, 2.0, 2.0, math.inf])
-    means = lambda model, batches: torch.tensor(next(turns)).double()  # noqa: E731
-    monkeypatch.setattr(loop, "mean_loss", means)
+    evaluates_to(monkeypatch, [2.0, 2.0, 2.0, math.inf])
     with pytest.raises(FloatingPointError, match="inf at step 5: .*lr=0.004"):
         train(fresh(corpus), corpus, QUICK, device=CPU, out=tmp_path / "fox")
     assert load_checkpoint(tmp_path / "fox-last").meta["step"] == 0
@@ -264,8 +244,7 @@ def test_a_batch_loss_that_is_not_finite_stops_at_its_step(corpus, tmp_path, mon
 
     model.register_forward_hook(spoil)
     stop_at(monkeypatch, 6, lambda: spoilt.append(True))
-    where = "nan at step 6: .*muon_lr=0.01.* of step 5, is in .*run.safetensors"
-    with pytest.raises(FloatingPointError, match=where):
+    with pytest.raises(FloatingPointError, match="nan at step 6: .*muon_lr=0.01"):
         train(model, corpus, QUICK, out=tmp_path / "run", device=CPU)
 
 

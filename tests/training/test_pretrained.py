@@ -1,7 +1,8 @@
 """A trained model for a notebook: published, named, kept or trained now, and it says which."""
 
 from dataclasses import replace
-from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 import torch
@@ -17,7 +18,13 @@ from nanogpt.training.pretrained import load_or_train
 
 SHORT = TrainConfig(steps=4, batch_size=8, eval_every=4, eval_batches=1, warmup=2)
 OTHER = Corpus("another text.\n" * 200, "other", "0")
-load = partial(load_or_train, device=CPU)
+
+
+def load(corpus, config, checkpoint="auto", keep=None):
+    with TemporaryDirectory() as folder:
+        paths = keep or [Path(folder, "small")]
+        options = {"size": "small", "checkpoint": checkpoint, "keep": paths, "device": CPU}
+        return load_or_train(corpus, config, **options)
 
 
 @pytest.fixture

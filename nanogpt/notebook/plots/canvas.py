@@ -16,20 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch, Rectangle
 
 from . import style
-from .style import (
-    BEHIND,
-    BLANKS,
-    BLUE,
-    GREY,
-    INK,
-    MONO,
-    ORANGE,
-    PALE,
-    PAPER,
-    VERMILION,
-    ink_on,
-    on_paper,
-)
+from .style import BEHIND, BLUE, GREY, INK, ORANGE, PALE, PAPER, VERMILION, ink_on, on_paper
 
 PAGE = style.WIDTH - 0.2  # inches that a page is wide
 FILLS = {  # what a cell is: its fill, its edge, its hatch
@@ -80,8 +67,8 @@ def label_point(axes: Axes, point: tuple, text: str, offset: tuple, **kwargs) ->
 
 def letter(axes: Axes, x: float, y: float, char: str, size: float, **font) -> None:
     """One character of text around (x, y), blanks made visible; a dollar starts no formula."""
-    font = {"family": MONO, "fontsize": size, "ha": "center", "va": "center", **font}
-    axes.text(x, y, BLANKS.get(char, char), parse_math=False, **font)
+    font = {"family": style.MONO, "fontsize": size, "ha": "center", "va": "center", **font}
+    axes.text(x, y, style.BLANKS.get(char, char), parse_math=False, **font)
 
 
 def bare(axes: Axes) -> None:

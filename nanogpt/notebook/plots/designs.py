@@ -67,26 +67,24 @@ def arrows(angles: Sequence[tuple[float, float]], title: str, pairs: Sequence) -
     for i, (later, earlier) in enumerate(pairs):
         query, key = angles[later][0], angles[earlier][1]
         centre = (PAGE * (0.13 + 0.5 * i), 2.4)
-        _dial(axes, centre, 0.85, query, key, angle=True)
+        _dial(axes, centre, 0.85, query, key)
         between = degrees((query - key + pi) % (2 * pi) - pi)
+        ends = sorted((-degrees(key), -degrees(key) - between))
+        look = {"facecolor": PALE, "edgecolor": GREY, "lw": 0.8}
+        axes.add_patch(Wedge(centre, 0.45 * 0.85, *ends, **look))
         words = (
             f"query at {later}\nkey at {earlier}\ndistance {later - earlier}\n\n"
             f"angle {between:.0f}°".replace("-", "−")
         )
         note(axes, centre[0] + 1.1, 1.7, words, 12)
-    words = ("the query, turned by its position", "the key, turned by its own")
-    legend(axes, 3.7, list(zip(("new", "old"), words, strict=True)))
+    rows = [("new", "the query, turned by its position"), ("old", "the key, turned by its own")]
+    legend(axes, 3.7, rows)
     return figure
 
 
-def _dial(axes: Axes, centre: tuple, radius: float, query: float, key: float, angle=False) -> None:
-    """A circle with the arrows of a query and a key, and maybe the angle between them."""
+def _dial(axes: Axes, centre: tuple, radius: float, query: float, key: float) -> None:
+    """A circle with the arrows of a query and a key."""
     axes.add_patch(Circle(centre, radius, facecolor="#f6f7f9", edgecolor="#b6bbc4", lw=0.8))
-    if angle:
-        start, turn = degrees(key), degrees((query - key + pi) % (2 * pi) - pi)
-        ends = sorted((-start, -start - turn))
-        look = {"facecolor": PALE, "edgecolor": GREY, "lw": 0.8}
-        axes.add_patch(Wedge(centre, 0.45 * radius, *ends, **look))
     for turned, colour in ((key, BLUE), (query, ORANGE)):
         tip = centre[0] + radius * cos(turned), centre[1] - radius * sin(turned)
         look = {"arrowstyle": "-|>", "color": colour, "lw": 2.4, "shrinkA": 0, "shrinkB": 0}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
@@ -88,10 +89,7 @@ def _mix(axes: Axes, corner: tuple, side: float, high: float, weights, values) -
     """The last row of weights as a column, times the rows of values, and their sum below."""
     x, y = corner
     row, rows = weights[-1], [list(v[:8]) for v in values]
-    output = [
-        sum(w * v for w, v in zip(row, column, strict=True)) for column in zip(*rows, strict=True)
-    ]
-    most = max(abs(v) for each in rows for v in each)
+    output, most = (np.array(row) @ np.array(rows)).tolist(), float(np.abs(rows).max())
     wide, right = (side - 1.0) / len(output), x + 1.0
     _values(axes, corner, (0.55, high), [[w] for w in row], share=True)
     note(axes, x + 0.775, y + (side - 0.45) / 2, "×", 15, ha="center", va="center")

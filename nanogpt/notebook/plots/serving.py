@@ -54,12 +54,12 @@ def timelines(panels: Sequence[dict], title: str, clock: str) -> Figure:
 
 def _span(axes: Axes, y: float, start: float, end: float, kind: str) -> None:
     """A time in row y: a box, or the dotted line of one who waits."""
-    colour = KINDS[kind][0]
-    if colour is None:
+    look = {"facecolor": KINDS[kind][0], "edgecolor": PAPER, "lw": 0.5}
+    if kind == "waits":
         axes.plot([start, end], [y, y], color=GREY, lw=1, ls=":")
         return
-    look = {"hatch": "////", "edgecolor": GREY, "lw": 0} if kind == "idle" else {"lw": 0.5}
-    look = {"facecolor": colour, "edgecolor": PAPER, **look}
+    if kind == "idle":
+        look |= {"hatch": "////", "edgecolor": GREY, "lw": 0}
     axes.add_patch(Rectangle((start, y - 0.4), end - start, 0.8, **look))
 
 

@@ -11,6 +11,7 @@ import io
 import warnings
 
 import matplotlib
+import numpy as np
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from PIL import Image
@@ -80,15 +81,13 @@ def to_png(figure: Figure, footer: str = "") -> bytes:
     return smaller.getvalue()
 
 
-def to_apng(
-    figures: list[Figure], footer: str = "", milliseconds: int = 120, hold: int = 2500
-) -> bytes:
-    """Figures as one animated PNG that loops and rests `hold` milliseconds on its last frame."""
+def to_apng(figures: list[Figure], footer: str, milliseconds: int) -> bytes:
+    """Figures as one animated PNG that loops and rests 2.5 seconds on its last frame."""
     # One palette for all frames keeps the file small; text and flat areas lose nothing visible.
     frames = [Image.open(io.BytesIO(to_png(figure, footer))).convert("RGB") for figure in figures]
     palette = frames[-1].quantize(64)
     frames = [frame.quantize(palette=palette, dither=Image.Dither.NONE) for frame in frames]
-    times = [milliseconds] * (len(frames) - 1) + [hold]
+    times = [milliseconds] * (len(frames) - 1) + [2500]
     animation = {"save_all": True, "append_images": frames[1:], "duration": times, "loop": 0}
     buffer = io.BytesIO()
     frames[0].save(buffer, format="PNG", **animation)
@@ -120,16 +119,12 @@ def format_bytes(n: float) -> str:
     return f"{n:.0f} B"
 
 
-def luminance(colour) -> float:
-    """How light a colour is, from 0 to 1."""
-    c = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(colour)]
-    return 0.2126 * c[0] + 0.7152 * c[1] + 0.0722 * c[2]
-
-
 def contrast(one, other) -> float:
-    """The contrast of two colours, from 1 to 21."""
-    low, high = sorted((luminance(one), luminance(other)))
-    return (high + 0.05) / (low + 0.05)
+    """The contrast of two colours as WCAG defines it, from 1 to 21."""
+    s = np.array([to_rgb(one), to_rgb(other)])
+    linear = np.where(s <= 0.04045, s / 12.92, ((s + 0.055) / 1.055) ** 2.4)
+    low, high = sorted(linear @ (0.2126, 0.7152, 0.0722))  # the luminance of each
+    return float((high + 0.05) / (low + 0.05))
 
 
 def ink_on(colour) -> str:
@@ -147,5 +142,4 @@ def on_paper(colour) -> str:
 
 def mixed(colour, share: float, other="white") -> tuple[float, float, float]:
     """A mix of two colours: `share` 1 is the first, 0 the other."""
-    pair = zip(to_rgb(colour), to_rgb(other), strict=True)
-    return tuple(share * one + (1 - share) * two for one, two in pair)
+    return tuple(share * np.array(to_rgb(colour)) + (1 - share) * np.array(to_rgb(other)))
