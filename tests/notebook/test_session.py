@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
@@ -72,7 +73,8 @@ def test_the_practice_corpus_is_named_at_once_and_below_figures(capsys, monkeypa
 
 def test_a_picture_is_kept_as_a_file_and_shown_with_alt_text(run, out):
     frames = [a_figure(), plots.characters({"a": 1, "b": 3})]
-    for show, drawn in ((run.figure, frames[0]), (run.animation, frames)):
+    animate = partial(run.animation, note="", milliseconds=120)
+    for show, drawn in ((run.figure, frames[0]), (animate, frames)):
         output = shown(show, drawn, "counts", "two bars")
         assert output.metadata["image/png"]["alt"] == "two bars"
         kept = (out / "figures" / "07_counts.png").read_bytes()
