@@ -64,13 +64,8 @@ FORMS = [True, False]  # per_head
 
 def name(value) -> str:
     """A short id for a parametrised case."""
-    if value in (None, DynamicCache, StaticCache):
-        return {None: "none", DynamicCache: "dynamic", StaticCache: "static"}[value]
-    return (
-        {True: "heads", False: "batched"}[value]
-        if isinstance(value, bool)
-        else str(value).split(".")[-1]
-    )
+    short = getattr(value, "__name__", str(value)).split(".")[-1]
+    return {"True": "heads", "False": "batched"}.get(short, short)
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -83,21 +78,13 @@ def tokens(*shape: int, vocab: int = 13, seed: int = 0) -> torch.Tensor:
 
 def tiny_model(per_head: bool = True, dtype=torch.float32, head=Head, **changes) -> GPT:
     """A model of 2 layers and 2 heads in eval mode; both forms carry the same weights."""
-    sizes = {
-        "vocab_size": 13,
-        "block_size": 24,
-        "n_layer": 2,
-        "n_head": 2,
-        "n_embd": 16,
-        "dropout": 0.2,
-    }
-    model = GPT(GPTConfig(**(sizes | changes)), head=head, generator=seeded(7))
+    sizes = {"vocab_size": 13, "block_size": 24, "n_layer": 2, "n_head": 2, "n_embd": 16}
+    shape = GPTConfig(**(sizes | {"dropout": 0.2} | changes))
+    model = GPT(shape, head=head, generator=seeded(7))
     with torch.no_grad():
         for parameter in model.parameters():
-            if parameter.ndim == 2:
-                parameter *= 25
-            else:
-                parameter += 0.1 * torch.randn(parameter.shape, generator=seeded(8))
+            drawn = 0.1 * torch.randn(parameter.shape, generator=seeded(8))
+            parameter.copy_(25 * parameter if parameter.ndim == 2 else parameter + drawn)
     model = model.to(dtype).eval()
     return model if per_head else pack_heads(model)
 

@@ -33,14 +33,12 @@ from nanogpt.training.loop import train
 TINY = {"n_layer": 1, "n_head": 1, "n_embd": 16}
 LESS = {"00": {"n_new": 20}, "01": {"steps": 4}, "08": {"n_long": 40}}  # parameters
 RUN = "00 01 02 03 04 05 06 07 09 11 12".split()  # 08 takes minutes so, 10 starts torchrun
-LONG = "01 02 03 04 05 06 07 09 11 12".split()
+SLOW = pytest.mark.slow
 PICTURE = png()
 # What the cells name themselves: one layer, and fewer tokens, which change no line that they run.
 INSTEAD = {
     "02": {"(100, 1,": "(20, 1,", "text, 100,": "text, 20,"},
-    "04": {
-        "draw_noise(20, 1": "draw_noise(6, 1",
-    },
+    "04": {"draw_noise(20, 1": "draw_noise(6, 1"},
     "08": {"assert reach == 4 * 15": "assert reach == 15"},
     "09": {'Load(small["n"]': "Load(6", "min(160,": "min(48,", "people[:: 3 if": "people[:: 8 if"},
     "12": {'"smoke" else 40': '"smoke" else 12', ", 40": ", 10"},
@@ -84,27 +82,16 @@ def small(tmp_path_factory):
         yield folder / "model"
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        pytest.param(path, id=path.stem[:2], marks=[pytest.mark.slow] * (path.stem[:2] in LONG))
-        for path in NOTEBOOKS
-        if path.stem[:2] in RUN
-    ],
-)
-def test_every_cell_runs_twice_and_prints_the_same(path, small, tmp_path, monkeypatch):
+@pytest.mark.parametrize("number", [pytest.param(n, marks=[SLOW] * (n != "00")) for n in RUN])
+def test_every_cell_runs_twice_and_prints_the_same(number, small, tmp_path, monkeypatch):
+    path = next(path for path in NOTEBOOKS if path.stem[:2] == number)
     monkeypatch.setenv("NANOGPT_OUT", str(tmp_path))
     monkeypatch.setenv("NANOGPT_CHECKPOINT", str(small))
     monkeypatch.chdir(ROOT / "notebooks")
     texts = "".join(cell.source for cell in nbformat.read(path, 4).cells)
-    assert all(theirs in texts for theirs in INSTEAD.get(path.stem[:2], {}))
-    assert drifts(path) == {}
-
-
-def drifts(path) -> dict:
-    """Both texts of each cell that prints another one the second time, by the cell's id."""
+    fewer = INSTEAD.get(number, {})
+    assert all(theirs in texts for theirs in fewer)
     scope, found, gpu = {"__name__": "__main__"}, {}, PretendCuda()
-    fewer = INSTEAD.get(path.stem[:2], {})
     for cell in filled(nbformat.read(path, 4)).cells:
         if cell.cell_type == "code":
             with contextlib.nullcontext() if "torch.compile(" in cell.source else gpu:
@@ -113,8 +100,8 @@ def drifts(path) -> dict:
             if first != second and "timing" not in tags:
                 found[cell.id] = (first, second)
             if "parameters" in tags:
-                scope |= LESS.get(path.stem[:2], {})
-    return found
+                scope |= LESS.get(number, {})
+    assert found == {}
 
 
 def printed(cell, scope: dict, fewer: dict) -> str:
@@ -123,10 +110,8 @@ def printed(cell, scope: dict, fewer: dict) -> str:
     for theirs, here in fewer.items():
         source = source.replace(theirs, here)
     linecache.cache[name] = (len(source), None, source.splitlines(True), name)
-    with contextlib.ExitStack() as around:
-        around.enter_context(contextlib.redirect_stdout(out))
-        around.enter_context(contextlib.redirect_stderr(io.StringIO()))
-        around.enter_context(warnings.catch_warnings())
+    quiet = contextlib.redirect_stderr(io.StringIO())
+    with contextlib.redirect_stdout(out), quiet, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         exec(compile(source, name, "exec"), scope)
     return re.sub(r"[^\n]*\r", "", out.getvalue())  # bars come and go

@@ -25,9 +25,8 @@ def test_a_step_has_the_operations_that_pytorch_counts(per_head, fields):
     model, idx = GPT(GPTConfig(**SHAPE, **fields, per_head=per_head)), tokens(2, 24)
     with FlopCounterMode(display=False) as counted:
         model(idx, idx)[1].backward()
-    attention = (
-        0 if per_head else 12 * 3 * 32 * 24
-    )  # 2 products of 2 T C, each 3 times: once there, twice back
+    # 2 products of 2 T C, each 3 times: once there, twice back
+    attention = 0 if per_head else 12 * 3 * 32 * 24
     assert counted.get_total_flops() / idx.numel() == flops_per_token(model.config) - attention
 
 
@@ -35,10 +34,7 @@ def test_a_step_has_the_operations_that_pytorch_counts(per_head, fields):
     ("card", "peak"),
     [
         ("NVIDIA A100-SXM4-40GB", 312e12),
-        ("NVIDIA L40S", 362e12),
         ("NVIDIA L4", 121e12),
-        ("NVIDIA A10G", 70e12),
-        ("NVIDIA GeForce RTX 9990", None),
         ("NVIDIA RTX A1000", None),  # no A100
         ("NVIDIA L40", None),  # no L4
     ],
