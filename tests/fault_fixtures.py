@@ -37,44 +37,26 @@ def unmount(folder: Path) -> None:
 
 
 class Disk:
-    """A place with little room: `fill(n)` leaves n bytes of it, `clear()` makes room again."""
+    """A place, `mine`, where no file may grow beyond n bytes after `fill(n)`, until `clear()`."""
 
-    def __init__(self, folder: Path, limit: int | None = None):
-        self.folder, self.mine, self.limit = folder, folder / "mine", limit
-        self.mine.mkdir()
+    def __init__(self, folder: Path):
+        self.mine, self.before = folder, resource.getrlimit(resource.RLIMIT_FSIZE)
 
     def fill(self, leave: int) -> None:
-        if self.limit is None:
-            state = os.statvfs(self.folder)
-            (self.folder / "others").write_bytes(bytes(state.f_bavail * state.f_frsize - leave))
-        else:  # no file may grow beyond n bytes: the same refusal, on the same file system
-            resource.setrlimit(
-                resource.RLIMIT_FSIZE, (leave, resource.getrlimit(resource.RLIMIT_FSIZE)[1])
-            )
+        resource.setrlimit(resource.RLIMIT_FSIZE, (leave, self.before[1]))
 
     def clear(self) -> None:
-        (self.folder / "others").unlink(missing_ok=True)
-        if self.limit is not None:
-            resource.setrlimit(
-                resource.RLIMIT_FSIZE, (self.limit, resource.getrlimit(resource.RLIMIT_FSIZE)[1])
-            )
+        resource.setrlimit(resource.RLIMIT_FSIZE, self.before)
 
 
-@pytest.fixture(params=["a full disk", "a limit on files"])
-def disk(request, tmp_path):
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    if request.param == "a full disk":
-        if not mount("-t", "tmpfs", "-o", "size=1m", "tmpfs", folder):
-            pytest.skip("only root, where it may mount, can have a small file system")
-        yield Disk(folder)
-        unmount(folder)
-    else:
-        if resource is None:
-            pytest.skip("this system limits no files")
-        limited = Disk(folder, resource.getrlimit(resource.RLIMIT_FSIZE)[0])
-        yield limited
-        limited.clear()
+@pytest.fixture
+def disk(tmp_path):
+    if resource is None:
+        pytest.skip("this system limits no files")
+    (tmp_path / "mine").mkdir()
+    limited = Disk(tmp_path / "mine")
+    yield limited
+    limited.clear()
 
 
 @contextlib.contextmanager

@@ -95,7 +95,7 @@ def is_number(value, low=0.0, high=math.inf) -> bool:
 
 
 def is_rate(value) -> bool:
-    return is_number(value, 5e-324, 1e30)
+    return is_number(value, 1e-30, 1e30)
 
 
 def is_share(value) -> bool:
@@ -170,18 +170,6 @@ def test_a_value_of_any_kind_is_usable_or_refused_by_name(kind, field, value):
         assert not fits(value) or huge or "must be a multiple of" in said
 
 
-@given(changes=st.fixed_dictionaries({}, optional={name: st.integers(-1, 12) for name in SMALL}))
-@examples(40)
-def test_numbers_together_make_a_model_or_are_refused_by_name(changes):
-    shape = SMALL | changes
-    config, said = attempt(lambda: GPTConfig(**shape), ValueError)
-    assert (said is None) == (min(shape.values()) >= 1 and shape["n_embd"] % shape["n_head"] == 0)
-    if said is None:
-        use(config)
-    else:
-        assert any(f"{name}={value}" in said for name, value in shape.items())
-
-
 # ------------------------------------------------------------------ text
 
 
@@ -193,26 +181,6 @@ def test_a_text_is_encoded_and_comes_back_or_each_unknown_character_is_named(voc
     found, said = attempt(lambda: tokenizer.decode(tokenizer.encode(text)), ValueError)
     assert found == (text if text and not unknown else None)
     assert said is None or all(repr(char) in said for char in unknown)
-
-
-@given(
-    vocabulary=st.text(min_size=1, max_size=300),
-    numbers=st.lists(st.integers(0, 3) | st.integers(-(2**63), 2**63 - 1), max_size=6),
-    dtype=st.sampled_from([torch.int64, torch.int32, torch.int16, torch.uint8, torch.float32]),
-)
-@examples(200)
-def test_any_numbers_are_a_text_or_the_first_that_is_no_token_is_named(vocabulary, numbers, dtype):
-    tokenizer, chars = CharTokenizer(vocabulary), sorted(set(vocabulary))
-    given_numbers = torch.tensor(numbers, dtype=torch.int64).to(dtype)
-    found, said = attempt(lambda: tokenizer.decode(given_numbers), ValueError)
-    if dtype == torch.float32 and numbers:
-        assert "integers" in said
-        return
-    wrong = [n for n in given_numbers.tolist() if not 0 <= n < len(chars)]
-    if wrong:
-        assert f"token {wrong[0]} must be in [0, {len(chars) - 1}]" in said
-    else:
-        assert found == "".join(chars[int(n)] for n in given_numbers)
 
 
 PIECES = [b"\xef\xbb\xbf", b"\r\n", b"\r", b"\n", b"\0", b"\xc3", b"\xf0\x9f\x99\x82", b"aaaa"]
@@ -238,21 +206,6 @@ def test_any_bytes_are_the_corpus_that_they_spell_or_an_error_that_names_the_fil
         assert (corpus.text, corpus.sha256, corpus.name) == (text, sha256(content), "any.txt")
         assert corpus.real
         assert CharTokenizer(corpus.text).encode(text).shape == (len(text),)
-
-
-@given(named=st.text(st.characters(codec="utf-8", exclude_characters="\0~"), min_size=1))
-@examples(100)
-@example(named="~")
-@example(named="/")
-@example(named="./nowhere/../.")
-@example(named="~nobody-of-this-name/x.txt")
-@example(named="x" * 5000)
-def test_any_name_that_is_no_file_is_refused_by_name(named):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("NANOGPT_DATA", named)
-        _, said = attempt(load_corpus, CorpusError)
-    shown = Path(named).expanduser() if named == "~" else Path(named)
-    assert f"NANOGPT_DATA names {shown}" in said
 
 
 # ------------------------------------------------------------------ calls
@@ -285,7 +238,7 @@ def call_kv_cache(model, **how):
 DOORS = {
     call_generate: "prompt n_new cache past_block generator noise engine draft temperature top_k "
     "top_p greedy",
-    call_serve: "prompt max_new_tokens sampling seed noise arrival",
+    call_serve: "prompt max_new_tokens sampling seed arrival",
     call_kv_cache: "cache capacity",
 }
 PLACES = [(door, name) for door, names in DOORS.items() for name in names.split()]
@@ -495,61 +448,31 @@ def test_metadata_that_says_anything_gives_the_very_weights_or_our_error(trained
 
 CELL = """profile: str = "auto"
 n: int = 1
-x: float = 0.5
-flag: bool = True
-word: str = "w"
-maybe: int | None = None
 many: tuple[int, ...] = (1, 2)"""
-NAMES = ["profile", "n", "x", "flag", "word", "maybe", "many"]
-# A command line holds no NUL; bytes that are no UTF-8 arrive as surrogates.
 word = st.text(st.characters(exclude_characters="\0"), max_size=8)
-spelled = st.sampled_from(
-    "0 00 first 00_first 3 03.ipynb x/last 10_other other ./10 000 ² ٣ 3. -3 03_".split()
-)
-lists = st.recursive(st.none() | st.integers(), lambda inner: st.lists(inner, max_size=3))
-value = word | st.integers().map(str) | st.floats().map(str) | lists.map(repr)
-value |= st.sampled_from(["true", "FALSE", "none", "1_0", " 7 ", "9" * 5000])
-setting = st.tuples(st.sampled_from([*NAMES, "steps", "n ", "", "ñ"]), value).map("=".join) | word
-
-
-@pytest.fixture(scope="module")
-def sources(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("notebooks")
-    for stem in ("00_first", "03_last", "10_other"):
-        cell = CELL if stem != "10_other" else CELL.splitlines()[0]
-        write(folder / f"{stem}.ipynb", parameters=cell)
-    return folder
-
-
-profile = st.sampled_from(["auto", "smoke", "cpu", "gpu", "AUTO", "", "tpu"])
-flag = st.sampled_from("--full --no-html -h -- -p --out --p".split())
-options = st.tuples(flag | spelled | word) | st.tuples(st.just("-p"), setting)
-options |= st.tuples(st.just("--profile"), profile) | st.tuples(st.just("--timeout"), value)
+names = st.sampled_from(["n", "many", "profile", "steps", "ñ"])
+setting = st.tuples(names, word | leaves.map(repr)).map("=".join) | word
+flag = st.sampled_from("--fail-fast --no-html --profile --timeout -- -p --p 3 03_ first".split())
+options = st.tuples(flag | word) | st.tuples(st.just("-p"), setting)
 
 
 @given(words=st.lists(options, max_size=4).map(lambda parts: [*chain(*parts)]))
 @examples(100)
-@example(words=["3", "first", "-p", "n=7", "--timeout", "9", "--no-html"])
 @example(words=["--timeout", "9" * 5000])
 @example(words=["-p", "many=[1, [None, True]]"])
 @example(words=["-p", "many={[]: 1}"])
-@example(words=["-p", "n=1", "-p", "n=1"])
-@example(words=["-p", "word=\udcff", "--profile", "\udcff"])
-def test_any_words_are_a_run_or_end_with_2_and_a_line(sources, words):
+@example(words=["-p", "profile=\udcff", "--profile", "\udcff"])  # bytes that are no UTF-8
+def test_any_words_are_a_run_or_end_with_2_and_a_line(trained, words):
     """The run itself stops where it looks for its corpus: all of its words are read by then."""
-    error, printed, out = io.StringIO(), io.StringIO(), sources.parent / "out"
-    with pytest.MonkeyPatch.context() as patch:
+    error, source, out = io.StringIO(), trained.place / "notebooks", trained.place / "out"
+    write(source / "03_first.ipynb", parameters=CELL)
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stderr(error):
         patch.setenv("NANOGPT_DATA", "nowhere")
-        with contextlib.redirect_stderr(error), contextlib.redirect_stdout(printed):
-            try:
-                code = run.main(["--source", str(sources), "--out", str(out), *words])
-            except SystemExit as end:  # argparse's own way
-                code = end.code
+        try:
+            code = run.main(["--source", str(source), "--out", str(out), *words])
+        except SystemExit as end:  # argparse's own way
+            code = end.code
     assert not out.exists()
-    if code == 0:
-        assert printed.getvalue().startswith("usage: python -m nanogpt run")
-        return
     assert code == 2
     said = error.getvalue().splitlines()
     assert any(line.startswith(("error: ", "python -m nanogpt run: error: ")) for line in said)
-    assert words[:2] != ["3", "first"] or "NANOGPT_DATA names nowhere" in error.getvalue()

@@ -86,20 +86,15 @@ def check_seed(name: str, seed) -> None:
     check_int(name, seed, -(2**63), 2**64 - 1)
 
 
-def check_noise(noise, shape: tuple[int | None, ...], where: str = "") -> None:
-    """Raise ValueError unless this is noise of that shape; None in it is a size not known yet."""
-    found = tuple(noise.shape) if isinstance(noise, Tensor) else ()
-    pairs = zip(found, shape, strict=False)
-    if len(found) != len(shape) or any(size not in (None, got) for got, size in pairs):
-        need = ", ".join("V" if size is None else str(size) for size in shape)
-        raise ValueError(
-            f"{where}noise has shape {found}; {shape[0]} tokens need ({need}): a row for each, as "
-            f"in draw_noise"
-        )
+def check_noise(noise, shape: tuple[int, int, int]) -> None:
+    """Raise ValueError unless this is noise of that shape: (n_new, B, V), as of draw_noise."""
+    found = tuple(noise.shape) if isinstance(noise, Tensor) else type(noise).__name__
+    if found != shape:
+        raise ValueError(f"noise is {found}; these tokens need {shape}: a row for each")
     fits = noise.is_floating_point() and not noise.is_meta
     # The numbers are not looked at on a GPU, where that would stop the queue.
     if not fits or (noise.is_cpu and not bool((noise > 0).all())):
         raise ValueError(
-            f"{where}the noise is {noise.dtype} on {noise.device}, and all of it must be floating "
-            f"point and above 0: draw it with draw_noise"
+            f"the noise is {noise.dtype} on {noise.device}, and all of it must be floating point "
+            f"and above 0: draw it with draw_noise"
         )
