@@ -103,29 +103,6 @@ def test_every_look_of_the_host_is_a_wait_and_a_launch_is_none(gpu):
     }
 
 
-def test_a_graph_is_computed_when_it_is_replayed_from_what_the_memory_holds_then(gpu):
-    x, out = torch.ones(2, device="cuda"), torch.zeros(2, device="cuda")
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        out.add_(x * 2)
-    assert out.tolist() == [0, 0]
-    graph.replay()
-    x.fill_(5)
-    graph.replay()
-    assert out.tolist() == [12, 12]
-    with pytest.raises(RuntimeError, match="stream is capturing"), torch.cuda.graph(graph):
-        float(x[0])
-
-
-def test_the_device_has_a_random_state_of_its_own(gpu, ambient_rng):
-    torch.cuda.manual_seed(3)
-    first, state = torch.rand(4, device="cuda"), torch.cuda.get_rng_state()
-    second = torch.rand(4, device="cuda")
-    torch.cuda.set_rng_state(state)
-    assert torch.equal(torch.rand(4, device="cuda"), second)
-    assert not torch.equal(first, second)
-
-
 # ------------------------------------------------------------------ decoding
 
 CACHES = [None, DynamicCache, StaticCache, PagedCache, Int8Cache]
