@@ -12,24 +12,18 @@ from pathlib import Path
 from ..system.files import WEIGHTS, check_writable
 from .common import OUTPUTS, command_parser, exit_code
 
-FORMS = ("auto", "opt", "gpt2", "nanochat", "lecture")
 SMALLEST = 32  # numbers of a head, as vLLM's CPU build needs them
 
 
 def main(argv: list[str] | None = None) -> int:
     """Exit codes: 0 written, 2 it could not be."""
-    about = "Write a checkpoint's weights as other programs load them."
-    parser = command_parser("export", about)
-    small = WEIGHTS / "small"
-    parser.add_argument("checkpoint", nargs="?", default=small, help="the one that ships, without")
-    parser.add_argument(
-        "--form",
-        default="auto",
-        choices=FORMS,
-        help="auto: OPT for the lecture's architecture, NanoChat for sprint's; "
-        "lecture: one file under the names of karpathy/ng-video-lecture",
-    )
-    parser.add_argument("--out", type=Path, metavar="PATH", help="outputs/export by default")
+    parser = command_parser("export", "Write a checkpoint's weights as other programs load them.")
+    add = parser.add_argument
+    add("checkpoint", nargs="?", default=WEIGHTS / "small", help="the one that ships, without")
+    forms = ("auto", "opt", "gpt2", "nanochat", "lecture")
+    about = "auto: OPT for the lecture's architecture, NanoChat for sprint's; lecture: one file"
+    add("--form", default="auto", choices=forms, help=about)
+    add("--out", type=Path, metavar="PATH", help="outputs/export by default")
     args = parser.parse_args(argv)
     write = _lecture if args.form == "lecture" else _folder
     return exit_code(lambda: write(args.checkpoint, args.out, args.form))
@@ -48,7 +42,6 @@ def _folder(checkpoint: str | Path, out: Path | None, form: str) -> None:
 
 
 def _lecture(checkpoint: str | Path, out: Path | None, form: str) -> None:
-    """Write the checkpoint's weights to `out`, whole or not at all, and print how to load them."""
     from ..model.checkpoint import load_checkpoint, write_tensors
     from ..model.convert import lecture_state_dict
 

@@ -71,9 +71,7 @@ def write_folder(saved: Checkpoint, folder: Path, form: str = "auto") -> dict:
         try:
             save_file(tensors, new / "model.safetensors", metadata={"format": "pt"})
         except SafetensorError as error:  # not an OSError, even for a full disk
-            raise OSError(
-                f"{folder} could not be written whole ({error}): make room and try again"
-            ) from error
+            raise OSError(f"{folder} could not be written ({error}): make room") from error
         for name, data in _files(saved, config).items():
             text = data if isinstance(data, str) else json.dumps(data, indent=2, ensure_ascii=False)
             (new / name).write_text(text.rstrip("\n") + "\n", encoding="utf-8")
@@ -98,7 +96,13 @@ def _files(saved: Checkpoint, config: dict) -> dict:
             "clean_up_tokenization_spaces": False,
             "model_max_length": block,
         },
-        "README.md": _card(saved, config),
+        "README.md": CARD.format(
+            parameters=saved.model.n_params,
+            c=saved.model.config,
+            meta=saved.meta,
+            architecture=config["architectures"][0],
+            note=FLIPPED if config["model_type"] == "nanochat" else FOLDED,
+        ),
         MARK: {**origin, "sha256": saved.sha256},
     }
 
@@ -118,13 +122,3 @@ def tokenizer(chars: str) -> dict:
         "decoder": {"type": "Fuse"},
         "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": "<unk>"},
     }
-
-
-def _card(saved: Checkpoint, config: dict) -> str:
-    return CARD.format(
-        parameters=saved.model.n_params,
-        c=saved.model.config,
-        meta=saved.meta,
-        architecture=config["architectures"][0],
-        note=FLIPPED if config["model_type"] == "nanochat" else FOLDED,
-    )

@@ -16,7 +16,6 @@ from ..config.shapes import GPTConfig
 from ..model.convert import check_standard, convert_state
 from ..model.gpt import GPT
 
-NO_TOKENS = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
 SPRINT = {"rms_norm": True, "rope": True, "qk_norm": True, "relu2": True, "bias": False}
 RESIDUAL = 1e-9  # of a fold that is exact but for rounding, in float64
 
@@ -50,17 +49,18 @@ def exported(model: GPT, form: str = "auto") -> Exported:
     """
     check_standard(model)
     fits = form_of(model.config)
-    if form == "auto":
-        form = fits
-    if form not in FORMS:
-        raise ExportError(f"form {form!r} is unknown: choose auto, {', '.join(FORMS)}")
-    if (form == "nanochat") != (fits == "nanochat"):
-        raise ExportError(f"this model's architecture is {fits}, and not {form}")
+    fitting = [fits, "gpt2"] if fits == "opt" else [fits]
+    if form not in ("auto", *fitting):
+        raise ExportError(f"form {form!r} is not this model's: choose auto, {', '.join(fitting)}")
     state = {name: w.detach().cpu().float() for name, w in model.state_dict().items()}
     if model.config.per_head:
         state = convert_state(state, model.config, per_head=False)
-    config, tensors = FORMS[form](state, model.config)
-    config |= {"tie_word_embeddings": False, "dtype": "float32", **NO_TOKENS}
+    if fits == "opt":
+        d = fold_head_bias(state["lm_head.weight"], state["lm_head.bias"])
+        state["ln_f.bias"] = (state["ln_f.bias"] + d).float()
+    config, tensors = FORMS[fits if form == "auto" else form](state, model.config)
+    config |= {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
+    config |= {"tie_word_embeddings": False, "dtype": "float32"}
     return config, {name: w.contiguous().clone() for name, w in tensors.items()}
 
 
@@ -90,14 +90,12 @@ def _norm(ours: str, theirs: str, state: dict) -> dict[str, Tensor]:
 
 def opt(state: dict, c: GPTConfig) -> Exported:
     """OPTForCausalLM. Its table of positions begins with two rows that no token uses."""
-    bias = state["ln_f.bias"] + fold_head_bias(state["lm_head.weight"], state["lm_head.bias"])
     table, top = state["position_embedding_table.weight"], "model.decoder"
     out = {
         f"{top}.embed_tokens.weight": state["token_embedding_table.weight"],
         f"{top}.embed_positions.weight": torch.cat([torch.zeros(2, c.n_embd), table]),
-        f"{top}.final_layer_norm.weight": state["ln_f.weight"],
-        f"{top}.final_layer_norm.bias": bias.float(),
         "lm_head.weight": state["lm_head.weight"],
+        **_norm("ln_f", f"{top}.final_layer_norm", state),
     }
     for i in range(c.n_layer):
         ours, theirs = f"blocks.{i}", f"{top}.layers.{i}"
@@ -130,13 +128,11 @@ def opt(state: dict, c: GPTConfig) -> Exported:
 
 def gpt2(state: dict, c: GPTConfig) -> Exported:
     """GPT2LMHeadModel with ReLU. Its matrices are stored as (inputs, outputs)."""
-    bias = state["ln_f.bias"] + fold_head_bias(state["lm_head.weight"], state["lm_head.bias"])
     out = {
         "transformer.wte.weight": state["token_embedding_table.weight"],
         "transformer.wpe.weight": state["position_embedding_table.weight"],
-        "transformer.ln_f.weight": state["ln_f.weight"],
-        "transformer.ln_f.bias": bias.float(),
         "lm_head.weight": state["lm_head.weight"],
+        **_norm("ln_f", "transformer.ln_f", state),
     }
     for i in range(c.n_layer):
         ours, theirs = f"blocks.{i}", f"transformer.h.{i}"
@@ -158,9 +154,7 @@ def gpt2(state: dict, c: GPTConfig) -> Exported:
         "n_layer": c.n_layer,
         "n_head": c.n_head,
         "activation_function": "relu",
-        "resid_pdrop": 0.0,
-        "embd_pdrop": 0.0,
-        "attn_pdrop": 0.0,
+        **{f"{part}_pdrop": 0.0 for part in ("resid", "embd", "attn")},
         "layer_norm_epsilon": 1e-5,
     }, out
 
@@ -205,8 +199,5 @@ def nanochat(state: dict, c: GPTConfig) -> Exported:
     }, out
 
 
-FORMS: dict[str, Callable[[dict, GPTConfig], Exported]] = {
-    "opt": opt,
-    "gpt2": gpt2,
-    "nanochat": nanochat,
-}
+FORMS: dict[str, Callable[[dict, GPTConfig], Exported]]
+FORMS = {"opt": opt, "gpt2": gpt2, "nanochat": nanochat}

@@ -1,5 +1,6 @@
 """python -m nanogpt export: weights under the lecture's names."""
 
+import pytest
 import torch
 from checkpoint_fixtures import meta_of
 from conftest import tiny_model
@@ -25,9 +26,10 @@ def test_the_file_holds_the_lectures_state_dict(tmp_path, capsys):
     assert "n_layer=2, n_head=2, n_embd=16, block_size=24" in capsys.readouterr().out
 
 
-def test_what_the_lecture_lacks_is_named_and_nothing_is_written(tmp_path, capsys):
+@pytest.mark.parametrize("form", ["auto", "lecture"])
+def test_what_no_form_has_is_named_and_nothing_is_written(tmp_path, capsys, form):
     saved(tmp_path, rope=True)
-    out = tmp_path / "lecture.safetensors"
-    assert main(["export", str(tmp_path / "fox"), "--form", "lecture", "--out", str(out)]) == 2
+    out = tmp_path / "out"
+    assert main(["export", str(tmp_path / "fox"), "--form", form, "--out", str(out)]) == 2
     assert "rope" in capsys.readouterr().err
     assert not out.exists()
