@@ -235,13 +235,3 @@ def test_a_server_checks_its_numbers():
             Server(model(), CHARS, **wrong)
     with pytest.raises(ValueError, match="vocabulary"):
         Server(model(), CharTokenizer("ab"))
-
-
-def test_a_trace_follows_a_request_to_its_end():
-    seen = []
-    with serving(Server(model(), CHARS, trace=lambda *event: seen.append(event))) as url:
-        assert post(url, prompt="ab", max_tokens=3)[0] == 200
-    assert [what for _, what, _ in seen] == ["received", "token", "token", "token"]
-    times = [at for *_, at in seen]
-    assert times == sorted(times)
-    assert len({name for name, *_ in seen}) == 1

@@ -3,18 +3,16 @@
 NANOGPT_SOAK=2000 asks for as many as that.
 """
 
-import asyncio
 import functools
-import json
 import os
 import random
-import re
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 from decoding_fixtures import build
-from server_fixtures import CHARS, expected, metrics, until
+from server_fixtures import CHARS, ask, expected, metrics, post, send, stream, until
 
 from nanogpt.decoding.sampling import SamplingParams
 from nanogpt.server.server import Server, serving
@@ -47,56 +45,23 @@ def answer(kind: int) -> str:
     return expected(build(torch.float32), asked["prompt"], asked["max_tokens"], sampling, kind)
 
 
-async def request(port: int, number: int) -> str:
+def request(url: str, number: int) -> str:
     """One client: what it was and whether it got what it should."""
     draw = random.Random(f"client {number}")
     fate, kind = draw.random(), draw.randrange(KINDS)
-    body = json.dumps(fields(kind)).encode()
     if fate < 0.05:
-        body = draw.choice(NONSENSE)
-    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n"
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    try:
-        writer.write(head.encode() + b"Connection: close\r\n\r\n" + body)
-        if 0.05 <= fate < 0.15:
-            return await leave(reader, writer, draw.randrange(3))
-        data = await reader.read()
-    finally:
-        writer.close()
-    if fate < 0.05:
-        return "refused" if b" 400 " in data.split(b"\r\n")[0] else "WRONG: nonsense served"
-    return "equal" if text(data.decode()) == answer(kind) else f"WRONG: {kind} {data}"
-
-
-async def leave(reader, writer, when: int) -> str:
-    """Break off: at once, at the first bytes, or by a reset."""
-    if when == 1:
-        await reader.read(100)
-    if when == 2:
-        writer.transport.abort()
-    return "left"
-
-
-def text(data: str) -> str:
-    """What an answer says, whole or in pieces."""
-    head, body = data.split("\r\n\r\n", 1)
-    if "text/event-stream" not in head:
-        return json.loads(body)["choices"][0]["text"]
-    events = re.findall(r"^data: (\{.*\})\r?$", body, re.M)
-    assert "data: [DONE]" in body
-    return "".join(json.loads(event)["choices"][0]["text"] for event in events)
-
-
-async def soak(port: int, n: int) -> Counter:
-    """So many requests, AT_ONCE at a time."""
-    numbers, found = iter(range(n)), Counter()
-
-    async def client():
-        for number in numbers:
-            found[await request(port, number)] += 1
-
-    await asyncio.gather(*(client() for _ in range(AT_ONCE)))
-    return found
+        code, _ = ask(url, "POST", "/v1/completions", draw.choice(NONSENSE))
+        return "refused" if code == 400 else "WRONG: nonsense served"
+    asked = fields(kind)
+    if fate < 0.15:  # it leaves: at once, or at the first bytes
+        with send(url, **asked) as connection:
+            connection.recv(draw.choice([0, 100]))
+        return "left"
+    if asked.pop("stream"):
+        text = "".join(stream(url, **asked))
+    else:
+        text = post(url, **asked)[1]["choices"][0]["text"]
+    return "equal" if text == answer(kind) else f"WRONG: {kind} {text}"
 
 
 @pytest.mark.slow
@@ -104,7 +69,8 @@ def test_clients_that_leave_and_talk_nonsense_take_nothing_from_the_others():
     n = int(os.environ.get("NANOGPT_SOAK", "300"))
     server = Server(build(torch.float32), CHARS, backend=NativeBackend, running=8, waiting=AT_ONCE)
     with serving(server) as url:
-        found = asyncio.run(soak(int(url.rpartition(":")[2]), n))
+        with ThreadPoolExecutor(AT_ONCE) as clients:
+            found = Counter(clients.map(lambda number: request(url, number), range(n)))
         assert not [what for what in found if what.startswith("WRONG")], found
         until(lambda: not server.answers)
         until(lambda: metrics(url)["blocks_used"] == 0)

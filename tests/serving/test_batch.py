@@ -6,14 +6,21 @@ import pytest
 import torch
 from conftest import has_cache, state_of
 from decoding_fixtures import build, text
-from serving_fixtures import FORMS, Watched, alone, check_workload, request, run
-from serving_scenarios import BLOCK_BUGS, generated, numbers_that_are_none, serve_beginnings
+from serving_fixtures import (
+    FORMS,
+    Watched,
+    alone,
+    check_workload,
+    generated,
+    numbers_that_are_none,
+    request,
+    run,
+    serve_beginnings,
+)
 
 from nanogpt.decoding.sampling import SamplingParams
 from nanogpt.model.exact import exact
-from nanogpt.serving import batch
 from nanogpt.serving.batch import BatchEngine, serve
-from nanogpt.serving.modules import BlockCache
 from nanogpt.serving.request import Request, State
 
 
@@ -77,7 +84,8 @@ def test_a_prompt_that_is_held_leaves_one_token_to_compute(length):
         assert torch.equal(cache.k[: length // 8], before[: length // 8]), "a shared block changed"
 
 
-def test_numbers_that_are_none_stay_with_their_text():
+def test_texts_that_begin_alike_and_numbers_that_are_none():
+    serve_beginnings(Watched(plain(), block_len=4, n_blocks=12, budget=6))
     numbers_that_are_none()
 
 
@@ -112,58 +120,6 @@ def test_texts_run_in_the_order_of_their_arrival_and_the_youngest_is_preempted()
     tokens = run(engine, {}, {}, {0: [0, 0], 1: [0, 0], 2: [0]})
     for one in asked:
         assert tokens[one.id][2:] == generated(one)[2:]
-
-
-# ------------------------------------------------------------------ the bugs that this must catch
-
-
-def sees_past_the_chunk(self, k, v, pos):
-    k, v, k_pos = update(self, k, v, pos)
-    return k, v, k_pos.clamp(max=int(pos.min()))  # every later place counts as the first query's
-
-
-def noise_of(choose):
-    """BatchEngine._draw, with noise from elsewhere."""
-
-    def draw(self, seqs, logits):
-        drawn = batch.sample(logits, choose(seqs, logits), SamplingParams())
-        return drawn[:, 0].tolist()
-
-    return draw
-
-
-def position_is_the_row(seqs, block_len):
-    step = flat_step(seqs, block_len)
-    return step._replace(positions=torch.arange(len(step.tokens)))
-
-
-update, flat_step = BlockCache.update, batch.flat_step
-BUGS = {
-    "none": (batch, "flat_step", flat_step),
-    **BLOCK_BUGS,
-    "keys are read past a chunk": (BlockCache, "update", sees_past_the_chunk),
-    "noise from a global generator": (
-        BatchEngine,
-        "_draw",
-        noise_of(lambda seqs, logits: torch.empty_like(logits).exponential_()),
-    ),
-    "noise of another sequence": (
-        BatchEngine,
-        "_draw",
-        noise_of(lambda seqs, logits: seqs[0].noise[seqs[0].num_new_tokens].expand_as(logits)),
-    ),
-    "the position is the row": (batch, "flat_step", position_is_the_row),
-}
-
-
-@pytest.mark.parametrize("bug", BUGS)
-def test_each_bug_is_caught(bug, monkeypatch):
-    monkeypatch.setattr(*BUGS[bug])
-    engine = Watched(plain(), block_len=4, n_blocks=12, budget=6)
-    if bug == "none":
-        return serve_beginnings(engine)
-    with pytest.raises((AssertionError, IndexError)):
-        serve_beginnings(engine)
 
 
 # ------------------------------------------------------------------ the stream
@@ -228,17 +184,13 @@ def test_a_failed_step_can_be_tried_again(part, monkeypatch):
 
 PROMPT = text(4)[0]
 BAD = {  # what is asked for beside a prompt and 2 new tokens, and a word of the refusal
-    "text": ({"prompt": "ROMEO:"}, "is a str: pass tokens"),
     "2-D": ({"prompt": text(4)}, r"\(1, 4\)"),
     "empty": ({"prompt": PROMPT[:0]}, "at least one token"),
-    "floats": ({"prompt": PROMPT.float()}, "integers"),
     "unknown token": ({"prompt": PROMPT + 11}, "the vocabulary has 0 to 12"),
     "no token": ({"max_new_tokens": 0}, "max_new_tokens=0"),
     "past the table": ({"max_new_tokens": 30}, "exceed block_size 32: ask for at most 29"),
     "past the blocks": ({"max_new_tokens": 20}, "need 6 blocks of 4 .* there are 5: .* n_blocks=6"),
-    "sampling": ({"sampling": {"top_k": 3}}, "pass SamplingParams"),
     "top_k": ({"sampling": SamplingParams(top_k=14)}, "top_k=14"),
-    "arrival": ({"arrival": -1.0}, "arrival=-1.0"),
     "seed": ({"seed": 1.5}, "seed=1.5"),
     "same id": ({"id": "good"}, "'good' is served already"),
 }
@@ -257,10 +209,9 @@ def test_a_bad_request_is_refused_and_others_are_untouched(case):
 
 
 @pytest.mark.parametrize("name", ["budget", "n_blocks", "block_len", "max_running"])
-@pytest.mark.parametrize("value", [0, 1.5, True])
-def test_numbers_below_1_are_refused(name, value):
-    with pytest.raises(ValueError, match=f"{name}={value}: must be an integer of at least 1"):
-        BatchEngine(plain(), **{name: value})
+def test_numbers_below_1_are_refused(name):
+    with pytest.raises(ValueError, match=f"{name}=0: must be an integer of at least 1"):
+        BatchEngine(plain(), **{name: 0})
 
 
 def test_what_cannot_be_served_is_refused_before_the_first_step():

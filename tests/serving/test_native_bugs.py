@@ -5,8 +5,16 @@ import ctypes
 import pytest
 import torch
 from decoding_fixtures import V, build
-from serving_fixtures import FORMS, Watched, check_workload, request, run
-from serving_scenarios import BLOCK_BUGS, numbers_that_are_none, serve_beginnings
+from serving_fixtures import (
+    BLOCK_BUGS,
+    FORMS,
+    Watched,
+    check_workload,
+    numbers_that_are_none,
+    request,
+    run,
+    serve_beginnings,
+)
 
 from nanogpt.engines.native import SOURCE as INCLUDED
 from nanogpt.engines.native import Native
