@@ -3,7 +3,7 @@
 Its rooms, from the ground up. A room imports only from the rooms above it in this list:
 
     config      shapes, recipes, profiles: plain numbers
-    system      device, environment, files, console
+    system      device, files, console
     cache       key/value caches, one class a file
     data        corpus, tokenizer, batches
     model       attention, GPT, checkpoints, exact mode
