@@ -33,7 +33,7 @@ class PagedCache(KVCache):
         if self.table is None:
             self.table, self.pos = torch.zeros(B, 0, dtype=torch.long), pos[:0]
         self._own_last_page(k)
-        self._add_pages(self._pages(start + T) - self.table.shape[1], k)
+        self._add_pages(-(-(start + T) // self.page) - self.table.shape[1], k)
         i = torch.arange(start, start + T)
         pages, slots = self.table[:, i // self.page], (i % self.page).expand(B, T)  # (B, T) each
         pages, slots = send(pages, k.device), send(slots, k.device)
@@ -67,7 +67,7 @@ class PagedCache(KVCache):
 
     def forget(self, n):
         left = self.length - n
-        self.table = self.table[:, : self._pages(left)]
+        self.table = self.table[:, : -(-left // self.page)]  # rounded up
         pages = int(self.table.max()) + 1  # pages further on in the texts were taken later
         self.k, self.v, self.users = self.k[:pages], self.v[:pages], self.users[:pages]
         self.pos = self.pos[:left]
@@ -84,10 +84,6 @@ class PagedCache(KVCache):
         i, slots = torch.arange(self.length), len(self.users) * self.page
         held = self.table[:, i // self.page] * self.page + i % self.page  # shared ones count once
         return self.nbytes * (slots - len(held.unique())) // slots
-
-    def _pages(self, n: int) -> int:
-        """Pages that n tokens need."""
-        return -(-n // self.page)
 
     def _own_last_page(self, like: Tensor) -> None:
         """Copy a partly filled last page that texts share, for all of them but one."""

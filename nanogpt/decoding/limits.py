@@ -48,12 +48,7 @@ def check_tokens(low: int, high: int, vocab_size: int, what: str) -> None:
 
 
 def check_length(
-    n_prompt: int,
-    n_new: int,
-    positions: int | None,
-    where: str = "",
-    limit: str = "block_size",
-    otherwise: str = "",
+    n_prompt: int, n_new: int, positions: int | None, where="", limit="block_size", otherwise=""
 ) -> None:
     """Raise ValueError for a text that does not fit into so many positions (None: no end).
 

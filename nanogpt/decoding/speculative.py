@@ -201,11 +201,7 @@ class Speculation(SpeculativeLoop):
 
 
 def loop(
-    decoder: Decoder,
-    prompt: Tensor,
-    noise: Tensor,
-    sampling: SamplingParams,
-    draft: Draft | None = None,
+    decoder: Decoder, prompt: Tensor, noise: Tensor, sampling: SamplingParams, draft=None
 ) -> Iterator[Tensor]:
     """The plain loop over a decoder, or with a draft the speculative one.  -> n × (B, 1)"""
     if draft is None:

@@ -47,8 +47,7 @@ class Report:
         return self.equal or self.max_logit_diff <= self.rounding
 
     def __str__(self) -> str:
-        n = self.first_divergence
-        verdict = f"✓ all {self.n_new} tokens equal"
+        n, verdict = self.first_divergence, f"✓ all {self.n_new} tokens equal"
         if not self.equal:
             verdict = f"✗ tokens differ from new token {n} on ({n} of {self.n_new} equal before it)"
         return (
@@ -61,14 +60,7 @@ class Report:
 
 
 def compare(
-    model: GPT,
-    prompt: Tensor,
-    n_new: int,
-    a=None,
-    b=None,
-    *,
-    seed: int = 42,
-    temperature: float = 1.0,
+    model: GPT, prompt: Tensor, n_new: int, a=None, b=None, *, seed: int = 42, temperature=1.0
 ) -> Report:
     """Decode twice from one seed, with cache `a` and with cache `b`, and compare.
 
