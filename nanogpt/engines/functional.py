@@ -46,6 +46,7 @@ class Weights(NamedTuple):
     layers: list[Layer]
 
 
+@torch.no_grad()
 def flatten(model: GPT) -> Weights:
     """The model's own tensors; only the matrices of single Heads are copied, into one a layer.
 
@@ -64,7 +65,7 @@ def flatten(model: GPT) -> Weights:
 
 def _layer(block: Block) -> Layer:
     parts = [m.weight for m in qkv_of(block)]
-    qkv = parts[0] if len(parts) == 1 else torch.cat([w.detach() for w in parts])
+    qkv = parts[0] if len(parts) == 1 else torch.cat(parts)
     up, down = block.ffwd.net[0], block.ffwd.net[2]
     weights = (
         *(block.ln1.weight, block.ln1.bias, qkv, block.sa.proj.weight, block.sa.proj.bias),

@@ -2,8 +2,8 @@
 //
 // native.py compiles this file on first use, for one shape: C width, H heads, V vocabulary,
 // BITS 32 or 8 for a weight, INT8_INPUTS 1 where the vectors are rounded too. It copies no weight: the
-// pointers are the model's own tensors, so they are never out of date. (Single Heads are joined, and 8-bit
-// codes are made by quantize(), for each generation.)
+// pointers are the model's own tensors, so they are never out of date. (With 8 bits they are codes,
+// which quantize() makes for each generation.)
 //
 // Three things make it fast. A matrix is read once, front to back, several rows at a time, for all
 // texts of the batch. Keys lie in tiles of LANES positions, so that a vector register holds one
@@ -273,6 +273,7 @@ extern "C" struct Arguments {  // the same fields as in native.py
   int64_t *text;               // (batch, length): the first `known` tokens; more are written behind them
   const float *noise;          // (tokens, batch, V), or null for greedy sampling
   int64_t layers, batch, capacity, length, known;
+  int64_t qkv_parts;  // matrices that make q, k and v: 1, or 3 H of single Heads
   double temperature, top_p;
   int64_t top_k;  // 0: all
 };
@@ -311,9 +312,10 @@ struct Pass {
     for (int64_t layer = 0; layer < args->layers; layer++) {
       const float *w = next(at_weight), *b = next(at_weight);
       for (int64_t r = 0; r < N; r++) layer_norm(&x[r * C], w, b, &u[r * C]);
-      // all heads' queries, then keys, then values
-      linear<C>(matrix(at_weight), 3 * C, u.data(), N,
-                [&](int64_t m, int64_t o, float s) { qkv[m * 3 * C + o] = s; });
+      const int64_t part = 3 * C / args->qkv_parts;  // all heads' queries, then keys, then values
+      for (float *to = qkv.data(); to < &qkv[3 * C]; to += part)
+        linear<C>(matrix(at_weight), part, u.data(), N,
+                  [&](int64_t m, int64_t o, float s) { to[m * 3 * C + o] = s; });
       for (int64_t r = 0; r < N; r++)
         for (int head_ = 0; head_ < H; head_++) {
           const size_t at = ((layer * B + r / T) * H + head_) * (size_t)(args->capacity * HS);
