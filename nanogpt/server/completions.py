@@ -75,9 +75,8 @@ class Completion:
         stop: tuple[str, ...] = (),
         stream: bool = False,
         usage: bool = False,
-        timeout: float = 60.0,
     ):
-        self.request, self.chars, self.stop, self.timeout = request, chars, stop, timeout
+        self.request, self.chars, self.stop = request, chars, stop
         self.stream, self.usage = stream, usage  # usage: a stream ends with the counts of tokens
         self.head = {
             "id": request.id,
@@ -106,10 +105,6 @@ class Completion:
         self._wake.set()
         if self.close:
             self.close()
-
-    def expire(self) -> None:
-        """Its time is up."""
-        self.end(Refused(504, f"the answer took longer than {self.timeout:g} s"))
 
     async def receive(self) -> list[str]:
         """What the tokens since the last call add to the text, one piece each. Raises `error`."""
@@ -172,8 +167,8 @@ class Completion:
 class Reader:
     """Reads bodies for one model. A text has at most `longest` tokens, its last one not counted."""
 
-    def __init__(self, tokenizer: CharTokenizer, name: str, longest: int, timeout: float):
-        self.tokenizer, self.name, self.longest, self.timeout = tokenizer, name, longest, timeout
+    def __init__(self, tokenizer: CharTokenizer, name: str, longest: int):
+        self.tokenizer, self.name, self.longest = tokenizer, name, longest
 
     def read(self, data: bytes) -> Completion:
         """What a body in JSON asks for. Raises Refused, which names the field."""
@@ -197,7 +192,6 @@ class Reader:
             stop=_stops(body),
             stream=_field(body, "stream", False, check_switch),
             usage=_field(body, "stream_options", {}, _check_object).get("include_usage") is True,
-            timeout=self.timeout,
         )
 
     def _check_names(self, body: dict) -> None:
@@ -234,14 +228,11 @@ class Reader:
             raise Refused(400, str(error), "prompt") from None
 
     def _sampling(self, body: dict) -> SamplingParams:
-        """Temperature 0 takes the likeliest token, and then top_p and top_k change nothing."""
+        """Below 1e-6 it takes the likeliest token, and then top_p and top_k change nothing."""
         temperature = _field(body, "temperature", 1.0, check_number, 0.0, 1e6)
-        if 0 < temperature < 1e-6:
-            message = f"temperature={temperature}: must be 0 (the likeliest token) or at least 1e-6"
-            raise Refused(400, message, "temperature")
         top_p = _field(body, "top_p", 1.0, check_number, 1e-6, 1.0)
         top_k = _field(body, "top_k", 0, check_int, -1, len(self.tokenizer))  # 0 and -1: all
-        if temperature == 0:
+        if temperature < 1e-6:
             return SamplingParams(greedy=True)
         return SamplingParams(temperature, max(top_k, 0) or None, None if top_p == 1 else top_p)
 

@@ -141,9 +141,9 @@ class Server:
         check_positive("drain", drain)
         if (n := len(tokenizer)) != (size := model.config.vocab_size):
             raise ValueError(f"the tokenizer has {n} characters, the model's vocabulary {size}")
-        self.most, self.seconds, self.trace = running + waiting, drain, trace
-        self.created = int(time.time())
-        self.reader = Reader(tokenizer, name, model.config.block_size, timeout)
+        self.most, self.timeout, self.seconds = running + waiting, timeout, drain
+        self.trace, self.created = trace, int(time.time())
+        self.reader = Reader(tokenizer, name, model.config.block_size)
         self.engine = BatchEngine(model, backend=backend, max_running=running, budget=BUDGET)
         self.thread, self.metrics = EngineThread(self.engine, self._tell), Metrics(self.engine)
         self.answers: dict[Hashable, Completion] = {}
@@ -166,7 +166,8 @@ class Server:
             raise Refused(429, f"{self.most} requests are served already: try again in a second")
         request = completion.request
         self.answers[request.id] = completion
-        timer = self.loop.call_later(completion.timeout, completion.expire)
+        late = Refused(504, f"the answer took longer than {self.timeout:g} s")
+        timer = self.loop.call_later(self.timeout, completion.end, late)
         self.metrics.prompt_tokens.inc(len(request.prompt))
         self.thread.submit(partial(self.engine.add, request))
         try:

@@ -12,9 +12,11 @@ from server_fixtures import CHARS, Gated, ask, expected, gated, metrics, post, s
 from nanogpt.data.tokenizer import CharTokenizer
 from nanogpt.decoding.sampling import PLAIN, SamplingParams
 from nanogpt.server import server as module
+from nanogpt.server.completions import Refused
 from nanogpt.server.server import Server, bind, serving
 
 model = functools.cache(tiny_model)
+LATE = Refused(504, "too late")
 
 
 def drawn(server) -> float:
@@ -125,24 +127,28 @@ def test_beyond_the_limit_a_request_is_told_to_try_again():
 def test_a_limit_of_time_ends_an_answer_before_and_after_it_has_begun():
     def expire():
         (answer,) = server.answers.values()
-        server.loop.call_soon_threadsafe(answer.expire)
+        server.loop.call_soon_threadsafe(answer.end, LATE)
 
     with gated() as (server, url, gate):
         with send(url, prompt="ab") as connection:
             until(lambda: server.answers)
             expire()
-            answer = connection.recv(65536)
-        assert b"504" in answer
-        assert b"timeout_error" in answer
+            assert b"504" in connection.recv(65536)
         gate.open(1)
         until(lambda: drawn(server) == 1)  # of a request that has ended
         gate.open(2)
         found = stream(url, prompt="ab", max_tokens=9, seed=3)
         assert [next(found), next(found)] == list(expected(model(), "ab", 2, seed=3))
         expire()
-        with pytest.raises(ValueError, match="longer than 60 s"):
+        with pytest.raises(ValueError, match="too late"):
             next(found)
         assert metrics(url)['requests_total{outcome="timeout"}'] == 2
+
+
+def test_the_time_of_an_answer_is_the_servers():
+    with gated(timeout=0.05) as (_, url, _gate):
+        code, body = post(url, prompt="ab")
+        assert (code, body["error"]["message"]) == (504, "the answer took longer than 0.05 s")
 
 
 def test_a_client_that_does_not_read_loses_its_connection(monkeypatch):
@@ -159,7 +165,7 @@ def test_a_client_that_does_not_read_loses_its_connection(monkeypatch):
         until(lambda: drawn(server) == 250)
         (completion,) = server.answers.values()
         until(lambda: completion.close)  # a write is held up
-        server.loop.call_soon_threadsafe(completion.expire)
+        server.loop.call_soon_threadsafe(completion.end, LATE)
         until(lambda: metrics(url)['requests_total{outcome="timeout"}'] == 1)
         connection.close()
     server.engine.audit()
