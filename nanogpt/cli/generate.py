@@ -57,7 +57,7 @@ def _write(job, args: argparse.Namespace) -> None:
     n = len(job.shards)
     try:
         with Progress(n, "shards", done=n - len(job.todo)) as bar:
-            for number, texts in write_shards(job, args.workers):
+            for number, texts in write_shards(job, args.workers, args.cluster):
                 job.keep(number, texts)
                 bar.update()
     except (KeyboardInterrupt, OSError) as error:
@@ -84,4 +84,5 @@ def options() -> argparse.ArgumentParser:
     add("--backend", choices=("auto", "native", "modules"), default="auto")
     add("--shard-size", type=int, default=32, metavar="N", help="texts in a file (32)")
     add("--workers", type=int, default=1, metavar="N", help="more than one need Ray (1)")
+    add("--cluster", default="", metavar="ADDRESS", help="a running cluster of Ray's")
     return parser

@@ -4,8 +4,7 @@
     FOLDER/shards/00000.jsonl a line of JSON for each text, in the order of the input
 
 A text depends on its prompt and its seed alone. So a job may be written by any number of workers,
-stopped and resumed, and its texts have one checksum. More workers than one are actors of Ray Data,
-which is optional: pip install 'ray[data]'.
+stopped and resumed, and its texts have one checksum. Several are actors of Ray Data (optional).
 """
 
 from __future__ import annotations
@@ -209,34 +208,37 @@ class ShardWriter:
         return {"shard": shard["shard"], "texts": [tokenizer.decode(new) for new in tokens]}
 
 
-def write_shards(job: Job, workers: int = 1) -> Iterator[tuple[int, Sequence[str]]]:
+def write_shards(job: Job, workers: int = 1, cluster: str = "") -> Iterator[tuple[int, list[str]]]:
     """The texts of every shard that is not done, as they come: (number, texts).
 
     One worker is this process. More are actors of Ray, which give the shards in any order; one that
-    is lost is started again, and so is its shard. Raises ImportError without Ray, ChildProcessError
-    where it does not start or its workers fail however often.
+    is lost is started again, and so is its shard. They run here, or on the `cluster` of Ray's at
+    that address, whose machines need this package and the checkpoint at the same path. Raises
+    ImportError without Ray, ChildProcessError where its workers do not start, or fail.
     """
     shards = [{"shard": n, "prompts": [list(p) for p in job.shards[n]]} for n in sorted(job.todo)]
-    if workers == 1 or not shards:
+    if not shards or (workers == 1 and not cluster):
         written = map(ShardWriter(job.task), shards)
     else:
-        written = _written_by_ray(shards, job.task, workers)
+        written = _written_by_ray(shards, job.task, workers, cluster)
     for shard in written:
         yield int(shard["shard"]), list(shard["texts"])
 
 
-def _written_by_ray(shards: list[dict], task: Task, workers: int) -> Iterator[dict]:
-    """By a Ray of this machine alone, on loopback and behind a token."""
+def _written_by_ray(shards: list[dict], task: Task, workers: int, cluster: str) -> Iterator[dict]:
+    """By a cluster, or by a Ray of this machine alone, on loopback and behind a token."""
     os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DATA_DISABLE_PROGRESS_BARS": "1"}
-    os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
-    os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # loopback alone, on Linux too
+    options = {"log_to_driver": False, "logging_level": logging.ERROR}
+    if not cluster:
+        options |= {"include_dashboard": False, "num_cpus": workers + 1}
+        os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+        os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # loopback alone, on Linux too
     try:
         import ray.data
     except ImportError as error:
         raise ImportError(f"several workers need Ray ({error}): pip install 'ray[data]'") from None
     try:
-        quiet = {"include_dashboard": False, "log_to_driver": False}
-        ray.init("local", num_cpus=workers + 1, logging_level=logging.ERROR, **quiet)
+        ray.init(cluster or "local", **options)
         logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # an error is raised, too
         pool = ray.data.ActorPoolStrategy(size=min(workers, len(shards)))
         rows = ray.data.from_items(shards, override_num_blocks=len(shards))
