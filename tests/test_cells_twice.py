@@ -40,7 +40,11 @@ INSTEAD = {
     "02": {"(100, 1,": "(20, 1,", "text, 100,": "text, 20,"},
     "04": {"draw_noise(20, 1": "draw_noise(6, 1"},
     "08": {"assert reach == 4 * 15": "assert reach == 15"},
-    "09": {'Load(small["n"]': "Load(6", "min(160,": "min(48,", "people[:: 3 if": "people[:: 8 if"},
+    "09": {
+        'Workload(small["n"]': "Workload(6",
+        "min(160,": "min(48,",
+        "people[:: 3 if": "people[:: 8 if",
+    },
     "12": {'"smoke" else 40': '"smoke" else 12', ", 40": ", 10"},
 }
 TRAINING = TrainConfig(steps=4, batch_size=4, eval_every=2, eval_batches=1, zero_init=True)
