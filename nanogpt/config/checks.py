@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import field, replace
 
-ALMOST_ONE = 0.99999  # for a share that cannot be all
 LARGEST = 1e30  # what float32 can still multiply with
 
 
@@ -21,10 +20,15 @@ def check_int(name: str, value, low: int, high: int | None = None) -> None:
 
 def check_number(name: str, value, low: float, high: float, advice: str = "") -> None:
     """Raise ValueError unless the value is a number in [low, high]; NaN is not."""
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not number or not low <= value <= high:
+    if not _is_number(value) or not low <= value <= high:
         advice = f"; {advice}" if advice else ""
         raise ValueError(f"{name}={value!r}: must be a number in [{low:g}, {high:g}]{advice}")
+
+
+def check_share(name: str, value) -> None:
+    """Raise ValueError unless the value is a number in [0, 1)."""
+    if not _is_number(value) or not 0 <= value < 1:
+        raise ValueError(f"{name}={value!r}: must be a number in [0, 1)")
 
 
 def check_positive(name: str, value) -> None:
@@ -36,6 +40,10 @@ def check_switch(name: str, value) -> None:
     """Raise ValueError unless the value is True or False."""
     if not isinstance(value, bool):
         raise ValueError(f"{name}={value!r}: must be True or False")
+
+
+def _is_number(value) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def option(default, help: str):

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from .checks import (
-    ALMOST_ONE,
     LARGEST,
     check_int,
     check_number,
     check_positive,
+    check_share,
     check_switch,
     option,
 )
@@ -54,7 +54,7 @@ class TrainConfig:
         for name in ("warmup", "weight_decay"):
             check_number(name, getattr(self, name), 0, LARGEST)
         check_number("final", self.final, 0, 1)
-        check_number("beta2", self.beta2, 0, ALMOST_ONE)
+        check_share("beta2", self.beta2)
         check_int("seed", self.seed, 0, 2**63 - 1)
         if self.batch_size % self.accumulate:
             raise ValueError(

@@ -26,7 +26,7 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..system.device import Device
 from ..system.files import ROOT
@@ -50,14 +50,6 @@ class Ranks:
     def first(self) -> bool:
         """Whether this process writes, prints and evaluates."""
         return self.rank == 0
-
-    def share(self, batch: Tensor) -> Tensor:
-        """This process's part of a batch.  (B, …) -> (B / size, …)"""
-        return batch.chunk(self.size)[self.rank]
-
-    def wrap(self, model: nn.Module) -> nn.Module:
-        """The model, or DDP around it: its backward pass averages gradients over all processes."""
-        return nn.parallel.DistributedDataParallel(model) if self.size > 1 else model
 
     def mean(self, values: Tensor) -> Tensor:
         """The mean over all processes, in place."""
@@ -237,9 +229,8 @@ def torchrun(words: Sequence[str], processes: int, *, patience: float = 300) -> 
     """
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     command += ["--local-addr=127.0.0.1", f"--nproc-per-node={processes}", *words]
-    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     env = {"OMP_NUM_THREADS": "1", "TQDM_DISABLE": "1", **os.environ}
-    env["PYTHONPATH"] = os.pathsep.join(paths)
+    env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     for _, interface in socket.if_nameindex():  # whatever this machine's name resolves to
         if interface in ("lo", "lo0"):
             env.setdefault("GLOO_SOCKET_IFNAME", interface)

@@ -134,7 +134,6 @@ class TrainingRun:
         }
         self.history = {"step": [], "train": [], "val": [], "lr_scale": [], "batch_loss": []}
         self.done = 0  # steps of an earlier part of this run
-        self.chars_per_step = self.config.batch_size * T
         self.meter = Meter(self.model.config, trainer.device, trainer.ranks.size)
 
     @contextmanager
@@ -156,7 +155,7 @@ class TrainingRun:
             note = f"loss {value:.2f}"
         self.history["lr_scale"].append(self.config.scale(step))
         self.history["batch_loss"].append(loss)
-        self.meter.tokens += self.chars_per_step
+        self.meter.tokens += self.config.batch_size * self.model.config.block_size
         self.bar.update(note=note)
 
     def evaluate(self, step: int) -> None:
@@ -165,7 +164,14 @@ class TrainingRun:
         if self.first:
             means = [mean_loss(self.model, batches) for batches in self.fixed.values()]
             losses = dict(zip(self.fixed, torch.stack(means).tolist(), strict=True))  # one wait
-            self._keep(step, losses)
+            for loss in losses.values():
+                self._check_finite(loss, step)
+            best = not self.history["val"] or losses["val"] < min(self.history["val"])
+            for name, value in {"step": step, **losses}.items():
+                self.history[name].append(value)
+            if self.files:
+                self.files.save_checkpoints(self.model, step, losses, best=best)
+                self.files.write_log(self.history, self.meter.summary())
             line = f"step {step:5d} of {self.config.steps}"
             line += f" | train {losses['train']:.4f} | val {losses['val']:.4f}"
             self.bar.print(f"{line} | {self.meter}" if self.speed else line)
@@ -195,16 +201,6 @@ class TrainingRun:
             "full_val": full_loss(self.model, self.val) if self.first else None,
             "block_size": self.model.config.block_size,
         }
-
-    def _keep(self, step: int, losses: dict[str, float]) -> None:
-        for loss in losses.values():
-            self._check_finite(loss, step)
-        best = not self.history["val"] or losses["val"] < min(self.history["val"])
-        for name, value in {"step": step, **losses}.items():
-            self.history[name].append(value)
-        if self.files:
-            self.files.save_checkpoints(self.model, step, losses, best=best)
-            self.files.write_log(self.history, self.meter.summary())
 
     def _is_asked_to_stop(self, step: int) -> bool:
         """Whether Ctrl-C was pressed. Several processes agree on it, to stop at the same step."""

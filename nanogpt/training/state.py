@@ -143,7 +143,18 @@ class RunFiles:
                 raise CheckpointError(
                     f"{self.state} has format {meta['format']!r}, this version reads {FORMAT!r}"
                 )
-            _check_same(self.state, meta["about"], json.loads(json.dumps(self.settings)))
+            before, now = meta["about"], json.loads(json.dumps(self.settings))
+            changed = [
+                f"{part} {key} {before[part].get(key)!r}, not {value!r}"
+                for part, values in now.items()
+                for key, value in values.items()
+                if before[part].get(key) != value
+            ]
+        if changed:
+            raise ValueError(
+                f"the run in {self.state} began with {'; '.join(changed)}: resume with the same "
+                f"settings, or start again with resume=False"
+            )
         return tensors, meta
 
     def clear_state(self) -> None:
@@ -187,20 +198,6 @@ def _foreign_as_error(path: Path):
 def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """The tensors whose names begin so, by the rest of their names."""
     return {k.removeprefix(prefix): tensors[k] for k in tensors if k.startswith(prefix)}
-
-
-def _check_same(path: Path, before: dict, now: dict) -> None:
-    changed = [
-        f"{part} {key} {before[part].get(key)!r}, not {value!r}"
-        for part, values in now.items()
-        for key, value in values.items()
-        if before[part].get(key) != value
-    ]
-    if changed:
-        raise ValueError(
-            f"the run in {path} began with {'; '.join(changed)}: resume with the same settings, "
-            f"or start again with resume=False"
-        )
 
 
 @contextmanager

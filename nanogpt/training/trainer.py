@@ -60,10 +60,13 @@ class Trainer:
             )
         self.optimizers = make_optimizers(model, config)
         self.rates = [opt.param_groups[0]["lr"] for opt in self.optimizers]
-        self.net = self.ranks.wrap(torch.compile(model) if config.compile else model)
+        self.net = torch.compile(model) if config.compile else model
+        if self.ranks.size > 1:  # its backward pass averages gradients over all processes
+            self.net = nn.parallel.DistributedDataParallel(self.net)
         # Small gradients would vanish in float16: they are scaled up.
-        half = device.dtype == torch.float16
-        self.scaler = torch.amp.GradScaler(device.device.type, enabled=half)
+        self.scaler = torch.amp.GradScaler(
+            device.device.type, enabled=device.dtype == torch.float16
+        )
         if self.ranks.size > 1:
             self._settle_buckets()
 
@@ -74,7 +77,8 @@ class Trainer:
         self._seed_dropout(step)
         T, batch_size = self.model.config.block_size, self.config.batch_size
         batch = random_batch(self.data, T, batch_size, self.generator)  # 2 × (B, T)
-        x, y = (send(self.ranks.share(part), self.device.device) for part in batch)
+        own = (part.chunk(self.ranks.size)[self.ranks.rank] for part in batch)
+        x, y = (send(part, self.device.device) for part in own)  # (B / processes, T)
         loss = self._gradients(x, y)
         if self.config.clip:
             for opt in self.optimizers:

@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from nanogpt.notebook.plots.style import contrast
 from nanogpt.system.files import ROOT
 
 CSS = (ROOT / "nanogpt/publishing/site.css").read_text(encoding="utf-8")
@@ -23,25 +24,10 @@ LIGHT, DARK = (
 SCHEMES = {"light": LIGHT, "dark": {**LIGHT, **DARK}}
 
 
-def rgb(colour: str) -> list[float]:
-    return [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-
-
-def contrast(one: list[float], other: list[float]) -> float:
-    """The ratio of WCAG 2, 1 to 21."""
-
-    def luminance(colour):
-        linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in colour]
-        return sum(weight * c for weight, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
-
-    low, high = sorted((luminance(one), luminance(other)))
-    return (high + 0.05) / (low + 0.05)
-
-
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("ground", TEXTS)
 def test_every_text_has_contrast(scheme, ground):
-    colours = {name: rgb(colour) for name, colour in SCHEMES[scheme].items()}
+    colours = SCHEMES[scheme]
     for text in TEXTS[ground].split():
         assert contrast(colours[text], colours[ground]) >= 4.5, text
 

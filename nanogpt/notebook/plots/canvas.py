@@ -19,11 +19,12 @@ from . import style
 from .style import BEHIND, BLUE, GREY, INK, ORANGE, PALE, PAPER, VERMILION, ink_on, on_paper
 
 PAGE = style.WIDTH - 0.2  # inches that a page is wide
-FILLS = {  # what a cell is: its fill, its edge, its hatch
-    "old": ("#bcdcf0", BLUE, None),
-    "new": (ORANGE, "#8a5f00", None),
-    "again": (PAPER, VERMILION, "////"),
-    "free": (PAPER, "#b6bbc4", None),
+DARK = "#8a5f00"  # dark orange: lines that must be seen on paper
+FILLS = {  # what a cell is
+    "old": {"facecolor": "#bcdcf0", "edgecolor": BLUE},
+    "new": {"facecolor": ORANGE, "edgecolor": DARK},
+    "again": {"facecolor": PAPER, "edgecolor": VERMILION, "hatch": "////"},
+    "free": {"facecolor": PAPER, "edgecolor": "#b6bbc4"},
 }
 
 
@@ -54,8 +55,8 @@ def label(
     axes: Axes, x: float, y: float, text: str, colour: str = INK, size: float = 8.5, **kwargs
 ) -> None:
     """A bold name in the colour of what it names (or darker), level with y, from x on."""
-    kwargs = {"va": "center", "weight": "bold", **kwargs}
-    axes.text(x, y, text, color=on_paper(colour), fontsize=size, **kwargs)
+    font = {"fontsize": size, "va": "center", "weight": "bold", **kwargs}
+    axes.text(x, y, text, color=on_paper(colour), **font)
 
 
 def label_point(axes: Axes, point: tuple, text: str, offset: tuple, **kwargs) -> None:
@@ -171,16 +172,12 @@ def beside_ends(axes: Axes, ends: Sequence[tuple], size: float = 8.5) -> None:
         axes.annotate(name, (x, y), (1.03, place), "data", axes.get_yaxis_transform(), **look)
 
 
-def limit_band(axes: Axes, limit: dict, y: float, name: str) -> float:
-    """A limit across all bars: a band from low to high, a dashed median, its name level with y.
-
-    `limit` is a summary. Returns its highest value.
-    """
-    low, mid, high = style.low_mid_high(limit)
+def limit_band(axes: Axes, span: tuple, y: float, name: str) -> None:
+    """A limit across all bars: a band from low to high, a dashed median, its name level with y."""
+    low, mid, high = span
     axes.axvspan(low, high, color=VERMILION, alpha=0.16, lw=0, zorder=0)
     axes.axvline(mid, color=VERMILION, lw=1.6, ls="--", zorder=0.5)
     label(axes, mid, y, name, VERMILION, ha="center", bbox=BEHIND)
-    return high
 
 
 def number_column(axes: Axes, texts: Sequence[str], size: float = 8.5) -> None:
@@ -213,12 +210,12 @@ def page(height: float, title: str, equal: bool = False) -> tuple[Figure, Axes]:
 
 def cell(axes: Axes, x: float, y: float, size: tuple, kind: str = "old", text: str = "") -> None:
     """A box with a character, or nothing, in it; `kind` is one of FILLS."""
-    fill, edge, hatch = FILLS[kind]
     width, height = size
-    look = {"facecolor": fill, "edgecolor": edge, "lw": 0.9, "hatch": hatch, "hatch_linewidth": 0.6}
+    look = {"lw": 0.9, "hatch_linewidth": 0.6, **FILLS[kind]}
     axes.add_patch(Rectangle((x + 0.03, y), width - 0.06, height, **look))
-    font = {"va": "center_baseline", "weight": "bold", **({"bbox": BEHIND} if hatch else {})}
     if text:
+        font = {"va": "center_baseline", "weight": "bold"}
+        font |= {"bbox": BEHIND} if "hatch" in look else {}
         letter(axes, x + width / 2, y + height / 2, text, 11.5, **font)
 
 
@@ -230,17 +227,16 @@ def cells(axes: Axes, x: float, y: float, size: tuple, texts: Sequence, kinds: S
 
 def pill(axes: Axes, x: float, y: float, text: str, width: float, kind: str = "new") -> None:
     """A rounded box around the point (x, y), for what passes by and is not kept."""
-    fill, edge, _ = FILLS[kind]
     corner, shape = (x - width / 2, y - 0.15), "round,pad=0,rounding_size=0.15"
-    axes.add_patch(FancyBboxPatch(corner, width, 0.3, shape, facecolor=fill, edgecolor=edge))
+    axes.add_patch(FancyBboxPatch(corner, width, 0.3, shape, **FILLS[kind]))
     font = {"ha": "center", "va": "center_baseline", "weight": "bold", "fontsize": 10.5}
     axes.text(x, y, text, parse_math=False, **font)
 
 
-def row_name(axes: Axes, y: float, text: str, note: str = "", colour: str = INK) -> None:
+def row_name(axes: Axes, y: float, text: str, note: str = "") -> None:
     """The name of a row on the left edge, level with y, and a grey note under it."""
     up = 0.09 if note else 0.0
-    axes.text(0, y - up, text, fontsize=11, weight="bold", va="center", color=colour)
+    axes.text(0, y - up, text, fontsize=11, weight="bold", va="center")
     if note:
         axes.text(0, y + up + 0.02, note, fontsize=9, va="center", color=GREY)
 
@@ -248,9 +244,7 @@ def row_name(axes: Axes, y: float, text: str, note: str = "", colour: str = INK)
 def legend(axes: Axes, y: float, rows: Sequence[tuple[str, str]]) -> None:
     """What each kind of cell means, a line of words each, from y down."""
     for i, (kind, words) in enumerate(rows):
-        fill, edge, hatch = FILLS[kind]
-        look = {"facecolor": fill, "edgecolor": edge, "hatch": hatch, "lw": 0.9}
-        axes.add_patch(Rectangle((0.02, y + 0.26 * i - 0.08), 0.24, 0.16, **look))
+        axes.add_patch(Rectangle((0.02, y + 0.26 * i - 0.08), 0.24, 0.16, lw=0.9, **FILLS[kind]))
         axes.text(0.36, y + 0.26 * i, words, fontsize=10.5, va="center_baseline")
 
 
@@ -281,7 +275,6 @@ def letters(axes: Axes, chars: Sequence[str], start: tuple, step: tuple, size: f
         letter(axes, start[0] + i * step[0], start[1] + i * step[1], char, size, weight="bold")
 
 
-def note(axes: Axes, x: float, y: float, text: str, size: float = 10.5, **kwargs) -> None:
+def note(axes: Axes, x: float, y: float, text: str, size=10.5, va="top", **font) -> None:
     """Lines of words from (x, y) to the right and down."""
-    kwargs = {"va": "top", "linespacing": 1.45, "parse_math": False, **kwargs}
-    axes.text(x, y, text, fontsize=size, **kwargs)
+    axes.text(x, y, text, fontsize=size, va=va, linespacing=1.45, parse_math=False, **font)

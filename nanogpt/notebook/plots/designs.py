@@ -16,8 +16,6 @@ from . import canvas, style
 from .canvas import FILLS, PAGE, cell, legend, note, page
 from .style import BLUE, GREY, ORANGE, PALE, PAPER, VERMILION, styled
 
-QUERY = FILLS["new"][1]  # dark orange: lines that must be seen on paper
-
 
 @styled
 def sharing(n_head: int, kinds: Sequence[tuple[str, int]], title: str) -> Figure:
@@ -41,8 +39,7 @@ def _heads(axes: Axes, middle: float, wide: float, kind: str, n_head: int, n_kv_
     for head in range(n_head):
         x, shared = left + (head + 0.5) * step, left + (head // group + 0.5) * group * step
         axes.plot([x, shared], [0.65, 1.4], color=GREY, lw=1.3, zorder=0)
-        look = {"facecolor": ORANGE, "edgecolor": QUERY}
-        axes.add_patch(Circle((x, 0.62), box / 2 - 0.01, **look))
+        axes.add_patch(Circle((x, 0.62), box / 2 - 0.01, **FILLS["new"]))
     for i in range(n_kv_head):
         x = left + (i + 0.5) * group * step
         cell(axes, x - box / 2 - 0.03, 1.3, (box + 0.06, box))
@@ -72,10 +69,8 @@ def arrows(angles: Sequence[tuple[float, float]], title: str, pairs: Sequence) -
         ends = sorted((-degrees(key), -degrees(key) - between))
         look = {"facecolor": PALE, "edgecolor": GREY, "lw": 0.8}
         axes.add_patch(Wedge(centre, 0.45 * 0.85, *ends, **look))
-        words = (
-            f"query at {later}\nkey at {earlier}\ndistance {later - earlier}\n\n"
-            f"angle {between:.0f}°".replace("-", "−")
-        )
+        words = f"query at {later}\nkey at {earlier}\ndistance {later - earlier}\n\n"
+        words += f"angle {between:.0f}°".replace("-", "−")
         note(axes, centre[0] + 1.1, 1.7, words, 12)
     rows = [("new", "the query, turned by its position"), ("old", "the key, turned by its own")]
     legend(axes, 3.7, rows)
@@ -117,16 +112,12 @@ def _ring(axes: Axes, centre: tuple, radius: float, capacity: int, last: int) ->
     for slot in range(capacity):
         held = last - (last - slot) % capacity
         kind = "new" if slot == (last + 1) % capacity else "old" if held >= 0 else "free"
-        fill, edge, _ = FILLS[kind]
         first, turn = 360 * slot / capacity - 90, 360 / capacity
-        look = {"width": 0.46 * radius, "facecolor": fill, "edgecolor": edge, "lw": 1}
+        look = {"width": 0.46 * radius, "lw": 1, **FILLS[kind]}
         axes.add_patch(Wedge(centre, radius, first - turn / 2, first + turn / 2, **look))
-        turned = cos(first * pi / 180), sin(first * pi / 180)
+        turned = np.array((cos(first * pi / 180), sin(first * pi / 180)))
         font = {"ha": "center", "va": "center_baseline"}
-        inside, outside = (
-            [c + share * radius * t for c, t in zip(centre, turned, strict=True)]
-            for share in (0.77, 1.12)
-        )
+        inside, outside = (centre + share * radius * turned for share in (0.77, 1.12))
         axes.text(*outside, slot, fontsize=8.5, color=GREY, **font)
         axes.text(*inside, held if held >= 0 else "", fontsize=12, weight="bold", **font)
 

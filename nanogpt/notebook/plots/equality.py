@@ -26,9 +26,8 @@ def token_strips(strips: list[dict], title: str) -> Figure:
     for strip in strips:
         right = [a == b for a, b in zip(strip["text"], strip["truth"], strict=True)]
         wrong = right.count(False)
-        rows.append({**strip, "green": right, "note": ("✓ equal", GREEN)})
-        if wrong:
-            rows[-1]["note"] = f"✗ {wrong} of {len(right)} differ", VERMILION
+        note = (f"✗ {wrong} of {len(right)} differ", VERMILION) if wrong else ("✓ equal", GREEN)
+        rows.append({**strip, "green": right, "note": note})
     return _strips(rows, title, 40, (VERMILION, 0.3))[0]
 
 
@@ -73,8 +72,7 @@ def margins(report: dict) -> Figure:
     title = f"The smallest margin is {ratio:,.0f} times the largest difference"
     figure, axes = canvas.new_figure(3.6, title)
     steps, decided = range(1, report["n_new"] + 1), report["margins"]
-    name = "margin of the draw"
-    axes.scatter(steps, decided, s=13, color=GREEN, marker="o", label=name, zorder=3)
+    axes.scatter(steps, decided, s=13, color=GREEN, label="margin of the draw", zorder=3)
     name = "max |Δlogit|, cached against uncached"
     axes.plot(steps, report["logit_diffs"], color=VERMILION, lw=1.1, label=name)
     axes.set_yscale("log", nonpositive="mask")  # it has no 0
@@ -87,8 +85,7 @@ def margins(report: dict) -> Figure:
 @styled
 def precision(reports: dict[str, dict]) -> Figure:
     """Logit differences and margins by dtype, one column of points each."""
-    title = "Where the two clouds overlap, a token can flip"
-    figure, axes = canvas.new_figure(3.4, title)
+    figure, axes = canvas.new_figure(3.4, "Where the two clouds overlap, a token can flip")
     for x, (name, report) in enumerate(reports.items()):
         for key, side, colour, mark in CLOUDS:
             values = report[key]  # side by side around a middle

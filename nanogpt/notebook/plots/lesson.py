@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from . import style
-from .canvas import FILLS, PAGE, cells, grid, legend, letters, note, page, pill, row_name
+from .canvas import DARK, PAGE, cells, grid, legend, letters, note, page, pill, row_name
 from .style import BLUE, GREY, ORANGE, VERMILION, styled
 
 # Of the picture of a decode step: where cells begin, and their height, in inches; its rows.
@@ -69,20 +69,18 @@ def attention_step(chars: Sequence[str], step: str, data: Sequence, title: str) 
 
 def _values(axes: Axes, corner: tuple, size: tuple, rows, share=False, most: float = 0) -> None:
     """Numbers as coloured cells: shares in blue, others blue or orange; written where they fit."""
-    most = 1.0 if share else most or max(abs(v) for row in rows for v in row if v is not None)
-    colours = [[None if v is None else _shade(v / (most or 1)) for v in row] for row in rows]
-    texts = [["" if v is None else _written(v, share) for v in row] for row in rows]
+    most = 1.0 if share else most or max(abs(v) for row in rows for v in row if v is not None) or 1
+
+    def shade(v: float) -> tuple:
+        return style.mixed(BLUE if v >= 0 else VERMILION, 0.06 + 0.9 * min(abs(v / most), 1) ** 0.7)
+
+    def written(v: float) -> str:
+        return f"{v:.0%}" if share else f"{round(v, 1) + 0.0:.1f}".replace("-", "−")
+
+    colours = [[None if v is None else shade(v) for v in row] for row in rows]
+    texts = [["" if v is None else written(v) for v in row] for row in rows]
     font = min(9.5, 24 * size[0])
     grid(axes, *corner, size, colours, texts if font >= 7.5 else None, font)
-
-
-def _shade(value: float) -> tuple:
-    """A colour for a value in [-1, 1]: orange below zero, blue above."""
-    return style.mixed(BLUE if value >= 0 else VERMILION, 0.06 + 0.9 * min(abs(value), 1) ** 0.7)
-
-
-def _written(value: float, share: bool) -> str:
-    return f"{100 * value:.0f}%" if share else f"{round(value, 1) + 0.0:.1f}".replace("-", "−")
 
 
 def _mix(axes: Axes, corner: tuple, side: float, high: float, weights, values) -> None:
@@ -168,7 +166,7 @@ def _compare(axes: Axes, middles: Sequence[float]) -> None:
     row_name(axes, KEYS + BOX / 2, "keys", "in the cache")
     last = min(middles[-1], PAGE - 0.23)  # the whole of it stays on the page
     for x in middles:
-        line = {"color": FILLS["new"][1], "lw": 0.9, "alpha": 0.75, "zorder": 0}
+        line = {"color": DARK, "lw": 0.9, "alpha": 0.75, "zorder": 0}
         axes.plot([last, x], [QUERY, KEYS], **line)
     pill(axes, last, QUERY, "q", 0.42)
 

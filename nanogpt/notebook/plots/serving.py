@@ -14,12 +14,12 @@ from . import canvas, style
 from .canvas import PAGE, grid, letters, note, page
 from .style import BLUE, GREEN, GREY, INK, ORANGE, PALE, PAPER, SKY, VERMILION, styled
 
-KINDS = {  # what a time is spent on: its colour (None is a dotted line), and its name
-    "travels": (SKY, "on its way"),
-    "waits": (None, "waits"),
-    "prompt": (BLUE, "reads the prompt"),
-    "token": (ORANGE, "a token"),
-    "idle": (PALE, "an idle place"),
+KINDS = {  # what a time is spent on: its name and its look
+    "travels": ("on its way", {"facecolor": SKY}),
+    "waits": ("waits", {"facecolor": PAPER, "ls": ":"}),
+    "prompt": ("reads the prompt", {"facecolor": BLUE}),
+    "token": ("a token", {"facecolor": ORANGE}),
+    "idle": ("an idle place", {"facecolor": PALE, "hatch": "////"}),
 }
 LOAD_COLOURS = (GREY, VERMILION, BLUE, GREEN, INK, ORANGE, SKY, "#CC79A7")
 TEXTS = (SKY, ORANGE, GREEN, "#CC79A7")  # a colour for each text
@@ -54,24 +54,22 @@ def timelines(panels: Sequence[dict], title: str, clock: str) -> Figure:
 
 def _span(axes: Axes, y: float, start: float, end: float, kind: str) -> None:
     """A time in row y: a box, or the dotted line of one who waits."""
-    look = {"facecolor": KINDS[kind][0], "edgecolor": PAPER, "lw": 0.5}
     if kind == "waits":
         axes.plot([start, end], [y, y], color=GREY, lw=1, ls=":")
         return
-    if kind == "idle":
-        look |= {"hatch": "////", "edgecolor": GREY, "lw": 0}
-    axes.add_patch(Rectangle((start, y - 0.4), end - start, 0.8, **look))
+    edge = {"edgecolor": GREY, "lw": 0} if kind == "idle" else {"edgecolor": PAPER, "lw": 0.5}
+    axes.add_patch(Rectangle((start, y - 0.4), end - start, 0.8, **edge, **KINDS[kind][1]))
 
 
 def _key(axes: Axes, rows: Sequence[dict]) -> None:
     """What the boxes of these rows mean, on the right above the first panel."""
     shown = {kind for row in rows for *_, kind in row["spans"]}
     shown |= {"token" for row in rows if row.get("tokens")}
-    handles = []
-    for kind, (colour, words) in KINDS.items():
-        look = {"facecolor": colour or PAPER, "edgecolor": GREY, "ls": "-" if colour else ":"}
-        look |= {"hatch": "////"} if kind == "idle" else {}
-        handles += [Rectangle((0, 0), 1, 1, label=words, **look)] if kind in shown else []
+    handles = [
+        Rectangle((0, 0), 1, 1, label=words, edgecolor=GREY, **look)
+        for kind, (words, look) in KINDS.items()
+        if kind in shown
+    ]
     place = {"loc": "lower right", "bbox_to_anchor": (1.0, 1.0), "borderaxespad": 0.2}
     axes.legend(handles=handles, ncols=len(handles), fontsize=8, columnspacing=1.0, **place)
 
@@ -188,7 +186,7 @@ def scaling(lines: Sequence[dict], title: str) -> Figure:
     axes.plot([1, x[-1]], [1, x[-1]], color=GREY, lw=0.9, ls=":")
     canvas.log_axis(axes, "x", x, base=2)
     canvas.log_axis(axes, "y", base=2)
-    axes.yaxis.set_major_formatter(style.format_times)
+    axes.yaxis.set_major_formatter(style.TIMES)
     axes.set(xlabel="processes", ylabel="predicted speed-up")
     axes.legend(fontsize=8.5, loc="upper left")
     return figure

@@ -156,7 +156,7 @@ def update_cost(lengths: list[int], lines: dict[str, list[dict]], title: str) ->
         canvas.line_with_band(axes, lengths, spans, color=colour, marker=mark, label=name)
     canvas.log_axis(axes, "x", lengths, [f"{n:,}" for n in lengths], base=2)
     canvas.log_axis(axes, "y")
-    axes.yaxis.set_major_formatter(style.format_times)
+    axes.yaxis.set_major_formatter(style.TIMES)
     axes.set(xlabel="rows already in the cache")
     axes.set_ylabel("time of one update\n(static, shortest = 1)")
     axes.legend(loc="upper left")
@@ -183,14 +183,11 @@ def context_cost(lengths: list[int], lines: list[dict], title: str) -> Figure:
         axes.set_xlabel("characters before it")
         canvas.subtitle(axes, what, 9)
     left.set_ylim(0, None)
-    left.yaxis.set_major_formatter(style.format_times)
+    left.yaxis.set_major_formatter(style.TIMES)
     left.legend(loc="upper left", fontsize=8.5)
     canvas.log_axis(right, "y", [1e4, 1e5, 1e6, 1e7], ["10 kB", "100 kB", "1 MB", "10 MB"])
     right.set_xlim(lengths[0] * 0.8, lengths[-1] * 4.5)
     return figure
-
-
-# ------------------------------------------------------------------ engines and speculation
 
 
 @styled
@@ -205,12 +202,11 @@ def ladder(results: list[dict], titles: list[str], title: str) -> Figure:
     figure, columns = canvas.new_panels(1.5 + 0.36 * len(names), title, **size)
     for axes, result, heading in zip(columns, results, titles, strict=True):
         first = result["rungs"][0]["tokens_per_second"]["median"]
-        roofline = result["limits"]["roofline"]
-        limit = {key: roofline[key] / first for key in ("low", "median", "high")}
-        reach = canvas.limit_band(axes, limit, -0.8, f"roofline {limit['median']:.0f}×")
+        limit = style.low_mid_high(result["limits"]["roofline"], first)
+        canvas.limit_band(axes, limit, -0.8, f"roofline {limit[1]:.0f}×")
         highest = _rungs(axes, result["rungs"])
         canvas.log_axis(axes, "x", [1, 10, 100], ["1×", "10×", "100×"])
-        axes.set(xlim=(0.9, 1.4 * max(reach, highest)), ylim=(len(names) - 0.4, -1.2))
+        axes.set(xlim=(0.9, 1.4 * max(*limit, highest)), ylim=(len(names) - 0.4, -1.2))
         axes.set_xlabel("speed, rung 1 = 1 (log scale)")
         canvas.name_rows(axes, names)
         canvas.subtitle(axes, heading)
@@ -273,7 +269,7 @@ def throughput(cells: list[dict], title: str) -> Figure:
         canvas.log_axis(axes, "x", batches, base=2)
         canvas.log_axis(axes, "y")
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axes.yaxis.set_major_formatter(style.format_times)
+        axes.yaxis.set_major_formatter(style.TIMES)
         axes.set(xlabel="texts at once")
         canvas.subtitle(axes, f"{what}\n({base['label']}, {base['batch']} text = 1)", 9)
         axes.grid(axis="both", visible=True)
@@ -310,12 +306,13 @@ def speculation_speed(rows: list[dict], limit: dict, title: str) -> Figure:
     is a summary of the same ratio.
     """
     figure, axes = canvas.new_figure(1.3 + 0.36 * len(rows), title)
-    reach = canvas.limit_band(axes, limit, -0.75, "roofline: every weight read once a token")
+    reach = style.low_mid_high(limit)
+    canvas.limit_band(axes, reach, -0.75, "roofline: every weight read once a token")
     spans = [style.low_mid_high(row["speedup"]) for row in rows]
     colours = [GREY if row.get("plain") else BLUE for row in rows]
     canvas.bars(axes, spans, colours, height=0.62)
     canvas.number_column(axes, [f"{mid:.2f}×" for _, mid, _ in spans])
     canvas.name_rows(axes, [row["label"] for row in rows])
-    most = max(reach, *(high for _, _, high in spans))
+    most = max(*reach, *(high for _, _, high in spans))
     axes.set(ylim=(len(rows) - 0.4, -1.15), xlim=(0, 1.05 * most), xlabel="speed, best rung = 1")
     return figure

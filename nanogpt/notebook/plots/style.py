@@ -6,7 +6,6 @@ the footer the conditions. Colours never carry a meaning alone. Never imports to
 
 from __future__ import annotations
 
-import functools
 import io
 import warnings
 
@@ -18,22 +17,19 @@ from PIL import Image
 
 BLUE, VERMILION, GREEN, ORANGE = "#0072B2", "#D55E00", "#009E73", "#E69F00"
 SKY, INK, GREY, PALE, PAPER = "#56B4E9", "#1f2430", "#6b7280", "#e5e7eb", "#ffffff"
+TIMES = "{x:g}×"  # a tick of an axis of ratios
 COLOURS = {"uncached": VERMILION, "cached": BLUE, "train": SKY, "val": BLUE}
 BLANKS = {" ": "␣", "\n": "↵"}  # what cannot be seen, made visible
 MONO = "DejaVu Sans Mono"
 WIDTH, DPI = 7.6, 130
-ENOUGH = 4.5  # the contrast that small words need, as WCAG defines it
 BEHIND = {"facecolor": PAPER, "lw": 0, "pad": 1.5}  # a box that keeps lines from crossing words
 STYLE = {
-    "figure.facecolor": PAPER,
-    "axes.facecolor": PAPER,
-    "savefig.facecolor": PAPER,
-    "font.family": "DejaVu Sans",
+    **matplotlib.rcParamsDefault,  # whatever the reader's own are
+    "backend": "agg",
     "font.size": 9.5,
     "text.color": INK,
     "axes.labelcolor": INK,
     "axes.edgecolor": GREY,
-    "axes.linewidth": 0.8,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.titlesize": 11.5,
@@ -44,7 +40,6 @@ STYLE = {
     "axes.grid.axis": "y",
     "axes.axisbelow": True,
     "grid.color": PALE,
-    "grid.linewidth": 0.8,
     "xtick.color": GREY,
     "ytick.color": GREY,
     "xtick.labelcolor": INK,
@@ -52,22 +47,12 @@ STYLE = {
     "lines.linewidth": 1.8,
     "legend.frameon": False,
 }
-
-
-def styled(draw):
-    """The house style around a figure function, whatever the reader's own rcParams are."""
-
-    @functools.wraps(draw)
-    def wrapper(*args, **kwargs):
-        with matplotlib.rc_context({**matplotlib.rcParamsDefault, **STYLE, "backend": "agg"}):
-            return draw(*args, **kwargs)
-
-    return wrapper
+styled = matplotlib.rc_context(STYLE)  # the decorator of every figure function
 
 
 def to_png(figure: Figure, footer: str = "") -> bytes:
     """The figure as PNG bytes with its conditions in the footer; equal figures give equal bytes."""
-    with matplotlib.rc_context({**matplotlib.rcParamsDefault, **STYLE}), warnings.catch_warnings():
+    with matplotlib.rc_context(STYLE), warnings.catch_warnings():
         # Characters of other alphabets are drawn as boxes.
         warnings.filterwarnings("ignore", message="Glyph .* missing")
         if footer:
@@ -96,19 +81,13 @@ def to_apng(figures: list[Figure], footer: str, milliseconds: int) -> bytes:
 
 def low_mid_high(summary: dict, unit: float = 1.0) -> tuple[float, float, float]:
     """Low, median and high of a summary, in units of `unit`."""
-    low, mid, high = (summary[key] / unit for key in ("low", "median", "high"))
-    return low, mid, high
+    return tuple(summary[key] / unit for key in ("low", "median", "high"))
 
 
 def format_ratio(summary: dict, digits: int = 1) -> str:
     """A ratio with its range: 2.4× (2.3–2.6, n = 5)."""
     low, mid, high = (f"{value:.{digits}f}" for value in low_mid_high(summary))
     return f"{mid}× ({low}–{high}, n = {summary['n']})"
-
-
-def format_times(value: float, _position=None) -> str:
-    """A tick of an axis of ratios."""
-    return f"{value:g}×"
 
 
 def format_bytes(n: float) -> str:
@@ -133,9 +112,9 @@ def ink_on(colour) -> str:
 
 
 def on_paper(colour) -> str:
-    """A colour for words on white: the colour itself, or as much darker as it must be."""
+    """A colour for words on white: the colour, or as much darker as WCAG wants for small words."""
     share = 1.0
-    while contrast(mixed(colour, share, "black"), "white") < ENOUGH:
+    while contrast(mixed(colour, share, "black"), "white") < 4.5:
         share -= 0.02
     return to_hex(mixed(colour, share, "black"))
 

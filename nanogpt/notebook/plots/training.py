@@ -14,13 +14,7 @@ from .canvas import PAGE, cells, page, row_name
 from .style import BLUE, GREEN, GREY, INK, ORANGE, SKY, VERMILION, styled
 
 MOST_BARS = 70  # more could not be read
-RECIPES = {
-    "lecture": VERMILION,
-    "nanoGPT's": ORANGE,
-    "fast": GREEN,
-    "sprint": SKY,
-    "sprint+": BLUE,
-}
+RECIPES = {"lecture": VERMILION, "nanoGPT's": ORANGE, "fast": GREEN, "sprint": SKY, "sprint+": BLUE}
 
 
 @styled
@@ -50,8 +44,7 @@ def characters(counts: dict[str, int]) -> Figure:
 def batch(x: list[str], y: list[str]) -> Figure:
     """Windows of a batch: inputs, and under each the same characters one place on."""
     columns = len(x[0])
-    title = f"Every window is {columns} lessons: y is x, one character on"
-    figure, axes = page(1.0 * len(x), title)
+    figure, axes = page(len(x), f"Every window is {columns} lessons: y is x, one character on")
     wide = (PAGE - 0.3) / columns
     for i, pair in enumerate(zip(x, y, strict=True)):
         for part, text, kind, top in zip("xy", pair, ("old", "new"), (0, 0.42), strict=True):
@@ -129,10 +122,9 @@ def _curves(axes: Axes, lines: list[dict]) -> None:
             axes.hlines(values[-1], line["seconds"]["low"], line["seconds"]["high"], color=colour)
         ends.append((seconds[-1], values[-1], f"{line['loss']:.3f}", colour))
     canvas.log_axis(axes, "x", [1, 10, 100])
-    lowest = min(end[1] for end in ends)
-    axes.set(xlim=(1, 1.3 * max(end[0] for end in ends)))
-    axes.set(ylim=(lowest - 0.07, max(end[1] for end in ends) + 0.55))
-    axes.set_xlabel("seconds (log scale)")
+    longest, losses = max(end[0] for end in ends), [end[1] for end in ends]
+    axes.set(xlim=(1, 1.3 * longest), xlabel="seconds (log scale)")
+    axes.set_ylim(min(losses) - 0.07, max(losses) + 0.55)
     canvas.beside_ends(axes, ends)
 
 
@@ -140,11 +132,12 @@ def _curves(axes: Axes, lines: list[dict]) -> None:
 def ideas(rows: list[dict], title: str) -> Figure:
     """The loss that each rung ends at with the same seconds, and what its idea bought."""
     figure, axes = canvas.new_figure(1.1 + 0.4 * len(rows), title)
-    before = None
+    losses = [row["loss"]["median"] for row in rows]
     for y, row in enumerate(rows):
         low, mid, high = style.low_mid_high(row["loss"])
         text, left = f"{mid:.3f}", low
-        if before is not None:
+        if y:
+            before = losses[y - 1]
             bar = {"lw": 6, "alpha": 0.4, "solid_capstyle": "butt", "zorder": 0}
             axes.plot([before, mid], [y, y], color=SKY, **bar)
             gain = f"{mid - before:+.3f}".replace("-", "−")
@@ -152,9 +145,7 @@ def ideas(rows: list[dict], title: str) -> Figure:
         axes.plot([low, high], [y, y], color=BLUE, lw=1)
         axes.plot(mid, y, "o", color=BLUE, ms=6)
         axes.text(left, y, f"{text}   ", va="center", ha="right", fontsize=8.5)
-        before = mid
     canvas.name_rows(axes, [row["name"] for row in rows])
-    losses = [row["loss"]["median"] for row in rows]
     best, gain = min(losses), max(losses) - min(losses)
     limits = (best - 0.42 * gain, max(losses) + 0.08 * gain)
     axes.set(ylim=(len(rows) - 0.5, -0.5), xlim=limits, xlabel="validation loss")
