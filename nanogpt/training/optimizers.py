@@ -11,7 +11,6 @@ from ..config.training import TrainConfig
 from ..model.gpt import GPT
 
 POLYNOMIAL = 3.4445, -4.7750, 2.0315  # of PyTorch's Muon, which takes five steps of it
-STEPS = 5
 
 
 def zero_init(model: GPT, generator: torch.Generator) -> None:
@@ -43,8 +42,7 @@ def make_optimizers(model: GPT, config: TrainConfig) -> list[torch.optim.Optimiz
     rest = [p for p in model.parameters() if id(p) not in muon]
     matrices = [p for p in model.parameters() if id(p) in muon]
     betas, decay = (0.9, float(config.beta2)), {"weight_decay": config.weight_decay}
-    # The first gradients of tables and a head that start at zero are tiny: a larger eps would damp
-    # them.
+    # Tables and a head that start at zero have tiny first gradients: a larger eps would damp them.
     settings = {"lr": config.lr, "betas": betas, "eps": 1e-10, "fused": config.fused}
     adam = torch.optim.AdamW(rest, **settings, **decay)
     return [adam, Muon(matrices, lr=config.muon_lr, **decay)] if matrices else [adam]
@@ -92,7 +90,7 @@ def orthogonal(x: Tensor) -> Tensor:
     x = x.float() if wide else x.float().mT
     x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)  # no singular value above 1
     (a, b, c), gram, product = POLYNOMIAL, torch.bmm(x, x.mT), None
-    for _ in range(STEPS):
+    for _ in range(5):
         p = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
         p.diagonal(dim1=-2, dim2=-1).add_(a)
         product = p if product is None else torch.bmm(p, product)

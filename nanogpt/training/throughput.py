@@ -32,10 +32,9 @@ def flops_per_token(config: GPTConfig) -> int:
     6 for each weight of a matrix and 12 L C T for attention (PaLM, arXiv 2204.02311, appendix B).
     Look-up tables compute nothing and do not count.
     """
-    c = config
-    windows = (c.window_of(layer) or c.block_size for layer in range(c.n_layer))
-    keys = sum(min(window, c.block_size) for window in windows)
-    return 6 * c.matrix_weights + 12 * c.n_embd * keys
+    windows = (config.window_of(layer) or config.block_size for layer in range(config.n_layer))
+    keys = sum(min(window, config.block_size) for window in windows)
+    return 6 * config.matrix_weights + 12 * config.n_embd * keys
 
 
 def peak_flops(device: Device) -> float | None:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 
 from . import style
 from .canvas import DARK, PAGE, cells, grid, legend, letters, note, page, pill, row_name
@@ -177,7 +176,7 @@ def _weigh(axes: Axes, weights, middles: Sequence[float], wide: float) -> None:
     row_name(axes, base - 0.3, "weights", "sum to 100%")
     for x, weight in zip(middles, weights, strict=True):
         high = 0.52 * weight / tallest
-        axes.add_patch(Rectangle((x - 0.3 * wide, base - high), 0.6 * wide, high, color=BLUE, lw=0))
+        axes.bar(x, -high, 0.6 * wide, base, color=BLUE, lw=0)
         font = {"ha": "center", "va": "bottom", "fontsize": 9.5 if wide > 0.45 else 8}
         axes.text(x, base - high - 0.03, "<1%" if weight < 0.005 else f"{weight:.0%}", **font)
 
