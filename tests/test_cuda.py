@@ -17,10 +17,9 @@ from training_fixtures import ctrl_c, fresh, stop_at, weights
 from nanogpt import complete, generate
 from nanogpt.benchmarks import roofline, training
 from nanogpt.benchmarks.decoding import ladder, rungs, sharpened, throughput
-from nanogpt.benchmarks.entries import RACE
 from nanogpt.benchmarks.speculation import speculation
 from nanogpt.benchmarks.timing import summary
-from nanogpt.benchmarks.training import train_in_turns
+from nanogpt.benchmarks.training import RACE, train_in_turns
 from nanogpt.cache.dynamic import DynamicCache
 from nanogpt.cache.int8 import Int8Cache
 from nanogpt.cache.paged import PagedCache

@@ -79,43 +79,21 @@ Replies = dict[int, Reply]  # of one run, by the id of the request
 # ------------------------------------------------------------------ serving on a clock
 
 
-class RealClock:
-    """Seconds since the start."""
-
-    def __init__(self):
-        self.start = time.perf_counter()
-
-    @property
-    def seconds(self) -> float:
-        return time.perf_counter() - self.start
-
-    def run(self, work: Callable):
-        """What the work returns."""
-        return work()
-
-    def wait_until(self, moment: float) -> None:
-        time.sleep(max(0.0, moment - self.seconds))
-
-
 class VirtualClock:
-    """The same, but waiting takes no time, and only what was run takes any: `worked`."""
+    """Seconds since the start: those of what was run, and those skipped, which take no time."""
 
     def __init__(self):
-        self.worked = self.skipped = 0.0
-
-    @property
-    def seconds(self) -> float:
-        return self.worked + self.skipped
+        self.seconds = 0.0
 
     def run(self, work: Callable):
         """What the work returns."""
         before = time.perf_counter()
         result = work()
-        self.worked += time.perf_counter() - before
+        self.seconds += time.perf_counter() - before
         return result
 
     def wait_until(self, moment: float) -> None:
-        self.skipped += max(0.0, moment - self.seconds)
+        self.seconds = max(self.seconds, moment)
 
 
 def drive(

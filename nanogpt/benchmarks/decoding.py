@@ -79,7 +79,6 @@ def ladder(
     and the machine's limits, measured between the turns. Raises ValueError.
     """
     check_int("n_new", n_new, 2, model.config.block_size)
-    check_int("repeats", repeats, 1)
     forms, limits = _forms(model), Limits(model)
     built = built or build(model, only)
     prompt = torch.zeros(1, 1, dtype=torch.int64, device=limits.device)

@@ -21,7 +21,7 @@ from ..serving.batch import BatchEngine
 from ..serving.modules import ModuleBackend, StepInput
 from ..serving.native import NativeBackend
 from ..serving.request import Request
-from .arrivals import RealClock, Replies, VirtualClock, Workload, drive, measures, speed
+from .arrivals import Replies, VirtualClock, Workload, drive, measures, speed
 from .timing import in_turns, summary
 
 BACKENDS = {"modules": ModuleBackend, "native": NativeBackend}
@@ -65,15 +65,17 @@ def load(
     own = {name: system for name, system in systems.items() if isinstance(system, Scheme)}
     texts, rows = None, []
     if model and not own:
-        texts = _tokens(drive(BatchEngine(model), asked[inf], VirtualClock()))
+        texts = drive(BatchEngine(model), asked[inf], VirtualClock())
     for rate in rates:
         turns = {name: partial(system, asked[rate]) for name, system in systems.items()}
         done = in_turns(turns, repeats, warmup=0)
         base = done[next(iter(own))] if own else None
-        texts = texts or (base and _tokens(base[0]))
+        texts = texts or (base and base[0])
         for name, runs in done.items():
             row = {"rate": None if rate == inf else rate, "scheme": name}
-            row |= _summed(asked[rate], runs, limits) | {"ratio": base and _over(runs, base)}
+            row |= _summed(asked[rate], runs, limits)
+            pairs = zip(runs, base or runs, strict=True)
+            row["ratio"] = base and summary(speed(a) / speed(b) for a, b in pairs)
             row["differ"] = texts and max(_differing(run, texts) for run in runs)
             rows.append(row)
     about = {"block_size": block_size, **asdict(workload), "repeats": repeats, "limits": limits}
@@ -87,9 +89,8 @@ def load(
 class Scheme:
     """One way to share a model among requests. Called with them it returns the replies.
 
-    A step holds at most `running` texts and, where prompts are cut, `budget` tokens. `real` waits
-    for the requests; otherwise the clock is virtual. With a `line` nothing is computed: each step
-    takes what the line says.
+    A step holds at most `running` texts and, where prompts are cut, `budget` tokens. The clock
+    is virtual. With a `line` nothing is computed: each step takes what the line says.
     """
 
     model: GPT
@@ -97,11 +98,10 @@ class Scheme:
     backend: type = ModuleBackend
     running: int = 32
     budget: int = 64
-    real: bool = False
     noted: list[Tensor] = field(default_factory=list)  # of each call, NotedEngine's: (…, 4)
 
     def __call__(self, requests: list[Request], line: dict[str, float] | None = None) -> Replies:
-        asks, clock = SCHEMES[self.name], RealClock() if self.real else VirtualClock()
+        asks, clock = SCHEMES[self.name], VirtualClock()
         engine = NotedEngine(
             self.model,
             backend=self.backend if line is None else ModuleBackend,
@@ -186,7 +186,7 @@ class Priced:
     def read(self, step: StepInput) -> Tensor:
         decode, prefill = counted(step.sequences)
         line = self.line
-        self.clock.worked += line["start"] + line["decode"] * decode + line["prefill"] * prefill
+        self.clock.seconds += line["start"] + line["decode"] * decode + line["prefill"] * prefill
         return torch.zeros(len(step.wanted), self.vocab_size)
 
 
@@ -201,8 +201,7 @@ def _costs(own: dict[str, Scheme], workload: Workload, rates, limits: dict) -> d
             row = {"rate": None if rate == inf else rate, "scheme": name}
             rows.append(row | measures(requests, scheme(requests, line), limits))
     about = {"n_params": one.model.n_params, "running": one.running, "budget": one.budget}
-    clock = "real" if one.real else "virtual"
-    return about | {"clock": clock, "line": line, "simulated": rows}
+    return about | {"line": line, "simulated": rows}
 
 
 # ------------------------------------------------------------------ rows, and texts that differ
@@ -216,14 +215,6 @@ def _summed(requests: list, runs: list[Replies], limits: dict) -> dict:
     return {"failed": max(len(requests) - len(replies) for replies in runs)} | summed
 
 
-def _over(own: list[Replies], base: list[Replies]) -> dict:
-    """How many times as fast, pair by pair."""
-    return summary(speed(a) / speed(b) for a, b in zip(own, base, strict=True))
-
-
-def _tokens(replies: Replies) -> dict[int, list]:
-    return {name: reply.tokens for name, reply in replies.items()}
-
-
-def _differing(replies: Replies, texts: dict[int, list]) -> int:
-    return sum(tokens != texts[name] for name, tokens in _tokens(replies).items())
+def _differing(replies: Replies, others: Replies) -> int:
+    """How many of them have other tokens."""
+    return sum(reply.tokens != others[name].tokens for name, reply in replies.items())

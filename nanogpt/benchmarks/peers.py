@@ -18,10 +18,9 @@ import torch
 from torch import Tensor
 
 from ..serving.request import Request
-from .arrivals import RealClock, Replies, Reply
+from .arrivals import Replies, Reply
 
 HUGGING_FACE = "Hugging Face"
-INSTALL = "pip install 'transformers>=5.17,<6'"
 CHARS = "\n !$&',-.3:;?" + string.ascii_uppercase + string.ascii_lowercase  # Tiny Shakespeare's
 # What not every server knows. ignore_eos is vLLM's own: a reply is as long as asked for.
 EXTRAS = {"ignore_eos": True, "stream_options": {"include_usage": True}}
@@ -52,28 +51,26 @@ class HTTPServer:
             raise ConnectionError(f"{url}/v1/models names no model: give --model") from None
 
     def __call__(self, requests: list[Request]) -> Replies:
-        replies, errors = asyncio.run(self._serve(requests))
-        if not replies:
-            raise ConnectionError(f"{self.url}: no request was answered: {next(iter(errors))}")
-        self.errors += errors
-        return replies
+        return asyncio.run(self._serve(requests))
 
-    async def _serve(self, requests: list[Request]) -> tuple[Replies, Counter]:
+    async def _serve(self, requests: list[Request]) -> Replies:
         import httpx
 
-        replies, errors = {}, Counter()
+        replies = {}
 
         async def one(request: Request) -> None:
             await asyncio.sleep(start + request.arrival - time.perf_counter())
             try:
                 replies[request.id] = await self._reply(client, request, start)
             except (ConnectionError, httpx.HTTPError, ValueError) as error:
-                errors[_named(error)] += 1
+                self.errors[_named(error)] += 1
 
         async with httpx.AsyncClient(**self.settings) as client:
             start = time.perf_counter()
             await asyncio.gather(*map(one, requests))
-        return replies, errors
+        if not replies:
+            raise ConnectionError(f"{self.url}: no request was answered: {list(self.errors)[-1]}")
+        return replies
 
     async def _reply(self, client, request: Request, start: float) -> Reply:
         """One streamed completion: its characters, and the moment of each event that had any.
@@ -143,7 +140,8 @@ def continuous_batching(
         room |= {"max_requests_per_batch": running, "max_batch_tokens": 256}
         how = ContinuousBatchingConfig(**room)
     except (ImportError, TypeError) as error:
-        raise ImportError(f"{error}: it needs transformers 5.17 or later: {INSTALL}") from error
+        needed = "pip install 'transformers>=5.17,<6'"
+        raise ImportError(f"{error}: {needed}") from error
     model = AutoModelForCausalLM.from_config(shape, dtype=torch.float32)
     model.load_state_dict(weights)
     greedy = GenerationConfig(do_sample=False, eos_token_id=-1, pad_token_id=None)
@@ -160,9 +158,9 @@ def continuous_batching(
 
 def _collect(manager, requests: list[Request]) -> Replies:
     """Hand in each request when it arrives, then collect."""
-    replies, clock = {}, RealClock()
+    replies, start = {}, time.perf_counter()
     for request in requests:  # as they arrive
-        clock.wait_until(request.arrival)
+        time.sleep(max(0.0, start + request.arrival - time.perf_counter()))
         asked = {"request_id": str(request.id), "max_new_tokens": request.max_new_tokens}
         manager.add_request(request.prompt.tolist(), record_timestamps=True, **asked)
     while len(replies) < len(requests):
@@ -172,6 +170,6 @@ def _collect(manager, requests: list[Request]) -> Replies:
         if got and got.error:
             raise RuntimeError(f"{HUGGING_FACE}: request {got.request_id}: {got.error}")
         if got and got.is_finished():
-            moments = [moment - clock.start for moment in got.timestamps]
+            moments = [moment - start for moment in got.timestamps]
             replies[int(got.request_id)] = Reply(got.generated_tokens, moments)
     return replies

@@ -16,7 +16,7 @@ from ..config.shapes import GPTConfig
 from ..engines.native import library
 from ..engines.toolchain import CannotBuild
 from ..model.gpt import GPT
-from .timing import CPU, clock, summary
+from .timing import CPU, summary, time_tokens
 
 
 def work(
@@ -97,8 +97,8 @@ class Limits:
 
     def as_dict(self) -> dict:
         """Plain data: `read` and `peak` per second, `roofline` in tokens a second, the bytes."""
-        limits = {"weight_bytes": self.weight_bytes, "device": self.device.type}
-        limits["dtype"] = str(self.dtype).removeprefix("torch.")
+        dtype = str(self.dtype).removeprefix("torch.")
+        limits = {"weight_bytes": self.weight_bytes, "dtype": dtype}
         limits["roofline"] = summary(self.bounds())
         for name, measured in (("read", self.reads[1:]), ("peak", self.peaks[1:])):
             limits[name] = summary(m["median"] for m in measured) | {"how": measured[0]["how"]}
@@ -114,10 +114,4 @@ def _native(device: torch.device):
 
 
 def _timed(run: Callable, repeats: int, device: torch.device) -> list[float]:
-    run()
-    seconds = []
-    for _ in range(repeats):
-        before = clock(device)
-        run()
-        seconds.append(clock(device) - before)
-    return seconds
+    return time_tokens((run() for _ in range(repeats + 1)), device)[1:]  # after a warm-up

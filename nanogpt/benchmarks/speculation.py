@@ -26,8 +26,6 @@ from .timing import clock, in_turns, summary, time_in_turns
 
 TABLES = {1: "a table of characters", 2: "a table for pairs", 3: "a table for triples"}
 BASELINE = (None, 0)  # plain decoding: no draft, no proposals
-FIRST_SEED = 42  # of the warm-up; each turn after it has the next one
-PLACE = 100  # tokens before the pass that is timed, where the block is long enough
 
 Drafts = dict[str, Callable[[int], Draft]]  # by name, for a number of proposals
 
@@ -48,10 +46,8 @@ def speculation(
         raise CannotBuild(f"{engine.__name__} cannot be built here: engine=None times the modules")
     made = {BASELINE: None} | {(name, k): make(k) for name, make in drafts.items() for k in ks}
     limits = Limits(model)
-    turns = {
-        way: partial(_run, model, n_new, count(FIRST_SEED), engine, draft)
-        for way, draft in made.items()
-    }
+    # The warm-up has seed 42, each turn after it the next one.
+    turns = {way: partial(_run, model, n_new, count(42), engine, made[way]) for way in made}
     runs = in_turns(turns, repeats, after_turn=limits.measure)
     base = runs.pop(BASELINE)
     return {
@@ -92,7 +88,7 @@ def _row(draft: str, k: int, n_new: int, runs: list, base: list) -> dict:
 
 
 def pass_seconds(model: GPT, counts: list[int], *, repeats: int = 15) -> dict[int, dict]:
-    """Seconds of one native pass over so many tokens, after PLACE others: a summary each.
+    """Seconds of one native pass over so many tokens, after at most 100 others: a summary each.
 
     Raises ValueError for counts that the block cannot hold, CannotBuild without a compiler.
     """
@@ -100,7 +96,7 @@ def pass_seconds(model: GPT, counts: list[int], *, repeats: int = 15) -> dict[in
     if not isinstance(engine, Native):
         raise CannotBuild("a pass is timed in native code, and none can be built here")
     block = model.config.block_size
-    place = min(PLACE, block - 1 - max(counts))
+    place = min(100, block - 1 - max(counts))
     for n in counts:
         check_int("tokens in one pass", n, 1, block - 1)
     text = torch.zeros(1, block, dtype=torch.int64)

@@ -99,11 +99,7 @@ def interleave(a: Tokens, b: Tokens, *, repeats: int, device=CPU) -> list[list[l
 
 
 def time_in_turns(
-    runs: dict[str, Callable],
-    repeats: int,
-    *,
-    device: torch.device = CPU,
-    after_turn: Callable[[], None] = lambda: None,
+    runs: dict[str, Callable], repeats: int, *, device: torch.device = CPU, **turns
 ) -> tuple[dict[str, list[float]], dict]:
     """The seconds of every run of `in_turns`, and what each returned last."""
 
@@ -113,7 +109,7 @@ def time_in_turns(
         return clock(device) - before, returned
 
     systems = {name: partial(timed, run) for name, run in runs.items()}
-    found = in_turns(systems, repeats, after_turn=after_turn)
+    found = in_turns(systems, repeats, **turns)
     seconds = {name: [one for one, _ in own] for name, own in found.items()}
     return seconds, {name: own[-1][1] for name, own in found.items()}
 

@@ -11,10 +11,13 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import torch
 
 from ..config.checks import override
+from ..config.shapes import SIZES, GPTConfig
+from ..config.training import TrainConfig, recipe_for
 from ..data.batches import split, windows
 from ..data.corpus import Corpus
 from ..data.tokenizer import CharTokenizer
@@ -25,12 +28,27 @@ from ..system.files import ROOT
 from ..training.evaluate import estimate_loss, full_loss
 from ..training.loop import prepare
 from ..training.trainer import Trainer
-from .entries import Entry
 from .timing import clock, summary
 
 TURNS = 40  # pieces that each run is trained in
-EVALUATED = 2  # so many turns between two points of its curve
 BASELINE = "lecture"  # the entry that the others are compared with
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One training run: a recipe, changes to it, and the loss that its length was chosen for."""
+
+    name: str
+    recipe: str
+    goal: float | None = None
+    shape: dict = field(default_factory=dict)  # fields of GPTConfig, on top of SIZES["article"]
+    train: dict = field(default_factory=dict)  # fields of TrainConfig
+
+    def configs(self, vocab_size: int, seed: int) -> tuple[TrainConfig, GPTConfig]:
+        """How to train, and what."""
+        start = override(SIZES["article"], vocab_size=vocab_size, **self.shape)
+        recipe, shape = recipe_for(self.recipe, start)
+        return override(recipe, seed=seed, **self.train), shape
 
 
 class Runner:
@@ -94,7 +112,7 @@ def train_in_turns(
         for turn in range(TURNS + 1):
             for runner in runners:
                 runner.advance(runner.config.steps * turn // TURNS)
-                if turn % EVALUATED == 0:
+                if turn % 2 == 0:
                     runner.evaluate()
             bar.update(int(turn > 0))
     return [runner.result() for runner in runners]
@@ -134,13 +152,8 @@ def panels(result: dict) -> list[dict]:
 
 
 def published(name: str) -> dict:
-    """The result that ships with the repository: race, ideas, heads, speculate, or load-SIZE.
-
-    Raises ValueError when it is missing.
-    """
+    """A result that ships: race, ideas, heads, speculate or load-SIZE. Raises OSError."""
     path = ROOT / "outputs" / "race" / f"{name}.json"
-    if not path.is_file():
-        raise ValueError(f"{path} is missing: measure it with python -m nanogpt bench --help")
     return json.loads(path.read_text(encoding="utf-8"))
 
 
@@ -156,3 +169,66 @@ def _clock(device: Device) -> float:
     # With several threads CPU seconds add up over them.
     alone = device.device.type == "cpu" and torch.get_num_threads() == 1
     return time.process_time() if alone else clock(device.device)
+
+
+# ------------------------------------------------------------------ how soon is each at a loss?
+
+END = 1.8125  # about where the lecture's recipe ends at block 32
+TWO_LAYERS = {"n_layer": 2, "n_head": 2, "n_embd": 72}
+THREE_LAYERS = {"n_layer": 3, "n_embd": 72}
+WIDE = {"block_size": 128, "n_head": 3, "n_embd": 96}
+
+# nanoGPT's sizes, batch, steps, rates and clipping for a CPU, from its README and train.py. Our
+# code has ReLU for its GELU, an output head of its own for tied weights, a line for its cosine.
+NANOGPT = {"steps": 2000, "batch_size": 12, "clip": 1.0, "beta2": 0.99, "batched": True}
+NANOGPT |= {"lr": 1e-3, "warmup": 100, "decay": True, "final": 0.1, "weight_decay": 0.1}
+
+RACE = (
+    Entry("lecture", "lecture"),
+    Entry("fast", "fast", END, {}, {"steps": 980, "batch_size": 24}),
+    Entry("sprint", "sprint", END, {"n_head": 2}, {"steps": 830, "batch_size": 24}),
+    Entry("sprint+", "sprint+", END, TWO_LAYERS, {"steps": 320, "batch_size": 24}),
+    Entry("sprint", "sprint", 1.70, {"n_layer": 3, "n_head": 2, "n_embd": 96}, {"steps": 1450}),
+    Entry("sprint+", "sprint+", 1.70, THREE_LAYERS, {"steps": 760}),
+    Entry("nanoGPT's", "lecture", None, {"block_size": 64, "n_embd": 128, "bias": False}, NANOGPT),
+    Entry("fast", "fast", 1.78, {"block_size": 64}, {"steps": 900}),
+    Entry("sprint", "sprint", 1.60, WIDE, {"steps": 2350}),
+    Entry("sprint+", "sprint+", 1.60, {**WIDE, "n_layer": 3}, {"steps": 2300}),
+    Entry("sprint", "sprint", 1.55, WIDE, {"steps": 4200}),
+)
+
+# ------------------------------------------------------------------ what does each idea add?
+
+BATCHED = {"batched": True, "fused": True}
+RATE = {**BATCHED, "lr": 5e-3, "warmup": 20, "decay": True}
+
+# The steps are those of about 20 seconds of training, on one thread of a slow Xeon.
+IDEAS = (
+    Entry("the lecture's recipe", "lecture", None, {}, {"steps": 1246}),
+    Entry("heads in one product, fused AdamW", "lecture", None, {}, {**BATCHED, "steps": 1827}),
+    Entry("rate 5e-3, warm-up, line to zero", "lecture", None, {}, {**RATE, "steps": 1882}),
+    Entry("Muon, zero start (fast)", "fast", None, {}, {"steps": 764}),
+    Entry("RMSNorm, RoPE, QK-norm, ReLU² (sprint)", "sprint", None, {}, {"steps": 592}),
+    Entry("a table for pairs", "sprint", None, {"ngrams": 2}, {"lr": 1.5e-2, "steps": 614}),
+    Entry("a table for triples (sprint+)", "sprint+", None, {}, {"steps": 576}),
+)
+
+# ------------------------------------------------------------------ what do shared keys cost?
+
+# The changes of notebook 08, one at a time; all else is equal: block 64, steps, characters.
+STEPS = {"steps": 2000}
+BATCHED_64 = {"block_size": 64, "per_head": False}
+ROPE = {**BATCHED_64, "rope": True}
+WINDOW = {**ROPE, "window": 16}
+
+HEADS = (
+    Entry("a table of positions", "fast", None, BATCHED_64, STEPS),
+    Entry("rotary positions", "fast", None, ROPE, STEPS),
+    Entry("2 heads of keys", "fast", None, {**ROPE, "n_kv_head": 2}, STEPS),
+    Entry("1 head of keys", "fast", None, {**ROPE, "n_kv_head": 1}, STEPS),
+    Entry("window 16", "fast", None, WINDOW, STEPS),
+    Entry("window 16, every 2nd layer full", "fast", None, {**WINDOW, "full_every": 2}, STEPS),
+    Entry("window 16, 1 head of keys", "fast", None, {**WINDOW, "n_kv_head": 1}, STEPS),
+)
+
+KINDS = {"race": RACE, "ideas": IDEAS, "heads": HEADS}

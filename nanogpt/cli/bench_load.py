@@ -58,11 +58,10 @@ def _systems(args: argparse.Namespace, model: GPT | None, chars: str) -> tuple[d
     if args.url:
         server = HTTPServer(args.url, args.model, chars)
         return {server.model: server}, {"server": args.url, "model": server.model, "clock": "real"}
-    how = {"backend": BACKENDS[args.backend], "running": args.running, "real": args.real}
-    systems = schemes(model, **how)
+    systems = schemes(model, backend=BACKENDS[args.backend], running=args.running)
     if args.peer:
         systems[HUGGING_FACE] = continuous_batching(*exported(model), args.running)
-    return systems, {"backend": args.backend}
+    return systems, {"backend": args.backend, "clock": "virtual"}
 
 
 def _model(args: argparse.Namespace, device: Device) -> tuple[GPT | None, str]:
@@ -87,12 +86,6 @@ def report(r: dict) -> str:
         who = f"{r['n_params']:,} parameters, {r['backend']}; {how}"
     about = f"{r['n']} requests; {r['clock']} clock; medians of {r['repeats']}, in turns"
     lines = [f"\n{who}; {about}; latencies in ms\n", table([*map(_shown, r["rows"])])]
-    if "line" in r:
-        start, decode, prefill = (1e6 * r["line"][key] for key in ("start", "decode", "prefill"))
-        lines.append(
-            f"\na step takes {start:.0f} µs, and {decode:.1f} more for each text that decodes, "
-            f"{prefill:.1f} for each token of a prompt (least squares over all steps)"
-        )
     lines += [f"{n} requests failed: {why}" for why, n in r.get("errors", {}).items()]
     return "\n".join(lines)
 
@@ -130,7 +123,6 @@ def options() -> argparse.ArgumentParser:
     add = parser.add_argument_group("our engine").add_argument
     add("--backend", choices=sorted(BACKENDS), default="modules")
     add("--running", **common.POSITIVE, default=32, help="most texts in a step (32)")
-    add("--real", action="store_true", help="wait for arrivals, instead of a virtual clock")
     peer = "beside Hugging Face's continuous batching of these weights, greedy, in real time"
     add("--peer", choices=["hf"], help=f"{peer} (transformers)")
     add = parser.add_argument_group("a server instead, greedy and in real time").add_argument

@@ -63,15 +63,12 @@ def _origin(saved: Checkpoint) -> dict:
 
 def report(result: dict) -> str:
     """The result of `speculation`, with its passes, as text for a terminal."""
-    one = result["passes"][1]["median"]
-    passes = ", ".join(f"{n}: {s['median'] / one:.2f}" for n, s in result["passes"].items())
     lines = [
         f"\n{result['n_params']:,} parameters, {result['n_new']} tokens after a prompt of one, "
         f"median of {result['repeats']} in turns [lowest – highest]\n",
         table([_shown(row, result["passes"]) for row in result["rows"]]),
         f"without a draft {summary_text(result['plain'], 0)} tokens/s, of a roofline bound of "
         f"{summary_text(result['roofline'], 0)}: one reading of the weights for each token",
-        f"one pass over so many tokens, in passes over one: {passes}",
     ]
     return "\n".join(lines)
 

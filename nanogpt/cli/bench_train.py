@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from ..benchmarks.entries import KINDS
 from ..benchmarks.timing import summary_text
-from ..benchmarks.training import compared, train_in_turns
+from ..benchmarks.training import KINDS, compared, train_in_turns
 from ..data.corpus import load_corpus
 from ..system.console import table
 from ..system.device import environment

@@ -7,16 +7,39 @@ python -m nanogpt export --form lecture           one file, as Karpathy's own cl
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 
 from ..system.files import WEIGHTS, check_writable
-from .common import OUTPUTS, command_parser, exit_code
-
-SMALLEST = 32  # numbers of a head, as vLLM's CPU build needs them
+from .common import OUTPUTS, command_parser, main_of
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Exit codes: 0 written, 2 it could not be."""
+def run(args: argparse.Namespace) -> None:
+    """Write the checkpoint's weights, whole or not at all, and print how to load them."""
+    from ..export.folder import write_folder
+    from ..model.checkpoint import load_checkpoint, write_tensors
+    from ..model.convert import lecture_state_dict
+
+    if args.form == "lecture":
+        out = args.out or OUTPUTS / "lecture.safetensors"
+        check_writable(out)
+        saved = load_checkpoint(args.checkpoint)
+        c = saved.model.config
+        write_tensors(out, lecture_state_dict(saved.model), {"format": "GPTLanguageModel"})
+        sizes = {name: getattr(c, name) for name in ("n_layer", "n_head", "n_embd", "block_size")}
+        what = f"for {', '.join(f'{name}={n}' for name, n in sizes.items())}"
+        how = "model.load_state_dict(safetensors.torch.load_file(PATH))"
+    else:
+        out, saved = args.out or OUTPUTS / "export", load_checkpoint(args.checkpoint)
+        what = f"a {write_folder(saved, out, args.form)['architectures'][0]}"
+        how = "AutoModelForCausalLM.from_pretrained(PATH)"
+    print(f"{saved}\nwritten: {out}, {what}\n{how} loads it")
+    if args.form != "lecture" and (size := saved.model.config.head_size) < 32:
+        print(f"vLLM's CPU build needs heads of 32 numbers or more, and these have {size}")
+
+
+def options() -> argparse.ArgumentParser:
+    """All options."""
     parser = command_parser("export", "Write a checkpoint's weights as other programs load them.")
     add = parser.add_argument
     add("checkpoint", nargs="?", default=WEIGHTS / "small", help="the one that ships, without")
@@ -24,32 +47,7 @@ def main(argv: list[str] | None = None) -> int:
     about = "auto: OPT for the lecture's architecture, NanoChat for sprint's; lecture: one file"
     add("--form", default="auto", choices=forms, help=about)
     add("--out", type=Path, metavar="PATH", help="outputs/export by default")
-    args = parser.parse_args(argv)
-    write = _lecture if args.form == "lecture" else _folder
-    return exit_code(lambda: write(args.checkpoint, args.out, args.form))
+    return parser
 
 
-def _folder(checkpoint: str | Path, out: Path | None, form: str) -> None:
-    from ..export.folder import write_folder
-    from ..model.checkpoint import load_checkpoint
-
-    out, saved = out or OUTPUTS / "export", load_checkpoint(checkpoint)
-    config = write_folder(saved, out, form)
-    print(f"{saved}\nwritten: {out}, a {config['architectures'][0]}")
-    print("AutoModelForCausalLM.from_pretrained(PATH) loads it")
-    if (size := saved.model.config.head_size) < SMALLEST:
-        print(f"vLLM's CPU build needs heads of {SMALLEST} numbers or more, and these have {size}")
-
-
-def _lecture(checkpoint: str | Path, out: Path | None, form: str) -> None:
-    from ..model.checkpoint import load_checkpoint, write_tensors
-    from ..model.convert import lecture_state_dict
-
-    out = out or OUTPUTS / "lecture.safetensors"
-    check_writable(out)
-    saved = load_checkpoint(checkpoint)
-    write_tensors(out, lecture_state_dict(saved.model), {"format": "GPTLanguageModel"})
-    c = saved.model.config
-    sizes = f"n_layer={c.n_layer}, n_head={c.n_head}, n_embd={c.n_embd}, block_size={c.block_size}"
-    print(f"{saved}\nwritten: {out}, for {sizes}")
-    print("model.load_state_dict(safetensors.torch.load_file(PATH)) loads it")
+main = main_of(options, run)

@@ -12,23 +12,27 @@ from pathlib import Path
 from ..config.checks import check_int
 from ..system.console import Progress
 from ..system.files import WEIGHTS
-from .common import OUTPUTS, command_parser, exit_code
-
-
-def main(argv: list[str] | None = None) -> int:
-    """Exit codes: 0 all texts are written, 2 they could not be, 130 stopped: shards are kept."""
-    args = options().parse_args(argv)
-    return exit_code(lambda: run(args))
+from .common import OUTPUTS, command_parser, main_of
 
 
 def run(args: argparse.Namespace) -> None:
-    """Write the texts as the options say."""
+    """Write what is not done yet. However this ends, the error says how much is kept."""
+    from ..serving.job import write_shards
+
     check_int("--workers", args.workers, 1, 1000)
     job = _job(args)
     with job.opened():
         n, n_done = len(job.shards), len(job.shards) - len(job.todo)
         print(f"{job.about['texts']:,} texts in {n:,} shards, {n_done:,} are done", flush=True)
-        _write(job, args)
+        try:
+            with Progress(n, "shards", done=n_done) as bar:
+                for number, texts in write_shards(job, args.workers, args.cluster):
+                    job.keep(number, texts)
+                    bar.update()
+        except (KeyboardInterrupt, OSError) as error:
+            kept = f"{n - len(job.todo):,} of {n:,} shards are kept in {job.folder}"
+            why = [str(error), f"{kept}: the same command resumes"]
+            raise type(error)("; ".join(filter(None, why))) from error
         print(f"checksum of all texts: {job.finish()}")
     print(f"written: {args.out}/shards")
 
@@ -48,22 +52,6 @@ def _job(args: argparse.Namespace):
     task = Task(path, saved.sha256, args.max_new_tokens, sampling, backend)
     check_prompts(prompts, task, saved)
     return Job(args.out, prompts, task, args.shard_size)
-
-
-def _write(job, args: argparse.Namespace) -> None:
-    """Write what is not done. However this ends, the error says how much is kept."""
-    from ..serving.job import write_shards
-
-    n = len(job.shards)
-    try:
-        with Progress(n, "shards", done=n - len(job.todo)) as bar:
-            for number, texts in write_shards(job, args.workers, args.cluster):
-                job.keep(number, texts)
-                bar.update()
-    except (KeyboardInterrupt, OSError) as error:
-        kept = f"{n - len(job.todo):,} of {n:,} shards are kept in {job.folder}"
-        why = [str(error), f"{kept}: the same command resumes"]
-        raise type(error)("; ".join(filter(None, why))) from error
 
 
 def options() -> argparse.ArgumentParser:
@@ -86,3 +74,6 @@ def options() -> argparse.ArgumentParser:
     add("--workers", type=int, default=1, metavar="N", help="more than one need Ray (1)")
     add("--cluster", default="", metavar="ADDRESS", help="a running cluster of Ray's")
     return parser
+
+
+main = main_of(options, run)

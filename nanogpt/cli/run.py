@@ -14,20 +14,9 @@ import signal
 from pathlib import Path
 
 from ..publishing.runner import RunPlan, run
-from .common import command_parser, exit_code
+from .common import command_parser, main_of
 
 KEPT = "what had passed before is kept"
-
-
-def main(argv: list[str] | None = None) -> int:
-    """Exit codes: 0 all passed, 1 some failed, 2 the run could not be done, 130 stopped."""
-    args = options().parse_args(argv)
-    # A polite kill tidies up as a Ctrl-C does.
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        return exit_code(lambda: _run(args))
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def options() -> argparse.ArgumentParser:
@@ -55,9 +44,16 @@ def options() -> argparse.ArgumentParser:
 
 
 def _run(args: argparse.Namespace) -> int:
+    # A polite kill tidies up as a Ctrl-C does.
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         return 0 if run(RunPlan(**vars(args))) else 1
     except OSError as error:  # a full disk, above all
         raise OSError(f"{error}: {KEPT}") from error
     except KeyboardInterrupt:
         raise KeyboardInterrupt(KEPT) from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+main = main_of(options, _run)

@@ -14,20 +14,14 @@ import sys
 from pathlib import Path
 
 from ..system.files import WEIGHTS
-from .common import add_shared, command_parser, exit_code, set_threads
-
-
-def main(argv: list[str] | None = None) -> int:
-    """Exit codes: 0 ended by Ctrl-C, 1 its engine failed, 2 it could not be started."""
-    args = options().parse_args(argv)
-    for name in ("SIGTERM", "SIGHUP"):  # they, and a terminal that closes, end it as Ctrl-C does
-        if hasattr(signal, name):
-            signal.signal(getattr(signal, name), signal.default_int_handler)
-    return exit_code(lambda: run(args))
+from .common import add_shared, command_parser, main_of, set_threads
 
 
 def run(args: argparse.Namespace) -> int:
-    """Start the server, say how to ask it, and stay."""
+    """Start the server, say how to ask it, and stay. Exit code 1: its engine failed."""
+    for name in ("SIGTERM", "SIGHUP"):  # they, and a terminal that closes, end it as Ctrl-C does
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.default_int_handler)
     from ..model.checkpoint import load_checkpoint
     from ..server.server import serving
 
@@ -89,3 +83,6 @@ def options() -> argparse.ArgumentParser:
     add("--timeout", type=float, default=60.0, metavar="S", help="seconds of a request (60)")
     add_shared(parser, "--threads", "--device")
     return parser
+
+
+main = main_of(options, run)

@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from nanogpt.benchmarks.entries import HEADS, IDEAS, KINDS
-from nanogpt.benchmarks.training import compared, published
+from nanogpt.benchmarks.training import HEADS, IDEAS, KINDS, compared, published
 from nanogpt.config import MODERN, RECIPES
 
 

@@ -55,7 +55,7 @@ class StepClock(VirtualClock):
     """A clock on which a step takes one second, and nothing else takes any."""
 
     def run(self, work):
-        self.worked += getattr(work, "__name__", "") == "step"
+        self.seconds += getattr(work, "__name__", "") == "step"
         return work()
 
 

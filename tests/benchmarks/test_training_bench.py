@@ -6,8 +6,14 @@ import pytest
 import torch
 
 from nanogpt.benchmarks import training
-from nanogpt.benchmarks.entries import KINDS, Entry
-from nanogpt.benchmarks.training import Runner, compared, panels, train_in_turns
+from nanogpt.benchmarks.training import (
+    KINDS,
+    Entry,
+    Runner,
+    compared,
+    panels,
+    train_in_turns,
+)
 from nanogpt.cli import bench_train
 from nanogpt.data.corpus import practice_corpus
 from nanogpt.model.gpt import GPT
