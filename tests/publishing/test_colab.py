@@ -16,6 +16,8 @@ from nanogpt.system.files import ROOT
 
 REAL_CORPUS = True
 NAME = "nanogpt-notebooks"  # of the folder, before an address is set
+# An editable installation names this copy to every Python of its environment.
+FORGET = f"import sys; sys.path = [path for path in sys.path if path != {str(ROOT)!r}]"
 
 
 def git(*words, cwd=None):
@@ -67,7 +69,12 @@ def set_up(folder, path="", **environment):
     """Run the set-up cell as a script, without its last lines: they load the package."""
     cell = mirror.setup_cell("", "main").partition("from nanogpt")[0]
     here = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    script = [sys.executable, "-c", f"{cell}\nprint('root', root, sys.path.count(str(root)))"]
+    before = "" if environment.get("PYTHONPATH") else FORGET
+    script = [
+        sys.executable,
+        "-c",
+        f"{before}\n{cell}\nprint('root', root, sys.path.count(str(root)))",
+    ]
     environment = {**here, **environment, "PATH": f"{path}:{os.environ['PATH']}"}
     return subprocess.run(script, cwd=folder, env=environment, capture_output=True, text=True)
 
@@ -83,6 +90,7 @@ def test_a_lone_notebook_runs_as_on_colab_and_its_set_up_runs_twice(
     nb = nbformat.read(NOTEBOOKS[0], 4)
     nb.cells = [cell for cell in nb.cells if cell.metadata.get("nanogpt") != {"generated": "setup"}]
     nb.cells[1:1] = [code(mirror.setup_cell("", "main"), name) for name in ("first", "again")]
+    nb.cells.insert(1, code(FORGET, "forget"))
     nb.cells += [code("import nanogpt", "door"), code(ASK, "ask")]
     own = ("PYTHONPATH", "NANOGPT_REF", "NANOGPT_CHECKPOINT", "CUBLAS_WORKSPACE_CONFIG")
     places = {"NANOGPT_REPO": work_tree, "NANOGPT_OUT": str(tmp_path / "out")}
