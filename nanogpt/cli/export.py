@@ -1,6 +1,6 @@
 """python -m nanogpt export: a checkpoint as a folder that transformers and vLLM load.
 
-python -m nanogpt export                          the one that ships, into outputs/export
+python -m nanogpt export                          the one that ships, into outputs/run/export
 python -m nanogpt export MINE --form gpt2         another checkpoint, another architecture
 python -m nanogpt export --form lecture           one file, as Karpathy's own class loads it
 """
@@ -46,7 +46,7 @@ def options() -> argparse.ArgumentParser:
     forms = ("auto", "opt", "gpt2", "nanochat", "lecture")
     about = "auto: OPT for the lecture's architecture, NanoChat for sprint's; lecture: one file"
     add("--form", default="auto", choices=forms, help=about)
-    add("--out", type=Path, metavar="PATH", help="outputs/export by default")
+    add("--out", type=Path, metavar="PATH", help="outputs/run/export by default")
     return parser
 
 

@@ -39,6 +39,7 @@ def atomic_path(path: Path):
     with _advice(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary.touch(exist_ok=False)
+        mode = temporary.stat().st_mode  # the usual one: safetensors writes a private file
     for left in path.parent.glob(f".{path.name.replace('[', '[[]')}.????????.tmp"):
         with suppress(OSError):  # another process was quicker
             if temporary.stat().st_mtime - left.stat().st_mtime > LEFT_AFTER:
@@ -47,6 +48,7 @@ def atomic_path(path: Path):
         yield temporary
         with open(temporary, "rb+") as file:
             os.fsync(file.fileno())
+        os.chmod(temporary, mode)
         os.replace(temporary, path)
     except OSError as error:
         if error.errno not in FULL:
