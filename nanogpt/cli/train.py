@@ -58,7 +58,8 @@ def run(args: argparse.Namespace, device: Device) -> None:
     out = stem(args.out or OUTPUTS / "train" / f"{args.size}-{args.recipe}{heads}")
     saved, again = state_path(out).is_file(), started_again()
     resume = args.resume or again
-    if saved and not (resume or args.replace):
+    weights = out.with_name(f"{out.name}.safetensors")
+    if (saved or weights.is_file()) and not (resume or args.replace):
         raise ValueError(
             f"{out} holds a run: --resume resumes it, --replace starts a new one in its place, "
             f"--out PATH names another place"
@@ -67,7 +68,7 @@ def run(args: argparse.Namespace, device: Device) -> None:
     model = GPT(shape, generator=torch.Generator().manual_seed(recipe.seed))
     group = ranks()
     if group.first:
-        check_writable(out.with_name(f"{out.name}.safetensors"))
+        check_writable(weights)
         print(corpus.banner or corpus)
         together = f", {group.size} processes" if group.size > 1 else ""
         print(f"{model.n_params:,} parameters, block {shape.block_size}, {device}{together}")
@@ -80,7 +81,7 @@ def run(args: argparse.Namespace, device: Device) -> None:
     if group.first:
         full, block = history["full_val"], history["block_size"]
         print(f"full validation loss {full:.4f} at block {block}, of the last weights")
-        print(f"the best weights: {out}.safetensors; the log: {log_path(out)}")
+        print(f"the best weights: {weights}; the log: {log_path(out)}")
 
 
 def _configs(args: argparse.Namespace) -> tuple:

@@ -126,6 +126,13 @@ def test_a_saved_run_is_neither_replaced_unasked_nor_mixed_with_another(
     assert {p: p.read_bytes() for p in ran.out.parent.iterdir()} == ran.files
 
 
+def test_weights_whose_state_is_gone_are_not_replaced_unasked(tmp_path, capsys):
+    (tmp_path / "fox.safetensors").write_text("trained for a week")
+    assert main([*WORDS, "--out", str(tmp_path / "fox")]) == 2
+    assert "--replace" in capsys.readouterr().err
+    assert (tmp_path / "fox.safetensors").read_text() == "trained for a week"
+
+
 def test_every_field_of_a_recipe_is_an_option_and_is_explained(capsys):
     with pytest.raises(SystemExit):
         main(["--help"])
