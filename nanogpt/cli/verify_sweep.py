@@ -19,7 +19,7 @@ def run(args: argparse.Namespace) -> int:
         result = sweep(path, args.sequences, **how)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"the same command resumes from {path}") from None
-    print(describe(result), f"\nwritten: {path}")
+    print(describe(result), f"\nin {path}")
     return 0 if passed(result) else 1
 
 
@@ -27,7 +27,7 @@ def options() -> argparse.ArgumentParser:
     """All options."""
     parser = command_parser("verify sweep", "Do cached tokens equal uncached tokens?")
     add = parser.add_argument
-    add("--sequences", **POSITIVE, default=1000, help="texts to decode twice (1000)")
+    add("--sequences", **POSITIVE, default=1000, help="texts to decode twice, at least (1000)")
     add("--seed", type=int, default=0, metavar="N", help="another seed, other models and texts (0)")
     add("--dtype", choices=["float32", "float64", "bfloat16"], default="float32")
     add("--exact", action="store_true", help="in exact mode: the logits must be the same bits")

@@ -8,6 +8,7 @@ import warnings
 from collections import Counter
 from contextlib import nullcontext
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 import torch
@@ -26,7 +27,7 @@ from ..model.gpt import GPT
 from ..system.console import Progress
 from ..system.device import environment
 from ..system.files import held, write_json
-from .compare import draw_margins, forced_logits
+from .compare import draw_margins, forced_logits, rounding
 
 CASES_BETWEEN_WRITES = 50
 COUNTS = ("cases", "sequences", "tokens", "mismatched", "explained", "logits", "differing_logits")
@@ -89,9 +90,10 @@ def run_case(seed: int, case: Case, in_exact: bool) -> dict:
     with exact(model) if in_exact else nullcontext():
         expected, got, a, b = _decode_both(model, case, prompt, noise)
     diffs = (a.double() - b.double()).abs().amax(-1)  # (steps, B)
+    limit = rounding(a)
     drawn = (torch.ones_like(noise) if case.sampling.greedy else noise)[: len(a)]
     margins = draw_margins(a, drawn, case.sampling.temperature)  # (steps, B)
-    mismatches = _mismatches(case, expected, got, diffs, margins)
+    mismatches = _mismatches(case, expected, got, diffs, margins, limit)
     return {
         "cases": 1,
         "sequences": case.batch,
@@ -137,16 +139,23 @@ def _decode_both(model: GPT, case: Case, prompt: Tensor, noise: Tensor) -> tuple
 
 
 def _mismatches(
-    case: Case, expected: Tensor, got: Tensor, diffs: Tensor, margins: Tensor
+    case: Case, expected: Tensor, got: Tensor, diffs: Tensor, margins: Tensor, limit: float
 ) -> list[dict]:
-    """For each text that differs: where it does, and whether the draw's margin explains it."""
-    mismatches = []
-    for i in (got != expected).any(1).nonzero().flatten().tolist():
-        step = int((got[i] != expected[i]).nonzero()[0]) - case.prompt
+    """For each text that is wrong: where it first is, and whether rounding explains that.
+
+    Wrong is another token, or a logit that is off by more than `limit`, what rounding may do. A
+    token is explained where the draw was closer than twice its logits' difference.
+    """
+    mismatches, beyond = [], ~(diffs <= limit)  # (steps, B); NaN is beyond
+    for i in ((got != expected).any(1) | beyond.any(0)).nonzero().flatten().tolist():
+        others = got[i, case.prompt :] != expected[i, case.prompt :]
+        others[: len(beyond)] |= beyond[:, i]
+        step = int(others.nonzero()[0])
         found = {"case": case.number, "way": case.way, "text": i, "step": step}
         if step < len(margins):
             margin, diff = float(margins[step, i]), float(diffs[:, i].max())
-            found |= {"margin": margin, "logit_diff": diff, "explained": margin <= 2 * diff}
+            explained = margin <= 2 * diff and not beyond[:, i].any().item()
+            found |= {"margin": margin, "logit_diff": diff, "explained": explained}
         mismatches.append(found)
     return mismatches
 
@@ -173,10 +182,11 @@ def add_case(result: dict, found: dict) -> dict:
 def sweep(
     path: Path, sequences: int, *, seed: int = 0, dtype: str = "float32", in_exact: bool = False
 ) -> dict:
-    """Run cases until `sequences` texts have been decoded; a sweep whose file is there resumes.
+    """Run cases until at least `sequences` texts are decoded; a sweep whose file is there resumes.
 
-    The file is written now and then and at the end, also after a Ctrl-C. Raises ValueError for a
-    file of another sweep, or one that another run is writing.
+    The file is written now and then and at the end, also after a Ctrl-C. One that has as many
+    already is returned as it is, and stays: the environment in it is that of its own run. Raises
+    ValueError for a file of another sweep, or one that another run is writing.
     """
     result = new_result(seed, dtype, in_exact)
 
@@ -186,6 +196,13 @@ def sweep(
     with held(path.with_name(f".{path.name}.lock"), f"to {path}"):
         if path.is_file():
             result = read_result(path, result)
+            if result["sequences"] >= sequences:
+                finished = datetime.fromtimestamp(path.stat().st_mtime)
+                print(
+                    f"finished on {finished:%Y-%m-%d %H:%M}, nothing to do: to run it again, "
+                    f"delete {path} or name another file"
+                )
+                return result
         try:
             with Progress(sequences, "texts", done=result["sequences"]) as bar:
                 while result["sequences"] < sequences:
@@ -224,7 +241,7 @@ def passed(result: dict) -> bool:
     """Whether there is no mismatch that is not allowed.
 
     In exact mode not one bit of a logit may differ. In float64 no token may; in other dtypes
-    tokens may where the draw's margin explains it.
+    tokens may where rounding explains it.
     """
     if result["exact"]:
         return result["mismatched"] == result["differing_logits"] == 0
@@ -236,7 +253,7 @@ def describe(result: dict) -> str:
     r, mode = result, " in exact mode" if result["exact"] else ""
     return (
         f"{r['sequences']:,} texts, {r['tokens']:,} tokens, {r['dtype']}{mode}: "
-        f"{r['mismatched']} differ ({r['explained']} of them explained by their margin)\n"
+        f"{r['mismatched']} differ ({r['explained']} of them explained by rounding)\n"
         f"{r['differing_logits']:,} of {r['logits']:,} logits differ, at most by "
         f"{r['max_logit_diff']:.1e}; the closest draw was decided by {r['min_margin']:.1e}"
     )

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 from dataclasses import replace
 
 import pytest
@@ -110,6 +111,30 @@ def test_logits_are_compared_on_one_text_even_after_the_texts_part():
     a, b = (forced_logits(model, text, 5, design) for design in (None, DynamicCache))
     assert report.logit_diffs == (a - b).abs().amax((1, 2)).tolist()
     assert report.max_logit_diff == max(report.logit_diffs)
+
+
+def test_logits_that_are_nan_equal_nothing():
+    model = tiny_model()
+    model.lm_head.weight.data.fill_(torch.nan)
+    report = compare(model, tokens(1, 5), 5, None, DynamicCache)
+    assert not report.equal
+    assert not report.explained
+    assert str(report).startswith("✗ logits are NaN from new token 0 on")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"model": v} for v in (None, 1, torch.nn.Linear(2, 2))]
+    + [{"prompt": v} for v in (None, [1, 2], tokens(5), tokens(1, 5) + 100, torch.tensor(3))]
+    + [{"n_new": v} for v in (-1, 1.5, None, "5", True, 10**9)]
+    + [{"seed": v} for v in (None, 1.5, "a", True)]
+    + [{"temperature": v} for v in (None, 0, math.nan)],
+    ids=str,
+)
+def test_what_cannot_be_compared_is_refused_at_the_door(wrong):
+    right = {"model": tiny_model(), "prompt": tokens(1, 5), "n_new": 5}
+    with pytest.raises(ValueError, match=r"\w"):
+        compare(**right | wrong)
 
 
 # ------------------------------------------------------------------ logits and margins

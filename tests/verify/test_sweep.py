@@ -73,6 +73,36 @@ def test_a_mismatch_is_found_counted_and_not_explained_away(monkeypatch, tmp_pat
     assert result["mismatched"] > result["explained"]
 
 
+def halved(k, v, pos):
+    return k / 2, v, pos
+
+
+def one_lost(k, v, pos):  # an old one: the last is the query's own
+    return k, v, torch.where(pos == 1, -1, pos) if pos[-1] > 1 else pos
+
+
+def one_late(k, v, pos):  # a mask that is off by one
+    return k, v, torch.where(pos == pos[-1], pos + (len(pos) > 1), pos)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("fault", [None, halved, one_lost, one_late])
+def test_a_broken_cache_is_not_explained_by_its_own_differences(monkeypatch, fault, dtype):
+    for name, (per_head, cache) in CACHES.items():
+        if fault:
+
+            def store(self, k, v, pos, cache=cache):
+                return fault(*cache.store(self, k, v, pos))
+
+            monkeypatch.setitem(
+                CACHES, name, (per_head, type("Faulty", (cache,), {"store": store}))
+            )
+    cases = (draw_case(0, i, dtype, False) for i in range(40))
+    found = [run_case(0, case, False)["mismatches"] for case in cases if case.way in CACHES]
+    unexplained = [one for case in found for one in case if not one.get("explained")]
+    assert bool(unexplained) == bool(fault)
+
+
 def test_a_mismatch_within_rounding_is_explained_in_float32_alone():
     result = new_result(0, "float32", False) | {"mismatched": 1, "explained": 1}
     assert passed(result)
@@ -82,7 +112,7 @@ def test_a_mismatch_within_rounding_is_explained_in_float32_alone():
 
 
 @pytest.mark.slow
-def test_a_sweep_that_was_stopped_resumes_and_counts_the_same(tmp_path, monkeypatch):
+def test_a_sweep_that_was_stopped_resumes_and_counts_the_same(tmp_path, monkeypatch, capsys):
     whole = sweep(tmp_path / "whole.json", 20, in_exact=True)
     calls, plain = [], module.run_case
 
@@ -100,8 +130,12 @@ def test_a_sweep_that_was_stopped_resumes_and_counts_the_same(tmp_path, monkeypa
     assert main(["--sequences", "20", "--exact", "--json", str(path)]) == 0
     part = json.loads(path.read_text())
     assert {key: part[key] for key in whole} == whole
+    finished = path.read_text().replace('"threads": 1', '"threads": 99')  # of another machine
+    path.write_text(finished)
+    capsys.readouterr()
     assert main(["--sequences", "20", "--exact", "--json", str(path)]) == 0
-    assert json.loads(path.read_text())["cases"] == part["cases"], "nothing was left to do"
+    assert f"nothing to do: to run it again, delete {path}" in capsys.readouterr().out
+    assert path.read_text() == finished
 
 
 WORDS = [
