@@ -17,6 +17,8 @@ from nanogpt.decoding.sampling import PLAIN
 from nanogpt.server.server import Server, serving
 
 CHARS = CharTokenizer("abcdefghijkl\n")
+JSON = {"Content-Type": "application/json"}
+HEAD = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 
 
 def expected(model, prompt: str, n: int, sampling=PLAIN, seed: int = 0, **settings) -> str:
@@ -31,10 +33,10 @@ def post(url: str, **fields) -> tuple[int, dict]:
     return ask(url, "POST", "/v1/completions", json.dumps(fields))
 
 
-def ask(url: str, method: str, path: str, body=None) -> tuple[int, dict]:
+def ask(url: str, method: str, path: str, body=None, headers=None) -> tuple[int, dict]:
     connection = HTTPConnection(urlsplit(url).netloc, timeout=20)
     try:
-        connection.request(method, path, body, {"Content-Type": "application/json"})
+        connection.request(method, path, body, JSON | (headers or {}))
         answer = connection.getresponse()
         return answer.status, json.loads(answer.read())
     finally:
@@ -46,7 +48,7 @@ def stream(url: str, **fields) -> Iterator[str]:
     connection = HTTPConnection(urlsplit(url).netloc, timeout=20)
     try:
         body = json.dumps({**fields, "stream": True})
-        connection.request("POST", "/v1/completions", body)
+        connection.request("POST", "/v1/completions", body, JSON)
         answer = connection.getresponse()
         assert answer.status == 200, answer.read()
         for line in answer:
@@ -75,7 +77,7 @@ def send(url: str, buffer: int = 0, **fields) -> socket.socket:
     With `buffer` the system keeps about as many bytes for it and no more.
     """
     body = json.dumps(fields).encode()
-    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+    head = f"{HEAD}Content-Length: {len(body)}\r\n\r\n"
     connection = socket.socket()
     connection.settimeout(20)
     if buffer:

@@ -16,9 +16,11 @@ from pathlib import Path
 from ..system.files import WEIGHTS
 from .common import add_shared, command_parser, main_of, set_threads
 
+ALLOW = "another name by which requests may call it, as behind a proxy; repeatable"
+
 
 def run(args: argparse.Namespace) -> int:
-    """Start the server, say how to ask it, and stay. Exit code 1: its engine failed."""
+    """Start the server, say how to ask it, and stay. Exit code 1: the server failed."""
     for name in ("SIGTERM", "SIGHUP"):  # they, and a terminal that closes, end it as Ctrl-C does
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.default_int_handler)
@@ -28,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
     set_threads(args.threads)
     server = _server(args, load_checkpoint(args.checkpoint))
     try:
-        with serving(server, args.host, args.port) as url:
+        with serving(server, args.host, args.port, args.allow_host) as url:
             if args.host not in ("127.0.0.1", "localhost", "::1"):
                 print(f"open to all who reach {args.host}: it asks for no password")
             _introduce(url, server.reader)
@@ -77,6 +79,7 @@ def options() -> argparse.ArgumentParser:
     add("checkpoint", nargs="?", default=small, help="the one that ships, without")
     add("--host", default="127.0.0.1", help="where to listen (127.0.0.1: this machine alone)")
     add("--port", type=int, default=8000, metavar="N", help="0: any free one (8000)")
+    add("--allow-host", action="append", default=[], metavar="NAME", help=ALLOW)
     add("--backend", choices=["native", "modules"], help="native, where it can be built")
     add("--running", type=int, default=64, metavar="N", help="most requests in a step (64)")
     add("--waiting", type=int, default=256, metavar="N", help="most that wait beside them (256)")

@@ -1,24 +1,27 @@
-"""The server: its engine's thread, who is admitted, what is counted, its addresses and its end."""
+"""The server: who is let in and admitted, its engine's thread, what is counted, and its end."""
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
+import sys
 import threading
 import time
 import traceback
-from collections import deque
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from functools import partial
+from queue import SimpleQueue
 
 import prometheus_client as prometheus
 from prometheus_client import Counter, Gauge, Summary
 from tornado.httpserver import HTTPServer
-from tornado.iostream import StreamClosedError
-from tornado.netutil import bind_sockets
-from tornado.web import Application, RequestHandler
+from tornado.httputil import HTTPServerRequest
+from tornado.iostream import IOStream, StreamClosedError
+from tornado.netutil import bind_sockets, is_valid_ip
+from tornado.web import Application, RequestHandler, stream_request_body
 
 from ..config.checks import check_int, check_positive
 from ..data.tokenizer import CharTokenizer
@@ -29,7 +32,8 @@ from ..serving.request import Output
 from .completions import KINDS, WRONG, Completion, Reader, Refused, event
 
 BUDGET = 256  # tokens of a step
-BODY = 2**20  # bytes of a body; a longer one is not read
+BODY = 2**20  # bytes of a body that are kept; of a longer one the rest is read and dropped
+FULL = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}  # no connection more, for now
 
 
 class EngineThread(threading.Thread):
@@ -37,37 +41,26 @@ class EngineThread(threading.Thread):
 
     `tell` is called in this thread with the outputs of each step. When something raises, the thread
     ends, `failure` holds the error, and `tell` is called once more. No other thread may change the
-    engine until it has ended.
+    engine until it has ended: `submit(work)` calls `work` in the thread, before the next step.
     """
 
     def __init__(self, engine: BatchEngine, tell: Callable[[list[Output]], None]):
         super().__init__(name="engine", daemon=True)
         self.engine, self.tell = engine, tell
         self.failure: Exception | None = None
-        self._work: deque[Callable[[], None]] = deque()
-        self._wake, self._ending = threading.Condition(), False
-
-    def submit(self, work: Callable[[], None]) -> None:
-        """Call this in the thread, before the next step."""
-        with self._wake:
-            self._work.append(work)
-            self._wake.notify()
+        self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()  # None: the end
+        self.submit = self._work.put
 
     def stop(self) -> None:
         """End the thread, after the step that runs. Requests that are left are dropped."""
-        with self._wake:
-            self._ending = True
-            self._wake.notify()
+        self.submit(None)
         if self.is_alive():
             self.join()
 
     def run(self) -> None:
         try:
-            while self._wait():
-                while self._work:
-                    self._work.popleft()()
-                if self.engine.busy:
-                    self.tell(self.engine.step())
+            while self._ready():
+                self.tell(self.engine.step())
         except Exception as error:
             traceback.print_exc()
             self.failure = error
@@ -76,11 +69,13 @@ class EngineThread(threading.Thread):
         if self.failure:
             self.tell([])
 
-    def _wait(self) -> bool:
-        """Sleep while there is nothing to do. False at the end."""
-        with self._wake:
-            self._wake.wait_for(lambda: self._work or self._ending or self.engine.busy)
-            return not self._ending
+    def _ready(self) -> bool:
+        """Do what was submitted, and sleep until there is a step to do. False at the end."""
+        while not self.engine.busy or not self._work.empty():
+            if (work := self._work.get()) is None:
+                return False
+            work()
+        return True
 
 
 class Metrics:
@@ -147,14 +142,14 @@ class Server:
         self.engine = BatchEngine(model, backend=backend, max_running=running, budget=BUDGET)
         self.thread, self.metrics = EngineThread(self.engine, self._tell), Metrics(self.engine)
         self.answers: dict[Hashable, Completion] = {}
-        self.draining, self.loop, self._idle = False, None, asyncio.Event()
+        self.draining, self.loop = False, None
 
     @property
     def trouble(self) -> Refused | None:
         """Why nothing is answered now; None while all is well."""
         if self.thread.failure:
             why = f"{type(self.thread.failure).__name__}: {self.thread.failure}"
-            return Refused(500, f"the engine failed ({why}): the server must be started again")
+            return Refused(500, f"the server failed ({why}): start it again")
         return Refused(503, "the server is ending") if self.draining else None
 
     @contextmanager
@@ -177,17 +172,14 @@ class Server:
             del self.answers[request.id]
             if not completion.complete:
                 self.thread.submit(partial(self.engine.abort, request.id))
-            if not self.answers:
-                self._idle.set()
 
     async def drain(self) -> None:
         """Take no more requests, wait for those that run, and end what is left after a while."""
         self.draining = True
         for seconds in (self.seconds, 1.0):  # for their texts, then for their errors
-            if self.answers:
-                self._idle.clear()
-                with suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(self._idle.wait(), seconds)
+            end = self.loop.time() + seconds
+            while self.answers and self.loop.time() < end:
+                await asyncio.sleep(0.01)
             self.hurry()
 
     def hurry(self) -> None:
@@ -213,11 +205,52 @@ class Server:
             self.hurry()
 
 
-class Handler(RequestHandler):
-    """Answers in JSON; errors in the interface's shape."""
+def let_in(request: HTTPServerRequest, hosts: set[str]) -> None:
+    """Raises Refused for what a web page from elsewhere may have sent through a browser here.
 
-    def initialize(self, server: Server):
-        self.server = server
+    A page may call this server by a name that it makes point here (DNS rebinding), and then read
+    the answers. So the Host must be a number or one of `hosts`. A page's browser names its Origin,
+    and asks first before it sends JSON for another one: nobody is told that it may.
+    """
+    name, origin = request.host_name.strip("[]"), request.headers.get("Origin")
+    if name not in hosts and not is_valid_ip(name):
+        cure = f"start it with --allow-host {name} if that is its name"
+        raise Refused(403, f"the Host {name!r} is not this server: {cure}")
+    if origin is not None and origin.partition("://")[2] != request.host:
+        raise Refused(403, f"a page of {origin!r} may not ask this server, {request.host!r}")
+    kind = request.headers.get("Content-Type", "")
+    if request.method == "POST" and kind.partition(";")[0].strip().lower() != "application/json":
+        cure = "add the header, as in curl -H 'Content-Type: application/json'"
+        raise Refused(415, f"the body is of the type {kind!r}, not application/json: {cure}")
+
+
+@stream_request_body
+class Handler(RequestHandler):
+    """Every request: whether it is let in, then what its address gives. Errors are JSON, too."""
+
+    completion: Completion | None = None
+
+    def initialize(self, server: Server, hosts: set[str]):
+        self.server, self.hosts, self.body = server, hosts, bytearray()
+
+    def data_received(self, chunk: bytes):
+        if len(self.body) <= BODY:
+            self.body += chunk
+
+    async def answer(self):
+        method, path = self.request.method, self.request.path
+        try:
+            let_in(self.request, self.hosts)
+            if path not in ROUTES:
+                raise Refused(404, f"{path[:100]} is not here: there are {', '.join(ROUTES)}")
+            wanted, route = ROUTES[path]
+            if method != wanted:
+                raise Refused(405, f"{path} takes {wanted}, not {method}")
+            await route(self)
+        except Refused as why:
+            self.refuse(why)
+
+    get = head = post = put = patch = delete = options = answer
 
     def refuse(self, why: Refused):
         """An error as the answer, or as the last event of one that has begun."""
@@ -235,51 +268,31 @@ class Handler(RequestHandler):
             self.server.metrics.ended(why.outcome)
         self.finish(why.body())
 
-
-class Nothing(Handler):
-    """Any other address."""
-
-    def prepare(self):
-        self.send_error(404)
-
-
-class Models(Handler):
-    """The one model that is served."""
-
-    def get(self):
+    async def models(self):
+        """The one model that is served."""
         reader = self.server.reader
         model = {"id": reader.name, "object": "model", "created": self.server.created}
         model |= {"owned_by": "nanogpt", "max_model_len": reader.longest}
         self.finish({"object": "list", "data": [model]})
 
-
-class Health(Handler):
-    """200 while requests are answered, else why not."""
-
-    def get(self):
+    async def health(self):
+        """200 while requests are answered, else why not."""
         if trouble := self.server.trouble:
-            self.refuse(trouble)
-        else:
-            self.finish({"status": "ok"})
+            raise trouble
+        self.finish({"status": "ok"})
 
-
-class Numbers(Handler):
-    """The metrics."""
-
-    def get(self):
+    async def metrics(self):
+        """What is counted, as Prometheus reads it."""
         self.set_header("Content-Type", prometheus.CONTENT_TYPE_LATEST)
         self.finish(prometheus.generate_latest(self.server.metrics.registry))
 
-
-class Completions(Handler):
-    """A prompt continued: whole, or token by token as server-sent events."""
-
-    completion: Completion | None = None
-
-    async def post(self):
+    async def completions(self):
+        """A prompt continued: whole, or token by token as server-sent events."""
         server = self.server
         try:
-            self.completion = completion = server.reader.read(self.request.body)
+            if len(self.body) > BODY:
+                raise Refused(413, f"the body is longer than {BODY:,} bytes, the most that is read")
+            self.completion = completion = server.reader.read(self.body)
             server.trace(completion.request.id, "received", completion.begun)
             with server.admit(completion):
                 last = await (self._stream if completion.stream else self._whole)(completion)
@@ -288,7 +301,7 @@ class Completions(Handler):
             server.metrics.ended(error.outcome if error else "aborted")
         except Refused as why:
             server.metrics.ended(why.outcome)
-            self.refuse(why)
+            raise
         else:  # counted before the client can have all of it
             server.metrics.ended("completed")
             self.finish(last)
@@ -321,11 +334,11 @@ class Completions(Handler):
             self.completion.end(Refused(499, "the client has closed its connection"))
 
 
-ADDRESSES = {
-    "/v1/completions": Completions,
-    "/v1/models": Models,
-    "/health": Health,
-    "/metrics": Numbers,
+ROUTES = {
+    "/v1/completions": ("POST", Handler.completions),
+    "/v1/models": ("GET", Handler.models),
+    "/health": ("GET", Handler.health),
+    "/metrics": ("GET", Handler.metrics),
 }
 
 
@@ -341,60 +354,86 @@ def bind(host: str, port: int) -> list[socket.socket]:
         ) from error
 
 
-async def _answer(server: Server, sockets: list, started: Future) -> None:
-    """Answer until the event that `started` gets is set; then finish what runs, and close all."""
-    parts, ending = {"server": server}, asyncio.Event()
+async def _accept(listener: socket.socket, http: HTTPServer) -> None:
+    """Take connections as they come; while no descriptor is left for one, they wait."""
+    loop, told = asyncio.get_running_loop(), False
+    while True:
+        try:
+            connection, address = await loop.sock_accept(listener)
+        except ConnectionError:  # it has left already
+            continue
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            if not told:
+                why = f"{error.strerror}; raise the limit with ulimit -n"
+                print(f"new connections must wait until others close: {why}", file=sys.stderr)
+            told = True
+            await asyncio.sleep(0.1)
+        else:
+            http.handle_stream(IOStream(connection, max_buffer_size=BODY), address)
+
+
+async def _answer(server: Server, sockets: list, hosts: set[str], started: Future) -> None:
+    """Answer until what `started` gets is cancelled; then finish what runs, and close all."""
+    server.loop = asyncio.get_running_loop()
     http = HTTPServer(
         Application(
-            [(path, handler, parts) for path, handler in ADDRESSES.items()],
-            default_handler_class=Nothing,
-            default_handler_args=parts,
+            [(".*", Handler, {"server": server, "hosts": hosts})],
             log_function=lambda handler: None,
         ),
         idle_connection_timeout=60.0,  # seconds
         body_timeout=30.0,
-        max_body_size=BODY,
-        max_buffer_size=BODY,
+        max_body_size=64 * BODY,
     )
-    server.loop = asyncio.get_running_loop()
     server.thread.start()
-    http.add_sockets(sockets)
+    accepting = asyncio.gather(*(_accept(listener, http) for listener in sockets))
+    started.set_result(accepting)
     try:
-        started.set_result(ending)
-        await ending.wait()
-        http.stop()
-        await server.drain()
+        with suppress(asyncio.CancelledError):
+            await accepting
     finally:
-        http.stop()
+        for listener in sockets:
+            listener.close()
+        await server.drain()
         await http.close_all_connections()
         server.thread.stop()
 
 
 @contextmanager
-def serving(server: Server, host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
+def serving(
+    server: Server, host: str = "127.0.0.1", port: int = 0, allow_hosts: Iterable[str] = ()
+) -> Iterator[str]:
     """The server's URL while the block runs; it answers in a thread of its own.
 
         with serving(Server(model, tokenizer, backend=NativeBackend)) as url:
             urllib.request.urlopen(f"{url}/v1/models")
 
-    Port 0 is any free one. The model must not change meanwhile. Raises ValueError, OSError.
+    Port 0 is any free one. Requests call it by a number, localhost, `host` or one of `allow_hosts`.
+    The model must not change meanwhile. Raises ValueError, OSError.
     """
     sockets, started = bind(host, port), Future()
+    hosts = {name.lower() for name in ("localhost", host, *allow_hosts)}
+    host, port = sockets[0].getsockname()[:2]
+    url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
     def target():
         try:
-            asyncio.run(_answer(server, sockets, started))
-        finally:
-            started.cancel()  # where it never began, nobody waits for it
+            asyncio.run(_answer(server, sockets, hosts, started))
+        except Exception as error:
+            traceback.print_exc()
+            server.thread.failure = server.thread.failure or error
+            if not started.done():  # it never began
+                started.set_exception(error)
 
     thread = threading.Thread(target=target, name="server", daemon=True)
     thread.start()
-    ending = started.result()
-    host, port = sockets[0].getsockname()[:2]
+    accepting = started.result()
     try:
-        yield f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        yield url
     finally:
-        server.loop.call_soon_threadsafe(ending.set)
+        with suppress(RuntimeError):  # it has ended by itself
+            server.loop.call_soon_threadsafe(accepting.cancel)
         try:
             thread.join()
         except KeyboardInterrupt:  # again: at once

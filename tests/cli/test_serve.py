@@ -73,7 +73,7 @@ def test_it_ends_with_an_error_when_its_engine_has_died(serve, monkeypatch):
     monkeypatch.setattr(command, "_introduce", lambda url, _: post(url, prompt="a"))
     code, _, err = serve()
     assert code == 1
-    assert "error: the engine failed (RuntimeError: out of luck)" in err
+    assert "error: the server failed (RuntimeError: out of luck)" in err
 
 
 @pytest.mark.slow

@@ -1,5 +1,7 @@
 """Our server: the tokens of generate, and nothing lost whatever clients do."""
 
+import asyncio
+import errno
 import functools
 import json
 import socket
@@ -7,7 +9,19 @@ import threading
 
 import pytest
 from conftest import tiny_model
-from server_fixtures import CHARS, Gated, ask, expected, gated, metrics, post, send, stream, until
+from server_fixtures import (
+    CHARS,
+    HEAD,
+    Gated,
+    ask,
+    expected,
+    gated,
+    metrics,
+    post,
+    send,
+    stream,
+    until,
+)
 
 from nanogpt.data.tokenizer import CharTokenizer
 from nanogpt.decoding.sampling import PLAIN, SamplingParams
@@ -85,13 +99,87 @@ def test_other_addresses_and_errors_have_the_interfaces_shape(url):
     assert "'é'" in body["error"]["message"]
 
 
-def test_a_long_body_is_refused_before_it_is_read(url):
+def test_a_long_body_is_read_and_refused(url):
+    head = f"{HEAD}Content-Length: 3000000\r\n\r\n".encode()
     with send(url) as connection:
         assert b" 400 " in connection.recv(65536)  # there is no prompt
-        head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 1048577\r\n\r\n"
-        connection.sendall(head)  # its body is never sent
-        assert b" 400 " in connection.recv(65536)
-    assert post(url, prompt="a")[0] == 200
+        connection.sendall(head + b" " * 3_000_000)
+        assert b" 413 " in (answer := connection.recv(65536))
+        assert b"longer than 1,048,576 bytes" in answer
+        connection.sendall(f"{HEAD}Content-Length: 15\r\n\r\n".encode() + b'{"prompt": "a"}')
+        assert b" 200 " in connection.recv(65536)
+    for length in ("²", "-1", "x", str(2**40)):
+        with send(url) as connection:
+            connection.recv(65536)
+            connection.sendall(f"{HEAD}Content-Length: {length}\r\n\r\n".encode("latin-1"))
+            assert b" 400 " in connection.recv(65536)
+
+
+FORM = "application/x-www-form-urlencoded"
+
+
+@pytest.mark.parametrize(
+    ("headers", "status", "says"),
+    [
+        ({"Host": "localhost"}, 200, ""),
+        ({"Host": "LOCALHOST:1"}, 200, ""),
+        ({"Host": "[::1]:8000"}, 200, ""),
+        ({"Host": "fox.example"}, 200, ""),
+        ({"Host": "evil.example"}, 403, "--allow-host evil.example"),
+        ({"Host": "127.0.0.1.evil.example:80"}, 403, "--allow-host"),
+        ({"Host": "localhost", "Origin": "http://localhost"}, 200, ""),
+        ({"Origin": "http://localhost:3000"}, 403, "a page of 'http://localhost:3000'"),
+        ({"Origin": "null"}, 403, "a page of 'null'"),
+        ({"Origin": "http://evil.example"}, 403, "evil"),
+        ({"Content-Type": "text/plain"}, 415, "curl -H 'Content-Type: application/json'"),
+        ({"Content-Type": FORM}, 415, FORM),
+        ({"Content-Type": "text/plain; application/json"}, 415, "text/plain"),
+        ({"Content-Type": "Application/JSON; charset=utf-8"}, 200, ""),
+    ],
+    ids=str,
+)
+def test_no_page_from_elsewhere_is_let_in(headers, status, says):
+    with serving(Server(model(), CHARS), allow_hosts=["Fox.example"]) as url:
+        found = ask(url, "POST", "/v1/completions", '{"prompt": "a"}', headers)
+        assert (found[0], says in str(found[1])) == (status, True), found
+        assert metrics(url)["prompt_tokens_total"] == (status == 200)
+        if "Content-Type" not in headers:
+            for method, path in [("GET", "/health"), ("GET", "/no"), ("OPTIONS", "/v1/models")]:
+                assert (ask(url, method, path, headers=headers)[0] == 403) == (status == 403)
+
+
+def test_where_no_descriptor_is_left_new_connections_wait(monkeypatch, capfd):
+    full, accepted = threading.Event(), asyncio.SelectorEventLoop.sock_accept
+    full.set()
+
+    async def accept(loop, listener):
+        if full.is_set():
+            tries.append(1)
+            raise OSError(errno.EMFILE, "Too many open files")
+        return await accepted(loop, listener)
+
+    tries = []
+    monkeypatch.setattr(asyncio.SelectorEventLoop, "sock_accept", accept)
+    with serving(Server(model(), CHARS)) as url, send(url, prompt="a") as waiting:
+        until(lambda: len(tries) > 2)
+        full.clear()
+        assert b" 200 " in waiting.recv(65536)
+    err = capfd.readouterr().err
+    assert err.count("\n") == 1
+    assert "Too many open files; raise the limit with ulimit -n" in err
+
+
+def test_a_server_that_can_take_no_connection_ends_and_says_why(monkeypatch, capfd):
+    async def accept(loop, listener):
+        await asyncio.sleep(0)
+        raise OSError(errno.EBADF, "Bad file descriptor")
+
+    monkeypatch.setattr(asyncio.SelectorEventLoop, "sock_accept", accept)
+    server = Server(model(), CHARS)
+    with serving(server):
+        server.thread.join()
+    assert "the server failed (OSError: [Errno 9]" in str(server.trouble)
+    assert "Traceback" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("streamed", [True, False])
@@ -199,8 +287,8 @@ def test_a_step_that_fails_ends_every_request_and_health_says_so(capfd):
 
 def test_where_nothing_runs_the_engine_sleeps():
     server, rounds = Server(model(), CHARS), []
-    wait = server.thread._wait
-    server.thread._wait = lambda: rounds.append(1) or wait()
+    ready = server.thread._ready
+    server.thread._ready = lambda: rounds.append(1) or ready()
     with serving(server) as url:
         assert post(url, prompt="ab", max_tokens=3)[0] == 200
         until(lambda: len(rounds) == 4)  # one a token, and one that waits
