@@ -38,9 +38,9 @@ def run(args: argparse.Namespace) -> int:
                 server.thread.join(1.0)
     except KeyboardInterrupt:
         print("\nending", flush=True)
-    if server.thread.failure:
+    if server.failure:
         print(f"error: {server.trouble}", file=sys.stderr)
-    return int(server.thread.failure is not None)
+    return int(server.failure is not None)
 
 
 def _introduce(url: str, reader) -> None:

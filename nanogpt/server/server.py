@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -36,63 +36,18 @@ BODY = 2**20  # bytes of a body that are kept; of a longer one the rest is read 
 FULL = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}  # no connection more, for now
 
 
-class EngineThread(threading.Thread):
-    """Steps `engine` while a request waits or runs, and sleeps otherwise.
-
-    `tell` is called in this thread with the outputs of each step. When something raises, the thread
-    ends, `failure` holds the error, and `tell` is called once more. No other thread may change the
-    engine until it has ended: `submit(work)` calls `work` in the thread, before the next step.
-    """
-
-    def __init__(self, engine: BatchEngine, tell: Callable[[list[Output]], None]):
-        super().__init__(name="engine", daemon=True)
-        self.engine, self.tell = engine, tell
-        self.failure: Exception | None = None
-        self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()  # None: the end
-        self.submit = self._work.put
-
-    def stop(self) -> None:
-        """End the thread, after the step that runs. Requests that are left are dropped."""
-        self.submit(None)
-        if self.is_alive():
-            self.join()
-
-    def run(self) -> None:
-        try:
-            while self._ready():
-                self.tell(self.engine.step())
-        except Exception as error:
-            traceback.print_exc()
-            self.failure = error
-        for name in list(self.engine.alive):
-            self.engine.abort(name)
-        if self.failure:
-            self.tell([])
-
-    def _ready(self) -> bool:
-        """Do what was submitted, and sleep until there is a step to do. False at the end."""
-        while not self.engine.busy or not self._work.empty():
-            if (work := self._work.get()) is None:
-                return False
-            work()
-        return True
-
-
 class Metrics:
     """What a server counts, and how busy its engine is, for Prometheus to read."""
 
     def __init__(self, engine: BatchEngine):
         self.registry = prometheus.CollectorRegistry()
-
-        def counted(kind, name: str, about: str, *labels: str):
-            return kind(f"nanogpt_{name}", about, labels, registry=self.registry)
-
-        self.requests = counted(Counter, "requests", "requests that ended, by how", "outcome")
+        shared = {"namespace": "nanogpt", "registry": self.registry}
+        self.requests = Counter("requests", "requests that ended, by how", ["outcome"], **shared)
         for outcome in {"completed", *(word for _, word in (WRONG, *KINDS.values()))}:
             self.requests.labels(outcome)  # from 0 on
-        self.prompt_tokens = counted(Counter, "prompt_tokens", "tokens of prompts taken")
-        self.tokens = counted(Counter, "generated_tokens", "tokens drawn")
-        self.ttft = counted(Summary, "ttft_seconds", "from a request's body to its first token")
+        self.prompt_tokens = Counter("prompt_tokens", "tokens of prompts taken", **shared)
+        self.tokens = Counter("generated_tokens", "tokens drawn", **shared)
+        self.ttft = Summary("ttft_seconds", "from a request's body to its first token", **shared)
         scheduler, manager = engine.scheduler, engine.block_manager
         for name, about, value in (
             ("requests_running", "requests that hold blocks", lambda: len(scheduler.running)),
@@ -100,11 +55,7 @@ class Metrics:
             ("blocks_free", "blocks that can be given", lambda: manager.available),
             ("blocks_used", "blocks held", lambda: manager.n_blocks - manager.available),
         ):
-            counted(Gauge, name, about).set_function(value)
-
-    def ended(self, outcome: str) -> None:
-        """One more request has ended."""
-        self.requests.labels(outcome).inc()
+            Gauge(name, about, **shared).set_function(value)
 
 
 class Server:
@@ -113,8 +64,9 @@ class Server:
     At most `running` requests hold blocks at a time and `waiting` wait beside them; the next one is
     refused. `timeout` are the seconds from a request's body to the end of its answer, `drain` those
     that are left to who is answered when the server ends. All but the engine lives in one event
-    loop. `trace(id, what, at)` is called there when a request was "received" and for each "token";
-    `at` is time.perf_counter(). Raises ValueError for a model that the backend does not compute.
+    loop. When a part of it fails, `failure` holds the error, and all ends. `trace(id, what, at)` is
+    called there when a request was "received" and for each "token"; `at` is time.perf_counter().
+    Raises ValueError for a model that the backend does not compute.
     """
 
     def __init__(
@@ -140,15 +92,17 @@ class Server:
         self.trace, self.created = trace, int(time.time())
         self.reader = Reader(tokenizer, name, model.config.block_size)
         self.engine = BatchEngine(model, backend=backend, max_running=running, budget=BUDGET)
-        self.thread, self.metrics = EngineThread(self.engine, self._tell), Metrics(self.engine)
-        self.answers: dict[Hashable, Completion] = {}
-        self.draining, self.loop = False, None
+        self.metrics, self.answers = Metrics(self.engine), {}  # Completion, by the request's id
+        self.draining, self.loop, self.failure = False, None, None
+        # What is to be done with the engine before its next step; None ends its thread.
+        self._work: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
+        self.thread = threading.Thread(target=self._run_engine, name="engine", daemon=True)
 
     @property
     def trouble(self) -> Refused | None:
         """Why nothing is answered now; None while all is well."""
-        if self.thread.failure:
-            why = f"{type(self.thread.failure).__name__}: {self.thread.failure}"
+        if self.failure:
+            why = f"{type(self.failure).__name__}: {self.failure}"
             return Refused(500, f"the server failed ({why}): start it again")
         return Refused(503, "the server is ending") if self.draining else None
 
@@ -164,14 +118,14 @@ class Server:
         late = Refused(504, f"the answer took longer than {self.timeout:g} s")
         timer = self.loop.call_later(self.timeout, completion.end, late)
         self.metrics.prompt_tokens.inc(len(request.prompt))
-        self.thread.submit(partial(self.engine.add, request))
+        self._work.put(partial(self.engine.add, request))
         try:
             yield
         finally:
             timer.cancel()
             del self.answers[request.id]
             if not completion.complete:
-                self.thread.submit(partial(self.engine.abort, request.id))
+                self._work.put(partial(self.engine.abort, request.id))
 
     async def drain(self) -> None:
         """Take no more requests, wait for those that run, and end what is left after a while."""
@@ -188,6 +142,32 @@ class Server:
         for completion in list(self.answers.values()):
             completion.end(self.trouble)
 
+    def stop(self) -> None:
+        """End the engine's thread, after the step that runs. Requests that are left are dropped."""
+        self._work.put(None)
+        if self.thread.is_alive():
+            self.thread.join()
+
+    def _run_engine(self) -> None:
+        """In its thread: step the engine while a request waits or runs, and sleep otherwise."""
+        try:
+            while self._has_step():
+                self._tell(self.engine.step())
+        except Exception as error:
+            traceback.print_exc()
+            self.failure = error
+        for name in list(self.engine.alive):
+            self.engine.abort(name)
+        self._tell([])
+
+    def _has_step(self) -> bool:
+        """Do what was asked for, and wait until there is a step to do. False at the end."""
+        while not self.engine.busy or not self._work.empty():
+            if (work := self._work.get()) is None:
+                return False
+            work()
+        return True
+
     def _tell(self, outputs: list[Output]) -> None:
         with suppress(RuntimeError):  # the loop has ended
             self.loop.call_soon_threadsafe(self._deliver, outputs, time.perf_counter())
@@ -201,7 +181,7 @@ class Server:
                 completion.take(output)
                 if output.index == 0:
                     self.metrics.ttft.observe(at - completion.begun)
-        if self.thread.failure:
+        if self.failure:
             self.hurry()
 
 
@@ -263,10 +243,8 @@ class Handler(RequestHandler):
         self.finish(why.body())
 
     def write_error(self, status_code: int, **more):
-        why = Refused(status_code, f"{self.request.path[:100]}: {self._reason}")
-        if status_code >= 500:
-            self.server.metrics.ended(why.outcome)
-        self.finish(why.body())
+        why = f"{self.request.path[:100]}: {self._reason}"
+        self.finish(Refused(status_code, why).body())
 
     async def models(self):
         """The one model that is served."""
@@ -288,7 +266,7 @@ class Handler(RequestHandler):
 
     async def completions(self):
         """A prompt continued: whole, or token by token as server-sent events."""
-        server = self.server
+        server, outcome = self.server, "failed"
         try:
             if len(self.body) > BODY:
                 raise Refused(413, f"the body is longer than {BODY:,} bytes, the most that is read")
@@ -296,15 +274,16 @@ class Handler(RequestHandler):
             server.trace(completion.request.id, "received", completion.begun)
             with server.admit(completion):
                 last = await (self._stream if completion.stream else self._whole)(completion)
+            outcome = "completed"
         except StreamClosedError:
-            error = self.completion.error
-            server.metrics.ended(error.outcome if error else "aborted")
+            outcome = completion.error.outcome if completion.error else "aborted"
+            return
         except Refused as why:
-            server.metrics.ended(why.outcome)
+            outcome = why.outcome
             raise
-        else:  # counted before the client can have all of it
-            server.metrics.ended("completed")
-            self.finish(last)
+        finally:  # counted before the client can have all of it
+            server.metrics.requests.labels(outcome).inc()
+        self.finish(last)
 
     async def _whole(self, completion: Completion) -> dict:
         text = ""
@@ -397,7 +376,7 @@ async def _answer(server: Server, sockets: list, hosts: set[str], started: Futur
             listener.close()
         await server.drain()
         await http.close_all_connections()
-        server.thread.stop()
+        server.stop()
 
 
 @contextmanager
@@ -422,7 +401,7 @@ def serving(
             asyncio.run(_answer(server, sockets, hosts, started))
         except Exception as error:
             traceback.print_exc()
-            server.thread.failure = server.thread.failure or error
+            server.failure = server.failure or error
             if not started.done():  # it never began
                 started.set_exception(error)
 

@@ -287,8 +287,8 @@ def test_a_step_that_fails_ends_every_request_and_health_says_so(capfd):
 
 def test_where_nothing_runs_the_engine_sleeps():
     server, rounds = Server(model(), CHARS), []
-    ready = server.thread._ready
-    server.thread._ready = lambda: rounds.append(1) or ready()
+    ready = server._has_step
+    server._has_step = lambda: rounds.append(1) or ready()
     with serving(server) as url:
         assert post(url, prompt="ab", max_tokens=3)[0] == 200
         until(lambda: len(rounds) == 4)  # one a token, and one that waits
