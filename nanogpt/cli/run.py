@@ -16,8 +16,6 @@ from pathlib import Path
 from ..publishing.runner import RunPlan, run
 from .common import command_parser, main_of
 
-KEPT = "what had passed before is kept"
-
 
 def options() -> argparse.ArgumentParser:
     """All options: the fields of a RunPlan."""
@@ -48,10 +46,6 @@ def _run(args: argparse.Namespace) -> int:
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         return 0 if run(RunPlan(**vars(args))) else 1
-    except OSError as error:  # a full disk, above all
-        raise OSError(f"{error}: {KEPT}") from error
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(KEPT) from None
     finally:
         signal.signal(signal.SIGTERM, before)
 

@@ -7,6 +7,7 @@ import html
 import io
 import re
 import textwrap
+from contextlib import contextmanager
 from pathlib import Path
 
 import jinja2
@@ -18,13 +19,15 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexers import get_lexer_by_name
 from pygments.util import ClassNotFound
 
-from .nbfile import alt_text, png_of
+from .nbfile import SyncError, alt_text, png_of
 
 WIDE = 96  # characters of code that fit the column; longer lines scroll, and take the keyboard
 FOLD = re.compile(r"^ *(?:<details>\s*<summary>([^<>\n]+)</summary>|</details>) *$", re.M)
 TITLE = "# @title "
+URL = "data:image/png;base64,"
 HEADING = re.compile(r'<h[1-6] id="([^"]+)">(.*?)</h[1-6]>', re.S)
 NEW_WORDS = re.compile(r"^- \*New words\*: (.+(?:\n(?!- ).+)*)", re.M)
+MINUTES = re.compile(r"^- \*Minutes\*: (\d+) to read", re.M)
 WORDS_A_MINUTE, LINES_A_MINUTE = 200, 20
 TEMPLATES = jinja2.Environment(
     loader=jinja2.FileSystemLoader(Path(__file__).parent),
@@ -68,7 +71,7 @@ class Prose(mistune.HTMLRenderer):
         text = re.sub(r"</?a\b[^>]*>", "", text)  # the heading is a link itself
         words = re.sub(r"<[^>]+>|&\w+;", "", text).lower()
         base = re.sub(r"[^a-z0-9]+", "-", words).strip("-") or "part"
-        taken, name, n = {heading["id"] for heading in self.headings}, base, 1
+        taken, name, n = {"main", *(heading["id"] for heading in self.headings)}, base, 1
         while name in taken:
             n += 1
             name = f"{base}-{n}"
@@ -159,7 +162,7 @@ def _output(output, prose: Prose, as_is: bool) -> dict:
     """
     data = output.get("data", {})
     if png := png_of(output):
-        return picture(base64.b64decode(png)) | {"alt": alt_text(output), "as_is": as_is}
+        return picture(png) | {"alt": alt_text(output), "as_is": as_is}
     if "text/markdown" in data:
         return {"kind": "markdown", "html": prose.render(data["text/markdown"])}
     text = output.get("text", data.get("text/plain", "")).rstrip()
@@ -168,15 +171,15 @@ def _output(output, prose: Prose, as_is: bool) -> dict:
     return {"kind": "text", "html": ansi2html(text), "error": is_error}
 
 
-def picture(png: bytes) -> dict:
+def picture(png: str) -> dict:
     """{kind, src, width, height, still}: of an animation, the last frame, for want of motion."""
-    with Image.open(io.BytesIO(png)) as image:
+    with opened(png) as image:
         still, frames = None, getattr(image, "n_frames", 1)
         if frames > 1:
             image.seek(frames - 1)
-            still = _url(_png(image.convert("RGB").quantize(64)))
+            still = URL + in_base64(image, 64)
         size = {"width": image.width, "height": image.height}
-    return {"kind": "picture", "src": _url(png), **size, "still": still}
+    return {"kind": "picture", "src": URL + png, **size, "still": still}
 
 
 def thumbnail(nb) -> dict | None:
@@ -185,21 +188,29 @@ def thumbnail(nb) -> dict | None:
     cells.sort(key=lambda cell: "thumbnail" not in cell.metadata.get("tags", []))
     for output in (output for cell in cells for output in cell.outputs):
         if png := png_of(output):
-            with Image.open(io.BytesIO(base64.b64decode(png))) as full:
+            with opened(png) as full:
                 small = full.convert("RGB")
             small.thumbnail((480, 480))
-            return picture(_png(small.quantize(128))) | {"alt": alt_text(output)}
+            return picture(in_base64(small, 128)) | {"alt": alt_text(output)}
     return None
 
 
-def _png(image: Image.Image) -> bytes:
+@contextmanager
+def opened(png: str):
+    """A picture in base64 as an image, for a with-block. Raises SyncError for a damaged one."""
+    try:
+        with Image.open(io.BytesIO(base64.b64decode(png))) as image:
+            image.load()
+            yield image
+    except (OSError, SyntaxError, ValueError, EOFError) as error:
+        raise SyncError(f"it has a damaged picture ({error}): run it again") from error
+
+
+def in_base64(image: Image.Image, colours: int) -> str:
+    """The image as a PNG of so many colours."""
     buffer = io.BytesIO()
-    image.save(buffer, format="PNG", optimize=True)
-    return buffer.getvalue()
-
-
-def _url(png: bytes) -> str:
-    return f"data:image/png;base64,{base64.b64encode(png).decode()}"
+    image.convert("RGB").quantize(colours).save(buffer, format="PNG", optimize=True)
+    return base64.b64encode(buffer.getvalue()).decode()
 
 
 # ------------------------------------------------------------------ what the cells say
@@ -216,6 +227,12 @@ def promise(drawn: list[dict]) -> str:
     prose = "".join(block["html"] for block in drawn if block["kind"] == "prose")
     found = re.search(r"<p>(.*?)</p>", prose, re.S)
     return plain(found[1]) if found else ""
+
+
+def minutes_said(nb) -> int:
+    """The minutes to read that the box of a notebook states; 0 where it states none."""
+    found = MINUTES.search(nb.cells[0].source) if nb.cells else None
+    return int(found[1]) if found else 0
 
 
 def minutes(drawn: list[dict]) -> int:

@@ -8,6 +8,7 @@ from copy import deepcopy
 from pathlib import Path
 
 import nbformat
+from nbformat import ValidationError
 
 from ..system.files import atomic_path
 
@@ -41,7 +42,7 @@ def read(path: Path):
     """A notebook as nbformat 4. Raises SyncError when the file is not a notebook."""
     try:
         return nbformat.read(path, as_version=4)
-    except (ValueError, AttributeError, KeyError, nbformat.ValidationError) as error:
+    except (ValueError, AttributeError, KeyError, RecursionError, ValidationError) as error:
         why = f"{path} cannot be read as a notebook ({error}): restore it from git"
         raise SyncError(why) from error
 
@@ -126,5 +127,5 @@ def read_manifest(folder: Path) -> dict:
     """manifest.json of an output folder; {"notebooks": []} where there is none that can be read."""
     try:
         return {"notebooks": []} | json.loads((folder / "manifest.json").read_text("utf-8"))
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, TypeError, RecursionError):
         return {"notebooks": []}

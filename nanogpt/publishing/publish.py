@@ -106,15 +106,20 @@ def print_comparison(old: Path, new: Path) -> bool:
     """Print what is the same and what is not; True when all is."""
     compared, found = compare_runs(old, new)
     weights = [x / WEIGHTS for x in (old, new)]
-    if len({path.read_bytes() if path.is_file() else None for path in weights}) > 1:
+    sums = {sha256(path) if path.is_file() else None for path in weights}
+    if len(sums) > 1:
         found.append(f"{WEIGHTS}: other bytes")
-    print("\n".join(found))
+    for line in found:
+        print(line)
+    if sums == {None}:
+        print(f"no weights were compared: neither folder has {WEIGHTS}")
     if compared and not found:
-        print(f"reproduced: the outputs of {compared} cells are those of {old.name}, to the byte")
+        same = f"the outputs of {compared} cells{'' if sums == {None} else ' and the weights'}"
+        print(f"reproduced: {same} are those of {old.name}, to the byte")
         return True
     before, here = (read_manifest(folder).get("environment", {}) for folder in (old, new))
     pairs = ((key, before.get(key), here.get(key)) for key in MACHINE)
     changed = "; ".join(f"{key} {was}, here {now}" for key, was, now in pairs if was != now)
     print(f"{len(found)} differences in {compared} cells. Equal bits are promised for one machine")
-    print(f"and the same versions; it was {changed or 'the same: has the code changed since?'}")
+    print(f"and the same versions. {changed or 'These are the same: has the code changed since?'}")
     return False

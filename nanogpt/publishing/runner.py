@@ -51,13 +51,15 @@ class RunPlan:
 
     def __post_init__(self):
         check_int("timeout", self.timeout, 1)
+        if self.publish and self.reproduce:
+            raise RunError("publish and reproduce: a run that is compared replaces nothing")
 
 
 def run(plan: RunPlan) -> bool:
     """Do what the plan says; True when all notebooks passed, and are the published ones if asked.
 
-    Raises RunError or ValueError before anything has run, and KeyboardInterrupt after a Ctrl-C,
-    once what had passed is kept and was reported.
+    Raises RunError or ValueError before anything has run, OSError for a disk that is full, and
+    KeyboardInterrupt after a Ctrl-C; the last two say what is kept.
     """
     series = Series(plan)
     if plan.dry:
@@ -65,15 +67,18 @@ def run(plan: RunPlan) -> bool:
         return True
     out = series.out
     with held(out / ".lock", f"into {out}"):
-        series.run()
+        try:
+            series.run()
+        except OSError as error:
+            raise OSError(f"{error}: {series.kept_so_far()}") from error
         if (plan.html or plan.publish) and any(out.glob("*.ipynb")):
-            site.render(out)
+            site.render(out, PUBLISHED if plan.publish else out)
         if plan.publish and series.passed:
             publish.publish(out, PUBLISHED)
             out = PUBLISHED
         series.report(out)
         if series.interrupted:
-            raise KeyboardInterrupt
+            raise KeyboardInterrupt(series.kept_so_far())
         same = not plan.reproduce or publish.print_comparison(PUBLISHED, out)
     return same and series.passed
 
@@ -109,9 +114,20 @@ class Series:
         self.erase = "\x1b[K" if sys.stdout.isatty() else ""  # the rest of a terminal's line
 
     @property
+    def n_passed(self) -> int:
+        """How many notebooks have passed."""
+        return sum(entry["ok"] for entry in self.entries)
+
+    @property
     def passed(self) -> bool:
         """Whether all notebooks have run and passed."""
-        return len(self.entries) == len(self.sources) and all(e["ok"] for e in self.entries)
+        return self.n_passed == len(self.sources)
+
+    def kept_so_far(self) -> str:
+        """What a run that was stopped leaves, in words."""
+        if not self.n_passed:
+            return "no notebook had passed, so nothing was replaced"
+        return f"{self.n_passed} of {len(self.sources)} notebooks had passed and are kept"
 
     def run(self) -> None:
         """Run them and print how each went; `entries` are those of the manifest, in order.
@@ -152,7 +168,8 @@ class Series:
 
     def _execute(self, source: Path, staged: Path) -> str | None:
         """Why the notebook stopped, or None."""
-        self.told, n_cells = staged / ".progress", len(read(source).cells)
+        # One more than in the source: the cell of the parameters that are given.
+        self.told, n_cells = staged / ".progress", len(read(source).cells) + 1
 
         def before_cell(index: int, cell) -> None:
             if self.interrupted:
@@ -237,7 +254,9 @@ class Series:
         about |= {"characters": len(corpus.text), "sha256": corpus.sha256}
         card = {"profile": self.pace.profile, "settings": list(self.plan.settings), "corpus": about}
         card |= {"work_seconds": self.pace.work} if self.pace.work else {}
-        return card | {"environment": environment()}
+        # Of the kernels: this process, which computes nothing, may have more.
+        threads = get_profile(self.pace.profile).threads
+        return card | {"environment": environment() | ({"threads": threads} if threads else {})}
 
     def report(self, out: Path) -> None:
         """Print a table of what ran, how many passed, and where to look."""
@@ -249,10 +268,10 @@ class Series:
             }
             for entry in sorted(self.entries, key=lambda entry: entry["notebook"])
         ]
-        passed = sum(entry["ok"] for entry in self.entries)
         if rows:
             print(f"{self.erase}\n{table(rows)}\n")
-        print(f"{passed} of {len(self.sources)} passed, profile {self.pace.profile}, in {out}")
+        passed, asked = self.n_passed, len(self.sources)
+        print(f"{passed} of {asked} passed, profile {self.pace.profile}, in {out}")
         if passed < len(rows):
             print(f"what failed, up to its error: {out / 'failed'}")
         if (page := out / "html" / "index.html").is_file():

@@ -21,9 +21,19 @@ from ..model.checkpoint import load_checkpoint
 from ..model.convert import pack_heads
 from ..system.device import conditions
 from ..system.files import PUBLISHED, ROOT
-from .html import TEMPLATES, Prose, blocks, minutes, new_words, promise, sections, thumbnail
+from .html import (
+    TEMPLATES,
+    Prose,
+    blocks,
+    minutes,
+    minutes_said,
+    new_words,
+    promise,
+    sections,
+    thumbnail,
+)
 from .mirror import colab
-from .nbfile import read, read_manifest, title, write_text
+from .nbfile import SyncError, read, read_manifest, title, write_text
 from .publish import WEIGHTS
 
 SHAPE = ("vocab_size", "block_size", "n_layer", "n_head", "n_embd")
@@ -35,23 +45,22 @@ class SiteError(ValueError):
     """A folder that cannot be rendered; the message says why."""
 
 
-def render(folder: Path) -> Path:
+def render(folder: Path, home: Path | None = None) -> Path:
     """Write the pages of an output folder into html/ and return the path of their index.
 
-    Pages of notebooks that have gone are removed, and no other file. Raises SiteError, also for a
-    page of somebody else's in the way, and SyncError for a notebook that cannot be read.
+    `home` is where readers will find the folder, if it moves. Pages of notebooks that have gone are
+    removed, and no other file. Raises SiteError, also for a page of somebody else's in the way, and
+    SyncError for a notebook that cannot be read.
     """
     paths = sorted(folder.glob("[0-9][0-9]_*.ipynb"))
     if not paths:
-        raise SiteError(
-            f"no executed notebooks in {folder}: run some first (python -m nanogpt run)"
-        )
+        raise SiteError(f"no executed notebooks in {folder}: run some first, as in make run")
     card, html = read_manifest(folder), folder / "html"
     where = card.get("environment")
     entries = {entry["notebook"]: entry for entry in card["notebooks"]}
     names = {path.stem for path in paths}
     pages = [_about(path.stem, read(path), entries.get(path.stem, {}), names) for path in paths]
-    running = live_page(folder)
+    running = live_page(folder, home or folder)
     frame = partial(
         TEMPLATES.get_template("site.html.j2").render,
         pages=pages,
@@ -84,22 +93,25 @@ def _write(html: Path, texts: dict[str, str]) -> None:
 
 def _about(name: str, nb, entry: dict, names: set[str]) -> dict:
     """A page: its cells, and what the index and its neighbours say of it."""
-    prose = Prose(names)
-    drawn = blocks(nb, prose)
-    return {
-        "name": name,
-        "number": name[:2],
-        "title": re.sub(r"^\d\d\W+", "", title(nb)),
-        "promise": promise(drawn),
-        "thumbnail": thumbnail(nb),
-        "entry": entry,
-        "colab": colab(name, address.REPO, address.REF),
-        "blocks": drawn,
-        "contents": [heading for heading in prose.headings if heading["level"] in (2, 3)],
-        "sections": sections(drawn),
-        "minutes": minutes(drawn),
-        "words": {term: prose.render(text) for term, text in new_words(nb).items()},
-    }
+    try:
+        prose = Prose(names)
+        drawn = blocks(nb, prose)
+        return {
+            "name": name,
+            "number": name[:2],
+            "title": re.sub(r"^\d\d\W+", "", title(nb)),
+            "promise": promise(drawn),
+            "thumbnail": thumbnail(nb),
+            "entry": entry,
+            "colab": colab(name, address.REPO, address.REF),
+            "blocks": drawn,
+            "contents": [heading for heading in prose.headings if heading["level"] in (2, 3)],
+            "sections": sections(drawn),
+            "minutes": minutes_said(nb) or minutes(drawn),
+            "words": {term: prose.render(text) for term, text in new_words(nb).items()},
+        }
+    except SyncError as error:
+        raise SiteError(f"{name}.ipynb cannot be rendered: {error}") from error
 
 
 def _search_index(pages: list[dict]) -> str:
@@ -109,14 +121,20 @@ def _search_index(pages: list[dict]) -> str:
         for page in pages
         for section in page["sections"]
     ]
-    return json.dumps(rows, ensure_ascii=False, separators=(",", ":")).replace("</", "<\\/")
+    return _script(rows)
 
 
-def live_page(folder: Path) -> str | None:
+def _script(data) -> str:
+    """Data as JSON that stands in a <script>, which no text in it can end."""
+    return json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def live_page(folder: Path, home: Path) -> str | None:
     """The page for the model of an output folder; None where it cannot run in one.
 
     That is a checkpoint that is missing or damaged; a shape that is more than the lecture's, or a
     width that 4 does not divide; more than LARGEST parameters, or weights beyond float16's 65,504.
+    `home` is where readers will find the folder.
     """
     try:
         saved = load_checkpoint(folder / WEIGHTS)
@@ -132,14 +150,15 @@ def live_page(folder: Path) -> str | None:
     if not np.abs(weights).max() <= np.finfo(np.float16).max:
         return None
     shape = {name: getattr(config, name) for name in SHAPE}
+    place = (home / WEIGHTS).resolve().with_suffix("")
     packed = base64.b64encode(weights.astype("<f2").tobytes()).decode("ascii")
     data = {"config": shape, "vocabulary": saved.meta["vocabulary"], "weights": packed}
     return TEMPLATES.get_template("live.html.j2").render(
         facts,
         config=shape,
         parameters=config.n_params,
-        checkpoint=saved.origin.removesuffix(".safetensors"),
-        data=json.dumps(data, ensure_ascii=False).replace("</", "<\\/"),
+        checkpoint=(place.relative_to(ROOT) if place.is_relative_to(ROOT) else place).as_posix(),
+        data=_script(data),
     )
 
 

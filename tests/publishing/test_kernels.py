@@ -222,7 +222,7 @@ def test_an_interrupted_run_tidies_up_and_replaces_nothing(tmp_path, begin, go, 
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: the whole group
     printed, said = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "stopped: what had passed before is kept" in said
+    assert "stopped: no notebook had passed, so nothing was replaced" in said
     assert "00_wait" in printed
     assert "FAILED  interrupted" in printed
     assert str(ROOT / "nanogpt") not in said, "no traceback of ours; the kernel may leave one"

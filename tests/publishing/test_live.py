@@ -48,6 +48,10 @@ def test_it_is_one_file_that_loads_nothing_and_the_index_leads_to_it(page):
     assert page.stat().st_size < 1_000_000
     assert not re.search(r"https?://|<link|<img|\bsrc=|@import|url\(|fetch\(|XMLHttp", text)
     assert 'href="live.html"' in page.with_name("index.html").read_text()
+    (named,) = re.findall(r'load_checkpoint\("(.*)"\)', text)
+    assert load_checkpoint(named).model.n_params == load_checkpoint().model.n_params
+    moved = site.live_page(page.parents[1], PUBLISHED)
+    assert 'load_checkpoint("outputs/published/checkpoints/small")' in moved
 
 
 @pytest.mark.slow

@@ -95,6 +95,7 @@ def test_a_tag_folds_a_cell_everywhere_and_its_absence_opens_it(root):
         (MIRRORED[0], "nanogpt.nowhere.Head", "01_two.ipynb, cell 'mirror'"),
         ('"cells"', '"cels"', "01_two.ipynb cannot be read as a notebook"),
         ("# 01", "01", "no heading"),
+        ('"cells": [', f'"cells": {"[" * 9999}', "01_two.ipynb cannot be read as a notebook"),
     ],
 )
 def test_a_notebook_that_cannot_be_synced_is_named_and_nothing_is_written(root, old, new, said):

@@ -8,7 +8,7 @@ from notebook_fixtures import NOTEBOOKS, write
 
 from nanogpt.cli import run
 from nanogpt.config.profiles import PARTS
-from nanogpt.publishing import plan, runner
+from nanogpt.publishing import execute, plan, runner
 from nanogpt.publishing.plan import (
     LIMIT,
     WORK,
@@ -71,20 +71,21 @@ def test_a_run_says_how_far_it_is(sources, tmp_path, monkeypatch, capsys):
     """What a kernel tells of a long cell; of the next cell nothing that was told before."""
     write(sources / "00_a.ipynb", "1", "2")
 
-    def execute(*_, variables, before_cell, **__):
-        before_cell(2, {"id": "train"})
+    def run_cells(nb_man, variables, log, timeout, before_cell):
+        assert len(nb_man.nb.cells) == 5, "papermill adds one, of parameters"
+        before_cell(3, {"id": "train"})
         Path(variables[PROGRESS]).write_text("train 400 of 3,000, loss 2.31, 1:05 left\n")
         series._tick()
-        before_cell(3, {"id": "next"})
+        before_cell(4, {"id": "next"})
         series._tick()
 
-    monkeypatch.setattr(runner.execute, "execute", execute)
+    monkeypatch.setattr(execute, "run_cells", run_cells)
     series = runner.Series(runner.RunPlan(profile="smoke", source=sources, out=tmp_path / "out"))
     series.begun = time.monotonic()
     assert series._execute(sources / "00_a.ipynb", tmp_path) is None
     first, second = capsys.readouterr().out.splitlines()
-    assert first.endswith("00_a: cell 3 of 4, train, train 400 of 3,000, loss 2.31, 1:05 left")
-    assert second.endswith("00_a: cell 4 of 4, next, 0:00")
+    assert first.endswith("00_a: cell 4 of 5, train, train 400 of 3,000, loss 2.31, 1:05 left")
+    assert second.endswith("00_a: cell 5 of 5, next, 0:00")
 
 
 # ------------------------------------------------------------------ names and parameters

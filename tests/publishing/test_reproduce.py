@@ -49,7 +49,13 @@ def test_runs_that_differ_in_timings_alone_are_reproduced(folders, capsys):
     old, new = folders(made(3), made(4))
     assert compare_runs(old, new) == (1, [])
     assert print_comparison(old, new)
-    assert "the outputs of 1 cells" in capsys.readouterr().out
+    assert "the outputs of 1 cells and the weights are" in capsys.readouterr().out
+    for folder in (old, new):
+        (folder / "checkpoints" / "small.safetensors").unlink()
+    assert print_comparison(old, new)
+    said = capsys.readouterr().out
+    assert "no weights were compared" in said
+    assert "the outputs of 1 cells are" in said
 
 
 CHANGES = {

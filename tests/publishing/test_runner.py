@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import torch
 from fault_fixtures import contents
 from notebook_fixtures import page_faults, write
 
@@ -119,7 +120,7 @@ def test_nothing_outside_of_the_output_folder_is_touched_whatever_a_manifest_nam
     assert not (out / "old.txt").exists()
 
 
-@pytest.mark.parametrize("card", ["null", "[]", "{", "{}"])
+@pytest.mark.parametrize("card", ["null", "[]", "{", "{}", "[" * 99999])
 def test_a_damaged_manifest_stops_no_run(go, sources, tmp_path, card):
     write(sources / "00_good.ipynb", GOOD)
     write(sources / "01_more.ipynb", "print(1)")
@@ -156,7 +157,8 @@ def press(tmp_path, sources, monkeypatch, no_kernels):
     return published
 
 
-def test_publishing_exchanges_everything_at_once(press):
+def test_publishing_exchanges_everything_at_once(press, monkeypatch):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     assert run.main(["--publish", "--no-html"]) == 0
     files = {str(path.relative_to(press)) for path in press.rglob("*") if path.is_file()}
     made = "figures/00_a.png json/00.json checkpoints/small.safetensors manifest.json".split()
@@ -164,6 +166,7 @@ def test_publishing_exchanges_everything_at_once(press):
     assert files == {"00_first.ipynb", "01_train.ipynb", *made, *pages}
     card = manifest(press)
     assert (card["profile"], card["work_seconds"]) == ("cpu", 0.1)
+    assert card["environment"]["threads"] == 1, "the kernels', whatever this process has"
     assert sorted(path.name for path in press.parent.iterdir()) == ["published", "run"]
     assert page_faults(press / "html" / "index.html") == []
 
@@ -179,6 +182,8 @@ def test_only_shakespeare_is_published_and_not_while_it_is_compared(press, monke
     with pytest.raises(SystemExit):
         run.main(["--publish", "--reproduce"])
     assert "not allowed with argument --publish" in capsys.readouterr().err
+    with pytest.raises(plan.RunError, match="a run that is compared replaces nothing"):
+        runner.RunPlan(publish=True, reproduce=True)
     monkeypatch.setattr(publish, "SHA256", "0" * 64)
     assert run.main(["--publish"]) == 2
     assert "--publish with little.txt" in capsys.readouterr().err

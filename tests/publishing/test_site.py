@@ -1,5 +1,6 @@
 """The pages: readable from a disk by everyone, true to the notebooks; nothing loads."""
 
+import base64
 import json
 import os
 import re
@@ -202,6 +203,27 @@ def test_the_index_can_be_searched_by_section(html):
     assert rows[2][5].startswith("head return plot show print")
 
 
+def test_many_equal_headings_and_markup_in_one_leave_the_page_and_the_search_whole(tmp_path):
+    write(tmp_path / "00_x.ipynb", prose("## Main\n\n" + "## `<!--<script>`\n\n" * 120, "many"))
+    index = site.render(tmp_path)
+    assert page_faults(index.with_name("00_x.html")) == []
+    (rows,) = re.findall(r'id="search-index">(.*?)</script>', index.read_text(), re.S)
+    assert "<" not in rows
+    assert json.loads(rows)[-1][2:4] == ["script-120", "<!--<script>"]
+
+
+def test_a_damaged_picture_is_named_by_its_notebook(tmp_path):
+    folder = folder_of(tmp_path)
+    before, path = rendered(folder), folder / "01_two.ipynb"
+    whole = base64.b64encode(png(frames=3)).decode()
+    for damaged in ("QUJD", "A", whole[: len(whole) // 2], whole[:-80]):
+        path.write_text(path.read_text().replace(whole, damaged))
+        with pytest.raises(site.SiteError, match="01_two.ipynb .* has a damaged picture"):
+            site.render(folder)
+        path.write_text(path.read_text().replace(f'"{damaged}"', f'"{whole}"'))
+    assert rendered(folder) == before
+
+
 def test_a_tag_chooses_the_thumbnail(tmp_path):
     first = code("1", "one", [output(picture=png("red"), alt="first")])
     second = code("2", "two", [output(picture=png("green"), alt="second")], tags=["thumbnail"])
@@ -283,6 +305,7 @@ def test_the_command_and_the_newest_run(tmp_path, monkeypatch, capsys):
 BOX = """# 00 · Words
 
 - *You need*: nothing.
+- *Minutes*: 7 to read, 20 with the blanks.
 - *New words*: a **token** is a piece of text. It may be long. **TTFT** is a wait; a
   **mask** hides
 """
@@ -301,4 +324,5 @@ def test_the_index_defines_the_new_words_of_all_notebooks(tmp_path):
     nbformat.write(nb, tmp_path / "00_words.ipynb")
     index = rendered(tmp_path)["index"]
     assert "<summary>00 · token, TTFT, mask</summary>" in index
+    assert "7 min to read; all 1, in order, 7 min" in index, "as the box says"
     assert "A <strong>token</strong> is a piece of text. It may be long." in index
