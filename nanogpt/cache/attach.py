@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from contextlib import contextmanager
 
 import torch.nn as nn
@@ -9,6 +10,8 @@ import torch.nn as nn
 from ..config.checks import check_int
 from .dynamic import DynamicCache
 from .static import StaticCache
+
+_attaching = threading.Lock()  # two threads must not both find that no cache is on
 
 
 def cache_owners(model: nn.Module) -> list[nn.Module]:
@@ -40,16 +43,20 @@ def kv_cache(model: nn.Module, cache=DynamicCache, capacity: int | None = None):
         disable_kv_cache(model)
 
 
-def enable_kv_cache(model: nn.Module, cache=DynamicCache, capacity: int | None = None) -> None:
-    """What kv_cache does at its start."""
+def enable_kv_cache(model: nn.Module, cache=DynamicCache, capacity: int | None = None) -> list:
+    """What kv_cache does at its start. Returns the caches, one for each of cache_owners(model)."""
     owners = require_owners(model)
-    if any(owner.cache is not None for owner in owners):
-        raise ValueError(
-            "a KV cache is already on: leave its with-block, or call disable_kv_cache(model)"
-        )
     capacity = model.config.block_size if capacity is None else capacity
-    for owner, built in zip(owners, build_caches(owners, cache, capacity), strict=True):
-        owner.cache = built
+    caches = build_caches(owners, cache, capacity)
+    with _attaching:
+        if any(owner.cache is not None for owner in owners):
+            raise ValueError(
+                "a KV cache is already on: leave its with-block, or call disable_kv_cache(model); "
+                "if another thread uses it, take a copy.deepcopy(model) here"
+            )
+        for owner, built in zip(owners, caches, strict=True):
+            owner.cache = built
+    return caches
 
 
 def disable_kv_cache(model: nn.Module) -> None:

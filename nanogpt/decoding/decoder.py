@@ -5,16 +5,14 @@ Two loops run over any decoder: the plain one here, and the speculative one in `
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from copy import copy
 from typing import Protocol
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
-from ..cache.attach import build_caches, cache_owners, require_owners
+from ..cache.attach import enable_kv_cache
 from ..model.gpt import GPT
 from .sampling import SamplingParams, sample
 
@@ -43,49 +41,37 @@ def decode(
         yield tokens.clone()  # the caller's own: the next step reads ours
 
 
-# Who steps through a model's modules now: a lock for each model that decodes.
-_turns: WeakKeyDictionary[GPT, threading.RLock] = WeakKeyDictionary()
+def replica(model: GPT) -> GPT:
+    """The model's modules once more, over the very same weights: in eval mode, without caches.
+
+    What runs in it neither sees nor changes the modes and the caches of the model, whatever other
+    threads do with them. Hooks are shared; what a forward of yours sets on `self` is set on the
+    replica. Raises ValueError for a forward that was set on a module: it would run the original.
+    """
+    copies = {module: copy(module) for module in model.modules()}
+    for module, copied in copies.items():
+        if "forward" in vars(module):
+            raise ValueError(
+                f"a {type(module).__name__} has another forward, set on the instance; decoding "
+                f"runs a copy of it: define that forward in a class"
+            )
+        children = {name: copies.get(child) for name, child in module._modules.items()}
+        vars(copied).update(training=False, _modules=children)
+        if "cache" in vars(copied):
+            copied.cache = None
+    return copies[model]
 
 
 class ModuleDecoder:
-    """The model's own modules, borrowed for one step at a time: in eval mode, with caches of ours.
-
-    Between two steps the model is the caller's: its modes as they were, and no cache on. Threads
-    that decode with one model take turns, step by step.
-    """
-
-    caches = ()  # one for each owner, or none
+    """The model's own code and weights, in a replica that is this decoder's alone."""
 
     def __init__(self, model: GPT):
-        self.model, self.modules, self.owners = model, list(model.modules()), cache_owners(model)
-        self.turn = _turns.setdefault(model, threading.RLock())
+        self.model = replica(model)
 
     def forward(self, tokens: Tensor, start: int) -> Tensor:
         """Logits of tokens that stand at `start` and after it.  (B, T) -> (B, T, V)"""
         pos = torch.arange(start, start + tokens.shape[1], device=tokens.device)
-        with self.borrowed():
-            return self.model(tokens, pos=pos)[0]
-
-    @contextmanager
-    def borrowed(self):
-        with self.turn:
-            if any(owner.cache is not None for owner in self.owners):
-                raise ValueError(
-                    "a KV cache is already on: generate brings its own; leave the with-block, or "
-                    "call disable_kv_cache(model)"
-                )
-            training = [module for module in self.modules if module.training]
-            try:
-                for module in training:
-                    module.training = False
-                for owner, cache in zip(self.owners, self.caches, strict=bool(self.caches)):
-                    owner.cache = cache
-                yield
-            finally:
-                for owner in self.owners:
-                    owner.cache = None
-                for module in training:
-                    module.training = True
+        return self.model(tokens, pos=pos)[0]
 
 
 class CachedDecoder(ModuleDecoder):
@@ -93,7 +79,7 @@ class CachedDecoder(ModuleDecoder):
 
     def __init__(self, model: GPT, cache, capacity: int):
         super().__init__(model)
-        self.caches, self.length = build_caches(require_owners(model), cache, capacity), 0
+        self.caches, self.length = enable_kv_cache(self.model, cache, capacity), 0
 
     def read(self, tokens: Tensor) -> Tensor:
         logits = self.forward(tokens, self.length)

@@ -51,8 +51,9 @@ def generate(
     generate(model, prompt, 200, draft=PromptLookup()). The tokens are the same, however bad the
     draft is; the iterator's `stats` count passes and proposals.
 
-    The arguments are checked here, at the call. Caches are attached only while a step runs, so an
-    iterator left half-way leaves the model as it was. Raises ValueError.
+    The arguments are checked here, at the call. The model's weights are used as they are at each
+    step (by an engine, at the first); its modes and caches are neither used nor changed, so
+    threads may generate with one model, and use it meanwhile. Raises ValueError.
     """
     vocab_size = model.config.vocab_size
     check_prompt(prompt, vocab_size)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..cache.attach import require_owners
+from ..cache.attach import enable_kv_cache
 from ..decoding.decoder import ModuleDecoder
 from ..model.gpt import GPT
 from .request import Sequence
@@ -73,7 +73,7 @@ class ModuleBackend(ModuleDecoder):
 
     def __init__(self, model: GPT, n_blocks: int, block_len: int):
         super().__init__(model)
-        self.caches = [BlockCache(n_blocks, block_len) for _ in require_owners(model)]
+        self.caches = enable_kv_cache(self.model, lambda _: BlockCache(n_blocks, block_len))
         heads = 1 if model.config.per_head else model.config.kv_heads  # of each cache
         self.pool = n_blocks + 1, heads, block_len
 
@@ -95,15 +95,14 @@ class ModuleBackend(ModuleDecoder):
         """
         device, logits = self.model.lm_head.weight.device, []
         groups = rectangles(step.sequences)  # (B, T) rows of the step, each
-        with self.borrowed():
-            for rows in groups:
-                pos, tables = step.positions[rows], step.block_tables[step.sequences[rows[:, 0]]]
-                slots, length = step.slot_mapping[rows], int(pos.max()) + 1
-                index = SlotIndex(slots, tables, length, self.pool, device)
-                for cache in self.caches:
-                    cache.index = index
-                out = self.model(step.tokens[rows].to(device), pos=pos.to(device))[0]
-                logits.append(out.flatten(0, 1))
+        for rows in groups:
+            pos, tables = step.positions[rows], step.block_tables[step.sequences[rows[:, 0]]]
+            slots, length = step.slot_mapping[rows], int(pos.max()) + 1
+            index = SlotIndex(slots, tables, length, self.pool, device)
+            for cache in self.caches:
+                cache.index = index
+            out = self.model(step.tokens[rows].to(device), pos=pos.to(device))[0]
+            logits.append(out.flatten(0, 1))
         order = torch.cat([rows.flatten() for rows in groups]).argsort()
         return torch.cat(logits)[order[step.wanted].to(device)]
 

@@ -5,14 +5,16 @@ That its tokens are those of the plain loop is in tests/test_same_tokens.py.
 
 import threading
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 from conftest import CACHES, DESIGNS, FORMS, has_cache, name, seeded, state_of, tiny_model, tokens
 
-from nanogpt.cache.attach import cache_owners, enable_kv_cache
+from nanogpt.cache.attach import cache_owners, kv_cache, measured_bytes
 from nanogpt.cache.dynamic import DynamicCache
-from nanogpt.decoding import decoder
+from nanogpt.cache.paged import PagedCache
+from nanogpt.cache.static import StaticCache
 from nanogpt.decoding.drafts import DraftModel, NGram, PromptLookup
 from nanogpt.decoding.generate import complete, generate
 from nanogpt.decoding.sampling import SamplingParams, draw_noise
@@ -123,39 +125,50 @@ def test_two_iterators_take_turns_on_one_model(model, design):
         assert all(torch.equal(a, b) for a, b in zip(expected, got, strict=True))
 
 
-class Watched:
-    """A lock that says when somebody waits for it."""
-
-    def __init__(self):
-        self.lock, self.awaited = threading.RLock(), threading.Event()
-
-    def __enter__(self):
-        if not self.lock.acquire(blocking=False):
-            self.awaited.set()
-            self.lock.acquire()
-
-    def __exit__(self, *error):
-        self.lock.release()
+AT_ONCE = {
+    "two": [{}, {"cache": None}],
+    "two uncached": [{"cache": None}, {"cache": None}],
+    "four alike": [{}] * 4,
+    "four": [
+        {"cache": StaticCache},
+        {"draft": DraftModel(tiny_model(n_layer=1), k=2)},
+        {"cache": None, "past_block": "slide", "n_new": 24},
+        {"cache": PagedCache},
+    ],
+}
 
 
-def test_two_threads_take_turns_on_one_model(model, monkeypatch):
-    """The second comes in the middle of a step of the first, and waits for its end."""
-    expected, found = [complete(model, tokens(1, 5), 9, generator=seeded(i)) for i in (0, 1)], {}
-    monkeypatch.setitem(decoder._turns, model, lock := Watched())
+@pytest.mark.filterwarnings("ignore:past block_size")
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("ways", AT_ONCE.values(), ids=AT_ONCE)
+def test_threads_that_generate_with_one_model_neither_wait_nor_see_each_other(
+    model, ways, training
+):
+    """All of them stand in the middle of their first step, while the model is used as it is."""
 
-    def work(seed):
-        found[seed] = complete(model, tokens(1, 5), 9, generator=seeded(seed))
+    def work(i):
+        call = {"n_new": 9, "generator": seeded(i)} | ways[i]
+        return complete(model, tokens(1, 5, seed=i), **call)
 
-    def interrupt(*args):
-        handle.remove()
-        second.start()
-        assert lock.awaited.wait(60)
+    logits, alone = model(tokens(1, 5))[0], [work(i) for i in range(len(ways))]
+    before = state_of(model.train(training))
+    gate, met = threading.Barrier(len(ways) + 1), {threading.get_ident()}
 
-    second = threading.Thread(target=work, args=(1,))
-    handle = model.blocks[1].register_forward_hook(interrupt)
-    work(0)
-    second.join()
-    assert all(torch.equal(found[i], expected[i]) for i in (0, 1))
+    def meet(*args):
+        if threading.get_ident() not in met:
+            met.add(threading.get_ident())
+            gate.wait(60), gate.wait(60)
+
+    model.ln_f.register_forward_hook(meet)
+    with ThreadPoolExecutor(len(ways)) as pool:
+        found = [pool.submit(work, i) for i in range(len(ways))]
+        gate.wait(60)
+        assert state_of(model) == before
+        assert torch.equal(model.eval()(tokens(1, 5))[0], logits)
+        model.train()
+        gate.wait(60)
+    assert all(torch.equal(one.result(), text) for one, text in zip(found, alone, strict=True))
+    assert state_of(model) == state_of(model.train())
 
 
 def test_gradients_are_off_inside_and_untouched_outside(model):
@@ -166,12 +179,30 @@ def test_gradients_are_off_inside_and_untouched_outside(model):
     assert inside == [False] * 3
 
 
-def test_caches_that_are_on_are_in_the_way_and_are_kept(model):
-    enable_kv_cache(model)
-    caches = [owner.cache for owner in cache_owners(model)]
-    with pytest.raises(ValueError, match=r"call disable_kv_cache\(model\)"):
-        list(generate(model, tokens(1, 5), 3))
-    assert [owner.cache for owner in cache_owners(model)] == caches
+def test_caches_that_are_on_are_not_used_and_are_kept(model):
+    expected = complete(model, tokens(1, 5), 3)
+    with kv_cache(model, StaticCache):
+        model(tokens(1, 2), pos=torch.arange(2))
+        before, held = state_of(model), measured_bytes(model)
+        assert torch.equal(complete(model, tokens(1, 5), 3), expected)
+        assert (state_of(model), measured_bytes(model)) == (before, held)
+        assert {owner.cache.length for owner in cache_owners(model)} == {2}
+
+
+def test_a_forward_that_was_set_on_a_module_is_refused_as_it_would_run_without_our_cache(model):
+    model.blocks[0].sa.forward = model.blocks[0].sa.forward
+    with pytest.raises(ValueError, match="has another forward, .*: define that forward in a class"):
+        generate(model, tokens(1, 5), 3)
+
+
+@pytest.mark.parametrize("assign", [True, False])
+def test_weights_that_are_loaded_between_two_tokens_draw_the_next(model, assign):
+    noise, text = draw_noise(2, 1, 13, seeded(1)), tokens(1, 5)
+    steps = generate(model, text, 2, cache=None, noise=noise)
+    text = torch.cat([text, next(steps)], dim=1)
+    other = {key: tensor.flip(0) for key, tensor in model.state_dict().items()}
+    model.load_state_dict(other, assign=assign)
+    assert torch.equal(next(steps), complete(model, text, 1, noise=noise[1:])[:, -1:])
 
 
 # ------------------------------------------------------------------ errors at the call
