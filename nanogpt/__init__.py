@@ -52,6 +52,7 @@ _HOME = {
     "serving.request": ["Request"],
     "training.loop": ["train"],
     "verify.compare": ["compare"],
+    "verify.referee": ["referee"],
 }
 _MODULE = {name: module for module, names in _HOME.items() for name in names}
 __all__ = sorted(_MODULE)

@@ -1,0 +1,277 @@
+"""What the referee can ask of a model: ours, one of transformers, or the reader's own object."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import os
+
+import torch
+from torch import Tensor, nn
+
+from ..cache.attach import cache_owners
+from ..cache.dynamic import DynamicCache
+from ..cache.paged import PagedCache
+from ..cache.rolling import RollingCache
+from ..cache.static import StaticCache
+from ..decoding.decoder import CachedDecoder
+from ..model.gpt import GPT
+
+
+class NotOffered(Exception):
+    """A model has no such way to be run; the message says why."""
+
+
+class Subject:
+    """A model as the referee sees it. Only `plain` and `cached` must be there.
+
+    A `piece` is tokens to read, (B, t), or an integer n: the last n tokens are forgotten again.
+    Logits that are returned belong to the tokens that were kept. `caches` names the caches that
+    `cached` can use, the usual one first. `longest` is the most tokens of a text, `window` how many
+    of them a query sees; None: no limit.
+    """
+
+    name, vocab_size, caches = "model", 32, ("its cache",)
+    longest: int | None = None
+    window: int | None = None
+    rewinds = False  # whether pieces may be integers
+
+    def plain(self, ids: Tensor) -> Tensor:
+        """The logits of one pass without a cache.  (B, T) -> (B, T, V)"""
+        raise NotImplementedError
+
+    def cached(self, pieces: list, cache: str | None = None) -> Tensor:
+        """The logits of pieces read in order through one cache, empty at first.  -> (B, T, V)"""
+        raise NotImplementedError
+
+    def padded(self, ids: Tensor, mask: Tensor, lengths: list[int] | None) -> Tensor:
+        """Texts of different lengths, padded on the left.  (B, T) twice -> (B, T, V)
+
+        `mask` is 0 at padding. They are read in pieces of these lengths through a cache, or in one
+        pass without one (None). Raises NotOffered.
+        """
+        raise NotOffered("it reads no padded batches")
+
+    def to(self, dtype: torch.dtype) -> Subject:
+        """The same model with weights of this dtype, as a copy. Raises NotOffered."""
+        raise NotOffered("it has one dtype")
+
+
+class Given(Subject):
+    """Any object with plain(ids) and cached(pieces); what else it has of Subject's is used too."""
+
+    def __init__(self, given):
+        self.name = type(given).__name__
+        for name in dir(Subject):
+            if not name.startswith("_") and hasattr(given, name):
+                setattr(self, name, getattr(given, name))
+        if not hasattr(given, "caches"):
+            self.cached = lambda pieces, cache=None: given.cached(pieces)
+
+    def to(self, dtype):
+        raise NotOffered("it has no to(dtype)")
+
+
+def through(read, rewind, pieces: list) -> Tensor:
+    """Read pieces in order, or forget; the logits of what was kept.  -> (B, T, V)"""
+    kept = None
+    for piece in pieces:
+        if isinstance(piece, int):
+            rewind(piece)
+            kept = kept[:, :-piece]
+        else:
+            logits = read(piece)
+            kept = logits if kept is None else torch.cat([kept, logits], dim=1)
+    return kept
+
+
+class Ours(Subject):
+    """A GPT of this package, or a model that is called as it is, with every cache that it can use.
+
+    `caches` are classes. The same cache objects serve one request after the other, after reset().
+    """
+
+    rewinds = True
+
+    def __init__(self, model: nn.Module, caches=(DynamicCache, StaticCache, PagedCache)):
+        if not cache_owners(model):
+            raise ValueError(
+                f"{type(model).__name__} has no cache: none of its modules has a `cache` attribute"
+            )
+        config = self.config = model.config
+        form = "per-Head" if getattr(config, "per_head", False) else "packed"
+        self.model, self.name = model.eval(), f"{type(model).__name__}, {form}"
+        self.vocab_size, self.window = config.vocab_size, config.window
+        self.longest = config.positions
+        rolling = [RollingCache] if config.window and RollingCache not in caches else []
+        self.kinds = {kind.__name__: kind for kind in (*caches, *rolling)}
+        self.caches, self._held = tuple(self.kinds), {}
+
+    @torch.no_grad()
+    def plain(self, ids):
+        return self.model(ids)[0]
+
+    @torch.no_grad()
+    def cached(self, pieces, cache=None):
+        name = cache or self.caches[0]
+        capacity = self.longest or 2 * sum(p.shape[1] for p in pieces if not isinstance(p, int))
+        decoder = CachedDecoder(self.model, self.kinds[name], capacity)
+        held = self._held.setdefault((name, capacity), decoder.caches)
+        if all(hasattr(one, "reset") for one in held):
+            for one in held:
+                one.reset()
+            decoder.caches = held
+        if not all(hasattr(one, "rewind") for one in decoder.caches):
+            return through(decoder.read, _cannot, pieces)
+        return through(decoder.read, decoder.rewind, pieces)
+
+    def to(self, dtype):
+        enough_memory(self.model, dtype)
+        return Ours(copy.deepcopy(self.model).to(dtype), tuple(self.kinds.values()))
+
+
+def _cannot(n: int) -> None:
+    raise NotOffered("it has no rewind(n)")
+
+
+class HuggingFace(Subject):
+    """A causal language model of transformers, with its own cache and, where it can, a static one.
+
+    The static cache is allocated once, and reset() between two requests.
+    """
+
+    rewinds = True
+
+    def __init__(self, model, length: int = 128):
+        config = self.config = model.config.get_text_config()
+        self.model, self.name, self.length = model.eval(), type(model).__name__, length
+        self.vocab_size, self._static = config.vocab_size, {}
+        limits = ("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx")
+        self.longest = next((n for x in limits if (n := getattr(config, x, None))), None)
+        windows = ("sliding_window", "attention_window_size", "window_size")
+        self.window = next((n for x in windows if (n := getattr(config, x, None))), None)
+        self.caches = ("its cache", "static cache")
+
+    @torch.no_grad()
+    def plain(self, ids):
+        return self.model(ids, use_cache=False).logits
+
+    @torch.no_grad()
+    def cached(self, pieces, cache=None):
+        state = (
+            {"past_key_values": self._allocated(len(pieces[0]))} if cache == "static cache" else {}
+        )
+
+        def read(piece):
+            out = self.model(piece, use_cache=True, **state)
+            state.update(_state(out, self.name))
+            return out.logits
+
+        def rewind(n):
+            (held,) = state.values()
+            if not hasattr(held, "crop"):
+                raise NotOffered(f"{type(held).__name__} has no crop")
+            try:
+                held.crop(-n)
+            except (NotImplementedError, ValueError, AttributeError, RuntimeError) as error:
+                raise NotOffered(f"its cache refuses to crop: {error}") from None
+
+        return through(read, rewind, pieces)
+
+    def _allocated(self, batch: int):
+        from transformers import StaticCache as Allocated
+
+        if batch not in self._static:
+            try:
+                self._static[batch] = Allocated(config=self.model.config, max_cache_len=self.length)
+            except Exception as error:
+                raise NotOffered(f"no static cache: {error}") from None
+        self._static[batch].reset()
+        return self._static[batch]
+
+    @torch.no_grad()
+    def padded(self, ids, mask, lengths):
+        takes = inspect.signature(self.model.forward).parameters
+        if "attention_mask" not in takes:
+            raise NotOffered("it takes no attention_mask, so padding would be read as text")
+        pos, state, found, start = (mask.cumsum(1) - 1).clamp(min=0), {}, [], 0
+        for n in lengths or [ids.shape[1]]:
+            end = start + n
+            more = {"position_ids": pos[:, start:end]} if "position_ids" in takes else {}
+            more |= {"attention_mask": mask[:, :end], "use_cache": lengths is not None}
+            out = self.model(ids[:, start:end], **more, **state)
+            state, start = _state(out, self.name) if lengths else {}, end
+            found.append(out.logits)
+        return torch.cat(found, 1)
+
+    def to(self, dtype):
+        enough_memory(self.model, dtype)
+        return HuggingFace(copy.deepcopy(self.model).to(dtype), self.length)
+
+
+def _state(out, name: str) -> dict:
+    """What a model wants back with the next piece, by the name of its argument."""
+    for key in ("past_key_values", "cache_params", "state"):
+        if getattr(out, key, None) is not None:
+            return {key: out[key]}
+    raise ValueError(f"{name} has no cache: its output holds none")
+
+
+def enough_memory(model: nn.Module, dtype: torch.dtype) -> None:
+    """Raise NotOffered where a copy of these weights would fill the memory of this machine."""
+    need = sum(p.numel() for p in model.parameters()) * dtype.itemsize * 1.2
+    if hasattr(os, "sysconf") and "SC_AVPHYS_PAGES" in os.sysconf_names:
+        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        if need > free:
+            raise NotOffered(f"{dtype} needs {need / 1e9:.0f} GB, and {free / 1e9:.0f} are free")
+
+
+def small(kind: str, seed: int = 0, attention: str = "sdpa") -> HuggingFace:
+    """A small model of one of transformers' architectures, as in small("llama"), in float64.
+
+    Weights are normal(0, 0.3): those of a new model are so small that a wrong mask hardly shows.
+    Raises ValueError for a name that transformers does not know, or cannot build small.
+    """
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    try:
+        known = AutoConfig.for_model(kind)
+        sizes = {name: value for name, value in SMALL.items() if hasattr(known, name)}
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            config = AutoConfig.for_model(kind, **sizes)
+            config._attn_implementation = attention
+            model = AutoModelForCausalLM.from_config(config).double()
+            for p in model.parameters():
+                if p.ndim > 1:
+                    nn.init.normal_(p, std=0.3)
+    except Exception as error:  # as many kinds as there are architectures
+        why = (str(error) or type(error).__name__).splitlines()[0]
+        raise ValueError(f"transformers builds no small {kind!r}: {why[:200]}") from None
+    return HuggingFace(model)
+
+
+SMALL = {
+    **{"vocab_size": 97, "hidden_size": 32, "intermediate_size": 48, "head_dim": 8},
+    **{"num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2},
+    **{"max_position_embeddings": 128, "n_positions": 128, "sliding_window": 12},
+    **{"n_embd": 32, "n_layer": 4, "n_head": 4, "d_model": 32, "n_heads": 4, "n_layers": 4},
+    **{"ffn_dim": 48, "word_embed_proj_dim": 32, "pad_token_id": 0, "bos_token_id": 1},
+    **{"eos_token_id": 2, "hidden_dropout": 0.0, "attention_dropout": 0.0},
+}
+
+
+def subject_of(model) -> Subject:
+    """The model as a Subject. Raises ValueError for what cannot be asked."""
+    if isinstance(model, Subject):
+        return model
+    if callable(getattr(model, "plain", None)) and callable(getattr(model, "cached", None)):
+        return Given(model)
+    if isinstance(model, GPT) or (isinstance(model, nn.Module) and cache_owners(model)):
+        return Ours(model)
+    if hasattr(model, "get_output_embeddings") and hasattr(model, "config"):
+        return HuggingFace(model)
+    raise ValueError(
+        f"{type(model).__name__}: pass a GPT, a model of transformers, or any object with "
+        f"plain(ids) -> logits and cached(pieces) -> logits"
+    )
