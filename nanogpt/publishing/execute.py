@@ -63,13 +63,10 @@ def execute(
             nbfile.filled(read(source)),
             str(target),
             parameters,
-            engine_name=Strict.NAME,
+            engine_name="nanogpt",
             kernel_name="python3",
             progress_bar=False,
-            variables=variables or {},
-            log=target.with_name(LOG),
-            timeout=timeout,
-            before_cell=before_cell,
+            options=(variables or {}, target.with_name(LOG), timeout, before_cell),
         )
     finally:
         with suppress(SyncError):  # a full disk cut it off, or wrote nothing: that error is raised
@@ -80,16 +77,12 @@ def execute(
 class Strict(NBClientEngine):
     """papermill's own engine, with our kernel, a word before each cell, and our errors."""
 
-    NAME = "nanogpt"
-
     @classmethod
-    def execute_managed_notebook(
-        cls, nb_man, kernel_name, *, variables, log, timeout, before_cell, **_
-    ) -> None:
-        run_cells(nb_man, variables, log, timeout, before_cell)
+    def execute_managed_notebook(cls, nb_man, kernel_name, *, options, **_) -> None:
+        run_cells(nb_man, *options)
 
 
-papermill_engines.register(Strict.NAME, Strict)
+papermill_engines.register("nanogpt", Strict)
 
 
 def run_cells(nb_man, variables: dict, log: Path, timeout: int, before_cell: BeforeCell) -> None:
@@ -126,16 +119,14 @@ class Cells(PapermillNotebookClient):
             self.before_cell(index, cell)
             return super().execute_cell(cell, index, **more)
         except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
-            raise NotebookError(f"cell {cell.id!r}{self.why(error)}") from error
-
-    def why(self, error: Exception) -> str:
-        """What stopped a cell, in words."""
-        if isinstance(error, CellTimeoutError):
-            return f" ran longer than {self.timeout} s: give it more with --timeout"
-        if isinstance(error, DeadKernelError):
-            return " killed its kernel: often the memory was too small"
-        lines = str(error.evalue).strip().splitlines() or ["(no message)"]
-        return f": {error.ename}: {lines[0].strip()}"
+            if isinstance(error, CellTimeoutError):
+                why = f" ran longer than {self.timeout} s: give it more with --timeout"
+            elif isinstance(error, DeadKernelError):
+                why = " killed its kernel: often the memory was too small"
+            else:
+                line = (str(error.evalue).strip() or "(no message)").splitlines()[0].strip()
+                why = f": {error.ename}: {line}"
+            raise NotebookError(f"cell {cell.id!r}{why}") from error
 
 
 def kill_all() -> None:
@@ -149,7 +140,7 @@ def normalise(nb):
     """The executed notebook without what differs between any two runs: dates, ids, fragments."""
     nb.metadata = nbformat.from_dict(METADATA)
     for cell in nb.cells:
-        if "injected-parameters" in cell.metadata.get("tags", []):
+        if nbfile.tagged(cell, "injected-parameters"):
             cell.id, cell.source = "injected-parameters", cell.source.strip("\n")
         nbfile.keep_metadata(cell)
         CoalesceStreamsPreprocessor().preprocess_cell(cell, {}, 0)
@@ -161,16 +152,11 @@ def check_outputs(path: Path) -> None:
     for cell in read(path).cells:
         for output in cell.get("outputs", []):
             if foreign := sorted(set(output.get("data", {})) - MIMES):
-                shown = ", ".join(sorted(MIMES))
-                raise NotebookError(
-                    f"cell {cell.id!r} shows {', '.join(foreign)}; every reader sees only {shown}"
-                )
+                why = f"{', '.join(foreign)}; every reader sees only {', '.join(sorted(MIMES))}"
+                raise NotebookError(f"cell {cell.id!r} shows {why}")
             if png_of(output) and not alt_text(output):
-                raise NotebookError(
-                    f"cell {cell.id!r} shows a picture without alt text: use run.figure(…, alt)"
-                )
+                why = "shows a picture without alt text: use run.figure(…, alt)"
+                raise NotebookError(f"cell {cell.id!r} {why}")
     if (size := path.stat().st_size) > MAX_BYTES:
-        raise NotebookError(
-            f"the executed notebook has {size:,} bytes, over {MAX_BYTES:,}: "
-            f"draw fewer or smaller figures"
-        )
+        why = f"has {size:,} bytes, over {MAX_BYTES:,}: draw fewer or smaller figures"
+        raise NotebookError(f"the executed notebook {why}")

@@ -19,7 +19,7 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexers import get_lexer_by_name
 from pygments.util import ClassNotFound
 
-from .nbfile import SyncError, alt_text, png_of
+from .nbfile import SyncError, alt_text, ours, png_of, tagged
 
 WIDE = 96  # characters of code that fit the column; longer lines scroll, and take the keyboard
 FOLD = re.compile(r"^ *(?:<details>\s*<summary>([^<>\n]+)</summary>|</details>) *$", re.M)
@@ -28,13 +28,9 @@ URL = "data:image/png;base64,"
 HEADING = re.compile(r'<h[1-6] id="([^"]+)">(.*?)</h[1-6]>', re.S)
 NEW_WORDS = re.compile(r"^- \*New words\*: (.+(?:\n(?!- ).+)*)", re.M)
 MINUTES = re.compile(r"^- \*Minutes\*: (\d+) to read", re.M)
-WORDS_A_MINUTE, LINES_A_MINUTE = 200, 20
+HERE = jinja2.FileSystemLoader(Path(__file__).parent)
 TEMPLATES = jinja2.Environment(
-    loader=jinja2.FileSystemLoader(Path(__file__).parent),
-    autoescape=True,
-    trim_blocks=True,
-    lstrip_blocks=True,
-    keep_trailing_newline=True,
+    loader=HERE, autoescape=True, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
 )
 
 
@@ -100,9 +96,8 @@ def coloured(code: str, language: str = "python") -> str:
         lexer = get_lexer_by_name("text")
     inner = highlight(textwrap.dedent(code).rstrip("\n"), lexer, HtmlFormatter(nowrap=True))
     focus = ' tabindex="0"' if max(map(len, code.split("\n"))) > WIDE else ""
-    return (
-        f'<div class="listing"><pre class="code"{focus}><code>{inner.rstrip()}</code></pre></div>\n'
-    )
+    code = f'<pre class="code"{focus}><code>{inner.rstrip()}</code></pre>'
+    return f'<div class="listing">{code}</div>\n'
 
 
 def blocks(nb, prose: Prose) -> list[dict]:
@@ -114,23 +109,20 @@ def blocks(nb, prose: Prose) -> list[dict]:
     """
     found = []
     for cell in nb.cells:
-        if cell.metadata.get("nanogpt", {}).get("generated") == "links":
-            continue  # the frame of the page has its own
-        if cell.cell_type == "markdown":
-            found.append({"kind": "prose", "html": prose.render(cell.source)})
-        elif cell.cell_type == "code":
+        if cell.cell_type == "code":
             found.append(_code_block(cell, prose))
+        elif cell.cell_type == "markdown" and ours(cell).get("generated") != "links":
+            found.append({"kind": "prose", "html": prose.render(cell.source)})
     return found
 
 
 def _code_block(cell, prose: Prose) -> dict:
-    ours, tags = cell.metadata.get("nanogpt", {}), cell.metadata.get("tags", [])
     note, (folded, source) = None, fold_of(cell)
-    if "mirror" in ours:
-        names = ", ".join(name.removeprefix("nanogpt.") for name in ours["mirror"])
+    if mirrored := ours(cell).get("mirror"):
+        names = ", ".join(name.removeprefix("nanogpt.") for name in mirrored)
         note = f"from the package: {names}"
-    if "blank" in ours:
-        folded, source = None, ours["blank"]
+    if blank := ours(cell).get("blank"):
+        folded, source = None, blank
         note = "for you to fill in; this run used the solution below"
     return {
         "kind": "code",
@@ -139,17 +131,18 @@ def _code_block(cell, prose: Prose) -> dict:
         "note": note,
         "folded": folded,
         "answers": (folded or "").startswith("The answers"),
-        "timing": "timing" in tags,
-        "outputs": [_output(output, prose, "keep-colours" in tags) for output in cell.outputs],
+        "timing": tagged(cell, "timing"),
+        "outputs": [
+            _output(output, prose, tagged(cell, "keep-colours")) for output in cell.outputs
+        ],
     }
 
 
 def fold_of(cell) -> tuple[str | None, str]:
     """What the closed fold of a code cell says, None for an open cell; and the code to show."""
-    tags = cell.metadata.get("tags", [])
-    if "injected-parameters" in tags:
+    if tagged(cell, "injected-parameters"):
         return "Parameters of this run", cell.source
-    if "hide-input" not in tags:
+    if not tagged(cell, "hide-input"):
         return None, cell.source
     title, _, source = cell.source.partition("\n")
     return (title.removeprefix(TITLE), source) if title.startswith(TITLE) else ("Code", cell.source)
@@ -185,7 +178,7 @@ def picture(png: str) -> dict:
 def thumbnail(nb) -> dict | None:
     """A small copy of the first picture, or of the first in a cell tagged `thumbnail`."""
     cells = [cell for cell in nb.cells if cell.cell_type == "code"]
-    cells.sort(key=lambda cell: "thumbnail" not in cell.metadata.get("tags", []))
+    cells.sort(key=lambda cell: not tagged(cell, "thumbnail"))
     for output in (output for cell in cells for output in cell.outputs):
         if png := png_of(output):
             with opened(png) as full:
@@ -229,19 +222,10 @@ def promise(drawn: list[dict]) -> str:
     return plain(found[1]) if found else ""
 
 
-def minutes_said(nb) -> int:
-    """The minutes to read that the box of a notebook states; 0 where it states none."""
-    found = MINUTES.search(nb.cells[0].source) if nb.cells else None
+def minutes(nb) -> int:
+    """The minutes to read that the box at the top of a notebook states; 0 where it states none."""
+    found = MINUTES.search(nb.cells[0].source)
     return int(found[1]) if found else 0
-
-
-def minutes(drawn: list[dict]) -> int:
-    """How long a page takes to read: its prose and its open code, folded parts left out."""
-    prose = "".join(block["html"] for block in drawn if block["kind"] == "prose")
-    words = len(plain(re.sub(r"<details.*?</details>", " ", prose, flags=re.S)).split())
-    code = [block["source"] for block in drawn if block["kind"] == "code" and not block["folded"]]
-    lines = sum(bool(line.strip()) for source in code for line in source.split("\n"))
-    return max(1, round(words / WORDS_A_MINUTE + lines / LINES_A_MINUTE))
 
 
 def sections(drawn: list[dict]) -> list[dict]:

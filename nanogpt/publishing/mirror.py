@@ -16,7 +16,7 @@ import nbformat
 
 from ..config import address
 from ..system.files import ROOT
-from .nbfile import METADATA, SyncError, fold, keep_metadata, read, title, to_text, write_text
+from .nbfile import METADATA, SyncError, fold, keep_metadata, ours, read, title, to_text, write_text
 
 BADGE = "[![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)]"
 PUBLISHED_LINK = re.compile(  # in the README, with its badge if there is one
@@ -92,13 +92,12 @@ def write_cells(nb, name: str, titles: dict[str, str], repo: str, ref: str) -> N
     """Make a source notebook as it should be, in place: generated, mirrored, without outputs."""
     for cell in nb.cells:
         keep_metadata(cell)
-        ours = cell.metadata.get("nanogpt", {})
-        if (kind := ours.get("generated")) == "setup":
+        if (kind := ours(cell).get("generated")) == "setup":
             cell.source, cell.metadata["tags"] = setup_cell(repo, ref), ["hide-input"]
         elif kind == "links":
             cell.source = links_cell(name, titles, repo, ref)
         try:
-            cell.source = (mirror_cell(ours.get("mirror", [])) or cell.source).strip("\n")
+            cell.source = (mirror_cell(ours(cell).get("mirror", [])) or cell.source).strip("\n")
         except (ImportError, AttributeError, TypeError, ValueError) as error:
             raise SyncError(f"{name}, cell {cell.id!r} mirrors no code ({error})") from error
         fold(cell)

@@ -58,6 +58,16 @@ def write_text(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
+def tagged(cell, tag: str) -> bool:
+    """Whether the cell has this tag, as timing: its outputs differ from run to run."""
+    return tag in cell.metadata.get("tags", [])
+
+
+def ours(cell) -> dict:
+    """What this project notes in a cell's metadata."""
+    return cell.metadata.get("nanogpt", {})
+
+
 def keep_metadata(cell) -> None:
     """Drop what editors and papermill note in a cell's metadata; keep what we put there."""
     kept = ("tags", "nanogpt", "jupyter", "cellView")
@@ -68,7 +78,7 @@ def fold(cell) -> None:
     """Fold a code cell tagged "hide-input" in JupyterLab and in Colab too; open any other one."""
     for key in ("jupyter", "cellView"):
         cell.metadata.pop(key, None)
-    if "hide-input" in cell.metadata.get("tags", []):
+    if tagged(cell, "hide-input"):
         cell.metadata |= {"jupyter": {"source_hidden": True}, "cellView": "form"}
 
 
@@ -83,20 +93,10 @@ def alt_text(output) -> str:
     return metadata.get("image/png", {}).get("alt") or metadata.get("alt") or ""
 
 
-def is_timing(cell) -> bool:
-    """Whether the cell measures time: its outputs differ from run to run."""
-    return "timing" in cell.metadata.get("tags", [])
-
-
-def is_blank(cell) -> bool:
-    """Whether the cell is for the learner to fill in."""
-    return "blank" in cell.metadata.get("tags", [])
-
-
 def solution(nb, index: int) -> str:
     """The code in the first folded solution after the blank at `index`. Raises SyncError."""
     for cell in nb.cells[index + 1 :]:
-        if is_blank(cell):
+        if tagged(cell, "blank"):
             break
         if cell.cell_type == "markdown" and (found := SOLUTION.search(cell.source)):
             return found[1]
@@ -115,7 +115,7 @@ def filled(nb):
     for index, cell in enumerate(nb.cells):
         if cell.cell_type == "markdown":
             cell.source = cell.source.replace(PAGES, "](html/")
-        if is_blank(cell):
+        if tagged(cell, "blank"):
             cell.metadata.setdefault("nanogpt", {})["blank"] = cell.source  # which the page shows
             cell.source = f"{FIRST_LINE}\n{solution(nb, index)}"
             cell.metadata["tags"] = [*cell.metadata["tags"], "hide-input"]

@@ -18,7 +18,7 @@ from ..benchmarks.timing import seconds_of_work
 from ..config.profiles import PARTS, get_profile
 from ..system.console import clock, table
 from ..system.files import PUBLISHED
-from .nbfile import read, read_manifest
+from .nbfile import read, read_manifest, tagged
 
 LIMIT = 345  # seconds that all notebooks may take: six minutes, with the pages
 # On the machine of the published run:
@@ -33,6 +33,8 @@ class RunError(ValueError):
 
 # One line of a parameters cell, `name: kind = default`; kind is the annotation as written.
 Parameter = namedtuple("Parameter", "name kind default")
+TRUTHS = {"true": True, "false": False}
+READ = {"int": int, "float": float, "str": str, "bool": lambda text: TRUTHS[text.lower()]}
 
 
 @dataclass(frozen=True)
@@ -92,44 +94,31 @@ def read_parameters(path: Path) -> dict[str, Parameter]:
     Raises RunError unless exactly one cell is tagged `parameters` and each of its lines gives a
     name, a type and a literal.
     """
-    cells = [cell for cell in read(path).cells if "parameters" in cell.metadata.get("tags", [])]
+    cells = [cell for cell in read(path).cells if tagged(cell, "parameters")]
     if len(cells) != 1 or cells[0].cell_type != "code":
-        raise RunError(
-            f"{path.name} has {len(cells)} cells tagged 'parameters': it needs one code cell"
-        )
+        why = f"has {len(cells)} cells tagged 'parameters': it needs one code cell"
+        raise RunError(f"{path.name} {why}")
+    found = {}
     try:
-        lines = ast.parse(cells[0].source).body
-        found = [
-            Parameter(line.target.id, ast.unparse(line.annotation), ast.literal_eval(line.value))
-            for line in lines
-        ]
+        for line in ast.parse(cells[0].source).body:
+            kind, default = ast.unparse(line.annotation), ast.literal_eval(line.value)
+            found[line.target.id] = Parameter(line.target.id, kind, default)
     except (SyntaxError, AttributeError, ValueError) as error:
-        raise RunError(
-            f"{path.name}, cell {cells[0].id!r}: each line must be `name: type = literal` ({error})"
-        ) from error
-    return {parameter.name: parameter for parameter in found}
+        why = f"each line must be `name: type = literal` ({error})"
+        raise RunError(f"{path.name}, cell {cells[0].id!r}: {why}") from error
+    return found
 
 
 def convert(parameter: Parameter, text: str):
     """The text of a command line as a value of the parameter's type. Raises RunError."""
-    kind = parameter.kind
-    if kind.endswith(" | None"):
-        if text.lower() == "none":
-            return None
-        kind = kind.removesuffix(" | None")
+    name, kind, default = parameter
+    if kind.endswith(" | None") and text.lower() == "none":
+        return None
     try:
-        if kind == "str":
-            return text
-        if kind == "bool":
-            return {"true": True, "false": False}[text.lower()]
-        if kind in ("int", "float"):
-            return {"int": int, "float": float}[kind](text)
-        return ast.literal_eval(text)
-    except (KeyError, ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-        raise RunError(
-            f"-p {parameter.name}={text}: a value of type {parameter.kind} is needed, as in "
-            f"-p {parameter.name}={parameter.default}"
-        ) from None
+        return READ[kind.removesuffix(" | None")](text)
+    except (KeyError, ValueError):
+        why = f"a value of type {kind} is needed, as in -p {name}={default}"
+        raise RunError(f"-p {name}={text}: {why}") from None
 
 
 def assign(sources: list[Path], settings: Sequence[str], profile: str) -> dict[str, dict]:
@@ -144,9 +133,8 @@ def assign(sources: list[Path], settings: Sequence[str], profile: str) -> dict[s
         name, equals, wanted[name] = setting.partition("=")
         if not equals or name not in names:
             near = ", ".join(get_close_matches(name, names) or names) or "none"
-            raise RunError(
-                f"-p {setting}: write name=value, with a parameter of a chosen notebook: {near}"
-            )
+            why = f"write name=value, with a parameter of a chosen notebook: {near}"
+            raise RunError(f"-p {setting}: {why}")
     if without := [name for name, parameters in known.items() if "profile" not in parameters]:
         raise RunError(f'{without[0]}: add `profile: str = "auto"` to its parameters cell')
     return {

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ..data.corpus import SHA256, Corpus
 from ..system.files import ROOT, exchange, sha256
-from .nbfile import is_timing, read, read_manifest
+from .nbfile import read, read_manifest, tagged
 from .plan import RunError
 
 # Where a run for publication works, and what stays there if it fails.
@@ -70,7 +70,7 @@ def compare_runs(old: Path, new: Path) -> tuple[int, list[str]]:
             found.append(f"{path.stem}: it was not run")
             continue
         cells, others = ({c.id: c for c in read(x / path.name).cells} for x in (old, new))
-        compared += sum(not is_timing(cell) for cell in cells.values())
+        compared += sum(not tagged(cell, "timing") for cell in cells.values())
         for name in cells | others:
             if what := difference(cells.get(name), others.get(name)):
                 found.append(f"{path.stem}, cell {name!r}: {what}")
@@ -84,7 +84,7 @@ def difference(cell, other) -> str:
     if cell.source != other.source:
         return "its source has changed"
     a, b = shown(cell), shown(other)
-    if is_timing(cell) or a == b:
+    if tagged(cell, "timing") or a == b:
         return ""
     pairs = zip_longest(a.splitlines(True), b.splitlines(True), fillvalue="")
     one, two = next((x, y) for x, y in pairs if x != y)

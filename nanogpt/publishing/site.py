@@ -21,17 +21,7 @@ from ..model.checkpoint import load_checkpoint
 from ..model.convert import pack_heads
 from ..system.device import conditions
 from ..system.files import PUBLISHED, ROOT
-from .html import (
-    TEMPLATES,
-    Prose,
-    blocks,
-    minutes,
-    minutes_said,
-    new_words,
-    promise,
-    sections,
-    thumbnail,
-)
+from .html import TEMPLATES, Prose, blocks, minutes, new_words, promise, sections, thumbnail
 from .mirror import colab
 from .nbfile import SyncError, read, read_manifest, title, write_text
 from .publish import WEIGHTS
@@ -107,7 +97,7 @@ def _about(name: str, nb, entry: dict, names: set[str]) -> dict:
             "blocks": drawn,
             "contents": [heading for heading in prose.headings if heading["level"] in (2, 3)],
             "sections": sections(drawn),
-            "minutes": minutes_said(nb) or minutes(drawn),
+            "minutes": minutes(nb),
             "words": {term: prose.render(text) for term, text in new_words(nb).items()},
         }
     except SyncError as error:

@@ -9,10 +9,10 @@ import nbformat
 import pytest
 from notebook_fixtures import NOTEBOOKS, book, code, prose
 
-from nanogpt.publishing.nbfile import FIRST_LINE, SyncError, filled, is_blank, solution
+from nanogpt.publishing.nbfile import FIRST_LINE, SyncError, filled, solution, tagged
 
 DEFINES = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)
-BLANKS = {cell.id: path for path in NOTEBOOKS for cell in book(path).cells if is_blank(cell)}
+BLANKS = {cell.id: path for path in NOTEBOOKS for cell in book(path).cells if tagged(cell, "blank")}
 MASK, ONES = "visible(pos, k_pos)", "torch.ones(len(pos), len(k_pos)).bool()"
 HIDDEN = '.masked_fill(torch.arange(32) > pos, float("-inf"))'
 READ = ": int(pos) + 1]"
@@ -96,7 +96,7 @@ def judged(blank: str):
     check = next(cell for cell in nb.cells[index + 1 :] if cell.cell_type == "code")
     scope = {"__name__": "__main__"}
     for cell in nb.cells[4:index]:
-        if cell.cell_type == "code" and not is_blank(cell):
+        if cell.cell_type == "code" and not tagged(cell, "blank"):
             exec(compile(definitions(cell.source), cell.id, "exec"), scope)
     before = dict(scope)
 
@@ -153,7 +153,7 @@ GUARD = "self.cache is not None and not self.training"
 def test_an_edit_of_the_head_is_judged(old, new, word):
     cells = [cell for cell in book(NOTEBOOKS[2]).cells if cell.cell_type == "code"]
     check = next(i for i, cell in enumerate(cells) if cell.id == "judge")
-    lesson = "\n".join(cell.source for cell in cells[2:check] if not is_blank(cell))
+    lesson = "\n".join(cell.source for cell in cells[2:check] if not tagged(cell, "blank"))
     assert old in lesson
     scope, printed = {"__name__": "__main__"}, io.StringIO()
     exec(compile(definitions(lesson.replace(old, new)), "lesson", "exec"), scope)

@@ -11,8 +11,8 @@ from notebook_fixtures import NOTEBOOKS, book
 from nanogpt.data.corpus import SHA256, CorpusError, load_corpus
 from nanogpt.publishing import mirror, nbfile
 from nanogpt.publishing.execute import check_outputs
-from nanogpt.publishing.html import Prose, blocks, minutes, new_words
-from nanogpt.publishing.nbfile import alt_text, filled, is_blank, png_of
+from nanogpt.publishing.html import Prose, blocks, minutes, new_words, plain
+from nanogpt.publishing.nbfile import alt_text, filled, ours, png_of, tagged
 from nanogpt.publishing.plan import read_parameters
 from nanogpt.system.files import PUBLISHED, ROOT, sha256
 
@@ -32,14 +32,6 @@ def texts(path) -> dict[str, str]:
     """The cells of text by id, without their blocks of code."""
     cells = [cell for cell in book(path).cells if cell.cell_type == "markdown"]
     return {cell.id: re.sub(r"```.*?```", "", cell.source, flags=re.S) for cell in cells}
-
-
-def ours(cell) -> dict:
-    return cell.metadata.get("nanogpt", {})
-
-
-def tags(cell) -> list[str]:
-    return cell.metadata.get("tags", [])
 
 
 # ------------------------------------------------------------------ the sources
@@ -72,19 +64,25 @@ def test_it_opens_with_a_title_a_box_links_and_set_up(path):
     assert said == ["You need", "You will be able to", "Minutes", "New words"]
     assert new_words(book(path))
     assert [ours(cell).get("generated") for cell in plumbing] == ["links", "setup"]
-    assert "parameters" in tags(parameters)
+    assert tagged(parameters, "parameters")
 
 
 @each
 def test_the_box_says_how_long_it_takes(path):
-    """The minutes to read are those that the pages compute; a blank takes 3 to 9 more."""
+    """200 words of prose or 20 lines of open code a minute; a blank takes 3 to 9 more."""
     nb = book(path)
-    pages = minutes(blocks(filled(nb), Prose(set())))
+    drawn = blocks(filled(nb), Prose(set()))
+    prose = "".join(block["html"] for block in drawn if block["kind"] == "prose")
+    words = len(plain(re.sub(r"<details.*?</details>", " ", prose, flags=re.S)).split())
+    code = [block["source"] for block in drawn if block["kind"] == "code" and not block["folded"]]
+    lines = sum(bool(line.strip()) for source in code for line in source.split("\n"))
+    read = round(words / 200 + lines / 20)
     said = r"\*Minutes\*: (\d+) to read(?:, (\d+) with the blanks)?\.?$"
     box = re.search(said, nb.cells[0].source, re.M)
-    assert box, f"*Minutes*: {pages} to read, … with the blanks."
-    assert abs(int(box[1]) - pages) <= 2, f"the pages say {pages}"
-    blanks = sum(is_blank(cell) for cell in nb.cells)
+    assert box, f"*Minutes*: {read} to read, … with the blanks."
+    assert int(box[1]) == minutes(nb)
+    assert abs(minutes(nb) - read) <= 2, f"it takes {read}"
+    blanks = sum(tagged(cell, "blank") for cell in nb.cells)
     assert blanks >= (0 if path.stem.startswith("00") else 3)
     assert 3 * blanks <= int(box[2] or box[1]) - int(box[1]) <= 9 * blanks
 
@@ -129,7 +127,7 @@ def test_plumbing_is_folded_and_the_lesson_is_open(path):
         tool = cell.source.startswith("# @title Tools: ")
         assert not tool or all(isinstance(node, TOOL) for node in ast.parse(cell.source).body)
         plumbing = re.search(r"\b(show_table|run\.figure|run\.save|judge)\(", cell.source)
-        folded = "hide-input" in tags(cell)
+        folded = tagged(cell, "hide-input")
         assert folded == bool(plumbing or ours(cell).get("generated") or tool), cell.id
         assert folded == bool(re.match(r"# @title \S", cell.source)), f"{cell.id!r} has no title"
 

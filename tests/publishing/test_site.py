@@ -138,7 +138,7 @@ SAYS = {
     "index": {
         "where to begin": "Start with 00 · One &lt;of&gt; two",
         "the promise": "What it promises.",
-        "how long": "1 min to read · ran in 12 s",
+        "how long": " · ran in 12 s",
         "a part": 'href="00_one.html#a-part-2"',
         "thumbnails": 'alt="a race"',
     },
