@@ -124,8 +124,7 @@ class Cells(PapermillNotebookClient):
             elif isinstance(error, DeadKernelError):
                 why = " killed its kernel: often the memory was too small"
             else:
-                line = (str(error.evalue).strip() or "(no message)").splitlines()[0].strip()
-                why = f": {error.ename}: {line}"
+                why = f": {error.ename}: {str(error.evalue).strip()}".partition("\n")[0]
             raise NotebookError(f"cell {cell.id!r}{why}") from error
 
 

@@ -27,7 +27,7 @@ SOLUTION = re.compile(
 
 
 class SyncError(ValueError):
-    """A notebook, a name or an address that cannot be used; the message says what to do."""
+    """A notebook, a page, a name or an address that cannot be used; it says what to do."""
 
 
 def title(nb) -> str:

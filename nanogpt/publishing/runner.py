@@ -70,17 +70,18 @@ def run(plan: RunPlan) -> bool:
         try:
             series.run()
         except OSError as error:
-            raise OSError(f"{error}: {series.kept_so_far()}") from error
+            raise OSError(f"{error}: {series.so_far}") from error
         if (plan.html or plan.publish) and any(out.glob("*.ipynb")):
             site.render(out, PUBLISHED if plan.publish else out)
-        if plan.publish and series.passed:
+        green = series.passed == len(series.sources)
+        if plan.publish and green:
             publish.publish(out, PUBLISHED)
             out = PUBLISHED
         series.report(out)
         if series.interrupted:
-            raise KeyboardInterrupt(series.kept_so_far())
+            raise KeyboardInterrupt(series.so_far)
         same = not plan.reproduce or publish.print_comparison(PUBLISHED, out)
-    return same and series.passed
+    return same and green
 
 
 class Series:
@@ -114,20 +115,14 @@ class Series:
         self.erase = "\x1b[K" if sys.stdout.isatty() else ""  # the rest of a terminal's line
 
     @property
-    def n_passed(self) -> int:
-        """How many notebooks have passed."""
+    def passed(self) -> int:
+        """How many notebooks have run and passed."""
         return sum(entry["ok"] for entry in self.entries)
 
     @property
-    def passed(self) -> bool:
-        """Whether all notebooks have run and passed."""
-        return self.n_passed == len(self.sources)
-
-    def kept_so_far(self) -> str:
+    def so_far(self) -> str:
         """What a run that was stopped leaves, in words."""
-        if not self.n_passed:
-            return "no notebook had passed, so nothing was replaced"
-        return f"{self.n_passed} of {len(self.sources)} notebooks had passed and are kept"
+        return f"{self.passed} of {len(self.sources)} notebooks had passed and are kept"
 
     def run(self) -> None:
         """Run them and print how each went; `entries` are those of the manifest, in order.
@@ -260,19 +255,16 @@ class Series:
 
     def report(self, out: Path) -> None:
         """Print a table of what ran, how many passed, and where to look."""
-        rows = [
-            {
-                "notebook": entry["notebook"],
-                "seconds": f"{entry['seconds']:.1f}",
-                "result": "passed" if entry["ok"] else f"FAILED  {entry['error']}",
-            }
-            for entry in sorted(self.entries, key=lambda entry: entry["notebook"])
-        ]
+        rows = []
+        for entry in sorted(self.entries, key=lambda entry: entry["notebook"]):
+            result = "passed" if entry["ok"] else f"FAILED  {entry['error']}"
+            shown = {"seconds": f"{entry['seconds']:.1f}", "result": result}
+            rows.append({"notebook": entry["notebook"]} | shown)
         if rows:
             print(f"{self.erase}\n{table(rows)}\n")
-        passed, asked = self.n_passed, len(self.sources)
-        print(f"{passed} of {asked} passed, profile {self.pace.profile}, in {out}")
-        if passed < len(rows):
+        all_of_it = f"profile {self.pace.profile}, in {out}"
+        print(f"{self.passed} of {len(self.sources)} passed, {all_of_it}")
+        if self.passed < len(rows):
             print(f"what failed, up to its error: {out / 'failed'}")
         if (page := out / "html" / "index.html").is_file():
             print(f"to read: {page}")

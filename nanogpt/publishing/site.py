@@ -31,20 +31,16 @@ LARGEST = 400_000  # parameters: about a megabyte in base64 of 16-bit numbers
 MARK = b'<a class="brand" href="index.html"'  # in every page that we write, and in no other
 
 
-class SiteError(ValueError):
-    """A folder that cannot be rendered; the message says why."""
-
-
 def render(folder: Path, home: Path | None = None) -> Path:
     """Write the pages of an output folder into html/ and return the path of their index.
 
     `home` is where readers will find the folder, if it moves. Pages of notebooks that have gone are
-    removed, and no other file. Raises SiteError, also for a page of somebody else's in the way, and
-    SyncError for a notebook that cannot be read.
+    removed, and no other file. Raises SyncError for a folder without notebooks, for one that cannot
+    be read, and for a page of somebody else's in the way.
     """
     paths = sorted(folder.glob("[0-9][0-9]_*.ipynb"))
     if not paths:
-        raise SiteError(f"no executed notebooks in {folder}: run some first, as in make run")
+        raise SyncError(f"no executed notebooks in {folder}: run some first: python -m nanogpt run")
     card, html = read_manifest(folder), folder / "html"
     where = card.get("environment")
     entries = {entry["notebook"]: entry for entry in card["notebooks"]}
@@ -73,7 +69,7 @@ def _write(html: Path, texts: dict[str, str]) -> None:
     there = {path: MARK in path.read_bytes() for path in html.glob("*.html")}
     for path, ours in there.items():
         if path.name in texts and not ours:
-            raise SiteError(f"{path} is not a page of this project: move it, and render again")
+            raise SyncError(f"{path} is not a page of this project: move it, and render again")
     for name, text in texts.items():
         write_text(html / name, text)
     for path, ours in there.items():
@@ -101,7 +97,7 @@ def _about(name: str, nb, entry: dict, names: set[str]) -> dict:
             "words": {term: prose.render(text) for term, text in new_words(nb).items()},
         }
     except SyncError as error:
-        raise SiteError(f"{name}.ipynb cannot be rendered: {error}") from error
+        raise SyncError(f"{name}.ipynb cannot be rendered: {error}") from error
 
 
 def _search_index(pages: list[dict]) -> str:

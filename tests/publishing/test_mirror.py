@@ -68,7 +68,7 @@ def test_a_mirror_is_the_packages_own_text_and_an_edited_one_is_noticed(root):
     assert mirror.sync(root, check=True) == [path]
 
 
-def test_outputs_counts_and_editors_traces_go(root):
+def test_outputs_and_editors_traces_go_and_a_tag_alone_folds_a_cell(root):
     mirror.sync(root)
     found = cells(root)
     assert "left-over" not in found
@@ -77,11 +77,6 @@ def test_outputs_counts_and_editors_traces_go(root):
     assert found["own"].source == "print(1)"
     nb = nbformat.read(root / "notebooks" / "00_one.ipynb", 4)
     assert (nb.metadata, nb.nbformat, nb.nbformat_minor) == (nbfile.METADATA, 4, 5)
-
-
-def test_a_tag_folds_a_cell_everywhere_and_its_absence_opens_it(root):
-    mirror.sync(root)
-    found = cells(root)
     for name in ("figure", "setup"):
         assert found[name].metadata["jupyter"] == {"source_hidden": True}
         assert found[name].metadata["cellView"] == "form"

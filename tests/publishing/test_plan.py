@@ -9,15 +9,7 @@ from notebook_fixtures import NOTEBOOKS, write
 from nanogpt.cli import run
 from nanogpt.config.profiles import PARTS
 from nanogpt.publishing import execute, plan, runner
-from nanogpt.publishing.plan import (
-    LIMIT,
-    WORK,
-    RunError,
-    assign,
-    choose_pace,
-    convert,
-    read_parameters,
-)
+from nanogpt.publishing.plan import LIMIT, WORK, RunError, assign, choose_pace
 from nanogpt.publishing.runner import choose_profile, select
 from nanogpt.system.console import PROGRESS
 
@@ -110,7 +102,7 @@ def test_values_get_the_type_of_their_parameter_in_the_notebooks_that_know_it(so
     expected = {"a": 7, "b": 2.0, "c": False, "d": "1=2", "e": 3}
     assert values == {"00_x": {"profile": "smoke"} | expected, "01_y": {"profile": "smoke", "a": 7}}
     assert [type(values[name]["a"]) for name in values] == [int, float]
-    assert convert(read_parameters(path)["e"], "None") is None
+    assert assign([path], ["e=None"], "smoke")["00_x"]["e"] is None
 
 
 @pytest.mark.parametrize(
