@@ -26,6 +26,7 @@ FOLD = re.compile(r"^ *(?:<details>\s*<summary>([^<>\n]+)</summary>|</details>) 
 TITLE = "# @title "
 URL = "data:image/png;base64,"
 HEADING = re.compile(r'<h[1-6] id="([^"]+)">(.*?)</h[1-6]>', re.S)
+NAME = re.compile(r"[A-Za-z_]\w{3,}")
 NEW_WORDS = re.compile(r"^- \*New words\*: (.+(?:\n(?!- ).+)*)", re.M)
 MINUTES = re.compile(r"^- \*Minutes\*: (\d+) to read", re.M)
 HERE = jinja2.FileSystemLoader(Path(__file__).parent)
@@ -228,19 +229,19 @@ def minutes(nb) -> int:
     return int(found[1]) if found else 0
 
 
-def sections(drawn: list[dict]) -> list[dict]:
-    """A page by heading, as {id, heading, text, names}: its prose, and the names in its code."""
-    found: list[dict] = [{"id": "", "text": "", "names": {}}]
+def sections(drawn: list[dict]) -> list[list[str]]:
+    """A page by heading, as rows of id, heading, text, and the names in its code."""
+    found = [["", "", "", ""]]
     for block in drawn:
         if block["kind"] == "code":
-            found[-1]["names"] |= dict.fromkeys(re.findall(r"[A-Za-z_]\w{3,}", block["source"]))
+            known = dict.fromkeys(found[-1][3].split() + NAME.findall(block["source"]))
+            found[-1][3] = " ".join(known)
             continue
         before, *parts = HEADING.split(block["html"])
-        found[-1]["text"] += f" {plain(before)}"
-        for name, heading, text in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
-            section = {"id": name, "heading": plain(heading), "text": plain(text), "names": {}}
-            found.append(section)
-    return [{**s, "text": s["text"].strip(), "names": " ".join(s["names"])} for s in found[1:]]
+        found[-1][2] = f"{found[-1][2]} {plain(before)}".strip()
+        for id, heading, text in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
+            found.append([id, plain(heading), plain(text), ""])
+    return found[1:]
 
 
 def new_words(nb) -> dict[str, str]:

@@ -90,10 +90,8 @@ class Series:
     def __init__(self, plan: RunPlan):
         whole = plan.publish or plan.reproduce
         sources = select(plan.notebooks, plan.source or ROOT / "notebooks")
-        profile = choose_profile(
-            "cpu" if whole and plan.profile == "auto" else plan.profile,
-            cuda=pick_device().device.type == "cuda",
-        )
+        asked, cuda = plan.profile, pick_device().device.type == "cuda"
+        profile = choose_profile("cpu" if whole and asked == "auto" else asked, cuda=cuda)
         assign(sources, plan.settings, profile)  # refused now, not after the measurement
         out = (plan.out or ROOT / "outputs" / "run" / get_profile(profile).kind).resolve()
         check_out(out)
@@ -174,14 +172,9 @@ class Series:
             self.cell = what, time.monotonic()
 
         try:
-            execute.execute(
-                source,
-                staged / source.name,
-                self.values[source.stem],
-                variables=self._environment(staged),
-                timeout=self.plan.timeout,
-                before_cell=before_cell,
-            )
+            own = {"variables": self._environment(staged), "timeout": self.plan.timeout}
+            target, values = staged / source.name, self.values[source.stem]
+            execute.execute(source, target, values, before_cell=before_cell, **own)
         except (execute.NotebookError, SyncError, RuntimeError) as failure:  # no kernel: the last
             return INTERRUPTED if self.interrupted else str(failure).strip().partition("\n")[0]
         finally:
@@ -211,9 +204,8 @@ class Series:
         if not self.corpus.real:
             # The download has failed once: do not wait for it in each kernel.
             variables |= {"NANOGPT_OFFLINE": "1", "NANOGPT_OFFLINE_REASON": self.corpus.note}
-        if self.weights:
-            there = str(self.weights) if self.weights.is_file() else None
-            variables["NANOGPT_CHECKPOINT"] = there
+        if weights := self.weights:
+            variables["NANOGPT_CHECKPOINT"] = str(weights) if weights.is_file() else None
         return variables
 
     def _keep(self, source: Path, staged: Path, error: str | None, seconds: float) -> None:

@@ -55,7 +55,8 @@ def render(folder: Path, home: Path | None = None) -> Path:
         practice=synthetic.NAME,
         live=bool(running),
     )
-    texts = {"index.html": frame(search_index=_search_index(pages))}
+    rows = [[page["name"], page["heading"], *row] for page in pages for row in page["sections"]]
+    texts = {"index.html": frame(search_index=_script(rows))}
     if running:
         texts["live.html"] = running
     for before, page, after in zip([None, *pages], pages, [*pages[1:], None], strict=False):
@@ -82,10 +83,12 @@ def _about(name: str, nb, entry: dict, names: set[str]) -> dict:
     try:
         prose = Prose(names)
         drawn = blocks(nb, prose)
+        plain = re.sub(r"^\d\d\W+", "", title(nb))
         return {
             "name": name,
             "number": name[:2],
-            "title": re.sub(r"^\d\d\W+", "", title(nb)),
+            "title": plain,
+            "heading": f"{name[:2]} · {plain}",
             "promise": promise(drawn),
             "thumbnail": thumbnail(nb),
             "entry": entry,
@@ -98,16 +101,6 @@ def _about(name: str, nb, entry: dict, names: set[str]) -> dict:
         }
     except SyncError as error:
         raise SyncError(f"{name}.ipynb cannot be rendered: {error}") from error
-
-
-def _search_index(pages: list[dict]) -> str:
-    """Every section of every page as JSON rows: page, its title, id, heading, text, names."""
-    rows = [
-        [page["name"], f"{page['number']} · {page['title']}", *section.values()]
-        for page in pages
-        for section in page["sections"]
-    ]
-    return _script(rows)
 
 
 def _script(data) -> str:

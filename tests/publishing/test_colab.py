@@ -70,13 +70,10 @@ def set_up(folder, path="", **environment):
     cell = mirror.setup_cell("", "main").partition("from nanogpt")[0]
     here = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     before = "" if environment.get("PYTHONPATH") else FORGET
-    script = [
-        sys.executable,
-        "-c",
-        f"{before}\n{cell}\nprint('root', root, sys.path.count(str(root)))",
-    ]
+    script = f"{before}\n{cell}\nprint('root', root, sys.path.count(str(root)))"
     environment = {**here, **environment, "PATH": f"{path}:{os.environ['PATH']}"}
-    return subprocess.run(script, cwd=folder, env=environment, capture_output=True, text=True)
+    words, pipes = [sys.executable, "-c", script], {"capture_output": True, "text": True}
+    return subprocess.run(words, cwd=folder, env=environment, **pipes)
 
 
 ASK = """print("from", Path(nanogpt.__file__).parents[1].relative_to(Path.cwd()))
@@ -107,18 +104,15 @@ def test_a_lone_notebook_runs_as_on_colab_and_its_set_up_runs_twice(
     assert [path.name for path in alone.iterdir()] == [NAME]
 
 
-def test_a_second_run_takes_the_copy_that_is_there(address, alone):
-    first = set_up(alone, NANOGPT_REPO=address)
-    assert first.stdout == f"root {alone / NAME} 1\n", first.stderr
-    assert set_up(alone, NANOGPT_REPO="file:///nowhere").stdout == first.stdout
-    assert [path.name for path in alone.iterdir()] == [NAME]
-
-
-def test_inside_the_repository_or_where_python_knows_a_copy_nothing_is_fetched(alone):
-    """The second is papermill, started elsewhere."""
+def test_where_a_copy_is_nothing_is_fetched(address, alone):
+    """In the repository; where Python knows one (papermill, started elsewhere); again on Colab."""
     for folder, known in ((ROOT / "notebooks", ""), (alone, str(ROOT))):
         done = set_up(folder, NANOGPT_REPO="file:///nowhere", PYTHONPATH=known)
         assert done.stdout == f"root {ROOT} 1\n", done.stderr
+    for repo in (address, "file:///nowhere"):
+        done = set_up(alone, NANOGPT_REPO=repo)
+        assert done.stdout == f"root {alone / NAME} 1\n", done.stderr
+    assert [path.name for path in alone.iterdir()] == [NAME]
 
 
 REFUSED = {

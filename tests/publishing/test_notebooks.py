@@ -164,7 +164,6 @@ def test_the_readmes_own_code_runs_alone(monkeypatch, capsys):
 # ------------------------------------------------------------------ the published run
 
 
-@pytest.mark.skipif(not EXECUTED, reason="nothing is published yet")
 def test_the_published_run_is_whole():
     card = json.loads((PUBLISHED / "manifest.json").read_text(encoding="utf-8"))
     names = [path.stem for path in NOTEBOOKS]
@@ -218,7 +217,6 @@ def test_no_more_than_a_line_of_the_corpus_is_printed(path):
             assert not found, f"cell {cell.id!r} prints two lines of the corpus: {found}"
 
 
-@pytest.mark.skipif(not EXECUTED, reason="nothing is published yet")
 def test_the_weights_are_small_good_and_recorded():
     names = sorted(path.name for path in (PUBLISHED / "checkpoints").iterdir())
     assert names == ["small.json", "small.safetensors"]

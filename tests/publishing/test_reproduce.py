@@ -76,10 +76,17 @@ def test_what_differs_is_named(folders, capsys, mine, words):
     assert words in said
 
 
-def test_the_first_difference_is_shown_however_much_is_the_same(folders):
+def test_all_that_differs_is_shown_first_the_first_of_each_cell_then_a_likely_reason(
+    folders, capsys
+):
     old, new = (cell(text(f"the same\n{n}"), picture(n)) for n in ("AAAA", "BBBB"))
-    _, found = compare_runs(*folders([old], [new, cell(cell_id="b")]))
-    assert found == ["00_one, cell 'a': 'AAAA' was 'BBBB' here", "00_one, cell 'b': a new cell"]
+    changed = {"weights": b"v", "torch": "2.13"}
+    assert not print_comparison(*folders([old], [new, cell(cell_id="b")], **changed))
+    first, second, third, *_, last = capsys.readouterr().out.splitlines()
+    assert first == "00_one, cell 'a': 'AAAA' was 'BBBB' here"
+    assert second == "00_one, cell 'b': a new cell"
+    assert third == "checkpoints/small.safetensors: other bytes"
+    assert "torch 2.9, here 2.13" in last
 
 
 def test_a_notebook_that_was_not_run_is_named_and_nothing_reproduces_nothing(folders):
@@ -87,10 +94,3 @@ def test_a_notebook_that_was_not_run_is_named_and_nothing_reproduces_nothing(fol
     assert compare_runs(old, new)[1] == ["00_one: it was not run"]
     (old / "00_one.ipynb").unlink()
     assert not print_comparison(old, new)
-
-
-def test_other_weights_are_a_difference_and_another_version_its_likely_reason(folders, capsys):
-    assert not print_comparison(*folders([cell()], [cell()], weights=b"v", torch="2.13"))
-    said = capsys.readouterr().out
-    assert "small.safetensors: other bytes" in said
-    assert "torch 2.9, here 2.13" in said
