@@ -1,9 +1,9 @@
 // The whole decode loop without Python: only arithmetic and memory are left.
 //
 // native.py compiles this file on first use, for one shape: C width, H heads, V vocabulary,
-// BITS 32 or 8 for a weight, INT8_INPUTS 1 where the vectors are rounded too. It copies no weight: the
-// pointers are the model's own tensors, so they are never out of date. (With 8 bits they are codes,
-// which quantize() makes for each generation.)
+// BITS 32 or 8 for a weight, INT8_INPUTS 1 where the vectors are rounded too, L2 the bytes of that cache.
+// It copies no weight: the pointers are the model's own tensors, so they are never out of date. (With 8
+// bits they are codes, which quantize() makes for each generation.)
 //
 // Three things make it fast. A matrix is read once, front to back, several rows at a time, for all
 // texts of the batch. Keys lie in tiles of LANES positions, so that a vector register holds one
@@ -28,6 +28,8 @@ constexpr int LANES = 4;
 #endif
 constexpr int HS = C / H;  // head size
 constexpr int CHUNK = 16;  // positions of a prompt in one pass of the weights
+// Whether one block's weights are more than the L2 cache holds. Then the rows to come are prefetched.
+constexpr bool STREAMED = 12LL * C * C * BITS / 8 > L2;
 
 #define INLINE static inline __attribute__((always_inline))
 
@@ -54,10 +56,22 @@ static inline vec load(const int8_t *p) {
 #endif
 }
 
-static inline float total(vec v) {
-  float sum = 0;
-  for (int i = 0; i < LANES; i++) sum += v[i];
-  return sum;
+// All lanes as one number: halves onto halves, so that few operations wait for one another.
+template <class Lanes, class Join>
+INLINE float fold(Lanes v, Join join) {
+  typedef float half __attribute__((vector_size(sizeof v / 2)));
+  if constexpr (sizeof v == 16) return join(join(v[0], v[2]), join(v[1], v[3]));
+  else {
+    half halves[2];
+    std::memcpy(halves, &v, sizeof v);
+    return fold(join(halves[0], halves[1]), join);
+  }
+}
+INLINE float total(vec v) {
+  return fold(v, [](auto a, auto b) { return a + b; });
+}
+INLINE float highest(vec v) {
+  return fold(v, [](auto a, auto b) { return a > b ? a : b; });
 }
 
 // e^x for x <= 0, to about 1e-6: 2^n by writing n into the exponent's bits, times a short series
@@ -139,8 +153,9 @@ static void linear(Matrix a, int64_t n, const float *x, int64_t count, Take take
 template <int K, class Take>
 static void linear(Matrix a, int64_t n, const float *x, int64_t count, Take take) {
   if (count == 1) {  // one text: the case that must stay the fastest
-    for (int64_t o = 0; o + 8 <= n; o += 8) rows<K, 8, 1>(a, x, 0, o, take);
-    for (int64_t o = n / 8 * 8; o < n; o++) rows<K, 1, 1>(a, x, 0, o, take);
+    constexpr int R = STREAMED ? 8 : 4, AHEAD = STREAMED ? R : 0;
+    for (int64_t o = 0; o + R <= n; o += R) rows<K, R, 1, AHEAD>(a, x, 0, o, take, o + 2 * R);
+    for (int64_t o = n / R * R; o < n; o++) rows<K, 1, 1>(a, x, 0, o, take);
     return;
   }
   for (int64_t first = 0; first < count; first += 64) {  // as many vectors as the L1 cache holds
@@ -201,8 +216,7 @@ static void attend(const float *q, HeadCache cache, int n, float *s, float *out)
     vec x = load(s + t);
     tops = x > tops ? x : tops;
   }
-  float top = tops[0];
-  for (int i = 1; i < LANES; i++) top = tops[i] > top ? tops[i] : top;
+  const float top = highest(tops);
   for (int t = 0; t < tiles * LANES; t += LANES) {
     vec e = exponential(load(s + t) - top);
     store(s + t, e);
@@ -260,8 +274,12 @@ static int64_t draw(const float *logits, const float *noise, float temperature, 
       before += share;
     }
   }
-  for (int i = 0; i < V; i++) p[i] /= noise[i];
-  return std::max_element(p, p + V) - p;
+  float best = 0;
+  for (int i = 0; i < V; i++) {
+    p[i] /= noise[i];
+    best = p[i] > best ? p[i] : best;
+  }
+  return std::min<int64_t>(std::find(p, p + V, best) - p, V - 1);  // V - 1: where nothing is a number
 }
 
 #ifndef NO_LOOP  // serving/native.cpp has a loop of its own

@@ -23,7 +23,7 @@ from ..model.gpt import GPT
 from .base import Engine, check_float32, require_float32_cpu
 from .compiled import Compiled
 from .functional import qkv_of
-from .toolchain import CannotBuild, load_library
+from .toolchain import CannotBuild, l2_bytes, load_library
 
 SOURCE = Path(__file__).with_name("native.cpp")
 # Whatever torch's default dtype and device are set to.
@@ -36,7 +36,8 @@ def library(
     width: int, n_head: int, vocab: int, bits: int = 32, int8_inputs: bool = False
 ) -> ctypes.CDLL:
     """native.cpp compiled for these numbers, now or at an earlier time. Raises CannotBuild."""
-    shape = {"C": width, "H": n_head, "V": vocab, "BITS": bits, "INT8_INPUTS": int(int8_inputs)}
+    shape = {"C": width, "H": n_head, "V": vocab, "L2": l2_bytes()}
+    shape |= {"BITS": bits, "INT8_INPUTS": int(int8_inputs)}
     lib = load_library("native", SOURCE, shape)
     pointer, number = ctypes.c_void_p, ctypes.c_int64
     lib.decode.argtypes, lib.decode.restype = [pointer, number, number], None

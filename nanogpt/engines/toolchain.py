@@ -66,6 +66,13 @@ def machine() -> dict:
     }
 
 
+def l2_bytes() -> int:
+    """The size of a core's L2 cache, where Linux tells it; else 1 MiB."""
+    told = Path("/sys/devices/system/cpu/cpu0/cache/index2/size")  # as in "2048K"
+    size = told.read_text().strip() if told.exists() else ""
+    return int(size[:-1]) * 1024 if size[:-1].isdigit() and size.endswith("K") else 2**20
+
+
 def load_library(name: str, source: Path, shape: dict, *included: Path) -> ctypes.CDLL:
     """A C++ file compiled for these numbers, now or at an earlier time. Raises CannotBuild."""
     text = "".join(path.read_text(encoding="utf-8") for path in (source, *included))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
 
@@ -50,7 +51,7 @@ def not_standard(model: nn.Module) -> str | None:
     Code that computes a model's function without its modules' own `forward` must ask this first.
     """
     expected = _layout(model.config) if type(model) is GPT else [(GPT, None)]
-    found = [module for _, module in model.named_modules(remove_duplicate=False)]
+    found = list(_modules(model))
     for module, (kind, eps) in zip(found, expected, strict=False):
         if type(module) is not kind:
             return _only_its_own(f"{_name(type(module))} where {_name(kind)} is expected")
@@ -66,8 +67,15 @@ def not_standard(model: nn.Module) -> str | None:
 @lru_cache(maxsize=16)
 def _layout(config: GPTConfig) -> list[tuple[type, float | None]]:
     """The class of each of a GPT's modules, and the eps of norms."""
-    modules = [module for _, module in on_meta(config).named_modules(remove_duplicate=False)]
-    return [(type(module), vars(module).get("eps")) for module in modules]
+    return [(type(module), vars(module).get("eps")) for module in _modules(on_meta(config))]
+
+
+def _modules(module: nn.Module) -> Iterator[nn.Module]:
+    """Every module, each time it occurs. `named_modules` takes as long as decoding ten tokens."""
+    yield module
+    for child in module._modules.values():
+        if child is not None:
+            yield from _modules(child)
 
 
 def on_meta(config: GPTConfig) -> GPT:

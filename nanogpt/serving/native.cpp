@@ -94,33 +94,21 @@ static void product(const float *w, int64_t K, const float *x, int64_t stride, i
   for (; p < panels; p++) strip<1>(w + p * K * LANES, K, x, stride, N, out + p * LANES, width);
 }
 
-// All lanes as one number, in one order: halves onto halves.
-template <class Join>
-INLINE float fold(vec v, Join join) {
-  float lanes[LANES];
-  store(lanes, v);
-  for (int n = LANES / 2; n; n /= 2)
-#pragma GCC unroll 8
-    for (int i = 0; i < n; i++) lanes[i] = join(lanes[i], lanes[i + n]);
-  return lanes[0];
-}
-
 // Not inlined, so that every row meets the same instructions.
 #define ONE_WAY static __attribute__((noinline))
 
 // LayerNorm of one row. Where C ends inside a register the rest of it counts for nothing.
 ONE_WAY void norm_row(const float *x, const float *w, const float *b, float *out) {
-  auto add = [](float a, float b) { return a + b; };
   vec sums = {}, squares = {};
   for (int i = 0; i < CP; i += LANES) sums += load(x + i);  // zeros after the last number
-  const float mean = fold(sums, add) / C;
+  const float mean = total(sums) / C;
   for (int i = 0; i < CP; i += LANES) {
     vec apart = load(x + i) - mean;
     if (i + LANES > C)
       for (int lane = C - i; lane < LANES; lane++) apart[lane] = 0;
     squares = multiply_and_add(apart, apart, squares);
   }
-  const float scale = 1 / std::sqrt(fold(squares, add) / C + 1e-5f);
+  const float scale = 1 / std::sqrt(total(squares) / C + 1e-5f);
   for (int i = 0; i < CP; i += LANES) store(out + i, (load(x + i) - mean) * scale * load(w + i) + load(b + i));
 }
 
@@ -179,7 +167,7 @@ INLINE float scores_of(const float *q, const Held &held, int64_t n, int64_t len,
       tops = x > tops ? x : tops;
     }
   }
-  return fold(tops, [](float a, float b) { return a > b ? a : b; });
+  return highest(tops);
 }
 
 // softmax(q kᵀ / √hs) v of one query over positions 0 … n - 1 of its sequence. Slots past the last position
@@ -214,7 +202,7 @@ ONE_WAY void attend_blocks(const float *q, const Held &held, int64_t n, int64_t 
       for (t = 0; t < last; t++)
         for (int d = whole * LANES; d < HS; d++) rest[d] += p[t] * v[t * HS + d];
   }
-  const float z = 1 / fold(sums, [](float a, float b) { return a + b; });
+  const float z = 1 / total(sums);
 #pragma GCC unroll 8
   for (int d = 0; d < whole; d++) store(out + d * LANES, ((y[0][d] + y[1][d]) + (y[2][d] + y[3][d])) * z);
   for (int d = whole * LANES; d < HS; d++) out[d] = z * rest[d];

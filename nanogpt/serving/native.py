@@ -195,7 +195,7 @@ def panels(weight: Tensor, lanes: int) -> Tensor:
 @lru_cache(maxsize=16)
 def library(width: int, n_head: int, vocab: int) -> ctypes.CDLL:
     """native.cpp compiled for these numbers, now or at an earlier time. Raises CannotBuild."""
-    shape = {"C": width, "H": n_head, "V": vocab, "BITS": 32, "INT8_INPUTS": 0}
+    shape = {"C": width, "H": n_head, "V": vocab, "L2": 0, "BITS": 32, "INT8_INPUTS": 0}
     lib = load_library("serving", SOURCE, shape, INCLUDED)
     pointer, number = ctypes.c_void_p, ctypes.c_int64
     lib.lanes.argtypes, lib.lanes.restype = [], number
