@@ -7,9 +7,9 @@ call it are the module's name: `bench ladder` is bench_ladder.py.
 from __future__ import annotations
 
 import importlib
+import os
+import signal
 import sys
-
-from ..system.console import tolerate_any_text
 
 COMMANDS = {  # the words that call it: what it does
     "run": "run the notebooks and render them",
@@ -30,10 +30,48 @@ COMMANDS = {  # the words that call it: what it does
 def main(argv: list[str] | None = None) -> int:
     """Run the command that the first words name. Returns its exit code, 2 when there is none.
 
-    Only that command's module is imported, so --help and a wrong word answer without torch.
+    Without `argv` it is what this process is for: a Ctrl-C is handled from here to the end, and 141
+    returned, without a word, where the reader of its output, such as `head`, has left.
     """
+    if argv is not None:
+        return _dispatch(list(argv))
+    ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # not where it is ignored
+    if ours:
+        signal.signal(signal.SIGINT, leave)
+    try:
+        try:
+            return _dispatch(sys.argv[1:])
+        finally:
+            if ours:  # all is done: what Python does at its end can be cut
+                signal.signal(signal.SIGINT, signal.SIG_DFL)
+            sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for Python's own flush
+        return 141
+    except KeyboardInterrupt:  # a second one
+        return 130
+
+
+def leave(number, frame) -> None:
+    """A Ctrl-C before a command has begun ends the process: nothing is written yet.
+
+    An exception could get lost in what is being imported, or come with its tracebacks.
+    """
+    if speaks():
+        os.write(2, b"\nstopped: nothing was written\n")
+    os._exit(130)
+
+
+def speaks() -> bool:
+    """Whether this process says what went wrong: of those that torchrun started here, one does."""
+    return os.environ.get("LOCAL_RANK", "0") == "0"
+
+
+def _dispatch(words: list[str]) -> int:
+    """Only the command's own module is imported: --help and a wrong word answer without torch."""
+    from ..system.console import tolerate_any_text
+
     tolerate_any_text()
-    words = sys.argv[1:] if argv is None else list(argv)
     for n in (1, 2):
         if (name := " ".join(words[:n])) in COMMANDS:
             module = importlib.import_module(f"{__name__}.{name.replace(' ', '_')}")

@@ -26,7 +26,7 @@ def run(args: argparse.Namespace) -> None:
     else:
         model = sharpened(GPT(SIZES[args.size]))
     model = model.to(device=device.device, dtype=getattr(torch, args.dtype)).eval()
-    n_new = args.tokens or min(255, model.config.block_size)
+    n_new = common.n_tokens(args, model.config.block_size)
     result = ladder(model, n_new=n_new, repeats=args.repeats, only=args.rungs)
     print(report(result))
     common.write_result(path, device, {"model": name, "dtype": args.dtype} | result)
@@ -70,7 +70,7 @@ def _shown(row: dict) -> dict:
 
 def options() -> argparse.ArgumentParser:
     """All options."""
-    parser = common.command_parser("bench ladder", "How fast does this machine decode?")
+    parser = common.Parser("bench ladder", "How fast does this machine decode?")
     common.add_shared(
         parser, "--size", "--checkpoint", "--tokens", "--repeats", "--threads", "--device"
     )

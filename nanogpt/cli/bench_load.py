@@ -109,16 +109,16 @@ def _shown(row: dict) -> dict:
 def options() -> argparse.ArgumentParser:
     """All options."""
     about = "Throughput and latency under a stream of requests."
-    parser = common.command_parser("bench load", about)
+    parser = common.Parser("bench load", about)
     add = parser.add_argument
     common.add_shared(parser, "--size", "--checkpoint", "--threads", "--device")
-    how = {"type": float, "nargs": "+", "default": [5.0, 20.0, 80.0, inf], "metavar": "X"}
+    how = {"type": common.above_0, "nargs": "+", "default": [5.0, 20.0, 80.0, inf], "metavar": "X"}
     add("--rates", **how, help="requests a second (5 20 80 inf)")
     add("--requests", **common.POSITIVE, default=64, help="requests at each rate (64)")
     add("--repeats", **common.POSITIVE, default=3, help="timed after a warm-up (3)")
     for name, ms in (("--ttft", 500), ("--tpot", 50)):
         text = f"milliseconds that a good request meets, for the goodput ({ms})"
-        add(name, type=float, default=ms, metavar="MS", help=text)
+        add(name, type=common.above_0, default=ms, metavar="MS", help=text)
     common.add_json(parser, "load-SIZE.json")
     add = parser.add_argument_group("our engine").add_argument
     add("--backend", choices=sorted(BACKENDS), default="modules")

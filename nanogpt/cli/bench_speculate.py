@@ -29,7 +29,7 @@ def run(args: argparse.Namespace) -> None:
         raise ValueError(f"--k {max(args.k)}: with a block of {block} choose at most {block - 2}")
     print(f"table counted in: {corpus.banner or corpus}")
     draft = load_checkpoint(args.draft) if args.draft else None
-    drafts, n_new = _drafts(saved, draft, corpus), args.tokens or min(255, block)
+    drafts, n_new = _drafts(saved, draft, corpus), common.n_tokens(args, block)
     result = bench.speculation(model, drafts, args.k, n_new=n_new, repeats=args.repeats)
     result["passes"] = bench.pass_seconds(model, sorted({1, *(k + 1 for k in args.k)}))
     result["proposal"] = bench.pass_seconds(draft.model, [1])[1] if draft else None
@@ -90,7 +90,7 @@ def _shown(row: dict, passes: dict) -> dict:
 def options() -> argparse.ArgumentParser:
     """All options."""
     about = "What does speculation buy, at the same tokens? On the CPU, in native code, one text."
-    parser = common.command_parser("bench speculate", about)
+    parser = common.Parser("bench speculate", about)
     add, small = parser.add_argument, WEIGHTS / "small"
     add("--target", metavar="PATH", default=small, help="the model that decides (the small one)")
     add("--draft", metavar="PATH", help="a smaller model that proposes, beside the usual drafts")

@@ -52,7 +52,7 @@ def report(rows: list[dict]) -> str:
 
 def options() -> argparse.ArgumentParser:
     """All options."""
-    parser = common.command_parser("bench train", "How soon does each recipe reach a loss?")
+    parser = common.Parser("bench train", "How soon does each recipe reach a loss?")
     kind = parser.add_mutually_exclusive_group().add_argument
     how = {"action": "store_const", "dest": "kind", "default": "race"}
     kind("--ideas", const="ideas", help="add one idea at a time, at about equal seconds", **how)

@@ -10,14 +10,20 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
+import signal
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext, redirect_stderr
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
+from ..config.address import REPO
 from ..config.checks import check_int
 from ..config.shapes import SIZES
 from ..system.files import ROOT, check_writable, write_json
+from . import leave, speaks
 
 if TYPE_CHECKING:
     from ..system.device import Device
@@ -32,6 +38,16 @@ def positive(text: str) -> int:
     return int(text)
 
 
+def above_0(text: str) -> float:
+    """A number above 0, inf among them, as argparse reads it from an option."""
+    try:
+        if (value := float(text)) > 0:
+            return value
+    except ValueError:
+        pass
+    raise argparse.ArgumentTypeError(f"{text!r}: must be a number above 0")
+
+
 POSITIVE = {"type": positive, "metavar": "N"}
 OPTIONS = {
     "--size": {"choices": sorted(SIZES), "default": "small"},
@@ -44,9 +60,25 @@ OPTIONS = {
 }
 
 
-def command_parser(words: str, about: str) -> argparse.ArgumentParser:
+class Parser(argparse.ArgumentParser):
     """A parser for the command that these words call, as in "bench ladder"."""
-    return argparse.ArgumentParser(f"python -m nanogpt {words}", description=about)
+
+    def __init__(self, words: str, about: str):
+        super().__init__(f"python -m nanogpt {words}", description=about, allow_abbrev=False)
+
+    def error(self, message: str) -> NoReturn:
+        """What is wrong in one line: the usage of some commands fills a screen."""
+        self.exit(2, f"error: {message}; `{self.prog} --help` lists the options\n")
+
+
+def check_clone() -> None:
+    """Raise ValueError where there are no notebooks: a copy that pip installed has none."""
+    if not (ROOT / "notebooks").is_dir():
+        where = f"https://github.com/{REPO}" if REPO else "and the address of the repository"
+        raise ValueError(
+            f"no notebooks/ in {ROOT}, and an installed package has none: this needs a clone (git "
+            f"clone {where}), and to be run in it"
+        )
 
 
 def add_shared(parser: argparse.ArgumentParser, *names: str) -> None:
@@ -73,6 +105,12 @@ def json_path(given: str | None, default: str) -> Path | None:
     return path
 
 
+def n_tokens(args: argparse.Namespace, block_size: int) -> int:
+    """The new tokens of --tokens, or as many as a block allows. Raises ValueError."""
+    check_int("tokens", n := args.tokens or min(255, block_size), 2, block_size)
+    return n
+
+
 def measured_device(args: argparse.Namespace) -> Device:
     """The device of --device, with --threads; said in a line. Raises ValueError."""
     set_threads(args.threads)
@@ -94,7 +132,7 @@ def write_result(path: Path | None, device: Device, result: dict) -> None:
 
 def set_threads(n: int) -> None:
     """Compute on n CPU threads. Raises ValueError unless this machine has as many CPUs."""
-    check_int("--threads", n, 1, os.cpu_count())
+    check_int("threads", n, 1, os.cpu_count())
     import torch
 
     torch.set_num_threads(n)
@@ -102,22 +140,31 @@ def set_threads(n: int) -> None:
 
 def main_of(options: Callable, run: Callable) -> Callable:
     """The main(argv) -> exit code of a command that parses its `options()` and runs."""
-    return lambda argv=None: exit_code(lambda: run(options().parse_args(argv)))
+
+    def main(argv: list[str] | None = None) -> int:
+        with open(os.devnull, "w") as null, nullcontext() if speaks() else redirect_stderr(null):
+            args = options().parse_args(argv)
+        return exit_code(lambda: run(args), vars(args))
+
+    return main
 
 
-def exit_code(command: Callable[[], int | None], *, speaks: bool = True) -> int:
+def exit_code(command: Callable[[], int | None], names: Iterable[str] = ()) -> int:
     """Run a command and return its exit code, 0 when it returns None; an error becomes one line.
 
-    A KeyboardInterrupt may carry what was kept, as in KeyboardInterrupt("the weights are in …").
-    With speaks=False nothing is printed: of several processes one is enough. An error that no user
-    can cause is not caught: it keeps its traceback.
+    `names` are those of its options, as the library calls them. A KeyboardInterrupt may carry what
+    was kept, as in KeyboardInterrupt("the weights are in …"). An error that no user can cause is
+    not caught: it keeps its traceback.
     """
     try:
+        _begin()
         return command() or 0
     except KeyboardInterrupt as stopped:
         why, code = f"\nstopped: {stopped if str(stopped) else 'nothing was written'}", 130
     except FloatingPointError as error:
         why, code = f"error: {error}", 1
+    except BrokenPipeError:
+        raise
     except (ValueError, OSError, ImportError, MemoryError) as error:
         why, code = f"error: {str(error) or 'the memory of this machine is full'}", 2
     except RuntimeError as error:
@@ -126,6 +173,40 @@ def exit_code(command: Callable[[], int | None], *, speaks: bool = True) -> int:
         if not isinstance(error, CannotBuild):
             raise
         why, code = f"error: {error}", 2
-    if speaks:
-        print(why, file=sys.stderr)
+    if speaks():
+        print(in_options(why, names), file=sys.stderr)
     return code
+
+
+def in_options(message: str, names: Iterable[str]) -> str:
+    """A library's message in the words of the command line: top_k=0 is --top-k 0 there."""
+
+    def option(found: re.Match) -> str:
+        name, value = found.groups()
+        if name not in names or not (value or "_" in name):  # plain words are words
+            return found[0]
+        option = f"--{name.replace('_', '-')}"
+        return option if value in (None, "True") else f"{option} {value}"
+
+    return re.sub(r"(?<![\w.-])([a-z]\w*)(?:=([^\s:;,]+))?", option, message)
+
+
+def _begin() -> None:
+    """From here on a Ctrl-C is a KeyboardInterrupt, where it ended the process until now."""
+    if signal.getsignal(signal.SIGINT) is leave:
+        import torch  # noqa: F401  which every command needs
+
+        signal.signal(signal.SIGINT, interrupt)
+
+
+def interrupt(number, frame) -> None:
+    """Raise KeyboardInterrupt, but never in an import: there it could get lost, so it comes later.
+
+    An import runs callbacks and C code that print an exception and go on.
+    """
+    while frame and hasattr(signal, "pthread_kill"):
+        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+            again = signal.pthread_kill, (threading.main_thread().ident, number)
+            return threading.Timer(0.05, *again).start()
+        frame = frame.f_back
+    raise KeyboardInterrupt

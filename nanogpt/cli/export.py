@@ -11,7 +11,7 @@ import argparse
 from pathlib import Path
 
 from ..system.files import WEIGHTS, check_writable
-from .common import OUTPUTS, command_parser, main_of
+from .common import OUTPUTS, Parser, main_of
 
 
 def run(args: argparse.Namespace) -> None:
@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> None:
 
 def options() -> argparse.ArgumentParser:
     """All options."""
-    parser = command_parser("export", "Write a checkpoint's weights as other programs load them.")
+    parser = Parser("export", "Write a checkpoint's weights as other programs load them.")
     add = parser.add_argument
     add("checkpoint", nargs="?", default=WEIGHTS / "small", help="the one that ships, without")
     forms = ("auto", "opt", "gpt2", "nanochat", "lecture")

@@ -12,7 +12,7 @@ from pathlib import Path
 from ..config.checks import check_int
 from ..system.console import Progress
 from ..system.files import WEIGHTS
-from .common import OUTPUTS, command_parser, main_of
+from .common import OUTPUTS, Parser, main_of
 
 
 def run(args: argparse.Namespace) -> None:
@@ -56,7 +56,7 @@ def _job(args: argparse.Namespace):
 
 def options() -> argparse.ArgumentParser:
     """All options."""
-    parser = command_parser("generate", "Many texts, by one worker or several.")
+    parser = Parser("generate", "Many texts, by one worker or several.")
     add = parser.add_argument
     small = WEIGHTS / "small"
     add("--checkpoint", default=small, metavar="PATH", help="the one that ships, by default")

@@ -10,16 +10,19 @@ python -m nanogpt run --reproduce         all of them, compared with outputs/pub
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 from pathlib import Path
 
+from ..model.checkpoint import load_checkpoint
 from ..publishing.runner import RunPlan, run
-from .common import command_parser, main_of
+from ..system.files import ROOT
+from .common import Parser, check_clone, main_of
 
 
 def options() -> argparse.ArgumentParser:
     """All options: the fields of a RunPlan."""
-    parser = command_parser("run", "Run the notebooks headless and render what they make.")
+    parser = Parser("run", "Run the notebooks headless and render what they make.")
     add, timeout = parser.add_argument, RunPlan.timeout
     add("notebooks", nargs="*", help="numbers or names, such as 00 03; without any, all")
     known = "auto (gpu where there is one, else cpu), smoke, cpu, gpu, or a part, as cpu/4"
@@ -42,6 +45,12 @@ def options() -> argparse.ArgumentParser:
 
 
 def _run(args: argparse.Namespace) -> int:
+    if not args.source:
+        check_clone()
+    own = "" if args.publish or args.reproduce else os.environ.get("NANOGPT_CHECKPOINT", "")
+    named = [x.partition("=")[2] for x in args.settings if x.startswith("checkpoint=")] or [own]
+    if named[-1] not in ("", "auto"):
+        load_checkpoint(ROOT / named[-1])  # in which kernels run; refused before one does
     # A polite kill tidies up as a Ctrl-C does.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 from ..system.files import WEIGHTS
-from .common import add_shared, command_parser, main_of, set_threads
+from .common import Parser, add_shared, main_of, set_threads
 
 ALLOW = "another name by which requests may call it, as behind a proxy; repeatable"
 
@@ -73,7 +73,7 @@ def _server(args: argparse.Namespace, saved):
 
 def options() -> argparse.ArgumentParser:
     """All options."""
-    parser = command_parser("serve", "Serve a model over HTTP: /v1/completions, as OpenAI's.")
+    parser = Parser("serve", "Serve a model over HTTP: /v1/completions, as OpenAI's.")
     add = parser.add_argument
     small = WEIGHTS / "small"
     add("checkpoint", nargs="?", default=small, help="the one that ships, without")

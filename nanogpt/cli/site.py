@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 
 from ..publishing.site import newest, render
-from .common import command_parser, exit_code
+from .common import Parser, main_of
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Write FOLDER/html and print the path of its index. Exit code 2 when it cannot be done."""
-    parser = command_parser("site", "Render the executed notebooks of a folder as HTML.")
-    parser.add_argument("folder", nargs="?", type=Path, help="the newest run by default")
-    args = parser.parse_args(argv)
-    return exit_code(lambda: print(render(args.folder or newest())))
+def run(args: argparse.Namespace) -> None:
+    """Write FOLDER/html and print the path of its index."""
+    print(render(args.folder or newest()))
+
+
+def options() -> argparse.ArgumentParser:
+    """All options."""
+    parser = Parser("site", "Render the executed notebooks of a folder as HTML, into its html/.")
+    about = "one that `run` has written into (the newest of outputs/run, else outputs/published)"
+    parser.add_argument("folder", nargs="?", type=Path, help=about)
+    return parser
+
+
+main = main_of(options, run)

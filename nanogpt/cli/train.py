@@ -8,8 +8,6 @@ torchrun --nproc_per_node=2 --max-restarts=3 -m nanogpt train … --resume     a
 from __future__ import annotations
 
 import argparse
-import os
-from contextlib import nullcontext, redirect_stderr
 from dataclasses import fields, replace
 
 import torch
@@ -23,21 +21,10 @@ from ..model.checkpoint import stem
 from ..model.gpt import GPT
 from ..system.device import Device, pick_device
 from ..system.files import check_writable
-from ..training.distributed import joined, ranks, reports_errors, started_again
+from ..training.distributed import joined, ranks, started_again
 from ..training.loop import train
 from ..training.state import log_path, state_path
-from .common import OUTPUTS, add_shared, command_parser, exit_code, set_threads
-
-
-def main(argv: list[str] | None = None) -> int:
-    """Exit codes: those of `common`; 1 also when another process was lost.
-
-    Of several processes each one has the exit code, and the first of a machine says why.
-    """
-    speaks = reports_errors()
-    with open(os.devnull, "w") as nowhere, nullcontext() if speaks else redirect_stderr(nowhere):
-        args = options().parse_args(argv)
-    return exit_code(lambda: _command(args), speaks=speaks)
+from .common import OUTPUTS, Parser, add_shared, main_of, set_threads
 
 
 def _command(args: argparse.Namespace) -> None:
@@ -94,7 +81,7 @@ def _configs(args: argparse.Namespace) -> tuple:
 
 def options() -> argparse.ArgumentParser:
     """All options; those of a recipe are the fields of TrainConfig."""
-    parser = command_parser("train", "Train a model on a text.")
+    parser = Parser("train", "Train a model on a text.")
     add = parser.add_argument
     about = "; ".join(f"{name}: {recipe.about}" for name, recipe in RECIPES.items())
     add("--recipe", choices=list(RECIPES), default="fast", help=f"{about} (fast)")
@@ -114,3 +101,6 @@ def options() -> argparse.ArgumentParser:
         text = field.metadata["help"].replace("%", "%%")
         group.add_argument(f"--{field.name.replace('_', '-')}", help=text, **kind)
     return parser
+
+
+main = main_of(options, _command)

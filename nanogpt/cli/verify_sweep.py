@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from ..verify.sweep import describe, passed, sweep
-from .common import POSITIVE, add_json, command_parser, json_path, main_of, set_threads
+from .common import POSITIVE, Parser, add_json, json_path, main_of, set_threads
 
 
 def run(args: argparse.Namespace) -> int:
@@ -25,7 +25,7 @@ def run(args: argparse.Namespace) -> int:
 
 def options() -> argparse.ArgumentParser:
     """All options."""
-    parser = command_parser("verify sweep", "Do cached tokens equal uncached tokens?")
+    parser = Parser("verify sweep", "Do cached tokens equal uncached tokens?")
     add = parser.add_argument
     add("--sequences", **POSITIVE, default=1000, help="texts to decode twice, at least (1000)")
     add("--seed", type=int, default=0, metavar="N", help="another seed, other models and texts (0)")

@@ -68,12 +68,11 @@ def load_corpus(path: str | Path | None = None, *, download: bool = True) -> Cor
     Tiny Shakespeare. A failed download raises nothing: the practice corpus takes its place, with a
     note. With NANOGPT_OFFLINE=1 no download is tried; the note is then NANOGPT_OFFLINE_REASON.
     """
-    asked = {"the path given": path, "NANOGPT_DATA": os.environ.get("NANOGPT_DATA")}
-    for what, named in asked.items():
-        if named and not (file := Path(named).expanduser()).is_file():
-            raise CorpusError(f"{what} names {file}, which is no file: correct it or leave it out")
-        if named:
-            return read_corpus(file)
+    if named := path or os.environ.get("NANOGPT_DATA"):
+        if not (file := Path(named).expanduser()).is_file():
+            who = "" if path else "NANOGPT_DATA names "
+            raise CorpusError(f"{who}{file}, which is no file: correct the path or leave it out")
+        return read_corpus(file)
     local = ROOT / "data" / "input.txt"
     if local.is_file():
         return read_corpus(local)

@@ -131,6 +131,8 @@ def assign(sources: list[Path], settings: Sequence[str], profile: str) -> dict[s
     wanted = {}
     for setting in settings:
         name, equals, wanted[name] = setting.partition("=")
+        if setting != setting.encode(errors="replace").decode():  # bytes of a shell
+            raise RunError(f"-p {setting!r}: not UTF-8 text")
         if not equals or name not in names:
             near = ", ".join(get_close_matches(name, names) or names) or "none"
             why = f"write name=value, with a parameter of a chosen notebook: {near}"

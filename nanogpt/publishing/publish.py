@@ -30,13 +30,13 @@ def check(plan, profile: str, corpus: Corpus) -> None:
     """
     why = ""
     if profile != "cpu":
-        why = f"profile {profile}: what is published was made with cpu, on any laptop"
+        why = f"takes profile cpu, on any laptop, and not {profile}"
     elif plan.notebooks or plan.settings or plan.out or plan.source:
-        why = "names, -p, --out or --source: it runs all notebooks as they are"
+        why = "runs all notebooks as they are: leave out their names, -p and --out"
     elif corpus.sha256 != SHA256:
-        why = f"{corpus.name}: put Tiny Shakespeare into data/ first (see data/README.md)"
+        why = f"needs Tiny Shakespeare, not {corpus.name}: put it into data/ (see data/README.md)"
     if why:
-        raise RunError(f"{'--publish' if plan.publish else '--reproduce'} with {why}")
+        raise RunError(f"{'--publish' if plan.publish else '--reproduce'} {why}")
 
 
 def empty(folder: Path) -> None:

@@ -278,6 +278,8 @@ def select(names: Sequence[str], folder: Path) -> list[Path]:
         plain = Path(name).name.removesuffix(".ipynb")
         plain = plain.zfill(2) if plain.isdigit() else plain
         meant = {path for path in sources if plain in (path.stem, path.stem[:2], path.stem[3:])}
+        if len(Path(name).parts) > 1:
+            meant = {path for path in sources if path.resolve() == Path(name).resolve()}
         if not meant:
             raise RunError(
                 f"{name!r} names no notebook: there is {', '.join(path.stem for path in sources)}"

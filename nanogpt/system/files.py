@@ -95,9 +95,10 @@ def check_writable(path: Path) -> None:
     """Raise OSError when no file can be written at `path`."""
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, "this is a folder; name a file", str(path))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryFile(dir=path.parent):
-        pass
+    with _advice(path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
 
 
 def write_json(path: Path, data) -> None:

@@ -81,11 +81,6 @@ def ranks() -> Ranks:
     return Ranks(dist.get_rank(), dist.get_world_size()) if connected else Ranks()
 
 
-def reports_errors() -> bool:
-    """Whether this process is the one of its machine that says what went wrong, for all of them."""
-    return os.environ.get("LOCAL_RANK", "0") == "0"
-
-
 def started_again() -> bool:
     """Whether torchrun started these processes again, after one was lost; the same in all.
 

@@ -1,15 +1,26 @@
 """The dispatcher, what all commands share, and that asking for help costs nothing."""
 
 import os
+import signal
 import subprocess
 import sys
+import threading
 from argparse import ArgumentTypeError
 
 import pytest
 import torch
 
 from nanogpt.cli import COMMANDS, main
-from nanogpt.cli.common import OUTPUTS, exit_code, json_path, positive, set_threads
+from nanogpt.cli.common import (
+    OUTPUTS,
+    Parser,
+    exit_code,
+    in_options,
+    interrupt,
+    json_path,
+    positive,
+    set_threads,
+)
 from nanogpt.engines.toolchain import CannotBuild
 
 CODE = "import sys; from nanogpt.cli import main; code = main(); assert 'torch' not in sys.modules"
@@ -38,6 +49,89 @@ def test_each_command_has_help_that_names_it_and_refuses_an_unknown_option(name,
     said = capsys.readouterr()
     assert f"usage: python -m nanogpt {name} " in " ".join(said.out.split())
     assert "--no-such-option" in said.err
+    assert len(said.err.splitlines()) == 1, "an error is one line"
+
+
+def test_a_part_of_an_options_name_is_not_the_option():
+    parser = Parser("train", "")
+    parser.add_argument("--scripted")
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--script", "x"])
+
+
+def test_a_broken_pipe_within_a_command_is_not_its_error():
+    with pytest.raises(BrokenPipeError):
+        exit_code(raises(BrokenPipeError()))
+
+
+# Ctrl-C at a state, not at a time: when the named module is about to be imported.
+CTRL_C = """
+import os, runpy, signal, sys
+class Finder:
+    def find_spec(name, *_):
+        if name == "{}":
+            sys.meta_path.remove(Finder)
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Finder)
+runpy.run_module("nanogpt", run_name="__main__", alter_sys=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "module"),
+    [
+        *((name, f"nanogpt.cli.{name.replace(' ', '_')}") for name in COMMANDS),
+        ("bench", "nanogpt.system.console"),
+        ("train", "torch"),
+        ("train", "torch._C"),
+        ("serve", "numpy"),
+        pytest.param("export --out OUT", "nanogpt.export.folder", marks=pytest.mark.slow),  # begun
+    ],
+)
+def test_ctrl_c_before_a_command_begins_is_one_line_and_130(tmp_path, words, module):
+    words = words.replace("OUT", str(tmp_path / "out")).split()
+    command = [sys.executable, "-c", CTRL_C.format(module), *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (130, "\nstopped: nothing was written\n")
+    assert not list(tmp_path.iterdir())
+
+
+def test_ctrl_c_in_an_import_comes_after_it(tmp_path, monkeypatch):
+    (tmp_path / "half.py").write_text("import signal\nsignal.raise_signal(2)\nwhole = True\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        import half
+
+        threading.Event().wait(60)  # until the signal comes
+        pytest.fail("it did not come")
+    except KeyboardInterrupt:
+        assert half.whole
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.parametrize("words", [["--help"], ["export", "--help"]])
+def test_a_reader_who_has_left_ends_a_command_without_a_word(words):
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "nanogpt", *words]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, timeout=120)
+    os.close(writer)
+    assert (done.stderr, done.returncode) == (b"", 141)
+
+
+def test_a_librarys_message_is_told_in_the_words_of_the_command_line():
+    names = ("top_k", "greedy", "resume", "n")
+    for library, here in {
+        "top_k=0: must be at least 1": "--top-k 0: must be at least 1",
+        "greedy=True takes the likeliest": "--greedy takes the likeliest",
+        "n_head=3, or with n=4": "n_head=3, or with --n 4",
+        "temperature, top_k and n change nothing": "temperature, --top-k and n change nothing",
+        "?n=4 and --n=5 and a.n=6": "?--n 4 and --n=5 and a.n=6",
+    }.items():
+        assert in_options(library, names) == here
+    assert in_options("n=4", ()) == "n=4"
 
 
 def raises(error):
@@ -60,10 +154,11 @@ def raises(error):
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
 )
-def test_an_error_is_one_line_and_a_code(error, code, line, capsys):
+def test_an_error_is_one_line_and_a_code(error, code, line, capsys, monkeypatch):
     assert exit_code(raises(error)) == code
     assert capsys.readouterr().err.strip() == line
-    assert exit_code(raises(error), speaks=False) == code
+    monkeypatch.setenv("LOCAL_RANK", "1")  # of several processes one is enough
+    assert exit_code(raises(error)) == code
     assert capsys.readouterr().err == ""
 
 
@@ -85,7 +180,7 @@ def test_json_goes_where_it_is_told_or_beside_the_other_results(tmp_path):
 def test_threads_are_those_of_the_machine_and_counts_begin_at_1():
     before = torch.get_num_threads()
     for wrong in (0, os.cpu_count() + 1):
-        with pytest.raises(ValueError, match=f"--threads={wrong}: must be an integer"):
+        with pytest.raises(ValueError, match=f"threads={wrong}: must be an integer"):
             set_threads(wrong)
     assert torch.get_num_threads() == before
     for wrong in ("0", "-1", "x", "1.5", ""):

@@ -69,11 +69,11 @@ def test_a_recipe_changes_the_shape_and_the_batch_only_in_what_it_names():
 
 
 REFUSED = {
-    ("--steps", "0"): "steps=0",
-    ("--lr", "-1"): "lr=-1.0",
-    ("--threads", "0"): "--threads=0",
-    ("--n-head", "3"): "n_embd=64 must be a multiple of n_head=3",
-    ("--data", "/no/such/file"): "/no/such/file",
+    ("--steps", "0"): "--steps 0: ",
+    ("--lr", "-1"): "--lr -1.0: ",
+    ("--threads", "0"): "--threads 0: ",
+    ("--n-head", "3"): "n_embd=64 must be a multiple of --n-head 3",
+    ("--data", "/no/such/file"): "/no/such/file, which is no file",
     ("--device", "cuda"): "no CUDA device",
     ("--out", "/proc/none/x"): "none",
 }

@@ -34,9 +34,9 @@ REFUSED = {
     "07": "'07' names no notebook: there is 00_good",
     "-p sord=3": "a parameter of a chosen notebook: word",
     "-p profile=cpu": "a parameter of a chosen notebook: n, word",
-    "--profile tpu": "profile='tpu' is unknown: choose auto, smoke, cpu, gpu, cpu/2",
-    "--profile cpu/5": "profile='cpu/5' is unknown",
-    "--timeout 0": "timeout=0: must be an integer of at least 1",
+    "--profile tpu": "--profile 'tpu' is unknown: choose auto, smoke, cpu, gpu, cpu/2",
+    "--profile cpu/5": "--profile 'cpu/5' is unknown",
+    "--timeout 0": "--timeout 0: must be an integer of at least 1",
     f"--out {runner.PUBLISHED}": "part of the project itself",
     f"--out {runner.PUBLISHED / 'figures'}": "part of the project itself",
     **dict.fromkeys(
@@ -47,8 +47,12 @@ REFUSED = {
         "part of the project itself",
     ),
     "--out FILE": "choose another folder",
-    "--publish --profile smoke": "with profile smoke",
-    "--publish 00": "runs all notebooks as they are",
+    "--publish --profile smoke": "--publish takes profile cpu",
+    "--publish 00": "--publish runs all notebooks as they are: leave out their names",
+    "--reproduce 00": "--reproduce runs all notebooks as they are: leave out their names",
+    "../00": "'../00' names no notebook",
+    "-p checkpoint=/no/such": "no checkpoint at /no/such.safetensors",
+    "-p word=\udcff": "not UTF-8 text",
 }
 
 
@@ -59,8 +63,9 @@ def test_wrong_usage_is_refused_before_anything_is_written(
     write(sources / "00_good.ipynb", GOOD)
     (tmp_path / "file").write_text("a file, where a folder should be made")
     words = words.replace("FILE", str(tmp_path / "file" / "out")).split()
-    own = [] if "--publish" in words else ["--source", str(sources), "--out", str(tmp_path / "out")]
-    own += [] if "--profile" in words else ["--profile", "cpu" if "--publish" in words else "smoke"]
+    whole = "--publish" in words or "--reproduce" in words
+    own = [] if whole else ["--source", str(sources), "--out", str(tmp_path / "out")]
+    own += [] if "--profile" in words else ["--profile", "cpu" if whole else "smoke"]
     before = contents(ROOT / "notebooks"), sorted((ROOT / "outputs").rglob("*"))
     assert run.main([*own, *words]) == 2
     assert message in capsys.readouterr().err
@@ -186,7 +191,7 @@ def test_only_shakespeare_is_published_and_not_while_it_is_compared(press, monke
         runner.RunPlan(publish=True, reproduce=True)
     monkeypatch.setattr(publish, "SHA256", "0" * 64)
     assert run.main(["--publish"]) == 2
-    assert "--publish with little.txt" in capsys.readouterr().err
+    assert "--publish needs Tiny Shakespeare, not little.txt" in capsys.readouterr().err
     assert [path.name for path in press.iterdir()] == ["old.txt"]
 
 
