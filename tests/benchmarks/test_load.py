@@ -124,8 +124,6 @@ def test_the_command_writes_what_it_prints(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("--rates 0", "rate=0.0"),
-        ("--rates nan", "rate=nan"),
         ("--url http://127.0.0.1:1", "no server answers at http://127.0.0.1:1"),
         ("--url 127.0.0.1", "'http://'"),
         ("--url http://127.0.0.1:x", "Invalid port"),

@@ -77,6 +77,7 @@ def test_the_share_of_the_model_in_the_time_is_passes_times_their_cost():
         ("--target /nowhere/model", "/nowhere/model"),
         ("--data /nowhere.txt", "/nowhere.txt"),
         ("--json /proc/nothing/x.json", "/proc/nothing"),
+        ("--tokens 257", "--tokens 257: must be an integer in [2, 256]"),
         ("--k 3 255", "with a block of 256 choose at most 254"),
     ],
 )

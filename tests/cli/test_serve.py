@@ -55,9 +55,9 @@ def test_what_cannot_be_started_is_a_line(serve, tmp_path):
         port = str(listener.getsockname()[1])
         for words, says in (
             (["--port", port], f"port {port} (Address already in use)"),
-            (["--port", "99999"], "port=99999"),
+            (["--port", "99999"], "--port 99999"),
             (["--host", "no.such.host.invalid"], "choose another --host"),
-            (["--running", "0"], "running=0"),
+            (["--running", "0"], "--running 0"),
         ):
             code, _, err = serve(*words)
             assert (code, len(err.splitlines())) == (2, 1)

@@ -204,7 +204,7 @@ def test_ctrl_c_keeps_the_shards_that_are_done(words, tmp_path, monkeypatch, cap
     [
         (["--max-new-tokens", "30"], "text 0: a prompt of 1 and 30 new tokens"),
         (["--workers", "0"], "--workers=0"),
-        (["--top-k", "14"], "top_k=14"),
+        (["--top-k", "14"], "--top-k 14"),
         (["--checkpoint", "nowhere"], "no checkpoint at nowhere"),
         (["--prompts", "{}/unknown.txt"], "text 3: "),
     ],
