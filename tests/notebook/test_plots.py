@@ -45,8 +45,8 @@ HISTORY = {"step": [0, 5, 10], "train": [4.2, 3.0, 2.5], "val": [4.2, 3.1, 2.7]}
 HISTORY |= {"batch_loss": [3.0] * 10}
 TRIAL = {"rate": [0.5, 1.0, 0.5], "step": [0, 1, 2, 3], "val": [4.2, 3.0, 2.9, 2.5]}
 LINE = {"label": "lecture", "loss": 1.81, "curve": [[0.0, 4.2], [9.0, 2.0], [96.0, 1.81]]}
-LINES = [LINE | {"seconds": summary(96.0)}, LINE | {"label": "sprint+"}]
-BLOCKS = [{"title": "32", "lines": LINES}, {"title": "64", "lines": [LINE | {"label": "new"}]}]
+LINE |= {"seconds": summary(96.0)}
+LINES = [LINE, LINE | {"label": "sprint+"}, LINE | {"label": "sprint+", "loss": 1.7}]
 IDEAS = [{"name": str(loss), "loss": summary(loss)} for loss in (2.1, 1.7, 1.8)]
 MASK = {"label": "a ring", "q": [3], "k": [0, 2, 3, -1], "mask": [[False, True, True, False]]}
 COSTS = [
@@ -97,9 +97,10 @@ BATCHED = {"name": "static batches", "rows": [{"spans": BOXES}] * 3}
 CLIENT = {"name": "client 1", "spans": [(0.0, 1.0, "travels"), *BOXES[1:2]], "tokens": [5, 7]}
 REQUEST = {"name": "x", "rows": [CLIENT]}
 GAPS = {"name": "in chunks", "points": [(1.0, 1.1), (2.0, 1.0)], "enters": 1.5}
-SPEED = {"tokens_per_second": summary(9.0), "e2el_p95": summary(0.2)}
-REPLAYED = {"tokens_per_second": 9.0, "e2el_p95": 0.2}
-LOADS = [{"name": "one at a time", "measured": [SPEED] * 2, "replayed": [REPLAYED] * 2}]
+SPEED = {"rate": 4.0, "tokens_per_second": summary(9.0), "e2el_p95": summary(0.2)}
+AT_ONCE = SPEED | {"rate": None}
+REPLAYED = {"rate": 4.0, "tokens_per_second": 9.0, "e2el_p95": 0.2}
+LOADS = [{"name": "one at a time", "measured": [SPEED, AT_ONCE], "replayed": [REPLAYED]}]
 LOADS += [{"name": "a server", "measured": [SPEED], "replayed": []}]
 APART = [{"name": "float32", "apart": [0.0, 1e-6]}, {"name": "float64", "apart": [0.0, 1e-15]}]
 LINKS = [{"name": "slow", "points": [(1, 1.0), (2, 1.5), (4, 0.6)]}]
@@ -111,7 +112,7 @@ FIGURES = {
     "batch": ([["ab $"], ["b $\n"]], "4 lessons"),
     "losses": ([HISTORY, {"ln 65": 4.17, "large": 1.47}, "2.70 at last"], "2.70 at last|large"),
     "schedules": ([{"a": TRIAL, "b": TRIAL}, "b falls"], "b falls|2.50"),
-    "recipes": ([BLOCKS, "15 times sooner"], "15 times sooner|sprint+|1.810"),
+    "recipes": ([LINES, "15 times sooner"], "15 times sooner|sprint+ 1.700|lecture 1.810"),
     "ideas": ([IDEAS, "from 2.1 to 1.7"], "1.700 (−0.400)|1.800 (+0.100)"),
     "singular_values": ([{"raw": [3.0, 0.1, 0.02], "Muon": [1.1, 1.0, 0.9]}, "all"], "all|Muon"),
     "masks": ([[MASK] * 4, "one rule"], "one rule|a ring|∅"),
@@ -156,7 +157,10 @@ FIGURES = {
     "timelines, named": ([[REQUEST], "one waits", "ms"], "client 1|a token"),
     "step_mask": ([TEXT[:2], [0, 1], KEYS, SEEN, "its own text"], "its own text"),
     "gaps": ([[GAPS] * 2, "one spike"], "one spike|a long prompt enters"),
-    "load": ([[{"name": "a model", "curves": LOADS}] * 2, "6 times the load"], "6 times|a server"),
+    "load": (
+        [[{"name": "a model", "curves": LOADS}] * 2, "6 times the load"],
+        "6 times|a server|at once",
+    ),
     "losses_apart": ([APART, "to rounding"], "to rounding|float64"),
     "scaling": ([LINKS, "no gain from 4"], "no gain from 4|slow"),
 }

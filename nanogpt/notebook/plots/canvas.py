@@ -187,9 +187,9 @@ def number_column(axes: Axes, texts: Sequence[str], size: float = 8.5) -> None:
 
 
 def names_below(figure: Figure, handles: Sequence[Artist]) -> None:
-    """One line of names under all panels, above the footer, for the lines and marks given."""
+    """Names under all panels, four to a line, above the footer, for the lines and marks given."""
     place = {"loc": "outside lower center", "borderaxespad": 1.8}
-    figure.legend(handles=handles, ncols=len(handles), fontsize=9, **place)
+    figure.legend(handles=handles, ncols=min(len(handles), 4), fontsize=9, **place)
 
 
 # ------------------------------------------------------------------ pages

@@ -117,34 +117,42 @@ def gaps(panels: Sequence[dict], title: str) -> Figure:
 
 @styled
 def load(panels: Sequence[dict], title: str) -> Figure:
-    """Throughput against the 95th percentile of the latency, a curve for each schedule.
+    """Throughput, and the 95th percentile of the latency, against the rate of the requests.
 
     A panel is {"name", "curves"}, and a curve {"name", "measured", "replayed"}: rows of `bench
-    load`, from the lowest rate to the highest. Measured ones have summaries, with bars from the
-    lowest to the highest value; replayed ones have plain numbers, and are drawn dashed.
+    load`, from the lowest rate to the highest, None for all at once. Measured ones have summaries,
+    with bars from the lowest to the highest value; replayed ones are plain, and drawn dashed.
     """
-    figure, column = canvas.new_panels(0.6 + 2.7 * len(panels), title, rows=len(panels))
-    for place, panel in zip(column, panels, strict=True):
-        ends = [_curve(place, *pair) for pair in zip(LOAD_COLOURS, panel["curves"], strict=False)]
-        place.set(ylim=(0, None), ylabel="tokens a second", xscale="log")
-        place.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        place.xaxis.set_major_formatter("{x:,.0f}")
-        place.xaxis.set_minor_formatter("")
-        canvas.subtitle(place, panel["name"])
-        canvas.beside_ends(place, ends)
-    column[-1].set_xlabel("95th percentile of the time to a whole answer, ms")
+    size = {"rows": len(panels), "columns": 2}
+    figure, places = canvas.new_panels(0.9 + 2.4 * len(panels), title, **size)
+    for left, right, panel in zip(places[::2], places[1::2], panels, strict=True):
+        _curves(left, panel["curves"], "tokens_per_second", 1.0)
+        _curves(right, panel["curves"], "e2el_p95", 1e-3)
+        canvas.log_axis(right, "y")
+        right.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        left.set_ylim(0, None)
+        for axes, what in ((left, "tokens a second"), (right, "p95 of a whole answer, ms")):
+            axes.yaxis.set_major_formatter("{x:,.0f}")
+            canvas.subtitle(axes, f"{panel['name']}: {what}", 9)
+    for axes in places[-2:]:
+        axes.set_xlabel("requests a second")
+    canvas.names_below(figure, places[0].get_legend_handles_labels()[0])
     return figure
 
 
-def _curve(axes: Axes, colour: str, curve: dict) -> tuple:
-    """Draws one schedule. -> its end, for its name."""
-    x, wide = _spread([row["e2el_p95"] for row in curve["measured"]], 1e-3)
-    y, high = _spread([row["tokens_per_second"] for row in curve["measured"]])
-    axes.errorbar(x, y, high, wide, "o-", ms=3.5, lw=1.4, elinewidth=0.8, color=colour)
-    dashed = [(1000 * row["e2el_p95"], row["tokens_per_second"]) for row in curve["replayed"]]
-    if dashed:
-        axes.plot(*zip(*dashed, strict=True), "--", lw=1.1, color=colour)
-    return x[-1], y[-1], curve["name"], colour
+def _curves(axes: Axes, curves: Sequence[dict], key: str, unit: float) -> None:
+    """One number of each schedule, by rate: the rates are equally far apart."""
+    rates = [row["rate"] for row in curves[0]["measured"]]
+    for colour, curve in zip(LOAD_COLOURS, curves, strict=False):
+        look = {"color": colour, "ms": 3.5, "lw": 1.4, "elinewidth": 0.8, "label": curve["name"]}
+        y, high = _spread([row[key] for row in curve["measured"]], unit)
+        axes.errorbar(
+            [rates.index(row["rate"]) for row in curve["measured"]], y, high, fmt="o-", **look
+        )
+        x = [rates.index(row["rate"]) for row in curve["replayed"]]
+        axes.plot(x, [row[key] / unit for row in curve["replayed"]], "--", lw=1.1, color=colour)
+    names = ["all at once" if rate is None else f"{rate:g}" for rate in rates]
+    axes.set_xticks(range(len(rates)), names)
 
 
 def _spread(summaries: Sequence[dict], unit: float = 1.0) -> tuple[np.ndarray, list]:

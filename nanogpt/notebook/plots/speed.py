@@ -49,9 +49,9 @@ def typing_race(text: str, duel: dict, share: float | None = None) -> Figure:
     for axes, (name, moments), label in zip(columns, arrivals.items(), labels, strict=True):
         done, n = sum(moment <= clock + 1e-12 for moment in moments), len(moments)
         _page(axes, text[:done], done / n, COLOURS[name])
-        flag = "   ✓ finished" if done == n else ""
+        flag = " ✓ finished" if done == n else ""
         colour = style.on_paper(COLOURS[name])
-        axes.set_title(f"{label}: {done} of {n} tokens{flag}", fontsize=10, color=colour)
+        axes.set_title(f"{label}: {done} of {n} tokens{flag}", fontsize=9, color=colour)
     return figure
 
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate
 
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from . import canvas, style
 from .canvas import PAGE, cells, page, row_name
@@ -93,44 +91,35 @@ def schedules(runs: dict[str, dict], title: str) -> Figure:
 
 
 @styled
-def recipes(panels: list[dict], title: str) -> Figure:
-    """Loss against seconds of training, a panel for each block size: only equal blocks compare."""
-    widths = [max(2.2, len(panel["lines"])) for panel in panels]
-    figure, row = canvas.new_panels(4.4, title, columns=len(panels), width_ratios=widths)
-    for axes, panel in zip(row, panels, strict=True):
-        _curves(axes, panel["lines"])
-        canvas.subtitle(axes, panel["title"])
-    row[0].set_ylabel("validation loss, nats per character")
-    names = dict.fromkeys(line["label"] for panel in panels for line in panel["lines"])
-    handles = [Line2D([], [], color=RECIPES.get(name, GREY), label=name) for name in names]
-    canvas.names_below(figure, handles)
-    return figure
+def recipes(lines: list[dict], title: str) -> Figure:
+    """Loss against seconds of training at one block size; dotted, where the first line ends.
 
-
-def _curves(axes: Axes, lines: list[dict]) -> None:
-    """Curves of one block size, and beside the end of each its full validation loss.
-
-    A bar through an end shows the seconds of all seeds, from the fewest to the most.
+    A line is {"label", "loss", "curve": [(seconds, loss)], "seconds"}. Beside its end stands its
+    full validation loss; a bar through the end shows the seconds of all seeds. The second line of a
+    label is dashed.
     """
-    ends = []
+    figure, axes = canvas.new_figure(3.9, title)
+    ends, labels = [], set()
     for line in lines:
-        colour = RECIPES.get(line["label"], GREY)
+        name, colour = line["label"], RECIPES.get(line["label"], GREY)
         seconds, values = zip(*[point for point in line["curve"] if point[0] > 0], strict=True)
-        axes.plot(seconds, values, color=colour, lw=1.6)
+        axes.plot(seconds, values, color=colour, lw=1.6, ls="--" if name in labels else "-")
         axes.plot(seconds[-1], values[-1], "o", color=colour, ms=4.5)
-        if "seconds" in line:
-            axes.hlines(values[-1], line["seconds"]["low"], line["seconds"]["high"], color=colour)
-        ends.append((seconds[-1], values[-1], f"{line['loss']:.3f}", colour))
+        axes.hlines(values[-1], line["seconds"]["low"], line["seconds"]["high"], color=colour)
+        ends.append((seconds[-1], values[-1], f"{name} {line['loss']:.3f}", colour))
+        labels.add(name)
+    axes.axhline(ends[0][1], color=GREY, lw=0.9, ls=":")
     canvas.log_axis(axes, "x", [1, 10, 100])
     longest, losses = max(end[0] for end in ends), [end[1] for end in ends]
     axes.set(xlim=(1, 1.3 * longest), xlabel="seconds (log scale)")
-    axes.set_ylim(min(losses) - 0.07, max(losses) + 0.55)
+    axes.set(ylim=(min(losses) - 0.07, max(losses) + 0.55), ylabel="validation loss (nats)")
     canvas.beside_ends(axes, ends)
+    return figure
 
 
 @styled
 def ideas(rows: list[dict], title: str) -> Figure:
-    """The loss that each rung ends at with the same seconds, and what its idea bought."""
+    """The loss that each line ends at with the same seconds, and what it bought."""
     figure, axes = canvas.new_figure(1.1 + 0.4 * len(rows), title)
     losses = [row["loss"]["median"] for row in rows]
     for y, row in enumerate(rows):
