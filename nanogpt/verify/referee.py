@@ -18,10 +18,10 @@ from torch import Tensor
 from ..decoding.sampling import draw_noise
 from .compare import draw_margins, rounding
 from .subjects import NotOffered, Subject, subject_of
+from .texts import cut, plans, text
 
 VERDICTS = ("equal", "rounding", "bug")  # from good to bad
 DTYPES = (torch.float64, torch.float32, torch.bfloat16)
-LENGTH = 40  # tokens of a text; more where a window asks for it
 ULPS = 4  # units in the last place of the largest logit, up to which logits are called equal
 
 
@@ -83,69 +83,6 @@ def referee(model, *, seed: int = 0) -> Report:
 
         return referee_server(model, seed)
     return _Case(subject_of(model), seed).report()
-
-
-def text(subject: Subject, batch: int = 3, seed: int = 0) -> Tensor:
-    """Texts in which phrases come back, as A B A does: mere repetition hides bugs.  (B, T)"""
-    pick, n = random.Random(seed), length_of(subject)
-    low = 3 if subject.vocab_size > 30 else 0  # a large vocabulary begins with special tokens
-    rows = []
-    for _ in range(batch):
-        phrases, row = (
-            [[pick.randrange(low, subject.vocab_size) for _ in range(5)] for _ in "AB"],
-            [],
-        )
-        while len(row) < n:
-            row += pick.choice(phrases) + [pick.randrange(low, subject.vocab_size)]
-        rows.append(row[:n])
-    return torch.tensor(rows)
-
-
-def length_of(subject: Subject) -> int:
-    """Tokens of a text: past the window, where it is not too long, and within the model's end."""
-    reached = subject.window if subject.window and subject.window <= 256 else 0
-    return min(max(LENGTH, 2 * reached + 9), subject.longest or 10**9)
-
-
-def cut(ids: Tensor, lengths: list, vocab_size: int) -> list:
-    """Pieces of these lengths; (2, 3) is a piece of 2 tokens and 3 others that are taken back."""
-    pieces, start = [], 0
-    for n in lengths:
-        n, wrong = n if isinstance(n, tuple) else (n, 0)
-        piece, start = ids[:, start : start + n], start + n
-        if wrong:
-            others = (ids[:, start : start + 1] + 1 + torch.arange(wrong)) % vocab_size
-            piece = torch.cat([piece, others], dim=1)
-        pieces += [piece, wrong] if wrong else [piece]
-    return pieces
-
-
-def plans(n: int, window: int | None, rewinds: bool, pick: random.Random) -> dict[str, list]:
-    """The ways to read n tokens, as lengths of pieces."""
-    k = n // 2 - 3
-
-    def rest(*first: int, sizes=(1,)) -> list[int]:
-        lengths = list(first)
-        while (left := n - sum(lengths)) > 0:
-            lengths.append(min(left, pick.choice(sizes)))
-        return lengths
-
-    edge = window if window and 2 < window < n - 4 else k
-    ways = {
-        f"a prompt of {k}, then token by token": rest(k),
-        "a prompt of 1, then 15 tokens": [1] * 16,
-        "a prompt of 2, then 8 tokens": [2] + [1] * 8,
-        "random chunks": rest(sizes=(2, 3, 4, 5)),
-        "chunks after a prompt": rest(k, sizes=(1, 2, 3, 7)),
-        "chunks around the window's edge": rest(edge - 1, 2, 1, sizes=(4,)),
-        "a prompt past the edge": rest(edge + 2, sizes=(edge // 2 + 1, 2)),
-    }
-    if rewinds:
-        drafts = [4, (1, 2), (2, 1), 1, (0, 3), 2, (edge, 2), (1, 3), 1, (0, 2), (3, 2)]
-        used = sum(x[0] if isinstance(x, tuple) else x for x in drafts)
-        if used < n:
-            ways["rejected drafts taken back"] = drafts + [1] * (n - used)
-    return ways
 
 
 class _Case:
@@ -213,22 +150,25 @@ class _Case:
             )
             return alone
         self._same("the plain pass of a batch, against each text alone", plain, alone)
-        steps = {1, 2, self.n // 3, self.n // 2, self.n - 1}
-        shorter = {t: self.subject.plain(self.ids[:1, :t]) for t in steps}
-        for t, found in sorted(shorter.items()):
-            ahead = float((found - alone[:1, :t]).abs().max())
-            if not ahead <= self.inside and t != self.n:
-                words = (
-                    f"the logits of the first {t} tokens change by {ahead:.1e} when later tokens "
-                    f"are there: the plain pass looks ahead, or depends on the length. The cache "
-                    f"is compared with plain passes that end at each token"
-                )
-                at = int((found - alone[:1, :t]).abs().amax((0, 2)).gt(self.inside).nonzero()[0])
-                code = f"(m.plain(ids[:1, :{t}]) - m.plain(ids[:1])[:, :{t}]).abs().max()"
-                self.add(Finding("the plain pass", "bug", words, ahead, at, self._code(code)))
+        for t in (1, 2, self.n // 3, self.n // 2, self.n - 1):
+            whole, ahead = alone[:1, :t], self.subject.plain(self.ids[:1, :t])
+            if not float((ahead - whole).abs().max()) <= self.inside:
+                self._looks_ahead(t, (ahead - whole).abs().amax((0, 2)))
                 ends = range(1, self.n + 1)
                 return torch.cat([self.subject.plain(self.ids[:, :t])[:, -1:] for t in ends], 1)
         return alone
+
+    def _looks_ahead(self, t: int, diffs: Tensor) -> None:
+        """The plain pass gives the first t tokens other logits when more tokens follow.  (t,)"""
+        words = (
+            f"the logits of the first {t} tokens change by {float(diffs.max()):.1e} when later "
+            f"tokens are there: it looks ahead, or depends on the length. The cache is compared "
+            f"with plain passes that end at each token"
+        )
+        code = f"(m.plain(ids[:1, :{t}]) - m.plain(ids[:1])[:, :{t}]).abs().amax((0, 2))"
+        at = int((~(diffs <= self.inside)).nonzero()[0])
+        size = float(diffs.max())
+        self.add(Finding("the plain pass", "bug", words, size, at, self._code(code)))
 
     def _same(self, way: str, a: Tensor, b: Tensor) -> bool:
         finding = self.judge(way, a, b)
@@ -365,49 +305,45 @@ class _Case:
         self.add(found)
 
     def padding(self) -> None:
-        """Shorter texts beside longer ones, padded on the left: without a cache, then with one."""
+        """Shorter texts beside longer ones, padded on the left: without a cache, then with one.
+
+        What one pass without a cache does with padding is no matter of the cache, and is reported
+        apart.
+        """
         s, n = self.subject, self.n
         starts = [0, 5, n // 3]
-        mask = torch.ones_like(self.ids)
-        ids = self.ids.clone()
-        for row, start in enumerate(starts):
-            mask[row, :start] = 0
-            ids[row, start:], ids[row, :start] = self.ids[row, : n - start], 0
-
-        def own(logits: Tensor) -> Tensor:
-            """Each text's own columns, zeros after them."""
-            rows = [torch.cat([x[k:], x[:k] * 0]) for x, k in zip(logits, starts, strict=True)]
-            keep = torch.arange(n)[None, :] < n - torch.tensor(starts)[:, None]  # (B, T)
-            return torch.stack(rows).masked_fill(~keep[..., None], 0)
-
+        column = torch.arange(n) - torch.tensor(starts)[:, None]  # (B, T): place in the own text
+        mask, ids = (column >= 0).long(), self.ids.gather(1, column.clamp(min=0))
+        alone = self.expected.gather(1, column.clamp(min=0)[..., None].expand_as(self.expected))
         lengths = [n // 2, 1, 1, 3, 1, n - n // 2 - 6]
         code = "# rows of ids padded on the left by 0, 5 and a third: m.padded(ids, mask, {})"
-        try:
-            plain = own(s.padded(ids, mask, None))
-        except NotOffered as why:
-            self.note(f"not offered by this model: left padding ({why})")
-            return
-        keep = own(torch.ones_like(plain)) if plain.isfinite().all() else 1
-        alone = own(torch.stack([x.roll(k, 0) for x, k in zip(self.expected, starts, strict=True)]))
-        found = self.judge(
-            "a padded batch in one pass, against each text alone",
-            plain,
-            alone * keep,
+        way = "a padded batch in one pass, against each text alone"
+        real = mask[..., None] > 0
+        one = self.read(
+            way,
+            lambda: self._keep(s.padded(ids, mask, None), real),
+            self._keep(alone, real),
             code.format(None),
         )
-        self.result.padding.append(found)
+        if one is None:
+            return
+        self.result.padding.append(one)
+        plain = self._keep(s.padded(ids, mask, None), real)
+        real = real & plain.isfinite().all(-1, keepdim=True)  # NaN without a cache is not its bug
         way = "left padding through the cache, against one pass"
-        finite = plain.isfinite().all(
-            -1, keepdim=True
-        )  # what is NaN without a cache is not its bug
-        cached = self.read(
+        got = self.read(
             way,
-            lambda: torch.where(finite, own(s.padded(ids, mask, lengths)), 0),
-            torch.where(finite, plain, 0),
+            lambda: self._keep(s.padded(ids, mask, lengths), real),
+            self._keep(plain, real),
             code.format(lengths),
         )
-        if cached:
-            self.add(cached)
+        if got:
+            self.add(got)
+
+    @staticmethod
+    def _keep(logits: Tensor, real: Tensor) -> Tensor:
+        """Zeros instead of the logits of padding."""
+        return torch.where(real, logits, 0)
 
     def tokens(self) -> None:
         """In each dtype: the first token, greedy or drawn, that the cache changes."""

@@ -14,7 +14,7 @@ from ..cache.dynamic import DynamicCache
 from ..cache.paged import PagedCache
 from ..cache.rolling import RollingCache
 from ..cache.static import StaticCache
-from ..decoding.decoder import CachedDecoder
+from ..decoding.decoder import CachedDecoder, ModuleDecoder
 from ..model.gpt import GPT
 
 
@@ -100,7 +100,7 @@ class Ours(Subject):
             )
         config = self.config = model.config
         form = "per-Head" if getattr(config, "per_head", False) else "packed"
-        self.model, self.name = model.eval(), f"{type(model).__name__}, {form}"
+        self.model, self.name = model, f"{type(model).__name__}, {form}"
         self.vocab_size, self.window = config.vocab_size, config.window
         self.longest = config.positions
         rolling = [RollingCache] if config.window and RollingCache not in caches else []
@@ -109,21 +109,23 @@ class Ours(Subject):
 
     @torch.no_grad()
     def plain(self, ids):
-        return self.model(ids)[0]
+        return ModuleDecoder(self.model).forward(ids, 0)
 
     @torch.no_grad()
     def cached(self, pieces, cache=None):
         name = cache or self.caches[0]
         capacity = self.longest or 2 * sum(p.shape[1] for p in pieces if not isinstance(p, int))
-        decoder = CachedDecoder(self.model, self.kinds[name], capacity)
-        held = self._held.setdefault((name, capacity), decoder.caches)
-        if all(hasattr(one, "reset") for one in held):
-            for one in held:
+        decoder = self._held.setdefault(
+            (name, capacity), CachedDecoder(self.model, self.kinds[name], capacity)
+        )
+        if decoder.length and not all(hasattr(one, "reset") for one in decoder.caches):
+            decoder = CachedDecoder(self.model, self.kinds[name], capacity)
+        elif decoder.length:
+            decoder.length = 0
+            for one in decoder.caches:
                 one.reset()
-            decoder.caches = held
-        if not all(hasattr(one, "rewind") for one in decoder.caches):
-            return through(decoder.read, _cannot, pieces)
-        return through(decoder.read, decoder.rewind, pieces)
+        can = all(hasattr(one, "rewind") for one in decoder.caches)
+        return through(decoder.read, decoder.rewind if can else _cannot, pieces)
 
     def to(self, dtype):
         enough_memory(self.model, dtype)
@@ -240,8 +242,11 @@ def small(kind: str, seed: int = 0, attention: str = "sdpa") -> HuggingFace:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             config = AutoConfig.for_model(kind, **sizes)
-            config._attn_implementation = attention
-            model = AutoModelForCausalLM.from_config(config).double()
+            try:
+                model = AutoModelForCausalLM.from_config(config, attn_implementation=attention)
+            except ValueError:  # it has one way to compute attention
+                model = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+            model = model.double()
             for p in model.parameters():
                 if p.ndim > 1:
                     nn.init.normal_(p, std=0.3)
