@@ -27,7 +27,7 @@ from nanogpt.export.folder import write_folder
 from nanogpt.model.checkpoint import CheckpointError, read_tensors, write_tensors
 from nanogpt.publishing import execute
 from nanogpt.serving.job import Job, Task
-from nanogpt.system.files import exchange
+from nanogpt.system.files import exchange, sha256
 
 RECIPE = TrainConfig(steps=12, batch_size=4, eval_every=4, eval_batches=1, warmup=3)
 
@@ -273,5 +273,5 @@ def test_where_the_new_folder_cannot_be_moved_the_old_one_is_back(tmp_path):
     (tmp_path / "old").mkdir()
     (tmp_path / "old" / "a.txt").write_text("mine")
     with pytest.raises(OSError, match="absent"):
-        exchange(tmp_path / "absent", tmp_path / "old")
+        exchange(tmp_path / "absent", tmp_path / "old", lambda folder: {"a.txt": [sha256(b"mine")]})
     assert contents(tmp_path) == {"old/a.txt": b"mine"}

@@ -29,7 +29,8 @@ def run(args: argparse.Namespace) -> None:
     n_new = common.n_tokens(args, model.config.block_size)
     result = ladder(model, n_new=n_new, repeats=args.repeats, only=args.rungs)
     print(report(result))
-    common.write_result(path, device, {"model": name, "dtype": args.dtype} | result)
+    about = {"what": "ladder", "model": name, "dtype": args.dtype}
+    common.write_result(path, device, about | result)
 
 
 def report(result: dict) -> str:

@@ -9,7 +9,7 @@ from ..benchmarks.training import KINDS, compared, train_in_turns
 from ..data.corpus import load_corpus
 from ..system.console import table
 from ..system.device import environment
-from ..system.files import write_json
+from ..system.files import sealed, write_json
 from . import common
 
 
@@ -24,7 +24,7 @@ def run(args: argparse.Namespace) -> None:
         for seed in range(1337, 1337 + args.seeds):
             runs += train_in_turns(KINDS[args.kind], corpus, seed=seed, device=device)
             if path:
-                write_json(path, {**about, "rows": compared(runs), "runs": runs})
+                write_json(path, sealed({**about, "rows": compared(runs), "runs": runs}))
     except KeyboardInterrupt:
         kept = f"the complete seeds are in {path}" if path and runs else ""
         raise KeyboardInterrupt(kept) from None

@@ -22,7 +22,15 @@ from typing import TYPE_CHECKING, NoReturn
 from ..config.address import REPO
 from ..config.checks import check_int
 from ..config.shapes import SIZES
-from ..system.files import ROOT, check_writable, write_json
+from ..system.files import (
+    ROOT,
+    check_file,
+    check_writable,
+    read_json,
+    read_sealed,
+    sealed,
+    write_json,
+)
 from . import leave, speaks
 
 if TYPE_CHECKING:
@@ -96,13 +104,24 @@ def add_json(parser: argparse.ArgumentParser, default: str) -> None:
 def json_path(given: str | None, default: str) -> Path | None:
     """The file that --json names, or `default` in outputs/run; None without --json.
 
-    Raises OSError now when it cannot be written: better before the work than after it.
+    Raises now, better before the work than after it: OSError when it cannot be written, and
+    ForeignFiles when there is anything but a result of the same command.
     """
     if given is None:
         return None
     path = Path(given or OUTPUTS / default)
     check_writable(path)
+    check_file(path, _is_result(path, re.split(r"[-.]", default)[0]))
     return path
+
+
+def _is_result(path: Path, what: str) -> bool:
+    """Whether the file is such a result, and unchanged. Those of earlier versions had no seal."""
+    found = read_json(path)
+    if not isinstance(found, dict) or "cpu_capability" not in (found.get("environment") or ""):
+        return False
+    of = found.get("what") or ("ladder" if "rungs" in found else "sweep")
+    return of == what and ("digest" not in found or read_sealed(path) is not None)
 
 
 def n_tokens(args: argparse.Namespace, block_size: int) -> int:
@@ -126,7 +145,7 @@ def write_result(path: Path | None, device: Device, result: dict) -> None:
     if path:
         from ..system.device import environment
 
-        write_json(path, {"environment": environment(device)} | result)
+        write_json(path, sealed({"environment": environment(device)} | result))
         print(f"\nwritten: {path}")
 
 

@@ -10,19 +10,20 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ..system.files import WEIGHTS, check_writable
+from ..system.files import WEIGHTS, check_file, check_writable
 from .common import OUTPUTS, Parser, main_of
 
 
 def run(args: argparse.Namespace) -> None:
     """Write the checkpoint's weights, whole or not at all, and print how to load them."""
     from ..export.folder import write_folder
-    from ..model.checkpoint import load_checkpoint, write_tensors
+    from ..model.checkpoint import is_written, load_checkpoint, write_tensors
     from ..model.convert import lecture_state_dict
 
     if args.form == "lecture":
         out = args.out or OUTPUTS / "lecture.safetensors"
         check_writable(out)
+        check_file(out, is_written(out, "GPTLanguageModel"))
         saved = load_checkpoint(args.checkpoint)
         c = saved.model.config
         write_tensors(out, lecture_state_dict(saved.model), {"format": "GPTLanguageModel"})
@@ -46,7 +47,12 @@ def options() -> argparse.ArgumentParser:
     forms = ("auto", "opt", "gpt2", "nanochat", "lecture")
     about = "auto: OPT for the lecture's architecture, NanoChat for sprint's; lecture: one file"
     add("--form", default="auto", choices=forms, help=about)
-    add("--out", type=Path, metavar="PATH", help="outputs/run/export by default")
+    add(
+        "--out",
+        type=Path,
+        metavar="PATH",
+        help="outputs/run/export, or outputs/run/lecture.safetensors",
+    )
     return parser
 
 

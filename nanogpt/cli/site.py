@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import argparse
+from contextlib import nullcontext
 from pathlib import Path
 
 from ..publishing.site import newest, render
+from ..system.files import held
 from .common import Parser, main_of
 
 
 def run(args: argparse.Namespace) -> None:
     """Write FOLDER/html and print the path of its index."""
-    print(render(args.folder or newest()))
+    folder = (args.folder or newest()).resolve()
+    # A folder that is not there is not made for its lock: rendering says what is missing.
+    with held(folder / ".lock", f"into {folder}") if folder.is_dir() else nullcontext():
+        print(render(folder))
 
 
 def options() -> argparse.ArgumentParser:

@@ -46,7 +46,7 @@ def run(args: argparse.Namespace, device: Device) -> None:
     saved, again = state_path(out).is_file(), started_again()
     resume = args.resume or again
     weights = out.with_name(f"{out.name}.safetensors")
-    if (saved or weights.is_file()) and not (resume or args.replace):
+    if saved and not (resume or args.replace):
         raise ValueError(
             f"{out} holds a run: --resume resumes it, --replace starts a new one in its place, "
             f"--out PATH names another place"
@@ -60,7 +60,7 @@ def run(args: argparse.Namespace, device: Device) -> None:
         together = f", {group.size} processes" if group.size > 1 else ""
         print(f"{model.n_params:,} parameters, block {shape.block_size}, {device}{together}")
         print(recipe, flush=True)
-        if resume and not saved:
+        if resume and not (saved or weights.is_file()):
             print(f"no run was saved at {out}: starting at step 0")
         elif again:
             print("torchrun started all processes again: resuming from the last evaluation")

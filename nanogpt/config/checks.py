@@ -42,6 +42,14 @@ def check_switch(name: str, value) -> None:
         raise ValueError(f"{name}={value!r}: must be True or False")
 
 
+def check_type(name: str, value, kind: type | tuple[type, ...]) -> None:
+    """Raise TypeError unless the value is of this kind, or one of these."""
+    if not isinstance(value, kind):
+        kinds = kind if isinstance(kind, tuple) else (kind,)
+        wanted = " or ".join(each.__name__ for each in kinds)
+        raise TypeError(f"{name} must be a {wanted}, not {value!r:.80}")
+
+
 def _is_number(value) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 

@@ -11,10 +11,21 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from ..model.checkpoint import Checkpoint
-from ..system.files import exchange, recover
-from .huggingface import ExportError, exported
+from ..system.files import (
+    check_exchange,
+    exchange,
+    held,
+    read_json,
+    read_sealed,
+    sealed,
+    sha256,
+    write_json,
+)
+from .huggingface import exported
 
-MARK = "nanogpt.json"  # says what was exported; a folder that has it is ours to replace
+MARK = "nanogpt.json"  # says what was exported, and lists the other files with their digests
+FILES = ["config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"]
+FILES += ["README.md", "model.safetensors", MARK]
 CARD = """\
 ---
 license: mit
@@ -56,16 +67,18 @@ def write_folder(saved: Checkpoint, folder: Path, form: str = "auto") -> dict:
     """Export a checkpoint into `folder` and return its config.json.
 
     An earlier export there is replaced, in one step and only when the new one is complete. Raises
-    ExportError for a model that has no counterpart and for a folder that holds something else, and
-    OSError.
+    ExportError for a model that has no counterpart, ForeignFiles for a folder that holds anything
+    but an export as it was written, and OSError.
     """
-    folder = Path(folder).absolute()
-    recover(folder)
-    ours = (folder / MARK).is_file() or (folder.is_dir() and not any(folder.iterdir()))
-    if folder.exists() and not ours:
-        raise ExportError(f"{folder} holds something that is no export: name another folder")
     config, tensors = exported(saved.model, form)
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    folder = Path(folder).resolve()
+    with held(folder.with_name(f".{folder.name}.lock"), f"to {folder}"):
+        check_exchange(folder, written)
+        _write(saved, config, tensors, folder)
+    return config
+
+
+def _write(saved: Checkpoint, config: dict, tensors: dict, folder: Path) -> None:
     new = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
         try:
@@ -75,18 +88,30 @@ def write_folder(saved: Checkpoint, folder: Path, form: str = "auto") -> dict:
         for name, data in _files(saved, config).items():
             text = data if isinstance(data, str) else json.dumps(data, indent=2, ensure_ascii=False)
             (new / name).write_text(text.rstrip("\n") + "\n", encoding="utf-8")
+        origin = ("config", "vocabulary", "corpus", "step", "losses")
+        about = {key: saved.meta[key] for key in origin} | {"sha256": saved.sha256}
+        about["files"] = {path.name: sha256(path) for path in sorted(new.iterdir())}
+        write_json(new / MARK, sealed(about))
         new.chmod(0o755)
-        exchange(new, folder)
+        exchange(new, folder, written)
     finally:
         shutil.rmtree(new, ignore_errors=True)
-    return config
+
+
+def written(folder: Path) -> dict:
+    """The SHA-256 of each file of an export, by name; {} where the folder holds none."""
+    if about := read_sealed(folder / MARK):
+        digests = {name: [digest] for name, digest in about.get("files", {}).items()}
+        return digests | {MARK: [sha256(folder / MARK)]}
+    earlier = {"config", "vocabulary", "corpus", "step", "losses", "sha256"}
+    found = read_json(folder / MARK)
+    return dict.fromkeys(FILES) if isinstance(found, dict) and set(found) == earlier else {}
 
 
 def _files(saved: Checkpoint, config: dict) -> dict:
-    """All files but the weights, by name: text, or data for JSON."""
+    """All files but the weights and the list, by name: text, or data for JSON."""
     block = saved.model.config.block_size
     nothing = {key: None for key in config if key.endswith("_token_id")}
-    origin = {key: saved.meta[key] for key in ("config", "vocabulary", "corpus", "step", "losses")}
     return {
         "config.json": config,
         "generation_config.json": {**nothing, "max_length": block},
@@ -103,7 +128,6 @@ def _files(saved: Checkpoint, config: dict) -> dict:
             architecture=config["architectures"][0],
             note=FLIPPED if config["model_type"] == "nanochat" else FOLDED,
         ),
-        MARK: {**origin, "sha256": saved.sha256},
     }
 
 

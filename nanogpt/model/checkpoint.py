@@ -11,10 +11,20 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from ..config.checks import LARGEST, check_int, check_number
+from ..config.checks import LARGEST, check_int, check_number, check_type
 from ..config.shapes import GPTConfig
 from ..data.tokenizer import CharTokenizer
-from ..system.files import ROOT, WEIGHTS, atomic_path, sha256, write_json
+from ..system.files import (
+    ROOT,
+    WEIGHTS,
+    atomic_path,
+    check_file,
+    read_json,
+    read_sealed,
+    sealed,
+    sha256,
+    write_json,
+)
 from .convert import convert_state, own_classes
 from .gpt import GPT
 
@@ -30,16 +40,34 @@ def save_checkpoint(path: str | Path, model: GPT, meta: dict) -> None:
 
     The weights are stored per Head, under the lecture's names. The same metadata is in the header
     of the weights' file, with a digest of both, so one rename replaces everything together and a
-    damaged bit is noticed when it is read. Raises OSError.
+    damaged bit is noticed when it is read. Raises TypeError and ValueError for what is no model or
+    no metadata, ForeignFiles where a file that is no checkpoint is in the way, and OSError.
     """
-    path = stem(path)
+    check_type("model", model, GPT)
+    check_type("meta", meta, dict)
+    path = check_path("path", path)
+    check_checkpoint(path)
+    write_checkpoint(path, model, meta)
+
+
+def check_checkpoint(path: Path) -> None:
+    """Raise ForeignFiles where a file that is no checkpoint of ours is at this path (a stem)."""
+    weights, about = (path.with_name(f"{path.name}.{kind}") for kind in ("safetensors", "json"))
+    check_file(weights, is_written(weights, FORMAT))
+    found = read_json(about)
+    ours = isinstance(found, dict) and found.get("format") == FORMAT
+    check_file(about, ours and ("digest" not in found or read_sealed(about) is not None))
+
+
+def write_checkpoint(path: Path, model: GPT, meta: dict) -> None:
+    """What save_checkpoint does once its arguments are checked."""
     state = model.state_dict()
     if not model.config.per_head and model.config.has_heads:
         state = convert_state(state, model.config, per_head=True)
     if own := own_classes(model):  # whoever loads it must know that a plain GPT is another function
         meta = {**meta, "own_classes": own}
     digest = write_tensors(path.with_name(path.name + ".safetensors"), state, meta)
-    write_json(path.with_name(path.name + ".json"), {**meta, "sha256": digest})
+    write_json(path.with_name(path.name + ".json"), sealed({**meta, "sha256": digest}))
 
 
 @dataclass
@@ -126,6 +154,22 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict]:
     if digest != _digest(json.dumps(meta), tensors):
         raise CheckpointError(f"{path} is damaged: its contents do not match its digest; {damaged}")
     return tensors, meta
+
+
+def is_written(path: Path, *formats: str) -> bool:
+    """Whether write_tensors wrote this file, in one of these formats, and it is undamaged."""
+    try:
+        return read_tensors(path)[1].get("format") in formats
+    except CheckpointError:
+        return False
+
+
+def check_path(name: str, value) -> Path:
+    """The stem of a path that names a file. Raises TypeError, and ValueError for a folder's."""
+    check_type(name, value, (str, Path))
+    if (path := stem(value)).name in ("", ".."):
+        raise ValueError(f"{name}={str(value)!r}: name a file, without its suffix")
+    return path
 
 
 def stem(path: str | Path) -> Path:

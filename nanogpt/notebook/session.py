@@ -99,8 +99,9 @@ class Run:
 def open_run(number: str, *, profile: str = "auto", **parameters) -> Run:
     """Check a notebook's parameters, load the corpus, and print what will run.
 
-    Files go to outputs/run/PROFILE, or to the folder that NANOGPT_OUT names. Raises ValueError
-    for an unknown profile or an unusable seed, CorpusError for a corpus that cannot be used, and
+    Files go to the folder that NANOGPT_OUT names, else to outputs/run/PROFILE-lab: apart from those
+    of `python -m nanogpt run`, whose list does not name them. Raises ValueError for an unknown
+    profile or an unusable seed, CorpusError for a corpus that cannot be used, and
     OSError for a folder that cannot be written.
     """
     gc.freeze()  # what is imported: timings collect garbage before each turn
@@ -110,7 +111,7 @@ def open_run(number: str, *, profile: str = "auto", **parameters) -> Run:
     if chosen.threads:
         torch.set_num_threads(chosen.threads)
     corpus = load_corpus()
-    out = Path(os.environ.get("NANOGPT_OUT") or ROOT / "outputs" / "run" / chosen.kind)
+    out = Path(os.environ.get("NANOGPT_OUT") or ROOT / "outputs" / "run" / f"{chosen.kind}-lab")
     with atomic_path(out / ".writable"):  # found out now, not after the work
         pass
     (out / ".writable").unlink(missing_ok=True)

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import inspect
 import re
+from contextlib import ExitStack
 from pathlib import Path
 from pkgutil import resolve_name
 
 import nbformat
 
 from ..config import address
-from ..system.files import ROOT
-from .nbfile import METADATA, SyncError, fold, keep_metadata, ours, read, title, to_text, write_text
+from ..system.files import ROOT, atomic_path
+from .nbfile import METADATA, SyncError, fold, keep_metadata, ours, read, title, to_text
 
 BADGE = "[![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)]"
 PUBLISHED_LINK = re.compile(  # in the README, with its badge if there is one
@@ -108,12 +109,18 @@ def write_cells(nb, name: str, titles: dict[str, str], repo: str, ref: str) -> N
 
 
 def sync(
-    root: Path = ROOT, repo: str = address.REPO, ref: str = address.REF, *, check: bool = False
+    root: Path = ROOT,
+    repo: str = address.REPO,
+    ref: str = address.REF,
+    *,
+    check: bool = False,
+    more: dict[Path, str] | None = None,
 ) -> list[Path]:
     """Write what differs below `root` (with `check`: nothing) and return the paths that differed.
 
-    These are the notebooks, and the badges of the README. Everything is worked out before the
-    first file is written, so an error changes nothing. Raises SyncError.
+    These are the notebooks, the badges of the README, and the files whose texts `more` gives.
+    Everything is written aside before the first file is replaced, so an error changes nothing.
+    Raises SyncError and OSError.
     """
     books = {path: read(path) for path in sorted((root / "notebooks").glob("*.ipynb"))}
     titles = {path.name: title(nb) for path, nb in books.items()}
@@ -126,9 +133,11 @@ def sync(
             lambda link: (f"{BADGE}({colab(link[2], repo, ref)}) " if repo else "") + link[1],
             readme.read_text(encoding="utf-8"),
         )
+    wanted |= more or {}
     differ = [path for path, text in wanted.items() if path.read_text(encoding="utf-8") != text]
-    for path in [] if check else differ:
-        write_text(path, wanted[path])
+    with ExitStack() as files:  # all are written beside the old ones before the first is renamed
+        for path in [] if check else differ:
+            files.enter_context(atomic_path(path)).write_text(wanted[path], encoding="utf-8")
     return differ
 
 
@@ -146,6 +155,4 @@ def set_address(repo: str, ref: str, root: Path = ROOT) -> list[Path]:
     text = path.read_text(encoding="utf-8")
     for name, value in {"REPO": repo, "REF": ref}.items():
         text = re.sub(rf'^{name} = ".*"$', f'{name} = "{value}"', text, flags=re.M)
-    differ = sync(root, repo, ref)
-    write_text(path, text)
-    return [path, *differ]
+    return sync(root, repo, ref, more={path: text})

@@ -6,19 +6,27 @@ the comparison says which cells do, and where.
 
 from __future__ import annotations
 
-import shutil
 from itertools import zip_longest
 from pathlib import Path
 
 from ..data.corpus import SHA256, Corpus
-from ..system.files import ROOT, exchange, sha256
+from ..system.files import (
+    ROOT,
+    check_ours,
+    drop,
+    everything,
+    exchange,
+    read_sealed,
+    sha256,
+    spare,
+)
+from . import site
 from .nbfile import read, read_manifest, tagged
 from .plan import RunError
+from .site import WEIGHTS
 
 # Where a run for publication works, and what stays there if it fails.
 BUILD = ROOT / "outputs" / "run" / "publish"
-# Notebook 01 trains it, all others load it: one model on every page.
-WEIGHTS = "checkpoints/small.safetensors"
 # Fields of the environment card on which the last bits depend.
 MACHINE = "python torch platform device device_name dtype threads cpu_capability".split()
 
@@ -39,13 +47,48 @@ def check(plan, profile: str, corpus: Corpus) -> None:
         raise RunError(f"{'--publish' if plan.publish else '--reproduce'} {why}")
 
 
+def entries(folder: Path) -> dict[str, dict]:
+    """The entries of a run's manifest, by notebook; {} where there is none that a run wrote.
+
+    Their "files", "failed" and "before" have the SHA-256 of each file that was written, by name;
+    None where an earlier version noted none.
+    """
+    sealed_card = read_sealed(folder / "manifest.json")
+    card = sealed_card or read_manifest(folder)
+    try:
+        for entry in [] if sealed_card else card["notebooks"]:
+            name, failed = entry["notebook"], [] if entry["ok"] else everything(folder / "failed")
+            entry["failed"] = {f"failed/{x}": None for x in failed if x.split("/")[0] == name}
+            names = [] + entry["files"]  # a list, as earlier versions wrote
+            entry["files"] = dict.fromkeys(names) | {f"{name}.ipynb": entry["sha256"]}
+        return {entry["notebook"]: entry for entry in card["notebooks"]}
+    except (KeyError, TypeError, AttributeError):
+        return {}
+
+
+def written(folder: Path) -> dict:
+    """The SHA-256 of each file that runs wrote into their folder, by name, pages included."""
+    path, found = folder / "manifest.json", site.written_pages(folder)
+    for entry in (kept := entries(folder)).values():
+        for kind in ("files", "failed", "before"):
+            for name, digest in entry.get(kind, {}).items():
+                found[name] = None if digest is None else [*(found.get(name) or []), digest]
+    if read_sealed(path) is not None:
+        found["manifest.json"] = [sha256(path)]
+    elif kept:
+        found["manifest.json"] = None
+    return found
+
+
 def empty(folder: Path) -> None:
-    """Remove all that an earlier attempt left; the lock file stays."""
-    for path in folder.iterdir():
-        if path.is_dir():
-            shutil.rmtree(path)
-        elif path.name != ".lock":
-            path.unlink()
+    """Remove all that an earlier attempt left; the lock file stays.
+
+    Raises ForeignFiles, before anything is removed, where there is anything else.
+    """
+    listed = written(folder)
+    left = [name for name in everything(folder) if name != ".lock"]
+    check_ours(folder, left, listed)
+    drop(folder, left, listed, spare(folder.with_name(f"{folder.name}-earlier")))
 
 
 def publish(new: Path, target: Path) -> None:
@@ -53,7 +96,7 @@ def publish(new: Path, target: Path) -> None:
     for pattern in (".lock", "checkpoints/*-last.*", "checkpoints/*.jsonl"):
         for path in new.glob(pattern):
             path.unlink()
-    exchange(new, target)
+    exchange(new, target, written)
 
 
 # ------------------------------------------------------------------ two runs side by side

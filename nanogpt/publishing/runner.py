@@ -7,12 +7,14 @@ output folder in one rename each. When it has not, they are kept below failed/ a
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,9 +23,23 @@ from ..config.profiles import get_profile
 from ..data.corpus import load_corpus
 from ..system.console import PROGRESS, clock, table
 from ..system.device import environment, pick_device
-from ..system.files import PUBLISHED, ROOT, held, recover, sha256, write_json
+from ..system.files import (
+    PUBLISHED,
+    ROOT,
+    ForeignFiles,
+    check_exchange,
+    check_ours,
+    drop,
+    everything,
+    held,
+    recover,
+    sealed,
+    sha256,
+    spare,
+    write_json,
+)
 from . import execute, publish, site
-from .nbfile import SyncError, read, read_manifest
+from .nbfile import SyncError, read
 from .plan import RunError, assign, choose_pace
 
 INTERRUPTED = "interrupted"
@@ -67,10 +83,16 @@ def run(plan: RunPlan) -> bool:
         return True
     out = series.out
     with held(out / ".lock", f"into {out}"):
+        if plan.publish:
+            check_exchange(PUBLISHED, publish.written)  # refused now, not after the work
+        elif PUBLISHED.with_name(".published-old").exists():  # of an exchange that was killed?
+            with suppress(ValueError), held(publish.BUILD / ".lock", "outputs/published"):
+                recover(PUBLISHED, publish.written)
         try:
             series.run()
         except OSError as error:
-            raise OSError(f"{error}: {series.so_far}") from error
+            where = "" if str(out) in str(error) else f"{out}: "
+            raise OSError(f"{where}{error}: {series.so_far}") from error
         if (plan.html or plan.publish) and any(out.glob("*.ipynb")):
             site.render(out, PUBLISHED if plan.publish else out)
         green = series.passed == len(series.sources)
@@ -95,7 +117,6 @@ class Series:
         assign(sources, plan.settings, profile)  # refused now, not after the measurement
         out = (plan.out or ROOT / "outputs" / "run" / get_profile(profile).kind).resolve()
         check_out(out)
-        recover(PUBLISHED)
         self.plan, self.corpus = plan, load_corpus()
         self.weights: Path | None = None  # which all notebooks share; None: each looks for some
         if whole:
@@ -128,12 +149,14 @@ class Series:
         A thread runs them, so that this one can say how far they are and wait for a Ctrl-C, which
         stops the others. Raises their OSErrors.
         """
+        for left in self.out.iterdir():  # of a run that was killed, and of no other name
+            if re.fullmatch(r"\.running-[a-z0-9_]{8}", left.name) and not left.is_symlink():
+                shutil.rmtree(left, ignore_errors=True)
         if self.weights:
             publish.empty(self.out)
-        for left in self.out.glob(".running-*"):  # of a run that was killed
-            shutil.rmtree(left, ignore_errors=True)
+        self.kept = publish.entries(self.out)
+        self._check_out()
         self.card = self._card()
-        self.kept = {entry["notebook"]: entry for entry in read_manifest(self.out)["notebooks"]}
         print(f"{self.corpus.banner or self.corpus}\n{self.pace}", flush=True)
         self.begun = time.monotonic()
         with ThreadPoolExecutor(1) as pool:
@@ -147,6 +170,18 @@ class Series:
                 execute.kill_all()
                 if not isinstance(error, KeyboardInterrupt):
                     raise
+
+    def _check_out(self) -> None:
+        """Raise ForeignFiles for what is in the way already: better now than after the work."""
+        names = {
+            "manifest.json",
+            *(f"{x}/-" for x in "figures json checkpoints html earlier".split()),
+        }
+        for source in self.sources:
+            failed, kept = f"failed/{source.stem}", self.kept.get(source.stem, {})
+            names |= {source.name, f"{failed}/-", *kept.get("files", {}), *kept.get("failed", {})}
+            names |= {f"{failed}/{name}" for name in everything(self.out / failed)}
+        check_ours(self.out, names, publish.written(self.out))
 
     def _run_all(self) -> None:
         for number, source in enumerate(self.sources, 1):
@@ -210,16 +245,24 @@ class Series:
 
     def _keep(self, source: Path, staged: Path, error: str | None, seconds: float) -> None:
         """Move its files to where they belong, and write the manifest with its entry."""
-        name, log, executed = source.stem, staged / execute.LOG, staged / source.name
+        name, log = source.stem, staged / execute.LOG
         lines = log.read_text("utf-8", "replace").strip().splitlines() if log.is_file() else []
         if error and error != INTERRUPTED:
             said = "\n    ".join([f"{name} failed: {error}", *lines[-SHOWN:]])
             print(f"{self.erase}{said}", flush=True)
         if not (error and lines):
             log.unlink(missing_ok=True)
-        digest = sha256(executed) if executed.is_file() else None
-        move, before = set_aside if error else keep, self.kept.get(name, {}).get("files", [])
-        self.kept[name] = {
+        listed, old = publish.written(self.out), self.kept.get(name, {})
+        found = (path for path in staged.rglob("*") if path.is_file())
+        made = {path.relative_to(staged).as_posix(): sha256(path) for path in sorted(found)}
+        try:
+            check_ours(self.out, [] if error else made, listed)
+        except ForeignFiles as foreign:
+            error = str(foreign)
+            print(f"{self.erase}{name} failed: {error}", flush=True)
+        before = old.get("before", {}) | old.get("files", {})
+        weights = {file: x for file, x in before.items() if file.startswith("checkpoints/")}
+        entry = {
             "notebook": name,
             "ok": error is None,
             "seconds": round(seconds, 1),
@@ -227,12 +270,27 @@ class Series:
             "parameters": self.values[name],
             "corpus": self.corpus.name,
             "source_sha256": sha256(source),
-            "sha256": digest,
-            "files": move(self.out, name, staged, before),
+            "sha256": made.get(source.name),
+            "files": before if error else weights | made,
+            "failed": {f"failed/{name}/{file}": x for file, x in made.items() if error},
         }
-        self.entries.append(self.kept[name])
+        # Noted first: were it killed while it moves them, the next run knows the old and the new.
+        self._note(name, entry | {"before": before | old.get("failed", {})}, listed)
+        drop(self.out, old.get("failed", {}), listed, self.out / "earlier")
+        if error:
+            set_aside(self.out / "failed" / name, staged)
+        else:
+            keep(self.out, staged, made, before, listed)
+        self._note(name, entry, publish.written(self.out))
+        self.entries.append(entry)
+
+    def _note(self, name: str, entry: dict, listed: dict) -> None:
+        """Put the entry of a notebook into the manifest."""
+        self.kept[name] = entry
+        if listed.get("manifest.json", ()) is None:  # of an earlier version
+            drop(self.out, ["manifest.json"], listed, self.out / "earlier")
         notebooks = [self.kept[name] for name in sorted(self.kept)]
-        write_json(self.out / "manifest.json", {**self.card, "notebooks": notebooks})
+        write_json(self.out / "manifest.json", sealed({**self.card, "notebooks": notebooks}))
 
     def _card(self) -> dict:
         """What the whole run depends on, for the manifest."""
@@ -306,31 +364,22 @@ def check_out(out: Path) -> None:
 # ------------------------------------------------------------------ what is kept
 
 
-def keep(out: Path, name: str, staged: Path, before: list[str]) -> list[str]:
-    """Move a passed notebook's files into place; drop those of `before` that it made no more.
+def keep(out: Path, staged: Path, made: dict, before: dict, listed: dict) -> None:
+    """Move the files that a notebook made into place; drop those of `before` that it made no more.
 
-    Weights are never dropped: a notebook that trained them once finds them the next time. Nor is
-    anything outside of the output folder, whatever the manifest names.
+    Weights are never dropped: a notebook that trained them once finds them the next time.
     """
-    found = [path for path in staged.rglob("*") if path.is_file()]
-    files = sorted(path.relative_to(staged).as_posix() for path in found)
-    for file in files:
+    stale = [file for file in before if file not in made and file[:12] != "checkpoints/"]
+    unknown = [file for file in made if listed.get(file, ()) is None]  # of an earlier version
+    drop(out, [*stale, *unknown], listed, out / "earlier")
+    for file in made:
         (out / file).parent.mkdir(parents=True, exist_ok=True)
         os.replace(staged / file, out / file)
-    root, kept = out.resolve(), {(out / file).resolve() for file in files}
-    for file in before:
-        path = (root / file).resolve()
-        ours = root in path.parents and root / "checkpoints" not in path.parents
-        if ours and path not in kept and path.is_file():
-            path.unlink()
-    shutil.rmtree(out / "failed" / name, ignore_errors=True)
-    return files
 
 
-def set_aside(out: Path, name: str, staged: Path, before: list[str]) -> list[str]:
-    """Keep a failed notebook's files below failed/; returns what an earlier run made."""
-    shutil.rmtree(out / "failed" / name, ignore_errors=True)
-    (out / "failed").mkdir(exist_ok=True)
-    os.replace(staged, out / "failed" / name)
-    (out / "failed" / name).chmod(0o755)  # the temporary one was private
-    return before
+def set_aside(folder: Path, staged: Path) -> None:
+    """Keep a failed notebook's files in this folder; beside it, where somebody's lie there."""
+    folder.parent.mkdir(exist_ok=True)
+    folder = spare(folder) if folder.exists() else folder
+    os.replace(staged, folder)
+    folder.chmod(0o755)  # the temporary one was private

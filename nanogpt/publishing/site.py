@@ -20,23 +20,28 @@ from ..data import synthetic
 from ..model.checkpoint import load_checkpoint
 from ..model.convert import pack_heads
 from ..system.device import conditions
-from ..system.files import PUBLISHED, ROOT
+from ..system.files import PUBLISHED, ROOT, check_ours, drop, sha256
 from .html import TEMPLATES, Prose, blocks, minutes, new_words, promise, sections, thumbnail
 from .mirror import colab
 from .nbfile import SyncError, read, read_manifest, title, write_text
-from .publish import WEIGHTS
 
+# Notebook 01 trains it, all others load it: one model on every page.
+WEIGHTS = "checkpoints/small.safetensors"
 SHAPE = ("vocab_size", "block_size", "n_layer", "n_head", "n_embd")
 LARGEST = 400_000  # parameters: about a megabyte in base64 of 16-bit numbers
-MARK = b'<a class="brand" href="index.html"'  # in every page that we write, and in no other
+MARK = b'<a class="brand" href="index.html"'  # in every page that we write
+
+
+OURS = re.compile(r"\d\d_\w+\.html|live\.html|index\.html")  # the names of our pages
+SEAL = len("<!-- sha256  -->\n") + 64
 
 
 def render(folder: Path, home: Path | None = None) -> Path:
     """Write the pages of an output folder into html/ and return the path of their index.
 
     `home` is where readers will find the folder, if it moves. Pages of notebooks that have gone are
-    removed, and no other file. Raises SyncError for a folder without notebooks, for one that cannot
-    be read, and for a page of somebody else's in the way.
+    removed, and no other file. Raises SyncError for a folder without notebooks and for one that
+    cannot be read, and ForeignFiles for a page that is not ours in the way.
     """
     paths = sorted(folder.glob("[0-9][0-9]_*.ipynb"))
     if not paths:
@@ -61,21 +66,39 @@ def render(folder: Path, home: Path | None = None) -> Path:
         texts["live.html"] = running
     for before, page, after in zip([None, *pages], pages, [*pages[1:], None], strict=False):
         texts[f"{page['name']}.html"] = frame(page=page, before=before, after=after)
-    _write(html, texts)
+    _write(folder, texts)
     return html / "index.html"
 
 
-def _write(html: Path, texts: dict[str, str]) -> None:
+def _write(folder: Path, texts: dict[str, str]) -> None:
     """Write these pages and remove our others. A file that is not ours is never replaced."""
-    there = {path: MARK in path.read_bytes() for path in html.glob("*.html")}
-    for path, ours in there.items():
-        if path.name in texts and not ours:
-            raise SyncError(f"{path} is not a page of this project: move it, and render again")
-    for name, text in texts.items():
-        write_text(html / name, text)
-    for path, ours in there.items():
-        if ours and path.name not in texts and re.match(r"\d\d_|live\.html$", path.name):
-            path.unlink()
+    wanted = {f"html/{name}": text for name, text in texts.items()}
+    listed = written_pages(folder)
+    check_ours(folder, [*wanted, "earlier/-"], listed)
+    changed = [name for name, digests in listed.items() if (digests is None) == (name in wanted)]
+    drop(folder, changed, listed, folder / "earlier")  # pages of an earlier version go there
+    for name, text in wanted.items():
+        write_text(folder / name, text + _seal(name, text))
+
+
+def written_pages(folder: Path) -> dict:
+    """The SHA-256 of each page that we wrote below a folder; None for one of an earlier version.
+
+    A page ends with a seal: the digest of its own text and name. Nobody has changed it since.
+    """
+    found = {}
+    for path in (folder / "html").glob("*.html"):
+        name, data = f"html/{path.name}", path.read_bytes() if path.is_file() else b""
+        text = data.decode("utf-8", "replace")
+        if text[-SEAL:] == _seal(name, text[:-SEAL]):
+            found[name] = [sha256(data)]
+        elif MARK in data and b"<!-- sha256 " not in data and OURS.fullmatch(path.name):
+            found[name] = None
+    return found
+
+
+def _seal(name: str, text: str) -> str:
+    return f"<!-- sha256 {sha256(f'{name} {text}'.encode())} -->\n"
 
 
 def _about(name: str, nb, entry: dict, names: set[str]) -> dict:

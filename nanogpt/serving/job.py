@@ -25,7 +25,7 @@ from ..config.checks import check_int
 from ..decoding.limits import MOST_NEW, check_length, check_sampling
 from ..decoding.sampling import PLAIN, SamplingParams
 from ..model.checkpoint import Checkpoint, load_checkpoint
-from ..system.files import atomic_path, held, sha256, write_json
+from ..system.files import atomic_path, check_ours, held, sha256, write_json
 from .batch import serve
 from .native import BACKENDS
 from .request import Request
@@ -117,6 +117,8 @@ class Job:
         """
         path = self.folder / "job.json"
         with held(self.folder / ".lock", f"to {self.folder}"):
+            shards = [f"shards/{name}" for name in (*map(self._name, self.todo), "-")]
+            check_ours(self.folder, ["job.json", *shards], dict.fromkeys(["job.json", *shards]))
             if path.is_file():
                 self._resume(path)
             elif other := [p.name for p in self.folder.iterdir() if p.name[0] != "."]:
@@ -127,7 +129,10 @@ class Job:
 
     def path(self, number: int) -> Path:
         """Where a shard is."""
-        return self.folder / "shards" / f"{number:05d}.jsonl"
+        return self.folder / "shards" / self._name(number)
+
+    def _name(self, number: int) -> str:
+        return f"{number:05d}.jsonl"
 
     def keep(self, number: int, texts: Sequence[str]) -> None:
         """Write a shard: it is whole or not there. Raises OSError."""
@@ -181,7 +186,9 @@ class Job:
             if (was := before.get(name)) != now:
                 why = f"the job in {self.folder} began with {name} {was!r}, not {now!r}"
                 raise ValueError(f"{why}: repeat its command to resume it, or name a new folder")
-        self.checksum = before.get("checksum")
+        self.checksum = before.pop("checksum", None)
+        if before != self.about:
+            raise ValueError(f"{path} was changed since it was written: name a new folder")
         self.todo -= {n for n in self.todo if self.path(n).exists() and self._rows(n)}
 
 

@@ -11,9 +11,10 @@ import hashlib
 import json
 import os
 import secrets
-import shutil
 import tempfile
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -73,12 +74,14 @@ def _advice(folder: Path):
 def held(path: Path, what: str):
     """Hold the file at `path` as a lock for a with-block; it ends with the process, too.
 
-    Raises ValueError, with advice, where another run holds it, and OSError for a folder that cannot
-    be written. `what` says what the run writes, as in "to out/small".
+    Raises ValueError, with advice, where another run holds it or a file that is no lock is there,
+    and OSError for a folder that cannot be written. `what` says what the run writes, as in "to
+    out/small".
     """
     lock = FileLock(path)
     with _advice(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
+        check_ours(path.parent, [path.name], {path.name: [sha256(b"")]})  # to lock empties a file
         with suppress(Timeout):
             lock.acquire(blocking=False)
     if not lock.is_locked:
@@ -103,41 +106,160 @@ def check_writable(path: Path) -> None:
 
 def write_json(path: Path, data) -> None:
     """Write data as JSON, whole or not at all. Keys keep their order: equal data is equal bytes."""
-    text = json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    text = _json(data)
     with atomic_path(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
-def exchange(new: Path, target: Path) -> None:
+def sha256(data: bytes | Path) -> str:
+    """The SHA-256 of some bytes or of a file, in hexadecimal."""
+    return hashlib.sha256(data if isinstance(data, bytes) else Path(data).read_bytes()).hexdigest()
+
+
+# ------------------------------------------------------------------ whose file it is
+# We replace or delete only what we wrote and nobody has changed since. A single JSON file proves
+# that by its seal. A folder has a list: the SHA-256 of each file by its name, or None where an
+# earlier version noted no digest; such a file is moved aside, and never deleted.
+
+Listed = Mapping[str, Collection[str] | None]
+
+
+class ForeignFiles(ValueError):
+    """Files in the way that we did not write, or that were changed since, by name."""
+
+
+def check_ours(folder: Path, names: Iterable[str], listed: Listed) -> None:
+    """Raise ForeignFiles, naming all, unless each of these names in `folder` may be replaced.
+
+    It may where nothing is there, or a plain file that `listed` has, to which no link leads.
+    """
+    if found := {str(path) for name in names if (path := _in_the_way(folder, name, listed))}:
+        them = "it" if len(found) == 1 else "them"
+        raise ForeignFiles(
+            f"{', '.join(sorted(found))}: this command did not write {them}, or somebody changed "
+            f"{them} since: move {them} away, or name another place"
+        )
+
+
+def _in_the_way(folder: Path, name: str, listed: Listed) -> Path | None:
+    path, parts = folder / name, Path(name).parts
+    if not parts or ".." in parts or Path(name).is_absolute():
+        return path
+    for above in [folder, *(folder.joinpath(*parts[:i]) for i in range(1, len(parts)))]:
+        if (above != folder and above.is_symlink()) or (above.exists() and not above.is_dir()):
+            return above
+    if not os.path.lexists(path):
+        return None
+    plain = path.is_file() and not path.is_symlink() and name in listed
+    return None if plain and (listed[name] is None or sha256(path) in listed[name]) else path
+
+
+def check_file(path: Path, ours: bool) -> None:
+    """Raise ForeignFiles where something is at `path` that is not `ours`, or a link or a folder."""
+    check_ours(path.parent, [path.name], {path.name: None} if ours else {})
+
+
+def everything(folder: Path) -> list[str]:
+    """The names of all files and links below a folder."""
+    found = (path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
+    return sorted(path.relative_to(folder).as_posix() for path in found)
+
+
+def drop(folder: Path, names: Iterable[str], listed: Listed, aside: Path) -> None:
+    """Delete those of these files that may be replaced, and folders that are empty then.
+
+    A file whose digest is not known is moved into the folder `aside` instead.
+    """
+    for name in names:
+        path = folder / name
+        if _in_the_way(folder, name, listed) or not path.exists():
+            continue
+        if listed[name] is None:
+            (aside / name).parent.mkdir(parents=True, exist_ok=True)
+            path.rename(aside / name if not (aside / name).exists() else spare(aside / name))
+        path.unlink(missing_ok=True)
+        with suppress(OSError):  # not empty
+            for above in path.relative_to(folder).parents:
+                (folder / above).rmdir()
+
+
+def spare(path: Path) -> Path:
+    """The first free path of `path`-1, `path`-2, …"""
+    numbered = (path.with_name(f"{path.name}-{n}") for n in count(1))
+    return next(path for path in numbered if not os.path.lexists(path))
+
+
+def exchange(new: Path, target: Path, read_list: Callable[[Path], Listed]) -> None:
     """Put the complete folder `new` in the place of `target`, and only then delete the old one.
 
-    Raises OSError when `new` cannot be moved; the old one is back in its place then.
+    Raises ForeignFiles where there is anything that the old one's own list does not name, and
+    OSError when `new` cannot be moved; the old one is back in its place then.
     """
-    recover(target)
+    check_exchange(target, read_list)
     old = _aside(target)
     if target.exists():
         target.rename(old)
     try:
         new.rename(target)
     except OSError:  # another disk, or it went meanwhile
-        recover(target)
+        recover(target, read_list)
         raise
-    shutil.rmtree(old, ignore_errors=True)
+    recover(target, read_list)
 
 
-def recover(target: Path) -> None:
-    """Finish an exchange that was killed half-way: the old folder comes back, or goes for good."""
-    old = _aside(target)
-    if old.exists() and target.exists():
-        shutil.rmtree(old, ignore_errors=True)
-    elif old.exists():
+def check_exchange(target: Path, read_list: Callable[[Path], Listed]) -> None:
+    """Finish an exchange that was killed; raise ForeignFiles unless another one can be made."""
+    recover(target, read_list)
+    check_ours(target, everything(target) or ["-"], read_list(target))
+
+
+def recover(target: Path, read_list: Callable[[Path], Listed]) -> None:
+    """Finish an exchange that was killed half-way: the old folder comes back, or goes for good.
+
+    Raises ForeignFiles where a folder of that name holds what its own list does not name.
+    """
+    if not os.path.lexists(old := _aside(target)):
+        return
+    listed = read_list(old)
+    check_ours(
+        old.parent,
+        [f"{old.name}/{name}" for name in everything(old) or ["-"]],
+        {f"{old.name}/{name}": digests for name, digests in listed.items()},
+    )
+    if not target.exists():
         old.rename(target)
+        return
+    aside = spare(target.with_name(f"{target.name}-earlier"))
+    drop(old, listed, listed, aside)
+    if old.exists():  # a folder that was empty, or what came meanwhile
+        old.rename(spare(aside))
 
 
 def _aside(target: Path) -> Path:
     return target.with_name(f".{target.name}-old")
 
 
-def sha256(data: bytes | Path) -> str:
-    """The SHA-256 of some bytes or of a file, in hexadecimal."""
-    return hashlib.sha256(data if isinstance(data, bytes) else Path(data).read_bytes()).hexdigest()
+def sealed(data: dict) -> dict:
+    """The data, with a digest of all the rest in its last field: nobody has changed the file."""
+    return {**data, "digest": sha256(_json(data).encode())}
+
+
+def read_sealed(path: Path) -> dict | None:
+    """The sealed data that we wrote at `path`; None where nothing is, or anything else."""
+    data = read_json(path)
+    if not isinstance(data, dict) or "digest" not in data:
+        return None
+    del data["digest"]
+    return data if path.read_bytes() == _json(sealed(data)).encode() else None
+
+
+def read_json(path: Path):
+    """The data of a JSON file; None where there is no such file that can be read."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+def _json(data) -> str:
+    return json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False) + "\n"

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from ..config.checks import check_type
 from ..config.training import TrainConfig
 from ..data.batches import split
 from ..data.corpus import Corpus
@@ -48,10 +49,22 @@ def train(
     `watch(step, model)`. Where torchrun has started several processes they share each batch; the
     first one alone evaluates, prints and writes.
 
-    Raises ValueError for a vocabulary or corpus that does not fit, a state of other settings or an
-    `out` that another run is writing to; CheckpointError for a damaged state; MemoryError, with
-    advice; and FloatingPointError when the loss is not finite.
+    Raises TypeError for an argument of another type; ValueError for a vocabulary or corpus that
+    does not fit, a state of other settings, or an `out` that another run is writing to or where
+    other files are in the way; CheckpointError for a damaged state and for trained weights whose
+    state is lost; MemoryError, with advice; and FloatingPointError when the loss is not finite.
     """
+    for name, value, kind in (
+        ("model", model, GPT),
+        ("corpus", corpus, Corpus),
+        ("config", config, TrainConfig),
+        ("tokenizer", tokenizer, (CharTokenizer, type(None))),
+        ("device", device, (Device, type(None))),
+        ("resume", resume, bool),
+        ("speed", speed, bool),
+        ("watch", watch, (Callable, type(None))),
+    ):
+        check_type(name, value, kind)
     device, tokenizer = device or pick_device(), tokenizer or CharTokenizer(corpus.text)
     if len(tokenizer) != model.config.vocab_size:
         raise ValueError(
@@ -59,11 +72,11 @@ def train(
             f"build the model with GPTConfig(vocab_size={len(tokenizer)})"
         )
     data, val = split(tokenizer.encode(corpus.text), model.config.block_size)
-    files = RunFiles(out, model, corpus, config, tokenizer) if out else None
+    files = None if out is None else RunFiles(out, model, corpus, config, tokenizer)
     if resume and not files:
         raise ValueError("resume=True, but no `out` says where the run was saved")
-    if resume and files.state.is_file():
-        files.read_state()  # what it raises comes before anything is changed
+    if files:
+        files.check(resume)
     ranks().agree("a text of sha256", corpus.sha256[:12])
     held = files.held() if files and ranks().first else nullcontext()
     with held, _form_to_train(model, config, device) as (worker, generator), memory_advice(config):
@@ -142,8 +155,6 @@ class TrainingRun:
         bar = Progress(self.config.steps, "train", done=self.done, hidden=not self.first)
         with bar as self.bar, deferred_interrupt() as self.interrupts:
             if not self.history["step"]:
-                if self.files and self.first:
-                    self.files.clear_state()
                 self.evaluate(0)
             yield
 
@@ -170,6 +181,8 @@ class TrainingRun:
             for name, value in {"step": step, **losses}.items():
                 self.history[name].append(value)
             if self.files:
+                if step == 0:
+                    self.files.clear_state()
                 self.files.save_checkpoints(self.model, step, losses, best=best)
                 self.files.write_log(self.history, self.meter.summary())
             line = f"step {step:5d} of {self.config.steps}"

@@ -20,9 +20,17 @@ from ..config.training import TrainConfig
 from ..data.corpus import Corpus
 from ..data.tokenizer import CharTokenizer
 from ..model import checkpoint
-from ..model.checkpoint import CheckpointError, read_tensors, save_checkpoint, stem, write_tensors
+from ..model.checkpoint import (
+    CheckpointError,
+    check_checkpoint,
+    check_path,
+    is_written,
+    read_tensors,
+    write_checkpoint,
+    write_tensors,
+)
 from ..model.gpt import GPT
-from ..system.files import atomic_path, check_writable, held
+from ..system.files import atomic_path, check_file, check_writable, held
 from .trainer import Trainer
 
 FORMAT = "nanogpt-notebooks training state 2"
@@ -55,8 +63,9 @@ class RunFiles:
         config: TrainConfig,
         tokenizer: CharTokenizer,
     ):
-        self.out = stem(out)
+        self.out = check_path("out", out)
         self.state, self.log = state_path(self.out), log_path(self.out)
+        self.last = self.out.with_name(f"{self.out.name}-last")
         self.meta = {
             "format": checkpoint.FORMAT,
             "config": asdict(replace(model.config, per_head=model.config.has_heads)),
@@ -78,12 +87,38 @@ class RunFiles:
         """A with-block in which no other run writes these files. Raises ValueError."""
         return held(self.out.with_name(f".{self.out.name}.lock"), f"to {self.out}")
 
+    def check(self, resume: bool) -> None:
+        """Refuse, before anything changes, to begin here or to resume from what is here.
+
+        Raises what `read_state` raises; ForeignFiles for a file that no run wrote; CheckpointError
+        for trained weights whose state is lost.
+        """
+        if resume and self.state.is_file():
+            self.read_state()
+        check_file(self.state, is_written(self.state, FORMAT))
+        for path in (self.out, self.last):
+            check_checkpoint(path)
+        first = (
+            self.log.read_text("utf-8", "replace").partition("\n")[0] if self.log.is_file() else ""
+        )
+        check_file(self.log, first.startswith('{"step": ') or not first)
+        weights = self.out.with_name(f"{self.out.name}.safetensors")
+        if weights.is_file() and not self.state.is_file():
+            step = read_tensors(weights)[1].get("step", 0)
+            if step:  # at 0 nothing was trained: a run that was killed before its first save
+                raise CheckpointError(
+                    f"{weights} was trained for {step:,} steps, and the state of its run is not "
+                    f"beside it: the optimizer's averages, the random generators and the losses "
+                    f"so far are lost. To resume, restore {self.state}; to start anew, give "
+                    f"another out (--out), or move or delete these weights first"
+                )
+
     # ------------------------------------------------------------------ checkpoints and log
 
     def save_checkpoints(self, model: GPT, step: int, losses: dict, *, best: bool) -> None:
         """Write the newest checkpoint, and the same as the best one where it is that."""
-        for path in [self.out] * best + [self.out.with_name(f"{self.out.name}-last")]:
-            save_checkpoint(path, model, {**self.meta, "step": step, "losses": losses})
+        for path in [self.out] * best + [self.last]:
+            write_checkpoint(path, model, {**self.meta, "step": step, "losses": losses})
 
     def write_log(self, history: dict, speed: dict) -> None:
         """Add a line for the newest evaluation to the log, in the place of any that follow.
@@ -153,7 +188,7 @@ class RunFiles:
         if changed:
             raise ValueError(
                 f"the run in {self.state} began with {'; '.join(changed)}: resume with the same "
-                f"settings, or start again with resume=False"
+                f"settings, or start a new run elsewhere, with another out (--out)"
             )
         return tensors, meta
 
@@ -191,7 +226,8 @@ def _foreign_as_error(path: Path):
         yield
     except (KeyError, TypeError, AttributeError, RuntimeError) as error:
         raise CheckpointError(
-            f"{path} is not a state of this run ({error!r}): delete it to start again"
+            f"{path} is not a state of this run ({error!r}): restore it, or start a new run "
+            f"elsewhere, with another out (--out)"
         ) from error
 
 

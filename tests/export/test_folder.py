@@ -7,7 +7,7 @@ from conftest import tiny_model
 from nanogpt import load_checkpoint, save_checkpoint
 from nanogpt.cli import main
 from nanogpt.export import folder as export
-from nanogpt.export.huggingface import ExportError
+from nanogpt.system.files import ForeignFiles
 
 FILES = {"README.md", "config.json", "generation_config.json", "model.safetensors"}
 FILES |= {"nanogpt.json", "tokenizer.json", "tokenizer_config.json"}
@@ -35,11 +35,11 @@ def test_an_export_is_replaced_by_the_next(saved, tmp_path):
 def test_a_folder_with_anything_else_is_not_touched(saved, tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "config.json").write_text("mine")
-    with pytest.raises(ExportError, match="holds something that is no export"):
+    with pytest.raises(ForeignFiles, match="config.json: this command did not write it"):
         export.write_folder(saved, tmp_path / "mine")
     assert (tmp_path / "mine" / "config.json").read_text() == "mine"
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(ExportError, match="name another folder"):
+    with pytest.raises(ForeignFiles, match="name another"):
         export.write_folder(saved, tmp_path / "file")
 
 

@@ -68,6 +68,7 @@ def test_two_files_are_written_and_readers_find_the_same_metadata_in_json(saved)
     assert sorted(p.name for p in saved.parent.iterdir()) == ["fox.json", "fox.safetensors"]
     card = json.loads(saved.with_suffix(".json").read_text())
     assert card.pop("sha256") == sha256(saved)
+    assert len(card.pop("digest")) == 64
     assert card == load_checkpoint(saved).meta
 
 

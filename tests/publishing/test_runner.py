@@ -9,7 +9,7 @@ from notebook_fixtures import page_faults, write
 
 from nanogpt.cli import run
 from nanogpt.publishing import plan, publish, runner
-from nanogpt.system.files import ROOT, held, recover
+from nanogpt.system.files import ROOT, held, recover, sealed, sha256, write_json
 
 GOOD = """
 import json, os, pathlib, sys
@@ -117,23 +117,31 @@ def test_nothing_outside_of_the_output_folder_is_touched_whatever_a_manifest_nam
     names = [str(outside[0]), *"../mine.txt link/mine.txt old.txt . ..".split(), ""]
     names += ["x/../checkpoints/small.safetensors", "./checkpoints/small.safetensors"]
     card = manifest(out)
-    card["notebooks"][0]["files"] += names
+    del card["digest"]
+    digest = sha256(b"mine")
+    card["notebooks"][0]["files"] |= dict.fromkeys(names, digest) | {
+        "old.txt": sha256(b"of an earlier run")
+    }
     (out / "manifest.json").write_text(json.dumps(card))
-    assert go("-p", "n=3") == 0
+    before = contents(tmp_path)
+    assert go("-p", "n=3") == 2, "somebody changed the list"
+    write_json(out / "manifest.json", sealed(card))
+    assert go("-p", "n=3") == 2, "it names what lies outside"
+    before.pop("out/manifest.json")
+    assert before.items() <= contents(tmp_path).items()
     assert [path.read_text() for path in outside] == ["mine", "mine"]
-    assert (out / "checkpoints" / "small.safetensors").read_text() == "3"
-    assert not (out / "old.txt").exists()
 
 
-@pytest.mark.parametrize("card", ["null", "[]", "{", "{}", "[" * 99999])
-def test_a_damaged_manifest_stops_no_run(go, sources, tmp_path, card):
+@pytest.mark.parametrize(
+    "card", ["null", "[]", "{", "{}", '{"notebooks": []}', '{"notebooks": [{}]}']
+)
+def test_a_manifest_that_no_run_wrote_is_named_and_left_alone(go, sources, tmp_path, card, capsys):
     write(sources / "00_good.ipynb", GOOD)
-    write(sources / "01_more.ipynb", "print(1)")
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "manifest.json").write_text(card)
-    assert go("00") == go("01") == 0
-    names = [one["notebook"] for one in manifest(tmp_path / "out")["notebooks"]]
-    assert names == ["00_good", "01_more"]
+    assert go() == 2
+    assert "manifest.json: this command did not write it" in capsys.readouterr().err
+    assert contents(tmp_path / "out") == {"manifest.json": card.encode()}
 
 
 # ------------------------------------------------------------------ publishing
@@ -159,6 +167,12 @@ def press(tmp_path, sources, monkeypatch, no_kernels):
     write(sources / "01_train.ipynb", train)
     published.mkdir(parents=True)
     (published / "old.txt").write_text("the run before")
+    entry = {
+        "notebook": "00_first",
+        "ok": True,
+        "files": {"old.txt": sha256(published / "old.txt")},
+    }
+    write_json(published / "manifest.json", sealed({"notebooks": [entry]}))
     return published
 
 
@@ -179,7 +193,7 @@ def test_publishing_exchanges_everything_at_once(press, monkeypatch):
 def test_a_run_that_fails_publishes_nothing(press, sources):
     write(sources / "02_bad.ipynb", "1 / 0")
     assert run.main(["--publish"]) == 1
-    assert [path.name for path in press.iterdir()] == ["old.txt"]
+    assert sorted(path.name for path in press.iterdir()) == ["manifest.json", "old.txt"]
     assert (publish.BUILD / "failed" / "02_bad" / "02_bad.ipynb").is_file()
 
 
@@ -192,7 +206,7 @@ def test_only_shakespeare_is_published_and_not_while_it_is_compared(press, monke
     monkeypatch.setattr(publish, "SHA256", "0" * 64)
     assert run.main(["--publish"]) == 2
     assert "--publish needs Tiny Shakespeare, not little.txt" in capsys.readouterr().err
-    assert [path.name for path in press.iterdir()] == ["old.txt"]
+    assert sorted(path.name for path in press.iterdir()) == ["manifest.json", "old.txt"]
 
 
 def test_reproducing_compares_with_what_is_published(press, sources, capsys):
@@ -223,6 +237,6 @@ def test_an_exchange_that_was_killed(tmp_path, killed_after):
     if killed_after != "nothing":
         old.mkdir()
         (old / "which").write_text("old")
-    recover(target)
+    recover(target, lambda folder: {"which": [sha256(b"old"), sha256(b"new")]})
     assert (target / "which").read_text() == which
     assert [path.name for path in tmp_path.iterdir()] == ["published"]

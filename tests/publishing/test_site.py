@@ -14,7 +14,8 @@ from nanogpt.cli import site as command
 from nanogpt.config import address
 from nanogpt.publishing import html as cells
 from nanogpt.publishing import site
-from nanogpt.publishing.nbfile import SyncError, filled
+from nanogpt.publishing.nbfile import filled
+from nanogpt.system.files import ForeignFiles
 
 SHAKESPEARE = {"name": "Tiny Shakespeare", "real": True, "characters": 1115394, "sha256": "86" * 32}
 MACHINE = {"python": "3.11.7", "torch": "2.13.0", "device": "cpu", "threads": 2}
@@ -280,7 +281,7 @@ def test_only_pages_of_this_project_are_removed_or_replaced(tmp_path):
     site.render(folder)
     assert {name: (index.parent / name).read_text() for name in mine} == mine
     index.write_text("<p>mine</p>")
-    with pytest.raises(SyncError, match="index.html is not a page of this project: move it"):
+    with pytest.raises(ForeignFiles, match="index.html: this command did not write it"):
         site.render(folder)
     assert index.read_text() == "<p>mine</p>"
 

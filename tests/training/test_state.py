@@ -181,7 +181,7 @@ def test_other_settings_are_refused_by_name_before_anything_changes(
 ):
     files, model = all_of(copy.parent), fresh(corpus, **fields)
     before = weights(model)
-    with pytest.raises(ValueError, match=f"{words}: resume with the same .*resume=False"):
+    with pytest.raises(ValueError, match=f"{words}: resume with the same .*--out"):
         train(model, corpus, replace(RECIPE, **recipe), out=copy, device=CPU, resume=True)
     assert torch.equal(weights(model), before), "zero_init came before the check"
     assert all_of(copy.parent) == files
