@@ -26,6 +26,10 @@ from .state import RunFiles, deferred_interrupt
 from .throughput import Meter
 from .trainer import Trainer, memory_advice
 
+NONE = type(None)
+KINDS = {"model": GPT, "corpus": Corpus, "config": TrainConfig, "tokenizer": (CharTokenizer, NONE)}
+KINDS |= {"device": (Device, NONE), "resume": bool, "speed": bool, "watch": (Callable, NONE)}
+
 
 def train(
     model: GPT,
@@ -54,16 +58,8 @@ def train(
     other files are in the way; CheckpointError for a damaged state and for trained weights whose
     state is lost; MemoryError, with advice; and FloatingPointError when the loss is not finite.
     """
-    for name, value, kind in (
-        ("model", model, GPT),
-        ("corpus", corpus, Corpus),
-        ("config", config, TrainConfig),
-        ("tokenizer", tokenizer, (CharTokenizer, type(None))),
-        ("device", device, (Device, type(None))),
-        ("resume", resume, bool),
-        ("speed", speed, bool),
-        ("watch", watch, (Callable, type(None))),
-    ):
+    given = model, corpus, config, tokenizer, device, resume, speed, watch
+    for (name, kind), value in zip(KINDS.items(), given, strict=True):
         check_type(name, value, kind)
     device, tokenizer = device or pick_device(), tokenizer or CharTokenizer(corpus.text)
     if len(tokenizer) != model.config.vocab_size:
