@@ -14,7 +14,7 @@ from nanogpt.cli import site as command
 from nanogpt.config import address
 from nanogpt.publishing import html as cells
 from nanogpt.publishing import site
-from nanogpt.publishing.nbfile import filled
+from nanogpt.publishing.nbfile import SyncError, filled
 from nanogpt.system.files import ForeignFiles
 
 SHAKESPEARE = {"name": "Tiny Shakespeare", "real": True, "characters": 1115394, "sha256": "86" * 32}
