@@ -13,7 +13,7 @@ REPO    ?=
 REF     ?=
 PINNED  ?=
 
-export REPO REF  # a recipe takes them as "$$REPO": no shell reads what they hold
+export REPO REF FOLDER  # a recipe takes them as "$$REPO": no shell reads what they hold
 
 PY      := $(VENV)/bin/python
 EXACT   := $(if $(PINNED),--constraint constraints.txt)
@@ -47,10 +47,11 @@ lab: $(READY) ## open the notebooks in JupyterLab | jupyter lab notebooks
 	$(VENV)/bin/jupyter lab notebooks $(ARGS)
 
 data: $(READY) ## fetch the corpus, or say which one is used | python -c "import nanogpt; print(nanogpt.load_corpus())"
-	PYTHONIOENCODING=:replace $(PY) -c "from nanogpt import load_corpus; corpus = load_corpus(); print(corpus.banner or corpus)"
+	@PYTHONIOENCODING=:replace $(PY) -c "from nanogpt.cli.common import exit_code; from nanogpt import load_corpus; \
+	raise SystemExit(exit_code(lambda: print((corpus := load_corpus()).banner or corpus)))"
 
 html: $(READY) ## render the newest run again, or FOLDER=... | python -m nanogpt site
-	$(PY) -m nanogpt site $(FOLDER)
+	$(PY) -m nanogpt site $${FOLDER:+"$$FOLDER"}
 
 sync: $(READY) ## write the package's code into the notebooks | python -m nanogpt sync
 	$(PY) -m nanogpt sync

@@ -54,3 +54,16 @@ def test_an_installed_copy_writes_the_same_text_somewhere_else(wheel, tmp_path):
     ours = complete(saved.model, saved.tokenizer.encode("ROMEO:")[None], 20).tolist()
     assert done.stdout.strip() == str(ours), done.stderr
     assert not list((tmp_path / "elsewhere").iterdir())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [["run"], ["sync", "--check"]], ids=" ".join)
+def test_what_needs_the_notebooks_says_so_and_how_to_get_them(wheel, tmp_path, words):
+    wheel.extractall(tmp_path / "site")
+    (tmp_path / "elsewhere").mkdir()
+    command, env = [sys.executable, "-m", "nanogpt", *words], {"PYTHONPATH": str(tmp_path / "site")}
+    options = {"cwd": tmp_path / "elsewhere", "capture_output": True, "text": True}
+    done = subprocess.run(command, env=env, **options)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "this needs a clone (git clone " in done.stderr
+    assert not list((tmp_path / "elsewhere").iterdir())

@@ -39,7 +39,7 @@ def report(result: dict) -> str:
     read, peak, bound = limits["read"], limits["peak"], summary_text(limits["roofline"], 0)
     lines = [
         f"\n{result['n_params']:,} parameters, {limits['dtype']}, {result['n_new']} tokens of one "
-        f"text after a prompt of one; medians of {result['repeats']} in turns [lowest – highest]\n",
+        f"text after a prompt of one; {common.timings(result['repeats'])} [lowest – highest]\n",
         table([_shown(row) for row in rungs if "unavailable" not in row]),
     ]
     for row in rungs:

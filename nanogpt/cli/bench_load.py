@@ -84,14 +84,16 @@ def report(r: dict) -> str:
     else:
         how = f"at most {r['running']} at once, chunks of {r['budget']} tokens"
         who = f"{r['n_params']:,} parameters, {r['backend']}; {how}"
-    about = f"{r['n']} requests; {r['clock']} clock; medians of {r['repeats']}, in turns"
+    requests = f"{r['n']} request{'s' * (r['n'] != 1)}"
+    about = f"{requests}; {r['clock']} clock; {common.timings(r['repeats'])}"
     lines = [f"\n{who}; {about}; latencies in ms\n", table([*map(_shown, r["rows"])])]
-    lines += [f"{n} requests failed: {why}" for why, n in r.get("errors", {}).items()]
+    lines += [f"failed, {n} ×: {why}" for why, n in r.get("errors", {}).items()]
     return "\n".join(lines)
 
 
 def _shown(row: dict) -> dict:
-    equal = {None: "not compared", 0: "equal"}.get(row["differ"], f"{row['differ']} texts differ")
+    words = {None: "not compared", 0: "equal", 1: "1 text differs"}
+    equal = words.get(row["differ"], f"{row['differ']} texts differ")
     equal += f", {row['failed']} failed" * bool(row["failed"])
     shown = {
         "rate": "inf" if row["rate"] is None else f"{row['rate']:g}",

@@ -65,7 +65,7 @@ def report(result: dict) -> str:
     """The result of `speculation`, with its passes, as text for a terminal."""
     lines = [
         f"\n{result['n_params']:,} parameters, {result['n_new']} tokens after a prompt of one, "
-        f"median of {result['repeats']} in turns [lowest – highest]\n",
+        f"{common.timings(result['repeats'])} [lowest – highest]\n",
         table([_shown(row, result["passes"]) for row in result["rows"]]),
         f"without a draft {summary_text(result['plain'], 0)} tokens/s, of a roofline bound of "
         f"{summary_text(result['roofline'], 0)}: one reading of the weights for each token",

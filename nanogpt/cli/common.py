@@ -130,6 +130,11 @@ def n_tokens(args: argparse.Namespace, block_size: int) -> int:
     return n
 
 
+def timings(n: int) -> str:
+    """How often each thing was timed, in words."""
+    return f"medians of {n}, in turns" if n > 1 else "timed once, in turns"
+
+
 def measured_device(args: argparse.Namespace) -> Device:
     """The device of --device, with --threads; said in a line. Raises ValueError."""
     set_threads(args.threads)

@@ -59,7 +59,7 @@ def options() -> argparse.ArgumentParser:
     parser = Parser("generate", "Many texts, by one worker or several.")
     add = parser.add_argument
     small = WEIGHTS / "small"
-    add("--checkpoint", default=small, metavar="PATH", help="the one that ships, by default")
+    add("--checkpoint", default=small, metavar="PATH", help="weights (the model that ships)")
     add("--prompts", type=Path, metavar="FILE", help="a prompt a line, or .jsonl (a newline)")
     add("--samples", type=int, default=1, metavar="N", help="texts for each prompt (1)")
     add("--seed", type=int, default=0, metavar="N", help="of the first text; then the next (0)")

@@ -1,6 +1,6 @@
 """python -m nanogpt serve: a model behind HTTP, with the completions part of OpenAI's interface.
 
-python -m nanogpt serve                           the one that ships, at http://127.0.0.1:8000
+python -m nanogpt serve                           the model that ships, at http://127.0.0.1:8000
 python -m nanogpt serve MINE --port 0             another checkpoint, at a free port
 """
 
@@ -76,7 +76,7 @@ def options() -> argparse.ArgumentParser:
     parser = Parser("serve", "Serve a model over HTTP: /v1/completions, as OpenAI's.")
     add = parser.add_argument
     small = WEIGHTS / "small"
-    add("checkpoint", nargs="?", default=small, help="the one that ships, without")
+    add("checkpoint", nargs="?", default=small, help="its path (the model that ships)")
     add("--host", default="127.0.0.1", help="where to listen (127.0.0.1: this machine alone)")
     add("--port", type=int, default=8000, metavar="N", help="0: any free one (8000)")
     add("--allow-host", action="append", default=[], metavar="NAME", help=ALLOW)

@@ -1,6 +1,7 @@
 """The dispatcher, what all commands share, and that asking for help costs nothing."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from nanogpt.cli.common import (
     set_threads,
 )
 from nanogpt.engines.toolchain import CannotBuild
+from nanogpt.system.files import ROOT
 
 CODE = "import sys; from nanogpt.cli import main; code = main(); assert 'torch' not in sys.modules"
 
@@ -86,15 +88,12 @@ runpy.run_module("nanogpt", run_name="__main__", alter_sys=True)
         ("train", "torch"),
         ("train", "torch._C"),
         ("serve", "numpy"),
-        pytest.param("export --out OUT", "nanogpt.export.folder", marks=pytest.mark.slow),  # begun
     ],
 )
-def test_ctrl_c_before_a_command_begins_is_one_line_and_130(tmp_path, words, module):
-    words = words.replace("OUT", str(tmp_path / "out")).split()
-    command = [sys.executable, "-c", CTRL_C.format(module), *words]
+def test_ctrl_c_before_a_command_begins_is_one_line_and_130(words, module):
+    command = [sys.executable, "-c", CTRL_C.format(module), *words.split()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (130, "\nstopped: nothing was written\n")
-    assert not list(tmp_path.iterdir())
 
 
 def test_ctrl_c_in_an_import_comes_after_it(tmp_path, monkeypatch):
@@ -190,3 +189,33 @@ def test_threads_are_those_of_the_machine_and_counts_begin_at_1():
     for wrong in ("0", "-1", "nan", "x", ""):
         with pytest.raises(ArgumentTypeError, match="number above 0"):
             above_0(wrong)
+
+
+@pytest.fixture
+def make(tmp_path):
+    """make in the checkout, with a program of this text in the place of its Python."""
+    if shutil.which("make") is None:
+        pytest.skip("needs make")
+
+    def run(program: str, *words: str, **env: str):
+        (tmp_path / "bin").mkdir()
+        python = tmp_path / "bin" / "python"
+        python.write_text(f"#!/bin/sh\n{program}\n")
+        python.chmod(0o755)
+        (tmp_path / ".ready-ranges").touch()
+        command, env = ["make", "-s", f"VENV={tmp_path}", "PINNED=", *words], os.environ | env
+        return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
+
+    return run
+
+
+def test_make_hands_a_folder_with_a_space_on_as_one(make):
+    done = make("printf '<%s>' \"$@\"", "html", "FOLDER=a b; c")
+    assert done.stdout == "<-m><nanogpt><site><a b; c>", done.stderr
+
+
+@pytest.mark.slow
+def test_make_data_says_in_a_line_what_is_wrong(make):
+    done = make(f'exec "{sys.executable}" "$@"', "data", NANOGPT_DATA="/no/such")
+    assert done.stderr.startswith("error: NANOGPT_DATA names /no/such, which is no file")
+    assert "Traceback" not in done.stderr
