@@ -70,8 +70,8 @@ def load_corpus(path: str | Path | None = None, *, download: bool = True) -> Cor
     """
     if named := path or os.environ.get("NANOGPT_DATA"):
         if not (file := Path(named).expanduser()).is_file():
-            who = "" if path else "NANOGPT_DATA names "
-            raise CorpusError(f"{who}{file}, which is no file: correct the path or leave it out")
+            who = "" if path else "NANOGPT_DATA: "
+            raise CorpusError(f"{who}{file} is no file: correct the path or leave it out")
         return read_corpus(file)
     local = ROOT / "data" / "input.txt"
     if local.is_file():

@@ -217,5 +217,5 @@ def test_make_hands_a_folder_with_a_space_on_as_one(make):
 @pytest.mark.slow
 def test_make_data_says_in_a_line_what_is_wrong(make):
     done = make(f'exec "{sys.executable}" "$@"', "data", NANOGPT_DATA="/no/such")
-    assert done.stderr.startswith("error: NANOGPT_DATA names /no/such, which is no file")
+    assert done.stderr.startswith("error: NANOGPT_DATA: /no/such is no file")
     assert "Traceback" not in done.stderr

@@ -73,7 +73,7 @@ REFUSED = {
     ("--lr", "-1"): "--lr -1.0: ",
     ("--threads", "0"): "--threads 0: ",
     ("--n-head", "3"): "n_embd=64 must be a multiple of --n-head 3",
-    ("--data", "/no/such/file"): "/no/such/file, which is no file",
+    ("--data", "/no/such/file"): "error: /no/such/file is no file",
     ("--device", "cuda"): "no CUDA device",
     ("--out", "/proc/none/x"): "none",
 }

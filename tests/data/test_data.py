@@ -159,10 +159,10 @@ def test_the_corpus_is_looked_for_in_the_order_that_is_written_down(root, monkey
 def test_a_corpus_that_is_named_and_not_there_is_an_error(root, monkeypatch, what):
     """Silence here would train on another text than the one asked for."""
     put(root / "data" / "input.txt", "local")
-    with pytest.raises(CorpusError, match=f"the path given names .*{what}"):
+    with pytest.raises(CorpusError, match=f"{what} is no file"):
         load_corpus(root / what)
     monkeypatch.setenv("NANOGPT_DATA", str(root / what))
-    with pytest.raises(CorpusError, match=f"NANOGPT_DATA names .*{what}"):
+    with pytest.raises(CorpusError, match=f"NANOGPT_DATA: .*{what} is no file"):
         load_corpus()
 
 
