@@ -17,7 +17,6 @@ from training_fixtures import ctrl_c, fresh, stop_at, weights
 from nanogpt import complete, generate
 from nanogpt.benchmarks import roofline, training
 from nanogpt.benchmarks.decoding import ladder, rungs, sharpened, throughput
-from nanogpt.benchmarks.speculation import speculation
 from nanogpt.benchmarks.timing import summary
 from nanogpt.benchmarks.training import RACE, train_in_turns
 from nanogpt.cache.dynamic import DynamicCache
@@ -259,9 +258,6 @@ def test_the_ladder_and_the_other_benchmarks_run_there(gpu, corpus, monkeypatch)
     assert all(row["equal"] for row in result["rungs"])
     cells = throughput(model, [2], rungs(device.device)[4:6], n_new=4, repeats=1)
     assert all(cell["equal"] for cell in cells)
-    drafts = {"look-up": lambda k: PromptLookup(2, k)}
-    found = speculation(model, drafts, [2], n_new=6, repeats=1, engine=None)
-    assert all(row["equal"] for row in found["rows"])
     monkeypatch.setattr(training, "TURNS", 2)
     shape, least = {"block_size": 8, "n_layer": 1, "n_embd": 8, "n_head": 2}, {"batch_size": 2}
     entries = [replace(RACE[i], shape=shape, train={**least, "steps": 1}) for i in (0, 3)]

@@ -25,6 +25,7 @@ from ..config.checks import check_positive
 from ..decoding.sampling import SamplingParams
 from ..serving.batch import BatchEngine
 from ..serving.request import Request
+from .timing import number_of
 
 LATENCIES = ("ttft", "tpot", "itl", "e2el")
 
@@ -62,6 +63,16 @@ class Workload:
             tokens = torch.tensor(prompt)
             out.append(Request(tokens, n_new, sampling, seed=i, arrival=arrival, id=i))
         return out
+
+    def __str__(self) -> str:
+        alike, how = (
+            f"{self.shared:.0%} with the same beginning",
+            "greedy" if self.greedy else "drawn",
+        )
+        prompts = "prompts of 1/16 to 1/2 of the block"
+        return (
+            f"{number_of(self.n, 'request')}, {prompts}, {alike}, new tokens 1/6 on average, {how}"
+        )
 
 
 class Reply(NamedTuple):

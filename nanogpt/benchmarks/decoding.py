@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..config.checks import check_int
 from ..decoding.generate import complete
+from ..decoding.sampling import draw_noise
 from ..engines.base import Engine
 from ..engines.compiled import Compiled, Graph, GraphLoop
 from ..engines.eager import Batched, Flat, PerHead, Static, Uncached
@@ -19,6 +20,7 @@ from ..engines.native import Native, Native8, library
 from ..engines.toolchain import CannotBuild, scratch_folder
 from ..model.convert import pack_heads, unpack_heads
 from ..model.gpt import GPT
+from .decoding_peers import Peer
 from .roofline import Limits, breakdown, work
 from .timing import summary, time_in_turns
 
@@ -29,7 +31,7 @@ class Rung:
 
     number: str
     label: str
-    engine: type[Engine]
+    engine: type[Engine] | None  # None: a peer
     per_head: bool = False
     cached: bool = True
     itemsize: int | None = None  # bytes of a weight; None: those of the model's dtype
@@ -68,11 +70,13 @@ def ladder(
     seed: int = 42,
     only: str | None = None,
     built: dict[Rung, tuple[Engine | None, dict]] | None = None,
+    peers: dict[str, Peer] | None = None,
 ) -> dict:
     """Time every rung on this model: batch 1, a prompt of one token, n_new sampled tokens.
 
-    The rungs take turns, repeat by repeat, after one warm-up each. The time includes noise and
-    checks. `only` names rungs, as in "1467"; `built` are their engines, from `build`.
+    The rungs take turns, repeat by repeat, after one warm-up each, and the `peers` with them. The
+    time includes noise and checks. `only` names rungs, as in "1467"; `built` are their engines,
+    from `build`.
 
     Returns plain data: for each rung the seconds its build took, first and again; tokens per
     second; the ratio to the first rung, pair by pair; whether its tokens equal the first rung's;
@@ -81,31 +85,37 @@ def ladder(
     check_int("n_new", n_new, 2, model.config.block_size)
     forms, limits = _forms(model), Limits(model)
     built = built or build(model, only)
-    prompt = torch.zeros(1, 1, dtype=torch.int64, device=limits.device)
     runs = {
-        rung: _generation(forms[rung.per_head], prompt, n_new, engine, seed)
+        rung: _generation(forms[rung.per_head], 1, n_new, engine, seed)
         for rung, (engine, _) in built.items()
         if engine
     }
     if not runs:
         why = next(iter(built.values()))[1]["unavailable"]
         raise ValueError(f"nothing to time: rungs {only} cannot be built here ({why})")
+    for label, decode in (peers or {}).items():
+        rung = Rung("–", label, None)
+        built, runs = built | {rung: (None, {})}, runs | {rung: _peer(decode, model, n_new, seed)}
     turns = {"device": limits.device, "after_turn": limits.measure}
     seconds, tokens = time_in_turns(runs, repeats, **turns)
-    first, found, rows = next(iter(runs)), limits.as_dict(), []
+    base, found, rows = next(iter(runs)), limits.as_dict(), []
     for rung, (_, how) in built.items():
         rows.append({"rung": rung.number, "label": rung.label} | how)
         if own := seconds.get(rung):
-            rows[-1] |= {
-                "seconds": summary(own),
-                "tokens_per_second": summary(n_new / s for s in own),
-                "speedup": summary(a / b for a, b in zip(seconds[first], own, strict=True)),
-                "equal": torch.equal(tokens[rung], tokens[first]),
-                "split": _split(model, rung, median(own) / n_new, n_new, found),
-            }
+            rows[-1] |= _speeds(own, seconds[base], n_new)
+            rows[-1]["equal"] = torch.equal(tokens[rung], tokens[base])
+            rows[-1]["split"] = _split(model, rung, median(own) / n_new, n_new, found)
     about = {"n_params": model.n_params, "n_new": n_new, "repeats": repeats, "limits": found}
-    same = {rung: own for rung, own in seconds.items() if torch.equal(tokens[rung], tokens[first])}
+    same = {rung: own for rung, own in seconds.items() if torch.equal(tokens[rung], tokens[base])}
     return about | {"rungs": rows, "best": _best(same, n_new, limits)}
+
+
+def _speeds(own: list[float], base: list[float], n_new: int) -> dict:
+    return {
+        "seconds": summary(own),
+        "tokens_per_second": summary(n_new / s for s in own),
+        "speedup": summary(a / b for a, b in zip(base, own, strict=True)),
+    }
 
 
 def build(model: GPT, only: str | None = None, *, kept: bool = False) -> dict[Rung, tuple]:
@@ -117,7 +127,7 @@ def build(model: GPT, only: str | None = None, *, kept: bool = False) -> dict[Ru
     """
     forms, there = _forms(model), {rung.number: rung for rung in rungs(model.lm_head.weight.device)}
     if only is not None and (not only or set(only) - set(there)):
-        raise ValueError(f"rungs={only!r}: choose from {''.join(there)}, as in 1467")
+        raise ValueError(f"no rungs {only}: choose from {''.join(there)}, as in 1467")
     chosen = [rung for number, rung in there.items() if only is None or number in only]
     return {rung: _build(rung.engine, forms[rung.per_head], kept) for rung in chosen}
 
@@ -131,9 +141,8 @@ def throughput(
     """
     device, forms, cells = model.lm_head.weight.device, _forms(model), []
     for batch in batches:
-        prompt = torch.zeros(batch, 1, dtype=torch.int64, device=device)
         runs = {
-            rung.label: _generation(forms[rung.per_head], prompt, n_new, rung.engine, 42)
+            rung.label: _generation(forms[rung.per_head], batch, n_new, rung.engine, 42)
             for rung in chosen
             if isinstance(rung.engine.ready(forms[rung.per_head], batch), rung.engine)
         }
@@ -183,11 +192,23 @@ def _build(engine: type[Engine], model: GPT, kept: bool) -> tuple[Engine | None,
     return first, {"build_seconds": first.build_seconds, "again_seconds": again.build_seconds}
 
 
-def _generation(model: GPT, prompt: Tensor, n_new: int, engine, seed: int) -> Callable[[], Tensor]:
+def _generation(model: GPT, batch: int, n_new: int, engine, seed: int) -> Callable[[], Tensor]:
+    prompt = torch.zeros(batch, 1, dtype=torch.int64, device=model.lm_head.weight.device)
     generator = torch.Generator()
     return lambda: complete(
         model, prompt, n_new, engine=engine, generator=generator.manual_seed(seed)
     )
+
+
+def _peer(decode: Peer, model: GPT, n_new: int, seed: int) -> Callable[[], Tensor]:
+    """The same generation by a peer, its noise drawn on the clock as that of `generate` is."""
+    V, generator, start = model.config.vocab_size, torch.Generator(), torch.zeros(1, 1).long()
+
+    def run() -> Tensor:
+        noise = draw_noise(n_new, 1, V, generator.manual_seed(seed))
+        return torch.cat([start, decode(noise[:, 0])[None]], dim=1)
+
+    return run
 
 
 def _split(model: GPT, rung: Rung, seconds: float, n_new: int, limits: dict) -> dict:
@@ -198,8 +219,8 @@ def _split(model: GPT, rung: Rung, seconds: float, n_new: int, limits: dict) -> 
 
 
 def _best(seconds: dict[Rung, list[float]], n_new: int, limits: Limits) -> dict | None:
-    """The fastest rung at full weights, and its share of the roofline bound, turn by turn."""
-    full = [rung for rung in seconds if rung.itemsize is None]
+    """Our fastest rung at full weights, and its share of the roofline bound, turn by turn."""
+    full = [rung for rung in seconds if rung.engine and rung.itemsize is None]
     if not full:
         return None
     best = min(full, key=lambda rung: median(seconds[rung]))

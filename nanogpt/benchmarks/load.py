@@ -19,12 +19,11 @@ from torch import Tensor
 from ..model.gpt import GPT
 from ..serving.batch import BatchEngine
 from ..serving.modules import ModuleBackend, StepInput
-from ..serving.native import NativeBackend
 from ..serving.request import Request
 from .arrivals import Replies, VirtualClock, Workload, drive, measures, speed
+from .roofline import Limits, serving_work
 from .timing import in_turns, summary
 
-BACKENDS = {"modules": ModuleBackend, "native": NativeBackend}
 SCHEMES = {  # ways to share one model among requests, and what each asks of the engine
     "one at a time": {"single"},
     "static batches": {"static"},
@@ -45,41 +44,61 @@ def load(
     repeats: int = 3,
     limits: dict[str, float] | None = None,
     model: GPT | None = None,
+    machine: Limits | None = None,
 ) -> dict:
     """Serve the same requests by every system, at each rate (requests a second; inf: at once).
 
-    The systems are those of `schemes`, and others in real time, which need a greedy workload to be
-    compared. They take turns, repeat by repeat, after a warm-up with at most 8 requests. `limits`
-    are those of `measures`. Returns plain data: `rows` for each rate and system, and where schemes
-    are among them `line`, what a step costs, and `simulated`, their rows as replayed on that line.
+    The systems are those of `schemes`, or others in real time, with a greedy workload. They take
+    turns, repeat by repeat, after a warm-up with at most 8 requests. `limits` are those of
+    `measures`; those of the `machine` are measured after each turn. Returns plain data: `rows` for
+    each rate and system, and of schemes `line`, what a step costs, `simulated`, their rows as
+    replayed on that line, and with a machine `bounds`.
 
-    A row has summaries over the repeats of all measures, and the requests that `failed`. Beside
-    schemes `ratio` is its speed over the first one's. `differ` says how many of its texts are not
-    the first scheme's, or not those of the `model` alone: 0 of ours, while other programs may
-    decide a tie otherwise; None where nothing was compared. Raises ValueError.
+    A row has summaries over the repeats of all measures, and the requests that `failed`. Of schemes
+    `ratio` is its speed over the first one's. `differ` says how many of its texts are not the first
+    scheme's, or not those of the `model` alone; None where nothing was compared. Raises ValueError.
     """
     workload, limits = workload or Workload(), limits or {}
     asked = {rate: workload.requests(vocab_size, block_size, rate) for rate in (*rates, inf)}
     for system in systems.values():
         system(asked[inf][:8])
-    own = {name: system for name, system in systems.items() if isinstance(system, Scheme)}
+    ours = all(isinstance(system, Scheme) for system in systems.values())
     texts, rows = None, []
-    if model and not own:
+    if model and not ours:
         texts = drive(BatchEngine(model), asked[inf], VirtualClock())
     for rate in rates:
         turns = {name: partial(system, asked[rate]) for name, system in systems.items()}
-        done = in_turns(turns, repeats, warmup=0)
-        base = done[next(iter(own))] if own else None
-        texts = texts or (base and base[0])
+        after = {"after_turn": machine.measure} if machine else {}
+        done = in_turns(turns, repeats, warmup=0, **after)
+        base = next(iter(done.values()))
+        texts = texts or (base[0] if ours else None)
         for name, runs in done.items():
             row = {"rate": None if rate == inf else rate, "scheme": name}
             row |= _summed(asked[rate], runs, limits)
-            pairs = zip(runs, base or runs, strict=True)
-            row["ratio"] = base and summary(speed(a) / speed(b) for a, b in pairs)
+            pairs = zip(runs, base, strict=True)
+            row["ratio"] = summary(speed(a) / speed(b) for a, b in pairs) if ours else None
             row["differ"] = texts and max(_differing(run, texts) for run in runs)
             rows.append(row)
-    about = {"block_size": block_size, **asdict(workload), "repeats": repeats, "limits": limits}
-    return about | (_costs(own, workload, rates, limits) if own else {}) | {"rows": rows}
+    result = {"block_size": block_size, **asdict(workload), "repeats": repeats, "limits": limits}
+    if ours and machine:
+        result["bounds"] = _bounds(systems, asked[rates[-1]], machine)
+    return result | (_costs(systems, workload, rates, limits) if ours else {}) | {"rows": rows}
+
+
+def _bounds(own: dict[str, Scheme], requests: list[Request], machine: Limits) -> dict:
+    """What a drawn token took in each scheme's last run, and the least that it can take here.
+
+    In seconds. Neither has the waiting for requests in it. The bound is that of `serving_work`.
+    """
+    bandwidth, peak = machine.best()
+    drawn, rows = sum(request.max_new_tokens for request in requests), []
+    for name, scheme in own.items():
+        _, decoded, prompts, seconds = scheme.noted[-1].sum(0).tolist()
+        need = serving_work(scheme.model.config, requests, decoded + prompts)
+        least = need["flop"] / peak + need["bytes"] / bandwidth
+        row = {"read": (decoded + prompts) / drawn, "least": least / drawn}
+        rows.append({"scheme": name, **row, "taken": seconds / drawn})
+    return {"peak": peak, "bandwidth": bandwidth, "rows": rows}
 
 
 # ------------------------------------------------------------------ the schemes of our engine

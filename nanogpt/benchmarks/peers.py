@@ -1,29 +1,19 @@
-"""Other people's serving, as functions that are timed beside ours.
-
-Any server with OpenAI's completions, and Hugging Face's continuous batching of the same weights:
-from requests to replies, in real time.
-"""
+"""Any server with OpenAI's completions, ours and other people's: from requests to replies."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import string
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
-
-import torch
-from torch import Tensor
+from collections.abc import AsyncIterator
 
 from ..serving.request import Request
 from .arrivals import Replies, Reply
+from .timing import number_of
 
-HUGGING_FACE = "Hugging Face"
 CHARS = "\n !$&',-.3:;?" + string.ascii_uppercase + string.ascii_lowercase  # Tiny Shakespeare's
-# What not every server knows. ignore_eos is vLLM's own: a reply is as long as asked for.
-EXTRAS = {"ignore_eos": True, "stream_options": {"include_usage": True}}
 
 
 class HTTPServer:
@@ -43,12 +33,10 @@ class HTTPServer:
         try:
             with httpx.Client(**self.settings) as client:
                 self.model = model or client.get("/v1/models").json()["data"][0]["id"]
-                tried = client.post("/v1/completions", json=self._body(chars[0], 1) | EXTRAS)
-                self.extras = EXTRAS if tried.status_code == 200 else {}
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise ConnectionError(f"no server answers at {url}: {_named(error)}") from None
         except (ValueError, KeyError, IndexError, TypeError):
-            raise ConnectionError(f"{url}/v1/models names no model: give --model") from None
+            raise ConnectionError(f"{url}/v1/models names no model") from None
 
     def __call__(self, requests: list[Request]) -> Replies:
         return asyncio.run(self._serve(requests))
@@ -78,7 +66,8 @@ class HTTPServer:
         With usage in the stream there are as many tokens as it says.
         """
         prompt = "".join(self.chars[token] for token in request.prompt.tolist())
-        body = self._body(prompt, request.max_new_tokens) | self.extras
+        body = {"model": self.model, "prompt": prompt, "max_tokens": request.max_new_tokens}
+        body |= {"temperature": 0.0, "stream": True, "stream_options": {"include_usage": True}}
         text, moments, ended, n = "", [], False, None
         async with client.stream("POST", "/v1/completions", json=body) as response:
             async for event in _events(response):
@@ -89,15 +78,13 @@ class HTTPServer:
                         text += piece
                         moments.append(time.perf_counter() - start)
         if not ended or not moments:
-            raise ConnectionError(f"the reply stopped after {len(moments)} events, without its end")
+            raise ConnectionError(
+                f"the reply stopped after {number_of(len(moments), 'event')}, without its end"
+            )
         if n not in (None, len(text)):
             return Reply([None] * n, moments)
         number = {char: i for i, char in enumerate(self.chars)}
         return Reply([number.get(char) for char in text], moments)
-
-    def _body(self, prompt: str, n_new: int) -> dict:
-        asked = {"model": self.model, "prompt": prompt, "max_tokens": n_new}
-        return asked | {"temperature": 0.0, "stream": True}
 
 
 def _named(error: Exception) -> str:
@@ -119,57 +106,3 @@ async def _events(response) -> AsyncIterator[dict]:
         if event.get("error"):
             raise ConnectionError(f"the server sent {data[:200]}")
         yield event
-
-
-def continuous_batching(
-    config: dict, weights: dict[str, Tensor], running: int
-) -> Callable[[list[Request]], Replies]:
-    """A function that serves greedy requests with transformers' continuous batching.
-
-    `config` and `weights` are those of an export. At most `running` texts share a step, and as many
-    blocks are there as they can need. A step reads at most 256 tokens, which was its best on a CPU;
-    attention is PyTorch's, as its paged kernels need a GPU. Prompts are cut, and beginnings shared:
-    what our last scheme does. Raises ImportError without transformers 5.17 or later.
-    """
-    try:
-        from transformers import AutoConfig, AutoModelForCausalLM
-        from transformers.generation import ContinuousBatchingConfig, GenerationConfig
-
-        shape = AutoConfig.for_model(**config)
-        room = {"page_size": 16, "num_blocks": running * -(-shape.max_position_embeddings // 16)}
-        room |= {"max_requests_per_batch": running, "max_batch_tokens": 256}
-        how = ContinuousBatchingConfig(**room)
-    except (ImportError, TypeError) as error:
-        needed = "pip install 'transformers>=5.17,<6'"
-        raise ImportError(f"{error}: {needed}") from error
-    model = AutoModelForCausalLM.from_config(shape, dtype=torch.float32)
-    model.load_state_dict(weights)
-    greedy = GenerationConfig(do_sample=False, eos_token_id=-1, pad_token_id=None)
-    settings = {"generation_config": greedy, "continuous_batching_config": how}
-    # One of its warnings comes with every start.
-    logging.getLogger("ContinuousBatchingLogger").setLevel(logging.ERROR)
-
-    def serve(requests: list[Request]) -> Replies:
-        with model.eval().continuous_batching_context_manager(**settings) as manager:
-            return _collect(manager, requests)
-
-    return serve
-
-
-def _collect(manager, requests: list[Request]) -> Replies:
-    """Hand in each request when it arrives, then collect."""
-    replies, start = {}, time.perf_counter()
-    for request in requests:  # as they arrive
-        time.sleep(max(0.0, start + request.arrival - time.perf_counter()))
-        asked = {"request_id": str(request.id), "max_new_tokens": request.max_new_tokens}
-        manager.add_request(request.prompt.tolist(), record_timestamps=True, **asked)
-    while len(replies) < len(requests):
-        got = manager.get_result(timeout=1)
-        if got is None and not manager.is_running():
-            raise RuntimeError(f"{HUGGING_FACE}: its thread ended with {len(replies)} replies")
-        if got and got.error:
-            raise RuntimeError(f"{HUGGING_FACE}: request {got.request_id}: {got.error}")
-        if got and got.is_finished():
-            moments = [moment - start for moment in got.timestamps]
-            replies[int(got.request_id)] = Reply(got.generated_tokens, moments)
-    return replies

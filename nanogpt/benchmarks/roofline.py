@@ -2,13 +2,14 @@
 
 A decode step reads every weight once for each token and does every multiply-add: that bounds its
 speed (Williams, Waterman, Patterson 2009, doi:10.1145/1498765.1498785). Both limits are measured in
-the same run as what they are compared with.
+the same run as what they are compared with, each as the best of several short pieces: what else
+runs on the machine disturbs some of them.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -16,7 +17,10 @@ from ..config.shapes import GPTConfig
 from ..engines.native import library
 from ..engines.toolchain import CannotBuild
 from ..model.gpt import GPT
+from ..serving.request import Request
 from .timing import CPU, summary, time_tokens
+
+PIECES = 8  # of some milliseconds, of which the shortest counts
 
 
 def work(
@@ -34,6 +38,18 @@ def work(
     flop = 2 * config.matrix_weights * computed + 4 * config.n_embd * config.n_layer * pairs
     kv = config.cache_bytes(n_new + 1, itemsize=kv_itemsize) / 2 if cached else 0
     return {"flop": flop, "bytes": config.weight_bytes(itemsize) + kv}
+
+
+def serving_work(config: GPTConfig, requests: Sequence[Request], n_read: int) -> dict:
+    """Operations and bytes of serving the requests with n_read tokens read: a lower bound.
+
+    Two operations for each weight of a matrix and token read. Each token drawn after a request's
+    first reads the keys and values of the positions up to it. Weights are shared by a whole step,
+    so their reading is left out.
+    """
+    lengths = [(len(r.prompt), r.max_new_tokens) for r in requests]
+    positions = sum(n * T + n * (n + 1) // 2 for T, n in ((T, new - 1) for T, new in lengths))
+    return {"flop": 2 * config.matrix_weights * n_read, "bytes": config.cache_bytes(positions)}
 
 
 def breakdown(seconds: float, need: dict, bandwidth: float, peak: float) -> dict:
@@ -54,7 +70,7 @@ def read_bandwidth(n_bytes: int, *, repeats: int = 5, device: torch.device = CPU
     The size decides which memory answers: 1 MB fits a core's own cache, 40 MB mostly does not.
     """
     buffer = torch.ones(max(n_bytes // 4, 1024), device=device)
-    times = max(1, (1 << 28) // buffer.nbytes) if device.type == "cpu" else 20
+    times = max(1, (1 << 25) // buffer.nbytes) if device.type == "cpu" else 4
     if lib := _native(device):
         how, address, n = "native loop", buffer.data_ptr(), buffer.numel()
         seconds = _timed(lambda: lib.read_all(address, n, times), repeats, device)
@@ -67,29 +83,36 @@ def read_bandwidth(n_bytes: int, *, repeats: int = 5, device: torch.device = CPU
 def peak_arithmetic(*, repeats: int = 5, device: torch.device = CPU, dtype=torch.float32) -> dict:
     """Floating-point operations per second: multiply-adds in registers, else a large matmul."""
     if lib := _native(device):
-        out, rounds = ctypes.c_float(0), 1 << 22
+        out, rounds = ctypes.c_float(0), 1 << 19
         lanes = lib.multiply_add(1, ctypes.addressof(out))
         seconds = _timed(lambda: lib.multiply_add(rounds, ctypes.addressof(out)), repeats, device)
         return summary(rounds * 16 * lanes * 2 / s for s in seconds) | {"how": "native loop"}
-    n = 512 if device.type == "cpu" else 4096
+    n = 256 if device.type == "cpu" else 4096
     a, b = torch.ones(2, n, n, device=device, dtype=dtype)
     seconds = _timed(lambda: a @ b, repeats, device)
     return summary(2 * n**3 / s for s in seconds) | {"how": f"matmul {n}"}
 
 
 class Limits:
-    """What the machine can do for a model's decode step, measured between a benchmark's turns."""
+    """What the machine can do for a model's step, measured between a benchmark's turns.
 
-    def __init__(self, model: GPT):
+    The bandwidth is that of reading n_bytes over and over: by default the weights of a step.
+    """
+
+    def __init__(self, model: GPT, n_bytes: int | None = None):
         weight = model.lm_head.weight
         self.device, self.dtype = weight.device, weight.dtype
         self.weight_bytes = model.config.weight_bytes(weight.element_size())
-        self.reads, self.peaks = [], []
+        self.n_bytes, self.reads, self.peaks = n_bytes or self.weight_bytes, [], []
 
     def measure(self) -> None:
         """Measure both limits once. The first time is a warm-up, and not counted."""
-        self.reads.append(read_bandwidth(self.weight_bytes, repeats=1, device=self.device))
+        self.reads.append(read_bandwidth(self.n_bytes, repeats=1, device=self.device))
         self.peaks.append(peak_arithmetic(repeats=1, device=self.device, dtype=self.dtype))
+
+    def best(self) -> tuple[float, float]:
+        """The best of all measurements: bytes read and operations, a second."""
+        return tuple(max(m["median"] for m in found) for found in (self.reads, self.peaks))
 
     def bounds(self) -> list[float]:
         """Tokens per second if reading each weight once were all there is to do, turn by turn."""
@@ -114,4 +137,6 @@ def _native(device: torch.device):
 
 
 def _timed(run: Callable, repeats: int, device: torch.device) -> list[float]:
-    return time_tokens((run() for _ in range(repeats + 1)), device)[1:]  # after a warm-up
+    """The seconds of `run`, each the shortest of PIECES, after a warm-up."""
+    gaps = time_tokens((run() for _ in range(1 + repeats * PIECES)), device)[1:]
+    return [min(gaps[i : i + PIECES]) for i in range(0, len(gaps), PIECES)]

@@ -22,7 +22,7 @@ from ..engines.native import Native, Rough8, Session
 from ..engines.toolchain import CannotBuild
 from ..model.gpt import GPT
 from .roofline import Limits
-from .timing import clock, in_turns, summary, time_in_turns
+from .timing import CPU, clock, in_turns, summary, time_in_turns
 
 TABLES = {1: "a table of characters", 2: "a table for pairs", 3: "a table for triples"}
 BASELINE = (None, 0)  # plain decoding: no draft, no proposals
@@ -31,7 +31,7 @@ Drafts = dict[str, Callable[[int], Draft]]  # by name, for a number of proposals
 
 
 def speculation(
-    model: GPT, drafts: Drafts, ks: list[int], *, n_new: int = 255, repeats: int = 5, engine=Native
+    model: GPT, drafts: Drafts, ks: list[int], *, n_new: int = 255, repeats: int = 5
 ) -> dict:
     """Time plain decoding and every draft with every k, in turns; each repeat has its own seed.
 
@@ -39,15 +39,13 @@ def speculation(
     tokens were `equal` to those of plain decoding; the `acceptance_rate`; tokens for each pass,
     measured, and `predicted` as (1 - aᵏ⁺¹) / (1 - a); tokens per second; `speedup`, the ratio to
     plain decoding, pair by pair. The `roofline` is how often all weights can be read in a second,
-    measured in the same turns. engine=None times the model's own modules over a growing cache.
-    Raises CannotBuild.
+    measured in the same turns. Raises CannotBuild: all of it is native code.
     """
-    if engine is not None and not isinstance(engine.ready(model, 1), engine):
-        raise CannotBuild(f"{engine.__name__} cannot be built here: engine=None times the modules")
+    _native(model)
     made = {BASELINE: None} | {(name, k): make(k) for name, make in drafts.items() for k in ks}
     limits = Limits(model)
     # The warm-up has seed 42, each turn after it the next one.
-    turns = {way: partial(_run, model, n_new, count(42), engine, made[way]) for way in made}
+    turns = {way: partial(_run, model, n_new, count(42), made[way]) for way in made}
     runs = in_turns(turns, repeats, after_turn=limits.measure)
     base = runs.pop(BASELINE)
     return {
@@ -60,15 +58,21 @@ def speculation(
     }
 
 
-def _run(model: GPT, n_new: int, seeds: count, engine, draft: Draft | None) -> tuple:
+def _native(model: GPT) -> Native:
+    engine = Native.ready(model, 1)
+    if not isinstance(engine, Native):
+        raise CannotBuild("speculation is timed in native code, and none can be built here")
+    return engine
+
+
+def _run(model: GPT, n_new: int, seeds: count, draft: Draft | None) -> tuple:
     """Seconds, tokens and DraftStats of one generation, with the next seed."""
-    device = model.lm_head.weight.device
-    prompt = torch.zeros(1, 1, dtype=torch.int64, device=device)
+    prompt = torch.zeros(1, 1, dtype=torch.int64)
     generator = torch.Generator().manual_seed(next(seeds))
-    before = clock(device)
-    steps = generate(model, prompt, n_new, engine=engine, draft=draft, generator=generator)
+    before = clock(CPU)
+    steps = generate(model, prompt, n_new, engine=Native, draft=draft, generator=generator)
     tokens = torch.cat(list(steps), dim=1)
-    return clock(device) - before, tokens, getattr(steps, "stats", None)
+    return clock(CPU) - before, tokens, getattr(steps, "stats", None)
 
 
 def _row(draft: str, k: int, n_new: int, runs: list, base: list) -> dict:
@@ -92,10 +96,7 @@ def pass_seconds(model: GPT, counts: list[int], *, repeats: int = 15) -> dict[in
 
     Raises ValueError for counts that the block cannot hold, CannotBuild without a compiler.
     """
-    engine = Native.ready(model, 1)
-    if not isinstance(engine, Native):
-        raise CannotBuild("a pass is timed in native code, and none can be built here")
-    block = model.config.block_size
+    engine, block = _native(model), model.config.block_size
     place = min(100, block - 1 - max(counts))
     for n in counts:
         check_int("tokens in one pass", n, 1, block - 1)

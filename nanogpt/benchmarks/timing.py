@@ -55,8 +55,14 @@ def summary(values: Iterable[float]) -> dict:
 
 
 def summary_text(s: dict, digits: int) -> str:
-    """A summary as text: median [low – high]."""
-    return f"{s['median']:,.{digits}f} [{s['low']:,.{digits}f} – {s['high']:,.{digits}f}]"
+    """A summary as text: median [low – high]; of one measurement, the number alone."""
+    spread = f" [{s['low']:,.{digits}f} – {s['high']:,.{digits}f}]" if s["n"] > 1 else ""
+    return f"{s['median']:,.{digits}f}{spread}"
+
+
+def number_of(n: int, noun: str) -> str:
+    """A number and its noun, as in "1 request" and "2 requests"."""
+    return f"{n:,} {noun}{'s' * (n != 1)}"
 
 
 def duel(a: Tokens, b: Tokens, *, repeats: int = 5, device: torch.device = CPU) -> dict:
@@ -67,11 +73,9 @@ def duel(a: Tokens, b: Tokens, *, repeats: int = 5, device: torch.device = CPU) 
     under the same load, so the ratio holds where absolute times drift. Raises ValueError.
     """
     runs = interleave(a, b, repeats=repeats, device=device)
-    pairs = zip(*runs, strict=True)
-    return {
-        "systems": dict(zip(("uncached", "cached"), map(_described, runs), strict=True)),
-        "speedup": summary(sum(x) / sum(y) for x, y in pairs),
-    }
+    speedup = summary(sum(x) / sum(y) for x, y in zip(*runs, strict=True))
+    systems = {"uncached": _described(runs[0]), "cached": _described(runs[1])}
+    return {"systems": systems, "speedup": speedup}
 
 
 def speedups_by_length(a: Tokens, b: Tokens, lengths: Iterable[int], **turns) -> dict[int, dict]:
@@ -108,18 +112,13 @@ def time_in_turns(
         returned = run()
         return clock(device) - before, returned
 
-    systems = {name: partial(timed, run) for name, run in runs.items()}
-    found = in_turns(systems, repeats, **turns)
+    found = in_turns({name: partial(timed, run) for name, run in runs.items()}, repeats, **turns)
     seconds = {name: [one for one, _ in own] for name, own in found.items()}
     return seconds, {name: own[-1][1] for name, own in found.items()}
 
 
 def in_turns(
-    runs: dict[Hashable, Callable],
-    repeats: int,
-    *,
-    warmup: int = 1,
-    after_turn: Callable[[], None] = lambda: None,
+    runs: dict[Hashable, Callable], repeats: int, *, warmup: int = 1, after_turn=lambda: None
 ) -> dict[Hashable, list]:
     """What every run returned in each turn, A B C A B C …, those of the warm-up left out.
 

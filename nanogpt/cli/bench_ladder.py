@@ -8,11 +8,15 @@ from pathlib import Path
 import torch
 
 from ..benchmarks.decoding import ladder, sharpened
+from ..benchmarks.decoding_peers import Peer, hugging_face, jax_scan
 from ..benchmarks.timing import summary_text
 from ..config.shapes import SIZES
+from ..export.huggingface import exported
 from ..model.checkpoint import load_checkpoint
+from ..model.convert import pack_heads
 from ..model.gpt import GPT
 from ..system.console import table
+from ..training.throughput import share_text
 from . import common
 
 
@@ -27,10 +31,21 @@ def run(args: argparse.Namespace) -> None:
         model = sharpened(GPT(SIZES[args.size]))
     model = model.to(device=device.device, dtype=getattr(torch, args.dtype)).eval()
     n_new = common.n_tokens(args, model.config.block_size)
-    result = ladder(model, n_new=n_new, repeats=args.repeats, only=args.rungs)
+    peers = _peers(args.peer, model)
+    result = ladder(model, n_new=n_new, repeats=args.repeats, only=args.rungs, peers=peers)
     print(report(result))
     about = {"what": "ladder", "model": name, "dtype": args.dtype}
     common.write_result(path, device, about | result)
+
+
+def _peers(names: list[str], model: GPT) -> dict[str, Peer]:
+    weight = model.lm_head.weight
+    if names and (weight.device.type, weight.dtype) != ("cpu", torch.float32):
+        raise ValueError("--peer computes float32 on the CPU: give --device cpu --dtype float32")
+    packed, peers = pack_heads(model) if model.config.per_head else model, {}
+    if "hf" in names:
+        peers |= hugging_face(exported(packed))
+    return peers | (jax_scan(packed) if "jax" in names else {})
 
 
 def report(result: dict) -> str:
@@ -39,7 +54,7 @@ def report(result: dict) -> str:
     read, peak, bound = limits["read"], limits["peak"], summary_text(limits["roofline"], 0)
     lines = [
         f"\n{result['n_params']:,} parameters, {limits['dtype']}, {result['n_new']} tokens of one "
-        f"text after a prompt of one; {common.timings(result['repeats'])} [lowest – highest]\n",
+        f"text after a prompt of one; {common.timings(result['repeats'])}\n",
         table([_shown(row) for row in rungs if "unavailable" not in row]),
     ]
     for row in rungs:
@@ -51,13 +66,15 @@ def report(result: dict) -> str:
         f"roofline bound, where every weight is read once for each token: {bound} tokens/s",
     ]
     if best:
-        share = best["share_of_bound"]["median"]
-        lines.append(f"best at the same weights and tokens: rung {best['rung']}, {share:.0%} of it")
+        share = share_text(best["share_of_bound"]["median"])
+        lines.append(
+            f"best at the same weights and tokens: rung {best['rung']}; its share: {share}"
+        )
     return "\n".join(lines)
 
 
 def _shown(row: dict) -> dict:
-    first, again = row["build_seconds"], row["again_seconds"]
+    first, again = row.get("build_seconds", 0), row.get("again_seconds", 0)
     return {
         "rung": row["rung"],
         "": row["label"],
@@ -75,8 +92,10 @@ def options() -> argparse.ArgumentParser:
     common.add_shared(
         parser, "--size", "--checkpoint", "--tokens", "--repeats", "--threads", "--device"
     )
-    parser.add_argument("--rungs", metavar="NUMBERS", help="only these, as in 1467")
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
+    parser.add_argument("--rungs", metavar="NUMBERS", help="only these, as in 1467")
+    peer = "beside the same weights in transformers, in JAX: pip install '.[peers]'"
+    parser.add_argument("--peer", nargs="+", choices=["hf", "jax"], default=[], help=peer)
     common.add_json(parser, "ladder-SIZE.json")
     return parser
 

@@ -1,7 +1,7 @@
 """python -m nanogpt bench load: throughput and latency under a stream of requests.
 
 python -m nanogpt bench load --json                        random weights of the small shape
-python -m nanogpt bench load --checkpoint PATH --rates 5 20 inf --peer hf
+python -m nanogpt bench load --checkpoint PATH --rates 5 20 inf
 python -m nanogpt bench load --url http://127.0.0.1:8000   a server with OpenAI's completions
 """
 
@@ -13,82 +13,99 @@ from pathlib import Path
 
 from ..benchmarks.arrivals import LATENCIES, Workload
 from ..benchmarks.decoding import sharpened
-from ..benchmarks.load import BACKENDS, load, schemes
-from ..benchmarks.peers import CHARS, HUGGING_FACE, HTTPServer, continuous_batching
-from ..benchmarks.timing import summary_text
+from ..benchmarks.load import load, schemes
+from ..benchmarks.peers import CHARS, HTTPServer
+from ..benchmarks.roofline import Limits
+from ..benchmarks.timing import number_of, summary_text
 from ..config.shapes import SIZES
-from ..export.huggingface import exported
 from ..model.checkpoint import load_checkpoint
 from ..model.convert import pack_heads
 from ..model.gpt import GPT
+from ..serving.native import BACKENDS, choose_backend
 from ..system.console import table
-from ..system.device import Device
+from ..training.throughput import share_text
 from . import common
+
+RUNNING = 32  # most texts in a step
+LIMITS = {"ttft": 0.5, "tpot": 0.05}  # seconds: what a good request meets
 
 
 def run(args: argparse.Namespace) -> int:
     """Measure, print the table and write the JSON. Exit code 1: tokens differ, requests failed."""
-    if args.url and args.peer:
-        raise ValueError("--url measures a server as it is: leave --peer out, or --url")
+    if args.url and args.backend:
+        raise ValueError("--url measures a server as it is: leave --backend out, or --url")
     name = Path(args.checkpoint).stem if args.checkpoint else args.size
     path = common.json_path(args.json, f"load-{'server' if args.url else name}.json")
     device = common.measured_device(args)
-    model, chars = _model(args, device)
-    systems, about = _systems(args, model, chars)
-    result = {"what": "load", "model": name, **about} | load(
-        systems,
-        args.rates,
-        vocab_size=len(chars),
-        block_size=(model.config if model else SIZES[args.size]).block_size,
-        workload=Workload(args.requests, greedy=bool(args.url or args.peer)),
-        repeats=args.repeats,
-        limits={"ttft": args.ttft / 1000, "tpot": args.tpot / 1000},
-        model=model,
-    )
-    if args.url:
-        (server,) = systems.values()
-        result["errors"] = dict(server.errors)
-    print(report(result))
+    saved = load_checkpoint(args.checkpoint) if args.checkpoint else None
+    model = saved.model if saved else None if args.url else sharpened(GPT(SIZES[args.size]))
+    if model:
+        packed = pack_heads(model) if model.config.per_head else model  # the same function, sooner
+        model = packed.to(device.device).eval()
+    measured = _server if args.url else _schemes
+    result = {"what": "load", "model": name}
+    result |= measured(args, model, saved.tokenizer.chars if saved else CHARS)
+    print(f"\n{report(result)}")
     common.write_result(path, device, result)
     return int(any(row["differ"] or row["failed"] for row in result["rows"]))
 
 
-def _systems(args: argparse.Namespace, model: GPT | None, chars: str) -> tuple[dict, dict]:
-    """What is measured, by name, and what is to be said of it."""
-    if args.url:
-        server = HTTPServer(args.url, args.model, chars)
-        return {server.model: server}, {"server": args.url, "model": server.model, "clock": "real"}
-    systems = schemes(model, backend=BACKENDS[args.backend], running=args.running)
-    if args.peer:
-        systems[HUGGING_FACE] = continuous_batching(*exported(model), args.running)
-    return systems, {"backend": args.backend, "clock": "virtual"}
+def _server(args: argparse.Namespace, model: GPT | None, chars: str) -> dict:
+    """The server at --url; its texts are compared with those of the model, where there is one."""
+    server = HTTPServer(args.url, chars=chars)
+    about = {"server": args.url, "model": server.model, "clock": "real"}
+    about |= _load(args, {server.model: server}, model, chars, greedy=True)
+    return about | {"errors": dict(server.errors)}
 
 
-def _model(args: argparse.Namespace, device: Device) -> tuple[GPT | None, str]:
-    """The model, None for a server of unknown weights, and the characters of its prompts."""
-    if args.checkpoint:
-        saved = load_checkpoint(args.checkpoint)
-        model, chars = saved.model, saved.tokenizer.chars
-    elif args.url:
-        return None, CHARS
-    else:
-        model, chars = sharpened(GPT(SIZES[args.size])), CHARS
-    packed = pack_heads(model) if model.config.per_head else model  # the same function, sooner
-    return packed.to(device.device).eval(), chars
+def _schemes(args: argparse.Namespace, model: GPT, chars: str) -> dict:
+    """Every scheme of our engine, and the machine's limits."""
+    backend, c = args.backend or choose_backend(model)[0], model.config
+    dtype = str(model.lm_head.weight.dtype).removeprefix("torch.")
+    systems = schemes(model, backend=BACKENDS[backend], running=RUNNING)
+    machine = Limits(model, c.cache_bytes(c.block_size // 3, RUNNING))
+    about = {"backend": backend, "dtype": dtype, "clock": "virtual"}
+    return about | _load(args, systems, model, chars, machine=machine)
+
+
+def _load(args, systems: dict, model: GPT | None, chars: str, machine=None, greedy=False) -> dict:
+    sizes = {"vocab_size": len(chars)}
+    sizes["block_size"] = (model.config if model else SIZES[args.size]).block_size
+    measured = {"repeats": args.repeats, "limits": LIMITS, "model": model, "machine": machine}
+    workload = Workload(args.requests, greedy=greedy)
+    return load(systems, args.rates, workload=workload, **sizes, **measured)
 
 
 def report(r: dict) -> str:
-    """The table of `load`, or of a server, and what is to be said once."""
+    """The tables of `load`, or of a server, and what is to be said once."""
+    asked = Workload(r["n"], r["seed"], r["shared"], r["greedy"])
     if "server" in r:
         who = f"{r['server']}, {r['model']}"
     else:
         how = f"at most {r['running']} at once, chunks of {r['budget']} tokens"
-        who = f"{r['n_params']:,} parameters, {r['backend']}; {how}"
-    requests = f"{r['n']} request{'s' * (r['n'] != 1)}"
-    about = f"{requests}; {r['clock']} clock; {common.timings(r['repeats'])}"
-    lines = [f"\n{who}; {about}; latencies in ms\n", table([*map(_shown, r["rows"])])]
-    lines += [f"failed, {n} ×: {why}" for why, n in r.get("errors", {}).items()]
+        who = f"{r['n_params']:,} parameters, {r['backend']}, {r['dtype']}; {how}"
+    about = f"{r['clock']} clock; {common.timings(r['repeats'])}"
+    lines = [f"{asked}; block {r['block_size']}", f"{who}; {about}; latencies in ms\n"]
+    lines += [table([*map(_shown, r["rows"])])]
+    for why, n in r.get("errors", {}).items():
+        lines.append(f"{number_of(n, 'request')} failed: {why}")
+    if bounds := r.get("bounds"):
+        lines += [
+            f"\nthe last rate: each token read at {bounds['peak'] / 1e9:.0f} GFLOP/s, keys and "
+            f"values of each text that decodes at {bounds['bandwidth'] / 1e9:.0f} GB/s\n",
+            table([*map(_bounded, bounds["rows"])]),
+        ]
     return "\n".join(lines)
+
+
+def _bounded(row: dict) -> dict:
+    return {
+        "": row["scheme"],
+        "tokens read for each drawn": f"{row['read']:.2f}",
+        "bound (µs a drawn token)": f"{1e6 * row['least']:.1f}",
+        "taken (µs)": f"{1e6 * row['taken']:.1f}",
+        "share": share_text(row["least"] / row["taken"]),
+    }
 
 
 def _shown(row: dict) -> dict:
@@ -118,18 +135,11 @@ def options() -> argparse.ArgumentParser:
     add("--rates", **how, help="requests a second (5 20 80 inf)")
     add("--requests", **common.POSITIVE, default=64, help="requests at each rate (64)")
     add("--repeats", **common.POSITIVE, default=3, help="timed after a warm-up (3)")
-    for name, ms in (("--ttft", 500), ("--tpot", 50)):
-        text = f"milliseconds that a good request meets, for the goodput ({ms})"
-        add(name, type=common.above_0, default=ms, metavar="MS", help=text)
+    add("--backend", choices=sorted(BACKENDS), help="our engine's (native, where it can be built)")
+    add(
+        "--url", metavar="URL", help="instead a server, greedy, in real time: http://127.0.0.1:8000"
+    )
     common.add_json(parser, "load-SIZE.json")
-    add = parser.add_argument_group("our engine").add_argument
-    add("--backend", choices=sorted(BACKENDS), default="modules")
-    add("--running", **common.POSITIVE, default=32, help="most texts in a step (32)")
-    peer = "beside Hugging Face's continuous batching of these weights, greedy, in real time"
-    add("--peer", choices=["hf"], help=f"{peer} (transformers)")
-    add = parser.add_argument_group("a server instead, greedy and in real time").add_argument
-    add("--url", metavar="URL", help="its address, as in http://127.0.0.1:8000")
-    add("--model", default="", metavar="NAME", help="the model that it is asked for (its first)")
     return parser
 
 

@@ -10,6 +10,7 @@ import argparse
 
 from ..benchmarks import speculation as bench
 from ..benchmarks.timing import summary_text
+from ..config.checks import check_int
 from ..data.batches import split
 from ..data.corpus import Corpus, load_corpus
 from ..decoding.drafts import DraftModel
@@ -25,8 +26,7 @@ def run(args: argparse.Namespace) -> None:
     device = common.measured_device(args)
     saved, corpus = load_checkpoint(args.target), load_corpus(args.data)
     model, block = saved.model.eval(), saved.model.config.block_size
-    if max(args.k) > block - 2:
-        raise ValueError(f"--k {max(args.k)}: with a block of {block} choose at most {block - 2}")
+    check_int("k", max(args.k), 1, block - 2)
     print(f"table counted in: {corpus.banner or corpus}")
     draft = load_checkpoint(args.draft) if args.draft else None
     drafts, n_new = _drafts(saved, draft, corpus), common.n_tokens(args, block)
@@ -64,8 +64,8 @@ def _origin(saved: Checkpoint) -> dict:
 def report(result: dict) -> str:
     """The result of `speculation`, with its passes, as text for a terminal."""
     lines = [
-        f"\n{result['n_params']:,} parameters, {result['n_new']} tokens after a prompt of one, "
-        f"{common.timings(result['repeats'])} [lowest – highest]\n",
+        f"\n{result['n_params']:,} parameters, {result['n_new']} tokens after a prompt of one; "
+        f"{common.timings(result['repeats'])}\n",
         table([_shown(row, result["passes"]) for row in result["rows"]]),
         f"without a draft {summary_text(result['plain'], 0)} tokens/s, of a roofline bound of "
         f"{summary_text(result['roofline'], 0)}: one reading of the weights for each token",

@@ -8,7 +8,7 @@ import time
 import torch
 
 from ..config.shapes import GPTConfig
-from ..system.device import Device
+from ..system.device import Device, synchronize
 
 # Operations a second of the matrix units at most, from the makers' data sheets: without sparsity,
 # in the 16-bit type that the card multiplies fastest. A name must match as a whole word: an RTX
@@ -42,22 +42,28 @@ def peak_flops(device: Device) -> float | None:
     if device.device.type == "cuda":
         name = torch.cuda.get_device_name(device.device)
         return next((peak for part, peak in PEAKS.items() if re.search(rf"\b{part}\b", name)), None)
-    a = torch.ones(512, 512)
-    best = float("inf")
-    for _ in range(4):  # the first one warms up; the shortest is the least disturbed
+    a, best = torch.ones(256, 256), float("inf")
+    for _ in range(32):  # what else runs here disturbs most of them, but not the shortest
         before = time.perf_counter()
         a @ a
         best = min(best, time.perf_counter() - before)
-    return 2 * 512**3 / best
+    return 2 * 256**3 / best
+
+
+def share_text(share: float) -> str:
+    """A share of a measured limit, in percent; unknown where it is over 1, as none can be."""
+    return f"{100 * share:.3g}%" if share <= 1 else "unknown: the limit was measured while busy"
 
 
 class Meter:
-    """A clock of training, without evaluation; it begins when the run begins or resumes."""
+    """A clock of training, without evaluation; it begins when the run begins or resumes.
+
+    On a CPU the peak is measured again after each part of the training, and the best is taken.
+    """
 
     def __init__(self, config: GPTConfig, device: Device, processes: int = 1):
-        self.device, self.per_token = device.device, flops_per_token(config)
-        peak = peak_flops(device)
-        self.peak = peak and peak * processes
+        self.device, self.processes, self.per_token = device, processes, flops_per_token(config)
+        self.peak = 0.0  # 0: unknown
         self.tokens, self.seconds, self.last = 0, 0.0, time.perf_counter()
 
     def lap(self, trained: bool) -> None:
@@ -65,22 +71,30 @@ class Meter:
 
         Waits for a GPU's queue.
         """
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-        now = time.perf_counter()
-        self.seconds += trained * (now - self.last)
-        self.last = now
+        synchronize(self.device.device)
+        self.last, before = time.perf_counter(), self.last
+        if trained:
+            self.seconds += self.last - before
+            self.peak = max(self.peak, self.processes * (peak_flops(self.device) or 0.0))
 
     def summary(self) -> dict:
-        """Seconds of training, characters a second, model FLOP utilisation."""
-        speed = self.tokens / self.seconds if self.tokens and self.seconds else None
+        """Seconds of training, characters a second, model FLOP utilisation.
+
+        The latter is None where the peak is unknown, or so low that it must have been disturbed.
+        """
+        used = self._used()
         return {
             "seconds": round(self.seconds, 3),
-            "chars_per_second": speed and round(speed),
-            "mfu": speed and self.peak and round(speed * self.per_token / self.peak, 4),
+            "chars_per_second": round(self._speed()) or None,
+            "mfu": round(used, 4) if 0 < used <= 1 else None,
         }
 
+    def _speed(self) -> float:
+        return self.tokens / self.seconds if self.seconds else 0.0
+
+    def _used(self) -> float:
+        return self._speed() * self.per_token / self.peak if self.peak else 0.0
+
     def __str__(self) -> str:
-        now = self.summary()
-        used = f", MFU {now['mfu']:.1%}" if now["mfu"] else ""
-        return f"{now['chars_per_second'] or 0:,} chars/s{used}"
+        used = f", MFU {share_text(self._used())}" if self._used() else ""
+        return f"{self._speed():,.0f} chars/s{used}"

@@ -8,10 +8,13 @@ from conftest import tiny_model
 
 from nanogpt.benchmarks import decoding, roofline, timing
 from nanogpt.benchmarks.decoding import Rung, ladder, rungs, throughput
+from nanogpt.benchmarks.decoding_peers import hugging_face, jax_scan
 from nanogpt.cli import bench_ladder
 from nanogpt.config import SIZES
 from nanogpt.engines.eager import Flat
 from nanogpt.engines.toolchain import CannotBuild, cache_folder, kept
+from nanogpt.export.huggingface import exported
+from nanogpt.model.convert import pack_heads
 
 CPU = torch.device("cpu")
 
@@ -115,6 +118,25 @@ def test_a_cold_build_leaves_the_cache_folder_of_the_user_alone(model, tmp_path,
     assert not cache_folder().exists()
 
 
+@pytest.mark.parametrize(
+    ("package", "peers"),
+    [
+        pytest.param("jax", lambda model: jax_scan(pack_heads(model)), marks=pytest.mark.slow),
+        pytest.param(
+            "transformers", lambda model: hugging_face(exported(model)), marks=pytest.mark.slow
+        ),
+    ],
+)
+def test_a_peer_with_our_weights_and_noise_gives_our_tokens(package, peers, model, limits):
+    pytest.importorskip(package)
+    result = ladder(model, n_new=16, repeats=1, only="2", peers=peers(model))
+    ours, *theirs = result["rungs"]
+    assert theirs
+    assert all(row["equal"] for row in theirs)
+    assert [row["rung"] for row in (result["best"], ours)] == ["2", "2"], "the best is ours"
+    assert all(row["label"] in bench_ladder.report(result) for row in theirs)
+
+
 def test_throughput_of_several_batches(model, limits):
     """A rung that cannot be built is left out: its fallback would be timed under its name."""
     static, flat = (rung for rung in rungs(CPU) if rung.number in "45")
@@ -130,11 +152,29 @@ def test_throughput_of_several_batches(model, limits):
 
 @pytest.mark.parametrize(
     ("settings", "words"),
-    [({"n_new": 1}, "n_new=1"), ({"n_new": 25}, "n_new=25"), ({"only": "9"}, "12345678")],
+    [
+        ({"n_new": 1}, "n_new=1"),
+        ({"n_new": 25}, "n_new=25"),
+        ({"only": "9"}, "no rungs 9: choose from 12345678"),
+    ],
 )
 def test_what_cannot_be_measured_is_refused(model, settings, words):
     with pytest.raises(ValueError, match=words):
         ladder(model, **({"n_new": 4} | settings))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--tokens 99", "--tokens 99: must be an integer in [2, 24]"),
+        ("--rungs 90", "no rungs 90"),
+        ("--peer hf --dtype bfloat16", "give --device cpu --dtype float32"),
+    ],
+)
+def test_the_command_refuses_in_its_own_words(words, said, capsys, monkeypatch):
+    monkeypatch.setitem(SIZES, "article", tiny_model().config)
+    assert bench_ladder.main(["--size", "article", *words.split()]) == 2
+    assert said in capsys.readouterr().err
 
 
 def test_the_command_prints_the_rungs_and_writes_json(limits, tmp_path, capsys, monkeypatch):

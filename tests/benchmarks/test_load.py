@@ -8,6 +8,7 @@ import pytest
 import torch
 from decoding_fixtures import build
 
+from nanogpt.benchmarks import roofline
 from nanogpt.benchmarks.arrivals import (
     LATENCIES,
     Reply,
@@ -17,6 +18,7 @@ from nanogpt.benchmarks.arrivals import (
     measures,
 )
 from nanogpt.benchmarks.load import SCHEMES, counted, fit, load, schemes
+from nanogpt.benchmarks.roofline import Limits
 from nanogpt.cli.bench_load import main
 from nanogpt.serving.batch import BatchEngine
 from nanogpt.serving.request import Request
@@ -97,6 +99,13 @@ def test_steps_that_lie_on_a_line_are_fitted_and_replayed_to_the_second():
     assert replies[3].moments == [first, first + 2.25, first + 4.5]
 
 
+@pytest.fixture
+def machine(monkeypatch):
+    """Limits of the machine that take no time to measure: 1 GB/s and 1 TFLOP/s."""
+    monkeypatch.setattr(roofline, "read_bandwidth", lambda *_, **__: {"median": 1e9})
+    monkeypatch.setattr(roofline, "peak_arithmetic", lambda **_: {"median": 1e12})
+
+
 def test_every_scheme_gives_the_same_tokens():
     workload = Workload(n=4, seed=3)
     systems = schemes(build(), running=4, budget=8)
@@ -111,12 +120,34 @@ def test_every_scheme_gives_the_same_tokens():
     assert replayed == [(row["rate"], row["scheme"]) for row in rows]
 
 
-def test_the_command_writes_what_it_prints(tmp_path, capsys):
+def test_the_bound_is_that_of_the_tokens_read_and_of_the_keys_and_values_before_each(machine):
+    model, workload = build(), Workload(n=4, seed=3)
+    sizes = {"vocab_size": 13, "block_size": 32, "workload": workload, "repeats": 1}
+    result = load(schemes(model, running=4, budget=8), [inf], machine=Limits(model), **sizes)
+    asked, c = workload.requests(13, 32, inf), model.config
+    drawn = sum(r.max_new_tokens for r in asked)
+    read = sum(len(r.prompt) + r.max_new_tokens - 1 for r in asked)
+    kv = sum(len(r.prompt) + i for r in asked for i in range(1, r.max_new_tokens)) * c.cache_bytes(
+        1
+    )
+    rows = {row["scheme"]: row for row in result["bounds"]["rows"]}
+    assert list(rows) == list(SCHEMES)
+    least = (2 * c.matrix_weights * read / 1e12 + kv / 1e9) / drawn
+    for name in ("one at a time", "continuous", "chunked prefill"):
+        assert rows[name]["read"] == pytest.approx(read / drawn)
+        assert rows[name]["least"] == pytest.approx(least)
+    assert rows["prefix reuse"]["read"] <= read / drawn <= rows["static batches"]["read"]
+    assert all(row["taken"] > 0 for row in rows.values())
+
+
+def test_the_command_writes_what_it_prints(tmp_path, capsys, machine):
     path = tmp_path / "load.json"
-    words = "--size article --rates inf --requests 1 --repeats 1 --ttft 9000 --json"
-    assert main([*words.split(), str(path)]) == 0
+    words = "--size article --rates inf --requests 1 --repeats 1 --backend modules"
+    assert main([*words.split(), "--json", str(path)]) == 0
     printed, written = capsys.readouterr().out, json.loads(path.read_text())
-    assert written["limits"] == {"ttft": 9.0, "tpot": 0.05}
+    for said in ("1 request,", "block 32", "modules, float32", "timed once", "1 thread", "bound"):
+        assert said in printed
+    assert written["limits"] == {"ttft": 0.5, "tpot": 0.05}
     assert all(row["scheme"] in printed for row in written["rows"])
     assert list(tmp_path.iterdir()) == [path]
 
@@ -127,7 +158,7 @@ def test_the_command_writes_what_it_prints(tmp_path, capsys):
         ("--url http://127.0.0.1:1", "no server answers at http://127.0.0.1:1"),
         ("--url 127.0.0.1", "'http://'"),
         ("--url http://127.0.0.1:x", "Invalid port"),
-        ("--url http://127.0.0.1:1 --peer hf", "leave --peer out"),
+        ("--url http://127.0.0.1:1 --backend native", "leave --backend out"),
     ],
 )
 def test_bad_options_are_refused_before_the_measuring(words, said, capsys, tmp_path):

@@ -51,8 +51,6 @@ def server():
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             bodies.append(body)
             name = body["model"]
-            if name == "good" and "ignore_eos" in body:
-                return self.answer(400, "ignore_eos is unknown")
             self.answer(503 if name == "busy" else 200, ANSWERS[name])
 
         def answer(self, status, text):
@@ -92,15 +90,13 @@ def test_our_own_server_gives_our_texts():
     assert wrong["differ"] > 0
 
 
-def test_a_server_may_not_know_what_is_not_in_the_interface(server):
+def test_a_server_gets_what_its_interface_names_and_gives_texts_or_counts(server):
     url, bodies = server
     bodies.clear()
     target = HTTPServer(url)
     replies = target(requests(3))
-    assert [(body["model"], "ignore_eos" in body) for body in bodies] == [
-        ("good", True),
-        *3 * [("good", False)],
-    ]
+    fields = {"model", "prompt", "max_tokens", "temperature", "stream", "stream_options"}
+    assert [(body["model"], set(body)) for body in bodies] == 3 * [("good", fields)]
     assert [reply.tokens for reply in replies.values()] == 3 * [[0, 1, 2]]
     assert all(len(reply.moments) == 2 for reply in replies.values())
     assert not target.errors
@@ -112,7 +108,7 @@ def test_a_server_may_not_know_what_is_not_in_the_interface(server):
     ("model", "said"),
     [
         ("busy", "HTTP 503: come back later"),
-        ("stops", "stopped after 1 events"),
+        ("stops", "stopped after 1 event,"),
         ("fails", "out of blocks"),
     ],
 )

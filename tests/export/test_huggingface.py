@@ -1,7 +1,6 @@
 """What transformers computes with our exports: the same probabilities, logits, texts."""
 
 import json
-from math import inf
 
 import pytest
 import torch
@@ -10,9 +9,6 @@ from conftest import seeded, tiny_model, tokens
 from decoding_fixtures import build
 
 from nanogpt import GPTConfig, SamplingParams, complete, load_checkpoint, save_checkpoint
-from nanogpt.benchmarks.arrivals import Workload
-from nanogpt.benchmarks.load import load, schemes
-from nanogpt.benchmarks.peers import continuous_batching
 from nanogpt.decoding.sampling import draw_noise
 from nanogpt.export.folder import write_folder
 from nanogpt.export.huggingface import ExportError, exported, fold_head_bias, form_of
@@ -134,18 +130,3 @@ def test_the_card_and_the_config_say_what_it_is(tmp_path, shipped):
     assert "224,065 parameters" in card
     config = json.loads((tmp_path / "x" / "config.json").read_text())
     assert config["eos_token_id"] is config["pad_token_id"] is None
-
-
-@pytest.mark.parametrize("form", ["opt", "nanochat"])
-def test_continuous_batching_there_gives_our_texts(form):
-    model = tiny_model(dropout=0.0, per_head=False, **SHAPES[form])
-    for weight in model.parameters():
-        weight.data *= 25 if weight.ndim == 2 else 1  # far from a flat distribution
-    serve = continuous_batching(*exported(model), running=4)
-    workload = Workload(n=6, seed=3, greedy=True)
-    systems = schemes(model, running=4) | {"theirs": serve}
-    sizes = {"vocab_size": model.config.vocab_size, "block_size": model.config.block_size}
-    result = load(systems, [inf], workload=workload, repeats=1, model=model, **sizes)
-    row = result["rows"][-1]
-    assert (row["scheme"], row["differ"]) == ("theirs", 0)
-    assert row["ratio"]["median"] > 0

@@ -59,4 +59,20 @@ def test_training_has_a_clock_that_evaluation_stops(monkeypatch, peak):
         meter.tokens += more
         meter.lap(trained)
     assert list(meter.summary().values()) == [8.0, 200, peak and 0.2]
-    assert str(meter) == ("200 chars/s, MFU 20.0%" if peak else "200 chars/s")
+    assert str(meter) == ("200 chars/s, MFU 20%" if peak else "200 chars/s")
+
+
+def test_the_best_peak_counts_and_one_below_the_speed_is_no_peak(monkeypatch):
+    """A machine that was busy while the peak was measured; then one that was not."""
+    now, peaks = [0.0], iter([0.5, 0.8, 4.0, 1.0])  # for so many times the speed that it reached
+    monkeypatch.setattr(throughput.time, "perf_counter", lambda: now[0])
+    reached = 100 * flops_per_token(SIZES["article"])
+    monkeypatch.setattr(throughput, "peak_flops", lambda device: next(peaks) * reached)
+    meter = Meter(SIZES["article"], CPU)
+    for mfu in (None, None, 0.25, 0.25):
+        now[0] += 1
+        meter.tokens += 100
+        meter.lap(trained=True)
+        assert meter.summary()["mfu"] == mfu
+        said = "MFU unknown: the limit was measured while busy" if mfu is None else "MFU 25%"
+        assert str(meter) == f"100 chars/s, {said}"
