@@ -154,7 +154,7 @@ def seconds_of_work() -> float:
     """How slow this machine is: seconds of a training step and ten uncached tokens, one thread.
 
     The least CPU time of up to 12 turns with the model "small", within 3 seconds: what else runs on
-    the machine changes that by a tenth, and the median of the wall clock by a factor of two.
+    the machine changes that by less than a half, and the wall clock by a factor of two and more.
     """
     model = GPT(SIZES["small"], generator=torch.Generator().manual_seed(0)).eval()
     packed, x = pack_heads(model).train(), torch.zeros(4, 256, dtype=torch.int64)
