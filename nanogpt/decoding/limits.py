@@ -7,12 +7,20 @@ in "request 3: ". A prompt is (B, T), or (T,) for a request of one text.
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..config.checks import check_int
 from .sampling import SamplingParams
 
 MOST_NEW = 2**31 - 1  # tokens of one generation: native code counts in 32 bits
+
+
+def check_model(model) -> None:
+    """Raise ValueError unless this is a model that can be decoded: a GPT, of any class."""
+    if not (isinstance(model, nn.Module) and hasattr(model, "config")):
+        raise ValueError(
+            f"the model is a {type(model).__name__}: pass a GPT, as in load_checkpoint().model"
+        )
 
 
 def check_prompt(prompt, vocab_size: int | None = None, ndim: int = 2, where: str = "") -> None:

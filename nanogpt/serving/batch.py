@@ -9,7 +9,8 @@ from itertools import zip_longest
 import torch
 from torch import Tensor
 
-from ..config.checks import check_int
+from ..config.checks import check_int, check_switch
+from ..decoding.limits import check_model
 from ..decoding.sampling import sample
 from ..model.gpt import GPT
 from .blocks import BlockManager
@@ -17,6 +18,7 @@ from .modules import ModuleBackend, flat_step
 from .request import Output, Request, Sequence, State
 
 NO_LIMIT = 2**31  # tokens of a step
+MOST = 2**24  # blocks, their positions, sequences: each is counted in Python
 
 
 class Scheduler:
@@ -99,13 +101,19 @@ class BatchEngine:
         scheduler=Scheduler,
         block_manager=BlockManager,
     ):
-        check_int("block_len", block_len, 1)
-        check_int("max_running", max_running, 1)
+        check_model(model)
+        parts = {"backend": backend, "scheduler": scheduler, "block_manager": block_manager}
+        for name, part in parts.items():
+            if not callable(part):
+                raise ValueError(f"{name}={part!r}: pass a class, as in backend=NativeBackend")
+        check_int("block_len", block_len, 1, MOST)
+        check_int("max_running", max_running, 1, MOST)
         if n_blocks is None:
             n_blocks = max_running * -(-model.config.block_size // block_len)
         budget = NO_LIMIT if budget is None else budget
-        check_int("n_blocks", n_blocks, 1)
+        check_int("n_blocks", n_blocks, 1, MOST)
         check_int("budget", budget, 1)
+        check_switch("reuse", reuse)
         if why := backend.supports(model):
             raise ValueError(why)
         self.block_manager = block_manager(n_blocks, block_len, reuse)
@@ -121,6 +129,8 @@ class BatchEngine:
 
     def add(self, request: Request) -> None:
         """Take a request. Raises ValueError when it cannot be served; nothing has changed then."""
+        if not isinstance(request, Request):
+            raise ValueError(f"{request!r} is no Request: pass Request(prompt, max_new_tokens)")
         if request.id in self.alive:
             raise ValueError(f"request {request.id!r} is served already: give each its own id")
         request.check(self.config.vocab_size, self.config.positions)
@@ -227,7 +237,9 @@ def serve(model: GPT, requests: Iterable[Request], **settings) -> Iterator[Outpu
     for. Raises ValueError.
     """
     engine = BatchEngine(model, **settings)
-    for request in sorted(requests, key=lambda request: request.arrival):
+    if not isinstance(requests, Iterable):
+        raise ValueError(f"requests={requests!r}: pass several, as in [Request(…), Request(…)]")
+    for request in sorted(requests, key=lambda request: getattr(request, "arrival", 0.0)):
         engine.add(request)
     return _outputs(engine)
 

@@ -20,7 +20,7 @@ from serving_fixtures import (
 
 from nanogpt.decoding.sampling import SamplingParams
 from nanogpt.model.exact import exact
-from nanogpt.serving.batch import BatchEngine, serve
+from nanogpt.serving.batch import serve
 from nanogpt.serving.request import Request, State
 
 
@@ -192,6 +192,7 @@ BAD = {  # what is asked for beside a prompt and 2 new tokens, and a word of the
     "past the blocks": ({"max_new_tokens": 20}, "need 6 blocks of 4 .* there are 5: .* n_blocks=6"),
     "top_k": ({"sampling": SamplingParams(top_k=14)}, "top_k=14"),
     "seed": ({"seed": 1.5}, "seed=1.5"),
+    "id": ({"id": []}, r"request \[\]: its id"),
     "same id": ({"id": "good"}, "'good' is served already"),
 }
 
@@ -208,10 +209,19 @@ def test_a_bad_request_is_refused_and_others_are_untouched(case):
     assert run(engine, {}, {}, {"good": [0]})["good"][1:] == generated(good)[1:]
 
 
-@pytest.mark.parametrize("name", ["budget", "n_blocks", "block_len", "max_running"])
-def test_numbers_below_1_are_refused(name):
-    with pytest.raises(ValueError, match=f"{name}=0: must be an integer of at least 1"):
-        BatchEngine(plain(), **{name: 0})
+BAD_SETTINGS = [{name: 0} for name in ("budget", "n_blocks", "block_len", "max_running")]
+BAD_SETTINGS += [{name: 2**40} for name in ("n_blocks", "block_len", "max_running")]
+BAD_SETTINGS += [{name: None} for name in ("model", "backend", "scheduler", "block_manager")]
+BAD_SETTINGS += [{"reuse": 1}, {"requests": 3}, {"requests": [3]}]
+
+
+@pytest.mark.parametrize("wrong", BAD_SETTINGS, ids=str)
+def test_settings_that_are_none_are_refused_by_name(wrong):
+    (name, value), what = *wrong.items(), {"requests": "equest"}
+    with pytest.raises(
+        ValueError, match=what.get(name, rf"{name}={value}|the {name} is a NoneType")
+    ):
+        serve(**{"model": plain(), "requests": [Request(PROMPT, 2)]} | wrong)
 
 
 def test_what_cannot_be_served_is_refused_before_the_first_step():
