@@ -14,6 +14,9 @@ from ..system.console import Progress
 from ..system.files import WEIGHTS
 from .common import OUTPUTS, Parser, main_of
 
+PROMPTS = "a prompt a line, or .jsonl; empty lines are skipped (without it: a newline)"
+OUT = "where the texts are kept; the same command resumes there (outputs/run/generate)"
+
 
 def run(args: argparse.Namespace) -> None:
     """Write what is not done yet. However this ends, the error says how much is kept."""
@@ -40,17 +43,16 @@ def run(args: argparse.Namespace) -> None:
 def _job(args: argparse.Namespace):
     from ..decoding.sampling import SamplingParams
     from ..model.checkpoint import load_checkpoint
-    from ..serving.job import Job, Task, check_prompts, read_prompts
+    from ..serving.job import Job, Task, prompt_check, read_prompts
     from ..serving.native import choose_backend
 
-    prompts = read_prompts(args.prompts, args.samples, args.seed)
     saved = load_checkpoint(args.checkpoint)
     backend, why = choose_backend(saved.model) if args.backend == "auto" else (args.backend, "")
     print(f"{saved}\n{backend} steps{f': {why}' if why else ''}", flush=True)
     sampling = SamplingParams(args.temperature, args.top_k, args.top_p, args.greedy)
     path = str(Path(args.checkpoint).resolve())
     task = Task(path, saved.sha256, args.max_new_tokens, sampling, backend)
-    check_prompts(prompts, task, saved)
+    prompts = read_prompts(args.prompts, args.samples, args.seed, prompt_check(task, saved))
     return Job(args.out, prompts, task, args.shard_size)
 
 
@@ -60,19 +62,19 @@ def options() -> argparse.ArgumentParser:
     add = parser.add_argument
     small = WEIGHTS / "small"
     add("--checkpoint", default=small, metavar="PATH", help="weights (the model that ships)")
-    add("--prompts", type=Path, metavar="FILE", help="a prompt a line, or .jsonl (a newline)")
+    add("--prompts", type=Path, metavar="FILE", help=PROMPTS)
     add("--samples", type=int, default=1, metavar="N", help="texts for each prompt (1)")
     add("--seed", type=int, default=0, metavar="N", help="of the first text; then the next (0)")
-    add("--out", type=Path, default=OUTPUTS / "generate", metavar="FOLDER")
+    add("--out", type=Path, default=OUTPUTS / "generate", metavar="FOLDER", help=OUT)
     add("--max-new-tokens", type=int, default=200, metavar="N", help="of each text (200)")
-    add("--temperature", type=float, default=1.0, metavar="X")
-    add("--top-k", type=int, metavar="K")
-    add("--top-p", type=float, metavar="P")
+    add("--temperature", type=float, default=1.0, metavar="X", help="below 1: likelier texts (1)")
+    add("--top-k", type=int, metavar="K", help="draw from the K likeliest tokens alone")
+    add("--top-p", type=float, metavar="P", help="from the fewest that add up to P")
     add("--greedy", action="store_true", help="the likeliest token each time")
     add("--backend", choices=("auto", "native", "modules"), default="auto")
     add("--shard-size", type=int, default=32, metavar="N", help="texts in a file (32)")
-    add("--workers", type=int, default=1, metavar="N", help="more than one need Ray (1)")
-    add("--cluster", default="", metavar="ADDRESS", help="a running cluster of Ray's")
+    add("--workers", type=int, default=1, metavar="N", help="processes; several need Ray (1)")
+    add("--cluster", default="", metavar="ADDRESS", help="of a Ray cluster that runs already")
     return parser
 
 

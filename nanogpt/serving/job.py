@@ -14,7 +14,7 @@ import json
 import logging
 import os
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -32,39 +32,60 @@ from .request import Request
 
 FORMAT = "nanogpt-notebooks job 1"
 MOST = 10_000_000  # texts of one job: its prompts are in memory
+OPTIONS = {  # what else a job depends on
+    "format": "this program",
+    "input": "--prompts, --samples or --seed",
+    "texts": "--prompts or --samples",
+    "weights": "--checkpoint",
+    "sampling": "--temperature, --top-k, --top-p or --greedy",
+}
 Prompt = tuple[str, int]  # what a text begins with, and the seed of its randomness
 
 
-def read_prompts(path: Path | None, samples: int = 1, seed: int = 0) -> list[Prompt]:
+def read_prompts(
+    path: Path | None, samples: int = 1, seed: int = 0, check: Callable[[str], object] = len
+) -> list[Prompt]:
     r"""The texts that a file asks for: `samples` of each of its prompts; without a file, of "\n".
 
-    A .jsonl file has an object a line, {"prompt": "…"}; any other file has a prompt a line, and
-    lines without one are skipped. The texts have the seeds `seed`, `seed` + 1, … Raises ValueError,
-    naming the line, and OSError.
+    A .jsonl file has an object a line, {"prompt": "…"}; any other file has a prompt a line. Empty
+    lines are skipped. The texts have the seeds `seed`, `seed` + 1, … Raises ValueError, naming the
+    file and the line, also where `check` raises one for a prompt; and OSError.
     """
     check_int("samples", samples, 1)
     check_int("seed", seed, 0, 2**62)
-    prompts = ["\n"] if path is None else _read_lines(Path(path))
-    check_int(f"the number of texts of {path}", len(prompts) * samples, 1, MOST)
+    prompts, read = [], _object if path and Path(path).suffix == ".jsonl" else str
+    for where, line in _lines(Path(path)) if path else [("", "\n")]:
+        try:
+            prompts.append(read(line))
+            check(prompts[-1])
+        except ValueError as error:
+            raise ValueError(f"{where}{error}") from None
+    if not prompts:
+        raise ValueError(f"{path} has no prompt: write one in each line")
+    check_int("the number of texts", len(prompts) * samples, 1, MOST)
     each = [prompt for prompt in prompts for _ in range(samples)]
     return list(zip(each, range(seed, seed + len(each)), strict=True))
 
 
-def _read_lines(path: Path) -> list[str]:
-    lines = path.read_text(encoding="utf-8-sig").split("\n")
-    if path.suffix != ".jsonl":
-        return [line for line in lines if line]
-    return [_prompt(line, f"{path}, line {i}") for i, line in enumerate(lines, 1) if line.strip()]
+def _lines(path: Path) -> list[tuple[str, str]]:
+    """The lines of a text that are not empty, each after its name: "FILE, line 3: "."""
+    data = path.read_bytes().replace(b"\r\n", b"\n")
+    try:
+        lines = data.decode("utf-8-sig").split("\n")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise ValueError(f"{path}, line {line}: this is no UTF-8 text: save it as one") from None
+    return [(f"{path}, line {i}: ", line) for i, line in enumerate(lines, 1) if line]
 
 
-def _prompt(line: str, where: str) -> str:
+def _object(line: str) -> str:
     try:
         row = json.loads(line)
     except (ValueError, RecursionError):
         row = None
     prompt = row.get("prompt") if isinstance(row, dict) and len(row) == 1 else None
     if not isinstance(prompt, str) or not prompt:
-        raise ValueError(f'{where}: write {{"prompt": "ROMEO:"}}, and no other field')
+        raise ValueError('write {"prompt": "ROMEO:"}, and no other field')
     return prompt
 
 
@@ -79,16 +100,16 @@ class Task:
     backend: str = "native"
 
 
-def check_prompts(prompts: Sequence[Prompt], task: Task, saved: Checkpoint) -> None:
-    """Raises ValueError for the first text that this model cannot write, before any is."""
+def prompt_check(task: Task, saved: Checkpoint) -> Callable[[str], None]:
+    """Raises ValueError for numbers that this model cannot take; what it returns, for a prompt."""
     check_int("max_new_tokens", task.max_new_tokens, 1, MOST_NEW)
     check_sampling(task.sampling, len(saved.tokenizer))
-    for i, (prompt, _) in enumerate(prompts):
-        try:
-            saved.tokenizer.encode(prompt)
-            check_length(len(prompt), task.max_new_tokens, saved.model.config.positions)
-        except ValueError as error:
-            raise ValueError(f"text {i}: {error}") from None
+
+    def check(prompt: str) -> None:
+        saved.tokenizer.encode(prompt)
+        check_length(len(prompt), task.max_new_tokens, saved.model.config.positions)
+
+    return check
 
 
 class Job:
@@ -97,7 +118,7 @@ class Job:
     def __init__(self, folder: Path, prompts: Sequence[Prompt], task: Task, shard_size: int = 32):
         check_int("shard_size", shard_size, 1)
         self.folder, self.task, self.shard_size = Path(folder), task, shard_size
-        n, self.checksum = len(prompts), None
+        n, self.checksum, self.before = len(prompts), None, []  # what an earlier end noted
         self.shards = [prompts[start : start + shard_size] for start in range(0, n, shard_size)]
         self.todo = set(range(len(self.shards)))  # the numbers of those that are not done
         self.about = {  # all that the files depend on; the weights are the same wherever they lie
@@ -146,15 +167,19 @@ class Job:
         SHA-256 over index, prompt, seed and text of each, so it is the same however many shards
         and workers there were.
         """
-        digest = hashlib.sha256()
+        digest, after = hashlib.sha256(), []  # the digest after each shard
         for number in range(len(self.shards)):
             for row in self._rows(number):
                 digest.update(json.dumps(list(row.values())).encode() + b"\n")
-        checksum = digest.hexdigest()
-        if self.checksum not in (None, checksum):
-            raise ValueError(f"a text in {self.folder}/shards was changed: delete its shard")
-        write_json(self.folder / "job.json", self.about | {"checksum": checksum})
-        return checksum
+            after.append(digest.hexdigest())
+        pairs = enumerate(zip(self.before, after))
+        changed = [self.path(number) for number, (was, now) in pairs if was != now]
+        if changed or self.checksum not in (None, after[-1]):
+            where = (changed or [f"{self.folder}/shards"])[0]
+            raise ValueError(f"a text in {where} was changed: delete the file")
+        done = {"checksum": after[-1], "checksum_after_each_shard": after}
+        write_json(self.folder / "job.json", self.about | done)
+        return after[-1]
 
     def _lines(self, number: int, texts: Sequence[str]) -> bytes:
         """A shard's file. Raises ValueError for too few texts or too many."""
@@ -184,11 +209,13 @@ class Job:
             raise ValueError(f"{path} is damaged ({error!r}): name a new folder") from None
         for name, now in self.about.items():
             if (was := before.get(name)) != now:
-                why = f"the job in {self.folder} began with {name} {was!r}, not {now!r}"
-                raise ValueError(f"{why}: repeat its command to resume it, or name a new folder")
+                option = OPTIONS.get(name, f"--{name.replace('_', '-')} {was!r}, not {now!r}")
+                why = f"the job in {self.folder} began with another value of {option}"
+                raise ValueError(f"{why}: repeat its command to resume it, or name a new --out")
         self.checksum = before.pop("checksum", None)
+        self.before = before.pop("checksum_after_each_shard", [])
         if before != self.about:
-            raise ValueError(f"{path} was changed since it was written: name a new folder")
+            raise ValueError(f"{path} was changed since it was written: name a new --out")
         self.todo -= {n for n in self.todo if self.path(n).exists() and self._rows(n)}
 
 
@@ -219,9 +246,9 @@ def write_shards(job: Job, workers: int = 1, cluster: str = "") -> Iterator[tupl
     """The texts of every shard that is not done, as they come: (number, texts).
 
     One worker is this process. More are actors of Ray, which give the shards in any order; one that
-    is lost is started again, and so is its shard. They run here, or on the `cluster` of Ray's at
-    that address, whose machines need this package and the checkpoint at the same path. Raises
-    ImportError without Ray, ChildProcessError where its workers do not start, or fail.
+    is lost is started again, and so is its shard. They run here, or on the Ray cluster whose
+    address `cluster` is: its machines need this package, and the checkpoint at the same path.
+    Raises ImportError without Ray, ChildProcessError where its workers do not start, or fail.
     """
     shards = [{"shard": n, "prompts": [list(p) for p in job.shards[n]]} for n in sorted(job.todo)]
     if not shards or (workers == 1 and not cluster):
@@ -252,6 +279,6 @@ def _written_by_ray(shards: list[dict], task: Task, workers: int, cluster: str) 
         how = {"fn_constructor_args": (task,), "num_cpus": 1, "compute": pool}
         yield from rows.map(ShardWriter, **how).iter_rows()
     except Exception as error:  # Ray's have no class of their own
-        raise ChildProcessError(f"the workers of Ray fail: {str(error).strip()}") from error
+        raise ChildProcessError(f"Ray's workers failed: {str(error).strip()}") from error
     finally:
         ray.shutdown()

@@ -182,6 +182,22 @@ def test_a_server_that_can_take_no_connection_ends_and_says_why(monkeypatch, cap
     assert "Traceback" in capfd.readouterr().err
 
 
+def test_a_seed_is_honoured_beside_requests_that_have_none_or_another():
+    with gated() as (server, url, gate):
+        others = [send(url, prompt="abc", max_tokens=9, **seed) for seed in ({}, {}, {"seed": 1})]
+        until(lambda: len(server.answers) == 3)
+        gate.open(2)
+        until(lambda: drawn(server) > 3)
+        with send(url, prompt="abc", max_tokens=20, seed=5) as connection:
+            until(lambda: len(server.answers) == 4)
+            gate.open()
+            body = connection.recv(65536).partition(b"\r\n\r\n")[2]
+        assert json.loads(body)["choices"][0]["text"] == expected(model(), "abc", 20, seed=5)
+        for other in others:
+            assert b" 200 " in other.recv(65536)
+            other.close()
+
+
 @pytest.mark.parametrize("streamed", [True, False])
 def test_a_client_that_leaves_frees_its_blocks(streamed):
     with gated() as (server, url, gate):

@@ -101,8 +101,10 @@ def test_a_damaged_shard_is_named_and_left_alone(tmp_path, whole, right, wrong, 
 def test_another_text_in_a_shard_is_noticed(tmp_path, whole):
     path = tmp_path / "whole" / "shards" / "00002.jsonl"
     path.write_bytes(path.read_bytes().replace("→".encode(), b">", 1))
-    with pytest.raises(ValueError, match="was changed"):
+    with pytest.raises(ValueError, match=r"00002\.jsonl was changed: delete the file"):
         done(tmp_path / "whole")
+    path.unlink()
+    assert done(tmp_path / "whole") == whole
 
 
 def test_a_folder_of_another_job_or_of_something_else_is_refused_and_left_alone(tmp_path, whole):
@@ -113,9 +115,10 @@ def test_a_folder_of_another_job_or_of_something_else_is_refused_and_left_alone(
     (tmp_path / "damaged" / "job.json").write_text('{"format": ')
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     for name, changes, word in [
-        ("whole", {"prompts": [*PROMPTS[:-1], ("b", 10)]}, "input"),
-        ("whole", {"max_new_tokens": 4}, "max_new_tokens 3, not 4"),
-        ("whole", {"weights": "1" * 64}, "weights"),
+        ("whole", {"prompts": [*PROMPTS[:-1], ("b", 10)]}, "of --prompts, --samples or --seed"),
+        ("whole", {"max_new_tokens": 4}, "of --max-new-tokens 3, not 4"),
+        ("whole", {"sampling": SamplingParams(0.5)}, "of --temperature"),
+        ("whole", {"weights": "1" * 64}, "of --checkpoint"),
         ("other", {}, "thesis.txt"),
         ("damaged", {}, "is damaged"),
         ("file", {}, "choose another folder"),
@@ -149,10 +152,16 @@ def test_prompts_that_are_none_are_refused_with_their_line(tmp_path):
         (tmp_path / "p.jsonl").write_text('{"prompt": "a"}\n' + line + "\n")
         with pytest.raises(ValueError, match=r"p\.jsonl, line 2"):
             read_prompts(tmp_path / "p.jsonl")
-    (tmp_path / "p.txt").write_text("\n\n")
-    for path, samples in ((tmp_path / "p.txt", 1), (None, 10**9)):
-        with pytest.raises(ValueError, match="the number of texts"):
-            read_prompts(path, samples)
+    for data, says in (
+        (b"\n\r\n", r"p\.txt has no prompt"),
+        (b"", r"p\.txt has no prompt"),
+        (b"a\r\nb\n\x89PNG\r\n\x1a\n", r"p\.txt, line 3: this is no UTF-8 text"),
+    ):
+        (tmp_path / "p.txt").write_bytes(data)
+        with pytest.raises(ValueError, match=says):
+            read_prompts(tmp_path / "p.txt")
+    with pytest.raises(ValueError, match="the number of texts"):
+        read_prompts(None, 10**9)
 
 
 # ------------------------------------------------------------------ the command
@@ -202,15 +211,15 @@ def test_ctrl_c_keeps_the_shards_that_are_done(words, tmp_path, monkeypatch, cap
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        (["--max-new-tokens", "30"], "text 0: a prompt of 1 and 30 new tokens"),
+        (["--max-new-tokens", "30"], "prompts.txt, line 1: a prompt of 1 and 30 new tokens"),
         (["--workers", "0"], "--workers=0"),
         (["--top-k", "14"], "--top-k 14"),
         (["--checkpoint", "nowhere"], "no checkpoint at nowhere"),
-        (["--prompts", "{}/unknown.txt"], "text 3: "),
+        (["--prompts", "{}/unknown.txt"], "unknown.txt, line 3: 'z' not in"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_is_written(words, tmp_path, capsys, more, said):
-    (tmp_path / "unknown.txt").write_text("a\nbz\n")
+    (tmp_path / "unknown.txt").write_text("a\n\nbz\n")
     assert main(words(tmp_path / "out", *(word.format(tmp_path) for word in more))) == 2
     assert said in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
