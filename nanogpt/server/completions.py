@@ -19,16 +19,8 @@ from ..decoding.sampling import SamplingParams
 from ..serving.request import Output, Request
 
 # Fields that this server does not have, and the values at which they ask for nothing.
-ABSENT = {
-    "n": 1,
-    "best_of": 1,
-    "echo": False,
-    "logprobs": None,
-    "suffix": None,
-    "logit_bias": {},
-    "presence_penalty": 0,
-    "frequency_penalty": 0,
-}
+ABSENT = {"n": 1, "best_of": 1, "echo": False, "logprobs": None, "suffix": None, "logit_bias": {}}
+ABSENT |= {"presence_penalty": 0, "frequency_penalty": 0}
 UNUSED = {"user", "ignore_eos"}  # they change no token here
 FIELDS = {"model", "prompt", "max_tokens", "temperature", "top_p", "top_k", "seed", "stop"}
 FIELDS |= {"stream", "stream_options"}
@@ -66,25 +58,16 @@ class Completion:
     the beginning of a stop is held back.
     """
 
-    def __init__(
-        self,
-        request: Request,
-        chars: str,
-        *,
-        name: str = "nanogpt",
-        stop: tuple[str, ...] = (),
-        stream: bool = False,
-        usage: bool = False,
-    ):
-        self.request, self.chars, self.stop = request, chars, stop
+    def __init__(self, request: Request, chars: str, name="", stop=(), stream=False, usage=False):
+        self.request, self.chars = request, chars
+        self.stop = sorted(stop, key=len, reverse=True)  # of several that are complete the longest
         self.stream, self.usage = stream, usage  # usage: a stream ends with the counts of tokens
         self.head = {
             "id": request.id,
             "object": "text_completion",
             "created": int(time.time()),
-            "model": name,
-            "seed": request.seed,
         }
+        self.head |= {"model": name, "seed": request.seed}
         self.begun = time.perf_counter()
         self.reason: str | None = None  # why the text has ended: "stop" or "length"
         self.complete, self.error = False, None  # the engine's last token; what ended it early
@@ -122,7 +105,7 @@ class Completion:
         """What can be sent now. `reason` is set when the text is complete."""
         self._n_new += 1
         self._held += self.chars[token]
-        for stop in sorted(self.stop, key=len, reverse=True):
+        for stop in self.stop:
             if self._held.endswith(stop):
                 self._held, self.reason = self._held[: -len(stop)], "stop"
                 break
@@ -159,9 +142,8 @@ class Completion:
         return {**self.head, "choices": [choice]}
 
     def _counts(self) -> dict:
-        n, n_new = len(self.request.prompt), self._n_new
-        counts = {"prompt_tokens": n, "completion_tokens": n_new, "total_tokens": n + n_new}
-        return {"usage": counts}
+        n, new = len(self.request.prompt), self._n_new
+        return {"usage": {"prompt_tokens": n, "completion_tokens": new, "total_tokens": n + new}}
 
 
 class Reader:
@@ -188,10 +170,10 @@ class Reader:
         return Completion(
             Request(prompt, n_new, self._sampling(body), seed, id=name),
             self.tokenizer.chars,
-            name=self.name,
-            stop=_stops(body),
-            stream=_field(body, "stream", False, check_switch),
-            usage=_field(body, "stream_options", {}, _check_object).get("include_usage") is True,
+            self.name,
+            _stops(body),
+            _field(body, "stream", False, check_switch),
+            _field(body, "stream_options", {}, _check_object).get("include_usage") is True,
         )
 
     def _check_names(self, body: dict) -> None:

@@ -95,7 +95,7 @@ class Server:
         self.metrics, self.answers = Metrics(self.engine), {}  # Completion, by the request's id
         self.draining, self.loop, self.failure = False, None, None
         # What is to be done with the engine before its next step; None ends its thread.
-        self._work: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
+        self.work: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
         self.thread = threading.Thread(target=self._run_engine, name="engine", daemon=True)
 
     @property
@@ -118,14 +118,14 @@ class Server:
         late = Refused(504, f"the answer took longer than {self.timeout:g} s")
         timer = self.loop.call_later(self.timeout, completion.end, late)
         self.metrics.prompt_tokens.inc(len(request.prompt))
-        self._work.put(partial(self.engine.add, request))
+        self.work.put(partial(self.engine.add, request))
         try:
             yield
         finally:
             timer.cancel()
             del self.answers[request.id]
             if not completion.complete:
-                self._work.put(partial(self.engine.abort, request.id))
+                self.work.put(partial(self.engine.abort, request.id))
 
     async def drain(self) -> None:
         """Take no more requests, wait for those that run, and end what is left after a while."""
@@ -142,12 +142,6 @@ class Server:
         for completion in list(self.answers.values()):
             completion.end(self.trouble)
 
-    def stop(self) -> None:
-        """End the engine's thread, after the step that runs. Requests that are left are dropped."""
-        self._work.put(None)
-        if self.thread.is_alive():
-            self.thread.join()
-
     def _run_engine(self) -> None:
         """In its thread: step the engine while a request waits or runs, and sleep otherwise."""
         try:
@@ -156,14 +150,14 @@ class Server:
         except Exception as error:
             traceback.print_exc()
             self.failure = error
-        for name in list(self.engine.alive):
-            self.engine.abort(name)
-        self._tell([])
+            for name in list(self.engine.alive):
+                self.engine.abort(name)
+            self._tell([])
 
     def _has_step(self) -> bool:
         """Do what was asked for, and wait until there is a step to do. False at the end."""
-        while not self.engine.busy or not self._work.empty():
-            if (work := self._work.get()) is None:
+        while not self.engine.busy or not self.work.empty():
+            if (work := self.work.get()) is None:
                 return False
             work()
         return True
@@ -376,7 +370,8 @@ async def _answer(server: Server, sockets: list, hosts: set[str], started: Futur
             listener.close()
         await server.drain()
         await http.close_all_connections()
-        server.stop()
+        server.work.put(None)
+        server.thread.join()
 
 
 @contextmanager

@@ -69,21 +69,19 @@ class BlockManager:
 
     def extend(self, seq: Sequence, length: int) -> bool:
         """Blocks for the first `length` positions of a sequence. False if too few are left."""
-        while len(seq.block_table) * self.block_len < length:
-            if not self.available:
-                return False
-            seq.block_table.append(self._take())
+        n_new = self.blocks_for(length) - len(seq.block_table)
+        if n_new > self.available:
+            return False
+        seq.block_table += [self._take() for _ in range(n_new)]
         return True
 
     def extend_all(self, seqs: list[Sequence], counts: list[int]) -> bool:
         """Blocks for so many more positions of each. False, and nothing happens, if too few are."""
-        needs = []
-        for seq, n in zip(seqs, counts, strict=True):
-            length = seq.num_computed_tokens + n
-            if length > len(seq.block_table) * self.block_len:
-                needs.append((seq, length))
-        n_new = sum(self.blocks_for(length) - len(seq.block_table) for seq, length in needs)
-        return n_new <= self.available and all(self.extend(seq, length) for seq, length in needs)
+        lengths = [seq.num_computed_tokens + n for seq, n in zip(seqs, counts, strict=True)]
+        new = (self.blocks_for(n) - len(s.block_table) for s, n in zip(seqs, lengths, strict=True))
+        return sum(n for n in new if n > 0) <= self.available and all(
+            self.extend(seq, length) for seq, length in zip(seqs, lengths, strict=True)
+        )
 
     def advance(self, seq: Sequence, n: int) -> None:
         """The next n tokens of a sequence are computed, and what is full now can be found.
