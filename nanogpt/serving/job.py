@@ -172,7 +172,7 @@ class Job:
             for row in self._rows(number):
                 digest.update(json.dumps(list(row.values())).encode() + b"\n")
             after.append(digest.hexdigest())
-        pairs = enumerate(zip(self.before, after))
+        pairs = enumerate(zip(self.before, after, strict=False))
         changed = [self.path(number) for number, (was, now) in pairs if was != now]
         if changed or self.checksum not in (None, after[-1]):
             where = (changed or [f"{self.folder}/shards"])[0]
