@@ -19,7 +19,7 @@ from fault_fixtures import contents
 from notebook_fixtures import page_faults, write
 
 from nanogpt.publishing.nbfile import METADATA
-from nanogpt.system.files import ROOT
+from nanogpt.system.files import ROOT, sealed, sha256, write_json
 
 pytestmark = pytest.mark.slow
 
@@ -216,7 +216,10 @@ def earlier(out: Path) -> dict[str, bytes]:
     (out / "figures").mkdir(parents=True)
     (out / "00_wait.ipynb").write_text("earlier")
     (out / "figures" / "00_a.png").write_text("earlier")
-    return contents(out)
+    files = dict.fromkeys(["00_wait.ipynb", "figures/00_a.png"], sha256(b"earlier"))
+    entry = {"notebook": "00_wait", "ok": True, "files": files}
+    write_json(out / "manifest.json", sealed({"notebooks": [entry]}))
+    return {name: data for name, data in contents(out).items() if name != "manifest.json"}
 
 
 def test_an_interrupted_run_tidies_up_and_replaces_nothing(tmp_path, begin, go, capsys):

@@ -5,11 +5,12 @@ import shutil
 
 import nbformat
 import pytest
+from fault_fixtures import contents
 from notebook_fixtures import code, output, prose, write
 
 from nanogpt.cli import sync
 from nanogpt.publishing import mirror, nbfile
-from nanogpt.system.files import ROOT
+from nanogpt.system.files import ROOT, atomic_path
 
 MIRRORED = ["nanogpt.model.attention.visible", "nanogpt.model.attention.attend"]
 README = "**[Read it](outputs/published/00_one.ipynb)** | [read](outputs/published/01_two.ipynb)\n"
@@ -148,3 +149,29 @@ def test_a_bad_address_is_refused_and_nothing_is_written(root, capsys, words):
     assert sync.main(words) == 2
     assert capsys.readouterr().err.startswith("error: ")
     assert snapshot(root) == before
+
+
+def test_a_write_that_fails_half_way_changes_no_file(tmp_path, monkeypatch):
+    for name in ("00_one", "01_two"):
+        path = write(
+            tmp_path / "notebooks" / f"{name}.ipynb", code("x", "x", outputs=[output("x")])
+        )
+        nb = nbformat.read(path, 4)
+        nb.cells.append(prose("links", "links", nanogpt={"generated": "links"}))
+        nbformat.write(nb, path)
+    home = tmp_path / "nanogpt" / "config" / "address.py"
+    home.parent.mkdir(parents=True)
+    home.write_text('REPO = ""\nREF = "main"\n')
+    before = contents(tmp_path)
+
+    def full(path):
+        if path.name == "01_two.ipynb":
+            raise OSError(28, "No space left on device")
+        return atomic_path(path)
+
+    monkeypatch.setattr(mirror, "atomic_path", full)
+    with pytest.raises(OSError, match="No space left"):
+        mirror.set_address("ada/engine", "main", tmp_path)
+    assert contents(tmp_path) == before
+    monkeypatch.undo()
+    assert home in mirror.set_address("ada/engine", "main", tmp_path)
