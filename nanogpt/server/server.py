@@ -242,9 +242,8 @@ class Handler(RequestHandler):
 
     async def models(self):
         """The one model that is served."""
-        reader = self.server.reader
-        model = {"id": reader.name, "object": "model", "created": self.server.created}
-        model |= {"owned_by": "nanogpt", "max_model_len": reader.longest}
+        model = {"id": self.server.reader.name, "object": "model", "owned_by": "nanogpt"}
+        model |= {"created": self.server.created, "max_model_len": self.server.reader.longest}
         self.finish({"object": "list", "data": [model]})
 
     async def health(self):

@@ -102,7 +102,8 @@ class BatchEngine:
         block_manager=BlockManager,
     ):
         check_model(model)
-        _check_classes(backend=backend, scheduler=scheduler, block_manager=block_manager)
+        if not all(map(callable, parts := (backend, scheduler, block_manager))):
+            raise ValueError(f"backend, scheduler, block_manager={parts}: each must be a class")
         check_int("block_len", block_len, 1, MOST)
         check_int("max_running", max_running, 1, MOST)
         if n_blocks is None:
@@ -221,12 +222,6 @@ class BatchEngine:
         for seq in ended:
             self.scheduler.finish(self.alive.pop(seq.request.id))
         return [output for step in zip_longest(*columns) for output in step if output]
-
-
-def _check_classes(**parts) -> None:
-    for name, part in parts.items():
-        if not callable(part):
-            raise ValueError(f"{name}={part!r}: pass a class, as in backend=NativeBackend")
 
 
 def serve(model: GPT, requests: Iterable[Request], **settings) -> Iterator[Output]:

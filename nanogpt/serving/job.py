@@ -32,13 +32,8 @@ from .request import Request
 
 FORMAT = "nanogpt-notebooks job 1"
 MOST = 10_000_000  # texts of one job: its prompts are in memory
-OPTIONS = {  # what else a job depends on
-    "format": "this program",
-    "input": "--prompts, --samples or --seed",
-    "texts": "--prompts or --samples",
-    "weights": "--checkpoint",
-    "sampling": "--temperature, --top-k, --top-p or --greedy",
-}
+OPTIONS = {"input": "--prompts, --samples or --seed", "weights": "--checkpoint"}
+OPTIONS |= {"sampling": "--temperature, --top-k, --top-p or --greedy"}
 Prompt = tuple[str, int]  # what a text begins with, and the seed of its randomness
 
 
