@@ -65,18 +65,6 @@ def disable_kv_cache(model: nn.Module) -> None:
         owner.cache = None
 
 
-@contextmanager
-def without_kv_cache(model: nn.Module):
-    """No caches for the length of a with-block; those that are on come back untouched."""
-    held = [(owner, owner.cache) for owner in cache_owners(model)]
-    disable_kv_cache(model)
-    try:
-        yield model
-    finally:
-        for owner, cache in held:
-            owner.cache = cache
-
-
 def build_caches(owners: list[nn.Module], cache, capacity: int) -> list:
     """An empty cache for each module. Raises ValueError for a `cache` that builds none.
 

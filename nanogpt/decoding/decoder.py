@@ -52,8 +52,8 @@ def replica(model: GPT) -> GPT:
     for module, copied in copies.items():
         if "forward" in vars(module):
             raise ValueError(
-                f"a {type(module).__name__} has another forward, set on the instance; decoding "
-                f"runs a copy of it: define that forward in a class"
+                f"a {type(module).__name__} has another forward, set on the instance, and a copy "
+                f"of it must run: define that forward in a class"
             )
         children = {name: copies.get(child) for name, child in module._modules.items()}
         vars(copied).update(training=False, _modules=children)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..cache.dynamic import DynamicCache
-from ..config.checks import check_int
+from ..config.checks import check_int, check_type
 from ..model.gpt import GPT
 from .decoder import CachedDecoder
 from .limits import check_length, check_prompt
@@ -64,7 +64,8 @@ class NGram(Draft):
 
     def __init__(self, text: Tensor, vocab_size: int, n: int = 3, k: int = 4):
         super().__init__(k)
-        check_int("n", n, 1)
+        check_int("vocab_size", vocab_size, 1)
+        check_int("n", n, 1, 24)  # before a power is computed
         if vocab_size**n > LARGEST_TABLE:
             raise ValueError(
                 f"n={n}: a table of {vocab_size}**n numbers exceeds {LARGEST_TABLE}: choose a "
@@ -138,8 +139,7 @@ class DraftModel(Draft):
 
     def __init__(self, model: GPT, k: int = 4, engine=None):
         super().__init__(k)
-        if not isinstance(model, GPT):
-            raise ValueError(f"DraftModel({model!r}): pass a GPT: load_checkpoint(path).model")
+        check_type("model", model, GPT)
         decodes = isinstance(engine, type) and getattr(engine, "decodes_drafts", False)
         if engine is not None and not decodes:
             given = getattr(engine, "__name__", engine)

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from ..cache.dynamic import DynamicCache
-from ..config.checks import check_int
+from ..config.checks import check_int, check_type
 from ..model.gpt import GPT
 from ..system.console import warn_caller
 from ..system.device import send
 from .decoder import CachedDecoder, Decoder, SlidingDecoder, UncachedDecoder
 from .limits import MOST_NEW, check_length, check_noise, check_prompt, check_sampling
-from .sampling import PLAIN, SamplingParams, draw_noise
+from .sampling import PLAIN, SamplingParams, check_generator, draw_noise
 from .speculative import loop
 
 
@@ -53,8 +53,10 @@ def generate(
 
     The arguments are checked here, at the call. The model's weights are used as they are at each
     step (by an engine, at the first); its modes and caches are neither used nor changed, so
-    threads may generate with one model, and use it meanwhile. Raises ValueError.
+    threads may generate with one model, and use it meanwhile. Raises ValueError, and TypeError
+    for what is no model.
     """
+    check_type("model", model, GPT)
     vocab_size = model.config.vocab_size
     check_prompt(prompt, vocab_size)
     check_int("n_new", n_new, 1, MOST_NEW)
@@ -147,12 +149,7 @@ def _decoder(model: GPT, prompt: Tensor, n_new: int, cache, draft, slides: bool)
 
 def _noise(noise, generator, sampling: SamplingParams, shape: tuple, device) -> Tensor:
     """The noise given, or drawn from the generator; greedy sampling needs none, and gets ones."""
-    own = isinstance(generator, torch.Generator) and generator.device.type == "cpu"
-    if generator is not None and not own:
-        raise ValueError(
-            f"generator={generator!r}: pass one of the CPU, so that one seed gives the same tokens "
-            f"on every device, as in torch.Generator().manual_seed(1337)"
-        )
+    check_generator(generator)
     if sampling.greedy:
         return torch.ones(1, 1, 1, device=device).expand(shape)  # one number, not n·B·V
     if noise is None:

@@ -115,8 +115,9 @@ def quantize(weight: Tensor, lib: ctypes.CDLL | None = None) -> tuple[Tensor, Te
 
     The weight is float32 on the CPU. Raises ValueError.
     """
-    if weight.device.type != "cpu":
-        raise ValueError(f"the weight is on {weight.device}: it is rounded on the CPU, so move it")
+    if weight.device.type != "cpu" or weight.ndim != 2:
+        shape = tuple(weight.shape)
+        raise ValueError(f"a weight {shape} on {weight.device}: pass a matrix (n, k) on the CPU")
     check_float32([weight])
     weight = weight.contiguous()
     n, k = weight.shape

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -41,7 +41,8 @@ def save_checkpoint(path: str | Path, model: GPT, meta: dict) -> None:
     The weights are stored per Head, under the lecture's names. The same metadata is in the header
     of the weights' file, with a digest of both, so one rename replaces everything together and a
     damaged bit is noticed when it is read. Raises TypeError and ValueError for what is no model or
-    no metadata, ForeignFiles where a file that is no checkpoint is in the way, and OSError.
+    no metadata, and for what load_checkpoint would refuse, ForeignFiles where a file that is no
+    checkpoint is in the way, and OSError.
     """
     check_type("model", model, GPT)
     check_type("meta", meta, dict)
@@ -66,6 +67,9 @@ def write_checkpoint(path: Path, model: GPT, meta: dict) -> None:
         state = convert_state(state, model.config, per_head=True)
     if own := own_classes(model):  # whoever loads it must know that a plain GPT is another function
         meta = {**meta, "own_classes": own}
+    else:
+        _check_saved(path, model.config, state, meta)
+    json.dumps(meta, ensure_ascii=False, allow_nan=False).encode()  # before the first of two files
     digest = write_tensors(path.with_name(path.name + ".safetensors"), state, meta)
     write_json(path.with_name(path.name + ".json"), sealed({**meta, "sha256": digest}))
 
@@ -108,6 +112,7 @@ def load_checkpoint(
     try:
         if held != config.n_params:  # a header may name any size: build no model of it
             raise RuntimeError(f"\n{held:,} numbers, it has {config.n_params:,}")
+        _check_numbers(path, state)
         model = GPT(config)
         model.load_state_dict(state)
     except RuntimeError as error:
@@ -210,6 +215,28 @@ def _checked_config(path: Path, meta: dict) -> GPTConfig:
             f"model with that class, and load its tensors with safetensors.torch.load_file"
         )
     return config
+
+
+def _check_saved(path: Path, config: GPTConfig, state: dict, meta: dict) -> None:
+    """Raise ValueError for what load_checkpoint would refuse."""
+    try:
+        named = _checked_config(path, meta)
+        _check_numbers(path, state)
+    except CheckpointError as error:
+        raise ValueError(f"not saved, as load_checkpoint would refuse it: {error}") from error
+    if named != replace(config, per_head=config.has_heads):
+        raise ValueError(f"not saved: its metadata say {named}, and the model is {config}")
+
+
+def _check_numbers(path: Path, state: dict[str, Tensor]) -> None:
+    """Raise CheckpointError unless all tensors are of finite floating-point numbers."""
+    fine = (t.is_floating_point() and t.float().isfinite().all() for t in state.values())
+    if bad := [name for name, ok in zip(state, fine, strict=True) if not ok]:
+        names = ", ".join(bad[:3]) + ", …" * (len(bad) > 3)
+        raise CheckpointError(
+            f"{path} holds NaN, infinity or numbers that are not floating point in {names}: "
+            f"train again, or from an earlier checkpoint"
+        )
 
 
 def _foreign(path: Path, why) -> CheckpointError:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..cache.attach import without_kv_cache
 from ..data.batches import random_batch, windows
+from ..decoding.decoder import replica
 from ..model.gpt import GPT
 from ..system.device import send
 
@@ -21,18 +21,12 @@ def estimate_loss(model: GPT, batches: list[tuple[Tensor, Tensor]]) -> float:
 
 @torch.no_grad()
 def mean_loss(model: GPT, batches: list[tuple[Tensor, Tensor]]) -> Tensor:
-    """Mean cross-entropy in nats over the (B, T) pairs given, in eval mode; the mode is put back.
+    """Mean cross-entropy in nats over the (B, T) pairs given, in eval mode and without caches.
 
-    eval() alone would switch on a cache that is guarded by nothing but self.training. Ours asks
-    for `self.cache is not None` as well, and one that is attached is detached meanwhile.
+    The model's own modes and caches are neither used nor changed.
     """
-    was_training = model.training
-    model.eval()
-    try:
-        with without_kv_cache(model):
-            losses = [model(x, y)[1].double() * y.numel() for x, y in batches]
-    finally:
-        model.train(was_training)
+    model = replica(model)
+    losses = [model(x, y)[1].double() * y.numel() for x, y in batches]
     return torch.stack(losses).sum() / sum(y.numel() for _, y in batches)
 
 

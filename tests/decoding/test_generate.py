@@ -218,6 +218,7 @@ class OnlyUpdate:
 
 LOOK_UP, SMALL = PromptLookup(), {"n_layer": 1, "per_head": False}
 BAD = {
+    "no model": ({"model": "small"}, "model must be a GPT, not 'small'"),
     "an empty prompt": ({"prompt": torch.empty(1, 0, dtype=torch.int64)}, "at least one token"),
     "a prompt without a batch": ({"prompt": torch.tensor([1, 2])}, r"is \(2,\)"),
     "a prompt of no numbers": ({"prompt": tokens(1, 3).to("meta")}, "on meta: pass a plain"),
@@ -264,8 +265,8 @@ def test_what_is_wrong_is_refused_at_the_call_and_moves_nothing(what, recwarn):
     (arguments, message), generator, model = BAD[what], seeded(3), tiny_model().train()
     before = state_of(model)
     call = {"prompt": tokens(1, 5), "n_new": 4, "generator": generator} | arguments
-    with pytest.raises(ValueError, match=message):
-        generate(model, **call)
+    with pytest.raises((ValueError, TypeError), match=message):
+        generate(**({"model": model} | call))
     assert state_of(model) == before
     assert torch.equal(generator.get_state(), seeded(3).get_state())
     assert not recwarn.list

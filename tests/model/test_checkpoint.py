@@ -170,6 +170,40 @@ def test_tensors_that_do_not_fit_the_config_are_named_as_such(tmp_path, changes)
         load_checkpoint(tmp_path / "fox")
 
 
+SPOILS = {
+    "NaN": lambda t: t.index_fill(0, torch.tensor([0]), float("nan")),
+    "infinity": lambda t: t.index_fill(0, torch.tensor([0]), float("-inf")),
+    "too large": lambda t: t.double() * 1e300,
+    "integers": lambda t: t.long(),
+}
+
+
+@pytest.mark.parametrize("spoil", SPOILS.values(), ids=SPOILS)
+@pytest.mark.parametrize("key", tiny_model(n_layer=1, n_head=1).state_dict())
+def test_a_tensor_that_holds_no_finite_numbers_is_named_and_is_not_saved(saved, key, spoil):
+    model, before = tiny_model(n_layer=1, n_head=1), saved.read_bytes()
+    state = model.state_dict()
+    raw(saved.with_name("raw.safetensors"), meta_of(model), state | {key: spoil(state[key])})
+    with pytest.raises(CheckpointError, match=f"raw.safetensors holds NaN, .* in {key}: train"):
+        load_checkpoint(saved.with_name("raw"))
+    state[key].fill_(float("nan"))
+    with pytest.raises(ValueError, match=f"not saved, .* in {key}"):
+        save_checkpoint(saved, model, meta_of(model))
+    assert saved.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [*CHANGES, {"losses": {"val": float("nan")}}, {"notes": float("nan")}, {"notes": "\ud800"}],
+    ids=str,
+)
+def test_metadata_that_could_not_be_read_are_not_saved(saved, changes):
+    before = saved.read_bytes(), saved.with_suffix(".json").read_bytes()
+    with pytest.raises(ValueError, match="not saved|JSON|surrogates"):
+        save_checkpoint(saved, tiny_model(), meta_of(tiny_model()) | changes)
+    assert (saved.read_bytes(), saved.with_suffix(".json").read_bytes()) == before
+
+
 def test_a_model_with_a_head_of_one_s_own_is_not_loaded_as_another_function(tmp_path):
     class Doubled(Head):
         def forward(self, x, pos):
