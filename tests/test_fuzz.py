@@ -43,7 +43,7 @@ from nanogpt import (
 )
 from nanogpt.cache.base import KVCache
 from nanogpt.cli import run
-from nanogpt.data.corpus import CorpusError
+from nanogpt.data.corpus import Corpus, CorpusError
 from nanogpt.decoding.sampling import sample
 from nanogpt.model.checkpoint import CheckpointError, read_tensors
 from nanogpt.system.device import Device
@@ -272,7 +272,7 @@ def test_a_call_of_anything_works_or_is_refused_by_name_and_changes_nothing(
 
 CPU = Device(torch.device("cpu"), torch.float32, "tests")
 TEXT = "the quick brown fox jumps over the lazy dog.\n" * 10
-CORPUS = SimpleNamespace(text=TEXT, name="fox", sha256="0" * 64)
+CORPUS = Corpus(TEXT, "fox", "0" * 64)
 RECIPE = TrainConfig(steps=2, batch_size=2, eval_every=2, eval_batches=1, warmup=1)
 SHAPE = {"vocab_size": len(set(TEXT)), "block_size": 8, "n_layer": 1, "n_head": 2, "n_embd": 4}
 ALIKE = [b"0123456789", b"abcdefghijklmnopqrstuvwxyz", b"FIUBC", b"[]{}", b",:"]  # still JSON

@@ -15,7 +15,7 @@ from ..system.console import warn_caller
 from ..system.device import send
 from .decoder import CachedDecoder, Decoder, SlidingDecoder, UncachedDecoder
 from .limits import MOST_NEW, check_length, check_noise, check_prompt, check_sampling
-from .sampling import PLAIN, SamplingParams, check_generator, draw_noise
+from .sampling import PLAIN, SamplingParams, draw_noise
 from .speculative import loop
 
 
@@ -149,7 +149,12 @@ def _decoder(model: GPT, prompt: Tensor, n_new: int, cache, draft, slides: bool)
 
 def _noise(noise, generator, sampling: SamplingParams, shape: tuple, device) -> Tensor:
     """The noise given, or drawn from the generator; greedy sampling needs none, and gets ones."""
-    check_generator(generator)
+    own = isinstance(generator, torch.Generator) and generator.device.type == "cpu"
+    if generator is not None and not own:
+        raise ValueError(
+            f"generator={generator!r}: pass one of the CPU, so that one seed gives the same tokens "
+            f"on every device, as in torch.Generator().manual_seed(1337)"
+        )
     if sampling.greedy:
         return torch.ones(1, 1, 1, device=device).expand(shape)  # one number, not n·B·V
     if noise is None:

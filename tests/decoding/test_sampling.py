@@ -122,11 +122,3 @@ def test_greedy_takes_no_other_parameter():
 def test_of_equally_likely_tokens_top_p_keeps_the_first(vocab):
     """As in native code; a model that has just been made knows nothing else."""
     assert kept_tokens(torch.zeros(1, vocab), top_p=0.5) == set(range(-(-vocab // 2)))
-
-
-@pytest.mark.parametrize("wrong", [0, -1, True, 1.5, "2", None, 2**70])
-@pytest.mark.parametrize("name", ["n_new", "batch", "vocab_size", "generator"])
-def test_noise_is_drawn_for_counts_and_from_a_generator(name, wrong):
-    if (name, wrong) != ("generator", None):
-        with pytest.raises(ValueError, match=f"{name}={wrong!r}: "):
-            draw_noise(**({"n_new": 2, "batch": 1, "vocab_size": 5} | {name: wrong}))
