@@ -10,354 +10,282 @@ from __future__ import annotations
 
 import math
 import random
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from ..decoding.sampling import draw_noise
 from .compare import draw_margins, rounding
+from .report import Finding, Report
 from .subjects import NotOffered, Subject, subject_of
 from .texts import cut, plans, text
 
-VERDICTS = ("equal", "rounding", "bug")  # from good to bad
 DTYPES = (torch.float64, torch.float32, torch.bfloat16)
 ULPS = 4  # units in the last place of the largest logit, up to which logits are called equal
-
-
-@dataclass
-class Finding:
-    """One way of computing the logits, compared with the plain pass."""
-
-    way: str
-    verdict: str  # "equal", "rounding" or "bug"
-    words: str  # the evidence, in a sentence
-    size: float = 0.0  # largest difference of a logit
-    position: int | None = None  # of the first token whose logits are wrong
-    code: str = ""  # shows a bug again
-
-    @property
-    def line(self) -> str:
-        """Without the code."""
-        return f"{self.verdict}: {self.way}: {self.words}"
-
-    def __str__(self) -> str:
-        return "\n".join([self.line, *(f"    {x}" for x in self.code.splitlines())])
-
-
-@dataclass
-class Report:
-    """What `referee` found. `verdict` is that of the cache; `padding` lists what else is wrong."""
-
-    model: str
-    verdict: str = "equal"
-    findings: list[Finding] = field(default_factory=list)
-    padding: list[Finding] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)  # what was not tried, or cannot be excluded
-
-    def __str__(self) -> str:
-        lines = [f"{self.model}: {self.verdict}"]
-        for verdict in VERDICTS:
-            found = [f for f in self.findings if f.verdict == verdict]
-            if verdict == "bug":
-                lines += [str(f) for f in found[:1]] + [f.line for f in found[1:]]
-            elif found:
-                worst = max(found, key=lambda f: f.size)
-                lines += [f"{len(found)} ways {verdict}; the worst:", f"  {worst.line}"]
-        lines += [f"padding, beside the cache: {f.line}" for f in self.padding]
-        return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
-
-    def as_dict(self) -> dict:
-        return asdict(self)
+STOPS = (IndexError, RuntimeError, ValueError, TypeError, AttributeError, KeyError)
 
 
 def referee(model, *, seed: int = 0) -> Report:
-    """Compare every way of reading a text through the model's cache with one plain pass.
+    """Compare every way to read a text through the model's cache with one plain pass.
 
     `model` is a GPT, a model of transformers, a server's URL, or any object with plain(ids) and
-    cached(pieces), as `Subject` describes. Raises ValueError for anything else, and for a model
-    without a cache; ConnectionError for a server that gives no answers.
+    cached(pieces), as `Subject` describes. Raises ValueError for anything else and for a model
+    without a cache, ConnectionError for a server that gives no answers.
     """
-    if isinstance(model, str) or hasattr(model, "ask"):
+    if hasattr(model, "ask") or (isinstance(model, str) and model.startswith("http")):
         from .server import referee_server
 
         return referee_server(model, seed)
-    return _Case(subject_of(model), seed).report()
+    subject = subject_of(model)
+    try:
+        return _Case(subject, seed).run()
+    except _Stopped as why:
+        words = f"it stops ({why}), and did not before: it keeps something of an earlier text"
+        report = Report(subject.name)
+        report.add(Finding("the plain pass", "bug", words, math.inf))
+        return report
+
+
+class _Stopped(Exception):
+    """A plain pass that raises, after others that did not."""
 
 
 class _Case:
-    """One model on its way through the comparisons."""
+    """One model: its yardstick, what its logits should be, and all comparisons."""
 
     def __init__(self, subject: Subject, seed: int):
-        self.seed, self.pick = seed, random.Random(seed)
-        self.result = Report(subject.name)
-        self.by_dtype = self._dtypes(subject)
-        (self.best, self.subject), *others = self.by_dtype.items()
-        self.ids = text(self.subject, seed=seed)
+        self.seed, self.result = seed, Report(subject.name)
+        self.dtypes = self._dtypes(subject)
+        (self.dtype, self.subject), *coarser = self.dtypes.items()
+        self.ids = text(self.subject, seed=seed)  # (B, T)
         self.n = self.ids.shape[1]
-        plain = self.subject.plain(self.ids)
-        self.scale = float(plain.abs().max())
-        if others:
-            self.lower, lower = others[0]
-            apart = (lower.plain(self.ids).double() - plain.double()).abs()
-            self.coarse = float(apart[apart.isfinite()].amax()) if apart.isfinite().any() else 0.0
-            ratio = torch.finfo(self.best).eps / torch.finfo(self.lower).eps
-            self.limit = max(self.coarse * math.sqrt(ratio), ULPS * self.ulp)
+        self.pick = random.Random(seed)
+        plain = self._plain(self.ids)
+        eps, scale = torch.finfo(self.dtype).eps, float(plain.abs().nan_to_num().max())
+        self.ulp, self.coarse = eps * scale, None
+        self.limit = self.inside = rounding(plain.nan_to_num())
+        if coarser:  # the two finest dtypes measure what rounding does
+            other, coarse = coarser[0]
+            moved = (coarse.plain(self.ids).double() - plain.double()).abs().nan_to_num()
+            self.coarse = f"{str(other)[6:]} moves the plain pass by {float(moved.max()):.1e}"
+            shrinks = math.sqrt(eps / torch.finfo(other).eps)  # half-way, in orders of magnitude
+            self.limit = max(float(moved.max()) * shrinks, ULPS * self.ulp)
+            # A float32 inside a model of float64 rounds as float32 does.
+            self.inside = float(moved.max()) if other == torch.float32 else self.limit
         else:
-            self.limit = self.coarse = rounding(plain)
-            self.note(f"only in {_name(self.best)}: rounding is told from a bug by size alone")
-        # A float32 inside a float64 model rounds as float32 does.
-        self.inside = self.coarse if others and self.lower == torch.float32 else self.limit
+            self.result.note(f"only in {str(self.dtype)[6:]}: rounding is told by its size alone")
         self.expected = self._truth(plain)
 
-    @property
-    def ulp(self) -> float:
-        return torch.finfo(self.best).eps * self.scale
-
-    def note(self, words: str) -> None:
-        if words not in self.result.notes:
-            self.result.notes.append(words)
-
     def _dtypes(self, subject: Subject) -> dict[torch.dtype, Subject]:
-        """The model in every dtype that it can be run in, from the finest on."""
-        found = {}
+        """The model in every dtype in which it runs, the finest first.
+
+        Raises ValueError for one that does not run at all: there is nothing to compare with.
+        """
+        found, ids = {}, text(subject, 1)[:, :2]
+        try:
+            own = subject.plain(ids).dtype
+        except STOPS as error:
+            why = f"{type(error).__name__}: {_line(error)}"
+            raise ValueError(f"{subject.name} reads no text without a cache ({why})") from None
         for dtype in DTYPES:
             try:
-                found[dtype] = subject.to(dtype)
-                found[dtype].plain(text(subject, 1)[:, :2])
-            except (NotOffered, MemoryError, RuntimeError, TypeError) as error:
-                found.pop(dtype, None)
-                if not isinstance(error, NotOffered) or dtype is torch.float64:
-                    self.note(f"not in {_name(dtype)}: {str(error).splitlines()[0][:120]}")
-        if not found:
-            found[subject.plain(text(subject, 1)[:, :2]).dtype] = subject
-        return found
+                copy = subject.to(dtype)
+                copy.plain(ids)
+                found[dtype] = copy
+            except (NotOffered, MemoryError, *STOPS) as why:
+                self.result.note(f"not in {str(dtype)[6:]}: {_line(why)}")
+        return found or {own: subject}
+
+    def _plain(self, ids: Tensor) -> Tensor:
+        try:
+            return self.subject.plain(ids)
+        except STOPS as error:
+            raise _Stopped(f"{type(error).__name__}: {_line(error)}") from None
 
     # -------------------------------------------------------------- the plain pass
 
     def _truth(self, plain: Tensor) -> Tensor:
-        """What each token's logits must be.  (B, T, V)
+        """What the logits must be: the plain pass of each text alone.  (B, T, V)
 
-        That of the whole text, unless it looks ahead or is not repeated: then each position's own.
+        Where that looks ahead, those of plain passes that end at each token.
         """
-        alone = torch.cat([self.subject.plain(row[None]) for row in self.ids])
-        if not self._same(
-            "the plain pass, a second time", alone[:1], self.subject.plain(self.ids[:1])
-        ):
-            self.result.findings[-1].words += (
-                ". It is not repeated: dropout is on (call eval()), or it keeps something of an "
-                "earlier text"
-            )
+        alone, again = (torch.cat([self._plain(row[None]) for row in self.ids]) for _ in "12")
+        twice = self.judge("the plain pass, a second time", again, alone)
+        if plain.isnan().any() or alone.isnan().any():
+            twice = Finding("the plain pass", "bug", "its logits are NaN: no cache can be judged")
+        elif twice.verdict == "bug":
+            twice.words += ": dropout is on (call eval()), or something of an earlier text is kept"
+        if twice.verdict == "bug":
+            self.result.add(twice)
             return alone
-        self._same("the plain pass of a batch, against each text alone", plain, alone)
+        batch = self.judge("the plain pass of a batch, against each text alone", plain, alone)
+        if batch.verdict == "bug":
+            self.result.add(batch)
         for t in (1, 2, self.n // 3, self.n // 2, self.n - 1):
-            whole, ahead = alone[:1, :t], self.subject.plain(self.ids[:1, :t])
-            if not float((ahead - whole).abs().max()) <= self.inside:
-                self._looks_ahead(t, (ahead - whole).abs().amax((0, 2)))
+            code = f"(m.plain(ids[:1, :{t}]) - m.plain(ids[:1])[:, :{t}]).abs().amax((0, 2))"
+            way = "the plain pass, with later tokens and without them"
+            ahead = self.judge(way, self._plain(self.ids[:1, :t]), alone[:1, :t], code)
+            if ahead.verdict == "bug":
+                ahead.words += ": it looks ahead, or depends on the length; the cache is compared "
+                ahead.words += "with plain passes that end at each token"
+                self.result.add(ahead)
                 ends = range(1, self.n + 1)
-                return torch.cat([self.subject.plain(self.ids[:, :t])[:, -1:] for t in ends], 1)
+                return torch.cat([self._plain(self.ids[:, :t])[:, -1:] for t in ends], dim=1)
         return alone
-
-    def _looks_ahead(self, t: int, diffs: Tensor) -> None:
-        """The plain pass gives the first t tokens other logits when more tokens follow.  (t,)"""
-        words = (
-            f"the logits of the first {t} tokens change by {float(diffs.max()):.1e} when later "
-            f"tokens are there: it looks ahead, or depends on the length. The cache is compared "
-            f"with plain passes that end at each token"
-        )
-        code = f"(m.plain(ids[:1, :{t}]) - m.plain(ids[:1])[:, :{t}]).abs().amax((0, 2))"
-        at = int((~(diffs <= self.inside)).nonzero()[0])
-        size = float(diffs.max())
-        self.add(Finding("the plain pass", "bug", words, size, at, self._code(code)))
-
-    def _same(self, way: str, a: Tensor, b: Tensor) -> bool:
-        finding = self.judge(way, a, b)
-        if finding.verdict == "bug":
-            self.add(finding)
-        return finding.verdict != "bug"
 
     # -------------------------------------------------------------- a verdict
 
     def judge(self, way: str, got: Tensor, expected: Tensor, code: str = "") -> Finding:
-        """The verdict on these logits, by their size.  (B, T, V) twice"""
+        """The verdict on these logits, by the size of their differences.  (B, T, V) twice"""
+        if (shape := getattr(got, "shape", None)) != expected.shape:
+            words = f"logits {shape and tuple(shape)}, where {tuple(expected.shape)} are wanted"
+            return Finding(way, "bug", words, math.inf, None, self._code(code))
         diffs = (got.double() - expected.double()).abs().amax((0, 2))  # (T,)
-        size, ulps = float(diffs.max()), float(diffs.max()) / max(self.ulp, 1e-300)
+        size, dtype = float(diffs.max()), str(self.dtype)[6:]
+        yard = f"where {self.coarse or f'rounding explains {self.limit:.1e}'}"
         if size <= ULPS * self.ulp:
-            bits = "the same bits" if size == 0 else f"{ulps:.1f} units in the last place"
-            return Finding(way, "equal", f"{bits} ({_name(self.best)})", size)
-        if size <= self.limit:
-            return Finding(
-                way, "rounding", f"{size:.1e} in {_name(self.best)}, {self._yard()}", size
-            )
+            units = f"to {size / (self.ulp or 1):.1f} units in the last place" if size else "bit"
+            return Finding(way, "equal", f"{units.replace('bit', 'to the bit')} in {dtype}", size)
         if size <= self.inside:
-            self.note(
-                f"something in it computes in float32, also where the model is in float64: a bug "
-                f"smaller than {self.inside:.1e} cannot be excluded"
-            )
-            words = f"{size:.1e} in float64, no more than float32 rounds ({self.coarse:.1e})"
-            return Finding(way, "rounding", words, size)
+            if size > self.limit:
+                self.result.note(
+                    f"something computes in float32 even where the model is in float64: a bug "
+                    f"smaller than {self.inside:.1e} cannot be excluded"
+                )
+            return Finding(way, "rounding", f"{size:.1e} in {dtype}, {yard}", size)
         at = int((~(diffs <= self.inside)).nonzero()[0])
+        words = f"off by {size:.1e} in {dtype} from token {at} on, {yard}"
         if math.isnan(size):
-            words = f"NaN from token {at} on, where the plain pass has numbers"
-        else:
-            words = f"off by {size:.1e} in {_name(self.best)}, from token {at} on; {self._yard()}"
-        return Finding(way, "bug", words, size, at, code and self._code(code))
-
-    def _yard(self) -> str:
-        if len(self.by_dtype) == 1:
-            return f"where rounding explains {self.limit:.1e}"
-        return f"where {_name(self.lower)} moves the plain pass by {self.coarse:.1e}"
+            words = f"NaN in {dtype} from token {at} on, where numbers should be"
+        return Finding(way, "bug", words, size, at, self._code(code))
 
     def _code(self, line: str) -> str:
+        """Lines that show a bug again."""
+        copy = f".to({self.dtype})" if len(self.dtypes) > 1 else ""
         return (
-            f"from nanogpt.verify.referee import cut, subject_of, text  # MODEL is yours\n"
-            f"m = subject_of(MODEL){f'.to({self.best})' if len(self.by_dtype) > 1 else ''}; "
-            f"ids = text(m, seed={self.seed}); V = m.vocab_size\n{line}"
+            f"import torch\nfrom nanogpt.verify.subjects import subject_of\n"
+            f"from nanogpt.verify.texts import cut, text\n"
+            f"m = subject_of(MODEL){copy}\n"
+            f"ids, V = text(m, seed={self.seed}), m.vocab_size\n{line}"
         )
 
-    def add(self, finding: Finding) -> None:
-        self.result.findings.append(finding)
-
-    # -------------------------------------------------------------- the ways
-
-    def report(self) -> Report:
-        """Run all comparisons."""
-        s, result = self.subject, self.result
-        ways = plans(self.n, s.window, s.rewinds, self.pick)
-        if not s.rewinds:
-            self.note("not offered by this model: taking tokens back")
-        for cache in s.caches:
-            for way, lengths in ways.items():
-                self.compare(cache, way, lengths, self.ids[:1])
-            batch = [self.n // 2 - 3, 1, 1, 4, 1, 1, 1]
-            batch += [self.n - sum(batch)]
-            self.compare(cache, "three texts in a batch, against each alone", batch, self.ids)
-            self.requests(cache)
-        if result.findings[-1:] == [] or all("no cache" in f.words for f in result.findings):
-            raise ValueError(f"{s.name}: none of its ways to use a cache could be run")
-        self.padding()
-        self.tokens()
-        if s.window and s.window >= self.n:
-            self.note(f"a window of {s.window} tokens is not left: its edge was not tested")
-        result.verdict = max((f.verdict for f in result.findings), key=VERDICTS.index)
-        return result
-
-    def read(self, way: str, read, expected: Tensor, code: str) -> Finding | None:
-        """Judge the logits that read() gives; None where the model has no such way."""
+    def read(self, way: str, read: Callable, expected: Tensor, code: str = "") -> Finding | None:
+        """The verdict on the logits that read() gives; None where the model has no such way."""
         try:
             got = read()
         except (NotOffered, NotImplementedError) as why:
-            self.note(f"not offered by this model: {way} ({why})")
+            self.result.note(f"not offered by this model: {way} ({_line(why)})")
             return None
-        except (IndexError, RuntimeError, ValueError, TypeError, AttributeError) as error:
-            said = f"it stops with {type(error).__name__}: {str(error).splitlines()[0][:160]}"
-            return Finding(way, "bug", said, math.inf, None, self._code(code))
-        if got.shape != expected.shape:
-            said = f"logits {tuple(got.shape)}, and {tuple(expected.shape)} are wanted"
-            return Finding(way, "bug", said, math.inf, None, self._code(code))
+        except STOPS as error:
+            words = f"it stops with {type(error).__name__}: {_line(error)}"
+            return Finding(way, "bug", words, math.inf, None, self._code(code))
         return self.judge(way, got, expected, code)
 
-    def compare(self, cache: str, way: str, lengths: list, ids: Tensor) -> None:
-        """One plan through one cache."""
-        s, n = self.subject, sum(x[0] if isinstance(x, tuple) else x for x in lengths)
-        rows = "ids" if len(ids) > 1 else "ids[:1]"
+    # -------------------------------------------------------------- the ways
+
+    def run(self) -> Report:
+        """All comparisons."""
+        s, result = self.subject, self.result
+        if not s.rewinds:
+            result.note("not offered by this model: tokens taken back")
+        tried = len(result.findings)
+        for cache in s.caches:
+            for way, lengths in plans(self.n, s.window, s.rewinds, self.pick).items():
+                self._through(cache, way, lengths, self.ids[:1])
+            batch = [self.n // 2 - 3, 1, 1, 4, 1, 1, 1]
+            batch.append(self.n - sum(batch))
+            self._through(cache, "three texts in a batch, against each alone", batch, self.ids)
+            self._requests(cache)
+        if tried == len(result.findings):
+            raise ValueError(f"{s.name} has no cache that can be used: {'; '.join(result.notes)}")
+        self._padding()
+        self._tokens()
+        if s.window and s.window >= self.n:
+            result.note(f"these texts of {self.n} tokens do not leave its window of {s.window}")
+        return result
+
+    def _through(self, cache: str, way: str, lengths: list, ids: Tensor) -> None:
+        """Texts read in pieces of these lengths."""
+        pieces, rows = cut(ids, lengths, self.subject.vocab_size), f"ids[:{len(ids)}]"
+        expected = self.expected[
+            : len(ids), : sum(n[0] if isinstance(n, tuple) else n for n in lengths)
+        ]
         code = f"got = m.cached(cut({rows}, {lengths}, V), {cache!r})\n"
-        code += f"(got - m.plain({rows})[:, :{n}]).abs().amax((0, 2))"
-        pieces = cut(ids, lengths, s.vocab_size)
-        found = self.read(
-            f"{cache}, {way}", lambda: s.cached(pieces, cache), self.expected[: len(ids), :n], code
+        code += f"(got - m.plain({rows})[:, : got.shape[1]]).abs().amax((0, 2))"
+        self.result.add(
+            self.read(f"{cache}, {way}", lambda: self.subject.cached(pieces, cache), expected, code)
         )
-        if found:
-            self.add(found)
 
-    def requests(self, cache: str) -> None:
-        """One request after the other: A, one that shares A's beginning, a part of A, B, A."""
-        s, half = self.subject, self.n // 2
-        a, b = self.ids[:1], self.ids[1:2]
-        shared = torch.cat([a[:, :half], b[:, half:]], 1)
-        for order, (ids, name) in enumerate(
-            [
-                (a, "A"),
-                (shared, "half of A, then B"),
-                (a[:, :half], "half of A"),
-                (b, "B"),
-                (a, "A"),
-            ]
-        ):
-            known = {"A": self.expected[:1], "B": self.expected[1:2]}
-            known |= {"half of A": self.expected[:1, :half]}
-            expected = known[name] if name in known else s.plain(ids)
-            lengths = [
-                half - 2,
-                1,
-                1,
-                *([2, 1, 1, ids.shape[1] - half - 4] if name != "half of A" else []),
-            ]
-            pieces = cut(ids, lengths, s.vocab_size)
-            code = f"# requests in this order: A, half of A then B, half of A, B, A; wrong: {name}"
-            way = f"{cache}, request {order + 1} of 5: {name}"
-            found = self.read(way, lambda p=pieces: s.cached(p, cache), expected, code)
+    def _requests(self, cache: str) -> None:
+        """One after the other: A, one that begins as A does, the beginning of A alone, B, A."""
+        half, (a, b) = self.n // 2, self.ids[:2, None]
+        shared = torch.cat([a[:, :half], b[:, half:]], dim=1)
+        mixed = torch.cat([self.expected[:1, :half], self._plain(shared)[:, half:]], dim=1)
+        asked = {"A": (a, self.expected[:1]), "one that begins as A does": (shared, mixed)}
+        asked |= {"half of A": (a[:, :half], self.expected[:1, :half])}
+        asked |= {"B": (b, self.expected[1:2]), "A again": (a, self.expected[:1])}
+        for name, (ids, expected) in asked.items():
+            lengths = [half - 3, 1, 1, 1] + [1, 1, 2, self.n - half - 4] * (name != "half of A")
+            pieces = cut(ids, lengths, self.subject.vocab_size)
+            way = f"{cache}, the requests {', '.join(asked)}: wrong is {name}"
+            read = lambda pieces=pieces: self.subject.cached(pieces, cache)  # noqa: E731
+            found = self.read(way, read, expected, f"# requests in this order: {', '.join(asked)}")
             if found is None or found.verdict == "bug":
-                if found:
-                    self.add(found)
+                self.result.add(found)
                 return
-        found.way = f"{cache}, five requests, the first one again at the end"
-        self.add(found)
+        found.way = f"{cache}, the requests {', '.join(asked)}"
+        self.result.add(found)
 
-    def padding(self) -> None:
+    def _padding(self) -> None:
         """Shorter texts beside longer ones, padded on the left: without a cache, then with one.
 
-        What one pass without a cache does with padding is no matter of the cache, and is reported
-        apart.
+        What one pass without a cache does with padding is no fault of the cache.
         """
         s, n = self.subject, self.n
-        starts = [0, 5, n // 3]
-        column = torch.arange(n) - torch.tensor(starts)[:, None]  # (B, T): place in the own text
-        mask, ids = (column >= 0).long(), self.ids.gather(1, column.clamp(min=0))
-        alone = self.expected.gather(1, column.clamp(min=0)[..., None].expand_as(self.expected))
-        lengths = [n // 2, 1, 1, 3, 1, n - n // 2 - 6]
-        code = "# rows of ids padded on the left by 0, 5 and a third: m.padded(ids, mask, {})"
-        way = "a padded batch in one pass, against each text alone"
-        real = mask[..., None] > 0
-        one = self.read(
-            way,
-            lambda: self._keep(s.padded(ids, mask, None), real),
-            self._keep(alone, real),
-            code.format(None),
-        )
-        if one is None:
-            return
-        self.result.padding.append(one)
-        plain = self._keep(s.padded(ids, mask, None), real)
-        real = real & plain.isfinite().all(-1, keepdim=True)  # NaN without a cache is not its bug
-        way = "left padding through the cache, against one pass"
-        got = self.read(
-            way,
-            lambda: self._keep(s.padded(ids, mask, lengths), real),
-            self._keep(plain, real),
-            code.format(lengths),
-        )
-        if got:
-            self.add(got)
+        place = torch.arange(n) - torch.tensor([0, 5, n // 3])[:, None]  # in the own text; (B, T)
+        mask, ids = (place >= 0).long(), self.ids.gather(1, place.clamp(min=0))
+        own = place.clamp(min=0)[..., None].expand_as(self.expected)
+        real = (place >= 0)[..., None]
+        alone, plain = torch.where(real, self.expected.gather(1, own), 0), None
+        for name, one in {"": s, **s.variants()}.items():
 
-    @staticmethod
-    def _keep(logits: Tensor, real: Tensor) -> Tensor:
-        """Zeros instead of the logits of padding."""
-        return torch.where(real, logits, 0)
+            def read(one=one, lengths=None):
+                return torch.where(real, one.padded(ids, mask, lengths), 0)
 
-    def tokens(self) -> None:
+            way = f"{name}left padding in one pass, against each text alone"
+            found = self.read(way, read, alone, "# m.padded(ids, mask, None)")
+            if found is None:
+                return
+            self.result.padding.append(found)
+            if not name and found.size < math.inf or math.isnan(found.size):
+                plain = read() if plain is None else plain
+        if plain is not None:
+            real = real & plain.isfinite().all(-1, keepdim=True)  # NaN without a cache is not its
+            lengths = [n // 2, 1, 1, 3, 1, n - n // 2 - 6]
+            way, code = (
+                "left padding through the cache, against one pass",
+                f"# m.padded(…, {lengths})",
+            )
+            plain = torch.where(real, plain, 0)
+            self.result.add(
+                self.read(
+                    way, lambda: torch.where(real, s.padded(ids, mask, lengths), 0), plain, code
+                )
+            )
+
+    def _tokens(self) -> None:
         """In each dtype: the first token, greedy or drawn, that the cache changes."""
         k, ids, s = self.n // 2 - 3, self.ids[:1], self.subject
         noise = draw_noise(self.n, 1, s.vocab_size, torch.Generator().manual_seed(self.seed))
         pieces, lines = cut(ids, [k] + [1] * (self.n - k), s.vocab_size), []
-        for dtype, s in self.by_dtype.items():
+        for dtype, s in self.dtypes.items():
             try:
                 a, b = s.plain(ids)[0].double(), s.cached(pieces)[0].double()  # (T, V)
-            except Exception as error:  # the ways above have said why, or it is a coarse dtype
-                self.note(f"{_name(dtype)}: no text, {type(error).__name__}")
+                diffs = (a - b).abs().amax(-1)  # (T,)
+            except (NotOffered, *STOPS):  # the ways above have said why
                 continue
-            diffs = (a - b).abs().amax(-1)  # (T,)
-            line = f"{_name(dtype)} {float(diffs.max()):.1e}"
+            line = f"{str(dtype)[6:]} {float(diffs.max()):.1e}"
             for kind, race in (("greedy", torch.ones_like(noise)), ("drawn", noise)):
                 x, y = ((z - race[:, 0].double().log()).argmax(-1) for z in (a, b))
                 if len(at := (x != y).nonzero()):
@@ -365,8 +293,8 @@ class _Case:
                     line += f" (token {int(at[0])}, {kind}, is another: decided by {margin:.1e}, "
                     line += f"its logits are off by {float(diffs[at[0]]):.1e})"
             lines.append(line)
-        self.note(f"a prompt of {k}, then token by token, is off by {', '.join(lines)}")
+        self.result.note(f"a prompt of {k}, then token by token, is off by {', '.join(lines)}")
 
 
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
+def _line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:160]

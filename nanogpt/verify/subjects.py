@@ -56,6 +56,10 @@ class Subject:
         """The same model with weights of this dtype, as a copy. Raises NotOffered."""
         raise NotOffered("it has one dtype")
 
+    def variants(self) -> dict[str, Subject]:
+        """Other ways in which it reads padded batches, by name."""
+        return {}
+
 
 class Given(Subject):
     """Any object with plain(ids) and cached(pieces); what else it has of Subject's is used too."""
@@ -67,9 +71,6 @@ class Given(Subject):
                 setattr(self, name, getattr(given, name))
         if not hasattr(given, "caches"):
             self.cached = lambda pieces, cache=None: given.cached(pieces)
-
-    def to(self, dtype):
-        raise NotOffered("it has no to(dtype)")
 
 
 def through(read, rewind, pieces: list) -> Tensor:
@@ -152,7 +153,10 @@ class HuggingFace(Subject):
         self.longest = next((n for x in limits if (n := getattr(config, x, None))), None)
         windows = ("sliding_window", "attention_window_size", "window_size")
         self.window = next((n for x in windows if (n := getattr(config, x, None))), None)
-        self.caches = ("its cache", "static cache")
+        takes = inspect.signature(model.forward).parameters
+        self.takes, self.caches = takes, ("its cache", "static cache")
+        if "past_key_values" not in takes:
+            self.caches, self.rewinds = ("its cache",), False
 
     @torch.no_grad()
     def plain(self, ids):
@@ -193,13 +197,12 @@ class HuggingFace(Subject):
 
     @torch.no_grad()
     def padded(self, ids, mask, lengths):
-        takes = inspect.signature(self.model.forward).parameters
-        if "attention_mask" not in takes:
+        if "attention_mask" not in self.takes:
             raise NotOffered("it takes no attention_mask, so padding would be read as text")
         pos, state, found, start = (mask.cumsum(1) - 1).clamp(min=0), {}, [], 0
         for n in lengths or [ids.shape[1]]:
             end = start + n
-            more = {"position_ids": pos[:, start:end]} if "position_ids" in takes else {}
+            more = {"position_ids": pos[:, start:end]} if "position_ids" in self.takes else {}
             more |= {"attention_mask": mask[:, :end], "use_cache": lengths is not None}
             out = self.model(ids[:, start:end], **more, **state)
             state, start = _state(out, self.name) if lengths else {}, end
@@ -210,13 +213,20 @@ class HuggingFace(Subject):
         enough_memory(self.model, dtype)
         return HuggingFace(copy.deepcopy(self.model).to(dtype), self.length)
 
+    def variants(self):
+        other = copy.deepcopy(self.model)
+        if getattr(other.config, "_attn_implementation", "eager") == "eager":
+            return {}
+        other.set_attn_implementation("eager")
+        return {"eager attention: ": HuggingFace(other, self.length)}
+
 
 def _state(out, name: str) -> dict:
     """What a model wants back with the next piece, by the name of its argument."""
     for key in ("past_key_values", "cache_params", "state"):
         if getattr(out, key, None) is not None:
             return {key: out[key]}
-    raise ValueError(f"{name} has no cache: its output holds none")
+    raise NotOffered(f"{name} returns no cache")
 
 
 def enough_memory(model: nn.Module, dtype: torch.dtype) -> None:
@@ -250,10 +260,12 @@ def small(kind: str, seed: int = 0, attention: str = "sdpa") -> HuggingFace:
             for p in model.parameters():
                 if p.ndim > 1:
                     nn.init.normal_(p, std=0.3)
+            found = HuggingFace(model)
+            found.plain(torch.tensor([[3, 4, 5]]))
     except Exception as error:  # as many kinds as there are architectures
         why = (str(error) or type(error).__name__).splitlines()[0]
         raise ValueError(f"transformers builds no small {kind!r}: {why[:200]}") from None
-    return HuggingFace(model)
+    return found
 
 
 SMALL = {
@@ -280,3 +292,14 @@ def subject_of(model) -> Subject:
         f"{type(model).__name__}: pass a GPT, a model of transformers, or any object with "
         f"plain(ids) -> logits and cached(pieces) -> logits"
     )
+
+
+def from_folder(path) -> HuggingFace:
+    """The causal language model in a folder that transformers wrote. Raises ValueError."""
+    from transformers import AutoModelForCausalLM
+
+    try:
+        return HuggingFace(AutoModelForCausalLM.from_pretrained(path, local_files_only=True))
+    except Exception as error:  # of a file, a config, a class: as many kinds as there are models
+        why = (str(error) or type(error).__name__).splitlines()[0]
+        raise ValueError(f"transformers loads no model from {path}: {why[:200]}") from None

@@ -1,0 +1,69 @@
+"""What a referee says: findings, each with its evidence, and one verdict."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+
+VERDICTS = ("equal", "rounding", "bug")  # from good to bad
+
+
+@dataclass
+class Finding:
+    """One way to compute logits or texts, compared with another. `words` are the evidence."""
+
+    way: str
+    verdict: str  # one of VERDICTS
+    words: str
+    size: float = 0.0  # the largest difference of a logit
+    position: int | None = None  # the first token whose logits are wrong
+    code: str = ""  # shows a bug again
+
+    def __str__(self) -> str:
+        return f"{self.verdict}: {self.way}: {self.words}"
+
+
+@dataclass
+class Report:
+    """What `referee` found. `verdict` is that of the cache; `padding` says what padding does."""
+
+    model: str
+    verdict: str = "equal"
+    findings: list[Finding] = field(default_factory=list)
+    padding: list[Finding] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)  # what was not tried, or cannot be excluded
+
+    @property
+    def bugs(self) -> list[Finding]:
+        """All that is wrong, padding included."""
+        return [f for f in self.findings + self.padding if f.verdict == "bug"]
+
+    def add(self, finding: Finding | None) -> Finding | None:
+        """One more finding; the verdict is the worst of them."""
+        if finding:
+            self.findings.append(finding)
+            self.verdict = max(self.verdict, finding.verdict, key=VERDICTS.index)
+        return finding
+
+    def note(self, words: str) -> None:
+        """Once."""
+        if words not in self.notes:
+            self.notes.append(words)
+
+    def __str__(self) -> str:
+        lines, sound = [f"{self.model}: {self.verdict}"], []
+        for finding in self.findings:
+            if finding.verdict != "bug":
+                sound.append(finding)
+                continue
+            lines.append(f"  {finding}")
+            if finding.code and len(lines) == 2:  # of the first; as_dict() has all
+                lines += [f"      {line}" for line in finding.code.splitlines()]
+        if sound:
+            worst = max(sound, key=lambda f: (VERDICTS.index(f.verdict), f.size))
+            lines.append(f"  {len(sound)} of {len(self.findings)} ways are sound; the farthest is")
+            lines.append(f"  {worst}")
+        lines += [f"  padding, which is not the cache's: {f}" for f in self.padding]
+        return "\n".join([*lines, *(f"  note: {note}" for note in self.notes)])
+
+    def as_dict(self) -> dict:
+        return asdict(self)

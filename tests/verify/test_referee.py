@@ -1,0 +1,371 @@
+"""The referee acquits what is sound and convicts what is not: ours, others', traps, servers."""
+
+import random
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+import torch
+from conftest import tiny_model
+from museum_fixtures import Tiny, small
+from server_fixtures import CHARS
+
+from nanogpt import referee
+from nanogpt.cli import main
+from nanogpt.model.attention import attend, visible
+from nanogpt.model.gpt import Head
+from nanogpt.server.server import Server, serving
+from nanogpt.serving.modules import ModuleBackend
+from nanogpt.verify.subjects import small as architecture
+
+# Small models of these architectures run in float64, with more than one kind of position and mask.
+SOUND = "gpt2 llama mistral opt nanochat bloom mpt gemma gemma2 gemma3_text gpt_neox phi phi3 qwen2"
+SOUND += " qwen3 olmo olmo2 olmo3 stablelm starcoder2 biogpt xglm cohere cohere2 glm granite helium"
+SOUND += (
+    " gpt_bigcode persimmon nemotron ministral smollm3 ernie4_5 seed_oss arcee apertus ctrl lfm2"
+)
+
+
+OURS = {"heads": tiny_model, "batched": lambda: tiny_model(False)}
+OURS["rope, window"] = lambda: small(rope=True, window=6, sinks=2).model
+
+
+@pytest.mark.parametrize("kind", OURS)
+def test_our_caches_are_acquitted(kind):
+    model = OURS[kind]().train()
+    report = referee(model)
+    assert report.verdict in ("equal", "rounding"), report
+    assert not report.bugs
+    ways = " ".join(f.way for f in report.findings)
+    kinds = [
+        "DynamicCache",
+        "StaticCache",
+        "PagedCache",
+        *["RollingCache"] * (model.config.window is not None),
+    ]
+    assert all(kind in ways for kind in kinds)
+    assert model.training, "it is left as it was"
+    assert "float64" in str(report)
+
+
+# ------------------------------------------------------------------ the traps of notebook 04
+
+
+class NoMask(Head):
+    """Trap 1: with a cache every query sees every key."""
+
+    def forward(self, x, pos):
+        q, k, v = self.query(x), self.key(x), self.value(x)
+        if self.cache is None:
+            return attend(q, k, v, visible(pos, pos))
+        k, v, k_pos = self.cache.update(k, v, pos)
+        return attend(q, k, v, torch.ones(len(pos), len(k_pos), dtype=torch.bool))
+
+
+class Memory(Head):
+    """Traps 3, 5 and 7: a cache that is never emptied."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.memory = []
+
+    def forward(self, x, pos):
+        q, k, v = self.query(x), self.key(x), self.value(x)
+        self.memory.append((k, v))
+        k, v = (torch.cat(rows, dim=1) for rows in zip(*self.memory, strict=True))
+        order = torch.arange(k.shape[1])
+        return attend(q, k, v, visible(order[-x.shape[1] :], order))
+
+
+class Loop:
+    """A loop of one's own around a model: what the referee takes is two functions."""
+
+    vocab_size, longest = 13, 24
+
+    def __init__(self, head=Head, **changes):
+        self.model, self.usual = tiny_model(head=head, **changes), tiny_model(**changes)
+
+    @torch.no_grad()
+    def plain(self, ids):
+        return self.usual(ids)[0]
+
+
+class Twice(Loop):
+    """Trap 2: the last token of the prompt is read again."""
+
+    def cached(self, pieces):
+        first, *rest = pieces
+        text = torch.cat([first, first[:, -1:], *rest], 1)
+        logits = self.plain(text[:, :24])
+        return torch.cat([logits[:, : first.shape[1]], logits[:, first.shape[1] + 1 :]], 1)
+
+
+class NoPosition(Loop):
+    """Trap 3: each call stands at position 0."""
+
+    def __init__(self):
+        super().__init__(Memory)
+
+    @torch.no_grad()
+    def cached(self, pieces):
+        for module in self.model.modules():
+            if isinstance(module, Memory):
+                module.memory.clear()
+        return torch.cat([self.model(piece)[0] for piece in pieces], 1)
+
+
+class InTraining(Loop):
+    """Trap 4: the baseline was left in training mode, and its dropout is on."""
+
+    def plain(self, ids):
+        return self.usual.train()(ids)[0].detach()
+
+    def cached(self, pieces):
+        return super().plain(torch.cat(pieces, 1))
+
+
+class PastTheEnd(Loop):
+    """Trap 6: positions go on where the table has ended."""
+
+    longest = None
+
+    def plain(self, ids):
+        return torch.cat([super(PastTheEnd, self).plain(x) for x in ids.split(24, 1)], 1)
+
+    def cached(self, pieces):
+        self.usual.position_embedding_table(torch.arange(sum(p.shape[1] for p in pieces)))
+
+
+TRAPS = {
+    "1": lambda: tiny_model(head=NoMask),
+    "2": Twice,
+    "3": NoPosition,
+    "4": InTraining,
+    "5 and 7": lambda: tiny_model(head=Memory),
+    "6": PastTheEnd,
+}
+
+
+@pytest.mark.parametrize("trap", TRAPS)
+def test_the_traps_are_convicted(trap):
+    report = referee(TRAPS[trap]())
+    assert report.verdict == "bug"
+    (words,) = {"4": ["dropout is on"], "6": ["IndexError"]}.get(trap, [report.bugs[0].words])
+    assert words in str(report)
+
+
+def test_a_growing_cache_that_is_right_is_acquitted():
+    """Trap 8 is no wrong text: it is about the number of graphs."""
+
+    class Growing(Loop):
+        cached = NoPosition.cached
+        plain = Loop.plain
+
+    class Right(Growing):
+        def cached(self, pieces):
+            return torch.cat([self.plain(torch.cat(pieces[: i + 1], 1))[:, -piece.shape[1] :]
+                              for i, piece in enumerate(pieces)], 1)  # fmt: skip
+
+    report = referee(Right())
+    assert report.verdict in ("equal", "rounding")
+    assert "only in float32" in str(report)
+
+
+# ------------------------------------------------------------------ what a report says
+
+
+def test_rounding_shrinks_with_the_dtype_and_a_bug_does_not():
+    class Coarse(Tiny):  # keys stored in fewer bits than the model has
+        def store(self, cache, layer, k, v):
+            return super().store(cache, layer, k.bfloat16().to(k.dtype) if cache.t else k, v)
+
+    report = referee(Coarse())
+    assert report.verdict == "bug"
+    first = report.bugs[0]
+    assert 1e-4 < first.size < 10
+    assert first.position == 17
+    assert "float32 moves the plain pass by" in first.words
+    scope = {"MODEL": Coarse()}
+    exec(first.code.replace("(got -", "shown = (got -"), scope)
+    assert float(scope["shown"].max()) == pytest.approx(first.size)
+    assert float(scope["shown"][:17].max()) < 1e-9
+
+
+def test_a_plain_pass_that_looks_ahead_is_the_culprit():
+    class Ahead(Tiny):
+        def plain(self, ids):
+            logits = super().plain(ids)
+            return logits + ids[:, -1, None, None]
+
+        def cached(self, pieces, cache=None):
+            logits = super().cached(pieces)
+            ids = torch.cat(pieces, 1)
+            return logits + ids[..., None]
+
+    report = referee(Ahead())
+    (bug,) = [f for f in report.bugs if f.way.startswith("the plain pass, with later tokens")]
+    assert "looks ahead" in bug.words
+    sound = [f for f in report.findings if f.verdict != "bug"]
+    assert "Tiny's cache, a prompt of 17, then token by token" in {f.way for f in sound}
+
+
+def test_nan_has_words_of_its_own():
+    model = tiny_model()
+    model.lm_head.weight.data.fill_(torch.nan)
+    assert "its logits are NaN" in str(referee(model))
+
+    class Poisoned(Tiny):
+        def sees(self, cache, ids, mask):
+            sees = super().sees(cache, ids, mask)
+            return sees & False if cache.t > 20 else sees
+
+    report = referee(Poisoned())
+    assert "NaN in float64 from token 21 on" in str(report)
+
+
+@pytest.mark.parametrize("wrong", [None, 3, "llama", torch.nn.Linear(2, 2), object()], ids=str)
+def test_what_is_no_model_is_refused(wrong):
+    with pytest.raises(ValueError, match="plain"):
+        referee(wrong)
+
+
+def test_a_model_without_float64_says_what_it_cannot_exclude(monkeypatch):
+    monkeypatch.setattr("os.sysconf", lambda name: 1)
+    report = referee(tiny_model())
+    assert "torch.float64 needs" in str(report)
+    assert report.verdict in ("equal", "rounding")
+
+
+# ------------------------------------------------------------------ models of transformers
+
+
+@pytest.mark.slow
+def test_architectures_of_transformers_are_acquitted():
+    pytest.importorskip("transformers")
+    for kind in SOUND.split():
+        report = referee(architecture(kind))
+        print(f"{kind:14} {report.verdict:9} {[f.verdict for f in report.padding]}")
+        assert report.verdict in ("equal", "rounding"), report
+
+
+def test_padding_is_told_apart_from_the_cache(capsys):
+    pytest.importorskip("transformers")
+    assert main(["verify", "class", "llama"]) == 0
+    said = capsys.readouterr().out
+    assert "LlamaForCausalLM: equal" in said
+    assert "eager attention: left padding in one pass, against each text alone: NaN" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("class no-such-kind", "builds no small 'no-such-kind'"),
+        ("class openai-gpt", "has no cache that can be used"),
+        ("model nowhere", "no checkpoint at nowhere.safetensors"),
+        ("model .", "is a folder without config.json"),
+        ("server http://127.0.0.1:9", "no server answers at http://127.0.0.1:9"),
+    ],
+)
+def test_what_cannot_be_judged_is_one_line_and_exit_code_2(
+    words, message, capsys, tmp_path, monkeypatch
+):
+    if words.startswith("class"):
+        pytest.importorskip("transformers")
+    monkeypatch.chdir(tmp_path)
+    assert main(["verify", *words.split()]) == 2
+    said = capsys.readouterr().err.strip().splitlines()
+    assert message in said[-1]
+    assert said[-1].startswith("error: ")
+
+
+def test_a_damaged_folder_is_one_line(tmp_path, capsys):
+    pytest.importorskip("transformers")
+    (tmp_path / "config.json").write_text("{")
+    assert main(["verify", "model", str(tmp_path)]) == 2
+    assert "transformers loads no model from" in capsys.readouterr().err
+
+
+# ------------------------------------------------------------------ servers
+
+
+def test_our_server_is_acquitted():
+    server = Server(tiny_model(False, vocab_size=13), CHARS, backend=ModuleBackend)
+    with serving(server) as url:
+        assert main(["verify", "server", url]) == 0
+
+
+class Answers:
+    """A server in a sentence: what it answers to requests that come together."""
+
+    def __init__(self, text):
+        self.text, self.asked = text, []
+
+    def ask(self, requests):
+        answers = []
+        for i, request in enumerate(requests):
+            made = self.text(self, request, i, requests)
+            answers.append({"text": made[: request["max_tokens"]], "logprobs": None})
+        self.asked += requests
+        return answers
+
+
+def drawn(seed, prompt):
+    return "".join(chr(97 + (hash((seed, prompt)) >> 3 * i) % 26) for i in range(12))
+
+
+def continued(prompt, n=12):
+    text = prompt
+    for _ in range(n):
+        text += chr(97 + (sum(map(ord, text[-3:])) * 7 + len(text)) % 26)
+    return text[len(prompt) :]
+
+
+def honest(server, request, i, requests):
+    if request["temperature"] == 0:
+        return continued(request["prompt"])
+    return drawn(request.get("seed", random.random()), request["prompt"])
+
+
+FAULTS = {
+    "the neighbour's text": lambda s, r, i, all: honest(s, all[max(0, i - 1)], i, all),
+    "a seed that a neighbour without one spoils": lambda s, r, i, all: (
+        honest(s, r if all[-1].get("seed", 1) or len(all) == 1 else r | {"seed": len(all)}, i, all)
+        if "seed" in all[-1] or r["temperature"] == 0
+        else drawn(random.random(), r["prompt"])
+    ),
+    "one seed for all": lambda s, r, i, all: honest(
+        s, r if r["temperature"] == 0 else r | {"seed": 42}, i, all
+    ),
+    "the second time": lambda s, r, i, all: (
+        honest(s, r, i, all) if r not in s.asked else "zzzz" * 3
+    ),
+}
+
+
+def test_an_honest_stand_in_for_a_server_is_acquitted():
+    assert referee(Answers(honest)).verdict == "equal"
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_server_that_mixes_requests_is_convicted(fault):
+    assert referee(Answers(FAULTS[fault])).verdict == "bug"
+
+
+@pytest.mark.parametrize("answer", [b"nonsense", b"[]", b'{"data": [{"id": "m"}]}'], ids=str)
+def test_a_server_that_answers_nonsense_is_one_line(answer, capsys):
+    class Nonsense(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(answer)
+
+        do_POST = do_GET
+
+        def log_message(self, *arguments):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Nonsense) as http:
+        threading.Thread(target=http.serve_forever, daemon=True).start()
+        assert main(["verify", "server", f"http://127.0.0.1:{http.server_port}"]) == 2
+        http.shutdown()
+    assert len(capsys.readouterr().err.splitlines()) == 1
