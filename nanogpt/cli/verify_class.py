@@ -16,7 +16,8 @@ def run(args) -> int:
 def options():
     """All options."""
     parser = parser_of("verify class", "Judge the cache of an architecture, with random weights.")
-    parser.add_argument("names", nargs="+", metavar="NAME", help="as in llama gpt2 mistral")
+    about = "as in llama gpt2 mistral (llama)"
+    parser.add_argument("names", nargs="*", default=["llama"], metavar="NAME", help=about)
     return parser
 
 

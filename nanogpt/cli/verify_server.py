@@ -9,7 +9,8 @@ from .verify_model import judged, parser_of
 def options():
     """All options."""
     parser = parser_of("verify server", "Ask a completions server for the same texts in many ways.")
-    parser.add_argument("url", help="as in http://localhost:8000")
+    ours = "http://localhost:8000"
+    parser.add_argument("url", nargs="?", default=ours, help=f"its address ({ours})")
     return parser
 
 

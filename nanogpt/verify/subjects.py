@@ -239,7 +239,7 @@ def enough_memory(model: nn.Module, dtype: torch.dtype) -> None:
 
 
 def small(kind: str, seed: int = 0, attention: str = "sdpa") -> HuggingFace:
-    """A small model of one of transformers' architectures, as in small("llama"), in float64.
+    """A small model of one of transformers' architectures, as in small("llama").
 
     Weights are normal(0, 0.3): those of a new model are so small that a wrong mask hardly shows.
     Raises ValueError for a name that transformers does not know, or cannot build small.
@@ -265,7 +265,7 @@ def small(kind: str, seed: int = 0, attention: str = "sdpa") -> HuggingFace:
     except Exception as error:  # as many kinds as there are architectures
         why = (str(error) or type(error).__name__).splitlines()[0]
         raise ValueError(f"transformers builds no small {kind!r}: {why[:200]}") from None
-    return found
+    return HuggingFace(model)
 
 
 SMALL = {
