@@ -1,239 +1,244 @@
 """Throughput and latency under load: requests that arrive whether or not the server is ready.
 
-A step with n texts that decode and m tokens of prompts takes start + decode · n + prefill · m
-seconds: a line through the steps of a run. On a clock that such steps move, a schedule can be
-replayed without a model.
+Arrivals are data: a Poisson process drawn from a seed. On the virtual clock measured steps take
+their time and waiting takes none, so a quiet minute is measured in the seconds of work in it.
+
+The terms are those of vLLM's serving benchmark. TTFT, time to first token, counts from the arrival,
+the queue included. TPOT of a request of n tokens is (E2EL - TTFT) / (n - 1), and there is none for
+n = 1. ITL is every gap of every request. Goodput counts the requests a second that meet every
+limit.
 """
 
 from __future__ import annotations
 
+import random
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from math import inf
+from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
+from ..config.checks import check_positive
+from ..decoding.sampling import SamplingParams
 from ..model.gpt import GPT
 from ..serving.batch import BatchEngine
-from ..serving.modules import ModuleBackend, StepInput
+from ..serving.modules import ModuleBackend
 from ..serving.request import Request
-from .arrivals import Replies, VirtualClock, Workload, drive, measures, speed
-from .roofline import Limits, serving_work
 from .timing import in_turns, summary
 
+LATENCIES = ("ttft", "tpot", "itl", "e2el")
 SCHEMES = {  # ways to share one model among requests, and what each asks of the engine
-    "one at a time": {"single"},
-    "static batches": {"static"},
-    "continuous": set(),
-    "chunked prefill": {"chunked"},
-    "prefix reuse": {"chunked", "reuse"},
+    "one at a time": {"max_running": 1},
+    "static batches": {"static": True},
+    "continuous": {},
+    "chunked prefill": {"budget": 64},
+    "prefix reuse": {"budget": 64, "reuse": True},
 }
-LINE = ("start", "decode", "prefill")
+
+
+class Reply(NamedTuple):
+    """What a request got: tokens, and seconds after the start at which they were there.
+
+    A server may send several tokens at once: then there are fewer moments than tokens.
+    """
+
+    tokens: list
+    moments: list[float]
+
+
+Replies = dict[int, Reply]  # of one run, by the id of the request
+
+
+def poisson(
+    n: int, rate: float, vocab_size: int, block_size: int, *, seed: int = 1, greedy: bool = False
+) -> list[Request]:
+    """n requests at `rate` a second (inf: all at once). Only the arrivals depend on the rate.
+
+    Of `block_size` a prompt takes 1/16 to 1/2, uniformly; half of them begin with the same 1/4.
+    The new tokens are exponential with mean 1/6, at most 1/2: some are many times the mean.
+    Raises ValueError for a rate of 0 and below.
+    """
+    if rate != inf:
+        check_positive("rate", rate)
+    draw, gaps, arrival, out = random.Random(seed), random.Random(seed + 1), 0.0, []
+    common = [draw.randrange(vocab_size) for _ in range(block_size // 4)]
+    for i in range(n):
+        length = draw.randint(max(1, block_size // 16), max(1, block_size // 2))
+        prompt = [draw.randrange(vocab_size) for _ in range(length)]
+        if draw.random() < 0.5:
+            prompt[: len(common)] = common[:length]
+        n_new = min(1 + int(draw.expovariate(6 / block_size)), max(1, block_size // 2))
+        arrival += gaps.expovariate(1.0) / rate
+        sampling = SamplingParams(greedy=greedy)
+        out.append(Request(torch.tensor(prompt), n_new, sampling, seed=i, arrival=arrival, id=i))
+    return out
 
 
 def load(
     systems: dict[str, Callable[[list[Request]], Replies]],
     rates: Sequence[float],
     *,
+    n: int = 64,
     vocab_size: int,
     block_size: int,
-    workload: Workload | None = None,
+    greedy: bool = False,
     repeats: int = 3,
     limits: dict[str, float] | None = None,
     model: GPT | None = None,
-    machine: Limits | None = None,
-) -> dict:
-    """Serve the same requests by every system, at each rate (requests a second; inf: at once).
+) -> list[dict]:
+    """Serve the same n requests by every system, at each rate (requests a second; inf: at once).
 
-    The systems are those of `schemes`, or others in real time, with a greedy workload. They take
-    turns, repeat by repeat, after a warm-up with at most 8 requests. `limits` are those of
-    `measures`; those of the `machine` are measured after each turn. Returns plain data: `rows` for
-    each rate and system, and of schemes `line`, what a step costs, `simulated`, their rows as
-    replayed on that line, and with a machine `bounds`.
+    The systems are those of `schemes`, or a server. They take turns, repeat by repeat, after a
+    warm-up with at most 8 requests. `limits` are those of `measures`.
 
-    A row has summaries over the repeats of all measures, and the requests that `failed`. Of schemes
-    `ratio` is its speed over the first one's. `differ` says how many of its texts are not the first
-    scheme's, or not those of the `model` alone; None where nothing was compared. Raises ValueError.
+    Returns plain data, a row for each rate and system: summaries over the repeats of all measures,
+    and the requests that `failed`. `differ` says how many texts are not those of the `model` alone,
+    without one those of the first system; None where there is neither. With several systems `ratio`
+    is the speed over the first one's, pair by pair. Raises ValueError.
     """
-    workload, limits = workload or Workload(), limits or {}
-    asked = {rate: workload.requests(vocab_size, block_size, rate) for rate in (*rates, inf)}
+    asked = {rate: poisson(n, rate, vocab_size, block_size, greedy=greedy) for rate in rates}
+    every = poisson(n, inf, vocab_size, block_size, greedy=greedy)
     for system in systems.values():
-        system(asked[inf][:8])
-    ours = all(isinstance(system, Scheme) for system in systems.values())
-    texts, rows = None, []
-    if model and not ours:
-        texts = drive(BatchEngine(model), asked[inf], VirtualClock())
-    for rate in rates:
-        turns = {name: partial(system, asked[rate]) for name, system in systems.items()}
-        after = {"after_turn": machine.measure} if machine else {}
-        done = in_turns(turns, repeats, warmup=0, **after)
-        base = next(iter(done.values()))
-        texts = texts or (base[0] if ours else None)
+        system(every[:8])
+    texts = drive(BatchEngine(model), every, VirtualClock()) if model else None
+    rows = []
+    for rate, requests in asked.items():
+        turns = {name: partial(system, requests) for name, system in systems.items()}
+        done = in_turns(turns, repeats, warmup=0)
+        if len(systems) > 1:
+            texts = texts or next(iter(done.values()))[0]
+        each = {
+            name: [measures(requests, replies, limits or {}) for replies in runs]
+            for name, runs in done.items()
+        }
+        base = next(iter(each.values()))
         for name, runs in done.items():
             row = {"rate": None if rate == inf else rate, "scheme": name}
-            row |= _summed(asked[rate], runs, limits)
-            pairs = zip(runs, base, strict=True)
-            row["ratio"] = summary(speed(a) / speed(b) for a, b in pairs) if ours else None
-            row["differ"] = texts and max(_differing(run, texts) for run in runs)
-            rows.append(row)
-    result = {"block_size": block_size, **asdict(workload), "repeats": repeats, "limits": limits}
-    if ours and machine:
-        result["bounds"] = _bounds(systems, asked[rates[-1]], machine)
-    return result | (_costs(systems, workload, rates, limits) if ours else {}) | {"rows": rows}
+            row["failed"] = max(n - len(replies) for replies in runs)
+            row["differ"] = texts and max(_differing(replies, texts) for replies in runs)
+            row["ratio"] = _ratio(each[name], base) if len(systems) > 1 else None
+            rows.append(row | _summed(each[name]))
+    return rows
 
 
-def _bounds(own: dict[str, Scheme], requests: list[Request], machine: Limits) -> dict:
-    """What a drawn token took in each scheme's last run, and the least that it can take here.
-
-    In seconds. Neither has the waiting for requests in it. The bound is that of `serving_work`.
-    """
-    bandwidth, peak = machine.best()
-    drawn, rows = sum(request.max_new_tokens for request in requests), []
-    for name, scheme in own.items():
-        _, decoded, prompts, seconds = scheme.noted[-1].sum(0).tolist()
-        need = serving_work(scheme.model.config, requests, decoded + prompts)
-        least = need["flop"] / peak + need["bytes"] / bandwidth
-        row = {"read": (decoded + prompts) / drawn, "least": least / drawn}
-        rows.append({"scheme": name, **row, "taken": seconds / drawn})
-    return {"peak": peak, "bandwidth": bandwidth, "rows": rows}
+def _ratio(own: list[dict], base: list[dict]) -> dict:
+    speed = "tokens_per_second"
+    return summary(a[speed] / b[speed] for a, b in zip(own, base, strict=True))
 
 
-# ------------------------------------------------------------------ the schemes of our engine
-
-
-@dataclass
-class Scheme:
-    """One way to share a model among requests. Called with them it returns the replies.
-
-    A step holds at most `running` texts and, where prompts are cut, `budget` tokens. The clock
-    is virtual. With a `line` nothing is computed: each step takes what the line says.
-    """
-
-    model: GPT
-    name: str
-    backend: type = ModuleBackend
-    running: int = 32
-    budget: int = 64
-    noted: list[Tensor] = field(default_factory=list)  # of each call, NotedEngine's: (…, 4)
-
-    def __call__(self, requests: list[Request], line: dict[str, float] | None = None) -> Replies:
-        asks, clock = SCHEMES[self.name], VirtualClock()
-        engine = NotedEngine(
-            self.model,
-            backend=self.backend if line is None else ModuleBackend,
-            max_running=1 if "single" in asks else self.running,
-            budget=self.budget if "chunked" in asks else None,
-            reuse="reuse" in asks,
-        )
-        if line:
-            clock = LineClock()
-            engine.backend = Priced(line, clock, self.model.config.vocab_size)
-        replies = drive(engine, requests, clock, self.running if "static" in asks else None)
-        if line is None:
-            self.noted.append(torch.tensor(engine.calls, dtype=torch.float64))
-        return replies
-
-
-def schemes(model: GPT, **settings) -> dict[str, Scheme]:
-    """Every scheme of SCHEMES by its name. `settings` are those of Scheme."""
-    return {name: Scheme(model, name, **settings) for name in SCHEMES}
-
-
-class NotedEngine(BatchEngine):
-    """Notes what each call of `step` held: [steps, texts that decoded, tokens of prompts, seconds].
-
-    The seconds have those of scheduling and sampling in them.
-    """
-
-    def __init__(self, *args, **settings):
-        super().__init__(*args, **settings)
-        self.calls: list[list[float]] = []
-
-    def step(self) -> list:
-        before = time.perf_counter()
-        outputs = super().step()
-        self.calls[-1].append(time.perf_counter() - before)
-        return outputs
-
-    def _append(self, batch: list, drawn: list[list[int]]) -> list:
-        read = [seq.num_scheduled_tokens for seq in batch]
-        decoded = sum(max(1, len(own)) for n, own in zip(read, drawn, strict=True) if n == 1)
-        self.calls.append([max(1, *map(len, drawn)), decoded, sum(n for n in read if n > 1)])
-        return super()._append(batch, drawn)
-
-
-# ------------------------------------------------------------------ what a step costs, replayed
-
-
-def counted(sequences: Tensor) -> tuple[int, int]:
-    """How many sequences of a step read one token, and how many tokens the others read.  (N,)"""
-    alone = int((sequences.bincount() == 1).sum())
-    return alone, len(sequences) - alone
-
-
-def fit(steps: Sequence[Tensor]) -> dict[str, float]:
-    """The line with the least squares through the steps of several runs, in seconds.  n × (…, 4)
-
-    Nothing costs less than 0: what few steps would make negative is left out.
-    """
-    rows = torch.cat(list(steps))
-    kept, found = list(LINE), {}
-    while not found or min(found.values()) < 0:
-        kept = [name for name in kept if found.get(name, 0.0) >= 0]
-        columns = rows[:, [LINE.index(name) for name in kept]]
-        solution = torch.linalg.lstsq(columns, rows[:, 3:], driver="gelsd").solution[:, 0]
-        found = dict(zip(kept, solution.tolist(), strict=True))
-    return {name: found.get(name, 0.0) for name in LINE}
-
-
-class LineClock(VirtualClock):
-    """A virtual clock that only a Priced backend moves."""
-
-    def run(self, work):
-        return work()
-
-
-class Priced:
-    """A backend that computes nothing, and lets each step take what the line says."""
-
-    def __init__(self, line: dict[str, float], clock: VirtualClock, vocab_size: int):
-        self.line, self.clock, self.vocab_size = line, clock, vocab_size
-
-    def read(self, step: StepInput) -> Tensor:
-        decode, prefill = counted(step.sequences)
-        line = self.line
-        self.clock.seconds += line["start"] + line["decode"] * decode + line["prefill"] * prefill
-        return torch.zeros(len(step.wanted), self.vocab_size)
-
-
-def _costs(own: dict[str, Scheme], workload: Workload, rates, limits: dict) -> dict:
-    """The settings, what a step costs, and the measures of each scheme replayed on that line."""
-    one, rows = next(iter(own.values())), []
-    c, greedy = one.model.config, replace(workload, greedy=True)
-    line = fit([steps for scheme in own.values() for steps in scheme.noted[1:]])  # no warm-up
-    for rate in rates:
-        requests = greedy.requests(c.vocab_size, c.block_size, rate)
-        for name, scheme in own.items():
-            row = {"rate": None if rate == inf else rate, "scheme": name}
-            rows.append(row | measures(requests, scheme(requests, line), limits))
-    about = {"n_params": one.model.n_params, "running": one.running, "budget": one.budget}
-    return about | {"line": line, "simulated": rows}
-
-
-# ------------------------------------------------------------------ rows, and texts that differ
-
-
-def _summed(requests: list, runs: list[Replies], limits: dict) -> dict:
-    """`measures` of several runs, each a summary over them; None where a run has none."""
-    each = [measures(requests, replies, limits) for replies in runs]
+def _summed(each: list[dict]) -> dict:
+    """A summary of each measure over the runs; None where a run has none."""
     columns = {key: [one[key] for one in each] for key in each[0]}
-    summed = {key: None if None in column else summary(column) for key, column in columns.items()}
-    return {"failed": max(len(requests) - len(replies) for replies in runs)} | summed
+    return {key: None if None in column else summary(column) for key, column in columns.items()}
 
 
 def _differing(replies: Replies, others: Replies) -> int:
     """How many of them have other tokens."""
     return sum(reply.tokens != others[name].tokens for name, reply in replies.items())
+
+
+# ------------------------------------------------------------------ the schemes of our engine
+
+
+def schemes(
+    model: GPT, *, backend: type = ModuleBackend, running: int = 32
+) -> dict[str, Callable[[list[Request]], Replies]]:
+    """Every scheme of SCHEMES, on the virtual clock, with at most `running` texts in a step."""
+
+    def serve(requests: list[Request], static: bool = False, **asks) -> Replies:
+        settings = {"max_running": running, "budget": None, "reuse": False} | asks
+        engine = BatchEngine(model, backend=backend, **settings)
+        return drive(engine, requests, VirtualClock(), running if static else None)
+
+    return {name: partial(serve, **asks) for name, asks in SCHEMES.items()}
+
+
+class VirtualClock:
+    """Seconds since the start: those of what was run, and those skipped, which take no time."""
+
+    def __init__(self):
+        self.seconds = 0.0
+
+    def run(self, work: Callable):
+        """What the work returns."""
+        before = time.perf_counter()
+        result = work()
+        self.seconds += time.perf_counter() - before
+        return result
+
+    def wait_until(self, moment: float) -> None:
+        self.seconds = max(self.seconds, moment)
+
+
+def drive(
+    engine: BatchEngine, requests: Sequence[Request], clock, static_batch: int | None = None
+) -> Replies:
+    """Serve the requests as they arrive.
+
+    With `static_batch`, at most so many of those that have arrived form a batch when the last one
+    has ended, and every text of it takes part until the longest ends: its idle cells are computed
+    too, and not counted.
+    """
+    wanted = {request.id: request.max_new_tokens for request in requests}
+    replies = {request.id: Reply([], []) for request in requests}
+    coming, arrived = deque(sorted(requests, key=lambda r: r.arrival)), deque()
+    while coming or arrived or engine.busy:
+        while coming and coming[0].arrival <= clock.seconds:
+            arrived.append(coming.popleft())
+        if not arrived and not engine.busy:
+            clock.wait_until(coming[0].arrival)
+            continue
+        clock.run(lambda: _admit(engine, arrived, static_batch))
+        for output in clock.run(engine.step):
+            tokens, moments = replies[output.request.id]
+            if len(tokens) < wanted[output.request.id]:
+                tokens.append(output.token)
+                moments.append(clock.seconds)
+    return replies
+
+
+def _admit(engine: BatchEngine, arrived: deque[Request], static_batch: int | None) -> None:
+    if static_batch is None:
+        while arrived:
+            engine.add(arrived.popleft())
+    elif not engine.busy:
+        batch = [arrived.popleft() for _ in range(min(len(arrived), static_batch))]
+        longest = max(request.max_new_tokens for request in batch)
+        for request in batch:
+            most = (engine.config.positions or inf) + 1 - len(request.prompt)
+            engine.add(replace(request, max_new_tokens=min(longest, most)))  # its noise goes on
+
+
+# ------------------------------------------------------------------ what the requests got
+
+
+def measures(requests: Sequence[Request], replies: Replies, limits: dict[str, float]) -> dict:
+    """Throughput, goodput and latencies of one run, in seconds; of each latency p50 and p95.
+
+    `limits` are seconds for ttft, tpot and e2el, all of which a request must meet. Requests without
+    a reply are left out, and a good one needs a reply.
+    """
+    each = [_latencies(r.arrival, replies[r.id]) for r in requests if r.id in replies]
+    end = max(moments[-1] for _, moments in replies.values())
+    good = sum(all(max(one[key], default=0) <= limits[key] for key in limits) for one in each)
+    n_tokens = sum(len(tokens) for tokens, _ in replies.values())
+    out = {"tokens_per_second": n_tokens / end, "goodput": good / end}
+    for key in LATENCIES:
+        values = torch.tensor([x for one in each for x in one[key]], dtype=torch.float64)
+        for percent in (50, 95):
+            found = values.quantile(percent / 100).item() if len(values) else None
+            out[f"{key}_p{percent}"] = found
+    return out
+
+
+def _latencies(arrival: float, reply: Reply) -> dict[str, list[float]]:
+    """Of one request: a list of every gap for itl, of one or none for the others."""
+    n, moments = len(reply.tokens), reply.moments
+    ttft, e2el = moments[0] - arrival, moments[-1] - arrival
+    tpot = [(e2el - ttft) / (n - 1)] if n > 1 else []
+    itl = [b - a for a, b in zip(moments, moments[1:], strict=False)]
+    return {"ttft": [ttft], "tpot": tpot, "itl": itl, "e2el": [e2el]}

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 
 from ..serving.request import Request
-from .arrivals import Replies, Reply
+from .load import Replies, Reply
 from .timing import number_of
 
 CHARS = "\n !$&',-.3:;?" + string.ascii_uppercase + string.ascii_lowercase  # Tiny Shakespeare's

@@ -9,7 +9,7 @@ runs on the machine disturbs some of them.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 
@@ -17,7 +17,6 @@ from ..config.shapes import GPTConfig
 from ..engines.native import library
 from ..engines.toolchain import CannotBuild
 from ..model.gpt import GPT
-from ..serving.request import Request
 from .timing import CPU, summary, time_tokens
 
 PIECES = 8  # of some milliseconds, of which the shortest counts
@@ -38,18 +37,6 @@ def work(
     flop = 2 * config.matrix_weights * computed + 4 * config.n_embd * config.n_layer * pairs
     kv = config.cache_bytes(n_new + 1, itemsize=kv_itemsize) / 2 if cached else 0
     return {"flop": flop, "bytes": config.weight_bytes(itemsize) + kv}
-
-
-def serving_work(config: GPTConfig, requests: Sequence[Request], n_read: int) -> dict:
-    """Operations and bytes of serving the requests with n_read tokens read: a lower bound.
-
-    Two operations for each weight of a matrix and token read. Each token drawn after a request's
-    first reads the keys and values of the positions up to it. Weights are shared by a whole step,
-    so their reading is left out.
-    """
-    lengths = [(len(r.prompt), r.max_new_tokens) for r in requests]
-    positions = sum(n * T + n * (n + 1) // 2 for T, n in ((T, new - 1) for T, new in lengths))
-    return {"flop": 2 * config.matrix_weights * n_read, "bytes": config.cache_bytes(positions)}
 
 
 def breakdown(seconds: float, need: dict, bandwidth: float, peak: float) -> dict:
@@ -96,23 +83,19 @@ def peak_arithmetic(*, repeats: int = 5, device: torch.device = CPU, dtype=torch
 class Limits:
     """What the machine can do for a model's step, measured between a benchmark's turns.
 
-    The bandwidth is that of reading n_bytes over and over: by default the weights of a step.
+    The bandwidth is that of reading as many bytes as a step's weights have, over and over.
     """
 
-    def __init__(self, model: GPT, n_bytes: int | None = None):
+    def __init__(self, model: GPT):
         weight = model.lm_head.weight
         self.device, self.dtype = weight.device, weight.dtype
         self.weight_bytes = model.config.weight_bytes(weight.element_size())
-        self.n_bytes, self.reads, self.peaks = n_bytes or self.weight_bytes, [], []
+        self.reads, self.peaks = [], []
 
     def measure(self) -> None:
         """Measure both limits once. The first time is a warm-up, and not counted."""
-        self.reads.append(read_bandwidth(self.n_bytes, repeats=1, device=self.device))
+        self.reads.append(read_bandwidth(self.weight_bytes, repeats=1, device=self.device))
         self.peaks.append(peak_arithmetic(repeats=1, device=self.device, dtype=self.dtype))
-
-    def best(self) -> tuple[float, float]:
-        """The best of all measurements: bytes read and operations, a second."""
-        return tuple(max(m["median"] for m in found) for found in (self.reads, self.peaks))
 
     def bounds(self) -> list[float]:
         """Tokens per second if reading each weight once were all there is to do, turn by turn."""

@@ -9,8 +9,7 @@ import pytest
 import torch
 from decoding_fixtures import build
 
-from nanogpt.benchmarks.arrivals import Workload
-from nanogpt.benchmarks.load import load
+from nanogpt.benchmarks.load import load, poisson
 from nanogpt.benchmarks.peers import CHARS, HTTPServer
 from nanogpt.cli.bench_load import main
 from nanogpt.data.tokenizer import CharTokenizer
@@ -72,19 +71,19 @@ def server():
 
 
 def requests(n=1):
-    return Workload(n=n, greedy=True).requests(len(CHARS), 16, inf)
+    return poisson(n, inf, len(CHARS), 16, greedy=True)
 
 
 def test_our_own_server_gives_our_texts():
     model, tokenizer = build(torch.float32), CharTokenizer(CHARS[:13])
     how = {"vocab_size": 13, "block_size": 32, "repeats": 1, "limits": {"e2el": 1e6}}
-    how["workload"] = Workload(n=6, seed=3, greedy=True)
+    how |= {"n": 6, "greedy": True}
     with serving(Server(model, tokenizer)) as url:
         server = HTTPServer(url, chars=tokenizer.chars)
-        result = load({server.model: server}, [500.0, inf], model=model, **how)
+        rows = load({server.model: server}, [500.0, inf], model=model, **how)
         other = build(torch.float32, seed=4)
-        wrong = load({"other": server}, [inf], model=other, **how)["rows"][0]
-    for row in result["rows"]:
+        wrong = load({"other": server}, [inf], model=other, **how)[0]
+    for row in rows:
         assert (row["scheme"], row["differ"], row["failed"]) == ("nanogpt", 0, 0)
         assert row["goodput"]["median"] > 0
     assert wrong["differ"] > 0

@@ -99,9 +99,7 @@ REQUEST = {"name": "x", "rows": [CLIENT]}
 GAPS = {"name": "in chunks", "points": [(1.0, 1.1), (2.0, 1.0)], "enters": 1.5}
 SPEED = {"rate": 4.0, "tokens_per_second": summary(9.0), "e2el_p95": summary(0.2)}
 AT_ONCE = SPEED | {"rate": None}
-REPLAYED = {"rate": 4.0, "tokens_per_second": 9.0, "e2el_p95": 0.2}
-LOADS = [{"name": "one at a time", "measured": [SPEED, AT_ONCE], "replayed": [REPLAYED]}]
-LOADS += [{"name": "a server", "measured": [SPEED], "replayed": []}]
+LOADS = [{"name": "one at a time", "rows": [SPEED, AT_ONCE]}, {"name": "a server", "rows": [SPEED]}]
 APART = [{"name": "float32", "apart": [0.0, 1e-6]}, {"name": "float64", "apart": [0.0, 1e-15]}]
 LINKS = [{"name": "slow", "points": [(1, 1.0), (2, 1.5), (4, 0.6)]}]
 

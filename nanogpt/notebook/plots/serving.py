@@ -119,9 +119,8 @@ def gaps(panels: Sequence[dict], title: str) -> Figure:
 def load(panels: Sequence[dict], title: str) -> Figure:
     """Throughput, and the 95th percentile of the latency, against the rate of the requests.
 
-    A panel is {"name", "curves"}, and a curve {"name", "measured", "replayed"}: rows of `bench
-    load`, from the lowest rate to the highest, None for all at once. Measured ones have summaries,
-    with bars from the lowest to the highest value; replayed ones are plain, and drawn dashed.
+    A panel is {"name", "curves"}, and a curve {"name", "rows"}: the rows of `bench load` from the
+    lowest rate to the highest, None for all at once. Bars go from the lowest value to the highest.
     """
     size = {"rows": len(panels), "columns": 2}
     figure, places = canvas.new_panels(0.9 + 2.4 * len(panels), title, **size)
@@ -142,15 +141,13 @@ def load(panels: Sequence[dict], title: str) -> Figure:
 
 def _curves(axes: Axes, curves: Sequence[dict], key: str, unit: float) -> None:
     """One number of each schedule, by rate: the rates are equally far apart."""
-    rates = [row["rate"] for row in curves[0]["measured"]]
+    rates = [row["rate"] for row in curves[0]["rows"]]
     for colour, curve in zip(LOAD_COLOURS, curves, strict=False):
         look = {"color": colour, "ms": 3.5, "lw": 1.4, "elinewidth": 0.8, "label": curve["name"]}
-        y, high = _spread([row[key] for row in curve["measured"]], unit)
+        y, high = _spread([row[key] for row in curve["rows"]], unit)
         axes.errorbar(
-            [rates.index(row["rate"]) for row in curve["measured"]], y, high, fmt="o-", **look
+            [rates.index(row["rate"]) for row in curve["rows"]], y, high, fmt="o-", **look
         )
-        x = [rates.index(row["rate"]) for row in curve["replayed"]]
-        axes.plot(x, [row[key] / unit for row in curve["replayed"]], "--", lw=1.1, color=colour)
     names = ["all at once" if rate is None else f"{rate:g}" for rate in rates]
     axes.set_xticks(range(len(rates)), names)
 
