@@ -20,7 +20,7 @@ from nanogpt import GPTConfig, save_checkpoint
 from nanogpt.cli import bench_ladder, main
 from nanogpt.config.shapes import SIZES
 from nanogpt.publishing import execute, plan, publish, runner
-from nanogpt.system.files import read_sealed, sha256, write_json
+from nanogpt.system.files import sha256
 
 CELL = """
 import os, pathlib
@@ -228,44 +228,3 @@ def test_a_command_can_be_repeated_and_leaves_nothing_beside(here, command):
     names = contents(here).keys()
     assert go(here, command) == code
     assert contents(here).keys() == names
-
-
-def without_digests(folder: Path) -> None:
-    """Make the files of a folder such as the version before wrote them: lists without digests."""
-    for path in folder.rglob("*.html"):
-        path.write_text(path.read_text().partition("<!-- sha256")[0])
-    for name in ("nanogpt.json", "manifest.json"):
-        if (data := read_sealed(folder / name)) is None:
-            continue
-        data.pop("files", None)
-        for entry in data.get("notebooks", []):
-            entry["files"] = list(entry["files"])
-            del entry["failed"]
-        write_json(folder / name, data)
-
-
-@pytest.mark.parametrize("command", ["export", "run", "failing", "site", "publish"])
-def test_a_folder_of_an_earlier_version_is_replaced_and_what_was_there_is_kept(here, command):
-    code = 1 if command == "failing" else 0
-    assert command != "site" or go(here, "run") == 0
-    assert go(here, command) == code
-    folder = here / OURS if command == "publish" else here / "out"
-    without_digests(folder)
-    notebooks = set() if command == "export" else {"00_one.ipynb", "01_one.ipynb"}
-    was = {text for name, text in contents(folder).items() if name not in notebooks}
-    assert go(here, command) == code
-    assert was <= set(contents(here).values()), "moved aside, or as it was"
-    names = contents(folder).keys()
-    assert go(here, command) == code, "and now there are digests"
-    assert contents(folder).keys() == names
-
-
-def test_a_result_of_an_earlier_version_is_replaced_by_the_same_command_alone(here, capsys):
-    assert go(here, "bench") == 0
-    data = read_sealed(here / "out.json")
-    del data["what"]
-    for what, code in (("load", 2), ("ladder", 0)):
-        write_json(here / "out.json", {"what": what, **data})
-        assert go(here, "bench") == code
-    write_json(here / "out.json", data)
-    assert go(here, "bench") == 0

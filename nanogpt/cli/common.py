@@ -26,7 +26,6 @@ from ..system.files import (
     ROOT,
     check_file,
     check_writable,
-    read_json,
     read_sealed,
     sealed,
     write_json,
@@ -109,19 +108,11 @@ def json_path(given: str | None, default: str) -> Path | None:
     """
     if given is None:
         return None
-    path = Path(given or OUTPUTS / default)
+    path, what = Path(given or OUTPUTS / default), re.split(r"[-.]", default)[0]
     check_writable(path)
-    check_file(path, _is_result(path, re.split(r"[-.]", default)[0]))
+    # A sweep has no seal: it reads the file that it resumes.
+    check_file(path, what == "sweep" or (read_sealed(path) or {}).get("what") == what)
     return path
-
-
-def _is_result(path: Path, what: str) -> bool:
-    """Whether the file is such a result, and unchanged. Those of earlier versions had no seal."""
-    found = read_json(path)
-    if not isinstance(found, dict) or "cpu_capability" not in (found.get("environment") or ""):
-        return False
-    of = found.get("what") or ("ladder" if "rungs" in found else "sweep")
-    return of == what and ("digest" not in found or read_sealed(path) is not None)
 
 
 def n_tokens(args: argparse.Namespace, block_size: int) -> int:

@@ -17,7 +17,7 @@ from pathlib import Path
 from ..model.checkpoint import load_checkpoint
 from ..publishing.runner import RunPlan, run
 from ..system.files import ROOT
-from .common import Parser, check_clone, main_of
+from .common import Parser, check_clone, main_of, positive
 
 
 def options() -> argparse.ArgumentParser:
@@ -35,7 +35,7 @@ def options() -> argparse.ArgumentParser:
     where = "where to write; outputs/run/PROFILE by default"
     add("--out", type=Path, metavar="FOLDER", help=where)
     each = f"for each cell; {timeout}"
-    add("--timeout", type=int, default=timeout, metavar="SECONDS", help=each)
+    add("--timeout", type=positive, default=timeout, metavar="SECONDS", help=each)
     add("--no-html", dest="html", action="store_false", help="do not render the pages")
     add("--source", type=Path, help=argparse.SUPPRESS)
     add = parser.add_mutually_exclusive_group().add_argument

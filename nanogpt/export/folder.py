@@ -15,7 +15,6 @@ from ..system.files import (
     check_exchange,
     exchange,
     held,
-    read_json,
     read_sealed,
     sealed,
     sha256,
@@ -24,8 +23,6 @@ from ..system.files import (
 from .huggingface import exported
 
 MARK = "nanogpt.json"  # says what was exported, and lists the other files with their digests
-FILES = ["config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"]
-FILES += ["README.md", "model.safetensors", MARK]
 CARD = """\
 ---
 license: mit
@@ -103,9 +100,7 @@ def written(folder: Path) -> dict:
     if about := read_sealed(folder / MARK):
         digests = {name: [digest] for name, digest in about.get("files", {}).items()}
         return digests | {MARK: [sha256(folder / MARK)]}
-    earlier = {"config", "vocabulary", "corpus", "step", "losses", "sha256"}
-    found = read_json(folder / MARK)
-    return dict.fromkeys(FILES) if isinstance(found, dict) and set(found) == earlier else {}
+    return {}
 
 
 def _files(saved: Checkpoint, config: dict) -> dict:

@@ -10,16 +10,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from ..data.corpus import SHA256, Corpus
-from ..system.files import (
-    ROOT,
-    check_ours,
-    drop,
-    everything,
-    exchange,
-    read_sealed,
-    sha256,
-    spare,
-)
+from ..system.files import ROOT, check_ours, drop, everything, exchange, read_sealed, sha256
 from . import site
 from .nbfile import read, read_manifest, tagged
 from .plan import RunError
@@ -50,34 +41,19 @@ def check(plan, profile: str, corpus: Corpus) -> None:
 def entries(folder: Path) -> dict[str, dict]:
     """The entries of a run's manifest, by notebook; {} where there is none that a run wrote.
 
-    Their "files", "failed" and "before" have the SHA-256 of each file that was written, by name;
-    None where an earlier version noted none.
+    Their "files" and "before" have the SHA-256 of each file that was written, by name.
     """
-    sealed_card = read_sealed(folder / "manifest.json")
-    card = sealed_card or read_manifest(folder)
-    try:
-        for entry in [] if sealed_card else card["notebooks"]:
-            name, failed = entry["notebook"], [] if entry["ok"] else everything(folder / "failed")
-            entry["failed"] = {f"failed/{x}": None for x in failed if x.split("/")[0] == name}
-            names = [] + entry["files"]  # a list, as earlier versions wrote
-            entry["files"] = dict.fromkeys(names) | {f"{name}.ipynb": entry["sha256"]}
-        return {entry["notebook"]: entry for entry in card["notebooks"]}
-    except (KeyError, TypeError, AttributeError):
-        return {}
+    card = read_sealed(folder / "manifest.json") or {"notebooks": []}
+    return {entry["notebook"]: entry for entry in card["notebooks"]}
 
 
-def written(folder: Path) -> dict:
+def written(folder: Path) -> dict[str, list[str]]:
     """The SHA-256 of each file that runs wrote into their folder, by name, pages included."""
-    path, found = folder / "manifest.json", site.written_pages(folder)
+    found, path = site.written_pages(folder), folder / "manifest.json"
     for entry in (kept := entries(folder)).values():
-        for kind in ("files", "failed", "before"):
-            for name, digest in entry.get(kind, {}).items():
-                found[name] = None if digest is None else [*(found.get(name) or []), digest]
-    if read_sealed(path) is not None:
-        found["manifest.json"] = [sha256(path)]
-    elif kept:
-        found["manifest.json"] = None
-    return found
+        for name, digest in [*entry.get("before", {}).items(), *entry["files"].items()]:
+            found.setdefault(name, []).append(digest)
+    return found | ({"manifest.json": [sha256(path)]} if kept else {})
 
 
 def empty(folder: Path) -> None:
@@ -85,10 +61,9 @@ def empty(folder: Path) -> None:
 
     Raises ForeignFiles, before anything is removed, where there is anything else.
     """
-    listed = written(folder)
-    left = [name for name in everything(folder) if name != ".lock"]
-    check_ours(folder, left, listed)
-    drop(folder, left, listed, spare(folder.with_name(f"{folder.name}-earlier")))
+    left, listed = everything(folder), written(folder)
+    check_ours(folder, left, listed | {".lock": None})
+    drop(folder, [name for name in listed if name in left], listed)
 
 
 def publish(new: Path, target: Path) -> None:
@@ -148,17 +123,13 @@ def shown(cell) -> str:
 def print_comparison(old: Path, new: Path) -> bool:
     """Print what is the same and what is not; True when all is."""
     compared, found = compare_runs(old, new)
-    weights = [x / WEIGHTS for x in (old, new)]
-    sums = {sha256(path) if path.is_file() else None for path in weights}
-    if len(sums) > 1:
-        found.append(f"{WEIGHTS}: other bytes")
+    one, two = (sha256(x / WEIGHTS) if (x / WEIGHTS).is_file() else None for x in (old, new))
+    if not one or one != two:
+        found.append(f"{WEIGHTS}: other bytes, or not there")
     for line in found:
         print(line)
-    if sums == {None}:
-        print(f"no weights were compared: neither folder has {WEIGHTS}")
     if compared and not found:
-        same = f"the outputs of {compared} cells{'' if sums == {None} else ' and the weights'}"
-        print(f"reproduced: {same} are those of {old.name}, to the byte")
+        print(f"reproduced: {compared} cells and the weights are those of {old.name}, to the byte")
         return True
     before, here = (read_manifest(folder).get("environment", {}) for folder in (old, new))
     pairs = ((key, before.get(key), here.get(key)) for key in MACHINE)

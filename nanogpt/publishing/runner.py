@@ -14,14 +14,12 @@ import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..config.checks import check_int
 from ..config.profiles import get_profile
 from ..data.corpus import load_corpus
-from ..system.console import PROGRESS, clock, table
+from ..system.console import clock, table
 from ..system.device import environment, pick_device
 from ..system.files import (
     PUBLISHED,
@@ -32,10 +30,8 @@ from ..system.files import (
     drop,
     everything,
     held,
-    recover,
     sealed,
     sha256,
-    spare,
     write_json,
 )
 from . import execute, publish, site
@@ -44,14 +40,12 @@ from .plan import RunError, assign, choose_pace
 
 INTERRUPTED = "interrupted"
 SHOWN = 20  # lines at most of what a failed notebook's kernel has logged
-EVERY = (
-    10  # seconds between two lines that say how far it is; on a terminal one changes each second
-)
+EVERY = 10  # seconds between two lines of progress; on a terminal one line changes each second
 
 
 @dataclass(frozen=True)
 class RunPlan:
-    """What to run, with which values, and where to write. Raises ValueError for a bad timeout."""
+    """What to run, with which values, and where to write."""
 
     notebooks: Sequence[str] = ()  # numbers or names; none: all
     settings: Sequence[str] = ()  # "name=value", for every notebook with that parameter
@@ -64,11 +58,6 @@ class RunPlan:
     dry: bool = False  # print what would be done, and how long it would take
     publish: bool = False  # a run of all, which replaces outputs/published if all pass
     reproduce: bool = False  # a run of all, compared with outputs/published to the byte
-
-    def __post_init__(self):
-        check_int("timeout", self.timeout, 1)
-        if self.publish and self.reproduce:
-            raise RunError("publish and reproduce: a run that is compared replaces nothing")
 
 
 def run(plan: RunPlan) -> bool:
@@ -85,9 +74,6 @@ def run(plan: RunPlan) -> bool:
     with held(out / ".lock", f"into {out}"):
         if plan.publish:
             check_exchange(PUBLISHED, publish.written)  # refused now, not after the work
-        elif PUBLISHED.with_name(".published-old").exists():  # of an exchange that was killed?
-            with suppress(ValueError), held(publish.BUILD / ".lock", "outputs/published"):
-                recover(PUBLISHED, publish.written)
         try:
             series.run()
         except OSError as error:
@@ -173,36 +159,30 @@ class Series:
 
     def _check_out(self) -> None:
         """Raise ForeignFiles for what is in the way already: better now than after the work."""
-        names = {
-            "manifest.json",
-            *(f"{x}/-" for x in "figures json checkpoints html earlier".split()),
-        }
+        names = {"manifest.json", *(f"{x}/-" for x in "figures json checkpoints html".split())}
         for source in self.sources:
-            failed, kept = f"failed/{source.stem}", self.kept.get(source.stem, {})
-            names |= {source.name, f"{failed}/-", *kept.get("files", {}), *kept.get("failed", {})}
+            failed = f"failed/{source.stem}"
+            names |= {source.name, f"{failed}/-", *self.kept.get(source.stem, {}).get("files", {})}
             names |= {f"{failed}/{name}" for name in everything(self.out / failed)}
         check_ours(self.out, names, publish.written(self.out))
 
     def _run_all(self) -> None:
         for number, source in enumerate(self.sources, 1):
             print(f"{self.erase}[{number}/{len(self.sources)}] {source.stem}", flush=True)
-            start, about = time.perf_counter(), {"dir": self.out, "ignore_cleanup_errors": True}
-            with tempfile.TemporaryDirectory(prefix=".running-", **about) as name:
-                staged = Path(name)
-                error = self._execute(source, staged)
-                self._keep(source, staged, error, time.perf_counter() - start)
+            start = time.perf_counter()
+            with tempfile.TemporaryDirectory(prefix=".running-", dir=self.out) as staged:
+                error = self._execute(source, Path(staged))
+                self._keep(source, Path(staged), error, time.perf_counter() - start)
             if self.interrupted:
                 break
 
     def _execute(self, source: Path, staged: Path) -> str | None:
         """Why the notebook stopped, or None."""
-        # One more than in the source: the cell of the parameters that are given.
-        self.told, n_cells = staged / ".progress", len(read(source).cells) + 1
+        n_cells = len(read(source).cells) + 1  # with the cell of the parameters that are given
 
         def before_cell(index: int, cell) -> None:
             if self.interrupted:
                 raise execute.NotebookError(INTERRUPTED)
-            self.told.unlink(missing_ok=True)
             what = f"{source.stem}: cell {index + 1} of {n_cells}, {cell.get('id', '')}"
             self.cell = what, time.monotonic()
 
@@ -214,20 +194,15 @@ class Series:
             return INTERRUPTED if self.interrupted else str(failure).strip().partition("\n")[0]
         finally:
             self.cell = None
-            self.told.unlink(missing_ok=True)
         return None
 
     def _tick(self) -> None:
         """Say how far the running cell is: on a terminal in a line that the next one replaces."""
         if not (cell := self.cell):
             return
-        try:  # what its kernel tells (console.Progress)
-            said = self.told.read_text(encoding="utf-8").strip()
-        except (OSError, ValueError):
-            said = ""
         spent, expected = time.monotonic() - self.begun, self.pace.total
         total = f" of about {clock(max(spent, expected))}" if expected else " so far"
-        line = f"{clock(spent)}{total} | {cell[0]}, {said or clock(time.monotonic() - cell[1])}"
+        line = f"{clock(spent)}{total} | {cell[0]}, {clock(time.monotonic() - cell[1])}"
         if self.erase:
             line = f"{self.erase}{line[: shutil.get_terminal_size().columns - 1]}\r"
         print(line, end="" if self.erase else "\n", flush=True)
@@ -235,7 +210,6 @@ class Series:
     def _environment(self, staged: Path) -> dict[str, str | None]:
         """The kernel's variables: where to write, what the run has made, what not to fetch."""
         variables = {"NANOGPT_OUT": str(staged), "NANOGPT_RUN": str(self.out)}
-        variables[PROGRESS] = str(self.told)
         if not self.corpus.real:
             # The download has failed once: do not wait for it in each kernel.
             variables |= {"NANOGPT_OFFLINE": "1", "NANOGPT_OFFLINE_REASON": self.corpus.note}
@@ -244,24 +218,24 @@ class Series:
         return variables
 
     def _keep(self, source: Path, staged: Path, error: str | None, seconds: float) -> None:
-        """Move its files to where they belong, and write the manifest with its entry."""
-        name, log = source.stem, staged / execute.LOG
-        lines = log.read_text("utf-8", "replace").strip().splitlines() if log.is_file() else []
-        if error and error != INTERRUPTED:
-            said = "\n    ".join([f"{name} failed: {error}", *lines[-SHOWN:]])
-            print(f"{self.erase}{said}", flush=True)
-        if not (error and lines):
-            log.unlink(missing_ok=True)
-        listed, old = publish.written(self.out), self.kept.get(name, {})
-        found = (path for path in staged.rglob("*") if path.is_file())
-        made = {path.relative_to(staged).as_posix(): sha256(path) for path in sorted(found)}
+        """Move its files to where they belong, and write the manifest with its entry.
+
+        Weights are never dropped: a notebook that trained them once finds them the next time.
+        """
+        name, old = source.stem, self.kept.get(source.stem, {})
+        before, listed = old.get("before", {}) | old.get("files", {}), publish.written(self.out)
+        self._show_log(name, staged / execute.LOG, error)
+        found = (path for path in sorted(staged.rglob("*")) if path.is_file())
+        made = {path.relative_to(staged).as_posix(): sha256(path) for path in found}
         try:
             check_ours(self.out, [] if error else made, listed)
         except ForeignFiles as foreign:
             error = str(foreign)
             print(f"{self.erase}{name} failed: {error}", flush=True)
-        before = old.get("before", {}) | old.get("files", {})
-        weights = {file: x for file, x in before.items() if file.startswith("checkpoints/")}
+        to = f"failed/{name}/" if error else ""
+        kept = [x for x in before if x[:12] == "checkpoints/" or (error and x[:7] != "failed/")]
+        files = {file: before[file] for file in kept}
+        files |= {f"{to}{file}": digest for file, digest in made.items()}
         entry = {
             "notebook": name,
             "ok": error is None,
@@ -271,24 +245,29 @@ class Series:
             "corpus": self.corpus.name,
             "source_sha256": sha256(source),
             "sha256": made.get(source.name),
-            "files": before if error else weights | made,
-            "failed": {f"failed/{name}/{file}": x for file, x in made.items() if error},
+            "files": files,
         }
         # Noted first: were it killed while it moves them, the next run knows the old and the new.
-        self._note(name, entry | {"before": before | old.get("failed", {})}, listed)
-        drop(self.out, old.get("failed", {}), listed, self.out / "earlier")
-        if error:
-            set_aside(self.out / "failed" / name, staged)
-        else:
-            keep(self.out, staged, made, before, listed)
-        self._note(name, entry, publish.written(self.out))
+        self._note(name, entry | {"before": before})
+        drop(self.out, before.keys() - files, listed)
+        for file in made:
+            (self.out / f"{to}{file}").parent.mkdir(parents=True, exist_ok=True)
+            os.replace(staged / file, self.out / f"{to}{file}")
+        self._note(name, entry)
         self.entries.append(entry)
 
-    def _note(self, name: str, entry: dict, listed: dict) -> None:
+    def _show_log(self, name: str, log: Path, error: str | None) -> None:
+        """Print why a notebook failed, and the end of its log; a log is kept for that alone."""
+        lines = log.read_text("utf-8", "replace").strip().splitlines() if log.is_file() else []
+        if error and error != INTERRUPTED:
+            said = "\n    ".join([f"{name} failed: {error}", *lines[-SHOWN:]])
+            print(f"{self.erase}{said}", flush=True)
+        if not (error and lines):
+            log.unlink(missing_ok=True)
+
+    def _note(self, name: str, entry: dict) -> None:
         """Put the entry of a notebook into the manifest."""
         self.kept[name] = entry
-        if listed.get("manifest.json", ()) is None:  # of an earlier version
-            drop(self.out, ["manifest.json"], listed, self.out / "earlier")
         notebooks = [self.kept[name] for name in sorted(self.kept)]
         write_json(self.out / "manifest.json", sealed({**self.card, "notebooks": notebooks}))
 
@@ -359,27 +338,3 @@ def check_out(out: Path) -> None:
     inside = ROOT / "outputs" not in out.parents and ROOT in (out, *out.parents)
     if inside or PUBLISHED in (out, *out.parents):
         raise RunError(f"{out} is part of the project itself: choose a folder below outputs/run")
-
-
-# ------------------------------------------------------------------ what is kept
-
-
-def keep(out: Path, staged: Path, made: dict, before: dict, listed: dict) -> None:
-    """Move the files that a notebook made into place; drop those of `before` that it made no more.
-
-    Weights are never dropped: a notebook that trained them once finds them the next time.
-    """
-    stale = [file for file in before if file not in made and file[:12] != "checkpoints/"]
-    unknown = [file for file in made if listed.get(file, ()) is None]  # of an earlier version
-    drop(out, [*stale, *unknown], listed, out / "earlier")
-    for file in made:
-        (out / file).parent.mkdir(parents=True, exist_ok=True)
-        os.replace(staged / file, out / file)
-
-
-def set_aside(folder: Path, staged: Path) -> None:
-    """Keep a failed notebook's files in this folder; beside it, where somebody's lie there."""
-    folder.parent.mkdir(exist_ok=True)
-    folder = spare(folder) if folder.exists() else folder
-    os.replace(staged, folder)
-    folder.chmod(0o755)  # the temporary one was private

@@ -29,10 +29,6 @@ from .nbfile import SyncError, read, read_manifest, title, write_text
 WEIGHTS = "checkpoints/small.safetensors"
 SHAPE = ("vocab_size", "block_size", "n_layer", "n_head", "n_embd")
 LARGEST = 400_000  # parameters: about a megabyte in base64 of 16-bit numbers
-MARK = b'<a class="brand" href="index.html"'  # in every page that we write
-
-
-OURS = re.compile(r"\d\d_\w+\.html|live\.html|index\.html")  # the names of our pages
 SEAL = len("<!-- sha256  -->\n") + 64
 
 
@@ -74,15 +70,14 @@ def _write(folder: Path, texts: dict[str, str]) -> None:
     """Write these pages and remove our others. A file that is not ours is never replaced."""
     wanted = {f"html/{name}": text for name, text in texts.items()}
     listed = written_pages(folder)
-    check_ours(folder, [*wanted, "earlier/-"], listed)
-    changed = [name for name, digests in listed.items() if (digests is None) == (name in wanted)]
-    drop(folder, changed, listed, folder / "earlier")  # pages of an earlier version go there
+    check_ours(folder, wanted, listed)
+    drop(folder, listed.keys() - wanted, listed)
     for name, text in wanted.items():
         write_text(folder / name, text + _seal(name, text))
 
 
-def written_pages(folder: Path) -> dict:
-    """The SHA-256 of each page that we wrote below a folder; None for one of an earlier version.
+def written_pages(folder: Path) -> dict[str, list[str]]:
+    """The SHA-256 of each page that we wrote below a folder, by name.
 
     A page ends with a seal: the digest of its own text and name. Nobody has changed it since.
     """
@@ -92,8 +87,6 @@ def written_pages(folder: Path) -> dict:
         text = data.decode("utf-8", "replace")
         if text[-SEAL:] == _seal(name, text[:-SEAL]):
             found[name] = [sha256(data)]
-        elif MARK in data and b"<!-- sha256 " not in data and OURS.fullmatch(path.name):
-            found[name] = None
     return found
 
 

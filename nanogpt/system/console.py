@@ -1,17 +1,14 @@
-"""Progress and warnings on a terminal, in a notebook, and from a kernel to its runner."""
+"""Progress, tables and warnings, on a terminal and in a notebook."""
 
 from __future__ import annotations
 
 import os
 import sys
-import time
 import warnings
 from contextlib import AbstractContextManager
 from pathlib import Path
 
 from tqdm import tqdm
-
-PROGRESS = "NANOGPT_PROGRESS"  # the variable that names the file in which a runner looks
 
 
 def headless() -> bool:
@@ -24,14 +21,10 @@ class Progress(AbstractContextManager):
     """How far some work has come, shown until the with-block ends, however it ends.
 
     A bar on a terminal and in a notebook, on stdout like the lines beside it: JupyterLab shows
-    stderr apart, in red. Under `python -m nanogpt run`, a line for the runner to show, at most one
-    a second. Elsewhere nothing.
+    stderr apart, in red. Elsewhere nothing.
     """
 
     def __init__(self, total: int, what: str, *, done: int = 0, hidden: bool = False, **options):
-        self.total, self.what, self.first, self.done = total, what, done, done
-        self.path = None if hidden else os.environ.get(PROGRESS)
-        self.begun = self.said = time.monotonic()
         options |= {"desc": what, "initial": done, "disable": hidden or headless()}
         self.bar = tqdm(total=total, file=sys.stdout, leave=False, mininterval=0.5, **options)
 
@@ -40,26 +33,13 @@ class Progress(AbstractContextManager):
 
     def update(self, n: int = 1, note: str = "") -> None:
         """So many more are done; `note` says in a few words how it goes."""
-        self.done += n
         if note and not self.bar.disable:
             self.bar.set_postfix_str(note, refresh=False)
         self.bar.update(n)
-        if self.path and time.monotonic() - self.said >= 1:
-            self._tell(note)
 
     def print(self, line: str) -> None:
         """Print a line above the bar."""
         print(line, flush=True) if self.bar.disable else self.bar.write(line)
-
-    def _tell(self, note: str) -> None:
-        """Replace the line in the runner's file. A file that cannot be written stops no work."""
-        self.said = time.monotonic()
-        left = (self.said - self.begun) * (self.total - self.done) / max(1, self.done - self.first)
-        parts = [f"{self.what} {self.done:,} of {self.total:,}", note, f"{clock(left)} left"]
-        try:
-            Path(self.path).write_text(", ".join(filter(None, parts)) + "\n", encoding="utf-8")
-        except OSError:
-            self.path = None
 
 
 def table(rows: list[dict]) -> str:

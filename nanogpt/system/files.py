@@ -14,7 +14,6 @@ import secrets
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import contextmanager, suppress
-from itertools import count
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -118,8 +117,8 @@ def sha256(data: bytes | Path) -> str:
 
 # ------------------------------------------------------------------ whose file it is
 # We replace or delete only what we wrote and nobody has changed since. A single JSON file proves
-# that by its seal. A folder has a list: the SHA-256 of each file by its name, or None where an
-# earlier version noted no digest; such a file is moved aside, and never deleted.
+# that by its seal. A folder has a list: the digests that each file may have, by its name; None
+# stands for a file that has proved it by itself.
 
 Listed = Mapping[str, Collection[str] | None]
 
@@ -165,28 +164,16 @@ def everything(folder: Path) -> list[str]:
     return sorted(path.relative_to(folder).as_posix() for path in found)
 
 
-def drop(folder: Path, names: Iterable[str], listed: Listed, aside: Path) -> None:
-    """Delete those of these files that may be replaced, and folders that are empty then.
-
-    A file whose digest is not known is moved into the folder `aside` instead.
-    """
+def drop(folder: Path, names: Iterable[str], listed: Listed) -> None:
+    """Delete those of these files that may be replaced, and folders that are empty then."""
     for name in names:
         path = folder / name
         if _in_the_way(folder, name, listed) or not path.exists():
             continue
-        if listed[name] is None:
-            (aside / name).parent.mkdir(parents=True, exist_ok=True)
-            path.rename(aside / name if not (aside / name).exists() else spare(aside / name))
-        path.unlink(missing_ok=True)
+        path.unlink()
         with suppress(OSError):  # not empty
             for above in path.relative_to(folder).parents:
                 (folder / above).rmdir()
-
-
-def spare(path: Path) -> Path:
-    """The first free path of `path`-1, `path`-2, …"""
-    numbered = (path.with_name(f"{path.name}-{n}") for n in count(1))
-    return next(path for path in numbered if not os.path.lexists(path))
 
 
 def exchange(new: Path, target: Path, read_list: Callable[[Path], Listed]) -> None:
@@ -196,15 +183,12 @@ def exchange(new: Path, target: Path, read_list: Callable[[Path], Listed]) -> No
     OSError when `new` cannot be moved; the old one is back in its place then.
     """
     check_exchange(target, read_list)
-    old = _aside(target)
     if target.exists():
-        target.rename(old)
+        target.rename(_aside(target))
     try:
         new.rename(target)
-    except OSError:  # another disk, or it went meanwhile
+    finally:  # where that failed, on another disk, the old one comes back
         recover(target, read_list)
-        raise
-    recover(target, read_list)
 
 
 def check_exchange(target: Path, read_list: Callable[[Path], Listed]) -> None:
@@ -221,18 +205,12 @@ def recover(target: Path, read_list: Callable[[Path], Listed]) -> None:
     if not os.path.lexists(old := _aside(target)):
         return
     listed = read_list(old)
-    check_ours(
-        old.parent,
-        [f"{old.name}/{name}" for name in everything(old) or ["-"]],
-        {f"{old.name}/{name}": digests for name, digests in listed.items()},
-    )
-    if not target.exists():
+    named = {f"{old.name}/{name}": digests for name, digests in listed.items()}
+    check_ours(old.parent, [f"{old.name}/{name}" for name in everything(old) or ["-"]], named)
+    if target.exists():
+        drop(old, listed, listed)  # in its order: the list itself is the last
+    else:
         old.rename(target)
-        return
-    aside = spare(target.with_name(f"{target.name}-earlier"))
-    drop(old, listed, listed, aside)
-    if old.exists():  # a folder that was empty, or what came meanwhile
-        old.rename(spare(aside))
 
 
 def _aside(target: Path) -> Path:

@@ -49,13 +49,10 @@ def test_runs_that_differ_in_timings_alone_are_reproduced(folders, capsys):
     old, new = folders(made(3), made(4))
     assert compare_runs(old, new) == (1, [])
     assert print_comparison(old, new)
-    assert "the outputs of 1 cells and the weights are" in capsys.readouterr().out
+    assert "1 cells and the weights are" in capsys.readouterr().out
     for folder in (old, new):
         (folder / "checkpoints" / "small.safetensors").unlink()
-    assert print_comparison(old, new)
-    said = capsys.readouterr().out
-    assert "no weights were compared" in said
-    assert "the outputs of 1 cells are" in said
+    assert not print_comparison(old, new), "no weights were compared"
 
 
 CHANGES = {
@@ -85,7 +82,7 @@ def test_all_that_differs_is_shown_first_the_first_of_each_cell_then_a_likely_re
     first, second, third, *_, last = capsys.readouterr().out.splitlines()
     assert first == "00_one, cell 'a': 'AAAA' was 'BBBB' here"
     assert second == "00_one, cell 'b': a new cell"
-    assert third == "checkpoints/small.safetensors: other bytes"
+    assert third == "checkpoints/small.safetensors: other bytes, or not there"
     assert "torch 2.9, here 2.13" in last
 
 
