@@ -90,7 +90,7 @@ class _Case:
             raise ValueError(f"{subject.name} reads no text without a cache ({why})") from None
         for dtype in DTYPES:
             try:
-                copy = subject.to(dtype)
+                copy = subject_of(subject.to(dtype))
                 copy.plain(ids)
                 found[dtype] = copy
             except (NotOffered, MemoryError, *STOPS) as why:

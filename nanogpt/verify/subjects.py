@@ -17,6 +17,8 @@ from ..cache.static import StaticCache
 from ..decoding.decoder import CachedDecoder, ModuleDecoder
 from ..model.gpt import GPT
 
+LONGEST_WINDOW = 256  # tokens of a window past which texts go; longer ones are not left
+
 
 class NotOffered(Exception):
     """A model has no such way to be run; the message says why."""
@@ -115,22 +117,24 @@ class Ours(Subject):
     @torch.no_grad()
     def cached(self, pieces, cache=None):
         name = cache or self.caches[0]
-        capacity = self.longest or 2 * sum(p.shape[1] for p in pieces if not isinstance(p, int))
-        decoder = self._held.setdefault(
-            (name, capacity), CachedDecoder(self.model, self.kinds[name], capacity)
-        )
-        if decoder.length and not all(hasattr(one, "reset") for one in decoder.caches):
-            decoder = CachedDecoder(self.model, self.kinds[name], capacity)
-        elif decoder.length:
-            decoder.length = 0
-            for one in decoder.caches:
-                one.reset()
+        decoder = self._held.get(name)
+        if decoder is None or not all(hasattr(one, "reset") for one in decoder.caches):
+            capacity = self.longest or room(self.window)
+            decoder = self._held[name] = CachedDecoder(self.model, self.kinds[name], capacity)
+        decoder.length = 0
+        for one in decoder.caches if hasattr(decoder.caches[0], "reset") else ():
+            one.reset()
         can = all(hasattr(one, "rewind") for one in decoder.caches)
         return through(decoder.read, decoder.rewind if can else _cannot, pieces)
 
     def to(self, dtype):
         enough_memory(self.model, dtype)
-        return Ours(copy.deepcopy(self.model).to(dtype), tuple(self.kinds.values()))
+        return Ours(copy.deepcopy(self.model).to("cpu", dtype), tuple(self.kinds.values()))
+
+
+def room(window: int | None) -> int:
+    """Tokens that a cache must hold for every text that the referee reads."""
+    return 64 + 3 * (window if window and window <= LONGEST_WINDOW else 0)
 
 
 def _cannot(n: int) -> None:
@@ -145,9 +149,9 @@ class HuggingFace(Subject):
 
     rewinds = True
 
-    def __init__(self, model, length: int = 128):
+    def __init__(self, model):
         config = self.config = model.config.get_text_config()
-        self.model, self.name, self.length = model.eval(), type(model).__name__, length
+        self.model, self.name = model.eval(), type(model).__name__
         self.vocab_size, self._static = config.vocab_size, {}
         limits = ("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx")
         self.longest = next((n for x in limits if (n := getattr(config, x, None))), None)
@@ -189,7 +193,9 @@ class HuggingFace(Subject):
 
         if batch not in self._static:
             try:
-                self._static[batch] = Allocated(config=self.model.config, max_cache_len=self.length)
+                self._static[batch] = Allocated(
+                    config=self.model.config, max_cache_len=room(self.window)
+                )
             except Exception as error:
                 raise NotOffered(f"no static cache: {error}") from None
         self._static[batch].reset()
@@ -211,14 +217,14 @@ class HuggingFace(Subject):
 
     def to(self, dtype):
         enough_memory(self.model, dtype)
-        return HuggingFace(copy.deepcopy(self.model).to(dtype), self.length)
+        return HuggingFace(copy.deepcopy(self.model).to("cpu", dtype))
 
     def variants(self):
         other = copy.deepcopy(self.model)
         if getattr(other.config, "_attn_implementation", "eager") == "eager":
             return {}
         other.set_attn_implementation("eager")
-        return {"eager attention: ": HuggingFace(other, self.length)}
+        return {"eager attention: ": HuggingFace(other)}
 
 
 def _state(out, name: str) -> dict:

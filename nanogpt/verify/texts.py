@@ -7,7 +7,7 @@ import random
 import torch
 from torch import Tensor
 
-from .subjects import Subject
+from .subjects import LONGEST_WINDOW, Subject
 
 LENGTH = 40  # tokens of a text; more where a window asks for it
 
@@ -30,7 +30,7 @@ def text(subject: Subject, batch: int = 3, seed: int = 0) -> Tensor:
 
 def length_of(subject: Subject) -> int:
     """Tokens of a text: past the window, where it is not too long, and within the model's end."""
-    reached = subject.window if subject.window and subject.window <= 256 else 0
+    reached = subject.window if subject.window and subject.window <= LONGEST_WINDOW else 0
     return min(max(LENGTH, 2 * reached + 9), subject.longest or 10**9)
 
 
