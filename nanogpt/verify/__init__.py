@@ -1,1 +1,1 @@
-"""Are cached tokens uncached tokens? Comparison, the mask checker, the sweep."""
+"""Are cached tokens uncached tokens? The referee of any model, comparison, masks, the sweep."""

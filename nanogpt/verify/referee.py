@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -23,6 +24,7 @@ from .texts import cut, plans, text
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16)
 ULPS = 4  # units in the last place of the largest logit, up to which logits are called equal
+SHORTEST = 16  # tokens: the ways need so many
 STOPS = (IndexError, RuntimeError, ValueError, TypeError, AttributeError, KeyError)
 
 
@@ -60,6 +62,8 @@ class _Case:
         (self.dtype, self.subject), *coarser = self.dtypes.items()
         self.ids = text(self.subject, seed=seed)  # (B, T)
         self.n = self.ids.shape[1]
+        if self.n < SHORTEST:
+            raise ValueError(f"{subject.name} reads {self.n} tokens: {SHORTEST} are needed")
         self.pick = random.Random(seed)
         plain = self._plain(self.ids)
         eps, scale = torch.finfo(self.dtype).eps, float(plain.abs().nan_to_num().max())
@@ -187,8 +191,6 @@ class _Case:
     def run(self) -> Report:
         """All comparisons."""
         s, result = self.subject, self.result
-        if not s.rewinds:
-            result.note("not offered by this model: tokens taken back")
         tried = len(result.findings)
         for cache in s.caches:
             for way, lengths in plans(self.n, s.window, s.rewinds, self.pick).items():
@@ -198,7 +200,10 @@ class _Case:
             self._through(cache, "three texts in a batch, against each alone", batch, self.ids)
             self._requests(cache)
         if tried == len(result.findings):
-            raise ValueError(f"{s.name} has no cache that can be used: {'; '.join(result.notes)}")
+            why = next(x for x in result.notes if x.startswith("not offered"))
+            raise ValueError(f"{s.name} has no cache that can be used; {why}")
+        if not s.rewinds:
+            result.note("not offered by this model: tokens taken back")
         self._padding()
         self._tokens()
         if s.window and s.window >= self.n:
@@ -208,14 +213,12 @@ class _Case:
     def _through(self, cache: str, way: str, lengths: list, ids: Tensor) -> None:
         """Texts read in pieces of these lengths."""
         pieces, rows = cut(ids, lengths, self.subject.vocab_size), f"ids[:{len(ids)}]"
-        expected = self.expected[
-            : len(ids), : sum(n[0] if isinstance(n, tuple) else n for n in lengths)
-        ]
+        kept = sum(n[0] if isinstance(n, tuple) else n for n in lengths)
         code = f"got = m.cached(cut({rows}, {lengths}, V), {cache!r})\n"
-        code += f"(got - m.plain({rows})[:, : got.shape[1]]).abs().amax((0, 2))"
-        self.result.add(
-            self.read(f"{cache}, {way}", lambda: self.subject.cached(pieces, cache), expected, code)
-        )
+        code += f"(got - m.plain({rows})[:, :{kept}]).abs().amax((0, 2))"
+        read = partial(self.subject.cached, pieces, cache)
+        found = self.read(f"{cache}, {way}", read, self.expected[: len(ids), :kept], code)
+        self.result.add(found)
 
     def _requests(self, cache: str) -> None:
         """One after the other: A, one that begins as A does, the beginning of A alone, B, A."""
@@ -229,7 +232,7 @@ class _Case:
             lengths = [half - 3, 1, 1, 1] + [1, 1, 2, self.n - half - 4] * (name != "half of A")
             pieces = cut(ids, lengths, self.subject.vocab_size)
             way = f"{cache}, the requests {', '.join(asked)}: wrong is {name}"
-            read = lambda pieces=pieces: self.subject.cached(pieces, cache)  # noqa: E731
+            read = partial(self.subject.cached, pieces, cache)
             found = self.read(way, read, expected, f"# requests in this order: {', '.join(asked)}")
             if found is None or found.verdict == "bug":
                 self.result.add(found)
@@ -247,32 +250,30 @@ class _Case:
         mask, ids = (place >= 0).long(), self.ids.gather(1, place.clamp(min=0))
         own = place.clamp(min=0)[..., None].expand_as(self.expected)
         real = (place >= 0)[..., None]
-        alone, plain = torch.where(real, self.expected.gather(1, own), 0), None
+        lengths, plain = [n // 2, 1, 1, 3, 1, n - n // 2 - 6], None
+
+        def read(one: Subject, lengths: list | None) -> Tensor:
+            return torch.where(real, one.padded(ids, mask, lengths), 0)
+
         for name, one in {"": s, **s.variants()}.items():
-
-            def read(one=one, lengths=None):
-                return torch.where(real, one.padded(ids, mask, lengths), 0)
-
-            way = f"{name}left padding in one pass, against each text alone"
-            found = self.read(way, read, alone, "# m.padded(ids, mask, None)")
+            way, alone = (
+                f"{name}left padding in one pass, against each text alone",
+                torch.where(real, self.expected.gather(1, own), 0),
+            )
+            found = self.read(way, partial(read, one, None), alone, "# m.padded(ids, mask, None)")
             if found is None:
                 return
             self.result.padding.append(found)
-            if not name and found.size < math.inf or math.isnan(found.size):
-                plain = read() if plain is None else plain
-        if plain is not None:
-            real = real & plain.isfinite().all(-1, keepdim=True)  # NaN without a cache is not its
-            lengths = [n // 2, 1, 1, 3, 1, n - n // 2 - 6]
+            if not name and found.size != math.inf:  # it did not stop
+                plain = read(one, None)
+        if plain is not None:  # NaN in one pass is not the cache's
+            real &= plain.isfinite().all(-1, keepdim=True)
             way, code = (
                 "left padding through the cache, against one pass",
-                f"# m.padded(…, {lengths})",
+                f"# in pieces of {lengths}",
             )
             plain = torch.where(real, plain, 0)
-            self.result.add(
-                self.read(
-                    way, lambda: torch.where(real, s.padded(ids, mask, lengths), 0), plain, code
-                )
-            )
+            self.result.add(self.read(way, partial(read, s, lengths), plain, code))
 
     def _tokens(self) -> None:
         """In each dtype: the first token, greedy or drawn, that the cache changes."""

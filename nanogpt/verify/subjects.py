@@ -205,6 +205,8 @@ class HuggingFace(Subject):
     def padded(self, ids, mask, lengths):
         if "attention_mask" not in self.takes:
             raise NotOffered("it takes no attention_mask, so padding would be read as text")
+        if lengths and "past_key_values" not in self.takes:
+            raise NotOffered("its state takes no mask of what was read before")
         pos, state, found, start = (mask.cumsum(1) - 1).clamp(min=0), {}, [], 0
         for n in lengths or [ids.shape[1]]:
             end = start + n
