@@ -43,7 +43,6 @@ SYSTEMS = {"uncached": system(1.0, slope=0.2), "cached": system(1.0)}
 DUEL = {"systems": SYSTEMS, "speedup": summary(2.9)}
 HISTORY = {"step": [0, 5, 10], "train": [4.2, 3.0, 2.5], "val": [4.2, 3.1, 2.7]}
 HISTORY |= {"batch_loss": [3.0] * 10}
-TRIAL = {"rate": [0.5, 1.0, 0.5], "step": [0, 1, 2, 3], "val": [4.2, 3.0, 2.9, 2.5]}
 LINE = {"label": "lecture", "loss": 1.81, "curve": [[0.0, 4.2], [9.0, 2.0], [96.0, 1.81]]}
 LINE |= {"seconds": summary(96.0)}
 LINES = [LINE, LINE | {"label": "sprint+"}, LINE | {"label": "sprint+", "loss": 1.7}]
@@ -53,7 +52,6 @@ COSTS = [
     {"name": "MHA", "loss": summary(1.7), "bytes": 2e6, "table": True},
     {"name": "MQA", "loss": summary(1.6), "bytes": 8e3, "table": False},
 ]
-CURVES = {"table": [2.0, 1.9], "rotary": [2.0, 1.9, 3.0, 3.5], "window": [2.0, 1.9, 1.9, 1.8]}
 SOFT = [[1.0, 0.0, 0.0], [0.75, 0.25, 0.0], [0.04, 0.26, 0.7]]
 MASKED = [[0.5, None, None], [1.0, -0.04, None], [-2, 0, 1]]
 VALUES = [[1.0, 0.0], [0.0, 1.0], [-1.0, 0.5]]
@@ -65,12 +63,8 @@ FLIPPED = REPORT | {"equal": False, "first_divergence": 2}
 BITS = [{"label": "a", "apart": [[0, 1, 3], [0, 0, 4000]]}, {"label": "b", "apart": [[0] * 3] * 2}]
 CELLS = [("small", 1, 0.8), ("small", 8, 2.0), ("article", 1, 0.9)]
 CELLS = [{"row": row, "n_new": n, "speedup": summary(speed)} for row, n, speed in CELLS]
-UPDATES = {"cat": [summary(2.0), summary(8.0)], "static": [summary(1.0)] * 2}
-CONTEXT = [
-    ("all", [summary(2.0), summary(18.0)], [9e3, 81e3]),
-    ("ring", [summary(2.0)] * 2, [9e3] * 2),
-]
-CONTEXT = [dict(zip(("label", "seconds", "bytes"), one, strict=True)) for one in CONTEXT]
+CURVES = {"cat": ([1, 8], [summary(2.0), summary(8.0)]), "static": ([1, 8], [1.0, 1e-18])}
+PANELS = [{"curves": CURVES, "log": "xy", "unit": 2.0, "ylabel": "time"}, {"curves": CURVES}]
 PARTS = {"arithmetic": 1e-6, "memory": 2e-6, "overhead": 1e-5}
 RUNGS = [
     rung("1", "per-Head", 1.0, split=PARTS),
@@ -79,11 +73,6 @@ RUNGS = [
     rung("8", "native, 8-bit weights", 250.0),
 ]
 LADDER = {"limits": {"roofline": summary(900.0)}, "rungs": RUNGS}
-BATCHES = [
-    {"label": name, "batch": n, "tokens_per_second": summary(9.0 * n), "step": summary(2.0)}
-    for name in ("static", "native")
-    for n in (1, 8)
-]
 PASSES = {"label": "a table", "acceptance_rate": 0.64}
 PASSES |= {"k": [1, 4], "measured": [1.6, 2.1], "predicted": [1.6, 2.2]}
 DRAFTS = [
@@ -96,12 +85,9 @@ BOXES = [(0.0, 2.0, "waits"), (2.0, 3.0, "prompt"), (3.0, 4.0, "token"), (4.0, 6
 BATCHED = {"name": "static batches", "rows": [{"spans": BOXES}] * 3}
 CLIENT = {"name": "client 1", "spans": [(0.0, 1.0, "travels"), *BOXES[1:2]], "tokens": [5, 7]}
 REQUEST = {"name": "x", "rows": [CLIENT]}
-GAPS = {"name": "in chunks", "points": [(1.0, 1.1), (2.0, 1.0)], "enters": 1.5}
 SPEED = {"rate": 4.0, "tokens_per_second": summary(9.0), "e2el_p95": summary(0.2)}
 AT_ONCE = SPEED | {"rate": None}
 LOADS = [{"name": "one at a time", "rows": [SPEED, AT_ONCE]}, {"name": "a server", "rows": [SPEED]}]
-APART = [{"name": "float32", "apart": [0.0, 1e-6]}, {"name": "float64", "apart": [0.0, 1e-15]}]
-LINKS = [{"name": "slow", "points": [(1, 1.0), (2, 1.5), (4, 0.6)]}]
 
 # What each figure function is called with, and words that must stand in the figure. What stands
 # behind a comma is another case of the function.
@@ -109,13 +95,11 @@ FIGURES = {
     "characters": ([{"a": 6, "B": 2, "$": 1, " ": 1}], "4 characters|upper case"),
     "batch": ([["ab $"], ["b $\n"]], "4 lessons"),
     "losses": ([HISTORY, {"ln 65": 4.17, "large": 1.47}, "2.70 at last"], "2.70 at last|large"),
-    "schedules": ([{"a": TRIAL, "b": TRIAL}, "b falls"], "b falls|2.50"),
     "recipes": ([LINES, "15 times sooner"], "15 times sooner|sprint+ 1.700|lecture 1.810"),
+    "lines": ([PANELS, "two panels"], "two panels|cat static"),
     "ideas": ([IDEAS, "from 2.1 to 1.7"], "1.700 (−0.400)|1.800 (+0.100)"),
-    "singular_values": ([{"raw": [3.0, 0.1, 0.02], "Muon": [1.1, 1.0, 0.9]}, "all"], "all|Muon"),
     "masks": ([[MASK] * 4, "one rule"], "one rule|a ring|∅"),
     "bytes_and_loss": ([COSTS, "4× less", 64], "4× less|1.600|8 kB"),
-    "loss_by_position": ([CURVES, 8, 16, "it ends"], "it ends|table (no row past 16)"),
     "decode_step": (
         [TEXT, SHARES, "one key"],
         "written to the cache: 1 key and 1 value|from earlier steps: 3 keys and 3 values. The "
@@ -144,23 +128,17 @@ FIGURES = {
     "per_token": ([DUEL, "slopes"], "slopes|without the cache"),
     "speedup_map": ([CELLS, ["small", "article"], [1, 8], "a map"], "a map|▼ 0.80×|2.00×|0.99 –"),
     "prefill_split": ([[{"label": "1 + 9", "share": summary(0.25)}], "a split"], "a split|25%|75%"),
-    "update_cost": ([[64, 99], UPDATES, "4×"], "4×|static"),
-    "context_cost": ([[64, 512], CONTEXT, "9×"], "9×|81 kB"),
     "ladder": ([[LADDER] * 2, ["a", "b"], "both"], "both|roofline 300×|not measured here|200×"),
     "time_split": ([[LADDER], ["small"], "77% overhead"], "77% overhead|memory|not measured here"),
-    "throughput": ([BATCHES, "8 texts, 8×"], "8 texts, 8×|native"),
     "tokens_per_pass": ([[PASSES] * 2, "up to 2.1"], "up to 2.1|a table: 64% accepted"),
     "speculation_speed": ([DRAFTS, summary(1.3), "2×"], "2×|2.00×|roofline"),
     "timelines": ([[BATCHED], "idle places", "a clock"], "idle places|waits|an idle place|a clock"),
     "timelines, named": ([[REQUEST], "one waits", "ms"], "client 1|a token"),
     "step_mask": ([TEXT[:2], [0, 1], KEYS, SEEN, "its own text"], "its own text"),
-    "gaps": ([[GAPS] * 2, "one spike"], "one spike|a long prompt enters"),
     "load": (
         [[{"name": "a model", "curves": LOADS}] * 2, "6 times the load"],
         "6 times|a server|at once",
     ),
-    "losses_apart": ([APART, "to rounding"], "to rounding|float64"),
-    "scaling": ([LINKS, "no gain from 4"], "no gain from 4|slow"),
 }
 
 
@@ -210,7 +188,7 @@ def test_labels_keep_their_order_and_stand_apart(values):
     assert sum(places) == pytest.approx(sum(values))
 
 
-@pytest.mark.parametrize("name", ["recipes", "schedules", "losses", "losses_apart", "per_token"])
+@pytest.mark.parametrize("name", ["recipes", "lines", "losses", "per_token"])
 def test_no_two_words_of_a_figure_lie_on_each_other(name):
     figure = drawn(name)[0]
     found = [text for axes in figure.axes for text in [*axes.texts, axes.xaxis.label]]

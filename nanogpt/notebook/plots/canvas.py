@@ -46,11 +46,6 @@ def new_figure(height: float, title: str) -> tuple[Figure, Axes]:
     return figure, axes
 
 
-def subtitle(axes: Axes, text: str, size: float = 10) -> None:
-    """What one panel of several shows."""
-    axes.set_title(text, fontsize=size, color=GREY)
-
-
 def label(
     axes: Axes, x: float, y: float, text: str, colour: str = INK, size: float = 8.5, **kwargs
 ) -> None:

@@ -1,4 +1,4 @@
-"""Figures of equal tokens, of the margins of draws, and of last bits."""
+"""Figures of equal tokens, of the margins of draws, of last bits, and of masks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from . import canvas
-from .style import GREEN, INK, ORANGE, PAPER, VERMILION, styled
+from .style import BLUE, GREEN, INK, ORANGE, PALE, PAPER, VERMILION, styled
 
 CLOUDS = ("margins", 0.2, GREEN, "o"), ("logit_diffs", -0.2, VERMILION, "s")
 LEVELS = [1, 2, 4, 16, 64, 256]  # float32 numbers apart
@@ -119,7 +119,7 @@ def last_bits(panels: list[dict], title: str) -> Figure:
     for axes, panel in zip(column, panels, strict=True):
         place = {"aspect": "auto", "extent": (0.5, len(panel["apart"]) + 0.5, 1, 0)}
         image = axes.imshow(np.transpose(panel["apart"]), interpolation="nearest", **look, **place)
-        canvas.subtitle(axes, panel["label"], 9.5)
+        axes.set_title(panel["label"])
         axes.set(yticks=(), ylabel="character")
         axes.grid(False)
     column[-1].set_xlabel("new token")
@@ -127,3 +127,39 @@ def last_bits(panels: list[dict], title: str) -> Figure:
     bar.set_ticks(LEVELS, labels=[*map(str, LEVELS[:-1]), f"{LEVELS[-1]}+"])
     bar.set_label("float32 numbers apart")
     return figure
+
+
+@styled
+def masks(panels: list[dict], title: str) -> Figure:
+    """Who attends to whom: a panel has a `label`, positions `q` and `k`, and a (T, S) `mask`.
+
+    Queries down, keys across, in the order in which the cache holds them; -1 is an empty slot.
+    Panels stand in rows of three, as high as their queries need.
+    """
+    rows = [panels[i : i + 3] for i in range(0, len(panels), 3)]
+    heights = [2.0 + max(len(panel["q"]) for panel in row) for row in rows]
+    size = {"rows": len(rows), "columns": 3, "height_ratios": heights}
+    figure, places = canvas.new_panels(0.5 + 0.155 * sum(heights), title, **size)
+    for axes in places[len(panels) :]:
+        axes.remove()
+    for axes, panel in zip(places, panels, strict=False):
+        _mask(axes, panel)
+    return figure
+
+
+def _mask(axes: Axes, panel: dict) -> None:
+    """One mask: what is allowed is blue, a query's own position darker."""
+    colours = LinearSegmentedColormap.from_list("mask", (PALE, "#9cc7e4", BLUE))
+    q_pos, k_pos = panel["q"], panel["k"]
+    shades = np.where(np.equal.outer(q_pos, k_pos), 1.0, 0.62) * np.array(panel["mask"])
+    keys = ["∅" if p < 0 else p for p in k_pos]
+    if len(keys) > 12:  # every second name, the last among them: all would touch
+        keys = [key if (len(keys) - i) % 2 else "" for i, key in enumerate(keys)]
+    axes.pcolormesh(shades, cmap=colours, vmin=0, vmax=1, edgecolors=PAPER, lw=1.2)
+    axes.set_aspect("equal")
+    axes.invert_yaxis()
+    canvas.bare(axes)
+    axes.tick_params(pad=2, labelsize=6.6)
+    axes.set_xticks(np.arange(len(keys)) + 0.5, keys)
+    axes.set_yticks(np.arange(len(q_pos)) + 0.5, q_pos)
+    axes.set_title(panel["label"], fontsize=8.5, pad=4, color=INK)

@@ -9,7 +9,6 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, TwoSlopeNorm
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import LogLocator
 
 from . import canvas, style
 from .style import BLUE, COLOURS, GREEN, GREY, ORANGE, PALE, PAPER, SKY, VERMILION, styled
@@ -144,53 +143,6 @@ def prefill_split(cases: list[dict], title: str) -> Figure:
 
 
 @styled
-def update_cost(lengths: list[int], lines: dict[str, list[dict]], title: str) -> Figure:
-    """Time of one cache update against the rows held, in units of the shortest static one.
-
-    `lines` has for each design a summary for each length; bands are their range.
-    """
-    figure, axes = canvas.new_figure(2.9, title)
-    unit = lines["static"][0]["median"]
-    for (name, values), colour, mark in zip(lines.items(), (VERMILION, BLUE), "o^", strict=True):
-        spans = [style.low_mid_high(value, unit) for value in values]
-        canvas.line_with_band(axes, lengths, spans, color=colour, marker=mark, label=name)
-    canvas.log_axis(axes, "x", lengths, [f"{n:,}" for n in lengths], base=2)
-    canvas.log_axis(axes, "y")
-    axes.yaxis.set_major_formatter(style.TIMES)
-    axes.set(xlabel="rows already in the cache")
-    axes.set_ylabel("time of one update\n(static, shortest = 1)")
-    axes.legend(loc="upper left")
-    return figure
-
-
-@styled
-def context_cost(lengths: list[int], lines: list[dict], title: str) -> Figure:
-    """Time of one decode step, and bytes of its cache, against the characters before it.
-
-    A line has a `label`, `seconds` (a summary for each length) and `bytes`.
-    """
-    figure, (left, right) = canvas.new_panels(3.4, title, columns=2)
-    unit = lines[-1]["seconds"][0]["median"]
-    for line, colour, mark in zip(lines, (VERMILION, ORANGE, BLUE), "s^o", strict=False):
-        spans = [style.low_mid_high(summary, unit) for summary in line["seconds"]]
-        canvas.line_with_band(left, lengths, spans, color=colour, marker=mark, label=line["label"])
-        right.plot(lengths, line["bytes"], color=colour, marker=mark, ms=5)
-        end, look = line["bytes"][-1], {"color": colour, "va": "center"}
-        canvas.label_point(right, (lengths[-1], end), style.format_bytes(end), (7, 0), **look)
-    step = f"time of one step\n({lines[-1]['label']}, shortest = 1)"
-    for axes, what in ((left, step), (right, "K and V\n")):
-        canvas.log_axis(axes, "x", lengths, [f"{n:,}" for n in lengths], base=2)
-        axes.set_xlabel("characters before it")
-        canvas.subtitle(axes, what, 9)
-    left.set_ylim(0, None)
-    left.yaxis.set_major_formatter(style.TIMES)
-    left.legend(loc="upper left", fontsize=8.5)
-    canvas.log_axis(right, "y", [1e4, 1e5, 1e6, 1e7], ["10 kB", "100 kB", "1 MB", "10 MB"])
-    right.set_xlim(lengths[0] * 0.8, lengths[-1] * 4.5)
-    return figure
-
-
-@styled
 def ladder(results: list[dict], titles: list[str], title: str) -> Figure:
     """Speed of every rung over the first, on a log scale, with the roofline of each model.
 
@@ -209,7 +161,7 @@ def ladder(results: list[dict], titles: list[str], title: str) -> Figure:
         axes.set(xlim=(0.9, 1.4 * max(*limit, highest)), ylim=(len(names) - 0.4, -1.2))
         axes.set_xlabel("speed, rung 1 = 1 (log scale)")
         canvas.name_rows(axes, names)
-        canvas.subtitle(axes, heading)
+        axes.set_title(heading)
     return figure
 
 
@@ -245,35 +197,7 @@ def time_split(results: list[dict], titles: list[str], title: str) -> Figure:
         splits = [row.get("split", {}) for row in result["rungs"]]
         rows = [{part: s / sum(split.values()) for part, s in split.items()} for split in splits]
         canvas.shares(axes, names, rows, PARTS)
-        canvas.subtitle(axes, heading)
-    return figure
-
-
-@styled
-def throughput(cells: list[dict], title: str) -> Figure:
-    """Tokens of all texts together, and the time of one step, against the batch size.
-
-    Both are relative to the first cell: the smallest batch of the first engine. Bands are the
-    range of the repeats.
-    """
-    figure, panels = canvas.new_panels(3.3, title, columns=2)
-    labels, base = list(dict.fromkeys(cell["label"] for cell in cells)), cells[0]
-    shown = {"tokens_per_second": "tokens a second, all texts together", "step": "time of one step"}
-    for axes, (key, what) in zip(panels, shown.items(), strict=True):
-        looks = zip(labels, (VERMILION, ORANGE, GREEN, BLUE), "osD^", strict=False)
-        for label, colour, mark in looks:
-            own = [cell for cell in cells if cell["label"] == label]
-            batches = [cell["batch"] for cell in own]
-            spans = [style.low_mid_high(cell[key], base[key]["median"]) for cell in own]
-            canvas.line_with_band(axes, batches, spans, color=colour, marker=mark, label=label)
-        canvas.log_axis(axes, "x", batches, base=2)
-        canvas.log_axis(axes, "y")
-        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axes.yaxis.set_major_formatter(style.TIMES)
-        axes.set(xlabel="texts at once")
-        canvas.subtitle(axes, f"{what}\n({base['label']}, {base['batch']} text = 1)", 9)
-        axes.grid(axis="both", visible=True)
-    axes.legend(fontsize=8)
+        axes.set_title(heading)
     return figure
 
 

@@ -17,7 +17,6 @@ from PIL import Image
 
 BLUE, VERMILION, GREEN, ORANGE = "#0072B2", "#D55E00", "#009E73", "#E69F00"
 SKY, INK, GREY, PALE, PAPER = "#56B4E9", "#1f2430", "#6b7280", "#e5e7eb", "#ffffff"
-TIMES = "{x:g}×"  # a tick of an axis of ratios
 COLOURS = {"uncached": VERMILION, "cached": BLUE, "train": SKY, "val": BLUE}
 BLANKS = {" ": "␣", "\n": "↵"}  # what cannot be seen, made visible
 MONO = "DejaVu Sans Mono"
@@ -32,10 +31,10 @@ STYLE = {
     "axes.edgecolor": GREY,
     "axes.spines.top": False,
     "axes.spines.right": False,
-    "axes.titlesize": 11.5,
+    "axes.titlesize": 9.5,  # of one panel of several
     "axes.titleweight": "bold",
     "axes.titlelocation": "left",
-    "axes.titlepad": 10,
+    "axes.titlecolor": GREY,
     "axes.grid": True,
     "axes.grid.axis": "y",
     "axes.axisbelow": True,
@@ -88,14 +87,6 @@ def format_ratio(summary: dict, digits: int = 1) -> str:
     """A ratio with its range: 2.4× (2.3–2.6, n = 5)."""
     low, mid, high = (f"{value:.{digits}f}" for value in low_mid_high(summary))
     return f"{mid}× ({low}–{high}, n = {summary['n']})"
-
-
-def format_bytes(n: float) -> str:
-    """Bytes in three digits: 8.19 kB."""
-    for unit, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if n >= unit:
-            return f"{n / unit:.3g} {name}"
-    return f"{n:.0f} B"
 
 
 def contrast(one, other) -> float:

@@ -1,16 +1,32 @@
-"""Pictures of the lesson: one step of decoding, attention step by step, prefill and decode."""
+"""Pictures on a page: batches, attention, prefill and decode, shared heads, rotations, rings."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fractions import Fraction
+from math import cos, degrees, pi, sin
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Circle, Wedge
 
 from . import style
-from .canvas import DARK, PAGE, cells, grid, legend, letters, note, page, pill, row_name
-from .style import BLUE, GREY, ORANGE, VERMILION, styled
+from .canvas import (
+    DARK,
+    FILLS,
+    PAGE,
+    cell,
+    cells,
+    grid,
+    legend,
+    letters,
+    note,
+    page,
+    pill,
+    row_name,
+)
+from .style import BLUE, GREEN, GREY, ORANGE, PALE, SKY, VERMILION, styled
 
 # Of the picture of a decode step: where cells begin, and their height, in inches; its rows.
 LEFT, BOX = 1.25, 0.36
@@ -39,6 +55,20 @@ STEPS = {  # of attention: its name, and the words beside it
         "This is the last character:\none weight for each value,\none row comes out.",
     ),
 }
+TEXTS = (SKY, ORANGE, GREEN, "#CC79A7")  # a colour for each text
+
+
+@styled
+def batch(x: list[str], y: list[str]) -> Figure:
+    """Windows of a batch: inputs, and under each the same characters one place on."""
+    columns = len(x[0])
+    figure, axes = page(len(x), f"Every window is {columns} lessons: y is x, one character on")
+    wide = (PAGE - 0.3) / columns
+    for i, pair in enumerate(zip(x, y, strict=True)):
+        for part, text, kind, top in zip("xy", pair, ("old", "new"), (0, 0.42), strict=True):
+            row_name(axes, i + top + 0.18, part)
+            cells(axes, 0.3, i + top, (wide, 0.36), text, [kind] * columns)
+    return figure
 
 
 @styled
@@ -195,3 +225,129 @@ def _output(axes: Axes, weights, middles: Sequence[float]) -> None:
 def _pairs(count: int) -> str:
     s = "s" * (count != 1)
     return f"{count} key{s} and {count} value{s}"
+
+
+@styled
+def step_mask(chars: Sequence[str], texts: Sequence[int], keys: Sequence, seen, title: str):
+    """The flat step: a row for each query, a column for each key, and which pairs may look.
+
+    `keys` are (character, text) of every column, and `seen` is a table of booleans.
+    """
+    wide = min(0.3, (PAGE - 1.2) / len(keys))
+    figure, axes = page(0.75 + wide * len(chars), title)
+    x, y = 0.9, 0.55
+    colours = [
+        [TEXTS[text % 4] if look else "#f3f4f6" for look in row]
+        for text, row in zip(texts, seen, strict=True)
+    ]
+    grid(axes, x, y, (wide, wide), colours)
+    letters(axes, [char for char, _ in keys], (x + wide / 2, y - 0.14), (wide, 0), 9)
+    letters(axes, chars, (x - 0.15, y + wide / 2), (0, wide), 9)
+    note(axes, x, 0.08, "keys →", 9, color=GREY)
+    note(axes, 0, y, "queries ↓", 9, color=GREY)
+    return figure
+
+
+@styled
+def sharing(n_head: int, kinds: Sequence[tuple[str, int]], title: str) -> Figure:
+    """Which query heads share a key/value head; a kind is its name and its key/value heads.
+
+    Every head beyond the first of a group is one whose keys and values need not be cached.
+    """
+    figure, axes = page(2.9, title, equal=True)
+    wide = PAGE / len(kinds)
+    for i, (kind, n_kv_head) in enumerate(kinds):
+        _heads(axes, (i + 0.5) * wide, 0.86 * wide, kind, n_head, n_kv_head)
+    legend(axes, 2.5, [("new", "query heads"), ("old", "key/value heads: what the cache holds")])
+    return figure
+
+
+def _heads(axes: Axes, middle: float, wide: float, kind: str, n_head: int, n_kv_head: int) -> None:
+    """One panel: query heads above, key/value heads below, and who reads which."""
+    step, group = wide / n_head, n_head // n_kv_head
+    left, box = middle - wide / 2, min(0.3, 0.9 * wide / n_head)
+    note(axes, middle, 0.05, kind, 13, ha="center", weight="bold")
+    for head in range(n_head):
+        x, shared = left + (head + 0.5) * step, left + (head // group + 0.5) * group * step
+        axes.plot([x, shared], [0.65, 1.4], color=GREY, lw=1.3, zorder=0)
+        axes.add_patch(Circle((x, 0.62), box / 2 - 0.01, **FILLS["new"]))
+    for i in range(n_kv_head):
+        x = left + (i + 0.5) * group * step
+        cell(axes, x - box / 2 - 0.03, 1.3, (box + 0.06, box))
+    share = Fraction(n_kv_head, n_head)
+    size = "all bytes (1×)" if share == 1 else f"{share} of the bytes"
+    words = f"{n_kv_head} key/value head{'s' * (n_kv_head != 1)}\n{size}"
+    note(axes, middle, 1.72, words, 10.5, ha="center")
+
+
+@styled
+def arrows(angles: Sequence[tuple[float, float]], title: str, pairs: Sequence) -> Figure:
+    """Rotary embeddings in one pair of dimensions: arrows that turn with the position.
+
+    `angles[p]` are those of a query and a key at position p, in radians. Above, a dial for each of
+    the first six positions; below, two large ones: a query and an earlier key, each of `pairs`.
+    """
+    figure, axes = page(4.15, title, equal=True)
+    for position, turned in enumerate(angles[:6]):
+        centre = ((position + 0.5) * PAGE / 6, 0.5)
+        _dial(axes, centre, 0.42, *turned)
+        note(axes, centre[0], 1.0, f"position {position}", 10, ha="center")
+    for i, (later, earlier) in enumerate(pairs):
+        query, key = angles[later][0], angles[earlier][1]
+        centre = (PAGE * (0.13 + 0.5 * i), 2.4)
+        _dial(axes, centre, 0.85, query, key)
+        between = degrees((query - key + pi) % (2 * pi) - pi)
+        ends = sorted((-degrees(key), -degrees(key) - between))
+        look = {"facecolor": PALE, "edgecolor": GREY, "lw": 0.8}
+        axes.add_patch(Wedge(centre, 0.45 * 0.85, *ends, **look))
+        words = f"query at {later}\nkey at {earlier}\ndistance {later - earlier}\n\n"
+        words += f"angle {between:.0f}°".replace("-", "−")
+        note(axes, centre[0] + 1.1, 1.7, words, 12)
+    rows = [("new", "the query, turned by its position"), ("old", "the key, turned by its own")]
+    legend(axes, 3.7, rows)
+    return figure
+
+
+def _dial(axes: Axes, centre: tuple, radius: float, query: float, key: float) -> None:
+    """A circle with the arrows of a query and a key."""
+    axes.add_patch(Circle(centre, radius, facecolor="#f6f7f9", edgecolor="#b6bbc4", lw=0.8))
+    for turned, colour in ((key, BLUE), (query, ORANGE)):
+        tip = centre[0] + radius * cos(turned), centre[1] - radius * sin(turned)
+        look = {"arrowstyle": "-|>", "color": colour, "lw": 2.4, "shrinkA": 0, "shrinkB": 0}
+        axes.annotate("", tip, xytext=centre, arrowprops=look)
+
+
+@styled
+def ring(capacity: int, positions: Sequence[int], title: str) -> Figure:
+    """The slots of a rolling cache after each of `positions`: position p lies in slot p % capacity.
+
+    The slot that the next position overwrites is orange.
+    """
+    figure, axes = page(3.75, title, equal=True)
+    wide = PAGE / len(positions)
+    for i, last in enumerate(positions):
+        _ring(axes, ((i + 0.5) * wide, 1.3), min(1.02, 0.45 * wide), capacity, last)
+        lost = last + 1 - capacity
+        words = f"position {last + 1} takes slot {(last + 1) % capacity}"
+        words += f",\nposition {lost} is lost" if lost >= 0 else ",\nwhich is free"
+        note(axes, (i + 0.5) * wide, 2.58, words, 10.5, ha="center")
+    rows = [("new", "the slot that the next position takes"), ("old", "a position that is kept")]
+    legend(axes, 3.37, rows)
+    note(axes, 4.2, 3.3, "large: the position held\nsmall: the number of the slot")
+    return figure
+
+
+def _ring(axes: Axes, centre: tuple, radius: float, capacity: int, last: int) -> None:
+    """One ring, slot 0 at the top, on clockwise: the position that each slot holds."""
+    note(axes, *centre, f"after\nposition\n{last}", 10, ha="center", va="center")
+    for slot in range(capacity):
+        held = last - (last - slot) % capacity
+        kind = "new" if slot == (last + 1) % capacity else "old" if held >= 0 else "free"
+        first, turn = 360 * slot / capacity - 90, 360 / capacity
+        look = {"width": 0.46 * radius, "lw": 1, **FILLS[kind]}
+        axes.add_patch(Wedge(centre, radius, first - turn / 2, first + turn / 2, **look))
+        turned = np.array((cos(first * pi / 180), sin(first * pi / 180)))
+        font = {"ha": "center", "va": "center_baseline"}
+        inside, outside = (centre + share * radius * turned for share in (0.77, 1.12))
+        axes.text(*outside, slot, fontsize=8.5, color=GREY, **font)
+        axes.text(*inside, held if held >= 0 else "", fontsize=12, weight="bold", **font)

@@ -1,18 +1,20 @@
-"""Figures of notebooks 01 and 11: characters, batches, losses, recipes, and two of their ideas."""
+"""Charts of characters and losses, of recipes and designs, and of any curves."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter, LogLocator
 
 from . import canvas, style
-from .canvas import PAGE, cells, page, row_name
 from .style import BLUE, GREEN, GREY, INK, ORANGE, SKY, VERMILION, styled
 
 MOST_BARS = 70  # more could not be read
 RECIPES = {"lecture": VERMILION, "nanoGPT's": ORANGE, "fast": GREEN, "sprint": SKY, "sprint+": BLUE}
+LOOKS = ((VERMILION, "s"), (BLUE, "o"), (ORANGE, "^"), (GREEN, "D"), (GREY, "."))  # of curves
 
 
 @styled
@@ -39,19 +41,6 @@ def characters(counts: dict[str, int]) -> Figure:
 
 
 @styled
-def batch(x: list[str], y: list[str]) -> Figure:
-    """Windows of a batch: inputs, and under each the same characters one place on."""
-    columns = len(x[0])
-    figure, axes = page(len(x), f"Every window is {columns} lessons: y is x, one character on")
-    wide = (PAGE - 0.3) / columns
-    for i, pair in enumerate(zip(x, y, strict=True)):
-        for part, text, kind, top in zip("xy", pair, ("old", "new"), (0, 0.42), strict=True):
-            row_name(axes, i + top + 0.18, part)
-            cells(axes, 0.3, i + top, (wide, 0.36), text, [kind] * columns)
-    return figure
-
-
-@styled
 def losses(history: dict, references: dict[str, float], title: str) -> Figure:
     """Training and validation loss by step; `references` are horizontal lines with their names."""
     figure, axes = canvas.new_figure(3.8, title)
@@ -69,24 +58,6 @@ def losses(history: dict, references: dict[str, float], title: str) -> Figure:
     axes.set(xlabel="step", ylabel="cross-entropy (nats per character)", xlim=(0, steps[-1]))
     axes.set_ylim(min([*references.values(), *raw, *history["train"]]) - 0.25, None)
     canvas.names_below(figure, axes.get_legend_handles_labels()[0])
-    return figure
-
-
-@styled
-def schedules(runs: dict[str, dict], title: str) -> Figure:
-    """Left: the learning rate of each run by step. Right: its loss by step, and where it ends."""
-    figure, (left, right) = canvas.new_panels(3.5, title, columns=2)
-    ends = []
-    looks = zip(runs.items(), (VERMILION, ORANGE, BLUE), (":", "--", "-"), strict=False)
-    for (name, run), colour, dashes in looks:
-        left.plot(run["rate"], color=colour, ls=dashes, label=name)
-        right.plot(run["step"], run["val"], color=colour, ls=dashes, marker="o", ms=3)
-        ends.append((run["step"][-1], run["val"][-1], f"{run['val'][-1]:.2f}", colour))
-    canvas.names_below(figure, left.get_legend_handles_labels()[0])
-    left.set(xlabel="step", ylabel="learning rate (AdamW)", ylim=(0, None))
-    late = [value for run in runs.values() for value in run["val"][2:]]
-    right.set(xlabel="step", ylabel="validation loss", ylim=(min(late) - 0.05, max(late) + 0.1))
-    canvas.beside_ends(right, ends)
     return figure
 
 
@@ -142,15 +113,57 @@ def ideas(rows: list[dict], title: str) -> Figure:
 
 
 @styled
-def singular_values(updates: dict[str, Sequence[float]], title: str) -> Figure:
-    """The singular values of some updates of a matrix, largest first, each as a share of it."""
-    figure, axes = canvas.new_figure(3.2, title)
-    looks = zip(updates.items(), (VERMILION, GREEN, BLUE), (":", "--", "-"), strict=False)
-    for (label, values), colour, dashes in looks:
-        shares = [value / max(values) for value in values]
-        axes.plot(range(1, len(shares) + 1), shares, color=colour, ls=dashes, label=label)
-    canvas.log_axis(axes, "y", [1e-4, 1e-3, 0.01, 0.1, 1], ["0.01%", "0.1%", "1%", "10%", "100%"])
-    axes.set_ylim(1e-4, 1.5)
-    axes.set(xlabel="direction, strongest first", ylabel="length, of the strongest")
-    axes.legend(loc="lower left")
+def bytes_and_loss(rows: list[dict], title: str, length: int) -> Figure:
+    """What each change costs in loss (left) and saves in memory (right), largest cache first.
+
+    Loss and bytes are those of texts of `length` characters. A row has a `name`, its `loss` (a
+    summary), the `bytes` of its cache, and whether it has a `table` of positions.
+    """
+    rows = sorted(rows, key=lambda row: -row["bytes"])
+    figure, (left, right) = canvas.new_panels(1.3 + 0.34 * len(rows), title, columns=2, sharey=True)
+    losses = [style.low_mid_high(row["loss"]) for row in rows]
+    canvas.whiskers(left, losses)
+    for y, row in enumerate(rows):
+        colour, mark = (VERMILION, "s") if row["table"] else (BLUE, "o")
+        left.plot(losses[y][1], y, mark, color=colour, ms=6)
+        right.barh(y, row["bytes"], height=0.62, lw=0, color=colour)
+    canvas.number_column(left, [f"{mid:.3f}" for _, mid, _ in losses])
+    canvas.number_column(right, [EngFormatter("B", 0)(row["bytes"]) for row in rows])
+    for axes in (left, right):
+        canvas.name_rows(axes, [row["name"] for row in rows])
+    canvas.log_axis(right, "x", [1e4, 1e5, 1e6], ["10 kB", "100 kB", "1 MB"])
+    right.set_xlim(rows[-1]["bytes"] / 3, 1.3 * rows[0]["bytes"])
+    left.set(ylim=(len(rows) - 0.4, -0.6), xlabel="validation loss, spread of the seeds")
+    right.set_xlabel(f"K and V of {length:,} characters (log scale)")
     return figure
+
+
+@styled
+def lines(panels: Sequence[dict], title: str) -> Figure:
+    """Curves in panels side by side, with the names of the first panel's below.
+
+    A panel is {"curves": {name: (x, y)}}, where y holds numbers, or summaries, which are drawn with
+    their range. Its "log" names the logarithmic axes, as in "xy"; its "unit" is the number that is
+    drawn as 1; with "ls" "" points are not joined; all else sets the axes, as xlabel and ylim do.
+    """
+    figure, row = canvas.new_panels(3.4, title, columns=len(panels))
+    for axes, panel in zip(row, panels, strict=True):
+        _curves(axes, **panel)
+    canvas.names_below(figure, row[0].get_legend_handles_labels()[0])
+    return figure
+
+
+def _curves(axes: Axes, curves: dict, log="", unit=1.0, ls="-", **settings) -> None:
+    for (name, (x, y)), (colour, mark) in zip(curves.items(), LOOKS, strict=False):
+        spans = [style.low_mid_high(v, unit) if isinstance(v, dict) else [v / unit] * 3 for v in y]
+        look = {"marker": mark, "ms": 4, "ls": ls, "markevery": max(1, len(x) // 20) if ls else 1}
+        canvas.line_with_band(axes, x, spans, color=colour, label=name, **look)
+    if "x" in log:
+        canvas.log_axis(axes, "x", x, [f"{tick:,}" for tick in x])
+    if "y" in log:
+        canvas.log_axis(axes, "y")
+        low, high = axes.get_ylim()
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 1000 * low else (1,)))
+        axes.yaxis.set_major_formatter("{x:g}")
+    axes.grid(axis="both", visible=True)
+    axes.set(**settings)
