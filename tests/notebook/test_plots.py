@@ -85,9 +85,6 @@ BOXES = [(0.0, 2.0, "waits"), (2.0, 3.0, "prompt"), (3.0, 4.0, "token"), (4.0, 6
 BATCHED = {"name": "static batches", "rows": [{"spans": BOXES}] * 3}
 CLIENT = {"name": "client 1", "spans": [(0.0, 1.0, "travels"), *BOXES[1:2]], "tokens": [5, 7]}
 REQUEST = {"name": "x", "rows": [CLIENT]}
-SPEED = {"rate": 4.0, "tokens_per_second": summary(9.0), "e2el_p95": summary(0.2)}
-AT_ONCE = SPEED | {"rate": None}
-LOADS = [{"name": "one at a time", "rows": [SPEED, AT_ONCE]}, {"name": "a server", "rows": [SPEED]}]
 
 # What each figure function is called with, and words that must stand in the figure. What stands
 # behind a comma is another case of the function.
@@ -135,10 +132,6 @@ FIGURES = {
     "timelines": ([[BATCHED], "idle places", "a clock"], "idle places|waits|an idle place|a clock"),
     "timelines, named": ([[REQUEST], "one waits", "ms"], "client 1|a token"),
     "step_mask": ([TEXT[:2], [0, 1], KEYS, SEEN, "its own text"], "its own text"),
-    "load": (
-        [[{"name": "a model", "curves": LOADS}] * 2, "6 times the load"],
-        "6 times|a server|at once",
-    ),
 }
 
 

@@ -1,9 +1,8 @@
 """One function per figure: plain data in, a matplotlib Figure out. Never imports torch."""
 
-from .charts import bytes_and_loss, characters, ideas, lines, losses, recipes
+from .charts import bytes_and_loss, characters, ideas, lines, losses, recipes, timelines
 from .equality import drafted, last_bits, margins, masks, precision, token_strips
 from .pictures import arrows, attention_step, batch, decode_step, ring, sharing, step_mask, triangle
-from .serving import load, timelines
 from .speed import (
     ladder,
     per_token,

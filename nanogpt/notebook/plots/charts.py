@@ -1,4 +1,4 @@
-"""Charts of characters and losses, of recipes and designs, and of any curves."""
+"""Charts of characters and losses, of recipes and designs, of requests, and any curves."""
 
 from __future__ import annotations
 
@@ -7,14 +7,23 @@ from itertools import accumulate
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 from matplotlib.ticker import EngFormatter, LogLocator
 
 from . import canvas, style
-from .style import BLUE, GREEN, GREY, INK, ORANGE, SKY, VERMILION, styled
+from .style import BLUE, GREEN, GREY, INK, ORANGE, PALE, PAPER, SKY, VERMILION, styled
 
 MOST_BARS = 70  # more could not be read
 RECIPES = {"lecture": VERMILION, "nanoGPT's": ORANGE, "fast": GREEN, "sprint": SKY, "sprint+": BLUE}
-LOOKS = ((VERMILION, "s"), (BLUE, "o"), (ORANGE, "^"), (GREEN, "D"), (GREY, "."))  # of curves
+LOOKS = ((VERMILION, "s"), (BLUE, "o"), (ORANGE, "^"), (GREEN, "D"), (GREY, "v"), (SKY, "P"))
+LOOKS += ((INK, "X"), ("#CC79A7", "."))  # of curves
+KINDS = {  # what a time is spent on: its name and its look
+    "travels": ("on its way", {"facecolor": SKY}),
+    "waits": ("waits", {"facecolor": PAPER, "ls": ":"}),
+    "prompt": ("reads the prompt", {"facecolor": BLUE}),
+    "token": ("a token", {"facecolor": ORANGE}),
+    "idle": ("an idle place", {"facecolor": PALE, "hatch": "////"}),
+}
 
 
 @styled
@@ -140,16 +149,17 @@ def bytes_and_loss(rows: list[dict], title: str, length: int) -> Figure:
 
 @styled
 def lines(panels: Sequence[dict], title: str) -> Figure:
-    """Curves in panels side by side, with the names of the first panel's below.
+    """Curves in panels, two in a row, with the names of the first panel's below.
 
     A panel is {"curves": {name: (x, y)}}, where y holds numbers, or summaries, which are drawn with
     their range. Its "log" names the logarithmic axes, as in "xy"; its "unit" is the number that is
     drawn as 1; with "ls" "" points are not joined; all else sets the axes, as xlabel and ylim do.
     """
-    figure, row = canvas.new_panels(3.4, title, columns=len(panels))
-    for axes, panel in zip(row, panels, strict=True):
+    size = {"rows": (len(panels) + 1) // 2, "columns": min(len(panels), 2)}
+    figure, places = canvas.new_panels(0.8 + 2.6 * size["rows"], title, **size)
+    for axes, panel in zip(places, panels, strict=True):
         _curves(axes, **panel)
-    canvas.names_below(figure, row[0].get_legend_handles_labels()[0])
+    canvas.names_below(figure, places[0].get_legend_handles_labels()[0])
     return figure
 
 
@@ -167,3 +177,52 @@ def _curves(axes: Axes, curves: dict, log="", unit=1.0, ls="-", **settings) -> N
         axes.yaxis.set_major_formatter("{x:g}")
     axes.grid(axis="both", visible=True)
     axes.set(**settings)
+
+
+@styled
+def timelines(panels: Sequence[dict], title: str, clock: str) -> Figure:
+    """Each request a line of boxes on one clock, which `clock` names, a panel for each schedule.
+
+    A panel is {"name", "rows"}; a row {"spans": [(start, end, kind)]} with the kinds of KINDS, and
+    perhaps its "name" and "tokens", times at which one arrives. Idle is a place in the batch that
+    computes for nobody.
+    """
+    named = "name" in panels[0]["rows"][0]
+    heights = [0.55 + (0.3 if named else 0.15) * len(panel["rows"]) for panel in panels]
+    size = {"rows": len(panels), "sharex": True, "height_ratios": heights}
+    figure, column = canvas.new_panels(0.8 + sum(heights), title, **size)
+    for axes, panel in zip(column, panels, strict=True):
+        for y, row in enumerate(panel["rows"]):
+            for span in row["spans"]:
+                _span(axes, y, *span)
+            axes.vlines(row.get("tokens", ()), y - 0.4, y + 0.4, color=ORANGE, lw=1.1)
+        axes.set_yticks(range(len(panel["rows"])), [row.get("name", "") for row in panel["rows"]])
+        axes.set(ylim=(len(panel["rows"]) - 0.4, -0.6), ylabel="" if named else "requests")
+        axes.tick_params(axis="y", length=0)
+        axes.grid(axis="y", visible=False)
+        axes.set_title(panel["name"])
+    column[-1].set(xlabel=clock, xlim=(0, None))
+    _key(column[0], [row for panel in panels for row in panel["rows"]])
+    return figure
+
+
+def _span(axes: Axes, y: float, start: float, end: float, kind: str) -> None:
+    """A time in row y: a box, or the dotted line of one who waits."""
+    if kind == "waits":
+        axes.plot([start, end], [y, y], color=GREY, lw=1, ls=":")
+        return
+    edge = {"edgecolor": GREY, "lw": 0} if kind == "idle" else {"edgecolor": PAPER, "lw": 0.5}
+    axes.add_patch(Rectangle((start, y - 0.4), end - start, 0.8, **edge, **KINDS[kind][1]))
+
+
+def _key(axes: Axes, rows: Sequence[dict]) -> None:
+    """What the boxes of these rows mean, on the right above the first panel."""
+    shown = {kind for row in rows for *_, kind in row["spans"]}
+    shown |= {"token" for row in rows if row.get("tokens")}
+    handles = [
+        Rectangle((0, 0), 1, 1, label=words, edgecolor=GREY, **look)
+        for kind, (words, look) in KINDS.items()
+        if kind in shown
+    ]
+    place = {"loc": "lower right", "bbox_to_anchor": (1.0, 1.0), "borderaxespad": 0.2}
+    axes.legend(handles=handles, ncols=len(handles), fontsize=8, columnspacing=1.0, **place)
