@@ -83,13 +83,11 @@ def export(folder, version):
     model = tiny_model()
     kept = folder.parent / "to_export"
     save_checkpoint(kept, model, meta_of(model, step=version))
-    write_folder(load_checkpoint(kept), folder / "out", "gpt2" if version == 1 else "opt")
+    write_folder(load_checkpoint(kept), folder / "out")
 
 
 def read_export(folder):
-    return {"gpt2": 1, "opt": 2}[
-        json.loads((folder / "out" / "config.json").read_text())["model_type"]
-    ]
+    return json.loads((folder / "out" / "nanogpt.json").read_text())["step"]
 
 
 class Writer(NamedTuple):

@@ -1,7 +1,7 @@
 """python -m nanogpt export: a checkpoint as a folder that transformers and vLLM load.
 
 python -m nanogpt export                          the model that ships, into outputs/run/export
-python -m nanogpt export MINE --form gpt2         another checkpoint, another architecture
+python -m nanogpt export MINE                     another checkpoint
 python -m nanogpt export --form lecture           one file, as Karpathy's own class loads it
 """
 
@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> None:
         how = "model.load_state_dict(safetensors.torch.load_file(PATH))"
     else:
         out, saved = args.out or OUTPUTS / "export", load_checkpoint(args.checkpoint)
-        what = f"for {write_folder(saved, out, args.form)['architectures'][0]}"
+        what = f"for {write_folder(saved, out)['architectures'][0]}"
         how = "AutoModelForCausalLM.from_pretrained(PATH)"
     print(f"{saved}\nwritten: {out}, {what}\n{how} loads it")
     if args.form != "lecture" and (size := saved.model.config.head_size) < 32:
@@ -44,9 +44,8 @@ def options() -> argparse.ArgumentParser:
     parser = Parser("export", "Write a checkpoint's weights as other programs load them.")
     add = parser.add_argument
     add("checkpoint", nargs="?", default=WEIGHTS / "small", help="its path (the model that ships)")
-    forms = ("auto", "opt", "gpt2", "nanochat", "lecture")
     about = "auto: OPT for the lecture's architecture, NanoChat for sprint's; lecture: one file"
-    add("--form", default="auto", choices=forms, help=about)
+    add("--form", default="auto", choices=("auto", "lecture"), help=about)
     add(
         "--out",
         type=Path,

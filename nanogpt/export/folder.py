@@ -11,15 +11,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from ..model.checkpoint import Checkpoint
-from ..system.files import (
-    check_exchange,
-    exchange,
-    held,
-    read_sealed,
-    sealed,
-    sha256,
-    write_json,
-)
+from ..system.files import check_exchange, exchange, held, read_sealed, sealed, sha256, write_json
 from .huggingface import exported
 
 MARK = "nanogpt.json"  # says what was exported, and lists the other files with their digests
@@ -51,7 +43,6 @@ print(tokenizer.decode(tokens[0]))
   error.
 - Prompt and answer together must fit into {c.block_size} characters.
 - {note}
-- The weights are under the MIT licence, as the notebooks are.
 """
 FOLDED = (
     "The bias of the output layer was moved into the last norm (the softmax is the same); "
@@ -60,14 +51,14 @@ FOLDED = (
 FLIPPED = "The rotation turns the other way here, and queries and keys were changed to match it."
 
 
-def write_folder(saved: Checkpoint, folder: Path, form: str = "auto") -> dict:
+def write_folder(saved: Checkpoint, folder: Path) -> dict:
     """Export a checkpoint into `folder` and return its config.json.
 
     An earlier export there is replaced, in one step and only when the new one is complete. Raises
     ExportError for a model that has no counterpart, ForeignFiles for a folder that holds anything
     but an export as it was written, and OSError.
     """
-    config, tensors = exported(saved.model, form)
+    config, tensors = exported(saved.model)
     folder = Path(folder).resolve()
     with held(folder.with_name(f".{folder.name}.lock"), f"to {folder}"):
         check_exchange(folder, written)

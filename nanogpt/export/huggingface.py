@@ -1,7 +1,7 @@
 """Our architectures as models that Hugging Face's transformers has: a config, and named tensors.
 
 The lecture's is OPT (Zhang et al. 2022, arXiv 2205.01068) with zero biases for queries, keys and
-values, and GPT-2 with ReLU. That of the recipe `sprint` is NanoChat, Karpathy's later model, whose
+values. That of the recipe `sprint` is NanoChat, Karpathy's later model, whose
 rotation turns the other way. Nothing here needs transformers.
 """
 
@@ -26,39 +26,32 @@ class ExportError(ValueError):
     """A model or a folder that cannot be used; the message names what is in the way."""
 
 
-def form_of(config: GPTConfig) -> str:
-    """The form for this shape, "opt" or "nanochat". Raises ExportError naming what has none."""
+def form_of(config: GPTConfig) -> Callable[[dict, GPTConfig], Exported]:
+    """`opt` or `nanochat`, whichever holds this shape. Raises ExportError naming what has none."""
     more = config.beyond_lecture
     free = {name: x for name, x in more.items() if name not in {*SPRINT, "rope_base", "n_kv_head"}}
     if not more:
-        return "opt"
+        return opt
     if not free and all(getattr(config, name) == value for name, value in SPRINT.items()):
-        return "nanochat"
-    wrong = free or more
-    fields = ", ".join(f"{name}={value}" for name, value in wrong.items())
+        return nanochat
+    fields = ", ".join(f"{name}={value}" for name, value in (free or more).items())
     raise ExportError(
         f"{fields}: no form of this export has it. The lecture's architecture can be exported, "
         f"and that of the recipe `sprint`"
     )
 
 
-def exported(model: GPT, form: str = "auto") -> Exported:
-    """config.json and the tensors of one of FORMS; "auto" takes the one that form_of names.
-
-    Tensors are float32 on the CPU. Raises ExportError for a model that the form cannot hold.
-    """
+def exported(model: GPT) -> Exported:
+    """config.json and the tensors, float32 on the CPU. Raises ExportError for what has no form."""
     check_standard(model)
-    fits = form_of(model.config)
-    fitting = [fits, "gpt2"] if fits == "opt" else [fits]
-    if form not in ("auto", *fitting):
-        raise ExportError(f"form {form!r} is not this model's: choose auto, {', '.join(fitting)}")
+    form = form_of(model.config)
     state = {name: w.detach().cpu().float() for name, w in model.state_dict().items()}
     if model.config.per_head:
         state = convert_state(state, model.config, per_head=False)
-    if fits == "opt":
+    if form is opt:
         d = fold_head_bias(state["lm_head.weight"], state["lm_head.bias"])
         state["ln_f.bias"] = (state["ln_f.bias"] + d).float()
-    config, tensors = FORMS[fits if form == "auto" else form](state, model.config)
+    config, tensors = form(state, model.config)
     config |= {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
     config |= {"tie_word_embeddings": False, "dtype": "float32"}
     return config, {name: w.contiguous().clone() for name, w in tensors.items()}
@@ -67,7 +60,7 @@ def exported(model: GPT, form: str = "auto") -> Exported:
 def fold_head_bias(weight: Tensor, bias: Tensor) -> Tensor:
     """The vector d by which a bias of the head moves into the norm before it.  (V, C), (V,) -> (C,)
 
-    Neither OPT nor GPT-2 has a bias in its head. The head's input is norm(x) · g + b, so W d is
+    OPT has no bias in its head. The head's input is norm(x) · g + b, so W d is
     added to the logits when d is added to b. Softmax does not see a constant, so W d = bias + λ1 is
     enough. That has a solution for any bias where V <= C + 1. Raises ExportError where there is
     none but for rounding. float64.
@@ -112,50 +105,11 @@ def opt(state: dict, c: GPTConfig) -> Exported:
         "model_type": "opt",
         "vocab_size": c.vocab_size,
         "hidden_size": c.n_embd,
-        "word_embed_proj_dim": c.n_embd,
         "num_hidden_layers": c.n_layer,
         "num_attention_heads": c.n_head,
         "ffn_dim": 4 * c.n_embd,
         "max_position_embeddings": c.block_size,
-        "do_layer_norm_before": True,
-        "enable_bias": True,
-        "activation_function": "relu",
         "dropout": 0.0,
-        "attention_dropout": 0.0,
-        "layerdrop": 0.0,
-    }, out
-
-
-def gpt2(state: dict, c: GPTConfig) -> Exported:
-    """GPT2LMHeadModel with ReLU. Its matrices are stored as (inputs, outputs)."""
-    out = {
-        "transformer.wte.weight": state["token_embedding_table.weight"],
-        "transformer.wpe.weight": state["position_embedding_table.weight"],
-        "lm_head.weight": state["lm_head.weight"],
-        **_norm("ln_f", "transformer.ln_f", state),
-    }
-    for i in range(c.n_layer):
-        ours, theirs = f"blocks.{i}", f"transformer.h.{i}"
-        out |= _norm(f"{ours}.ln1", f"{theirs}.ln_1", state)
-        out |= _norm(f"{ours}.ln2", f"{theirs}.ln_2", state)
-        out[f"{theirs}.attn.c_attn.weight"] = state[f"{ours}.sa.qkv.weight"].t()
-        out[f"{theirs}.attn.c_attn.bias"] = torch.zeros(3 * c.n_embd)
-        for a, b in (("sa.proj", "attn.c_proj"), ("ffwd.net.0", "mlp.c_fc")):
-            out |= _norm(f"{ours}.{a}", f"{theirs}.{b}", state)
-        out |= _norm(f"{ours}.ffwd.net.2", f"{theirs}.mlp.c_proj", state)
-        for name in ("attn.c_proj", "mlp.c_fc", "mlp.c_proj"):
-            out[f"{theirs}.{name}.weight"] = out[f"{theirs}.{name}.weight"].t()
-    return {
-        "architectures": ["GPT2LMHeadModel"],
-        "model_type": "gpt2",
-        "vocab_size": c.vocab_size,
-        "n_positions": c.block_size,
-        "n_embd": c.n_embd,
-        "n_layer": c.n_layer,
-        "n_head": c.n_head,
-        "activation_function": "relu",
-        **{f"{part}_pdrop": 0.0 for part in ("resid", "embd", "attn")},
-        "layer_norm_epsilon": 1e-5,
     }, out
 
 
@@ -191,13 +145,7 @@ def nanochat(state: dict, c: GPTConfig) -> Exported:
         "num_attention_heads": c.n_head,
         "num_key_value_heads": c.kv_heads,
         "max_position_embeddings": c.block_size,
-        "hidden_act": "relu2",
         "rms_norm_eps": torch.finfo(torch.float32).eps,
         "rope_parameters": {"rope_type": "default", "rope_theta": c.rope_base},
         "final_logit_softcapping": None,
-        "attention_dropout": 0.0,
     }, out
-
-
-FORMS: dict[str, Callable[[dict, GPTConfig], Exported]]
-FORMS = {"opt": opt, "gpt2": gpt2, "nanochat": nanochat}

@@ -25,10 +25,12 @@ def names(path):
 
 
 def test_an_export_is_replaced_by_the_next(saved, tmp_path):
-    export.write_folder(saved, tmp_path / "out", "opt")
+    export.write_folder(saved, tmp_path / "out")
     assert names(tmp_path / "out") == FILES
-    export.write_folder(saved, tmp_path / "out", "gpt2")
-    assert '"gpt2"' in (tmp_path / "out" / "config.json").read_text()
+    saved.model.lm_head.bias.data.add_(1.0)
+    before = (tmp_path / "out" / "model.safetensors").read_bytes()
+    export.write_folder(saved, tmp_path / "out")
+    assert (tmp_path / "out" / "model.safetensors").read_bytes() != before
     assert names(tmp_path) == {"fox.safetensors", "fox.json", "out"}
 
 
