@@ -4,6 +4,7 @@ import json
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.client import HTTPConnection
@@ -61,16 +62,6 @@ def stream(url: str, **fields) -> Iterator[str]:
         connection.close()
 
 
-def metrics(url: str) -> dict[str, float]:
-    """All numbers of /metrics, by name and label."""
-    connection = HTTPConnection(urlsplit(url).netloc, timeout=20)
-    connection.request("GET", "/metrics")
-    lines = connection.getresponse().read().decode().splitlines()
-    connection.close()
-    rows = [line.rsplit(" ", 1) for line in lines if not line.startswith("#")]
-    return {name.removeprefix("nanogpt_"): float(number) for name, number in rows}
-
-
 def send(url: str, buffer: int = 0, **fields) -> socket.socket:
     """A connection that has asked for a completion, and has read nothing yet.
 
@@ -96,6 +87,25 @@ def until(condition, seconds: float = 20.0) -> None:
         time.sleep(0.002)
 
 
+class Counted(Server):
+    """A server of a tiny model by default, which counts in `seen` what its trace tells."""
+
+    def __init__(self, model=None, **settings):
+        self.seen = Counter()
+        settings["trace"] = lambda name, what, at: self.seen.update([what])
+        super().__init__(model or tiny_model(), CHARS, **settings)
+
+    @property
+    def drawn(self) -> int:
+        """How many tokens its engine has drawn."""
+        return self.seen["token"]
+
+    @property
+    def free(self) -> bool:
+        """Whether nobody holds a block."""
+        return not any(self.engine.block_manager.ref_counts)
+
+
 class Gated:
     """Lets an engine make so many steps, and counts how often it was asked to."""
 
@@ -119,7 +129,7 @@ def gated(**settings):
     At the end it opens by itself, but not before the last answer has ended: a step that nobody
     waits for is computed, and no answer is finished that the test wants to see broken off.
     """
-    server = Server(tiny_model(), CHARS, **settings)
+    server = Counted(**settings)
     gate = Gated(server.engine)
     opens = threading.Thread(target=lambda: (until(lambda: not server.answers), gate.open()))
     with serving(server) as url:

@@ -29,7 +29,7 @@ def run(args: argparse.Namespace) -> None:
         print(f"{job.about['texts']:,} texts in {n:,} shards, {n_done:,} are done", flush=True)
         try:
             with Progress(n, "shards", done=n_done) as bar:
-                for number, texts in write_shards(job, args.workers, args.cluster):
+                for number, texts in write_shards(job, args.workers):
                     job.keep(number, texts)
                     bar.update()
         except (KeyboardInterrupt, OSError) as error:
@@ -74,7 +74,6 @@ def options() -> argparse.ArgumentParser:
     add("--backend", choices=("auto", "native", "modules"), default="auto")
     add("--shard-size", type=int, default=32, metavar="N", help="texts in a file (32)")
     add("--workers", type=int, default=1, metavar="N", help="processes; several need Ray (1)")
-    add("--cluster", default="", metavar="ADDRESS", help="of a Ray cluster that runs already")
     return parser
 
 

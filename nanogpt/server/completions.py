@@ -12,27 +12,25 @@ import secrets
 import time
 from collections.abc import Callable
 
-from ..config.checks import check_int, check_number, check_switch
+from ..config.checks import check_int, check_number, check_switch, check_type
 from ..data.tokenizer import CharTokenizer
 from ..decoding.limits import check_seed
 from ..decoding.sampling import SamplingParams
 from ..serving.request import Output, Request
 
 # Fields that this server does not have, and the values at which they ask for nothing.
-ABSENT = {"n": 1, "best_of": 1, "echo": False, "logprobs": None, "suffix": None, "logit_bias": {}}
-ABSENT |= {"presence_penalty": 0, "frequency_penalty": 0}
-UNUSED = {"user", "ignore_eos"}  # they change no token here
+ABSENT = {"n": 1, "best_of": 1, "echo": False, "presence_penalty": 0, "frequency_penalty": 0}
 FIELDS = {"model", "prompt", "max_tokens", "temperature", "top_p", "top_k", "seed", "stop"}
 FIELDS |= {"stream", "stream_options"}
+UNUSED = {"user", "ignore_eos"}  # they change no token here
 STOPS = 4  # texts that may end an answer, as in OpenAI's interface
-WRONG = ("invalid_request_error", "invalid")
-KINDS = {  # by the status of HTTP: that interface's name of the error, and the metrics' word for it
-    404: ("not_found_error", "invalid"),
-    429: ("rate_limit_error", "refused"),
-    499: ("client_closed_request", "aborted"),  # nobody is there to read it
-    500: ("server_error", "failed"),
-    503: ("service_unavailable_error", "refused"),
-    504: ("timeout_error", "timeout"),
+KINDS = {  # that interface's names of errors, by the status of HTTP; of all others the first
+    400: "invalid_request_error",
+    404: "not_found_error",
+    429: "rate_limit_error",
+    500: "server_error",
+    503: "service_unavailable_error",
+    504: "timeout_error",
 }
 
 
@@ -42,11 +40,10 @@ class Refused(Exception):
     def __init__(self, status: int, message: str, param: str | None = None):
         super().__init__(message)
         self.status, self.param = status, param
-        self.kind, self.outcome = KINDS.get(status, WRONG)
 
     def body(self) -> dict:
         """The error as that interface writes it."""
-        error = {"message": _short(str(self), 1000), "type": self.kind}
+        error = {"message": str(self)[:1000], "type": KINDS.get(self.status, KINDS[400])}
         return {"error": {**error, "param": self.param, "code": self.status}}
 
 
@@ -62,15 +59,10 @@ class Completion:
         self.request, self.chars = request, chars
         self.stop = sorted(stop, key=len, reverse=True)  # of several that are complete the longest
         self.stream, self.usage = stream, usage  # usage: a stream ends with the counts of tokens
-        self.head = {
-            "id": request.id,
-            "object": "text_completion",
-            "created": int(time.time()),
-        }
+        self.head = {"id": request.id, "object": "text_completion", "created": int(time.time())}
         self.head |= {"model": name, "seed": request.seed}
-        self.begun = time.perf_counter()
         self.reason: str | None = None  # why the text has ended: "stop" or "length"
-        self.complete, self.error = False, None  # the engine's last token; what ended it early
+        self.error: Refused | None = None  # what ended it early
         self.close: Callable[[], None] | None = None  # set while a slow client holds up a write
         self._held, self._n_new = "", 0
         self._outputs: list[Output] = []
@@ -78,7 +70,6 @@ class Completion:
 
     def take(self, output: Output) -> None:
         """The next token from the engine."""
-        self.complete = output.finished
         self._outputs.append(output)
         self._wake.set()
 
@@ -95,11 +86,8 @@ class Completion:
         self._wake.clear()
         if self.error:
             raise self.error
-        outputs, self._outputs, pieces = self._outputs, [], []
-        for output in outputs:
-            if not self.reason:
-                pieces.append(self.add(output.token, output.finished))
-        return pieces
+        outputs, self._outputs = self._outputs, []
+        return [self.add(out.token, out.finished) for out in outputs if not self.reason]
 
     def add(self, token: int, last: bool) -> str:
         """What can be sent now. `reason` is set when the text is complete."""
@@ -173,38 +161,31 @@ class Reader:
             self.name,
             _stops(body),
             _field(body, "stream", False, check_switch),
-            _field(body, "stream_options", {}, _check_object).get("include_usage") is True,
+            _field(body, "stream_options", {}, check_type, dict).get("include_usage") is True,
         )
 
     def _check_names(self, body: dict) -> None:
-        """Raises Refused for what this server lacks, and for a field that nobody knows."""
+        """Raises Refused for another model, and for a field that this server does not have."""
         if (name := body.get("model", self.name)) != self.name:
             message = f"model {name!r} is not here: this server has {self.name!r}"
             raise Refused(404, message, "model")
         for name, value in body.items():
-            if name in ABSENT and value not in (ABSENT[name], [], {}):
-                message = f"{name}={value!r}: this server does not have it; leave {name} out"
-                raise Refused(400, message, name)
-            if name not in FIELDS | UNUSED | set(ABSENT):
-                known = ", ".join(sorted(FIELDS))
-                raise Refused(400, f"{name!r} is unknown; the fields are {known}", name)
+            if name not in FIELDS | UNUSED and value not in (ABSENT.get(name), [], {}):
+                known = f"leave it out; the fields are {', '.join(sorted(FIELDS))}"
+                raise Refused(
+                    400, f"{name}={value!r:.60}: this server does not have it: {known}", name
+                )
 
     def _prompt(self, prompt):
-        """The prompt's tokens (T,), of a text or a list of tokens."""
-        if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], (str, list)):
+        """The prompt's tokens (T,), of a text or a list of one text."""
+        if isinstance(prompt, list) and len(prompt) == 1:
             prompt = prompt[0]
-        several = isinstance(prompt, list) and any(isinstance(t, (str, list)) for t in prompt)
-        if several or not isinstance(prompt, (str, list)):
-            message = f"prompt={_short(repr(prompt))}: pass one text, or one list of tokens"
-            raise Refused(400, message, "prompt")
+        if not isinstance(prompt, str):
+            raise Refused(400, f"prompt={prompt!r:.60}: pass one text", "prompt")
         if len(prompt) > self.longest:
             message = f"a prompt of {len(prompt):,} tokens: the model reads {self.longest} at most"
             raise Refused(400, message, "prompt")
         try:
-            if isinstance(prompt, list):
-                for token in prompt:
-                    check_int("a token", token, 0, len(self.tokenizer) - 1)
-                prompt = "".join(self.tokenizer.chars[token] for token in prompt)
             return self.tokenizer.encode(prompt)
         except ValueError as error:
             raise Refused(400, str(error), "prompt") from None
@@ -224,7 +205,7 @@ def _field(body: dict, name: str, default, check, *limits):
     value = body.get(name, default)
     try:
         check(name, value, *limits)
-    except ValueError as error:
+    except (TypeError, ValueError) as error:
         raise Refused(400, str(error), name) from None
     return value
 
@@ -236,15 +217,6 @@ def _stops(body: dict) -> tuple[str, ...]:
     if not good or not all(isinstance(text, str) and text for text in stop):
         raise Refused(400, f"stop must be a text or up to {STOPS} of them, none empty", "stop")
     return tuple(stop)
-
-
-def _check_object(name: str, value) -> None:
-    if not isinstance(value, dict):
-        raise ValueError(f"{name} must be an object")
-
-
-def _short(text: str, most: int = 60) -> str:
-    return text if len(text) <= most else text[:most] + "…"
 
 
 def event(data: dict) -> str:

@@ -1,4 +1,4 @@
-"""The server: who is let in and admitted, its engine's thread, what is counted, and its end."""
+"""The server: who is let in and admitted, its engine's thread, and its end."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from queue import SimpleQueue
 
-import prometheus_client as prometheus
-from prometheus_client import Counter, Gauge, Summary
 from tornado.httpserver import HTTPServer
 from tornado.httputil import HTTPServerRequest
 from tornado.iostream import IOStream, StreamClosedError
@@ -29,33 +27,11 @@ from ..model.gpt import GPT
 from ..serving.batch import BatchEngine
 from ..serving.modules import ModuleBackend
 from ..serving.request import Output
-from .completions import KINDS, WRONG, Completion, Reader, Refused, event
+from .completions import Completion, Reader, Refused, event
 
 BUDGET = 256  # tokens of a step
 BODY = 2**20  # bytes of a body that are kept; of a longer one the rest is read and dropped
 FULL = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}  # no connection more, for now
-
-
-class Metrics:
-    """What a server counts, and how busy its engine is, for Prometheus to read."""
-
-    def __init__(self, engine: BatchEngine):
-        self.registry = prometheus.CollectorRegistry()
-        shared = {"namespace": "nanogpt", "registry": self.registry}
-        self.requests = Counter("requests", "requests that ended, by how", ["outcome"], **shared)
-        for outcome in {"completed", *(word for _, word in (WRONG, *KINDS.values()))}:
-            self.requests.labels(outcome)  # from 0 on
-        self.prompt_tokens = Counter("prompt_tokens", "tokens of prompts taken", **shared)
-        self.tokens = Counter("generated_tokens", "tokens drawn", **shared)
-        self.ttft = Summary("ttft_seconds", "from a request's body to its first token", **shared)
-        scheduler, manager = engine.scheduler, engine.block_manager
-        for name, about, value in (
-            ("requests_running", "requests that hold blocks", lambda: len(scheduler.running)),
-            ("requests_waiting", "requests that wait for blocks", lambda: len(scheduler.waiting)),
-            ("blocks_free", "blocks that can be given", lambda: manager.available),
-            ("blocks_used", "blocks held", lambda: manager.n_blocks - manager.available),
-        ):
-            Gauge(name, about, **shared).set_function(value)
 
 
 class Server:
@@ -92,7 +68,7 @@ class Server:
         self.trace, self.created = trace, int(time.time())
         self.reader = Reader(tokenizer, name, model.config.block_size)
         self.engine = BatchEngine(model, backend=backend, max_running=running, budget=BUDGET)
-        self.metrics, self.answers = Metrics(self.engine), {}  # Completion, by the request's id
+        self.answers: dict[str, Completion] = {}  # by the request's id
         self.draining, self.loop, self.failure = False, None, None
         # What is to be done with the engine before its next step; None ends its thread.
         self.work: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
@@ -117,15 +93,13 @@ class Server:
         self.answers[request.id] = completion
         late = Refused(504, f"the answer took longer than {self.timeout:g} s")
         timer = self.loop.call_later(self.timeout, completion.end, late)
-        self.metrics.prompt_tokens.inc(len(request.prompt))
         self.work.put(partial(self.engine.add, request))
         try:
             yield
         finally:
             timer.cancel()
             del self.answers[request.id]
-            if not completion.complete:
-                self.work.put(partial(self.engine.abort, request.id))
+            self.work.put(partial(self.engine.abort, request.id))  # if it has not ended
 
     async def drain(self) -> None:
         """Take no more requests, wait for those that run, and end what is left after a while."""
@@ -168,13 +142,10 @@ class Server:
 
     def _deliver(self, outputs: list[Output], at: float) -> None:
         """In the loop: what a step has drawn, or the engine's end."""
-        self.metrics.tokens.inc(len(outputs))
         for output in outputs:
             self.trace(output.request.id, "token", at)
             if completion := self.answers.get(output.request.id):
                 completion.take(output)
-                if output.index == 0:
-                    self.metrics.ttft.observe(at - completion.begun)
         if self.failure:
             self.hurry()
 
@@ -222,23 +193,14 @@ class Handler(RequestHandler):
                 raise Refused(405, f"{path} takes {wanted}, not {method}")
             await route(self)
         except Refused as why:
-            self.refuse(why)
+            if self._headers_written:  # the last event of an answer that has begun
+                return self.finish(event(why.body()))
+            self.set_status(why.status)
+            if why.status in (429, 503):
+                self.set_header("Retry-After", "1")
+            self.finish(why.body())
 
     get = head = post = put = patch = delete = options = answer
-
-    def refuse(self, why: Refused):
-        """An error as the answer, or as the last event of one that has begun."""
-        if self._headers_written:
-            self.finish(event(why.body()))
-            return
-        self.set_status(why.status)
-        if why.status in (429, 503):
-            self.set_header("Retry-After", "1")
-        self.finish(why.body())
-
-    def write_error(self, status_code: int, **more):
-        why = f"{self.request.path[:100]}: {self._reason}"
-        self.finish(Refused(status_code, why).body())
 
     async def models(self):
         """The one model that is served."""
@@ -252,31 +214,16 @@ class Handler(RequestHandler):
             raise trouble
         self.finish({"status": "ok"})
 
-    async def metrics(self):
-        """What is counted, as Prometheus reads it."""
-        self.set_header("Content-Type", prometheus.CONTENT_TYPE_LATEST)
-        self.finish(prometheus.generate_latest(self.server.metrics.registry))
-
     async def completions(self):
         """A prompt continued: whole, or token by token as server-sent events."""
-        server, outcome = self.server, "failed"
-        try:
-            if len(self.body) > BODY:
-                raise Refused(413, f"the body is longer than {BODY:,} bytes, the most that is read")
-            self.completion = completion = server.reader.read(self.body)
-            server.trace(completion.request.id, "received", completion.begun)
-            with server.admit(completion):
+        if len(self.body) > BODY:
+            raise Refused(413, f"the body is longer than {BODY:,} bytes, the most that is read")
+        self.completion = completion = self.server.reader.read(self.body)
+        self.server.trace(completion.request.id, "received", time.perf_counter())
+        with suppress(StreamClosedError):  # the client has left
+            with self.server.admit(completion):
                 last = await (self._stream if completion.stream else self._whole)(completion)
-            outcome = "completed"
-        except StreamClosedError:
-            outcome = completion.error.outcome if completion.error else "aborted"
-            return
-        except Refused as why:
-            outcome = why.outcome
-            raise
-        finally:  # counted before the client can have all of it
-            server.metrics.requests.labels(outcome).inc()
-        self.finish(last)
+            self.finish(last)
 
     async def _whole(self, completion: Completion) -> dict:
         text = ""
@@ -310,7 +257,6 @@ ROUTES = {
     "/v1/completions": ("POST", Handler.completions),
     "/v1/models": ("GET", Handler.models),
     "/health": ("GET", Handler.health),
-    "/metrics": ("GET", Handler.metrics),
 }
 
 
@@ -407,8 +353,4 @@ def serving(
     finally:
         with suppress(RuntimeError):  # it has ended by itself
             server.loop.call_soon_threadsafe(accepting.cancel)
-        try:
-            thread.join()
-        except KeyboardInterrupt:  # again: at once
-            server.loop.call_soon_threadsafe(server.hurry)
-            thread.join()
+        thread.join()

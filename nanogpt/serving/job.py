@@ -113,7 +113,7 @@ class Job:
     def __init__(self, folder: Path, prompts: Sequence[Prompt], task: Task, shard_size: int = 32):
         check_int("shard_size", shard_size, 1)
         self.folder, self.task, self.shard_size = Path(folder), task, shard_size
-        n, self.checksum, self.before = len(prompts), None, []  # what an earlier end noted
+        n, self.before = len(prompts), []  # the checksums that an earlier end noted
         self.shards = [prompts[start : start + shard_size] for start in range(0, n, shard_size)]
         self.todo = set(range(len(self.shards)))  # the numbers of those that are not done
         self.about = {  # all that the files depend on; the weights are the same wherever they lie
@@ -162,16 +162,14 @@ class Job:
         SHA-256 over index, prompt, seed and text of each, so it is the same however many shards
         and workers there were.
         """
-        digest, after = hashlib.sha256(), []  # the digest after each shard
+        digest, after = hashlib.sha256(), []  # the checksum after each shard
         for number in range(len(self.shards)):
             for row in self._rows(number):
                 digest.update(json.dumps(list(row.values())).encode() + b"\n")
             after.append(digest.hexdigest())
-        pairs = enumerate(zip(self.before, after, strict=False))
-        changed = [self.path(number) for number, (was, now) in pairs if was != now]
-        if changed or self.checksum not in (None, after[-1]):
-            where = (changed or [f"{self.folder}/shards"])[0]
-            raise ValueError(f"a text in {where} was changed: delete the file")
+        for number, (was, now) in enumerate(zip(self.before, after, strict=False)):
+            if was != now:
+                raise ValueError(f"a text in {self.path(number)} was changed: delete the file")
         done = {"checksum": after[-1], "checksum_after_each_shard": after}
         write_json(self.folder / "job.json", self.about | done)
         return after[-1]
@@ -207,7 +205,7 @@ class Job:
                 option = OPTIONS.get(name, f"--{name.replace('_', '-')} {was!r}, not {now!r}")
                 why = f"the job in {self.folder} began with another value of {option}"
                 raise ValueError(f"{why}: repeat its command to resume it, or name a new --out")
-        self.checksum = before.pop("checksum", None)
+        before.pop("checksum", None)
         self.before = before.pop("checksum_after_each_shard", [])
         if before != self.about:
             raise ValueError(f"{path} was changed since it was written: name a new --out")
@@ -237,37 +235,32 @@ class ShardWriter:
         return {"shard": shard["shard"], "texts": [tokenizer.decode(new) for new in tokens]}
 
 
-def write_shards(job: Job, workers: int = 1, cluster: str = "") -> Iterator[tuple[int, list[str]]]:
+def write_shards(job: Job, workers: int = 1) -> Iterator[tuple[int, list[str]]]:
     """The texts of every shard that is not done, as they come: (number, texts).
 
     One worker is this process. More are actors of Ray, which give the shards in any order; one that
-    is lost is started again, and so is its shard. They run here, or on the Ray cluster whose
-    address `cluster` is: its machines need this package, and the checkpoint at the same path.
-    Raises ImportError without Ray, ChildProcessError where its workers do not start, or fail.
+    is lost is started again, and so is its shard. Raises ImportError without Ray, ChildProcessError
+    where its workers do not start, or fail.
     """
     shards = [{"shard": n, "prompts": [list(p) for p in job.shards[n]]} for n in sorted(job.todo)]
-    if not shards or (workers == 1 and not cluster):
-        written = map(ShardWriter(job.task), shards)
-    else:
-        written = _written_by_ray(shards, job.task, workers, cluster)
+    alone = workers == 1 or not shards
+    written = map(ShardWriter(job.task), shards) if alone else _by_ray(shards, job.task, workers)
     for shard in written:
         yield int(shard["shard"]), list(shard["texts"])
 
 
-def _written_by_ray(shards: list[dict], task: Task, workers: int, cluster: str) -> Iterator[dict]:
-    """By a cluster, or by a Ray of this machine alone, on loopback and behind a token."""
+def _by_ray(shards: list[dict], task: Task, workers: int) -> Iterator[dict]:
+    """By a Ray of this machine alone, on loopback and behind a token."""
     os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DATA_DISABLE_PROGRESS_BARS": "1"}
-    options = {"log_to_driver": False, "logging_level": logging.ERROR}
-    if not cluster:
-        options |= {"include_dashboard": False, "num_cpus": workers + 1}
-        os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
-        os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # loopback alone, on Linux too
+    os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # loopback alone, on Linux too
+    quiet = {"log_to_driver": False, "logging_level": logging.ERROR, "include_dashboard": False}
     try:
         import ray.data
     except ImportError as error:
         raise ImportError(f"several workers need Ray ({error}): pip install 'ray[data]'") from None
     try:
-        ray.init(cluster or "local", **options)
+        ray.init("local", num_cpus=workers + 1, **quiet)
         logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # an error is raised, too
         pool = ray.data.ActorPoolStrategy(size=min(workers, len(shards)))
         rows = ray.data.from_items(shards, override_num_blocks=len(shards))
