@@ -67,7 +67,6 @@ def small(tmp_path_factory):
         batches=(1, 2),
         repeats=1,
         share=0.05,
-        fresh=False,
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NANOGPT_DATA", str(text))

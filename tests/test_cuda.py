@@ -16,7 +16,7 @@ from training_fixtures import ctrl_c, fresh, stop_at, weights
 
 from nanogpt import complete, generate
 from nanogpt.benchmarks import roofline, training
-from nanogpt.benchmarks.decoding import ladder, rungs, sharpened, throughput
+from nanogpt.benchmarks.decoding import ladder, sharpened
 from nanogpt.benchmarks.timing import summary
 from nanogpt.benchmarks.training import RACE, train_in_turns
 from nanogpt.cache.dynamic import DynamicCache
@@ -256,8 +256,6 @@ def test_the_ladder_and_the_other_benchmarks_run_there(gpu, corpus, monkeypatch)
     result = ladder(model, n_new=5, repeats=1)
     assert [row["rung"] for row in result["rungs"]] == list("1234567")
     assert all(row["equal"] for row in result["rungs"])
-    cells = throughput(model, [2], rungs(device.device)[4:6], n_new=4, repeats=1)
-    assert all(cell["equal"] for cell in cells)
     monkeypatch.setattr(training, "TURNS", 2)
     shape, least = {"block_size": 8, "n_layer": 1, "n_embd": 8, "n_head": 2}, {"batch_size": 2}
     entries = [replace(RACE[i], shape=shape, train={**least, "steps": 1}) for i in (0, 3)]

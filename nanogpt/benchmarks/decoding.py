@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
 
@@ -16,8 +15,8 @@ from ..decoding.sampling import draw_noise
 from ..engines.base import Engine
 from ..engines.compiled import Compiled, Graph, GraphLoop
 from ..engines.eager import Batched, Flat, PerHead, Static, Uncached
-from ..engines.native import Native, Native8, library
-from ..engines.toolchain import CannotBuild, scratch_folder
+from ..engines.native import Native, Native8
+from ..engines.toolchain import CannotBuild
 from ..model.convert import pack_heads, unpack_heads
 from ..model.gpt import GPT
 from .decoding_peers import Peer
@@ -69,24 +68,22 @@ def ladder(
     repeats: int = 5,
     seed: int = 42,
     only: str | None = None,
-    built: dict[Rung, tuple[Engine | None, dict]] | None = None,
     peers: dict[str, Peer] | None = None,
 ) -> dict:
     """Time every rung on this model: batch 1, a prompt of one token, n_new sampled tokens.
 
     The rungs take turns, repeat by repeat, after one warm-up each, and the `peers` with them. The
-    time includes noise and checks. `only` names rungs, as in "1467"; `built` are their engines,
-    from `build`.
+    time includes noise and checks. `only` names rungs, as in "1467".
 
-    Returns plain data: for each rung the seconds its build took, first and again; tokens per
-    second; the ratio to the first rung, pair by pair; whether its tokens equal the first rung's;
-    and the machine's limits, measured between the turns. Raises ValueError.
+    Returns plain data: for each rung the seconds its build took, where no earlier one was kept;
+    tokens per second; the ratio to the first rung, pair by pair; whether its tokens equal the
+    first rung's; and the machine's limits, measured between the turns. Raises ValueError.
     """
     check_int("n_new", n_new, 2, model.config.block_size)
     forms, limits = _forms(model), Limits(model)
-    built = built or build(model, only)
+    built = {rung: _build(rung, model) for rung in _chosen(limits.device, only)}
     runs = {
-        rung: _generation(forms[rung.per_head], 1, n_new, engine, seed)
+        rung: _generation(forms[rung.per_head], n_new, engine, seed)
         for rung, (engine, _) in built.items()
         if engine
     }
@@ -102,7 +99,9 @@ def ladder(
     for rung, (_, how) in built.items():
         rows.append({"rung": rung.number, "label": rung.label} | how)
         if own := seconds.get(rung):
-            rows[-1] |= _speeds(own, seconds[base], n_new)
+            rows[-1]["tokens_per_second"] = summary(n_new / s for s in own)
+            pairs = zip(seconds[base], own, strict=True)
+            rows[-1]["speedup"] = summary(a / b for a, b in pairs)
             rows[-1]["equal"] = torch.equal(tokens[rung], tokens[base])
             rows[-1]["split"] = _split(model, rung, median(own) / n_new, n_new, found)
     about = {"n_params": model.n_params, "n_new": n_new, "repeats": repeats, "limits": found}
@@ -110,55 +109,21 @@ def ladder(
     return about | {"rungs": rows, "best": _best(same, n_new, limits)}
 
 
-def _speeds(own: list[float], base: list[float], n_new: int) -> dict:
-    return {
-        "seconds": summary(own),
-        "tokens_per_second": summary(n_new / s for s in own),
-        "speedup": summary(a / b for a, b in zip(base, own, strict=True)),
-    }
-
-
-def build(model: GPT, only: str | None = None, *, kept: bool = False) -> dict[Rung, tuple]:
-    """The rungs' engines for this model: (engine, the seconds of its build), or None and why not.
-
-    A build is timed in an empty folder, then with its files there. With `kept`, what this user has
-    built before is taken, so that "first" is the time of a build only where there was none.
-    Raises ValueError for rungs that are not on the ladder.
-    """
-    forms, there = _forms(model), {rung.number: rung for rung in rungs(model.lm_head.weight.device)}
+def _chosen(device: torch.device, only: str | None) -> list[Rung]:
+    there = {rung.number: rung for rung in rungs(device)}
     if only is not None and (not only or set(only) - set(there)):
         raise ValueError(f"no rungs {only}: choose from {''.join(there)}, as in 1467")
-    chosen = [rung for number, rung in there.items() if only is None or number in only]
-    return {rung: _build(rung.engine, forms[rung.per_head], kept) for rung in chosen}
+    return [rung for number, rung in there.items() if only is None or number in only]
 
 
-def throughput(
-    model: GPT, batches: Sequence[int], chosen: Sequence[Rung], *, n_new: int, repeats: int = 3
-) -> list[dict]:
-    """Tokens per second and seconds per step of some rungs, for several texts at once.
-
-    A rung that this machine cannot build is left out: what decodes in its place is another rung.
-    """
-    device, forms, cells = model.lm_head.weight.device, _forms(model), []
-    for batch in batches:
-        runs = {
-            rung.label: _generation(forms[rung.per_head], batch, n_new, rung.engine, 42)
-            for rung in chosen
-            if isinstance(rung.engine.ready(forms[rung.per_head], batch), rung.engine)
-        }
-        seconds, tokens = time_in_turns(runs, repeats, device=device)
-        first = next(iter(tokens), None)
-        cells += [
-            {
-                "label": label,
-                "batch": batch,
-                "equal": torch.equal(tokens[label], tokens[first]),
-                "tokens_per_second": summary(batch * n_new / s for s in own),
-                "step": summary(s / n_new for s in own),
-            }
-            for label, own in seconds.items()
-        ]
-    return cells
+def _build(rung: Rung, model: GPT) -> tuple[Engine | None, dict]:
+    """A rung's engine and the seconds of its build; or why there is none."""
+    weight = model.lm_head.weight
+    try:
+        engine = rung.engine(model.config, dtype=weight.dtype, device=weight.device)
+    except CannotBuild as error:
+        return None, {"unavailable": str(error)}
+    return engine, {"build_seconds": engine.build_seconds}
 
 
 def sharpened(model: GPT) -> GPT:
@@ -176,24 +141,8 @@ def _forms(model: GPT) -> dict[bool, GPT]:
     return {per_head: model, not per_head: (pack_heads if per_head else unpack_heads)(model)}
 
 
-def _build(engine: type[Engine], model: GPT, kept: bool) -> tuple[Engine | None, dict]:
-    """A rung's engine and the seconds of its build, first and with its files kept; or why not."""
-    weight, builds = model.lm_head.weight, []
-    try:
-        with nullcontext() if kept else scratch_folder("NANOGPT_CACHE"):
-            for _ in range(2):
-                library.cache_clear()
-                builds.append(engine(model.config, dtype=weight.dtype, device=weight.device))
-    except CannotBuild as error:
-        return None, {"unavailable": str(error)}
-    finally:
-        library.cache_clear()
-    first, again = builds
-    return first, {"build_seconds": first.build_seconds, "again_seconds": again.build_seconds}
-
-
-def _generation(model: GPT, batch: int, n_new: int, engine, seed: int) -> Callable[[], Tensor]:
-    prompt = torch.zeros(batch, 1, dtype=torch.int64, device=model.lm_head.weight.device)
+def _generation(model: GPT, n_new: int, engine: Engine, seed: int) -> Callable[[], Tensor]:
+    prompt = torch.zeros(1, 1, dtype=torch.int64, device=model.lm_head.weight.device)
     generator = torch.Generator()
     return lambda: complete(
         model, prompt, n_new, engine=engine, generator=generator.manual_seed(seed)

@@ -74,15 +74,14 @@ def report(result: dict) -> str:
 
 
 def _shown(row: dict) -> dict:
-    first, again = row.get("build_seconds", 0), row.get("again_seconds", 0)
+    build = row.get("build_seconds", 0)
     return {
         "rung": row["rung"],
         "": row["label"],
         "tokens/s": summary_text(row["tokens_per_second"], 0),
         "ratio to the first": summary_text(row["speedup"], 1),
         "tokens": "equal" if row["equal"] else "differ",
-        # Below that nothing is built: it is Python.
-        "build, again (s)": f"{first:.1f}, {again:.2f}" if first > 0.01 else "",
+        "build (s)": f"{build:.1f}" if build > 0.05 else "",  # below that nothing is built
     }
 
 

@@ -29,7 +29,6 @@ class Profile:
     size: str = "small"  # the model of all other notebooks
     share: float = 1.0  # of the work of `part`
     rungs: str | None = None  # of the ladder; None: all
-    fresh: bool = True  # time builds in an empty folder
     # CPU threads; None: as many as torch takes. At these sizes a second thread gains little, loses
     # much where the machine is shared, and makes the last bits depend on the number of cores.
     threads: int | None = None
@@ -68,7 +67,6 @@ class Profile:
             repeats=max(2, ceil(self.repeats / sqrt(n))),
             share=self.share / n,
             rungs=self.rungs if n < 6 else "123457",
-            fresh=False,
         )
 
 

@@ -152,7 +152,7 @@ def cache_folder() -> Path:
 def scratch_folder(variable: str) -> Iterator[str]:
     """Within the with-block this variable of the environment names a new, empty folder.
 
-    For what knows no argument for it, as Inductor, and to time a first build (NANOGPT_CACHE).
+    For what knows no argument for it, as Inductor.
     """
     before = os.environ.get(variable)
     try:
