@@ -109,15 +109,6 @@ def pass_seconds(model: GPT, counts: list[int], *, repeats: int = 15) -> dict[in
     return {n: summary(own) for n, own in seconds.items()}
 
 
-def target_share(row: dict, passes: dict) -> float:
-    """About which share of a row's time the target's passes take; the draft takes the rest.
-
-    An estimate, from full passes that `pass_seconds` timed apart.
-    """
-    per_second = row["tokens_per_second"]["median"] / row["tokens_per_pass"]
-    return passes[row["k"] + 1]["median"] * per_second
-
-
 def usual_drafts(model: GPT, text: Tensor) -> Drafts:
     """The drafts that need no training: the model in 8 bits, a table, the text so far."""
     V = model.config.vocab_size

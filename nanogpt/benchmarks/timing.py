@@ -78,20 +78,6 @@ def duel(a: Tokens, b: Tokens, *, repeats: int = 5, device: torch.device = CPU) 
     return {"systems": systems, "speedup": speedup}
 
 
-def speedups_by_length(a: Tokens, b: Tokens, lengths: Iterable[int], **turns) -> dict[int, dict]:
-    """E2EL(a) / E2EL(b) of the first n tokens, for each n: a long run contains all shorter ones.
-
-    `turns` are the repeats and device of `duel`. Returns a summary for each length. Raises
-    ValueError for a length that the runs do not reach.
-    """
-    runs = interleave(a, b, **turns)
-    longest, out = len(runs[0][0]), {}
-    for n in lengths:
-        check_int("length", n, 1, longest)
-        out[n] = summary(sum(x[:n]) / sum(y[:n]) for x, y in zip(*runs, strict=True))
-    return out
-
-
 def interleave(a: Tokens, b: Tokens, *, repeats: int, device=CPU) -> list[list[list[float]]]:
     """The gaps of every counted run of a and of b, taken in turns. Raises ValueError."""
     systems = [lambda: time_tokens(a(), device), lambda: time_tokens(b(), device)]

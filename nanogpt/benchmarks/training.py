@@ -127,8 +127,10 @@ def compared(runs: list[dict]) -> list[dict]:
     baseline = {run["seed"]: run for run in runs if run["name"] == BASELINE}
     least = summary(run["loss"] for run in baseline.values())["median"] if baseline else 0.0
     blocks = {run["block_size"] for run in baseline.values()}
-    rows = []
-    for group in _grouped(runs):
+    groups, rows = {}, []
+    for run in runs:
+        groups.setdefault((run["name"], run["goal"], run["block_size"]), []).append(run)
+    for group in groups.values():
         facts = ("name", "goal", "block_size", "n_params", "steps", "chars")
         row = {key: group[0][key] for key in facts}
         row["seconds"] = summary(run["seconds"] for run in group)
@@ -140,29 +142,10 @@ def compared(runs: list[dict]) -> list[dict]:
     return rows
 
 
-def panels(result: dict) -> list[dict]:
-    """The curves of a published result, a panel for each block size: each entry's median run."""
-    lines: dict[int, list] = {}
-    for group in _grouped(result["runs"]):
-        median = sorted(group, key=lambda run: run["loss"])[len(group) // 2]
-        line = {"label": median["name"], "loss": median["loss"], "curve": median["curve"]}
-        line["seconds"] = summary(run["seconds"] for run in group)
-        lines.setdefault(median["block_size"], []).append(line)
-    return [{"title": f"block {block}", "lines": found} for block, found in sorted(lines.items())]
-
-
 def published(name: str) -> dict:
     """A result that ships: race, ideas, heads, speculate or load-SIZE. Raises OSError."""
     path = ROOT / "outputs" / "race" / f"{name}.json"
     return json.loads(path.read_text(encoding="utf-8"))
-
-
-def _grouped(runs: list[dict]) -> list[list[dict]]:
-    """The runs of each entry, in the order of their first run."""
-    groups: dict[tuple, list[dict]] = {}
-    for run in runs:
-        groups.setdefault((run["name"], run["goal"], run["block_size"]), []).append(run)
-    return list(groups.values())
 
 
 def _clock(device: Device) -> float:

@@ -62,18 +62,18 @@ def _origin(saved: Checkpoint) -> dict:
 
 
 def report(result: dict) -> str:
-    """The result of `speculation`, with its passes, as text for a terminal."""
+    """The result of `speculation` as text for a terminal."""
     lines = [
         f"\n{result['n_params']:,} parameters, {result['n_new']} tokens after a prompt of one; "
         f"{common.timings(result['repeats'])}\n",
-        table([_shown(row, result["passes"]) for row in result["rows"]]),
+        table([_shown(row) for row in result["rows"]]),
         f"without a draft {summary_text(result['plain'], 0)} tokens/s, of a roofline bound of "
         f"{summary_text(result['roofline'], 0)}: one reading of the weights for each token",
     ]
     return "\n".join(lines)
 
 
-def _shown(row: dict, passes: dict) -> dict:
+def _shown(row: dict) -> dict:
     return {
         "draft": row["draft"],
         "k": row["k"],
@@ -82,7 +82,6 @@ def _shown(row: dict, passes: dict) -> dict:
         "formula": f"{row['predicted']:.2f}",
         "tokens/s": summary_text(row["tokens_per_second"], 0),
         "ratio": summary_text(row["speedup"], 2),
-        "target": f"{bench.target_share(row, passes):.0%}",
         "tokens": "equal" if row["equal"] else "differ",
     }
 

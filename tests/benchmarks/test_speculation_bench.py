@@ -10,7 +10,7 @@ from draft_fixtures import Wrong
 
 from nanogpt.benchmarks import speculation
 from nanogpt.benchmarks.roofline import Limits
-from nanogpt.benchmarks.speculation import pass_seconds, target_share, usual_drafts
+from nanogpt.benchmarks.speculation import pass_seconds, usual_drafts
 from nanogpt.benchmarks.training import published
 from nanogpt.cli.bench_speculate import main
 from nanogpt.decoding.drafts import DraftModel, NGram
@@ -60,11 +60,6 @@ def test_tokens_that_differ_are_reported(monkeypatch):
         model, {"a": lambda k: NGram(text(50)[0], V, 2, k)}, [2], n_new=16, repeats=2
     )
     assert not result["rows"][0]["equal"]
-
-
-def test_the_share_of_the_model_in_the_time_is_passes_times_their_cost():
-    row = {"k": 3, "tokens_per_pass": 2.0, "tokens_per_second": {"median": 1000.0}}
-    assert target_share(row, {1: {"median": 1.0}, 4: {"median": 0.001}}) == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize(

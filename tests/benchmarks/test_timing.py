@@ -95,8 +95,6 @@ def test_what_cannot_be_compared_is_refused(clock):
     assert log == [], "nothing was run first"
     with pytest.raises(ValueError, match=r"\[3, 4\] tokens"):
         duel(lambda: range(3), lambda: range(4), repeats=1)
-    with pytest.raises(ValueError, match="length=9"):
-        timing.speedups_by_length(lambda: range(3), lambda: range(3), [9], repeats=1)
 
 
 def test_several_runs_take_turns_and_the_first_turn_is_not_counted(clock, monkeypatch):
@@ -112,11 +110,3 @@ def test_several_runs_take_turns_and_the_first_turn_is_not_counted(clock, monkey
     found = time_in_turns(runs, 2, after_turn=lambda: log.append("turn"))
     assert log == ["gc", "A", "gc", "B", "turn"] * 3
     assert found == ({"A": [1, 3], "B": [2, 4]}, {"A": "A 12", "B": "B 14"})
-
-
-def test_one_long_run_holds_all_shorter_ones(clock, monkeypatch):
-    """a needs 2 s for each token, b 1 s, then 3 s: the ratio depends on where one stops."""
-    moments = iter(2 * [0, 2, 4, 6, 100, 101, 104, 107])
-    monkeypatch.setattr(timing, "clock", lambda device: float(next(moments)))
-    found = timing.speedups_by_length(lambda: range(3), lambda: range(3), [1, 2, 3], repeats=1)
-    assert [found[n]["median"] for n in (1, 2, 3)] == [2.0, 1.0, 6 / 7]

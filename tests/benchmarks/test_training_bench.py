@@ -11,7 +11,6 @@ from nanogpt.benchmarks.training import (
     Entry,
     Runner,
     compared,
-    panels,
     train_in_turns,
 )
 from nanogpt.cli import bench_train
@@ -95,14 +94,6 @@ def test_the_ratio_is_seed_by_seed_and_only_for_a_loss_as_low_at_the_same_block(
     assert "sooner" not in rows[2]
     assert "sooner" not in rows[3]
     assert "sooner" not in compared([made("a", 1, 10.0, 1.8)])[0]
-
-
-def test_a_panel_holds_one_block_and_of_each_entry_its_median_run():
-    runs = [made("a", seed, 10.0, loss) for seed, loss in ((1, 1.9), (2, 1.7), (3, 1.8))]
-    runs += [made("b", 1, 9.0, 1.5, block=64), made("a", 1, 9.0, 1.6, goal=1.6)]
-    found = panels({"runs": runs})
-    assert [panel["title"] for panel in found] == ["block 32", "block 64"]
-    assert [line["loss"] for line in found[0]["lines"]] == [1.8, 1.6]
 
 
 # ------------------------------------------------------------------ python -m nanogpt bench train
