@@ -22,7 +22,7 @@ from notebook_fixtures import write as write_notebook
 from training_fixtures import CPU, fresh, stop_at
 
 from nanogpt import TrainConfig, load_checkpoint, save_checkpoint, train
-from nanogpt.cli import run
+from nanogpt.cli import main
 from nanogpt.export.folder import write_folder
 from nanogpt.model.checkpoint import CheckpointError, read_tensors, write_tensors
 from nanogpt.publishing import execute
@@ -68,7 +68,7 @@ def run_notebook(folder, version):
     write_notebook(source / "00_good.ipynb", CELL)
     words = ["--source", source, "--out", folder, "-p", f"n={version}", "--profile", "smoke"]
     with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-        code = run.main([*map(str, words), "--no-html"])
+        code = main(["run", *map(str, words), "--no-html"])
     if code:
         raise OSError(said.getvalue())
 

@@ -42,7 +42,7 @@ from nanogpt import (
     train,
 )
 from nanogpt.cache.base import KVCache
-from nanogpt.cli import run
+from nanogpt.cli import main
 from nanogpt.data.corpus import Corpus, CorpusError
 from nanogpt.decoding.sampling import sample
 from nanogpt.model.checkpoint import CheckpointError, read_tensors
@@ -469,7 +469,7 @@ def test_any_words_are_a_run_or_end_with_2_and_a_line(trained, words):
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stderr(error):
         patch.setenv("NANOGPT_DATA", "nowhere")
         try:
-            code = run.main(["--source", str(source), "--out", str(out), *words])
+            code = main(["run", "--source", str(source), "--out", str(out), *words])
         except SystemExit as end:  # argparse's own way
             code = end.code
     assert not out.exists()

@@ -14,7 +14,9 @@ import torch
 import torch.distributed as dist
 from safetensors import safe_open
 
-from nanogpt.cli.train import main, options, run
+from nanogpt.cli import main
+from nanogpt.cli.common import Parser
+from nanogpt.cli.train import options, train_on
 from nanogpt.config import GPTConfig, TrainConfig
 from nanogpt.data.corpus import practice_corpus
 from nanogpt.model.convert import pack_heads
@@ -158,10 +160,11 @@ def short_run(out: Path, killed_at: int | None = None) -> None:
 def some_runs(runs) -> None:
     """For each of two processes: runs, one after another; what is refused is printed."""
     rank = os.environ["RANK"]
+    options(parser := Parser("train", ""))
     with joined(pick_device("cpu")) as device:
-        for one in runs:
+        for _, *one in runs:
             try:
-                run(options().parse_args([word.replace("RANK", rank) for word in one]), device)
+                train_on(device, parser.parse_args([word.replace("RANK", rank) for word in one]))
             except ValueError as error:
                 print("refused:", error)
 

@@ -1,7 +1,8 @@
 """The command line, `python -m nanogpt COMMAND …`: each command parses, calls a library, prints.
 
-A new command is a module with main(argv) -> exit code, and one line in COMMANDS. The words that
-call it are the module's name: `bench ladder` is bench_ladder.py.
+A new command is a module, and one line in COMMANDS. The words that call it are the module's name:
+`bench ladder` is bench_ladder.py. Its options(parser) adds the options, its run(args) returns the
+exit code, or None for 0.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import importlib
 import os
 import signal
 import sys
+
+from .ending import leave
 
 COMMANDS = {  # the words that call it: what it does
     "run": "run the notebooks and render them",
@@ -55,21 +58,6 @@ def main(argv: list[str] | None = None) -> int:
         return 130
 
 
-def leave(number, frame) -> None:
-    """A Ctrl-C before a command has begun ends the process: nothing is written yet.
-
-    An exception could get lost in what is being imported, or come with its tracebacks.
-    """
-    if speaks():
-        os.write(2, b"\nstopped: nothing was written\n")
-    os._exit(130)
-
-
-def speaks() -> bool:
-    """Whether this process says what went wrong: of those that torchrun started here, one does."""
-    return os.environ.get("LOCAL_RANK", "0") == "0"
-
-
 def _dispatch(words: list[str]) -> int:
     """Only the command's own module is imported: --help and a wrong word answer without torch."""
     from ..system.console import tolerate_any_text
@@ -78,7 +66,9 @@ def _dispatch(words: list[str]) -> int:
     for n in (1, 2):
         if (name := " ".join(words[:n])) in COMMANDS:
             module = importlib.import_module(f"{__name__}.{name.replace(' ', '_')}")
-            return module.main(words[n:])
+            from .common import run_command
+
+            return run_command(name, COMMANDS[name], module, words[n:])
     group = words[0] if words and any(name.startswith(f"{words[0]} ") for name in COMMANDS) else ""
     rest = words[1:] if group else words
     asked = rest[:1] in (["-h"], ["--help"])

@@ -85,9 +85,8 @@ def _shown(row: dict) -> dict:
     }
 
 
-def options() -> argparse.ArgumentParser:
+def options(parser: argparse.ArgumentParser) -> None:
     """All options."""
-    parser = common.Parser("bench ladder", "How fast does this machine decode?")
     common.add_shared(
         parser, "--size", "--checkpoint", "--tokens", "--repeats", "--threads", "--device"
     )
@@ -96,7 +95,3 @@ def options() -> argparse.ArgumentParser:
     peer = "beside the same weights in transformers, in JAX: pip install '.[peers]'"
     parser.add_argument("--peer", nargs="+", choices=["hf", "jax"], default=[], help=peer)
     common.add_json(parser, "ladder-SIZE.json")
-    return parser
-
-
-main = common.main_of(options, run)

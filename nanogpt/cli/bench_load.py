@@ -94,10 +94,8 @@ def _shown(row: dict) -> dict:
     return shown | {"goodput": f"{row['goodput']['median']:.1f}", "tokens": equal}
 
 
-def options() -> argparse.ArgumentParser:
+def options(parser: argparse.ArgumentParser) -> None:
     """All options."""
-    about = "Throughput and latency under a stream of requests."
-    parser = common.Parser("bench load", about)
     add = parser.add_argument
     common.add_shared(parser, "--size", "--checkpoint", "--threads", "--device")
     how = {"type": common.above_0, "nargs": "+", "default": [5.0, 20.0, 80.0, inf], "metavar": "X"}
@@ -108,7 +106,3 @@ def options() -> argparse.ArgumentParser:
         "--url", metavar="URL", help="instead a server, greedy, in real time: http://127.0.0.1:8000"
     )
     common.add_json(parser, "load-SIZE.json")
-    return parser
-
-
-main = common.main_of(options, run)

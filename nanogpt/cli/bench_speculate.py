@@ -86,10 +86,8 @@ def _shown(row: dict) -> dict:
     }
 
 
-def options() -> argparse.ArgumentParser:
+def options(parser: argparse.ArgumentParser) -> None:
     """All options."""
-    about = "What does speculation buy, at the same tokens? On the CPU, in native code, one text."
-    parser = common.Parser("bench speculate", about)
     add, small = parser.add_argument, WEIGHTS / "small"
     add("--target", metavar="PATH", default=small, help="the model that decides (the small one)")
     add("--draft", metavar="PATH", help="a smaller model that proposes, beside the usual drafts")
@@ -98,7 +96,3 @@ def options() -> argparse.ArgumentParser:
     common.add_shared(parser, "--tokens", "--repeats", "--threads", "--data")
     common.add_json(parser, "speculate.json")
     parser.set_defaults(device="cpu")
-    return parser
-
-
-main = common.main_of(options, run)

@@ -50,9 +50,8 @@ def report(rows: list[dict]) -> str:
     )
 
 
-def options() -> argparse.ArgumentParser:
+def options(parser: argparse.ArgumentParser) -> None:
     """All options."""
-    parser = common.Parser("bench train", "How soon does each recipe reach a loss?")
     kind = parser.add_mutually_exclusive_group().add_argument
     how = {"action": "store_const", "dest": "kind", "default": "race"}
     kind("--ideas", const="ideas", help="add one idea at a time, at about equal seconds", **how)
@@ -60,7 +59,3 @@ def options() -> argparse.ArgumentParser:
     parser.add_argument("--seeds", **common.POSITIVE, default=3, help="how many, from 1337 on (3)")
     common.add_shared(parser, "--data", "--device", "--threads")
     common.add_json(parser, "race.json, ideas.json or heads.json")
-    return parser
-
-
-main = common.main_of(options, run)

@@ -1,22 +1,13 @@
-"""What every command shares: its options, their checks, and the way from an error to an exit code.
-
-Exit codes: 0 done; 1 done, with a bad result (a mismatch, a loss that is not finite); 2 it could
-not be done, and one line on stderr says why; 130 stopped by Ctrl-C.
-
-Imports no torch: a command that needs none starts at once.
-"""
+"""What commands share: options, their checks, and results as JSON. Imports no torch."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import re
-import signal
-import sys
-import threading
-from collections.abc import Callable, Iterable
 from contextlib import nullcontext, redirect_stderr
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, NoReturn
 
 from ..config.address import REPO
@@ -30,7 +21,7 @@ from ..system.files import (
     sealed,
     write_json,
 )
-from . import leave, speaks
+from .ending import exit_code, speaks
 
 if TYPE_CHECKING:
     from ..system.device import Device
@@ -153,75 +144,10 @@ def set_threads(n: int) -> None:
     torch.set_num_threads(n)
 
 
-def main_of(options: Callable, run: Callable) -> Callable:
-    """The main(argv) -> exit code of a command that parses its `options()` and runs."""
-
-    def main(argv: list[str] | None = None) -> int:
-        with open(os.devnull, "w") as null, nullcontext() if speaks() else redirect_stderr(null):
-            args = options().parse_args(argv)
-        return exit_code(lambda: run(args), vars(args))
-
-    return main
-
-
-def exit_code(command: Callable[[], int | None], names: Iterable[str] = ()) -> int:
-    """Run a command and return its exit code, 0 when it returns None; an error becomes one line.
-
-    `names` are those of its options, as the library calls them. A KeyboardInterrupt may carry what
-    was kept, as in KeyboardInterrupt("the weights are in …"). An error that no user can cause is
-    not caught: it keeps its traceback.
-    """
-    try:
-        _begin()
-        return command() or 0
-    except KeyboardInterrupt as stopped:
-        why, code = f"\nstopped: {stopped if str(stopped) else 'nothing was written'}", 130
-    except FloatingPointError as error:
-        why, code = f"error: {error}", 1
-    except BrokenPipeError:
-        raise
-    except (ValueError, OSError, ImportError, MemoryError) as error:
-        why, code = f"error: {str(error) or 'the memory of this machine is full'}", 2
-    except RuntimeError as error:
-        from ..engines.toolchain import CannotBuild
-
-        if not isinstance(error, CannotBuild):
-            raise
-        why, code = f"error: {error}", 2
-    if speaks():
-        print(in_options(why, names), file=sys.stderr)
-    return code
-
-
-def in_options(message: str, names: Iterable[str]) -> str:
-    """A library's message in the words of the command line: top_k=0 is --top-k 0 there."""
-
-    def option(found: re.Match) -> str:
-        name, value = found.groups()
-        if name not in names or not (value or "_" in name):  # plain words are words
-            return found[0]
-        option = f"--{name.replace('_', '-')}"
-        return option if value in (None, "True") else f"{option} {value}"
-
-    return re.sub(r"(?<![\w.-])([a-z]\w*)(?:=([^\s:;,]+))?", option, message)
-
-
-def _begin() -> None:
-    """From here on a Ctrl-C is a KeyboardInterrupt, where it ended the process until now."""
-    if signal.getsignal(signal.SIGINT) is leave:
-        import torch  # noqa: F401  which every command needs
-
-        signal.signal(signal.SIGINT, interrupt)
-
-
-def interrupt(number, frame) -> None:
-    """Raise KeyboardInterrupt, but never in an import: there it could get lost, so it comes later.
-
-    An import runs callbacks and C code that print an exception and go on.
-    """
-    while frame and hasattr(signal, "pthread_kill"):
-        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
-            again = signal.pthread_kill, (threading.main_thread().ident, number)
-            return threading.Timer(0.05, *again).start()
-        frame = frame.f_back
-    raise KeyboardInterrupt
+def run_command(words: str, about: str, module: ModuleType, argv: list[str]) -> int:
+    """Parse the options of the command that these words call, and run it. Returns its exit code."""
+    parser = Parser(words, about)
+    module.options(parser)
+    with open(os.devnull, "w") as null, nullcontext() if speaks() else redirect_stderr(null):
+        args = parser.parse_args(argv)
+    return exit_code(lambda: module.run(args), vars(args))

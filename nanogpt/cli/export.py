@@ -11,7 +11,7 @@ import argparse
 from pathlib import Path
 
 from ..system.files import WEIGHTS, check_file, check_writable
-from .common import OUTPUTS, Parser, main_of
+from .common import OUTPUTS
 
 
 def run(args: argparse.Namespace) -> None:
@@ -39,9 +39,8 @@ def run(args: argparse.Namespace) -> None:
         print(f"vLLM's CPU build needs heads of 32 numbers or more, and these have {size}")
 
 
-def options() -> argparse.ArgumentParser:
+def options(parser: argparse.ArgumentParser) -> None:
     """All options."""
-    parser = Parser("export", "Write a checkpoint's weights as other programs load them.")
     add = parser.add_argument
     add("checkpoint", nargs="?", default=WEIGHTS / "small", help="its path (the model that ships)")
     about = "auto: OPT for the lecture's architecture, NanoChat for sprint's; lecture: one file"
@@ -52,7 +51,3 @@ def options() -> argparse.ArgumentParser:
         metavar="PATH",
         help="outputs/run/export, or outputs/run/lecture.safetensors",
     )
-    return parser
-
-
-main = main_of(options, run)

@@ -12,7 +12,7 @@ from pathlib import Path
 from ..config.checks import check_int
 from ..system.console import Progress
 from ..system.files import WEIGHTS
-from .common import OUTPUTS, Parser, main_of
+from .common import OUTPUTS
 
 PROMPTS = "a prompt a line, or .jsonl; empty lines are skipped (without it: a newline)"
 OUT = "where the texts are kept; the same command resumes there (outputs/run/generate)"
@@ -56,9 +56,8 @@ def _job(args: argparse.Namespace):
     return Job(args.out, prompts, task, args.shard_size)
 
 
-def options() -> argparse.ArgumentParser:
+def options(parser: argparse.ArgumentParser) -> None:
     """All options."""
-    parser = Parser("generate", "Many texts, by one worker or several.")
     add = parser.add_argument
     small = WEIGHTS / "small"
     add("--checkpoint", default=small, metavar="PATH", help="weights (the model that ships)")
@@ -74,7 +73,3 @@ def options() -> argparse.ArgumentParser:
     add("--backend", choices=("auto", "native", "modules"), default="auto")
     add("--shard-size", type=int, default=32, metavar="N", help="texts in a file (32)")
     add("--workers", type=int, default=1, metavar="N", help="processes; several need Ray (1)")
-    return parser
-
-
-main = main_of(options, run)

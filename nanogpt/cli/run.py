@@ -15,15 +15,14 @@ import signal
 from pathlib import Path
 
 from ..model.checkpoint import load_checkpoint
-from ..publishing.runner import RunPlan, run
+from ..publishing import runner
 from ..system.files import ROOT
-from .common import Parser, check_clone, main_of, positive
+from .common import check_clone, positive
 
 
-def options() -> argparse.ArgumentParser:
+def options(parser: argparse.ArgumentParser) -> None:
     """All options: the fields of a RunPlan."""
-    parser = Parser("run", "Run the notebooks headless and render what they make.")
-    add, timeout = parser.add_argument, RunPlan.timeout
+    add, timeout = parser.add_argument, runner.RunPlan.timeout
     add("notebooks", nargs="*", help="numbers or names, such as 00 03; without any, all")
     known = "auto (gpu where there is one, else cpu), smoke, cpu, gpu, or a part, as cpu/4"
     add("--profile", default="auto", help=known)
@@ -41,10 +40,9 @@ def options() -> argparse.ArgumentParser:
     add = parser.add_mutually_exclusive_group().add_argument
     add("--publish", action="store_true", help="write outputs/published, if all pass")
     add("--reproduce", action="store_true", help="compare a whole run with outputs/published")
-    return parser
 
 
-def _run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     if not args.source:
         check_clone()
     own = "" if args.publish or args.reproduce else os.environ.get("NANOGPT_CHECKPOINT", "")
@@ -54,9 +52,6 @@ def _run(args: argparse.Namespace) -> int:
     # A polite kill tidies up as a Ctrl-C does.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        return 0 if run(RunPlan(**vars(args))) else 1
+        return 0 if runner.run(runner.RunPlan(**vars(args))) else 1
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-main = main_of(options, _run)

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 from ..system.files import WEIGHTS
-from .common import Parser, add_shared, main_of, set_threads
+from .common import add_shared, set_threads
 
 ALLOW = "another name by which requests may call it, as behind a proxy; repeatable"
 
@@ -71,9 +71,8 @@ def _server(args: argparse.Namespace, saved):
     return Server(model, saved.tokenizer, name=name, backend=BACKENDS[backend], **limits)
 
 
-def options() -> argparse.ArgumentParser:
+def options(parser: argparse.ArgumentParser) -> None:
     """All options."""
-    parser = Parser("serve", "Serve a model over HTTP: /v1/completions, as OpenAI's.")
     add = parser.add_argument
     small = WEIGHTS / "small"
     add("checkpoint", nargs="?", default=small, help="its path (the model that ships)")
@@ -85,7 +84,3 @@ def options() -> argparse.ArgumentParser:
     add("--waiting", type=int, default=256, metavar="N", help="most that wait beside them (256)")
     add("--timeout", type=float, default=60.0, metavar="S", help="seconds of a request (60)")
     add_shared(parser, "--threads", "--device")
-    return parser
-
-
-main = main_of(options, run)

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from ..publishing.site import newest, render
 from ..system.files import held
-from .common import Parser, main_of
 
 
 def run(args: argparse.Namespace) -> None:
@@ -19,12 +18,7 @@ def run(args: argparse.Namespace) -> None:
         print(render(folder))
 
 
-def options() -> argparse.ArgumentParser:
+def options(parser: argparse.ArgumentParser) -> None:
     """All options."""
-    parser = Parser("site", "Render the executed notebooks of a folder as HTML, into its html/.")
     about = "one that `run` has written into (the newest of outputs/run, else outputs/published)"
     parser.add_argument("folder", nargs="?", type=Path, help=about)
-    return parser
-
-
-main = main_of(options, run)

@@ -13,7 +13,7 @@ from ..config import address
 from ..publishing.mirror import set_address, sync
 from ..publishing.nbfile import SyncError
 from ..system.files import ROOT
-from .common import Parser, check_clone, main_of
+from .common import check_clone
 
 
 def run(args: argparse.Namespace) -> int:
@@ -30,13 +30,8 @@ def run(args: argparse.Namespace) -> int:
     return int(bool(differ) and check)
 
 
-def options() -> argparse.ArgumentParser:
+def options(parser: argparse.ArgumentParser) -> None:
     """All options."""
-    parser = Parser("sync", "Keep the notebooks equal to the package.")
     parser.add_argument("--check", action="store_true", help="list what differs and write nothing")
     parser.add_argument("--repo", metavar="OWNER/NAME", help="set the repository's address")
     parser.add_argument("--ref", help="the branch or tag that badges and the set-up cell name")
-    return parser
-
-
-main = main_of(options, run)

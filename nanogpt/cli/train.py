@@ -24,20 +24,21 @@ from ..system.files import check_writable
 from ..training.distributed import joined, ranks, started_again
 from ..training.loop import train
 from ..training.state import log_path, state_path
-from .common import OUTPUTS, Parser, add_shared, main_of, set_threads
+from .common import OUTPUTS, add_shared, set_threads
 
 
-def _command(args: argparse.Namespace) -> None:
+def run(args: argparse.Namespace) -> None:
+    """Join the other processes, if there are any, and train; a Ctrl-C says how to resume."""
     set_threads(args.threads)
     try:
         with joined(pick_device(args.device)) as device:
-            run(args, device)
+            train_on(device, args)
     except KeyboardInterrupt as stopped:
         start = "this step" if stopped.args else "the last evaluation, if there was one"
         raise KeyboardInterrupt(f"the same command with --resume resumes from {start}") from stopped
 
 
-def run(args: argparse.Namespace, device: Device) -> None:
+def train_on(device: Device, args: argparse.Namespace) -> None:
     """Train as the options say; of several processes the first one prints. Raises ValueError."""
     recipe, shape = _configs(args)
     corpus = load_corpus(args.data)
@@ -79,9 +80,8 @@ def _configs(args: argparse.Namespace) -> tuple:
     return replace(recipe, muon_lr=None) if args.no_muon else recipe, shape
 
 
-def options() -> argparse.ArgumentParser:
+def options(parser: argparse.ArgumentParser) -> None:
     """All options; those of a recipe are the fields of TrainConfig."""
-    parser = Parser("train", "Train a model on a text.")
     add = parser.add_argument
     about = "; ".join(f"{name}: {recipe.about}" for name, recipe in RECIPES.items())
     add("--recipe", choices=list(RECIPES), default="fast", help=f"{about} (fast)")
@@ -100,7 +100,3 @@ def options() -> argparse.ArgumentParser:
         kind = kinds.get(field.type, {"type": float, "metavar": "N"})
         text = field.metadata["help"].replace("%", "%%")
         group.add_argument(f"--{field.name.replace('_', '-')}", help=text, **kind)
-    return parser
-
-
-main = main_of(options, _command)

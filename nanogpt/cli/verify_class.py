@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from .common import main_of
-from .verify_model import judged, parser_of
+import argparse
+
+from .verify_model import add_seed, judged
 
 
-def run(args) -> int:
+def run(args: argparse.Namespace) -> int:
     """Judge a small model of each architecture."""
     from ..verify.subjects import small
 
     return judged((small(name, args.seed) for name in args.names), args.seed)
 
 
-def options():
+def options(parser: argparse.ArgumentParser) -> None:
     """All options."""
-    parser = parser_of("verify class", "Judge the cache of an architecture, with random weights.")
+    add_seed(parser)
     about = "as in llama gpt2 mistral (llama)"
     parser.add_argument("names", nargs="*", default=["llama"], metavar="NAME", help=about)
-    return parser
-
-
-main = main_of(options, run)

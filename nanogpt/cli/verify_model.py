@@ -6,7 +6,6 @@ import argparse
 from pathlib import Path
 
 from ..system.files import WEIGHTS
-from .common import Parser, main_of
 
 
 def judged(models, seed: int) -> int:
@@ -35,19 +34,14 @@ def run(args: argparse.Namespace) -> int:
     return judged([model, pack_heads(model)] if model.config.per_head else [model], args.seed)
 
 
-def parser_of(words: str, about: str) -> argparse.ArgumentParser:
-    """A parser with what the three commands share."""
-    parser = Parser(words, f"{about} Exit code 0: equal or rounding; 1: a bug.")
+def add_seed(parser: argparse.ArgumentParser) -> None:
+    """What the three commands share."""
+    parser.epilog = "Exit code 0: equal or rounding; 1: a bug."
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="other texts (0)")
-    return parser
 
 
-def options() -> argparse.ArgumentParser:
+def options(parser: argparse.ArgumentParser) -> None:
     """All options."""
-    parser = parser_of("verify model", "Compare a model's cache with a plain pass.")
+    add_seed(parser)
     about = "a folder of transformers, or a checkpoint of ours (the one that ships)"
     parser.add_argument("path", nargs="?", default=WEIGHTS / "small", help=about)
-    return parser
-
-
-main = main_of(options, run)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from .common import main_of
-from .verify_model import judged, parser_of
+import argparse
+
+from .verify_model import add_seed, judged
 
 
-def options():
+def run(args: argparse.Namespace) -> int:
+    """Judge the server."""
+    return judged([args.url], args.seed)
+
+
+def options(parser: argparse.ArgumentParser) -> None:
     """All options."""
-    parser = parser_of("verify server", "Ask a completions server for the same texts in many ways.")
+    add_seed(parser)
     ours = "http://localhost:8000"
     parser.add_argument("url", nargs="?", default=ours, help=f"its address ({ours})")
-    return parser
-
-
-main = main_of(options, lambda args: judged([args.url], args.seed))

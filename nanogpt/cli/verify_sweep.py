@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from ..verify.sweep import describe, passed, sweep
-from .common import POSITIVE, Parser, add_json, json_path, main_of, set_threads
+from .common import POSITIVE, add_json, json_path, set_threads
 
 
 def run(args: argparse.Namespace) -> int:
@@ -23,9 +23,8 @@ def run(args: argparse.Namespace) -> int:
     return 0 if passed(result) else 1
 
 
-def options() -> argparse.ArgumentParser:
+def options(parser: argparse.ArgumentParser) -> None:
     """All options."""
-    parser = Parser("verify sweep", "Do cached tokens equal uncached tokens?")
     add = parser.add_argument
     add("--sequences", **POSITIVE, default=1000, help="texts to decode twice, at least (1000)")
     add("--seed", type=int, default=0, metavar="N", help="another seed, other models and texts (0)")
@@ -33,7 +32,3 @@ def options() -> argparse.ArgumentParser:
     add("--exact", action="store_true", help="in exact mode: the logits must be the same bits")
     add_json(parser, "sweep-DTYPE.json, always; an unfinished one is resumed")
     parser.set_defaults(json="")
-    return parser
-
-
-main = main_of(options, run)

@@ -9,7 +9,7 @@ from conftest import tiny_model
 from nanogpt.benchmarks import decoding, roofline, timing
 from nanogpt.benchmarks.decoding import Rung, ladder, rungs
 from nanogpt.benchmarks.decoding_peers import hugging_face, jax_scan
-from nanogpt.cli import bench_ladder
+from nanogpt.cli import bench_ladder, main
 from nanogpt.config import SIZES
 from nanogpt.engines.eager import Flat
 from nanogpt.engines.toolchain import CannotBuild
@@ -142,7 +142,7 @@ def test_what_cannot_be_measured_is_refused(model, settings, words):
 )
 def test_the_command_refuses_in_its_own_words(words, said, capsys, monkeypatch):
     monkeypatch.setitem(SIZES, "article", tiny_model().config)
-    assert bench_ladder.main(["--size", "article", *words.split()]) == 2
+    assert main(["bench", "ladder", "--size", "article", *words.split()]) == 2
     assert said in capsys.readouterr().err
 
 
@@ -150,7 +150,7 @@ def test_the_command_prints_the_rungs_and_writes_json(limits, tmp_path, capsys, 
     monkeypatch.setitem(SIZES, "article", tiny_model().config)
     path = tmp_path / "l.json"
     words = "--size article --repeats 1 --rungs 15 --json"
-    assert bench_ladder.main([*words.split(), str(path)]) == 0
+    assert main(["bench", "ladder", *words.split(), str(path)]) == 0
     said, written = capsys.readouterr().out, json.loads(path.read_text())
     assert "roofline bound" in said
     assert all(row["label"] in said for row in written["rungs"])

@@ -19,7 +19,7 @@ from nanogpt.benchmarks.load import (
     poisson,
     schemes,
 )
-from nanogpt.cli import bench_load
+from nanogpt.cli import bench_load, main
 from nanogpt.serving.batch import BatchEngine
 from nanogpt.serving.request import Request
 
@@ -95,7 +95,7 @@ def test_the_command_writes_what_it_prints(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(bench_load, "choose_backend", lambda model: ("modules", ""))
     path = tmp_path / "load.json"
     words = "--size article --rates inf --requests 1 --repeats 1"
-    assert bench_load.main([*words.split(), "--json", str(path)]) == 0
+    assert main(["bench", "load", *words.split(), "--json", str(path)]) == 0
     printed, written = capsys.readouterr().out, json.loads(path.read_text())
     for said in ("1 request ", "block of 32", "modules", "timed once", "1 thread"):
         assert said in printed
@@ -114,6 +114,6 @@ def test_the_command_writes_what_it_prints(tmp_path, capsys, monkeypatch):
 )
 def test_bad_options_are_refused_before_the_measuring(words, said, capsys, tmp_path):
     path = tmp_path / "load.json"
-    assert bench_load.main([*words.split(), "--size", "article", "--json", str(path)]) == 2
+    assert main(["bench", "load", *words.split(), "--size", "article", "--json", str(path)]) == 2
     assert said in capsys.readouterr().err
     assert not path.exists()

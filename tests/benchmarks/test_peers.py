@@ -11,7 +11,7 @@ from decoding_fixtures import build
 
 from nanogpt.benchmarks.load import load, poisson
 from nanogpt.benchmarks.peers import CHARS, HTTPServer
-from nanogpt.cli.bench_load import main
+from nanogpt.cli import main
 from nanogpt.data.tokenizer import CharTokenizer
 from nanogpt.server.server import Server, serving
 
@@ -118,7 +118,7 @@ def test_what_goes_wrong_is_said_in_a_line(server, model, said):
 
 def test_the_command_prints_a_row_of_a_server(server, tmp_path, capsys):
     path, options = tmp_path / "load.json", "--requests 2 --repeats 1 --rates inf --size article"
-    assert main(["--url", server[0], *options.split(), "--json", str(path)]) == 0
+    assert main(["bench", "load", "--url", server[0], *options.split(), "--json", str(path)]) == 0
     said = capsys.readouterr().out
     assert "good" in said
     assert "not compared" in said

@@ -12,7 +12,7 @@ from nanogpt.benchmarks import speculation
 from nanogpt.benchmarks.roofline import Limits
 from nanogpt.benchmarks.speculation import pass_seconds, usual_drafts
 from nanogpt.benchmarks.training import published
-from nanogpt.cli.bench_speculate import main
+from nanogpt.cli import main
 from nanogpt.decoding.drafts import DraftModel, NGram
 from nanogpt.decoding.generate import complete
 from nanogpt.system.files import PUBLISHED
@@ -73,7 +73,7 @@ def test_tokens_that_differ_are_reported(monkeypatch):
     ],
 )
 def test_what_cannot_be_measured_is_refused(words, said, capsys):
-    assert main(words.split()) == 2
+    assert main(["bench", "speculate", *words.split()]) == 2
     assert said in capsys.readouterr().err
 
 
@@ -82,7 +82,7 @@ def test_the_command_prints_a_table_and_writes_it(tmp_path, capsys):
     path = tmp_path / "s.json"
     small = str(PUBLISHED / "checkpoints" / "small")
     words = f"--k 3 --repeats 1 --tokens 24 --draft {small} --json {path}"
-    assert main(words.split()) == 0
+    assert main(["bench", "speculate", *words.split()]) == 0
     printed, result = capsys.readouterr().out, json.loads(path.read_text())
     drafts = [row["draft"] for row in result["rows"]]
     assert drafts[:3] == ["a GPT of 0.22M", "itself, in 8 bits", "a table for triples"]

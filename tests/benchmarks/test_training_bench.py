@@ -13,7 +13,7 @@ from nanogpt.benchmarks.training import (
     compared,
     train_in_turns,
 )
-from nanogpt.cli import bench_train
+from nanogpt.cli import bench_train, main
 from nanogpt.data.corpus import practice_corpus
 from nanogpt.model.gpt import GPT
 from nanogpt.system.device import Device
@@ -106,7 +106,7 @@ def test_the_command_prints_rows_and_writes_them(runs, tmp_path, monkeypatch, ca
     monkeypatch.setattr(
         bench_train, "train_in_turns", lambda *_, seed, **__: [run | {"seed": seed} for run in runs]
     )
-    assert bench_train.main(["--seeds", "2", "--data", str(data), "--json", str(path)]) == 0
+    assert main(["bench", "train", "--seeds", "2", "--data", str(data), "--json", str(path)]) == 0
     result, said = json.loads(path.read_text()), capsys.readouterr().out
     assert len(result["runs"]) == 6
     assert all(row["name"] in said for row in result["rows"])
@@ -123,6 +123,6 @@ def test_a_stop_keeps_the_complete_seeds(tmp_path, monkeypatch, capsys, corpus):
         return [made("lecture", seed, 10.0, 1.8)]
 
     monkeypatch.setattr(bench_train, "train_in_turns", stopped_at_the_second)
-    assert bench_train.main(["--json", str(path)]) == 130
+    assert main(["bench", "train", "--json", str(path)]) == 130
     assert len(json.loads(path.read_text())["runs"]) == 1
     assert f"the complete seeds are in {path}" in capsys.readouterr().err

@@ -16,13 +16,11 @@ from nanogpt.cli.common import (
     OUTPUTS,
     Parser,
     above_0,
-    exit_code,
-    in_options,
-    interrupt,
     json_path,
     positive,
     set_threads,
 )
+from nanogpt.cli.ending import exit_code, in_options, interrupt
 from nanogpt.engines.toolchain import CannotBuild
 from nanogpt.system.files import ROOT
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from training_fixtures import contents, ctrl_c, log_of, stop_at
 
-from nanogpt.cli.train import main
+from nanogpt.cli import main
 from nanogpt.config import MODERN, RECIPES, SIZES, TrainConfig, recipe_for
 from nanogpt.data.corpus import practice_corpus
 from nanogpt.model.checkpoint import load_checkpoint
@@ -34,7 +34,7 @@ def ran(tmp_path_factory):
     """One finished run: where it is, its files, what it said."""
     out, said = tmp_path_factory.mktemp("runs") / "one", StringIO()
     with redirect_stdout(said):
-        assert main([*WORDS, "--out", f"{out}.safetensors"]) == 0
+        assert main(["train", *WORDS, "--out", f"{out}.safetensors"]) == 0
     files = {p: p.read_bytes() for p in out.parent.iterdir()}
     return SimpleNamespace(out=out, files=files, said=said.getvalue())
 
@@ -52,7 +52,7 @@ def test_a_run_leaves_weights_and_a_log_of_its_evaluations(ran):
 
 def test_what_is_switched_off_is_off(tmp_path):
     words = ["--recipe", "fast", "--no-muon", "--no-zero-init", "--no-decay"]
-    assert main([*QUICK, *words, "--out", str(tmp_path / "run")]) == 0
+    assert main(["train", *QUICK, *words, "--out", str(tmp_path / "run")]) == 0
     train = load_checkpoint(tmp_path / "run").meta["train"]
     assert (train["muon_lr"], train["zero_init"], train["decay"]) == (None, False, False)
 
@@ -84,14 +84,14 @@ def test_what_cannot_begin_says_why_and_writes_nothing(tmp_path, capsys, words):
     if words[1] == "cuda" and torch.cuda.is_available():
         pytest.skip("there is one")
     out = [] if "--out" in words else ["--out", str(tmp_path / "x" / "y")]
-    assert main([*QUICK, *out, *words]) == 2
+    assert main(["train", *QUICK, *out, *words]) == 2
     assert REFUSED[words] in capsys.readouterr().err
     assert not list(tmp_path.glob("x/*"))
 
 
 def test_a_loss_that_is_not_finite_ends_with_1(tmp_path, capsys):
     changes = ["--lr", "1e25", "--no-muon", "--steps", "40"]
-    assert main([*QUICK, *changes, "--out", str(tmp_path / "run")]) == 1
+    assert main(["train", *QUICK, *changes, "--out", str(tmp_path / "run")]) == 1
     assert "error: the loss is" in capsys.readouterr().err
 
 
@@ -99,7 +99,7 @@ def test_ctrl_c_then_resume_gives_the_same_bits_and_the_same_log(
     ran, tmp_path, monkeypatch, capsys
 ):
     out = tmp_path / "one"
-    words = [*WORDS, "--out", str(out), "--resume"]
+    words = ["train", *WORDS, "--out", str(out), "--resume"]
     with monkeypatch.context() as patch:
         stop_at(patch, 2, ctrl_c)
         assert main(words) == 130
@@ -121,21 +121,21 @@ def test_ctrl_c_then_resume_gives_the_same_bits_and_the_same_log(
 def test_a_saved_run_is_neither_replaced_unasked_nor_mixed_with_another(
     ran, capsys, words, message
 ):
-    assert main([*WORDS, "--out", str(ran.out), *words]) == 2
+    assert main(["train", *WORDS, "--out", str(ran.out), *words]) == 2
     assert message in capsys.readouterr().err
     assert {p: p.read_bytes() for p in ran.out.parent.iterdir()} == ran.files
 
 
 def test_weights_whose_state_is_gone_are_not_replaced_unasked(tmp_path, capsys):
     (tmp_path / "fox.safetensors").write_text("trained for a week")
-    assert main([*WORDS, "--out", str(tmp_path / "fox")]) == 2
+    assert main(["train", *WORDS, "--out", str(tmp_path / "fox")]) == 2
     assert "fox.safetensors: this command did not write it" in capsys.readouterr().err
     assert (tmp_path / "fox.safetensors").read_text() == "trained for a week"
 
 
 def test_every_field_of_a_recipe_is_an_option_and_is_explained(capsys):
     with pytest.raises(SystemExit):
-        main(["--help"])
+        main(["train", "--help"])
     said = capsys.readouterr().out.split("changes to the recipe", 1)[1]
     for name in TrainConfig.__dataclass_fields__:
         option = name.replace("_", "-")

@@ -4,7 +4,7 @@ import pytest
 from chromium import Chromium
 from notebook_fixtures import run_cells_here
 
-from nanogpt.cli import run
+from nanogpt.cli import main
 from nanogpt.publishing import execute
 
 
@@ -37,7 +37,7 @@ def go(tmp_path, sources, no_kernels):
 
     def command(*words, out=tmp_path / "out", html=False):
         options = ["--source", str(sources), "--out", str(out), "--profile", "smoke"]
-        return run.main([*words, *options, *([] if html else ["--no-html"])])
+        return main(["run", *words, *options, *([] if html else ["--no-html"])])
 
     return command
 

@@ -8,7 +8,7 @@ import pytest
 from fault_fixtures import contents
 from notebook_fixtures import code, output, prose, write
 
-from nanogpt.cli import sync
+from nanogpt.cli import main, sync
 from nanogpt.publishing import mirror, nbfile
 from nanogpt.system.files import ROOT, atomic_path
 
@@ -49,12 +49,12 @@ def snapshot(root):
 
 def test_a_check_lists_and_writes_nothing_and_one_run_brings_all_up_to_date(root, capsys):
     before = snapshot(root)
-    assert sync.main(["--check"]) == 1
+    assert main(["sync", "--check"]) == 1
     assert "differs: notebooks/00_one.ipynb" in capsys.readouterr().out
     assert snapshot(root) == before
-    assert sync.main([]) == 0
+    assert main(["sync"]) == 0
     assert "written: notebooks/01_two.ipynb" in capsys.readouterr().out
-    assert sync.main(["--check"]) == 0
+    assert main(["sync", "--check"]) == 0
     assert capsys.readouterr().out == ""
 
 
@@ -116,7 +116,7 @@ def test_without_an_address_the_links_are_the_neighbours_and_no_more(root):
 def test_an_address_gives_every_notebook_its_badge_and_goes_without_a_trace(root):
     mirror.sync(root, "")
     before = snapshot(root)
-    assert sync.main(["--repo", "ada/engine", "--ref", "v1"]) == 0
+    assert main(["sync", "--repo", "ada/engine", "--ref", "v1"]) == 0
     badges = [mirror.colab(name, "ada/engine", "v1") for name in ("00_one", "01_two")]
     for name, badge in zip(("00_one", "01_two"), badges, strict=True):
         links = cells(root, name)["links"].source
@@ -146,7 +146,7 @@ WORDS += [["--repo", "ada/x", f"--ref={ref}"] for ref in ("a b", "-x", "feature/
 @pytest.mark.parametrize("words", [*WORDS, ["--check", "--repo", "ada/engine"]], ids=" ".join)
 def test_a_bad_address_is_refused_and_nothing_is_written(root, capsys, words):
     before = snapshot(root)
-    assert sync.main(words) == 2
+    assert main(["sync", *words]) == 2
     assert capsys.readouterr().err.startswith("error: ")
     assert snapshot(root) == before
 

@@ -5,7 +5,7 @@ import time
 import pytest
 from notebook_fixtures import NOTEBOOKS, write
 
-from nanogpt.cli import run
+from nanogpt.cli import main
 from nanogpt.config.profiles import PARTS
 from nanogpt.publishing import execute, plan, runner
 from nanogpt.publishing.plan import LIMIT, WORK, RunError, assign, choose_pace
@@ -50,7 +50,7 @@ def test_a_slow_machine_does_less_and_what_is_asked_for_is_done(machine):
 
 def test_a_dry_run_prints_the_part_and_the_minutes(machine, capsys):
     machine(1.0)
-    assert run.main(["--profile", "cpu", "--plan"]) == 0
+    assert main(["run", "--profile", "cpu", "--plan"]) == 0
     said = capsys.readouterr().out
     assert "1.00 times the speed" in said
     assert "profile cpu/" in said

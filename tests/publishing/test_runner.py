@@ -7,7 +7,7 @@ import torch
 from fault_fixtures import contents
 from notebook_fixtures import page_faults, write
 
-from nanogpt.cli import run
+from nanogpt.cli import main
 from nanogpt.publishing import plan, publish, runner
 from nanogpt.system.files import ROOT, held, recover, sealed, sha256, write_json
 
@@ -66,7 +66,7 @@ def test_wrong_usage_is_refused_before_anything_is_written(
     own = [] if whole else ["--source", str(sources), "--out", str(tmp_path / "out")]
     own += [] if "--profile" in words else ["--profile", "cpu" if whole else "smoke"]
     before = contents(ROOT / "notebooks"), sorted((ROOT / "outputs").rglob("*"))
-    assert run.main([*own, *words]) == 2
+    assert main(["run", *own, *words]) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
     assert (contents(ROOT / "notebooks"), sorted((ROOT / "outputs").rglob("*"))) == before
@@ -177,7 +177,7 @@ def press(tmp_path, sources, monkeypatch, no_kernels):
 
 def test_publishing_exchanges_everything_at_once(press, monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-    assert run.main(["--publish", "--no-html"]) == 0
+    assert main(["run", "--publish", "--no-html"]) == 0
     files = {str(path.relative_to(press)) for path in press.rglob("*") if path.is_file()}
     made = "figures/00_a.png json/00.json checkpoints/small.safetensors manifest.json".split()
     pages = "html/index.html html/00_first.html html/01_train.html".split()
@@ -191,30 +191,30 @@ def test_publishing_exchanges_everything_at_once(press, monkeypatch):
 
 def test_a_run_that_fails_publishes_nothing(press, sources):
     write(sources / "02_bad.ipynb", "1 / 0")
-    assert run.main(["--publish"]) == 1
+    assert main(["run", "--publish"]) == 1
     assert sorted(path.name for path in press.iterdir()) == ["manifest.json", "old.txt"]
     assert (publish.BUILD / "failed" / "02_bad" / "02_bad.ipynb").is_file()
 
 
 def test_only_shakespeare_is_published_and_not_while_it_is_compared(press, monkeypatch, capsys):
     with pytest.raises(SystemExit):
-        run.main(["--publish", "--reproduce"])
+        main(["run", "--publish", "--reproduce"])
     assert "not allowed with argument --publish" in capsys.readouterr().err
     monkeypatch.setattr(publish, "SHA256", "0" * 64)
-    assert run.main(["--publish"]) == 2
+    assert main(["run", "--publish"]) == 2
     assert "--publish needs Tiny Shakespeare, not little.txt" in capsys.readouterr().err
     assert sorted(path.name for path in press.iterdir()) == ["manifest.json", "old.txt"]
 
 
 def test_reproducing_compares_with_what_is_published(press, sources, capsys):
     write(sources / "00_first.ipynb", "print('the same')")
-    assert run.main(["--publish"]) == 0
+    assert main(["run", "--publish"]) == 0
     before = contents(press)
-    assert run.main(["--reproduce"]) == 0
+    assert main(["run", "--reproduce"]) == 0
     assert "to the byte" in capsys.readouterr().out
     first = "import os; assert 'reproduce/checkpoints' in os.environ['NANOGPT_CHECKPOINT']"
     write(sources / "00_first.ipynb", first)
-    assert run.main(["--reproduce"]) == 1
+    assert main(["run", "--reproduce"]) == 1
     said = capsys.readouterr().out
     assert "00_first, cell 'cell-1': its source has changed" in said
     assert "safetensors" not in said

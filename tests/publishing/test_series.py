@@ -6,7 +6,7 @@ import pytest
 import torch
 from notebook_fixtures import NOTEBOOKS, page_faults
 
-from nanogpt.cli import run
+from nanogpt.cli import main
 from nanogpt.config import GPTConfig, TrainConfig
 from nanogpt.data.corpus import load_corpus
 from nanogpt.model.gpt import GPT
@@ -51,8 +51,8 @@ def series(tmp_path_factory, small_model):
     out = tmp_path_factory.mktemp("series")
     rest, folder = [name for name in NAMES if name not in ANY_MODEL], ["--out", str(out)]
     codes = [
-        run.main([*rest, *SMOKE, *TRAINED, *folder, "--no-html"]),
-        run.main([*ANY_MODEL, *SMOKE, *LESS, "-p", f"checkpoint={small_model}", *folder]),
+        main(["run", *rest, *SMOKE, *TRAINED, *folder, "--no-html"]),
+        main(["run", *ANY_MODEL, *SMOKE, *LESS, "-p", f"checkpoint={small_model}", *folder]),
     ]
     return codes, out
 

@@ -16,7 +16,7 @@ import pytest
 from checkpoint_fixtures import CHARS, meta_of
 from conftest import seeded, tiny_model
 
-from nanogpt.cli.generate import main
+from nanogpt.cli import main
 from nanogpt.data.tokenizer import CharTokenizer
 from nanogpt.decoding.generate import complete
 from nanogpt.decoding.sampling import SamplingParams
@@ -178,7 +178,7 @@ def checkpoint(tmp_path_factory):
 @pytest.fixture
 def words(checkpoint, tmp_path):
     (tmp_path / "prompts.txt").write_text("a\nbcd\neeeee\n")
-    where = ["--checkpoint", checkpoint, "--prompts", tmp_path / "prompts.txt"]
+    where = ["generate", "--checkpoint", checkpoint, "--prompts", tmp_path / "prompts.txt"]
     how = ["--samples", 3, "--max-new-tokens", 6, "--shard-size", 2, "--backend", "modules"]
     return lambda out, *more: [str(word) for word in (*where, *how, "--out", out, *more)]
 

@@ -25,7 +25,7 @@ from training_fixtures import (
     waits_for_what_never_comes,
 )
 
-from nanogpt.cli.train import main
+from nanogpt.cli import main
 from nanogpt.data.corpus import practice_corpus
 from nanogpt.system.device import Device
 from nanogpt.training.distributed import Ranks, _fresh_name, joined, started_again, torchrun
@@ -48,7 +48,7 @@ def words(folder, out, *more):
     short = ["--steps", str(STEPS), "--eval-every", "10", "--eval-batches", "1"]
     where = ["--device", "cpu", "--data", f"{folder}/text.txt", "--out", f"{folder}/{out}"]
     short += ["--size", "article", "--batch-size", "4", *where]
-    return [*short, *(more if "--recipe" in more else [*calm, *more])]
+    return ["train", *short, *(more if "--recipe" in more else [*calm, *more])]
 
 
 def assert_same_run(out, whole):
@@ -150,13 +150,13 @@ def test_ctrl_c_in_one_stops_all_at_that_step_and_one_process_resumes(folder):
 LOSES_A_PROCESS = """
 import os, signal, sys
 from pathlib import Path
-from nanogpt.cli.train import main
+from nanogpt.cli import main
 from training_fixtures import do_at
 
 lost = Path(__file__).with_name("lost")
 if os.environ["RANK"] == "1" and not lost.exists():
     do_at(14, lambda: lost.touch() or os.kill(os.getpid(), signal.SIGKILL))
-sys.exit(main())
+sys.exit(main(["train", *sys.argv[1:]]))
 """
 
 

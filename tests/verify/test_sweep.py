@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from nanogpt.cli.verify_sweep import main
+from nanogpt.cli import main
 from nanogpt.decoding.sampling import PLAIN
 from nanogpt.engines.eager import Flat
 from nanogpt.system.files import ROOT
@@ -21,6 +21,8 @@ from nanogpt.verify.sweep import (
     run_case,
     sweep,
 )
+
+SWEEP = ["verify", "sweep"]
 
 
 @pytest.mark.slow
@@ -67,7 +69,7 @@ def test_a_mismatch_is_found_counted_and_not_explained_away(monkeypatch, tmp_pat
     ]
     assert found[0]["margin"] > 2 * found[0]["logit_diff"]
     path = tmp_path / "r.json"
-    assert main(["--sequences", "30", "--dtype", "float64", "--json", str(path)]) == 1
+    assert main([*SWEEP, "--sequences", "30", "--dtype", "float64", "--json", str(path)]) == 1
     result = json.loads(path.read_text())
     assert not passed(result)
     assert result["mismatched"] > result["explained"]
@@ -125,15 +127,15 @@ def test_a_sweep_that_was_stopped_resumes_and_counts_the_same(tmp_path, monkeypa
     path = tmp_path / "part.json"
     with monkeypatch.context() as patch:
         patch.setattr(module, "run_case", stop)
-        assert main(["--sequences", "20", "--exact", "--json", str(path)]) == 130
+        assert main([*SWEEP, "--sequences", "20", "--exact", "--json", str(path)]) == 130
     assert json.loads(path.read_text())["cases"] == 3
-    assert main(["--sequences", "20", "--exact", "--json", str(path)]) == 0
+    assert main([*SWEEP, "--sequences", "20", "--exact", "--json", str(path)]) == 0
     part = json.loads(path.read_text())
     assert {key: part[key] for key in whole} == whole
     finished = path.read_text().replace('"threads": 1', '"threads": 99')  # of another machine
     path.write_text(finished)
     capsys.readouterr()
-    assert main(["--sequences", "20", "--exact", "--json", str(path)]) == 0
+    assert main([*SWEEP, "--sequences", "20", "--exact", "--json", str(path)]) == 0
     assert f"nothing to do: to run it again, delete {path}" in capsys.readouterr().out
     assert path.read_text() == finished
 
@@ -155,7 +157,7 @@ def test_what_cannot_resume_is_refused_and_left_alone(tmp_path, capsys, monkeypa
 
     def refused(words, message):
         before = path.read_text()
-        assert main(["--sequences", "9", "--json", "r.json", *words.split()]) == 2
+        assert main([*SWEEP, "--sequences", "9", "--json", "r.json", *words.split()]) == 2
         assert message in capsys.readouterr().err
         assert path.read_text() == before
 
