@@ -7,6 +7,7 @@ import random
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPException
 
 from .report import Finding, Report
 
@@ -56,7 +57,7 @@ class HTTPServer:
         except urllib.error.HTTPError as error:
             said = " ".join(error.read(200).decode(errors="replace").split())
             raise ConnectionError(f"{self.name}/v1/{what}: HTTP {error.code}: {said}") from None
-        except (OSError, ValueError, json.JSONDecodeError) as error:
+        except (OSError, ValueError, HTTPException) as error:
             raise ConnectionError(f"no server answers at {self.name}: {error}") from None
 
 

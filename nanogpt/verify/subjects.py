@@ -9,7 +9,7 @@ import os
 import torch
 from torch import Tensor, nn
 
-from ..cache.attach import cache_owners
+from ..cache.attach import require_owners
 from ..cache.dynamic import DynamicCache
 from ..cache.paged import PagedCache
 from ..cache.rolling import RollingCache
@@ -92,21 +92,19 @@ class Ours(Subject):
     """A GPT of this package, or a model that is called as it is, with every cache that it can use.
 
     `caches` are classes. The same cache objects serve one request after the other, after reset().
+    Raises ValueError for a model whose blocks hold no cache.
     """
 
     rewinds = True
 
     def __init__(self, model: nn.Module, caches=(DynamicCache, StaticCache, PagedCache)):
-        if not cache_owners(model):
-            raise ValueError(
-                f"{type(model).__name__} has no cache: none of its modules has a `cache` attribute"
-            )
-        config = self.config = model.config
+        require_owners(model)
+        config = model.config
         form = "per-Head" if getattr(config, "per_head", False) else "packed"
         self.model, self.name = model, f"{type(model).__name__}, {form}"
-        self.vocab_size, self.window = config.vocab_size, config.window
-        self.longest = config.positions
-        rolling = [RollingCache] if config.window and RollingCache not in caches else []
+        self.vocab_size, self.window = config.vocab_size, getattr(config, "window", None)
+        self.longest = getattr(config, "positions", getattr(config, "block_size", None))
+        rolling = [RollingCache] if self.window and RollingCache not in caches else []
         self.kinds = {kind.__name__: kind for kind in (*caches, *rolling)}
         self.caches, self._held = tuple(self.kinds), {}
 
@@ -168,9 +166,11 @@ class HuggingFace(Subject):
 
     @torch.no_grad()
     def cached(self, pieces, cache=None):
-        state = (
-            {"past_key_values": self._allocated(len(pieces[0]))} if cache == "static cache" else {}
-        )
+        state = {}
+        if cache == "static cache":
+            state = {"past_key_values": self._allocated(len(pieces[0]))}
+        elif any(isinstance(piece, int) for piece in pieces):
+            state = {"past_key_values": self._recording()}
 
         def read(piece):
             out = self.model(piece, use_cache=True, **state)
@@ -187,6 +187,15 @@ class HuggingFace(Subject):
                 raise NotOffered(f"its cache refuses to crop: {error}") from None
 
         return through(read, rewind, pieces)
+
+    def _recording(self):
+        """A cache that keeps what a window pushes out, so that it can be taken back."""
+        from transformers import DynamicCache as Growing
+
+        cache = Growing(config=self.model.config)
+        if hasattr(cache, "activate_past_recording"):
+            cache.activate_past_recording()
+        return cache
 
     def _allocated(self, batch: int):
         from transformers import StaticCache as Allocated
@@ -291,7 +300,7 @@ def subject_of(model) -> Subject:
         return model
     if callable(getattr(model, "plain", None)) and callable(getattr(model, "cached", None)):
         return Given(model)
-    if isinstance(model, GPT) or (isinstance(model, nn.Module) and cache_owners(model)):
+    if isinstance(model, GPT) or all(hasattr(model, x) for x in ("blocks", "config", "modules")):
         return Ours(model)
     if hasattr(model, "get_output_embeddings") and hasattr(model, "config"):
         return HuggingFace(model)

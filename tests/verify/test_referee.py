@@ -229,6 +229,13 @@ def test_what_is_no_model_is_refused(wrong):
         referee(wrong)
 
 
+def test_a_model_of_which_a_block_holds_no_cache_is_refused():
+    model = tiny_model(False)
+    del model.blocks[1].sa.cache
+    with pytest.raises(ValueError, match="has no `cache` attribute"):
+        referee(model)
+
+
 def test_a_model_that_reads_too_little_is_refused():
     with pytest.raises(ValueError, match="reads 9 tokens: 16 are needed"):
         referee(tiny_model(block_size=9))
@@ -250,6 +257,7 @@ def test_architectures_of_transformers_are_acquitted():
     pytest.importorskip("transformers")
     for kind in SOUND.split():
         report = referee(architecture(kind))
+        assert any(f.way == "its cache, rejected drafts taken back" for f in report.findings)
         print(f"{kind:14} {report.verdict:9} {[f.verdict for f in report.padding]}")
         assert report.verdict in ("equal", "rounding"), report
 
@@ -357,7 +365,7 @@ def test_a_server_that_mixes_requests_is_convicted(fault):
     assert referee(Answers(FAULTS[fault])).verdict == "bug"
 
 
-@pytest.mark.parametrize("answer", [b"nonsense", b"[]", b'{"data": [{"id": "m"}]}'], ids=str)
+@pytest.mark.parametrize("answer", [b"", b"nonsense", b"[]", b'{"data": [{"id": "m"}]}'], ids=str)
 def test_a_server_that_answers_nonsense_is_one_line(answer, capsys):
     class Nonsense(BaseHTTPRequestHandler):
         def do_GET(self):
