@@ -5,6 +5,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+import torch
 
 from nanogpt.verify.referee import referee
 
@@ -19,6 +20,7 @@ def load(path: Path):
     return module
 
 
+@torch.inference_mode()
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.py")), ids=lambda path: path.stem)
 def test_a_public_bug_is_convicted_and_its_repair_acquitted(path):
     exhibit = load(path)
