@@ -80,7 +80,7 @@ class Tiny(Subject):
         return (rotate(q, pos), rotate(k, pos)) if self.rotary else (q, k)
 
     def bias(self, cache, q_pos, k_pos):
-        """What is added to scores.  (T,), (S,) -> (T, S)"""
+        """What is added to scores.  (T,), (S,) -> (T, S), for each head or all"""
         return 0
 
     def group(self, cache, k):
