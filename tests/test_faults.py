@@ -23,7 +23,7 @@ from training_fixtures import CPU, fresh, stop_at
 
 from nanogpt import TrainConfig, load_checkpoint, save_checkpoint, train
 from nanogpt.cli import main
-from nanogpt.export.folder import write_folder
+from nanogpt.export.huggingface import write_folder
 from nanogpt.model.checkpoint import CheckpointError, read_tensors, write_tensors
 from nanogpt.publishing import execute
 from nanogpt.serving.job import Job, Task

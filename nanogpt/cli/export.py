@@ -16,7 +16,7 @@ from .common import OUTPUTS
 
 def run(args: argparse.Namespace) -> None:
     """Write the checkpoint's weights, whole or not at all, and print how to load them."""
-    from ..export.folder import write_folder
+    from ..export.huggingface import write_folder
     from ..model.checkpoint import is_written, load_checkpoint, write_tensors
     from ..model.convert import lecture_state_dict
 

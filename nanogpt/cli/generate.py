@@ -14,7 +14,7 @@ from ..system.console import Progress
 from ..system.files import WEIGHTS
 from .common import OUTPUTS
 
-PROMPTS = "a prompt a line, or .jsonl; empty lines are skipped (without it: a newline)"
+PROMPTS = "a prompt a line; empty lines are skipped (without it: a newline)"
 OUT = "where the texts are kept; the same command resumes there (outputs/run/generate)"
 
 

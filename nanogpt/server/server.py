@@ -19,7 +19,7 @@ from tornado.httpserver import HTTPServer
 from tornado.httputil import HTTPServerRequest
 from tornado.iostream import IOStream, StreamClosedError
 from tornado.netutil import bind_sockets, is_valid_ip
-from tornado.web import Application, RequestHandler, stream_request_body
+from tornado.web import Application, RequestHandler
 
 from ..config.checks import check_int, check_positive
 from ..data.tokenizer import CharTokenizer
@@ -30,7 +30,8 @@ from ..serving.request import Output
 from .completions import Completion, Reader, Refused, event
 
 BUDGET = 256  # tokens of a step
-BODY = 2**20  # bytes of a body that are kept; of a longer one the rest is read and dropped
+BODY = 2**20  # the most bytes of a body
+DRAIN = 10.0  # seconds that are left to who is answered when the server ends
 FULL = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}  # no connection more, for now
 
 
@@ -38,10 +39,10 @@ class Server:
     """One model, its engine in a thread of its own, and the answers that are being written.
 
     At most `running` requests hold blocks at a time and `waiting` wait beside them; the next one is
-    refused. `timeout` are the seconds from a request's body to the end of its answer, `drain` those
-    that are left to who is answered when the server ends. All but the engine lives in one event
-    loop. When a part of it fails, `failure` holds the error, and all ends. `trace(id, what, at)` is
-    called there when a request was "received" and for each "token"; `at` is time.perf_counter().
+    refused. `timeout` are the seconds from a request's body to the end of its answer. All but the
+    engine lives in one event loop. When a part of it fails, `failure` holds the error, and all
+    ends. `trace(id, what, at)` is called there when a request was "received" and for each "token";
+    `at` is time.perf_counter().
     Raises ValueError for a model that the backend does not compute.
     """
 
@@ -55,16 +56,14 @@ class Server:
         running: int = 64,
         waiting: int = 256,
         timeout: float = 60.0,
-        drain: float = 10.0,
         trace: Callable[[str, str, float], None] = lambda name, what, at: None,
     ):
         check_int("running", running, 1, 4096)  # each needs memory
         check_int("waiting", waiting, 0)
         check_positive("timeout", timeout)
-        check_positive("drain", drain)
         if (n := len(tokenizer)) != (size := model.config.vocab_size):
             raise ValueError(f"the tokenizer has {n} characters, the model's vocabulary {size}")
-        self.most, self.timeout, self.seconds = running + waiting, timeout, drain
+        self.most, self.timeout = running + waiting, timeout
         self.trace, self.created = trace, int(time.time())
         self.reader = Reader(tokenizer, name, model.config.block_size)
         self.engine = BatchEngine(model, backend=backend, max_running=running, budget=BUDGET)
@@ -104,7 +103,7 @@ class Server:
     async def drain(self) -> None:
         """Take no more requests, wait for those that run, and end what is left after a while."""
         self.draining = True
-        for seconds in (self.seconds, 1.0):  # for their texts, then for their errors
+        for seconds in (DRAIN, 1.0):  # for their texts, then for their errors
             end = self.loop.time() + seconds
             while self.answers and self.loop.time() < end:
                 await asyncio.sleep(0.01)
@@ -169,18 +168,13 @@ def let_in(request: HTTPServerRequest, hosts: set[str]) -> None:
         raise Refused(415, f"the body is of the type {kind!r}, not application/json: {cure}")
 
 
-@stream_request_body
 class Handler(RequestHandler):
     """Every request: whether it is let in, then what its address gives. Errors are JSON, too."""
 
     completion: Completion | None = None
 
     def initialize(self, server: Server, hosts: set[str]):
-        self.server, self.hosts, self.body = server, hosts, bytearray()
-
-    def data_received(self, chunk: bytes):
-        if len(self.body) <= BODY:
-            self.body += chunk
+        self.server, self.hosts = server, hosts
 
     async def answer(self):
         method, path = self.request.method, self.request.path
@@ -216,9 +210,7 @@ class Handler(RequestHandler):
 
     async def completions(self):
         """A prompt continued: whole, or token by token as server-sent events."""
-        if len(self.body) > BODY:
-            raise Refused(413, f"the body is longer than {BODY:,} bytes, the most that is read")
-        self.completion = completion = self.server.reader.read(self.body)
+        self.completion = completion = self.server.reader.read(self.request.body)
         self.server.trace(completion.request.id, "received", time.perf_counter())
         with suppress(StreamClosedError):  # the client has left
             with self.server.admit(completion):
@@ -302,7 +294,7 @@ async def _answer(server: Server, sockets: list, hosts: set[str], started: Futur
         ),
         idle_connection_timeout=60.0,  # seconds
         body_timeout=30.0,
-        max_body_size=64 * BODY,
+        max_body_size=BODY,
     )
     server.thread.start()
     accepting = asyncio.gather(*(_accept(listener, http) for listener in sockets))

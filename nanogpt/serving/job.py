@@ -42,23 +42,22 @@ def read_prompts(
 ) -> list[Prompt]:
     r"""The texts that a file asks for: `samples` of each of its prompts; without a file, of "\n".
 
-    A .jsonl file has an object a line, {"prompt": "…"}; any other file has a prompt a line. Empty
-    lines are skipped. The texts have the seeds `seed`, `seed` + 1, … Raises ValueError, naming the
-    file and the line, also where `check` raises one for a prompt; and OSError.
+    The file has a prompt a line; empty lines are skipped. The texts have the seeds `seed`,
+    `seed` + 1, … Raises ValueError, naming the file and the line, also where `check` raises one for
+    a prompt; and OSError.
     """
     check_int("samples", samples, 1)
     check_int("seed", seed, 0, 2**62)
-    prompts, read = [], _object if path and Path(path).suffix == ".jsonl" else str
-    for where, line in _lines(Path(path)) if path else [("", "\n")]:
+    prompts = _lines(Path(path)) if path else [("", "\n")]
+    for where, prompt in prompts:
         try:
-            prompts.append(read(line))
-            check(prompts[-1])
+            check(prompt)
         except ValueError as error:
             raise ValueError(f"{where}{error}") from None
     if not prompts:
         raise ValueError(f"{path} has no prompt: write one in each line")
     check_int("the number of texts", len(prompts) * samples, 1, MOST)
-    each = [prompt for prompt in prompts for _ in range(samples)]
+    each = [prompt for _, prompt in prompts for _ in range(samples)]
     return list(zip(each, range(seed, seed + len(each)), strict=True))
 
 
@@ -71,17 +70,6 @@ def _lines(path: Path) -> list[tuple[str, str]]:
         line = data.count(b"\n", 0, error.start) + 1
         raise ValueError(f"{path}, line {line}: this is no UTF-8 text: save it as one") from None
     return [(f"{path}, line {i}: ", line) for i, line in enumerate(lines, 1) if line]
-
-
-def _object(line: str) -> str:
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
-        row = None
-    prompt = row.get("prompt") if isinstance(row, dict) and len(row) == 1 else None
-    if not isinstance(prompt, str) or not prompt:
-        raise ValueError('write {"prompt": "ROMEO:"}, and no other field')
-    return prompt
 
 
 @dataclass(frozen=True)

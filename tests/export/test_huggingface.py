@@ -10,8 +10,7 @@ from decoding_fixtures import build
 
 from nanogpt import GPTConfig, SamplingParams, complete, load_checkpoint, save_checkpoint
 from nanogpt.decoding.sampling import draw_noise
-from nanogpt.export.folder import write_folder
-from nanogpt.export.huggingface import ExportError, fold_head_bias, form_of
+from nanogpt.export.huggingface import ExportError, fold_head_bias, form_of, write_folder
 from nanogpt.system.files import PUBLISHED
 
 transformers = pytest.importorskip("transformers", reason="it is in requirements-test.txt")

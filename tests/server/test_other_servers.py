@@ -12,7 +12,7 @@ from conftest import tiny_model
 from server_fixtures import CHARS, ask, expected, post, until
 
 from nanogpt.decoding.sampling import SamplingParams
-from nanogpt.export.folder import write_folder
+from nanogpt.export.huggingface import write_folder
 from nanogpt.model.checkpoint import load_checkpoint, save_checkpoint
 
 NEEDED = ("transformers", "fastapi", "uvicorn", "pydantic", "openai")

@@ -211,7 +211,7 @@ def test_a_bad_request_is_refused_and_others_are_untouched(case):
 
 BAD_SETTINGS = [{name: 0} for name in ("budget", "n_blocks", "block_len", "max_running")]
 BAD_SETTINGS += [{name: 2**40} for name in ("n_blocks", "block_len", "max_running")]
-BAD_SETTINGS += [{name: None} for name in ("model", "backend", "scheduler", "block_manager")]
+BAD_SETTINGS += [{name: None} for name in ("model", "backend", "scheduler")]
 BAD_SETTINGS += [{"reuse": 1}, {"requests": 3}, {"requests": [3]}]
 
 
