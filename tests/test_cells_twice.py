@@ -42,7 +42,6 @@ INSTEAD = {
     "04": {"draw_noise(20, 1": "draw_noise(6, 1"},
     "08": {"assert reach == 4 * 15": "assert reach == 15"},
     "09": {
-        'Workload(small["n"]': "Workload(6",
         "min(160,": "min(48,",
         "crowd[:: 3 if": "crowd[:: 8 if",
     },

@@ -1,1 +1,1 @@
-"""What is measured: timing, the roofline, decoding, training, speculation. Parses no arguments."""
+"""What is measured: time, the roofline, decoding, training, speculation, load. Parses no words."""

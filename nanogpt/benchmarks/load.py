@@ -14,7 +14,7 @@ from __future__ import annotations
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from math import inf
@@ -111,23 +111,25 @@ def load(
         done = in_turns(turns, repeats, warmup=0)
         if len(systems) > 1:
             texts = texts or next(iter(done.values()))[0]
-        each = {
-            name: [measures(requests, replies, limits or {}) for replies in runs]
-            for name, runs in done.items()
-        }
-        base = next(iter(each.values()))
-        for name, runs in done.items():
-            row = {"rate": None if rate == inf else rate, "scheme": name}
-            row["failed"] = max(n - len(replies) for replies in runs)
-            row["differ"] = texts and max(_differing(replies, texts) for replies in runs)
-            row["ratio"] = _ratio(each[name], base) if len(systems) > 1 else None
-            rows.append(row | _summed(each[name]))
+        for row in _rows(requests, done, texts, limits or {}):
+            rows.append({"rate": None if rate == inf else rate} | row)
     return rows
 
 
-def _ratio(own: list[dict], base: list[dict]) -> dict:
-    speed = "tokens_per_second"
-    return summary(a[speed] / b[speed] for a, b in zip(own, base, strict=True))
+def _rows(
+    requests: list[Request], done: dict[str, list[Replies]], texts: Replies | None, limits: dict
+) -> Iterator[dict]:
+    """The row of each system at one rate, from all its runs."""
+    each = {name: [measures(requests, run, limits) for run in runs] for name, runs in done.items()}
+    base, speed = next(iter(each.values())), "tokens_per_second"
+    for name, runs in done.items():
+        pairs = zip(each[name], base, strict=True)
+        yield {
+            "scheme": name,
+            "failed": max(len(requests) - len(replies) for replies in runs),
+            "differ": texts and max(_differing(replies, texts) for replies in runs),
+            "ratio": summary(a[speed] / b[speed] for a, b in pairs) if len(done) > 1 else None,
+        } | _summed(each[name])
 
 
 def _summed(each: list[dict]) -> dict:

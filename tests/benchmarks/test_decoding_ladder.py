@@ -96,6 +96,8 @@ def test_a_rung_that_cannot_be_built_says_why_and_the_others_run(model, limits, 
     assert result["rungs"][1] == {"rung": "7", "label": "native", "unavailable": why}
     assert result["rungs"][0]["equal"]
     assert f"not here: {why}" in bench_ladder.report(result)
+    with pytest.raises(ValueError, match="n_new=25"):
+        ladder(model, n_new=25)
     with pytest.raises(ValueError, match="nothing to time: rungs 7 cannot be built here .no C"):
         ladder(model, n_new=4, repeats=1, only="7")
 
@@ -117,19 +119,6 @@ def test_a_peer_with_our_weights_and_noise_gives_our_tokens(package, peers, mode
     assert all(row["equal"] for row in theirs)
     assert [row["rung"] for row in (result["best"], ours)] == ["2", "2"], "the best is ours"
     assert all(row["label"] in bench_ladder.report(result) for row in theirs)
-
-
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"n_new": 1}, "n_new=1"),
-        ({"n_new": 25}, "n_new=25"),
-        ({"only": "9"}, "no rungs 9: choose from 12345678"),
-    ],
-)
-def test_what_cannot_be_measured_is_refused(model, settings, words):
-    with pytest.raises(ValueError, match=words):
-        ladder(model, **({"n_new": 4} | settings))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ from decoding_fixtures import V, build, text
 from draft_fixtures import Wrong
 
 from nanogpt.benchmarks import speculation
-from nanogpt.benchmarks.roofline import Limits
 from nanogpt.benchmarks.speculation import pass_seconds, usual_drafts
 from nanogpt.benchmarks.training import published
 from nanogpt.cli import main
@@ -18,13 +17,6 @@ from nanogpt.decoding.generate import complete
 from nanogpt.system.files import PUBLISHED
 
 FLOAT = torch.float32
-
-
-class NoLimits(Limits):
-    """Limits that take no time to measure."""
-
-    def measure(self):
-        self.reads.append({"median": 1e9})
 
 
 @pytest.mark.slow
@@ -55,7 +47,6 @@ def test_tokens_that_differ_are_reported(monkeypatch):
         return plain(other if draft else subject, *args, draft=draft, **settings)
 
     monkeypatch.setattr(speculation, "generate", cheating)
-    monkeypatch.setattr(speculation, "Limits", NoLimits)
     result = speculation.speculation(
         model, {"a": lambda k: NGram(text(50)[0], V, 2, k)}, [2], n_new=16, repeats=2
     )
