@@ -7,7 +7,7 @@ import html
 import io
 import re
 import textwrap
-from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 
 import jinja2
@@ -19,10 +19,10 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexers import get_lexer_by_name
 from pygments.util import ClassNotFound
 
-from .nbfile import SyncError, alt_text, ours, png_of, tagged
+from .nbfile import alt_text, ours, png_of, tagged
 
 WIDE = 96  # characters of code that fit the column; longer lines scroll, and take the keyboard
-FOLD = re.compile(r"^ *(?:<details>\s*<summary>([^<>\n]+)</summary>|</details>) *$", re.M)
+FOLD = re.compile(r"^<details>\s*<summary>([^<>\n]+)</summary> *$(.*?)^</details> *$", re.M | re.S)
 TITLE = "# @title "
 URL = "data:image/png;base64,"
 HEADING = re.compile(r'<h[1-6] id="([^"]+)">(.*?)</h[1-6]>', re.S)
@@ -38,8 +38,8 @@ TEMPLATES = jinja2.Environment(
 class Prose(mistune.HTMLRenderer):
     """Markdown as HTML, for one page. It keeps the headings that it has rendered.
 
-    Raw HTML is shown, not obeyed, but for lines of `<details><summary>Plain words</summary>` and
-    `</details>`: they fold the markdown between them.
+    Raw HTML is shown, not obeyed, but for a line of `<details><summary>Plain words</summary>` and
+    the next line of `</details>`: they fold the markdown between them.
     Links to notebooks lead to pages, those into html/ too. Pictures are never fetched.
     """
 
@@ -51,16 +51,10 @@ class Prose(mistune.HTMLRenderer):
     def render(self, text: str) -> str:
         """Markdown as HTML, its tables in a box that scrolls."""
         first, *parts = FOLD.split(text)
-        drawn, folds = self.markdown(first), 0
-        for summary, inner in zip(parts[::2], parts[1::2], strict=True):
-            if summary:
-                drawn += f'<details class="fold">\n<summary>{html.escape(summary)}</summary>\n'
-                folds += 1
-            elif folds:
-                drawn += "</details>\n"
-                folds -= 1
-            drawn += self.markdown(inner)
-        drawn += "</details>\n" * folds
+        drawn = self.markdown(first)
+        for summary, inner, after in zip(*(parts[i::3] for i in range(3)), strict=True):
+            drawn += f'<details class="fold">\n<summary>{html.escape(summary)}</summary>\n'
+            drawn += f"{self.markdown(inner)}</details>\n{self.markdown(after)}"
         drawn = drawn.replace("<table>", '<div class="table"><table>')
         return drawn.replace("</table>", "</table></div>")
 
@@ -68,10 +62,9 @@ class Prose(mistune.HTMLRenderer):
         text = re.sub(r"</?a\b[^>]*>", "", text)  # the heading is a link itself
         words = re.sub(r"<[^>]+>|&\w+;", "", text).lower()
         base = re.sub(r"[^a-z0-9]+", "-", words).strip("-") or "part"
-        taken, name, n = {"main", *(heading["id"] for heading in self.headings)}, base, 1
-        while name in taken:
-            n += 1
-            name = f"{base}-{n}"
+        taken = {"main", *(heading["id"] for heading in self.headings)}
+        names = (f"{base}-{n}" if n > 1 else base for n in count(1))
+        name = next(name for name in names if name not in taken)
         self.headings.append({"id": name, "text": text, "level": level})
         inner = text if level == 1 else f'<a class="anchor" href="#{name}">{text}</a>'
         return f'<h{level} id="{name}">{inner}</h{level}>\n'
@@ -167,7 +160,7 @@ def _output(output, prose: Prose, as_is: bool) -> dict:
 
 def picture(png: str) -> dict:
     """{kind, src, width, height, still}: of an animation, the last frame, for want of motion."""
-    with opened(png) as image:
+    with Image.open(io.BytesIO(base64.b64decode(png))) as image:
         still, frames = None, getattr(image, "n_frames", 1)
         if frames > 1:
             image.seek(frames - 1)
@@ -182,22 +175,10 @@ def thumbnail(nb) -> dict | None:
     cells.sort(key=lambda cell: not tagged(cell, "thumbnail"))
     for output in (output for cell in cells for output in cell.outputs):
         if png := png_of(output):
-            with opened(png) as full:
-                small = full.convert("RGB")
+            small = Image.open(io.BytesIO(base64.b64decode(png))).convert("RGB")
             small.thumbnail((480, 480))
             return picture(in_base64(small, 128)) | {"alt": alt_text(output)}
     return None
-
-
-@contextmanager
-def opened(png: str):
-    """A picture in base64 as an image, for a with-block. Raises SyncError for a damaged one."""
-    try:
-        with Image.open(io.BytesIO(base64.b64decode(png))) as image:
-            image.load()
-            yield image
-    except (OSError, SyntaxError, ValueError, EOFError) as error:
-        raise SyncError(f"it has a damaged picture ({error}): run it again") from error
 
 
 def in_base64(image: Image.Image, colours: int) -> str:

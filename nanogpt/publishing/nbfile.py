@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from copy import deepcopy
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 import nbformat
 from nbformat import ValidationError
 
-from ..system.files import atomic_path
+from ..system.files import atomic_path, read_json
 
 METADATA = {
     "accelerator": "GPU",  # makes Colab open the notebook with one
@@ -125,7 +124,5 @@ def filled(nb):
 
 def read_manifest(folder: Path) -> dict:
     """manifest.json of an output folder; {"notebooks": []} where there is none that can be read."""
-    try:
-        return {"notebooks": []} | json.loads((folder / "manifest.json").read_text("utf-8"))
-    except (OSError, ValueError, TypeError, RecursionError):
-        return {"notebooks": []}
+    found = read_json(folder / "manifest.json")
+    return {"notebooks": []} | (found if isinstance(found, dict) else {})

@@ -31,8 +31,8 @@ class RunError(ValueError):
     """A run that cannot begin; the message says what is wrong and what to do."""
 
 
-# One line of a parameters cell, `name: kind = default`; kind is the annotation as written.
-Parameter = namedtuple("Parameter", "name kind default")
+# Of a line `name: kind = default` of a parameters cell; kind is the annotation as written.
+Parameter = namedtuple("Parameter", "kind default")
 TRUTHS = {"true": True, "false": False}
 READ = {"int": int, "float": float, "str": str, "bool": lambda text: TRUTHS[text.lower()]}
 
@@ -101,17 +101,17 @@ def read_parameters(path: Path) -> dict[str, Parameter]:
     found = {}
     try:
         for line in ast.parse(cells[0].source).body:
-            kind, default = ast.unparse(line.annotation), ast.literal_eval(line.value)
-            found[line.target.id] = Parameter(line.target.id, kind, default)
+            default = ast.literal_eval(line.value)
+            found[line.target.id] = Parameter(ast.unparse(line.annotation), default)
     except (SyntaxError, AttributeError, ValueError) as error:
         why = f"each line must be `name: type = literal` ({error})"
         raise RunError(f"{path.name}, cell {cells[0].id!r}: {why}") from error
     return found
 
 
-def convert(parameter: Parameter, text: str):
+def convert(name: str, parameter: Parameter, text: str):
     """The text of a command line as a value of the parameter's type. Raises RunError."""
-    name, kind, default = parameter
+    kind, default = parameter
     if kind.endswith(" | None") and text.lower() == "none":
         return None
     try:
@@ -124,7 +124,7 @@ def convert(parameter: Parameter, text: str):
 def assign(sources: list[Path], settings: Sequence[str], profile: str) -> dict[str, dict]:
     """The values for each notebook, by its name: the profile, and the settings that it knows.
 
-    Raises RunError for a setting that none of them knows, and for a notebook without `profile`.
+    Raises RunError for a setting that none of them knows.
     """
     known = {path.stem: read_parameters(path) for path in sources}
     names = sorted({name for parameters in known.values() for name in parameters} - {"profile"})
@@ -137,10 +137,8 @@ def assign(sources: list[Path], settings: Sequence[str], profile: str) -> dict[s
             near = ", ".join(get_close_matches(name, names) or names) or "none"
             why = f"write name=value, with a parameter of a chosen notebook: {near}"
             raise RunError(f"-p {setting}: {why}")
-    if without := [name for name, parameters in known.items() if "profile" not in parameters]:
-        raise RunError(f'{without[0]}: add `profile: str = "auto"` to its parameters cell')
-    return {
-        name: {"profile": profile}
-        | {key: convert(parameters[key], text) for key, text in wanted.items() if key in parameters}
-        for name, parameters in known.items()
-    }
+    values = {name: {"profile": profile} for name in known}
+    for name, parameters in known.items():
+        own = {key: text for key, text in wanted.items() if key in parameters}
+        values[name] |= {key: convert(key, parameters[key], text) for key, text in own.items()}
+    return values

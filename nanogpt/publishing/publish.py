@@ -27,15 +27,13 @@ def check(plan, profile: str, corpus: Corpus) -> None:
 
     `plan` is the RunPlan that asks for it.
     """
-    why = ""
-    if profile != "cpu":
-        why = f"takes profile cpu, on any laptop, and not {profile}"
-    elif plan.notebooks or plan.settings or plan.out or plan.source:
-        why = "runs all notebooks as they are: leave out their names, -p and --out"
-    elif corpus.sha256 != SHA256:
-        why = f"needs Tiny Shakespeare, not {corpus.name}: put it into data/ (see data/README.md)"
-    if why:
-        raise RunError(f"{'--publish' if plan.publish else '--reproduce'} {why}")
+    changed = plan.notebooks or plan.settings or plan.out or plan.source
+    if changed or profile != "cpu" or corpus.sha256 != SHA256:
+        raise RunError(
+            f"{'--publish' if plan.publish else '--reproduce'} runs all notebooks as they are, in "
+            f"profile cpu, on Tiny Shakespeare (see data/README.md): leave out their names, -p and "
+            f"--out. This is profile {profile}, on {corpus.name}"
+        )
 
 
 def entries(folder: Path) -> dict[str, dict]:

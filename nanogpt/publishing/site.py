@@ -115,8 +115,8 @@ def _about(name: str, nb, entry: dict, names: set[str]) -> dict:
             "minutes": minutes(nb),
             "words": {term: prose.render(text) for term, text in new_words(nb).items()},
         }
-    except SyncError as error:
-        raise SyncError(f"{name}.ipynb cannot be rendered: {error}") from error
+    except (ValueError, OSError, SyntaxError, EOFError) as error:  # the last three: of a picture
+        raise SyncError(f"{name}.ipynb cannot be rendered ({error}): run it again") from error
 
 
 def _script(data) -> str:

@@ -113,7 +113,6 @@ def test_a_setting_that_does_not_fit_is_refused(sources, setting):
 
 UNFIT = {
     "no parameters cell": (None, "has 0 cells tagged 'parameters'"),
-    "no profile": ("n: int = 1", "add `profile"),
     "no type": ('profile = "auto"', "must be `name: type = literal`"),
     "no literal": ('profile: str = "a".upper()', "must be `name: type = literal`"),
     "another statement": ('profile: str = "auto"\nimport os', "must be `name: type = literal`"),

@@ -46,7 +46,7 @@ REFUSED = {
         "part of the project itself",
     ),
     "--out FILE": "choose another folder",
-    "--publish --profile smoke": "--publish takes profile cpu",
+    "--publish --profile smoke": "This is profile smoke",
     "--publish 00": "--publish runs all notebooks as they are: leave out their names",
     "--reproduce 00": "--reproduce runs all notebooks as they are: leave out their names",
     "../00": "'../00' names no notebook",
@@ -202,7 +202,7 @@ def test_only_shakespeare_is_published_and_not_while_it_is_compared(press, monke
     assert "not allowed with argument --publish" in capsys.readouterr().err
     monkeypatch.setattr(publish, "SHA256", "0" * 64)
     assert main(["run", "--publish"]) == 2
-    assert "--publish needs Tiny Shakespeare, not little.txt" in capsys.readouterr().err
+    assert "--publish runs all notebooks as they are, in profile cpu, on Tiny" in capsys.readouterr().err
     assert sorted(path.name for path in press.iterdir()) == ["manifest.json", "old.txt"]
 
 
