@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import re
-from contextlib import nullcontext, redirect_stderr
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, NoReturn
@@ -13,14 +12,7 @@ from typing import TYPE_CHECKING, NoReturn
 from ..config.address import REPO
 from ..config.checks import check_int
 from ..config.shapes import SIZES
-from ..system.files import (
-    ROOT,
-    check_file,
-    check_writable,
-    read_sealed,
-    sealed,
-    write_json,
-)
+from ..system.files import ROOT, check_file, check_writable, read_sealed, sealed, write_json
 from .ending import exit_code, speaks
 
 if TYPE_CHECKING:
@@ -66,7 +58,8 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """What is wrong in one line: the usage of some commands fills a screen."""
-        self.exit(2, f"error: {message}; `{self.prog} --help` lists the options\n")
+        why = f"error: {message}; `{self.prog} --help` lists the options\n"
+        self.exit(2, why if speaks() else None)
 
 
 def check_clone() -> None:
@@ -148,6 +141,5 @@ def run_command(words: str, about: str, module: ModuleType, argv: list[str]) -> 
     """Parse the options of the command that these words call, and run it. Returns its exit code."""
     parser = Parser(words, about)
     module.options(parser)
-    with open(os.devnull, "w") as null, nullcontext() if speaks() else redirect_stderr(null):
-        args = parser.parse_args(argv)
+    args = parser.parse_args(argv)
     return exit_code(lambda: module.run(args), vars(args))

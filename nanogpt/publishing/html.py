@@ -126,9 +126,7 @@ def _code_block(cell, prose: Prose) -> dict:
         "folded": folded,
         "answers": (folded or "").startswith("The answers"),
         "timing": tagged(cell, "timing"),
-        "outputs": [
-            _output(output, prose, tagged(cell, "keep-colours")) for output in cell.outputs
-        ],
+        "outputs": [_output(output, prose) for output in cell.outputs],
     }
 
 
@@ -142,14 +140,11 @@ def fold_of(cell) -> tuple[str | None, str]:
     return (title.removeprefix(TITLE), source) if title.startswith(TITLE) else ("Code", cell.source)
 
 
-def _output(output, prose: Prose, as_is: bool) -> dict:
-    """One output as {kind, ...}: a picture, markdown, or text.
-
-    A picture that is to be shown `as_is` keeps its colours on dark pages.
-    """
+def _output(output, prose: Prose) -> dict:
+    """One output as {kind, ...}: a picture, markdown, or text."""
     data = output.get("data", {})
     if png := png_of(output):
-        return picture(png) | {"alt": alt_text(output), "as_is": as_is}
+        return picture(png) | {"alt": alt_text(output)}
     if "text/markdown" in data:
         return {"kind": "markdown", "html": prose.render(data["text/markdown"])}
     text = output.get("text", data.get("text/plain", "")).rstrip()

@@ -19,7 +19,6 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 FULL = {errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)}  # a full disk or quota
-LEFT_AFTER = 3600  # seconds: no write takes that long
 PACKAGE = Path(__file__).resolve().parents[1]
 IN_CHECKOUT = (PACKAGE.parent / "notebooks").is_dir()
 ROOT = PACKAGE.parent if IN_CHECKOUT else Path.cwd()
@@ -31,8 +30,8 @@ WEIGHTS = PUBLISHED / "checkpoints" if IN_CHECKOUT else PACKAGE / "weights"  # t
 def atomic_path(path: Path):
     """A temporary path beside `path`, renamed to it when the block succeeds, else removed.
 
-    A file at `path` is untouched until then. What a killed write of this file left is removed.
-    Raises OSError, with advice, when the folder cannot be written or the disk is full.
+    A file at `path` is untouched until then. Raises OSError, with advice, when the folder cannot be
+    written or the disk is full.
     """
     path = Path(path)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
@@ -40,10 +39,6 @@ def atomic_path(path: Path):
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary.touch(exist_ok=False)
         mode = temporary.stat().st_mode  # the usual one: safetensors writes a private file
-    for left in path.parent.glob(f".{path.name.replace('[', '[[]')}.????????.tmp"):
-        with suppress(OSError):  # another process was quicker
-            if temporary.stat().st_mtime - left.stat().st_mtime > LEFT_AFTER:
-                left.unlink()
     try:
         yield temporary
         with open(temporary, "rb+") as file:

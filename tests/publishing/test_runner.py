@@ -202,7 +202,7 @@ def test_only_shakespeare_is_published_and_not_while_it_is_compared(press, monke
     assert "not allowed with argument --publish" in capsys.readouterr().err
     monkeypatch.setattr(publish, "SHA256", "0" * 64)
     assert main(["run", "--publish"]) == 2
-    assert "--publish runs all notebooks as they are, in profile cpu, on Tiny" in capsys.readouterr().err
+    assert "profile cpu, on Tiny Shakespeare (see data/README.md)" in capsys.readouterr().err
     assert sorted(path.name for path in press.iterdir()) == ["manifest.json", "old.txt"]
 
 

@@ -136,18 +136,6 @@ def test_a_folder_that_cannot_be_written_is_named_with_advice(tmp_path, inside):
     assert (tmp_path / "file").read_text() == "I am no folder"
 
 
-def test_what_a_killed_write_left_is_removed_by_the_next_one_of_that_file(tmp_path):
-    name = "a[1].json"
-    old = [f".{name}.abcdefgh.tmp", f".{name}.x.tmp", ".other.json.abcdefgh.tmp"]
-    for left in old:
-        (tmp_path / left).write_text("half")
-        os.utime(tmp_path / left, (1, 1))
-    (tmp_path / f".{name}.ijklmnop.tmp").write_text("of a write that goes on")
-    write_json(tmp_path / name, {})
-    found = sorted(path.name for path in tmp_path.iterdir())
-    assert found == sorted([*old[1:], f".{name}.ijklmnop.tmp", name])
-
-
 def test_a_terminal_of_another_encoding_shows_a_question_mark(monkeypatch):
     shown = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(shown, encoding="ascii"))
