@@ -25,7 +25,7 @@ from ..model.gpt import GPT
 from ..system.console import Progress
 from ..system.device import Device
 from ..system.files import ROOT
-from ..training.evaluate import estimate_loss, full_loss
+from ..training.evaluate import full_loss, mean_loss
 from ..training.loop import prepare
 from ..training.trainer import Trainer
 from .timing import clock, summary
@@ -82,7 +82,7 @@ class Runner:
 
     def evaluate(self) -> None:
         """Add a point to the curve, from a fifth of the validation text; not on the clock."""
-        loss = estimate_loss(self.model, self.fifth)
+        loss = float(mean_loss(self.model, self.fifth))
         self.curve.append([round(self.seconds, 2), round(loss, 4)])
 
     def result(self) -> dict:

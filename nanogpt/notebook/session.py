@@ -16,7 +16,7 @@ from ..config.profiles import Profile, get_profile
 from ..data.corpus import Corpus, load_corpus
 from ..model.checkpoint import Checkpoint
 from ..system.device import Device, conditions, environment, pick_device
-from ..system.files import ROOT, atomic_path, write_json
+from ..system.files import ROOT, atomic_path, check_writable, write_json
 from ..training.pretrained import load_or_train
 from .plots import style
 
@@ -112,9 +112,7 @@ def open_run(number: str, *, profile: str = "auto", **parameters) -> Run:
         torch.set_num_threads(chosen.threads)
     corpus = load_corpus()
     out = Path(os.environ.get("NANOGPT_OUT") or ROOT / "outputs" / "run" / f"{chosen.kind}-lab")
-    with atomic_path(out / ".writable"):  # found out now, not after the work
-        pass
-    (out / ".writable").unlink(missing_ok=True)
+    check_writable(out / "json")  # found out now, not after the work
     threads = torch.get_num_threads()
     print(f"profile {chosen.name}, {threads} CPU thread{'s' * (threads > 1)}")
     print(corpus)

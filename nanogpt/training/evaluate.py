@@ -14,11 +14,6 @@ EVAL_SEED = 4242  # of the fixed evaluation windows: the same for every training
 BATCH = 16  # windows of a batch
 
 
-def estimate_loss(model: GPT, batches: list[tuple[Tensor, Tensor]]) -> float:
-    """What mean_loss gives, as a number: on a GPU this waits for it."""
-    return float(mean_loss(model, batches))
-
-
 @torch.no_grad()
 def mean_loss(model: GPT, batches: list[tuple[Tensor, Tensor]]) -> Tensor:
     """Mean cross-entropy in nats over the (B, T) pairs given, in eval mode and without caches.
@@ -45,4 +40,4 @@ def full_loss(model: GPT, data: Tensor) -> float:
     T, device = model.config.block_size, model.lm_head.weight.device
     starts = torch.arange(0, len(data) - T, T)
     pairs = (windows(data, some, T) for some in starts.split(BATCH))
-    return estimate_loss(model, [(send(x, device), send(y, device)) for x, y in pairs])
+    return float(mean_loss(model, [(send(x, device), send(y, device)) for x, y in pairs]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -122,24 +123,24 @@ def _form_to_train(model: GPT, config: TrainConfig, device: Device):
         model.train(was_training)
 
 
+@dataclass
 class TrainingRun:
     """Around the steps of one run: evaluation, history, saving, Ctrl-C and the clock."""
 
-    def __init__(
-        self,
-        trainer: Trainer,
-        val: Tensor,
-        files: RunFiles | None,
-        speed: bool,
-        watch: Callable[[int, GPT], None] | None,
-    ):
-        self.trainer, self.config, self.model = trainer, trainer.config, trainer.model
-        self.val, self.files, self.speed, self.watch = val, files, speed, watch
+    trainer: Trainer
+    val: Tensor
+    files: RunFiles | None
+    speed: bool
+    watch: Callable[[int, GPT], None] | None
+
+    def __post_init__(self):
+        trainer = self.trainer
+        self.config, self.model = trainer.config, trainer.model
         self.first, self.device = trainer.ranks.first, trainer.device.device
         T, n = self.model.config.block_size, self.config.eval_batches
         self.fixed = {
             name: fixed_batches(part, T, n, self.device)
-            for name, part in (("train", trainer.data), ("val", val))
+            for name, part in (("train", trainer.data), ("val", self.val))
         }
         self.history = {"step": [], "train": [], "val": [], "lr_scale": [], "batch_loss": []}
         self.done = 0  # steps of an earlier part of this run

@@ -46,7 +46,7 @@ def load_or_train(
                 f"{named} has other characters than {corpus.name}: train on this text first"
             )
     else:
-        found = _published(size, corpus) or _kept(keep, corpus)
+        found = _found(size, keep, corpus)
     if found is None:
         shape = replace(SIZES[size], vocab_size=len(CharTokenizer(corpus.text)))
         model = GPT(shape, generator=torch.Generator().manual_seed(config.seed))
@@ -56,27 +56,17 @@ def load_or_train(
     return found
 
 
-def _published(size: str, corpus: Corpus) -> Checkpoint | None:
-    """The weights that ship, for the text of their training; the practice corpus borrows them."""
-    path = WEIGHTS / f"{size}.safetensors"
-    if not path.is_file():
-        return None
-    found = load_checkpoint(path, origin="published weights")
-    same_characters = found.tokenizer.chars == CharTokenizer(corpus.text).chars
-    return found if same_characters and (not corpus.real or _is_of(found, corpus)) else None
-
-
-def _kept(keep: Sequence[Path], corpus: Corpus) -> Checkpoint | None:
-    for path in keep:
+def _found(size: str, keep: Sequence[Path], corpus: Corpus) -> Checkpoint | None:
+    """The model of this text that ships (the practice corpus borrows it), or one that is kept."""
+    places = [(WEIGHTS / size, "published weights"), *((path, "trained before") for path in keep)]
+    for path, origin in places:
         if path.with_name(f"{path.name}.safetensors").is_file():
             try:
-                found = load_checkpoint(path, origin="trained before")
+                found = load_checkpoint(path, origin=origin)
             except CheckpointError as error:
                 raise CheckpointError(f"{error}: delete it to train a model again") from error
-            if _is_of(found, corpus):
+            same_characters = found.tokenizer.chars == CharTokenizer(corpus.text).chars
+            borrowed = same_characters and not corpus.real and path.parent == WEIGHTS
+            if borrowed or found.meta["corpus"].get("sha256") == corpus.sha256:
                 return found
     return None
-
-
-def _is_of(found: Checkpoint, corpus: Corpus) -> bool:
-    return found.meta["corpus"].get("sha256") == corpus.sha256

@@ -82,19 +82,15 @@ class Meter:
 
         The latter is None where the peak is unknown, or so low that it must have been disturbed.
         """
-        used = self._used()
+        speed = self.tokens / self.seconds if self.seconds else 0.0
+        used = speed * self.per_token / self.peak if self.peak else 0.0
         return {
             "seconds": round(self.seconds, 3),
-            "chars_per_second": round(self._speed()) or None,
+            "chars_per_second": round(speed) or None,
             "mfu": round(used, 4) if 0 < used <= 1 else None,
         }
 
-    def _speed(self) -> float:
-        return self.tokens / self.seconds if self.seconds else 0.0
-
-    def _used(self) -> float:
-        return self._speed() * self.per_token / self.peak if self.peak else 0.0
-
     def __str__(self) -> str:
-        used = f", MFU {share_text(self._used())}" if self._used() else ""
-        return f"{self._speed():,.0f} chars/s{used}"
+        now = self.summary()
+        used = f", MFU {now['mfu']:.1%}" if now["mfu"] else ""
+        return f"{now['chars_per_second'] or 0:,} chars/s{used}"

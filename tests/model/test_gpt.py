@@ -19,7 +19,7 @@ from nanogpt.cache.attach import cache_owners, enable_kv_cache, kv_cache
 from nanogpt.cache.dynamic import DynamicCache
 from nanogpt.config import GPTConfig
 from nanogpt.model.gpt import GPT, Head
-from nanogpt.training.evaluate import estimate_loss
+from nanogpt.training.evaluate import mean_loss
 
 
 @pytest.fixture(params=FORMS, ids=name)
@@ -200,11 +200,11 @@ def test_the_loss_estimate_never_touches_a_cache(model, training):
     """Its eval() would switch on a cache that is guarded by the mode alone."""
     batches = [(tokens(4, 9), tokens(4, 9, seed=1))]
     model.train(training)
-    expected = estimate_loss(model, batches)
+    expected = mean_loss(model, batches)
     with kv_cache(model):
         caches = [owner.cache for owner in cache_owners(model)]
         calls = count_updates(model)
-        assert estimate_loss(model, batches) == expected
+        assert mean_loss(model, batches) == expected
         assert model.training is training
         assert [owner.cache for owner in cache_owners(model)] == caches  # laid aside, and put back
     assert calls == []

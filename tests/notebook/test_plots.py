@@ -122,7 +122,6 @@ FIGURES = {
     "two_bars, unequal": ([DUEL, 20, False], "NOT the same"),
     "typing_race": ([f"{DOLLARS} some text", DUEL, 0.9], "2.9×"),
     "typing_race, at rest": (["x" * 20, DUEL], "it: 20 of 20 tokens ✓ finished|cache: 11 of 20"),
-    "per_token": ([DUEL, "slopes"], "slopes|without the cache"),
     "speedup_map": ([CELLS, ["small", "article"], [1, 8], "a map"], "a map|▼ 0.80×|2.00×|0.99 –"),
     "prefill_split": ([[{"label": "1 + 9", "share": summary(0.25)}], "a split"], "a split|25%|75%"),
     "ladder": ([[LADDER] * 2, ["a", "b"], "both"], "both|roofline 300×|not measured here|200×"),
@@ -181,7 +180,7 @@ def test_labels_keep_their_order_and_stand_apart(values):
     assert sum(places) == pytest.approx(sum(values))
 
 
-@pytest.mark.parametrize("name", ["recipes", "lines", "losses", "per_token"])
+@pytest.mark.parametrize("name", ["recipes", "lines", "losses"])
 def test_no_two_words_of_a_figure_lie_on_each_other(name):
     figure = drawn(name)[0]
     found = [text for axes in figure.axes for text in [*axes.texts, axes.xaxis.label]]

@@ -3,7 +3,7 @@
 import pytest
 from conftest import tiny_model, tokens
 
-from nanogpt.training.evaluate import estimate_loss, full_loss
+from nanogpt.training.evaluate import full_loss, mean_loss
 
 
 def test_the_loss_estimate_is_the_mean_over_all_characters():
@@ -12,18 +12,18 @@ def test_the_loss_estimate_is_the_mean_over_all_characters():
     batches = [(tokens(4, 9), tokens(4, 9, seed=1)), (tokens(1, 5, seed=2), tokens(1, 5, seed=3))]
     losses = [float(model(x, y)[1].detach()) for x, y in batches]
     expected = (36 * losses[0] + 5 * losses[1]) / 41
-    assert estimate_loss(model, batches) == pytest.approx(expected, abs=1e-6)
+    assert mean_loss(model, batches) == pytest.approx(expected, abs=1e-6)
 
 
 @pytest.mark.parametrize("mode", [True, False])
 def test_the_loss_estimate_runs_in_eval_mode_and_puts_the_mode_back(mode):
     model = tiny_model().train(mode)
     batches = [(tokens(4, 9), tokens(4, 9, seed=1))]
-    assert estimate_loss(model, batches) == estimate_loss(model, batches), "dropout was on"
+    assert mean_loss(model, batches) == mean_loss(model, batches), "dropout was on"
     assert model.training is mode
     assert all(p.grad is None for p in model.parameters())
     with pytest.raises(ValueError, match="block_size"):
-        estimate_loss(model, [(tokens(1, 25), tokens(1, 25))])
+        mean_loss(model, [(tokens(1, 25), tokens(1, 25))])
     assert model.training is mode
 
 

@@ -5,7 +5,6 @@ from .equality import drafted, last_bits, margins, masks, precision, token_strip
 from .pictures import arrows, attention_step, batch, decode_step, ring, sharing, step_mask, triangle
 from .speed import (
     ladder,
-    per_token,
     prefill_split,
     speculation_speed,
     speedup_map,

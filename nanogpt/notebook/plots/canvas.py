@@ -7,6 +7,7 @@ left corner.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 from matplotlib.artist import Artist
@@ -52,13 +53,6 @@ def label(
     """A bold name in the colour of what it names (or darker), level with y, from x on."""
     font = {"fontsize": size, "va": "center", "weight": "bold", **kwargs}
     axes.text(x, y, text, color=on_paper(colour), **font)
-
-
-def label_point(axes: Axes, point: tuple, text: str, offset: tuple, **kwargs) -> None:
-    """A name `offset` typographic points away from a point of the data."""
-    kwargs = {"fontsize": 8.5, "weight": "bold", "va": "baseline", **kwargs}
-    kwargs["color"] = on_paper(kwargs.get("color", INK))
-    axes.annotate(text, point, xytext=offset, textcoords="offset points", **kwargs)
 
 
 def letter(axes: Axes, x: float, y: float, char: str, size: float, **font) -> None:
@@ -119,13 +113,6 @@ def shares(axes: Axes, names: Sequence[str], rows: Sequence[dict], colours: dict
     bare(axes)
 
 
-def line_with_band(axes: Axes, x: Sequence, spans: Sequence[tuple], **look) -> None:
-    """A line through the middles, in a band from the lows to the highs."""
-    low, mid, high = zip(*spans, strict=True)
-    axes.fill_between(x, low, high, color=look["color"], alpha=0.15, lw=0)
-    axes.plot(x, mid, **{"ms": 5, **look})
-
-
 def log_axis(axes: Axes, which: str, ticks: Sequence = (), names=None, base: int = 10) -> None:
     """A log axis ("x" or "y") with the ticks given, written as plain numbers, and no minor ones."""
     getattr(axes, f"set_{which}scale")("log", base=base)
@@ -140,15 +127,12 @@ def log_axis(axes: Axes, which: str, ticks: Sequence = (), names=None, base: int
 def apart(values: Sequence[float], gap: float) -> list[float]:
     """Heights for labels: near their `values`, in the same order, at least `gap` apart."""
     order = sorted(range(len(values)), key=lambda i: values[i])
-    pools = []  # neighbours that push each other: the sum of their places, and how many they are
-    for rank, i in enumerate(order):
-        pools.append([values[i] - rank * gap, 1])
-        while len(pools) > 1 and pools[-2][0] * pools[-1][1] > pools[-1][0] * pools[-2][1]:
-            total, count = pools.pop()
-            pools[-1] = [pools[-1][0] + total, pools[-1][1] + count]
-    levels = [total / count for total, count in pools for _ in range(count)]
-    places = dict(zip(order, levels, strict=True))
-    return [places[i] + gap * order.index(i) for i in range(len(values))]
+    heights = list(values)
+    for _ in range(1000):  # neighbours push each other, equally far
+        for below, above in pairwise(order):
+            push = max(0.0, gap - heights[above] + heights[below]) / 2
+            heights[below], heights[above] = heights[below] - push, heights[above] + push
+    return heights
 
 
 def beside_ends(axes: Axes, ends: Sequence[tuple], size: float = 8.5) -> None:

@@ -62,8 +62,8 @@ def losses(history: dict, references: dict[str, float], title: str) -> Figure:
         # Where the curves leave space: on the left under a low line, on the right over a high one.
         low = value < min(history["val"])
         x, dy, va, ha = (0, -3, "top", "left") if low else (steps[-1], 3, "bottom", "right")
-        font = {"fontsize": 8.5, "color": INK, "weight": "normal", "bbox": style.BEHIND}
-        canvas.label_point(axes, (x, value), f" {name} ", (0, dy), va=va, ha=ha, **font)
+        look = {"textcoords": "offset points", "fontsize": 8.5, "bbox": style.BEHIND}
+        axes.annotate(f" {name} ", (x, value), (0, dy), va=va, ha=ha, **look)
     axes.set(xlabel="step", ylabel="cross-entropy (nats per character)", xlim=(0, steps[-1]))
     axes.set_ylim(min([*references.values(), *raw, *history["train"]]) - 0.25, None)
     canvas.names_below(figure, axes.get_legend_handles_labels()[0])
@@ -166,8 +166,10 @@ def lines(panels: Sequence[dict], title: str) -> Figure:
 def _curves(axes: Axes, curves: dict, log="", unit=1.0, ls="-", **settings) -> None:
     for (name, (x, y)), (colour, mark) in zip(curves.items(), LOOKS, strict=False):
         spans = [style.low_mid_high(v, unit) if isinstance(v, dict) else [v / unit] * 3 for v in y]
+        low, mid, high = zip(*spans, strict=True)
+        axes.fill_between(x, low, high, color=colour, alpha=0.15, lw=0)
         look = {"marker": mark, "ms": 4, "ls": ls, "markevery": max(1, len(x) // 20) if ls else 1}
-        canvas.line_with_band(axes, x, spans, color=colour, label=name, **look)
+        axes.plot(x, mid, color=colour, label=name, **look)
     if "x" in log:
         canvas.log_axis(axes, "x", x, [f"{tick:,}" for tick in x])
     if "y" in log:

@@ -15,7 +15,6 @@ from .style import BLUE, COLOURS, GREEN, GREY, ORANGE, PALE, PAPER, SKY, VERMILI
 
 THIN = 0.85  # how opaque the colours of the map are
 PARTS = {"arithmetic": GREEN, "memory": ORANGE, "overhead": PALE}
-WITHIN = 7  # neighbours on each side of a token whose times make its point
 
 
 @styled
@@ -63,28 +62,6 @@ def _page(axes: Axes, text: str, done: float, colour: str) -> None:
     wrapped = [piece for line in text.split("\n") for piece in textwrap.wrap(line, 46) or [""]]
     font = {"family": style.MONO, "fontsize": 7.6, "linespacing": 1.35, "parse_math": False}
     axes.text(0.03, 0.975, "\n".join(wrapped[:13]), va="top", **font)
-
-
-@styled
-def per_token(duel: dict, title: str) -> Figure:
-    """Time of each token by its place in the text, in units of the cached median.
-
-    A point is the median of 15 neighbours, the band goes from the smallest to the largest of them.
-    """
-    figure, axes = canvas.new_figure(3.4, title)
-    unit, ends = duel["systems"]["cached"]["tpot"]["median"], []
-    for name, label in (("uncached", "without the cache"), ("cached", "with it")):
-        gaps = [gap / unit for gap in duel["systems"][name]["itl"]]
-        near = [sorted(gaps[max(0, i - WITHIN) : i + WITHIN + 1]) for i in range(len(gaps))]
-        spans = [(part[0], part[len(part) // 2], part[-1]) for part in near]
-        places = range(2, len(gaps) + 2)
-        canvas.line_with_band(axes, places, spans, color=COLOURS[name], lw=2.2)
-        ends.append((places[-1], spans[-1][1], label, COLOURS[name]))
-    axes.set_xticks(range(0, len(gaps) + 3, 32))
-    axes.set(xlabel="place in the text", ylim=(0, None))
-    axes.set_ylabel("time per token\n(median with the cache = 1)")
-    canvas.beside_ends(axes, ends, 9)
-    return figure
 
 
 @styled
