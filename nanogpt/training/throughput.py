@@ -92,5 +92,5 @@ class Meter:
 
     def __str__(self) -> str:
         now = self.summary()
-        used = f", MFU {now['mfu']:.1%}" if now["mfu"] else ""
+        used = f", MFU {100 * now['mfu']:.3g}%" if now["mfu"] else ""
         return f"{now['chars_per_second'] or 0:,} chars/s{used}"
