@@ -54,13 +54,7 @@ print(tokenizer.decode(tokens[0]))
   character, so pass an attention mask, as above. A character that the model never saw raises an
   error.
 - Prompt and answer together must fit into {c.block_size} characters.
-- {note}
 """
-FOLDED = (
-    "The bias of the output layer was moved into the last norm (the softmax is the same); "
-    "logits differ from the notebooks' by a constant, probabilities by rounding."
-)
-FLIPPED = "The rotation turns the other way here, and queries and keys were changed to match it."
 
 Exported = tuple[dict, dict[str, Tensor]]
 
@@ -258,7 +252,6 @@ def _files(saved: Checkpoint, config: dict) -> dict:
             c=saved.model.config,
             meta=saved.meta,
             architecture=config["architectures"][0],
-            note=FLIPPED if config["model_type"] == "nanochat" else FOLDED,
         ),
     }
 

@@ -24,14 +24,6 @@ FIELDS = {"model", "prompt", "max_tokens", "temperature", "top_p", "top_k", "see
 FIELDS |= {"stream", "stream_options"}
 UNUSED = {"user", "ignore_eos"}  # they change no token here
 STOPS = 4  # texts that may end an answer, as in OpenAI's interface
-KINDS = {  # that interface's names of errors, by the status of HTTP; of all others the first
-    400: "invalid_request_error",
-    404: "not_found_error",
-    429: "rate_limit_error",
-    500: "server_error",
-    503: "service_unavailable_error",
-    504: "timeout_error",
-}
 
 
 class Refused(Exception):
@@ -43,8 +35,9 @@ class Refused(Exception):
 
     def body(self) -> dict:
         """The error as that interface writes it."""
-        error = {"message": str(self)[:1000], "type": KINDS.get(self.status, KINDS[400])}
-        return {"error": {**error, "param": self.param, "code": self.status}}
+        kind = "server_error" if self.status >= 500 else "invalid_request_error"
+        error = {"message": str(self)[:1000], "type": kind, "param": self.param}
+        return {"error": {**error, "code": self.status}}
 
 
 class Completion:

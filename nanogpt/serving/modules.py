@@ -80,12 +80,9 @@ class ModuleBackend(ModuleDecoder):
     @classmethod
     def supports(cls, model: GPT) -> str | None:
         """Why it cannot compute this model; None when it can."""
-        if model.config.ngram_rows:
-            return (
-                f"serving keeps keys and values, and this model (ngrams={model.config.ngrams}) "
-                f"needs its last characters too: in Python, nanogpt.generate writes its texts"
-            )
-        return None
+        why = f"this model (ngrams={model.config.ngrams}) needs its last characters, and serving "
+        why += "keeps keys and values alone: in Python, nanogpt.generate writes its texts"
+        return why if model.config.ngram_rows else None
 
     @torch.no_grad()
     def read(self, step: StepInput) -> Tensor:

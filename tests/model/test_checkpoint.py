@@ -79,17 +79,6 @@ def test_a_path_is_taken_with_any_ending_or_none(saved, ending):
     assert sorted(p.name for p in saved.parent.iterdir()) == ["fox.json", "fox.safetensors"]
 
 
-def test_a_checkpoint_introduces_itself(saved, monkeypatch):
-    found = load_checkpoint(saved)
-    line = (
-        f"fox.safetensors: {found.model.n_params:,} parameters, block 24, trained for 1,200 steps "
-    )
-    assert str(found) == line + f"on fox, val loss 1.750, sha256 {found.sha256[:12]}…"
-    assert str(load_checkpoint(saved, origin="yours")).startswith("yours: ")
-    monkeypatch.setattr(checkpoint, "ROOT", saved.parent.parent)
-    assert load_checkpoint(saved).origin == f"{saved.parent.name}/fox.safetensors"
-
-
 # ------------------------------------------------------------------ damaged and foreign files
 
 

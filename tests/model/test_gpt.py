@@ -210,16 +210,6 @@ def test_the_loss_estimate_never_touches_a_cache(model, training):
     assert calls == []
 
 
-def test_a_head_needs_both_a_cache_and_eval_mode(model):
-    """The guard itself: in training mode the keys of this step are all the keys there are."""
-    x, pos = torch.randn(2, 3, 16, generator=seeded()), torch.arange(3)
-    owner = cache_owners(model)[0]
-    for training, rows in ((True, 0), (False, 3)):
-        owner.train(training).cache = DynamicCache()
-        owner(x, pos)
-        assert owner.cache.length == rows
-
-
 @pytest.mark.parametrize(
     ("tokens", "message"),
     [

@@ -1,19 +1,16 @@
 """Steps in native code: the tokens of `generate`, and the same bits of logits in any batch."""
 
-from ctypes import c_int64, c_void_p
-
 import pytest
 import torch
 from decoding_fixtures import V, build, text
 from serving_fixtures import Watched, alone, request, run
 
-from nanogpt.benchmarks.timing import summary, summary_text, time_in_turns
 from nanogpt.decoding.sampling import SamplingParams
 from nanogpt.engines.native import Native
 from nanogpt.engines.toolchain import CannotBuild
 from nanogpt.model.exact import exact
 from nanogpt.serving.batch import BatchEngine, serve
-from nanogpt.serving.native import NativeBackend, choose_backend, library, panels
+from nanogpt.serving.native import NativeBackend, choose_backend, library
 from nanogpt.serving.request import Request
 
 try:
@@ -46,26 +43,6 @@ def test_logits_are_the_same_bits_in_any_batch_and_any_chunks_and_near_the_model
     for settings in ({}, {"budget": 1}, {"budget": 7, "n_blocks": 15}, {"budget": 19}):
         together = served(model, requests, block_len=5, **settings)
         assert all(torch.equal(alone[name], together[name]) for name in alone), settings
-
-
-@pytest.mark.parametrize("rows", [1, 8, 64])
-def test_a_product_is_torchs_and_each_row_has_its_bits_alone(rows):
-    """`pytest -rP` shows what one order of sums, however many rows there are, costs."""
-    lib, K, width = library(32, 4, V), 384, 1152
-    lib.multiply.argtypes = [c_void_p, c_int64] * 3
-    x, weight = torch.randn(rows, K), torch.randn(width, K)
-    packed, out = panels(weight, lib.lanes()), torch.empty(2, rows, width)
-
-    def ours(n=rows, i=0):
-        lib.multiply(packed.data_ptr(), K, x.data_ptr(), n, out[i].data_ptr(), width)
-
-    systems = {"ours": ours, "torch": lambda: torch.mm(x, weight.T)}
-    seconds, returned = time_in_turns(systems, 9)
-    ours(n=1, i=1)
-    assert torch.equal(out[0, 0], out[1, 0])
-    torch.testing.assert_close(out[0], returned["torch"], rtol=1e-4, atol=1e-3)
-    pairs = zip(seconds["ours"], seconds["torch"], strict=True)
-    print(f"{rows} rows: {summary_text(summary(a / b for a, b in pairs), 2)} of torch.mm's time")
 
 
 def test_what_native_code_cannot_read_is_refused_in_a_line():
