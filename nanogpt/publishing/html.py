@@ -27,7 +27,6 @@ TITLE = "# @title "
 URL = "data:image/png;base64,"
 HEADING = re.compile(r'<h[1-6] id="([^"]+)">(.*?)</h[1-6]>', re.S)
 NAME = re.compile(r"[A-Za-z_]\w{3,}")
-NEW_WORDS = re.compile(r"^- \*New words\*: (.+(?:\n(?!- ).+)*)", re.M)
 MINUTES = re.compile(r"^- \*Minutes\*: (\d+) to read", re.M)
 HERE = jinja2.FileSystemLoader(Path(__file__).parent)
 TEMPLATES = jinja2.Environment(
@@ -218,19 +217,3 @@ def sections(drawn: list[dict]) -> list[list[str]]:
         for id, heading, text in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
             found.append([id, plain(heading), plain(text), ""])
     return found[1:]
-
-
-def new_words(nb) -> dict[str, str]:
-    """What the box at the top of a notebook defines: each term, and its sentences as markdown.
-
-    A sentence that defines no term of its own belongs to the one before it.
-    """
-    found = NEW_WORDS.search(nb.cells[0].source)
-    words, term = {}, None
-    for sentence in re.split(r"(?<=[.;]) ", " ".join(found[1].split()) if found else ""):
-        if defined := re.search(r"\*\*(.+?)\*\*", sentence):
-            term = defined[1]
-            words[term] = f"{sentence[0].upper()}{sentence[1:]}"
-        elif term:
-            words[term] += f" {sentence}"
-    return {term: f"{text.rstrip(';.')}." for term, text in words.items()}

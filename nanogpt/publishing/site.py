@@ -21,7 +21,7 @@ from ..model.checkpoint import load_checkpoint
 from ..model.convert import pack_heads
 from ..system.device import conditions
 from ..system.files import PUBLISHED, ROOT, check_ours, drop, sha256
-from .html import TEMPLATES, Prose, blocks, minutes, new_words, promise, sections, thumbnail
+from .html import TEMPLATES, Prose, blocks, minutes, promise, sections, thumbnail
 from .mirror import colab
 from .nbfile import SyncError, read, read_manifest, title, write_text
 
@@ -113,7 +113,6 @@ def _about(name: str, nb, entry: dict, names: set[str]) -> dict:
             "contents": [heading for heading in prose.headings if heading["level"] in (2, 3)],
             "sections": sections(drawn),
             "minutes": minutes(nb),
-            "words": {term: prose.render(text) for term, text in new_words(nb).items()},
         }
     except (ValueError, OSError, SyntaxError, EOFError) as error:  # the last three: of a picture
         raise SyncError(f"{name}.ipynb cannot be rendered ({error}): run it again") from error

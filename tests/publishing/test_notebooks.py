@@ -11,7 +11,7 @@ from notebook_fixtures import NOTEBOOKS, book
 from nanogpt.data.corpus import SHA256, CorpusError, load_corpus
 from nanogpt.publishing import mirror, nbfile
 from nanogpt.publishing.execute import check_outputs
-from nanogpt.publishing.html import Prose, blocks, minutes, new_words, plain
+from nanogpt.publishing.html import Prose, blocks, minutes, plain
 from nanogpt.publishing.nbfile import alt_text, filled, ours, png_of, tagged
 from nanogpt.publishing.plan import read_parameters
 from nanogpt.system.files import PUBLISHED, ROOT, sha256
@@ -62,7 +62,6 @@ def test_it_opens_with_a_title_a_box_links_and_set_up(path):
     assert re.match(rf"# {path.stem[:2]} · \S.*\n\n\*\*\S.*\*\*", title.source), "and a promise"
     said = re.findall(r"^- \*(.+?)\*: \S", title.source, re.M)
     assert said == ["You need", "You will be able to", "Minutes", "New words"]
-    assert new_words(book(path))
     assert [ours(cell).get("generated") for cell in plumbing] == ["links", "setup"]
     assert tagged(parameters, "parameters")
 

@@ -299,27 +299,7 @@ def test_the_command_and_the_newest_run(tmp_path, monkeypatch, capsys):
     assert "no executed notebooks" in capsys.readouterr().err
 
 
-BOX = """# 00 · Words
-
-- *You need*: nothing.
-- *Minutes*: 7 to read, 20 with the blanks.
-- *New words*: a **token** is a piece of text. It may be long. **TTFT** is a wait; a
-  **mask** hides
-"""
-
-
-def test_the_index_defines_the_new_words_of_all_notebooks(tmp_path):
-    write(tmp_path / "00_words.ipynb")
-    nb = nbformat.read(tmp_path / "00_words.ipynb", 4)
-    assert cells.new_words(nb) == {}
-    nb.cells[0].source = BOX
-    assert cells.new_words(nb) == {
-        "token": "A **token** is a piece of text. It may be long.",
-        "TTFT": "**TTFT** is a wait.",
-        "mask": "A **mask** hides.",
-    }
-    nbformat.write(nb, tmp_path / "00_words.ipynb")
-    index = rendered(tmp_path)["index"]
-    assert "<summary>00 · token, TTFT, mask</summary>" in index
-    assert "7 min to read; all 1, in order, 7 min" in index, "as the box says"
-    assert "A <strong>token</strong> is a piece of text. It may be long." in index
+def test_the_index_says_how_long_it_takes_to_read(tmp_path):
+    box = prose("# 00 · Words\n\n- *Minutes*: 7 to read, 20 with the blanks.\n", "title")
+    nbformat.write(nbformat.v4.new_notebook(cells=[box]), tmp_path / "00_words.ipynb")
+    assert "7 min to read; all 1, in order, 7 min" in rendered(tmp_path)["index"], "as the box says"
