@@ -121,8 +121,8 @@ class Job:
         """
         path = self.folder / "job.json"
         with held(self.folder / ".lock", f"to {self.folder}"):
-            shards = [f"shards/{name}" for name in (*map(self._name, self.todo), "-")]
-            check_ours(self.folder, ["job.json", *shards], dict.fromkeys(["job.json", *shards]))
+            names = ["job.json", "shards/-", *(f"shards/{self.path(n).name}" for n in self.todo)]
+            check_ours(self.folder, names, dict.fromkeys(names))
             if path.is_file():
                 self._resume(path)
             elif other := [p.name for p in self.folder.iterdir() if p.name[0] != "."]:
@@ -133,10 +133,7 @@ class Job:
 
     def path(self, number: int) -> Path:
         """Where a shard is."""
-        return self.folder / "shards" / self._name(number)
-
-    def _name(self, number: int) -> str:
-        return f"{number:05d}.jsonl"
+        return self.folder / "shards" / f"{number:05d}.jsonl"
 
     def keep(self, number: int, texts: Sequence[str]) -> None:
         """Write a shard: it is whole or not there. Raises OSError."""

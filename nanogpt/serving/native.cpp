@@ -321,8 +321,3 @@ extern "C" void run_steps(NativeStep *step, const Turn *turns, int64_t S, int64_
     }
   }
 }
-
-// out (N, up to whole registers) = x (N, K) times a matrix of `width` rows: a product as a step computes it.
-extern "C" void multiply(const float *w, int64_t K, const float *x, int64_t N, float *out, int64_t width) {
-  product(w, K, x, K, N, out, up_to_lanes(width));
-}
