@@ -1,4 +1,4 @@
-"""https://github.com/vllm-project/vllm/issues/50440
+"""https://github.com/Blaizzy/mlx-vlm/issues/1818
 
 One default seed serves all requests that name none: they get the same noise.
 """
