@@ -51,15 +51,14 @@ class Profile:
         if n == 1:
             return self
         steps = max(40, self.train.steps // n)
-        evaluations = {
-            "eval_every": ceil(steps / 6),
-            "eval_batches": max(1, self.train.eval_batches // n),
-        }
+        batches = max(1, self.train.eval_batches // n)
         longest = 2 * self.lengths[-1] / sqrt(n)
         return replace(
             self,
             name=f"{self.name}/{n}",
-            train=replace(self.train, steps=steps, **evaluations),
+            train=replace(
+                self.train, steps=steps, eval_every=ceil(steps / 6), eval_batches=batches
+            ),
             seeds=max(3, round(self.seeds / n)),
             lengths=tuple(length for length in self.lengths if length <= longest),
             sizes=self.sizes if n < 3 else self.sizes[:2],
@@ -70,43 +69,29 @@ class Profile:
         )
 
 
+# The published run: a quarter of an hour, each timing five times. `make run` takes a part.
+CPU = Profile(
+    "cpu",
+    "small",
+    TrainConfig(steps=3000, eval_every=250, eval_batches=4),
+    seeds=20,
+    lengths=(1, 2, 8, 32, 64, 128, 255),
+    sizes=("article", "small", "lecture"),
+    batches=(1, 4, 16),
+    repeats=5,
+    threads=1,
+)
+# A CUDA GPU: 01 trains Karpathy's large model.
+LARGE = TrainConfig(steps=1000, batch_size=64, eval_every=100, eval_batches=8)
+GPU = {"train_size": "lecture", "train": LARGE, "batches": (1, 8, 64), "threads": None}
+# Every cell, as little work as shows it: for tests.
+SMOKE = {"train": TrainConfig(steps=40, eval_every=20, eval_batches=1), "seeds": 3}
+SMOKE |= {"lengths": (1, 8, 32), "sizes": CPU.sizes[:2], "batches": (1, 4)}
+SMOKE |= {"repeats": 2, "share": 0.03}
 PROFILES = {
-    # Every cell, as little work as shows it: for tests.
-    "smoke": Profile(
-        "smoke",
-        "small",
-        TrainConfig(steps=40, eval_every=20, eval_batches=1),
-        seeds=3,
-        lengths=(1, 8, 32),
-        sizes=("article", "small"),
-        batches=(1, 4),
-        repeats=2,
-        share=0.03,
-        threads=1,
-    ),
-    # The published run: a quarter of an hour, each timing five times. `make run` takes a part.
-    "cpu": Profile(
-        "cpu",
-        "small",
-        TrainConfig(steps=3000, eval_every=250, eval_batches=4),
-        seeds=20,
-        lengths=(1, 2, 8, 32, 64, 128, 255),
-        sizes=("article", "small", "lecture"),
-        batches=(1, 4, 16),
-        repeats=5,
-        threads=1,
-    ),
-    # A CUDA GPU: 01 trains Karpathy's large model.
-    "gpu": Profile(
-        "gpu",
-        "lecture",
-        TrainConfig(steps=1000, batch_size=64, eval_every=100, eval_batches=8, zero_init=True),
-        seeds=20,
-        lengths=(1, 2, 8, 32, 64, 128, 255),
-        sizes=("article", "small", "lecture"),
-        batches=(1, 8, 64),
-        repeats=5,
-    ),
+    "smoke": replace(CPU, name="smoke", **SMOKE),
+    "cpu": CPU,
+    "gpu": replace(CPU, name="gpu", **GPU),
 }
 
 

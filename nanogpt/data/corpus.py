@@ -101,10 +101,8 @@ def read_corpus(path: Path) -> Corpus:
         raise CorpusError(f"{path} is not UTF-8 text: {byte}; save it as UTF-8") from None
     if (place := text.find("\0")) >= 0:
         raise CorpusError(f"{path} is not a text: it has a NUL byte at {place}; name a text file")
-    if len(set(text)) == 1:
-        raise CorpusError(f"{path} repeats one character, {text[0]!r}: nothing can be learned")
-    if not text:
-        raise CorpusError(f"{path} is empty: put a text there, or delete it to fetch ours")
+    if len(set(text)) < 2:
+        raise CorpusError(f"{path} has no two different characters: put a text there or delete it")
     if text.startswith("First Citizen:\nBefore we proceed any further"):
         raise CorpusError(
             f"{path} begins like Tiny Shakespeare but has {len(data):,} bytes and sha256 "

@@ -52,25 +52,20 @@ def flatten(model: GPT) -> Weights:
 
     For a model made of the package's own modules only: an engine asks `not_standard` first.
     """
-    return Weights(
-        model.token_embedding_table.weight.detach(),
-        model.position_embedding_table.weight.detach(),
-        model.ln_f.weight.detach(),
-        model.ln_f.bias.detach(),
-        model.lm_head.weight.detach(),
-        model.lm_head.bias.detach(),
-        [_layer(block) for block in model.blocks],
-    )
+    tables = model.token_embedding_table, model.position_embedding_table
+    weights = [table.weight for table in tables]
+    for module in (model.ln_f, model.lm_head):
+        weights += [module.weight, module.bias]
+    return Weights(*(w.detach() for w in weights), [_layer(block) for block in model.blocks])
 
 
 def _layer(block: Block) -> Layer:
     parts = [m.weight for m in qkv_of(block)]
     qkv = parts[0] if len(parts) == 1 else torch.cat(parts)
     up, down = block.ffwd.net[0], block.ffwd.net[2]
-    weights = (
-        *(block.ln1.weight, block.ln1.bias, qkv, block.sa.proj.weight, block.sa.proj.bias),
-        *(block.ln2.weight, block.ln2.bias, up.weight, up.bias, down.weight, down.bias),
-    )
+    weights = [block.ln1.weight, block.ln1.bias, qkv]
+    for module in (block.sa.proj, block.ln2, up, down):
+        weights += [module.weight, module.bias]
     return Layer(*(w.detach() for w in weights))
 
 

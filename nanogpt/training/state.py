@@ -98,10 +98,8 @@ class RunFiles:
         check_file(self.state, is_written(self.state, FORMAT))
         for path in (self.out, self.last):
             check_checkpoint(path)
-        first = (
-            self.log.read_text("utf-8", "replace").partition("\n")[0] if self.log.is_file() else ""
-        )
-        check_file(self.log, first.startswith('{"step": ') or not first)
+        log = self.log.read_bytes() if self.log.is_file() else b""
+        check_file(self.log, not log or log.startswith(b'{"step": '))
         weights = self.out.with_name(f"{self.out.name}.safetensors")
         if weights.is_file() and not self.state.is_file():
             step = read_tensors(weights)[1].get("step", 0)

@@ -184,9 +184,9 @@ FIRST = "First Citizen:\nBefore we proceed any further, hear me speak.\n"
         (FIRST.encode(), "begins like Tiny Shakespeare but has 61 bytes.*a cut or altered copy"),
         (FIRST.replace("\n", "\r\n").encode(), "cut or altered"),
         (b"abc\xff", r"byte 3 of 4 is 0xff; save it as UTF-8"),
-        (b"", "is empty"),
+        (b"", "no two different characters"),
         (b"ab\0c", "NUL byte at 2"),
-        (b"aaaa", "repeats one character"),
+        (b"aaaa", "no two different characters"),
     ],
 )
 def test_a_damaged_corpus_is_refused_with_advice(root, content, message):

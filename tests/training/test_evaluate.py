@@ -6,15 +6,6 @@ from conftest import tiny_model, tokens
 from nanogpt.training.evaluate import full_loss, mean_loss
 
 
-def test_the_loss_estimate_is_the_mean_over_all_characters():
-    """Not over batches: the last batch of a text is smaller than the others."""
-    model = tiny_model()
-    batches = [(tokens(4, 9), tokens(4, 9, seed=1)), (tokens(1, 5, seed=2), tokens(1, 5, seed=3))]
-    losses = [float(model(x, y)[1].detach()) for x, y in batches]
-    expected = (36 * losses[0] + 5 * losses[1]) / 41
-    assert mean_loss(model, batches) == pytest.approx(expected, abs=1e-6)
-
-
 @pytest.mark.parametrize("mode", [True, False])
 def test_the_loss_estimate_runs_in_eval_mode_and_puts_the_mode_back(mode):
     model = tiny_model().train(mode)
