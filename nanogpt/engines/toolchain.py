@@ -139,9 +139,6 @@ def cannot_load(path: Path, error: Exception) -> CannotBuild:
     return CannotBuild(f"{path} cannot be loaded ({why}): delete it to build it again")
 
 
-# ------------------------------------------------------------------ folders
-
-
 def cache_folder() -> Path:
     """Where builds are kept: NANOGPT_CACHE, else nanogpt in the user's cache folder."""
     named = os.environ.get("NANOGPT_CACHE") or user_cache_dir("nanogpt", appauthor=False)

@@ -123,7 +123,7 @@ def _form_to_train(model: GPT, config: TrainConfig, device: Device):
         model.train(was_training)
 
 
-@dataclass
+@dataclass(eq=False)
 class TrainingRun:
     """Around the steps of one run: evaluation, history, saving, Ctrl-C and the clock."""
 

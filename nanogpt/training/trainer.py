@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 
 import torch
 import torch.nn as nn
@@ -33,6 +34,7 @@ def memory_advice(config: TrainConfig):
         ) from error
 
 
+@dataclass(eq=False)
 class Trainer:
     """A model, its optimizers and where its batches come from; `step` moves the weights once.
 
@@ -41,17 +43,14 @@ class Trainer:
     for a batch that cannot be shared evenly.
     """
 
-    def __init__(
-        self,
-        model: GPT,
-        data: Tensor,
-        config: TrainConfig,
-        generator: torch.Generator,
-        device: Device,
-    ):
-        self.model, self.data, self.config = model, data, config
-        self.generator, self.device = generator, device
-        self.ranks = ranks()
+    model: GPT
+    data: Tensor
+    config: TrainConfig
+    generator: torch.Generator
+    device: Device
+
+    def __post_init__(self):
+        model, config, device, self.ranks = self.model, self.config, self.device, ranks()
         pieces = config.accumulate * self.ranks.size
         if config.batch_size % pieces:
             raise ValueError(

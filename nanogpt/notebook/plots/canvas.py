@@ -29,9 +29,6 @@ FILLS = {  # what a cell is
 }
 
 
-# ------------------------------------------------------------------ figures and axes
-
-
 def new_panels(
     height: float, title: str, rows: int = 1, columns: int = 1, **kwargs
 ) -> tuple[Figure, list[Axes]]:
@@ -119,9 +116,6 @@ def log_axis(axes: Axes, which: str, ticks: Sequence = (), names=None, base: int
     if len(ticks):
         getattr(axes, f"set_{which}ticks")(ticks, ticks if names is None else names)
     axes.minorticks_off()
-
-
-# ------------------------------------------------------------------ labels that do not collide
 
 
 def apart(values: Sequence[float], gap: float) -> list[float]:
