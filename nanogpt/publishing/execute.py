@@ -34,7 +34,6 @@ ENVIRONMENT = {
     "PYDEVD_DISABLE_FILE_VALIDATION": "1",  # a debugger's warning that no reader can use
 }
 
-BeforeCell = Callable[[int, nbformat.NotebookNode], None]
 _alive: WeakSet[AsyncKernelManager] = WeakSet()
 
 
@@ -49,7 +48,7 @@ def execute(
     *,
     variables: dict[str, str | None] | None = None,
     timeout: int = 1800,
-    before_cell: BeforeCell = lambda index, cell: None,
+    before_cell: Callable = lambda index, cell: None,
 ) -> None:
     """Run the notebook `source` from the repository's root and write it, normalised, to `target`.
 
@@ -85,7 +84,7 @@ class Strict(NBClientEngine):
 papermill_engines.register("nanogpt", Strict)
 
 
-def run_cells(nb_man, variables: dict, log: Path, timeout: int, before_cell: BeforeCell) -> None:
+def run_cells(nb_man, variables: dict, log: Path, timeout: int, before_cell: Callable) -> None:
     """Run all cells in a new kernel and put their outputs into the notebook. Raises NotebookError.
 
     The kernel is this very interpreter: a `python3` from elsewhere on the machine may be another
@@ -110,7 +109,7 @@ def run_cells(nb_man, variables: dict, log: Path, timeout: int, before_cell: Bef
 class Cells(PapermillNotebookClient):
     """Runs each cell of code after `before_cell(index, cell)`; an error names the cell."""
 
-    before_cell: BeforeCell
+    before_cell: Callable
 
     def execute_cell(self, cell, index: int, **more):
         if cell.cell_type != "code":

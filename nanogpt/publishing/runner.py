@@ -77,8 +77,7 @@ def run(plan: RunPlan) -> bool:
         try:
             series.run()
         except OSError as error:
-            where = "" if str(out) in str(error) else f"{out}: "
-            raise OSError(f"{where}{error}: {series.so_far}") from error
+            raise OSError(f"{out}: {error}: {series.so_far}") from error
         if (plan.html or plan.publish) and any(out.glob("*.ipynb")):
             site.render(out, PUBLISHED if plan.publish else out)
         green = series.passed == len(series.sources)
@@ -100,7 +99,6 @@ class Series:
         sources = select(plan.notebooks, plan.source or ROOT / "notebooks")
         asked, cuda = plan.profile, pick_device().device.type == "cuda"
         profile = choose_profile("cpu" if whole and asked == "auto" else asked, cuda=cuda)
-        assign(sources, plan.settings, profile)  # refused now, not after the measurement
         out = (plan.out or ROOT / "outputs" / "run" / get_profile(profile).kind).resolve()
         check_out(out)
         self.plan, self.corpus = plan, load_corpus()
