@@ -99,10 +99,11 @@ class BatchEngine:
         max_running: int = 64,
         reuse: bool = True,
         scheduler=Scheduler,
+        block_manager=BlockManager,
     ):
         check_model(model)
-        if not all(map(callable, parts := (backend, scheduler))):
-            raise ValueError(f"backend, scheduler={parts}: each must be a class")
+        if not all(map(callable, parts := (backend, scheduler, block_manager))):
+            raise ValueError(f"backend, scheduler, block_manager={parts}: each must be a class")
         check_int("block_len", block_len, 1, MOST)
         check_int("max_running", max_running, 1, MOST)
         if n_blocks is None:
@@ -113,7 +114,7 @@ class BatchEngine:
         check_switch("reuse", reuse)
         if why := backend.supports(model):
             raise ValueError(why)
-        self.block_manager = BlockManager(n_blocks, block_len, reuse)
+        self.block_manager = block_manager(n_blocks, block_len, reuse)
         self.scheduler = scheduler(self.block_manager, budget, max_running)
         self.config = model.config
         self.backend = backend(model, n_blocks, block_len)
