@@ -14,7 +14,7 @@ from ..system.console import Progress
 from ..system.files import WEIGHTS
 from .common import OUTPUTS
 
-PROMPTS = "a prompt a line; empty lines are skipped (without it: a newline)"
+PROMPTS = "a prompt a line, or .jsonl; empty lines are skipped (without it: a newline)"
 OUT = "where the texts are kept; the same command resumes there (outputs/run/generate)"
 
 
@@ -29,7 +29,7 @@ def run(args: argparse.Namespace) -> None:
         print(f"{job.about['texts']:,} texts in {n:,} shards, {n_done:,} are done", flush=True)
         try:
             with Progress(n, "shards", done=n_done) as bar:
-                for number, texts in write_shards(job, args.workers):
+                for number, texts in write_shards(job, args.workers, args.cluster):
                     job.keep(number, texts)
                     bar.update()
         except (KeyboardInterrupt, OSError) as error:
@@ -73,3 +73,4 @@ def options(parser: argparse.ArgumentParser) -> None:
     add("--backend", choices=("auto", "native", "modules"), default="auto")
     add("--shard-size", type=int, default=32, metavar="N", help="texts in a file (32)")
     add("--workers", type=int, default=1, metavar="N", help="processes; several need Ray (1)")
+    add("--cluster", default="", metavar="ADDRESS", help="of a Ray cluster that runs already")

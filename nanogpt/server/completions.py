@@ -54,6 +54,7 @@ class Completion:
         self.stream, self.usage = stream, usage  # usage: a stream ends with the counts of tokens
         self.head = {"id": request.id, "object": "text_completion", "created": int(time.time())}
         self.head |= {"model": name, "seed": request.seed}
+        self.begun = time.perf_counter()
         self.reason: str | None = None  # why the text has ended: "stop" or "length"
         self.error: Refused | None = None  # what ended it early
         self.close: Callable[[], None] | None = None  # set while a slow client holds up a write
@@ -170,16 +171,17 @@ class Reader:
                 )
 
     def _prompt(self, prompt):
-        """The prompt's tokens (T,), of a text or a list of one text."""
-        if isinstance(prompt, list) and len(prompt) == 1:
+        """The prompt's tokens (T,), of a text, a list of one text, or a list of tokens."""
+        if isinstance(prompt, list) and len(prompt) == 1 and not isinstance(prompt[0], int):
             prompt = prompt[0]
-        if not isinstance(prompt, str):
-            raise Refused(400, f"prompt={prompt!r:.60}: pass one text", "prompt")
+        tokens = isinstance(prompt, list) and all(type(token) is int for token in prompt)
+        if not tokens and not isinstance(prompt, str):
+            raise Refused(400, f"prompt={prompt!r:.60}: pass one text, or its tokens", "prompt")
         if len(prompt) > self.longest:
             message = f"a prompt of {len(prompt):,} tokens: the model reads {self.longest} at most"
             raise Refused(400, message, "prompt")
         try:
-            return self.tokenizer.encode(prompt)
+            return self.tokenizer.encode(self.tokenizer.decode(prompt) if tokens else prompt)
         except ValueError as error:
             raise Refused(400, str(error), "prompt") from None
 

@@ -15,11 +15,12 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from queue import SimpleQueue
 
+import prometheus_client as prometheus
 from tornado.httpserver import HTTPServer
 from tornado.httputil import HTTPServerRequest
 from tornado.iostream import IOStream, StreamClosedError
 from tornado.netutil import bind_sockets, is_valid_ip
-from tornado.web import Application, RequestHandler
+from tornado.web import Application, RequestHandler, stream_request_body
 
 from ..config.checks import check_int, check_positive
 from ..data.tokenizer import CharTokenizer
@@ -30,9 +31,23 @@ from ..serving.request import Output
 from .completions import Completion, Reader, Refused, event
 
 BUDGET = 256  # tokens of a step
-BODY = 2**20  # the most bytes of a body
+BODY = 2**20  # bytes of a body that are kept; of a longer one the rest is read and dropped
 DRAIN = 10.0  # seconds that are left to who is answered when the server ends
 FULL = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}  # no connection more, for now
+
+
+class Metrics:
+    """What a server counts, and how busy its engine is, for Prometheus to read."""
+
+    def __init__(self, engine: BatchEngine):
+        self.registry = prometheus.CollectorRegistry()
+        shared = {"namespace": "nanogpt", "registry": self.registry}
+        self.answers = prometheus.Counter("answers", "by status of HTTP", ["status"], **shared)
+        self.tokens = prometheus.Counter("generated_tokens", "tokens drawn", **shared)
+        self.ttft = prometheus.Summary("ttft_seconds", "from body to first token", **shared)
+        for name in ("running", "waiting"):
+            gauge = prometheus.Gauge(f"requests_{name}", f"requests {name} now", **shared)
+            gauge.set_function(lambda name=name: len(getattr(engine.scheduler, name)))
 
 
 class Server:
@@ -67,6 +82,7 @@ class Server:
         self.trace, self.created = trace, int(time.time())
         self.reader = Reader(tokenizer, name, model.config.block_size)
         self.engine = BatchEngine(model, backend=backend, max_running=running, budget=BUDGET)
+        self.metrics = Metrics(self.engine)
         self.answers: dict[str, Completion] = {}  # by the request's id
         self.draining, self.loop, self.failure = False, None, None
         # What is to be done with the engine before its next step; None ends its thread.
@@ -141,10 +157,13 @@ class Server:
 
     def _deliver(self, outputs: list[Output], at: float) -> None:
         """In the loop: what a step has drawn, or the engine's end."""
+        self.metrics.tokens.inc(len(outputs))
         for output in outputs:
             self.trace(output.request.id, "token", at)
             if completion := self.answers.get(output.request.id):
                 completion.take(output)
+                if output.index == 0:
+                    self.metrics.ttft.observe(at - completion.begun)
         if self.failure:
             self.hurry()
 
@@ -168,13 +187,18 @@ def let_in(request: HTTPServerRequest, hosts: set[str]) -> None:
         raise Refused(415, f"the body is of the type {kind!r}, not application/json: {cure}")
 
 
+@stream_request_body
 class Handler(RequestHandler):
     """Every request: whether it is let in, then what its address gives. Errors are JSON, too."""
 
     completion: Completion | None = None
 
     def initialize(self, server: Server, hosts: set[str]):
-        self.server, self.hosts = server, hosts
+        self.server, self.hosts, self.body = server, hosts, bytearray()
+
+    def data_received(self, chunk: bytes):
+        if len(self.body) <= BODY:
+            self.body += chunk
 
     async def answer(self):
         method, path = self.request.method, self.request.path
@@ -208,10 +232,20 @@ class Handler(RequestHandler):
             raise trouble
         self.finish({"status": "ok"})
 
+    async def metrics(self):
+        """What is counted, as Prometheus reads it."""
+        self.set_header("Content-Type", prometheus.CONTENT_TYPE_LATEST)
+        self.finish(prometheus.generate_latest(self.server.metrics.registry))
+
+    def on_finish(self):
+        self.server.metrics.answers.labels(self.get_status()).inc()
+
     async def completions(self):
         """A prompt continued: whole, or token by token as server-sent events."""
-        self.completion = completion = self.server.reader.read(self.request.body)
-        self.server.trace(completion.request.id, "received", time.perf_counter())
+        if len(self.body) > BODY:
+            raise Refused(413, f"the body is longer than {BODY:,} bytes, the most that is read")
+        self.completion = completion = self.server.reader.read(self.body)
+        self.server.trace(completion.request.id, "received", completion.begun)
         with suppress(StreamClosedError):  # the client has left
             with self.server.admit(completion):
                 last = await (self._stream if completion.stream else self._whole)(completion)
@@ -249,6 +283,7 @@ ROUTES = {
     "/v1/completions": ("POST", Handler.completions),
     "/v1/models": ("GET", Handler.models),
     "/health": ("GET", Handler.health),
+    "/metrics": ("GET", Handler.metrics),
 }
 
 
@@ -294,7 +329,7 @@ async def _answer(server: Server, sockets: list, hosts: set[str], started: Futur
         ),
         idle_connection_timeout=60.0,  # seconds
         body_timeout=30.0,
-        max_body_size=BODY,
+        max_body_size=64 * BODY,
     )
     server.thread.start()
     accepting = asyncio.gather(*(_accept(listener, http) for listener in sockets))

@@ -42,22 +42,23 @@ def read_prompts(
 ) -> list[Prompt]:
     r"""The texts that a file asks for: `samples` of each of its prompts; without a file, of "\n".
 
-    The file has a prompt a line; empty lines are skipped. The texts have the seeds `seed`,
-    `seed` + 1, … Raises ValueError, naming the file and the line, also where `check` raises one for
-    a prompt; and OSError.
+    A .jsonl file has an object a line, {"prompt": "…"}; any other file has a prompt a line. Empty
+    lines are skipped. The texts have the seeds `seed`, `seed` + 1, … Raises ValueError, naming the
+    file and the line, also where `check` raises one for a prompt; and OSError.
     """
     check_int("samples", samples, 1)
     check_int("seed", seed, 0, 2**62)
-    prompts = _lines(Path(path)) if path else [("", "\n")]
-    for where, prompt in prompts:
+    prompts, read = [], _object if path and Path(path).suffix == ".jsonl" else str
+    for where, line in _lines(Path(path)) if path else [("", "\n")]:
         try:
-            check(prompt)
+            prompts.append(read(line))
+            check(prompts[-1])
         except ValueError as error:
             raise ValueError(f"{where}{error}") from None
     if not prompts:
         raise ValueError(f"{path} has no prompt: write one in each line")
     check_int("the number of texts", len(prompts) * samples, 1, MOST)
-    each = [prompt for _, prompt in prompts for _ in range(samples)]
+    each = [prompt for prompt in prompts for _ in range(samples)]
     return list(zip(each, range(seed, seed + len(each)), strict=True))
 
 
@@ -70,6 +71,16 @@ def _lines(path: Path) -> list[tuple[str, str]]:
         line = data.count(b"\n", 0, error.start) + 1
         raise ValueError(f"{path}, line {line}: this is no UTF-8 text: save it as one") from None
     return [(f"{path}, line {i}: ", line) for i, line in enumerate(lines, 1) if line]
+
+
+def _object(line: str) -> str:
+    try:
+        ((name, prompt),) = json.loads(line).items()
+    except (ValueError, AttributeError, RecursionError):
+        name, prompt = None, None
+    if name != "prompt" or not isinstance(prompt, str) or not prompt:
+        raise ValueError('write {"prompt": "ROMEO:"}, and no other field')
+    return prompt
 
 
 @dataclass(frozen=True)
@@ -220,32 +231,37 @@ class ShardWriter:
         return {"shard": shard["shard"], "texts": [tokenizer.decode(new) for new in tokens]}
 
 
-def write_shards(job: Job, workers: int = 1) -> Iterator[tuple[int, list[str]]]:
+def write_shards(job: Job, workers: int = 1, cluster: str = "") -> Iterator[tuple[int, list[str]]]:
     """The texts of every shard that is not done, as they come: (number, texts).
 
     One worker is this process. More are actors of Ray, which give the shards in any order; one that
-    is lost is started again, and so is its shard. Raises ImportError without Ray, ChildProcessError
-    where its workers do not start, or fail.
+    is lost is started again, and so is its shard. They run here, or on the Ray cluster whose
+    address `cluster` is: its machines need this package, and the checkpoint at the same path.
+    Raises ImportError without Ray, ChildProcessError where its workers do not start, or fail.
     """
     shards = [{"shard": n, "prompts": [list(p) for p in job.shards[n]]} for n in sorted(job.todo)]
-    alone = workers == 1 or not shards
-    written = map(ShardWriter(job.task), shards) if alone else _by_ray(shards, job.task, workers)
+    if not shards or (workers == 1 and not cluster):
+        written = map(ShardWriter(job.task), shards)
+    else:
+        written = _by_ray(shards, job.task, workers, cluster)
     for shard in written:
         yield int(shard["shard"]), list(shard["texts"])
 
 
-def _by_ray(shards: list[dict], task: Task, workers: int) -> Iterator[dict]:
-    """By a Ray of this machine alone, on loopback and behind a token."""
+def _by_ray(shards: list[dict], task: Task, workers: int, cluster: str) -> Iterator[dict]:
+    """By a cluster, or by a Ray of this machine alone, on loopback and behind a token."""
     os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DATA_DISABLE_PROGRESS_BARS": "1"}
-    os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
-    os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # loopback alone, on Linux too
-    quiet = {"log_to_driver": False, "logging_level": logging.ERROR, "include_dashboard": False}
+    options = {"log_to_driver": False, "logging_level": logging.ERROR}
+    if not cluster:
+        options |= {"include_dashboard": False, "num_cpus": workers + 1}
+        os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+        os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # loopback alone, on Linux too
     try:
         import ray.data
     except ImportError as error:
         raise ImportError(f"several workers need Ray ({error}): pip install 'ray[data]'") from None
     try:
-        ray.init("local", num_cpus=workers + 1, **quiet)
+        ray.init(cluster or "local", **options)
         logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # an error is raised, too
         pool = ray.data.ActorPoolStrategy(size=min(workers, len(shards)))
         rows = ray.data.from_items(shards, override_num_blocks=len(shards))

@@ -24,7 +24,8 @@ def test_what_is_left_out_or_null_has_a_default_and_each_request_a_seed_of_its_o
     assert (first.request.max_new_tokens, len({first.request.seed, second.request.seed})) == (16, 2)
     assert read(prompt="a" * 24).request.max_new_tokens == 1
     assert read(temperature=0, top_p=0.5, top_k=-1).request.sampling == SamplingParams(greedy=True)
-    assert read(prompt=["ab"]).request.prompt.tolist() == CHARS.encode("ab").tolist()
+    for same in ("ab", ["ab"], CHARS.encode("ab").tolist()):
+        assert read(prompt=same).request.prompt.tolist() == CHARS.encode("ab").tolist()
     options = {"include_usage": True}
     assert read(stop="\n", stream=True, stream_options=options).usage
 
@@ -36,7 +37,9 @@ def test_what_is_left_out_or_null_has_a_default_and_each_request_a_seed_of_its_o
         ({"prompt": ""}, "prompt", "empty"),
         ({"prompt": None}, "prompt", "pass one text"),
         ({"prompt": ["a", "b"]}, "prompt", "pass one text"),
-        ({"prompt": [1]}, "prompt", "pass one text"),
+        ({"prompt": [1, 13]}, "prompt", "token 13"),
+        ({"prompt": [True]}, "prompt", "pass one text"),
+        ({"prompt": []}, "prompt", "empty"),
         ({"prompt": "a" * 25}, "prompt", "a prompt of 25 tokens: the model reads 24 at most"),
         ({"max_tokens": 0}, "max_tokens", "at least 1"),
         ({"max_tokens": 23}, "max_tokens", "[1, 22]"),

@@ -6,6 +6,7 @@ import functools
 import json
 import socket
 import threading
+import urllib.request
 
 import pytest
 from conftest import tiny_model
@@ -94,7 +95,23 @@ def test_other_addresses_and_errors_have_the_interfaces_shape(url):
     assert "'é'" in body["error"]["message"]
 
 
-@pytest.mark.parametrize("length", ["²", "-1", "x", "1048577", str(2**40)])
+def test_a_long_body_is_read_and_refused_and_answers_are_counted(url):
+    with send(url) as connection:
+        connection.recv(65536)
+        connection.sendall(f"{HEAD}Content-Length: 3000000\r\n\r\n".encode() + b" " * 3_000_000)
+        answer = connection.recv(65536)
+        assert b" 413 " in answer
+        assert b"longer than 1,048,576 bytes" in answer
+        connection.sendall(f"{HEAD}Content-Length: 15\r\n\r\n".encode() + b'{"prompt": "a"}')
+        assert b" 200 " in connection.recv(65536)
+    with urllib.request.urlopen(f"{url}/metrics") as response:
+        found = dict(line.rsplit(" ", 1) for line in response.read().decode().splitlines())
+    assert float(found['nanogpt_answers_total{status="413"}']) == 1
+    drawn = float(found["nanogpt_generated_tokens_total"])
+    assert drawn >= 16 * float(found["nanogpt_ttft_seconds_count"]) > 0
+
+
+@pytest.mark.parametrize("length", ["²", "-1", "x", str(2**40)])
 def test_a_body_without_a_length_or_too_long_is_refused(url, length):
     with send(url) as connection:
         assert b" 400 " in connection.recv(65536)  # there is no prompt

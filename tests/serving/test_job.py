@@ -139,11 +139,23 @@ def test_prompts_and_their_seeds(tmp_path):
     plain = tmp_path / "p.txt"
     plain.write_bytes("\ufeffTo be\n\n or\u2028not\n".encode())  # a byte order mark is no text
     assert read_prompts(plain, seed=5) == [("To be", 5), (" or\u2028not", 6)]
-    assert [seed for _, seed in read_prompts(plain, samples=2)] == [0, 1, 2, 3]
+    (objects := tmp_path / "p.jsonl").write_text('{"prompt": "a\\nb"}\n\n{"prompt": "c"}\n')
+    assert read_prompts(objects, samples=2) == [("a\nb", 0), ("a\nb", 1), ("c", 2), ("c", 3)]
     assert read_prompts(None, samples=2) == [("\n", 0), ("\n", 1)]
 
 
 def test_prompts_that_are_none_are_refused_with_their_line(tmp_path):
+    for line in (
+        "{",
+        "[]",
+        '{"text": "a"}',
+        '{"prompt": 3}',
+        '{"prompt": "a", "b": 1}',
+        "[" * 9999,
+    ):
+        (tmp_path / "p.jsonl").write_text('{"prompt": "a"}\n' + line + "\n")
+        with pytest.raises(ValueError, match=r"p\.jsonl, line 2"):
+            read_prompts(tmp_path / "p.jsonl")
     for data, says in (
         (b"\n\r\n", r"p\.txt has no prompt"),
         (b"", r"p\.txt has no prompt"),
