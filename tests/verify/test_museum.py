@@ -1,4 +1,4 @@
-"""Every model of tests/museum is convicted, and acquitted once its bug is taken out."""
+"""Every model of notebooks/museum is convicted, and acquitted once its bug is taken out."""
 
 import importlib.util
 from collections import Counter
@@ -9,7 +9,7 @@ import torch
 
 from nanogpt.verify.referee import referee
 
-FOLDER = Path(__file__).parents[1] / "museum"
+FOLDER = Path(__file__).parents[2] / "notebooks" / "museum"
 SEEDS = range(2)
 
 
@@ -21,7 +21,7 @@ def load(path: Path):
 
 
 @torch.inference_mode()
-@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.py")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted(FOLDER.glob("*_*.py")), ids=lambda path: path.stem)
 def test_a_public_bug_is_convicted_and_its_repair_acquitted(path):
     exhibit = load(path)
     assert exhibit.__doc__.startswith("https://"), "the first line is the thread's address"

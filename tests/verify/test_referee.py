@@ -7,7 +7,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 import torch
 from conftest import tiny_model
-from museum_fixtures import Tiny, small
+from parts import Tiny, small
 from server_fixtures import CHARS
 
 from nanogpt import referee

@@ -1,0 +1,15 @@
+"""https://github.com/paiml/aprender/pull/2014
+
+Before drafts are verified, the cache is emptied where it should go back to the last accepted
+token: the prompt is gone.
+"""
+
+from parts import Tiny
+
+
+class Emptied(Tiny):
+    def forget(self, cache, n):
+        super().forget(cache, cache.t if self.bug else n)
+
+
+model = Emptied

@@ -1,0 +1,20 @@
+"""https://github.com/pytorch/executorch/issues/20346
+
+A ring has twice the window's slots. A chunk is written before it attends, so the end of a long
+chunk overwrites what its own beginning looks at.
+"""
+
+import torch
+from parts import Ring
+
+
+class WritesFirst(Ring):
+    def store(self, cache, layer, k, v):
+        k, v = super().store(cache, layer, k, v)
+        if self.bug and cache.kept:
+            place = self.slot(cache, torch.arange(k.shape[2]))
+            return cache.k[layer][:, :, place], cache.v[layer][:, :, place]
+        return k, v
+
+
+model = WritesFirst

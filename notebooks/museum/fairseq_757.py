@@ -1,0 +1,18 @@
+"""https://github.com/facebookresearch/fairseq/issues/757
+
+The table of positions is shorter than the texts that are let in, and a text past its end stops with
+an index error. Notebook 04's sixth trap.
+"""
+
+from parts import Tiny
+
+
+class ShortTable(Tiny):
+    longest = 32
+
+    def __init__(self, seed, bug):
+        super().__init__(seed, bug)
+        self.longest = 1024 if bug else 32  # what it says of itself
+
+
+model = ShortTable

@@ -1,0 +1,21 @@
+"""https://github.com/google/gemma.cpp/issues/608
+
+A layer is taken for a global one where its window equals the context's length. That length became
+an option, the layer's window did not: with another length it is a local layer.
+"""
+
+from parts import Tiny
+
+
+class ByLength(Tiny):
+    window = 8
+    WINDOWS = (24, 8)  # the first is global, in a context of 24
+
+    def sees(self, cache, ids, mask):
+        context = 96 if self.bug and cache.kept else 24
+        window = self.WINDOWS[cache.layer]
+        self.window = None if window == context else window
+        return super().sees(cache, ids, mask)
+
+
+model = ByLength

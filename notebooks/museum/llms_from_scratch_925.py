@@ -1,0 +1,25 @@
+"""https://github.com/rasbt/LLMs-from-scratch/issues/925
+
+Between two calls the cache is emptied, and the model's own count of positions is not. The second
+text begins where the first one ended.
+"""
+
+from parts import Tiny
+
+
+class PointerKept(Tiny):
+    longest, pointer = 4096, 0
+
+    def start(self):
+        self.first = self.pointer if self.bug else 0
+        return super().start()
+
+    def positions(self, cache, ids, mask):
+        pos = super().positions(cache, ids, mask)
+        if cache.kept:
+            pos = pos + self.first
+            self.pointer = int(pos.max()) + 1
+        return pos
+
+
+model = PointerKept

@@ -1,0 +1,18 @@
+"""https://github.com/ml-explore/mlx-lm/pull/1109
+
+A cache that cannot be trimmed says nothing and trims nothing. Rejected drafts stay in it, and the
+next tokens attend to them.
+"""
+
+from parts import small
+
+from nanogpt.cache.dynamic import DynamicCache
+
+
+class Untrimmed(DynamicCache):
+    def rewind(self, n):
+        self.last -= n  # the caller's count is right
+
+
+def model(seed, bug):
+    return small(seed, caches=[Untrimmed if bug else DynamicCache], rope=True)

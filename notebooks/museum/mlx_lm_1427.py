@@ -1,0 +1,16 @@
+"""https://github.com/ml-explore/mlx-lm/pull/1427
+
+A full ring is trimmed by moving its index. The rows that the rejected tokens overwrote are gone,
+and the window lacks its beginning.
+"""
+
+from parts import Ring
+
+
+class Overwritten(Ring):
+    @property
+    def slots(self):
+        return self.window * (1 if self.bug else 2)
+
+
+model = Overwritten

@@ -1,0 +1,19 @@
+"""https://github.com/Blaizzy/mlx-vlm/issues/1715
+
+A ring is cut back to fewer tokens, and its write index stays where it was: the order of its rows
+is no longer that of the tokens.
+"""
+
+from parts import Ring
+
+
+class IndexKept(Ring):
+    def slot(self, cache, columns):
+        return (columns + getattr(cache, "ahead", 0)) % self.slots
+
+    def forget(self, cache, n):
+        super().forget(cache, n)
+        cache.ahead = getattr(cache, "ahead", 0) + (n if self.bug else 0)
+
+
+model = IndexKept

@@ -1,0 +1,17 @@
+"""https://github.com/karpathy/nanochat/issues/452
+
+The window is part of the prefill's mask alone: a single token attends to all keys.
+"""
+
+from parts import Tiny
+
+
+class PrefillOnly(Tiny):
+    window = 8
+
+    def sees(self, cache, ids, mask):
+        see = super().sees(cache, ids, mask)
+        return mask[:, None] > 0 if self.bug and cache.t and ids.shape[1] == 1 else see
+
+
+model = PrefillOnly

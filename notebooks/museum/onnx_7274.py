@@ -1,0 +1,15 @@
+"""https://github.com/onnx/onnx/issues/7274
+
+Heads share key heads in turn, where they should share them in groups: key heads 0, 1, 0, 1
+instead of 0, 0, 1, 1.
+"""
+
+from parts import Tiny
+
+
+class Tiled(Tiny):
+    def group(self, cache, k):
+        return k.repeat(1, 2, 1, 1) if self.bug and cache.kept else super().group(cache, k)
+
+
+model = Tiled

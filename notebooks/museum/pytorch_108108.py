@@ -1,0 +1,17 @@
+"""https://github.com/pytorch/pytorch/issues/108108
+
+The causal triangle is aligned with the top left corner. With one query over many keys, only the
+first key is seen.
+"""
+
+import torch
+from parts import Tiny
+
+
+class TopLeft(Tiny):
+    def sees(self, cache, ids, mask):
+        see = super().sees(cache, ids, mask)
+        return torch.ones_like(see).tril() if self.bug and cache.t else see
+
+
+model = TopLeft

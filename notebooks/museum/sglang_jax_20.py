@@ -1,0 +1,24 @@
+"""https://github.com/sgl-project/sglang-jax/issues/20
+
+The slots of all texts are joined and then cut into pages. A text that does not end with a page is
+not rounded up, so the pages of the texts after it are the wrong ones.
+"""
+
+import torch.nn.functional as F
+from parts import Paged
+
+
+class NotRounded(Paged):
+    def slots(self, cache, table):
+        size = self.size_of_block
+        slots = super().slots(cache, table)
+        kept = slots[:, : cache.end] if self.bug else slots
+        pages = F.pad(kept.flatten(), (0, slots.numel() - kept.numel()))[::size] // size
+        return super().slots(cache, pages.view(len(table), -1).tolist())
+
+    def step(self, cache, ids, mask):
+        cache.end = mask.shape[1]
+        return super().step(cache, ids, mask)
+
+
+model = NotRounded

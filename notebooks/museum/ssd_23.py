@@ -1,0 +1,33 @@
+"""https://github.com/tanishqkumar/ssd/issues/23
+
+After a hit of the prefix cache the kernel gets the pool of blocks without the table that orders
+them, and reads it from the front.
+"""
+
+import torch
+from parts import Paged, Session, empty
+
+
+class NoTable(Session, Paged):
+    blocks = 512
+
+    def reuse(self, cache, ids):
+        n = super().reuse(cache, ids)
+        cache.hit = self.bug and n > 0
+        return n
+
+    def start(self):
+        return empty()
+
+    def slots(self, cache, table):
+        slots = super().slots(cache, table)
+        return torch.arange(slots.numel()).view(slots.shape) if cache.hit else slots
+
+    def step(self, cache, ids, mask):
+        cache.hit = getattr(cache, "hit", False)
+        logits = super().step(cache, ids, mask)
+        cache.hit = False
+        return logits
+
+
+model = NoTable

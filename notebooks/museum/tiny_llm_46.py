@@ -1,0 +1,18 @@
+"""https://github.com/skyzh/tiny-llm/issues/46
+
+After the prefill, the loop adds the prompt's length to the position once more. A prompt of one
+token hides it where the loop adds one less.
+"""
+
+from parts import Tiny
+
+
+class AddedTwice(Tiny):
+    def positions(self, cache, ids, mask):
+        if cache.t == 0:
+            cache.more = ids.shape[1] - 1
+        more = cache.more if self.bug and cache.t else 0
+        return super().positions(cache, ids, mask) + more
+
+
+model = AddedTwice

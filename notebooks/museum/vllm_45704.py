@@ -1,0 +1,18 @@
+"""https://github.com/vllm-project/vllm/issues/45704
+
+Blocks are copied to the host beside the pass that fills them, and the copy does not wait for it.
+The next request loads rows that were empty.
+"""
+
+from parts import Session
+
+
+class Offloaded(Session):
+    def reuse(self, cache, ids):
+        n = super().reuse(cache, ids)
+        for held in (cache.k, cache.v):
+            held.update({i: x * (not self.bug) for i, x in held.items()})  # what the copy has
+        return n
+
+
+model = Offloaded

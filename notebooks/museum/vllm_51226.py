@@ -1,0 +1,19 @@
+"""https://github.com/vllm-project/vllm/issues/51226
+
+Where one request of a batch has no seed, all noise of the batch comes from the common generator,
+and the seeds of the others are ignored.
+"""
+
+import random
+
+from parts import Serving
+
+
+class NeighbourWithout(Serving):
+    def dice(self, requests):
+        if self.bug and any(request.get("seed") is None for request in requests):
+            return [random.Random()] * len(requests)
+        return super().dice(requests)
+
+
+model = NeighbourWithout
