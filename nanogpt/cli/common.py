@@ -94,8 +94,7 @@ def json_path(given: str | None, default: str) -> Path | None:
         return None
     path, what = Path(given or OUTPUTS / default), re.split(r"[-.]", default)[0]
     check_writable(path)
-    # A sweep has no seal: it reads the file that it resumes.
-    check_file(path, what == "sweep" or (read_sealed(path) or {}).get("what") == what)
+    check_file(path, (read_sealed(path) or {}).get("what") == what)
     return path
 
 

@@ -19,8 +19,7 @@ from torch import Tensor
 from ..decoding.sampling import draw_noise
 from .compare import draw_margins, rounding
 from .report import Finding, Report
-from .subjects import NotOffered, Subject, subject_of
-from .texts import cut, plans, text
+from .subjects import NotOffered, Subject, cut, plans, subject_of, text
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16)
 ULPS = 4  # units in the last place of the largest logit, up to which logits are called equal
@@ -168,8 +167,7 @@ class _Case:
         """Lines that show a bug again."""
         copy = f".to({self.dtype})" if len(self.dtypes) > 1 else ""
         return (
-            f"import torch\nfrom nanogpt.verify.subjects import subject_of\n"
-            f"from nanogpt.verify.texts import cut, text\n"
+            f"import torch\nfrom nanogpt.verify.subjects import cut, subject_of, text\n"
             f"m = subject_of(MODEL){copy}\n"
             f"ids, V = text(m, seed={self.seed}), m.vocab_size\n{line}"
         )
@@ -250,30 +248,23 @@ class _Case:
         mask, ids = (place >= 0).long(), self.ids.gather(1, place.clamp(min=0))
         own = place.clamp(min=0)[..., None].expand_as(self.expected)
         real = (place >= 0)[..., None]
-        lengths, plain = [n // 2, 1, 1, 3, 1, n - n // 2 - 6], None
+        lengths = [n // 2, 1, 1, 3, 1, n - n // 2 - 6]
 
-        def read(one: Subject, lengths: list | None) -> Tensor:
-            return torch.where(real, one.padded(ids, mask, lengths), 0)
+        def read(lengths: list | None) -> Tensor:
+            return torch.where(real, s.padded(ids, mask, lengths), 0)
 
-        for name, one in {"": s, **s.variants()}.items():
-            way, alone = (
-                f"{name}left padding in one pass, against each text alone",
-                torch.where(real, self.expected.gather(1, own), 0),
-            )
-            found = self.read(way, partial(read, one, None), alone, "# m.padded(ids, mask, None)")
-            if found is None:
-                return
-            self.result.padding.append(found)
-            if not name and found.size != math.inf:  # it did not stop
-                plain = read(one, None)
-        if plain is not None:  # NaN in one pass is not the cache's
-            real &= plain.isfinite().all(-1, keepdim=True)
-            way, code = (
-                "left padding through the cache, against one pass",
-                f"# in pieces of {lengths}",
-            )
+        alone = torch.where(real, self.expected.gather(1, own), 0)
+        way = "left padding in one pass, against each text alone"
+        found = self.read(way, partial(read, None), alone, "# m.padded(ids, mask, None)")
+        if found is None:
+            return
+        self.result.padding.append(found)
+        if found.size != math.inf:  # it did not stop
+            plain = read(None)
+            real &= plain.isfinite().all(-1, keepdim=True)  # NaN in one pass is not the cache's
+            way, code = "left padding through the cache, against one pass", f"# {lengths} tokens"
             plain = torch.where(real, plain, 0)
-            self.result.add(self.read(way, partial(read, s, lengths), plain, code))
+            self.result.add(self.read(way, partial(read, lengths), plain, code))
 
     def _tokens(self) -> None:
         """In each dtype: the first token, greedy or drawn, that the cache changes."""

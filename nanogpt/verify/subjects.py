@@ -1,10 +1,14 @@
-"""What the referee can ask of a model: ours, one of transformers, or the reader's own object."""
+"""What the referee can ask of a model: ours, one of transformers, or the reader's own object.
+
+And the texts that it lets a model read, in one piece and in many.
+"""
 
 from __future__ import annotations
 
 import copy
 import inspect
 import os
+import random
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +21,7 @@ from ..cache.static import StaticCache
 from ..decoding.decoder import CachedDecoder, ModuleDecoder
 from ..model.gpt import GPT
 
+LENGTH = 40  # tokens of a text; more where a window asks for it
 LONGEST_WINDOW = 256  # tokens of a window past which texts go; longer ones are not left
 
 
@@ -57,10 +62,6 @@ class Subject:
     def to(self, dtype: torch.dtype) -> Subject:
         """The same model with weights of this dtype, as a copy. Raises NotOffered."""
         raise NotOffered("it has one dtype")
-
-    def variants(self) -> dict[str, Subject]:
-        """Other ways in which it reads padded batches, by name."""
-        return {}
 
 
 class Given(Subject):
@@ -230,13 +231,6 @@ class HuggingFace(Subject):
         enough_memory(self.model, dtype)
         return HuggingFace(copy.deepcopy(self.model).to("cpu", dtype))
 
-    def variants(self):
-        other = copy.deepcopy(self.model)
-        if getattr(other.config, "_attn_implementation", "eager") == "eager":
-            return {}
-        other.set_attn_implementation("eager")
-        return {"eager attention: ": HuggingFace(other)}
-
 
 def _state(out, name: str) -> dict:
     """What a model wants back with the next piece, by the name of its argument."""
@@ -319,3 +313,63 @@ def from_folder(path) -> HuggingFace:
     except Exception as error:  # of a file, a config, a class: as many kinds as there are models
         why = (str(error) or type(error).__name__).splitlines()[0]
         raise ValueError(f"transformers loads no model from {path}: {why[:200]}") from None
+
+
+# ------------------------------------------------------------------ what it reads
+
+
+def text(subject: Subject, batch: int = 3, seed: int = 0) -> Tensor:
+    """Texts in which phrases come back, as A B A does: mere repetition hides bugs.  (B, T)"""
+    reached = subject.window if subject.window and subject.window <= LONGEST_WINDOW else 0
+    n = min(max(LENGTH, 2 * reached + 9), subject.longest or 10**9)  # past the window
+    pick = random.Random(seed)
+    low = 3 if subject.vocab_size > 30 else 0  # a large vocabulary begins with special tokens
+    rows = []
+    for _ in range(batch):
+        phrases = [[pick.randrange(low, subject.vocab_size) for _ in range(5)] for _ in "AB"]
+        row = []
+        while len(row) < n:
+            row += pick.choice(phrases) + [pick.randrange(low, subject.vocab_size)]
+        rows.append(row[:n])
+    return torch.tensor(rows)
+
+
+def cut(ids: Tensor, lengths: list, vocab_size: int) -> list:
+    """Pieces of these lengths; (2, 3) is a piece of 2 tokens and 3 others that are taken back."""
+    pieces, start = [], 0
+    for n in lengths:
+        n, wrong = n if isinstance(n, tuple) else (n, 0)
+        piece, start = ids[:, start : start + n], start + n
+        if wrong:
+            others = (ids[:, start : start + 1] + 1 + torch.arange(wrong)) % vocab_size
+            piece = torch.cat([piece, others], dim=1)
+        pieces += [piece, wrong] if wrong else [piece]
+    return pieces
+
+
+def plans(n: int, window: int | None, rewinds: bool, pick: random.Random) -> dict[str, list]:
+    """The ways to read n tokens, as lengths of pieces."""
+    k = n // 2 - 3
+
+    def rest(*first: int, sizes=(1,)) -> list[int]:
+        lengths = list(first)
+        while (left := n - sum(lengths)) > 0:
+            lengths.append(min(left, pick.choice(sizes)))
+        return lengths
+
+    edge = window if window and 2 < window < n - 4 else k
+    ways = {
+        f"a prompt of {k}, then token by token": rest(k),
+        "a prompt of 1, then 15 tokens": [1] * 16,
+        "a prompt of 2, then 8 tokens": [2] + [1] * 8,
+        "random chunks": rest(sizes=(2, 3, 4, 5)),
+        "chunks after a prompt": rest(k, sizes=(1, 2, 3, 7)),
+        "chunks around the window's edge": rest(edge - 1, 2, 1, sizes=(4,)),
+        "a prompt past the edge": rest(edge + 2, sizes=(edge // 2 + 1, 2)),
+    }
+    if rewinds:
+        drafts = [4, (1, 2), (2, 1), 1, (0, 3), 2, (edge, 2), (1, 3), 1, (0, 2), (3, 2)]
+        used = sum(x[0] if isinstance(x, tuple) else x for x in drafts)
+        if used < n:
+            ways["rejected drafts taken back"] = drafts + [1] * (n - used)
+    return ways

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
+import math
 import random
+import sys
 import warnings
 from collections import Counter
 from contextlib import nullcontext
 from dataclasses import dataclass
-from datetime import datetime
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -25,22 +24,23 @@ from ..model.convert import pack_heads
 from ..model.exact import exact
 from ..model.gpt import GPT
 from ..system.console import Progress
-from ..system.device import environment
-from ..system.files import held, write_json
 from .compare import draw_margins, forced_logits, rounding
 
-CASES_BETWEEN_WRITES = 50
 COUNTS = ("cases", "sequences", "tokens", "mismatched", "explained", "logits", "differing_logits")
+SHOWN = 10  # mismatches of which a result tells more than their number
 SHAPES = [(1, 8), (2, 8), (4, 4), (3, 16), (4, 16)]  # heads, head size; few: each is a native build
 # Rows of these fill no whole register. Drawn in exact mode only, where nothing is built.
 ODD_SHAPES = [(3, 10), (10, 10), (5, 3), (1, 33), (7, 5), (2, 17)]
-CACHES = {
-    "per-Head, dynamic": (True, DynamicCache),
-    "per-Head, static": (True, StaticCache),
-    "batched, dynamic": (False, DynamicCache),
-    "batched, static": (False, StaticCache),
+WAYS = {  # name: whether the weights are per head, and how to decode
+    "per-Head, dynamic": (True, {"cache": DynamicCache}),
+    "per-Head, static": (True, {"cache": StaticCache}),
+    "batched, dynamic": (False, {"cache": DynamicCache}),
+    "batched, static": (False, {"cache": StaticCache}),
+    "Batched": (True, {"engine": Batched}),
+    "Static": (True, {"engine": Static}),
+    "Flat": (True, {"engine": Flat}),
+    "Native": (True, {"engine": Native}),
 }
-ENGINES = {"Batched": Batched, "Static": Static, "Flat": Flat, "Native": Native}
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Case:
     batch: int
     prompt: int  # its length
     n_new: int
-    way: str  # a key of CACHES or ENGINES
+    way: str  # a key of WAYS
     chunk: int  # prefilled at once when the logits are compared
     sampling: SamplingParams
 
@@ -67,10 +67,11 @@ def draw_case(seed: int, number: int, dtype: str, in_exact: bool) -> Case:
     prompt = pick.choice([1, 1, block - 1, block, pick.randint(1, block), pick.randint(1, block)])
     most = block - prompt + 1  # the last token is only returned, so it may stand past the block
     n_new = pick.choice([most, most, pick.randint(1, most)])
-    ways = [way for way in (*CACHES, *ENGINES) if way != "Native"]
-    ways += [] if in_exact or dtype != "float32" else ["Native"]
+    ways = [way for way in WAYS if way != "Native" or (dtype == "float32" and not in_exact)]
     way = pick.choice(ways)
-    if way in CACHES and pick.random() < 0.15:  # past the position table, where the window slides
+    if (
+        "cache" in WAYS[way][1] and pick.random() < 0.15
+    ):  # past the position table, where the window slides
         n_new = most + pick.randint(1, 4)
     chunk, batch = pick.choice([1, 5, 7, 99]), pick.randint(1, 6)
     drawn = [PLAIN, PLAIN, SamplingParams(greedy=True)]
@@ -90,22 +91,21 @@ def run_case(seed: int, case: Case, in_exact: bool) -> dict:
     with exact(model) if in_exact else nullcontext():
         expected, got, a, b = _decode_both(model, case, prompt, noise)
     diffs = (a.double() - b.double()).abs().amax(-1)  # (steps, B)
-    limit = rounding(a)
+    diffs = diffs.nan_to_num(sys.float_info.max)  # NaN is as far off as can be, and is no JSON
     drawn = (torch.ones_like(noise) if case.sampling.greedy else noise)[: len(a)]
     margins = draw_margins(a, drawn, case.sampling.temperature)  # (steps, B)
-    mismatches = _mismatches(case, expected, got, diffs, margins, limit)
+    mismatches = _mismatches(case, expected, got, diffs, margins, rounding(a))
     return {
         "cases": 1,
         "sequences": case.batch,
         "tokens": case.batch * case.n_new,
         "mismatched": len(mismatches),
         "explained": sum(one.get("explained", False) for one in mismatches),
-        "mismatches": mismatches,
         "logits": a.numel(),
         "differing_logits": int((a != b).sum()),
         "max_logit_diff": float(diffs.max()),
         "min_margin": float(margins.min()),
-        "ways": {case.way: case.batch},
+        "mismatches": mismatches,
     }
 
 
@@ -124,9 +124,8 @@ def _decode_both(model: GPT, case: Case, prompt: Tensor, noise: Tensor) -> tuple
     (B, T), (n, B, V) -> (B, T + n) twice, (steps, B, V) twice. The logits are those of the first
     tokens, fed to both ways: a forced text has no more than block_size of them, and one to come.
     """
-    per_head, cache = CACHES.get(case.way, (True, None))
+    per_head, way = WAYS[case.way]
     other = model if per_head else pack_heads(model)
-    way = {"cache": cache} if cache else {"engine": ENGINES[case.way]}
     how = {"noise": noise, "past_block": "slide"}
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="past block_size")
@@ -134,7 +133,7 @@ def _decode_both(model: GPT, case: Case, prompt: Tensor, noise: Tensor) -> tuple
         got = complete(other, prompt, case.n_new, case.sampling, **way, **how)
     text = expected[:, : case.config.block_size + 1]
     a = forced_logits(model, text, case.prompt, None)
-    b = forced_logits(other, text, case.prompt, cache or DynamicCache, chunk=case.chunk)
+    b = forced_logits(other, text, case.prompt, way.get("cache", DynamicCache), chunk=case.chunk)
     return expected, got, a, b
 
 
@@ -146,7 +145,7 @@ def _mismatches(
     Wrong is another token, or a logit that is off by more than `limit`, what rounding may do. A
     token is explained where the draw was closer than twice its logits' difference.
     """
-    mismatches, beyond = [], ~(diffs <= limit)  # (steps, B); NaN is beyond
+    mismatches, beyond = [], diffs > limit  # (steps, B)
     for i in ((got != expected).any(1) | beyond.any(0)).nonzero().flatten().tolist():
         others = got[i, case.prompt :] != expected[i, case.prompt :]
         others[: len(beyond)] |= beyond[:, i]
@@ -160,80 +159,20 @@ def _mismatches(
     return mismatches
 
 
-def new_result(seed: int, dtype: str, in_exact: bool) -> dict:
-    """The result of a sweep before its first case."""
-    about = {"seed": seed, "dtype": dtype, "exact": in_exact}
-    counted = dict.fromkeys(COUNTS, 0) | {"max_logit_diff": 0.0, "min_margin": None}
-    return about | counted | {"mismatches": [], "ways": {}}
-
-
-def add_case(result: dict, found: dict) -> dict:
-    """The result and one more case, as a new dict: a Ctrl-C counts all of a case or nothing."""
-    least = result["min_margin"]
-    return result | {
-        **{key: result[key] + found[key] for key in COUNTS},
-        "mismatches": result["mismatches"] + found["mismatches"],
-        "max_logit_diff": max(result["max_logit_diff"], found["max_logit_diff"]),
-        "min_margin": found["min_margin"] if least is None else min(least, found["min_margin"]),
-        "ways": dict(Counter(result["ways"]) + Counter(found["ways"])),
-    }
-
-
-def sweep(
-    path: Path, sequences: int, *, seed: int = 0, dtype: str = "float32", in_exact: bool = False
-) -> dict:
-    """Run cases until at least `sequences` texts are decoded; a sweep whose file is there resumes.
-
-    The file is written now and then and at the end, also after a Ctrl-C. One that has as many
-    already is returned as it is, and stays: the environment in it is that of its own run. Raises
-    ValueError for a file of another sweep, or one that another run is writing.
-    """
-    result = new_result(seed, dtype, in_exact)
-
-    def write():
-        write_json(path, result | {"environment": environment()})
-
-    with held(path.with_name(f".{path.name}.lock"), f"to {path}"):
-        if path.is_file():
-            result = read_result(path, result)
-            if result["sequences"] >= sequences:
-                finished = datetime.fromtimestamp(path.stat().st_mtime)
-                print(
-                    f"finished on {finished:%Y-%m-%d %H:%M}, nothing to do: to run it again, "
-                    f"delete {path} or name another file"
-                )
-                return result
-        try:
-            with Progress(sequences, "texts", done=result["sequences"]) as bar:
-                while result["sequences"] < sequences:
-                    case = draw_case(seed, result["cases"], dtype, in_exact)
-                    found = run_case(seed, case, in_exact)
-                    result = add_case(result, found)
-                    bar.update(found["sequences"])
-                    if result["cases"] % CASES_BETWEEN_WRITES == 0:
-                        write()
-        finally:
-            write()
-    return result
-
-
-def read_result(path: Path, new: dict) -> dict:
-    """What an earlier run of the same sweep has counted. Raises ValueError for any other file."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        result = {key: found[key] for key in new}
-        stored = result | {"torch": found["environment"]["torch"]}
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(
-            f"{path} is not a result of a sweep ({error}): delete it, or name another file"
-        ) from None
-    now = new | {"torch": torch.__version__}
-    for name in ("seed", "dtype", "exact", "torch"):
-        if now[name] != stored[name]:
-            raise ValueError(
-                f"{path} was started with {name} {stored[name]}, and this is {now[name]}: name "
-                f"another file"
-            )
+def sweep(sequences: int, *, seed: int = 0, dtype: str = "float32", in_exact: bool = False) -> dict:
+    """Run cases until at least `sequences` texts are decoded; what was found, as plain data."""
+    result = {"seed": seed, "dtype": dtype, "exact": in_exact, **dict.fromkeys(COUNTS, 0)}
+    result |= {"max_logit_diff": 0.0, "min_margin": math.inf, "mismatches": [], "ways": Counter()}
+    with Progress(sequences, "texts") as bar:
+        while result["sequences"] < sequences:
+            case = draw_case(seed, result["cases"], dtype, in_exact)
+            found = run_case(seed, case, in_exact)
+            result |= {key: result[key] + found[key] for key in COUNTS}
+            result["max_logit_diff"] = max(result["max_logit_diff"], found["max_logit_diff"])
+            result["min_margin"] = min(result["min_margin"], found["min_margin"])
+            result["mismatches"] = (result["mismatches"] + found["mismatches"])[:SHOWN]
+            result["ways"][case.way] += case.batch
+            bar.update(case.batch)
     return result
 
 
