@@ -13,7 +13,6 @@ import struct
 import warnings
 from dataclasses import fields
 from itertools import chain
-from pathlib import Path
 from types import SimpleNamespace
 
 import hypothesis.strategies as st
@@ -343,25 +342,6 @@ def mend(data: bytes) -> bytes:
     if end is None:
         return data
     return struct.pack("<Q", len(text) - len(text[end:].lstrip(" "))) + data[8:]
-
-
-def no_checkpoint(path: Path) -> None:
-    for read in (load_checkpoint, read_tensors):
-        with pytest.raises(CheckpointError) as error:
-            read(path)
-        assert str(path) in str(error.value)
-
-
-some_bytes = st.binary(max_size=60)
-
-
-@given(content=some_bytes | some_bytes.map(lambda b: struct.pack("<Q", len(b)) + b))
-@examples(100)
-@example(content=b"\2\0\0\0\0\0\0\0{}")
-def test_any_bytes_are_no_checkpoint(trained, content):
-    path = trained.place / "bytes.safetensors"
-    path.write_bytes(content)
-    no_checkpoint(path)
 
 
 def read_weights(path, trained) -> dict:

@@ -76,15 +76,6 @@ class PagedCache(KVCache):
             self.k[last, left % self.page :] = 0
             self.v[last, left % self.page :] = 0
 
-    @property
-    def wasted(self) -> int:
-        """Bytes of slots that hold no token: the rest of last pages."""
-        if self.k is None:
-            return 0
-        i, slots = torch.arange(self.length), len(self.users) * self.page
-        held = self.table[:, i // self.page] * self.page + i % self.page  # shared ones count once
-        return self.nbytes * (slots - len(held.unique())) // slots
-
     def _own_last_page(self, like: Tensor) -> None:
         """Copy a partly filled last page that texts share, for all of them but one."""
         if self.length % self.page == 0:

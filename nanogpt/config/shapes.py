@@ -118,7 +118,8 @@ class GPTConfig:
     @property
     def n_params(self) -> int:
         """Parameters of a model of this shape."""
-        return self.matrix_weights + self.vector_weights + self.table_weights
+        tables = self.vocab_size + (self.positions or 0) + sum(self.ngram_rows)  # rows
+        return self.matrix_weights + self.vector_weights + tables * self.n_embd
 
     @property
     def matrix_weights(self) -> int:
@@ -135,11 +136,6 @@ class GPTConfig:
         biases = 6 * C * L + self.vocab_size if self.bias else 0
         norms = 0 if self.rms_norm else 2 * C * (2 * L + 1)
         return biases + norms
-
-    @property
-    def table_weights(self) -> int:
-        """Weights of the tables that a token looks up: characters, positions, n-grams."""
-        return (self.vocab_size + (self.positions or 0) + sum(self.ngram_rows)) * self.n_embd
 
     def weight_bytes(self, itemsize: int = 4) -> int:
         """Bytes of weights that one decoded token reads: all but the tables."""

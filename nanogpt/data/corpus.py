@@ -11,7 +11,6 @@ import codecs
 import http.client
 import os
 import urllib.request
-from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,7 +60,7 @@ class Corpus:
         return f"{self.name}: {size}, sha256 {self.sha256[:12]}…"
 
 
-def load_corpus(path: str | Path | None = None, *, download: bool = True) -> Corpus:
+def load_corpus(path: str | Path | None = None) -> Corpus:
     """Find the corpus, in the order given at the top of this module.
 
     Raises CorpusError for a file that was named and is missing, not UTF-8, or a damaged copy of
@@ -76,7 +75,7 @@ def load_corpus(path: str | Path | None = None, *, download: bool = True) -> Cor
     local = ROOT / "data" / "input.txt"
     if local.is_file():
         return read_corpus(local)
-    if not download or os.environ.get("NANOGPT_OFFLINE", "0") not in ("", "0"):
+    if os.environ.get("NANOGPT_OFFLINE", "0") not in ("", "0"):
         reason = "data/input.txt is missing, and no download was wanted."
         return practice_corpus(os.environ.get("NANOGPT_OFFLINE_REASON") or reason)
     try:
@@ -110,30 +109,6 @@ def read_corpus(path: Path) -> Corpus:
             f"delete it to fetch it again"
         )
     return Corpus(text, path.name, digest)
-
-
-def check_text(text: str, block_size: int) -> list[dict]:
-    """What is good and what is thin about a text to train on: dicts of what, value and verdict."""
-    counts = Counter(text)
-    rare = sum(n < 20 for n in counts.values())
-    lines = [line for line in text.splitlines() if line.strip()]
-    repeated = 1 - len(set(lines)) / len(lines) if lines else 0.0
-    held_out = int(0.1 * len(text))
-    too_short = f"too short to train on: {10 * (block_size + 2):,} characters are the least"
-    few = too_short if held_out < block_size + 2 else "too few to trust the validation loss"
-    enough = 100_000  # characters; even a model of 0.2M parameters soon knows fewer by heart
-    n = len(counts)
-    facts = [
-        ("characters", f"{len(text):,}", len(text) >= enough, f"more than {enough:,} are better"),
-        ("characters to validate on", f"{held_out:,}", held_out >= 20 * block_size, few),
-        ("distinct characters", f"{n:,}", n <= 256, "each needs its own embedding"),
-        ("of them seen less than 20 times", f"{rare:,}", rare <= 0.25 * n, "replace or drop them"),
-        ("lines that occur before", f"{repeated:.0%}", repeated <= 0.5, "validation repeats them"),
-    ]
-    return [
-        {"what": what, "value": value, "verdict": "good" if good else advice}
-        for what, value, good, advice in facts
-    ]
 
 
 def practice_corpus(note: str = "asked for.") -> Corpus:

@@ -67,7 +67,7 @@ def generate(
         _check_draft(draft, cache, engine, slides)
         draft.check(model, prompt, n_new)
     if engine is None:
-        tokens = partial(loop, _decoder(model, prompt, n_new, cache, draft, slides))
+        tokens = partial(loop, _decoder(model, prompt, n_new, cache, slides))
     else:
         tokens = partial(_ready(engine, model, prompt, n_new, cache).tokens, model)
     noise = _noise(noise, generator, sampling, shape, prompt.device)
@@ -126,8 +126,8 @@ def _ready(engine, model: GPT, prompt: Tensor, n_new: int, cache):
     return engine
 
 
-def _decoder(model: GPT, prompt: Tensor, n_new: int, cache, draft, slides: bool) -> Decoder:
-    """The decoder over the model's own modules. Raises ValueError for a cache that does not do."""
+def _decoder(model: GPT, prompt: Tensor, n_new: int, cache, slides: bool) -> Decoder:
+    """The decoder over the model's own modules. Raises ValueError as build_caches does."""
     length, limit = prompt.shape[1] + n_new - 1, model.config.positions
     if slides:
         again = min(n_new, length - limit)
@@ -138,13 +138,7 @@ def _decoder(model: GPT, prompt: Tensor, n_new: int, cache, draft, slides: bool)
         return SlidingDecoder(model, cache)
     if cache is None:
         return UncachedDecoder(model)
-    decoder = CachedDecoder(model, cache, length)
-    if draft is not None and not all(hasattr(one, "rewind") for one in decoder.caches):
-        raise ValueError(
-            f"{type(decoder.caches[0]).__name__} has no rewind(n), which forgets the last n rows: "
-            f"write one, or leave draft out"
-        )
-    return decoder
+    return CachedDecoder(model, cache, length)
 
 
 def _noise(noise, generator, sampling: SamplingParams, shape: tuple, device) -> Tensor:

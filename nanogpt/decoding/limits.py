@@ -7,20 +7,12 @@ in "request 3: ". A prompt is (B, T), or (T,) for a request of one text.
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..config.checks import check_int
 from .sampling import SamplingParams
 
 MOST_NEW = 2**31 - 1  # tokens of one generation: native code counts in 32 bits
-
-
-def check_model(model) -> None:
-    """Raise ValueError unless this is a model that can be decoded: a GPT, of any class."""
-    if not (isinstance(model, nn.Module) and hasattr(model, "config")):
-        raise ValueError(
-            f"the model is a {type(model).__name__}: pass a GPT, as in load_checkpoint().model"
-        )
 
 
 def check_prompt(prompt, vocab_size: int | None = None, ndim: int = 2, where: str = "") -> None:
@@ -30,16 +22,14 @@ def check_prompt(prompt, vocab_size: int | None = None, ndim: int = 2, where: st
     """
     need = "(B, T)" if ndim == 2 else "(T,)"
     example = "tokenizer.encode(text)[None]" if ndim == 2 else "tokenizer.encode(text)"
-    if not isinstance(prompt, Tensor):
-        raise ValueError(
-            f"{where}the prompt is a {type(prompt).__name__}: pass tokens {need}, as in {example}"
-        )
-    fits = prompt.ndim == ndim and prompt.numel() and prompt.dtype in (torch.int64, torch.int32)
+    found, fits = f"a {type(prompt).__name__}", False
+    if isinstance(prompt, Tensor):
+        found = f"{tuple(prompt.shape)}, {prompt.dtype}, {prompt.layout} on {prompt.device}"
+        fits = prompt.ndim == ndim and prompt.numel() and prompt.dtype in (torch.int64, torch.int32)
     if not fits or prompt.layout != torch.strided or prompt.is_meta:
         raise ValueError(
-            f"{where}the prompt is {tuple(prompt.shape)}, {prompt.dtype}, {prompt.layout} on "
-            f"{prompt.device}: pass a plain tensor {need} of integers, at least one token, as in "
-            f"{example}"
+            f"{where}the prompt is {found}: pass a plain tensor {need} of integers, at least one "
+            f"token, as in {example}"
         )
     if vocab_size is not None:
         low, high = torch.stack(prompt.aminmax()).tolist()  # one wait for a GPU, not two

@@ -35,13 +35,13 @@ class DraftStats:
     """What became of the proposals of one generation, all its texts together, up to the last pass.
 
     A token that a text has verified before its batch can advance is proposed again: it is counted
-    once. What was proposed after a rejected token was never looked at, and is not counted.
+    once. What was proposed after a rejected token was never looked at, and is not counted. Of the
+    tokens that a pass brings to a single text, the last is the model's and the others the draft's.
     """
 
     accepted: int = 0
     rejected: int = 0
     advances: list[int] = field(default_factory=list)  # tokens that each pass of the model brought
-    drafted: list[list[bool]] = field(default_factory=list)  # for each token and text: the draft's?
 
     @property
     def passes(self) -> int:
@@ -51,17 +51,6 @@ class DraftStats:
     def acceptance_rate(self) -> float:
         """The share accepted of all proposals that were looked at: the `a` of expected_tokens."""
         return self.accepted / max(1, self.accepted + self.rejected)
-
-    def add(self, proposals: list[int], choices: list[int], verified: list[bool]) -> list[bool]:
-        """Count one text in one pass: is each token that is now verified the draft's?
-
-        `verified` says so of the tokens that were verified before this pass; they are the first
-        proposals. At the end of a text it may hold one more than there are proposals.
-        """
-        n, before = matching(proposals, choices), len(verified)
-        self.accepted += max(0, n - before)
-        self.rejected += n < len(proposals)
-        return (verified + [True] * (n - before))[:n] + [False]
 
 
 def matching(proposals: list[int], choices: list[int]) -> int:
@@ -89,15 +78,14 @@ class SpeculativeLoop(ABC, Iterator[Tensor]):
 
     A batch advances together, by the fewest tokens that a pass brought to any of its texts. What a
     text gained beyond that is right whatever follows. It is kept in `verified`, a list for each
-    text, proposed first in the next pass, and accepted again; `from_draft` says which of it the
-    draft guessed. A subclass says in `_run` how the model reads several tokens in one pass.
+    text, proposed first in the next pass, and accepted again. A subclass says in `_run` how the
+    model reads several tokens in one pass.
     """
 
     def __init__(self, draft: Draft, prompt: Tensor, noise: Tensor, sampling: SamplingParams):
         self.vocab_size, self.sampling, self.stats = noise.shape[-1], sampling, DraftStats()
         self.guess, self.k = draft.begin(prompt, sampling), draft.k
         self.verified: list[list[int]] = [[] for _ in prompt]
-        self.from_draft: list[list[bool]] = [[] for _ in prompt]
         self._steps = self._run(prompt, noise)
 
     @abstractmethod
@@ -139,13 +127,16 @@ class SpeculativeLoop(ABC, Iterator[Tensor]):
 
     def accept(self, proposals: list[list[int]], choices: list[list[int]]) -> int:
         """How many tokens the batch advances; what some texts gained beyond that is kept."""
-        texts = zip(proposals, choices, self.from_draft, strict=True)
-        gained = [self.stats.add(*one) for one in texts]
-        n = min(len(one) for one in gained)
+        gained = []
+        for guesses, row, known in zip(proposals, choices, self.verified, strict=True):
+            right = matching(guesses, row)
+            # At the end of a text more may be known than is proposed.
+            self.stats.accepted += max(0, right - len(known))
+            self.stats.rejected += right < len(guesses)
+            gained.append(right + 1)
+        n = min(gained)
         self.stats.advances.append(n)
-        self.stats.drafted += [list(one) for one in zip(*(one[:n] for one in gained), strict=True)]
-        self.verified = [row[n : len(one)] for row, one in zip(choices, gained, strict=True)]
-        self.from_draft = [one[n:] for one in gained]
+        self.verified = [row[n:end] for row, end in zip(choices, gained, strict=True)]
         return n
 
     def check_tokens(self, proposed: list[int]) -> None:

@@ -15,7 +15,6 @@ from ..config.checks import LARGEST, check_int, check_number, check_type
 from ..config.shapes import GPTConfig
 from ..data.tokenizer import CharTokenizer
 from ..system.files import (
-    ROOT,
     WEIGHTS,
     atomic_path,
     check_file,
@@ -119,7 +118,7 @@ def load_checkpoint(
         why = str(error).splitlines()[1].strip()
         raise CheckpointError(f"{path}: its tensors do not fit its own config ({why})") from error
     tokenizer = CharTokenizer(meta["vocabulary"])
-    return Checkpoint(model.eval(), tokenizer, meta, sha256(path), origin or _short(path))
+    return Checkpoint(model.eval(), tokenizer, meta, sha256(path), origin or path.name)
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor], meta: dict) -> str:
@@ -244,9 +243,3 @@ def _foreign(path: Path, why) -> CheckpointError:
         f"{path} holds tensors but not our metadata ({why!r}): load it with model.load_state_dict "
         f"if it is the lecture's, or use a checkpoint that this project wrote"
     )
-
-
-def _short(path: Path) -> str:
-    """The path as seen from the repository, or the file's name."""
-    path = path.resolve()
-    return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else path.name

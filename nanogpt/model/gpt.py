@@ -222,8 +222,8 @@ class GPT(nn.Module):
 
         `pos` (T,) are the positions of idx in the whole text, ascending; 0 … T-1 when None. They
         must be given while a KV cache is on: (B, T) where each text has its own. Raises ValueError
-        for no tokens or (on a CPU) unknown ones, for a missing position, for positions out of order
-        and for one past the position table.
+        for no tokens, for a missing position, for positions out of order and for one past the
+        position table, and IndexError (on a CPU) for a token that the vocabulary does not have.
         """
         pos = self._positions(idx, pos)
         x = self.embed(idx, pos)  # (B, T, C)
@@ -235,14 +235,7 @@ class GPT(nn.Module):
 
     def embed(self, idx: Tensor, pos: Tensor) -> Tensor:
         """What goes into the first block.  (B, T), (T,) or (B, T) -> (B, T, C)"""
-        try:
-            x = self.token_embedding_table(idx)
-        except IndexError:  # of a CPU; a GPU fails later, by itself
-            low, high = map(int, idx.aminmax())
-            raise ValueError(
-                f"tokens {low} to {high}: the vocabulary has 0 to {self.config.vocab_size - 1}; "
-                f"pass what its own tokenizer encodes"
-            ) from None
+        x = self.token_embedding_table(idx)
         if self.position_embedding_table is not None:
             x = x + self.position_embedding_table(pos)
         if self.ngrams is not None:

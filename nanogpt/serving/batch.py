@@ -9,8 +9,7 @@ from itertools import zip_longest
 import torch
 from torch import Tensor
 
-from ..config.checks import check_int, check_switch
-from ..decoding.limits import check_model
+from ..config.checks import check_int, check_switch, check_type
 from ..decoding.sampling import sample
 from ..model.gpt import GPT
 from .blocks import BlockManager
@@ -101,7 +100,7 @@ class BatchEngine:
         scheduler=Scheduler,
         block_manager=BlockManager,
     ):
-        check_model(model)
+        check_type("model", model, GPT)
         if not all(map(callable, parts := (backend, scheduler, block_manager))):
             raise ValueError(f"backend, scheduler, block_manager={parts}: each must be a class")
         check_int("block_len", block_len, 1, MOST)

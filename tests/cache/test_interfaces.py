@@ -1,7 +1,5 @@
 """Cache interfaces of other projects, as they stand in cells of the notebooks, over our model."""
 
-import copy
-
 import pytest
 import torch
 from decoding_fixtures import build, text
@@ -11,7 +9,6 @@ from nanogpt.cache.attach import cache_owners, disable_kv_cache
 from nanogpt.cache.dynamic import DynamicCache
 from nanogpt.cache.paged import PagedCache
 from nanogpt.cache.static import StaticCache
-from nanogpt.config import MODERN
 
 CHUNKS = (5, 1, 1, 3, 1)
 
@@ -59,20 +56,3 @@ def test_all_layers_as_one_object_give_the_logits_of_the_whole_text(cache):
         disable_kv_cache(model)
         torch.testing.assert_close(torch.cat(logits, 1), model(idx)[0], rtol=0, atol=1e-9)
         caches.reset()
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("changes", [{}, {**MODERN, "ngrams": 3, "n_kv_head": 1}], ids=str)
-def test_a_dictionary_for_each_layer_gives_the_logits_of_the_whole_text(changes):
-    model, idx = build(**changes), text(sum(CHUNKS), 2)
-    forward, kv_cache, logits = cell(8, "dict-cache")["forward"], None, []
-    for part, pos in chunks(idx):
-        out, kv_cache = forward(model, part, kv_cache, start_pos=int(pos[0]))
-        logits.append(out)
-    torch.testing.assert_close(torch.cat(logits, 1), model(idx)[0], rtol=0, atol=1e-9)
-    assert {held["key"].shape[-2] for held in kv_cache} == {sum(CHUNKS)}
-    assert not model.caching
-    with pytest.raises(AssertionError):
-        forward(model, idx[:, :1], kv_cache, start_pos=4)
-    with pytest.raises(AssertionError):  # in training mode a cache is not asked
-        forward(copy.deepcopy(model).train(), idx)

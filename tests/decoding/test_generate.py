@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from conftest import CACHES, DESIGNS, FORMS, has_cache, name, seeded, state_of, tiny_model, tokens
+from conftest import DESIGNS, FORMS, has_cache, name, seeded, state_of, tiny_model, tokens
 
 from nanogpt.cache.attach import cache_owners, kv_cache, measured_bytes
 from nanogpt.cache.dynamic import DynamicCache
@@ -101,30 +101,6 @@ def test_an_abandoned_iterator_leaves_no_cache_on_and_the_mode_as_it_was(model, 
     model(tokens(1, 5), tokens(1, 5))[1].backward()  # a training step in between
 
 
-def test_an_error_in_the_middle_of_a_step_leaves_the_model_as_it_was(model):
-    before = state_of(model.train())
-    iterator = generate(model, tokens(1, 5), 10)
-    next(iterator)
-
-    def fail(*args):
-        raise KeyboardInterrupt
-
-    handle = model.blocks[1].ffwd.register_forward_hook(fail)
-    with pytest.raises(KeyboardInterrupt):
-        next(iterator)
-    handle.remove()
-    assert state_of(model) == before
-
-
-@pytest.mark.parametrize("design", CACHES, ids=name)
-def test_two_iterators_take_turns_on_one_model(model, design):
-    prompts = [tokens(1, 9), tokens(2, 3, seed=5)]
-    alone = [list(generate(model, p, 8, cache=design)) for p in prompts]
-    together = zip(*[generate(model, p, 8, cache=design) for p in prompts], strict=True)
-    for expected, got in zip(zip(*alone, strict=True), together, strict=True):
-        assert all(torch.equal(a, b) for a, b in zip(expected, got, strict=True))
-
-
 AT_ONCE = {
     "two": [{}, {"cache": None}],
     "two uncached": [{"cache": None}, {"cache": None}],
@@ -209,13 +185,6 @@ def test_weights_that_are_loaded_between_two_tokens_draw_the_next(model, assign)
 # Values of any other kind are in tests/test_fuzz.py.
 
 
-class OnlyUpdate:
-    """A cache of somebody else's, which knows no way back."""
-
-    def __init__(self, capacity):
-        self.update = DynamicCache().update
-
-
 LOOK_UP, SMALL = PromptLookup(), {"n_layer": 1, "per_head": False}
 BAD = {
     "no model": ({"model": "small"}, "model must be a GPT, not 'small'"),
@@ -239,7 +208,6 @@ BAD = {
         {"draft": LOOK_UP, "past_block": "slide", "n_new": 40},
         "a draft needs a cache, .* where the window slides",
     ),
-    "a draft and no way back": ({"draft": LOOK_UP, "cache": OnlyUpdate}, "has no rewind"),
     "a draft's engine beside another": (
         {"draft": DraftModel(tiny_model(**SMALL), engine=Native), "engine": Uncached},
         "the draft is decoded by Native, which goes with",

@@ -3,16 +3,12 @@
 import json
 from pathlib import Path
 
-import hypothesis.strategies as st
 import pytest
 import torch
 from conftest import CACHES, FORMS, name, tiny_model, tokens
-from hypothesis import example, given
 
 from nanogpt.benchmarks.decoding import sharpened
-from nanogpt.cache.attach import kv_cache
 from nanogpt.cache.dynamic import DynamicCache
-from nanogpt.cache.static import StaticCache
 from nanogpt.config import SIZES
 from nanogpt.decoding.generate import complete
 from nanogpt.engines.eager import Flat
@@ -21,38 +17,8 @@ from nanogpt.model.gpt import GPT
 from nanogpt.system.files import write_json
 from nanogpt.verify.compare import compare, forced_logits
 
-BLOCK = 24
-CLOSE = {torch.float32: 2e-4, torch.float64: 1e-10}
 RECORD = Path(__file__).parents[1] / "data" / "tokens.json"
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
-
-
-@torch.no_grad()
-def chunked_logits(model, idx, chunks, design):
-    with kv_cache(model, design):
-        out, start = [], 0
-        for T in chunks:
-            pos = torch.arange(start, start + T)
-            out.append(model(idx[:, pos], pos=pos)[0])
-            start += T
-    return torch.cat(out, dim=1)
-
-
-@given(
-    per_head=st.booleans(),
-    design=st.sampled_from(CACHES),
-    dtype=st.sampled_from(list(CLOSE)),
-    cuts=st.sets(st.integers(1, BLOCK - 1)),
-    batch=st.integers(1, 3),
-)
-@example(True, DynamicCache, torch.float32, set(range(1, BLOCK)), 3)
-@example(False, StaticCache, torch.float64, set(), 3)
-def test_any_way_to_cut_a_text_gives_the_same_logits(per_head, design, dtype, cuts, batch):
-    model, idx = tiny_model(per_head, dtype), tokens(batch, BLOCK)
-    edges = [0, *sorted(cuts), BLOCK]
-    chunks = [b - a for a, b in zip(edges, edges[1:], strict=False)]
-    logits = chunked_logits(model, idx, chunks, design)
-    torch.testing.assert_close(logits, model(idx)[0].detach(), rtol=0, atol=CLOSE[dtype])
 
 
 @pytest.mark.parametrize("design", CACHES, ids=name)

@@ -73,14 +73,6 @@ def test_half_precision_is_drawn_in_float32():
     assert torch.equal(sample(logits, noise), sample(logits.float(), noise))
 
 
-@pytest.mark.parametrize("batch", [1, 3])
-def test_noise_gives_the_very_tokens_of_multinomial(batch):
-    probs = (2 * torch.randn(50, batch, 65, generator=seeded(3))).softmax(-1)
-    noise, generator = draw_noise(50, batch, 65, seeded(42)), seeded(42)
-    for row, race in zip(probs, noise, strict=True):
-        assert torch.equal(sample(row.log(), race), torch.multinomial(row, 1, generator=generator))
-
-
 @pytest.mark.parametrize(
     "shape", [(1, 1, 1), (3, 2, 5), (7, 3, 65), (50, 1, 65), (2, 4, 257), (1, 1, 5000), (9, 3, 16)]
 )

@@ -57,7 +57,8 @@ def close(got, expected, atol=1e-10):
 
 
 @pytest.mark.parametrize(
-    ("fields", "per_head"), [(f, h) for f in FIELDS for h in FORMS if not (h and f in HAVE_NONE)]
+    ("fields", "per_head"),
+    [(f, h) for f in [{}, *FIELDS] for h in FORMS if not (h and f in HAVE_NONE)],
 )
 def test_a_text_in_chunks_gives_the_logits_of_the_text_in_one(fields, per_head):
     model, idx = build(per_head=per_head, **fields), tokens(2, BLOCK)
@@ -81,18 +82,6 @@ def test_in_exact_mode_every_way_gives_the_same_bits(fields, dtype):
             for cache, chunks in ((DynamicCache, [5, 1, 26]), (StaticCache, 1)):
                 assert torch.equal(all_logits(model, idx, cache, chunks), expected)
                 assert torch.equal(all_logits(model, idx[1:2], cache, chunks), expected[1:2])
-
-
-@every_field
-def test_the_bytes_of_a_cache_are_known_before(fields):
-    for dtype, batch in ((torch.float32, 1), (torch.bfloat16, 3)):
-        model = build(dtype, **fields)
-        # A static cache holds all its rows at once.
-        for design, rows in ((DynamicCache, 7), (StaticCache, BLOCK)):
-            with kv_cache(model, design), torch.no_grad():
-                assert measured_bytes(model) == 0
-                model(tokens(batch, 7), pos=torch.arange(7))
-                assert measured_bytes(model) == model.cache_bytes(rows, batch)
 
 
 def test_a_text_has_no_end_and_the_ring_does_not_grow():

@@ -7,10 +7,9 @@ import pytest
 import torch
 from conftest import FORMS, name, tiny_model, tokens
 
-from nanogpt.config import GPTConfig
 from nanogpt.decoding.generate import generate
 from nanogpt.engines.eager import Batched, Flat, Static
-from nanogpt.model.convert import convert_state, lecture_state_dict, pack_heads, unpack_heads
+from nanogpt.model.convert import convert_state, pack_heads, unpack_heads
 from nanogpt.model.gpt import GPT
 from nanogpt.system.files import ROOT
 
@@ -44,21 +43,6 @@ def test_a_matrix_taken_apart_shares_no_memory_with_the_whole():
         if ".heads." in key:
             state[key].zero_()
     assert torch.equal(model.blocks[0].sa.qkv.weight, before)
-
-
-@pytest.mark.parametrize("per_head", FORMS, ids=name)
-def test_the_lecture_state_is_per_head_with_a_mask_for_every_head(per_head):
-    model = tiny_model(per_head)
-    state = lecture_state_dict(model)
-    masks = [key for key in state if key.endswith(".tril")]
-    assert len(masks) == 2 * 2
-    assert all(torch.equal(state[key], torch.tril(torch.ones(24, 24))) for key in masks)
-    ours = GPT(GPTConfig(**{**vars(model.config), "per_head": True})).eval()
-    ours.load_state_dict(state)
-    torch.testing.assert_close(ours(tokens(1, 9))[0], model(tokens(1, 9))[0], rtol=0, atol=1e-4)
-    assert not any(key.endswith("tril") for key in model.state_dict()), (
-        "the model itself was changed"
-    )
 
 
 @pytest.mark.parametrize("per_head", FORMS, ids=name)
