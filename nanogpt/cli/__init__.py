@@ -1,8 +1,8 @@
 """The command line, `python -m nanogpt COMMAND …`: each command parses, calls a library, prints.
 
 A new command is a module, and one line in COMMANDS. The words that call it are the module's name:
-`bench ladder` is bench_ladder.py. Its options(parser) adds the options, its run(args) returns the
-exit code, or None for 0.
+`bench ladder` is bench_ladder.py. Only those in SHARED have one module. Its options(parser) adds
+the options, its run(args) returns the exit code, or None for 0.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ COMMANDS = {  # the words that call it: what it does
     "site": "render executed notebooks again",
     "sync": "write the package's code into the notebooks",
 }
+SHARED = dict.fromkeys(["verify model", "verify class", "verify server"], "verify_referee")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -65,7 +66,8 @@ def _dispatch(words: list[str]) -> int:
     tolerate_any_text()
     for n in (1, 2):
         if (name := " ".join(words[:n])) in COMMANDS:
-            module = importlib.import_module(f"{__name__}.{name.replace(' ', '_')}")
+            home = SHARED.get(name, name.replace(" ", "_"))
+            module = importlib.import_module(f"{__name__}.{home}")
             from .common import run_command
 
             return run_command(name, COMMANDS[name], module, words[n:])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 VERDICTS = ("equal", "rounding", "bug")  # from good to bad
 
@@ -56,7 +56,7 @@ class Report:
                 sound.append(finding)
                 continue
             lines.append(f"  {finding}")
-            if finding.code and len(lines) == 2:  # of the first; as_dict() has all
+            if finding.code and len(lines) == 2:  # of the first; `findings` has all
                 lines += [f"      {line}" for line in finding.code.splitlines()]
         if sound:
             worst = max(sound, key=lambda f: (VERDICTS.index(f.verdict), f.size))
@@ -64,6 +64,3 @@ class Report:
             lines.append(f"  {worst}")
         lines += [f"  padding, which is not the cache's: {f}" for f in self.padding]
         return "\n".join([*lines, *(f"  note: {note}" for note in self.notes)])
-
-    def as_dict(self) -> dict:
-        return asdict(self)

@@ -249,7 +249,7 @@ def enough_memory(model: nn.Module, dtype: torch.dtype) -> None:
             raise NotOffered(f"{dtype} needs {need / 1e9:.0f} GB, and {free / 1e9:.0f} are free")
 
 
-def small(kind: str, seed: int = 0, attention: str = "sdpa") -> HuggingFace:
+def small(kind: str, seed: int = 0) -> HuggingFace:
     """A small model of one of transformers' architectures, as in small("llama").
 
     Weights are normal(0, 0.3): those of a new model are so small that a wrong mask hardly shows.
@@ -262,11 +262,7 @@ def small(kind: str, seed: int = 0, attention: str = "sdpa") -> HuggingFace:
         sizes = {name: value for name, value in SMALL.items() if hasattr(known, name)}
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            config = AutoConfig.for_model(kind, **sizes)
-            try:
-                model = AutoModelForCausalLM.from_config(config, attn_implementation=attention)
-            except ValueError:  # it has one way to compute attention
-                model = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+            model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **sizes))
             for p in model.parameters():
                 if p.ndim > 1:
                     nn.init.normal_(p, std=0.3)

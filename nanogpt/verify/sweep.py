@@ -145,7 +145,7 @@ def _mismatches(
     Wrong is another token, or a logit that is off by more than `limit`, what rounding may do. A
     token is explained where the draw was closer than twice its logits' difference.
     """
-    mismatches, beyond = [], diffs > limit  # (steps, B)
+    mismatches, beyond = [], ~(diffs <= limit)  # (steps, B); a limit that is NaN allows nothing
     for i in ((got != expected).any(1) | beyond.any(0)).nonzero().flatten().tolist():
         others = got[i, case.prompt :] != expected[i, case.prompt :]
         others[: len(beyond)] |= beyond[:, i]

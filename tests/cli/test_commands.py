@@ -11,7 +11,7 @@ from argparse import ArgumentTypeError
 import pytest
 import torch
 
-from nanogpt.cli import COMMANDS, main
+from nanogpt.cli import COMMANDS, SHARED, main
 from nanogpt.cli.common import (
     OUTPUTS,
     Parser,
@@ -81,7 +81,7 @@ runpy.run_module("nanogpt", run_name="__main__", alter_sys=True)
 @pytest.mark.parametrize(
     ("words", "module"),
     [
-        *((name, f"nanogpt.cli.{name.replace(' ', '_')}") for name in COMMANDS),
+        *((name, f"nanogpt.cli.{SHARED.get(name, name.replace(' ', '_'))}") for name in COMMANDS),
         ("bench", "nanogpt.system.console"),
         ("train", "torch"),
         ("train", "torch._C"),

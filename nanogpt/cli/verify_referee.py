@@ -1,0 +1,54 @@
+"""python -m nanogpt verify model PATH | class NAME | server URL: is it rounding, or a bug?"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from ..system.files import WEIGHTS
+
+TARGETS = {  # the last word of the command: what it judges, and how that is called
+    "model": (WEIGHTS / "small", "a folder of transformers, or a checkpoint of ours"),
+    "class": ("llama", "an architecture of transformers, as gpt2"),
+    "server": ("http://localhost:8000", "a server's address"),
+}
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the report on each model. Exit code 1: one of them has a bug."""
+    from ..verify.referee import referee
+
+    verdicts = set()
+    for target in args.targets:
+        for model in _models(args.kind, target, args.seed):
+            print(report := referee(model, seed=args.seed), flush=True)
+            verdicts.add(report.verdict)
+    return int("bug" in verdicts)
+
+
+def _models(kind: str, target: str, seed: int) -> list:
+    """What `referee` judges; a checkpoint of ours in both its forms. Raises ValueError."""
+    from ..verify.subjects import from_folder, small
+
+    if kind != "model":
+        return [small(target, seed) if kind == "class" else target]
+    if (Path(target) / "config.json").is_file():
+        return [from_folder(target)]
+    if Path(target).is_dir():
+        raise ValueError(f"{target} is a folder without config.json: no model of transformers")
+    from ..model.checkpoint import load_checkpoint
+    from ..model.convert import pack_heads
+
+    model = load_checkpoint(target).model
+    return [model, pack_heads(model)] if model.config.per_head else [model]
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    """All options; the parser's last word says what is judged."""
+    kind = parser.prog.split()[-1]
+    default, about = TARGETS[kind]
+    parser.epilog = "Exit code 0: equal or rounding; 1: a bug."
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="other texts (0)")
+    about += f" ({default}); or several"
+    parser.add_argument("targets", nargs="*", default=[default], metavar=kind.upper(), help=about)
+    parser.set_defaults(kind=kind)
