@@ -7,7 +7,6 @@ Leading dimensions are free: (B, T, hs) for one of the lecture's heads, (B, H, T
 
 from __future__ import annotations
 
-import weakref
 from abc import ABC, abstractmethod
 
 import torch
@@ -105,9 +104,9 @@ class KVCache(ABC):
             )
         if self.kind not in (None, _kind(k)) or _kind(k) != _kind(v):
             raise ValueError(
-                f"keys are {_described(_kind(k))}, values {_described(_kind(v))}, tokens held "
-                f"{_described(self.kind or _kind(k))}: all must be alike; call reset() before "
-                f"another text and after casting or moving the model"
+                f"keys are {_kind(k)}, values {_kind(v)}, tokens held {self.kind or _kind(k)}: all "
+                f"must be alike; call reset() before another text and after casting or moving the "
+                f"model"
             )
 
     def _last_position(self, pos: Tensor) -> int:
@@ -132,7 +131,7 @@ class KVCache(ABC):
 
 
 # The positions that were looked at last, and their version: all layers of a step get one tensor.
-_ascending = (lambda: None), None
+_ascending = None, None
 
 
 def check_ascending(pos: Tensor) -> None:
@@ -147,17 +146,13 @@ def check_ascending(pos: Tensor) -> None:
         return
     version = None if pos.is_inference() else pos._version  # such tensors have none
     seen, last = _ascending
-    if version is not None and seen() is pos and last == version:
+    if version is not None and seen is pos and last == version:
         return
     if not (pos.diff() > 0).all():
         raise ValueError(f"positions {pos.tolist()} do not ascend: pass tokens in the text's order")
-    _ascending = weakref.ref(pos), version
+    _ascending = pos, version
 
 
 def _kind(x: Tensor) -> tuple:
-    return x.shape[:-2], x.shape[-1], x.dtype, x.device
-
-
-def _described(kind: tuple) -> str:
-    lead, size, dtype, device = kind
-    return f"({', '.join(map(str, lead))}, T, {size}) {dtype} on {device}"
+    """Leading dimensions, head size, dtype and device."""
+    return tuple(x.shape[:-2]), x.shape[-1], x.dtype, x.device

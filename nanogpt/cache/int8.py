@@ -2,43 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
-from .base import KVCache
+from .dynamic import DynamicCache
 
 
-@dataclass(frozen=True)
-class Codes:
-    """Vectors of numbers as 8-bit codes, with one scale for each vector: x ≈ codes · scale."""
-
-    codes: Tensor  # (…, S, hs) int8
-    scale: Tensor  # (…, S, 1) float16
-
-    @classmethod
-    def of(cls, x: Tensor) -> Codes:
-        """The nearest codes, from -127 to 127."""
-        x = x if x.dtype == torch.float64 else x.float()
-        least = torch.finfo(torch.float16).smallest_normal  # for vectors of zeros, and nearly
-        scale = (x.abs().amax(-1, keepdim=True) / 127).clamp(least, 65504).to(torch.float16)
-        return cls((x / scale).round().clamp(-127, 127).to(torch.int8), scale)
-
-    def decoded(self, dtype: torch.dtype) -> Tensor:
-        """The numbers that the codes stand for."""
-        return self.codes.to(dtype) * self.scale.to(dtype)
-
-    def __getitem__(self, index) -> Codes:
-        """Some of the vectors: codes[..., :5, :]"""
-        return Codes(self.codes[index], self.scale[index])
-
-    @property
-    def nbytes(self) -> int:
-        return self.codes.nbytes + self.scale.nbytes
-
-
-class Int8Cache(KVCache):
+class Int8Cache(DynamicCache):
     """Grows like DynamicCache, in about a quarter of float32's bytes: 8-bit codes and scales.
 
     What it returns is rounded, so its tokens need not be those of an uncached model: do not use it
@@ -47,20 +17,30 @@ class Int8Cache(KVCache):
 
     def store(self, k, v, pos):
         self.dtype = k.dtype
-        self.k, self.v = _appended(self.k, k), _appended(self.v, v)
-        self.pos = pos if self.pos is None else torch.cat([self.pos, pos])
+        super().store(encoded(k), encoded(v), pos)
         return *self.tensors(), self.pos
 
     def tensors(self):
-        held = (self.k, self.v)
-        return tuple(x.decoded(self.dtype) if isinstance(x, Codes) else x for x in held)
+        return decoded(self.k, self.dtype), decoded(self.v, self.dtype)
 
 
-def _appended(old: Codes | Tensor | None, new: Tensor) -> Codes | Tensor:
-    new = Codes.of(new) if new.is_floating_point() else new
-    if old is None:
-        return new
-    if not isinstance(old, Codes):
-        return torch.cat([old, new], dim=-2)
-    codes = torch.cat([old.codes, new.codes], dim=-2)
-    return Codes(codes, torch.cat([old.scale, new.scale], dim=-2))
+def encoded(x: Tensor) -> Tensor:
+    """Each vector as codes from -127 to 127 and a scale in two bytes.  (…, hs) -> (…, hs + 2) int8
+
+    A number is about its code times the scale of its vector. Integers stay as they are.
+    """
+    if not x.is_floating_point():
+        return x
+    x = x if x.dtype == torch.float64 else x.float()
+    least = torch.finfo(torch.float16).smallest_normal  # for vectors of zeros, and nearly
+    scale = (x.abs().amax(-1, keepdim=True) / 127).clamp(least, 65504).to(torch.float16)
+    codes = (x / scale).round().clamp(-127, 127).to(torch.int8)
+    return torch.cat([codes, scale.view(torch.int8)], dim=-1)
+
+
+def decoded(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """The numbers that were encoded, but for rounding.  (…, hs + 2) -> (…, hs)"""
+    if not dtype.is_floating_point:
+        return x
+    scale = x[..., -2:].contiguous().view(torch.float16)
+    return x[..., :-2].to(dtype) * scale.to(dtype)

@@ -48,13 +48,6 @@ class PagedCache(KVCache):
         texts = (pool[table].flatten(1, 2)[:, :length] for pool in (self.k, self.v))
         return tuple(x.movedim(1, -2) for x in texts)
 
-    def check_capacity(self, n, last):
-        if self.capacity is not None and self.length + n > self.capacity:
-            raise ValueError(
-                f"{n} more tokens do not fit: PagedCache({self.capacity}) holds {self.length}; "
-                f"build it with capacity of at least {self.length + n}, or None"
-            )
-
     def fork(self, n: int) -> None:
         """Turn the one text held into n texts that share it; it is held once. Raises ValueError."""
         held = 0 if self.table is None else len(self.table)

@@ -60,11 +60,8 @@ def option(default, help: str):
 
 
 def override(config, **changes):
-    """The config with some fields changed; None leaves a field as it is. Raises ValueError."""
-    changes = {name: value for name, value in changes.items() if value is not None}
-    known = config.__dataclass_fields__
-    if unknown := sorted(set(changes) - set(known)):
-        raise ValueError(
-            f"{type(config).__name__} has no field {', '.join(unknown)}; it has {', '.join(known)}"
-        )
-    return replace(config, **changes)
+    """The config with some fields changed; None leaves a field as it is.
+
+    Raises ValueError for a value that does not fit, TypeError for a field that it does not have.
+    """
+    return replace(config, **{name: x for name, x in changes.items() if x is not None})

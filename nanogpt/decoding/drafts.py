@@ -148,12 +148,8 @@ class DraftModel(Draft):
 
     def check(self, model, prompt, n_new):
         super().check(model, prompt, n_new)
-        own, target = self.model.lm_head.weight, model.lm_head.weight
-        if (own.dtype, own.device) != (target.dtype, target.device):
-            raise ValueError(
-                f"the draft model is {own.dtype} on {own.device}, the target {target.dtype} "
-                f"on {target.device}: move or cast one of them"
-            )
+        if (own := self.model.lm_head.weight.device) != model.lm_head.weight.device:
+            raise ValueError(f"the draft model is on {own}, the target is not: move one of them")
         if self.engine is not None and (why := self.engine.supports(self.model)):
             raise ValueError(why)
         # The last token is not proposed, and the one before it is not read.

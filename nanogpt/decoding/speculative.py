@@ -107,7 +107,6 @@ class SpeculativeLoop(ABC, Iterator[Tensor]):
             if token is None and place >= n_verified:
                 break
             token = longer[:, -1:].long() if token is None else token
-            _check_guess(token, text)
             if place < n_verified:
                 known = verified[:, place, None]  # (B, 1)
                 token = torch.where(known < 0, token, known)
@@ -144,15 +143,6 @@ class SpeculativeLoop(ABC, Iterator[Tensor]):
         if proposed:
             low, high = min(proposed), max(proposed)
             check_tokens(low, high, self.vocab_size, "the draft proposed")
-
-
-def _check_guess(token, text: Tensor) -> None:
-    """Raise ValueError unless this is what a draft of somebody else's may propose."""
-    need, found = ((len(text), 1), torch.int64, text.device), type(token).__name__
-    if isinstance(token, Tensor):
-        found = tuple(token.shape), token.dtype, token.device
-    if found != need:
-        raise ValueError(f"the draft proposed {found}: tokens {need} are needed, or None")
 
 
 class Speculation(SpeculativeLoop):

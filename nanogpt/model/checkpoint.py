@@ -229,13 +229,12 @@ def _check_saved(path: Path, config: GPTConfig, state: dict, meta: dict) -> None
 
 def _check_numbers(path: Path, state: dict[str, Tensor]) -> None:
     """Raise CheckpointError unless all tensors are of finite floating-point numbers."""
-    fine = (t.is_floating_point() and t.float().isfinite().all() for t in state.values())
-    if bad := [name for name, ok in zip(state, fine, strict=True) if not ok]:
-        names = ", ".join(bad[:3]) + ", …" * (len(bad) > 3)
-        raise CheckpointError(
-            f"{path} holds NaN, infinity or numbers that are not floating point in {names}: "
-            f"train again, or from an earlier checkpoint"
-        )
+    for name, tensor in state.items():
+        if not tensor.is_floating_point() or not tensor.float().isfinite().all():
+            raise CheckpointError(
+                f"{path} holds NaN, infinity or numbers that are not floating point in {name}: "
+                f"train again, or from an earlier checkpoint"
+            )
 
 
 def _foreign(path: Path, why) -> CheckpointError:

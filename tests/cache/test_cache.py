@@ -9,7 +9,7 @@ from hypothesis import given
 
 from nanogpt.cache.attach import cache_owners, kv_cache, measured_bytes
 from nanogpt.cache.dynamic import DynamicCache
-from nanogpt.cache.int8 import Codes, Int8Cache
+from nanogpt.cache.int8 import Int8Cache, decoded, encoded
 from nanogpt.cache.paged import PagedCache
 from nanogpt.cache.rolling import RollingCache
 from nanogpt.cache.static import StaticCache
@@ -191,10 +191,10 @@ def test_a_step_within_a_page_copies_no_pool():
 @pytest.mark.parametrize("size", [1e-6, 1.0, 1e4])
 def test_no_number_is_off_by_more_than_half_a_step(dtype, size):
     x = (random(2, 3, 50, 16) * size).to(dtype)
-    back = Codes.of(x).decoded(torch.float64)
+    back = decoded(encoded(x), torch.float64)
     step = x.double().abs().amax(-1, keepdim=True) / 127
     assert ((back - x.double()).abs() <= 0.51 * step + 1e-7 * 127).all()
-    assert not Codes.of(0 * x).decoded(dtype).any()
+    assert not decoded(encoded(0 * x), dtype).any()
 
 
 @torch.no_grad()

@@ -50,8 +50,7 @@ class Tokens(RuleBasedStateMachine):
         places = [self.last + sum(gaps[: i + 1]) for i in range(len(gaps))]
         first, pos = self.made, torch.tensor(places).long()
         k = self.new(layout, len(gaps), dtype)
-        past = places and places[-1] >= ROOM and isinstance(self.cache, StaticCache)
-        if past or (isinstance(self.cache, Pages) and len(self.held) + len(places) > ROOM):
+        if places and places[-1] >= ROOM and isinstance(self.cache, StaticCache):
             self.refuse(k, -k, pos, "not fit.*of at least")
             return
         self.form = layout, dtype
