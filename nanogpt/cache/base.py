@@ -49,7 +49,7 @@ class KVCache(ABC):
             self._check_form(k, v, pos)
         pos = pos.long()  # index_copy_ takes no int32
         last = self._last_position(pos)
-        self.check_capacity(pos.shape[0], last)
+        self.check_capacity(last)
         held = self.store(k, v, pos)
         self.kind, self.checked = self.kind or _kind(k), form
         self.length, self.last = self.length + pos.shape[0], last
@@ -59,8 +59,8 @@ class KVCache(ABC):
     def store(self, k: Tensor, v: Tensor, pos: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Keep tokens that were checked; return all, as `update` does."""
 
-    def check_capacity(self, n: int, last: int) -> None:  # noqa: B027 (most caches have no limit)
-        """Raise ValueError when n more tokens, the last at position `last`, do not fit."""
+    def check_capacity(self, last: int) -> None:  # noqa: B027 (most caches have no limit)
+        """Raise ValueError when new tokens, the last at position `last`, do not fit."""
 
     def tensors(self) -> tuple[Tensor, Tensor]:
         """K and V as `update` returns them."""

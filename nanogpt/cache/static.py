@@ -28,7 +28,7 @@ class StaticCache(KVCache):
         self.v.index_fill_(-2, slots, 0)
         self.pos.index_fill_(0, slots, -1)
 
-    def check_capacity(self, n, last):
+    def check_capacity(self, last):
         if last >= self.capacity:
             raise ValueError(
                 f"position {last} does not fit: StaticCache({self.capacity}) holds positions 0 to "

@@ -48,10 +48,9 @@ class GPTConfig:
 
     def _check_heads(self) -> None:
         if self.n_embd % self.n_head:
-            near = self.n_embd // self.n_head * self.n_head or self.n_head
             raise ValueError(
-                f"n_embd={self.n_embd} must be a multiple of n_head={self.n_head}: "
-                f"every head gets an equal share, so try n_embd={near}"
+                f"n_embd={self.n_embd} must be a multiple of n_head={self.n_head}: every head gets "
+                f"an equal share"
             )
         if self.rope and self.head_size % 2:
             raise ValueError(

@@ -11,9 +11,8 @@ import re
 
 NAME = "practice corpus"
 SPEAKERS = (
-    "FIRST WEAVER, SECOND WEAVER, QUEEN ISOLDA, KING OSWALD, JESTER, MILLER, CAPTAIN VEX, "
-    "LADY ZINNIA, PRINCE HUGO, OLD BAKER, HERALD, DUKE FABIAN, YOUNG SMITH, XANTHIPPE, "
-    "JOQUIN, FERRYMAN"
+    "FIRST WEAVER, QUEEN ISOLDA, KING OSWALD, JESTER, MILLER, CAPTAIN VEX, LADY ZINNIA, "
+    "PRINCE HUGO, OLD BAKER, HERALD, DUKE FABIAN, XANTHIPPE, JOQUIN, YOUNG FERRYMAN"
 ).split(", ")
 # What each {name} may become, one as likely as another; what is likelier is written more than once.
 RULES = {
@@ -32,19 +31,9 @@ RULES = {
     "subject": "I thou we they he she who".split(),
     "Subject": "I Thou We They He She Who".split(),
     "modal": "will must shall cannot would did".split(),
-    "noun": (
-        "lantern orchard harbour kingdom question thimble garden winter river anvil candle "
-        "promise quarry feather bridge mirror journey whisper harvest castle zephyr jewel ribbon "
-        "shadow meadow hammer vessel letter market crown"
-    ).split(),
-    "verb": (
-        "carry forget mend follow borrow bury answer paint measure guard polish weigh trade "
-        "question summon kindle hide steal praise gather"
-    ).split(),
-    "adjective": (
-        "quiet golden crooked distant weary honest broken bitter gentle hollow royal frozen "
-        "humble jealous lucky silver ancient vexed zealous brave"
-    ).split(),
+    "noun": "lantern orchard harbour kingdom thimble garden river candle feather zephyr".split(),
+    "verb": "carry forget mend follow bury answer measure guard polish question praise".split(),
+    "adjective": "quiet golden crooked distant weary honest bitter frozen jealous vexed".split(),
     "place": "by the mill, at the gate, beyond the hill, near the well, on the quay".split(", "),
     "oath": "By my oath; In truth; Good sir; Alas; Hark; Pray you; Fie; My lord".split("; "),
     "end": list("...,;!?:"),

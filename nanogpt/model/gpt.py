@@ -151,7 +151,7 @@ def _before(text: Tensor, text_pos: Tensor, pos: Tensor, steps: int) -> Tensor:
 
 def norm(config: GPTConfig) -> nn.Module:
     """LayerNorm, or RMSNorm (Zhang and Sennrich 2019, arXiv 1910.07467) without weights."""
-    return RMSNorm(config.n_embd) if config.rms_norm else nn.LayerNorm(config.n_embd)
+    return RMSNorm() if config.rms_norm else nn.LayerNorm(config.n_embd)
 
 
 class Block(nn.Module):
