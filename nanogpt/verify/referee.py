@@ -18,7 +18,7 @@ from torch import Tensor
 
 from .compare import rounding
 from .report import Finding, Report
-from .subjects import NotOffered, Subject, cut, plans, subject_of, text
+from .subjects import NotOffered, Subject, cut, first_line, plans, subject_of, text
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16)
 ULPS = 4  # units in the last place of the largest logit, up to which logits are called equal
@@ -88,7 +88,7 @@ class _Case:
         try:
             own = subject.plain(ids).dtype
         except STOPS as error:
-            why = f"{type(error).__name__}: {_line(error)}"
+            why = f"{type(error).__name__}: {first_line(error)}"
             raise ValueError(f"{subject.name} reads no text without a cache ({why})") from None
         for dtype in DTYPES:
             try:
@@ -96,14 +96,14 @@ class _Case:
                 copy.plain(ids)
                 found[dtype] = copy
             except (NotOffered, MemoryError, *STOPS) as why:
-                self.result.note(f"not in {str(dtype)[6:]}: {_line(why)}")
+                self.result.note(f"not in {str(dtype)[6:]}: {first_line(why)}")
         return found or {own: subject}
 
     def _plain(self, ids: Tensor) -> Tensor:
         try:
             return self.subject.plain(ids)
         except STOPS as error:
-            raise _Stopped(f"{type(error).__name__}: {_line(error)}") from None
+            raise _Stopped(f"{type(error).__name__}: {first_line(error)}") from None
 
     # -------------------------------------------------------------- the plain pass
 
@@ -166,10 +166,10 @@ class _Case:
         try:
             got = read()
         except (NotOffered, NotImplementedError) as why:
-            self.result.note(f"not offered by this model: {way} ({_line(why)})")
+            self.result.note(f"not offered by this model: {way} ({first_line(why)})")
             return None
         except STOPS as error:
-            words = f"it stops with {type(error).__name__}: {_line(error)}"
+            words = f"it stops with {type(error).__name__}: {first_line(error)}"
             return Finding(way, "bug", words, math.inf)
         return self.judge(way, got, expected)
 
@@ -278,7 +278,3 @@ class _Case:
                 line += f"its logits are off by {float(diffs[at[0]]):.1e})"
             lines.append(line)
         self.result.note(f"a prompt of {k}, then token by token, is off by {', '.join(lines)}")
-
-
-def _line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:160]

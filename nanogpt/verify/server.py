@@ -89,17 +89,14 @@ class _Texts:
         self.compare("the same request again, its prompt now known", cold, self.alone(self.prompts))
         self.compare("alone, against all in company", cold, self.together(self.prompts))
         self.compare("after others, again alone", cold, self.alone(self.prompts))
-        halves = [{"text": a["text"][NEW // 2 :], "logprobs": None} for a in cold]
-        grown = [p + a["text"][: NEW // 2] for p, a in zip(self.prompts, cold, strict=True)]
-        self.compare(
-            "its own text given back as a prompt", halves, self.alone(grown, NEW - NEW // 2)
-        )
+        half = NEW // 2
+        rest = [{"text": a["text"][half:], "logprobs": None} for a in cold]
+        grown = [p + a["text"][:half] for p, a in zip(self.prompts, cold, strict=True)]
+        self.compare("its own text given back as a prompt", rest, self.alone(grown, NEW - half))
         self.seeds()
         if not any(answer["logprobs"] for answer in cold):
-            self.result.note(
-                "no log-probabilities are shown: a bug in fewer than half of the texts cannot be "
-                "told from rounding"
-            )
+            words = "no log-probabilities are shown: a bug in fewer than half of the texts"
+            self.result.note(f"{words} cannot be told from rounding")
 
     def seeds(self) -> None:
         """A seed means the same text, whoever else is served; another seed, another text."""
@@ -112,17 +109,15 @@ class _Texts:
             return
         self.compare("a seed, twice", first, self.alone(prompts, how=how))
         self.compare("seeds, in the company of other seeds", first, self.together(prompts, how))
-        self.compare(
-            "seeds, beside a neighbour without one", first, self.together(prompts, how, [DRAWN])
-        )
+        beside = self.together(prompts, how, [DRAWN])
+        self.compare("seeds, beside a neighbour without one", first, beside)
         one = [self.ask([prompts[-1]], [DRAWN | {"seed": s}])[0]["text"] for s in range(6)]
-        if len(set(one)) == 1 and len(one[0]) > 3:
-            words = f"six seeds gave one text, {one[0][:20]!r}"
-            self.result.add(Finding("another seed, another text", "bug", words))
-        free = self.ask([prompts[-1]] * 6, [DRAWN] * 6)
-        if len({answer["text"] for answer in free}) == 1 and len(free[0]["text"]) > 3:
-            words = "six requests without a seed, sent together, got one text"
-            self.result.add(Finding("no seed, different texts", "bug", words))
+        free = [answer["text"] for answer in self.ask([prompts[-1]] * 6, [DRAWN] * 6)]
+        asked = {"six seeds": one, "six requests without a seed, sent together,": free}
+        for what, texts in asked.items():
+            if len(set(texts)) == 1 and len(texts[0]) > 3:
+                words = f"{what} got one text, {texts[0][:20]!r}"
+                self.result.add(Finding("another draw, another text", "bug", words))
 
     def ask(self, prompts: list[str], how: list[dict], n: int = NEW) -> list[dict]:
         pairs = zip(prompts, how, strict=True)

@@ -146,20 +146,19 @@ class HuggingFace(Subject):
     The static cache is allocated once, and reset() between two requests.
     """
 
-    rewinds = True
-
     def __init__(self, model):
         config = self.config = model.config.get_text_config()
         self.model, self.name = model.eval(), type(model).__name__
         self.vocab_size, self._static = config.vocab_size, {}
         limits = ("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx")
-        self.longest = next((n for x in limits if (n := getattr(config, x, None))), None)
         windows = ("sliding_window", "attention_window_size", "window_size")
-        self.window = next((n for x in windows if (n := getattr(config, x, None))), None)
-        takes = inspect.signature(model.forward).parameters
-        self.takes, self.caches = takes, ("its cache", "static cache")
-        if "past_key_values" not in takes:
-            self.caches, self.rewinds = ("its cache",), False
+        self.longest, self.window = (
+            next((n for x in names if (n := getattr(config, x, None))), None)
+            for names in (limits, windows)
+        )
+        self.takes = inspect.signature(model.forward).parameters
+        self.rewinds = "past_key_values" in self.takes
+        self.caches = ("its cache", "static cache") if self.rewinds else ("its cache",)
 
     @torch.no_grad()
     def plain(self, ids):
@@ -269,9 +268,9 @@ def small(kind: str, seed: int = 0) -> HuggingFace:
         found = HuggingFace(model)
         found.plain(torch.tensor([[3, 4, 5]]))
     except Exception as error:  # as many kinds as there are architectures
-        why = (str(error) or type(error).__name__).splitlines()[0]
-        raise ValueError(f"transformers builds no small {kind!r}: {why[:200]}") from None
-    return HuggingFace(model)
+        why = first_line(error)
+        raise ValueError(f"transformers builds no small {kind!r}: {why}") from None
+    return found
 
 
 SMALL = {
@@ -307,8 +306,13 @@ def from_folder(path) -> HuggingFace:
     try:
         return HuggingFace(AutoModelForCausalLM.from_pretrained(path, local_files_only=True))
     except Exception as error:  # of a file, a config, a class: as many kinds as there are models
-        why = (str(error) or type(error).__name__).splitlines()[0]
-        raise ValueError(f"transformers loads no model from {path}: {why[:200]}") from None
+        why = first_line(error)
+        raise ValueError(f"transformers loads no model from {path}: {why}") from None
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says, in one line."""
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]
 
 
 # ------------------------------------------------------------------ what it reads
