@@ -22,12 +22,10 @@ class CharTokenizer:
         """(T,) int64. Raises ValueError for an empty text and for unknown characters."""
         if not text:
             raise ValueError("the prompt is empty: give a character or more, such as a newline")
-        unknown = sorted({char for char in text if char not in self.index})
-        if unknown:
-            first = next(i for i, char in enumerate(text) if char not in self.index)
+        if unknown := sorted(set(text) - set(self.chars)):
             raise ValueError(
-                f"{', '.join(map(repr, unknown))} not in the vocabulary (first at character {first}"
-                f" of {len(text)}): the model knows only the {len(self)} characters {self.chars!r}"
+                f"{', '.join(map(repr, unknown))} not in the vocabulary: the model knows only the "
+                f"{len(self)} characters {self.chars!r}"
             )
         return torch.tensor([self.index[char] for char in text])
 

@@ -81,13 +81,11 @@ def check_seed(name: str, seed) -> None:
 
 def check_noise(noise, shape: tuple[int, int, int]) -> None:
     """Raise ValueError unless this is noise of that shape: (n_new, B, V), as of draw_noise."""
-    found = tuple(noise.shape) if isinstance(noise, Tensor) else type(noise).__name__
-    if found != shape:
-        raise ValueError(f"noise is {found}; these tokens need {shape}: a row for each")
-    fits = noise.is_floating_point() and not noise.is_meta
+    found, fits = type(noise).__name__, False
+    if isinstance(noise, Tensor):
+        found = f"{tuple(noise.shape)} {noise.dtype} on {noise.device}"
+        fits = noise.shape == shape and noise.is_floating_point() and not noise.is_meta
     # The numbers are not looked at on a GPU, where that would stop the queue.
     if not fits or (noise.is_cpu and not bool((noise > 0).all())):
-        raise ValueError(
-            f"the noise is {noise.dtype} on {noise.device}, and all of it must be floating point "
-            f"and above 0: draw it with draw_noise"
-        )
+        need = f"{shape} floating-point numbers above 0"
+        raise ValueError(f"noise is {found}; these tokens need {need}: draw it with draw_noise")

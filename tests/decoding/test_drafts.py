@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nanogpt.decoding.drafts import DraftModel, NGram, PromptLookup
-from nanogpt.decoding.generate import generate
 from nanogpt.decoding.sampling import SamplingParams, draw_noise, sample
 from nanogpt.engines.eager import Flat
 
@@ -92,11 +91,3 @@ def test_look_ups_of_a_batch():
         "a text without a match repeats its last token"
     )
     assert PromptLookup().following(some[1:]) is None
-
-
-def test_it_proposes_fewer_where_it_finds_nothing():
-    model = build()
-    greedy = SamplingParams(greedy=True)
-    steps = generate(model, torch.arange(13)[None], 2, greedy, draft=PromptLookup(3, 4))
-    next(steps)
-    assert steps.stats.accepted + steps.stats.rejected == 0

@@ -20,7 +20,6 @@ from nanogpt.model.attention import attend, visible
 from nanogpt.model.convert import pack_heads
 from nanogpt.model.exact import exact, in_exact_mode
 from nanogpt.model.gpt import GPT
-from nanogpt.verify.compare import forced_logits
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float64]
 # Widths and heads whose matrices fall on both sides of every size at which a kernel changes,
@@ -175,14 +174,3 @@ def test_it_is_on_inside_only_and_in_this_thread_only():
     with pytest.raises(RuntimeError, match="mine"), exact(model):
         raise RuntimeError("mine")
     assert not in_exact_mode()
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=name)
-def test_every_way_gives_the_same_bits_on_a_gpu(dtype):
-    heads, idx = build(64, 4, dtype).cuda(), texts(3)
-    with exact(heads):
-        expected = forced_logits(heads, idx.cuda(), 1, None)
-        for design in (DynamicCache, StaticCache):
-            assert torch.equal(forced_logits(heads, idx.cuda(), 1, design), expected)
-            assert torch.equal(forced_logits(heads, idx[:1].cuda(), 1, design), expected[:, :1])
