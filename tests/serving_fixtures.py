@@ -15,7 +15,7 @@ from nanogpt.serving import blocks
 from nanogpt.serving.batch import BatchEngine
 from nanogpt.serving.blocks import BlockManager, block_hash
 from nanogpt.serving.modules import ModuleBackend
-from nanogpt.serving.request import Request, State
+from nanogpt.serving.request import Request
 
 MODERN = {"rope": True, "qk_norm": True, "rms_norm": True, "relu2": True, "bias": False}
 FORMS = {  # every form that the model has, in 2 layers: one alone hides what a chunk may see
@@ -64,13 +64,12 @@ class Watched(BatchEngine):
         scheduler, read = self.scheduler, [seq.num_scheduled_tokens for seq in batch]
         assert 0 < sum(read) <= scheduler.budget
         assert len(scheduler.running) <= scheduler.max_running
-        waiting = [seq.state for seq in scheduler.waiting]
         self.events += Counter(
             {
                 "tokens": sum(read),
                 "chunks": sum(not seq.draws for seq in batch),
                 "mixed": len({n == 1 for n in read}) == 2,
-                "preempted": waiting.count(State.PREEMPTED),
+                "preempted": sum(seq.num_scheduled_tokens > 0 for seq in scheduler.waiting),
                 "hits": sum(0 < seq.num_cached_tokens >= seq.num_computed_tokens for seq in batch),
                 "several": max(map(len, drawn)) > 1,
             }

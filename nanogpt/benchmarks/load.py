@@ -63,7 +63,7 @@ def poisson(
     Raises ValueError for a rate of 0 and below.
     """
     if rate != inf:
-        check_positive("rate", rate)
+        check_positive("rates", rate)
     draw, gaps, arrival, out = random.Random(seed), random.Random(seed + 1), 0.0, []
     common = [draw.randrange(vocab_size) for _ in range(block_size // 4)]
     for i in range(n):
@@ -104,7 +104,7 @@ def load(
     every = poisson(n, inf, vocab_size, block_size, greedy=greedy)
     for system in systems.values():
         system(every[:8])
-    texts = drive(BatchEngine(model), every, VirtualClock()) if model else None
+    texts = drive(BatchEngine(model), every) if model else None
     rows = []
     for rate, requests in asked.items():
         turns = {name: partial(system, requests) for name, system in systems.items()}
@@ -120,27 +120,23 @@ def _rows(
     requests: list[Request], done: dict[str, list[Replies]], texts: Replies | None, limits: dict
 ) -> Iterator[dict]:
     """The row of each system at one rate, from all its runs."""
-    each = {name: [measures(requests, run, limits) for run in runs] for name, runs in done.items()}
-    base, speed = next(iter(each.values())), "tokens_per_second"
+    base = None
     for name, runs in done.items():
-        pairs = zip(each[name], base, strict=True)
+        each = [measures(requests, replies, limits) for replies in runs]
+        columns = {key: [one[key] for one in each] for key in each[0]}
+        speeds = columns["tokens_per_second"]
+        base = base or speeds
+        ratios = [a / b for a, b in zip(speeds, base, strict=True)]
+        differ = [
+            sum(own.tokens != texts[i].tokens for i, own in replies.items())
+            for replies in (runs if texts else [])
+        ]
         yield {
             "scheme": name,
             "failed": max(len(requests) - len(replies) for replies in runs),
-            "differ": texts and max(_differing(replies, texts) for replies in runs),
-            "ratio": summary(a[speed] / b[speed] for a, b in pairs) if len(done) > 1 else None,
-        } | _summed(each[name])
-
-
-def _summed(each: list[dict]) -> dict:
-    """A summary of each measure over the runs; None where a run has none."""
-    columns = {key: [one[key] for one in each] for key in each[0]}
-    return {key: None if None in column else summary(column) for key, column in columns.items()}
-
-
-def _differing(replies: Replies, others: Replies) -> int:
-    """How many of them have other tokens."""
-    return sum(reply.tokens != others[name].tokens for name, reply in replies.items())
+            "differ": max(differ) if texts else None,
+            "ratio": summary(ratios) if len(done) > 1 else None,
+        } | {key: None if None in column else summary(column) for key, column in columns.items()}
 
 
 # ------------------------------------------------------------------ the schemes of our engine
@@ -154,32 +150,13 @@ def schemes(
     def serve(requests: list[Request], static: bool = False, **asks) -> Replies:
         settings = {"max_running": running, "budget": None, "reuse": False} | asks
         engine = BatchEngine(model, backend=backend, **settings)
-        return drive(engine, requests, VirtualClock(), running if static else None)
+        return drive(engine, requests, running if static else None)
 
     return {name: partial(serve, **asks) for name, asks in SCHEMES.items()}
 
 
-class VirtualClock:
-    """Seconds since the start: those of what was run, and those skipped, which take no time."""
-
-    def __init__(self):
-        self.seconds = 0.0
-
-    def run(self, work: Callable):
-        """What the work returns."""
-        before = time.perf_counter()
-        result = work()
-        self.seconds += time.perf_counter() - before
-        return result
-
-    def wait_until(self, moment: float) -> None:
-        self.seconds = max(self.seconds, moment)
-
-
-def drive(
-    engine: BatchEngine, requests: Sequence[Request], clock, static_batch: int | None = None
-) -> Replies:
-    """Serve the requests as they arrive.
+def drive(engine: BatchEngine, requests: Sequence[Request], static_batch=None) -> Replies:
+    """Serve the requests as they arrive, on the virtual clock: `now` skips what nobody works in.
 
     With `static_batch`, at most so many of those that have arrived form a batch when the last one
     has ended, and every text of it takes part until the longest ends: its idle cells are computed
@@ -187,19 +164,21 @@ def drive(
     """
     wanted = {request.id: request.max_new_tokens for request in requests}
     replies = {request.id: Reply([], []) for request in requests}
-    coming, arrived = deque(sorted(requests, key=lambda r: r.arrival)), deque()
+    coming, arrived, now = deque(sorted(requests, key=lambda r: r.arrival)), deque(), 0.0
     while coming or arrived or engine.busy:
-        while coming and coming[0].arrival <= clock.seconds:
-            arrived.append(coming.popleft())
         if not arrived and not engine.busy:
-            clock.wait_until(coming[0].arrival)
-            continue
-        clock.run(lambda: _admit(engine, arrived, static_batch))
-        for output in clock.run(engine.step):
+            now = max(now, coming[0].arrival)
+        while coming and coming[0].arrival <= now:
+            arrived.append(coming.popleft())
+        before = time.perf_counter()
+        _admit(engine, arrived, static_batch)
+        outputs = engine.step()
+        now += time.perf_counter() - before
+        for output in outputs:
             tokens, moments = replies[output.request.id]
             if len(tokens) < wanted[output.request.id]:
                 tokens.append(output.token)
-                moments.append(clock.seconds)
+                moments.append(now)
     return replies
 
 

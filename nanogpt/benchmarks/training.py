@@ -18,14 +18,14 @@ import torch
 from ..config.checks import override
 from ..config.shapes import SIZES, GPTConfig
 from ..config.training import TrainConfig, recipe_for
-from ..data.batches import split, windows
+from ..data.batches import split
 from ..data.corpus import Corpus
 from ..data.tokenizer import CharTokenizer
 from ..model.gpt import GPT
 from ..system.console import Progress
 from ..system.device import Device
 from ..system.files import ROOT
-from ..training.evaluate import full_loss, mean_loss
+from ..training.evaluate import full_loss
 from ..training.loop import prepare
 from ..training.trainer import Trainer
 from .timing import clock, summary
@@ -65,11 +65,6 @@ class Runner:
         self.model, generator = prepare(model, self.config, device)
         data, self.val = split(tokenizer.encode(corpus.text), shape.block_size)
         self.trainer = Trainer(self.model, data, self.config, generator, device)
-        # Every fifth window of it, in batches of about 8192 characters.
-        starts = torch.arange(0, len(self.val) - shape.block_size, shape.block_size)[::5]
-        some = starts.split(max(1, 8192 // shape.block_size))
-        pairs = [windows(self.val, part, shape.block_size) for part in some]
-        self.fifth = [(x.to(device.device), y.to(device.device)) for x, y in pairs]
         self.done, self.seconds, self.curve = 0, 0.0, []
 
     def advance(self, until: int) -> None:
@@ -82,7 +77,7 @@ class Runner:
 
     def evaluate(self) -> None:
         """Add a point to the curve, from a fifth of the validation text; not on the clock."""
-        loss = float(mean_loss(self.model, self.fifth))
+        loss = full_loss(self.model, self.val, every=5)
         self.curve.append([round(self.seconds, 2), round(loss, 4)])
 
     def result(self) -> dict:

@@ -98,11 +98,9 @@ def options(parser: argparse.ArgumentParser) -> None:
     """All options."""
     add = parser.add_argument
     common.add_shared(parser, "--size", "--checkpoint", "--threads", "--device")
-    how = {"type": common.above_0, "nargs": "+", "default": [5.0, 20.0, 80.0, inf], "metavar": "X"}
+    how = {"type": float, "nargs": "+", "default": [5.0, 20.0, 80.0, inf], "metavar": "X"}
     add("--rates", **how, help="requests a second (5 20 80 inf)")
     add("--requests", **common.POSITIVE, default=64, help="requests at each rate (64)")
     add("--repeats", **common.POSITIVE, default=3, help="timed after a warm-up (3)")
-    add(
-        "--url", metavar="URL", help="instead a server, greedy, in real time: http://127.0.0.1:8000"
-    )
+    add("--url", metavar="URL", help="a server instead, greedy, as in http://127.0.0.1:8000")
     common.add_json(parser, "load-SIZE.json")

@@ -28,16 +28,6 @@ def positive(text: str) -> int:
     return int(text)
 
 
-def above_0(text: str) -> float:
-    """A number above 0, inf among them, as argparse reads it from an option."""
-    try:
-        if (value := float(text)) > 0:
-            return value
-    except ValueError:
-        pass
-    raise argparse.ArgumentTypeError(f"{text!r}: must be a number above 0")
-
-
 POSITIVE = {"type": positive, "metavar": "N"}
 OPTIONS = {
     "--size": {"choices": sorted(SIZES), "default": "small"},

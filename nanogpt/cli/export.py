@@ -45,9 +45,5 @@ def options(parser: argparse.ArgumentParser) -> None:
     add("checkpoint", nargs="?", default=WEIGHTS / "small", help="its path (the model that ships)")
     about = "auto: OPT for the lecture's architecture, NanoChat for sprint's; lecture: one file"
     add("--form", default="auto", choices=("auto", "lecture"), help=about)
-    add(
-        "--out",
-        type=Path,
-        metavar="PATH",
-        help="outputs/run/export, or outputs/run/lecture.safetensors",
-    )
+    out = "outputs/run/export, or outputs/run/lecture.safetensors"
+    add("--out", type=Path, metavar="PATH", help=out)

@@ -322,15 +322,9 @@ async def _accept(listener: socket.socket, http: HTTPServer) -> None:
 async def _answer(server: Server, sockets: list, hosts: set[str], started: Future) -> None:
     """Answer until what `started` gets is cancelled; then finish what runs, and close all."""
     server.loop = asyncio.get_running_loop()
-    http = HTTPServer(
-        Application(
-            [(".*", Handler, {"server": server, "hosts": hosts})],
-            log_function=lambda handler: None,
-        ),
-        idle_connection_timeout=60.0,  # seconds
-        body_timeout=30.0,
-        max_body_size=64 * BODY,
-    )
+    routes = [(".*", Handler, {"server": server, "hosts": hosts})]
+    limits = {"idle_connection_timeout": 60.0, "body_timeout": 30.0, "max_body_size": 64 * BODY}
+    http = HTTPServer(Application(routes, log_function=lambda handler: None), **limits)
     server.thread.start()
     accepting = asyncio.gather(*(_accept(listener, http) for listener in sockets))
     started.set_result(accepting)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Hashable, Iterable, Iterator
-from itertools import zip_longest
+from itertools import chain, zip_longest
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from ..decoding.sampling import sample
 from ..model.gpt import GPT
 from .blocks import BlockManager
 from .modules import ModuleBackend, flat_step
-from .request import Output, Request, Sequence, State
+from .request import Output, Request, Sequence
 
 NO_LIMIT = 2**31  # tokens of a step
 MOST = 2**24  # blocks, their positions, sequences: each is counted in Python
@@ -39,14 +39,14 @@ class Scheduler:
         for seq in list(self.running):
             n = min(seq.pending, left)
             # The youngest loses its blocks when an older one needs them.
-            if n and seq.state is State.RUNNING and self._reserve(seq, n):
+            if n and seq.running and self._reserve(seq, n):
                 batch.append(seq)
                 left -= n
         while left and self.waiting and len(self.running) < self.max_running:
             seq = self.waiting[0]
             if not self.block_manager.admit(seq):
                 break
-            seq.state = State.RUNNING
+            seq.running = True
             self.running.append(self.waiting.popleft())
             n = min(seq.pending, left)
             self._reserve(seq, n)
@@ -62,7 +62,7 @@ class Scheduler:
         while not self.block_manager.extend(seq, seq.num_computed_tokens + n):
             youngest = self.running.pop()
             self.block_manager.free(youngest)
-            youngest.state = State.PREEMPTED
+            youngest.running = False
             self.waiting.appendleft(youngest)
             if youngest is seq:
                 return False
@@ -71,9 +71,8 @@ class Scheduler:
 
     def finish(self, seq: Sequence) -> None:
         """The sequence leaves, wherever it stands. Its blocks are free for others."""
-        (self.running if seq.state is State.RUNNING else self.waiting).remove(seq)
+        (self.running if seq.running else self.waiting).remove(seq)
         self.block_manager.free(seq)
-        seq.state = State.FINISHED
 
 
 class BatchEngine:
@@ -125,9 +124,11 @@ class BatchEngine:
         return bool(self.alive)
 
     def add(self, request: Request) -> None:
-        """Take a request. Raises ValueError when it cannot be served; nothing has changed then."""
-        if not isinstance(request, Request):
-            raise ValueError(f"{request!r} is no Request: pass Request(prompt, max_new_tokens)")
+        """Take a request. Raises ValueError when it cannot be served, TypeError for another thing.
+
+        Nothing has changed then.
+        """
+        check_type("request", request, Request)
         if request.id in self.alive:
             raise ValueError(f"request {request.id!r} is served already: give each its own id")
         request.check(self.config.vocab_size, self.config.positions)
@@ -234,13 +235,7 @@ def serve(model: GPT, requests: Iterable[Request], **settings) -> Iterator[Outpu
     for. Raises ValueError.
     """
     engine = BatchEngine(model, **settings)
-    if not isinstance(requests, Iterable):
-        raise ValueError(f"requests={requests!r}: pass several, as in [Request(…), Request(…)]")
+    check_type("requests", requests, Iterable)
     for request in sorted(requests, key=lambda request: getattr(request, "arrival", 0.0)):
         engine.add(request)
-    return _outputs(engine)
-
-
-def _outputs(engine: BatchEngine) -> Iterator[Output]:
-    while engine.busy:
-        yield from engine.step()
+    return chain.from_iterable(iter(lambda: engine.step() if engine.busy else None, None))

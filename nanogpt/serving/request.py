@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field
-from enum import Enum
 from itertools import count
 from typing import NamedTuple
 
@@ -62,15 +61,6 @@ class Request:
         return draw_noise(self.max_new_tokens, 1, vocab_size, generator)[:, 0]
 
 
-class State(Enum):
-    """Where a sequence stands."""
-
-    WAITING = "waiting"  # it has not been read yet
-    RUNNING = "running"  # it holds blocks, and takes part in steps
-    PREEMPTED = "preempted"  # its blocks went to an older one: it waits, and is read again
-    FINISHED = "finished"  # it has all its tokens, or was aborted
-
-
 class Sequence:
     """The text of a request: its tokens so far, and what is held of them.
 
@@ -80,7 +70,8 @@ class Sequence:
     """
 
     def __init__(self, request: Request, noise: Tensor | None):
-        self.request, self.state = request, State.WAITING
+        self.request = request
+        self.running = False  # whether it holds blocks, and takes part in steps
         self.noise = noise  # a row for each new token
         self.native = None  # what native code keeps of it
         self.tokens: list[int] = request.prompt.tolist()

@@ -32,12 +32,14 @@ def fixed_batches(data: Tensor, block_size: int, n: int, device) -> list:
     return [(send(x, device), send(y, device)) for x, y in drawn]
 
 
-def full_loss(model: GPT, data: Tensor) -> float:
+def full_loss(model: GPT, data: Tensor, every: int = 1) -> float:
     """The loss over all of `data` in non-overlapping windows of the model's block_size, in nats.
+
+    With every=n the loss over each n-th of these windows.
 
     A loss depends on the block it is measured at: compare only losses of one block_size.
     """
     T, device = model.config.block_size, model.lm_head.weight.device
-    starts = torch.arange(0, len(data) - T, T)
+    starts = torch.arange(0, len(data) - T, T * every)
     pairs = (windows(data, some, T) for some in starts.split(BATCH))
     return float(mean_loss(model, [(send(x, device), send(y, device)) for x, y in pairs]))

@@ -1,6 +1,7 @@
 """Load: arrivals that are data, measures checked by hand, the same tokens under every scheme."""
 
 import json
+import time
 from collections import Counter
 from math import inf
 
@@ -12,7 +13,6 @@ from nanogpt.benchmarks.load import (
     LATENCIES,
     SCHEMES,
     Reply,
-    VirtualClock,
     drive,
     load,
     measures,
@@ -53,33 +53,29 @@ def test_measures_are_those_of_the_definitions():
     assert (got["tokens_per_second"], got["tpot_p50"], got["itl_p50"]) == (5 / 6, 0.5, 2.0)
 
 
-class StepClock(VirtualClock):
-    """A clock on which a step takes one second, and nothing else takes any."""
-
-    def run(self, work):
-        self.seconds += getattr(work, "__name__", "") == "step"
-        return work()
-
-
-def moments(static_batch, lengths, arrivals):
+def moments(monkeypatch, static_batch, lengths, arrivals):
+    """On a clock on which a step takes one second, and nothing else takes any."""
     requests = [
         Request(torch.tensor([i]), n, arrival=at, id=i)
         for i, (n, at) in enumerate(zip(lengths, arrivals, strict=True))
     ]
-    engine = BatchEngine(build(), max_running=2)
-    replies = drive(engine, requests, StepClock(), static_batch)
+    engine, steps = BatchEngine(build(), max_running=2), []
+    step = engine.step
+    monkeypatch.setattr(engine, "step", lambda: steps.append(1) or step())
+    monkeypatch.setattr(time, "perf_counter", lambda: len(steps))
+    replies = drive(engine, requests, static_batch)
     engine.audit()
     return [own for _, own in replies.values()]
 
 
-def test_a_free_place_is_taken_at_once_or_when_the_batch_has_ended():
+def test_a_free_place_is_taken_at_once_or_when_the_batch_has_ended(monkeypatch):
     lengths, arrivals = [1, 4, 2], [0.0, 0.0, 0.5]
-    assert moments(None, lengths, arrivals) == [[1], [1, 2, 3, 4], [2, 3]]
-    assert moments(2, lengths, arrivals) == [[1], [1, 2, 3, 4], [5, 6]]
+    assert moments(monkeypatch, None, lengths, arrivals) == [[1], [1, 2, 3, 4], [2, 3]]
+    assert moments(monkeypatch, 2, lengths, arrivals) == [[1], [1, 2, 3, 4], [5, 6]]
 
 
-def test_a_virtual_clock_skips_the_time_in_which_nothing_is_asked():
-    assert moments(None, [2, 1], [0.0, 1000.0]) == [[1, 2], [1001]]
+def test_a_virtual_clock_skips_the_time_in_which_nothing_is_asked(monkeypatch):
+    assert moments(monkeypatch, None, [2, 1], [0.0, 1000.0]) == [[1, 2], [1001]]
 
 
 def test_every_scheme_gives_the_same_tokens():
@@ -108,6 +104,7 @@ def test_the_command_writes_what_it_prints(tmp_path, capsys, monkeypatch):
     ("words", "said"),
     [
         ("--url http://127.0.0.1:1", "no server answers at http://127.0.0.1:1"),
+        ("--rates 5 0", "--rates 0.0: must be a number"),
         ("--url 127.0.0.1", "'http://'"),
         ("--url http://127.0.0.1:x", "Invalid port"),
     ],

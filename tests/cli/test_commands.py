@@ -15,7 +15,6 @@ from nanogpt.cli import COMMANDS, SHARED, main
 from nanogpt.cli.common import (
     OUTPUTS,
     Parser,
-    above_0,
     json_path,
     positive,
     set_threads,
@@ -184,9 +183,6 @@ def test_threads_are_those_of_the_machine_and_counts_begin_at_1():
     for wrong in ("0", "-1", "x", "1.5", ""):
         with pytest.raises(ArgumentTypeError, match="integer of at least 1"):
             positive(wrong)
-    for wrong in ("0", "-1", "nan", "x", ""):
-        with pytest.raises(ArgumentTypeError, match="number above 0"):
-            above_0(wrong)
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from serving_fixtures import (
 from nanogpt.decoding.sampling import SamplingParams
 from nanogpt.model.exact import exact
 from nanogpt.serving.batch import serve
-from nanogpt.serving.request import Request, State
+from nanogpt.serving.request import Request
 
 
 def plain():
@@ -116,7 +116,7 @@ def test_texts_run_in_the_order_of_their_arrival_and_the_youngest_is_preempted()
     assert first == [0, 1, 2]
     engine.step()  # three texts want a second block, and one is free
     assert [t.request.id for t in engine.scheduler.running] == [0, 1]
-    assert [(t.request.id, t.state) for t in engine.scheduler.waiting] == [(2, State.PREEMPTED)]
+    assert [(t.request.id, t.running) for t in engine.scheduler.waiting] == [(2, False)]
     tokens = run(engine, {}, {}, {0: [0, 0], 1: [0, 0], 2: [0]})
     for one in asked:
         assert tokens[one.id][2:] == generated(one)[2:]
