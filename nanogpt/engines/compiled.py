@@ -8,10 +8,13 @@ arithmetic like the rest. A graph is recorded once, and replayed.
 from __future__ import annotations
 
 import inspect
+import os
 import shutil
 import sys
+import tempfile
 import warnings
 from pathlib import Path
+from unittest.mock import patch
 
 import torch
 import torch.nn.functional as F
@@ -129,7 +132,8 @@ class Compiled(Exclusive):
         with (
             torch.no_grad(),
             warnings.catch_warnings(),
-            toolchain.scratch_folder("TORCHINDUCTOR_CACHE_DIR") as folder,
+            tempfile.TemporaryDirectory(prefix="nanogpt-") as folder,
+            patch.dict(os.environ, TORCHINDUCTOR_CACHE_DIR=folder),
         ):
             warnings.simplefilter("ignore")  # of torch about itself
             exported = torch.export.export(step, (tokens, torch.tensor([3]), noise))

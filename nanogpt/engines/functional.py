@@ -7,6 +7,7 @@ form: `compiled` translates it, `native` writes it out in C++.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import chain
 from typing import NamedTuple
 
 import torch
@@ -60,20 +61,21 @@ def flatten(model: GPT) -> Weights:
 
 
 def _layer(block: Block) -> Layer:
-    parts = [m.weight for m in qkv_of(block)]
-    qkv = parts[0] if len(parts) == 1 else torch.cat(parts)
-    up, down = block.ffwd.net[0], block.ffwd.net[2]
+    if isinstance(block.sa, CausalSelfAttention):
+        qkv = block.sa.qkv.weight
+    else:
+        parts, heads = ("query", "key", "value"), block.sa.heads
+        qkv = torch.cat([getattr(head, part).weight for part in parts for head in heads])
+    up, _, down, _ = block.ffwd.net
     weights = [block.ln1.weight, block.ln1.bias, qkv]
     for module in (block.sa.proj, block.ln2, up, down):
         weights += [module.weight, module.bias]
     return Layer(*(w.detach() for w in weights))
 
 
-def qkv_of(block: Block) -> list:
-    """The layers that make q, k and v: the batched one, or each Head's, queries first."""
-    if isinstance(block.sa, CausalSelfAttention):
-        return [block.sa.qkv]
-    return [getattr(head, part) for part in ("query", "key", "value") for head in block.sa.heads]
+def in_order(weights: Weights) -> list[Tensor]:
+    """All tensors, layer after layer."""
+    return [*weights[:-1], *chain(*weights.layers)]
 
 
 def buffers(config: GPTConfig, batch: int, capacity: int, **kind) -> list:

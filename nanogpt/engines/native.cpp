@@ -286,12 +286,11 @@ static int64_t draw(const float *logits, const float *noise, float temperature, 
 // ---------------------------------------------------------------- the loop
 
 extern "C" struct Arguments {  // the same fields as in native.py
-  const void *const *weights;  // in the order of Native.weights
+  const void *const *weights;  // as Native.weights returns them
   float *keys, *values;        // (layers, batch, H, capacity · HS) each
   int64_t *text;               // (batch, length): the first `known` tokens; more are written behind them
   const float *noise;          // (tokens, batch, V), or null for greedy sampling
   int64_t layers, batch, capacity, length, known;
-  int64_t qkv_parts;  // matrices that make q, k and v: 1, or 3 H of single Heads
   double temperature, top_p;
   int64_t top_k;  // 0: all
 };
@@ -330,10 +329,9 @@ struct Pass {
     for (int64_t layer = 0; layer < args->layers; layer++) {
       const float *w = next(at_weight), *b = next(at_weight);
       for (int64_t r = 0; r < N; r++) layer_norm(&x[r * C], w, b, &u[r * C]);
-      const int64_t part = 3 * C / args->qkv_parts;  // all heads' queries, then keys, then values
-      for (float *to = qkv.data(); to < &qkv[3 * C]; to += part)
-        linear<C>(matrix(at_weight), part, u.data(), N,
-                  [&](int64_t m, int64_t o, float s) { to[m * 3 * C + o] = s; });
+      // all heads' queries, then keys, then values
+      linear<C>(matrix(at_weight), 3 * C, u.data(), N,
+                [&](int64_t m, int64_t o, float s) { qkv[m * 3 * C + o] = s; });
       for (int64_t r = 0; r < N; r++)
         for (int head_ = 0; head_ < H; head_++) {
           const size_t at = ((layer * B + r / T) * H + head_) * (size_t)(args->capacity * HS);

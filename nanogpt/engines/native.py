@@ -22,7 +22,7 @@ from ..decoding.speculative import SpeculativeLoop, matching
 from ..model.gpt import GPT
 from .base import Engine, check_float32, require_float32_cpu
 from .compiled import Compiled
-from .functional import qkv_of
+from .functional import flatten, in_order
 from .toolchain import CannotBuild, l2_bytes, load_library
 
 SOURCE = Path(__file__).with_name("native.cpp")
@@ -69,19 +69,12 @@ class Native(Engine):
 
     def weights(self, model: GPT) -> list[Tensor]:
         """The model's tensors in the order in which native.cpp reads them."""
-        named = [model.token_embedding_table.weight, model.position_embedding_table.weight]
-        named += [model.ln_f.weight, model.ln_f.bias]
-        named += [*self.matrix(model.lm_head.weight), model.lm_head.bias]
-        for block in model.blocks:
-            sa, (up, _, down, _) = block.sa, block.ffwd.net
-            named += [block.ln1.weight, block.ln1.bias]
-            for layer in qkv_of(block):
-                named += self.matrix(layer.weight)
-            named += [*self.matrix(sa.proj.weight), sa.proj.bias, block.ln2.weight, block.ln2.bias]
-            named += [*self.matrix(up.weight), up.bias, *self.matrix(down.weight), down.bias]
+        tokens, positions, *others = in_order(flatten(model))
+        named = [tokens, positions]
+        for weight in others:
+            named += self.matrix(weight) if weight.ndim == 2 else [weight]
         check_float32(w for w in named if w.dtype != torch.int8)
-        # Detached, so that their memory stays even when the model is cast or moved half-way.
-        return [w.detach().contiguous() for w in named]
+        return [w.contiguous() for w in named]
 
     def matrix(self, weight: Tensor) -> list[Tensor]:
         """What stands for a matrix: itself."""
@@ -98,7 +91,7 @@ class Native8(Native):
     bits = 8
 
     def matrix(self, weight):
-        return [*quantize(weight.detach(), self.library)]
+        return [*quantize(weight, self.library)]
 
 
 class Rough8(Native8):
@@ -199,7 +192,6 @@ class Arguments(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_void_p) for name in ("weights", "keys", "values", "text", "noise")),
         *((name, ctypes.c_int64) for name in ("layers", "batch", "capacity", "length", "known")),
-        ("qkv_parts", ctypes.c_int64),
         ("temperature", ctypes.c_double),
         ("top_p", ctypes.c_double),
         ("top_k", ctypes.c_int64),
@@ -235,7 +227,6 @@ class Session:
             batch=B,
             capacity=capacity,
             length=length,
-            qkv_parts=len(qkv_of(model.blocks[0])),
             temperature=how.temperature,
             top_p=1.0 if how.top_p is None else how.top_p,
             top_k=how.top_k or 0,

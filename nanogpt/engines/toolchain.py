@@ -13,9 +13,7 @@ import os
 import platform
 import shutil
 import subprocess
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 
@@ -143,18 +141,3 @@ def cache_folder() -> Path:
     """Where builds are kept: NANOGPT_CACHE, else nanogpt in the user's cache folder."""
     named = os.environ.get("NANOGPT_CACHE") or user_cache_dir("nanogpt", appauthor=False)
     return Path(os.path.expanduser(named)).absolute()
-
-
-@contextmanager
-def scratch_folder(variable: str) -> Iterator[str]:
-    """Within the with-block this variable of the environment names a new, empty folder.
-
-    For what knows no argument for it, as Inductor.
-    """
-    before = os.environ.get(variable)
-    try:
-        with tempfile.TemporaryDirectory(prefix="nanogpt-") as folder:
-            os.environ[variable] = folder
-            yield folder
-    finally:
-        os.environ.pop(variable, None) if before is None else os.environ.update({variable: before})

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..engines.base import INSTEAD, check_float32
-from ..engines.functional import qkv_of
+from ..engines.functional import flatten, in_order
 from ..engines.native import FLOAT, Native
 from ..engines.native import SOURCE as INCLUDED
 from ..engines.toolchain import CannotBuild, load_library
@@ -162,33 +162,20 @@ class NativeBackend:
 
     def _weights(self, model: GPT) -> list[Tensor]:
         """The model's tensors in the order in which native.cpp reads them, as it reads them."""
-        tables = model.token_embedding_table, model.position_embedding_table
-        named = [self._rows(table.weight) for table in tables]
-        named += self._norm(model.ln_f) + self._linear(model.lm_head)
-        for block in model.blocks:
-            up, _, down, _ = block.ffwd.net
-            qkv = torch.cat([layer.weight for layer in qkv_of(block)])
-            named += [*self._norm(block.ln1), panels(qkv, self.lanes)]
-            named += self._linear(block.sa.proj) + self._norm(block.ln2)
-            named += self._linear(up) + self._linear(down)
+        tokens, positions, *others = in_order(flatten(model))
+        named = [self._rows(tokens), self._rows(positions)]
+        named += [panels(w, self.lanes) if w.ndim == 2 else self._rows(w) for w in others]
         check_float32(named)
         return named
 
-    def _norm(self, norm) -> list[Tensor]:
-        return [self._rows(norm.weight), self._rows(norm.bias)]
-
-    def _linear(self, layer) -> list[Tensor]:
-        return [panels(layer.weight, self.lanes), self._rows(layer.bias)]
-
     def _rows(self, x: Tensor) -> Tensor:
         """Rows that begin at multiples of a register.  (…, n) -> (…, n up to whole registers)"""
-        x = x.detach()
         return F.pad(x, (0, self._up(x.shape[-1]) - x.shape[-1])).contiguous()
 
 
 def panels(weight: Tensor, lanes: int) -> Tensor:
     """A register of rows together, number by number.  (n, K) -> (panels, K, lanes)"""
-    padded = F.pad(weight.detach(), (0, 0, 0, -len(weight) % lanes))
+    padded = F.pad(weight, (0, 0, 0, -len(weight) % lanes))
     return padded.view(-1, lanes, weight.shape[1]).transpose(1, 2).contiguous()
 
 

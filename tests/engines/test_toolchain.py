@@ -234,18 +234,6 @@ def test_a_folder_that_cannot_keep_a_build_is_named_with_advice(folder, monkeypa
         kept(name, {}, ".so", Maker())
 
 
-def test_a_scratch_folder_is_named_for_a_block_and_then_gone(monkeypatch, tmp_path):
-    for before in (None, str(tmp_path)):
-        monkeypatch.delenv("SCRATCH", raising=False)
-        if before:
-            monkeypatch.setenv("SCRATCH", before)
-        with toolchain.scratch_folder("SCRATCH") as inside:
-            assert os.environ["SCRATCH"] == inside
-            assert os.listdir(inside) == []
-        assert os.environ.get("SCRATCH") == before
-        assert not os.path.exists(inside)
-
-
 # ------------------------------------------------------------------ compilers
 
 
