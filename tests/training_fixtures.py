@@ -22,10 +22,10 @@ from nanogpt.data.corpus import practice_corpus
 from nanogpt.model.convert import pack_heads
 from nanogpt.model.gpt import GPT
 from nanogpt.system.device import Device, pick_device
-from nanogpt.training import trainer
 from nanogpt.training.distributed import _exits_at_sigterm, joined
 from nanogpt.training.loop import train
 from nanogpt.training.state import state_path
+from nanogpt.training.trainer import Trainer
 
 CPU = Device(torch.device("cpu"), torch.float32, "tests")
 FILES = (".safetensors", "-last.safetensors", "-last.state.safetensors")
@@ -61,22 +61,22 @@ def step_of(out: Path) -> int:
 
 
 def stop_at(monkeypatch, step, what) -> None:
-    """Do `what()` when the loop draws its batch number `step` (from 0)."""
-    monkeypatch.setattr(trainer, "random_batch", trainer.random_batch)  # put back in the end
+    """Do `what()` when the loop begins its step number `step` (from 0)."""
+    monkeypatch.setattr(Trainer, "step", Trainer.step)  # put back in the end
     do_at(step, what)
 
 
 def do_at(step, what) -> None:
     """The same for the rest of a process."""
-    drawn, plain = [], trainer.random_batch
+    begun, plain = [], Trainer.step
 
-    def batch(*arguments):
-        drawn.append(None)
-        if len(drawn) == step + 1:
+    def begin(*arguments):
+        begun.append(None)
+        if len(begun) == step + 1:
             what()
         return plain(*arguments)
 
-    trainer.random_batch = batch
+    Trainer.step = begin
 
 
 def ctrl_c() -> None:

@@ -25,9 +25,8 @@ from ..model.gpt import GPT
 from ..system.console import Progress
 from ..system.device import Device
 from ..system.files import ROOT
-from ..training.evaluate import full_loss
 from ..training.loop import prepare
-from ..training.trainer import Trainer
+from ..training.trainer import Trainer, full_loss
 from .timing import clock, summary
 
 TURNS = 40  # pieces that each run is trained in

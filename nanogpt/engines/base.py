@@ -86,8 +86,6 @@ class Engine:
         """One (B, 1) token for each step of the noise (n, B, V); with a draft, several a pass."""
         return loop(self.decoder(model), prompt, noise, sampling, draft)
 
-    # -------------------------------------------------------------- what it can compute
-
     @classmethod
     def refuses(cls, config: GPTConfig) -> str | None:
         """Why this engine does not compute that architecture; None when it does."""
@@ -125,8 +123,6 @@ class Engine:
             raise ValueError(why)
         instead = ", or leave engine out"
         check_length(prompt.shape[1], n_new, self.capacity, f"this {name}: ", "capacity", instead)
-
-    # -------------------------------------------------------------- engines that are kept
 
     @classmethod
     def ready(cls, model: GPT, batch: int) -> Engine:

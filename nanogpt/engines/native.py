@@ -135,9 +135,6 @@ def rounded(model: GPT) -> GPT:
     return copy
 
 
-# ------------------------------------------------------------------ one generation
-
-
 class NativeTokens(Iterator[Tensor]):
     """The tokens of a native generation. What is known at the first of them is used for all."""
 

@@ -21,11 +21,10 @@ from ..model.gpt import GPT
 from ..system.console import Progress
 from ..system.device import Device, forked_random_state, pick_device
 from .distributed import ranks
-from .evaluate import fixed_batches, full_loss, mean_loss
 from .optimizers import zero_init
 from .state import RunFiles, deferred_interrupt
 from .throughput import Meter
-from .trainer import Trainer, memory_advice
+from .trainer import Trainer, fixed_batches, full_loss, mean_loss, memory_advice
 
 NONE = type(None)
 # The tokenizer of notebook 01 is a class of its own cell.
@@ -180,7 +179,7 @@ class TrainingRun:
                 self.history[name].append(value)
             if self.files:
                 if step == 0:
-                    self.files.clear_state()
+                    self.files.state.unlink(missing_ok=True)  # of an earlier run
                 self.files.save_checkpoints(self.model, step, losses, best=best)
                 self.files.write_log(self.history, self.meter.summary())
             line = f"step {step:5d} of {self.config.steps}"
@@ -199,7 +198,12 @@ class TrainingRun:
 
     def stop_if_asked(self, step: int) -> None:
         """Save and raise KeyboardInterrupt, with advice, where Ctrl-C was pressed."""
-        if self._is_asked_to_stop(step):
+        asked, ranks = bool(self.interrupts), self.trainer.ranks
+        if ranks.size > 1:  # they agree on it, to stop at the same step
+            if self.device.type == "cuda" and step % 10 and step < self.config.steps:
+                return  # to agree waits for the queue
+            asked = ranks.mean(torch.tensor(float(asked), device=self.device)) > 0
+        if asked:
             self.save(step)
             saved = " and saved: the same call with resume=True resumes from here"
             lost = "; nothing was saved, as no `out` was given"
@@ -212,15 +216,6 @@ class TrainingRun:
             "full_val": full_loss(self.model, self.val) if self.first else None,
             "block_size": self.model.config.block_size,
         }
-
-    def _is_asked_to_stop(self, step: int) -> bool:
-        """Whether Ctrl-C was pressed. Several processes agree on it, to stop at the same step."""
-        asked, ranks = bool(self.interrupts), self.trainer.ranks
-        if ranks.size == 1:
-            return asked
-        if self.device.type == "cuda" and step % 10 and step < self.config.steps:
-            return False  # to agree waits for the queue
-        return bool(ranks.mean(torch.tensor(float(asked), device=self.device)) > 0)
 
     def _check_finite(self, loss: float, step: int) -> None:
         """Raises FloatingPointError, with what to try, for a loss that is infinite or NaN."""

@@ -30,7 +30,7 @@ from ..model.checkpoint import (
     write_tensors,
 )
 from ..model.gpt import GPT
-from ..system.files import atomic_path, check_file, check_writable, held
+from ..system.files import atomic_path, check_file, held
 from .trainer import Trainer
 
 FORMAT = "nanogpt-notebooks training state 2"
@@ -111,8 +111,6 @@ class RunFiles:
                     f"another out (--out), or move or delete these weights first"
                 )
 
-    # ------------------------------------------------------------------ checkpoints and log
-
     def save_checkpoints(self, model: GPT, step: int, losses: dict, *, best: bool) -> None:
         """Write the newest checkpoint, and the same as the best one where it is that."""
         for path in [self.out] * best + [self.last]:
@@ -132,8 +130,6 @@ class RunFiles:
         newest = {name: history[name][-1] for name in ("step", "train", "val")}
         with open(self.log, "a", encoding="utf-8") as file:
             file.write(json.dumps(newest | speed) + "\n")
-
-    # ------------------------------------------------------------------ the state
 
     def save_state(self, step: int, trainer: Trainer, history: dict) -> None:
         """Write all that the step after `step` steps depends on."""
@@ -189,14 +185,6 @@ class RunFiles:
                 f"settings, or start a new run elsewhere, with another out (--out)"
             )
         return tensors, meta
-
-    def clear_state(self) -> None:
-        """Remove the state of an earlier run: it must not be taken for that of the new one.
-
-        Raises OSError, before anything is lost, where the folder cannot be written.
-        """
-        check_writable(self.state)
-        self.state.unlink(missing_ok=True)
 
 
 def _restore(tensors: dict[str, Tensor], meta: dict, trainer: Trainer, history: dict) -> int:

@@ -17,8 +17,8 @@ from nanogpt.cli import bench_train, main
 from nanogpt.data.corpus import practice_corpus
 from nanogpt.model.gpt import GPT
 from nanogpt.system.device import Device
-from nanogpt.training.evaluate import full_loss
 from nanogpt.training.loop import train
+from nanogpt.training.trainer import full_loss
 
 CPU = Device(torch.device("cpu"), torch.float32, "tests")
 TINY = {"n_layer": 1, "n_head": 2, "n_embd": 8, "block_size": 8}

@@ -19,7 +19,7 @@ from nanogpt.cache.attach import cache_owners, enable_kv_cache, kv_cache
 from nanogpt.cache.dynamic import DynamicCache
 from nanogpt.config import MODERN, GPTConfig
 from nanogpt.model.gpt import GPT
-from nanogpt.training.evaluate import mean_loss
+from nanogpt.training.trainer import mean_loss
 
 
 @pytest.fixture(params=FORMS, ids=name)

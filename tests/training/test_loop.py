@@ -22,10 +22,9 @@ from nanogpt.model.checkpoint import load_checkpoint
 from nanogpt.model.convert import unpack_heads
 from nanogpt.model.gpt import GPT
 from nanogpt.training import loop
-from nanogpt.training.evaluate import full_loss, mean_loss
 from nanogpt.training.loop import train
 from nanogpt.training.optimizers import zero_init
-from nanogpt.training.trainer import Trainer
+from nanogpt.training.trainer import Trainer, full_loss, mean_loss
 
 QUICK = TrainConfig(steps=12, batch_size=8, eval_every=5, eval_batches=2, warmup=2)
 
