@@ -11,7 +11,7 @@ from matplotlib.text import Text
 from PIL import Image
 
 from nanogpt.notebook import plots
-from nanogpt.notebook.plots import canvas, style
+from nanogpt.notebook.plots import style
 
 DPI = 50
 
@@ -43,9 +43,6 @@ SYSTEMS = {"uncached": system(1.0, slope=0.2), "cached": system(1.0)}
 DUEL = {"systems": SYSTEMS, "speedup": summary(2.9)}
 HISTORY = {"step": [0, 5, 10], "train": [4.2, 3.0, 2.5], "val": [4.2, 3.1, 2.7]}
 HISTORY |= {"batch_loss": [3.0] * 10}
-LINE = {"label": "lecture", "loss": 1.81, "curve": [[0.0, 4.2], [9.0, 2.0], [96.0, 1.81]]}
-LINE |= {"seconds": summary(96.0)}
-LINES = [LINE, LINE | {"label": "sprint+"}, LINE | {"label": "sprint+", "loss": 1.7}]
 IDEAS = [{"name": str(loss), "loss": summary(loss)} for loss in (2.1, 1.7, 1.8)]
 MASK = {"label": "a ring", "q": [3], "k": [0, 2, 3, -1], "mask": [[False, True, True, False]]}
 COSTS = [
@@ -63,7 +60,10 @@ FLIPPED = REPORT | {"equal": False, "first_divergence": 2}
 BITS = [{"label": "a", "apart": [[0, 1, 3], [0, 0, 4000]]}, {"label": "b", "apart": [[0] * 3] * 2}]
 CELLS = [("small", 1, 0.8), ("small", 8, 2.0), ("article", 1, 0.9)]
 CELLS = [{"row": row, "n_new": n, "speedup": summary(speed)} for row, n, speed in CELLS]
-CURVES = {"cat": ([1, 8], [summary(2.0), summary(8.0)]), "static": ([1, 8], [1.0, 1e-18])}
+CURVES = {
+    "cat": ([1, 8], [summary(2.0), summary(8.0)]),
+    "static": ([1, 8], [1.0, 1e-18], [2.0, 1e-9]),
+}
 PANELS = [{"curves": CURVES, "log": "xy", "unit": 2.0, "ylabel": "time"}, {"curves": CURVES}]
 PARTS = {"arithmetic": 1e-6, "memory": 2e-6, "overhead": 1e-5}
 RUNGS = [
@@ -73,8 +73,8 @@ RUNGS = [
     rung("8", "native, 8-bit weights", 250.0),
 ]
 LADDER = {"limits": {"roofline": summary(900.0)}, "rungs": RUNGS}
-PASSES = {"label": "a table", "acceptance_rate": 0.64}
-PASSES |= {"k": [1, 4], "measured": [1.6, 2.1], "predicted": [1.6, 2.2]}
+PREFILL = {"prefill: to the first token": 0.25, "decode: all others": 0.75}
+PREFILL = {"label": "1 + 9", "split": PREFILL, "share": summary(0.25)}
 DRAFTS = [
     {"label": "no draft", "plain": True, "speedup": summary(1.0)},
     {"label": "8 bits, k = 4", "speedup": summary(2.0)},
@@ -92,7 +92,6 @@ FIGURES = {
     "characters": ([{"a": 6, "B": 2, "$": 1, " ": 1}], "4 characters|upper case"),
     "batch": ([["ab $"], ["b $\n"]], "4 lessons"),
     "losses": ([HISTORY, {"ln 65": 4.17, "large": 1.47}, "2.70 at last"], "2.70 at last|large"),
-    "recipes": ([LINES, "15 times sooner"], "15 times sooner|sprint+ 1.700|lecture 1.810"),
     "lines": ([PANELS, "two panels"], "two panels|cat static"),
     "ideas": ([IDEAS, "from 2.1 to 1.7"], "1.700 (−0.400)|1.800 (+0.100)"),
     "masks": ([[MASK] * 4, "one rule"], "one rule|a ring|∅"),
@@ -118,16 +117,17 @@ FIGURES = {
     "margins": ([REPORT], "5,000 times"),
     "precision": ([{"float32": REPORT, "bfloat16": FLIPPED}], "✓ 3 equal|✗ 2 equal, then not"),
     "last_bits": ([BITS, "3 differ"], "3 differ"),
-    "two_bars": ([DUEL, 20, True], "The same 20 tokens, 2.9× (2.6–3.2, n = 5)"),
-    "two_bars, unequal": ([DUEL, 20, False], "NOT the same"),
     "typing_race": ([f"{DOLLARS} some text", DUEL, 0.9], "2.9×"),
     "typing_race, at rest": (["x" * 20, DUEL], "it: 20 of 20 tokens ✓ finished|cache: 11 of 20"),
     "speedup_map": ([CELLS, ["small", "article"], [1, 8], "a map"], "a map|▼ 0.80×|2.00×|0.99 –"),
-    "prefill_split": ([[{"label": "1 + 9", "share": summary(0.25)}], "a split"], "a split|25%|75%"),
+    "time_split, of two parts": (
+        [[{"rungs": [PREFILL]}], [""], "a split"],
+        "a split|25%|75%|1 + 9",
+    ),
     "ladder": ([[LADDER] * 2, ["a", "b"], "both"], "both|roofline 300×|not measured here|200×"),
     "time_split": ([[LADDER], ["small"], "77% overhead"], "77% overhead|memory|not measured here"),
-    "tokens_per_pass": ([[PASSES] * 2, "up to 2.1"], "up to 2.1|a table: 64% accepted"),
-    "speculation_speed": ([DRAFTS, summary(1.3), "2×"], "2×|2.00×|roofline"),
+    "speeds": ([DRAFTS, "2×", "plain = 1", summary(1.3)], "2×|2.00×|roofline|plain = 1"),
+    "speeds, without a limit": ([DRAFTS, "twice", "plain = 1"], "twice|no draft"),
     "timelines": ([[BATCHED], "idle places", "a clock"], "idle places|waits|an idle place|a clock"),
     "timelines, named": ([[REQUEST], "one waits", "ms"], "client 1|a token"),
     "step_mask": ([TEXT[:2], [0, 1], KEYS, SEEN, "its own text"], "its own text"),
@@ -160,9 +160,9 @@ def test_every_figure_function_is_drawn_here():
 
 def test_equal_data_gives_equal_bytes_whatever_the_reader_s_own_style():
     with matplotlib.rc_context({"font.size": 30, "axes.facecolor": "black"}):
-        figure = plots.recipes(*FIGURES["recipes"][0])
-        assert style.to_png(figure, "a footer") == drawn("recipes")[1]
-    assert style.to_png(plots.recipes(*FIGURES["recipes"][0])) != drawn("recipes")[1], "no footer"
+        figure = plots.lines(*FIGURES["lines"][0])
+        assert style.to_png(figure, "a footer") == drawn("lines")[1]
+    assert style.to_png(plots.lines(*FIGURES["lines"][0])) != drawn("lines")[1], "no footer"
 
 
 @pytest.mark.parametrize("colour", [style.BLUE, style.ORANGE, style.VERMILION, "white", "black"])
@@ -171,16 +171,7 @@ def test_words_on_a_colour_and_names_in_it_can_be_read(colour):
     assert style.contrast(style.on_paper(colour), "white") >= 4.5
 
 
-@pytest.mark.parametrize("values", [[1.0, 1.0, 1.1], [3.0, 1.0, 2.0], [2.0, 1.9, 1.0, 1.05]])
-def test_labels_keep_their_order_and_stand_apart(values):
-    places = canvas.apart(values, 0.5)
-    ranks = sorted(range(len(values)), key=lambda i: values[i])
-    steps = [places[b] - places[a] for a, b in itertools.pairwise(ranks)]
-    assert all(step >= 0.5 - 1e-9 for step in steps)
-    assert sum(places) == pytest.approx(sum(values))
-
-
-@pytest.mark.parametrize("name", ["recipes", "lines", "losses"])
+@pytest.mark.parametrize("name", ["lines", "losses"])
 def test_no_two_words_of_a_figure_lie_on_each_other(name):
     figure = drawn(name)[0]
     found = [text for axes in figure.axes for text in [*axes.texts, axes.xaxis.label]]

@@ -7,7 +7,6 @@ left corner.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 
 import numpy as np
 from matplotlib.artist import Artist
@@ -118,33 +117,6 @@ def log_axis(axes: Axes, which: str, ticks: Sequence = (), names=None, base: int
     axes.minorticks_off()
 
 
-def apart(values: Sequence[float], gap: float) -> list[float]:
-    """Heights for labels: near their `values`, in the same order, at least `gap` apart."""
-    order = sorted(range(len(values)), key=lambda i: values[i])
-    heights = list(values)
-    for _ in range(1000):  # neighbours push each other, equally far
-        for below, above in pairwise(order):
-            push = max(0.0, gap - heights[above] + heights[below]) / 2
-            heights[below], heights[above] = heights[below] - push, heights[above] + push
-    return heights
-
-
-def beside_ends(axes: Axes, ends: Sequence[tuple], size: float = 8.5) -> None:
-    """Names right of the axes, level with the ends of lines or joined to them by a thin line.
-
-    An end is its x, its y, the name and the colour. Call it when the limits of y are set.
-    """
-    low, high = sorted(axes.get_ylim())
-    rows = axes.get_gridspec().nrows
-    inches = axes.figure.get_figheight() * 0.62 / rows  # about what axes take of the height
-    places = apart([end[1] for end in ends], (high - low) * size * 1.25 / 72 / inches)
-    for (x, y, name, colour), place in zip(ends, places, strict=True):
-        thin = {"arrowstyle": "-", "color": colour, "lw": 0.6, "alpha": 0.6, "shrinkB": 2}
-        look = {"color": on_paper(colour), "fontsize": size, "weight": "bold", "va": "center"}
-        look |= {"arrowprops": thin, "annotation_clip": False, "zorder": 1}
-        axes.annotate(name, (x, y), (1.03, place), "data", axes.get_yaxis_transform(), **look)
-
-
 def limit_band(axes: Axes, span: tuple, y: float, name: str) -> None:
     """A limit across all bars: a band from low to high, a dashed median, its name level with y."""
     low, mid, high = span
@@ -160,9 +132,10 @@ def number_column(axes: Axes, texts: Sequence[str], size: float = 8.5) -> None:
 
 
 def names_below(figure: Figure, handles: Sequence[Artist]) -> None:
-    """Names under all panels, four to a line, above the footer, for the lines and marks given."""
+    """Names under all panels, four to a line or two long ones, for the lines and marks given."""
+    columns = 4 if max(len(handle.get_label()) for handle in handles) < 20 else 2
     place = {"loc": "outside lower center", "borderaxespad": 1.8}
-    figure.legend(handles=handles, ncols=min(len(handles), 4), fontsize=9, **place)
+    figure.legend(handles=handles, ncols=min(len(handles), columns), fontsize=9, **place)
 
 
 # ------------------------------------------------------------------ pages

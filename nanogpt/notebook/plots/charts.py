@@ -14,7 +14,6 @@ from . import canvas, style
 from .style import BLUE, GREEN, GREY, INK, ORANGE, PALE, PAPER, SKY, VERMILION, styled
 
 MOST_BARS = 70  # more could not be read
-RECIPES = {"lecture": VERMILION, "nanoGPT's": ORANGE, "fast": GREEN, "sprint": SKY, "sprint+": BLUE}
 LOOKS = ((VERMILION, "s"), (BLUE, "o"), (ORANGE, "^"), (GREEN, "D"), (GREY, "v"), (SKY, "P"))
 LOOKS += ((INK, "X"), ("#CC79A7", "."))  # of curves
 KINDS = {  # what a time is spent on: its name and its look
@@ -67,33 +66,6 @@ def losses(history: dict, references: dict[str, float], title: str) -> Figure:
     axes.set(xlabel="step", ylabel="cross-entropy (nats per character)", xlim=(0, steps[-1]))
     axes.set_ylim(min([*references.values(), *raw, *history["train"]]) - 0.25, None)
     canvas.names_below(figure, axes.get_legend_handles_labels()[0])
-    return figure
-
-
-@styled
-def recipes(lines: list[dict], title: str) -> Figure:
-    """Loss against seconds of training at one block size; dotted, where the first line ends.
-
-    A line is {"label", "loss", "curve": [(seconds, loss)], "seconds"}. Beside its end stands its
-    full validation loss; a bar through the end shows the seconds of all seeds. The second line of a
-    label is dashed.
-    """
-    figure, axes = canvas.new_figure(3.9, title)
-    ends, labels = [], set()
-    for line in lines:
-        name, colour = line["label"], RECIPES.get(line["label"], GREY)
-        seconds, values = zip(*[point for point in line["curve"] if point[0] > 0], strict=True)
-        axes.plot(seconds, values, color=colour, lw=1.6, ls="--" if name in labels else "-")
-        axes.plot(seconds[-1], values[-1], "o", color=colour, ms=4.5)
-        axes.hlines(values[-1], line["seconds"]["low"], line["seconds"]["high"], color=colour)
-        ends.append((seconds[-1], values[-1], f"{name} {line['loss']:.3f}", colour))
-        labels.add(name)
-    axes.axhline(ends[0][1], color=GREY, lw=0.9, ls=":")
-    canvas.log_axis(axes, "x", [1, 10, 100])
-    longest, losses = max(end[0] for end in ends), [end[1] for end in ends]
-    axes.set(xlim=(1, 1.3 * longest), xlabel="seconds (log scale)")
-    axes.set(ylim=(min(losses) - 0.07, max(losses) + 0.55), ylabel="validation loss (nats)")
-    canvas.beside_ends(axes, ends)
     return figure
 
 
@@ -152,8 +124,9 @@ def lines(panels: Sequence[dict], title: str) -> Figure:
     """Curves in panels, two in a row, with the names of the first panel's below.
 
     A panel is {"curves": {name: (x, y)}}, where y holds numbers, or summaries, which are drawn with
-    their range. Its "log" names the logarithmic axes, as in "xy"; its "unit" is the number that is
-    drawn as 1; with "ls" "" points are not joined; all else sets the axes, as xlabel and ylim do.
+    their range; a third sequence beside them is drawn as open marks. Its "log" names the
+    logarithmic axes, as in "xy"; its "unit" is the number that is drawn as 1; with "ls" "" points
+    are not joined; all else sets the axes, as xlabel and ylim do.
     """
     size = {"rows": (len(panels) + 1) // 2, "columns": min(len(panels), 2)}
     figure, places = canvas.new_panels(0.8 + 2.6 * size["rows"], title, **size)
@@ -164,12 +137,14 @@ def lines(panels: Sequence[dict], title: str) -> Figure:
 
 
 def _curves(axes: Axes, curves: dict, log="", unit=1.0, ls="-", **settings) -> None:
-    for (name, (x, y)), (colour, mark) in zip(curves.items(), LOOKS, strict=False):
+    for (name, (x, y, *marks)), (colour, mark) in zip(curves.items(), LOOKS, strict=False):
         spans = [style.low_mid_high(v, unit) if isinstance(v, dict) else [v / unit] * 3 for v in y]
         low, mid, high = zip(*spans, strict=True)
         axes.fill_between(x, low, high, color=colour, alpha=0.15, lw=0)
         look = {"marker": mark, "ms": 4, "ls": ls, "markevery": max(1, len(x) // 20) if ls else 1}
         axes.plot(x, mid, color=colour, label=name, **look)
+        if marks:
+            axes.plot(x, *marks, mark, color=colour, ms=7, mfc="none")
     if "x" in log:
         canvas.log_axis(axes, "x", x, [f"{tick:,}" for tick in x])
     if "y" in log:

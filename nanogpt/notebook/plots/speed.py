@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from itertools import accumulate
+from itertools import accumulate, chain
 
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, TwoSlopeNorm
@@ -15,21 +15,7 @@ from .style import BLUE, COLOURS, GREEN, GREY, ORANGE, PALE, PAPER, SKY, VERMILI
 
 THIN = 0.85  # how opaque the colours of the map are
 PARTS = {"arithmetic": GREEN, "memory": ORANGE, "overhead": PALE}
-
-
-@styled
-def two_bars(duel: dict, n_new: int, equal: bool) -> Figure:
-    """Total time of both systems, the cached one as 1, with the range of the runs."""
-    same = f"The same {n_new} tokens" if equal else f"{n_new} tokens, NOT the same"
-    faster = style.format_ratio(duel["speedup"])
-    figure, axes = canvas.new_figure(2.5, f"{same}, {faster} as fast with the cache")
-    base, names = duel["systems"]["cached"]["e2el"]["median"], ("uncached", "cached")
-    spans = [style.low_mid_high(duel["systems"][name]["e2el"], base) for name in names]
-    canvas.bars(axes, spans, [COLOURS[name] for name in names], height=0.58)
-    canvas.number_column(axes, [f"{mid:.2f}" for _, mid, _ in spans], 9.5)
-    canvas.name_rows(axes, ("without", "with the cache"))
-    axes.set(xlabel="total time (with the cache = 1)", ylim=(1.5, -0.5))
-    return figure
+PARTS |= {"prefill: to the first token": ORANGE, "decode: all others": BLUE}
 
 
 @styled
@@ -104,29 +90,13 @@ def _speedup(axes: Axes, x: int, y: int, speedup: dict | None) -> None:
 
 
 @styled
-def prefill_split(cases: list[dict], title: str) -> Figure:
-    """Share of the total time spent before the first token (prefill) and after it (decode).
-
-    A case has its `label` and the `share` of the prefill, a summary: its range is drawn, too.
-    """
-    figure, axes = canvas.new_figure(0.95 + 0.42 * len(cases), title)
-    spans = [style.low_mid_high(case["share"]) for case in cases]
-    first, others = "prefill: to the first token", "decode: all others"
-    rows = [{first: mid, others: 1 - mid} for _, mid, _ in spans]
-    names = [case["label"] for case in cases]
-    canvas.shares(axes, names, rows, {first: ORANGE, others: BLUE})
-    canvas.whiskers(axes, spans)
-    return figure
-
-
-@styled
 def ladder(results: list[dict], titles: list[str], title: str) -> Figure:
     """Speed of every rung over the first, on a log scale, with the roofline of each model.
 
     A result has its `rungs` and its `limits`, whose "roofline" is a summary of tokens a second: as
     many as this machine's memory can serve when each reads every weight once.
     """
-    names = _rung_names(results)
+    names = max(map(_names, results), key=len)
     size = {"columns": len(results), "sharey": True}
     figure, columns = canvas.new_panels(1.5 + 0.36 * len(names), title, **size)
     for axes, result, heading in zip(columns, results, titles, strict=True):
@@ -142,9 +112,8 @@ def ladder(results: list[dict], titles: list[str], title: str) -> Figure:
     return figure
 
 
-def _rung_names(results: list[dict]) -> list[str]:
-    rungs = max((result["rungs"] for result in results), key=len)
-    return [f"{row['rung']}  {row['label']}" for row in rungs]
+def _names(result: dict) -> list[str]:
+    return [f"{row.get('rung', '')}  {row['label']}".strip() for row in result["rungs"]]
 
 
 def _rungs(axes: Axes, rungs: list[dict]) -> float:
@@ -166,54 +135,41 @@ def _rungs(axes: Axes, rungs: list[dict]) -> float:
 
 @styled
 def time_split(results: list[dict], titles: list[str], title: str) -> Figure:
-    """What each rung's time per token goes to: arithmetic, memory and overhead, in shares."""
-    names = _rung_names(results)
+    """What the time of each row goes to, in shares, a panel for each result.
+
+    A result has `rungs`; each of them has its `label` and its `split`, {part: time} of PARTS, and
+    perhaps a `share`, the summary of its first part, whose range is drawn.
+    """
+    names = max(map(_names, results), key=len)
     size = {"columns": len(results), "sharey": True}
     figure, columns = canvas.new_panels(1.4 + 0.34 * len(names), title, **size)
     for axes, result, heading in zip(columns, results, titles, strict=True):
         splits = [row.get("split", {}) for row in result["rungs"]]
         rows = [{part: s / sum(split.values()) for part, s in split.items()} for split in splits]
-        canvas.shares(axes, names, rows, PARTS)
+        canvas.shares(axes, names, rows, {x: PARTS[x] for x in PARTS if x in {*chain(*rows)}})
+        if ranges := [row["share"] for row in result["rungs"] if "share" in row]:
+            canvas.whiskers(axes, [style.low_mid_high(share) for share in ranges])
         axes.set_title(heading)
     return figure
 
 
 @styled
-def tokens_per_pass(lines: list[dict], title: str) -> Figure:
-    """Tokens that one pass of the model brings, against the number of proposals.
+def speeds(rows: list[dict], title: str, xlabel: str, limit: dict | None = None) -> Figure:
+    """Speeds as bars, with their ranges; `limit`, a summary too, reads the weights once a token.
 
-    A line has a `label`, its `acceptance_rate`, the numbers of proposals `k`, and for each
-    `measured` (drawn as dots) and `predicted` from that rate (drawn as lines).
-    """
-    figure, axes = canvas.new_figure(3.5, title)
-    ks, ends = lines[0]["k"], []
-    looks = zip(lines, (VERMILION, ORANGE, GREEN, BLUE), "so^D", strict=False)
-    for line, colour, mark in looks:
-        axes.plot(ks, line["predicted"], color=colour, lw=1.4, alpha=0.6)
-        axes.plot(ks, line["measured"], mark, color=colour, ms=5.5)
-        name = f"{line['label']}: {line['acceptance_rate']:.0%} accepted"
-        ends.append((ks[-1], line["predicted"][-1], name, colour))
-    axes.set_xticks(ks, ks)
-    axes.set(xlabel="proposals a pass, k", ylabel="tokens a pass", ylim=(1, None))
-    canvas.beside_ends(axes, ends)
-    return figure
-
-
-@styled
-def speculation_speed(rows: list[dict], limit: dict, title: str) -> Figure:
-    """Speed over plain decoding in the same native code; `limit` reads the weights once a token.
-
-    A row has a `label`, its `speedup` (a summary), and `plain` where nothing is drafted; `limit`
-    is a summary of the same ratio.
+    A row has a `label`, its `speedup` (a summary), and `plain` where it is what others build on.
     """
     figure, axes = canvas.new_figure(1.3 + 0.36 * len(rows), title)
-    reach = style.low_mid_high(limit)
-    canvas.limit_band(axes, reach, -0.75, "roofline: every weight read once a token")
     spans = [style.low_mid_high(row["speedup"]) for row in rows]
+    most = max(high for *_, high in spans)
+    if limit:
+        reach = style.low_mid_high(limit)
+        canvas.limit_band(axes, reach, -0.75, "roofline: every weight read once a token")
+        most = max(most, *reach)
     colours = [GREY if row.get("plain") else BLUE for row in rows]
     canvas.bars(axes, spans, colours, height=0.62)
     canvas.number_column(axes, [f"{mid:.2f}×" for _, mid, _ in spans])
     canvas.name_rows(axes, [row["label"] for row in rows])
-    most = max(*reach, *(high for _, _, high in spans))
-    axes.set(ylim=(len(rows) - 0.4, -1.15), xlim=(0, 1.05 * most), xlabel="speed, best rung = 1")
+    top = -1.15 if limit else -0.6
+    axes.set(ylim=(len(rows) - 0.4, top), xlim=(0, 1.05 * most), xlabel=xlabel)
     return figure
