@@ -84,11 +84,6 @@ def links_cell(name: str, titles: dict[str, str], repo: str, ref: str) -> str:
     return " · ".join(parts)
 
 
-def mirror_cell(names: list[str]) -> str:
-    """The sources of the objects with these dotted names, two blank lines apart."""
-    return "\n\n\n".join(inspect.getsource(resolve_name(name)).rstrip("\n") for name in names)
-
-
 def write_cells(nb, name: str, titles: dict[str, str], repo: str, ref: str) -> None:
     """Make a source notebook as it should be, in place: generated, mirrored, without outputs."""
     for cell in nb.cells:
@@ -98,9 +93,11 @@ def write_cells(nb, name: str, titles: dict[str, str], repo: str, ref: str) -> N
         elif kind == "links":
             cell.source = links_cell(name, titles, repo, ref)
         try:
-            cell.source = (mirror_cell(ours(cell).get("mirror", [])) or cell.source).strip("\n")
+            mirrored = map(resolve_name, ours(cell).get("mirror", []))
+            code = "\n\n\n".join(inspect.getsource(thing).rstrip("\n") for thing in mirrored)
         except (ImportError, AttributeError, TypeError, ValueError) as error:
             raise SyncError(f"{name}, cell {cell.id!r} mirrors no code ({error})") from error
+        cell.source = (code or cell.source).strip("\n")
         fold(cell)
         if cell.cell_type == "code":
             cell.outputs, cell.execution_count = [], None

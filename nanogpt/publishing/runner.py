@@ -285,12 +285,11 @@ class Series:
         rows = []
         for entry in sorted(self.entries, key=lambda entry: entry["notebook"]):
             result = "passed" if entry["ok"] else f"FAILED  {entry['error']}"
-            shown = {"seconds": f"{entry['seconds']:.1f}", "result": result}
-            rows.append({"notebook": entry["notebook"]} | shown)
+            seconds = f"{entry['seconds']:.1f}"
+            rows.append({"notebook": entry["notebook"], "seconds": seconds, "result": result})
         if rows:
             print(f"{self.erase}\n{table(rows)}\n")
-        all_of_it = f"profile {self.pace.profile}, in {out}"
-        print(f"{self.passed} of {len(self.sources)} passed, {all_of_it}")
+        print(f"{self.passed} of {len(self.sources)} passed, profile {self.pace.profile}, in {out}")
         if self.passed < len(rows):
             print(f"what failed, up to its error: {out / 'failed'}")
         if (page := out / "html" / "index.html").is_file():

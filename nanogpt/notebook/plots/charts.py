@@ -18,7 +18,7 @@ LOOKS = ((VERMILION, "s"), (BLUE, "o"), (ORANGE, "^"), (GREEN, "D"), (GREY, "v")
 LOOKS += ((INK, "X"), ("#CC79A7", "."))  # of curves
 KINDS = {  # what a time is spent on: its name and its look
     "travels": ("on its way", {"facecolor": SKY}),
-    "waits": ("waits", {"facecolor": PAPER, "ls": ":"}),
+    "waits": ("waits", {"color": GREY, "lw": 1, "ls": ":"}),
     "prompt": ("reads the prompt", {"facecolor": BLUE}),
     "token": ("a token", {"facecolor": ORANGE}),
     "idle": ("an idle place", {"facecolor": PALE, "hatch": "////"}),
@@ -164,42 +164,33 @@ def timelines(panels: Sequence[dict], title: str, clock: str) -> Figure:
     perhaps its "name" and "tokens", times at which one arrives. Idle is a place in the batch that
     computes for nobody.
     """
-    named = "name" in panels[0]["rows"][0]
-    heights = [0.55 + (0.3 if named else 0.15) * len(panel["rows"]) for panel in panels]
+    by_name = "name" in panels[0]["rows"][0]
+    heights = [0.55 + (0.3 if by_name else 0.15) * len(panel["rows"]) for panel in panels]
     size = {"rows": len(panels), "sharex": True, "height_ratios": heights}
-    figure, column = canvas.new_panels(0.8 + sum(heights), title, **size)
+    figure, column = canvas.new_panels(1.1 + sum(heights), title, **size)
     for axes, panel in zip(column, panels, strict=True):
         for y, row in enumerate(panel["rows"]):
             for span in row["spans"]:
                 _span(axes, y, *span)
-            axes.vlines(row.get("tokens", ()), y - 0.4, y + 0.4, color=ORANGE, lw=1.1)
+            if times := row.get("tokens"):
+                axes.vlines(times, y - 0.4, y + 0.4, color=ORANGE, lw=1.1, label=KINDS["token"][0])
         axes.set_yticks(range(len(panel["rows"])), [row.get("name", "") for row in panel["rows"]])
-        axes.set(ylim=(len(panel["rows"]) - 0.4, -0.6), ylabel="" if named else "requests")
+        axes.set(ylim=(len(panel["rows"]) - 0.4, -0.6), ylabel="" if by_name else "requests")
         axes.tick_params(axis="y", length=0)
         axes.grid(axis="y", visible=False)
         axes.set_title(panel["name"])
     column[-1].set(xlabel=clock, xlim=(0, None))
-    _key(column[0], [row for panel in panels for row in panel["rows"]])
+    drawn = (axes.get_legend_handles_labels() for axes in column)
+    named = {name: handle for pair in drawn for handle, name in zip(*pair, strict=True)}
+    canvas.names_below(figure, [*named.values()])
     return figure
 
 
 def _span(axes: Axes, y: float, start: float, end: float, kind: str) -> None:
     """A time in row y: a box, or the dotted line of one who waits."""
+    name, look = KINDS[kind]
     if kind == "waits":
-        axes.plot([start, end], [y, y], color=GREY, lw=1, ls=":")
+        axes.plot([start, end], [y, y], label=name, **look)
         return
     edge = {"edgecolor": GREY, "lw": 0} if kind == "idle" else {"edgecolor": PAPER, "lw": 0.5}
-    axes.add_patch(Rectangle((start, y - 0.4), end - start, 0.8, **edge, **KINDS[kind][1]))
-
-
-def _key(axes: Axes, rows: Sequence[dict]) -> None:
-    """What the boxes of these rows mean, on the right above the first panel."""
-    shown = {kind for row in rows for *_, kind in row["spans"]}
-    shown |= {"token" for row in rows if row.get("tokens")}
-    handles = [
-        Rectangle((0, 0), 1, 1, label=words, edgecolor=GREY, **look)
-        for kind, (words, look) in KINDS.items()
-        if kind in shown
-    ]
-    place = {"loc": "lower right", "bbox_to_anchor": (1.0, 1.0), "borderaxespad": 0.2}
-    axes.legend(handles=handles, ncols=len(handles), fontsize=8, columnspacing=1.0, **place)
+    axes.add_patch(Rectangle((start, y - 0.4), end - start, 0.8, label=name, **edge, **look))

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from . import canvas, style
-from .style import BLUE, COLOURS, GREEN, GREY, ORANGE, PALE, PAPER, SKY, VERMILION, styled
+from .style import BLUE, GREEN, GREY, ORANGE, PALE, PAPER, SKY, VERMILION, styled
 
 THIN = 0.85  # how opaque the colours of the map are
 PARTS = {"arithmetic": GREEN, "memory": ORANGE, "overhead": PALE}
@@ -29,13 +29,13 @@ def typing_race(text: str, duel: dict, share: float | None = None) -> Figure:
         arrivals[name] = list(accumulate([system["ttft"]["median"], *system["itl"]]))
     finish = [moments[-1] for moments in arrivals.values()]
     clock = min(finish) if share is None else share * max(finish)
-    labels = ("without the cache", "with it")
-    for axes, (name, moments), label in zip(columns, arrivals.items(), labels, strict=True):
+    looks = ("without the cache", VERMILION), ("with it", BLUE)
+    for axes, moments, (label, colour) in zip(columns, arrivals.values(), looks, strict=True):
         done, n = sum(moment <= clock + 1e-12 for moment in moments), len(moments)
-        _page(axes, text[:done], done / n, COLOURS[name])
+        _page(axes, text[:done], done / n, colour)
         flag = " ✓ finished" if done == n else ""
-        colour = style.on_paper(COLOURS[name])
-        axes.set_title(f"{label}: {done} of {n} tokens{flag}", fontsize=9, color=colour)
+        heading = f"{label}: {done} of {n} tokens{flag}"
+        axes.set_title(heading, fontsize=9, color=style.on_paper(colour))
     return figure
 
 

@@ -17,7 +17,6 @@ from PIL import Image
 
 BLUE, VERMILION, GREEN, ORANGE = "#0072B2", "#D55E00", "#009E73", "#E69F00"
 SKY, INK, GREY, PALE, PAPER = "#56B4E9", "#1f2430", "#6b7280", "#e5e7eb", "#ffffff"
-COLOURS = {"uncached": VERMILION, "cached": BLUE, "train": SKY, "val": BLUE}
 BLANKS = {" ": "␣", "\n": "↵"}  # what cannot be seen, made visible
 MONO = "DejaVu Sans Mono"
 WIDTH, DPI = 7.6, 130
