@@ -159,7 +159,7 @@ def speeds(rows: list[dict], title: str, xlabel: str, limit: dict | None = None)
 
     A row has a `label`, its `speedup` (a summary), and `plain` where it is what others build on.
     """
-    figure, axes = canvas.new_figure(1.3 + 0.36 * len(rows), title)
+    figure, axes = canvas.new_figure(1.4 + 0.36 * len(rows), title)
     spans = [style.low_mid_high(row["speedup"]) for row in rows]
     most = max(high for *_, high in spans)
     if limit:
