@@ -23,14 +23,13 @@ def typing_race(text: str, duel: dict, share: float | None = None) -> Figure:
     """Both texts when `share` of the slower one's time has passed; None: when the first is done."""
     title = f"The race: the same text, {duel['speedup']['median']:.1f}× as fast"
     figure, columns = canvas.new_panels(3.3, title, columns=2)
-    arrivals = {}  # of each token, in seconds from the start
-    for name in ("uncached", "cached"):
-        system = duel["systems"][name]
-        arrivals[name] = list(accumulate([system["ttft"]["median"], *system["itl"]]))
-    finish = [moments[-1] for moments in arrivals.values()]
+    systems = [duel["systems"][name] for name in ("uncached", "cached")]
+    # When each token came, in seconds from the start:
+    arrivals = [list(accumulate([x["ttft"]["median"], *x["itl"]])) for x in systems]
+    finish = [moments[-1] for moments in arrivals]
     clock = min(finish) if share is None else share * max(finish)
     looks = ("without the cache", VERMILION), ("with it", BLUE)
-    for axes, moments, (label, colour) in zip(columns, arrivals.values(), looks, strict=True):
+    for axes, moments, (label, colour) in zip(columns, arrivals, looks, strict=True):
         done, n = sum(moment <= clock + 1e-12 for moment in moments), len(moments)
         _page(axes, text[:done], done / n, colour)
         flag = " ✓ finished" if done == n else ""
