@@ -153,7 +153,11 @@ class Compiled(Exclusive):
     def run(self, model, prompt, noise, sampling):
         weights = functional.flatten(model)
         bound = self._bind(weights)
-        self._prefill(weights, prompt[:, :-1])
+        with torch.inference_mode():
+            for keys, values in self.kv:
+                keys.zero_(), values.zero_()  # what is empty counts 0 times, and 0 times NaN is NaN
+            if prompt.shape[1] > 1:
+                functional.step(weights, self.kv, prompt[:, :-1], 0, self.config.n_head)
         # A plain draw is made inside the compiled step; any other one outside, from its logits.
         plain = sampling == PLAIN
         ones = torch.ones(noise.shape[1:], dtype=torch.float32).expand(noise.shape)
@@ -166,13 +170,6 @@ class Compiled(Exclusive):
                 token = sample(logits, row, sampling)[:, 0]
             yield token[:, None].clone()  # the caller's own: the next step reads ours
         del bound
-
-    @torch.inference_mode()
-    def _prefill(self, weights: functional.Weights, tokens: Tensor) -> None:
-        for keys, values in self.kv:
-            keys.zero_(), values.zero_()  # an empty place counts 0 times, and 0 times NaN is NaN
-        if tokens.shape[1]:
-            functional.step(weights, self.kv, tokens, 0, self.config.n_head)
 
 
 # ------------------------------------------------------------------ CUDA graphs

@@ -117,12 +117,7 @@ def step(w: Weights, caches: list, tokens: Tensor, start: int, n_head: int) -> T
 
 
 def step_at(
-    w: Weights,
-    token: Tensor,
-    pos: Tensor,
-    n_head: int,
-    attend: Callable,
-    linear: Callable = F.linear,
+    w: Weights, token: Tensor, pos: Tensor, n_head: int, attend: Callable, linear=F.linear
 ) -> Tensor:
     """`step` for one token of each text at a position that is a tensor, so no shape depends on it.
 

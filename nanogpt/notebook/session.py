@@ -17,7 +17,7 @@ from ..data.corpus import Corpus, load_corpus
 from ..model.checkpoint import Checkpoint
 from ..system.device import Device, conditions, environment, pick_device
 from ..system.files import ROOT, atomic_path, check_writable, write_json
-from ..training.pretrained import load_or_train
+from ..training.loop import load_or_train
 from .plots import style
 
 

@@ -18,7 +18,6 @@ from torch import Tensor
 
 from ..config.training import TrainConfig
 from ..data.corpus import Corpus
-from ..data.tokenizer import CharTokenizer
 from ..model import checkpoint
 from ..model.checkpoint import (
     CheckpointError,
@@ -55,14 +54,7 @@ class RunFiles:
     <out>-last.state.safetensors  all that the next step depends on, to resume the run
     """
 
-    def __init__(
-        self,
-        out: str | Path,
-        model: GPT,
-        corpus: Corpus,
-        config: TrainConfig,
-        tokenizer: CharTokenizer,
-    ):
+    def __init__(self, out: str | Path, model: GPT, corpus: Corpus, config: TrainConfig, tokenizer):
         self.out = check_path("out", out)
         self.state, self.log = state_path(self.out), log_path(self.out)
         self.last = self.out.with_name(f"{self.out.name}-last")

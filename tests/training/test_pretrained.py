@@ -12,9 +12,8 @@ from nanogpt.config import SIZES, GPTConfig, TrainConfig
 from nanogpt.data import synthetic
 from nanogpt.data.corpus import Corpus
 from nanogpt.model.checkpoint import CheckpointError, load_checkpoint
-from nanogpt.training import pretrained
-from nanogpt.training.loop import train
-from nanogpt.training.pretrained import load_or_train
+from nanogpt.training import loop
+from nanogpt.training.loop import load_or_train, train
 
 SHORT = TrainConfig(steps=4, batch_size=8, eval_every=4, eval_batches=1, warmup=2)
 OTHER = Corpus("another text.\n" * 200, "other", "0")
@@ -30,7 +29,7 @@ def load(corpus, config, checkpoint="auto", keep=None):
 @pytest.fixture
 def place(monkeypatch, tmp_path):
     """No published weights yet, and a size that trains in no time."""
-    monkeypatch.setattr(pretrained, "WEIGHTS", tmp_path / "checkpoints")
+    monkeypatch.setattr(loop, "WEIGHTS", tmp_path / "checkpoints")
     monkeypatch.delenv("NANOGPT_CHECKPOINT", raising=False)
     monkeypatch.setitem(SIZES, "small", GPTConfig(block_size=8, n_layer=1, n_head=2, n_embd=16))
     return tmp_path
