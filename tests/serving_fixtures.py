@@ -209,13 +209,15 @@ def freed_while_shared(self, table):
             self.empty.append(block)
 
 
-def never_shared(self, block):
-    self.kept.pop(block, None)
-    self.ref_counts[block] = 1  # as if it were taken
+def never_shared(self, seq, admit=BlockManager.admit):
+    admitted = admit(self, seq)
+    for block in seq.block_table:
+        self.ref_counts[block] = 1  # as if it were taken
+    return admitted
 
 
 BLOCK_BUGS = {  # what is replaced, where, by what
     "a block is freed while shared": (BlockManager, "_release", freed_while_shared),
-    "who shares is not counted": (BlockManager, "_share", never_shared),
+    "who shares is not counted": (BlockManager, "admit", never_shared),
     "a hash without its parent": (blocks, "block_hash", lambda _, own: block_hash(b"", own)),
 }

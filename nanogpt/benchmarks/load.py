@@ -11,10 +11,13 @@ limit.
 
 from __future__ import annotations
 
+import asyncio
+import json
 import random
+import string
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from math import inf
@@ -28,8 +31,9 @@ from ..model.gpt import GPT
 from ..serving.batch import BatchEngine
 from ..serving.modules import ModuleBackend
 from ..serving.request import Request
-from .timing import in_turns, summary
+from .timing import in_turns, number_of, summary
 
+CHARS = "\n !$&',-.3:;?" + string.ascii_uppercase + string.ascii_lowercase  # Tiny Shakespeare's
 LATENCIES = ("ttft", "tpot", "itl", "e2el")
 SCHEMES = {  # ways to share one model among requests, and what each asks of the engine
     "one at a time": {"max_running": 1},
@@ -53,9 +57,7 @@ class Reply(NamedTuple):
 Replies = dict[int, Reply]  # of one run, by the id of the request
 
 
-def poisson(
-    n: int, rate: float, vocab_size: int, block_size: int, *, seed: int = 1, greedy: bool = False
-) -> list[Request]:
+def poisson(n: int, rate: float, vocab_size: int, block_size: int, greedy=False) -> list[Request]:
     """n requests at `rate` a second (inf: all at once). Only the arrivals depend on the rate.
 
     Of `block_size` a prompt takes 1/16 to 1/2, uniformly; half of them begin with the same 1/4.
@@ -64,7 +66,7 @@ def poisson(
     """
     if rate != inf:
         check_positive("rates", rate)
-    draw, gaps, arrival, out = random.Random(seed), random.Random(seed + 1), 0.0, []
+    draw, gaps, arrival, out = random.Random(1), random.Random(2), 0.0, []
     common = [draw.randrange(vocab_size) for _ in range(block_size // 4)]
     for i in range(n):
         length = draw.randint(max(1, block_size // 16), max(1, block_size // 2))
@@ -100,8 +102,8 @@ def load(
     without one those of the first system; None where there is neither. With several systems `ratio`
     is the speed over the first one's, pair by pair. Raises ValueError.
     """
-    asked = {rate: poisson(n, rate, vocab_size, block_size, greedy=greedy) for rate in rates}
-    every = poisson(n, inf, vocab_size, block_size, greedy=greedy)
+    asked = {rate: poisson(n, rate, vocab_size, block_size, greedy) for rate in rates}
+    every = poisson(n, inf, vocab_size, block_size, greedy)
     for system in systems.values():
         system(every[:8])
     texts = drive(BatchEngine(model), every) if model else None
@@ -192,6 +194,101 @@ def _admit(engine: BatchEngine, arrived: deque[Request], static_batch: int | Non
         for request in batch:
             most = (engine.config.positions or inf) + 1 - len(request.prompt)
             engine.add(replace(request, max_new_tokens=min(longest, most)))  # its noise goes on
+
+
+# ------------------------------------------------------------------ a server, ours or another
+
+
+class HTTPServer:
+    """A server with /v1/completions. Called with greedy requests it returns the whole replies.
+
+    Each request is sent when it arrives, whether or not others are answered. `errors` counts those
+    that failed, by reason. A token of a reply is the number of its character in `chars`, None for
+    one that is not there. After 60 s without a byte it is given up. Raises ConnectionError.
+    """
+
+    def __init__(self, url: str, model: str = "", chars: str = CHARS):
+        import httpx
+
+        self.url, self.model, self.chars, self.errors = url, model, chars, Counter()
+        self.settings = {"base_url": url.rstrip("/").removesuffix("/v1"), "trust_env": False}
+        self.settings |= {"limits": httpx.Limits(max_connections=None), "timeout": 60.0}
+        try:
+            with httpx.Client(**self.settings) as client:
+                self.model = model or client.get("/v1/models").json()["data"][0]["id"]
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise ConnectionError(f"no server answers at {url}: {_named(error)}") from None
+        except (ValueError, KeyError, IndexError, TypeError):
+            raise ConnectionError(f"{url}/v1/models names no model") from None
+
+    def __call__(self, requests: list[Request]) -> Replies:
+        return asyncio.run(self._serve(requests))
+
+    async def _serve(self, requests: list[Request]) -> Replies:
+        import httpx
+
+        replies = {}
+
+        async def one(request: Request) -> None:
+            await asyncio.sleep(start + request.arrival - time.perf_counter())
+            try:
+                replies[request.id] = await self._reply(client, request, start)
+            except (ConnectionError, httpx.HTTPError, ValueError) as error:
+                self.errors[_named(error)] += 1
+
+        async with httpx.AsyncClient(**self.settings) as client:
+            start = time.perf_counter()
+            await asyncio.gather(*map(one, requests))
+        if not replies:
+            raise ConnectionError(f"{self.url}: no request was answered: {list(self.errors)[-1]}")
+        return replies
+
+    async def _reply(self, client, request: Request, start: float) -> Reply:
+        """One streamed completion: its characters, and the moment of each event that had any.
+
+        With usage in the stream there are as many tokens as it says.
+        """
+        prompt = "".join(self.chars[token] for token in request.prompt.tolist())
+        body = {"model": self.model, "prompt": prompt, "max_tokens": request.max_new_tokens}
+        body |= {"temperature": 0.0, "stream": True, "stream_options": {"include_usage": True}}
+        text, moments, ended, n = "", [], False, None
+        async with client.stream("POST", "/v1/completions", json=body) as response:
+            async for event in _events(response):
+                n = (event.get("usage") or {}).get("completion_tokens", n)
+                for choice in event.get("choices", []):
+                    ended |= choice.get("finish_reason") is not None
+                    if piece := choice.get("text"):
+                        text += piece
+                        moments.append(time.perf_counter() - start)
+        if not ended or not moments:
+            raise ConnectionError(
+                f"the reply stopped after {number_of(len(moments), 'event')}, without its end"
+            )
+        if n not in (None, len(text)):
+            return Reply([None] * n, moments)
+        number = {char: i for i, char in enumerate(self.chars)}
+        return Reply([number.get(char) for char in text], moments)
+
+
+def _named(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+async def _events(response) -> AsyncIterator[dict]:
+    """The events of a response up to [DONE], each a JSON object. Raises ConnectionError."""
+    if response.status_code != 200:
+        said = (await response.aread()).decode(errors="replace")[:200]
+        raise ConnectionError(f"HTTP {response.status_code}: {said}")
+    async for line in response.aiter_lines():
+        data = line.removeprefix("data:").strip()
+        if data == "[DONE]":
+            return
+        if data == line:  # no event: an empty line, or a comment
+            continue
+        event = json.loads(data)
+        if event.get("error"):
+            raise ConnectionError(f"the server sent {data[:200]}")
+        yield event
 
 
 # ------------------------------------------------------------------ what the requests got

@@ -139,8 +139,8 @@ def clock(device: torch.device) -> float:
 def seconds_of_work() -> float:
     """How slow this machine is: seconds of a training step and ten uncached tokens, one thread.
 
-    The least CPU time of up to 12 turns with the model "small", within 3 seconds: what else runs on
-    the machine changes that by less than a half, and the wall clock by a factor of two and more.
+    The least CPU time of 8 turns with the model "small": what else runs on the machine changes that
+    by less than a half, and the wall clock by a factor of two and more.
     """
     model = GPT(SIZES["small"], generator=torch.Generator().manual_seed(0)).eval()
     packed, x = pack_heads(model).train(), torch.zeros(4, 256, dtype=torch.int64)
@@ -155,9 +155,6 @@ def seconds_of_work() -> float:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        times, end = [work()], time.monotonic() + 3
-        while len(times) < 12 and time.monotonic() < end:
-            times.append(work())
-        return min(times)
+        return min(work() for _ in range(8))
     finally:
         torch.set_num_threads(threads)

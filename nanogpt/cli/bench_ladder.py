@@ -7,8 +7,7 @@ from pathlib import Path
 
 import torch
 
-from ..benchmarks.decoding import ladder, sharpened
-from ..benchmarks.decoding_peers import Peer, hugging_face, jax_scan
+from ..benchmarks.decoding import Peer, hugging_face, jax_scan, ladder, sharpened
 from ..benchmarks.timing import summary_text
 from ..config.shapes import SIZES
 from ..export.huggingface import exported
@@ -42,10 +41,12 @@ def _peers(names: list[str], model: GPT) -> dict[str, Peer]:
     weight = model.lm_head.weight
     if names and (weight.device.type, weight.dtype) != ("cpu", torch.float32):
         raise ValueError("--peer computes float32 on the CPU: give --device cpu --dtype float32")
-    packed, peers = pack_heads(model) if model.config.per_head else model, {}
-    if "hf" in names:
-        peers |= hugging_face(exported(packed))
-    return peers | (jax_scan(packed) if "jax" in names else {})
+    packed = pack_heads(model) if model.config.per_head else model
+    try:
+        peers = hugging_face(exported(packed)) if "hf" in names else {}
+        return peers | (jax_scan(packed) if "jax" in names else {})
+    except ImportError as error:
+        raise ImportError(f"{error}: pip install '.[peers]'") from error
 
 
 def report(result: dict) -> str:
@@ -57,9 +58,8 @@ def report(result: dict) -> str:
         f"text after a prompt of one; {common.timings(result['repeats'])}\n",
         table([_shown(row) for row in rungs if "unavailable" not in row]),
     ]
-    for row in rungs:
-        if why := row.get("unavailable"):
-            lines.append(f"{row['rung']}  {row['label']}: not here: {why}")
+    absent = [row for row in rungs if "unavailable" in row]
+    lines += [f"{row['rung']}  {row['label']}: not here: {row['unavailable']}" for row in absent]
     lines += [
         f"\nread bandwidth {read['median'] / 1e9:.0f} GB/s over {limits['weight_bytes'] / 1e6:.1f} "
         f"MB ({read['how']}), peak {peak['median'] / 1e9:.0f} GFLOP/s ({peak['how']})",
@@ -67,9 +67,7 @@ def report(result: dict) -> str:
     ]
     if best:
         share = share_text(best["share_of_bound"]["median"])
-        lines.append(
-            f"best at the same weights and tokens: rung {best['rung']}; its share: {share}"
-        )
+        lines.append(f"best at equal weights and tokens: rung {best['rung']}; its share: {share}")
     return "\n".join(lines)
 
 
@@ -87,9 +85,8 @@ def _shown(row: dict) -> dict:
 
 def options(parser: argparse.ArgumentParser) -> None:
     """All options."""
-    common.add_shared(
-        parser, "--size", "--checkpoint", "--tokens", "--repeats", "--threads", "--device"
-    )
+    common.add_shared(parser, "--size", "--checkpoint", "--tokens")
+    common.add_shared(parser, "--repeats", "--threads", "--device")
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
     parser.add_argument("--rungs", metavar="NUMBERS", help="only these, as in 1467")
     peer = "beside the same weights in transformers, in JAX: pip install '.[peers]'"

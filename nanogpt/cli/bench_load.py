@@ -12,8 +12,7 @@ from math import inf
 from pathlib import Path
 
 from ..benchmarks.decoding import sharpened
-from ..benchmarks.load import LATENCIES, load, schemes
-from ..benchmarks.peers import CHARS, HTTPServer
+from ..benchmarks.load import CHARS, LATENCIES, HTTPServer, load, schemes
 from ..benchmarks.timing import number_of, summary_text
 from ..config.shapes import SIZES
 from ..model.checkpoint import load_checkpoint
@@ -70,11 +69,10 @@ def report(r: dict) -> str:
     else:
         who = f"{r['n_params']:,} parameters, {r['backend']}, at most {r['running']} at once"
     asked = f"{number_of(r['n'], 'request')} of a block of {r['block_size']}"
-    lines = [f"{asked}; {who}; {common.timings(r['repeats'])}; latencies in ms\n"]
-    lines += [table([*map(_shown, r["rows"])])]
-    for why, n in r.get("errors", {}).items():
-        lines.append(f"{number_of(n, 'request')} failed: {why}")
-    return "\n".join(lines)
+    title = f"{asked}; {who}; {common.timings(r['repeats'])}; latencies in ms\n"
+    errors = r.get("errors", {}).items()
+    failed = [f"{number_of(n, 'request')} failed: {why}" for why, n in errors]
+    return "\n".join([title, table([*map(_shown, r["rows"])]), *failed])
 
 
 def _shown(row: dict) -> dict:

@@ -166,9 +166,8 @@ class Reader:
         for name, value in body.items():
             if name not in FIELDS | UNUSED and value not in (ABSENT.get(name), [], {}):
                 known = f"leave it out; the fields are {', '.join(sorted(FIELDS))}"
-                raise Refused(
-                    400, f"{name}={value!r:.60}: this server does not have it: {known}", name
-                )
+                message = f"{name}={value!r:.60}: this server does not have it: {known}"
+                raise Refused(400, message, name)
 
     def _prompt(self, prompt):
         """The prompt's tokens (T,), of a text, a list of one text, or a list of tokens."""

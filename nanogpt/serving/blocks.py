@@ -61,7 +61,8 @@ class BlockManager:
         if self.blocks_for(len(seq.tokens)) - len(found) + revived > self.available:
             return False
         for block in found:
-            self._share(block)
+            self.kept.pop(block, None)
+            self.ref_counts[block] += 1
         seq.block_table, seq.num_cached_tokens = found, len(found) * self.block_len
         # Logits need one token to be read.
         seq.num_computed_tokens = min(seq.num_cached_tokens, len(seq.tokens) - 1)
@@ -124,11 +125,6 @@ class BlockManager:
             del self.kept[block], self.block_of[self.hash_of.pop(block)]
         self.ref_counts[block] = 1
         return block
-
-    def _share(self, block: int) -> None:
-        """One more sequence holds this block."""
-        self.kept.pop(block, None)
-        self.ref_counts[block] += 1
 
     def _release(self, blocks: list[int]) -> None:
         """One sequence fewer holds these. The last one goes first: it needs those before it."""

@@ -14,8 +14,6 @@ from ..config.checks import check_int, check_number
 from ..decoding import limits
 from ..decoding.sampling import PLAIN, SamplingParams, draw_noise
 
-_next_id = count()
-
 
 @dataclass(frozen=True, eq=False)
 class Request:
@@ -34,7 +32,7 @@ class Request:
     sampling: SamplingParams = PLAIN
     seed: int = 1337
     arrival: float = 0.0
-    id: Hashable = field(default_factory=lambda: next(_next_id))
+    id: Hashable = field(default_factory=count().__next__)
 
     def __post_init__(self):
         where = f"request {self.id!r}: "

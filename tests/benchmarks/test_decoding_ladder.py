@@ -7,8 +7,7 @@ import torch
 from conftest import tiny_model
 
 from nanogpt.benchmarks import decoding, roofline, timing
-from nanogpt.benchmarks.decoding import Rung, ladder, rungs
-from nanogpt.benchmarks.decoding_peers import hugging_face, jax_scan
+from nanogpt.benchmarks.decoding import Rung, hugging_face, jax_scan, ladder, rungs
 from nanogpt.cli import bench_ladder, main
 from nanogpt.config import SIZES
 from nanogpt.engines.eager import Flat

@@ -9,8 +9,7 @@ import pytest
 import torch
 from decoding_fixtures import build
 
-from nanogpt.benchmarks.load import load, poisson
-from nanogpt.benchmarks.peers import CHARS, HTTPServer
+from nanogpt.benchmarks.load import CHARS, HTTPServer, load, poisson
 from nanogpt.cli import main
 from nanogpt.data.tokenizer import CharTokenizer
 from nanogpt.server.server import Server, serving
