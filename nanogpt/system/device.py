@@ -62,9 +62,6 @@ def forked_random_state(device: Device):
     return torch.random.fork_rng(devices=[device.device] if gpu else None)
 
 
-# ------------------------------------------------------------------ the environment card
-
-
 def environment(device: Device | None = None) -> dict:
     """The environment card as plain data."""
     device = device or pick_device()
@@ -103,11 +100,9 @@ def _cpu_name() -> str:
 def _git_state() -> dict:
     """The commit, and whether the files are other ones by now; None where that is not known."""
     command = ["git", "-C", str(ROOT), "status", "--porcelain=2", "--branch"]
-    lines = []
     if IN_CHECKOUT:  # a repository around an installed copy is somebody else's
         with suppress(OSError, subprocess.SubprocessError):  # no git on this machine
             done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
             lines = done.stdout.splitlines()
-    if not lines:
-        return {"commit": None, "dirty": None}
-    return {"commit": lines[0].split()[-1], "dirty": any(line[0] != "#" for line in lines)}
+            return {"commit": lines[0].split()[-1], "dirty": any(line[0] != "#" for line in lines)}
+    return {"commit": None, "dirty": None}
