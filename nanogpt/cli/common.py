@@ -28,6 +28,13 @@ def positive(text: str) -> int:
     return int(text)
 
 
+def named(text: str) -> Path:
+    """A path, as argparse reads it from an option: Path("") would be the folder one is in."""
+    if not text:
+        raise argparse.ArgumentTypeError("'': name a path")
+    return Path(text)
+
+
 POSITIVE = {"type": positive, "metavar": "N"}
 OPTIONS = {
     "--size": {"choices": sorted(SIZES), "default": "small"},
@@ -45,6 +52,7 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, words: str, about: str):
         super().__init__(f"python -m nanogpt {words}", description=about, allow_abbrev=False)
+        self.register("type", Path, named)
 
     def error(self, message: str) -> NoReturn:
         """What is wrong in one line: the usage of some commands fills a screen."""

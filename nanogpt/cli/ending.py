@@ -46,7 +46,8 @@ def exit_code(command: Callable[[], int | None], names: Iterable[str] = ()) -> i
     except BrokenPipeError:
         raise
     except (ValueError, OSError, ImportError, MemoryError) as error:
-        why, code = f"error: {str(error) or 'the memory of this machine is full'}", 2
+        words = re.sub(r"\[(Errno|WinError) \S+\] ", "", str(error))
+        why, code = f"error: {words or 'the memory of this machine is full'}", 2
     except RuntimeError as error:
         from ..engines.toolchain import CannotBuild
 

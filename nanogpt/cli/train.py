@@ -17,7 +17,7 @@ from ..config.shapes import SIZES
 from ..config.training import RECIPES, TrainConfig, recipe_for
 from ..data.corpus import load_corpus
 from ..data.tokenizer import CharTokenizer
-from ..model.checkpoint import stem
+from ..model.checkpoint import check_path
 from ..model.gpt import GPT
 from ..system.device import Device, pick_device
 from ..system.files import check_writable
@@ -43,7 +43,8 @@ def train_on(device: Device, args: argparse.Namespace) -> None:
     recipe, shape = _configs(args)
     corpus = load_corpus(args.data)
     heads = f"-{args.n_head}-heads" if args.n_head else ""
-    out = stem(args.out or OUTPUTS / "train" / f"{args.size}-{args.recipe}{heads}")
+    usual = OUTPUTS / "train" / f"{args.size}-{args.recipe}{heads}"
+    out = check_path("out", usual if args.out is None else args.out)
     saved, again = state_path(out).is_file(), started_again()
     resume = args.resume or again
     weights = out.with_name(f"{out.name}.safetensors")

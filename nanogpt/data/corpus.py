@@ -14,7 +14,7 @@ import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..system.files import ROOT, atomic_path, sha256
+from ..system.files import ROOT, sha256, write_whole
 from . import synthetic
 
 # Andrej Karpathy's concatenation of Shakespeare, from char-rnn (2015) at a fixed commit.
@@ -133,6 +133,5 @@ def fetch(target: Path, url: str = URL, digest: str = SHA256, size: int = SIZE) 
             f"what came is not the file we know: {len(data):,} bytes of {size:,}, sha256 "
             f"{sha256(data)[:12]}…, not {digest[:12]}…; try again"
         )
-    with atomic_path(target) as temporary:
-        temporary.write_bytes(data)
+    write_whole(target, data)
     return target

@@ -8,7 +8,6 @@ other way. A folder of them is whole or not there. Nothing here needs transforme
 from __future__ import annotations
 
 import json
-import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -207,8 +206,8 @@ def write_folder(saved: Checkpoint, folder: Path) -> dict:
 
 
 def _write(saved: Checkpoint, config: dict, tensors: dict, folder: Path) -> None:
-    new = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-    try:
+    with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as name:
+        new = Path(name)
         try:
             save_file(tensors, new / "model.safetensors", metadata={"format": "pt"})
         except SafetensorError as error:  # not an OSError, even for a full disk
@@ -222,8 +221,6 @@ def _write(saved: Checkpoint, config: dict, tensors: dict, folder: Path) -> None
         write_json(new / MARK, sealed(about))
         new.chmod(0o755)
         exchange(new, folder, written)
-    finally:
-        shutil.rmtree(new, ignore_errors=True)
 
 
 def written(folder: Path) -> dict:

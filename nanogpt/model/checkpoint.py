@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -171,7 +172,8 @@ def is_written(path: Path, *formats: str) -> bool:
 def check_path(name: str, value) -> Path:
     """The stem of a path that names a file. Raises TypeError, and ValueError for a folder's."""
     check_type(name, value, (str, Path))
-    if (path := stem(value)).name in ("", ".."):
+    path = stem(value)
+    if path.name in ("", "..") or not os.path.basename(value).startswith(path.name):
         raise ValueError(f"{name}={str(value)!r}: name a file, without its suffix")
     return path
 

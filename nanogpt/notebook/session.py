@@ -16,7 +16,7 @@ from ..config.profiles import Profile, get_profile
 from ..data.corpus import Corpus, load_corpus
 from ..model.checkpoint import Checkpoint
 from ..system.device import Device, conditions, environment, pick_device
-from ..system.files import ROOT, atomic_path, check_writable, write_json
+from ..system.files import ROOT, check_writable, write_json, write_whole
 from ..training.loop import load_or_train
 from .plots import style
 
@@ -91,8 +91,7 @@ class Run:
         return "  ·  ".join(part for part in parts if part)
 
     def _picture(self, png: bytes, name: str, alt: str) -> None:
-        with atomic_path(self.out / "figures" / f"{self.number}_{name}.png") as temporary:
-            temporary.write_bytes(png)
+        write_whole(self.out / "figures" / f"{self.number}_{name}.png", png)
         display(Image(data=png, format="png", metadata={"alt": alt}))
 
 

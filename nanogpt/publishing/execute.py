@@ -19,7 +19,7 @@ from papermill.clientwrap import PapermillNotebookClient
 from papermill.engines import NBClientEngine, papermill_engines
 from traitlets import TraitError
 
-from ..system.files import ROOT
+from ..system.files import ROOT, write_whole
 from . import nbfile
 from .nbfile import METADATA, SyncError, alt_text, png_of, read
 
@@ -69,7 +69,7 @@ def execute(
         )
     finally:
         with suppress(SyncError):  # a full disk cut it off, or wrote nothing: that error is raised
-            nbfile.write_text(target, nbfile.to_text(normalise(read(target))))
+            write_whole(target, nbfile.to_text(normalise(read(target))).encode())
     check_outputs(target)
 
 

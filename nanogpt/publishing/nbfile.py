@@ -9,7 +9,7 @@ from pathlib import Path
 import nbformat
 from nbformat import ValidationError
 
-from ..system.files import atomic_path, read_json
+from ..system.files import read_json
 
 METADATA = {
     "accelerator": "GPU",  # makes Colab open the notebook with one
@@ -49,12 +49,6 @@ def read(path: Path):
 def to_text(nb) -> str:
     """The notebook in the form that JupyterLab writes."""
     return nbformat.writes(nb, version=4).rstrip("\n") + "\n"
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a text as UTF-8, whole or not at all."""
-    with atomic_path(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
 
 
 def tagged(cell, tag: str) -> bool:

@@ -158,6 +158,9 @@ class Series:
     def _check_out(self) -> None:
         """Raise ForeignFiles for what is in the way already: better now than after the work."""
         names = {"manifest.json", *(f"{x}/-" for x in "figures json checkpoints html".split())}
+        if self.plan.html:
+            stems = {path.stem for path in (*self.sources, *self.out.glob("[0-9][0-9]_*.ipynb"))}
+            names |= {f"html/{stem}.html" for stem in stems | {"index", "live"}}
         for source in self.sources:
             failed = f"failed/{source.stem}"
             names |= {source.name, f"{failed}/-", *self.kept.get(source.stem, {}).get("files", {})}

@@ -20,10 +20,10 @@ from ..data import synthetic
 from ..model.checkpoint import load_checkpoint
 from ..model.convert import pack_heads
 from ..system.device import conditions
-from ..system.files import PUBLISHED, ROOT, check_ours, drop, sha256
+from ..system.files import PUBLISHED, ROOT, check_ours, drop, sha256, write_whole
 from .html import TEMPLATES, Prose, blocks, minutes, promise, sections, thumbnail
 from .mirror import colab
-from .nbfile import SyncError, read, read_manifest, title, write_text
+from .nbfile import SyncError, read, read_manifest, title
 
 # Notebook 01 trains it, all others load it: one model on every page.
 WEIGHTS = "checkpoints/small.safetensors"
@@ -73,7 +73,7 @@ def _write(folder: Path, texts: dict[str, str]) -> None:
     check_ours(folder, wanted, listed)
     drop(folder, listed.keys() - wanted, listed)
     for name, text in wanted.items():
-        write_text(folder / name, text + _seal(name, text))
+        write_whole(folder / name, (text + _seal(name, text)).encode())
 
 
 def written_pages(folder: Path) -> dict[str, list[str]]:

@@ -25,7 +25,7 @@ from ..config.checks import check_int
 from ..decoding.limits import MOST_NEW, check_length, check_sampling
 from ..decoding.sampling import PLAIN, SamplingParams
 from ..model.checkpoint import Checkpoint, load_checkpoint
-from ..system.files import atomic_path, check_ours, held, sha256, write_json
+from ..system.files import check_ours, held, sha256, write_json, write_whole
 from .batch import serve
 from .native import BACKENDS
 from .request import Request
@@ -111,7 +111,7 @@ class Job:
 
     def __init__(self, folder: Path, prompts: Sequence[Prompt], task: Task, shard_size: int = 32):
         check_int("shard_size", shard_size, 1)
-        self.folder, self.task, self.shard_size = Path(folder), task, shard_size
+        self.folder, self.task, self.shard_size = Path(folder).resolve(), task, shard_size
         n, self.before = len(prompts), []  # the checksums that an earlier end noted
         self.shards = [prompts[start : start + shard_size] for start in range(0, n, shard_size)]
         self.todo = set(range(len(self.shards)))  # the numbers of those that are not done
@@ -148,8 +148,7 @@ class Job:
 
     def keep(self, number: int, texts: Sequence[str]) -> None:
         """Write a shard: it is whole or not there. Raises OSError."""
-        with atomic_path(self.path(number)) as temporary:
-            temporary.write_bytes(self._lines(number, texts))
+        write_whole(self.path(number), self._lines(number, texts))
         self.todo.discard(number)
 
     def finish(self) -> str:

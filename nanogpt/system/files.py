@@ -60,7 +60,7 @@ def _advice(folder: Path):
     try:
         yield
     except OSError as error:
-        why = f"cannot write into {folder} ({error.strerror}): choose another folder"
+        why = f"cannot write into {folder} ({error.strerror or error}): choose another folder"
         raise type(error)(error.errno, why) from error
 
 
@@ -73,12 +73,12 @@ def held(path: Path, what: str):
     out/small".
     """
     lock = FileLock(path)
-    with _advice(path.parent):
+    with _advice(path.parent), suppress(Timeout):
         path.parent.mkdir(parents=True, exist_ok=True)
         check_ours(path.parent, [path.name], {path.name: [sha256(b"")]})  # to lock empties a file
-        with suppress(Timeout):
-            lock.acquire(blocking=False)
-    if not lock.is_locked:
+        tempfile.TemporaryFile(dir=path.parent).close()  # FileLock takes ENOENT for a Timeout
+        lock.acquire(blocking=False)
+    if not lock.is_locked:  # a Timeout
         raise ValueError(f"another run is writing {what}: wait for it, or name another place")
     try:
         yield
@@ -94,15 +94,18 @@ def check_writable(path: Path) -> None:
         raise IsADirectoryError(errno.EISDIR, "this is a folder; name a file", str(path))
     with _advice(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=path.parent):
-            pass
+        tempfile.TemporaryFile(dir=path.parent).close()
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file, whole or not at all. Raises OSError, as atomic_path does."""
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(data)
 
 
 def write_json(path: Path, data) -> None:
     """Write data as JSON, whole or not at all. Keys keep their order: equal data is equal bytes."""
-    text = _json(data)
-    with atomic_path(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+    write_whole(path, _json(data).encode())
 
 
 def sha256(data: bytes | Path) -> str:
@@ -123,14 +126,16 @@ class ForeignFiles(ValueError):
 
 
 def check_ours(folder: Path, names: Iterable[str], listed: Listed) -> None:
-    """Raise ForeignFiles, naming all, unless each of these names in `folder` may be replaced.
+    """Raise ForeignFiles, naming three, unless each of these names in `folder` may be replaced.
 
-    It may where nothing is there, or a plain file that `listed` has, to which no link leads.
+    It may where nothing is there, or a plain file that `listed` has, to which no link leads. The
+    folder itself may be a link, as its user has named it: the rule holds for where it leads.
     """
-    if found := {str(path) for name in names if (path := _in_the_way(folder, name, listed))}:
+    if found := sorted({str(path) for x in names if (path := _in_the_way(folder, x, listed))}):
         them = "it" if len(found) == 1 else "them"
+        more = f" and {len(found) - 3:,} more" if len(found) > 3 else ""
         raise ForeignFiles(
-            f"{', '.join(sorted(found))}: this command did not write {them}, or somebody changed "
+            f"{', '.join(found[:3])}{more}: this command did not write {them}, or somebody changed "
             f"{them} since: move {them} away, or name another place"
         )
 
@@ -204,6 +209,9 @@ def recover(target: Path, read_list: Callable[[Path], Listed]) -> None:
     check_ours(old.parent, [f"{old.name}/{name}" for name in everything(old) or ["-"]], named)
     if target.exists():
         drop(old, listed, listed)  # in its order: the list itself is the last
+        for path, *_ in os.walk(old, topdown=False):  # folders that were empty before
+            with suppress(OSError):  # not empty
+                os.rmdir(path)
     else:
         old.rename(target)
 

@@ -29,7 +29,7 @@ from ..model.checkpoint import (
     write_tensors,
 )
 from ..model.gpt import GPT
-from ..system.files import atomic_path, check_file, held
+from ..system.files import check_file, held, write_whole
 from .trainer import Trainer
 
 FORMAT = "nanogpt-notebooks training state 2"
@@ -117,8 +117,7 @@ class RunFiles:
         old = self.log.read_bytes().splitlines(keepends=True) if self.log.is_file() else []
         kept = old[: len(history["step"]) - 1]
         if kept != old:
-            with atomic_path(self.log) as temporary:
-                temporary.write_bytes(b"".join(kept))
+            write_whole(self.log, b"".join(kept))
         newest = {name: history[name][-1] for name in ("step", "train", "val")}
         with open(self.log, "a", encoding="utf-8") as file:
             file.write(json.dumps(newest | speed) + "\n")

@@ -59,6 +59,13 @@ def test_a_part_of_an_options_name_is_not_the_option():
         parser.parse_args(["--script", "x"])
 
 
+@pytest.mark.parametrize("command", ["export", "generate", "run"])
+def test_an_empty_path_is_not_the_folder_one_is_in(command, capsys):
+    with pytest.raises(SystemExit):
+        main([command, "--out", ""])
+    assert "--out: '': name a path" in capsys.readouterr().err
+
+
 def test_a_broken_pipe_within_a_command_is_not_its_error():
     with pytest.raises(BrokenPipeError):
         exit_code(raises(BrokenPipeError()))
@@ -142,7 +149,7 @@ def raises(error):
     ("error", "code", "line"),
     [
         (ValueError("too long"), 2, "error: too long"),
-        (FileNotFoundError(2, "no such file", "a"), 2, "error: [Errno 2] no such file: 'a'"),
+        (FileNotFoundError(2, "no such file", "a"), 2, "error: no such file: 'a'"),
         (ImportError("no transformers"), 2, "error: no transformers"),
         (CannotBuild("no compiler"), 2, "error: no compiler"),
         (FloatingPointError("the loss is nan"), 1, "error: the loss is nan"),

@@ -76,11 +76,15 @@ REFUSED = {
     ("--data", "/no/such/file"): "error: /no/such/file is no file",
     ("--device", "cuda"): "no CUDA device",
     ("--out", "/proc/none/x"): "none",
+    ("--out", ""): "--out '': name a file, without its suffix",
+    ("--out", "x/y/t/"): "--out 'x/y/t/': name a file, without its suffix",
+    ("--out", "x/y/.safetensors"): "--out 'x/y/.safetensors': name a file",
 }
 
 
 @pytest.mark.parametrize("words", REFUSED, ids=" ".join)
-def test_what_cannot_begin_says_why_and_writes_nothing(tmp_path, capsys, words):
+def test_what_cannot_begin_says_why_and_writes_nothing(tmp_path, monkeypatch, capsys, words):
+    monkeypatch.chdir(tmp_path)
     if words[1] == "cuda" and torch.cuda.is_available():
         pytest.skip("there is one")
     out = [] if "--out" in words else ["--out", str(tmp_path / "x" / "y")]

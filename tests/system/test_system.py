@@ -5,13 +5,14 @@ import json
 import os
 import stat
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 
 from nanogpt.system.console import headless, tolerate_any_text
 from nanogpt.system.device import environment, pick_device
-from nanogpt.system.files import atomic_path, write_json
+from nanogpt.system.files import atomic_path, held, write_json
 
 
 @pytest.fixture
@@ -134,6 +135,15 @@ def test_a_folder_that_cannot_be_written_is_named_with_advice(tmp_path, inside):
         pass
     assert caught.value.errno
     assert (tmp_path / "file").read_text() == "I am no folder"
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="a folder where no file can be made")
+def test_a_lock_that_cannot_be_made_is_not_another_runs():
+    with (
+        pytest.raises(OSError, match=r"cannot write into /proc \(.*choose another folder"),
+        held(Path("/proc/.x.lock"), "to /proc/x"),
+    ):
+        pass
 
 
 def test_a_terminal_of_another_encoding_shows_a_question_mark(monkeypatch):
