@@ -111,7 +111,7 @@ def open_run(number: str, *, profile: str = "auto", **parameters) -> Run:
         torch.set_num_threads(chosen.threads)
     corpus = load_corpus()
     out = Path(os.environ.get("NANOGPT_OUT") or ROOT / "outputs" / "run" / f"{chosen.kind}-lab")
-    check_writable(out / "json")  # found out now, not after the work
+    check_writable(out / f"{number}.json")  # found out now, not after the work
     threads = torch.get_num_threads()
     print(f"profile {chosen.name}, {threads} CPU thread{'s' * (threads > 1)}")
     print(corpus)

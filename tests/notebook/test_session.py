@@ -98,6 +98,7 @@ def test_saved_results_carry_all_they_depend_on(run, out):
     saved = json.loads((out / "json" / "07.json").read_text())
     assert (saved["notebook"], saved["profile"]) == ("07", "smoke")
     assert saved["results"] == {"answer": 42}
+    session.open_run("07", profile="smoke")  # a reader begins again
     assert saved["parameters"] == {"seed": 3}
     assert saved["corpus"]["name"] == "mine.txt"
     assert {"python", "torch", "device", "threads", "commit", "dirty"} <= set(saved["environment"])
