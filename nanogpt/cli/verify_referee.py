@@ -28,10 +28,13 @@ def run(args: argparse.Namespace) -> int:
 
 def _models(kind: str, target: str, seed: int) -> list:
     """What `referee` judges; a checkpoint of ours in both its forms. Raises ValueError."""
+    from ..verify.server import HTTPServer
     from ..verify.subjects import from_folder, small
 
     if kind != "model":
-        return [small(target, seed) if kind == "class" else target]
+        return [small(target, seed) if kind == "class" else HTTPServer(target)]
+    if not target or "://" in target:
+        raise ValueError(f"{target!r} is no folder and no file; `verify server` takes addresses")
     if (Path(target) / "config.json").is_file():
         return [from_folder(target)]
     if Path(target).is_dir():

@@ -53,7 +53,7 @@ def replica(model: GPT) -> GPT:
         if "forward" in vars(module):
             raise ValueError(
                 f"a {type(module).__name__} has another forward, set on the instance, and a copy "
-                f"of it must run: define that forward in a class"
+                f"of it must run: define that forward in a class, or take it off"
             )
         children = {name: copies.get(child) for name, child in module._modules.items()}
         vars(copied).update(training=False, _modules=children)

@@ -33,7 +33,7 @@ def referee(model, *, seed: int = 0) -> Report:
     cached(pieces), as `Subject` describes. Raises ValueError for anything else and for a model
     without a cache, ConnectionError for a server that gives no answers.
     """
-    if hasattr(model, "ask") or (isinstance(model, str) and model.startswith("http")):
+    if hasattr(model, "ask") or (isinstance(model, str) and "://" in model):
         from .server import referee_server
 
         return referee_server(model, seed)
@@ -41,14 +41,11 @@ def referee(model, *, seed: int = 0) -> Report:
     try:
         return _Case(subject, seed).run()
     except _Stopped as why:
-        words = f"it stops ({why}), and did not before: it keeps something of an earlier text"
-        report = Report(subject.name)
-        report.add(Finding("the plain pass", "bug", words, math.inf))
-        return report
+        return Report(subject.name, "bug", list(why.args))
 
 
 class _Stopped(Exception):
-    """A plain pass that raises, after others that did not."""
+    """A plain pass with which nothing can be compared; it holds the Finding."""
 
 
 class _Case:
@@ -67,6 +64,7 @@ class _Case:
         eps, scale = torch.finfo(self.dtype).eps, float(plain.abs().nan_to_num().max())
         self.ulp, self.coarse = eps * scale, None
         self.limit = self.inside = rounding(plain.nan_to_num())
+        alone = self._repeated()  # before a yardstick is taken: dropout would be in it
         if coarser:  # the two finest dtypes measure what rounding does
             other, coarse = coarser[0]
             moved = (coarse.plain(self.ids).double() - plain.double()).abs().nan_to_num()
@@ -77,7 +75,7 @@ class _Case:
             self.inside = float(moved.max()) if other == torch.float32 else self.limit
         else:
             self.result.note(f"only in {str(self.dtype)[6:]}: rounding is told by its size alone")
-        self.expected = self._truth(plain)
+        self.expected = self._truth(plain, alone)
 
     def _dtypes(self, subject: Subject) -> dict[torch.dtype, Subject]:
         """The model in every dtype in which it runs, the finest first.
@@ -86,7 +84,7 @@ class _Case:
         """
         found, ids = {}, text(subject, 1)[:, :2]
         try:
-            own = subject.plain(ids).dtype
+            torch.finfo(own := subject.plain(ids).dtype)  # a TypeError unless these are floats
         except STOPS as error:
             why = f"{type(error).__name__}: {first_line(error)}"
             raise ValueError(f"{subject.name} reads no text without a cache ({why})") from None
@@ -103,24 +101,30 @@ class _Case:
         try:
             return self.subject.plain(ids)
         except STOPS as error:
-            raise _Stopped(f"{type(error).__name__}: {first_line(error)}") from None
+            words = (
+                f"it stops at {len(ids)} texts of {ids.shape[1]} tokens, after others: too long, "
+            )
+            words += f"or it keeps an earlier text ({type(error).__name__}: {first_line(error)})"
+            raise _Stopped(Finding("the plain pass", "bug", words, math.inf)) from None
 
     # -------------------------------------------------------------- the plain pass
 
-    def _truth(self, plain: Tensor) -> Tensor:
+    def _repeated(self) -> Tensor:
+        """The plain pass of each text alone, where it gives the same again.  (B, T, V)"""
+        alone, again = (torch.cat([self._plain(row[None]) for row in self.ids]) for _ in "12")
+        twice = self.judge("the plain pass, a second time", again, alone)
+        if twice.verdict == "bug":
+            twice.words += ": dropout is on (call eval()), or something of an earlier text is kept"
+            if alone.isnan().any():
+                twice.words = "its logits are NaN: no cache can be judged"
+            raise _Stopped(twice)
+        return alone
+
+    def _truth(self, plain: Tensor, alone: Tensor) -> Tensor:
         """What the logits must be: the plain pass of each text alone.  (B, T, V)
 
         Where that looks ahead, those of plain passes that end at each token.
         """
-        alone, again = (torch.cat([self._plain(row[None]) for row in self.ids]) for _ in "12")
-        twice = self.judge("the plain pass, a second time", again, alone)
-        if plain.isnan().any() or alone.isnan().any():
-            twice = Finding("the plain pass", "bug", "its logits are NaN: no cache can be judged")
-        elif twice.verdict == "bug":
-            twice.words += ": dropout is on (call eval()), or something of an earlier text is kept"
-        if twice.verdict == "bug":
-            self.result.add(twice)
-            return alone
         batch = self.judge("the plain pass of a batch, against each text alone", plain, alone)
         if batch.verdict == "bug":
             self.result.add(batch)
@@ -139,8 +143,10 @@ class _Case:
 
     def judge(self, way: str, got: Tensor, expected: Tensor) -> Finding:
         """The verdict on these logits, by the size of their differences.  (B, T, V) twice"""
-        if (shape := getattr(got, "shape", None)) != expected.shape:
-            words = f"logits {shape and tuple(shape)}, where {tuple(expected.shape)} are wanted"
+        if not isinstance(got, Tensor):
+            raise ValueError(f"{way}: logits must be a tensor, (B, T, V), not {type(got).__name__}")
+        if got.shape != expected.shape:
+            words = f"logits {tuple(got.shape)}, where {tuple(expected.shape)} are wanted"
             return Finding(way, "bug", words, math.inf)
         diffs = (got.double() - expected.double()).abs().amax((0, 2))  # (T,)
         size, dtype = float(diffs.max()), str(self.dtype)[6:]

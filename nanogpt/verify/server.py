@@ -17,9 +17,11 @@ GREEDY, DRAWN = {"temperature": 0.0}, {"temperature": 1.0}
 
 
 class HTTPServer:
-    """A server with /v1/completions. Raises ConnectionError, with one line, for all that fails."""
+    """A server with /v1/completions. Raises ValueError for no address, else ConnectionError."""
 
     def __init__(self, url: str):
+        if not url.lower().startswith(("http://", "https://")):
+            raise ValueError(f"{url!r} is no server's address: write http://HOST:PORT")
         self.name = url.rstrip("/").removesuffix("/v1")
         try:
             (model, *_) = self._call("models")["data"]
@@ -50,8 +52,8 @@ class HTTPServer:
 
     def _call(self, what: str, body: dict | None = None):
         data, head = body and json.dumps(body).encode(), {"Content-Type": "application/json"}
-        request = urllib.request.Request(f"{self.name}/v1/{what}", data, head)
         try:
+            request = urllib.request.Request(f"{self.name}/v1/{what}", data, head)
             with urllib.request.urlopen(request, timeout=60) as response:
                 return json.load(response)
         except urllib.error.HTTPError as error:

@@ -18,7 +18,8 @@ from ..cache.dynamic import DynamicCache
 from ..cache.paged import PagedCache
 from ..cache.rolling import RollingCache
 from ..cache.static import StaticCache
-from ..decoding.decoder import CachedDecoder, ModuleDecoder
+from ..config.checks import check_int
+from ..decoding.decoder import CachedDecoder, ModuleDecoder, replica
 from ..model.gpt import GPT
 
 LENGTH = 40  # tokens of a text; more where a window asks for it
@@ -72,6 +73,9 @@ class Given(Subject):
         for name in dir(Subject):
             if not name.startswith("_") and hasattr(given, name):
                 setattr(self, name, getattr(given, name))
+        check_int("vocab_size", self.vocab_size, 1)
+        for name in ("longest", "window"):
+            check_int(name, getattr(self, name) or 1, 1)
         if not hasattr(given, "caches"):
             self.cached = lambda pieces, cache=None: given.cached(pieces)
 
@@ -147,6 +151,7 @@ class HuggingFace(Subject):
     """
 
     def __init__(self, model):
+        replica(getattr(model, "_orig_mod", model))  # ValueError: a forward that copies would share
         config = self.config = model.config.get_text_config()
         self.model, self.name = model.eval(), type(model).__name__
         self.vocab_size, self._static = config.vocab_size, {}
@@ -201,10 +206,9 @@ class HuggingFace(Subject):
         from transformers import StaticCache as Allocated
 
         if batch not in self._static:
+            n = room(self.window)
             try:
-                self._static[batch] = Allocated(
-                    config=self.model.config, max_cache_len=room(self.window)
-                )
+                self._static[batch] = Allocated(config=self.model.config, max_cache_len=n)
             except Exception as error:
                 raise NotOffered(f"no static cache: {error}") from None
         self._static[batch].reset()
@@ -254,8 +258,9 @@ def small(kind: str, seed: int = 0) -> HuggingFace:
     Weights are normal(0, 0.3): those of a new model are so small that a wrong mask hardly shows.
     Raises ValueError for a name that transformers does not know, or cannot build small.
     """
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM, logging
 
+    logging.set_verbosity_error()
     try:
         known = AutoConfig.for_model(kind)
         sizes = {name: value for name, value in SMALL.items() if hasattr(known, name)}
@@ -294,15 +299,16 @@ def subject_of(model) -> Subject:
     if hasattr(model, "get_output_embeddings") and hasattr(model, "config"):
         return HuggingFace(model)
     raise ValueError(
-        f"{type(model).__name__}: pass a GPT, a model of transformers, or any object with "
-        f"plain(ids) -> logits and cached(pieces) -> logits"
+        f"{type(model).__name__}: pass a GPT, a model of transformers, a server's address with "
+        f"http://, or any object with plain(ids) -> logits and cached(pieces) -> logits"
     )
 
 
 def from_folder(path) -> HuggingFace:
     """The causal language model in a folder that transformers wrote. Raises ValueError."""
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM, logging
 
+    logging.set_verbosity_error()
     try:
         return HuggingFace(AutoModelForCausalLM.from_pretrained(path, local_files_only=True))
     except Exception as error:  # of a file, a config, a class: as many kinds as there are models

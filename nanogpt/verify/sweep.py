@@ -69,9 +69,7 @@ def draw_case(seed: int, number: int, dtype: str, in_exact: bool) -> Case:
     n_new = pick.choice([most, most, pick.randint(1, most)])
     ways = [way for way in WAYS if way != "Native" or (dtype == "float32" and not in_exact)]
     way = pick.choice(ways)
-    if (
-        "cache" in WAYS[way][1] and pick.random() < 0.15
-    ):  # past the position table, where the window slides
+    if "cache" in WAYS[way][1] and pick.random() < 0.15:  # past the table, where the window slides
         n_new = most + pick.randint(1, 4)
     chunk, batch = pick.choice([1, 5, 7, 99]), pick.randint(1, 6)
     drawn = [PLAIN, PLAIN, SamplingParams(greedy=True)]

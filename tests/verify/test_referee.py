@@ -1,8 +1,10 @@
 """The referee acquits what is sound and convicts what is not: ours, others', traps, servers."""
 
+import functools
 import random
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -134,6 +136,7 @@ class PastTheEnd(Loop):
 
     def cached(self, pieces):
         self.usual.position_embedding_table(torch.arange(sum(p.shape[1] for p in pieces)))
+        return self.plain(torch.cat(pieces, 1))
 
 
 TRAPS = {
@@ -223,10 +226,46 @@ def test_nan_has_words_of_its_own():
     assert "NaN in float64 from token 21 on" in str(report)
 
 
+@pytest.mark.parametrize("seed", range(12))
+def test_dropout_in_the_plain_pass_is_no_rounding(seed):
+    class Dropout(Tiny):
+        def plain(self, ids):
+            return torch.nn.functional.dropout(super().plain(ids), 0.2)
+
+    (bug,) = referee(Dropout(seed), seed=seed).findings
+    assert "dropout is on" in str(bug)
+    assert bug.verdict == "bug"
+
+
+def test_a_plain_pass_that_stops_says_at_what():
+    class Short(Tiny):
+        longest = 32  # rows of its table of positions
+
+    model = Short()
+    model.longest = 1024
+    assert "it stops at 3 texts of 40 tokens, after others" in str(referee(model))
+
+
 @pytest.mark.parametrize("wrong", [None, 3, "llama", torch.nn.Linear(2, 2), object()], ids=str)
 def test_what_is_no_model_is_refused(wrong):
     with pytest.raises(ValueError, match="plain"):
         referee(wrong)
+
+
+STRANGE = {
+    "must be a tensor": {"cached": lambda pieces: torch.cat(pieces, 1).numpy()},
+    "reads no text without a cache": {"plain": lambda ids: (torch.zeros(*ids.shape, 20), None)},
+    "vocab_size='20': must be an integer": {"vocab_size": "20"},
+    "longest='9': must be an integer": {"longest": "9"},
+}
+
+
+@pytest.mark.parametrize("message", STRANGE)
+def test_what_an_object_gives_is_checked(message):
+    given = {"vocab_size": 20, "plain": lambda ids: torch.zeros(*ids.shape, 20), "cached": None}
+    given["cached"] = lambda pieces: given["plain"](torch.cat(pieces, 1))
+    with pytest.raises(ValueError, match=message):
+        referee(SimpleNamespace(**given | STRANGE[message]))
 
 
 def test_a_model_of_which_a_block_holds_no_cache_is_refused():
@@ -270,6 +309,24 @@ def test_padding_is_told_apart_from_the_cache(capsys):
     assert "padding, which is not the cache's: equal: left padding in one pass" in said
 
 
+@pytest.mark.parametrize("part", ["", "model.layers.1"])
+def test_a_forward_set_on_an_instance_is_refused(part):
+    pytest.importorskip("transformers")
+    model = architecture("llama").model
+    module = model.get_submodule(part)
+    usual = module.forward
+    module.forward = functools.wraps(usual)(lambda *args, **kwargs: usual(*args, **kwargs))
+    with pytest.raises(ValueError, match="another forward, set on the instance"):
+        referee(model)
+
+
+@pytest.mark.parametrize("kind", ["bert", "mamba"])
+def test_transformers_adds_no_lines(kind, capfd):
+    pytest.importorskip("transformers")
+    main(["verify", "class", kind])
+    assert capfd.readouterr().err.count("\n") <= 1
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -278,6 +335,10 @@ def test_padding_is_told_apart_from_the_cache(capsys):
         ("model nowhere", "no checkpoint at nowhere.safetensors"),
         ("model .", "is a folder without config.json"),
         ("server http://127.0.0.1:9", "no server answers at http://127.0.0.1:9"),
+        ("server localhost:8000", "'localhost:8000' is no server's address: write http://"),
+        ("server ftp://x", "is no server's address"),
+        ("server http://[bad", "no server answers at http://[bad"),
+        ("model http://localhost:8000", "`verify server` takes addresses"),
     ],
 )
 def test_what_cannot_be_judged_is_one_line_and_exit_code_2(
