@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
@@ -135,13 +136,16 @@ def kill_all() -> None:
 
 
 def normalise(nb):
-    """The executed notebook without what differs between any two runs: dates, ids, fragments."""
+    """The executed notebook without what differs between runs: dates, ids, fragments, folders."""
     nb.metadata = nbformat.from_dict(METADATA)
     for cell in nb.cells:
         if nbfile.tagged(cell, "injected-parameters"):
             cell.id, cell.source = "injected-parameters", cell.source.strip("\n")
         nbfile.keep_metadata(cell)
         CoalesceStreamsPreprocessor().preprocess_cell(cell, {}, 0)
+        for output in cell.get("outputs", []):
+            if output.output_type == "stream":  # a warning names its file
+                output.text = output.text.replace(f"{sys.prefix}{os.sep}", "")
     return nb
 
 

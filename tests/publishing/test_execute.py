@@ -1,9 +1,13 @@
 """What of an executed notebook everyone can see."""
 
+import os
+import sys
+
+import nbformat
 import pytest
 from notebook_fixtures import code, output, png, write
 
-from nanogpt.publishing.execute import NotebookError, check_outputs
+from nanogpt.publishing.execute import NotebookError, check_outputs, normalise
 
 SHOWN = {
     "a widget": (
@@ -28,3 +32,11 @@ def test_outputs_that_everyone_can_see_pass(tmp_path):
     markdown = output(**{"text/markdown": "*x*", "text/plain": "x"})
     fine = [output("text"), output(picture=png(), alt="red"), markdown]
     check_outputs(write(tmp_path / "00_x.ipynb", code("1", "one", fine)))
+
+
+def test_a_warning_names_no_folder_of_this_machine():
+    cell = nbformat.v4.new_code_cell("warn()", id="warn")
+    where = f"{sys.prefix}{os.sep}lib/torch/x.py:1: Warning\n"
+    cell.outputs = [nbformat.v4.new_output("stream", name="stderr", text=where)]
+    (done,) = normalise(nbformat.v4.new_notebook(cells=[cell])).cells
+    assert done.outputs[0].text == "lib/torch/x.py:1: Warning\n"
