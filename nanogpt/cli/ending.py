@@ -47,6 +47,8 @@ def exit_code(command: Callable[[], int | None], names: Iterable[str] = ()) -> i
         raise
     except (ValueError, OSError, ImportError, MemoryError) as error:
         words = re.sub(r"\[(Errno|WinError) \S+\] ", "", str(error))
+        if isinstance(error, FileNotFoundError) and error.filename:
+            words += ": check the path"
         why, code = f"error: {words or 'the memory of this machine is full'}", 2
     except RuntimeError as error:
         from ..engines.toolchain import CannotBuild

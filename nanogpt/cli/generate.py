@@ -7,6 +7,7 @@ python -m nanogpt generate --prompts FILE --out FOLDER --workers 4
 from __future__ import annotations
 
 import argparse
+from importlib.util import find_spec
 from pathlib import Path
 
 from ..config.checks import check_int
@@ -22,7 +23,9 @@ def run(args: argparse.Namespace) -> None:
     """Write what is not done yet. However this ends, the error says how much is kept."""
     from ..serving.job import write_shards
 
-    check_int("--workers", args.workers, 1, 1000)
+    check_int("workers", args.workers, 1, 1000)
+    if (args.workers > 1 or args.cluster) and None in map(find_spec, ("ray", "pyarrow")):
+        raise ImportError("a cluster or several workers need Ray: pip install '.[ray]'")
     job = _job(args)
     with job.opened():
         n, n_done = len(job.shards), len(job.shards) - len(job.todo)

@@ -49,10 +49,8 @@ def train_on(device: Device, args: argparse.Namespace) -> None:
     resume = args.resume or again
     weights = out.with_name(f"{out.name}.safetensors")
     if saved and not (resume or args.replace):
-        raise ValueError(
-            f"{out} holds a run: --resume resumes it, --replace starts a new one in its place, "
-            f"--out PATH names another place"
-        )
+        cure = "--resume resumes it, --replace starts a new one, --out PATH names another place"
+        raise ValueError(f"{out} holds a run: {cure}")
     shape = replace(shape, vocab_size=len(CharTokenizer(corpus.text)))
     model = GPT(shape, generator=torch.Generator().manual_seed(recipe.seed))
     group = ranks()
@@ -77,8 +75,13 @@ def _configs(args: argparse.Namespace) -> tuple:
     """The recipe, with what was changed on the command line, and the shape that it wants."""
     recipe, shape = recipe_for(args.recipe, SIZES[args.size])
     shape = override(shape, n_head=args.n_head)
-    recipe = override(recipe, **{f.name: getattr(args, f.name) for f in fields(TrainConfig)})
-    return replace(recipe, muon_lr=None) if args.no_muon else recipe, shape
+    given = {f.name: x for f in fields(TrainConfig) if (x := getattr(args, f.name)) is not None}
+    return replace(recipe, **{name: None if x == "none" else x for name, x in given.items()}), shape
+
+
+def number(text: str) -> float | str:
+    """What argparse reads as a number, or as "none"."""
+    return "none" if text.lower() == "none" else float(text)
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -93,11 +96,11 @@ def options(parser: argparse.ArgumentParser) -> None:
     add("--resume", action="store_true", help="resume the run that was stopped, to the same bits")
     add("--replace", action="store_true", help="start a new run in the place of a saved one")
     add_shared(parser, "--data", "--device", "--threads")
-    add("--no-muon", action="store_true", help="AdamW for the matrices too")
+    add("--no-muon", dest="muon_lr", action="store_const", const="none", help="--muon-lr none")
     group = parser.add_argument_group("changes to the recipe")
     switch, whole = {"action": argparse.BooleanOptionalAction}, {"type": int, "metavar": "N"}
     kinds = {"bool": switch, "int": whole}
     for field in fields(TrainConfig):
-        kind = kinds.get(field.type, {"type": float, "metavar": "N"})
-        text = field.metadata["help"].replace("%", "%%")
+        kind = kinds.get(field.type, {"type": number, "metavar": "N"})
+        text = field.metadata["help"].replace("%", "%%").replace("None:", "none:")
         group.add_argument(f"--{field.name.replace('_', '-')}", help=text, **kind)

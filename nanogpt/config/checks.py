@@ -12,13 +12,13 @@ LARGEST = 1e30  # what float32 can still multiply with
 
 def check_int(name: str, value, low: int, high: int | None = None) -> None:
     """Raise ValueError unless the value is an integer in [low, high]."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < low:
-        raise ValueError(f"{name}={value!r}: must be an integer of at least {low}")
-    if high is not None and value > high:
-        raise ValueError(f"{name}={value!r}: must be an integer in [{low}, {high}]")
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    if not whole or value < low or (high is not None and value > high):
+        need = f"of at least {low}" if high is None else f"in [{low}, {high}]"
+        raise ValueError(f"{name}={value!r}: must be an integer {need}")
 
 
-def check_number(name: str, value, low: float, high: float, advice: str = "") -> None:
+def check_number(name: str, value, low: float, high=LARGEST, advice: str = "") -> None:
     """Raise ValueError unless the value is a number in [low, high]; NaN is not."""
     if not _is_number(value) or not low <= value <= high:
         advice = f"; {advice}" if advice else ""
@@ -33,7 +33,8 @@ def check_share(name: str, value) -> None:
 
 def check_positive(name: str, value) -> None:
     """Raise ValueError unless the value is a finite number above 0."""
-    check_number(name, value, 1 / LARGEST, LARGEST)
+    if not _is_number(value) or not 1 / LARGEST <= value <= LARGEST:
+        raise ValueError(f"{name}={value!r}: must be a number above 0, at most {LARGEST:g}")
 
 
 def check_switch(name: str, value) -> None:

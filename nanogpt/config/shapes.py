@@ -48,14 +48,13 @@ class GPTConfig:
 
     def _check_heads(self) -> None:
         if self.n_embd % self.n_head:
+            fewer = range(min(self.n_head, 1000), 0, -1)
             raise ValueError(
                 f"n_embd={self.n_embd} must be a multiple of n_head={self.n_head}: every head gets "
-                f"an equal share"
+                f"an equal share, as of n_head={next(n for n in fewer if self.n_embd % n == 0)}"
             )
         if self.rope and self.head_size % 2:
-            raise ValueError(
-                f"rope=True rotates pairs of numbers: head size {self.head_size} must be even"
-            )
+            raise ValueError(f"rope=True rotates pairs: head size {self.head_size} must be even")
         if self.n_kv_head is not None:
             check_int("n_kv_head", self.n_kv_head, 1)
         if self.n_head % self.kv_heads:

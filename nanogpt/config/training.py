@@ -4,15 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from .checks import (
-    LARGEST,
-    check_int,
-    check_number,
-    check_positive,
-    check_share,
-    check_switch,
-    option,
-)
+from .checks import check_int, check_number, check_positive, check_share, check_switch, option
 from .shapes import GPTConfig
 
 
@@ -44,7 +36,7 @@ class TrainConfig:
 
     def __post_init__(self):
         for name in ("steps", "batch_size", "accumulate", "eval_every", "eval_batches"):
-            check_int(name, getattr(self, name), 1)
+            check_int(name, getattr(self, name), 1, 2**31 - 1)
         for name in ("decay", "batched", "fused", "zero_init", "compile"):
             check_switch(name, getattr(self, name))
         check_positive("lr", self.lr)
@@ -52,7 +44,7 @@ class TrainConfig:
             if getattr(self, name) is not None:
                 check_positive(name, getattr(self, name))
         for name in ("warmup", "weight_decay"):
-            check_number(name, getattr(self, name), 0, LARGEST)
+            check_number(name, getattr(self, name), 0)
         check_number("final", self.final, 0, 1)
         check_share("beta2", self.beta2)
         check_int("seed", self.seed, 0, 2**63 - 1)

@@ -148,9 +148,8 @@ class Reader:
         most = self.longest + 1 - len(prompt)
         n_new = _field(body, "max_tokens", min(16, most), check_int, 1, most)
         seed = _field(body, "seed", secrets.randbits(31), check_seed)
-        name = f"cmpl-{secrets.token_hex(12)}"
         return Completion(
-            Request(prompt, n_new, self._sampling(body), seed, id=name),
+            Request(prompt, n_new, self._sampling(body), seed, id=f"cmpl-{secrets.token_hex(12)}"),
             self.tokenizer.chars,
             self.name,
             _stops(body),
@@ -161,13 +160,13 @@ class Reader:
     def _check_names(self, body: dict) -> None:
         """Raises Refused for another model, and for a field that this server does not have."""
         if (name := body.get("model", self.name)) != self.name:
-            message = f"model {name!r} is not here: this server has {self.name!r}"
+            message = f"model {json.dumps(name):.60} is not here: this server has {self.name!r}"
             raise Refused(404, message, "model")
         for name, value in body.items():
             if name not in FIELDS | UNUSED and value not in (ABSENT.get(name), [], {}):
                 known = f"leave it out; the fields are {', '.join(sorted(FIELDS))}"
-                message = f"{name}={value!r:.60}: this server does not have it: {known}"
-                raise Refused(400, message, name)
+                why = f"{name:.60}={json.dumps(value):.60}: this server does not have it: {known}"
+                raise Refused(400, why, name)
 
     def _prompt(self, prompt):
         """The prompt's tokens (T,), of a text, a list of one text, or a list of tokens."""
@@ -175,10 +174,14 @@ class Reader:
             prompt = prompt[0]
         tokens = isinstance(prompt, list) and all(type(token) is int for token in prompt)
         if not tokens and not isinstance(prompt, str):
-            raise Refused(400, f"prompt={prompt!r:.60}: pass one text, or its tokens", "prompt")
+            message = f"prompt={json.dumps(prompt):.60}: pass one text, or its tokens"
+            raise Refused(400, message, "prompt")
         if len(prompt) > self.longest:
             message = f"a prompt of {len(prompt):,} tokens: the model reads {self.longest} at most"
             raise Refused(400, message, "prompt")
+        last = len(self.tokenizer) - 1
+        if tokens and (wrong := [token for token in prompt if not 0 <= token <= last]):
+            raise Refused(400, f"token {wrong[0]!r:.60}: must be in [0, {last}]", "prompt")
         try:
             return self.tokenizer.encode(self.tokenizer.decode(prompt) if tokens else prompt)
         except ValueError as error:
@@ -200,7 +203,9 @@ def _field(body: dict, name: str, default, check, *limits):
     try:
         check(name, value, *limits)
     except (TypeError, ValueError) as error:
-        raise Refused(400, str(error), name) from None
+        words = str(error).rpartition(": ")[2].lower()  # what it must be: true, not True
+        need = "must be an object" if check is check_type else words
+        raise Refused(400, f"{name}={json.dumps(value):.60}: {need}", name) from None
     return value
 
 

@@ -177,14 +177,14 @@ def let_in(request: HTTPServerRequest, hosts: set[str]) -> None:
     """
     name, origin = request.host_name.strip("[]"), request.headers.get("Origin")
     if name not in hosts and not is_valid_ip(name):
-        cure = f"start it with --allow-host {name} if that is its name"
-        raise Refused(403, f"the Host {name!r} is not this server: {cure}")
+        cure = f"call it by its address, or start it with --allow-host {name[:60] or 'NAME'}"
+        raise Refused(403, f"the Host {name[:60]!r} is not this server: {cure} if that is its name")
     if origin is not None and origin.partition("://")[2] != request.host:
-        raise Refused(403, f"a page of {origin!r} may not ask this server, {request.host!r}")
+        raise Refused(403, f"a page of {origin!r:.60} may not ask this server, {request.host!r}")
     kind = request.headers.get("Content-Type", "")
     if request.method == "POST" and kind.partition(";")[0].strip().lower() != "application/json":
         cure = "add the header, as in curl -H 'Content-Type: application/json'"
-        raise Refused(415, f"the body is of the type {kind!r}, not application/json: {cure}")
+        raise Refused(415, f"the body is of the type {kind!r:.60}, not application/json: {cure}")
 
 
 @stream_request_body
@@ -293,10 +293,8 @@ def bind(host: str, port: int) -> list[socket.socket]:
     try:
         return bind_sockets(port, host)
     except OSError as error:
-        raise OSError(
-            f"cannot listen at {host}, port {port} ({error.strerror}): choose another --host, or "
-            f"--port 0 for a free one"
-        ) from error
+        why = f"cannot listen at {host}, port {port} ({error.strerror})"
+        raise OSError(f"{why}: choose another --host, or --port 0 for a free one") from error
 
 
 async def _accept(listener: socket.socket, http: HTTPServer) -> None:

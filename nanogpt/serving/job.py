@@ -255,10 +255,8 @@ def _by_ray(shards: list[dict], task: Task, workers: int, cluster: str) -> Itera
         options |= {"include_dashboard": False, "num_cpus": workers + 1}
         os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
         os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # loopback alone, on Linux too
-    try:
-        import ray.data
-    except ImportError as error:
-        raise ImportError(f"several workers need Ray ({error}): pip install 'ray[data]'") from None
+    import ray.data
+
     try:
         ray.init(cluster or "local", **options)
         logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # an error is raised, too

@@ -100,7 +100,7 @@ class RunFiles:
                     f"{weights} was trained for {step:,} steps, and the state of its run is not "
                     f"beside it: the optimizer's averages, the random generators and the losses "
                     f"so far are lost. To resume, restore {self.state}; to start anew, give "
-                    f"another out (--out), or move or delete these weights first"
+                    f"another place with out=PATH, or move or delete these weights first"
                 )
 
     def save_checkpoints(self, model: GPT, step: int, losses: dict, *, best: bool) -> None:
@@ -165,7 +165,7 @@ class RunFiles:
                 )
             before, now = meta["about"], json.loads(json.dumps(self.settings))
             changed = [
-                f"{part} {key} {before[part].get(key)!r}, not {value!r}"
+                f"{'text ' * (part == 'corpus')}{key}={before[part].get(key)!r}, not {value!r}"
                 for part, values in now.items()
                 for key, value in values.items()
                 if before[part].get(key) != value
@@ -173,7 +173,7 @@ class RunFiles:
         if changed:
             raise ValueError(
                 f"the run in {self.state} began with {'; '.join(changed)}: resume with the same "
-                f"settings, or start a new run elsewhere, with another out (--out)"
+                f"settings, or start a new run in another place, with out=PATH"
             )
         return tensors, meta
 
@@ -204,7 +204,7 @@ def _foreign_as_error(path: Path):
     except (KeyError, TypeError, AttributeError, RuntimeError) as error:
         raise CheckpointError(
             f"{path} is not a state of this run ({error!r}): restore it, or start a new run "
-            f"elsewhere, with another out (--out)"
+            f"in another place, with out=PATH"
         ) from error
 
 

@@ -33,8 +33,8 @@ def memory_advice(config: TrainConfig):
             raise
         raise MemoryError(
             f"the memory is exhausted by a batch of {config.batch_size} windows in parts of "
-            f"{config.batch_size // config.accumulate}: a larger accumulate= (--accumulate) makes "
-            f"smaller parts of the same step; a smaller model or block_size takes less"
+            f"{config.batch_size // config.accumulate}: the same step with the smallest parts has "
+            f"accumulate={config.batch_size // ranks().size}; smaller models and blocks take less"
         ) from error
 
 
@@ -61,6 +61,7 @@ class Trainer:
                 f"batch_size={config.batch_size} cannot be shared by {self.ranks.size} processes "
                 f"in {config.accumulate} parts each: take a multiple of {pieces}"
             )
+        torch.empty(4, config.batch_size, model.config.block_size)  # a batch that no memory holds
         self.optimizers = make_optimizers(model, config)
         self.rates = [opt.param_groups[0]["lr"] for opt in self.optimizers]
         self.net = torch.compile(model) if config.compile else model

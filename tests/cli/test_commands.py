@@ -149,7 +149,8 @@ def raises(error):
     ("error", "code", "line"),
     [
         (ValueError("too long"), 2, "error: too long"),
-        (FileNotFoundError(2, "no such file", "a"), 2, "error: no such file: 'a'"),
+        (FileNotFoundError(2, "no such file", "a"), 2, "error: no such file: 'a': check the path"),
+        (OSError(28, "the disk is full"), 2, "error: the disk is full"),
         (ImportError("no transformers"), 2, "error: no transformers"),
         (CannotBuild("no compiler"), 2, "error: no compiler"),
         (FloatingPointError("the loss is nan"), 1, "error: the loss is nan"),

@@ -76,6 +76,17 @@ def test_it_ends_with_an_error_when_its_engine_has_died(serve, monkeypatch):
     assert "error: the server failed (RuntimeError: out of luck)" in err
 
 
+@pytest.mark.parametrize("host", ["0.0.0.0", "127.0.0.1"])
+def test_a_server_that_others_can_reach_says_so(serve, monkeypatch, host):
+    def end(url, reader):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "_introduce", end)
+    code, out, _ = serve("--host", host)
+    said = "open to all who reach 0.0.0.0: it asks for no password" in out
+    assert (code, said) == (0, host == "0.0.0.0")
+
+
 @pytest.mark.slow
 def test_a_signal_ends_it_with_code_0(saved):
     words = [sys.executable, "-m", "nanogpt", "serve", str(saved), "--port", "0"]

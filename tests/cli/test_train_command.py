@@ -50,11 +50,13 @@ def test_a_run_leaves_weights_and_a_log_of_its_evaluations(ran):
     assert re.search(f"weights: {ran.out}.safetensors; the log: {ran.out}.jsonl", ran.said)
 
 
-def test_what_is_switched_off_is_off(tmp_path):
-    words = ["--recipe", "fast", "--no-muon", "--no-zero-init", "--no-decay"]
+@pytest.mark.parametrize("no_muon", ["--no-muon", "--muon-lr none", "--muon-lr None"])
+def test_what_is_switched_off_is_off(tmp_path, no_muon):
+    words = [*no_muon.split(), *"--recipe fast --no-zero-init --no-decay --clip NONE".split()]
     assert main(["train", *QUICK, *words, "--out", str(tmp_path / "run")]) == 0
     train = load_checkpoint(tmp_path / "run").meta["train"]
     assert (train["muon_lr"], train["zero_init"], train["decay"]) == (None, False, False)
+    assert train["clip"] is None
 
 
 def test_a_recipe_changes_the_shape_and_the_batch_only_in_what_it_names():
@@ -70,9 +72,12 @@ def test_a_recipe_changes_the_shape_and_the_batch_only_in_what_it_names():
 
 REFUSED = {
     ("--steps", "0"): "--steps 0: ",
-    ("--lr", "-1"): "--lr -1.0: ",
+    ("--lr", "-1"): "--lr -1.0: must be a number above 0, at most 1e+30",
+    ("--lr", "none"): "--lr None: must be a number above 0",
+    ("--clip", "0"): "--clip 0.0: must be a number above 0",
+    ("--batch-size", "100000000000"): "--batch-size 100000000000: must be an integer in [1, ",
     ("--threads", "0"): "--threads 0: ",
-    ("--n-head", "3"): "n_embd=64 must be a multiple of --n-head 3",
+    ("--n-head", "3"): "every head gets an equal share, as of --n-head 2",
     ("--data", "/no/such/file"): "error: /no/such/file is no file",
     ("--device", "cuda"): "no CUDA device",
     ("--out", "/proc/none/x"): "none",
@@ -119,7 +124,7 @@ def test_ctrl_c_then_resume_gives_the_same_bits_and_the_same_log(
     ("words", "message"),
     [
         (["--seed", "9"], "holds a run: --resume resumes it, --replace starts a new one"),
-        (["--resume", "--lr", "0.5"], "train lr 0.015, not 0.5"),
+        (["--resume", "--lr", "0.5"], "began with --lr 0.015, not 0.5: resume with the same"),
     ],
 )
 def test_a_saved_run_is_neither_replaced_unasked_nor_mixed_with_another(
@@ -144,3 +149,4 @@ def test_every_field_of_a_recipe_is_an_option_and_is_explained(capsys):
     for name in TrainConfig.__dataclass_fields__:
         option = name.replace("_", "-")
         assert re.search(rf"--(no-)?{option}( N)?\s+[a-zA-Z]\S* \S+ ", said), name
+    assert "None" not in said

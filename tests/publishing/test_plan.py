@@ -1,6 +1,6 @@
 """What is planned: which notebooks, their values, the part of the work that fits; how far it is."""
 
-import time
+from types import SimpleNamespace
 
 import pytest
 from notebook_fixtures import NOTEBOOKS, write
@@ -69,9 +69,11 @@ def test_a_run_says_how_far_it_is(sources, tmp_path, monkeypatch, capsys):
 
     monkeypatch.setattr(execute, "run_cells", run_cells)
     series = runner.Series(runner.RunPlan(profile="smoke", source=sources, out=tmp_path / "out"))
-    series.begun = time.monotonic()
+    monkeypatch.setattr(runner, "time", SimpleNamespace(monotonic=lambda: 1000.0))
+    series.begun = 935.0
     assert series._execute(sources / "00_a.ipynb", tmp_path) is None
     first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith("1:05 ")
     assert first.endswith("00_a: cell 4 of 5, train, 0:00")
     assert second.endswith("00_a: cell 5 of 5, next, 0:00")
 

@@ -129,7 +129,9 @@ FORM = "application/x-www-form-urlencoded"
         ({"Host": "LOCALHOST:1"}, 200, ""),
         ({"Host": "[::1]:8000"}, 200, ""),
         ({"Host": "fox.example"}, 200, ""),
-        ({"Host": "evil.example"}, 403, "--allow-host evil.example"),
+        ({"Host": "evil.example"}, 403, "--allow-host evil.example if that is its name"),
+        ({"Host": " "}, 403, "the Host '' is not this server: call it by its address"),
+        ({"Host": "a" * 60_000}, 403, f"--allow-host {'a' * 60} if that is its name"),
         ({"Host": "127.0.0.1.evil.example:80"}, 403, "--allow-host"),
         ({"Host": "localhost", "Origin": "http://localhost"}, 200, ""),
         ({"Origin": "http://localhost:3000"}, 403, "a page of 'http://localhost:3000'"),
@@ -137,10 +139,11 @@ FORM = "application/x-www-form-urlencoded"
         ({"Origin": "http://evil.example"}, 403, "evil"),
         ({"Content-Type": "text/plain"}, 415, "curl -H 'Content-Type: application/json'"),
         ({"Content-Type": FORM}, 415, FORM),
+        ({"Content-Type": "a" * 5000}, 415, "curl -H 'Content-Type: application/json'"),
         ({"Content-Type": "text/plain; application/json"}, 415, "text/plain"),
         ({"Content-Type": "Application/JSON; charset=utf-8"}, 200, ""),
     ],
-    ids=str,
+    ids=lambda value: str(value)[:60],
 )
 def test_no_page_from_elsewhere_is_let_in(headers, status, says):
     server = Counted(model())

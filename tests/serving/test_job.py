@@ -216,7 +216,8 @@ def test_ctrl_c_keeps_the_shards_that_are_done(words, tmp_path, monkeypatch, cap
     ("more", "said"),
     [
         (["--max-new-tokens", "30"], "prompts.txt, line 1: a prompt of 1 and 30 new tokens"),
-        (["--workers", "0"], "--workers=0"),
+        (["--workers", "0"], "--workers 0: must be an integer in [1, 1000]"),
+        (["--prompts", "nope"], "error: No such file or directory: 'nope': check the path\n"),
         (["--top-k", "14"], "--top-k 14"),
         (["--checkpoint", "nowhere"], "no checkpoint at nowhere"),
         (["--prompts", "{}/unknown.txt"], "unknown.txt, line 3: 'z' not in"),
@@ -229,10 +230,15 @@ def test_what_cannot_be_is_refused_before_anything_is_written(words, tmp_path, c
     assert not (tmp_path / "out").exists()
 
 
-def test_several_workers_without_ray_are_told_what_to_install(words, tmp_path, capsys, monkeypatch):
+@pytest.mark.parametrize("asked", [["--workers", "2"], ["--cluster", "nowhere"]], ids=str)
+def test_what_needs_ray_is_refused_without_it_before_all_else(
+    words, tmp_path, capsys, monkeypatch, asked
+):
     monkeypatch.setitem(sys.modules, "ray", None)
-    assert main(words(tmp_path / "out", "--workers", "2")) == 2
-    assert "pip install 'ray[data]'" in capsys.readouterr().err
+    assert main(words(tmp_path / "out", *asked)) == 2
+    cure = "error: a cluster or several workers need Ray: pip install '.[ray]'\n"
+    assert capsys.readouterr() == ("", cure)
+    assert not (tmp_path / "out").exists()
 
 
 def ray_actors(pid: int) -> list[int]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from nanogpt.system.console import headless, tolerate_any_text
+from nanogpt.system.console import Progress, headless, tolerate_any_text
 from nanogpt.system.device import environment, pick_device
 from nanogpt.system.files import atomic_path, held, write_json
 
@@ -81,6 +81,17 @@ def test_progress_is_plain_lines_where_nobody_watches(monkeypatch, watched, valu
     if watched == "notebook":
         monkeypatch.setitem(sys.modules, "ipykernel", json)
     assert headless() == (value == "1" or watched == "no")
+
+
+def test_where_nobody_watches_a_line_is_printed_at_once_and_no_bar(monkeypatch):
+    monkeypatch.setenv("TQDM_DISABLE", "1")
+    shown = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(shown, encoding="ascii"))
+    with Progress(2, "steps") as bar:
+        bar.update(2, note="loss 1.00")
+        bar.print("step 2 of 2")
+        assert shown.getvalue() == b"step 2 of 2\n"
+    assert shown.getvalue() == b"step 2 of 2\n"
 
 
 # ------------------------------------------------------------------ whole or absent

@@ -167,12 +167,12 @@ def test_a_new_run_cannot_be_mixed_up_with_the_one_before(corpus, copy, wholes):
 @pytest.mark.parametrize(
     ("recipe", "fields", "words"),
     [
-        ({"lr": 1e-3}, {}, "train lr 0.008, not 0.001"),
-        ({"steps": 30}, {}, "train steps 20, not 30"),
-        ({"clip": 1.0}, {}, "train clip None, not 1.0"),
-        ({"batched": False}, {}, "train batched True, not False"),
-        ({}, {"n_layer": 1}, "config n_layer 2, not 1"),
-        ({}, {"dtype": torch.float64}, "weights dtype 'torch.float32', not 'torch.float64'"),
+        ({"lr": 1e-3}, {}, "lr=0.008, not 0.001"),
+        ({"steps": 30}, {}, "steps=20, not 30"),
+        ({"clip": 1.0}, {}, "clip=None, not 1.0"),
+        ({"batched": False}, {}, "batched=True, not False"),
+        ({}, {"n_layer": 1}, "n_layer=2, not 1"),
+        ({}, {"dtype": torch.float64}, "dtype='torch.float32', not 'torch.float64'"),
     ],
     ids=str,
 )
@@ -181,7 +181,7 @@ def test_other_settings_are_refused_by_name_before_anything_changes(
 ):
     files, model = all_of(copy.parent), fresh(corpus, **fields)
     before = weights(model)
-    with pytest.raises(ValueError, match=f"{words}: resume with the same .*--out"):
+    with pytest.raises(ValueError, match=f"{words}: resume with the same .*out=PATH"):
         train(model, corpus, replace(RECIPE, **recipe), out=copy, device=CPU, resume=True)
     assert torch.equal(weights(model), before), "zero_init came before the check"
     assert all_of(copy.parent) == files
