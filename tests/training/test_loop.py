@@ -256,18 +256,18 @@ def test_where_the_memory_is_exhausted_it_says_what_takes_less(corpus, monkeypat
         raise error
 
     monkeypatch.setattr(Trainer, "_gradients", full)
-    with pytest.raises(MemoryError, match="a batch of 8 windows in parts of 4: .*accumulate=8;"):
+    with pytest.raises(MemoryError, match="a batch of 8 windows in parts of 4: .*accumulate=8$"):
         train(fresh(corpus), corpus, replace(QUICK, accumulate=2), device=CPU)
 
 
 def test_a_batch_that_no_memory_holds_is_refused_before_the_first_evaluation(corpus, monkeypatch):
-    def empty(*shape):
-        assert shape == (4, 8, model.config.block_size)
-        raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+    def empty(*shape, real=torch.empty, **how):
+        if shape == (4, 8, model.config.block_size):
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+        return real(*shape, **how)
 
-    monkeypatch.setattr(Trainer, "step", None)
     model = fresh(corpus)
-    monkeypatch.setattr("nanogpt.training.trainer.torch.empty", empty)
+    monkeypatch.setattr(torch, "empty", empty)
     with pytest.raises(MemoryError, match="a batch of 8 windows"):
         train(model, corpus, QUICK, device=CPU, watch=lambda *_: pytest.fail("it began"))
 
