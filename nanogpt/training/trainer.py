@@ -33,8 +33,8 @@ def memory_advice(config: TrainConfig):
             raise
         raise MemoryError(
             f"the memory is exhausted by a batch of {config.batch_size} windows in parts of "
-            f"{config.batch_size // config.accumulate}: take a smaller batch_size, model or block, or the "
-            f"same steps in more parts, up to accumulate={config.batch_size // ranks().size}"
+            f"{config.batch_size // config.accumulate}: take a smaller model or batch_size, or "
+            f"more parts for the same steps, up to accumulate={config.batch_size // ranks().size}"
         ) from error
 
 
