@@ -144,7 +144,7 @@ def normalise(nb):
         nbfile.keep_metadata(cell)
         CoalesceStreamsPreprocessor().preprocess_cell(cell, {}, 0)
         for output in cell.get("outputs", []):
-            if output.output_type == "stream":  # a warning names its file
+            if output.get("name") == "stderr":  # a warning names its file
                 output.text = output.text.replace(f"{sys.prefix}{os.sep}", "")
     return nb
 
