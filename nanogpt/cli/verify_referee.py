@@ -53,5 +53,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.epilog = "Exit code 0: equal or rounding; 1: a bug."
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="other texts (0)")
     about += f" ({default}); or several"
-    parser.add_argument("targets", nargs="*", default=[default], metavar=kind.upper(), help=about)
+    parser.add_argument(
+        "targets", nargs="*", default=[str(default)], metavar=kind.upper(), help=about
+    )
     parser.set_defaults(kind=kind)

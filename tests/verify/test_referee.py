@@ -304,6 +304,7 @@ def test_architectures_of_transformers_are_acquitted():
 def test_padding_is_told_apart_from_the_cache(capsys):
     pytest.importorskip("transformers")
     assert main(["verify", "class", "llama"]) == 0
+    assert main(["verify", "model"]) == 0  # the one that ships
     said = capsys.readouterr().out
     assert "LlamaForCausalLM: equal" in said
     assert "padding, which is not the cache's: equal: left padding in one pass" in said
