@@ -65,7 +65,10 @@ def _layer(block: Block) -> Layer:
         qkv = block.sa.qkv.weight
     else:
         parts, heads = ("query", "key", "value"), block.sa.heads
-        qkv = torch.cat([getattr(head, part).weight for part in parts for head in heads])
+        single = [getattr(head, part).weight for part in parts for head in heads]
+        if len({weight.dtype for weight in single}) > 1:  # torch.cat would convert them in silence
+            raise ValueError("the heads' weights are not of one dtype: cast the whole model")
+        qkv = torch.cat(single)
     up, _, down, _ = block.ffwd.net
     weights = [block.ln1.weight, block.ln1.bias, qkv]
     for module in (block.sa.proj, block.ln2, up, down):

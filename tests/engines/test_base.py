@@ -4,7 +4,7 @@ import threading
 
 import pytest
 import torch
-from conftest import has_cache, seeded, state_of
+from conftest import has_cache, seeded, state_of, tiny_model
 from engine_fixtures import (
     BATCH,
     BLOCK,
@@ -45,6 +45,7 @@ from nanogpt import (
 from nanogpt.decoding.generate import complete, generate
 from nanogpt.decoding.sampling import PLAIN, draw_noise
 from nanogpt.engines import base
+from nanogpt.engines.functional import flatten
 from nanogpt.engines.toolchain import CannotBuild
 from nanogpt.model.exact import exact
 from nanogpt.model.gpt import Head
@@ -397,6 +398,13 @@ def test_engines_give_way_where_they_cannot_compute(kind, forgetful):
     assert messages[0][0].startswith(f"{kind.__name__} cannot be built here")
     assert "Flat decodes instead" in messages[-1][0]
     assert all("\n" not in text and file == __file__ for text, file in messages)
+
+
+def test_heads_of_several_dtypes_are_not_joined_in_silence():
+    model = tiny_model(per_head=True)
+    model.blocks[1].sa.heads[0].key.double()
+    with pytest.raises(ValueError, match="not of one dtype: cast the whole model"):
+        flatten(model)
 
 
 @pytest.mark.slow
