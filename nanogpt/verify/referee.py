@@ -26,20 +26,22 @@ SHORTEST = 16  # tokens: the ways need so many
 STOPS = (IndexError, RuntimeError, ValueError, TypeError, AttributeError, KeyError)
 
 
-def referee(model, *, seed: int = 0) -> Report:
+def referee(model, *, caches=None, seed: int = 0) -> Report:
     """Compare every way to read a text through the model's cache with one plain pass.
 
     `model` is a GPT, a model of transformers, a server's URL, or any object with plain(ids) and
-    cached(pieces), as `Subject` describes. Raises ValueError for anything else and for a model
-    without a cache, ConnectionError for a server that gives no answers.
+    cached(pieces), as `Subject` describes. `caches` are the classes to try with a GPT, whose heads
+    may be the reader's: GPT(config, head=Head) and caches=[KVCache], built as `kv_cache` does.
+    None: the package's. Raises ValueError for anything else and for a model without a cache,
+    ConnectionError for a server that gives no answers.
     """
-    if hasattr(model, "ask") or (isinstance(model, str) and "://" in model):
+    if caches is None and (hasattr(model, "ask") or isinstance(model, str) and "://" in model):
         from .server import referee_server
 
         return referee_server(model, seed)
-    subject = subject_of(model)
+    subject = subject_of(model, caches)
     try:
-        return _Case(subject, seed).run()
+        return _Case(subject, seed, "MODEL" if caches is None else "MODEL, CACHES").run()
     except _Stopped as why:
         return Report(subject.name, "bug", list(why.args))
 
@@ -51,8 +53,8 @@ class _Stopped(Exception):
 class _Case:
     """One model: its yardstick, what its logits should be, and all comparisons."""
 
-    def __init__(self, subject: Subject, seed: int):
-        self.seed, self.result = seed, Report(subject.name)
+    def __init__(self, subject: Subject, seed: int, given: str):
+        self.seed, self.given, self.result = seed, given, Report(subject.name)
         self.dtypes = self._dtypes(subject)
         (self.dtype, self.subject), *coarser = self.dtypes.items()
         self.ids = text(self.subject, seed=seed)  # (B, T)
@@ -214,7 +216,7 @@ class _Case:
             copy = f".to({self.dtype})" if len(self.dtypes) > 1 else ""
             found.code = (
                 f"import torch\nfrom nanogpt.verify.subjects import cut, subject_of, text\n"
-                f"m = subject_of(MODEL){copy}\n"
+                f"m = subject_of({self.given}){copy}\n"
                 f"ids, V = text(m, seed={self.seed}), m.vocab_size\n"
                 f"got = m.cached(cut({rows}, {lengths}, V), {cache!r})\n"
                 f"(got - m.plain({rows})[:, :{kept}]).abs().amax((0, 2))"

@@ -13,7 +13,7 @@ import random
 import torch
 from torch import Tensor, nn
 
-from ..cache.attach import require_owners
+from ..cache.attach import build_caches, require_owners
 from ..cache.dynamic import DynamicCache
 from ..cache.paged import PagedCache
 from ..cache.rolling import RollingCache
@@ -97,21 +97,22 @@ class Ours(Subject):
     """A GPT of this package, or a model that is called as it is, with every cache that it can use.
 
     `caches` are classes. The same cache objects serve one request after the other, after reset().
-    Raises ValueError for a model whose blocks hold no cache.
+    Raises ValueError for a model whose blocks hold no cache, and as build_caches does.
     """
 
     rewinds = True
 
     def __init__(self, model: nn.Module, caches=(DynamicCache, StaticCache, PagedCache)):
-        require_owners(model)
-        config = model.config
+        owners, config = require_owners(model), model.config
         form = "per-Head" if getattr(config, "per_head", False) else "packed"
         self.model, self.name = model, f"{type(model).__name__}, {form}"
         self.vocab_size, self.window = config.vocab_size, getattr(config, "window", None)
         self.longest = getattr(config, "positions", getattr(config, "block_size", None))
         rolling = [RollingCache] if self.window and RollingCache not in caches else []
-        self.kinds = {kind.__name__: kind for kind in (*caches, *rolling)}
+        self.kinds = {getattr(kind, "__name__", str(kind)): kind for kind in (*caches, *rolling)}
         self.caches, self._held = tuple(self.kinds), {}
+        for kind in caches:
+            build_caches(owners, kind, 1)
 
     @torch.no_grad()
     def plain(self, ids):
@@ -288,8 +289,12 @@ SMALL = {
 }
 
 
-def subject_of(model) -> Subject:
-    """The model as a Subject. Raises ValueError for what cannot be asked."""
+def subject_of(model, caches=None) -> Subject:
+    """The model as a Subject; `caches` are those of a GPT. Raises ValueError."""
+    if caches is not None:
+        if not isinstance(model, GPT) or not caches or not all(map(callable, caches)):
+            raise ValueError(f"caches={caches!r}: pass classes, as in [DynamicCache], and a GPT")
+        return Ours(model, caches)
     if isinstance(model, Subject):
         return model
     if callable(getattr(model, "plain", None)) and callable(getattr(model, "cached", None)):

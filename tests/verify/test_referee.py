@@ -174,6 +174,58 @@ def test_a_growing_cache_that_is_right_is_acquitted():
     assert "only in float32" in str(report)
 
 
+# ------------------------------------------------------------------ the reader's own classes
+
+
+class OwnHead(Head):
+    """A reader's head."""
+
+
+class OwnCache:
+    """A reader's cache: one method, and no more."""
+
+    k = v = pos = None
+
+    def __init__(self, capacity):
+        self.capacity = capacity
+
+    def update(self, k, v, pos):
+        if self.k is not None:
+            k, v = torch.cat([self.k, k], -2), torch.cat([self.v, v], -2)
+            pos = torch.cat([self.pos, pos])
+        self.k, self.v, self.pos = k, v, pos
+        return k, v, pos
+
+
+class Blind(OwnCache):
+    """The newest token does not see itself."""
+
+    def update(self, k, v, pos):
+        k, v, pos = super().update(k, v, pos)
+        return k, v, torch.where(pos == pos.max(), pos + 1, pos)
+
+
+def test_a_reader_s_head_and_caches_are_judged_by_themselves():
+    model = tiny_model(head=OwnHead, block_size=48)
+    sound = referee(model, caches=[OwnCache])
+    assert sound.verdict in ("equal", "rounding")
+    assert "OwnCache, rejected drafts taken back (it has no rewind(n))" in str(sound)
+    both = referee(model, caches=[OwnCache, Blind])
+    assert both.verdict == "bug"
+    assert {f.way.split(",")[0] for f in both.bugs} == {"Blind"}
+    scope = {"MODEL": model, "CACHES": [OwnCache, Blind]}
+    exec(both.bugs[0].code.replace("(got -", "shown = (got -"), scope)
+    assert float(scope["shown"].max()) == pytest.approx(both.bugs[0].size)
+
+
+@pytest.mark.parametrize("caches", [[], [3], [object], [torch.nn.Identity]], ids=str)
+def test_what_is_no_cache_is_refused(caches):
+    with pytest.raises(ValueError, match="cache"):
+        referee(tiny_model(), caches=caches)
+    with pytest.raises(ValueError, match="and a GPT"):
+        referee(Tiny(), caches=[OwnCache])
+
+
 # ------------------------------------------------------------------ what a report says
 
 
