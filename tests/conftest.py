@@ -29,6 +29,7 @@ from nanogpt.system.files import sha256
 
 pytest_plugins = ["engine_fixtures", "fault_fixtures"]
 torch.set_num_threads(1)
+os.environ["NANOGPT_HEADLESS"] = "1"  # no code that a developer wrote as a reader
 # A shell's background job ignores Ctrl-C, which is tested here.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

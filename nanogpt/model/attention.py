@@ -65,6 +65,12 @@ def norm_and_rotate(x: Tensor, pos: Tensor, config: GPTConfig) -> Tensor:
     return rotate(x, pos, config.rope_base) if config.rope else x
 
 
+def attention_weights(q: Tensor, k: Tensor, mask: Tensor) -> Tensor:
+    """How much each query takes of each value.  (…, T, hs), (…, S, hs), (…, T, S) -> (…, T, S)"""
+    scores = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5  # divided by √hs
+    return scores.masked_fill(~mask, float("-inf")).softmax(-1)
+
+
 def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float = 0.0) -> Tensor:
     """softmax(q kᵀ / √hs) v over the visible keys.  (…, T, hs), (…, S, hs) -> (…, T, hs)
 
@@ -73,8 +79,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float 
     """
     if mask is None:
         return F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=dropout)
-    scores = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5  # (…, T, S)
-    weights = scores.masked_fill(~mask, float("-inf")).softmax(-1)
+    weights = attention_weights(q, k, mask)  # (…, T, S)
     return F.dropout(weights, dropout, training=dropout > 0) @ v
 
 

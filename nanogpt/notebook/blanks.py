@@ -1,7 +1,8 @@
 """Blanks: functions that the learner fills in, and a judge that runs them and says what is wrong.
 
-A blank is a code cell tagged "blank". The cell after it, folded, calls `judge`. A hint and the
-solution follow in the text. A run without a reader fills in the solution: publishing.nbfile.
+A blank is a code cell tagged "blank". The cell after it, folded, calls `judge`, or `kept` of
+notebook.mine. A hint and the solution follow in the text. A run without a reader fills in the
+solution: publishing.nbfile.
 """
 
 from __future__ import annotations
@@ -9,11 +10,16 @@ from __future__ import annotations
 import dis
 import functools
 import linecache
+import re
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import FunctionType
 
 EMPTY = {"RESUME", "LOAD_CONST", "RETURN_CONST", "RETURN_VALUE", "NOP", "COPY_FREE_VARS"}
+FIRST_LINE = "# @title The solution, filled in by a run without a reader"
+SOLUTION = re.compile(
+    r"<details><summary>Solution</summary>\s*```python\n(.*?)\n```\s*</details>", re.S
+)
 SHORT = 60  # characters of what a message quotes
 
 
@@ -27,10 +33,19 @@ def judge(
     error in the learner's code is reported by its line, without a traceback; one in the check by
     what the learner's code returned.
     """
-    name = getattr(answer, "__name__", "it")
+    why = wrong(problem, answer, body=body)
+    right = f"Right: {getattr(answer, '__name__', 'it')} does what it should."
+    print(f"Not yet: {why}" if why else right)
+    return not why
+
+
+def wrong(
+    problem: Callable[[object], str | None], answer: Callable, *, body: Callable | None = None
+) -> str | None:
+    """What is wrong with an answer, as `judge` says it; None where it is right."""
     if _is_empty(body or answer):
-        print(f"Not yet: {name} is still empty. Write its body, run its cell, then run this one.")
-        return False
+        name = getattr(answer, "__name__", "it")
+        return f"{name} is still empty. Write its body, run its cell, then run this one."
     calls: list = []  # of the learner's function: (arguments,), and the result if it came to one
     try:
         why = problem(_noted(answer, calls) if isinstance(answer, FunctionType) else answer)
@@ -38,8 +53,17 @@ def judge(
         why = _where(error, body or answer, calls)
     if why and calls and all(call[1:] and call[1] is None for call in calls):
         why = f"{why.rstrip('.')}. It returned None: does it end with `return`?"
-    print(f"Not yet: {why}" if why else f"Right: {name} does what it should.")
-    return not why
+    return why
+
+
+def solution_in(cells: Iterable[dict]) -> str | None:
+    """The code of the first folded solution in these cells, before the next blank, if any."""
+    for cell in cells:
+        if "blank" in cell["metadata"].get("tags", []):
+            return None
+        if cell["cell_type"] == "markdown" and (found := SOLUTION.search(cell["source"])):
+            return found[1]
+    return None
 
 
 def _is_empty(function: Callable) -> bool:

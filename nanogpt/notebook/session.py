@@ -18,6 +18,7 @@ from ..model.checkpoint import Checkpoint
 from ..system.device import Device, conditions, environment, pick_device
 from ..system.files import ROOT, check_writable, write_json, write_whole
 from ..training.loop import load_or_train
+from . import mine as lesson
 from .plots import style
 
 
@@ -82,6 +83,15 @@ class Run:
         print(found)
         return found
 
+    def mine(self, *names: str):
+        """What the reader wrote in the blanks of earlier notebooks, or the solution; prints which.
+
+            Head, KVCache = run.mine("Head", "KVCache")
+
+        One object for one name, else a list. Raises LessonError for a name of no kept blank.
+        """
+        return lesson.mine(*names)
+
     def checkpoint(self, name: str) -> Path:
         """Where a checkpoint of that name goes, without suffix."""
         return self.out / "checkpoints" / name
@@ -95,17 +105,20 @@ class Run:
         display(Image(data=png, format="png", metadata={"alt": alt}))
 
 
-def open_run(number: str, *, profile: str = "auto", **parameters) -> Run:
+def open_run(number: str, *, profile: str = "auto", mine: str | bool = "auto", **parameters) -> Run:
     """Check a notebook's parameters, load the corpus, and print what will run.
+
+    `mine` says whose code runs where the reader wrote some, as notebook.mine.choose takes it.
 
     Files go to the folder that NANOGPT_OUT names, else to outputs/run/PROFILE-lab: apart from those
     of `python -m nanogpt run`, whose list does not name them. Raises ValueError for an unknown
-    profile or an unusable seed, CorpusError for a corpus that cannot be used, and
+    profile or `mine`, or an unusable seed, CorpusError for a corpus that cannot be used, and
     OSError for a folder that cannot be written.
     """
     gc.freeze()  # what is imported: timings collect garbage before each turn
     device = pick_device()
     chosen = get_profile(profile, cuda=device.device.type == "cuda")
+    lesson.choose(mine)
     check_int("seed", parameters.get("seed", 0), 0, 2**63 - 1)
     if chosen.threads:
         torch.set_num_threads(chosen.threads)

@@ -31,6 +31,7 @@ LOG = "kernel.log"
 ENVIRONMENT = {
     "TQDM_DISABLE": "1",  # one plain line for each evaluation instead of a bar
     "PYTHONHASHSEED": "0",
+    "NANOGPT_HEADLESS": "1",  # no reader: the solutions run, and nothing is kept as theirs
     "MPLBACKEND": None,  # removed: the kernel chooses its own
     "PYDEVD_DISABLE_FILE_VALIDATION": "1",  # a debugger's warning that no reader can use
 }

@@ -9,6 +9,7 @@ from pathlib import Path
 import nbformat
 from nbformat import ValidationError
 
+from ..notebook.blanks import FIRST_LINE, solution_in
 from ..system.files import read_json
 
 METADATA = {
@@ -19,10 +20,6 @@ METADATA = {
     "language_info": {"file_extension": ".py", "name": "python", "nbconvert_exporter": "python"},
 }
 PAGES = "](../outputs/published/html/"  # where a link to a page leads from notebooks/
-FIRST_LINE = "# @title The solution, filled in by a run without a reader"
-SOLUTION = re.compile(
-    r"<details><summary>Solution</summary>\s*```python\n(.*?)\n```\s*</details>", re.S
-)
 
 
 class SyncError(ValueError):
@@ -88,11 +85,8 @@ def alt_text(output) -> str:
 
 def solution(nb, index: int) -> str:
     """The code in the first folded solution after the blank at `index`. Raises SyncError."""
-    for cell in nb.cells[index + 1 :]:
-        if tagged(cell, "blank"):
-            break
-        if cell.cell_type == "markdown" and (found := SOLUTION.search(cell.source)):
-            return found[1]
+    if (found := solution_in(nb.cells[index + 1 :])) is not None:
+        return found
     raise SyncError(
         f"the blank {nb.cells[index].id!r} has no solution: put <details><summary>Solution"
         f"</summary>, a block of Python and </details> into a text cell below it"

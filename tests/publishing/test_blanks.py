@@ -22,7 +22,7 @@ WRONG = {
     "attention-weights": [('.masked_fill(~mask, float("-inf"))', "", "future")],
     "uniform-loss": [("-log", "log", "sign")],
     "one-step": [("    optimizer.zero_grad()\n", "", "Clear")],
-    "who-sees-whom": [(" & (k_pos[None, :] >= 0)", "", "empty"), ("<=", "<", "own")],
+    "visible": [(" & (k_pos[None, :] >= 0)", "", "empty"), ("<=", "<", "own")],
     "growing-cache": [("dim=1", "dim=0", "dimension")],
     "positions-read": [("prompt_length + step - 1", "prompt_length + step", "far")],
     "bytes-per-token": [("2 * ", "", "value")],
@@ -161,9 +161,9 @@ GUARD = "self.cache is not None and not self.training"
     ],
 )
 def test_an_edit_of_the_head_is_judged(old, new, word):
-    cells = [cell for cell in book(NOTEBOOKS[2]).cells if cell.cell_type == "code"]
+    cells = [cell for cell in filled(book(NOTEBOOKS[2])).cells if cell.cell_type == "code"]
     check = next(i for i, cell in enumerate(cells) if cell.id == "judge")
-    lesson = "\n".join(cell.source for cell in cells[2:check] if not tagged(cell, "blank"))
+    lesson = "\n".join(cell.source for cell in cells[2:check])
     assert old in lesson
     scope, printed = {"__name__": "__main__"}, io.StringIO()
     exec(compile(definitions(lesson.replace(old, new)), "lesson", "exec"), scope)

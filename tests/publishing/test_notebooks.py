@@ -125,7 +125,7 @@ def test_plumbing_is_folded_and_the_lesson_is_open(path):
     for cell in code_cells(path):
         tool = cell.source.startswith("# @title Tools: ")
         assert not tool or all(isinstance(node, TOOL) for node in ast.parse(cell.source).body)
-        plumbing = re.search(r"\b(show_table|run\.figure|run\.save|judge)\(", cell.source)
+        plumbing = re.search(r"\b(show_table|run\.figure|run\.save|judge|kept)\(", cell.source)
         folded = tagged(cell, "hide-input")
         assert folded == bool(plumbing or ours(cell).get("generated") or tool), cell.id
         assert folded == bool(re.match(r"# @title \S", cell.source)), f"{cell.id!r} has no title"

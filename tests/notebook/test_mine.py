@@ -1,0 +1,122 @@
+"""The reader's own code: kept when it is right, judged again when it is used, never lost."""
+
+import linecache
+import textwrap
+
+import pytest
+
+from nanogpt.notebook import mine
+from nanogpt.system.files import ROOT
+
+RIGHT = mine.blanks()["visible"].solution.strip()
+WRONG = RIGHT.replace("<=", "<")
+
+
+@pytest.fixture(autouse=True)
+def lesson(tmp_path, monkeypatch):
+    """A reader's folder, and nobody's code in it yet."""
+    monkeypatch.setenv("NANOGPT_MINE", str(tmp_path))
+    monkeypatch.delenv("NANOGPT_HEADLESS", raising=False)
+    monkeypatch.setattr(mine, "_use", "auto")
+    return tmp_path / "lesson.py"
+
+
+def answer(text: str, name: str = "visible"):
+    """What a cell of this text defines, judged as its notebook judges it."""
+    scope = vars(mine.solutions().module).copy()
+    mine._execute(text, f"<cell {len(linecache.cache)}>", scope)
+    return mine.kept(mine.blanks()[name].problem(scope), scope[name])
+
+
+def test_a_right_answer_is_kept_and_used_elsewhere(lesson, capsys):
+    above = '"""A cell."""\nimport math\n\n\ndef help():\n    return math.pi'
+    own = answer(f"{above}\n\n\n{RIGHT}\n\nprint(help())")
+    assert "your visible runs; it is kept in" in capsys.readouterr().out
+    text = lesson.read_text()
+    assert text.startswith('"""What you wrote')
+    assert text.rstrip().endswith(RIGHT)
+    assert "import math\n" in text
+    assert "print" not in text
+    assert mine.mine("visible").__code__.co_code == own.__code__.co_code
+    assert capsys.readouterr().out == f"yours from {lesson}: visible\n"
+
+
+def test_a_better_answer_replaces_one_that_is_put_aside(lesson):
+    answer(RIGHT)
+    lesson.write_text(f"{lesson.read_text()}\n\n# by hand\nMORE = 1\n")
+    other = RIGHT.replace("return ", "found = ") + "\n    return found"
+    answer(other)
+    answer(other)
+    assert other in lesson.read_text()
+    assert lesson.read_text().endswith("# by hand\nMORE = 1\n")
+    (earlier,) = lesson.parent.glob("earlier/*")
+    assert (earlier.name, earlier.read_text()) == ("visible-1.py", f"{RIGHT}\n")
+
+
+@pytest.mark.parametrize(
+    ("kept", "said"),
+    [
+        (None, "the solution's visible runs"),
+        (RIGHT, "the visible that you kept"),
+        (WRONG, "is wrong by now, so the solution runs: queries at [3]"),
+        (f"{RIGHT}\n1 +", "stops at line 4 (SyntaxError"),
+        (f"import gone\n{RIGHT}", "stops at line 1 (ModuleNotFoundError"),
+        (RIGHT.replace("k_pos[None", "gone[None"), "NameError"),
+    ],
+)
+def test_a_wrong_answer_goes_on_with_what_is_right(kept, said, lesson, capsys):
+    if kept:
+        lesson.write_text(kept)
+    for text in (WRONG, 'def visible(q_pos, k_pos):\n    """To do."""'):
+        found = answer(text)
+        printed = capsys.readouterr().out
+        assert printed.startswith("Not yet: ")
+        assert said in printed
+        assert ("From here on the solution's" in printed) is (kept != RIGHT)
+        assert (
+            mine.wrong(mine.blanks()["visible"].problem(vars(mine.solutions().module)), found)
+            is None
+        )
+    assert (lesson.read_text() if kept else None) == kept, "nothing of the reader's is changed"
+
+
+def test_what_needs_more_than_its_cell_runs_here_and_is_not_kept(lesson, capsys):
+    scope = vars(mine.solutions().module) | {"helper": lambda a, b: (b <= a) & (b >= 0)}
+    text = "def visible(q_pos, k_pos):\n    return helper(q_pos[:, None], k_pos[None, :])"
+    mine._execute(text, "<another cell>", scope)
+    found = mine.kept(mine.blanks()["visible"].problem(scope), scope["visible"])
+    assert found is scope["visible"]
+    assert "is not kept, as it needs more than its cell: your code raised NameError" in (
+        capsys.readouterr().out
+    )
+    assert not lesson.exists()
+
+
+@pytest.mark.parametrize("use", ["auto", "true", "false"])
+def test_a_headless_run_takes_the_solutions_unless_it_is_told(use, lesson, monkeypatch, capsys):
+    lesson.write_text(own := f"{RIGHT}\n")
+    monkeypatch.setenv("NANOGPT_HEADLESS", "1")
+    mine.choose(use)
+    answer(f"{mine.FIRST_LINE}\n{RIGHT}")
+    mine.mine("visible")
+    printed = capsys.readouterr().out
+    assert ("you kept" in printed, "yours from" in printed) == (use == "true",) * 2
+    assert ("the solution: visible" in printed) is (use != "true")
+    assert lesson.read_text() == own
+
+
+def test_names_and_choices_that_do_not_exist_are_named():
+    with pytest.raises(mine.LessonError, match="no blank asks for gone: there is visible"):
+        mine.mine("gone")
+    with pytest.raises(ValueError, match="mine='maybe': choose auto"):
+        mine.choose("maybe")
+
+
+def test_a_lesson_is_a_module_of_its_own(lesson):
+    answer(RIGHT)
+    scope = {}
+    exec(compile(lesson.read_text(), "lesson.py", "exec"), scope)
+    assert scope["visible"].__doc__ == mine.mine("visible").__doc__
+    assert {"Head", "KVCache", "sample"} <= set(scope)
+    assert textwrap.dedent(RIGHT) in lesson.read_text()
+    assert mine.shown(ROOT / "outputs" / "mine" / "lesson.py") == "outputs/mine/lesson.py"
