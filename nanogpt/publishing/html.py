@@ -153,12 +153,10 @@ def _output(output, prose: Prose) -> dict:
 
 
 def picture(png: str) -> dict:
-    """{kind, src, width, height, still}: of an animation, the last frame, for want of motion."""
+    """{kind, src, width, height, still}: of an animation, the first frame, for want of motion."""
     with Image.open(io.BytesIO(base64.b64decode(png))) as image:
-        still, frames = None, getattr(image, "n_frames", 1)
-        if frames > 1:
-            image.seek(frames - 1)
-            still = URL + in_base64(image, 64)
+        moves = getattr(image, "n_frames", 1) > 1
+        still = URL + in_base64(image, 64) if moves else None
         size = {"width": image.width, "height": image.height}
     return {"kind": "picture", "src": URL + png, **size, "still": still}
 

@@ -117,8 +117,8 @@ FIGURES = {
     "margins": ([REPORT], "5,000 times"),
     "precision": ([{"float32": REPORT, "bfloat16": FLIPPED}], "✓ 3 equal|✗ 2 equal, then not"),
     "last_bits": ([BITS, "3 differ"], "3 differ"),
-    "typing_race": ([f"{DOLLARS} some text", DUEL, 0.9], "2.9×"),
-    "typing_race, at rest": (["x" * 20, DUEL], "it: 20 of 20 tokens ✓ finished|cache: 11 of 20"),
+    "typing_race": ([f"{DOLLARS} some text", DUEL, 0.9], "2.90×"),
+    "typing_race, at rest": (["x" * 20, DUEL], "it: 20 of 20 tokens ✓|cache: 11 of 20"),
     "speedup_map": ([CELLS, ["small", "article"], [1, 8], "a map"], "a map|▼ 0.80×|2.00×|0.99 –"),
     "time_split, of two parts": (
         [[{"rungs": [PREFILL]}], [""], "a split"],

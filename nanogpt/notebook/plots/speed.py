@@ -21,19 +21,18 @@ PARTS |= {"prefill: to the first token": ORANGE, "decode: all others": BLUE}
 @styled
 def typing_race(text: str, duel: dict, share: float | None = None) -> Figure:
     """Both texts when `share` of the slower one's time has passed; None: when the first is done."""
-    title = f"The race: the same text, {duel['speedup']['median']:.1f}× as fast"
+    title = f"The race: the same text, {duel['speedup']['median']:.2f}× as fast"
     figure, columns = canvas.new_panels(3.3, title, columns=2)
     systems = [duel["systems"][name] for name in ("uncached", "cached")]
     # When each token came, in seconds from the start:
     arrivals = [list(accumulate([x["ttft"]["median"], *x["itl"]])) for x in systems]
     finish = [moments[-1] for moments in arrivals]
     clock = min(finish) if share is None else share * max(finish)
-    looks = ("without the cache", VERMILION), ("with it", BLUE)
+    looks = ("without a cache", VERMILION), ("with it", BLUE)
     for axes, moments, (label, colour) in zip(columns, arrivals, looks, strict=True):
         done, n = sum(moment <= clock + 1e-12 for moment in moments), len(moments)
         _page(axes, text[:done], done / n, colour)
-        flag = " ✓ finished" if done == n else ""
-        heading = f"{label}: {done} of {n} tokens{flag}"
+        heading = f"{label}: {done} of {n} tokens{' ✓' * (done == n)}"
         axes.set_title(heading, fontsize=9, color=style.on_paper(colour))
     return figure
 
@@ -45,7 +44,7 @@ def _page(axes: Axes, text: str, done: float, colour: str) -> None:
     axes.add_patch(Rectangle((0, 0), 1, 1, color=colour, alpha=0.06, lw=0))
     axes.add_patch(Rectangle((0, 0), done, 0.025, color=colour, lw=0))
     wrapped = [piece for line in text.split("\n") for piece in textwrap.wrap(line, 46) or [""]]
-    font = {"family": style.MONO, "fontsize": 7.6, "linespacing": 1.35, "parse_math": False}
+    font = {"family": style.MONO, "fontsize": 9.2, "linespacing": 1.3, "parse_math": False}
     axes.text(0.03, 0.975, "\n".join(wrapped[:13]), va="top", **font)
 
 

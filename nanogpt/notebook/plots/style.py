@@ -65,12 +65,12 @@ def to_png(figure: Figure, footer: str = "") -> bytes:
 
 
 def to_apng(figures: list[Figure], footer: str, milliseconds: int) -> bytes:
-    """Figures as one animated PNG that loops and rests 2.5 seconds on its last frame."""
+    """Figures as one animated PNG that loops and rests 2.5 s on its first and its last frame."""
     # One palette for all frames keeps the file small; text and flat areas lose nothing visible.
     frames = [Image.open(io.BytesIO(to_png(figure, footer))).convert("RGB") for figure in figures]
     palette = frames[-1].quantize(64)
     frames = [frame.quantize(palette=palette, dither=Image.Dither.NONE) for frame in frames]
-    times = [milliseconds] * (len(frames) - 1) + [2500]
+    times = [2500, *[milliseconds] * (len(frames) - 2), 2500]
     animation = {"save_all": True, "append_images": frames[1:], "duration": times, "loop": 0}
     buffer = io.BytesIO()
     frames[0].save(buffer, format="PNG", **animation)
