@@ -44,7 +44,13 @@ def _page(axes: Axes, text: str, done: float, colour: str) -> None:
     axes.add_patch(Rectangle((0, 0), 1, 1, color=colour, alpha=0.06, lw=0))
     axes.add_patch(Rectangle((0, 0), done, 0.025, color=colour, lw=0))
     wrapped = [piece for line in text.split("\n") for piece in textwrap.wrap(line, 46) or [""]]
-    font = {"family": style.MONO, "fontsize": 9.2, "linespacing": 1.3, "parse_math": False}
+    font = {
+        "family": style.MONO,
+        "fontsize": 8.6,
+        "linespacing": 1.35,
+        "in_layout": False,
+        "parse_math": False,
+    }
     axes.text(0.03, 0.975, "\n".join(wrapped[:13]), va="top", **font)
 
 
