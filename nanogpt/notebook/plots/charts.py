@@ -125,8 +125,8 @@ def lines(panels: Sequence[dict], title: str) -> Figure:
 
     A panel is {"curves": {name: (x, y)}}, where y holds numbers, or summaries, which are drawn with
     their range; a third sequence beside them is drawn as open marks. Its "log" names the
-    logarithmic axes, as in "xy"; its "unit" is the number that is drawn as 1; with "ls" "" points
-    are not joined; all else sets the axes, as xlabel and ylim do.
+    logarithmic axes, as in "xy"; its "unit" is the number that is drawn as 1; "first" is the look
+    of its first curve; with "ls" "" points are not joined; all else sets the axes, as xlabel does.
     """
     size = {"rows": (len(panels) + 1) // 2, "columns": min(len(panels), 2)}
     figure, places = canvas.new_panels(0.8 + 2.6 * size["rows"], title, **size)
@@ -136,8 +136,9 @@ def lines(panels: Sequence[dict], title: str) -> Figure:
     return figure
 
 
-def _curves(axes: Axes, curves: dict, log="", unit=1.0, ls="-", **settings) -> None:
-    for (name, (x, y, *marks)), (colour, mark) in zip(curves.items(), LOOKS, strict=False):
+def _curves(axes: Axes, curves: dict, log="", unit=1.0, ls="-", first=0, **settings) -> None:
+    looks = LOOKS[first:]
+    for (name, (x, y, *marks)), (colour, mark) in zip(curves.items(), looks, strict=False):
         spans = [style.low_mid_high(v, unit) if isinstance(v, dict) else [v / unit] * 3 for v in y]
         low, mid, high = zip(*spans, strict=True)
         axes.fill_between(x, low, high, color=colour, alpha=0.15, lw=0)

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from . import canvas, style
-from .style import BLUE, GREEN, GREY, ORANGE, PALE, PAPER, SKY, VERMILION, styled
+from .style import BLUE, GREEN, GREY, INK, ORANGE, PALE, PAPER, VERMILION, styled
 
 THIN = 0.85  # how opaque the colours of the map are
 PARTS = {"arithmetic": GREEN, "memory": ORANGE, "overhead": PALE}
@@ -95,24 +95,25 @@ def _speedup(axes: Axes, x: int, y: int, speedup: dict | None) -> None:
 
 @styled
 def ladder(results: list[dict], titles: list[str], title: str) -> Figure:
-    """Speed of every rung over the first, on a log scale, with the roofline of each model.
+    """Speed of every rung over the first, all on one log axis, with the roofline of each model.
 
-    A result has its `rungs` and its `limits`, whose "roofline" is a summary of tokens a second: as
-    many as this machine's memory can serve when each reads every weight once.
+    A result has its `rungs` and its `limits`, whose "roofline" is a summary of tokens a second.
     """
     names = max(map(_names, results), key=len)
-    size = {"columns": len(results), "sharey": True}
+    size = {"columns": len(results), "sharex": True, "sharey": True}
     figure, columns = canvas.new_panels(1.5 + 0.36 * len(names), title, **size)
+    most = 1.0
     for axes, result, heading in zip(columns, results, titles, strict=True):
         first = result["rungs"][0]["tokens_per_second"]["median"]
         limit = style.low_mid_high(result["limits"]["roofline"], first)
         canvas.limit_band(axes, limit, -0.8, f"roofline {limit[1]:.0f}×")
-        highest = _rungs(axes, result["rungs"])
-        canvas.log_axis(axes, "x", [1, 10, 100], ["1×", "10×", "100×"])
-        axes.set(xlim=(0.9, 1.4 * max(*limit, highest)), ylim=(len(names) - 0.4, -1.2))
-        axes.set_xlabel("speed, rung 1 = 1 (log scale)")
+        most = max(most, limit[2], _rungs(axes, result["rungs"]))
+        axes.set(ylim=(len(names) - 0.4, -1.2), xlabel="speed, rung 1 = 1 (log scale)")
         canvas.name_rows(axes, names)
         axes.set_title(heading)
+    ticks = [10**i for i in range(4) if 10**i < 1.6 * most]
+    canvas.log_axis(axes, "x", ticks, [f"{tick:,}×" for tick in ticks])
+    axes.set_xlim(0.8, 1.6 * most)
     return figure
 
 
@@ -121,20 +122,20 @@ def _names(result: dict) -> list[str]:
 
 
 def _rungs(axes: Axes, rungs: list[dict]) -> float:
-    """The bars of one ladder; returns the highest speed."""
-    nothing = (0.9, 0.9, 0.9)  # no bar: where the axis begins
-    spans = [style.low_mid_high(row["speedup"]) if "speedup" in row else nothing for row in rungs]
-    bars = canvas.bars(axes, spans, BLUE, left=0.9, height=0.62)
+    """The dots of one ladder with their ranges; returns the highest speed."""
     numbers = []
-    for y, (row, bar, (_, mid, _)) in enumerate(zip(rungs, bars, spans, strict=True)):
+    for y, row in enumerate(rungs):
         if "unavailable" in row:
             axes.text(1.15, y, "not measured here", va="center", color=GREY, fontsize=8)
-        elif row["label"].endswith("8-bit weights"):  # not quite the same model
-            bar.set(facecolor=SKY, hatch="///", edgecolor=PAPER)
-        digits = 0 if mid >= 20 else 1
-        numbers.append("" if "unavailable" in row else f"{mid:.{digits}f}×")
+            numbers.append("")
+            continue
+        low, mid, high = style.low_mid_high(row["speedup"])
+        rounded = row["label"].endswith("8-bit weights")  # not quite the same model
+        axes.plot([low, high], [y, y], color=INK, lw=1)
+        axes.plot(mid, y, "D" if rounded else "o", ms=7, color=BLUE, mfc=PAPER if rounded else BLUE)
+        numbers.append(f"{mid:.{0 if mid >= 20 else 1}f}×")
     canvas.number_column(axes, numbers)
-    return max(high for _, _, high in spans)
+    return max(row["speedup"]["high"] for row in rungs if "speedup" in row)
 
 
 @styled
