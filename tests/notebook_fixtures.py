@@ -149,12 +149,12 @@ class Page(HTMLParser):
         return [int(tag[1]) for tag, _ in self.tags if re.fullmatch(r"h[1-6]", tag)]
 
 
-def page_faults(path: Path) -> list[str]:
+def page_faults(path: Path, script: str = "site.js") -> list[str]:
     """What keeps a page from being read by everyone from a disk; empty when nothing does."""
     page = Page.read(path)
     names, attributes = zip(*page.tags, strict=True)
     scripts = [script for script in page.scripts if not script.lstrip().startswith(("[", "{"))]
-    ours = (ROOT / "nanogpt/publishing/site.js").read_text(encoding="utf-8")
+    ours = (ROOT / "nanogpt/publishing" / script).read_text(encoding="utf-8")
     loads = [value for tag in ("img", "source") for value in page.all(tag, "src")]
     loads += page.all("source", "srcset")
     ids = [a["id"] for a in attributes if "id" in a]

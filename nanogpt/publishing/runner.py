@@ -160,7 +160,7 @@ class Series:
         names = {"manifest.json", *(f"{x}/-" for x in "figures json checkpoints html".split())}
         if self.plan.html:
             stems = {path.stem for path in (*self.sources, *self.out.glob("[0-9][0-9]_*.ipynb"))}
-            names |= {f"html/{stem}.html" for stem in stems | {"index", "live"}}
+            names |= {f"html/{stem}.html" for stem in stems | {"index", "live", "museum"}}
         for source in self.sources:
             failed = f"failed/{source.stem}"
             names |= {source.name, f"{failed}/-", *self.kept.get(source.stem, {}).get("files", {})}

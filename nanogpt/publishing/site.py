@@ -21,6 +21,7 @@ from ..model.checkpoint import load_checkpoint
 from ..model.convert import pack_heads
 from ..system.device import conditions
 from ..system.files import PUBLISHED, ROOT, check_ours, drop, sha256, write_whole
+from . import museum
 from .html import TEMPLATES, Prose, blocks, minutes, promise, sections, thumbnail
 from .mirror import colab
 from .nbfile import SyncError, read, read_manifest, title
@@ -60,6 +61,8 @@ def render(folder: Path, home: Path | None = None) -> Path:
     texts = {"index.html": frame(search_index=_script(rows))}
     if running:
         texts["live.html"] = running
+    if bugs := museum.page(names):
+        texts["museum.html"] = bugs
     for before, page, after in zip([None, *pages], pages, [*pages[1:], None], strict=False):
         texts[f"{page['name']}.html"] = frame(page=page, before=before, after=after)
     _write(folder, texts)

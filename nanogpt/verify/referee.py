@@ -46,6 +46,15 @@ def referee(model, *, caches=None, seed: int = 0) -> Report:
         return Report(subject.name, "bug", list(why.args))
 
 
+def _turn(got: Tensor, expected: Tensor, at: int) -> tuple[list, list, list]:
+    """Finding.turn of the text that is wrong at token `at`.  (B, T, V) twice"""
+    diffs = (got.double() - expected.double()).abs().amax(-1).nan_to_num(math.inf)  # (B, T)
+    row = int(diffs[:, at].argmax())
+    rows = [logits[row].nan_to_num(nan=0, posinf=0, neginf=0) for logits in (expected, got)]
+    tokens = [torch.where(one.any(-1), one.argmax(-1), -1).tolist() for one in rows]
+    return *tokens, diffs[row].tolist()
+
+
 class _Stopped(Exception):
     """A plain pass with which nothing can be compared; it holds the Finding."""
 
@@ -167,7 +176,7 @@ class _Case:
         words = f"off by {size:.1e} in {dtype} from token {at} on, {yard}"
         if math.isnan(size):
             words = f"NaN in {dtype} from token {at} on, where numbers should be"
-        return Finding(way, "bug", words, size, at)
+        return Finding(way, "bug", words, size, at, turn=_turn(got, expected, at))
 
     def read(self, way: str, read: Callable, expected: Tensor) -> Finding | None:
         """The verdict on the logits that read() gives; None where the model has no such way."""

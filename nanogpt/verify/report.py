@@ -17,6 +17,9 @@ class Finding:
     size: float = 0.0  # the largest difference of a logit
     position: int | None = None  # the first token whose logits are wrong
     code: str = ""  # shows a bug again
+    # Of a bug: the likeliest token after each, as it should be and as it is (-1: no number), and
+    # the difference of their logits; or a server's two texts.
+    turn: tuple = field(default=(), repr=False)
 
     def __str__(self) -> str:
         return f"{self.verdict}: {self.way}: {self.words}"

@@ -147,7 +147,8 @@ class _Texts:
         if ties := [tie for i in wrong if (tie := _tie(a[i], b[i])) is not None]:
             words += f"; the tokens that part them are up to {max(ties):.1e} nats apart"
         bug = 2 * len(wrong) > len(a) or any(tie > 1 for tie in ties)
-        self.result.add(Finding(way, "bug" if bug else "rounding", words))
+        verdict, turn = "bug" if bug else "rounding", (x["text"], y["text"])
+        self.result.add(Finding(way, verdict, words, turn=turn))
 
 
 def _tie(a: dict, b: dict) -> float | None:

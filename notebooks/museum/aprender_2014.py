@@ -1,4 +1,4 @@
-"""https://github.com/paiml/aprender/pull/2014
+"""https://github.com/paiml/aprender/pull/2014 (rollback)
 
 Before drafts are verified, the cache is emptied where it should go back to the last accepted
 token: the prompt is gone.

@@ -1,4 +1,4 @@
-"""https://github.com/mosaicml/examples/pull/257
+"""https://github.com/mosaicml/examples/pull/257 (positions)
 
 Positions are a column's number minus the padding before it. With a cache the padding is counted
 in the new columns alone, where there is none.

@@ -1,4 +1,4 @@
-"""https://github.com/pytorch/executorch/issues/20346
+"""https://github.com/pytorch/executorch/issues/20346 (storing)
 
 A ring has twice the window's slots. A chunk is written before it attends, so the end of a long
 chunk overwrites what its own beginning looks at.

@@ -1,4 +1,4 @@
-"""https://github.com/turboderp/exllama/issues/101
+"""https://github.com/turboderp/exllama/issues/101 (positions)
 
 In the prefill of a batch the positions are counted on from row to row.
 """

@@ -1,4 +1,4 @@
-"""https://github.com/facebookresearch/fairseq/issues/3908
+"""https://github.com/facebookresearch/fairseq/issues/3908 (storing)
 
 A convolution keeps its last inputs for the next step. The code is written for steps of one token:
 of a chunk it keeps too few.

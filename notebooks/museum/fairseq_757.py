@@ -1,4 +1,4 @@
-"""https://github.com/facebookresearch/fairseq/issues/757
+"""https://github.com/facebookresearch/fairseq/issues/757 (positions)
 
 The table of positions is shorter than the texts that are let in, and a text past its end stops with
 an index error. Notebook 04's sixth trap.

@@ -1,4 +1,4 @@
-"""https://github.com/fla-org/flash-linear-attention/pull/766
+"""https://github.com/fla-org/flash-linear-attention/pull/766 (positions)
 
 All layers share one count of tokens, and the first layer's write advances it. In the same step
 the others already read the new count, so they rotate by a call too many. With one layer nothing

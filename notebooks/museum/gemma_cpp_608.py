@@ -1,4 +1,4 @@
-"""https://github.com/google/gemma.cpp/issues/608
+"""https://github.com/google/gemma.cpp/issues/608 (masks)
 
 A layer is taken for a global one where its window equals the context's length. That length became
 an option, the layer's window did not: with another length it is a local layer.

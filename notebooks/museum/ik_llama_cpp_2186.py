@@ -1,4 +1,4 @@
-"""https://github.com/ikawrakow/ik_llama.cpp/issues/2186
+"""https://github.com/ikawrakow/ik_llama.cpp/issues/2186 (masks)
 
 The cells of a cache belong to several texts. Only the last cells, a window of them, are read:
 that is enough for one text, and too few where texts alternate.

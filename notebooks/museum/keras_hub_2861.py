@@ -1,4 +1,4 @@
-"""https://github.com/keras-team/keras-hub/pull/2861
+"""https://github.com/keras-team/keras-hub/pull/2861 (positions)
 
 ALiBi's bias is built over the queries of the call, not over the keys. When one token is decoded
 that is one number, 0, which broadcasts: cached tokens have no positions at all.

@@ -1,4 +1,4 @@
-"""https://github.com/ggml-org/llama.cpp/issues/1585
+"""https://github.com/ggml-org/llama.cpp/issues/1585 (reuse)
 
 A prompt that the session holds already needs no evaluation, so its last token gets none: the next
 token is drawn from the session's last logits, and the old continuation stays.

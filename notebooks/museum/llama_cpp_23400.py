@@ -1,4 +1,4 @@
-"""https://github.com/ggml-org/llama.cpp/issues/23400
+"""https://github.com/ggml-org/llama.cpp/issues/23400 (reuse)
 
 A saved session lacks the last token's row. The reader evaluates that token again, but one
 position off, since it counts the ids that were saved and not the rows.

@@ -1,4 +1,4 @@
-"""https://github.com/ggml-org/llama.cpp/issues/4889
+"""https://github.com/ggml-org/llama.cpp/issues/4889 (positions)
 
 When the context is full, the kept keys are rotated back to lower positions. Half of each key
 carries a rotation, but all of it is turned back.

@@ -1,4 +1,4 @@
-"""https://github.com/rasbt/LLMs-from-scratch/issues/1008
+"""https://github.com/rasbt/LLMs-from-scratch/issues/1008 (storing)
 
 A cache for a window of W keeps the last W rows, cut before the chunk attends. The first queries of
 a chunk of c tokens lose keys that are still in their window: W + c - 1 rows are needed.

@@ -1,4 +1,4 @@
-"""https://github.com/rasbt/LLMs-from-scratch/pull/1048
+"""https://github.com/rasbt/LLMs-from-scratch/pull/1048 (plain pass)
 
 The position that cached decoding has reached stays on, and passes without a cache begin there,
 too. The cache is right and the reference is not. A relative of notebook 04's fifth trap.

@@ -1,4 +1,4 @@
-"""https://github.com/rasbt/LLMs-from-scratch/issues/925
+"""https://github.com/rasbt/LLMs-from-scratch/issues/925 (reuse)
 
 Between two calls the cache is emptied, and the model's own count of positions is not. The second
 text begins where the first one ended.

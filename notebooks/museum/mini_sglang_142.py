@@ -1,4 +1,4 @@
-"""https://github.com/sgl-project/mini-sglang/issues/142
+"""https://github.com/sgl-project/mini-sglang/issues/142 (reuse)
 
 Blocks of a prefix that is known already are freed as duplicates. The table of the request that
 runs still names them, and the next blocks to be given away are those.

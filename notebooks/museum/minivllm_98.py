@@ -1,4 +1,4 @@
-"""https://github.com/Wenyueh/MinivLLM/issues/98
+"""https://github.com/Wenyueh/MinivLLM/issues/98 (reuse)
 
 A known prefix is skipped. The prefill of what follows attends to itself alone, and counts its
 positions from 0.

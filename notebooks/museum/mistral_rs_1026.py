@@ -1,4 +1,4 @@
-"""https://github.com/EricLBuehler/mistral.rs/pull/1026
+"""https://github.com/EricLBuehler/mistral.rs/pull/1026 (reuse)
 
 What is done before a request was changed from Reset to Nothing: the second request attends to the
 first.

@@ -1,4 +1,4 @@
-"""https://github.com/ml-explore/mlx-lm/pull/1109
+"""https://github.com/ml-explore/mlx-lm/pull/1109 (rollback)
 
 A cache that cannot be trimmed says nothing and trims nothing. Rejected drafts stay in it, and the
 next tokens attend to them.

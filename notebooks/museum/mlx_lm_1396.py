@@ -1,4 +1,4 @@
-"""https://github.com/ml-explore/mlx-lm/pull/1396
+"""https://github.com/ml-explore/mlx-lm/pull/1396 (positions)
 
 A layer reads the keys of another one, and the position of its queries from that one's cache. The
 owner has advanced it by then: queries stand a call too far.

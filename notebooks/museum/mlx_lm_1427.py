@@ -1,4 +1,4 @@
-"""https://github.com/ml-explore/mlx-lm/pull/1427
+"""https://github.com/ml-explore/mlx-lm/pull/1427 (rollback)
 
 A full ring is trimmed by moving its index. The rows that the rejected tokens overwrote are gone,
 and the window lacks its beginning.

@@ -1,4 +1,4 @@
-"""https://github.com/Blaizzy/mlx-vlm/issues/1715
+"""https://github.com/Blaizzy/mlx-vlm/issues/1715 (rollback)
 
 A ring is cut back to fewer tokens, and its write index stays where it was: the order of its rows
 is no longer that of the tokens.

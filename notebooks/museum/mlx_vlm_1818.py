@@ -1,4 +1,4 @@
-"""https://github.com/Blaizzy/mlx-vlm/issues/1818
+"""https://github.com/Blaizzy/mlx-vlm/issues/1818 (batches and seeds)
 
 One default seed serves all requests that name none: they get the same noise.
 """

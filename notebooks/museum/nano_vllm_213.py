@@ -1,4 +1,4 @@
-"""https://github.com/GeeeekExplorer/nano-vllm/pull/213
+"""https://github.com/GeeeekExplorer/nano-vllm/pull/213 (masks)
 
 A chunk of a prompt tells the kernel the length of the whole prompt. The mask is aligned to that,
 and the chunk looks at slots that are not written yet.

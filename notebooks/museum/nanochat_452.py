@@ -1,4 +1,4 @@
-"""https://github.com/karpathy/nanochat/issues/452
+"""https://github.com/karpathy/nanochat/issues/452 (masks)
 
 The window is part of the prefill's mask alone: a single token attends to all keys.
 """

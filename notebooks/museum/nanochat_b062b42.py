@@ -1,4 +1,4 @@
-"""https://github.com/karpathy/nanochat/commit/b062b42
+"""https://github.com/karpathy/nanochat/commit/b062b42 (storing)
 
 A full buffer grows by resizing its tensor in place. The bytes stay, but the axis of tokens is not
 the first one: the rows of all heads but one move.

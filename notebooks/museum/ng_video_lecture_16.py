@@ -1,4 +1,4 @@
-"""https://github.com/karpathy/ng-video-lecture/issues/16
+"""https://github.com/karpathy/ng-video-lecture/issues/16 (plain pass)
 
 The plain pass is in training mode, so its dropout is on and it gives no logits twice; the cached
 way is right. Notebook 04's fourth trap.

@@ -1,4 +1,4 @@
-"""https://github.com/onnx/onnx/issues/7274
+"""https://github.com/onnx/onnx/issues/7274 (storing)
 
 Heads share key heads in turn, where they should share them in groups: key heads 0, 1, 0, 1
 instead of 0, 0, 1, 1.

@@ -1,4 +1,4 @@
-"""https://github.com/microsoft/onnxruntime-genai/pull/2354
+"""https://github.com/microsoft/onnxruntime-genai/pull/2354 (positions)
 
 The first decoded token stands, and is written, one slot too far. The slot between is never
 written, and is read ever after. A relative of notebook 04's second trap.

@@ -1,4 +1,4 @@
-"""https://github.com/iCog-Labs-Dev/PC-Transformers/issues/129
+"""https://github.com/iCog-Labs-Dev/PC-Transformers/issues/129 (storing)
 
 The loop passes the whole text in each step, and the cache appends all of it again.
 """

@@ -1,4 +1,4 @@
-"""https://github.com/pytorch/pytorch/issues/108108
+"""https://github.com/pytorch/pytorch/issues/108108 (masks)
 
 The causal triangle is aligned with the top left corner. With one query over many keys, only the
 first key is seen.

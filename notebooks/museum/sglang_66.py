@@ -1,4 +1,4 @@
-"""https://github.com/kvcache-ai/sglang/pull/66
+"""https://github.com/kvcache-ai/sglang/pull/66 (storing)
 
 A fused kernel writes the rotated keys into the cache, and the same call attends to the keys as
 they were before.

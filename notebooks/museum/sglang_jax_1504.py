@@ -1,4 +1,4 @@
-"""https://github.com/sgl-project/sglang-jax/issues/1504
+"""https://github.com/sgl-project/sglang-jax/issues/1504 (batches and seeds)
 
 Tokens go to the next step through a ring of slots. It is too short for many requests: later ones
 overwrite tokens that were not read yet.

@@ -1,4 +1,4 @@
-"""https://github.com/sgl-project/sglang-jax/issues/20
+"""https://github.com/sgl-project/sglang-jax/issues/20 (batches and seeds)
 
 The slots of all texts are joined and then cut into pages. A text that does not end with a page is
 not rounded up, so the pages of the texts after it are the wrong ones.

@@ -1,4 +1,4 @@
-"""https://github.com/gittensor-ai-lab/sparkinfer/issues/3
+"""https://github.com/gittensor-ai-lab/sparkinfer/issues/3 (masks)
 
 A query of a chunk sees as many keys as its place in the chunk says, though others were cached
 before. The path for single tokens is another one, and right.

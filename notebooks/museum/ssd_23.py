@@ -1,4 +1,4 @@
-"""https://github.com/tanishqkumar/ssd/issues/23
+"""https://github.com/tanishqkumar/ssd/issues/23 (reuse)
 
 After a hit of the prefix cache the kernel gets the pool of blocks without the table that orders
 them, and reads it from the front.

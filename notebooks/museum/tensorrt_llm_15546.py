@@ -1,4 +1,4 @@
-"""https://github.com/NVIDIA/TensorRT-LLM/pull/15546
+"""https://github.com/NVIDIA/TensorRT-LLM/pull/15546 (batches and seeds)
 
 Block tables are copied to the device later, from one buffer of the host that is used again at
 once. What is copied is the table that was written last.

@@ -1,4 +1,4 @@
-"""https://github.com/NVIDIA/TensorRT-LLM/issues/2983
+"""https://github.com/NVIDIA/TensorRT-LLM/issues/2983 (reuse)
 
 Layers have windows of different sizes, and each keeps no more than it needs. A known prefix is
 used again as long as the largest window covers it; layers of small ones have lost it.

@@ -1,4 +1,4 @@
-"""https://github.com/oobabooga/textgen/issues/4145
+"""https://github.com/oobabooga/textgen/issues/4145 (reuse)
 
 A prompt comes again. Its last token is evaluated once more, for its logits are needed, and it was
 not taken out of the cache before: the model reads it twice.

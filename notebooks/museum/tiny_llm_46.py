@@ -1,4 +1,4 @@
-"""https://github.com/skyzh/tiny-llm/issues/46
+"""https://github.com/skyzh/tiny-llm/issues/46 (positions)
 
 After the prefill, the loop adds the prompt's length to the position once more. A prompt of one
 token hides it where the loop adds one less.

@@ -1,4 +1,4 @@
-"""https://github.com/meta-pytorch/torchtune/pull/959
+"""https://github.com/meta-pytorch/torchtune/pull/959 (plain pass)
 
 The reference is the culprit: the causal mask is made when the caches are set up, so without a
 cache there is none.

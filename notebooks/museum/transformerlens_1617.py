@@ -1,4 +1,4 @@
-"""https://github.com/TransformerLensOrg/TransformerLens/issues/1617
+"""https://github.com/TransformerLensOrg/TransformerLens/issues/1617 (masks)
 
 The padding mask is given to the first forward pass only. From the second on, a shorter text looks
 at its padding, and its positions count it.

@@ -1,4 +1,4 @@
-"""https://github.com/huggingface/transformers/issues/33691
+"""https://github.com/huggingface/transformers/issues/33691 (positions)
 
 A window that moves gives the kept keys new places, counted from its own start. The incoming key
 keeps its place in the whole text.

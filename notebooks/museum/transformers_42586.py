@@ -1,4 +1,4 @@
-"""https://github.com/huggingface/transformers/pull/42586
+"""https://github.com/huggingface/transformers/pull/42586 (storing)
 
 No cache is made while the model is in training mode, and the loop passes one token at a time all
 the same: each token is read as if it were the text's first.

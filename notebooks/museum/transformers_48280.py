@@ -1,4 +1,4 @@
-"""https://github.com/huggingface/transformers/pull/48280
+"""https://github.com/huggingface/transformers/pull/48280 (rollback)
 
 While drafts may be rejected, a windowed cache keeps and returns all rows; the mask is still made
 for the last ones of a window, and so lies over the first.

@@ -1,4 +1,4 @@
-"""https://github.com/unslothai/unsloth/issues/3699
+"""https://github.com/unslothai/unsloth/issues/3699 (positions)
 
 While decoding, one position serves all rows of a batch padded on the left: that of the longest.
 """

@@ -1,4 +1,4 @@
-"""https://github.com/vllm-project/vllm/issues/43810
+"""https://github.com/vllm-project/vllm/issues/43810 (batches and seeds)
 
 A batch is padded to the size of a graph. Rows of padding have slot -1, which is used as an index:
 they write to the last slot of the pool.

@@ -1,4 +1,4 @@
-"""https://github.com/vllm-project/vllm/issues/45704
+"""https://github.com/vllm-project/vllm/issues/45704 (reuse)
 
 Blocks are copied to the host beside the pass that fills them, and the copy does not wait for it.
 The next request loads rows that were empty.

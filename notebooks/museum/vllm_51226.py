@@ -1,4 +1,4 @@
-"""https://github.com/vllm-project/vllm/issues/51226
+"""https://github.com/vllm-project/vllm/issues/51226 (batches and seeds)
 
 Where one request of a batch has no seed, all noise of the batch comes from the common generator,
 and the seeds of the others are ignored.

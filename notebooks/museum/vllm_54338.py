@@ -1,4 +1,4 @@
-"""https://github.com/vllm-project/vllm/pull/54338
+"""https://github.com/vllm-project/vllm/pull/54338 (storing)
 
 Rows are stored as bits of one type of 16 bits, and read as bits of the other.
 """

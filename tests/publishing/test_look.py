@@ -13,7 +13,7 @@ TEXTS = {  # what stands on what
     "panel": "ink soft link mark keyword string comment number name warn",
     "warn-panel": "warn",
     "mark": "paper",
-    "hit": "ink link",
+    "hit": "ink link warn",
     "more": "ink",
     "less": "ink",
 }

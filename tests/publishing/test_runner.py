@@ -180,7 +180,7 @@ def test_publishing_exchanges_everything_at_once(press, monkeypatch):
     assert main(["run", "--publish", "--no-html"]) == 0
     files = {str(path.relative_to(press)) for path in press.rglob("*") if path.is_file()}
     made = "figures/00_a.png json/00.json checkpoints/small.safetensors manifest.json".split()
-    pages = "html/index.html html/00_first.html html/01_train.html".split()
+    pages = [f"html/{name}.html" for name in ("index", "museum", "00_first", "01_train")]
     assert files == {"00_first.ipynb", "01_train.ipynb", *made, *pages}
     card = manifest(press)
     assert (card["profile"], card["work_seconds"]) == ("cpu", 0.1)

@@ -1,39 +1,35 @@
 """Every model of notebooks/museum is convicted, and acquitted once its bug is taken out."""
 
-import importlib.util
-from collections import Counter
-from pathlib import Path
-
 import pytest
-import torch
 
-from nanogpt.verify.referee import referee
+from nanogpt.cli import main
+from nanogpt.system.files import read_sealed
+from nanogpt.verify.museum import VERDICTS, describe, exhibits, judged, load
 
-FOLDER = Path(__file__).parents[2] / "notebooks" / "museum"
-SEEDS = range(2)
-
-
-def load(path: Path):
-    spec = importlib.util.spec_from_file_location(f"museum_{path.stem}", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+PUBLISHED = {row["name"]: row for row in read_sealed(VERDICTS)["exhibits"]}
 
 
-@torch.inference_mode()
-@pytest.mark.parametrize("path", sorted(FOLDER.glob("*_*.py")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", exhibits(), ids=lambda path: path.stem)
 def test_a_public_bug_is_convicted_and_its_repair_acquitted(path):
-    exhibit = load(path)
-    assert exhibit.__doc__.startswith("https://"), "the first line is the thread's address"
-    convict, let_pass = Counter(), Counter()
-    for seed in SEEDS:
-        sound = referee(exhibit.model(seed, bug=False), seed=seed)
-        assert not [f for f in sound.findings + sound.padding if f.verdict == "bug"], sound
-        found = referee(exhibit.model(seed, bug=True), seed=seed)
-        findings = found.findings + found.padding
-        assert any(f.verdict == "bug" for f in findings), f"seed {seed} lets it pass: {found}"
-        for f in findings:
-            (convict if f.verdict == "bug" else let_pass)[f.way] += 1
-    print(f"\n{path.stem}: {exhibit.__doc__.splitlines()[0]}\n{found}\n")
-    for label, ways in (("convicted by", convict), ("passes", let_pass)):
-        print(label, *(f"  {n} of {len(SEEDS)}  {way}" for way, n in ways.items()), sep="\n")
+    row = judged(path, range(2))
+    assert (row["convicted"], row["acquitted"]) == (2, 2), row
+    published = PUBLISHED[path.stem]
+    same = [*describe(load(path)), "way"]
+    assert {key: published[key] for key in same} == {key: row[key] for key in same}
+
+
+def test_the_published_verdicts_are_those_of_these_files_over_twenty_seeds():
+    assert [*PUBLISHED] == [path.stem for path in exhibits()]
+    counts = {(row["convicted"], row["acquitted"]) for row in PUBLISHED.values()}
+    assert counts == {(20, 20)}
+
+
+def test_the_command_judges_those_that_are_named_and_writes_what_it_found(tmp_path, capsys):
+    path = tmp_path / "verdicts.json"
+    words = ["verify", "museum", "vllm_43810", "--seeds", "1", "--json", str(path)]
+    assert main(words) == 0
+    assert "1 of 1 bugs convicted, 1 of their repairs acquitted" in capsys.readouterr().out
+    (row,) = read_sealed(path)["exhibits"]
+    assert row["turn"]["expected"] != row["turn"]["got"]
+    assert main(["verify", "museum", "vllm_1"]) == 2
+    assert "no exhibit 'vllm_1' among the" in capsys.readouterr().err
