@@ -16,14 +16,19 @@ import json
 import random
 import string
 import time
+import urllib.request
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
+from http.client import HTTPException
 from math import inf
 from typing import NamedTuple
 
 import torch
+from tornado.httpclient import HTTPClientError
+from tornado.simple_httpclient import SimpleAsyncHTTPClient
 
 from ..config.checks import check_positive
 from ..decoding.sampling import SamplingParams
@@ -204,39 +209,35 @@ class HTTPServer:
 
     Each request is sent when it arrives, whether or not others are answered. `errors` counts those
     that failed, by reason. A token of a reply is the number of its character in `chars`, None for
-    one that is not there. After 60 s without a byte it is given up. Raises ConnectionError.
+    one that is not there. After 10 minutes it is given up. Raises ConnectionError.
     """
 
     def __init__(self, url: str, model: str = "", chars: str = CHARS):
-        import httpx
-
         self.url, self.model, self.chars, self.errors = url, model, chars, Counter()
-        self.settings = {"base_url": url.rstrip("/").removesuffix("/v1"), "trust_env": False}
-        self.settings |= {"limits": httpx.Limits(max_connections=None), "timeout": 60.0}
+        self.address = url.rstrip("/").removesuffix("/v1") + "/v1"
         try:
-            with httpx.Client(**self.settings) as client:
-                self.model = model or client.get("/v1/models").json()["data"][0]["id"]
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            with urllib.request.urlopen(f"{self.address}/models", timeout=60.0) as response:
+                said = response.read()
+            self.model = model or json.loads(said)["data"][0]["id"]
+        except (OSError, HTTPException) as error:
             raise ConnectionError(f"no server answers at {url}: {_named(error)}") from None
         except (ValueError, KeyError, IndexError, TypeError):
-            raise ConnectionError(f"{url}/v1/models names no model") from None
+            raise ConnectionError(f"{url}/v1/models names no model: is it http://…?") from None
 
     def __call__(self, requests: list[Request]) -> Replies:
         return asyncio.run(self._serve(requests))
 
     async def _serve(self, requests: list[Request]) -> Replies:
-        import httpx
-
         replies = {}
 
         async def one(request: Request) -> None:
             await asyncio.sleep(start + request.arrival - time.perf_counter())
             try:
                 replies[request.id] = await self._reply(client, request, start)
-            except (ConnectionError, httpx.HTTPError, ValueError) as error:
+            except (OSError, HTTPClientError, ValueError) as error:
                 self.errors[_named(error)] += 1
 
-        async with httpx.AsyncClient(**self.settings) as client:
+        with closing(SimpleAsyncHTTPClient(force_instance=True, max_clients=2**31)) as client:
             start = time.perf_counter()
             await asyncio.gather(*map(one, requests))
         if not replies:
@@ -244,22 +245,39 @@ class HTTPServer:
         return replies
 
     async def _reply(self, client, request: Request, start: float) -> Reply:
-        """One streamed completion: its characters, and the moment of each event that had any.
-
-        With usage in the stream there are as many tokens as it says.
-        """
+        """One streamed completion."""
         prompt = "".join(self.chars[token] for token in request.prompt.tolist())
         body = {"model": self.model, "prompt": prompt, "max_tokens": request.max_new_tokens}
         body |= {"temperature": 0.0, "stream": True, "stream_options": {"include_usage": True}}
+        came: list[tuple[float, bytes]] = []
+        response = await client.fetch(
+            f"{self.address}/completions",
+            method="POST",
+            headers={"Content-Type": "application/json"},
+            body=json.dumps(body),
+            request_timeout=600.0,
+            decompress_response=False,
+            streaming_callback=lambda data: came.append((time.perf_counter() - start, data)),
+            raise_error=False,
+        )
+        if response.code != 200:
+            said = b"".join(data for _, data in came).decode(errors="replace")[:200]
+            raise ConnectionError(f"HTTP {response.code}: {said}")
+        return self._read(came)
+
+    def _read(self, came: list[tuple[float, bytes]]) -> Reply:
+        """Its characters, and the moment of each event that had any.
+
+        With usage in the stream there are as many tokens as it says. Raises ConnectionError.
+        """
         text, moments, ended, n = "", [], False, None
-        async with client.stream("POST", "/v1/completions", json=body) as response:
-            async for event in _events(response):
-                n = (event.get("usage") or {}).get("completion_tokens", n)
-                for choice in event.get("choices", []):
-                    ended |= choice.get("finish_reason") is not None
-                    if piece := choice.get("text"):
-                        text += piece
-                        moments.append(time.perf_counter() - start)
+        for moment, event in _events(came):
+            n = (event.get("usage") or {}).get("completion_tokens", n)
+            for choice in event.get("choices", []):
+                ended |= choice.get("finish_reason") is not None
+                if piece := choice.get("text"):
+                    text += piece
+                    moments.append(moment)
         if not ended or not moments:
             raise ConnectionError(
                 f"the reply stopped after {number_of(len(moments), 'event')}, without its end"
@@ -274,21 +292,21 @@ def _named(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-async def _events(response) -> AsyncIterator[dict]:
-    """The events of a response up to [DONE], each a JSON object. Raises ConnectionError."""
-    if response.status_code != 200:
-        said = (await response.aread()).decode(errors="replace")[:200]
-        raise ConnectionError(f"HTTP {response.status_code}: {said}")
-    async for line in response.aiter_lines():
-        data = line.removeprefix("data:").strip()
-        if data == "[DONE]":
-            return
-        if data == line:  # no event: an empty line, or a comment
-            continue
-        event = json.loads(data)
-        if event.get("error"):
-            raise ConnectionError(f"the server sent {data[:200]}")
-        yield event
+def _events(came: list[tuple[float, bytes]]) -> Iterator[tuple[float, dict]]:
+    """The events up to [DONE], JSON objects, each with its moment. Raises ConnectionError."""
+    rest = b""
+    for moment, piece in came:
+        *lines, rest = (rest + piece).split(b"\n")
+        for line in lines:
+            name, _, data = line.partition(b":")
+            if data.strip() == b"[DONE]":
+                return
+            if name != b"data":  # no event: an empty line, or a comment
+                continue
+            event = json.loads(data)
+            if event.get("error"):
+                raise ConnectionError(f"the server sent {data.decode()[:200]}")
+            yield moment, event
 
 
 # ------------------------------------------------------------------ what the requests got

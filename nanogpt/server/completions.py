@@ -54,6 +54,8 @@ class Completion:
         self.stream, self.usage = stream, usage  # usage: a stream ends with the counts of tokens
         self.head = {"id": request.id, "object": "text_completion", "created": int(time.time())}
         self.head |= {"model": name, "seed": request.seed}
+        # What stands in every event of a stream, before its piece and after it.
+        self._shape = event(self._choice("\0", None)).rpartition(json.dumps("\0"))
         self.begun = time.perf_counter()
         self.reason: str | None = None  # why the text has ended: "stop" or "length"
         self.error: Refused | None = None  # what ended it early
@@ -62,9 +64,9 @@ class Completion:
         self._outputs: list[Output] = []
         self._wake = asyncio.Event()
 
-    def take(self, output: Output) -> None:
-        """The next token from the engine."""
-        self._outputs.append(output)
+    def take(self, outputs: list[Output]) -> None:
+        """The next tokens from the engine."""
+        self._outputs += outputs
         self._wake.set()
 
     def end(self, error: Refused) -> None:
@@ -74,22 +76,25 @@ class Completion:
         if self.close:
             self.close()
 
-    async def receive(self) -> list[str]:
-        """What the tokens since the last call add to the text, one piece each. Raises `error`."""
+    async def receive(self) -> str:
+        """What the tokens since the last call add to the text. Raises `error`."""
         await self._wake.wait()
         self._wake.clear()
         if self.error:
             raise self.error
         outputs, self._outputs = self._outputs, []
-        return [self.add(out.token, out.finished) for out in outputs if not self.reason]
+        return self.add([output.token for output in outputs], outputs[-1].finished)
 
-    def add(self, token: int, last: bool) -> str:
+    def add(self, tokens: list[int], last: bool) -> str:
         """What can be sent now. `reason` is set when the text is complete."""
-        self._n_new += 1
-        self._held += self.chars[token]
-        for stop in self.stop:
-            if self._held.endswith(stop):
-                self._held, self.reason = self._held[: -len(stop)], "stop"
+        for token in tokens:
+            self._n_new += 1
+            self._held += self.chars[token]
+            for stop in self.stop:
+                if self._held.endswith(stop):
+                    self._held, self.reason = self._held[: -len(stop)], "stop"
+                    break
+            if self.reason:
                 break
         if last and not self.reason:
             self.reason = "length"
@@ -98,8 +103,8 @@ class Completion:
         return piece
 
     def _may_stop(self) -> int:
-        """How many of the last characters may become a stop. What is held is no longer than one."""
-        lengths = range(len(self._held), 0, -1)
+        """How many of the last characters may become a stop."""
+        lengths = range(min(len(self._held), max(map(len, self.stop), default=0)), 0, -1)
         ends = (n for n in lengths for stop in self.stop if stop.startswith(self._held[-n:]))
         return next(ends, 0)
 
@@ -107,17 +112,14 @@ class Completion:
         """The answer in one piece."""
         return self._choice(text, self.reason) | self._counts()
 
-    def events(self, pieces: list[str]) -> str:
-        """The next pieces of a streamed answer, and its end where it is complete."""
-        last = len(pieces) - 1 if self.reason else None
-        data = [
-            self._choice(piece, self.reason if i == last else None)
-            for i, piece in enumerate(pieces)
-            if piece or i == last
-        ]
-        if self.reason and self.usage:
-            data.append({**self.head, "choices": [], **self._counts()})
-        return "".join(map(event, data)) + ("data: [DONE]\n\n" if self.reason else "")
+    def events(self, piece: str) -> str:
+        """The next event of a streamed answer, if there is text to send, and its end."""
+        if not self.reason:
+            before, _, after = self._shape
+            return f"{before}{json.dumps(piece)}{after}" if piece else ""
+        data = event(self._choice(piece, self.reason))
+        data += event({**self.head, "choices": [], **self._counts()}) if self.usage else ""
+        return f"{data}data: [DONE]\n\n"
 
     def _choice(self, text: str, reason: str | None) -> dict:
         choice = {"index": 0, "text": text, "logprobs": None, "finish_reason": reason}

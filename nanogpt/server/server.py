@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 import traceback
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
@@ -158,11 +159,14 @@ class Server:
     def _deliver(self, outputs: list[Output], at: float) -> None:
         """In the loop: what a step has drawn, or the engine's end."""
         self.metrics.tokens.inc(len(outputs))
+        drawn = defaultdict(list)
         for output in outputs:
             self.trace(output.request.id, "token", at)
-            if completion := self.answers.get(output.request.id):
-                completion.take(output)
-                if output.index == 0:
+            drawn[output.request.id].append(output)
+        for name, own in drawn.items():
+            if completion := self.answers.get(name):
+                completion.take(own)
+                if own[0].index == 0:
                     self.metrics.ttft.observe(at - completion.begun)
         if self.failure:
             self.hurry()
@@ -254,7 +258,7 @@ class Handler(RequestHandler):
     async def _whole(self, completion: Completion) -> dict:
         text = ""
         while not completion.reason:
-            text += "".join(await completion.receive())
+            text += await completion.receive()
         return completion.whole(text)
 
     async def _stream(self, completion: Completion) -> str:

@@ -105,8 +105,8 @@ def test_the_command_writes_what_it_prints(tmp_path, capsys, monkeypatch):
     [
         ("--url http://127.0.0.1:1", "no server answers at http://127.0.0.1:1"),
         ("--rates 5 0", "--rates 0.0: must be a number"),
-        ("--url 127.0.0.1", "'http://'"),
-        ("--url http://127.0.0.1:x", "Invalid port"),
+        ("--url 127.0.0.1", "names no model: is it http://…?"),
+        ("--url http://127.0.0.1:x", "nonnumeric port: 'x'"),
     ],
 )
 def test_bad_options_are_refused_before_the_measuring(words, said, capsys, tmp_path):

@@ -102,7 +102,7 @@ def test_a_stop_ends_the_text_and_no_part_of_it_is_sent():
         )
         completion, sent = Completion(REQUEST, CHARS.chars, stop=stops), ""
         for i, token in enumerate(tokens):
-            sent += completion.add(token, i == len(tokens) - 1)
+            sent += completion.add([token], i == len(tokens) - 1)
             assert cut(text, stops)[0].startswith(sent)
             if completion.reason:
                 break
