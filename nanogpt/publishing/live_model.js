@@ -109,65 +109,105 @@ class Model {
     return Array.from({ length: n_layer }, () => ({ keys: rows(), values: rows() }));
   }
 
-  // The logits of one token at one position; its keys and values go into the cache.
-  logits(token, position, cache) {
+  // The logits after the last row. A row {token, position, slot, last} writes its keys and values
+  // into its slot of the cache and looks at the slots 0 … last. With `drop`, dropout is on.
+  logits(rows, cache, drop) {
     const C = this.config.n_embd, w = this.weights;
-    const x = new Float64Array(C), add = (y) => y.forEach((value, i) => (x[i] += value));
-    for (let i = 0; i < C; i++) x[i] = w.tokens[token * C + i] + w.positions[position * C + i];
+    const keep = (y) => (drop ? y.map((value) => value * drop()) : y);
+    const xs = rows.map(({ token, position }) =>
+      Float64Array.from({ length: C }, (_, i) => w.tokens[token * C + i] + w.positions[position * C + i]));
+    const add = (row, y) => keep(y).forEach((value, i) => (xs[row][i] += value));
     w.blocks.forEach((block, layer) => {
-      const qkv = multiply(block.qkv, normalise(block.ln1, x), new Float64Array(3 * C));
-      cache[layer].keys[position].set(qkv.subarray(C, 2 * C));
-      cache[layer].values[position].set(qkv.subarray(2 * C));
-      const mixed = this.attend(qkv, cache[layer], position);
-      add(multiply(block.proj, mixed, new Float64Array(C)));
-      const hidden = multiply(block.into, normalise(block.ln2, x), new Float64Array(4 * C));
-      for (let i = 0; i < 4 * C; i++) hidden[i] = Math.max(hidden[i], 0);
-      add(multiply(block.back, hidden, new Float64Array(C)));
+      const here = cache[layer];
+      const qkv = xs.map((x) => multiply(block.qkv, normalise(block.ln1, x), new Float64Array(3 * C)));
+      rows.forEach(({ slot }, row) => {
+        here.keys[slot].set(qkv[row].subarray(C, 2 * C));
+        here.values[slot].set(qkv[row].subarray(2 * C));
+      });
+      here.query = qkv.at(-1).subarray(0, C); // of the newest token: the page shows it
+      rows.forEach(({ last }, row) => {
+        add(row, multiply(block.proj, this.attend(qkv[row], here, last, drop), new Float64Array(C)));
+        const hidden = multiply(block.into, normalise(block.ln2, xs[row]), new Float64Array(4 * C));
+        for (let i = 0; i < 4 * C; i++) hidden[i] = Math.max(hidden[i], 0);
+        add(row, multiply(block.back, hidden, new Float64Array(C)));
+      });
     });
-    return multiply(w.lm_head, normalise(w.ln_f, x), new Float64Array(this.config.vocab_size));
+    return multiply(w.lm_head, normalise(w.ln_f, xs.at(-1)), new Float64Array(this.config.vocab_size));
   }
 
-  // softmax(q kᵀ / √hs) v of every head, over the keys at 0 … position.
-  attend(q, { keys, values }, position) {
-    const { n_embd: C, n_head: H } = this.config, hs = C / H;
-    const scores = this.scores, out = new Float64Array(C);
-    for (let from = 0; from < C; from += hs) {
-      for (let s = 0; s <= position; s++) {
-        let dot = 0;
-        for (let i = from; i < from + hs; i++) dot += q[i] * keys[s][i];
-        scores[s] = dot / Math.sqrt(hs);
-      }
-      softmax(scores, position + 1);
-      for (let s = 0; s <= position; s++) {
-        for (let i = from; i < from + hs; i++) out[i] += scores[s] * values[s][i];
+  // softmax(q kᵀ / √hs) of one head over the slots 0 … last, in an array that the next call uses again.
+  share(q, keys, head, last) {
+    const hs = this.config.n_embd / this.config.n_head, from = head * hs;
+    for (let s = 0; s <= last; s++) {
+      let dot = 0;
+      for (let i = from; i < from + hs; i++) dot += q[i] * keys[s][i];
+      this.scores[s] = dot / Math.sqrt(hs);
+    }
+    return softmax(this.scores, last + 1);
+  }
+
+  // What every head mixes of the values.
+  attend(q, { keys, values }, last, drop) {
+    const { n_embd: C, n_head: H } = this.config, hs = C / H, out = new Float64Array(C);
+    for (let head = 0; head < H; head++) {
+      const weights = this.share(q, keys, head, last), from = head * hs;
+      for (let s = 0; s <= last; s++) {
+        const weight = drop ? weights[s] * drop() : weights[s];
+        for (let i = from; i < from + hs; i++) out[i] += weight * values[s][i];
       }
     }
     return out;
   }
 }
 
+// sample(): the token that wins the race, of the topK likeliest that reach topP together.
+function sample(logits, noise, { temperature, topK, topP }) {
+  const probs = softmax(logits.map((x) => x / temperature), logits.length);
+  const order = [...probs.keys()].sort((a, b) => probs[b] - probs[a] || a - b);
+  const weakest = probs[order[Math.min(topK, probs.length) - 1]];
+  for (let i = 0; i < probs.length; i++) if (probs[i] < weakest) probs[i] = 0;
+  const sum = order.reduce((sum, i) => sum + probs[i], 0);
+  let reached = 0;
+  for (const i of topP < 1 ? order : []) {
+    const share = probs[i] / sum;
+    reached += share;
+    if (reached - share >= topP) probs[i] = 0;
+  }
+  let best = 0;
+  for (let i = 1; i < probs.length; i++) if (probs[i] / noise[i] > probs[best] / noise[best]) best = i;
+  return best;
+}
+
+// What a bug changes in the rows of one step: a prefill, or a decode step after `prompt` tokens.
+const FAULTS = {
+  position: (row, prefill) => (prefill ? row : { ...row, position: 0 }),
+  mask: (row, prefill, prompt) => (prefill ? { ...row, last: prompt - 1 } : row),
+  append: (row, prefill, prompt) => (prefill ? row : { ...row, slot: prompt, last: prompt }),
+  dropout: (row) => row,
+};
+const DROPPED = 0.2; // the lecture's rate
+
 // generate(): call next() for each new token. Without a cache every step reads the whole text.
 class Decoding {
-  constructor(model, prompt, seed, temperature, cached) {
-    Object.assign(this, { model, temperature, cached, text: [...prompt], computed: 0, first: 0 });
+  constructor(model, prompt, seed, sampling, cached, fault = "") {
+    Object.assign(this, { model, sampling, cached, fault, prompt: prompt.length, text: [...prompt] });
     this.noise = noiseOf(seed, model.config.vocab_size);
     this.cache = model.emptyCache();
-    this.fresh = 0; // the first position that no step has read
+    this.computed = this.first = this.fresh = 0; // fresh: the first position that no step has read
+    const bits = mersenne(seed);
+    if (fault === "dropout") this.drop = () => (bits() < DROPPED * 2 ** 32 ? 0 : 1 / (1 - DROPPED));
   }
 
   next() {
-    let logits;
     this.first = this.cached ? this.fresh : 0;
-    for (let position = this.first; position < this.text.length; position++) {
-      logits = this.model.logits(this.text[position], position, this.cache);
-      this.computed++;
-    }
+    const change = FAULTS[this.fault] ?? ((row) => row), prefill = this.fresh === 0;
+    this.rows = this.text.slice(this.first).map((token, i) => {
+      const at = this.first + i;
+      return change({ token, position: at, slot: at, last: at }, prefill, this.prompt);
+    });
+    this.computed += this.rows.length;
     this.fresh = this.text.length;
-    const probs = softmax(logits.map((x) => x / this.temperature), logits.length);
-    const noise = this.noise();
-    let best = 0;
-    for (let i = 1; i < probs.length; i++) if (probs[i] / noise[i] > probs[best] / noise[best]) best = i;
-    this.text.push(best);
-    return best;
+    const logits = this.model.logits(this.rows, this.cache, this.drop);
+    this.text.push(sample(logits, this.noise(), this.sampling));
   }
 }
