@@ -143,6 +143,7 @@ def normalise(nb):
         if nbfile.tagged(cell, "injected-parameters"):
             cell.id, cell.source = "injected-parameters", cell.source.strip("\n")
         nbfile.keep_metadata(cell)
+        nbfile.as_given(cell)
         CoalesceStreamsPreprocessor().preprocess_cell(cell, {}, 0)
         for output in cell.get("outputs", []):
             if output.get("name") == "stderr":  # a warning names its file

@@ -27,7 +27,7 @@ TITLE = "# @title "
 URL = "data:image/png;base64,"
 HEADING = re.compile(r'<h[1-6] id="([^"]+)">(.*?)</h[1-6]>', re.S)
 NAME = re.compile(r"[A-Za-z_]\w{3,}")
-MINUTES = re.compile(r"^- \*Minutes\*: (\d+) to read", re.M)
+MINUTES = re.compile(r"^- \*Minutes\*: (\d+) to read(?:, (\d+) with the blanks)?", re.M)
 HERE = jinja2.FileSystemLoader(Path(__file__).parent)
 TEMPLATES = jinja2.Environment(
     loader=HERE, autoescape=True, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
@@ -155,29 +155,12 @@ def _output(output, prose: Prose) -> dict:
 def picture(png: str) -> dict:
     """{kind, src, width, height, still}: of an animation, the first frame, for want of motion."""
     with Image.open(io.BytesIO(base64.b64decode(png))) as image:
-        moves = getattr(image, "n_frames", 1) > 1
-        still = URL + in_base64(image, 64) if moves else None
-        size = {"width": image.width, "height": image.height}
+        image.load()  # a damaged one is an error here
+        size, still = {"width": image.width, "height": image.height}, None
+        if getattr(image, "n_frames", 1) > 1:
+            image.convert("RGB").quantize(64).save(first := io.BytesIO(), "PNG", optimize=True)
+            still = URL + base64.b64encode(first.getvalue()).decode()
     return {"kind": "picture", "src": URL + png, **size, "still": still}
-
-
-def thumbnail(nb) -> dict | None:
-    """A small copy of the first picture, or of the first in a cell tagged `thumbnail`."""
-    cells = [cell for cell in nb.cells if cell.cell_type == "code"]
-    cells.sort(key=lambda cell: not tagged(cell, "thumbnail"))
-    for output in (output for cell in cells for output in cell.outputs):
-        if png := png_of(output):
-            small = Image.open(io.BytesIO(base64.b64decode(png))).convert("RGB")
-            small.thumbnail((480, 480))
-            return picture(in_base64(small, 128)) | {"alt": alt_text(output)}
-    return None
-
-
-def in_base64(image: Image.Image, colours: int) -> str:
-    """The image as a PNG of so many colours."""
-    buffer = io.BytesIO()
-    image.convert("RGB").quantize(colours).save(buffer, format="PNG", optimize=True)
-    return base64.b64encode(buffer.getvalue()).decode()
 
 
 # ------------------------------------------------------------------ what the cells say
@@ -196,10 +179,10 @@ def promise(drawn: list[dict]) -> str:
     return plain(found[1]) if found else ""
 
 
-def minutes(nb) -> int:
-    """The minutes to read that the box at the top of a notebook states; 0 where it states none."""
+def minutes(nb) -> tuple[int, int]:
+    """The minutes that the box of a notebook states: to read, and with the blanks; else 0, 0."""
     found = MINUTES.search(nb.cells[0].source)
-    return int(found[1]) if found else 0
+    return (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
 
 
 def sections(drawn: list[dict]) -> list[list[str]]:

@@ -17,12 +17,14 @@ import nbformat
 
 from ..config import address
 from ..system.files import ROOT, atomic_path
-from .nbfile import METADATA, SyncError, fold, keep_metadata, ours, read, title, to_text
+from .nbfile import METADATA, SyncError, fold, keep_metadata, neighbours, ours, read, title, to_text
 
 BADGE = "[![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)]"
 PUBLISHED_LINK = re.compile(  # in the README, with its badge if there is one
     rf"(?:{re.escape(BADGE)}\([^)]*\) )?(\[[^]]*\]\(outputs/published/(\d\d_\w+)\.ipynb\))"
 )
+ONLINE = re.compile(r"(\[Read it online\]\()[^)]*")  # the README's link to the pages
+PAGES = "outputs/published/html/index.html"  # where they are as long as there is no address
 
 SETUP = """\
 # @title Set-up, the same in every notebook; opened alone, as on Colab, it fetches the repository
@@ -69,18 +71,22 @@ def colab(stem: str, repo: str, ref: str) -> str:
 
 
 def links_cell(name: str, titles: dict[str, str], repo: str, ref: str) -> str:
-    """Badge, executed page, previous and next of the notebook `name`; the first two by address.
+    """Badge, executed page, neighbours and branches of the notebook; the first two by address.
 
     `titles` has the title of each notebook of the series by the name of its file, in order.
     """
-    names, parts = list(titles), []
-    i = names.index(name)
+    links = {other: f"[{words}]({other})" for other, words in titles.items()}
+    before, after, branches = neighbours(name, titles)
+    parts = []
     if repo:
         executed = f"https://github.com/{repo}/blob/{ref}/outputs/published/{name}"
         badge = f"{BADGE}({colab(name.removesuffix('.ipynb'), repo, ref)})"
         parts = [badge, f"[with outputs]({executed})"]
-    parts += [f"← [{titles[other]}]({other})" for other in names[max(i - 1, 0) : i]]
-    parts += [f"[{titles[other]}]({other}) →" for other in names[i + 1 : i + 2]]
+    if before:
+        branch = name in neighbours(before, titles)[2]
+        parts += [f"{'a branch from' if branch else '←'} {links[before]}"]
+    parts += [f"{links[after]} →"] if after else []
+    parts += [f"branch: {links[other]}" for other in branches]
     return " · ".join(parts)
 
 
@@ -126,9 +132,11 @@ def sync(
         write_cells(nb, path.name, titles, repo, ref)
         wanted[path] = to_text(nb)
     if (readme := root / "README.md").is_file():
+        owner, _, name = repo.partition("/")
+        pages = f"https://{owner.lower()}.github.io/{name}/" if repo else PAGES
         wanted[readme] = PUBLISHED_LINK.sub(
             lambda link: (f"{BADGE}({colab(link[2], repo, ref)}) " if repo else "") + link[1],
-            readme.read_text(encoding="utf-8"),
+            ONLINE.sub(rf"\g<1>{pages}", readme.read_text(encoding="utf-8")),
         )
     wanted |= more or {}
     differ = [path for path, text in wanted.items() if path.read_text(encoding="utf-8") != text]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from copy import deepcopy
 from pathlib import Path
 
@@ -20,6 +21,9 @@ METADATA = {
     "language_info": {"file_extension": ".py", "name": "python", "nbconvert_exporter": "python"},
 }
 PAGES = "](../outputs/published/html/"  # where a link to a page leads from notebooks/
+# Not on the spine, which is read in order: the number of a notebook, and after which one it can be.
+BRANCHES = {"07": "06", "08": "02", "09": "06", "10": "06", "11": "01", "12": "03"}
+FILLED = "# For you to fill in. This run used the solution that is folded below.\n"
 
 
 class SyncError(ValueError):
@@ -32,6 +36,24 @@ def title(nb) -> str:
         if cell.cell_type == "markdown" and (found := re.search(r"^# +(.+)$", cell.source, re.M)):
             return found[1].strip()
     raise SyncError("a notebook has no heading: begin its first cell with '# Title'")
+
+
+def origins(names: Iterable[str]) -> dict[str, str]:
+    """For each branch among the names of notebooks, the one that it leaves, if that is there."""
+    found = {name[:2]: name for name in names}
+    return {found[n]: found[at] for n, at in BRANCHES.items() if {n, at} <= found.keys()}
+
+
+def neighbours(name: str, names: Iterable[str]) -> tuple[str | None, str | None, list[str]]:
+    """The notebooks before and after this one along the spine, and the branches that leave it.
+
+    Before a branch stands the one that it leaves. `names` are in the order of their numbers.
+    """
+    branches = origins(names)
+    spine = [other for other in names if other not in branches]
+    i = spine.index(branches.get(name, name)) + (name in branches)
+    before, after = [None, *spine][i], [*spine, None][i + (name not in branches)]
+    return before, after, [other for other in names if branches.get(other) == name]
 
 
 def read(path: Path):
@@ -108,6 +130,14 @@ def filled(nb):
             cell.metadata["tags"] = [*cell.metadata["tags"], "hide-input"]
             fold(cell)
     return nb
+
+
+def as_given(cell) -> None:
+    """Show a blank that was filled in as the reader gets it, and say so: not every reader folds."""
+    if blank := ours(cell).get("blank"):
+        cell.source = FILLED + blank
+        cell.metadata["tags"].remove("hide-input")
+        fold(cell)
 
 
 def read_manifest(folder: Path) -> dict:

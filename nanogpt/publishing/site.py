@@ -22,9 +22,9 @@ from ..model.convert import pack_heads
 from ..system.device import conditions
 from ..system.files import PUBLISHED, ROOT, check_ours, drop, sha256, write_whole
 from . import museum
-from .html import TEMPLATES, Prose, blocks, minutes, promise, sections, thumbnail
+from .html import TEMPLATES, Prose, blocks, minutes, promise, sections
 from .mirror import colab
-from .nbfile import SyncError, read, read_manifest, title
+from .nbfile import SyncError, neighbours, origins, read, read_manifest, title
 
 # Notebook 01 trains it, all others load it: one model on every page.
 WEIGHTS = "checkpoints/small.safetensors"
@@ -46,25 +46,25 @@ def render(folder: Path, home: Path | None = None) -> Path:
     card, html = read_manifest(folder), folder / "html"
     where = card.get("environment")
     entries = {entry["notebook"]: entry for entry in card["notebooks"]}
-    names = {path.stem for path in paths}
+    names = [path.stem for path in paths]
     pages = [_about(path.stem, read(path), entries.get(path.stem, {}), names) for path in paths]
-    running = live_page(folder, home or folder)
+    more = {"live.html": live_page(folder, home or folder), "museum.html": museum.page(names)}
+    more = {name: text for name, text in more.items() if text}
+    kept = address.REPO if PUBLISHED in (folder.resolve(), home) else ""  # its files are online
     frame = partial(
         TEMPLATES.get_template("site.html.j2").render,
         pages=pages,
         card=card,
         conditions=f"{conditions(where)}, Python {where['python']}" if where else "",
         practice=synthetic.NAME,
-        live=bool(running),
+        more=more,
+        above=f"https://github.com/{kept}/blob/{address.REF}/outputs/published/" if kept else "../",
     )
     rows = [[page["name"], page["heading"], *row] for page in pages for row in page["sections"]]
-    texts = {"index.html": frame(search_index=_script(rows))}
-    if running:
-        texts["live.html"] = running
-    if bugs := museum.page(names):
-        texts["museum.html"] = bugs
-    for before, page, after in zip([None, *pages], pages, [*pages[1:], None], strict=False):
-        texts[f"{page['name']}.html"] = frame(page=page, before=before, after=after)
+    texts = {"index.html": frame(search_index=_script(rows)), **more}
+    for page in pages:
+        near = neighbours(page["name"], names)
+        texts[f"{page['name']}.html"] = frame(page=page, near=near)
     _write(folder, texts)
     return html / "index.html"
 
@@ -97,10 +97,10 @@ def _seal(name: str, text: str) -> str:
     return f"<!-- sha256 {sha256(f'{name} {text}'.encode())} -->\n"
 
 
-def _about(name: str, nb, entry: dict, names: set[str]) -> dict:
+def _about(name: str, nb, entry: dict, names: list[str]) -> dict:
     """A page: its cells, and what the index and its neighbours say of it."""
     try:
-        prose = Prose(names)
+        prose = Prose(set(names))
         drawn = blocks(nb, prose)
         plain = re.sub(r"^\d\d\W+", "", title(nb))
         return {
@@ -109,12 +109,12 @@ def _about(name: str, nb, entry: dict, names: set[str]) -> dict:
             "title": plain,
             "heading": f"{name[:2]} · {plain}",
             "promise": promise(drawn),
-            "thumbnail": thumbnail(nb),
             "entry": entry,
             "colab": colab(name, address.REPO, address.REF),
             "blocks": drawn,
             "contents": [heading for heading in prose.headings if heading["level"] in (2, 3)],
             "sections": sections(drawn),
+            "origin": origins(names).get(name),
             "minutes": minutes(nb),
         }
     except (ValueError, OSError, SyntaxError, EOFError) as error:  # the last three: of a picture

@@ -9,7 +9,15 @@ import nbformat
 import pytest
 from notebook_fixtures import NOTEBOOKS, book, code, prose
 
-from nanogpt.publishing.nbfile import FIRST_LINE, SyncError, filled, solution, tagged
+from nanogpt.publishing.nbfile import (
+    FILLED,
+    FIRST_LINE,
+    SyncError,
+    as_given,
+    filled,
+    solution,
+    tagged,
+)
 
 DEFINES = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)
 BLANKS = {cell.id: path for path in NOTEBOOKS for cell in book(path).cells if tagged(cell, "blank")}
@@ -187,6 +195,10 @@ def test_a_run_without_a_reader_is_given_the_solution_folded():
     assert blank.source == f"{FIRST_LINE}\nreturn 2 * x"
     assert blank.metadata["jupyter"] == {"source_hidden": True}
     assert check.source == "f(1)"
+    as_given(blank)
+    assert blank.source == FILLED + BLANK.source, "what a reader of the executed notebook sees"
+    assert blank.metadata["tags"] == ["blank"]
+    assert "jupyter" not in blank.metadata
     assert nb.cells[0].source == BLANK.source, "the notebook itself is left alone"
 
 

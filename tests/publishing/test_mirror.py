@@ -13,7 +13,8 @@ from nanogpt.publishing import mirror, nbfile
 from nanogpt.system.files import ROOT, atomic_path
 
 MIRRORED = ["nanogpt.model.attention.visible", "nanogpt.model.attention.attend"]
-README = "**[Read it](outputs/published/00_one.ipynb)** | [read](outputs/published/01_two.ipynb)\n"
+README = "**[Read it online](outputs/published/html/index.html)** | "
+README += "[it](outputs/published/00_one.ipynb) | [read](outputs/published/01_two.ipynb)\n"
 
 
 @pytest.fixture
@@ -124,8 +125,8 @@ def test_an_address_gives_every_notebook_its_badge_and_goes_without_a_trace(root
         assert f"({name}.ipynb)" not in links
     setup = cells(root)["setup"].source
     assert all(word in setup for word in ('"https://github.com/ada/engine"', '"engine"', '"v1"'))
-    readme = README
-    for badge, link in zip(badges, ("[Read it]", "[read]"), strict=True):
+    readme = README.replace("outputs/published/html/index.html", "https://ada.github.io/engine/")
+    for badge, link in zip(badges, ("[it]", "[read]"), strict=True):
         readme = readme.replace(link, f"{mirror.BADGE}({badge}) {link}")
     assert (root / "README.md").read_text() == readme
     values = {}

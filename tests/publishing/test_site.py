@@ -141,7 +141,6 @@ SAYS = {
         "the promise": "What it promises.",
         "how long": " · ran in 12 s",
         "a part": 'href="00_one.html#a-part-2"',
-        "thumbnails": 'alt="a race"',
     },
 }
 SAYS_NOT = {
@@ -221,11 +220,30 @@ def test_a_damaged_picture_is_named_by_its_notebook(tmp_path):
     assert rendered(folder) == before
 
 
-def test_a_tag_chooses_the_thumbnail(tmp_path):
-    first = code("1", "one", [output(picture=png("red"), alt="first")])
-    second = code("2", "two", [output(picture=png("green"), alt="second")], tags=["thumbnail"])
-    write(tmp_path / "00_x.ipynb", first, second)
-    assert Page.read(site.render(tmp_path)).all("img", "alt") == ["second"]
+def test_the_map_and_next_lead_along_the_spine_and_a_branch_says_where_it_leaves(tmp_path):
+    for name in ("00_a", "01_b", "02_c", "11_d", "12_e"):
+        box = f"# {name[:2]} · {name[3]}\n\n- *Minutes*: 7 to read, 20 with the blanks.\n"
+        nb = nbformat.v4.new_notebook(cells=[prose(box, "title")])
+        nbformat.write(nb, tmp_path / f"{name}.ipynb")
+    pages = rendered(tmp_path)
+    turns = {name: re.findall(r'rel="(\w+)" href="(\w+)', text) for name, text in pages.items()}
+    middle = [("prev", "01_b"), ("next", "02_c")] * 2
+    assert turns["01_b"] == [("prev", "00_a"), ("next", "02_c")] * 2
+    assert turns["11_d"] == middle, "the branch goes back to where it left"
+    assert turns["12_e"] == [("prev", "02_c")] * 2, "what it leaves is not here: it is on the spine"
+    assert "<span>A branch from</span> 01 · b" in pages["11_d"]
+    assert 'A branch leaves here: <a href="11_d.html">11 · d</a>' in pages["01_b"]
+    assert "00 to 12, in order: 28 min to read, 80 with the blanks" in pages["index"]
+    (branch,) = re.findall(r"<ul><li>(.*?)</ul>", pages["index"])
+    assert "11_d.html" in branch
+    assert "7 min, 20 with the blanks" in branch, "as the box says"
+
+
+def test_a_published_page_leads_to_its_notebook_online(tmp_path, monkeypatch):
+    monkeypatch.setattr(address, "REPO", "ada/engine")
+    monkeypatch.setattr(site, "PUBLISHED", folder_of(tmp_path))
+    there = "https://github.com/ada/engine/blob/main/outputs/published/00_one.ipynb"
+    assert f'href="{there}">this page as a notebook' in rendered(tmp_path)["00_one"]
 
 
 PRACTISED = {"notebook": "00_one", "ok": True, "seconds": 9.0, "corpus": "practice corpus"}
@@ -297,9 +315,3 @@ def test_the_command_and_the_newest_run(tmp_path, monkeypatch, capsys):
     assert out.is_file()
     assert main(["site", str(tmp_path)]) == 2
     assert "no executed notebooks" in capsys.readouterr().err
-
-
-def test_the_index_says_how_long_it_takes_to_read(tmp_path):
-    box = prose("# 00 · Words\n\n- *Minutes*: 7 to read, 20 with the blanks.\n", "title")
-    nbformat.write(nbformat.v4.new_notebook(cells=[box]), tmp_path / "00_words.ipynb")
-    assert "7 min to read; all 1, in order, 7 min" in rendered(tmp_path)["index"], "as the box says"
