@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dis
 import functools
+import inspect
 import linecache
 import re
 import traceback
@@ -91,7 +92,7 @@ def _noted(function: Callable, calls: list) -> Callable:
 def _where(error: Exception, function: Callable, calls: list) -> str:
     """An exception as one sentence, with the last line of the learner's own code on its way."""
     said = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
-    code = getattr(function, "__code__", None)
+    code = getattr(inspect.unwrap(function), "__code__", None)  # below decorators
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame.lineno for frame in frames if code and frame.filename == code.co_filename]
     line = linecache.getline(code.co_filename, own[-1]).strip() if own else ""

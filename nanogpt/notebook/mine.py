@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import inspect
 import json
 import linecache
 import os
@@ -64,9 +65,14 @@ def choose(mine: str | bool) -> None:
     _use = said
 
 
+def headless() -> bool:
+    """Whether a command runs this notebook, and no reader steps through it."""
+    return "NANOGPT_HEADLESS" in os.environ
+
+
 def uses_mine() -> bool:
     """Whether the reader's code is used here at all."""
-    return _use == "true" or (_use == "auto" and "NANOGPT_HEADLESS" not in os.environ)
+    return _use == "true" or (_use == "auto" and not headless())
 
 
 def lesson_path() -> Path:
@@ -82,13 +88,13 @@ def kept(problem, answer, *, body=None):
     """
     name, text = answer.__name__, _cell(answer)
     right = judge(problem, answer, body=body)
-    if name not in blanks():
-        return answer  # a lambda, or a function of another name
-    if right and text.startswith(FIRST_LINE) and not uses_mine():
-        print(f"From here on the solution's {name} runs.")
+    filled = text.startswith(FIRST_LINE)
+    if name not in blanks() or (right and not filled):
+        if right:
+            print(f"From here on your {name} runs{_keep(name, text)}")
         return answer
-    if right and not text.startswith(FIRST_LINE) and _use != "false":
-        print(f"From here on your {name} runs{_keep(name, text)}")
+    if right and not uses_mine():
+        print(f"From here on the solution's {name} runs.")
         return answer
     lesson = load() if uses_mine() else solutions()
     whose = f"the solution's {name}"
@@ -207,6 +213,8 @@ def _execute(text: str, name: str, scope: dict) -> None:
 def _keep(name: str, cell: str) -> str:
     """Put what a cell defines into the lesson. Returns where it is kept, or why it is not."""
     path = lesson_path().resolve()
+    if headless() or _use == "false" or name not in blanks():
+        return "."
     try:
         old = path.read_text(encoding="utf-8") if path.is_file() else HEADER
         new, replaced = merge(old, cell, name)
@@ -278,7 +286,8 @@ def _put_aside(folder: Path, name: str, text: str) -> None:
 def _cell(answer) -> str:
     """The text of the cell that defined a function or a class; empty where it cannot be found."""
     inside = vars(answer).values() if isinstance(answer, type) else [answer]
-    names = [x.__code__.co_filename for x in inside if isinstance(x, FunctionType)]
+    inside = [inspect.unwrap(x) for x in inside if isinstance(x, FunctionType)]
+    names = [x.__code__.co_filename for x in inside]
     texts = ("".join(linecache.getlines(name)) for name in names)
     return next((text for text in texts if re.search(rf"\b{answer.__name__}\b", text)), "")
 

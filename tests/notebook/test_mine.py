@@ -106,7 +106,9 @@ def test_a_headless_run_takes_the_solutions_unless_it_is_told(use, lesson, monke
 
 
 def test_names_and_choices_that_do_not_exist_are_named():
-    with pytest.raises(mine.LessonError, match="no blank asks for gone: there is visible"):
+    with pytest.raises(
+        mine.LessonError, match="no blank asks for gone: there is attention_weights"
+    ):
         mine.mine("gone")
     with pytest.raises(ValueError, match="mine='maybe': choose auto"):
         mine.choose("maybe")

@@ -82,7 +82,7 @@ def test_the_box_says_how_long_it_takes(path):
     assert minutes(nb) == (int(box[1]), int(box[2] or box[1])), "the map says what the box says"
     assert abs(int(box[1]) - read) <= 2, f"it takes {read}"
     blanks = sum(tagged(cell, "blank") for cell in nb.cells)
-    assert blanks >= (0 if path.stem.startswith("00") else 3)
+    assert blanks >= (0 if path.stem.startswith("00") else 2)
     assert 3 * blanks <= int(box[2] or box[1]) - int(box[1]) <= 9 * blanks
 
 
@@ -104,7 +104,8 @@ def test_cells_are_short_and_install_nothing(path):
         magic = r"^\s*[!%]|pip install|get_ipython|ipywidgets|tqdm\.(auto|notebook)"
         assert not re.search(magic, cell.source, re.M), cell.id
         lines = [line for line in cell.source.splitlines() if line.strip()]
-        assert len(lines) <= LONGEST or ours(cell), f"cell {cell.id!r} has {len(lines)} lines"
+        most = 2 * LONGEST if "= kept(" in cell.source else LONGEST  # a judge says much, folded
+        assert len(lines) <= most or ours(cell), f"cell {cell.id!r} has {len(lines)} lines"
 
 
 @each
