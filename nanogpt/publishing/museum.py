@@ -8,8 +8,11 @@ from collections.abc import Collection
 
 from ..config import address
 from ..system.files import read_sealed
-from ..verify.museum import FOLDER, GROUPS, VERDICTS
+from ..verify.museum import FOLDER, POWERS, VERDICTS
 from .html import TEMPLATES, coloured
+
+GROUPS = ["positions", "masks", "storing", "reuse", "rollback", "batches and seeds", "plain pass"]
+TRAPS = "first second third fourth fifth sixth seventh".split()  # of notebook 04
 
 
 def page(names: Collection[str]) -> str | None:
@@ -21,14 +24,15 @@ def page(names: Collection[str]) -> str | None:
     if data is None:
         return None
     rows = [_room(row, data["seeds"]) for row in data["exhibits"]]
-    traps = sorted((row for row in rows if row["trap"]), key=lambda row: row["trap"])
+    traps = {row["trap"]: row for row in rows if row["trap"]}
     groups = {group: [row for row in rows if row["group"] == group] for group in GROUPS}
     return TEMPLATES.get_template("museum.html.j2").render(
         n=len(rows),
         seeds=data["seeds"],
         convicted=sum(row["convicted"] == data["seeds"] for row in rows),
         acquitted=sum(row["acquitted"] == data["seeds"] for row in rows),
-        traps=traps,
+        traps=[traps[trap] for trap in TRAPS],
+        powers=POWERS,
         groups=groups,
         ways=_ways(rows),
         notebook=next((name for name in sorted(names) if name.startswith("04_")), None),
@@ -37,10 +41,9 @@ def page(names: Collection[str]) -> str | None:
 
 def _room(row: dict, seeds: int) -> dict:
     """What the page says of an exhibit, beside its verdicts."""
-    owner, kind, number = re.fullmatch(
-        r"https://github.com/([^/]+/[^/]+)/(\w+)/(\w+)", row["thread"]
-    ).groups()
+    owner, kind, number = re.fullmatch(r".*\.com/(.+)/(\w+)/(\w+)", row["thread"]).groups()
     kind = {"issues": "issue", "pull": "pull request"}.get(kind, kind)
+    trap = re.search(r"otebook 04's (\w+) trap", row["about"])
     turn = row["turn"]
     pairs = enumerate(zip(turn.get("expected", ""), turn.get("got", ""), strict=True))
     path = FOLDER / f"{row['name']}.py"
@@ -48,6 +51,7 @@ def _room(row: dict, seeds: int) -> dict:
     return row | {
         "owner": owner,
         "number": f"{kind} {number}",
+        "trap": trap and trap[1],
         "first": next((i for i, (a, b) in pairs if a != b), None),
         "always": [way for way, n in row["found"].items() if n == seeds],
         "sometimes": {way: n for way, n in row["found"].items() if n < seeds},

@@ -1,7 +1,7 @@
 """The museum: public bugs as small models, each judged with its bug and without it.
 
 An exhibit is a file of notebooks/museum. Its docstring has the thread and the group, then the
-mechanism; its `model(seed, bug)` is what the referee takes.
+mechanism; its class, or `model`, makes what the referee takes of a seed and bug=True or False.
 """
 
 from __future__ import annotations
@@ -19,44 +19,19 @@ import torch
 
 from ..system.files import ROOT
 from .referee import referee
-from .report import Finding
 
 FOLDER = ROOT / "notebooks" / "museum"
 VERDICTS = FOLDER / "verdicts.json"  # what the site's page is made from
-GROUPS = ["positions", "masks", "storing", "reuse", "rollback", "batches and seeds", "plain pass"]
-TRAPS = ["first", "second", "third", "fourth", "fifth", "sixth", "seventh"]  # of notebook 04
-LETTERS = "abcdefghijklmnopqrstuvwxyzäöü"  # for the 29 tokens of an exhibit
-SERVED = "requests one after the other"
+LETTERS = ".abcdefghijklmnopqrstuvwxyzäöü"  # no number, and the 29 tokens of an exhibit
+POWERS = "0123456789abcdefghi"  # of ten, from -16 to 2
 
 
 def exhibits(names: Iterable[str] = ()) -> list[Path]:
     """The museum's files; those with these names, if any. Raises ValueError."""
     paths = sorted(FOLDER.glob("*_*.py"))
     if unknown := set(names) - {path.stem for path in paths}:
-        raise ValueError(f"no exhibit {sorted(unknown)[0]!r} among the {len(paths)} in {FOLDER}")
+        raise ValueError(f"no exhibit {min(unknown)!r} among the {len(paths)} in {FOLDER}")
     return [path for path in paths if not names or path.stem in names]
-
-
-def load(path: Path):
-    """An exhibit as a module."""
-    sys.path.insert(0, str(path.parent))  # where the parts are that it is built from
-    try:
-        return importlib.import_module(path.stem)
-    finally:
-        sys.path.remove(str(path.parent))
-
-
-def describe(exhibit) -> dict:
-    """What an exhibit's docstring says: thread, group, mechanism, trap of notebook 04 (or None)."""
-    head, _, about = inspect.getdoc(exhibit).partition("\n\n")
-    thread, group = re.fullmatch(r"(https://\S+) \((.+)\)", head).groups()
-    if group not in GROUPS:
-        raise ValueError(f"{exhibit.__name__}: {group!r} is none of the groups {', '.join(GROUPS)}")
-    about = " ".join(about.split())
-    trap = re.search(r"otebook 04's (\w+) trap", about)
-    trap = TRAPS.index(trap[1]) + 1 if trap else None
-    return {"name": exhibit.__name__, "thread": thread, "group": group, "trap": trap,
-            "about": about}  # fmt: skip
 
 
 @torch.inference_mode()
@@ -67,38 +42,42 @@ def judged(path: Path, seeds: Iterable[int]) -> dict:
     them for each comparison. `turn` is the picture of the first that convicts and has one, `way`
     and `words` say which that is.
     """
-    exhibit = load(path)
-    result = describe(exhibit) | {"convicted": 0, "acquitted": 0}
-    found, missed = Counter(), Counter()
+    sys.path.insert(0, str(path.parent))  # where the parts are that it is built from
+    try:
+        exhibit = importlib.import_module(path.stem)
+    finally:
+        sys.path.remove(str(path.parent))
+    own = (kind for _, kind in inspect.getmembers(exhibit, inspect.isclass))
+    make = getattr(exhibit, "model", None) or next(x for x in own if x.__module__ == path.stem)
+    head, _, about = inspect.getdoc(exhibit).partition("\n\n")
+    thread, group = re.fullmatch(r"(https://\S+) \((.+)\)", head).groups()
+    result = {"name": path.stem, "thread": thread, "group": group, "about": " ".join(about.split())}
+    counts, found, missed = Counter(), Counter(), Counter()
     for seed in seeds:
-        model = exhibit.model(seed, bug=True)
+        model = make(seed, bug=True)
         report = referee(model, seed=seed)
-        result["convicted"] += bool(report.bugs)
-        result["acquitted"] += not referee(exhibit.model(seed, bug=False), seed=seed).bugs
+        counts["convicted"] += bool(report.bugs)
+        counts["acquitted"] += not referee(make(seed, bug=False), seed=seed).bugs
         for finding in report.findings + report.padding:
-            way = _way(finding, getattr(model, "caches", ()))
+            way = _plainly(finding.way, getattr(model, "caches", ()))
             (found if finding.verdict == "bug" else missed)[way] += 1
             if finding.verdict == "bug" and not result.get("turn"):
-                result |= {"way": way, "words": finding.words, "turn": _picture(finding)}
-    return result | {"found": dict(found), "missed": dict(missed)}
+                result |= {"way": way, "words": finding.words, "turn": _picture(*finding.turn)}
+    return result | counts | {"found": dict(found), "missed": dict(missed)}
 
 
-def _way(finding: Finding, caches: Iterable[str]) -> str:
+def _plainly(way: str, caches: Iterable[str]) -> str:
     """The comparison without the names of the cache and of the request."""
-    way = finding.way
     for cache in caches:
         way = way.removeprefix(f"{cache}, ")
-    return SERVED if way.startswith("the requests A, ") else way
+    return "requests one after the other" if way.startswith("the requests A, ") else way
 
 
-def _picture(finding: Finding) -> dict:
-    """Finding.turn as short texts: a letter for each token, "." for none, and powers of ten."""
-    expected, got, *sizes = finding.turn or ("", "")
-    if not sizes:
-        return {"expected": expected, "got": got} if expected or got else {}
-    letters = [
-        "".join(LETTERS[token] if token >= 0 else "." for token in row) for row in (expected, got)
-    ]
-    levels = [math.floor(math.log10(min(max(size, 1e-16), 1e2))) + 16 for size in sizes[0]]
-    powers = "".join("0123456789abcdefghi"[level] for level in levels)
-    return {"expected": letters[0], "got": letters[1], "sizes": powers, "at": finding.position}
+def _picture(expected=None, got=None, sizes=None) -> dict:
+    """Finding.turn as short texts: a letter for each token, a power of ten for each difference."""
+    if sizes is None:
+        return {"expected": expected, "got": got} if expected else {}
+    rows = ["".join(LETTERS[token + 1] for token in row) for row in (expected, got)]
+    powers = (math.floor(math.log10(min(max(size, 1e-16), 1e2))) for size in sizes)
+    sizes = "".join(POWERS[power + 16] for power in powers)
+    return {"expected": rows[0], "got": rows[1], "sizes": sizes}

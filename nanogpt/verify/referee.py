@@ -288,7 +288,8 @@ class _Case:
                 diffs = (a - b).abs().amax(-1)  # (T,)
             except (NotOffered, *STOPS):  # the ways above have said why
                 continue
-            line = f"{str(dtype)[6:]} {float(diffs.max()):.1e}"
+            size = f"{float(diffs.max()):.1e}" if diffs.any() else "not one bit"
+            line = f"{str(dtype)[6:]} {size}"
             if len(at := (a.argmax(-1) != b.argmax(-1)).nonzero()):
                 best, second = a[at[0, 0]].topk(2).values.tolist()
                 line += f" (token {int(at[0])} is another: decided by {best - second:.1e}, "

@@ -69,10 +69,9 @@ class Given(Subject):
     """Any object with plain(ids) and cached(pieces); what else it has of Subject's is used too."""
 
     def __init__(self, given):
-        self.name = type(given).__name__
-        for name in dir(Subject):
-            if not name.startswith("_") and hasattr(given, name):
-                setattr(self, name, getattr(given, name))
+        offered = [name for name in dir(Subject) if name[0] != "_" and hasattr(given, name)]
+        vars(self).update({name: getattr(given, name) for name in offered})
+        self.name = getattr(given, "name", type(given).__name__)
         check_int("vocab_size", self.vocab_size, 1)
         for name in ("longest", "window"):
             check_int(name, getattr(self, name) or 1, 1)
@@ -120,16 +119,19 @@ class Ours(Subject):
 
     @torch.no_grad()
     def cached(self, pieces, cache=None):
-        name = cache or self.caches[0]
-        decoder = self._held.get(name)
-        if decoder is None or not all(hasattr(one, "reset") for one in decoder.caches):
-            capacity = self.longest or room(self.window)
-            decoder = self._held[name] = CachedDecoder(self.model, self.kinds[name], capacity)
-        decoder.length = 0
-        for one in decoder.caches if hasattr(decoder.caches[0], "reset") else ():
-            one.reset()
-        can = all(hasattr(one, "rewind") for one in decoder.caches)
-        return through(decoder.read, decoder.rewind if can else _cannot, pieces)
+        name, capacity = cache or self.caches[0], self.longest or room(self.window)
+        decoder = self._held.get(name) or CachedDecoder(self.model, self.kinds[name], capacity)
+        if all(hasattr(one, "reset") for one in decoder.caches):  # else each text gets new ones
+            self._held[name], decoder.length = decoder, 0
+            for one in decoder.caches:
+                one.reset()
+
+        def rewind(n):
+            if not all(hasattr(one, "rewind") for one in decoder.caches):
+                raise NotOffered("it has no rewind(n)")
+            decoder.rewind(n)
+
+        return through(decoder.read, rewind, pieces)
 
     def to(self, dtype):
         enough_memory(self.model, dtype)
@@ -139,10 +141,6 @@ class Ours(Subject):
 def room(window: int | None) -> int:
     """Tokens that a cache must hold for every text that the referee reads."""
     return 64 + 3 * (window if window and window <= LONGEST_WINDOW else 0)
-
-
-def _cannot(n: int) -> None:
-    raise NotOffered("it has no rewind(n)")
 
 
 class HuggingFace(Subject):
@@ -176,7 +174,11 @@ class HuggingFace(Subject):
         if cache == "static cache":
             state = {"past_key_values": self._allocated(len(pieces[0]))}
         elif any(isinstance(piece, int) for piece in pieces):
-            state = {"past_key_values": self._recording()}
+            from transformers import DynamicCache as Growing
+
+            state = {"past_key_values": Growing(config=self.model.config)}
+            if hasattr(Growing, "activate_past_recording"):  # keeps what a window pushes out
+                state["past_key_values"].activate_past_recording()
 
         def read(piece):
             out = self.model(piece, use_cache=True, **state)
@@ -193,15 +195,6 @@ class HuggingFace(Subject):
                 raise NotOffered(f"its cache refuses to crop: {error}") from None
 
         return through(read, rewind, pieces)
-
-    def _recording(self):
-        """A cache that keeps what a window pushes out, so that it can be taken back."""
-        from transformers import DynamicCache as Growing
-
-        cache = Growing(config=self.model.config)
-        if hasattr(cache, "activate_past_recording"):
-            cache.activate_past_recording()
-        return cache
 
     def _allocated(self, batch: int):
         from transformers import StaticCache as Allocated
@@ -268,15 +261,14 @@ def small(kind: str, seed: int = 0) -> HuggingFace:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **sizes))
-            for p in model.parameters():
-                if p.ndim > 1:
-                    nn.init.normal_(p, std=0.3)
+            for p in (p for p in model.parameters() if p.ndim > 1):
+                nn.init.normal_(p, std=0.3)
         found = HuggingFace(model)
         found.plain(torch.tensor([[3, 4, 5]]))
+        return found
     except Exception as error:  # as many kinds as there are architectures
         why = first_line(error)
         raise ValueError(f"transformers builds no small {kind!r}: {why}") from None
-    return found
 
 
 SMALL = {

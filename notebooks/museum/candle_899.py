@@ -11,6 +11,3 @@ class RelativeBias(Tiny):
     def bias(self, cache, q_pos, k_pos):
         far = q_pos[:, None] - k_pos - (cache.t if self.bug else 0)
         return self.w["positions"][:, 0][far.clamp(min=0)]
-
-
-model = RelativeBias

@@ -14,6 +14,3 @@ class Unit(Session):
         n = min(self.shared(cache, ids), ids.shape[1] - 1)
         self.forget(cache, max(0, (self.unit if self.bug and n else cache.t) - n))
         return n
-
-
-model = Unit

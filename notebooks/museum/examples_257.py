@@ -14,6 +14,3 @@ class CutInside(Tiny):
         if self.bug:
             return (columns[-T:] - padding[:, -T:].cumsum(1)).clamp(min=0)
         return (columns - padding.cumsum(1)).clamp(min=0)[:, -T:]
-
-
-model = CutInside

@@ -14,6 +14,3 @@ class CountedOn(Tiny):
         if self.bug and cache.kept and cache.t == 0:
             pos = torch.arange(pos.numel()).view(pos.shape)
         return super().turn(cache, q, k, pos)
-
-
-model = CountedOn

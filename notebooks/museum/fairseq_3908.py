@@ -23,6 +23,3 @@ class Convolution(Tiny):
 
     def padded(self, ids, mask, lengths):
         raise NotOffered("padding is no matter of this one")
-
-
-model = Convolution

@@ -14,6 +14,3 @@ class CommittedEarly(Tiny):
     def turn(self, cache, q, k, pos):
         late = q.shape[2] if self.bug and cache.kept and cache.layer else 0
         return super().turn(cache, q, k, pos + late)
-
-
-model = CommittedEarly

@@ -16,6 +16,3 @@ class ByLength(Tiny):
         window = self.WINDOWS[cache.layer]
         self.window = None if window == context else window
         return super().sees(cache, ids, mask)
-
-
-model = ByLength

@@ -18,6 +18,3 @@ class LastCells(Tiny):
         if self.bug and cache.kept:
             see = see & (cache.cells >= B * mask.shape[1] - self.window - T)[:, None]
         return see | (cache.cells[:, None] == new[..., None])
-
-
-model = LastCells

@@ -13,6 +13,3 @@ class ALiBi(Tiny):
         slopes = 2.0 ** -torch.arange(1, self.heads + 1).to(self.w["tokens"].dtype)
         far = q_pos if self.bug and len(q_pos) == 1 else k_pos  # (S,), or (1,) and then broadcast
         return slopes[:, None, None] * (far - q_pos[:, None])
-
-
-model = ALiBi

@@ -24,6 +24,3 @@ class Flag(Tiny):
         logits = super().step(cache, ids, mask)
         self.begun = self.begun or cache.kept
         return logits
-
-
-model = Flag

@@ -21,6 +21,3 @@ class NotEvaluated(Session):
         if ids.shape[1] == 0:
             return self.w["tokens"].new_zeros(*ids.shape, self.vocab_size)
         return super().step(cache, ids, mask)
-
-
-model = NotEvaluated

@@ -21,6 +21,3 @@ class Saved(Tiny):
 
     def positions(self, cache, ids, mask):
         return super().positions(cache, ids, mask) + getattr(cache, "off", False)
-
-
-model = Saved

@@ -22,6 +22,3 @@ class Shifted(Tiny):
                 back = torch.full((1, 1), -cache.shift)
                 cache.k[layer] = rotate(k, back, 8 if self.bug else 4)
         return super().step(cache, ids, mask)
-
-
-model = Shifted

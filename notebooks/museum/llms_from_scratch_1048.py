@@ -15,6 +15,3 @@ class LeftOn(Tiny):
         if cache.kept:
             self.pointer = int(pos.max()) + 1
         return pos + self.pointer if self.bug and not cache.kept else pos
-
-
-model = LeftOn

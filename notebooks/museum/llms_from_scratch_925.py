@@ -20,6 +20,3 @@ class PointerKept(Tiny):
             pos = pos + self.first
             self.pointer = int(pos.max()) + 1
         return pos
-
-
-model = PointerKept

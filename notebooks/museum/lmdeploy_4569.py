@@ -16,6 +16,3 @@ class StaleRows(Paged):
         for i in range(len(new), len(rows)) if self.bug else ():
             stale = Paged.slots(self, cache, [rows[i]])[0]
             pool[stale[cache.t : cache.t + new.shape[1]]] = 0
-
-
-model = StaleRows

@@ -27,6 +27,3 @@ class Duplicates(Paged):
                     self.free.append(row[i])
                     row[i] = row[i] if self.bug else known
         return logits
-
-
-model = Duplicates

@@ -25,6 +25,3 @@ class Alone(Session):
         logits = super().step(cache, ids, mask)
         cache.skipped = 0
         return logits
-
-
-model = Alone

@@ -11,6 +11,3 @@ class Overwritten(Ring):
     @property
     def slots(self):
         return self.window * (1 if self.bug else 2)
-
-
-model = Overwritten

@@ -10,6 +10,3 @@ class SameNoise(Serving):
     def dice(self, requests):
         default = {"seed": 42} if self.bug else {}
         return super().dice([default | request for request in requests])
-
-
-model = SameNoise

@@ -10,6 +10,3 @@ from parts import Tiny
 class Tiled(Tiny):
     def group(self, cache, k):
         return k.repeat(1, 2, 1, 1) if self.bug and cache.kept else super().group(cache, k)
-
-
-model = Tiled

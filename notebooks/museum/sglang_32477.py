@@ -18,6 +18,3 @@ class Reserved(Paged):
         slots = super().slots(cache, table)
         slots[:, : max(0, cache.t - self.window)] = 0
         return slots
-
-
-model = Reserved

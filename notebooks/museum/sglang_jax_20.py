@@ -19,6 +19,3 @@ class NotRounded(Paged):
     def step(self, cache, ids, mask):
         cache.end = mask.shape[1]
         return super().step(cache, ids, mask)
-
-
-model = NotRounded

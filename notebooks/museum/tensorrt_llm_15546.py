@@ -14,6 +14,3 @@ class OneBuffer(Paged):
             host[:] = row
             queue.append(host if self.bug else list(host))
         return super().slots(cache, queue)
-
-
-model = OneBuffer

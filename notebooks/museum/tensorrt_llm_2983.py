@@ -25,6 +25,3 @@ class MixedWindows(Session, Ring):
         for held in (cache.k, cache.v) if cache.t else ():
             held[0] = held[0][:, :, : cache.t - n]
         super().forget(cache, n)
-
-
-model = MixedWindows

@@ -17,6 +17,3 @@ class LastTwice(Session):
             mask = torch.ones(len(ids), n + 1, dtype=int)
             self.step(cache, ids[:, n:], mask)  # still there
         return n
-
-
-model = LastTwice

@@ -13,6 +13,3 @@ class AddedTwice(Tiny):
             cache.more = ids.shape[1] - 1
         more = cache.more if self.bug and cache.t else 0
         return super().positions(cache, ids, mask) + more
-
-
-model = AddedTwice

@@ -12,6 +12,3 @@ class NoMask(Tiny):
     def sees(self, cache, ids, mask):
         see = super().sees(cache, ids, mask)
         return torch.ones_like(see) if self.bug and cache.kept else see
-
-
-model = NoMask

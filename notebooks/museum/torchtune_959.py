@@ -12,6 +12,3 @@ class MaskOfCaches(Tiny):
     def sees(self, cache, ids, mask):
         see = super().sees(cache, ids, mask)
         return see if cache.kept or not self.bug else torch.ones_like(see)
-
-
-model = MaskOfCaches

@@ -16,6 +16,3 @@ class InTraining(Tiny):
     def forget(self, cache, n):
         if not self.bug:
             super().forget(cache, n)
-
-
-model = InTraining

@@ -12,6 +12,3 @@ class LastSlot(Paged):
         super().write(cache, pool, slots, new)
         if self.bug and len(slots) % 4:
             pool[-1] = 0
-
-
-model = LastSlot

@@ -13,6 +13,3 @@ class Offloaded(Session):
         for held in (cache.k, cache.v):
             held.update({i: x * (not self.bug) for i, x in held.items()})  # what the copy has
         return n
-
-
-model = Offloaded

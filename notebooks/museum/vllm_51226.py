@@ -14,6 +14,3 @@ class NeighbourWithout(Serving):
         if self.bug and any(request.get("seed") is None for request in requests):
             return [random.Random()] * len(requests)
         return super().dice(requests)
-
-
-model = NeighbourWithout

@@ -12,6 +12,3 @@ class OtherBits(Tiny):
         if self.bug and cache.kept:
             k, v = (x.bfloat16().view(torch.float16).to(x.dtype) for x in (k, v))
         return super().store(cache, layer, k, v)
-
-
-model = OtherBits

@@ -4,7 +4,7 @@ import pytest
 
 from nanogpt.cli import main
 from nanogpt.system.files import read_sealed
-from nanogpt.verify.museum import VERDICTS, describe, exhibits, judged, load
+from nanogpt.verify.museum import VERDICTS, exhibits, judged
 
 PUBLISHED = {row["name"]: row for row in read_sealed(VERDICTS)["exhibits"]}
 
@@ -14,7 +14,7 @@ def test_a_public_bug_is_convicted_and_its_repair_acquitted(path):
     row = judged(path, range(2))
     assert (row["convicted"], row["acquitted"]) == (2, 2), row
     published = PUBLISHED[path.stem]
-    same = [*describe(load(path)), "way"]
+    same = ["name", "thread", "group", "about", "way"]
     assert {key: published[key] for key in same} == {key: row[key] for key in same}
 
 
