@@ -97,8 +97,7 @@ def blocks(nb, prose: Prose) -> list[dict]:
     """The cells of a notebook as what the template draws: {kind, html, ...}.
 
     A code cell adds source, note, folded (what its closed fold says; None when it is open), answers
-    (whether its outputs are folded too, so that a reader guesses first), timing and outputs. A
-    blank is shown as the learner gets it, which metadata.nanogpt.blank keeps.
+    (whether its outputs are folded too, so that a reader guesses first), timing and outputs.
     """
     found = []
     for cell in nb.cells:
@@ -114,9 +113,6 @@ def _code_block(cell, prose: Prose) -> dict:
     if mirrored := ours(cell).get("mirror"):
         names = ", ".join(name.removeprefix("nanogpt.") for name in mirrored)
         note = f"from the package: {names}"
-    if blank := ours(cell).get("blank"):
-        folded, source = None, blank
-        note = "for you to fill in; this run used the solution below"
     return {
         "kind": "code",
         "html": coloured(source),

@@ -125,7 +125,7 @@ def filled(nb):
         if cell.cell_type == "markdown":
             cell.source = cell.source.replace(PAGES, "](html/")
         if tagged(cell, "blank"):
-            cell.metadata.setdefault("nanogpt", {})["blank"] = cell.source  # which the page shows
+            cell.metadata.setdefault("nanogpt", {})["blank"] = cell.source  # for as_given
             cell.source = f"{FIRST_LINE}\n{solution(nb, index)}"
             cell.metadata["tags"] = [*cell.metadata["tags"], "hide-input"]
             fold(cell)
@@ -133,8 +133,8 @@ def filled(nb):
 
 
 def as_given(cell) -> None:
-    """Show a blank that was filled in as the reader gets it, and say so: not every reader folds."""
-    if blank := ours(cell).get("blank"):
+    """Show a blank that was filled in as the learner gets it, and say so: GitHub folds no cell."""
+    if blank := ours(cell).pop("blank", None):
         cell.source = FILLED + blank
         cell.metadata["tags"].remove("hide-input")
         fold(cell)

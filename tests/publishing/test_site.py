@@ -14,7 +14,7 @@ from nanogpt.cli import main
 from nanogpt.config import address
 from nanogpt.publishing import html as cells
 from nanogpt.publishing import site
-from nanogpt.publishing.nbfile import SyncError, filled
+from nanogpt.publishing.nbfile import FILLED, SyncError, filled
 from nanogpt.system.files import ForeignFiles
 
 SHAKESPEARE = {"name": "Tiny Shakespeare", "real": True, "characters": 1115394, "sha256": "86" * 32}
@@ -53,7 +53,6 @@ To [the next](01_two.ipynb#more), <b>raw</b> <script>x()</script> & `code`.
 |---|---:|
 | 1 | 2 |
 """
-BLANK = {"tags": ["blank", "hide-input"], "nanogpt": {"blank": "def f(x):\n    ..."}}
 
 
 def folder_of(path, card=CARD):
@@ -71,7 +70,7 @@ def folder_of(path, card=CARD):
         code("show()", "show", [output(**{"text/markdown": "```python\nx = 1\n```"})]),
         code("print()", "print", [output("\x1b[31m<red>\x1b[0m & plain\n")], tags=["hide-input"]),
         code("# @title The answers\nsay()", "answers", [output("forty-two")], tags=["hide-input"]),
-        code("def f(x):\n    return solved(x)", "blank", **BLANK),
+        code(f"{FILLED}def f(x):\n    ...", "blank", tags=["blank"]),
         prose(FOLDS, "folds"),
         title="00 · One <of> two",
     )
@@ -125,7 +124,7 @@ SAYS = {
         "a table that scrolls": '<div class="table"><table>',
         "where code comes from": "from the package: model.gpt.Head",
         "a timing": "measured in this run",
-        "a blank": "for you to fill in; this run used the solution below",
+        "a blank": "# For you to fill in. This run used the solution that is folded below.",
         "a fold of text": '<details class="fold"> <summary>Hint &amp; more</summary>',
         "markdown in it": "<strong>both</strong>",
         "versions": "CPU, 2 threads, torch 2.13.0, Python 3.11.7 · profile cpu",
@@ -144,7 +143,7 @@ SAYS = {
     },
 }
 SAYS_NOT = {
-    "00_one": ["@title", "img.example/x.svg", "<b>raw", 'rel="prev"', "<source", "solved", "colab"],
+    "00_one": ["@title", "img.example/x.svg", "<b>raw", 'rel="prev"', "<source", "colab"],
     "index": ["live.html", "colab"],
 }
 
@@ -239,13 +238,6 @@ def test_the_map_and_next_lead_along_the_spine_and_a_branch_says_where_it_leaves
     assert "7 min, 20 with the blanks" in branch, "as the box says"
 
 
-def test_a_published_page_leads_to_its_notebook_online(tmp_path, monkeypatch):
-    monkeypatch.setattr(address, "REPO", "ada/engine")
-    monkeypatch.setattr(site, "PUBLISHED", folder_of(tmp_path))
-    there = "https://github.com/ada/engine/blob/main/outputs/published/00_one.ipynb"
-    assert f'href="{there}">this page as a notebook' in rendered(tmp_path)["00_one"]
-
-
 PRACTISED = {"notebook": "00_one", "ok": True, "seconds": 9.0, "corpus": "practice corpus"}
 REAL = {"notebook": "01_two", "ok": True, "seconds": 9.0, "corpus": "Tiny Shakespeare"}
 NOTICES = {
@@ -273,10 +265,17 @@ def test_a_page_names_the_text_that_it_was_made_with_whatever_the_last_run_had(t
     assert "not Shakespeare" not in pages["01_two"]
 
 
-def test_with_an_address_a_page_leads_to_colab(tmp_path, monkeypatch):
+def test_with_an_address_a_page_leads_to_colab_and_a_published_one_to_its_notebook(
+    tmp_path, monkeypatch
+):
     monkeypatch.setattr(address, "REPO", "ada/engine")
-    page = rendered(folder_of(tmp_path))["00_one"]
+    folder = folder_of(tmp_path)
+    page = rendered(folder)["00_one"]
     assert 'github/ada/engine/blob/main/notebooks/00_one.ipynb">open in Colab' in page
+    assert 'href="../00_one.ipynb">this page' in page
+    monkeypatch.setattr(site, "PUBLISHED", folder)
+    there = "https://github.com/ada/engine/blob/main/outputs/published/00_one.ipynb"
+    assert f'href="{there}">this page' in rendered(folder)["00_one"]
 
 
 def test_rendering_again_changes_nothing_and_drops_what_is_gone(tmp_path):
