@@ -142,8 +142,8 @@ def normalise(nb):
     for cell in nb.cells:
         if nbfile.tagged(cell, "injected-parameters"):
             cell.id, cell.source = "injected-parameters", cell.source.strip("\n")
-        nbfile.keep_metadata(cell)
         nbfile.as_given(cell)
+        nbfile.keep_metadata(cell)
         CoalesceStreamsPreprocessor().preprocess_cell(cell, {}, 0)
         for output in cell.get("outputs", []):
             if output.get("name") == "stderr":  # a warning names its file
