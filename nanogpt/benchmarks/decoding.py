@@ -155,10 +155,11 @@ def _generation(model: GPT, n_new: int, engine: Engine, seed: int) -> Callable[[
 
 def _peer(decode: Peer, model: GPT, n_new: int, seed: int) -> Callable[[], Tensor]:
     """The same generation by a peer, its noise drawn on the clock as that of `generate` is."""
-    V, generator, start = model.config.vocab_size, torch.Generator(), torch.zeros(1, 1).long()
+    V, generator = model.config.vocab_size, torch.Generator()
+    start = torch.zeros(1, 1, dtype=torch.int64, device=model.lm_head.weight.device)
 
     def run() -> Tensor:
-        noise = draw_noise(n_new, 1, V, generator.manual_seed(seed))
+        noise = draw_noise(n_new, 1, V, generator.manual_seed(seed)).to(start.device)
         return torch.cat([start, decode(noise[:, 0])[None]], dim=1)
 
     return run

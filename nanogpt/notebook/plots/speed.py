@@ -126,7 +126,9 @@ def _rungs(axes: Axes, rungs: list[dict]) -> float:
     numbers = []
     for y, row in enumerate(rungs):
         if "unavailable" in row:
-            axes.text(1.15, y, "not measured here", va="center", color=GREY, fontsize=8)
+            axes.text(
+                1.15, y, "not measured here", va="center", color=GREY, fontsize=8, bbox=style.BEHIND
+            )
             numbers.append("")
             continue
         low, mid, high = style.low_mid_high(row["speedup"])
