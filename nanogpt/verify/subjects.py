@@ -243,7 +243,7 @@ def enough_memory(model: nn.Module, dtype: torch.dtype) -> None:
     if hasattr(os, "sysconf") and "SC_AVPHYS_PAGES" in os.sysconf_names:
         free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         if need > free:
-            raise NotOffered(f"{dtype} needs {need / 1e9:.0f} GB, and {free / 1e9:.0f} are free")
+            raise NotOffered(f"{dtype} needs {need / 1e6:,.0f} MB, and {free / 1e6:,.0f} are free")
 
 
 def small(kind: str, seed: int = 0) -> HuggingFace:
