@@ -26,6 +26,7 @@ COMMANDS = {  # the words that call it: what it does
     "verify class": "the same of a small model of one of transformers' architectures",
     "verify server": "does company, a cached prefix or a seed change a server's texts?",
     "verify museum": "are public bugs of caches convicted, and their repairs acquitted?",
+    "verify certificate": "does the certificate in outputs/mine still hold?",
     "verify sweep": "decode thousands of texts with and without a cache",
     "serve": "answer over HTTP, as OpenAI's completions are answered",
     "export": "write weights as transformers, vLLM or Karpathy's class load them",

@@ -8,7 +8,7 @@ from pathlib import Path
 from ..system.files import WEIGHTS
 
 TARGETS = {  # the last word of the command: what it judges, and how that is called
-    "model": (WEIGHTS / "small", "a folder of transformers, or a checkpoint of ours"),
+    "model": (WEIGHTS / "small", "a folder of transformers, a checkpoint, or your lesson.py"),
     "class": ("llama", "an architecture of transformers, as gpt2"),
     "server": ("http://localhost:8000", "a server's address"),
 }
@@ -20,10 +20,29 @@ def run(args: argparse.Namespace) -> int:
 
     verdicts = set()
     for target in args.targets:
+        if args.kind == "model" and target.endswith(".py"):
+            verdicts |= _lesson(Path(target), args.seed)
+            continue
         for model in _models(args.kind, target, args.seed):
             print(report := referee(model, seed=args.seed), flush=True)
             verdicts.add(report.verdict)
     return int("bug" in verdicts)
+
+
+def _lesson(path: Path, seed: int) -> set[str]:
+    """The verdicts on a reader's classes, as they stand in their file. Raises LessonError.
+
+    What the judges of its blanks say against a name is a bug as well.
+    """
+    from ..notebook import mine
+    from ..notebook.certificate import CACHES, tiny
+    from ..verify.referee import referee
+
+    own = vars(mine.module(path))  # what is not in it is the package's
+    lesson = mine.load(path)
+    print(lesson.whose(mine.blanks()))
+    print(report := referee(tiny(own["Head"], seed), seed=seed, caches=[own[x] for x in CACHES]))
+    return {report.verdict} | ({"bug"} if lesson.broken else set())
 
 
 def _models(kind: str, target: str, seed: int) -> list:

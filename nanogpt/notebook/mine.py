@@ -124,6 +124,7 @@ class Lesson:
     """Every name that the notebooks ask for: the reader's where it is right, else the solution."""
 
     module: ModuleType
+    path: Path | None = None
     yours: list[str] = field(default_factory=list)
     broken: dict[str, str] = field(default_factory=dict)  # a line on each that is wrong by now
 
@@ -161,10 +162,15 @@ def load(path: Path | None = None) -> Lesson:
         return found
 
 
+def module(path: Path) -> ModuleType:
+    """The lesson at `path` as it stands. Raises LessonError where it stops, OSError, ValueError."""
+    return _run(path.read_text(encoding="utf-8"), path)
+
+
 def _judged(text: str, path: Path | None = None) -> Lesson:
     """A lesson of this text, every name of which is the reader's and right, or the solution."""
-    module = _run(text, path)
-    lesson, scope = Lesson(module), vars(module)
+    found = _run(text, path)
+    lesson, scope = Lesson(found, path), vars(found)
     own = {node.name for node in ast.parse(text).body if isinstance(node, NAMED)}
     for name, blank in blanks().items():
         why = wrong(blank.problem(scope), scope.get(name)) if name in own else None
@@ -180,16 +186,16 @@ def _judged(text: str, path: Path | None = None) -> Lesson:
 
 def _run(text: str, path: Path | None) -> ModuleType:
     """The text of a lesson as a module. Raises LessonError with the line where it stops."""
-    module = ModuleType("nanogpt_lesson")
-    sys.modules[module.__name__] = module
-    exec(HEADER, vars(module))
+    found = ModuleType("nanogpt_lesson")
+    sys.modules[found.__name__] = found
+    exec(HEADER, vars(found))
     try:
-        _execute(text, str(path), vars(module))
+        _execute(text, str(path), vars(found))
     except (Exception, SystemExit) as error:
         at = error.lineno if isinstance(error, SyntaxError) else _line(error, str(path))
         why = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
         raise LessonError(f"{shown(path)} stops at line {at} ({why})") from None
-    return module
+    return found
 
 
 def _line(error: BaseException, path: str) -> int | None:

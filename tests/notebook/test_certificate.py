@@ -1,0 +1,83 @@
+"""The certificate: it can be checked, and it cannot be had with a bug."""
+
+import pytest
+
+from nanogpt.cli import main
+from nanogpt.model.checkpoint import load_checkpoint
+from nanogpt.notebook import certificate as page
+from nanogpt.notebook import mine
+from nanogpt.notebook.session import open_run
+
+TEXT = mine.HEADER + "\n\n".join(blank.solution for blank in mine.blanks().values())
+GUARD, EMPTY = "if self.cache is not None", "pos.new_full((self.capacity,), -1)"
+LOOP, INIT = "pos[-1:] + 1", "    def __init__(self, capacity=None):\n"
+SPEED = {"speed": "400 tokens a second", "rung": "rung 2 of 9"}
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    monkeypatch.setenv("NANOGPT_MINE", str(tmp_path / "mine"))
+    monkeypatch.setenv("NANOGPT_OUT", str(tmp_path / "out"))
+    monkeypatch.setattr(page, "SEEDS", 2)
+    monkeypatch.setattr(page, "TOKENS", 30)
+    (tmp_path / "mine").mkdir()
+    yield open_run("06", profile="smoke", mine="true")
+    mine.choose("auto")
+
+
+def test_it_can_be_had_checked_and_lost(run, capsys):
+    (path := mine.lesson_path()).write_text(TEXT)
+    page.certificate(run, load_checkpoint(), **SPEED)
+    there = str(path.with_name("certificate.html"))
+    assert path.with_name("certificate.png").stat().st_size > 10_000
+    assert main(["verify", "certificate", there]) == 0
+    assert "my attention_weights, one_step, visible" in capsys.readouterr().out
+    path.write_text(f"{TEXT}\n# by hand\n")
+    assert main(["verify", "certificate", there]) == 1
+    assert "It does not hold: the code is another one now" in capsys.readouterr().out
+    text = path.with_name("certificate.html").read_text()
+    path.with_name("certificate.html").write_text(text.replace("400 tokens", "900 tokens", 1))
+    assert main(["verify", "certificate", there]) == 2
+    assert "was changed by hand" in capsys.readouterr().err
+
+
+def test_the_solutions_get_a_specimen(run, capsys):
+    said = page.certificate(run, load_checkpoint(), **SPEED)
+    assert said["yours"] == []
+    assert "A specimen" in capsys.readouterr().out
+    assert list(mine.lesson_path().parent.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("visible(pos, k_pos))", "torch.ones(len(pos), len(k_pos)) > 0)"),
+        (LOOP, "pos[:1]"),
+        (LOOP, "pos[-1:] * 0"),
+        ("self.dropout, self.training", "self.dropout"),
+        (GUARD, "if self.cache"),
+        (
+            "        self.k, self.v, self.pos = k, v, pos\n",
+            "        self.k, self.v, self.pos = k[:, -8:], v[:, -8:], pos[-8:]\n",
+        ),
+        (
+            INIT,
+            f"    own = {{'k': None}}\n\n{INIT}        self.__dict__ = self.own\n        return\n",
+        ),
+        (EMPTY, "torch.arange(self.capacity)"),
+    ],
+    ids=range(1, 9),
+)
+def test_no_trap_gets_one(old, new, run, capsys):
+    """The eight of notebook 04, each as a reader could have written it."""
+    text = TEXT.replace(
+        INIT,
+        "    def __len__(self):\n        return 0 if self.k is None else self.k.shape[1]\n\n"
+        + INIT,
+    )
+    assert old in text
+    (path := mine.lesson_path()).write_text(text.replace(old, new))
+    with pytest.raises(mine.LessonError, match="no certificate"):
+        page.certificate(run, load_checkpoint(), **SPEED)
+    assert list(path.parent.iterdir()) == [path]
+    assert main(["verify", "model", str(path)]) == 1
