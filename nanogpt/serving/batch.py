@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Hashable, Iterable, Iterator
-from itertools import chain, zip_longest
+from itertools import accumulate, chain, zip_longest
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from ..decoding.sampling import sample
 from ..model.gpt import GPT
 from .blocks import BlockManager
 from .modules import ModuleBackend, flat_step
-from .request import Output, Request, Sequence
+from .request import Logprob, Output, Request, Sequence
 
 NO_LIMIT = 2**31  # tokens of a step
 MOST = 2**24  # blocks, their positions, sequences: each is counted in Python
@@ -160,11 +160,16 @@ class BatchEngine:
             return []
         if getattr(self.backend, "draws", False):
             drawn = self.backend.draw(batch, self._steps(batch))
+            logits = self.backend.logits
         else:
-            drawing = [seq for seq in batch if seq.draws]
-            step = flat_step(batch, self.block_manager.block_len)
-            tokens = iter(self._draw(drawing, self.backend.read(step)))
+            logits = self.backend.read(flat_step(batch, self.block_manager.block_len))
+            last = [n - 1 for n in accumulate(seq.wanted for seq in batch)]
+            drawing = [(seq, row) for seq, row in zip(batch, last, strict=True) if seq.draws]
+            seqs, rows = map(list, zip(*drawing, strict=True)) if drawing else ([], [])
+            tokens = iter(self._draw(seqs, logits if len(rows) == len(logits) else logits[rows]))
             drawn = [[next(tokens)] if seq.draws else [] for seq in batch]
+        if any(seq.request.logprobs is not None for seq in batch):
+            self._note(batch, drawn, logits)
         return self._append(batch, drawn)  # up to here a step that fails can be tried again
 
     def _steps(self, batch: list[Sequence]) -> list[int]:
@@ -200,6 +205,23 @@ class BatchEngine:
                 tokens[row] = token
         return tokens
 
+    def _note(self, batch: list[Sequence], drawn: list[list[int]], logits: Tensor) -> None:
+        """Log-probabilities that are asked for, of the token behind each row of the logits.
+
+        Those rows come step by step, and in each sequence by sequence.
+        """
+        rows, n_rows = {seq: [] for seq in batch}, 0
+        for step in range(max(1, *map(len, drawn))):
+            for seq, tokens in zip(batch, drawn, strict=True):
+                n = int(step < len(tokens)) if step else seq.wanted
+                rows[seq] += range(n_rows, n_rows + n)
+                n_rows += n
+        for seq, tokens in zip(batch, drawn, strict=True):
+            if (n := seq.request.logprobs) is not None:
+                behind = [*seq.tokens, *tokens][seq.num_shown_tokens + 1 :][: len(rows[seq])]
+                found = logits[rows[seq], : self.config.vocab_size]
+                seq.logprobs += _logprobs(found.cpu(), behind, n)
+
     def audit(self) -> None:
         """Raises AssertionError when a block was lost, or is held by a sequence that is gone."""
         assert not any(seq.block_table for seq in self.scheduler.waiting), "who waits holds blocks"
@@ -215,13 +237,29 @@ class BatchEngine:
             # All but the last of the drawn tokens were read, too.
             read = seq.num_scheduled_tokens + max(0, len(tokens) - 1)
             self.block_manager.advance(seq, read)
+            seq.num_shown_tokens = max(seq.num_shown_tokens, seq.num_computed_tokens)
             last = request.max_new_tokens - 1
             columns.append([Output(request, t, i, i == last) for i, t in enumerate(tokens, first)])
+            if tokens and seq.logprobs:
+                ends = range(len(seq.logprobs) - len(tokens) + 1, len(seq.logprobs) + 1)
+                parts = [seq.logprobs[i:j] for i, j in zip([0, *ends], ends, strict=False)]
+                pairs = zip(columns[-1], parts, strict=True)
+                columns[-1] = [output._replace(logprobs=tuple(own)) for output, own in pairs]
+                seq.logprobs = []
             if seq.num_new_tokens > last:
                 ended.append(seq)
         for seq in ended:
             self.scheduler.finish(self.alive.pop(seq.request.id))
         return [output for step in zip_longest(*columns) for output in step if output]
+
+
+def _logprobs(logits: Tensor, tokens: list[int], n_top: int) -> list[Logprob]:
+    """Of each row the token that came, and the n_top likeliest.  (T, V), T -> T"""
+    values = logits.double().log_softmax(-1)
+    top = values.topk(min(n_top, values.shape[-1]))
+    own = values[range(len(tokens)), tokens].tolist()
+    rows = zip(tokens, own, top.indices.tolist(), top.values.tolist(), strict=True)
+    return [Logprob(token, value, dict(zip(*pair, strict=True))) for token, value, *pair in rows]
 
 
 def serve(model: GPT, requests: Iterable[Request], **settings) -> Iterator[Output]:

@@ -64,8 +64,8 @@ class BlockManager:
             self.kept.pop(block, None)
             self.ref_counts[block] += 1
         seq.block_table, seq.num_cached_tokens = found, len(found) * self.block_len
-        # Logits need one token to be read.
-        seq.num_computed_tokens = min(seq.num_cached_tokens, len(seq.tokens) - 1)
+        # Logits need their tokens to be read.
+        seq.num_computed_tokens = min(seq.num_cached_tokens, seq.num_shown_tokens)
         return True
 
     def extend(self, seq: Sequence, length: int) -> bool:

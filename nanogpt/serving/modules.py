@@ -43,8 +43,8 @@ def flat_step(batch: list[Sequence], block_len: int) -> StepInput:
     for seq in batch:
         start, n = seq.num_computed_tokens, seq.num_scheduled_tokens
         tokens += seq.tokens[start : start + n]
-        facts += (n, start, seq.num_cached_tokens, seq.pending)
-    counts, starts, cached, pending = _tensor(facts).view(-1, 4).unbind(1)  # (S,) each
+        facts += (n, start, seq.num_cached_tokens, seq.wanted)
+    counts, starts, cached, asked = _tensor(facts).view(-1, 4).unbind(1)  # (S,) each
     first = counts.cumsum(0) - counts  # where each sequence begins in the step
     sequences = torch.arange(len(batch)).repeat_interleave(counts)  # (N,)
     positions = torch.arange(len(tokens)) - (first - starts)[sequences]
@@ -53,7 +53,7 @@ def flat_step(batch: list[Sequence], block_len: int) -> StepInput:
     tables = _tensor(list(chain.from_iterable(padded))).view(len(batch), longest)
     slots = tables[sequences, positions // block_len] * block_len + positions % block_len
     slots[positions < cached[sequences]] = -1  # held by a block that sequences share
-    wanted = (first + counts - 1)[counts == pending]
+    wanted = (torch.arange(len(tokens)) >= (first + counts - asked)[sequences]).nonzero()[:, 0]
     return StepInput(_tensor(tokens), sequences, positions, slots, tables, wanted)
 
 

@@ -124,6 +124,7 @@ extern "C" struct Turn {  // what a sequence does in the next steps; NativeBacke
   NativeSequence *sequence;
   int64_t start, count, cached;  // it reads tokens start … start + count - 1; the first `cached` of all are held
   int64_t steps;  // then it decodes, until so many tokens are drawn; 0: only reads
+  int64_t wanted;  // so many of the tokens that it reads first, the last ones, give logits
 };
 
 extern "C" struct NativeStep {  // the same fields as serving/native.py's
@@ -307,17 +308,17 @@ extern "C" void run_steps(NativeStep *step, const Turn *turns, int64_t S, int64_
         tokens[step->N] = t->sequence->tokens[pos], of[step->N] = s, positions[step->N] = pos;
         const int64_t slot = t->sequence->block_table[pos / step->block_len] * step->block_len + pos % step->block_len;
         slots[step->N] = pos < t->cached ? -1 : slot;  // held by a block that sequences share
+        if (pos > last - t->wanted) wanted[step->W++] = step->N;
       }
-      if (t->steps) wanted[step->W++] = step->N - 1;
       s++;
     }
     read_step(step);
     for (int64_t i = 0; i < S; i++) {
       const Turn &t = turns[i];
-      if (!t.steps || !takes_part(t)) continue;
+      if (!takes_part(t)) continue;
+      step->logits += (round ? 1 : t.wanted) * VP;  // the last of its rows draws
       const int64_t pos = t.start + t.count - 1 + round;
-      drawn[i * most + round] = t.sequence->tokens[pos + 1] = next_token(*t.sequence, pos, step->logits);
-      step->logits += VP;
+      if (t.steps) drawn[i * most + round] = t.sequence->tokens[pos + 1] = next_token(*t.sequence, pos, step->logits - VP);
     }
   }
 }

@@ -121,10 +121,10 @@ class NativeBackend:
     def draw(self, batch: list[Sequence], steps: list[int]) -> list[list[int]]:
         """Read what is scheduled, and decode. -> the tokens of each, as many as its steps.
 
-        Where steps is 0 no token is drawn. `logits` then holds a row for each token, those of the
-        first step first. Nothing of a sequence changes here.
+        Where steps is 0 no token is drawn. `logits` then holds the rows that the first step wanted,
+        and one for each later token, step by step. Nothing of a sequence changes here.
         """
-        facts, longest = [], 0
+        facts, longest, n_logits = [], 0, 0
         for seq, n_new in zip(batch, steps, strict=True):
             if seq.native is None:
                 seq.native = NativeSequence(seq, self.step.block_len)
@@ -134,9 +134,10 @@ class NativeBackend:
             if n_blocks > longest:
                 longest = n_blocks
             start, n = seq.num_computed_tokens, seq.num_scheduled_tokens
-            facts += (native.address, start, n, seq.num_cached_tokens, n_new)
+            facts += (native.address, start, n, seq.num_cached_tokens, n_new, wanted := seq.wanted)
+            n_logits += wanted + max(0, n_new - 1)
         most = max(1, *steps)
-        self._grow(sum(facts[2::5]), sum(steps), longest)
+        self._grow(sum(facts[2::6]), n_logits, longest)
         turns, drawn = array("q", facts), array("q", bytes(8 * len(batch) * most))
         where = turns.buffer_info()[0], len(batch), most, drawn.buffer_info()[0]
         self.library.run_steps(ctypes.byref(self.step), *where)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..config.checks import check_int, check_number
+from ..config.checks import check_int, check_number, check_switch
 from ..decoding import limits
 from ..decoding.sampling import PLAIN, SamplingParams, draw_noise
 
@@ -24,7 +24,9 @@ class Request:
     `prompt` (T,) are tokens. The randomness is the request's own: noise from `seed`, drawn as
     `generate` draws it. So its tokens are those of generate(model, prompt[None], max_new_tokens, …)
     with this seed, whoever else is served. `arrival` is in seconds after the start; `id` names it
-    in errors (a number by default).
+    in errors (a number by default). `logprobs` asks for the log-probability of each token drawn and
+    of so many likeliest; with `echo` for those of the prompt's, too. They are the model's own:
+    temperature, top_k and top_p do not change them.
     """
 
     prompt: Tensor
@@ -33,6 +35,8 @@ class Request:
     seed: int = 1337
     arrival: float = 0.0
     id: Hashable = field(default_factory=count().__next__)
+    logprobs: int | None = None
+    echo: bool = False
 
     def __post_init__(self):
         where = f"request {self.id!r}: "
@@ -42,6 +46,9 @@ class Request:
         check_int(f"{where}max_new_tokens", self.max_new_tokens, 1, limits.MOST_NEW)
         check_number(f"{where}arrival", self.arrival, 0.0, 1e9)
         limits.check_seed(f"{where}seed", self.seed)
+        check_switch(f"{where}echo", self.echo)
+        if self.logprobs is not None or self.echo:
+            check_int(f"{where}logprobs", self.logprobs, 0, limits.MOST_NEW)
 
     def check(self, vocab_size: int, positions: int | None) -> None:
         """Raises ValueError when a model with these many tokens and positions cannot serve it."""
@@ -64,7 +71,8 @@ class Sequence:
 
     The keys and values of its first `num_computed_tokens` lie in the blocks of `block_table`. Those
     of the first `num_cached_tokens` were there when it was admitted, computed for an earlier
-    sequence. The next step reads `num_scheduled_tokens` more.
+    sequence. The next step reads `num_scheduled_tokens` more. Nobody asks for the logits of the
+    first `num_shown_tokens`, or not again.
     """
 
     def __init__(self, request: Request, noise: Tensor | None):
@@ -77,6 +85,8 @@ class Sequence:
         self.block_table: list[int] = []
         self.block_hashes: list[bytes] = []  # of its full blocks
         self.num_computed_tokens = self.num_cached_tokens = self.num_scheduled_tokens = 0
+        self.num_shown_tokens = 0 if request.echo else self.num_prompt_tokens - 1
+        self.logprobs: list[Logprob] = []  # since the last token that was given out
 
     @property
     def pending(self) -> int:
@@ -88,6 +98,20 @@ class Sequence:
         """Whether the step reads all that is pending, so that a token is drawn."""
         return self.num_scheduled_tokens == self.pending
 
+    @property
+    def wanted(self) -> int:
+        """Of how many tokens, the last ones of the step, the logits are asked for."""
+        n = self.num_scheduled_tokens
+        return max(0, min(n, self.num_computed_tokens + n - self.num_shown_tokens))
+
+
+class Logprob(NamedTuple):
+    """How likely a token was, in nats: log_softmax of the logits before it."""
+
+    token: int
+    value: float
+    top: dict[int, float]  # by token: of the likeliest, as many as were asked for
+
 
 class Output(NamedTuple):
     """One token of one request."""
@@ -96,3 +120,4 @@ class Output(NamedTuple):
     token: int
     index: int  # of the request's new tokens: 0, 1, …
     finished: bool  # whether it is the last
+    logprobs: tuple[Logprob, ...] = ()  # its own; with echo and index 0 before it the prompt's
