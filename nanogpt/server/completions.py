@@ -1,7 +1,8 @@
 """The completions part of OpenAI's interface: what a body asks for, and what an answer looks like.
 
 Knows neither sockets nor threads. Beside the fields of that interface there is `top_k`, as other
-servers have it, and every answer names its `seed`: the same request with it gives the same text.
+servers have it, and every answer names its `seed`: the same request with it gives the same text. Of
+a list of prompts the i-th is drawn with seed + i.
 """
 
 from __future__ import annotations
@@ -12,18 +13,21 @@ import secrets
 import time
 from collections.abc import Callable
 
+from torch import Tensor
+
 from ..config.checks import check_int, check_number, check_switch, check_type
 from ..data.tokenizer import CharTokenizer
-from ..decoding.limits import check_seed
+from ..decoding.limits import MOST_NEW, check_seed
 from ..decoding.sampling import SamplingParams
-from ..serving.request import Output, Request
+from ..serving.request import Logprob, Output, Request
 
 # Fields that this server does not have, and the values at which they ask for nothing.
-ABSENT = {"n": 1, "best_of": 1, "echo": False, "presence_penalty": 0, "frequency_penalty": 0}
+ABSENT = {"n": 1, "best_of": 1, "presence_penalty": 0, "frequency_penalty": 0}
 FIELDS = {"model", "prompt", "max_tokens", "temperature", "top_p", "top_k", "seed", "stop"}
-FIELDS |= {"stream", "stream_options"}
+FIELDS |= {"stream", "stream_options", "logprobs", "echo"}
 UNUSED = {"user", "ignore_eos"}  # they change no token here
 STOPS = 4  # texts that may end an answer, as in OpenAI's interface
+LOGPROBS = 5  # most tokens beside which their log-probabilities stand, as there
 
 
 class Refused(Exception):
@@ -41,26 +45,42 @@ class Refused(Exception):
 
 
 class Completion:
-    """The answer to one request: what is wanted beside the tokens, and its text as they come.
+    """The answer to one prompt: what is wanted beside the tokens, and its text as they come.
 
-    The engine's side calls `take` and `end`, the client's `receive`, all in one event loop. It
-    holds at most the request's own max_tokens, however slowly its client reads. A text that may be
-    the beginning of a stop is held back.
+    It shows `most` of the drawn tokens, with `echo` after the prompt. The engine's side calls
+    `take` and `end`, the client's `receive`, all in one event loop. It holds at most the request's
+    own max_tokens, however slowly its client reads. A text that may be the beginning of a stop is
+    held back.
     """
 
-    def __init__(self, request: Request, chars: str, name="", stop=(), stream=False, usage=False):
-        self.request, self.chars = request, chars
+    def __init__(
+        self,
+        request: Request,
+        chars: str,
+        name: str = "",
+        stop: tuple[str, ...] = (),
+        stream: bool = False,
+        usage: bool = False,
+        *,
+        echo: bool = False,
+        most: int = MOST_NEW,
+        index: int = 0,
+    ):
+        self.request, self.chars, self.echo = request, chars, echo
+        self.most, self.index = most, index
         self.stop = sorted(stop, key=len, reverse=True)  # of several that are complete the longest
         self.stream, self.usage = stream, usage  # usage: a stream ends with the counts of tokens
         self.head = {"id": request.id, "object": "text_completion", "created": int(time.time())}
         self.head |= {"model": name, "seed": request.seed}
         # What stands in every event of a stream, before its piece and after it.
-        self._shape = event(self._choice("\0", None)).rpartition(json.dumps("\0"))
+        shape = {"index": index, "text": "\0", "logprobs": None, "finish_reason": None}
+        self._shape = event({**self.head, "choices": [shape]}).rpartition(json.dumps("\0"))
         self.begun = time.perf_counter()
         self.reason: str | None = None  # why the text has ended: "stop" or "length"
         self.error: Refused | None = None  # what ended it early
         self.close: Callable[[], None] | None = None  # set while a slow client holds up a write
-        self._held, self._n_new = "", 0
+        self._held, self.n_new, self._n_shown = "", 0, 0
+        self._logprobs: list[Logprob] = []  # of characters that are not sent yet
         self._outputs: list[Output] = []
         self._wake = asyncio.Event()
 
@@ -83,12 +103,19 @@ class Completion:
         if self.error:
             raise self.error
         outputs, self._outputs = self._outputs, []
-        return self.add([output.token for output in outputs], outputs[-1].finished)
+        prompt = self.request.prompt.tolist() if self.echo and outputs[0].index == 0 else []
+        if prompt:
+            self._logprobs.append(Logprob(prompt[0], None, {}))  # nothing is before it
+        for output in outputs:
+            self._logprobs += output.logprobs
+        tokens = [output.token for output in outputs][: self.most]
+        text = "".join(self.chars[token] for token in prompt)
+        return text + self.add(tokens, outputs[-1].finished)
 
     def add(self, tokens: list[int], last: bool) -> str:
         """What can be sent now. `reason` is set when the text is complete."""
         for token in tokens:
-            self._n_new += 1
+            self.n_new += 1
             self._held += self.chars[token]
             for stop in self.stop:
                 if self._held.endswith(stop):
@@ -108,26 +135,30 @@ class Completion:
         ends = (n for n in lengths for stop in self.stop if stop.startswith(self._held[-n:]))
         return next(ends, 0)
 
-    def whole(self, text: str) -> dict:
-        """The answer in one piece."""
-        return self._choice(text, self.reason) | self._counts()
-
-    def events(self, piece: str) -> str:
-        """The next event of a streamed answer, if there is text to send, and its end."""
-        if not self.reason:
+    def event(self, piece: str) -> str:
+        """The next event of a streamed answer, if there is one to send."""
+        if self.request.logprobs is None and not self.reason:
             before, _, after = self._shape
             return f"{before}{json.dumps(piece)}{after}" if piece else ""
-        data = event(self._choice(piece, self.reason))
-        data += event({**self.head, "choices": [], **self._counts()}) if self.usage else ""
-        return f"{data}data: [DONE]\n\n"
+        choice = self.choice(piece, self.reason)
+        return event({**self.head, "choices": [choice]}) if piece or self.reason else ""
 
-    def _choice(self, text: str, reason: str | None) -> dict:
-        choice = {"index": 0, "text": text, "logprobs": None, "finish_reason": reason}
-        return {**self.head, "choices": [choice]}
+    def choice(self, text: str, reason: str | None) -> dict:
+        """A piece of the answer, or all of it."""
+        shown = None if self.request.logprobs is None else self._shown(len(text))
+        return {"index": self.index, "text": text, "logprobs": shown, "finish_reason": reason}
 
-    def _counts(self) -> dict:
-        n, new = len(self.request.prompt), self._n_new
-        return {"usage": {"prompt_tokens": n, "completion_tokens": new, "total_tokens": n + new}}
+    def _shown(self, n: int) -> dict:
+        """The log-probabilities of the next n characters, each of which is a token."""
+        own, self._logprobs = self._logprobs[:n], self._logprobs[n:]
+        start, self._n_shown = self._n_shown, self._n_shown + n
+        top = [{**p.top, p.token: p.value} if p.value is not None else None for p in own]
+        return {
+            "tokens": [self.chars[p.token] for p in own],
+            "token_logprobs": [p.value if p.value is None else finite(p.value) for p in own],
+            "top_logprobs": [p and {self.chars[t]: finite(x) for t, x in p.items()} for p in top],
+            "text_offset": list(range(start, start + n)),
+        }
 
 
 class Reader:
@@ -136,8 +167,8 @@ class Reader:
     def __init__(self, tokenizer: CharTokenizer, name: str, longest: int):
         self.tokenizer, self.name, self.longest = tokenizer, name, longest
 
-    def read(self, data: bytes) -> Completion:
-        """What a body in JSON asks for. Raises Refused, which names the field."""
+    def read(self, data: bytes) -> list[Completion]:
+        """What a body in JSON asks for, by prompt. Raises Refused, which names the field."""
         try:
             body = json.loads(data)
         except (ValueError, RecursionError) as error:
@@ -146,18 +177,23 @@ class Reader:
             raise Refused(400, 'the body must be a JSON object, as in {"prompt": "KING:"}')
         body = {name: value for name, value in body.items() if value is not None}
         self._check_names(body)
-        prompt = self._prompt(body.get("prompt"))
-        most = self.longest + 1 - len(prompt)
-        n_new = _field(body, "max_tokens", min(16, most), check_int, 1, most)
+        prompts = self._prompts(body.get("prompt"))
+        most = self.longest + 1 - max(map(len, prompts))
+        echo = _field(body, "echo", False, check_switch)
+        n_new = _field(body, "max_tokens", min(16, most), check_int, 0 if echo else 1, most)
+        n_top = _field(body, "logprobs", 0, check_int, 0, LOGPROBS) if "logprobs" in body else None
         seed = _field(body, "seed", secrets.randbits(31), check_seed)
-        return Completion(
-            Request(prompt, n_new, self._sampling(body), seed, id=f"cmpl-{secrets.token_hex(12)}"),
-            self.tokenizer.chars,
-            self.name,
-            _stops(body),
-            _field(body, "stream", False, check_switch),
-            _field(body, "stream_options", {}, check_type, dict).get("include_usage") is True,
-        )
+        asks = {"sampling": self._sampling(body), "max_new_tokens": max(n_new, 1)}
+        asks |= {"logprobs": n_top, "echo": echo and n_top is not None}
+        options = _field(body, "stream_options", {}, check_type, dict)
+        how = {"stream": _field(body, "stream", False, check_switch), "stop": _stops(body)}
+        how |= {"usage": options.get("include_usage") is True, "echo": echo, "most": n_new}
+        name, answers = f"cmpl-{secrets.token_hex(12)}", []
+        for i, prompt in enumerate(prompts):
+            own = (seed + i) % 2**64 if i else seed
+            request = Request(prompt, seed=own, id=f"{name}-{i}" if i else name, **asks)
+            answers.append(Completion(request, self.tokenizer.chars, self.name, **how, index=i))
+        return answers
 
     def _check_names(self, body: dict) -> None:
         """Raises Refused for another model, and for a field that this server does not have."""
@@ -170,13 +206,15 @@ class Reader:
                 why = f"{name:.60}={json.dumps(value):.60}: this server does not have it: {known}"
                 raise Refused(400, why, name)
 
-    def _prompt(self, prompt):
-        """The prompt's tokens (T,), of a text, a list of one text, or a list of tokens."""
-        if isinstance(prompt, list) and len(prompt) == 1 and not isinstance(prompt[0], int):
-            prompt = prompt[0]
+    def _prompts(self, prompt) -> list[Tensor]:
+        """The tokens (T,) of each prompt: a text or a list of tokens, or a list of either."""
+        several = isinstance(prompt, list) and prompt and not isinstance(prompt[0], int)
+        return [self._prompt(one) for one in (prompt if several else [prompt])]
+
+    def _prompt(self, prompt) -> Tensor:
         tokens = isinstance(prompt, list) and all(type(token) is int for token in prompt)
         if not tokens and not isinstance(prompt, str):
-            message = f"prompt={json.dumps(prompt):.60}: pass one text, or its tokens"
+            message = f"prompt={json.dumps(prompt):.60}: pass a text, its tokens, or a list of them"
             raise Refused(400, message, "prompt")
         if len(prompt) > self.longest:
             message = f"a prompt of {len(prompt):,} tokens: the model reads {self.longest} at most"
@@ -218,6 +256,18 @@ def _stops(body: dict) -> tuple[str, ...]:
     if not good or not all(isinstance(text, str) and text for text in stop):
         raise Refused(400, f"stop must be a text or up to {STOPS} of them, none empty", "stop")
     return tuple(stop)
+
+
+def counts(completions: list[Completion]) -> dict:
+    """The counts of tokens, of all prompts together."""
+    n = sum(len(completion.request.prompt) for completion in completions)
+    new = sum(completion.n_new for completion in completions)
+    return {"usage": {"prompt_tokens": n, "completion_tokens": new, "total_tokens": n + new}}
+
+
+def finite(logprob: float) -> float:
+    """JSON has no infinite number, and no NaN."""
+    return max(-9999.0, logprob)
 
 
 def event(data: dict) -> str:

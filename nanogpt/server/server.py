@@ -10,9 +10,9 @@ import threading
 import time
 import traceback
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from queue import SimpleQueue
 
@@ -29,10 +29,11 @@ from ..model.gpt import GPT
 from ..serving.batch import BatchEngine
 from ..serving.modules import ModuleBackend
 from ..serving.request import Output
-from .completions import Completion, Reader, Refused, event
+from .completions import Completion, Reader, Refused, counts, event
 
 BUDGET = 256  # tokens of a step
 BODY = 2**20  # bytes of a body that are kept; of a longer one the rest is read and dropped
+LONGEST = 2**36  # bytes of a body: more do not come in the time that a body may take
 DRAIN = 10.0  # seconds that are left to who is answered when the server ends
 FULL = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}  # no connection more, for now
 
@@ -195,7 +196,7 @@ def let_in(request: HTTPServerRequest, hosts: set[str]) -> None:
 class Handler(RequestHandler):
     """Every request: whether it is let in, then what its address gives. Errors are JSON, too."""
 
-    completion: Completion | None = None
+    completions: Sequence[Completion] = ()
 
     def initialize(self, server: Server, hosts: set[str]):
         self.server, self.hosts, self.body = server, hosts, bytearray()
@@ -244,47 +245,58 @@ class Handler(RequestHandler):
     def on_finish(self):
         self.server.metrics.answers.labels(self.get_status()).inc()
 
-    async def completions(self):
-        """A prompt continued: whole, or token by token as server-sent events."""
+    async def complete(self):
+        """Prompts continued: whole, or as server-sent events while their tokens come."""
         if len(self.body) > BODY:
             raise Refused(413, f"the body is longer than {BODY:,} bytes, the most that is read")
-        self.completion = completion = self.server.reader.read(self.body)
-        self.server.trace(completion.request.id, "received", completion.begun)
+        self.completions = self.server.reader.read(self.body)
+        if (n := len(self.completions)) > self.server.most:
+            raise Refused(400, f"{n} prompts: {self.server.most} at most are served", "prompt")
         with suppress(StreamClosedError):  # the client has left
-            with self.server.admit(completion):
-                last = await (self._stream if completion.stream else self._whole)(completion)
+            with ExitStack() as admitted:
+                for completion in self.completions:
+                    self.server.trace(completion.request.id, "received", completion.begun)
+                    admitted.enter_context(self.server.admit(completion))
+                last = await (self._stream if completion.stream else self._whole)()
             self.finish(last)
 
-    async def _whole(self, completion: Completion) -> dict:
-        text = ""
-        while not completion.reason:
-            text += await completion.receive()
-        return completion.whole(text)
+    async def _whole(self) -> dict:
+        choices = []
+        for completion in self.completions:
+            text = ""
+            while not completion.reason:
+                text += await completion.receive()
+            choices.append(completion.choice(text, completion.reason))
+        return {**self.completions[0].head, "choices": choices, **counts(self.completions)}
 
-    async def _stream(self, completion: Completion) -> str:
-        """Send the answer as it comes, but for its end."""
+    async def _stream(self) -> str:
+        """Send the answer as it comes, prompt by prompt, but for its end."""
         self.set_header("Content-Type", "text/event-stream; charset=utf-8")
         self.set_header("Cache-Control", "no-cache")
         stream = self.request.connection.stream
         stream.set_nodelay(True)  # a token does not wait for the next
-        while True:
-            events = completion.events(await completion.receive())
-            if completion.reason:
-                return events
-            if events:
-                self.write(events)
-                completion.close = stream.close  # who does not read is not waited for
-                await self.flush()
-                completion.close = None
+        events = ""
+        for completion in self.completions:
+            while not completion.reason:
+                events += completion.event(await completion.receive())
+                if events and not (completion.reason and completion is self.completions[-1]):
+                    self.write(events)
+                    events = ""
+                    completion.close = stream.close  # who does not read is not waited for
+                    await self.flush()
+                    completion.close = None
+        if completion.usage:
+            events += event({**completion.head, "choices": [], **counts(self.completions)})
+        return f"{events}data: [DONE]\n\n"
 
     def on_connection_close(self):
         super().on_connection_close()
-        if self.completion:
-            self.completion.end(Refused(499, "the client has closed its connection"))
+        for completion in self.completions:
+            completion.end(Refused(499, "the client has closed its connection"))
 
 
 ROUTES = {
-    "/v1/completions": ("POST", Handler.completions),
+    "/v1/completions": ("POST", Handler.complete),
     "/v1/models": ("GET", Handler.models),
     "/health": ("GET", Handler.health),
     "/metrics": ("GET", Handler.metrics),
@@ -325,7 +337,7 @@ async def _answer(server: Server, sockets: list, hosts: set[str], started: Futur
     """Answer until what `started` gets is cancelled; then finish what runs, and close all."""
     server.loop = asyncio.get_running_loop()
     routes = [(".*", Handler, {"server": server, "hosts": hosts})]
-    limits = {"idle_connection_timeout": 60.0, "body_timeout": 30.0, "max_body_size": 64 * BODY}
+    limits = {"idle_connection_timeout": 60.0, "body_timeout": 30.0, "max_body_size": LONGEST}
     http = HTTPServer(Application(routes, log_function=lambda handler: None), **limits)
     server.thread.start()
     accepting = asyncio.gather(*(_accept(listener, http) for listener in sockets))

@@ -15,7 +15,7 @@ REQUEST = Request(CHARS.encode("a"), 1)
 
 
 def read(**body):
-    return READER.read(json.dumps({"prompt": "abc"} | body).encode())
+    return READER.read(json.dumps({"prompt": "abc"} | body).encode())[0]
 
 
 def test_what_is_left_out_or_null_has_a_default_and_each_request_a_seed_of_its_own():
@@ -35,11 +35,11 @@ def test_what_is_left_out_or_null_has_a_default_and_each_request_a_seed_of_its_o
     [
         ({"prompt": "aé"}, "prompt", "'é' not in the vocabulary"),
         ({"prompt": ""}, "prompt", "empty"),
-        ({"prompt": None}, "prompt", "prompt=null: pass one text"),
-        ({"prompt": ["a", "b"]}, "prompt", "pass one text"),
+        ({"prompt": None}, "prompt", "prompt=null: pass a text"),
+        ({"prompt": ["a", 1]}, "prompt", "pass a text"),
         ({"prompt": [1, 13]}, "prompt", "token 13: must be in [0, 12]"),
         ({"prompt": [1, 10**30]}, "prompt", f"token {10**30}: must be in [0, 12]"),
-        ({"prompt": [True]}, "prompt", "pass one text"),
+        ({"prompt": [True]}, "prompt", "pass a text"),
         ({"prompt": []}, "prompt", "empty"),
         ({"prompt": "a" * 25}, "prompt", "a prompt of 25 tokens: the model reads 24 at most"),
         ({"max_tokens": 0}, "max_tokens", "[1, 22]"),
@@ -57,6 +57,8 @@ def test_what_is_left_out_or_null_has_a_default_and_each_request_a_seed_of_its_o
         ({"stop": ["a"] * 5}, "stop", "up to 4"),
         ({"stream": 1}, "stream", "stream=1: must be true or false"),
         ({"stream_options": [": "]}, "stream_options", '=[": "]: must be an object'),
+        ({"logprobs": 6}, "logprobs", "logprobs=6: must be an integer in [0, 5]"),
+        ({"echo": 1}, "echo", "echo=1: must be true or false"),
         ({"n": 2}, "n", "n=2: this server does not have it"),
         ({"temprature": 1}, "temprature", "temprature=1: this server does not have it"),
     ],

@@ -9,6 +9,7 @@ import threading
 import urllib.request
 
 import pytest
+import torch
 from conftest import tiny_model
 from server_fixtures import (
     CHARS,
@@ -83,6 +84,66 @@ def test_a_stream_is_events_and_ends_with_done(url):
     assert usage["usage"]["completion_tokens"] == len(before) + 1
 
 
+def harness(prompts: list[list[int]], url: str) -> list[tuple[list, list]]:
+    """What an evaluation harness asks for and reads: each text's log-probabilities, and the top."""
+    body = {"model": "tiny", "prompt": prompts, "temperature": 0, "max_tokens": 1, "logprobs": 1}
+    code, answer = post(url, **body, seed=1234, echo=True)
+    assert code == 200, answer
+    choices = sorted(answer["choices"], key=lambda choice: choice["index"])
+    assert answer["usage"]["completion_tokens"] == len(prompts)
+    shown = [choice["logprobs"] for choice in choices]
+    return [(own["token_logprobs"][1:-1], own["top_logprobs"][1:-1]) for own in shown]
+
+
+@torch.no_grad()
+def test_an_evaluation_harness_gets_the_log_probabilities_of_its_prompts(url):
+    prompts = [CHARS.encode(text).tolist() for text in ("abcdefg", "abcdefgh", "k" * 24, "la")]
+    for prompt, (values, top) in zip(prompts, harness(prompts, url), strict=True):
+        rows = model()(torch.tensor(prompt)[None])[0][0].double().log_softmax(-1)[:-1]
+        own = rows[torch.arange(len(rows)), prompt[1:]].tolist()
+        assert values == pytest.approx(own, abs=1e-5)
+        greedy = [value == max(best.values()) for value, best in zip(values, top, strict=True)]
+        assert greedy == (rows.argmax(-1) == torch.tensor(prompt[1:])).tolist()
+
+
+def test_a_prompt_is_given_back_with_no_token_more_and_texts_have_log_probabilities(url):
+    code, answer = post(url, prompt="abc", max_tokens=0, echo=True, logprobs=2)
+    (choice,), shown = answer["choices"], answer["choices"][0]["logprobs"]
+    assert (code, choice["text"], choice["finish_reason"]) == (200, "abc", "length")
+    assert answer["usage"] == {"prompt_tokens": 3, "completion_tokens": 0, "total_tokens": 3}
+    assert (shown["tokens"], shown["text_offset"]) == (["a", "b", "c"], [0, 1, 2])
+    assert shown["token_logprobs"][0] is shown["top_logprobs"][0] is None
+    assert all(len(top) in (2, 3) for top in shown["top_logprobs"][1:])
+    text = expected(model(), "abc", 20, seed=5)
+    asked = {"prompt": "abc", "seed": 5, "max_tokens": 20, "logprobs": 0, "stop": text[7:9]}
+    whole = post(url, **asked)[1]["choices"][0]
+    assert whole["text"] == text[: text.index(text[7:9])] == "".join(whole["logprobs"]["tokens"])
+    again = post(url, **asked | {"prompt": "abc" + whole["text"], "max_tokens": 0, "echo": True})[1]
+    drawn = again["choices"][0]["logprobs"]["token_logprobs"][3:]
+    assert whole["logprobs"]["token_logprobs"] == pytest.approx(drawn, abs=1e-5)
+    with send(url, **asked, echo=True, stream=True) as connection:
+        data = b""
+        while b"[DONE]" not in data:
+            data += connection.recv(65536)
+    events = [json.loads(line[6:]) for line in data.splitlines() if line.startswith(b"data: {")]
+    pieces = [event["choices"][0] for event in events]
+    assert "".join(piece["text"] for piece in pieces) == "abc" + whole["text"]
+    found = [x for piece in pieces for x in piece["logprobs"]["token_logprobs"]]
+    assert found[3:] == whole["logprobs"]["token_logprobs"]
+    assert [x for p in pieces for x in p["logprobs"]["text_offset"]] == list(range(len(found)))
+
+
+def test_a_list_of_prompts_gives_each_its_text_and_its_seed(url):
+    prompts = ["abc", "abc", "l"]
+    code, answer = post(url, prompt=prompts, max_tokens=9, seed=5)
+    texts = [expected(model(), prompt, 9, seed=5 + i) for i, prompt in enumerate(prompts)]
+    assert [(c["index"], c["text"]) for c in answer["choices"]] == list(enumerate(texts))
+    assert answer["usage"]["total_tokens"] == 7 + 27
+    assert "".join(stream(url, prompt=prompts, max_tokens=9, seed=5)) == "".join(texts)
+    code, answer = post(url, prompt=["a"] * 400)
+    assert (code, answer["error"]["param"]) == (400, "prompt")
+
+
 def test_other_addresses_and_errors_have_the_interfaces_shape(url):
     assert ask(url, "GET", "/health") == (200, {"status": "ok"})
     (listed,) = ask(url, "GET", "/v1/models")[1]["data"]
@@ -98,7 +159,8 @@ def test_other_addresses_and_errors_have_the_interfaces_shape(url):
 def test_a_long_body_is_read_and_refused_and_answers_are_counted(url):
     with send(url) as connection:
         connection.recv(65536)
-        connection.sendall(f"{HEAD}Content-Length: 3000000\r\n\r\n".encode() + b" " * 3_000_000)
+        connection.sendall(f"{HEAD}Content-Length: {2**26 + 1}\r\n\r\n".encode())
+        connection.sendall(b" " * (2**26 + 1))
         answer = connection.recv(65536)
         assert b" 413 " in answer
         assert b"longer than 1,048,576 bytes" in answer
