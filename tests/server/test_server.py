@@ -170,7 +170,7 @@ def test_a_long_body_is_read_and_refused_and_answers_are_counted(url):
         found = dict(line.rsplit(" ", 1) for line in response.read().decode().splitlines())
     assert float(found['nanogpt_answers_total{status="413"}']) == 1
     drawn = float(found["nanogpt_generated_tokens_total"])
-    assert drawn >= 16 * float(found["nanogpt_ttft_seconds_count"]) > 0
+    assert drawn >= float(found["nanogpt_ttft_seconds_count"]) > 0
 
 
 @pytest.mark.parametrize("length", ["²", "-1", "x", str(2**40)])
