@@ -11,7 +11,8 @@ from matplotlib.patches import Rectangle
 from . import canvas
 from .style import BLUE, GREEN, INK, ORANGE, PALE, PAPER, VERMILION, styled
 
-CLOUDS = ("margins", 0.2, GREEN, "o"), ("logit_diffs", -0.2, VERMILION, "s")
+MARGIN = ("margins", 0.2, GREEN, "o", "margin of each draw")
+CLOUDS = MARGIN, ("logit_diffs", -0.2, VERMILION, "s", "max |Δlogit| of each step")
 LEVELS = [1, 2, 4, 16, 64, 256]  # float32 numbers apart
 
 
@@ -19,15 +20,16 @@ LEVELS = [1, 2, 4, 16, 64, 256]  # float32 numbers apart
 def token_strips(strips: list[dict], title: str) -> Figure:
     """Strips of characters; what differs from the truth is orange and struck out, the rest green.
 
-    A strip has a `label`, its `text` and the `truth`. The first 40 characters are drawn; the count
-    beside them is of the whole text.
+    A strip has a `label`, its `text` and the `truth`, without which nothing is marked. The first 40
+    characters are drawn; the count beside them is of the whole text.
     """
     rows = []
     for strip in strips:
-        right = [a == b for a, b in zip(strip["text"], strip["truth"], strict=True)]
+        truth = strip.get("truth", [None] * len(strip["text"]))
+        right = [b and a == b for a, b in zip(strip["text"], truth, strict=True)]
         wrong = right.count(False)
         note = (f"✗ {wrong} of {len(right)} differ", VERMILION) if wrong else ("✓ equal", GREEN)
-        rows.append({**strip, "green": right, "note": note})
+        rows.append({**strip, "green": right, "note": note if "truth" in strip else ("", INK)})
     return _strips(rows, title, 40, (VERMILION, 0.3))[0]
 
 
@@ -53,7 +55,7 @@ def _strips(rows: list[dict], title: str, columns: int, other: tuple) -> tuple[F
     figure, axes = canvas.new_figure(1.05 + 0.44 * len(rows), title)
     for y, row in enumerate(rows):
         for x, (char, green) in enumerate(zip(row["text"][:columns], row["green"], strict=False)):
-            colour, alpha = (GREEN, 0.32) if green else other
+            colour, alpha = (PALE, 1) if green is None else (GREEN, 0.32) if green else other
             axes.add_patch(Rectangle((x, y), 0.94, 0.76, color=colour, alpha=alpha, lw=0))
             canvas.letter(axes, x + 0.47, y + 0.4, char, 6.8 if columns > 40 else 8)
             if colour == VERMILION:
@@ -87,10 +89,11 @@ def precision(reports: dict[str, dict]) -> Figure:
     """Logit differences and margins by dtype, one column of points each."""
     figure, axes = canvas.new_figure(3.4, "Where the two clouds overlap, a token can flip")
     for x, (name, report) in enumerate(reports.items()):
-        for key, side, colour, mark in CLOUDS:
+        for key, side, colour, mark, label in CLOUDS:
             values = report[key]  # side by side around a middle
             across = [x + side + 0.3 * (i / len(values) - 0.5) for i in range(len(values))]
-            axes.scatter(across, values, s=9, color=colour, marker=mark, alpha=0.6, lw=0)
+            look = {"color": colour, "marker": mark, "label": label if x == 0 else None}
+            axes.scatter(across, values, s=9, alpha=0.6, lw=0, **look)
         colour, mark = INK, f"✓ {report['n_new']} equal"
         if not report["equal"]:
             colour, mark = VERMILION, f"✗ {report['first_divergence']} equal, then not"
@@ -98,9 +101,7 @@ def precision(reports: dict[str, dict]) -> Figure:
     axes.set_yscale("log", nonpositive="mask")  # it has no 0
     axes.set(xticks=(), xlim=(-0.6, len(reports) - 0.4), ylim=(1e-17, 8000))
     axes.set_ylabel("logits (log scale)")
-    place = {"ha": "right", "transform": axes.transAxes, "size": 9.5}
-    canvas.label(axes, 0.99, 0.30, "● margin of each draw", GREEN, **place)
-    canvas.label(axes, 0.99, 0.22, "■ max |Δlogit| of each step", VERMILION, **place)
+    axes.legend(loc="lower right", markerscale=2)
     return figure
 
 
