@@ -73,8 +73,6 @@ RUNGS = [
     rung("8", "native, 8-bit weights", 250.0),
 ]
 LADDER = {"limits": {"roofline": summary(900.0)}, "rungs": RUNGS}
-PREFILL = {"prefill: to the first token": 0.25, "decode: all others": 0.75}
-PREFILL = {"label": "1 + 9", "split": PREFILL, "share": summary(0.25)}
 DRAFTS = [
     {"label": "no draft", "plain": True, "speedup": summary(1.0)},
     {"label": "8 bits, k = 4", "speedup": summary(2.0)},
@@ -120,10 +118,6 @@ FIGURES = {
     "typing_race": ([f"{DOLLARS} some text", DUEL, 0.9], "2.90×"),
     "typing_race, at rest": (["x" * 20, DUEL], "it: 20 of 20 tokens ✓|cache: 11 of 20"),
     "speedup_map": ([CELLS, ["small", "article"], [1, 8], "a map"], "a map|▼ 0.80×|2.00×|0.99 –"),
-    "time_split, of two parts": (
-        [[{"rungs": [PREFILL]}], [""], "a split"],
-        "a split|25%|75%|1 + 9",
-    ),
     "ladder": ([[LADDER] * 2, ["a", "b"], "both"], "both|roofline 300×|not measured here|200×"),
     "time_split": ([[LADDER], ["small"], "77% overhead"], "77% overhead|memory|not measured here"),
     "speeds": ([DRAFTS, "2×", "plain = 1", summary(1.3)], "2×|2.00×|roofline|plain = 1"),

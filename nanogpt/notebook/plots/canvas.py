@@ -11,7 +11,6 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch, Rectangle
 
@@ -70,13 +69,6 @@ def name_rows(axes: Axes, names: Sequence[str]) -> None:
     axes.tick_params(axis="y", length=0)
     axes.grid(axis="y", visible=False)
     axes.grid(axis="x", visible=True)
-
-
-def bars(axes: Axes, spans: Sequence[tuple], colours, left: float = 0.0, **look) -> BarContainer:
-    """Horizontal bars to the middles of `spans`, with their lows and highs, from the top down."""
-    widths = [mid - left for _, mid, _ in spans]
-    whiskers(axes, spans)
-    return axes.barh(range(len(spans)), widths, left=left, color=colours, lw=0, **look)
 
 
 def whiskers(axes: Axes, spans: Sequence[tuple]) -> None:

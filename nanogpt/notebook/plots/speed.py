@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from itertools import accumulate, chain
+from itertools import accumulate
 
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, TwoSlopeNorm
@@ -15,7 +15,6 @@ from .style import BLUE, GREEN, GREY, INK, ORANGE, PALE, PAPER, VERMILION, style
 
 THIN = 0.85  # how opaque the colours of the map are
 PARTS = {"arithmetic": GREEN, "memory": ORANGE, "overhead": PALE}
-PARTS |= {"prefill: to the first token": ORANGE, "decode: all others": BLUE}
 
 
 @styled
@@ -142,10 +141,9 @@ def _rungs(axes: Axes, rungs: list[dict]) -> float:
 
 @styled
 def time_split(results: list[dict], titles: list[str], title: str) -> Figure:
-    """What the time of each row goes to, in shares, a panel for each result.
+    """What the time of each rung goes to, in shares of PARTS, a panel for each result.
 
-    A result has `rungs`; each of them has its `label` and its `split`, {part: time} of PARTS, and
-    perhaps a `share`, the summary of its first part, whose range is drawn.
+    A result has `rungs`; each of them has its `label` and its `split`, {part: time}.
     """
     names = max(map(_names, results), key=len)
     size = {"columns": len(results), "sharey": True}
@@ -153,9 +151,7 @@ def time_split(results: list[dict], titles: list[str], title: str) -> Figure:
     for axes, result, heading in zip(columns, results, titles, strict=True):
         splits = [row.get("split", {}) for row in result["rungs"]]
         rows = [{part: s / sum(split.values()) for part, s in split.items()} for split in splits]
-        canvas.shares(axes, names, rows, {x: PARTS[x] for x in PARTS if x in {*chain(*rows)}})
-        if ranges := [row["share"] for row in result["rungs"] if "share" in row]:
-            canvas.whiskers(axes, [style.low_mid_high(share) for share in ranges])
+        canvas.shares(axes, names, rows, PARTS)
         axes.set_title(heading)
     return figure
 
@@ -174,7 +170,9 @@ def speeds(rows: list[dict], title: str, xlabel: str, limit: dict | None = None)
         canvas.limit_band(axes, reach, -0.75, "roofline: every weight read once a token")
         most = max(most, *reach)
     colours = [GREY if row.get("plain") else BLUE for row in rows]
-    canvas.bars(axes, spans, colours, height=0.62)
+    canvas.whiskers(axes, spans)
+    middles = [mid for _, mid, _ in spans]
+    axes.barh(range(len(rows)), middles, color=colours, height=0.62, lw=0)
     canvas.number_column(axes, [f"{mid:.2f}×" for _, mid, _ in spans])
     canvas.name_rows(axes, [row["label"] for row in rows])
     top = -1.15 if limit else -0.6
