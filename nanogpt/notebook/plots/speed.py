@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from . import canvas, style
-from .style import BLUE, GREEN, GREY, INK, ORANGE, PALE, PAPER, VERMILION, styled
+from .style import BEHIND, BLUE, GREEN, GREY, INK, ORANGE, PALE, PAPER, VERMILION, styled
 
 THIN = 0.85  # how opaque the colours of the map are
 PARTS = {"arithmetic": GREEN, "memory": ORANGE, "overhead": PALE}
@@ -101,18 +101,15 @@ def ladder(results: list[dict], titles: list[str], title: str) -> Figure:
     names = max(map(_names, results), key=len)
     size = {"columns": len(results), "sharex": True, "sharey": True}
     figure, columns = canvas.new_panels(1.5 + 0.36 * len(names), title, **size)
-    most = 1.0
     for axes, result, heading in zip(columns, results, titles, strict=True):
         first = result["rungs"][0]["tokens_per_second"]["median"]
         limit = style.low_mid_high(result["limits"]["roofline"], first)
         canvas.limit_band(axes, limit, -0.8, f"roofline {limit[1]:.0f}×")
-        most = max(most, limit[2], _rungs(axes, result["rungs"]))
+        _rungs(axes, result["rungs"])
         axes.set(ylim=(len(names) - 0.4, -1.2), xlabel="speed, rung 1 = 1 (log scale)")
+        canvas.log_axis(axes, "x", [1, 10, 100, 1000], ["1×", "10×", "100×", "1,000×"])
         canvas.name_rows(axes, names)
         axes.set_title(heading)
-    ticks = [10**i for i in range(4) if 10**i < 1.6 * most]
-    canvas.log_axis(axes, "x", ticks, [f"{tick:,}×" for tick in ticks])
-    axes.set_xlim(0.8, 1.6 * most)
     return figure
 
 
@@ -120,14 +117,12 @@ def _names(result: dict) -> list[str]:
     return [f"{row.get('rung', '')}  {row['label']}".strip() for row in result["rungs"]]
 
 
-def _rungs(axes: Axes, rungs: list[dict]) -> float:
-    """The dots of one ladder with their ranges; returns the highest speed."""
+def _rungs(axes: Axes, rungs: list[dict]) -> None:
+    """The dots of one ladder, with their ranges and numbers."""
     numbers = []
     for y, row in enumerate(rungs):
         if "unavailable" in row:
-            axes.text(
-                1.15, y, "not measured here", va="center", color=GREY, fontsize=8, bbox=style.BEHIND
-            )
+            canvas.note(axes, 1.15, y, "not measured here", 8, "center", color=GREY, bbox=BEHIND)
             numbers.append("")
             continue
         low, mid, high = style.low_mid_high(row["speedup"])
@@ -136,7 +131,6 @@ def _rungs(axes: Axes, rungs: list[dict]) -> float:
         axes.plot(mid, y, "D" if rounded else "o", ms=7, color=BLUE, mfc=PAPER if rounded else BLUE)
         numbers.append(f"{mid:.{0 if mid >= 20 else 1}f}×")
     canvas.number_column(axes, numbers)
-    return max(row["speedup"]["high"] for row in rungs if "speedup" in row)
 
 
 @styled
