@@ -142,7 +142,7 @@ def normalise(nb):
     for cell in nb.cells:
         if nbfile.tagged(cell, "injected-parameters"):
             cell.id, cell.source = "injected-parameters", cell.source.strip("\n")
-        nbfile.as_given(cell)
+        cell.source = nbfile.ours(cell).pop("blank", cell.source)
         nbfile.keep_metadata(cell)
         CoalesceStreamsPreprocessor().preprocess_cell(cell, {}, 0)
         for output in cell.get("outputs", []):

@@ -95,7 +95,8 @@ class Lane {
   draw(right) {
     this.part("prompted").textContent = decode(this.decoding.text.slice(0, this.prompt));
     this.part("written").replaceChildren(...marked(this.written, right));
-    this.part("code").scrollTop = this.part("code").scrollHeight;
+    const code = this.part("code"), first = this.part("first"); // in view: the first mistake, else the end
+    code.scrollTop = first ? first.offsetTop - code.offsetTop - 2 * first.offsetHeight : code.scrollHeight;
     this.part("rate").textContent = this.ms ? `${number(this.rate)} tokens a second` : "";
     this.part("count").textContent = `${this.steps.length} of ${this.total - this.prompt} characters, ${number(this.decoding.computed)} positions read`;
     this.drawCells();

@@ -17,7 +17,7 @@ import nbformat
 
 from ..config import address
 from ..system.files import ROOT, atomic_path
-from .nbfile import METADATA, SyncError, fold, keep_metadata, neighbours, ours, read, title, to_text
+from .nbfile import METADATA, SyncError, fold, keep_metadata, ours, place, read, title, to_text
 
 BADGE = "[![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)]"
 PUBLISHED_LINK = re.compile(  # in the README, with its badge if there is one
@@ -76,17 +76,15 @@ def links_cell(name: str, titles: dict[str, str], repo: str, ref: str) -> str:
     `titles` has the title of each notebook of the series by the name of its file, in order.
     """
     links = {other: f"[{words}]({other})" for other, words in titles.items()}
-    before, after, branches = neighbours(name, titles)
-    parts = []
+    near, parts = place(name, titles), []
     if repo:
         executed = f"https://github.com/{repo}/blob/{ref}/outputs/published/{name}"
         badge = f"{BADGE}({colab(name.removesuffix('.ipynb'), repo, ref)})"
         parts = [badge, f"[with outputs]({executed})"]
-    if before:
-        branch = name in neighbours(before, titles)[2]
-        parts += [f"{'a branch from' if branch else '←'} {links[before]}"]
-    parts += [f"{links[after]} →"] if after else []
-    parts += [f"branch: {links[other]}" for other in branches]
+    if near["before"]:
+        parts += [f"{'a branch from' if near['origin'] else '←'} {links[near['before']]}"]
+    parts += [f"{links[near['after']]} →"] if near["after"] else []
+    parts += [f"branch: {links[other]}" for other in near["branches"]]
     return " · ".join(parts)
 
 

@@ -38,22 +38,19 @@ def title(nb) -> str:
     raise SyncError("a notebook has no heading: begin its first cell with '# Title'")
 
 
-def origins(names: Iterable[str]) -> dict[str, str]:
-    """For each branch among the names of notebooks, the one that it leaves, if that is there."""
-    found = {name[:2]: name for name in names}
-    return {found[n]: found[at] for n, at in BRANCHES.items() if {n, at} <= found.keys()}
+def place(name: str, names: Iterable[str]) -> dict:
+    """{origin, before, after, branches}: where a notebook stands among `names`, in their order.
 
-
-def neighbours(name: str, names: Iterable[str]) -> tuple[str | None, str | None, list[str]]:
-    """The notebooks before and after this one along the spine, and the branches that leave it.
-
-    Before a branch stands the one that it leaves. `names` are in the order of their numbers.
+    `origin` is the one that a branch leaves, None on the spine. `before` and `after` lead along the
+    spine, from a branch back to its origin and on from there. `branches` leave this notebook.
     """
-    branches = origins(names)
-    spine = [other for other in names if other not in branches]
-    i = spine.index(branches.get(name, name)) + (name in branches)
-    before, after = [None, *spine][i], [*spine, None][i + (name not in branches)]
-    return before, after, [other for other in names if branches.get(other) == name]
+    found = {other[:2]: other for other in names}
+    leaves = {found[n]: found[at] for n, at in BRANCHES.items() if {n, at} <= found.keys()}
+    spine, origin = [other for other in names if other not in leaves], leaves.get(name)
+    i = spine.index(origin or name)
+    branches = [other for other in names if leaves.get(other) == name]
+    before, after = origin or [None, *spine][i], [*spine, None][i + 1]
+    return {"origin": origin, "before": before, "after": after, "branches": branches}
 
 
 def read(path: Path):
@@ -118,26 +115,17 @@ def solution(nb, index: int) -> str:
 def filled(nb):
     """A copy of a notebook as it is executed, beside its pages. Raises SyncError.
 
-    Every blank is filled in, and folded. A link to a page leads to the one of the same run.
+    Every blank is filled in; its metadata keep it as the learner gets it, which `execute` shows
+    again: no reader folds cells on GitHub. A link to a page leads to the one of the same run.
     """
     nb = deepcopy(nb)
     for index, cell in enumerate(nb.cells):
         if cell.cell_type == "markdown":
             cell.source = cell.source.replace(PAGES, "](html/")
         if tagged(cell, "blank"):
-            cell.metadata.setdefault("nanogpt", {})["blank"] = cell.source  # for as_given
+            cell.metadata.setdefault("nanogpt", {})["blank"] = FILLED + cell.source
             cell.source = f"{FIRST_LINE}\n{solution(nb, index)}"
-            cell.metadata["tags"] = [*cell.metadata["tags"], "hide-input"]
-            fold(cell)
     return nb
-
-
-def as_given(cell) -> None:
-    """Show a blank that was filled in as the learner gets it, and say so: GitHub folds no cell."""
-    if blank := ours(cell).pop("blank", None):
-        cell.source = FILLED + blank
-        cell.metadata["tags"].remove("hide-input")
-        fold(cell)
 
 
 def read_manifest(folder: Path) -> dict:

@@ -24,7 +24,7 @@ from ..system.files import PUBLISHED, ROOT, check_ours, drop, sha256, write_whol
 from . import museum
 from .html import TEMPLATES, Prose, blocks, minutes, promise, sections
 from .mirror import colab
-from .nbfile import SyncError, neighbours, origins, read, read_manifest, title
+from .nbfile import SyncError, place, read, read_manifest, title
 
 # Notebook 01 trains it, all others load it: one model on every page.
 WEIGHTS = "checkpoints/small.safetensors"
@@ -62,9 +62,7 @@ def render(folder: Path, home: Path | None = None) -> Path:
     )
     rows = [[page["name"], page["heading"], *row] for page in pages for row in page["sections"]]
     texts = {"index.html": frame(search_index=_script(rows)), **more}
-    for page in pages:
-        near = neighbours(page["name"], names)
-        texts[f"{page['name']}.html"] = frame(page=page, near=near)
+    texts |= {f"{page['name']}.html": frame(page=page) for page in pages}
     _write(folder, texts)
     return html / "index.html"
 
@@ -114,8 +112,8 @@ def _about(name: str, nb, entry: dict, names: list[str]) -> dict:
             "blocks": drawn,
             "contents": [heading for heading in prose.headings if heading["level"] in (2, 3)],
             "sections": sections(drawn),
-            "origin": origins(names).get(name),
             "minutes": minutes(nb),
+            **place(name, names),
         }
     except (ValueError, OSError, SyntaxError, EOFError) as error:  # the last three: of a picture
         raise SyncError(f"{name}.ipynb cannot be rendered ({error}): run it again") from error
@@ -147,14 +145,14 @@ def live_page(folder: Path, home: Path) -> str | None:
     if not np.abs(weights).max() <= np.finfo(np.float16).max:
         return None
     shape = {name: getattr(config, name) for name in SHAPE}
-    place = (home / WEIGHTS).resolve().with_suffix("")
+    kept = (home / WEIGHTS).resolve().with_suffix("")
     packed = base64.b64encode(weights.astype("<f2").tobytes()).decode("ascii")
     data = {"config": shape, "vocabulary": saved.meta["vocabulary"], "weights": packed}
     return TEMPLATES.get_template("live.html.j2").render(
         facts,
         config=shape,
         parameters=config.n_params,
-        checkpoint=(place.relative_to(ROOT) if place.is_relative_to(ROOT) else place).as_posix(),
+        checkpoint=(kept.relative_to(ROOT) if kept.is_relative_to(ROOT) else kept).as_posix(),
         data=_script(data),
     )
 

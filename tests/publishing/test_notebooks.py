@@ -12,7 +12,7 @@ from nanogpt.data.corpus import SHA256, CorpusError, load_corpus
 from nanogpt.publishing import mirror, nbfile
 from nanogpt.publishing.execute import check_outputs
 from nanogpt.publishing.html import Prose, blocks, minutes, plain
-from nanogpt.publishing.nbfile import PAGES, alt_text, filled, ours, png_of, tagged
+from nanogpt.publishing.nbfile import PAGES, alt_text, ours, png_of, tagged
 from nanogpt.publishing.plan import read_parameters
 from nanogpt.system.files import PUBLISHED, ROOT, sha256
 
@@ -70,7 +70,7 @@ def test_it_opens_with_a_title_a_box_links_and_set_up(path):
 def test_the_box_says_how_long_it_takes(path):
     """200 words of prose or 20 lines of open code a minute; a blank takes 3 to 9 more."""
     nb = book(path)
-    drawn = blocks(filled(nb), Prose(set()))
+    drawn = blocks(nb, Prose(set()))
     prose = "".join(block["html"] for block in drawn if block["kind"] == "prose")
     words = len(plain(re.sub(r"<details.*?</details>", " ", prose, flags=re.S)).split())
     code = [block["source"] for block in drawn if block["kind"] == "code" and not block["folded"]]
