@@ -74,6 +74,26 @@ INLINE float highest(vec v) {
   return fold(v, [](auto a, auto b) { return a > b ? a : b; });
 }
 
+// What the compiler must not know of a value: how it was computed.
+#if defined(__x86_64__)
+#define HIDE(v) asm volatile("" : "+x"(v))
+#else
+#define HIDE(v) asm volatile("" : "+w"(v))
+#endif
+
+// a · b + c in one rounding. An intrinsic, which no compiler may put in another order.
+INLINE vec multiply_and_add(vec a, vec b, vec c) {
+#if defined(__AVX512F__)
+  return (vec)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined(__FMA__)
+  return (vec)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#else
+  c = a * b + c;
+  HIDE(c);  // or the compiler could add up in another order for more rows
+  return c;
+#endif
+}
+
 // e^x for x <= 0, to about 1e-6: 2^n by writing n into the exponent's bits, times a short series
 // for the rest.
 static inline vec exponential(vec x) {
@@ -199,49 +219,81 @@ struct HeadCache {
   }
 };
 
-// softmax(q kᵀ / √hs) v over the first n positions. `s` holds their scores, in whole tiles.
-static void attend(const float *q, HeadCache cache, int n, float *s, float *out) {
+// Not inlined, so that every row meets the same instructions.
+#define ONE_WAY static __attribute__((noinline))
+
+// The blocks of one head of one sequence, of which the first `used` are read: HeadCache's have LANES
+// positions each and lie in a row, serving's lie anywhere.
+struct Held {
+  const float *keys, *values;
+  const int64_t *table;
+  size_t every;  // numbers from a block to the next
+  int64_t used;
+};
+
+// The score of q with every key, in the slots of its block; -1e30 behind the last of the n positions.
+// Returns the largest.
+INLINE float scores_of(const float *q, const Held &held, int64_t n, int64_t len, int64_t padded, float *s) {
   const float scale = 1 / std::sqrt((float)HS);
-  int tiles = (n + LANES - 1) / LANES;
-  for (int t = 0; t < tiles; t++) {
-    const float *k = cache.k + (size_t)t * HS * LANES;
-    vec sum = {};
-#pragma GCC unroll 16
-    for (int d = 0; d < HS; d++) sum += q[d] * load(k + d * LANES);
-    store(s + t * LANES, sum * scale);
+  vec tops = vec{} - 1e30f;
+  for (int64_t b = 0; b < held.used; b++) {
+    const float *k = held.keys + held.table[b] * held.every;
+    float *to = s + b * padded;
+    for (int64_t t = 0; t < padded; t += LANES) {
+      vec part[4] = {};
+      int d = 0;
+#pragma GCC unroll 8
+      for (; d + 4 <= HS; d += 4)
+#pragma GCC unroll 4
+        for (int u = 0; u < 4; u++) part[u] = multiply_and_add(vec{} + q[d + u], load(k + (d + u) * padded + t), part[u]);
+      for (; d < HS; d++) part[0] = multiply_and_add(vec{} + q[d], load(k + d * padded + t), part[0]);
+      store(to + t, ((part[0] + part[1]) + (part[2] + part[3])) * scale);
+    }
+    for (int64_t t = std::min(len, n - b * len); t < padded; t++) to[t] = -1e30f;  // not of this sequence
+    for (int64_t t = 0; t < padded; t += LANES) {
+      vec x = load(to + t);
+      tops = x > tops ? x : tops;
+    }
   }
-  for (int t = n; t < tiles * LANES; t++) s[t] = -1e30f;  // not written yet: e^-87 below
-  vec tops = load(s), sums = {};
-  for (int t = LANES; t < tiles * LANES; t += LANES) {
-    vec x = load(s + t);
-    tops = x > tops ? x : tops;
-  }
-  const float top = highest(tops);
-  for (int t = 0; t < tiles * LANES; t += LANES) {
+  return highest(tops);
+}
+
+// softmax(q kᵀ / √hs) v of one query over positions 0 … n - 1 of its sequence. Slots past the last position
+// are never read: an earlier sequence may have left anything there.
+ONE_WAY void attend(const float *q, const Held &held, int64_t n, int64_t len, int64_t padded, float *s,
+                           float *out) {
+  const float top = scores_of(q, held, n, len, padded, s);
+  vec sums = {};
+  for (int64_t t = 0; t < held.used * padded; t += LANES) {
     vec e = exponential(load(s + t) - top);
     store(s + t, e);
     sums += e;
   }
-  const float z = 1 / total(sums), *v = cache.v;
-  if constexpr (HS % LANES == 0) {
-    vec y[4][HS / LANES] = {};  // four independent sums, so that none waits for another
-    int t = 0;
-    for (; t + 4 <= n; t += 4)
+  constexpr int whole = HS / LANES;
+  vec y[4][whole + 1] = {};
+  float rest[HS] = {};
+  for (int64_t b = 0; b < held.used; b++) {
+    const float *v = held.values + held.table[b] * held.every, *p = s + b * padded;
+    const int64_t last = std::min(len, n - b * len);
+    int64_t t = 0;
+    for (; t + 4 <= last; t += 4)  // four independent sums, so that none waits for another
 #pragma GCC unroll 4
       for (int u = 0; u < 4; u++)
 #pragma GCC unroll 8
-        for (int d = 0; d < HS / LANES; d++) y[u][d] += s[t + u] * load(v + (t + u) * HS + d * LANES);
-    for (; t < n; t++)
-      for (int d = 0; d < HS / LANES; d++) y[0][d] += s[t] * load(v + t * HS + d * LANES);
-    for (int d = 0; d < HS / LANES; d++) {
-      vec sum = (y[0][d] + y[1][d]) + (y[2][d] + y[3][d]);
-      store(out + d * LANES, z * sum);
-    }
-  } else {
-    for (int d = 0; d < HS; d++) out[d] = 0;
-    for (int t = 0; t < n; t++)
-      for (int d = 0; d < HS; d++) out[d] += z * s[t] * v[t * HS + d];
+        for (int d = 0; d < whole; d++)
+          y[u][d] = multiply_and_add(vec{} + p[t + u], load(v + (t + u) * HS + d * LANES), y[u][d]);
+    for (; t < last; t++)
+#pragma GCC unroll 8
+      for (int d = 0; d < whole; d++)
+        y[0][d] = multiply_and_add(vec{} + p[t], load(v + t * HS + d * LANES), y[0][d]);
+    if (HS > whole * LANES)
+      for (t = 0; t < last; t++)
+        for (int d = whole * LANES; d < HS; d++) rest[d] += p[t] * v[t * HS + d];
   }
+  const float z = 1 / total(sums);
+#pragma GCC unroll 8
+  for (int d = 0; d < whole; d++) store(out + d * LANES, ((y[0][d] + y[1][d]) + (y[2][d] + y[3][d])) * z);
+  for (int d = whole * LANES; d < HS; d++) out[d] = z * rest[d];
 }
 
 // argmax(softmax(logits / temperature) / noise) over the tokens that top_k and top_p keep,
@@ -295,17 +347,26 @@ extern "C" struct Arguments {  // the same fields as in native.py
   int64_t top_k;  // 0: all
 };
 
+struct Floats {  // begins with a line of the cache, so that no register crosses one
+  struct alignas(64) Line { float numbers[16]; };
+  std::vector<Line> lines;
+  explicit Floats(int64_t n) : lines(n / 16 + 1) {}
+  operator float *() { return lines[0].numbers; }
+};
+
 // One pass of the weights over the tokens of all texts at T positions, and what it works in.
 struct Pass {
   const Arguments *args;
   const void *const *layers;  // where the weights of the first block begin
   const float *wte, *wpe, *normw, *normb, *headb;
   Matrix head;
-  std::vector<float> x, u, qkv, y, h, logits, scores;
+  Floats x, u, qkv, y, h, logits, scores;
+  std::vector<int64_t> table;  // a text's blocks of LANES positions lie one behind the other
 
   Pass(const Arguments *args, int64_t vectors, int64_t drawn)
       : args(args), x(vectors * C), u(vectors * C), qkv(vectors * 3 * C), y(vectors * C), h(vectors * 4 * C),
-        logits(drawn * V), scores(args->capacity + LANES) {
+        logits(drawn * V), scores(args->capacity + LANES), table(args->capacity) {
+    std::iota(table.begin(), table.end(), 0);
     layers = args->weights;
     wte = next(layers), wpe = next(layers), normw = next(layers), normb = next(layers);
     head = matrix(layers), headb = next(layers);
@@ -330,29 +391,31 @@ struct Pass {
       const float *w = next(at_weight), *b = next(at_weight);
       for (int64_t r = 0; r < N; r++) layer_norm(&x[r * C], w, b, &u[r * C]);
       // all heads' queries, then keys, then values
-      linear<C>(matrix(at_weight), 3 * C, u.data(), N,
+      linear<C>(matrix(at_weight), 3 * C, u, N,
                 [&](int64_t m, int64_t o, float s) { qkv[m * 3 * C + o] = s; });
       for (int64_t r = 0; r < N; r++)
         for (int head_ = 0; head_ < H; head_++) {
           const size_t at = ((layer * B + r / T) * H + head_) * (size_t)(args->capacity * HS);
           const float *q = &qkv[r * 3 * C + head_ * HS];
           HeadCache kv{args->keys + at, args->values + at};
-          kv.put(pos + r % T, q + C, q + 2 * C);
-          attend(q, kv, pos + r % T + 1, scores.data(), &y[r * C + head_ * HS]);
+          const int64_t t = pos + r % T;
+          kv.put(t, q + C, q + 2 * C);
+          attend(q, {kv.k, kv.v, table.data(), HS * LANES, t / LANES + 1}, t + 1, LANES, LANES, scores,
+                 &y[r * C + head_ * HS]);
         }
       Matrix proj = matrix(at_weight);
       b = next(at_weight);
-      linear<C>(proj, C, y.data(), N, [&](int64_t m, int64_t o, float s) { x[m * C + o] += s + b[o]; });
+      linear<C>(proj, C, y, N, [&](int64_t m, int64_t o, float s) { x[m * C + o] += s + b[o]; });
       w = next(at_weight), b = next(at_weight);
       for (int64_t r = 0; r < N; r++) layer_norm(&x[r * C], w, b, &u[r * C]);
       Matrix up = matrix(at_weight);
       b = next(at_weight);
-      linear<C>(up, 4 * C, u.data(), N, [&](int64_t m, int64_t o, float s) {
+      linear<C>(up, 4 * C, u, N, [&](int64_t m, int64_t o, float s) {
         h[m * 4 * C + o] = std::max(s + b[o], 0.0f);  // ReLU
       });
       Matrix down = matrix(at_weight);
       b = next(at_weight);
-      linear<4 * C>(down, C, h.data(), N, [&](int64_t m, int64_t o, float s) { x[m * C + o] += s + b[o]; });
+      linear<4 * C>(down, C, h, N, [&](int64_t m, int64_t o, float s) { x[m * C + o] += s + b[o]; });
     }
   }
 
@@ -361,7 +424,7 @@ struct Pass {
   void choose(int64_t pos, int64_t T, Take take) {
     const int64_t B = args->batch, N = B * T, first = args->known - 1;
     for (int64_t r = 0; r < N; r++) layer_norm(&x[r * C], normw, normb, &u[r * C]);
-    linear<C>(head, V, u.data(), N, [&](int64_t m, int64_t o, float s) { logits[m * V + o] = s + headb[o]; });
+    linear<C>(head, V, u, N, [&](int64_t m, int64_t o, float s) { logits[m * V + o] = s + headb[o]; });
     for (int64_t r = 0; r < N; r++) {
       const int64_t b = r / T, t = r % T;
       const float *noise = args->noise ? args->noise + ((pos + t - first) * B + b) * V : nullptr;
@@ -430,12 +493,6 @@ extern "C" float read_all(const float *p, int64_t n, int64_t times) {
   for (int u = 0; u < 8; u++) sum += total(sums[u]);
   return sum;
 }
-
-#if defined(__x86_64__)
-#define HIDE(v) asm volatile("" : "+x"(v))
-#else
-#define HIDE(v) asm volatile("" : "+w"(v))
-#endif
 
 // `times` rounds of 16 independent multiply-adds of a whole register; returns the lanes of one.
 extern "C" int64_t multiply_add(int64_t times, float *out) {

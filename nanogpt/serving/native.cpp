@@ -15,19 +15,6 @@ constexpr int64_t up_to_lanes(int64_t n) { return (n + LANES - 1) / LANES * LANE
 constexpr int64_t CP = up_to_lanes(C), QP = up_to_lanes(3 * C), FP = up_to_lanes(4 * C), VP = up_to_lanes(V);
 constexpr int64_t DEPTH = 128;  // terms of a sum before it goes back to memory: the panels stay in the cache
 
-// a · b + c in one rounding. An intrinsic, which no compiler may put in another order.
-INLINE vec multiply_and_add(vec a, vec b, vec c) {
-#if defined(__AVX512F__)
-  return (vec)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
-#elif defined(__FMA__)
-  return (vec)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
-#else
-  c = a * b + c;
-  HIDE(c);  // or the compiler could add up in another order for more rows
-  return c;
-#endif
-}
-
 #if defined(__AVX512F__)
 constexpr int ROWS = 6, PANELS = 4, PANELS_ALONE = 8;
 #else
@@ -94,9 +81,6 @@ static void product(const float *w, int64_t K, const float *x, int64_t stride, i
   for (; p < panels; p++) strip<1>(w + p * K * LANES, K, x, stride, N, out + p * LANES, width);
 }
 
-// Not inlined, so that every row meets the same instructions.
-#define ONE_WAY static __attribute__((noinline))
-
 // LayerNorm of one row. Where C ends inside a register the rest of it counts for nothing.
 ONE_WAY void norm_row(const float *x, const float *w, const float *b, float *out) {
   vec sums = {}, squares = {};
@@ -135,79 +119,6 @@ extern "C" struct NativeStep {  // the same fields as serving/native.py's
   int64_t layers, blocks, block_len, padded_len;  // padded_len: block_len, up to whole registers
   int64_t N, longest, W;
 };
-
-// The blocks of one head of one sequence, of which the first `used` are read.
-struct Held {
-  const float *keys, *values;
-  const int64_t *table;
-  size_t every;  // numbers from a block to the next
-  int64_t used;
-};
-
-// The score of q with every key, in the slots of its block; -1e30 behind the last of the n positions.
-// Returns the largest.
-INLINE float scores_of(const float *q, const Held &held, int64_t n, int64_t len, int64_t padded, float *s) {
-  const float scale = 1 / std::sqrt((float)HS);
-  vec tops = vec{} - 1e30f;
-  for (int64_t b = 0; b < held.used; b++) {
-    const float *k = held.keys + held.table[b] * held.every;
-    float *to = s + b * padded;
-    for (int64_t t = 0; t < padded; t += LANES) {
-      vec part[4] = {};
-      int d = 0;
-#pragma GCC unroll 8
-      for (; d + 4 <= HS; d += 4)
-#pragma GCC unroll 4
-        for (int u = 0; u < 4; u++) part[u] = multiply_and_add(vec{} + q[d + u], load(k + (d + u) * padded + t), part[u]);
-      for (; d < HS; d++) part[0] = multiply_and_add(vec{} + q[d], load(k + d * padded + t), part[0]);
-      store(to + t, ((part[0] + part[1]) + (part[2] + part[3])) * scale);
-    }
-    for (int64_t t = std::min(len, n - b * len); t < padded; t++) to[t] = -1e30f;  // not of this sequence
-    for (int64_t t = 0; t < padded; t += LANES) {
-      vec x = load(to + t);
-      tops = x > tops ? x : tops;
-    }
-  }
-  return highest(tops);
-}
-
-// softmax(q kᵀ / √hs) v of one query over positions 0 … n - 1 of its sequence. Slots past the last position
-// are never read: an earlier sequence may have left anything there.
-ONE_WAY void attend_blocks(const float *q, const Held &held, int64_t n, int64_t len, int64_t padded, float *s,
-                           float *out) {
-  const float top = scores_of(q, held, n, len, padded, s);
-  vec sums = {};
-  for (int64_t t = 0; t < held.used * padded; t += LANES) {
-    vec e = exponential(load(s + t) - top);
-    store(s + t, e);
-    sums += e;
-  }
-  constexpr int whole = HS / LANES;
-  vec y[4][whole + 1] = {};
-  float rest[HS] = {};
-  for (int64_t b = 0; b < held.used; b++) {
-    const float *v = held.values + held.table[b] * held.every, *p = s + b * padded;
-    const int64_t last = std::min(len, n - b * len);
-    int64_t t = 0;
-    for (; t + 4 <= last; t += 4)  // four independent sums, so that none waits for another
-#pragma GCC unroll 4
-      for (int u = 0; u < 4; u++)
-#pragma GCC unroll 8
-        for (int d = 0; d < whole; d++)
-          y[u][d] = multiply_and_add(vec{} + p[t + u], load(v + (t + u) * HS + d * LANES), y[u][d]);
-    for (; t < last; t++)
-#pragma GCC unroll 8
-      for (int d = 0; d < whole; d++)
-        y[0][d] = multiply_and_add(vec{} + p[t], load(v + t * HS + d * LANES), y[0][d]);
-    if (HS > whole * LANES)
-      for (t = 0; t < last; t++)
-        for (int d = whole * LANES; d < HS; d++) rest[d] += p[t] * v[t * HS + d];
-  }
-  const float z = 1 / total(sums);
-#pragma GCC unroll 8
-  for (int d = 0; d < whole; d++) store(out + d * LANES, ((y[0][d] + y[1][d]) + (y[2][d] + y[3][d])) * z);
-  for (int d = whole * LANES; d < HS; d++) out[d] = z * rest[d];
-}
 
 // Head `head` of the sequence of row r, as far as the row sees.
 INLINE Held held_by(const NativeStep *step, int64_t layer, int64_t r, int64_t head) {
@@ -259,8 +170,8 @@ static void read_step(const NativeStep *step) {
       if (step->slot_mapping[r] >= 0) keep(step, layer, step->slot_mapping[r], qkv + r * QP);
     for (int64_t r = 0; r < N; r++)
       for (int head = 0; head < H; head++)
-        attend_blocks(qkv + r * QP + head * HS, held_by(step, layer, r, head), step->positions[r] + 1,
-                      step->block_len, step->padded_len, s, y + r * CP + head * HS);
+        attend(qkv + r * QP + head * HS, held_by(step, layer, r, head), step->positions[r] + 1,
+               step->block_len, step->padded_len, s, y + r * CP + head * HS);
     product(next(), C, y, CP, N, u, CP);
     add(next());
     w = next(), b = next();

@@ -50,9 +50,11 @@ MUTATIONS = {  # where in native.cpp, what stands there, and a bug in its place
         "len",
     ),
 }
-TWO_ROUNDINGS = """
+SWITCH = """
+#include <cstdint>
 extern "C" int64_t bug = 0;
-INLINE vec multiply_and_add(vec a, vec b, vec c);
+"""
+TWO_ROUNDINGS = """
 INLINE vec in_two_roundings(int rows, vec a, vec b, vec c) {
   if (rows > 2) return multiply_and_add(a, b, c);
   vec product = a * b;
@@ -66,8 +68,8 @@ INLINE vec in_two_roundings(int rows, vec a, vec b, vec c) {
 def buggy(tmp_path_factory):
     """native.cpp with all bugs, of which `bug` switches on one."""
     text = native.SOURCE.read_text(encoding="utf-8")
-    include = f'#include "{INCLUDED}"\n'
-    text = text.replace('#include "../engines/native.cpp"\n', include + TWO_ROUNDINGS)
+    included = INCLUDED.read_text(encoding="utf-8")
+    text = text.replace('#include "../engines/native.cpp"\n', SWITCH + included + TWO_ROUNDINGS)
     for i, (where, right, wrong) in enumerate(MUTATIONS.values()):
         if where:
             assert text.count(where + right) == 1, f"{where}{right} is not there"
