@@ -9,6 +9,7 @@ from __future__ import annotations
 import html
 import json
 import re
+import textwrap
 from dataclasses import replace
 from pathlib import Path
 
@@ -155,13 +156,15 @@ def render(facts: dict) -> str:
 def draw(facts: dict):
     """The page as a figure."""
     lines = facts["text"].strip("\n").splitlines()[:8]
-    figure, axes = page(0.27 * len(lines) + 2.2, title(facts))
+    said = [(name, textwrap.wrap(words, 88)) for name, words in rows(facts)]
+    y, deep = 0.27 * len(lines) + 0.45, sum(0.14 + 0.18 * len(words) for _, words in said)
+    figure, axes = page(y + deep + 0.3, title(facts))
     note(axes, 0.1, 0.15, "\n".join(lines), size=11, family=style.MONO)
-    for i, (name, words) in enumerate(rows(facts)):
-        y = 0.27 * len(lines) + 0.45 + 0.3 * i
+    for name, words in said:
         note(axes, 0.1, y, name, size=9, color=style.GREY)
-        note(axes, 1.1, y, words, size=9)
-    note(axes, 0.1, 0.27 * len(lines) + 1.95, f"To check it: {COMMAND}", size=9, family=style.MONO)
+        note(axes, 1.1, y, "\n".join(words), size=9)
+        y += 0.14 + 0.18 * len(words)
+    note(axes, 0.1, y, f"To check it: {COMMAND}", size=9, family=style.MONO)
     return figure
 
 
