@@ -31,6 +31,7 @@ from tornado.httpclient import HTTPClientError
 from tornado.simple_httpclient import SimpleAsyncHTTPClient
 
 from ..config.checks import check_positive
+from ..config.shapes import GPTConfig
 from ..decoding.sampling import SamplingParams
 from ..model.gpt import GPT
 from ..serving.batch import BatchEngine
@@ -160,6 +161,20 @@ def schemes(
         return drive(engine, requests, running if static else None)
 
     return {name: partial(serve, **asks) for name, asks in SCHEMES.items()}
+
+
+def bound(config: GPTConfig, requests: Sequence[Request], peak: float, bandwidth: float) -> float:
+    """Drawn tokens a second, at most, where all requests come at once and none shares a prompt.
+
+    Each token that is read costs two operations for each weight of a matrix, at the `peak` a
+    second. Each drawn after a request's first reads the keys and values before it, in float32, at
+    the `bandwidth` in bytes a second. Weights are shared by a step: their reading is left out.
+    """
+    lengths = [(len(request.prompt), request.max_new_tokens - 1) for request in requests]
+    positions = sum(n * T + n * (n + 1) // 2 for T, n in lengths)
+    seconds = 2 * config.matrix_weights * sum(map(sum, lengths)) / peak
+    seconds += config.cache_bytes(positions) / bandwidth
+    return sum(n + 1 for _, n in lengths) / seconds
 
 
 def drive(engine: BatchEngine, requests: Sequence[Request], static_batch=None) -> Replies:

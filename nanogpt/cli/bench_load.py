@@ -12,7 +12,8 @@ from math import inf
 from pathlib import Path
 
 from ..benchmarks.decoding import sharpened
-from ..benchmarks.load import CHARS, LATENCIES, HTTPServer, load, schemes
+from ..benchmarks.load import CHARS, LATENCIES, HTTPServer, bound, load, poisson, schemes
+from ..benchmarks.roofline import peak_arithmetic, read_bandwidth
 from ..benchmarks.timing import number_of, summary_text
 from ..config.shapes import SIZES
 from ..model.checkpoint import load_checkpoint
@@ -59,7 +60,12 @@ def _schemes(args: argparse.Namespace, model: GPT, chars: str, asked: dict) -> d
     backend = choose_backend(model)[0]
     systems = schemes(model, backend=BACKENDS[backend], running=RUNNING)
     about = {"n_params": model.n_params, "backend": backend, "running": RUNNING}
-    return about | {"rows": load(systems, args.rates, vocab_size=len(chars), **asked)}
+    rows, c = load(systems, args.rates, vocab_size=len(chars), **asked), model.config
+    device = model.lm_head.weight.device
+    read = read_bandwidth(c.cache_bytes(c.block_size // 3, RUNNING), device=device)["high"]
+    about |= {"peak": peak_arithmetic(device=device)["high"], "bandwidth": read}
+    requests = poisson(args.requests, inf, len(chars), c.block_size)
+    return about | {"bound": bound(c, requests, about["peak"], read), "rows": rows}
 
 
 def report(r: dict) -> str:
@@ -72,6 +78,16 @@ def report(r: dict) -> str:
     title = f"{asked}; {who}; {common.timings(r['repeats'])}; latencies in ms\n"
     errors = r.get("errors", {}).items()
     failed = [f"{number_of(n, 'request')} failed: {why}" for why, n in errors]
+    at_once = [row for row in r["rows"] if row["rate"] is None and row["scheme"] != "prefix reuse"]
+    shares = [
+        f"{row['scheme']} {row['tokens_per_second']['median'] / r['bound']:.0%}"
+        for row in (at_once if "bound" in r else [])
+    ]
+    if shares:
+        machine = f"{r['peak'] / 1e9:.0f} GFLOP/s and {r['bandwidth'] / 1e9:.0f} GB/s"
+        failed += [
+            f"\nall at once, {machine} allow {r['bound']:,.0f} tokens/s: {', '.join(shares)}"
+        ]
     return "\n".join([title, table([*map(_shown, r["rows"])]), *failed])
 
 

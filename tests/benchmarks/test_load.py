@@ -13,6 +13,7 @@ from nanogpt.benchmarks.load import (
     LATENCIES,
     SCHEMES,
     Reply,
+    bound,
     drive,
     load,
     measures,
@@ -87,13 +88,22 @@ def test_every_scheme_gives_the_same_tokens():
     assert all(row[f"{key}_p95"]["median"] > 0 for row in rows for key in LATENCIES)
 
 
+def test_the_bound_counts_tokens_read_and_the_keys_and_values_before_each():
+    config, requests = build().config, poisson(4, inf, 13, 32)
+    read = sum(len(r.prompt) + r.max_new_tokens - 1 for r in requests)
+    seen = sum(len(r.prompt) + i for r in requests for i in range(1, r.max_new_tokens))
+    seconds = 2 * config.matrix_weights * read / 1e12 + seen * config.cache_bytes(1) / 1e9
+    drawn = sum(r.max_new_tokens for r in requests)
+    assert bound(config, requests, 1e12, 1e9) == pytest.approx(drawn / seconds)
+
+
 def test_the_command_writes_what_it_prints(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(bench_load, "choose_backend", lambda model: ("modules", ""))
     path = tmp_path / "load.json"
     words = "--size article --rates inf --requests 1 --repeats 1"
     assert main(["bench", "load", *words.split(), "--json", str(path)]) == 0
     printed, written = capsys.readouterr().out, json.loads(path.read_text())
-    for said in ("1 request ", "block of 32", "modules", "timed once", "1 thread"):
+    for said in ("1 request ", "block of 32", "modules", "timed once", "1 thread", "all at once"):
         assert said in printed
     assert written["limits"] == {"ttft": 0.5, "tpot": 0.05}
     assert all(row["scheme"] in printed for row in written["rows"])
