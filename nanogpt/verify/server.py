@@ -96,6 +96,7 @@ class _Texts:
         grown = [p + a["text"][:half] for p, a in zip(self.prompts, cold, strict=True)]
         self.compare("its own text given back as a prompt", rest, self.alone(grown, NEW - half))
         self.seeds()
+        self.echoes(cold)
         if not any(answer["logprobs"] for answer in cold):
             words = "no log-probabilities are shown: a bug in fewer than half of the texts"
             self.result.note(f"{words} cannot be told from rounding")
@@ -120,6 +121,30 @@ class _Texts:
             if len(set(texts)) == 1 and len(texts[0]) > 3:
                 words = f"{what} got one text, {texts[0][:20]!r}"
                 self.result.add(Finding("another draw, another text", "bug", words))
+
+    def echoes(self, drawn: list[dict]) -> None:
+        """A text given back as a prompt has the log-probabilities with which it was drawn."""
+        apart, how = [], {"echo": True, "logprobs": 1, **GREEDY}
+        for prompt, answer in zip(self.prompts, drawn, strict=True):
+            values, tokens = (answer.get(key) or [] for key in ("logprobs", "tokens"))
+            try:
+                asked = prompt + "".join(tokens[:-1])
+                back = self.ask([asked], [how], 1)[0] if tokens else {}
+            except ConnectionError as error:
+                self.result.note(f"echo is not offered: {error}")
+                return
+            n = len(tokens)  # its last ones are those given back, and one more that was drawn
+            if n > 1 and (back.get("tokens") or [])[-n:-1] == tokens[:-1] and back["logprobs"]:
+                pairs = zip(values, back["logprobs"][-n:-1], strict=False)
+                apart.append(max(abs(a - b) for a, b in pairs))
+        if not apart:
+            self.result.note("echo is not offered with log-probabilities")
+            return
+        wrong, worst = [x for x in apart if not x <= 0.1], max(apart)
+        bug = 2 * len(wrong) > len(apart) or worst > 1
+        verdict = "bug" if bug else "rounding" if worst > 1e-4 else "equal"
+        words = f"{len(apart)} texts, up to {worst:.1e} nats apart"
+        self.result.add(Finding("log-probabilities drawn, against echoed", verdict, words))
 
     def ask(self, prompts: list[str], how: list[dict], n: int = NEW) -> list[dict]:
         pairs = zip(prompts, how, strict=True)

@@ -17,6 +17,7 @@ from nanogpt.cli import main
 from nanogpt.model.gpt import Head
 from nanogpt.server.server import Server, serving
 from nanogpt.serving.modules import ModuleBackend
+from nanogpt.verify.server import HTTPServer
 from nanogpt.verify.subjects import small as architecture
 
 # Small models of these architectures run in float64, with more than one kind of position and mask.
@@ -311,6 +312,20 @@ def test_our_server_is_acquitted():
     server = Server(tiny_model(False, vocab_size=13), CHARS, backend=ModuleBackend)
     with serving(server) as url:
         assert main(["verify", "server", url]) == 0
+        echoed = [f.way for f in referee(url).findings if "echoed" in f.way]
+        assert echoed == ["log-probabilities drawn, against echoed"]
+        assert referee(OffByOne(url)).verdict == "bug"
+
+
+class OffByOne(HTTPServer):
+    """A server that shows with each echoed token the log-probability of the next one."""
+
+    def ask(self, requests):
+        answers = super().ask(requests)
+        for asked, answer in zip(requests, answers, strict=True):
+            if asked.get("echo"):
+                answer["logprobs"] = [*answer["logprobs"][1:], 0.0]
+        return answers
 
 
 class Answers:
