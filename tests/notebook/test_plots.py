@@ -87,8 +87,6 @@ REQUEST = {"name": "x", "rows": [CLIENT]}
 # What each figure function is called with, and words that must stand in the figure. What stands
 # behind a comma is another case of the function.
 FIGURES = {
-    "characters": ([{"a": 6, "B": 2, "$": 1, " ": 1}], "4 characters|upper case"),
-    "batch": ([["ab $"], ["b $\n"]], "4 lessons"),
     "losses": ([HISTORY, {"ln 65": 4.17, "large": 1.47}, "2.70 at last"], "2.70 at last|large"),
     "lines": ([PANELS, "two panels"], "two panels|cat static"),
     "ideas": ([IDEAS, "from 2.1 to 1.7"], "1.700 (−0.400)|1.800 (+0.100)"),
@@ -176,13 +174,8 @@ def test_no_two_words_of_a_figure_lie_on_each_other(name):
 
 
 def test_other_alphabets_are_drawn_without_a_flood_of_warnings(recwarn):
-    style.to_png(plots.characters({"日": 3, "本": 2, "語": 1}))
+    style.to_png(plots.decode_step("日本語", [0.5, 0.3, 0.2], "a title"))
     assert not recwarn.list
-
-
-def test_of_many_characters_the_most_frequent_are_drawn():
-    axes = plots.characters({chr(33 + i): 900 - i for i in range(90)}).axes[0]
-    assert len(axes.get_xticks()) == 70
 
 
 @pytest.mark.parametrize("name", ["margins", "precision"])

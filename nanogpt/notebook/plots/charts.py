@@ -1,9 +1,8 @@
-"""Charts of characters and losses, of recipes and designs, of requests, and any curves."""
+"""Charts of losses, of recipes and designs, of requests, and any curves."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -13,7 +12,6 @@ from matplotlib.ticker import EngFormatter, LogLocator
 from . import canvas, style
 from .style import BLUE, GREEN, GREY, INK, ORANGE, PALE, PAPER, SKY, VERMILION, styled
 
-MOST_BARS = 70  # more could not be read
 LOOKS = ((VERMILION, "s"), (BLUE, "o"), (ORANGE, "^"), (GREEN, "D"), (GREY, "v"), (SKY, "P"))
 LOOKS += ((INK, "X"), ("#CC79A7", "."))  # of curves
 KINDS = {  # what a time is spent on: its name and its look
@@ -23,29 +21,6 @@ KINDS = {  # what a time is spent on: its name and its look
     "token": ("a token", {"facecolor": ORANGE}),
     "idle": ("an idle place", {"facecolor": PALE, "hatch": "////"}),
 }
-
-
-@styled
-def characters(counts: dict[str, int]) -> Figure:
-    """How often each character stands in the corpus, most frequent first."""
-    everything = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    total = sum(counts.values())
-    reached = accumulate(n for _, n in everything)
-    half = 1 + sum(running < total / 2 for running in reached)
-    title = f"{len(counts)} characters make the whole text, and {half} of them make half of it"
-    figure, axes = canvas.new_figure(3.0, title)
-    chars, numbers = zip(*everything[:MOST_BARS], strict=True)
-    colours = [BLUE if c.islower() else ORANGE if c.isupper() else GREY for c in chars]
-    shares = [100 * n / total for n in numbers]
-    for colour, name in ((BLUE, "lower case"), (ORANGE, "upper case"), (GREY, "␣ ↵ and the rest")):
-        own = [share * (mine == colour) for share, mine in zip(shares, colours, strict=True)]
-        axes.bar(range(len(chars)), own, color=colour, width=0.8, label=name)
-    font = {"family": style.MONO, "fontsize": 7, "parse_math": False}
-    axes.set_xticks(range(len(chars)), [style.BLANKS.get(c, c) for c in chars], **font)
-    axes.set(ylabel="share of the text (%)", xlim=(-0.8, len(chars) - 0.2))
-    axes.tick_params(axis="x", length=0)
-    axes.legend()
-    return figure
 
 
 @styled

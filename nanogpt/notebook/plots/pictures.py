@@ -37,7 +37,7 @@ STEPS = {  # of attention: its name, and the words beside it
         "1  scores: q · k / √hs",
         "A row is a query,\na column is a key.\n\nA cell is their product:\n"
         "how well the key fits\nwhat the query looks for.\n\n"
-        "Blue is positive: it fits.\nOrange is negative.",
+        "Blue is positive: it fits.\nRed is negative.",
     ),
     "masked": (
         "2  mask: no look ahead",
@@ -56,19 +56,6 @@ STEPS = {  # of attention: its name, and the words beside it
     ),
 }
 TEXTS = (SKY, ORANGE, GREEN, "#CC79A7")  # a colour for each text
-
-
-@styled
-def batch(x: list[str], y: list[str]) -> Figure:
-    """Windows of a batch: inputs, and under each the same characters one place on."""
-    columns = len(x[0])
-    figure, axes = page(len(x), f"Every window is {columns} lessons: y is x, one character on")
-    wide = (PAGE - 0.3) / columns
-    for i, pair in enumerate(zip(x, y, strict=True)):
-        for part, text, kind, top in zip("xy", pair, ("old", "new"), (0, 0.42), strict=True):
-            row_name(axes, i + top + 0.18, part)
-            cells(axes, 0.3, i + top, (wide, 0.36), text, [kind] * columns)
-    return figure
 
 
 @styled
@@ -97,7 +84,7 @@ def attention_step(chars: Sequence[str], step: str, data: Sequence, title: str) 
 
 
 def _values(axes: Axes, corner: tuple, size: tuple, rows, share=False, most: float = 0) -> None:
-    """Numbers as coloured cells: shares in blue, others blue or orange; written where they fit."""
+    """Numbers as coloured cells: shares in blue, others blue or red; written where they fit."""
     most = 1.0 if share else most or max(abs(v) for row in rows for v in row if v is not None) or 1
 
     def shade(v: float) -> tuple:

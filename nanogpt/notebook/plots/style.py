@@ -1,7 +1,17 @@
 """The look of every figure: one width, colours that can be read, footers, files, and formats.
 
 One palette: Okabe and Ito's, which colour-blind readers tell apart. The title states the finding,
-the footer the conditions. Colours never carry a meaning alone. Never imports torch.
+the footer the conditions. Never imports torch. A colour means one thing in every figure, and never
+alone:
+
+    BLUE       what is kept or ours: the cache, with the cache
+    SKY        a second kind of what is blue
+    ORANGE     what this step makes: the new token, its query, a step of decoding
+    VERMILION  what is improved on, or wrong: no cache, the lecture's way, a mistake, a limit
+    GREEN      accepted, or equal
+    GREY       what waits, is plain, or was not measured
+
+Curves take them in the order of `charts.LOOKS`, so what is improved on comes first.
 """
 
 from __future__ import annotations
