@@ -70,7 +70,8 @@ class Completion:
         self.most, self.index = most, index
         self.stop = sorted(stop, key=len, reverse=True)  # of several that are complete the longest
         self.stream, self.usage = stream, usage  # usage: a stream ends with the counts of tokens
-        self.head = {"id": request.id, "object": "text_completion", "created": int(time.time())}
+        name_of_all = request.id.removesuffix(f"-{index}") if index else request.id
+        self.head = {"id": name_of_all, "object": "text_completion", "created": int(time.time())}
         self.head |= {"model": name, "seed": request.seed}
         # What stands in every event of a stream, before its piece and after it.
         shape = {"index": index, "text": "\0", "logprobs": None, "finish_reason": None}
