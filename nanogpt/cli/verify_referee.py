@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _lesson(path: Path, seed: int) -> set[str]:
-    """The verdicts on a reader's classes, as they stand in their file. Raises LessonError.
+    """The verdicts on a reader's classes, as they stand in their file. Raises OSError.
 
     What the judges of its blanks say against a name is a bug as well.
     """
@@ -38,8 +38,8 @@ def _lesson(path: Path, seed: int) -> set[str]:
     from ..notebook.certificate import CACHES, tiny
     from ..verify.referee import referee
 
-    own = vars(mine.module(path))  # what is not in it is the package's
     lesson = mine.load(path)
+    own = lesson.written  # what is not in it is the package's
     print(lesson.whose(mine.blanks()))
     print(report := referee(tiny(own["Head"], seed), seed=seed, caches=[own[x] for x in CACHES]))
     return {report.verdict} | ({"bug"} if lesson.broken else set())

@@ -16,7 +16,9 @@ import os
 import re
 import sys
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
+from traceback import extract_tb
 from types import FunctionType, ModuleType
 
 from ..system.files import ROOT, write_whole
@@ -24,8 +26,7 @@ from .blanks import FIRST_LINE, judge, solution_in, wrong
 
 USE = ("auto", "true", "false")
 KEPT = re.compile(r"^(\w+) = kept\(", re.M)  # in the judge cell of a kept blank
-IMPORTS, NAMED = (ast.Import, ast.ImportFrom), (ast.FunctionDef, ast.ClassDef)
-PARTS = IMPORTS + NAMED  # of a cell that are kept
+IMPORTS, NAMED = (ast.Import, ast.ImportFrom), (ast.FunctionDef, ast.ClassDef)  # are kept
 HEADER = '''\
 """What you wrote in the notebooks: each name below was accepted by the judge of its blank.
 
@@ -65,14 +66,9 @@ def choose(mine: str | bool) -> None:
     _use = said
 
 
-def headless() -> bool:
-    """Whether a command runs this notebook, and no reader steps through it."""
-    return "NANOGPT_HEADLESS" in os.environ
-
-
 def uses_mine() -> bool:
     """Whether the reader's code is used here at all."""
-    return _use == "true" or (_use == "auto" and not headless())
+    return _use == "true" or (_use == "auto" and "NANOGPT_HEADLESS" not in os.environ)
 
 
 def lesson_path() -> Path:
@@ -123,13 +119,14 @@ def mine(*names: str):
 class Lesson:
     """Every name that the notebooks ask for: the reader's where it is right, else the solution."""
 
-    module: ModuleType
+    scope: dict
+    written: dict  # the same with the reader's own names as they stand, wrong or not
     path: Path | None = None
     yours: list[str] = field(default_factory=list)
     broken: dict[str, str] = field(default_factory=dict)  # a line on each that is wrong by now
 
     def __getitem__(self, name: str):
-        return vars(self.module)[name]
+        return self.scope[name]
 
     def whose(self, names) -> str:
         """Whose code these names are, in one line, after one on each that is broken."""
@@ -151,9 +148,9 @@ def load(path: Path | None = None) -> Lesson:
     A name that is missing, or wrong by now, is the solution's. So is all of it where the file stops
     with an error.
     """
-    path = path or lesson_path()
-    if not path.is_file():
+    if path is None and not lesson_path().is_file():
         return solutions()
+    path = path or lesson_path()
     try:
         return _judged(path.read_text(encoding="utf-8"), path)
     except LessonError as error:
@@ -162,49 +159,33 @@ def load(path: Path | None = None) -> Lesson:
         return found
 
 
-def module(path: Path) -> ModuleType:
-    """The lesson at `path` as it stands. Raises LessonError where it stops, OSError, ValueError."""
-    return _run(path.read_text(encoding="utf-8"), path)
-
-
 def _judged(text: str, path: Path | None = None) -> Lesson:
     """A lesson of this text, every name of which is the reader's and right, or the solution."""
-    found = _run(text, path)
-    lesson, scope = Lesson(found, path), vars(found)
-    own = {node.name for node in ast.parse(text).body if isinstance(node, NAMED)}
+    scope = _run(text, path)
+    lesson, own = Lesson(scope, dict(scope), path), _spans(text.splitlines())
     for name, blank in blanks().items():
-        why = wrong(blank.problem(scope), scope.get(name)) if name in own else None
-        if name in own and not why:
-            lesson.yours.append(name)
-            continue
-        if why:
+        if name in own:
+            if not (why := wrong(blank.problem(scope), scope.get(name))):
+                lesson.yours.append(name)
+                continue
             line = f"Your {name} in {shown(path)} is wrong by now, so the solution runs: {why}"
             lesson.broken[name] = line
         _execute(blank.solution, f"<the solution of {name}>", scope)
     return lesson
 
 
-def _run(text: str, path: Path | None) -> ModuleType:
-    """The text of a lesson as a module. Raises LessonError with the line where it stops."""
-    found = ModuleType("nanogpt_lesson")
-    sys.modules[found.__name__] = found
-    exec(HEADER, vars(found))
+def _run(text: str, path: Path | None) -> dict:
+    """The names of a lesson of this text. Raises LessonError with the line where it stops."""
+    module = sys.modules["nanogpt_lesson"] = ModuleType("nanogpt_lesson")
     try:
-        _execute(text, str(path), vars(found))
+        _execute(HEADER, "<the header>", vars(module))
+        _execute(text, str(path), vars(module))
     except (Exception, SystemExit) as error:
-        at = error.lineno if isinstance(error, SyntaxError) else _line(error, str(path))
+        lines = [x.lineno for x in extract_tb(error.__traceback__) if x.filename == str(path)]
+        at = lines[-1] if lines else getattr(error, "lineno", None)
         why = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
         raise LessonError(f"{shown(path)} stops at line {at} ({why})") from None
-    return found
-
-
-def _line(error: BaseException, path: str) -> int | None:
-    """The last line of the file at `path` on the way of an exception."""
-    at, trace = None, error.__traceback__
-    while trace:
-        at = trace.tb_lineno if trace.tb_frame.f_code.co_filename == path else at
-        trace = trace.tb_next
-    return at
+    return vars(module)
 
 
 def _execute(text: str, name: str, scope: dict) -> None:
@@ -219,7 +200,7 @@ def _execute(text: str, name: str, scope: dict) -> None:
 def _keep(name: str, cell: str) -> str:
     """Put what a cell defines into the lesson. Returns where it is kept, or why it is not."""
     path = lesson_path().resolve()
-    if headless() or _use == "false" or name not in blanks():
+    if "NANOGPT_HEADLESS" in os.environ or _use == "false" or name not in blanks():
         return "."
     try:
         old = path.read_text(encoding="utf-8") if path.is_file() else HEADER
@@ -232,7 +213,8 @@ def _keep(name: str, cell: str) -> str:
         return f", and is not kept, as it needs more than its cell: {why}"
     if new != old or not path.is_file():
         for other, text in replaced.items():
-            _put_aside(path.parent / "earlier", other, text)
+            places = (path.parent / "earlier" / f"{other}-{n}.py" for n in count(1))
+            write_whole(next(x for x in places if not x.exists()), f"{text}\n".encode())
         write_whole(path, new.encode())
     return f"; it is kept in {shown(path)}."
 
@@ -243,50 +225,33 @@ def merge(lesson: str, cell: str, name: str) -> tuple[str, dict[str, str]]:
     A name that the lesson has is replaced where it stands. A new one goes before the first name of
     a later blank. All else in the lesson stays as it is. Raises SyntaxError.
     """
-    parts, lines = [x for x in ast.parse(cell).body if isinstance(x, PARTS)], lesson.splitlines()
-    new, imports, replaced = [], [], {}
-    for part in parts:
-        text = _lines(part, cell.splitlines())
-        there = {x.name: x for x in _body(lines) if isinstance(x, NAMED)}
-        if not isinstance(part, NAMED):
-            imports += [line for line in [ast.unparse(part)] if line not in lines]
-        elif (old := there.get(part.name)) is None:
-            new += ["", "", *text]
-        elif (before := _lines(old, lines)) != text:
-            replaced[part.name] = "\n".join(before)
-            lines[_first(old) : old.end_lineno] = text
-    if name not in {getattr(part, "name", "") for part in parts}:
+    lines, source, new, replaced = lesson.splitlines(), cell.splitlines(), [], {}
+    if name not in _spans(source):
         raise SyntaxError(f"write {name} as a def or a class, in the cell of its blank")
+    for part, span in _spans(source).items():
+        text, old = source[span], _spans(lines).get(part)
+        if old is None:
+            new += ["", "", *text]
+        elif lines[old] != text:
+            replaced[part], lines[old] = "\n".join(lines[old]), text
     later = [*blanks()][[*blanks()].index(name) :]
-    at = (_first(x) for x in _body(lines) if isinstance(x, NAMED) and x.name in later)
-    at = next(at, len(lines))
+    starts = (span.start for part, span in _spans(lines).items() if part in later)
+    at = next(starts, len(lines))
     while at and (not lines[at - 1].strip() or lines[at - 1].startswith("#")):
         at -= 1  # comments above a name belong to it
     lines[at:at] = new
-    at = max((x.end_lineno for x in _body(lines) if isinstance(x, IMPORTS)), default=0)
-    lines[at:at] = imports
+    imports = [ast.unparse(x) for x in ast.parse(cell).body if isinstance(x, IMPORTS)]
+    body = ast.parse("\n".join(lines)).body
+    at = max((x.end_lineno for x in body if isinstance(x, IMPORTS)), default=0)
+    lines[at:at] = [line for line in imports if line not in lines]
     return "\n".join(lines) + "\n", replaced
 
 
-def _body(lines: list[str]) -> list[ast.stmt]:
-    return ast.parse("\n".join(lines)).body
-
-
-def _first(node: ast.stmt) -> int:
-    """The index of the first line of a statement, its decorators included."""
-    return min([node.lineno, *(x.lineno for x in getattr(node, "decorator_list", []))]) - 1
-
-
-def _lines(node: ast.stmt, lines: list[str]) -> list[str]:
-    return lines[_first(node) : node.end_lineno]
-
-
-def _put_aside(folder: Path, name: str, text: str) -> None:
-    """Keep an earlier answer as NAME-1.py, or the first number that is free."""
-    n = 1
-    while (path := folder / f"{name}-{n}.py").exists():
-        n += 1
-    write_whole(path, f"{text}\n".encode())
+def _spans(lines: list[str]) -> dict[str, slice]:
+    """Where the functions and classes of a module stand, decorators included, by name."""
+    nodes = [x for x in ast.parse("\n".join(lines)).body if isinstance(x, NAMED)]
+    first = [min([x, *x.decorator_list], key=lambda y: y.lineno).lineno - 1 for x in nodes]
+    return {x.name: slice(n, x.end_lineno) for n, x in zip(first, nodes, strict=True)}
 
 
 def _cell(answer) -> str:
@@ -337,7 +302,7 @@ def blanks() -> dict[str, Blank]:
         for index, cell in enumerate(cells):
             if "blank" in cell["metadata"].get("tags", []):
                 check = next(x for x in cells[index + 1 :] if x["cell_type"] == "code")
-                if name := KEPT.search(check["source"]):
-                    solution = solution_in(cells[index + 1 :])
-                    found[name[1]] = Blank(path.stem, check["source"], solution)
+                name, text = KEPT.search(check["source"]), solution_in(cells[index + 1 :])
+                if name and text:
+                    found[name[1]] = Blank(path.stem, check["source"], text)
     return found

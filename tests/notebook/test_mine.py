@@ -1,11 +1,15 @@
 """The reader's own code: kept when it is right, judged again when it is used, never lost."""
 
+import copy
 import linecache
 import textwrap
 
 import pytest
+from nbclient import NotebookClient
+from notebook_fixtures import NOTEBOOKS, book
 
 from nanogpt.notebook import mine
+from nanogpt.publishing.nbfile import solution, tagged
 from nanogpt.system.files import ROOT
 
 RIGHT = mine.blanks()["visible"].solution.strip()
@@ -23,7 +27,7 @@ def lesson(tmp_path, monkeypatch):
 
 def answer(text: str, name: str = "visible"):
     """What a cell of this text defines, judged as its notebook judges it."""
-    scope = vars(mine.solutions().module).copy()
+    scope = dict(mine.solutions().scope)
     mine._execute(text, f"<cell {len(linecache.cache)}>", scope)
     return mine.kept(mine.blanks()[name].problem(scope), scope[name])
 
@@ -73,15 +77,12 @@ def test_a_wrong_answer_goes_on_with_what_is_right(kept, said, lesson, capsys):
         assert printed.startswith("Not yet: ")
         assert said in printed
         assert ("From here on the solution's" in printed) is (kept != RIGHT)
-        assert (
-            mine.wrong(mine.blanks()["visible"].problem(vars(mine.solutions().module)), found)
-            is None
-        )
+        assert mine.wrong(mine.blanks()["visible"].problem(mine.solutions().scope), found) is None
     assert (lesson.read_text() if kept else None) == kept, "nothing of the reader's is changed"
 
 
 def test_what_needs_more_than_its_cell_runs_here_and_is_not_kept(lesson, capsys):
-    scope = vars(mine.solutions().module) | {"helper": lambda a, b: (b <= a) & (b >= 0)}
+    scope = mine.solutions().scope | {"helper": lambda a, b: (b <= a) & (b >= 0)}
     text = "def visible(q_pos, k_pos):\n    return helper(q_pos[:, None], k_pos[None, :])"
     mine._execute(text, "<another cell>", scope)
     found = mine.kept(mine.blanks()["visible"].problem(scope), scope["visible"])
@@ -122,3 +123,42 @@ def test_a_lesson_is_a_module_of_its_own(lesson):
     assert {"Head", "KVCache", "sample"} <= set(scope)
     assert textwrap.dedent(RIGHT) in lesson.read_text()
     assert mine.shown(ROOT / "outputs" / "mine" / "lesson.py") == "outputs/mine/lesson.py"
+
+
+# ------------------------------------------------------------------ a reader's walk, in kernels
+
+
+def stepped(number: int, fill) -> dict[str, str]:
+    """What the cells of a notebook print when a reader fills in the blanks that `fill` takes."""
+    nb = copy.deepcopy(book(NOTEBOOKS[number]))
+    parameters = next(cell for cell in nb.cells if tagged(cell, "parameters"))
+    parameters.source += '\nprofile, steps = "smoke", 4'
+    blank = [i for i, cell in enumerate(nb.cells) if tagged(cell, "blank")]
+    for n, i in enumerate(blank):
+        if fill(n):
+            nb.cells[i].source = solution(nb, i).replace("\n    ", "\n    # as I see it\n    ", 1)
+    NotebookClient(nb, resources={"metadata": {"path": str(ROOT / "notebooks")}}).execute()
+    code = (cell for cell in nb.cells if cell.cell_type == "code")
+    return {x.id: "".join(o.get("text", "") for o in x.outputs) for x in code}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("every", [1, 2, 0], ids=["all", "every second", "none"])
+def test_a_reader_walks_through_01_and_02(every, lesson, tmp_path, monkeypatch):
+    monkeypatch.setenv("NANOGPT_OUT", str(tmp_path / "out"))
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
+    kept = []
+    for number in (1, 2) if every == 1 else (2,):
+        printed = stepped(number, lambda n: every and n % every == 0)
+        names = [name for name, blank in mine.blanks().items() if blank.notebook[1] == str(number)]
+        for n, name in enumerate(names):
+            (judged,) = (text for text in printed.values() if f" {name} runs" in text)
+            right = bool(every) and n % every == 0
+            assert judged.startswith("Right: " if right else "Not yet: ")
+            assert (f"your {name} runs; it is kept in" in judged) is right
+            kept += [name] * right
+    assert mine.load().yours == kept
+    assert lesson.exists() is bool(kept)
+    assert ("yours" in printed["attend"]) is ("attention_weights" in kept)
+    assert printed["run-both"].count("True") == 2
+    assert printed["compare"].count("✓ all 100 tokens equal") == 2

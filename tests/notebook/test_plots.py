@@ -50,7 +50,6 @@ COSTS = [
     {"name": "MQA", "loss": summary(1.6), "bytes": 8e3, "table": False},
 ]
 SOFT = [[1.0, 0.0, 0.0], [0.75, 0.25, 0.0], [0.04, 0.26, 0.7]]
-MASKED = [[0.5, None, None], [1.0, -0.04, None], [-2, 0, 1]]
 VALUES = [[1.0, 0.0], [0.0, 1.0], [-1.0, 0.5]]
 STRIP = {"label": "x", "text": "ab\n", "truth": "ac\n", "drafted": [True, False, True]}
 DIFFS, MARGINS = [0.0, 1e-6, 2e-6], [0.5, 1.0, 0.01]
@@ -97,9 +96,8 @@ FIGURES = {
         "written to the cache: 1 key and 1 value|from earlier steps: 3 keys and 3 values. The "
         "query reads all 4|computed in this step: 4 keys and 4 values|10% 20% <1% 70%",
     ),
-    "attention_step": ([TEXT[:3], "masked", MASKED, "look"], "look|2 mask|−2.0"),
-    "attention_step, scores": ([TEXT[:3], "scores", SOFT, "all"], "q · k"),
-    "attention_step, weights": ([TEXT[:3], "weights", SOFT, "shares"], "3 weights|75%"),
+    "attention_step": ([TEXT[:3], "scores", SOFT, "all"], "q · k"),
+    "attention_step, weights": ([TEXT[:3], "weights", SOFT, "shares"], "2, 3 mask|75%"),
     "attention_step, mix": ([TEXT[:3], "mix", [SOFT, VALUES], "x"], "−0.7|0.6"),
     "triangle": ([TEXT, 3, "x", [[0.25] * 4] * 4], "3 rows in one pass|one row a step, 1 step."),
     "sharing": (

@@ -28,8 +28,8 @@ def run():
     return session.open_run("07", profile="smoke", seed=3)
 
 
-def a_figure():
-    return plots.characters({"a": 3, "b": 1})
+def a_figure(score=1.0):
+    return plots.attention_step("a", "scores", [[score]], "one score")
 
 
 def shown(show, *args, **kwargs):
@@ -72,7 +72,7 @@ def test_the_practice_corpus_is_named_at_once_and_below_figures(capsys, monkeypa
 
 
 def test_a_picture_is_kept_as_a_file_and_shown_with_alt_text(run, out):
-    frames = [a_figure(), plots.characters({"a": 1, "b": 3})]
+    frames = [a_figure(), a_figure(-1.0)]
     animate = partial(run.animation, note="", milliseconds=120)
     for show, drawn in ((run.figure, frames[0]), (animate, frames)):
         output = shown(show, drawn, "counts", "two bars")

@@ -139,7 +139,7 @@ def judged(blank: str):
     nb = book(BLANKS[blank])
     index = next(i for i, cell in enumerate(nb.cells) if cell.id == blank)
     check = next(cell for cell in nb.cells[index + 1 :] if cell.cell_type == "code")
-    scope = vars(solutions().module) | {"__name__": "__main__"}
+    scope = solutions().scope | {"__name__": "__main__"}
     for cell in nb.cells[4:index]:
         if cell.cell_type == "code" and not tagged(cell, "blank"):
             exec(compile(definitions(cell.source), cell.id, "exec"), scope)

@@ -39,14 +39,10 @@ STEPS = {  # of attention: its name, and the words beside it
         "how well the key fits\nwhat the query looks for.\n\n"
         "Blue is positive: it fits.\nRed is negative.",
     ),
-    "masked": (
-        "2  mask: no look ahead",
-        "A character must not see\nthose after it: they are\nwhat it learns to predict.\n\n"
-        "Their scores become −∞\n(hatched).",
-    ),
     "weights": (
-        "3  weights: softmax of each row",
-        "Softmax turns each row\ninto shares that sum to 1.\n\n−∞ becomes exactly 0.\n\n"
+        "2, 3  mask and softmax",
+        "Keys after the query\nare hidden (hatched).\n\n"
+        "Softmax turns each row\ninto shares that sum to 1.\n\n"
         "The first character\ncan only see itself.",
     ),
     "mix": (
@@ -62,7 +58,7 @@ TEXTS = (SKY, ORANGE, GREEN, "#CC79A7")  # a colour for each text
 def attention_step(chars: Sequence[str], step: str, data: Sequence, title: str) -> Figure:
     """One step of causal self-attention, with a few words beside it.
 
-    `step` is "scores", "masked", "weights" or "mix", and `data` what it makes: (T, T), queries down
+    `step` is "scores", "weights" or "mix", and `data` what it makes: (T, T), queries down
     and keys across, where None or -inf is hidden; of "mix" what it is made of, the weights and the
     values (T, hs), which are drawn up to their eighth column.
     """
