@@ -115,6 +115,7 @@ class Ours(Subject):
 
     @torch.no_grad()
     def plain(self, ids):
+        ids = ids.to(next(self.model.parameters()).device)
         return ModuleDecoder(self.model).forward(ids, 0)
 
     @torch.no_grad()
@@ -166,7 +167,7 @@ class HuggingFace(Subject):
 
     @torch.no_grad()
     def plain(self, ids):
-        return self.model(ids, use_cache=False).logits
+        return self.model(ids.to(self.model.device), use_cache=False).logits
 
     @torch.no_grad()
     def cached(self, pieces, cache=None):
