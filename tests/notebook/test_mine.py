@@ -5,12 +5,17 @@ import linecache
 import textwrap
 
 import pytest
+import torch
+from conftest import seeded, tiny_model, tokens
 from nbclient import NotebookClient
 from notebook_fixtures import NOTEBOOKS, book
 
+from nanogpt import DynamicCache, StaticCache, complete
+from nanogpt.decoding.sampling import draw_noise, sample
 from nanogpt.notebook import mine
 from nanogpt.publishing.nbfile import solution, tagged
 from nanogpt.system.files import ROOT
+from nanogpt.verify.compare import forced_logits
 
 RIGHT = mine.blanks()["visible"].solution.strip()
 WRONG = RIGHT.replace("<=", "<")
@@ -123,6 +128,21 @@ def test_a_lesson_is_a_module_of_its_own(lesson):
     assert {"Head", "KVCache", "sample"} <= set(scope)
     assert textwrap.dedent(RIGHT) in lesson.read_text()
     assert mine.shown(ROOT / "outputs" / "mine" / "lesson.py") == "outputs/mine/lesson.py"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_solutions_write_what_the_package_writes(seed):
+    """Short forms: the solutions check no arguments, and give the same bits."""
+    lesson, plain = mine.solutions(), tiny_model()
+    own = tiny_model(head=lesson["Head"])
+    prompt, noise = tokens(1, 4, seed=seed), draw_noise(9, 1, 13, seeded(seed))
+    full = complete(plain, prompt, 9, noise=noise)
+    for ours, theirs in (("KVCache", DynamicCache), ("StaticKVCache", StaticCache)):
+        loop = lesson["generate_with_cache"](own, prompt, noise, lesson[ours])
+        assert torch.equal(torch.cat([prompt, *loop], dim=1), full)
+        logits = [forced_logits(own, full, 4, lesson[ours]), forced_logits(plain, full, 4, theirs)]
+        assert torch.equal(*logits)
+        assert torch.equal(lesson["sample"](logits[0][0], noise[0]), sample(logits[1][0], noise[0]))
 
 
 # ------------------------------------------------------------------ a reader's walk, in kernels
