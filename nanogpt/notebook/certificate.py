@@ -54,8 +54,10 @@ def certificate(run: Run, trained: Checkpoint, *, speed: str, rung: str) -> dict
     alt = f"A certificate: {title(facts)}. " + "; ".join(": ".join(row) for row in rows(facts))
     if lesson.yours:
         path = mine.lesson_path().with_name("certificate.html")
-        check_file(path, not path.exists() or read(path) is not None)
-        write_whole(path.with_suffix(".png"), style.to_png(draw(facts)))
+        ours, picture = read(path) is not None, path.with_suffix(".png")
+        check_file(path, ours)
+        check_file(picture, ours)
+        write_whole(picture, style.to_png(draw(facts)))
         write_whole(path, render(facts).encode())
         print(f"written: {mine.shown(path)}, and the same as .png")
     else:

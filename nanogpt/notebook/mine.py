@@ -153,7 +153,7 @@ def load(path: Path | None = None) -> Lesson:
     path = path or lesson_path()
     try:
         return _judged(path.read_text(encoding="utf-8"), path)
-    except LessonError as error:
+    except ValueError as error:  # a LessonError, or no UTF-8
         found = solutions()
         found.broken = dict.fromkeys(blanks(), f"{error}: the solutions run until it is mended.")
         return found
