@@ -82,7 +82,7 @@ def kept(problem, answer, *, body=None):
     The answer, where it is right: it is then kept in the lesson. Else what the lesson has of that
     name, where it is right; else the solution. `problem` and `body` are those of `judge`.
     """
-    name, text = answer.__name__, _cell(answer)
+    name, text = getattr(answer, "__name__", "it"), _cell(answer)
     right = judge(problem, answer, body=body)
     filled = text.startswith(FIRST_LINE)
     if name not in blanks() or (right and not filled):
@@ -258,9 +258,8 @@ def _cell(answer) -> str:
     """The text of the cell that defined a function or a class; empty where it cannot be found."""
     inside = vars(answer).values() if isinstance(answer, type) else [answer]
     inside = [inspect.unwrap(x) for x in inside if isinstance(x, FunctionType)]
-    names = [x.__code__.co_filename for x in inside]
-    texts = ("".join(linecache.getlines(name)) for name in names)
-    return next((text for text in texts if re.search(rf"\b{answer.__name__}\b", text)), "")
+    texts = ("".join(linecache.getlines(x.__code__.co_filename)) for x in inside)
+    return next((text for text in texts if answer.__name__ in text), "")
 
 
 def shown(path: Path | None) -> str:

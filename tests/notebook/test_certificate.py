@@ -25,6 +25,7 @@ def run(tmp_path, monkeypatch):
     mine.choose("auto")
 
 
+@pytest.mark.slow
 def test_it_can_be_had_checked_and_lost(run, capsys):
     (path := mine.lesson_path()).write_text(TEXT)
     page.certificate(run, load_checkpoint(), **SPEED)
