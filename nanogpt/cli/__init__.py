@@ -85,6 +85,6 @@ def _dispatch(words: list[str]) -> int:
 def _usage(group: str) -> str:
     """The commands that begin with this word; with none, all."""
     names = [name for name in COMMANDS if name.split()[0] == group] or COMMANDS
-    lines = [f"  {name:16} {COMMANDS[name]}" for name in names]
+    lines = [f"  {name:18} {COMMANDS[name]}" for name in names]
     usage = f"usage: python -m nanogpt {group} …" if group else "usage: python -m nanogpt COMMAND …"
     return "\n".join([f"{usage}   (--help after a command shows its options)", "", *lines])

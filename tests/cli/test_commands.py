@@ -37,7 +37,7 @@ def test_help_and_wrong_words_import_no_torch(words):
     assert shown.startswith("usage: python -m nanogpt")
     assert ("unknown command 'nothing'" in shown) == ("nothing" in words)
     expected = {name for name in COMMANDS if not words[1:] or name.startswith("bench ")}
-    assert {line[2:18].strip() for line in shown.splitlines() if line[:2] == "  "} == expected
+    assert {line[2:20].strip() for line in shown.splitlines() if line[:2] == "  "} == expected
 
 
 @pytest.mark.parametrize("name", COMMANDS)
