@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from ..cache.attach import kv_cache
+from ..cache.dynamic import DynamicCache
 from ..config.checks import check_int
+from ..decoding.decoder import CachedDecoder, UncachedDecoder
 from ..decoding.generate import complete
 from ..decoding.limits import MOST_NEW, check_length, check_prompt, check_seed
 from ..decoding.sampling import SamplingParams, draw_noise
@@ -51,9 +52,6 @@ class Report:
             f"smallest margin {self.min_margin:.1e}"
         )
 
-    def as_dict(self) -> dict:
-        return asdict(self) | {"explained": self.explained}
-
 
 def compare(
     model: GPT, prompt: Tensor, n_new: int, a=None, b=None, *, seed: int = 42, temperature=1.0
@@ -73,16 +71,12 @@ def compare(
     check_length(prompt.shape[1], n_new, model.config.positions)
     check_seed("seed", seed)
     sampling = SamplingParams(temperature=temperature)
-    T, generator = prompt.shape[1], torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
     noise = draw_noise(n_new, len(prompt), model.config.vocab_size, generator)
-    full_a, full_b = (
-        complete(model, prompt, n_new, sampling, cache=cache, noise=noise) for cache in (a, b)
-    )
-    logits_a = forced_logits(model, full_a, T, a)
-    logits_b = forced_logits(model, full_a, T, b)
+    ways = [(model, {"cache": cache}) for cache in (a, b)]
+    (new_a, new_b), (logits_a, logits_b), margins = both(ways, prompt, noise, sampling)
     diffs = (logits_a - logits_b).abs().amax((-2, -1))  # (n_new,)
-    margins = draw_margins(logits_a, noise.to(logits_a.device), temperature).amin(-1)  # (n_new,)
-    new_a, new_b = full_a[:, T:], full_b[:, T:]
+    margins = margins.amin(-1)  # (n_new,)
     wrong = ((new_a != new_b).any(0) | diffs.isnan()).nonzero()
     return Report(
         equal=len(wrong) == 0,
@@ -98,6 +92,25 @@ def compare(
     )
 
 
+def both(
+    ways, prompt: Tensor, noise: Tensor, sampling: SamplingParams, chunk: int | None = None
+) -> tuple:
+    """New tokens in two ways, the logits that decide the first way's, and by how much they do.
+
+    A way is a model, and how `complete` decodes with it. (B, n_new) twice, (N, B, V) twice and
+    (N, B). Where the window slides, N ends with it: a forced text has no more logits.
+    """
+    how, T = {"noise": noise, "past_block": "slide"}, prompt.shape[1]
+    texts = [complete(model, prompt, len(noise), sampling, **way, **how) for model, way in ways]
+    end = ways[0][0].config.positions
+    text = texts[0][:, : end and end + 1]
+    caches = [(model, way.get("cache", DynamicCache)) for model, way in ways]
+    logits = [forced_logits(model, text, T, cache, chunk) for model, cache in caches]
+    race = torch.ones_like(noise) if sampling.greedy else noise
+    race = race[: len(logits[0])].to(text.device)
+    return [x[:, T:] for x in texts], logits, draw_margins(logits[0], race, sampling.temperature)
+
+
 @torch.no_grad()
 def forced_logits(model: GPT, tokens: Tensor, T: int, cache, chunk: int | None = None) -> Tensor:
     """The logits that decide each token from the T-th on, in a given text.  (B, N) -> (N - T, B, V)
@@ -105,19 +118,11 @@ def forced_logits(model: GPT, tokens: Tensor, T: int, cache, chunk: int | None =
     With a cache: a prefill of T tokens, in one piece or in pieces of `chunk`, then one token at a
     time. With cache=None: the whole text again for each token.
     """
-    was_training, N = model.training, tokens.shape[1]
-    model.eval()
-    try:
-        if cache is None:
-            return torch.stack([model(tokens[:, :n])[0][:, -1] for n in range(T, N)])
-        pos = torch.arange(N - 1, device=tokens.device)  # the last token decides nothing
-        prefill = pos[:T].split(chunk or T)
-        steps = [*prefill, *pos[T:, None]]  # then one token at a time
-        with kv_cache(model, cache, max(N - 1, model.config.block_size)):
-            logits = [model(tokens[:, step], pos=step)[0][:, -1] for step in steps]
-        return torch.stack(logits[len(prefill) - 1 :])
-    finally:
-        model.train(was_training)
+    N = tokens.shape[1]
+    decoder = UncachedDecoder(model) if cache is None else CachedDecoder(model, cache, N)
+    steps = [*tokens[:, :T].split(chunk or T, 1), *tokens[:, T:-1, None].unbind(1)]
+    logits = [decoder.read(step)[:, -1] for step in steps]
+    return torch.stack(logits[T - N :])
 
 
 def rounding(logits: Tensor) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 import sys
 import warnings
@@ -16,7 +15,6 @@ from torch import Tensor
 from ..cache.dynamic import DynamicCache
 from ..cache.static import StaticCache
 from ..config.shapes import GPTConfig
-from ..decoding.generate import complete
 from ..decoding.sampling import PLAIN, SamplingParams, draw_noise
 from ..engines.eager import Batched, Flat, Static
 from ..engines.native import Native
@@ -24,7 +22,7 @@ from ..model.convert import pack_heads
 from ..model.exact import exact
 from ..model.gpt import GPT
 from ..system.console import Progress
-from .compare import draw_margins, forced_logits, rounding
+from .compare import both, rounding
 
 COUNTS = ("cases", "sequences", "tokens", "mismatched", "explained", "logits", "differing_logits")
 COUNTS += ("too_close",)  # draws that a difference of their own logits might have decided
@@ -87,25 +85,27 @@ def run_case(seed: int, case: Case, in_exact: bool) -> dict:
     model = _random_model(case, generator)
     prompt = torch.randint(case.config.vocab_size, (case.batch, case.prompt), generator=generator)
     noise = draw_noise(case.n_new, case.batch, case.config.vocab_size, generator)
-    with exact(model) if in_exact else nullcontext():
-        expected, got, a, b = _decode_both(model, case, prompt, noise)
+    per_head, way = WAYS[case.way]
+    ways = [(model, {"cache": None}), (model if per_head else pack_heads(model), way)]
+    with exact(model) if in_exact else nullcontext(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="past block_size")
+        tokens, (a, b), margins = both(ways, prompt, noise, case.sampling, case.chunk)
     diffs = (a.double() - b.double()).abs().amax(-1)  # (steps, B)
     diffs = diffs.nan_to_num(sys.float_info.max)  # NaN is as far off as can be, and is no JSON
-    drawn = (torch.ones_like(noise) if case.sampling.greedy else noise)[: len(a)]
-    margins = draw_margins(a, drawn, case.sampling.temperature)  # (steps, B)
-    mismatches = _mismatches(case, expected, got, diffs, margins, rounding(a))
+    mismatches = _mismatches(case, *tokens, diffs, margins, rounding(a))
     return {
         "cases": 1,
         "sequences": case.batch,
         "tokens": case.batch * case.n_new,
         "mismatched": len(mismatches),
         "explained": sum(one.get("explained", False) for one in mismatches),
+        "mismatches": mismatches,
         "logits": a.numel(),
         "differing_logits": int((a != b).sum()),
         "too_close": int(((margins <= 2 * diffs) & (diffs > 0)).sum()),
         "max_logit_diff": float(diffs.max()),
         "min_margin": float(margins.min()),
-        "mismatches": mismatches,
+        "ways": Counter({case.way: case.batch}),
     }
 
 
@@ -118,25 +118,6 @@ def _random_model(case: Case, generator: torch.Generator) -> GPT:
     return model.to(getattr(torch, case.dtype))
 
 
-def _decode_both(model: GPT, case: Case, prompt: Tensor, noise: Tensor) -> tuple[Tensor, ...]:
-    """Tokens without a cache and in the case's way, then the logits of both.
-
-    (B, T), (n, B, V) -> (B, T + n) twice, (steps, B, V) twice. The logits are those of the first
-    tokens, fed to both ways: a forced text has no more than block_size of them, and one to come.
-    """
-    per_head, way = WAYS[case.way]
-    other = model if per_head else pack_heads(model)
-    how = {"noise": noise, "past_block": "slide"}
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="past block_size")
-        expected = complete(model, prompt, case.n_new, case.sampling, cache=None, **how)
-        got = complete(other, prompt, case.n_new, case.sampling, **way, **how)
-    text = expected[:, : case.config.block_size + 1]
-    a = forced_logits(model, text, case.prompt, None)
-    b = forced_logits(other, text, case.prompt, way.get("cache", DynamicCache), chunk=case.chunk)
-    return expected, got, a, b
-
-
 def _mismatches(
     case: Case, expected: Tensor, got: Tensor, diffs: Tensor, margins: Tensor, limit: float
 ) -> list[dict]:
@@ -145,11 +126,11 @@ def _mismatches(
     Wrong is another token, or a logit that is off by more than `limit`, what rounding may do. A
     token is explained where the draw was closer than twice its logits' difference.
     """
-    mismatches, beyond = [], ~(diffs <= limit)  # (steps, B); a limit that is NaN allows nothing
-    for i in ((got != expected).any(1) | beyond.any(0)).nonzero().flatten().tolist():
-        others = got[i, case.prompt :] != expected[i, case.prompt :]
-        others[: len(beyond)] |= beyond[:, i]
-        step = int(others.nonzero()[0])
+    beyond = ~(diffs <= limit)  # (steps, B); a limit that is NaN allows nothing
+    wrong, mismatches = got != expected, []  # (B, n_new)
+    wrong[:, : len(beyond)] |= beyond.T
+    for i in wrong.any(1).nonzero().flatten().tolist():
+        step = int(wrong[i].nonzero()[0])
         found = {"case": case.number, "way": case.way, "text": i, "step": step}
         if step < len(margins):
             margin, diff = float(margins[step, i]), float(diffs[:, i].max())
@@ -161,19 +142,23 @@ def _mismatches(
 
 def sweep(sequences: int, *, seed: int = 0, dtype: str = "float32", in_exact: bool = False) -> dict:
     """Run cases until at least `sequences` texts are decoded; what was found, as plain data."""
-    result = {"seed": seed, "dtype": dtype, "exact": in_exact, **dict.fromkeys(COUNTS, 0)}
-    result |= {"max_logit_diff": 0.0, "min_margin": math.inf, "mismatches": [], "ways": Counter()}
+    found, texts = [], 0
     with Progress(sequences, "texts") as bar:
-        while result["sequences"] < sequences:
-            case = draw_case(seed, result["cases"], dtype, in_exact)
-            found = run_case(seed, case, in_exact)
-            result |= {key: result[key] + found[key] for key in COUNTS}
-            result["max_logit_diff"] = max(result["max_logit_diff"], found["max_logit_diff"])
-            result["min_margin"] = min(result["min_margin"], found["min_margin"])
-            result["mismatches"] = (result["mismatches"] + found["mismatches"])[:SHOWN]
-            result["ways"][case.way] += case.batch
+        while texts < sequences:
+            case = draw_case(seed, len(found), dtype, in_exact)
+            found.append(run_case(seed, case, in_exact))
+            texts += case.batch
             bar.update(case.batch)
-    return result
+    return {
+        "seed": seed,
+        "dtype": dtype,
+        "exact": in_exact,
+        **{key: sum(case[key] for case in found) for key in COUNTS},
+        "mismatches": sum((case["mismatches"] for case in found), [])[:SHOWN],
+        "max_logit_diff": max(case["max_logit_diff"] for case in found),
+        "min_margin": min(case["min_margin"] for case in found),
+        "ways": sum((case["ways"] for case in found), Counter()),
+    }
 
 
 def passed(result: dict) -> bool:
