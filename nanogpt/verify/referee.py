@@ -18,7 +18,7 @@ from torch import Tensor
 
 from .compare import rounding
 from .report import Finding, Report
-from .subjects import NotOffered, Subject, cut, first_line, plans, subject_of, text
+from .subjects import NotOffered, Subject, cut, first_line, plans, subject_of, text, total
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16)
 ULPS = 4  # units in the last place of the largest logit, up to which logits are called equal
@@ -40,19 +40,12 @@ def referee(model, *, caches=None, seed: int = 0) -> Report:
 
         return referee_server(model, seed)
     subject = subject_of(model, caches)
+    result = Report(subject.name)
     try:
-        return _Case(subject, seed, "MODEL" if caches is None else "MODEL, CACHES").run()
+        _Case(subject, seed, "MODEL" if caches is None else "MODEL, CACHES", result).run()
     except _Stopped as why:
-        return Report(subject.name, "bug", list(why.args))
-
-
-def _turn(got: Tensor, expected: Tensor, at: int) -> tuple[list, list, list]:
-    """Finding.turn of the text that is wrong at token `at`.  (B, T, V) twice"""
-    diffs = (got.double() - expected.double()).abs().amax(-1).nan_to_num(math.inf)  # (B, T)
-    row = int(diffs[:, at].argmax())
-    rows = [logits[row].nan_to_num(nan=0, posinf=0, neginf=0) for logits in (expected, got)]
-    tokens = [torch.where(one.any(-1), one.argmax(-1), -1).tolist() for one in rows]
-    return *tokens, diffs[row].tolist()
+        result.findings += why.args
+    return result
 
 
 class _Stopped(Exception):
@@ -62,30 +55,30 @@ class _Stopped(Exception):
 class _Case:
     """One model: its yardstick, what its logits should be, and all comparisons."""
 
-    def __init__(self, subject: Subject, seed: int, given: str):
-        self.seed, self.given, self.result = seed, given, Report(subject.name)
+    def __init__(self, subject: Subject, seed: int, given: str, result: Report):
+        self.seed, self.given, self.result = seed, given, result
         self.dtypes = self._dtypes(subject)
         (self.dtype, self.subject), *coarser = self.dtypes.items()
         self.ids = text(self.subject, seed=seed)  # (B, T)
         self.n = self.ids.shape[1]
         if self.n < SHORTEST:
             raise ValueError(f"{subject.name} reads {self.n} tokens: {SHORTEST} are needed")
-        self.pick = random.Random(seed)
         plain = self._plain(self.ids)
-        eps, scale = torch.finfo(self.dtype).eps, float(plain.abs().nan_to_num().max())
-        self.ulp, self.coarse = eps * scale, None
+        eps = torch.finfo(self.dtype).eps
+        self.ulp = eps * float(plain.abs().nan_to_num().max())
         self.limit = self.inside = rounding(plain.nan_to_num())
+        self.yard = f"rounding explains {self.limit:.1e}"
         alone = self._repeated()  # before a yardstick is taken: dropout would be in it
         if coarser:  # the two finest dtypes measure what rounding does
             other, coarse = coarser[0]
-            moved = (coarse.plain(self.ids).double() - plain.double()).abs().nan_to_num()
-            self.coarse = f"{str(other)[6:]} moves the plain pass by {float(moved.max()):.1e}"
+            moved = float((coarse.plain(self.ids) - plain.double()).abs().nan_to_num().max())
+            self.yard = f"{_name(other)} moves the plain pass by {moved:.1e}"
             shrinks = math.sqrt(eps / torch.finfo(other).eps)  # half-way, in orders of magnitude
-            self.limit = max(float(moved.max()) * shrinks, ULPS * self.ulp)
+            self.limit = max(moved * shrinks, ULPS * self.ulp)
             # A float32 inside a model of float64 rounds as float32 does.
-            self.inside = float(moved.max()) if other == torch.float32 else self.limit
+            self.inside = moved if other == torch.float32 else self.limit
         else:
-            self.result.note(f"only in {str(self.dtype)[6:]}: rounding is told by its size alone")
+            result.notes.append(f"only in {_name(self.dtype)}: rounding is told by its size alone")
         self.expected = self._truth(plain, alone)
 
     def _dtypes(self, subject: Subject) -> dict[torch.dtype, Subject]:
@@ -105,8 +98,10 @@ class _Case:
                 copy.plain(ids)
                 found[dtype] = copy
             except (NotOffered, MemoryError, *STOPS) as why:
-                self.result.note(f"not in {str(dtype)[6:]}: {first_line(why)}")
+                self.result.notes.append(f"not in {_name(dtype)}: {first_line(why)}")
         return found or {own: subject}
+
+    # -------------------------------------------------------------- the plain pass
 
     def _plain(self, ids: Tensor) -> Tensor:
         try:
@@ -114,20 +109,19 @@ class _Case:
         except STOPS as error:
             words = (
                 f"it stops at {len(ids)} texts of {ids.shape[1]} tokens, after others: too long, "
+                f"or it keeps an earlier text ({type(error).__name__}: {first_line(error)})"
             )
-            words += f"or it keeps an earlier text ({type(error).__name__}: {first_line(error)})"
             raise _Stopped(Finding("the plain pass", "bug", words, math.inf)) from None
-
-    # -------------------------------------------------------------- the plain pass
 
     def _repeated(self) -> Tensor:
         """The plain pass of each text alone, where it gives the same again.  (B, T, V)"""
         alone, again = (torch.cat([self._plain(row[None]) for row in self.ids]) for _ in "12")
         twice = self.judge("the plain pass, a second time", again, alone)
-        if twice.verdict == "bug":
+        if alone.isnan().any():
+            twice.words = "its logits are NaN: no cache can be judged"
+        else:
             twice.words += ": dropout is on (call eval()), or something of an earlier text is kept"
-            if alone.isnan().any():
-                twice.words = "its logits are NaN: no cache can be judged"
+        if twice.verdict == "bug":
             raise _Stopped(twice)
         return alone
 
@@ -137,15 +131,17 @@ class _Case:
         Where that looks ahead, those of plain passes that end at each token.
         """
         batch = self.judge("the plain pass of a batch, against each text alone", plain, alone)
-        if batch.verdict == "bug":
-            self.result.add(batch)
+        found = self.result.findings
+        found += [batch] * (batch.verdict == "bug")
         for t in (1, 2, self.n // 3, self.n // 2, self.n - 1):
             way = "the plain pass, with later tokens and without them"
             ahead = self.judge(way, self._plain(self.ids[:1, :t]), alone[:1, :t])
             if ahead.verdict == "bug":
-                ahead.words += ": it looks ahead, or depends on the length; the cache is compared "
-                ahead.words += "with plain passes that end at each token"
-                self.result.add(ahead)
+                ahead.words += (
+                    ": it looks ahead, or depends on the length; the cache is compared with plain "
+                    "passes that end at each token"
+                )
+                found.append(ahead)
                 ends = range(1, self.n + 1)
                 return torch.cat([self._plain(self.ids[:, :t])[:, -1:] for t in ends], dim=1)
         return alone
@@ -160,22 +156,19 @@ class _Case:
             words = f"logits {tuple(got.shape)}, where {tuple(expected.shape)} are wanted"
             return Finding(way, "bug", words, math.inf)
         diffs = (got.double() - expected.double()).abs().amax((0, 2))  # (T,)
-        size, dtype = float(diffs.max()), str(self.dtype)[6:]
-        yard = f"where {self.coarse or f'rounding explains {self.limit:.1e}'}"
-        if size <= ULPS * self.ulp:
-            units = f"to {size / (self.ulp or 1):.1f} units in the last place" if size else "bit"
-            return Finding(way, "equal", f"{units.replace('bit', 'to the bit')} in {dtype}", size)
+        size, dtype = float(diffs.max()), _name(self.dtype)
+        if self.limit < size <= self.inside:
+            self.result.notes.append(
+                f"something computes in float32 even where the model is in float64: a bug smaller "
+                f"than {self.inside:.1e} cannot be excluded"
+            )
+        off = "NaN" if math.isnan(size) else f"off by {size:.1e}"
         if size <= self.inside:
-            if size > self.limit:
-                self.result.note(
-                    f"something computes in float32 even where the model is in float64: a bug "
-                    f"smaller than {self.inside:.1e} cannot be excluded"
-                )
-            return Finding(way, "rounding", f"{size:.1e} in {dtype}, {yard}", size)
+            verdict = "equal" if size <= ULPS * self.ulp else "rounding"
+            words = f"{off} in {dtype}, where {self.yard}" if size else f"to the bit in {dtype}"
+            return Finding(way, verdict, words, size)
         at = int((~(diffs <= self.inside)).nonzero()[0])
-        words = f"off by {size:.1e} in {dtype} from token {at} on, {yard}"
-        if math.isnan(size):
-            words = f"NaN in {dtype} from token {at} on, where numbers should be"
+        words = f"{off} in {dtype} from token {at} on, where {self.yard}"
         return Finding(way, "bug", words, size, at, turn=_turn(got, expected, at))
 
     def read(self, way: str, read: Callable, expected: Tensor) -> Finding | None:
@@ -183,7 +176,7 @@ class _Case:
         try:
             got = read()
         except (NotOffered, NotImplementedError) as why:
-            self.result.note(f"not offered by this model: {way} ({first_line(why)})")
+            self.result.notes.append(f"not offered by this model: {way} ({first_line(why)})")
             return None
         except STOPS as error:
             words = f"it stops with {type(error).__name__}: {first_line(error)}"
@@ -192,46 +185,39 @@ class _Case:
 
     # -------------------------------------------------------------- the ways
 
-    def run(self) -> Report:
+    def run(self) -> None:
         """All comparisons."""
-        s, result = self.subject, self.result
-        tried = len(result.findings)
-        for cache in s.caches:
-            for way, lengths in plans(self.n, s.window, s.rewinds, self.pick).items():
-                self._through(cache, way, lengths, self.ids[:1])
-            batch = [self.n // 2 - 3, 1, 1, 4, 1, 1, 1]
-            batch.append(self.n - sum(batch))
-            self._through(cache, "three texts in a batch, against each alone", batch, self.ids)
-            self._requests(cache)
-        if tried == len(result.findings):
-            why = next(x for x in result.notes if x.startswith("not offered"))
+        s, notes, pick = self.subject, self.result.notes, random.Random(self.seed)
+        ways = {cache: plans(self.n, s.window, s.rewinds, pick) for cache in s.caches}
+        found = [self._through(cache, *plan) for cache in ways for plan in ways[cache]]
+        found += map(self._requests, s.caches)
+        if not any(found):
+            why = next(x for x in notes if x.startswith("not offered"))
             raise ValueError(f"{s.name} has no cache that can be used; {why}")
+        self.result.findings += filter(None, [*found, *self._padding()])
         if not s.rewinds:
-            result.note("not offered by this model: tokens taken back")
-        self._padding()
-        self._tokens()
+            notes.append("not offered by this model: tokens taken back")
         if s.window and s.window >= self.n:
-            result.note(f"these texts of {self.n} tokens do not leave its window of {s.window}")
-        return result
+            notes.append(f"these texts of {self.n} tokens do not leave its window of {s.window}")
+        notes.append(self._tokens())
 
-    def _through(self, cache: str, way: str, lengths: list, ids: Tensor) -> None:
+    def _through(self, cache: str, way: str, rows: int, lengths: list) -> Finding | None:
         """Texts read in pieces of these lengths."""
-        pieces, rows = cut(ids, lengths, self.subject.vocab_size), f"ids[:{len(ids)}]"
-        kept = sum(n[0] if isinstance(n, tuple) else n for n in lengths)
-        read = partial(self.subject.cached, pieces, cache)
-        found = self.read(f"{cache}, {way}", read, self.expected[: len(ids), :kept])
-        self.result.add(found)
+        ids, (V, kept) = self.ids[:rows], (self.subject.vocab_size, total(lengths))
+        read = partial(self.subject.cached, cut(ids, lengths, V), cache)
+        found = self.read(f"{cache}, {way}", read, self.expected[:rows, :kept])
+        copy = f".to({self.dtype})" if len(self.dtypes) > 1 else ""
         if found and found.verdict == "bug":
-            copy = f".to({self.dtype})" if len(self.dtypes) > 1 else ""
             found.code = (
                 f"import torch\nfrom nanogpt.verify.subjects import cut, subject_of, text\n"
                 f"m = subject_of({self.given}){copy}\n"
-                f"ids, V = text(m, seed={self.seed}), m.vocab_size\n"
-                f"got = m.cached(cut({rows}, {lengths}, V), {cache!r})\n"
-                f"(got - m.plain({rows})[:, :{kept}]).abs().amax((0, 2))"
+                f"ids = text(m, seed={self.seed})[:{rows}]\n"
+                f"got = m.cached(cut(ids, {lengths}, m.vocab_size), {cache!r})\n"
+                f"(got - m.plain(ids)[:, :{kept}]).abs().amax((0, 2))"
             )
+        return found
 
-    def _requests(self, cache: str) -> None:
+    def _requests(self, cache: str) -> Finding | None:
         """One after the other: A, one that begins as A does, the beginning of A alone, B, A."""
         half, (a, b) = self.n // 2, self.ids[:2, None]
         shared = torch.cat([a[:, :half], b[:, half:]], dim=1)
@@ -239,19 +225,19 @@ class _Case:
         asked = {"A": (a, self.expected[:1]), "one that begins as A does": (shared, mixed)}
         asked |= {"half of A": (a[:, :half], self.expected[:1, :half])}
         asked |= {"B": (b, self.expected[1:2]), "A again": (a, self.expected[:1])}
+        way = f"{cache}, requests one after the other"
         for name, (ids, expected) in asked.items():
             lengths = [half - 3, 1, 1, 1] + [1, 1, 2, self.n - half - 4] * (name != "half of A")
             pieces = cut(ids, lengths, self.subject.vocab_size)
-            way = f"{cache}, the requests {', '.join(asked)}: wrong is {name}"
-            read = partial(self.subject.cached, pieces, cache)
-            found = self.read(way, read, expected)
-            if found is None or found.verdict == "bug":
-                self.result.add(found)
-                return
-        found.way = f"{cache}, the requests {', '.join(asked)}"
-        self.result.add(found)
+            found = self.read(way, partial(self.subject.cached, pieces, cache), expected)
+            if found is None:
+                return None
+            if found.verdict == "bug":
+                found.words += f"; wrong is {name}, of {', '.join(asked)}"
+                return found
+        return found
 
-    def _padding(self) -> None:
+    def _padding(self) -> list[Finding | None]:
         """Shorter texts beside longer ones, padded on the left: without a cache, then with one.
 
         What one pass without a cache does with padding is no fault of the cache.
@@ -259,40 +245,52 @@ class _Case:
         s, n = self.subject, self.n
         place = torch.arange(n) - torch.tensor([0, 5, n // 3])[:, None]  # in the own text; (B, T)
         mask, ids = (place >= 0).long(), self.ids.gather(1, place.clamp(min=0))
-        own = place.clamp(min=0)[..., None].expand_as(self.expected)
         real = (place >= 0)[..., None]
-        lengths = [n // 2, 1, 1, 3, 1, n - n // 2 - 6]
 
         def read(lengths: list | None) -> Tensor:
             return torch.where(real, s.padded(ids, mask, lengths), 0)
 
+        own = place.clamp(min=0)[..., None].expand_as(self.expected)
         alone = torch.where(real, self.expected.gather(1, own), 0)
         way = "left padding in one pass, against each text alone"
         found = self.read(way, partial(read, None), alone)
         if found is None:
-            return
+            return []
         self.result.padding.append(found)
-        if found.size != math.inf:  # it did not stop
-            plain = read(None)
-            real &= plain.isfinite().all(-1, keepdim=True)  # NaN in one pass is not the cache's
-            way, plain = "left padding through the cache, against one pass", plain.where(real, 0)
-            self.result.add(self.read(way, partial(read, lengths), plain))
+        if found.size == math.inf:  # it stopped
+            return []
+        plain = read(None)
+        real &= plain.isfinite().all(-1, keepdim=True)  # NaN in one pass is not the cache's
+        way, plain = "left padding through the cache, against one pass", plain.where(real, 0)
+        return [self.read(way, partial(read, [n // 2, 1, 1, 3, 1, n - n // 2 - 6]), plain)]
 
-    def _tokens(self) -> None:
-        """In each dtype: the first greedy token that the cache changes."""
-        k, ids, lines = self.n // 2 - 3, self.ids[:1], []
+    def _tokens(self) -> str:
+        """In each dtype: how far the cache is off, and the first greedy token that it changes."""
+        k, ids, sizes = self.n // 2 - 3, self.ids[:1], []
         pieces = cut(ids, [k] + [1] * (self.n - k), self.subject.vocab_size)
         for dtype, s in self.dtypes.items():
             try:
                 a, b = s.plain(ids)[0].double(), s.cached(pieces)[0].double()  # (T, V)
-                diffs = (a - b).abs().amax(-1)  # (T,)
             except (NotOffered, *STOPS):  # the ways above have said why
                 continue
-            size = f"{float(diffs.max()):.1e}" if diffs.any() else "not one bit"
-            line = f"{str(dtype)[6:]} {size}"
-            if len(at := (a.argmax(-1) != b.argmax(-1)).nonzero()):
-                best, second = a[at[0, 0]].topk(2).values.tolist()
-                line += f" (token {int(at[0])} is another: decided by {best - second:.1e}, "
-                line += f"its logits are off by {float(diffs[at[0]]):.1e})"
-            lines.append(line)
-        self.result.note(f"a prompt of {k}, then token by token, is off by {', '.join(lines)}")
+            off, changed = (a - b).abs().amax(-1), (a.argmax(-1) != b.argmax(-1)).nonzero()
+            sizes.append(f"{_name(dtype)} {float(off.max()):.1e}")
+            if len(changed):
+                at = int(changed[0])
+                best, second = a[at].topk(2).values.tolist()
+                sizes[-1] += f" (token {at} is another: decided by {best - second:.1e}, "
+                sizes[-1] += f"its logits are off by {float(off[at]):.1e})"
+        return f"a prompt of {k}, then token by token, is off by {', '.join(sizes)}"
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _turn(got: Tensor, expected: Tensor, at: int) -> tuple[list, list, list]:
+    """Finding.turn of the text that is wrong at token `at`.  (B, T, V) twice"""
+    diffs = (got.double() - expected.double()).abs().amax(-1).nan_to_num(math.inf)  # (B, T)
+    row = int(diffs[:, at].argmax())
+    rows = [logits[row].nan_to_num(nan=0, posinf=0, neginf=0) for logits in (expected, got)]
+    tokens = [torch.where(one.any(-1), one.argmax(-1), -1).tolist() for one in rows]
+    return *tokens, diffs[row].tolist()

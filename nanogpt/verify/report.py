@@ -27,43 +27,32 @@ class Finding:
 
 @dataclass
 class Report:
-    """What `referee` found. `verdict` is that of the cache; `padding` says what padding does."""
+    """What `referee` found; `padding` says what padding does without a cache."""
 
     model: str
-    verdict: str = "equal"
     findings: list[Finding] = field(default_factory=list)
     padding: list[Finding] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)  # what was not tried, or cannot be excluded
+
+    @property
+    def verdict(self) -> str:
+        """That of the cache: the worst of its findings."""
+        return max((f.verdict for f in self.findings), key=VERDICTS.index, default="equal")
 
     @property
     def bugs(self) -> list[Finding]:
         """All that is wrong, padding included."""
         return [f for f in self.findings + self.padding if f.verdict == "bug"]
 
-    def add(self, finding: Finding | None) -> Finding | None:
-        """One more finding; the verdict is the worst of them."""
-        if finding:
-            self.findings.append(finding)
-            self.verdict = max(self.verdict, finding.verdict, key=VERDICTS.index)
-        return finding
-
-    def note(self, words: str) -> None:
-        """Once."""
-        if words not in self.notes:
-            self.notes.append(words)
-
     def __str__(self) -> str:
-        lines, sound = [f"{self.model}: {self.verdict}"], []
-        for finding in self.findings:
-            if finding.verdict != "bug":
-                sound.append(finding)
-                continue
-            lines.append(f"  {finding}")
-            if finding.code and len(lines) == 2:  # of the first; `findings` has all
-                lines += [f"      {line}" for line in finding.code.splitlines()]
+        bugs = [f for f in self.findings if f.verdict == "bug"]
+        sound = [f for f in self.findings if f.verdict != "bug"]
+        lines = [f"{self.model}: {self.verdict}", *(f"  {f}" for f in bugs)]
+        if bugs:  # the first with its code; `findings` has all
+            lines[2:2] = [f"      {line}" for line in bugs[0].code.splitlines()]
         if sound:
             worst = max(sound, key=lambda f: (VERDICTS.index(f.verdict), f.size))
             lines.append(f"  {len(sound)} of {len(self.findings)} ways are sound; the farthest is")
             lines.append(f"  {worst}")
         lines += [f"  padding, which is not the cache's: {f}" for f in self.padding]
-        return "\n".join([*lines, *(f"  note: {note}" for note in self.notes)])
+        return "\n".join([*lines, *(f"  note: {note}" for note in dict.fromkeys(self.notes))])

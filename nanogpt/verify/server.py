@@ -6,10 +6,12 @@ import json
 import random
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPException
 
 from .report import Finding, Report
+from .subjects import NotOffered
 
 BLOCKS = (16, 32)  # tokens of a KV block, in most servers: prompts end before, at and after one
 NEW = 12  # tokens of an answer
@@ -66,114 +68,109 @@ class HTTPServer:
 def referee_server(server, seed: int = 0) -> Report:
     """Ask for the same texts in ways that must not matter. `server` is a URL, or has `ask`."""
     server = HTTPServer(server) if isinstance(server, str) else server
-    case = _Texts(server, seed)
-    case.run()
-    return case.result
-
-
-class _Texts:
-    """One server's texts, asked for in pairs."""
-
-    def __init__(self, server, seed: int):
-        self.server, self.result = server, Report(getattr(server, "name", type(server).__name__))
-        pick, longest = random.Random(seed), getattr(server, "longest", 256)
-        phrases = ["".join(pick.choices("abcdefghij", k=5)) for _ in "ABC"]
-        whole = "".join(pick.choice(phrases) for _ in range(60))
-        ends = {1, 2, 7, *(n + d for n in BLOCKS for d in (-1, 0, 1)), 50}
-        # Each begins with a letter of its own, so that the first time each is cold.
-        self.prompts = [
-            chr(97 + i) + whole[: n - 1] for i, n in enumerate(sorted(ends)) if n + NEW <= longest
-        ]
-
-    def run(self) -> None:
-        """All comparisons."""
-        cold = self.alone(self.prompts)
-        self.compare("the same request again, its prompt now known", cold, self.alone(self.prompts))
-        self.compare("alone, against all in company", cold, self.together(self.prompts))
-        self.compare("after others, again alone", cold, self.alone(self.prompts))
-        half = NEW // 2
-        rest = [{"text": a["text"][half:], "logprobs": None} for a in cold]
-        grown = [p + a["text"][:half] for p, a in zip(self.prompts, cold, strict=True)]
-        self.compare("its own text given back as a prompt", rest, self.alone(grown, NEW - half))
-        self.seeds()
-        self.echoes(cold)
-        if not any(answer["logprobs"] for answer in cold):
-            words = "no log-probabilities are shown: a bug in fewer than half of the texts"
-            self.result.note(f"{words} cannot be told from rounding")
-
-    def seeds(self) -> None:
-        """A seed means the same text, whoever else is served; another seed, another text."""
-        prompts = self.prompts[-6:]
-        how = [DRAWN | {"seed": 100 + i} for i in range(len(prompts))]
+    report = Report(getattr(server, "name", type(server).__name__))
+    requests = _requests(random.Random(seed), getattr(server, "longest", 256))
+    cold = _alone(server, requests)
+    for what, findings in {"company": _company, "a seed": _seeds, "echo": _echoes}.items():
         try:
-            first = self.alone(prompts, how=how)
+            report.findings += findings(server, requests, cold)
+        except NotOffered as why:
+            report.notes.append(f"{what} is not offered: {why}")
+    if not any(answer["logprobs"] for answer in cold):
+        words = "no log-probabilities are shown: a bug in fewer than half of the texts"
+        report.notes.append(f"{words} cannot be told from rounding")
+    return report
+
+
+def _requests(pick: random.Random, longest: int) -> list[dict]:
+    """Greedy ones. Each begins with a letter of its own, so that the first time each is cold."""
+    phrases = ["".join(pick.choices("abcdefghij", k=5)) for _ in "ABC"]
+    whole = "".join(pick.choice(phrases) for _ in range(60))
+    ends = sorted({1, 2, 7, *(n + d for n in BLOCKS for d in (-1, 0, 1)), 50})
+    prompts = [chr(97 + i) + whole[: n - 1] for i, n in enumerate(ends) if n + NEW <= longest]
+    return [{"prompt": prompt, "max_tokens": NEW, **GREEDY} for prompt in prompts]
+
+
+def _company(server, requests: list[dict], cold: list[dict]) -> Iterator[Finding]:
+    """Neither other requests nor what is known of a prompt may change a text."""
+    again = "the same request again, its prompt now known"
+    yield _compared(again, cold, _alone(server, requests))
+    others = [requests[-1] | DRAWN | {"seed": 7}, requests[-1]]
+    yield _compared("alone, against all in company", cold, server.ask([*requests, *others]))
+    yield _compared("after others, again alone", cold, _alone(server, requests))
+    half = NEW // 2
+    rest = [{"text": answer["text"][half:], "logprobs": None} for answer in cold]
+    grown = [
+        request | {"prompt": request["prompt"] + answer["text"][:half], "max_tokens": NEW - half}
+        for request, answer in zip(requests, cold, strict=True)
+    ]
+    yield _compared("its own text given back as a prompt", rest, _alone(server, grown))
+
+
+def _seeds(server, requests: list[dict], _) -> Iterator[Finding]:
+    """A seed means the same text, whoever else is served; another seed, another text."""
+    last = requests[-1] | DRAWN
+    seeded = [request | DRAWN | {"seed": 100 + i} for i, request in enumerate(requests[-6:])]
+    try:
+        first = _alone(server, seeded)
+    except ConnectionError as error:
+        raise NotOffered(error) from None
+    yield _compared("a seed, twice", first, _alone(server, seeded))
+    company = server.ask([*seeded, last | {"seed": 7}, requests[-1]])
+    yield _compared("seeds, in the company of other seeds", first, company)
+    beside = server.ask([*seeded, last])
+    yield _compared("seeds, beside a neighbour without one", first, beside)
+    six = _alone(server, [last | {"seed": seed} for seed in range(6)])
+    together = "six requests without a seed, sent together,"
+    for what, answers in {"six seeds": six, together: server.ask([last] * 6)}.items():
+        text, *others = {answer["text"] for answer in answers}
+        if not others and len(text) > 3:
+            words = f"{what} got one text, {text[:20]!r}"
+            yield Finding("another draw, another text", "bug", words)
+
+
+def _echoes(server, requests: list[dict], cold: list[dict]) -> list[Finding]:
+    """A text given back as a prompt has the log-probabilities with which it was drawn."""
+    apart, how = [], {"max_tokens": 1, "echo": True, "logprobs": 1}
+    for request, answer in zip(requests, cold, strict=True):
+        values, tokens = (answer.get(key) or [] for key in ("logprobs", "tokens"))
+        try:
+            asked = request | how | {"prompt": request["prompt"] + "".join(tokens[:-1])}
+            back = server.ask([asked])[0] if tokens else {}
         except ConnectionError as error:
-            self.result.note(f"seeds are not offered: {error}")
-            return
-        self.compare("a seed, twice", first, self.alone(prompts, how=how))
-        self.compare("seeds, in the company of other seeds", first, self.together(prompts, how))
-        beside = self.together(prompts, how, [DRAWN])
-        self.compare("seeds, beside a neighbour without one", first, beside)
-        one = [self.ask([prompts[-1]], [DRAWN | {"seed": s}])[0]["text"] for s in range(6)]
-        free = [answer["text"] for answer in self.ask([prompts[-1]] * 6, [DRAWN] * 6)]
-        asked = {"six seeds": one, "six requests without a seed, sent together,": free}
-        for what, texts in asked.items():
-            if len(set(texts)) == 1 and len(texts[0]) > 3:
-                words = f"{what} got one text, {texts[0][:20]!r}"
-                self.result.add(Finding("another draw, another text", "bug", words))
+            raise NotOffered(error) from None
+        n = len(tokens)  # its last ones are those given back, and one more that was drawn
+        if n > 1 and (back.get("tokens") or [])[-n:-1] == tokens[:-1] and back["logprobs"]:
+            pairs = zip(values, back["logprobs"][-n:-1], strict=False)
+            apart.append(max(abs(a - b) for a, b in pairs))
+    if not apart:
+        raise NotOffered("there are no log-probabilities with it")
+    wrong, worst = [x for x in apart if not x <= 0.1], max(apart)
+    bug = 2 * len(wrong) > len(apart) or worst > 1
+    verdict = "bug" if bug else "rounding" if worst > 1e-4 else "equal"
+    words = f"{len(apart)} texts, up to {worst:.1e} nats apart"
+    return [Finding("log-probabilities drawn, against echoed", verdict, words)]
 
-    def echoes(self, drawn: list[dict]) -> None:
-        """A text given back as a prompt has the log-probabilities with which it was drawn."""
-        apart, how = [], {"echo": True, "logprobs": 1, **GREEDY}
-        for prompt, answer in zip(self.prompts, drawn, strict=True):
-            values, tokens = (answer.get(key) or [] for key in ("logprobs", "tokens"))
-            try:
-                asked = prompt + "".join(tokens[:-1])
-                back = self.ask([asked], [how], 1)[0] if tokens else {}
-            except ConnectionError as error:
-                self.result.note(f"echo is not offered: {error}")
-                return
-            n = len(tokens)  # its last ones are those given back, and one more that was drawn
-            if n > 1 and (back.get("tokens") or [])[-n:-1] == tokens[:-1] and back["logprobs"]:
-                pairs = zip(values, back["logprobs"][-n:-1], strict=False)
-                apart.append(max(abs(a - b) for a, b in pairs))
-        if not apart:
-            self.result.note("echo is not offered with log-probabilities")
-            return
-        wrong, worst = [x for x in apart if not x <= 0.1], max(apart)
-        bug = 2 * len(wrong) > len(apart) or worst > 1
-        verdict = "bug" if bug else "rounding" if worst > 1e-4 else "equal"
-        words = f"{len(apart)} texts, up to {worst:.1e} nats apart"
-        self.result.add(Finding("log-probabilities drawn, against echoed", verdict, words))
 
-    def ask(self, prompts: list[str], how: list[dict], n: int = NEW) -> list[dict]:
-        pairs = zip(prompts, how, strict=True)
-        return self.server.ask([{"prompt": p, "max_tokens": n, **h} for p, h in pairs])
+def _alone(server, requests: list[dict]) -> list[dict]:
+    return [server.ask([request])[0] for request in requests]
 
-    def alone(self, prompts, n: int = NEW, how=None) -> list[dict]:
-        """One request after the other."""
-        how = how or [GREEDY] * len(prompts)
-        return [self.ask([p], [h], n)[0] for p, h in zip(prompts, how, strict=True)]
 
-    def together(self, prompts, how=None, others=(DRAWN | {"seed": 7}, GREEDY)) -> list[dict]:
-        """All at once, beside neighbours whose answers are not looked at."""
-        how = how or [GREEDY] * len(prompts)
-        return self.ask([*prompts, *(prompts[-1] for _ in others)], [*how, *others])[: len(prompts)]
+def _compared(way: str, a: list[dict], b: list[dict]) -> Finding:
+    """The verdict on pairs of texts: rounding changes few, where two tokens nearly tie.
 
-    def compare(self, way: str, a: list[dict], b: list[dict]) -> None:
-        """The verdict on pairs of texts: rounding changes few, where two tokens nearly tie."""
-        wrong = [i for i, (x, y) in enumerate(zip(a, b, strict=True)) if x["text"] != y["text"]]
-        if not wrong:
-            self.result.add(Finding(way, "equal", f"{len(a)} of {len(a)} texts"))
-            return
-        x, y = a[wrong[0]], b[wrong[0]]
-        texts = f"{x['text']!r} and {y['text']!r}"
-        words = f"{len(wrong)} of {len(a)} texts differ; the first: {texts}"
-        if ties := [tie for i in wrong if (tie := _tie(a[i], b[i])) is not None]:
-            words += f"; the tokens that part them are up to {max(ties):.1e} nats apart"
-        bug = 2 * len(wrong) > len(a) or any(tie > 1 for tie in ties)
-        verdict, turn = "bug" if bug else "rounding", (x["text"], y["text"])
-        self.result.add(Finding(way, verdict, words, turn=turn))
+    What `b` has beyond `a` are answers to neighbours.
+    """
+    wrong = [(x, y) for x, y in zip(a, b, strict=False) if x["text"] != y["text"]]
+    if not wrong:
+        return Finding(way, "equal", f"{len(a)} of {len(a)} texts")
+    texts = tuple(answer["text"] for answer in wrong[0])
+    words = f"{len(wrong)} of {len(a)} texts differ; the first: {texts[0]!r} and {texts[1]!r}"
+    ties = [tie for pair in wrong if (tie := _tie(*pair)) is not None]
+    if ties:
+        words += f"; the tokens that part them are up to {max(ties):.1e} nats apart"
+    bug = 2 * len(wrong) > len(a) or any(tie > 1 for tie in ties)
+    return Finding(way, "bug" if bug else "rounding", words, turn=texts)
 
 
 def _tie(a: dict, b: dict) -> float | None:

@@ -9,6 +9,7 @@ import copy
 import inspect
 import os
 import random
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +24,7 @@ from ..decoding.decoder import CachedDecoder, ModuleDecoder, replica
 from ..model.gpt import GPT
 
 LENGTH = 40  # tokens of a text; more where a window asks for it
+SPARE = 8  # tokens of drafts, for which a cache has room as well
 LONGEST_WINDOW = 256  # tokens of a window past which texts go; longer ones are not left
 
 
@@ -120,8 +122,11 @@ class Ours(Subject):
 
     @torch.no_grad()
     def cached(self, pieces, cache=None):
-        name, capacity = cache or self.caches[0], self.longest or room(self.window)
-        decoder = self._held.get(name) or CachedDecoder(self.model, self.kinds[name], capacity)
+        name = cache or self.caches[0]
+        decoder = self._held.get(name)
+        if decoder is None:
+            capacity = self.longest or length_of(self) + SPARE
+            decoder = CachedDecoder(self.model, self.kinds[name], capacity)
         if all(hasattr(one, "reset") for one in decoder.caches):  # else each text gets new ones
             self._held[name], decoder.length = decoder, 0
             for one in decoder.caches:
@@ -135,13 +140,7 @@ class Ours(Subject):
         return through(decoder.read, rewind, pieces)
 
     def to(self, dtype):
-        enough_memory(self.model, dtype)
-        return Ours(copy.deepcopy(self.model).to("cpu", dtype), tuple(self.kinds.values()))
-
-
-def room(window: int | None) -> int:
-    """Tokens that a cache must hold for every text that the referee reads."""
-    return 64 + 3 * (window if window and window <= LONGEST_WINDOW else 0)
+        return Ours(copied(self.model, dtype), tuple(self.kinds.values()))
 
 
 class HuggingFace(Subject):
@@ -181,27 +180,29 @@ class HuggingFace(Subject):
             if hasattr(Growing, "activate_past_recording"):  # keeps what a window pushes out
                 state["past_key_values"].activate_past_recording()
 
-        def read(piece):
-            out = self.model(piece, use_cache=True, **state)
-            state.update(_state(out, self.name))
-            return out.logits
-
         def rewind(n):
             (held,) = state.values()
-            if not hasattr(held, "crop"):
-                raise NotOffered(f"{type(held).__name__} has no crop")
             try:
                 held.crop(-n)
             except (NotImplementedError, ValueError, AttributeError, RuntimeError) as error:
                 raise NotOffered(f"its cache refuses to crop: {error}") from None
 
-        return through(read, rewind, pieces)
+        return through(partial(self._read, state), rewind, pieces)
+
+    def _read(self, state: dict, ids: Tensor, **more) -> Tensor:
+        """Logits of the next tokens. `state` has what the model wants back with those after."""
+        out = self.model(ids, use_cache=True, **more, **state)
+        for key in ("past_key_values", "cache_params", "state"):
+            if getattr(out, key, None) is not None:
+                state[key] = out[key]
+                return out.logits
+        raise NotOffered(f"{self.name} returns no cache")
 
     def _allocated(self, batch: int):
         from transformers import StaticCache as Allocated
 
         if batch not in self._static:
-            n = room(self.window)
+            n = length_of(self) + SPARE
             try:
                 self._static[batch] = Allocated(config=self.model.config, max_cache_len=n)
             except Exception as error:
@@ -213,38 +214,29 @@ class HuggingFace(Subject):
     def padded(self, ids, mask, lengths):
         if "attention_mask" not in self.takes:
             raise NotOffered("it takes no attention_mask, so padding would be read as text")
-        if lengths and "past_key_values" not in self.takes:
+        if lengths and not self.rewinds:
             raise NotOffered("its state takes no mask of what was read before")
-        pos, state, found, start = (mask.cumsum(1) - 1).clamp(min=0), {}, [], 0
-        for n in lengths or [ids.shape[1]]:
-            end = start + n
-            more = {"position_ids": pos[:, start:end]} if "position_ids" in self.takes else {}
-            more |= {"attention_mask": mask[:, :end], "use_cache": lengths is not None}
-            out = self.model(ids[:, start:end], **more, **state)
-            state, start = _state(out, self.name) if lengths else {}, end
-            found.append(out.logits)
+        pos, state, found, end = (mask.cumsum(1) - 1).clamp(min=0), {}, [], 0
+        read = partial(self._read, state) if lengths else partial(self.model, use_cache=False)
+        for piece in ids.split(lengths or ids.shape[1], 1):
+            start, end = end, end + piece.shape[1]
+            more = {"attention_mask": mask[:, :end], "position_ids": pos[:, start:end]}
+            out = read(piece, **{name: x for name, x in more.items() if name in self.takes})
+            found.append(out if lengths else out.logits)
         return torch.cat(found, 1)
 
     def to(self, dtype):
-        enough_memory(self.model, dtype)
-        return HuggingFace(copy.deepcopy(self.model).to("cpu", dtype))
+        return HuggingFace(copied(self.model, dtype))
 
 
-def _state(out, name: str) -> dict:
-    """What a model wants back with the next piece, by the name of its argument."""
-    for key in ("past_key_values", "cache_params", "state"):
-        if getattr(out, key, None) is not None:
-            return {key: out[key]}
-    raise NotOffered(f"{name} returns no cache")
-
-
-def enough_memory(model: nn.Module, dtype: torch.dtype) -> None:
-    """Raise NotOffered where a copy of these weights would fill the memory of this machine."""
+def copied(model: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """The model in memory, in this dtype. Raises NotOffered where it would not fit."""
     need = sum(p.numel() for p in model.parameters()) * dtype.itemsize * 1.2
     if hasattr(os, "sysconf") and "SC_AVPHYS_PAGES" in os.sysconf_names:
         free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         if need > free:
             raise NotOffered(f"{dtype} needs {need / 1e6:,.0f} MB, and {free / 1e6:,.0f} are free")
+    return copy.deepcopy(model).to("cpu", dtype)
 
 
 def small(kind: str, seed: int = 0) -> HuggingFace:
@@ -322,11 +314,15 @@ def first_line(error: BaseException) -> str:
 # ------------------------------------------------------------------ what it reads
 
 
+def length_of(subject: Subject) -> int:
+    """Tokens of a text: past the window, where that is not too long."""
+    reached = subject.window if subject.window and subject.window <= LONGEST_WINDOW else 0
+    return min(max(LENGTH, 2 * reached + 9), subject.longest or 10**9)
+
+
 def text(subject: Subject, batch: int = 3, seed: int = 0) -> Tensor:
     """Texts in which phrases come back, as A B A does: mere repetition hides bugs.  (B, T)"""
-    reached = subject.window if subject.window and subject.window <= LONGEST_WINDOW else 0
-    n = min(max(LENGTH, 2 * reached + 9), subject.longest or 10**9)  # past the window
-    pick = random.Random(seed)
+    pick, n = random.Random(seed), length_of(subject)
     low = 3 if subject.vocab_size > 30 else 0  # a large vocabulary begins with special tokens
     rows = []
     for _ in range(batch):
@@ -351,8 +347,13 @@ def cut(ids: Tensor, lengths: list, vocab_size: int) -> list:
     return pieces
 
 
-def plans(n: int, window: int | None, rewinds: bool, pick: random.Random) -> dict[str, list]:
-    """The ways to read n tokens, as lengths of pieces."""
+def total(lengths: list) -> int:
+    """The tokens that are kept of pieces of these lengths."""
+    return sum(n[0] if isinstance(n, tuple) else n for n in lengths)
+
+
+def plans(n: int, window: int | None, rewinds: bool, pick: random.Random) -> list[tuple]:
+    """The ways to read n tokens: a name, how many texts, the lengths of pieces."""
     k = n // 2 - 3
 
     def rest(*first: int, sizes=(1,)) -> list[int]:
@@ -371,9 +372,10 @@ def plans(n: int, window: int | None, rewinds: bool, pick: random.Random) -> dic
         "chunks around the window's edge": rest(edge - 1, 2, 1, sizes=(4,)),
         "a prompt past the edge": rest(edge + 2, sizes=(edge // 2 + 1, 2)),
     }
+    plans = [(way, 1, lengths) for way, lengths in ways.items()]
     if rewinds:
         drafts = [4, (1, 2), (2, 1), 1, (0, 3), 2, (edge, 2), (1, 3), 1, (0, 2), (3, 2)]
-        used = sum(x[0] if isinstance(x, tuple) else x for x in drafts)
-        if used < n:
-            ways["rejected drafts taken back"] = drafts + [1] * (n - used)
-    return ways
+        if (used := total(drafts)) < n:
+            plans.append(("rejected drafts taken back", 1, drafts + [1] * (n - used)))
+    batch = rest(n // 2 - 3, 1, 1, 4, 1, 1, 1, n - n // 2 - 6)
+    return [*plans, ("three texts in a batch, against each alone", 3, batch)]
