@@ -33,7 +33,7 @@ COMMANDS = {  # the words that call it: what it does
     "site": "render executed notebooks again",
     "sync": "write the package's code into the notebooks",
 }
-SHARED = dict.fromkeys(["verify model", "verify class", "verify server"], "verify_referee")
+SHARED = {name: "verify" for name in COMMANDS if name.startswith("verify ")}
 
 
 def main(argv: list[str] | None = None) -> int:

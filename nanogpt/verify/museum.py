@@ -59,18 +59,13 @@ def judged(path: Path, seeds: Iterable[int]) -> dict:
         counts["convicted"] += bool(report.bugs)
         counts["acquitted"] += not referee(make(seed, bug=False), seed=seed).bugs
         for finding in report.findings + report.padding:
-            way = _plainly(finding.way, getattr(model, "caches", ()))
+            way = finding.way
+            for cache in getattr(model, "caches", ()):
+                way = way.removeprefix(f"{cache}, ")
             (found if finding.verdict == "bug" else missed)[way] += 1
             if finding.verdict == "bug" and not result.get("turn"):
                 result |= {"way": way, "words": finding.words, "turn": _picture(*finding.turn)}
     return result | counts | {"found": dict(found), "missed": dict(missed)}
-
-
-def _plainly(way: str, caches: Iterable[str]) -> str:
-    """The comparison without the names of the cache and of the request."""
-    for cache in caches:
-        way = way.removeprefix(f"{cache}, ")
-    return "requests one after the other" if way.startswith("the requests A, ") else way
 
 
 def _picture(expected=None, got=None, sizes=None) -> dict:

@@ -1,0 +1,159 @@
+"""python -m nanogpt verify model | class | server | museum | certificate | sweep."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from ..system.files import ROOT, WEIGHTS
+from .common import POSITIVE, add_json, check_clone, json_path, measured_device, write_result
+
+CERTIFICATE = ROOT / "outputs" / "mine" / "certificate.html"
+JUDGED = {  # the last word of the command: what it judges, and how that is called
+    "model": (WEIGHTS / "small", "a folder of transformers, a checkpoint, or your lesson.py"),
+    "class": ("llama", "an architecture of transformers, as gpt2"),
+    "server": ("http://localhost:8000", "a server's address"),
+}
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    """The options of the command that the parser's last word names."""
+    add, kind = parser.add_argument, parser.prog.split()[-1]
+    parser.set_defaults(kind=kind)
+    if kind in JUDGED:
+        default, about = JUDGED[kind]
+        parser.epilog = "Exit code 0: equal or rounding; 1: a bug."
+        add("--seed", type=int, default=0, metavar="N", help="other texts (0)")
+        about += f" ({default}); or several"
+        add("targets", nargs="*", default=[str(default)], metavar=kind.upper(), help=about)
+    elif kind == "museum":
+        parser.epilog = "The site's page is made from notebooks/museum/verdicts.json."
+        add("names", nargs="*", metavar="NAME", help="exhibits, as vllm_43810 (all)")
+        add("--seeds", **POSITIVE, default=2, help="models and texts of each (2)")
+        add_json(parser, "museum.json")
+    elif kind == "certificate":
+        parser.epilog = "Exit code 0: it holds; 1: it does not; 2: there is none that can be read."
+        where = "the page (outputs/mine/certificate.html), with lesson.py beside it"
+        add("path", nargs="?", type=Path, default=CERTIFICATE, help=where)
+        weights = "the trained weights it was made with (those that ship)"
+        add("--checkpoint", default=WEIGHTS / "small", metavar="PATH", help=weights)
+    else:
+        parser.epilog = "The result is written at the end; a sweep that is stopped leaves none."
+        add("--sequences", **POSITIVE, default=1000, help="texts to decode twice, at least (1000)")
+        about = "another seed, other models and texts (0)"
+        add("--seed", type=int, default=0, metavar="N", help=about)
+        add("--dtype", choices=["float32", "float64", "bfloat16"], default="float32")
+        add("--exact", action="store_true", help="in exact mode: the logits must be the same bits")
+        add_json(parser, "sweep-DTYPE.json, always")
+        parser.set_defaults(json="", threads=1)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Judge, and print why. Exit code 1: there is a bug."""
+    others = {"museum": museum, "certificate": certificate, "sweep": sweep}
+    return others.get(args.kind, referee)(args)
+
+
+# ------------------------------------------------------------------ a model, a class, a server
+
+
+def referee(args: argparse.Namespace) -> int:
+    """Print the report on each target."""
+    from ..verify.referee import referee
+
+    verdicts = set()
+    for target in args.targets:
+        if args.kind == "model" and target.endswith(".py"):
+            verdicts |= _lesson(Path(target), args.seed)
+            continue
+        for model in _models(args.kind, target, args.seed):
+            print(report := referee(model, seed=args.seed), flush=True)
+            verdicts.add(report.verdict)
+    return int("bug" in verdicts)
+
+
+def _lesson(path: Path, seed: int) -> set[str]:
+    """The verdicts on a reader's classes, as they stand in their file. Raises OSError.
+
+    What the judges of its blanks say against a name is a bug as well.
+    """
+    from ..notebook import mine
+    from ..notebook.certificate import CACHES, tiny
+    from ..verify.referee import referee
+
+    lesson = mine.load(path)
+    own = lesson.written  # what is not in it is the package's
+    print(lesson.whose(mine.blanks()))
+    print(report := referee(tiny(own["Head"], seed), seed=seed, caches=[own[x] for x in CACHES]))
+    return {report.verdict} | ({"bug"} if lesson.broken else set())
+
+
+def _models(kind: str, target: str, seed: int) -> list:
+    """What `referee` judges; a checkpoint of ours in both its forms. Raises ValueError."""
+    from ..model.checkpoint import load_checkpoint
+    from ..model.convert import pack_heads
+    from ..verify.server import HTTPServer
+    from ..verify.subjects import from_folder, small
+
+    if kind != "model":
+        return [small(target, seed) if kind == "class" else HTTPServer(target)]
+    if not target or "://" in target:
+        raise ValueError(f"{target!r} is no folder and no file; `verify server` takes addresses")
+    if (Path(target) / "config.json").is_file():
+        return [from_folder(target)]
+    if Path(target).is_dir():
+        raise ValueError(f"{target} is a folder without config.json: no model of transformers")
+    model = load_checkpoint(target).model
+    return [model, pack_heads(model)] if model.config.per_head else [model]
+
+
+# ------------------------------------------------------------------ the museum, a page, a sweep
+
+
+def museum(args: argparse.Namespace) -> int:
+    """Judge each exhibit and print how often. A bug is also a repair that is convicted."""
+    from ..system.console import Progress
+    from ..system.files import sealed, write_json
+    from ..verify.museum import exhibits, judged
+
+    check_clone()
+    path = json_path(args.json, "museum.json")
+    paths, rows, n = exhibits(args.names), [], args.seeds
+    with Progress(len(paths), "bugs") as bar:
+        for exhibit in paths:
+            rows.append(row := judged(exhibit, range(n)))
+            bar.update(1)
+            bar.print(f"{row['name']:28} convicted {row['convicted']} of {n}, by {row.get('way')}")
+    bugs, repairs = (sum(row[key] == n for row in rows) for key in ("convicted", "acquitted"))
+    print(f"{bugs} of {len(rows)} bugs convicted, {repairs} of their repairs acquitted,", end=" ")
+    print(f"over {n} seeds")
+    if path:
+        write_json(path, sealed({"what": "museum", "seeds": n, "exhibits": rows}))
+    return int({bugs, repairs} != {len(rows)})
+
+
+def certificate(args: argparse.Namespace) -> int:
+    """Compute again all that the page says."""
+    from ..model.checkpoint import load_checkpoint
+    from ..notebook.certificate import check, read, rows, title
+
+    wrong = check(args.path, load_checkpoint(args.checkpoint))
+    if not wrong:
+        said = read(args.path)
+        print("\n".join([title(said), *(f"  {name}: {words}" for name, words in rows(said))]))
+    print("\n".join(f"It does not hold: {why}" for why in wrong) or "It holds: computed again.")
+    return int(bool(wrong))
+
+
+def sweep(args: argparse.Namespace) -> int:
+    """Decode the texts as the options say and print the result."""
+    from ..verify.sweep import describe, passed, sweep
+
+    if args.dtype == "bfloat16" and not args.exact:
+        raise ValueError("--dtype bfloat16 needs --exact: without it its tokens may differ")
+    path = json_path(args.json, f"sweep-{args.dtype}{'-exact' * args.exact}.json")
+    device = measured_device(args)
+    result = sweep(args.sequences, seed=args.seed, dtype=args.dtype, in_exact=args.exact)
+    print(describe(result))
+    write_result(path, device, {"what": "sweep"} | result)
+    return int(not passed(result))
