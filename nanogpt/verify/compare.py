@@ -118,8 +118,9 @@ def forced_logits(model: GPT, tokens: Tensor, T: int, cache, chunk: int | None =
     With a cache: a prefill of T tokens, in one piece or in pieces of `chunk`, then one token at a
     time. With cache=None: the whole text again for each token.
     """
-    N = tokens.shape[1]
-    decoder = UncachedDecoder(model) if cache is None else CachedDecoder(model, cache, N)
+    N = tokens.shape[1]  # the last token decides nothing
+    capacity = max(N - 1, model.config.block_size)
+    decoder = UncachedDecoder(model) if cache is None else CachedDecoder(model, cache, capacity)
     steps = [*tokens[:, :T].split(chunk or T, 1), *tokens[:, T:-1, None].unbind(1)]
     logits = [decoder.read(step)[:, -1] for step in steps]
     return torch.stack(logits[T - N :])
