@@ -24,7 +24,7 @@ LIMIT = 345  # seconds that all notebooks may take: six minutes, with the pages
 # On the machine of the published run:
 WORK = 0.09  # seconds of `seconds_of_work`, for a manifest that does not note them
 TYPICAL = 80.0  # of a notebook that is not in the manifest
-FIXED = 6.0  # of each notebook, whatever the part: imports, figures, a kernel
+FIXED = 16.0  # of each notebook at most, whatever the part: a run of cpu/2 beside one of cpu
 
 
 class RunError(ValueError):
@@ -75,7 +75,8 @@ def choose_pace(profile: str, names: list[str], *, full: bool = False) -> Pace:
     speed = found.get("work_seconds", WORK) / work
 
     def part(n: int, names: list[str]) -> Pace:
-        seconds = {x: (FIXED + (took.get(x, TYPICAL) - FIXED) / n) / speed for x in names}
+        whole = {x: took.get(x, TYPICAL) for x in names}
+        seconds = {x: (min(FIXED, s) + max(0, s - FIXED) / n) / speed for x, s in whole.items()}
         return Pace(get_profile(kind).scaled(n).name, work, speed, seconds)
 
     if profile != "cpu" or full:

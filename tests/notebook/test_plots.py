@@ -32,23 +32,13 @@ def system(gap, n=20, slope=0.0):
     return {"ttft": summary(gap), "e2el": summary(whole), "tpot": summary(mean), "itl": itl}
 
 
-def rung(number, label, speed, **more):
-    speeds = {"speedup": summary(speed), "tokens_per_second": summary(3 * speed)}
-    return {"rung": number, "label": label, **speeds, **more}
-
-
 TEXT, SHARES = list("a $\n"), [0.1, 0.2, 0.003, 0.697]
 DOLLARS = "$3_a $$_$ \\x"  # no formula: where one were read in it, drawing would fail
 SYSTEMS = {"uncached": system(1.0, slope=0.2), "cached": system(1.0)}
 DUEL = {"systems": SYSTEMS, "speedup": summary(2.9)}
 HISTORY = {"step": [0, 5, 10], "train": [4.2, 3.0, 2.5], "val": [4.2, 3.1, 2.7]}
 HISTORY |= {"batch_loss": [3.0] * 10}
-IDEAS = [{"name": str(loss), "loss": summary(loss)} for loss in (2.1, 1.7, 1.8)]
 MASK = {"label": "a ring", "q": [3], "k": [0, 2, 3, -1], "mask": [[False, True, True, False]]}
-COSTS = [
-    {"name": "MHA", "loss": summary(1.7), "bytes": 2e6, "table": True},
-    {"name": "MQA", "loss": summary(1.6), "bytes": 8e3, "table": False},
-]
 SOFT = [[1.0, 0.0, 0.0], [0.75, 0.25, 0.0], [0.04, 0.26, 0.7]]
 VALUES = [[1.0, 0.0], [0.0, 1.0], [-1.0, 0.5]]
 STRIP = {"label": "x", "text": "ab\n", "truth": "ac\n", "drafted": [True, False, True]}
@@ -64,18 +54,9 @@ CURVES = {
     "static": ([1, 8], [1.0, 1e-18], [2.0, 1e-9]),
 }
 PANELS = [{"curves": CURVES, "log": "xy", "unit": 2.0, "ylabel": "time"}, {"curves": CURVES}]
-PARTS = {"arithmetic": 1e-6, "memory": 2e-6, "overhead": 1e-5}
-RUNGS = [
-    rung("1", "per-Head", 1.0, split=PARTS),
-    {"rung": "6", "label": "compiled step", "unavailable": "no compiler"},
-    rung("7", "native", 200.0, split=PARTS),
-    rung("8", "native, 8-bit weights", 250.0),
-]
-LADDER = {"limits": {"roofline": summary(900.0)}, "rungs": RUNGS}
-DRAFTS = [
-    {"label": "no draft", "plain": True, "speedup": summary(1.0)},
-    {"label": "8 bits, k = 4", "speedup": summary(2.0)},
-]
+SPEEDS = {"1  per-Head": 1, "6  compiled": None, "8  rough": summary(200.0)}
+ROWS = [{"rows": SPEEDS, "limit": summary(300.0), "rough": ["8  rough"], "xlabel": "speed, 1 = 1"}]
+ROWS += [{"rows": dict.fromkeys(SPEEDS, 8e3), "xscale": "log", "xlabel": "bytes"}]
 ANGLES = [[0.6 + 0.3 * p, 0.3 * p] for p in range(14)]
 KEYS, SEEN = [["a", 0], [" ", 0], ["$", 1]], [[True, True, False], [False, False, True]]
 BOXES = [(0.0, 2.0, "waits"), (2.0, 3.0, "prompt"), (3.0, 4.0, "token"), (4.0, 6.0, "idle")]
@@ -88,9 +69,8 @@ REQUEST = {"name": "x", "rows": [CLIENT]}
 FIGURES = {
     "losses": ([HISTORY, {"ln 65": 4.17, "large": 1.47}, "2.70 at last"], "2.70 at last|large"),
     "lines": ([PANELS, "two panels"], "two panels|cat static"),
-    "ideas": ([IDEAS, "from 2.1 to 1.7"], "1.700 (−0.400)|1.800 (+0.100)"),
+    "dots": ([ROWS, "both"], "both|roofline|not measured here|200.00×|bytes|speed, 1 = 1"),
     "masks": ([[MASK] * 4, "one rule"], "one rule|a ring|∅"),
-    "bytes_and_loss": ([COSTS, "4× less", 64], "4× less|1.600|8 kB"),
     "decode_step": (
         [TEXT, SHARES, "one key"],
         "written to the cache: 1 key and 1 value|from earlier steps: 3 keys and 3 values. The "
@@ -108,16 +88,11 @@ FIGURES = {
     "ring": ([4, [1, 6], "x"], "slot 2, which is free|7 takes slot 3, position 3 is lost"),
     "token_strips": ([[STRIP, STRIP | {"truth": "ab\n"}], "one trap"], "✗ 1 of 3|✓ equal"),
     "drafted": ([[STRIP] * 2, "two of three"], "two of three|67%"),
-    "margins": ([REPORT], "5,000 times"),
     "precision": ([{"float32": REPORT, "bfloat16": FLIPPED}], "✓ 3 equal|✗ 2 equal, then not"),
     "last_bits": ([BITS, "3 differ"], "3 differ"),
     "typing_race": ([f"{DOLLARS} some text", DUEL, 0.9], "2.90×"),
     "typing_race, at rest": (["x" * 20, DUEL], "it: 20 of 20 tokens ✓|cache: 11 of 20"),
     "speedup_map": ([CELLS, ["small", "article"], [1, 8], "a map"], "a map|▼ 0.80×|2.00×|0.99 –"),
-    "ladder": ([[LADDER] * 2, ["a", "b"], "both"], "both|roofline 300×|not measured here|200×"),
-    "time_split": ([[LADDER], ["small"], "77% overhead"], "77% overhead|memory|not measured here"),
-    "speeds": ([DRAFTS, "2×", "plain = 1", summary(1.3)], "2×|2.00×|roofline|plain = 1"),
-    "speeds, without a limit": ([DRAFTS, "twice", "plain = 1"], "twice|no draft"),
     "timelines": ([[BATCHED], "idle places", "a clock"], "idle places|waits|an idle place|a clock"),
     "timelines, named": ([[REQUEST], "one waits", "ms"], "client 1|a token"),
     "step_mask": ([TEXT[:2], [0, 1], KEYS, SEEN, "its own text"], "its own text"),
@@ -172,11 +147,10 @@ def test_no_two_words_of_a_figure_lie_on_each_other(name):
 
 
 def test_other_alphabets_are_drawn_without_a_flood_of_warnings(recwarn):
-    style.to_png(plots.decode_step("日本語", [0.5, 0.3, 0.2], "a title"))
+    style.to_png(plots.typing_race("日本語", DUEL))
     assert not recwarn.list
 
 
-@pytest.mark.parametrize("name", ["margins", "precision"])
-def test_equal_logits_have_no_place_on_a_log_scale(name):
-    x, y = drawn(name)[0].axes[0].transData.transform((1, 0.0))
+def test_equal_logits_have_no_place_on_a_log_scale():
+    x, y = drawn("precision")[0].axes[0].transData.transform((1, 0.0))
     assert y == float("-inf"), "not on the axis, where a small number stands"

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch, Rectangle
 
 from . import style
-from .style import BEHIND, BLUE, GREY, INK, ORANGE, PALE, PAPER, VERMILION, ink_on, on_paper
+from .style import BEHIND, BLUE, GREY, INK, ORANGE, PAPER, VERMILION, ink_on, on_paper
 
 PAGE = style.WIDTH - 0.2  # inches that a page is wide
 DARK = "#8a5f00"  # dark orange: lines that must be seen on paper
@@ -61,66 +60,6 @@ def bare(axes: Axes) -> None:
     axes.grid(False)
     axes.tick_params(which="both", length=0)
     axes.spines[:].set_visible(False)
-
-
-def name_rows(axes: Axes, names: Sequence[str]) -> None:
-    """Horizontal bars, one for each name, from the top down."""
-    axes.set_yticks(range(len(names)), names)
-    axes.tick_params(axis="y", length=0)
-    axes.grid(axis="y", visible=False)
-    axes.grid(axis="x", visible=True)
-
-
-def whiskers(axes: Axes, spans: Sequence[tuple]) -> None:
-    """The low and the high of each row, from the top down, as whiskers around its middle."""
-    low, mid, high = np.array(spans).T
-    look = {"fmt": "none", "ecolor": INK, "capsize": 2.5, "elinewidth": 1}
-    axes.errorbar(mid, range(len(mid)), xerr=[mid - low, high - mid], **look)
-
-
-def shares(axes: Axes, names: Sequence[str], rows: Sequence[dict], colours: dict) -> None:
-    """Bars of length 1 in parts; a part of over 10% has its number on it. An empty row has none.
-
-    The names of the parts stand above the first bar, from its left to its right.
-    """
-    left = np.zeros(len(rows))
-    for i, (part, colour) in enumerate(colours.items()):
-        wide = np.array([row.get(part, 0.0) for row in rows])
-        bars = axes.barh(range(len(rows)), wide, 0.66, left=left, color=colour)
-        numbers = [f"{share:.0%}" if share > 0.1 else "" for share in wide]
-        font = {"weight": "bold", "fontsize": 8.5, "color": ink_on(colour)}
-        axes.bar_label(bars, numbers, label_type="center", **font)
-        x = i / (len(colours) - 1)
-        place = {"ha": ("left", "center", "right")[round(2 * x)], "size": 9.5}
-        label(axes, x, -0.85, part, GREY if colour == PALE else colour, **place)
-        left += wide
-    for y in np.flatnonzero(left == 0):
-        axes.text(0.02, y, "not measured here", va="center", color=GREY, fontsize=8)
-    axes.set(xlim=(0, 1), xticks=(), ylim=(len(names) - 0.4, -1.2))
-    axes.set_yticks(range(len(names)), names)
-    bare(axes)
-
-
-def log_axis(axes: Axes, which: str, ticks: Sequence = (), names=None, base: int = 10) -> None:
-    """A log axis ("x" or "y") with the ticks given, written as plain numbers, and no minor ones."""
-    getattr(axes, f"set_{which}scale")("log", base=base)
-    if len(ticks):
-        getattr(axes, f"set_{which}ticks")(ticks, ticks if names is None else names)
-    axes.minorticks_off()
-
-
-def limit_band(axes: Axes, span: tuple, y: float, name: str) -> None:
-    """A limit across all bars: a band from low to high, a dashed median, its name level with y."""
-    low, mid, high = span
-    axes.axvspan(low, high, color=VERMILION, alpha=0.16, lw=0, zorder=0)
-    axes.axvline(mid, color=VERMILION, lw=1.6, ls="--", zorder=0.5)
-    label(axes, mid, y, name, VERMILION, ha="center", bbox=BEHIND)
-
-
-def number_column(axes: Axes, texts: Sequence[str], size: float = 8.5) -> None:
-    """The number of each row of bars right of the axes, where no bar and no limit can reach it."""
-    for y, text in enumerate(texts):
-        label(axes, 1.02, y, text, size=size, transform=axes.get_yaxis_transform())
 
 
 def names_below(figure: Figure, handles: Sequence[Artist]) -> None:

@@ -1,13 +1,13 @@
-"""Charts of losses, of recipes and designs, of requests, and any curves."""
+"""Charts of losses, of requests, and of any curves and any numbers with their ranges."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import EngFormatter, LogLocator
+from matplotlib.ticker import LogLocator
 
 from . import canvas, style
 from .style import BLUE, GREEN, GREY, INK, ORANGE, PALE, PAPER, SKY, VERMILION, styled
@@ -45,56 +45,6 @@ def losses(history: dict, references: dict[str, float], title: str) -> Figure:
 
 
 @styled
-def ideas(rows: list[dict], title: str) -> Figure:
-    """The loss that each line ends at with the same seconds, and what it bought."""
-    figure, axes = canvas.new_figure(1.1 + 0.4 * len(rows), title)
-    losses = [row["loss"]["median"] for row in rows]
-    for y, row in enumerate(rows):
-        low, mid, high = style.low_mid_high(row["loss"])
-        text, left = f"{mid:.3f}", low
-        if y:
-            before = losses[y - 1]
-            bar = {"lw": 6, "alpha": 0.4, "solid_capstyle": "butt", "zorder": 0}
-            axes.plot([before, mid], [y, y], color=SKY, **bar)
-            gain = f"{mid - before:+.3f}".replace("-", "−")
-            text, left = f"{text}  ({gain})", min(low, before)
-        axes.plot([low, high], [y, y], color=BLUE, lw=1)
-        axes.plot(mid, y, "o", color=BLUE, ms=6)
-        axes.text(left, y, f"{text}   ", va="center", ha="right", fontsize=8.5)
-    canvas.name_rows(axes, [row["name"] for row in rows])
-    best, gain = min(losses), max(losses) - min(losses)
-    limits = (best - 0.42 * gain, max(losses) + 0.08 * gain)
-    axes.set(ylim=(len(rows) - 0.5, -0.5), xlim=limits, xlabel="validation loss")
-    return figure
-
-
-@styled
-def bytes_and_loss(rows: list[dict], title: str, length: int) -> Figure:
-    """What each change costs in loss (left) and saves in memory (right), largest cache first.
-
-    Loss and bytes are those of texts of `length` characters. A row has a `name`, its `loss` (a
-    summary), the `bytes` of its cache, and whether it has a `table` of positions.
-    """
-    rows = sorted(rows, key=lambda row: -row["bytes"])
-    figure, (left, right) = canvas.new_panels(1.3 + 0.34 * len(rows), title, columns=2, sharey=True)
-    losses = [style.low_mid_high(row["loss"]) for row in rows]
-    canvas.whiskers(left, losses)
-    for y, row in enumerate(rows):
-        colour, mark = (VERMILION, "s") if row["table"] else (BLUE, "o")
-        left.plot(losses[y][1], y, mark, color=colour, ms=6)
-        right.barh(y, row["bytes"], height=0.62, lw=0, color=colour)
-    canvas.number_column(left, [f"{mid:.3f}" for _, mid, _ in losses])
-    canvas.number_column(right, [EngFormatter("B", 0)(row["bytes"]) for row in rows])
-    for axes in (left, right):
-        canvas.name_rows(axes, [row["name"] for row in rows])
-    canvas.log_axis(right, "x", [1e4, 1e5, 1e6], ["10 kB", "100 kB", "1 MB"])
-    right.set_xlim(rows[-1]["bytes"] / 3, 1.3 * rows[0]["bytes"])
-    left.set(ylim=(len(rows) - 0.4, -0.6), xlabel="validation loss, spread of the seeds")
-    right.set_xlabel(f"K and V of {length:,} characters (log scale)")
-    return figure
-
-
-@styled
 def lines(panels: Sequence[dict], title: str) -> Figure:
     """Curves in panels, two in a row, with the names of the first panel's below.
 
@@ -122,14 +72,66 @@ def _curves(axes: Axes, curves: dict, log="", unit=1.0, ls="-", first=0, **setti
         if marks:
             axes.plot(x, *marks, mark, color=colour, ms=7, mfc="none")
     if "x" in log:
-        canvas.log_axis(axes, "x", x, [f"{tick:,}" for tick in x])
+        axes.set_xscale("log")
+        axes.set_xticks(x, [f"{tick:,}" for tick in x])
     if "y" in log:
-        canvas.log_axis(axes, "y")
+        axes.set_yscale("log")
         low, high = axes.get_ylim()
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 1000 * low else (1,)))
         axes.yaxis.set_major_formatter("{x:g}")
+    axes.minorticks_off()
     axes.grid(axis="both", visible=True)
     axes.set(**settings)
+
+
+@styled
+def dots(panels: Sequence[dict], title: str) -> Figure:
+    """Numbers as dots with their ranges, a row each, in panels side by side that share the rows.
+
+    A panel is {"rows": {name: value}}: a summary, a number, or None where nothing was measured. Its
+    "limit" is a summary too, a band across all rows, with a name above it, "limited"; "rough" has
+    the names whose mark is open; `form` writes a number; all else sets the axes, as xlabel does.
+    """
+    names = list(max((panel["rows"] for panel in panels), key=len))
+    heights = [1 + name.count("\n") / 2 for name in names]
+    alike = len({panel["xlabel"] for panel in panels}) == 1
+    size = {"columns": len(panels), "sharey": True, "sharex": alike}
+    figure, places = canvas.new_panels(1.5 + 0.36 * sum(heights), title, **size)
+    for axes, panel in zip(places, panels, strict=True):
+        _dots(axes, names, **panel)
+    return figure
+
+
+def _dots(
+    axes: Axes,
+    names: Sequence[str],
+    rows: dict,
+    form: Callable[[float], str] = "{:.2f}×".format,
+    limit: dict | None = None,
+    limited: str = "roofline",
+    rough: Sequence[str] = (),
+    **settings,
+) -> None:
+    beside = axes.get_yaxis_transform()  # x as a share of the axes, y as the number of a row
+    for y, name in enumerate(names):
+        if (value := rows.get(name)) is None:
+            canvas.note(axes, 0.03, y, "not measured here", 8, "center", transform=beside)
+            continue
+        low, mid, high = style.low_mid_high(value) if isinstance(value, dict) else [value] * 3
+        axes.plot([low, high], [y, y], color=INK, lw=1)
+        axes.plot(mid, y, "o", ms=7, color=BLUE, mfc=PAPER if name in rough else BLUE)
+        canvas.label(axes, 1.02, y, form(mid), transform=beside)
+    if limit:
+        low, mid, high = style.low_mid_high(limit)
+        axes.axvspan(low, high, color=VERMILION, alpha=0.16, lw=0, zorder=0)
+        axes.axvline(mid, color=VERMILION, lw=1.6, ls="--", zorder=0.5)
+        canvas.label(axes, mid, -0.8, limited, VERMILION, ha="center", bbox=style.BEHIND)
+    axes.set_yticks(range(len(names)), names)
+    axes.tick_params(axis="y", length=0)
+    axes.grid(axis="y", visible=False)
+    axes.grid(axis="x", visible=True)
+    axes.set(ylim=(len(names) - 0.4, -1.2 if limit else -0.6), **settings)
+    axes.minorticks_off()
 
 
 @styled

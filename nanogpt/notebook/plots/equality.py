@@ -11,7 +11,7 @@ from matplotlib.patches import Rectangle
 from . import canvas
 from .style import BLUE, GREEN, INK, ORANGE, PALE, PAPER, VERMILION, styled
 
-MARGIN = ("margins", 0.2, GREEN, "o", "margin of each draw")
+MARGIN = ("margins", 0.2, BLUE, "o", "margin of each draw")
 CLOUDS = MARGIN, ("logit_diffs", -0.2, VERMILION, "s", "max |Δlogit| of each step")
 LEVELS = [1, 2, 4, 16, 64, 256]  # float32 numbers apart
 
@@ -65,23 +65,6 @@ def _strips(rows: list[dict], title: str, columns: int, other: tuple) -> tuple[F
     axes.set(xlim=(-0.3 * columns, 1.17 * columns), ylim=(len(rows) - 0.1, -0.15))
     axes.axis("off")
     return figure, axes
-
-
-@styled
-def margins(report: dict) -> Figure:
-    """Rounding differences of the logits under the margins by which the draws were decided."""
-    ratio = report["min_margin"] / max(report["max_logit_diff"], 1e-8)
-    title = f"The smallest margin is {ratio:,.0f} times the largest difference"
-    figure, axes = canvas.new_figure(3.6, title)
-    steps, decided = range(1, report["n_new"] + 1), report["margins"]
-    axes.scatter(steps, decided, s=13, color=GREEN, label="margin of the draw", zorder=3)
-    name = "max |Δlogit|, cached against uncached"
-    axes.plot(steps, report["logit_diffs"], color=VERMILION, lw=1.1, label=name)
-    axes.set_yscale("log", nonpositive="mask")  # it has no 0
-    axes.set(xlabel="new token", ylabel="logits (log scale)", xlim=(0, report["n_new"] + 1))
-    axes.set_ylim(top=60 * max(decided))  # space for the legend above all points
-    axes.legend(loc="upper right", ncols=2)
-    return figure
 
 
 @styled

@@ -1,4 +1,4 @@
-"""Pictures on a page: batches, attention, prefill and decode, shared heads, rotations, rings."""
+"""Pictures on a page: attention, prefill and decode, shared heads, rotations, rings."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ TEXTS = (SKY, ORANGE, GREEN, "#CC79A7")  # a colour for each text
 def attention_step(chars: Sequence[str], step: str, data: Sequence, title: str) -> Figure:
     """One step of causal self-attention, with a few words beside it.
 
-    `step` is "scores", "weights" or "mix", and `data` what it makes: (T, T), queries down
-    and keys across, where None or -inf is hidden; of "mix" what it is made of, the weights and the
-    values (T, hs), which are drawn up to their eighth column.
+    `step` is "scores", "weights" or "mix", and `data` what it makes: (T, T), queries down and keys
+    across; of "mix" what it is made of, the weights and the values (T, hs), which are drawn up to
+    their eighth column.
     """
     figure, axes = page(4.4, title)
     x, y, side = GAP, 0.55, 3.75
@@ -73,8 +73,7 @@ def attention_step(chars: Sequence[str], step: str, data: Sequence, title: str) 
         letters(axes, chars, (x + cell / 2, y - 0.13), (cell, 0))
         if step == "weights":  # of the future they are zero: its cells stay empty
             data = [[*row[: i + 1], *[None] * (len(row) - i - 1)] for i, row in enumerate(data)]
-        shown = [[None if v == float("-inf") else v for v in row] for row in data]
-        _values(axes, (x, y), (cell, cell), shown, share=step == "weights")
+        _values(axes, (x, y), (cell, cell), data, share=step == "weights")
     note(axes, 4.75, 0.75, STEPS[step][1], size=12)
     return figure
 
