@@ -41,7 +41,7 @@ HISTORY |= {"batch_loss": [3.0] * 10}
 MASK = {"label": "a ring", "q": [3], "k": [0, 2, 3, -1], "mask": [[False, True, True, False]]}
 SOFT = [[1.0, 0.0, 0.0], [0.75, 0.25, 0.0], [0.04, 0.26, 0.7]]
 VALUES = [[1.0, 0.0], [0.0, 1.0], [-1.0, 0.5]]
-STRIP = {"label": "x", "text": "ab\n", "truth": "ac\n", "drafted": [True, False, True]}
+STRIP = {"label": "x", "text": "ab\n", "green": [True, False, True], "note": "✗ 1 of 3"}
 DIFFS, MARGINS = [0.0, 1e-6, 2e-6], [0.5, 1.0, 0.01]
 REPORT = {"equal": True, "n_new": 3, "logit_diffs": DIFFS, "margins": MARGINS}
 REPORT |= {"min_margin": 0.01, "max_logit_diff": 2e-6}
@@ -58,7 +58,7 @@ SPEEDS = {"1  per-Head": 1, "6  compiled": None, "8  rough": summary(200.0)}
 ROWS = [{"rows": SPEEDS, "limit": summary(300.0), "rough": ["8  rough"], "xlabel": "speed, 1 = 1"}]
 ROWS += [{"rows": dict.fromkeys(SPEEDS, 8e3), "xscale": "log", "xlabel": "bytes"}]
 ANGLES = [[0.6 + 0.3 * p, 0.3 * p] for p in range(14)]
-KEYS, SEEN = [["a", 0], [" ", 0], ["$", 1]], [[True, True, False], [False, False, True]]
+NAMED = MASK | {"names": ["a", "b $\n"]}
 BOXES = [(0.0, 2.0, "waits"), (2.0, 3.0, "prompt"), (3.0, 4.0, "token"), (4.0, 6.0, "idle")]
 BATCHED = {"name": "static batches", "rows": [{"spans": BOXES}] * 3}
 CLIENT = {"name": "client 1", "spans": [(0.0, 1.0, "travels"), *BOXES[1:2]], "tokens": [5, 7]}
@@ -71,6 +71,7 @@ FIGURES = {
     "lines": ([PANELS, "two panels"], "two panels|cat static"),
     "dots": ([ROWS, "both"], "both|roofline|not measured here|200.00×|bytes|speed, 1 = 1"),
     "masks": ([[MASK] * 4, "one rule"], "one rule|a ring|∅"),
+    "masks, one of characters": ([[NAMED], "one rule"], "␣|$|↵"),
     "decode_step": (
         [TEXT, SHARES, "one key"],
         "written to the cache: 1 key and 1 value|from earlier steps: 3 keys and 3 values. The "
@@ -86,8 +87,8 @@ FIGURES = {
     ),
     "arrows": ([ANGLES, "x", [[5, 2], [13, 10]]], "angle 86°"),
     "ring": ([4, [1, 6], "x"], "slot 2, which is free|7 takes slot 3, position 3 is lost"),
-    "token_strips": ([[STRIP, STRIP | {"truth": "ab\n"}], "one trap"], "✗ 1 of 3|✓ equal"),
-    "drafted": ([[STRIP] * 2, "two of three"], "two of three|67%"),
+    "token_strips": ([[STRIP, {"label": "y", "text": "ab"}], "one trap"], "✗ 1 of 3|one trap"),
+    "token_strips, not wrong": ([[STRIP] * 2, "two of three", 60, False], "two of three|✗ 1 of 3"),
     "precision": ([{"float32": REPORT, "bfloat16": FLIPPED}], "✓ 3 equal|✗ 2 equal, then not"),
     "last_bits": ([BITS, "3 differ"], "3 differ"),
     "typing_race": ([f"{DOLLARS} some text", DUEL, 0.9], "2.90×"),
@@ -95,7 +96,6 @@ FIGURES = {
     "speedup_map": ([CELLS, ["small", "article"], [1, 8], "a map"], "a map|▼ 0.80×|2.00×|0.99 –"),
     "timelines": ([[BATCHED], "idle places", "a clock"], "idle places|waits|an idle place|a clock"),
     "timelines, named": ([[REQUEST], "one waits", "ms"], "client 1|a token"),
-    "step_mask": ([TEXT[:2], [0, 1], KEYS, SEEN, "its own text"], "its own text"),
 }
 
 

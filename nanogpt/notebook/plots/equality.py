@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from . import canvas
-from .style import BLUE, GREEN, INK, ORANGE, PALE, PAPER, VERMILION, styled
+from .style import BLANKS, BLUE, GREEN, INK, MONO, ORANGE, PALE, PAPER, VERMILION, styled
 
 MARGIN = ("margins", 0.2, BLUE, "o", "margin of each draw")
 CLOUDS = MARGIN, ("logit_diffs", -0.2, VERMILION, "s", "max |Δlogit| of each step")
@@ -17,54 +17,27 @@ LEVELS = [1, 2, 4, 16, 64, 256]  # float32 numbers apart
 
 
 @styled
-def token_strips(strips: list[dict], title: str) -> Figure:
-    """Strips of characters; what differs from the truth is orange and struck out, the rest green.
+def token_strips(strips: list[dict], title: str, columns: int = 40, wrong: bool = True) -> Figure:
+    """Strips of characters, the first `columns` of each; some are green, the others orange.
 
-    A strip has a `label`, its `text` and the `truth`, without which nothing is marked. The first 40
-    characters are drawn; the count beside them is of the whole text.
+    A strip has a `label` and its `text`; where it is marked, also `green`, whether each character
+    is, and a `note` on the whole text. If the others are `wrong`, they are red and struck out.
     """
-    rows = []
-    for strip in strips:
-        truth = strip.get("truth", [None] * len(strip["text"]))
-        right = [b and a == b for a, b in zip(strip["text"], truth, strict=True)]
-        wrong = right.count(False)
-        note = (f"✗ {wrong} of {len(right)} differ", VERMILION) if wrong else ("✓ equal", GREEN)
-        rows.append({**strip, "green": right, "note": note if "truth" in strip else ("", INK)})
-    return _strips(rows, title, 40, (VERMILION, 0.3))[0]
-
-
-@styled
-def drafted(strips: list[dict], title: str) -> Figure:
-    """One text from several drafts: what each proposed, and what the model had to say itself.
-
-    A strip has a `label`, the `text`, and `drafted`: whether each character was the draft's.
-    """
-    rows = []
-    for strip in strips:
-        own = strip["drafted"]
-        rows.append({**strip, "green": own, "note": (f"{sum(own) / len(own):.0%}", GREEN)})
-    figure, axes = _strips(rows, title, 60, (ORANGE, 0.85))
-    axes.set_ylim(top=-0.8)
-    canvas.label(axes, 0, -0.45, "proposed, and accepted", GREEN)
-    canvas.label(axes, 20, -0.45, "the model's own", ORANGE)
-    return figure
-
-
-def _strips(rows: list[dict], title: str, columns: int, other: tuple) -> tuple[Figure, Axes]:
-    """Rows of characters in boxes, green or else of the colour and opacity `other`."""
-    figure, axes = canvas.new_figure(1.05 + 0.44 * len(rows), title)
-    for y, row in enumerate(rows):
-        for x, (char, green) in enumerate(zip(row["text"][:columns], row["green"], strict=False)):
+    figure, axes = canvas.new_figure(1.05 + 0.44 * len(strips), title)
+    other = (VERMILION, 0.3) if wrong else (ORANGE, 0.85)
+    for y, strip in enumerate(strips):
+        marks = strip.get("green", [None] * columns)
+        for x, (char, green) in enumerate(zip(strip["text"][:columns], marks, strict=False)):
             colour, alpha = (PALE, 1) if green is None else (GREEN, 0.32) if green else other
             axes.add_patch(Rectangle((x, y), 0.94, 0.76, color=colour, alpha=alpha, lw=0))
             canvas.letter(axes, x + 0.47, y + 0.4, char, 6.8 if columns > 40 else 8)
             if colour == VERMILION:
                 axes.plot((x + 0.12, x + 0.82), (y + 0.4, y + 0.4), color=VERMILION, lw=1)
-        axes.text(-0.4, y + 0.4, row["label"], ha="right", va="center", fontsize=8.3)
-        canvas.label(axes, columns + 0.4, y + 0.4, *row["note"], 8.3)
-    axes.set(xlim=(-0.3 * columns, 1.17 * columns), ylim=(len(rows) - 0.1, -0.15))
+        axes.text(-0.4, y + 0.4, strip["label"], ha="right", va="center", fontsize=8.3)
+        canvas.label(axes, columns + 0.4, y + 0.4, strip.get("note", ""), size=8.3)
+    axes.set(xlim=(-0.3 * columns, 1.17 * columns), ylim=(len(strips) - 0.1, -0.15))
     axes.axis("off")
-    return figure, axes
+    return figure
 
 
 @styled
@@ -117,13 +90,15 @@ def last_bits(panels: list[dict], title: str) -> Figure:
 def masks(panels: list[dict], title: str) -> Figure:
     """Who attends to whom: a panel has a `label`, positions `q` and `k`, and a (T, S) `mask`.
 
-    Queries down, keys across, in the order in which the cache holds them; -1 is an empty slot.
-    Panels stand in rows of three, as high as their queries need.
+    Queries down, keys across, in the order in which the cache holds them; -1 is an empty slot. With
+    `names`, the characters of the queries and of the keys, these stand in the place of positions.
+    Panels stand in rows of three, as high as their queries need; one alone is as wide as the page.
     """
+    columns = min(len(panels), 3)
     rows = [panels[i : i + 3] for i in range(0, len(panels), 3)]
     heights = [2.0 + max(len(panel["q"]) for panel in row) for row in rows]
-    size = {"rows": len(rows), "columns": 3, "height_ratios": heights}
-    figure, places = canvas.new_panels(0.5 + 0.155 * sum(heights), title, **size)
+    size = {"rows": len(rows), "columns": columns, "height_ratios": heights}
+    figure, places = canvas.new_panels(0.5 + 0.465 / columns * sum(heights), title, **size)
     for axes in places[len(panels) :]:
         axes.remove()
     for axes, panel in zip(places, panels, strict=False):
@@ -136,14 +111,18 @@ def _mask(axes: Axes, panel: dict) -> None:
     colours = LinearSegmentedColormap.from_list("mask", (PALE, "#9cc7e4", BLUE))
     q_pos, k_pos = panel["q"], panel["k"]
     shades = np.where(np.equal.outer(q_pos, k_pos), 1.0, 0.62) * np.array(panel["mask"])
-    keys = ["∅" if p < 0 else p for p in k_pos]
+    queries, keys = q_pos, ["∅" if p < 0 else p for p in k_pos]
     if len(keys) > 12:  # every second name, the last among them: all would touch
         keys = [key if (len(keys) - i) % 2 else "" for i, key in enumerate(keys)]
+    font = {"fontsize": 6.6}
+    if "names" in panel:
+        queries, keys = ([BLANKS.get(c, c) for c in chars] for chars in panel["names"])
+        font = {"fontsize": 10, "family": MONO, "parse_math": False}
     axes.pcolormesh(shades, cmap=colours, vmin=0, vmax=1, edgecolors=PAPER, lw=1.2)
     axes.set_aspect("equal")
     axes.invert_yaxis()
     canvas.bare(axes)
-    axes.tick_params(pad=2, labelsize=6.6)
-    axes.set_xticks(np.arange(len(keys)) + 0.5, keys)
-    axes.set_yticks(np.arange(len(q_pos)) + 0.5, q_pos)
+    axes.tick_params(pad=2)
+    axes.set_xticks(np.arange(len(keys)) + 0.5, keys, **font)
+    axes.set_yticks(np.arange(len(queries)) + 0.5, queries, **font)
     axes.set_title(panel["label"], fontsize=8.5, pad=4, color=INK)

@@ -26,7 +26,7 @@ from .canvas import (
     pill,
     row_name,
 )
-from .style import BLUE, GREEN, GREY, ORANGE, PALE, SKY, VERMILION, styled
+from .style import BLUE, GREY, ORANGE, PALE, VERMILION, styled
 
 # Of the picture of a decode step: where cells begin, and their height, in inches; its rows.
 LEFT, BOX = 1.25, 0.36
@@ -51,7 +51,6 @@ STEPS = {  # of attention: its name, and the words beside it
         "This is the last character:\none weight for each value,\none row comes out.",
     ),
 }
-TEXTS = (SKY, ORANGE, GREEN, "#CC79A7")  # a colour for each text
 
 
 @styled
@@ -207,27 +206,6 @@ def _output(axes: Axes, weights, middles: Sequence[float]) -> None:
 def _pairs(count: int) -> str:
     s = "s" * (count != 1)
     return f"{count} key{s} and {count} value{s}"
-
-
-@styled
-def step_mask(chars: Sequence[str], texts: Sequence[int], keys: Sequence, seen, title: str):
-    """The flat step: a row for each query, a column for each key, and which pairs may look.
-
-    `keys` are (character, text) of every column, and `seen` is a table of booleans.
-    """
-    wide = min(0.3, (PAGE - 1.2) / len(keys))
-    figure, axes = page(0.75 + wide * len(chars), title)
-    x, y = 0.9, 0.55
-    colours = [
-        [TEXTS[text % 4] if look else "#f3f4f6" for look in row]
-        for text, row in zip(texts, seen, strict=True)
-    ]
-    grid(axes, x, y, (wide, wide), colours)
-    letters(axes, [char for char, _ in keys], (x + wide / 2, y - 0.14), (wide, 0), 9)
-    letters(axes, chars, (x - 0.15, y + wide / 2), (0, wide), 9)
-    note(axes, x, 0.08, "keys →", 9, color=GREY)
-    note(axes, 0, y, "queries ↓", 9, color=GREY)
-    return figure
 
 
 @styled
