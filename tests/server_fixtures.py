@@ -4,7 +4,6 @@ import json
 import socket
 import threading
 import time
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.client import HTTPConnection
@@ -44,22 +43,31 @@ def ask(url: str, method: str, path: str, body=None, headers=None) -> tuple[int,
         connection.close()
 
 
-def stream(url: str, **fields) -> Iterator[str]:
-    """The pieces of a streamed answer, as they come. Raises ValueError at an error."""
+def events(url: str, **fields) -> Iterator[dict]:
+    """The events of a streamed answer, as they come. Raises ValueError at an error."""
     connection = HTTPConnection(urlsplit(url).netloc, timeout=20)
     try:
         body = json.dumps({**fields, "stream": True})
         connection.request("POST", "/v1/completions", body, JSON)
         answer = connection.getresponse()
         assert answer.status == 200, answer.read()
-        for line in answer:
-            if line.startswith(b"data: {"):
-                data = json.loads(line.removeprefix(b"data: "))
-                if "error" in data:
-                    raise ValueError(data["error"]["message"])
-                yield from (choice["text"] for choice in data["choices"] if choice["text"])
+        assert "text/event-stream" in answer.headers["Content-Type"]
+        for data in (line[6:] for line in answer if line.startswith(b"data: ")):
+            if data == b"[DONE]\n":
+                return
+            event = json.loads(data)
+            if "error" in event:
+                raise ValueError(event["error"]["message"])
+            yield event
+        raise AssertionError("there was no end")
     finally:
         connection.close()
+
+
+def stream(url: str, **fields) -> Iterator[str]:
+    """The pieces of a streamed text, as they come."""
+    choices = (choice for event in events(url, **fields) for choice in event["choices"])
+    return (choice["text"] for choice in choices if choice["text"])
 
 
 def send(url: str, buffer: int = 0, **fields) -> socket.socket:
@@ -88,17 +96,15 @@ def until(condition, seconds: float = 20.0) -> None:
 
 
 class Counted(Server):
-    """A server of a tiny model by default, which counts in `seen` what its trace tells."""
+    """A server of a tiny model by default, and what can be seen of it."""
 
     def __init__(self, model=None, **settings):
-        self.seen = Counter()
-        settings["trace"] = lambda name, what, at: self.seen.update([what])
         super().__init__(model or tiny_model(), CHARS, **settings)
 
     @property
     def drawn(self) -> int:
         """How many tokens its engine has drawn."""
-        return self.seen["token"]
+        return self.metrics.registry.get_sample_value("nanogpt_generated_tokens_total")
 
     @property
     def free(self) -> bool:

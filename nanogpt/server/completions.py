@@ -7,7 +7,6 @@ a list of prompts the i-th is drawn with seed + i.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import secrets
 import time
@@ -17,7 +16,7 @@ from torch import Tensor
 
 from ..config.checks import check_int, check_number, check_switch, check_type
 from ..data.tokenizer import CharTokenizer
-from ..decoding.limits import MOST_NEW, check_seed
+from ..decoding.limits import check_seed
 from ..decoding.sampling import SamplingParams
 from ..serving.request import Logprob, Output, Request
 
@@ -45,109 +44,74 @@ class Refused(Exception):
 
 
 class Completion:
-    """The answer to one prompt: what is wanted beside the tokens, and its text as they come.
+    """The answer to one prompt of a body, whose checked fields are `asked`.
 
-    It shows `most` of the drawn tokens, with `echo` after the prompt. The engine's side calls
-    `take` and `end`, the client's `receive`, all in one event loop. It holds at most the request's
-    own max_tokens, however slowly its client reads. A text that may be the beginning of a stop is
-    held back.
+    It shows max_tokens of the drawn tokens, with echo after the prompt. The engine's side calls
+    `take` and `end`, which call `tell`, all in one event loop. A text that may be the beginning of
+    a stop is held back.
     """
 
-    def __init__(
-        self,
-        request: Request,
-        chars: str,
-        name: str = "",
-        stop: tuple[str, ...] = (),
-        stream: bool = False,
-        usage: bool = False,
-        *,
-        echo: bool = False,
-        most: int = MOST_NEW,
-        index: int = 0,
-    ):
-        self.request, self.chars, self.echo = request, chars, echo
-        self.most, self.index = most, index
-        self.stop = sorted(stop, key=len, reverse=True)  # of several that are complete the longest
-        self.stream, self.usage = stream, usage  # usage: a stream ends with the counts of tokens
-        name_of_all = request.id.removesuffix(f"-{index}") if index else request.id
-        self.head = {"id": name_of_all, "object": "text_completion", "created": int(time.time())}
-        self.head |= {"model": name, "seed": request.seed}
+    def __init__(self, request: Request, asked: dict, chars: str, index: int):
+        self.request, self.asked, self.chars, self.index = request, asked, chars, index
+        self.head = asked["head"] | {"seed": request.seed}
         # What stands in every event of a stream, before its piece and after it.
         shape = {"index": index, "text": "\0", "logprobs": None, "finish_reason": None}
-        self._shape = event({**self.head, "choices": [shape]}).rpartition(json.dumps("\0"))
+        self._shape = event({**self.head, "choices": [shape]}).rsplit(json.dumps("\0"), 1)
         self.begun = time.perf_counter()
         self.reason: str | None = None  # why the text has ended: "stop" or "length"
         self.error: Refused | None = None  # what ended it early
-        self.close: Callable[[], None] | None = None  # set while a slow client holds up a write
-        self._held, self.n_new, self._n_shown = "", 0, 0
+        self.tell: Callable[[Completion], None] = lambda _: None
+        self._text, self._held = "", ""  # what can be sent now, and what may become a stop
+        self.n_new, self._n_shown = 0, 0
         self._logprobs: list[Logprob] = []  # of characters that are not sent yet
-        self._outputs: list[Output] = []
-        self._wake = asyncio.Event()
 
     def take(self, outputs: list[Output]) -> None:
         """The next tokens from the engine."""
-        self._outputs += outputs
-        self._wake.set()
-
-    def end(self, error: Refused) -> None:
-        """End it early. A client that holds it up loses its connection."""
-        self.error = self.error or error
-        self._wake.set()
-        if self.close:
-            self.close()
-
-    async def receive(self) -> str:
-        """What the tokens since the last call add to the text. Raises `error`."""
-        await self._wake.wait()
-        self._wake.clear()
-        if self.error:
-            raise self.error
-        outputs, self._outputs = self._outputs, []
-        prompt = self.request.prompt.tolist() if self.echo and outputs[0].index == 0 else []
-        if prompt:
-            self._logprobs.append(Logprob(prompt[0], None, {}))  # nothing is before it
+        if self.reason:  # they were drawn behind a stop
+            return
+        if self.asked["echo"] and outputs[0].index == 0:
+            prompt = self.request.prompt.tolist()
+            self._text = "".join(self.chars[token] for token in prompt)
+            self._logprobs = [Logprob(prompt[0], None, {})]  # nothing is before it
         for output in outputs:
             self._logprobs += output.logprobs
-        tokens = [output.token for output in outputs][: self.most]
-        text = "".join(self.chars[token] for token in prompt)
-        return text + self.add(tokens, outputs[-1].finished)
-
-    def add(self, tokens: list[int], last: bool) -> str:
-        """What can be sent now. `reason` is set when the text is complete."""
-        for token in tokens:
-            self.n_new += 1
-            self._held += self.chars[token]
-            for stop in self.stop:
-                if self._held.endswith(stop):
-                    self._held, self.reason = self._held[: -len(stop)], "stop"
-                    break
-            if self.reason:
+            if self.asked["max_tokens"]:  # else the prompt alone is asked for
+                self.n_new += 1
+                self._held += self.chars[output.token]
+            if stops := [stop for stop in self.asked["stop"] if self._held.endswith(stop)]:
+                self._held, self.reason = self._held.removesuffix(max(stops, key=len)), "stop"
                 break
-        if last and not self.reason:
-            self.reason = "length"
+        if outputs[-1].finished:
+            self.reason = self.reason or "length"
         n = len(self._held) - (0 if self.reason else self._may_stop())
-        piece, self._held = self._held[:n], self._held[n:]
-        return piece
+        self._text, self._held = self._text + self._held[:n], self._held[n:]
+        self.tell(self)
+
+    def end(self, error: Refused) -> None:
+        """End it early."""
+        self.error = self.error or error
+        self.tell(self)
 
     def _may_stop(self) -> int:
         """How many of the last characters may become a stop."""
-        lengths = range(min(len(self._held), max(map(len, self.stop), default=0)), 0, -1)
-        ends = (n for n in lengths for stop in self.stop if stop.startswith(self._held[-n:]))
+        lengths = range(min(len(self._held), max(map(len, self.asked["stop"]), default=0)), 0, -1)
+        ends = (
+            n for n in lengths for stop in self.asked["stop"] if stop.startswith(self._held[-n:])
+        )
         return next(ends, 0)
 
-    def event(self, piece: str) -> str:
+    def event(self) -> str:
         """The next event of a streamed answer, if there is one to send."""
-        if self.request.logprobs is None and not self.reason:
-            before, _, after = self._shape
-            return f"{before}{json.dumps(piece)}{after}" if piece else ""
-        choice = self.choice(piece, self.reason)
-        return event({**self.head, "choices": [choice]}) if piece or self.reason else ""
+        if self.reason or (self._text and self.request.logprobs is not None):
+            return event({**self.head, "choices": [self.choice()]})
+        text, self._text = self._text, ""
+        return json.dumps(text).join(self._shape) if text else ""
 
-    def choice(self, text: str, reason: str | None) -> dict:
-        """A piece of the answer, or all of it."""
+    def choice(self) -> dict:
+        """What has come since the last event, or all of it."""
+        text, self._text = self._text, ""
         shown = None if self.request.logprobs is None else self._shown(len(text))
-        return {"index": self.index, "text": text, "logprobs": shown, "finish_reason": reason}
+        return {"index": self.index, "text": text, "logprobs": shown, "finish_reason": self.reason}
 
     def _shown(self, n: int) -> dict:
         """The log-probabilities of the next n characters, each of which is a token."""
@@ -179,22 +143,34 @@ class Reader:
         body = {name: value for name, value in body.items() if value is not None}
         self._check_names(body)
         prompts = self._prompts(body.get("prompt"))
-        most = self.longest + 1 - max(map(len, prompts))
-        echo = _field(body, "echo", False, check_switch)
-        n_new = _field(body, "max_tokens", min(16, most), check_int, 0 if echo else 1, most)
-        n_top = _field(body, "logprobs", 0, check_int, 0, LOGPROBS) if "logprobs" in body else None
-        seed = _field(body, "seed", secrets.randbits(31), check_seed)
-        asks = {"sampling": self._sampling(body), "max_new_tokens": max(n_new, 1)}
-        asks |= {"logprobs": n_top, "echo": echo and n_top is not None}
-        options = _field(body, "stream_options", {}, check_type, dict)
-        how = {"stream": _field(body, "stream", False, check_switch), "stop": _stops(body)}
-        how |= {"usage": options.get("include_usage") is True, "echo": echo, "most": n_new}
-        name, answers = f"cmpl-{secrets.token_hex(12)}", []
-        for i, prompt in enumerate(prompts):
-            own = (seed + i) % 2**64 if i else seed
-            request = Request(prompt, seed=own, id=f"{name}-{i}" if i else name, **asks)
-            answers.append(Completion(request, self.tokenizer.chars, self.name, **how, index=i))
-        return answers
+        asked = self._fields(body, self.longest + 1 - max(map(len, prompts)))
+        n_top, seed = asked["logprobs"], asked["seed"]
+        same = {"sampling": _sampling(asked), "max_new_tokens": max(asked["max_tokens"], 1)}
+        same |= {"logprobs": n_top, "echo": asked["echo"] and n_top is not None}
+        seeds = [(seed + i) % 2**64 if i else seed for i in range(len(prompts))]
+        return [
+            Completion(Request(prompt, seed=own, **same), asked, self.tokenizer.chars, i)
+            for i, (prompt, own) in enumerate(zip(prompts, seeds, strict=True))
+        ]
+
+    def _fields(self, body: dict, most: int) -> dict:
+        """All fields but the prompt, checked; at most so many tokens fit behind the longest one."""
+        rules = {  # the value of a field that is left out, and the check of one that is not
+            "max_tokens": (min(16, most), check_int, 0 if body.get("echo") else 1, most),
+            "temperature": (1.0, check_number, 0.0, 1e6),
+            "top_p": (1.0, check_number, 1e-6, 1.0),
+            "top_k": (0, check_int, -1, len(self.tokenizer)),  # 0 and -1: all
+            "seed": (secrets.randbits(31), check_seed),
+            "stop": ([], _check_stop),
+            "stream": (False, check_switch),
+            "stream_options": ({}, check_type, dict),
+            "logprobs": (None, check_int, 0, LOGPROBS),
+            "echo": (False, check_switch),
+        }
+        asked = {name: _field(body, name, *rule) for name, rule in rules.items()}
+        asked["stop"] = [asked["stop"]] if isinstance(asked["stop"], str) else asked["stop"]
+        about = {"id": f"cmpl-{secrets.token_hex(12)}", "object": "text_completion"}
+        return asked | {"head": about | {"created": int(time.time()), "model": self.name}}
 
     def _check_names(self, body: dict) -> None:
         """Raises Refused for another model, and for a field that this server does not have."""
@@ -210,53 +186,50 @@ class Reader:
     def _prompts(self, prompt) -> list[Tensor]:
         """The tokens (T,) of each prompt: a text or a list of tokens, or a list of either."""
         several = isinstance(prompt, list) and prompt and not isinstance(prompt[0], int)
-        return [self._prompt(one) for one in (prompt if several else [prompt])]
+        try:
+            return [self._prompt(one) for one in (prompt if several else [prompt])]
+        except ValueError as error:
+            raise Refused(400, str(error), "prompt") from None
 
     def _prompt(self, prompt) -> Tensor:
         tokens = isinstance(prompt, list) and all(type(token) is int for token in prompt)
         if not tokens and not isinstance(prompt, str):
-            message = f"prompt={json.dumps(prompt):.60}: pass a text, its tokens, or a list of them"
-            raise Refused(400, message, "prompt")
-        if len(prompt) > self.longest:
-            message = f"a prompt of {len(prompt):,} tokens: the model reads {self.longest} at most"
-            raise Refused(400, message, "prompt")
+            shown = f"{json.dumps(prompt):.60}"
+            raise ValueError(f"prompt={shown}: pass a text, its tokens, or a list of them")
+        if (n := len(prompt)) > self.longest:
+            raise ValueError(f"a prompt of {n:,} tokens: the model reads {self.longest} at most")
         last = len(self.tokenizer) - 1
         if tokens and (wrong := [token for token in prompt if not 0 <= token <= last]):
-            raise Refused(400, f"token {wrong[0]!r:.60}: must be in [0, {last}]", "prompt")
-        try:
-            return self.tokenizer.encode(self.tokenizer.decode(prompt) if tokens else prompt)
-        except ValueError as error:
-            raise Refused(400, str(error), "prompt") from None
+            raise ValueError(f"token {wrong[0]!r:.60}: must be in [0, {last}]")
+        return self.tokenizer.encode(self.tokenizer.decode(prompt) if tokens else prompt)
 
-    def _sampling(self, body: dict) -> SamplingParams:
-        """Below 1e-6 it takes the likeliest token, and then top_p and top_k change nothing."""
-        temperature = _field(body, "temperature", 1.0, check_number, 0.0, 1e6)
-        top_p = _field(body, "top_p", 1.0, check_number, 1e-6, 1.0)
-        top_k = _field(body, "top_k", 0, check_int, -1, len(self.tokenizer))  # 0 and -1: all
-        if temperature < 1e-6:
-            return SamplingParams(greedy=True)
-        return SamplingParams(temperature, max(top_k, 0) or None, None if top_p == 1 else top_p)
+
+def _sampling(asked: dict) -> SamplingParams:
+    """Below 1e-6 it takes the likeliest token, and then top_p and top_k change nothing."""
+    if asked["temperature"] < 1e-6:
+        return SamplingParams(greedy=True)
+    top_p = None if asked["top_p"] == 1 else asked["top_p"]
+    return SamplingParams(asked["temperature"], max(asked["top_k"], 0) or None, top_p)
 
 
 def _field(body: dict, name: str, default, check, *limits):
-    """A field of a body, checked."""
-    value = body.get(name, default)
+    """A field of a body, checked where it is there."""
     try:
-        check(name, value, *limits)
+        if name in body:
+            check(name, body[name], *limits)
     except (TypeError, ValueError) as error:
         words = str(error).rpartition(": ")[2].lower()  # what it must be: true, not True
         need = "must be an object" if check is check_type else words
-        raise Refused(400, f"{name}={json.dumps(value):.60}: {need}", name) from None
-    return value
+        raise Refused(400, f"{name}={json.dumps(body[name]):.60}: {need}", name) from None
+    return body.get(name, default)
 
 
-def _stops(body: dict) -> tuple[str, ...]:
-    stop = body.get("stop", [])
-    stop = [stop] if isinstance(stop, str) else stop
-    good = isinstance(stop, list) and len(stop) <= STOPS
-    if not good or not all(isinstance(text, str) and text for text in stop):
-        raise Refused(400, f"stop must be a text or up to {STOPS} of them, none empty", "stop")
-    return tuple(stop)
+def _check_stop(name: str, value) -> None:
+    texts = [value] if isinstance(value, str) else value
+    if not isinstance(texts, list) or not all(isinstance(text, str) and text for text in texts):
+        raise ValueError("must be a text or several, none empty")
+    if len(texts) > STOPS:
+        raise ValueError(f"must be up to {STOPS} texts")
 
 
 def counts(completions: list[Completion]) -> dict:

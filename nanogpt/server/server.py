@@ -10,7 +10,7 @@ import threading
 import time
 import traceback
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
@@ -58,9 +58,7 @@ class Server:
     At most `running` requests hold blocks at a time and `waiting` wait beside them; the next one is
     refused. `timeout` are the seconds from a request's body to the end of its answer. All but the
     engine lives in one event loop. When a part of it fails, `failure` holds the error, and all
-    ends. `trace(id, what, at)` is called there when a request was "received" and for each "token";
-    `at` is time.perf_counter().
-    Raises ValueError for a model that the backend does not compute.
+    ends. Raises ValueError for a model that the backend does not compute.
     """
 
     def __init__(
@@ -73,7 +71,6 @@ class Server:
         running: int = 64,
         waiting: int = 256,
         timeout: float = 60.0,
-        trace: Callable[[str, str, float], None] = lambda name, what, at: None,
     ):
         check_int("running", running, 1, 4096)  # each needs memory
         check_int("waiting", waiting, 0)
@@ -81,11 +78,11 @@ class Server:
         if (n := len(tokenizer)) != (size := model.config.vocab_size):
             raise ValueError(f"the tokenizer has {n} characters, the model's vocabulary {size}")
         self.most, self.timeout = running + waiting, timeout
-        self.trace, self.created = trace, int(time.time())
+        self.created = int(time.time())
         self.reader = Reader(tokenizer, name, model.config.block_size)
         self.engine = BatchEngine(model, backend=backend, max_running=running, budget=BUDGET)
         self.metrics = Metrics(self.engine)
-        self.answers: dict[str, Completion] = {}  # by the request's id
+        self.answers: dict[Hashable, Completion] = {}  # by the request's id
         self.draining, self.loop, self.failure = False, None, None
         # What is to be done with the engine before its next step; None ends its thread.
         self.work: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
@@ -162,13 +159,12 @@ class Server:
         self.metrics.tokens.inc(len(outputs))
         drawn = defaultdict(list)
         for output in outputs:
-            self.trace(output.request.id, "token", at)
             drawn[output.request.id].append(output)
         for name, own in drawn.items():
             if completion := self.answers.get(name):
-                completion.take(own)
                 if own[0].index == 0:
                     self.metrics.ttft.observe(at - completion.begun)
+                completion.take(own)
         if self.failure:
             self.hurry()
 
@@ -252,42 +248,43 @@ class Handler(RequestHandler):
         self.completions = self.server.reader.read(self.body)
         if (n := len(self.completions)) > self.server.most:
             raise Refused(400, f"{n} prompts: {self.server.most} at most are served", "prompt")
-        with suppress(StreamClosedError):  # the client has left
-            with ExitStack() as admitted:
-                for completion in self.completions:
-                    self.server.trace(completion.request.id, "received", completion.begun)
-                    admitted.enter_context(self.server.admit(completion))
-                last = await (self._stream if completion.stream else self._whole)()
-            self.finish(last)
+        self.ended, self.stream = asyncio.Future(), self.request.connection.stream
+        if self.completions[0].asked["stream"]:
+            self.set_header("Content-Type", "text/event-stream; charset=utf-8")
+            self.set_header("Cache-Control", "no-cache")
+            self.stream.set_nodelay(True)  # a token does not wait for the next
+        with suppress(StreamClosedError), ExitStack() as admitted:  # closed: the client has left
+            for completion in self.completions:
+                completion.tell = self.tell
+                admitted.enter_context(self.server.admit(completion))
+            await self.ended
+            self.finish(self._last())
+            await self.stream.write(b"")  # until the client has read all, or its time is over
 
-    async def _whole(self) -> dict:
-        choices = []
-        for completion in self.completions:
-            text = ""
-            while not completion.reason:
-                text += await completion.receive()
-            choices.append(completion.choice(text, completion.reason))
-        return {**self.completions[0].head, "choices": choices, **counts(self.completions)}
+    def tell(self, completion: Completion) -> None:
+        """Send what it has to say in a stream, and note when all have ended."""
+        if completion.error:
+            if self.stream.writing():  # who does not read is not waited for
+                self.stream.close()
+            if not self.ended.done():
+                self.ended.set_exception(completion.error)
+        elif not self.ended.done():
+            going = not all(one.reason for one in self.completions)
+            if completion.asked["stream"] and (piece := completion.event()):
+                self.write(piece)
+                if going:  # else it goes with the end
+                    self.flush()
+            if not going:
+                self.ended.set_result(None)
 
-    async def _stream(self) -> str:
-        """Send the answer as it comes, prompt by prompt, but for its end."""
-        self.set_header("Content-Type", "text/event-stream; charset=utf-8")
-        self.set_header("Cache-Control", "no-cache")
-        stream = self.request.connection.stream
-        stream.set_nodelay(True)  # a token does not wait for the next
-        events = ""
-        for completion in self.completions:
-            while not completion.reason:
-                events += completion.event(await completion.receive())
-                if events and not (completion.reason and completion is self.completions[-1]):
-                    self.write(events)
-                    events = ""
-                    completion.close = stream.close  # who does not read is not waited for
-                    await self.flush()
-                    completion.close = None
-        if completion.usage:
-            events += event({**completion.head, "choices": [], **counts(self.completions)})
-        return f"{events}data: [DONE]\n\n"
+    def _last(self) -> dict | str:
+        """The whole answer, or the end of a stream."""
+        first, usage = self.completions[0], counts(self.completions)
+        if not first.asked["stream"]:
+            return {**first.head, "choices": [one.choice() for one in self.completions], **usage}
+        shown = first.asked["stream_options"].get("include_usage") is True
+        end = event({**first.head, "choices": [], **usage}) if shown else ""
+        return f"{end}data: [DONE]\n\n"
 
     def on_connection_close(self):
         super().on_connection_close()

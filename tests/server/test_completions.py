@@ -7,11 +7,10 @@ import pytest
 from server_fixtures import CHARS
 
 from nanogpt.decoding.sampling import SamplingParams
-from nanogpt.server.completions import Completion, Reader, Refused
-from nanogpt.serving.request import Request
+from nanogpt.server.completions import Reader, Refused
+from nanogpt.serving.request import Output
 
 READER = Reader(CHARS, "tiny", 24)
-REQUEST = Request(CHARS.encode("a"), 1)
 
 
 def read(**body):
@@ -26,8 +25,7 @@ def test_what_is_left_out_or_null_has_a_default_and_each_request_a_seed_of_its_o
     assert read(temperature=0, top_p=0.5, top_k=-1).request.sampling == SamplingParams(greedy=True)
     for same in ("ab", ["ab"], CHARS.encode("ab").tolist()):
         assert read(prompt=same).request.prompt.tolist() == CHARS.encode("ab").tolist()
-    options = {"include_usage": True}
-    assert read(stop="\n", stream=True, stream_options=options).usage
+    assert read(stop="\n").asked["stop"] == ["\n"]
 
 
 @pytest.mark.parametrize(
@@ -102,9 +100,10 @@ def test_a_stop_ends_the_text_and_no_part_of_it_is_sent():
             "".join(draw.choice(CHARS.chars[:2]) for _ in range(draw.randint(1, 4)))
             for _ in range(draw.randint(0, 3))
         )
-        completion, sent = Completion(REQUEST, CHARS.chars, stop=stops), ""
+        completion, sent = read(prompt="a", stop=stops), ""
         for i, token in enumerate(tokens):
-            sent += completion.add([token], i == len(tokens) - 1)
+            completion.take([Output(completion.request, token, i, i == len(tokens) - 1)])
+            sent += completion.choice()["text"]
             assert cut(text, stops)[0].startswith(sent)
             if completion.reason:
                 break
