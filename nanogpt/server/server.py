@@ -58,7 +58,9 @@ class Server:
     At most `running` requests hold blocks at a time and `waiting` wait beside them; the next one is
     refused. `timeout` are the seconds from a request's body to the end of its answer. All but the
     engine lives in one event loop. When a part of it fails, `failure` holds the error, and all
-    ends. Raises ValueError for a model that the backend does not compute.
+    ends. `trace(id, what, at)` is called there when a request was "received" and for each "token";
+    `id` is the answer's, `at` is time.perf_counter().
+    Raises ValueError for a model that the backend does not compute.
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class Server:
         running: int = 64,
         waiting: int = 256,
         timeout: float = 60.0,
+        trace: Callable[[str, str, float], None] = lambda name, what, at: None,
     ):
         check_int("running", running, 1, 4096)  # each needs memory
         check_int("waiting", waiting, 0)
@@ -78,7 +81,7 @@ class Server:
         if (n := len(tokenizer)) != (size := model.config.vocab_size):
             raise ValueError(f"the tokenizer has {n} characters, the model's vocabulary {size}")
         self.most, self.timeout = running + waiting, timeout
-        self.created = int(time.time())
+        self.trace, self.created = trace, int(time.time())
         self.reader = Reader(tokenizer, name, model.config.block_size)
         self.engine = BatchEngine(model, backend=backend, max_running=running, budget=BUDGET)
         self.metrics = Metrics(self.engine)
@@ -104,6 +107,7 @@ class Server:
         if len(self.answers) >= self.most:
             raise Refused(429, f"{self.most} requests are served already: try again in a second")
         request = completion.request
+        self.trace(completion.head["id"], "received", completion.begun)
         self.answers[request.id] = completion
         late = Refused(504, f"the answer took longer than {self.timeout:g} s")
         timer = self.loop.call_later(self.timeout, completion.end, late)
@@ -164,6 +168,8 @@ class Server:
             if completion := self.answers.get(name):
                 if own[0].index == 0:
                     self.metrics.ttft.observe(at - completion.begun)
+                for _ in own:
+                    self.trace(completion.head["id"], "token", at)
                 completion.take(own)
         if self.failure:
             self.hurry()

@@ -240,10 +240,9 @@ class BatchEngine:
             seq.num_shown_tokens = max(seq.num_shown_tokens, seq.num_computed_tokens)
             last = request.max_new_tokens - 1
             columns.append([Output(request, t, i, i == last) for i, t in enumerate(tokens, first)])
-            if tokens and seq.logprobs:
-                ends = range(len(seq.logprobs) - len(tokens) + 1, len(seq.logprobs) + 1)
-                parts = [seq.logprobs[i:j] for i, j in zip([0, *ends], ends, strict=False)]
-                pairs = zip(columns[-1], parts, strict=True)
+            if tokens and (shown := seq.logprobs):
+                first = len(shown) - len(tokens) + 1  # the first token has the prompt's, too
+                pairs = zip(columns[-1], [shown[:first], *zip(shown[first:])], strict=True)
                 columns[-1] = [output._replace(logprobs=tuple(own)) for output, own in pairs]
                 seq.logprobs = []
             if seq.num_new_tokens > last:

@@ -64,12 +64,10 @@ def read_prompts(
 
 def _lines(path: Path) -> list[tuple[str, str]]:
     """The lines of a text that are not empty, each after its name: "FILE, line 3: "."""
-    data = path.read_bytes().replace(b"\r\n", b"\n")
     try:
-        lines = data.decode("utf-8-sig").split("\n")
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
     except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise ValueError(f"{path}, line {line}: this is no UTF-8 text: save it as one") from None
+        raise ValueError(f"{path} is no UTF-8 text ({error}): save it as one") from None
     return [(f"{path}, line {i}: ", line) for i, line in enumerate(lines, 1) if line]
 
 
