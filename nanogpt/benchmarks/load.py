@@ -16,13 +16,11 @@ import json
 import random
 import string
 import time
-import urllib.request
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
-from http.client import HTTPException
 from math import inf
 from typing import NamedTuple
 
@@ -37,6 +35,7 @@ from ..model.gpt import GPT
 from ..serving.batch import BatchEngine
 from ..serving.modules import ModuleBackend
 from ..serving.request import Request
+from ..verify.server import HTTPServer
 from .timing import in_turns, number_of, summary
 
 CHARS = "\n !$&',-.3:;?" + string.ascii_uppercase + string.ascii_lowercase  # Tiny Shakespeare's
@@ -219,25 +218,17 @@ def _admit(engine: BatchEngine, arrived: deque[Request], static_batch: int | Non
 # ------------------------------------------------------------------ a server, ours or another
 
 
-class HTTPServer:
+class LoadedServer(HTTPServer):
     """A server with /v1/completions. Called with greedy requests it returns the whole replies.
 
     Each request is sent when it arrives, whether or not others are answered. `errors` counts those
     that failed, by reason. A token of a reply is the number of its character in `chars`, None for
-    one that is not there. After 10 minutes it is given up. Raises ConnectionError.
+    one that is not there. After 10 minutes it is given up. Raises ValueError, ConnectionError.
     """
 
-    def __init__(self, url: str, model: str = "", chars: str = CHARS):
-        self.url, self.model, self.chars, self.errors = url, model, chars, Counter()
-        self.address = url.rstrip("/").removesuffix("/v1") + "/v1"
-        try:
-            with urllib.request.urlopen(f"{self.address}/models", timeout=60.0) as response:
-                said = response.read()
-            self.model = model or json.loads(said)["data"][0]["id"]
-        except (OSError, HTTPException) as error:
-            raise ConnectionError(f"no server answers at {url}: {_named(error)}") from None
-        except (ValueError, KeyError, IndexError, TypeError):
-            raise ConnectionError(f"{url}/v1/models names no model: is it http://…?") from None
+    def __init__(self, url: str, chars: str = CHARS):
+        super().__init__(url)
+        self.chars, self.errors = chars, Counter()
 
     def __call__(self, requests: list[Request]) -> Replies:
         return asyncio.run(self._serve(requests))
@@ -250,13 +241,13 @@ class HTTPServer:
             try:
                 replies[request.id] = await self._reply(client, request, start)
             except (OSError, HTTPClientError, ValueError) as error:
-                self.errors[_named(error)] += 1
+                self.errors[f"{type(error).__name__}: {error}"] += 1
 
         with closing(SimpleAsyncHTTPClient(force_instance=True, max_clients=2**31)) as client:
             start = time.perf_counter()
             await asyncio.gather(*map(one, requests))
         if not replies:
-            raise ConnectionError(f"{self.url}: no request was answered: {list(self.errors)[-1]}")
+            raise ConnectionError(f"{self.name}: no request was answered: {list(self.errors)[-1]}")
         return replies
 
     async def _reply(self, client, request: Request, start: float) -> Reply:
@@ -266,7 +257,7 @@ class HTTPServer:
         body |= {"temperature": 0.0, "stream": True, "stream_options": {"include_usage": True}}
         came: list[tuple[float, bytes]] = []
         response = await client.fetch(
-            f"{self.address}/completions",
+            f"{self.name}/v1/completions",
             method="POST",
             headers={"Content-Type": "application/json"},
             body=json.dumps(body),
@@ -294,17 +285,12 @@ class HTTPServer:
                     text += piece
                     moments.append(moment)
         if not ended or not moments:
-            raise ConnectionError(
-                f"the reply stopped after {number_of(len(moments), 'event')}, without its end"
-            )
+            after = number_of(len(moments), "event")
+            raise ConnectionError(f"the reply stopped after {after}, without its end")
         if n not in (None, len(text)):
             return Reply([None] * n, moments)
         number = {char: i for i, char in enumerate(self.chars)}
         return Reply([number.get(char) for char in text], moments)
-
-
-def _named(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"
 
 
 def _events(came: list[tuple[float, bytes]]) -> Iterator[tuple[float, dict]]:
@@ -341,8 +327,9 @@ def measures(requests: Sequence[Request], replies: Replies, limits: dict[str, fl
     for key in LATENCIES:
         values = torch.tensor([x for one in each for x in one[key]], dtype=torch.float64)
         for percent in (50, 95):
-            found = values.quantile(percent / 100).item() if len(values) else None
-            out[f"{key}_p{percent}"] = found
+            out[f"{key}_p{percent}"] = (
+                values.quantile(percent / 100).item() if len(values) else None
+            )
     return out
 
 

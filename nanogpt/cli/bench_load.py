@@ -12,7 +12,7 @@ from math import inf
 from pathlib import Path
 
 from ..benchmarks.decoding import sharpened
-from ..benchmarks.load import CHARS, LATENCIES, HTTPServer, bound, load, poisson, schemes
+from ..benchmarks.load import CHARS, LATENCIES, LoadedServer, bound, load, poisson, schemes
 from ..benchmarks.roofline import peak_arithmetic, read_bandwidth
 from ..benchmarks.timing import number_of, summary_text
 from ..config.shapes import SIZES
@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _server(args: argparse.Namespace, model: GPT | None, chars: str, asked: dict) -> dict:
     """The server at --url; its texts are compared with those of the model, where there is one."""
-    server = HTTPServer(args.url, chars=chars)
+    server = LoadedServer(args.url, chars)
     asked = asked | {"vocab_size": len(chars), "greedy": True, "model": model}
     rows = load({server.model: server}, args.rates, **asked)
     return {"server": args.url, "model": server.model, "rows": rows, "errors": dict(server.errors)}
@@ -76,19 +76,14 @@ def report(r: dict) -> str:
         who = f"{r['n_params']:,} parameters, {r['backend']}, at most {r['running']} at once"
     asked = f"{number_of(r['n'], 'request')} of a block of {r['block_size']}"
     title = f"{asked}; {who}; {common.timings(r['repeats'])}; latencies in ms\n"
-    errors = r.get("errors", {}).items()
-    failed = [f"{number_of(n, 'request')} failed: {why}" for why, n in errors]
+    notes = [f"{number_of(n, 'request')} failed: {why}" for why, n in r.get("errors", {}).items()]
     at_once = [row for row in r["rows"] if row["rate"] is None and row["scheme"] != "prefix reuse"]
-    shares = [
-        f"{row['scheme']} {row['tokens_per_second']['median'] / r['bound']:.0%}"
-        for row in (at_once if "bound" in r else [])
-    ]
-    if shares:
+    if "bound" in r and at_once:
+        speeds = ((row["scheme"], row["tokens_per_second"]["median"]) for row in at_once)
+        shares = ", ".join(f"{scheme} {speed / r['bound']:.0%}" for scheme, speed in speeds)
         machine = f"{r['peak'] / 1e9:.0f} GFLOP/s and {r['bandwidth'] / 1e9:.0f} GB/s"
-        failed += [
-            f"\nall at once, {machine} allow {r['bound']:,.0f} tokens/s: {', '.join(shares)}"
-        ]
-    return "\n".join([title, table([*map(_shown, r["rows"])]), *failed])
+        notes += [f"\nall at once, {machine} allow {r['bound']:,.0f} tokens/s: {shares}"]
+    return "\n".join([title, table([*map(_shown, r["rows"])]), *notes])
 
 
 def _shown(row: dict) -> dict:

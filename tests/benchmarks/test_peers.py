@@ -9,7 +9,7 @@ import pytest
 import torch
 from decoding_fixtures import build
 
-from nanogpt.benchmarks.load import CHARS, HTTPServer, load, poisson
+from nanogpt.benchmarks.load import CHARS, LoadedServer, load, poisson
 from nanogpt.cli import main
 from nanogpt.data.tokenizer import CharTokenizer
 from nanogpt.server.server import Server, serving
@@ -78,7 +78,7 @@ def test_our_own_server_gives_our_texts():
     how = {"vocab_size": 13, "block_size": 32, "repeats": 1, "limits": {"e2el": 1e6}}
     how |= {"n": 6, "greedy": True}
     with serving(Server(model, tokenizer)) as url:
-        server = HTTPServer(url, chars=tokenizer.chars)
+        server = LoadedServer(url, chars=tokenizer.chars)
         rows = load({server.model: server}, [500.0, inf], model=model, **how)
         other = build(torch.float32, seed=4)
         wrong = load({"other": server}, [inf], model=other, **how)[0]
@@ -91,14 +91,14 @@ def test_our_own_server_gives_our_texts():
 def test_a_server_gets_what_its_interface_names_and_gives_texts_or_counts(server):
     url, bodies = server
     bodies.clear()
-    target = HTTPServer(url)
+    target = LoadedServer(url)
     replies = target(requests(3))
     fields = {"model", "prompt", "max_tokens", "temperature", "stream", "stream_options"}
     assert [(body["model"], set(body)) for body in bodies] == 3 * [("good", fields)]
     assert [reply.tokens for reply in replies.values()] == 3 * [[0, 1, 2]]
     assert all(len(reply.moments) == 2 for reply in replies.values())
     assert not target.errors
-    (reply,) = HTTPServer(url, "counts")(requests()).values()
+    (reply,) = LoadedServer(url, "counts")(requests()).values()
     assert reply.tokens == 5 * [None]
 
 
@@ -112,7 +112,7 @@ def test_a_server_gets_what_its_interface_names_and_gives_texts_or_counts(server
 )
 def test_what_goes_wrong_is_said_in_a_line(server, model, said):
     with pytest.raises(OSError, match=said):
-        HTTPServer(server[0], model)(requests(2))
+        LoadedServer(server[0], model)(requests(2))
 
 
 def test_the_command_prints_a_row_of_a_server(server, tmp_path, capsys):
