@@ -35,7 +35,6 @@ class HTTPServer:
             self.ask([{"prompt": "a", "max_tokens": 1, **GREEDY}])
         except ConnectionError:  # it may have none
             self.extras = {}
-            self.ask([{"prompt": "a", "max_tokens": 1, **GREEDY}])
 
     def ask(self, requests: list[dict]) -> list[dict]:
         """The answers to requests that are sent together: each a text, and logprobs or None."""

@@ -90,15 +90,16 @@ def test_our_own_server_gives_our_texts():
 
 def test_a_server_gets_what_its_interface_names_and_gives_texts_or_counts(server):
     url, bodies = server
-    bodies.clear()
     target = LoadedServer(url)
+    bodies.clear()
     replies = target(requests(3))
     fields = {"model", "prompt", "max_tokens", "temperature", "stream", "stream_options"}
     assert [(body["model"], set(body)) for body in bodies] == 3 * [("good", fields)]
     assert [reply.tokens for reply in replies.values()] == 3 * [[0, 1, 2]]
     assert all(len(reply.moments) == 2 for reply in replies.values())
     assert not target.errors
-    (reply,) = LoadedServer(url, "counts")(requests()).values()
+    target.model = "counts"
+    (reply,) = target(requests()).values()
     assert reply.tokens == 5 * [None]
 
 
@@ -111,8 +112,10 @@ def test_a_server_gets_what_its_interface_names_and_gives_texts_or_counts(server
     ],
 )
 def test_what_goes_wrong_is_said_in_a_line(server, model, said):
+    target = LoadedServer(server[0])
+    target.model = model
     with pytest.raises(OSError, match=said):
-        LoadedServer(server[0], model)(requests(2))
+        target(requests(2))
 
 
 def test_the_command_prints_a_row_of_a_server(server, tmp_path, capsys):
