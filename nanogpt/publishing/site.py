@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+from collections.abc import Collection
 from functools import partial
 from pathlib import Path
 
@@ -21,8 +22,8 @@ from ..model.checkpoint import load_checkpoint
 from ..model.convert import pack_heads
 from ..system.device import conditions
 from ..system.files import PUBLISHED, ROOT, check_ours, drop, sha256, write_whole
-from . import museum
-from .html import TEMPLATES, Prose, blocks, minutes, promise, sections
+from ..verify import museum
+from .html import TEMPLATES, Prose, blocks, coloured, minutes, promise, sections
 from .mirror import colab
 from .nbfile import SyncError, place, read, read_manifest, title
 
@@ -48,7 +49,7 @@ def render(folder: Path, home: Path | None = None) -> Path:
     entries = {entry["notebook"]: entry for entry in card["notebooks"]}
     names = [path.stem for path in paths]
     pages = [_about(path.stem, read(path), entries.get(path.stem, {}), names) for path in paths]
-    more = {"live.html": live_page(folder, home or folder), "museum.html": museum.page(names)}
+    more = {"live.html": live_page(folder, home or folder), "museum.html": museum_page(names)}
     more = {name: text for name, text in more.items() if text}
     kept = address.REPO if PUBLISHED in (folder.resolve(), home) else ""  # its files are online
     frame = partial(
@@ -122,6 +123,20 @@ def _about(name: str, nb, entry: dict, names: list[str]) -> dict:
 def _script(data) -> str:
     """Data as JSON that stands in a <script>, which no text in it can end."""
     return json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def museum_page(names: Collection[str]) -> str | None:
+    """The public bugs, what finds and what misses each; None without verdicts of the referee.
+
+    `names` are the pages beside it. That of notebook 04 is linked if it is among them.
+    """
+    rooms = museum.rooms()
+    return rooms and TEMPLATES.get_template("museum.html.j2").render(
+        rooms,
+        notebook=next((name for name in sorted(names) if name.startswith("04_")), None),
+        coloured=coloured,
+        repository=address.REPO and f"https://github.com/{address.REPO}/blob/{address.REF}",
+    )
 
 
 def live_page(folder: Path, home: Path) -> str | None:

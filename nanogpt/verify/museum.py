@@ -17,12 +17,13 @@ from pathlib import Path
 
 import torch
 
-from ..system.files import ROOT
+from ..system.files import ROOT, read_sealed
 from .referee import referee
 
 FOLDER = ROOT / "notebooks" / "museum"
 VERDICTS = FOLDER / "verdicts.json"  # what the site's page is made from
 LETTERS = ".abcdefghijklmnopqrstuvwxyzäöü"  # no number, and the 29 tokens of an exhibit
+KINDS = {"issues": "issue", "pull": "pull request"}
 POWERS = "0123456789abcdefghi"  # of ten, from -16 to 2
 
 
@@ -76,3 +77,33 @@ def _picture(expected=None, got=None, sizes=None) -> dict:
     powers = (math.floor(math.log10(min(max(size, 1e-16), 1e2))) for size in sizes)
     sizes = "".join(POWERS[power + 16] for power in powers)
     return {"expected": rows[0], "got": rows[1], "sizes": sizes}
+
+
+def rooms() -> dict | None:
+    """What the site's page shows, from the verdicts that were written; None where they are not."""
+    data = read_sealed(VERDICTS)
+    if data is None:
+        return None
+    rows, seeds = [_room(row) for row in data["exhibits"]], data["seeds"]
+    convicts = Counter(way for row in rows for way, n in row["found"].items() if n == seeds)
+    alone = Counter(way for row in rows for way in row["found"] if len(row["found"]) == 1)
+    tried = sorted({way for row in rows for way in row["found"] | row["missed"]})
+    ways = [{"way": way, "found": convicts[way], "alone": alone[way]} for way in tried]
+    ways.sort(key=lambda way: -way["found"])
+    return {"bugs": rows, "seeds": seeds, "powers": POWERS, "ways": ways}
+
+
+def _room(row: dict) -> dict:
+    """What the page says of an exhibit, beside its verdicts."""
+    owner, kind, number = re.fullmatch(r".*\.com/(.+)/(\w+)/(\w+)", row["thread"]).groups()
+    trap = re.search(r"otebook 04's (\w+) trap", row["about"])
+    pairs = enumerate(zip(row["turn"].get("expected", ""), row["turn"].get("got", ""), strict=True))
+    path = FOLDER / f"{row['name']}.py"
+    code = path.read_text(encoding="utf-8").split('"""', 2)[2].strip() if path.is_file() else ""
+    return row | {
+        "owner": owner,
+        "number": f"{KINDS.get(kind, kind)} {number}",
+        "trap": trap and trap[1],
+        "first": next((i for i, (a, b) in pairs if a != b), None),
+        "code": code,
+    }

@@ -6,10 +6,10 @@ import pytest
 from chromium import Chromium, browsed
 from notebook_fixtures import page_faults
 
-from nanogpt.publishing import museum
-from nanogpt.verify.museum import exhibits
+from nanogpt.publishing.site import museum_page
+from nanogpt.verify import museum
 
-NAMES = [path.stem for path in exhibits()]
+NAMES = [path.stem for path in museum.exhibits()]
 
 
 @pytest.fixture(scope="module")
@@ -17,7 +17,7 @@ def page(tmp_path_factory):
     path = tmp_path_factory.mktemp("museum") / "museum.html"
     (path.parent / "index.html").touch()
     (path.parent / "04_eight_traps.html").touch()
-    path.write_text(museum.page({"04_eight_traps", "05_x"}), encoding="utf-8")
+    path.write_text(museum_page({"04_eight_traps", "05_x"}), encoding="utf-8")
     return path
 
 
@@ -36,7 +36,7 @@ def test_every_exhibit_has_a_room_with_its_thread_in_one_small_file(page):
 
 def test_without_verdicts_there_is_no_page(monkeypatch, tmp_path):
     monkeypatch.setattr(museum, "VERDICTS", tmp_path / "verdicts.json")
-    assert museum.page(set()) is None
+    assert museum_page(set()) is None
 
 
 @pytest.mark.slow
