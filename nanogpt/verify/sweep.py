@@ -8,6 +8,7 @@ import warnings
 from collections import Counter
 from contextlib import nullcontext
 from dataclasses import dataclass
+from math import inf
 
 import torch
 from torch import Tensor
@@ -79,34 +80,32 @@ def draw_case(seed: int, number: int, dtype: str, in_exact: bool) -> Case:
     return Case(number, config, dtype, batch, prompt, n_new, way, chunk, sampling)
 
 
-def run_case(seed: int, case: Case, in_exact: bool) -> dict:
-    """Decode the case's texts in both ways; counts and differences as plain data."""
-    generator = torch.Generator().manual_seed((seed * 1_000_003 + case.number) % 2**63)
+def run_case(result: dict, case: Case) -> None:
+    """Decode the case's texts in both ways; adds what was found to the result of a sweep."""
+    generator = torch.Generator().manual_seed((result["seed"] * 1_000_003 + case.number) % 2**63)
     model = _random_model(case, generator)
     prompt = torch.randint(case.config.vocab_size, (case.batch, case.prompt), generator=generator)
     noise = draw_noise(case.n_new, case.batch, case.config.vocab_size, generator)
     per_head, way = WAYS[case.way]
     ways = [(model, {"cache": None}), (model if per_head else pack_heads(model), way)]
-    with exact(model) if in_exact else nullcontext(), warnings.catch_warnings():
+    with exact(model) if result["exact"] else nullcontext(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="past block_size")
         tokens, (a, b), margins = both(ways, prompt, noise, case.sampling, case.chunk)
     diffs = (a.double() - b.double()).abs().amax(-1)  # (steps, B)
     diffs = diffs.nan_to_num(sys.float_info.max)  # NaN is as far off as can be, and is no JSON
     mismatches = _mismatches(case, *tokens, diffs, margins, rounding(a))
-    return {
-        "cases": 1,
-        "sequences": case.batch,
-        "tokens": case.batch * case.n_new,
-        "mismatched": len(mismatches),
-        "explained": sum(one.get("explained", False) for one in mismatches),
-        "mismatches": mismatches,
-        "logits": a.numel(),
-        "differing_logits": int((a != b).sum()),
-        "too_close": int(((margins <= 2 * diffs) & (diffs > 0)).sum()),
-        "max_logit_diff": float(diffs.max()),
-        "min_margin": float(margins.min()),
-        "ways": Counter({case.way: case.batch}),
-    }
+    result["cases"] += 1
+    result["sequences"] += case.batch
+    result["tokens"] += noise[..., 0].numel()
+    result["mismatched"] += len(mismatches)
+    result["explained"] += sum(one.get("explained", False) for one in mismatches)
+    result["mismatches"] = (result["mismatches"] + mismatches)[:SHOWN]
+    result["logits"] += a.numel()
+    result["differing_logits"] += int((a != b).sum())
+    result["too_close"] += int(((margins <= 2 * diffs) & (diffs > 0)).sum())
+    result["max_logit_diff"] = max(result["max_logit_diff"], float(diffs.max()))
+    result["min_margin"] = min(result["min_margin"], float(margins.min()))
+    result["ways"][case.way] += case.batch
 
 
 def _random_model(case: Case, generator: torch.Generator) -> GPT:
@@ -142,23 +141,19 @@ def _mismatches(
 
 def sweep(sequences: int, *, seed: int = 0, dtype: str = "float32", in_exact: bool = False) -> dict:
     """Run cases until at least `sequences` texts are decoded; what was found, as plain data."""
-    found, texts = [], 0
+    result = nothing_yet(seed, dtype, in_exact)
     with Progress(sequences, "texts") as bar:
-        while texts < sequences:
-            case = draw_case(seed, len(found), dtype, in_exact)
-            found.append(run_case(seed, case, in_exact))
-            texts += case.batch
+        while result["sequences"] < sequences:
+            case = draw_case(seed, result["cases"], dtype, in_exact)
+            run_case(result, case)
             bar.update(case.batch)
-    return {
-        "seed": seed,
-        "dtype": dtype,
-        "exact": in_exact,
-        **{key: sum(case[key] for case in found) for key in COUNTS},
-        "mismatches": sum((case["mismatches"] for case in found), [])[:SHOWN],
-        "max_logit_diff": max(case["max_logit_diff"] for case in found),
-        "min_margin": min(case["min_margin"] for case in found),
-        "ways": sum((case["ways"] for case in found), Counter()),
-    }
+    return result
+
+
+def nothing_yet(seed: int, dtype: str, in_exact: bool) -> dict:
+    """The result of a sweep before its first case."""
+    result = {"seed": seed, "dtype": dtype, "exact": in_exact, **dict.fromkeys(COUNTS, 0)}
+    return result | {"max_logit_diff": 0, "min_margin": inf, "mismatches": [], "ways": Counter()}
 
 
 def passed(result: dict) -> bool:
