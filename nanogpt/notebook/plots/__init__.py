@@ -1,7 +1,7 @@
 """One function per figure: plain data in, a matplotlib Figure out. Never imports torch."""
 
 from .charts import dots, lines, losses, timelines
-from .equality import last_bits, masks, precision, token_strips
-from .pictures import arrows, attention_step, decode_step, ring, sharing, triangle
+from .equality import last_bits, masks, token_strips
+from .pictures import arrows, attention_step, decode_step, ring, triangle
 from .speed import speedup_map, typing_race
 from .style import format_ratio, to_apng, to_png

@@ -1,4 +1,4 @@
-"""Figures of equal tokens, of the margins of draws, of last bits, and of masks."""
+"""Figures of equal tokens, of last bits, and of masks."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from matplotlib.patches import Rectangle
 from . import canvas
 from .style import BLANKS, BLUE, GREEN, INK, MONO, ORANGE, PALE, PAPER, VERMILION, styled
 
-MARGIN = ("margins", 0.2, BLUE, "o", "margin of each draw")
-CLOUDS = MARGIN, ("logit_diffs", -0.2, VERMILION, "s", "max |Δlogit| of each step")
 LEVELS = [1, 2, 4, 16, 64, 256]  # float32 numbers apart
 
 
@@ -37,27 +35,6 @@ def token_strips(strips: list[dict], title: str, columns: int = 40, wrong: bool 
         canvas.label(axes, columns + 0.4, y + 0.4, strip.get("note", ""), size=8.3)
     axes.set(xlim=(-0.3 * columns, 1.17 * columns), ylim=(len(strips) - 0.1, -0.15))
     axes.axis("off")
-    return figure
-
-
-@styled
-def precision(reports: dict[str, dict]) -> Figure:
-    """Logit differences and margins by dtype, one column of points each."""
-    figure, axes = canvas.new_figure(3.4, "Where the two clouds overlap, a token can flip")
-    for x, (name, report) in enumerate(reports.items()):
-        for key, side, colour, mark, label in CLOUDS:
-            values = report[key]  # side by side around a middle
-            across = [x + side + 0.3 * (i / len(values) - 0.5) for i in range(len(values))]
-            look = {"color": colour, "marker": mark, "label": label if x == 0 else None}
-            axes.scatter(across, values, s=9, alpha=0.6, lw=0, **look)
-        colour, mark = INK, f"✓ {report['n_new']} equal"
-        if not report["equal"]:
-            colour, mark = VERMILION, f"✗ {report['first_divergence']} equal, then not"
-        canvas.label(axes, x, 30, f"{name}\n{mark}", colour, 9, ha="center", va="bottom")
-    axes.set_yscale("log", nonpositive="mask")  # it has no 0
-    axes.set(xticks=(), xlim=(-0.6, len(reports) - 0.4), ylim=(1e-17, 8000))
-    axes.set_ylabel("logits (log scale)")
-    axes.legend(loc="lower right", markerscale=2)
     return figure
 
 
@@ -91,7 +68,7 @@ def masks(panels: list[dict], title: str) -> Figure:
     """Who attends to whom: a panel has a `label`, positions `q` and `k`, and a (T, S) `mask`.
 
     Queries down, keys across, in the order in which the cache holds them; -1 is an empty slot. With
-    `names`, the characters of the queries and of the keys, these stand in the place of positions.
+    `names`, those of the queries and of the keys, these stand in the place of positions.
     Panels stand in rows of three, as high as their queries need; one alone is as wide as the page.
     """
     columns = min(len(panels), 3)

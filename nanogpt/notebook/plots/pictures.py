@@ -1,9 +1,8 @@
-"""Pictures on a page: attention, prefill and decode, shared heads, rotations, rings."""
+"""Pictures on a page: attention, prefill and decode, rotations, rings."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from fractions import Fraction
 from math import cos, degrees, pi, sin
 
 import numpy as np
@@ -16,7 +15,6 @@ from .canvas import (
     DARK,
     FILLS,
     PAGE,
-    cell,
     cells,
     grid,
     legend,
@@ -206,38 +204,6 @@ def _output(axes: Axes, weights, middles: Sequence[float]) -> None:
 def _pairs(count: int) -> str:
     s = "s" * (count != 1)
     return f"{count} key{s} and {count} value{s}"
-
-
-@styled
-def sharing(n_head: int, kinds: Sequence[tuple[str, int]], title: str) -> Figure:
-    """Which query heads share a key/value head; a kind is its name and its key/value heads.
-
-    Every head beyond the first of a group is one whose keys and values need not be cached.
-    """
-    figure, axes = page(2.9, title, equal=True)
-    wide = PAGE / len(kinds)
-    for i, (kind, n_kv_head) in enumerate(kinds):
-        _heads(axes, (i + 0.5) * wide, 0.86 * wide, kind, n_head, n_kv_head)
-    legend(axes, 2.5, [("new", "query heads"), ("old", "key/value heads: what the cache holds")])
-    return figure
-
-
-def _heads(axes: Axes, middle: float, wide: float, kind: str, n_head: int, n_kv_head: int) -> None:
-    """One panel: query heads above, key/value heads below, and who reads which."""
-    step, group = wide / n_head, n_head // n_kv_head
-    left, box = middle - wide / 2, min(0.3, 0.9 * wide / n_head)
-    note(axes, middle, 0.05, kind, 13, ha="center", weight="bold")
-    for head in range(n_head):
-        x, shared = left + (head + 0.5) * step, left + (head // group + 0.5) * group * step
-        axes.plot([x, shared], [0.65, 1.4], color=GREY, lw=1.3, zorder=0)
-        axes.add_patch(Circle((x, 0.62), box / 2 - 0.01, **FILLS["new"]))
-    for i in range(n_kv_head):
-        x = left + (i + 0.5) * group * step
-        cell(axes, x - box / 2 - 0.03, 1.3, (box + 0.06, box))
-    share = Fraction(n_kv_head, n_head)
-    size = "all bytes (1×)" if share == 1 else f"{share} of the bytes"
-    words = f"{n_kv_head} key/value head{'s' * (n_kv_head != 1)}\n{size}"
-    note(axes, middle, 1.72, words, 10.5, ha="center")
 
 
 @styled
