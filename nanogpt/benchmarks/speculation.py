@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from itertools import count
+from timeit import Timer
 
 import torch
 from torch import Tensor
@@ -22,10 +23,11 @@ from ..engines.native import Native, Rough8, Session
 from ..engines.toolchain import CannotBuild
 from ..model.gpt import GPT
 from .roofline import Limits
-from .timing import CPU, clock, in_turns, summary, time_in_turns
+from .timing import CPU, clock, in_turns, summary
 
 TABLES = {1: "a table of characters", 2: "a table for pairs", 3: "a table for triples"}
 BASELINE = (None, 0)  # plain decoding: no draft, no proposals
+IN_A_ROW = 5  # passes of one measurement
 
 Drafts = dict[str, Callable[[int], Draft]]  # by name, for a number of proposals
 
@@ -94,7 +96,9 @@ def _row(draft: str, k: int, n_new: int, runs: list, base: list) -> dict:
 def pass_seconds(model: GPT, counts: list[int], *, repeats: int = 15) -> dict[int, dict]:
     """Seconds of one native pass over so many tokens, after at most 100 others: a summary each.
 
-    Raises ValueError for counts that the block cannot hold, CannotBuild without a compiler.
+    Each turn times some in a row, after one that fills the processor's caches again: a pass of a
+    small model is the shorter of the two. Raises ValueError for counts that the block cannot hold,
+    CannotBuild without a compiler.
     """
     engine, block = _native(model), model.config.block_size
     place = min(100, block - 1 - max(counts))
@@ -104,8 +108,9 @@ def pass_seconds(model: GPT, counts: list[int], *, repeats: int = 15) -> dict[in
     with Session(engine, model, text, 1, noise, PLAIN) as session:
         session.decode(0, place)
         passes = {n: partial(session.check, place, place + n) for n in counts}
-        seconds, _ = time_in_turns(passes, repeats)
-    return {n: summary(own) for n, own in seconds.items()}
+        turns = {n: partial(Timer(one, one).timeit, IN_A_ROW) for n, one in passes.items()}
+        seconds = in_turns(turns, repeats)
+    return {n: summary(total / IN_A_ROW for total in own) for n, own in seconds.items()}
 
 
 def usual_drafts(model: GPT, text: Tensor) -> Drafts:
