@@ -87,7 +87,7 @@ def ladder(
     forms, limits = _forms(model), Limits(model)
     built = {rung: _build(rung, model) for rung in _chosen(limits.device, only)}
     runs = {
-        rung: _generation(forms[rung.per_head], n_new, engine, seed)
+        rung: _generation(forms[rung.per_head], n_new, seed, engine)
         for rung, (engine, _) in built.items()
         if engine
     }
@@ -96,9 +96,8 @@ def ladder(
         raise ValueError(f"nothing to time: rungs {only} cannot be built here ({why})")
     for label, decode in (peers or {}).items():
         rung = Rung("–", label, None)
-        built, runs = built | {rung: (None, {})}, runs | {rung: _peer(decode, model, n_new, seed)}
-    turns = {"device": limits.device, "after_turn": limits.measure}
-    seconds, tokens = time_in_turns(runs, repeats, **turns)
+        built[rung], runs[rung] = (None, {}), _generation(model, n_new, seed, None, decode)
+    seconds, tokens = time_in_turns(runs, repeats, limits.device, limits.measure)
     base, found, rows = next(iter(runs)), limits.as_dict(), []
     for rung, (_, how) in built.items():
         rows.append({"rung": rung.number, "label": rung.label} | how)
@@ -145,22 +144,17 @@ def _forms(model: GPT) -> dict[bool, GPT]:
     return {per_head: model, not per_head: (pack_heads if per_head else unpack_heads)(model)}
 
 
-def _generation(model: GPT, n_new: int, engine: Engine, seed: int) -> Callable[[], Tensor]:
+def _generation(model: GPT, n_new: int, seed: int, engine, peer=None) -> Callable[[], Tensor]:
+    """A generation by an engine, or by a peer: its noise is drawn on the clock, too."""
     prompt = torch.zeros(1, 1, dtype=torch.int64, device=model.lm_head.weight.device)
     generator = torch.Generator()
-    return lambda: complete(
-        model, prompt, n_new, engine=engine, generator=generator.manual_seed(seed)
-    )
-
-
-def _peer(decode: Peer, model: GPT, n_new: int, seed: int) -> Callable[[], Tensor]:
-    """The same generation by a peer, its noise drawn on the clock as that of `generate` is."""
-    V, generator = model.config.vocab_size, torch.Generator()
-    start = torch.zeros(1, 1, dtype=torch.int64, device=model.lm_head.weight.device)
 
     def run() -> Tensor:
-        noise = draw_noise(n_new, 1, V, generator.manual_seed(seed)).to(start.device)
-        return torch.cat([start, decode(noise[:, 0])[None]], dim=1)
+        generator.manual_seed(seed)
+        if peer is None:
+            return complete(model, prompt, n_new, engine=engine, generator=generator)
+        noise = draw_noise(n_new, 1, model.config.vocab_size, generator).to(prompt.device)
+        return torch.cat([prompt, peer(noise[:, 0])[None]], dim=1)
 
     return run
 

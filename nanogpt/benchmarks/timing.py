@@ -89,7 +89,7 @@ def interleave(a: Tokens, b: Tokens, *, repeats: int, device=CPU) -> list[list[l
 
 
 def time_in_turns(
-    runs: dict[str, Callable], repeats: int, *, device: torch.device = CPU, **turns
+    runs: dict[str, Callable], repeats: int, device: torch.device = CPU, after_turn=lambda: None
 ) -> tuple[dict[str, list[float]], dict]:
     """The seconds of every run of `in_turns`, and what each returned last."""
 
@@ -98,13 +98,14 @@ def time_in_turns(
         returned = run()
         return clock(device) - before, returned
 
-    found = in_turns({name: partial(timed, run) for name, run in runs.items()}, repeats, **turns)
+    timed_runs = {name: partial(timed, run) for name, run in runs.items()}
+    found = in_turns(timed_runs, repeats, after_turn)
     seconds = {name: [one for one, _ in own] for name, own in found.items()}
     return seconds, {name: own[-1][1] for name, own in found.items()}
 
 
 def in_turns(
-    runs: dict[Hashable, Callable], repeats: int, *, warmup: int = 1, after_turn=lambda: None
+    runs: dict[Hashable, Callable], repeats: int, after_turn=lambda: None, warmup: int = 1
 ) -> dict[Hashable, list]:
     """What every run returned in each turn, A B C A B C …, those of the warm-up left out.
 

@@ -22,7 +22,7 @@ class KVCache(ABC):
     so far, `last` is the position of the last one, `capacity` the most that fit (None: no limit).
     """
 
-    limited = False  # whether there must be a capacity
+    limited = False  # whether there must be a capacity, which positions stay below
 
     def __init__(self, capacity: int | None = None):
         if self.limited or capacity is not None:
@@ -49,7 +49,11 @@ class KVCache(ABC):
             self._check_form(k, v, pos)
         pos = pos.long()  # index_copy_ takes no int32
         last = self._last_position(pos)
-        self.check_capacity(last)
+        if self.limited and last >= self.capacity:
+            raise ValueError(
+                f"position {last} does not fit: {type(self).__name__}({self.capacity}) holds "
+                f"positions 0 to {self.capacity - 1}; build it with capacity of at least {last + 1}"
+            )
         held = self.store(k, v, pos)
         self.kind, self.checked = self.kind or _kind(k), form
         self.length, self.last = self.length + pos.shape[0], last
@@ -58,9 +62,6 @@ class KVCache(ABC):
     @abstractmethod
     def store(self, k: Tensor, v: Tensor, pos: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Keep tokens that were checked; return all, as `update` does."""
-
-    def check_capacity(self, last: int) -> None:  # noqa: B027 (most caches have no limit)
-        """Raise ValueError when new tokens, the last at position `last`, do not fit."""
 
     def tensors(self) -> tuple[Tensor, Tensor]:
         """K and V as `update` returns them."""

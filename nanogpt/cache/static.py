@@ -27,10 +27,3 @@ class StaticCache(KVCache):
         self.k.index_fill_(-2, slots, 0)
         self.v.index_fill_(-2, slots, 0)
         self.pos.index_fill_(0, slots, -1)
-
-    def check_capacity(self, last):
-        if last >= self.capacity:
-            raise ValueError(
-                f"position {last} does not fit: StaticCache({self.capacity}) holds positions 0 to "
-                f"{self.capacity - 1}; build it with capacity of at least {last + 1}"
-            )

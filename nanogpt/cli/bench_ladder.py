@@ -84,7 +84,6 @@ def _shown(row: dict) -> dict:
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """All options."""
     common.add_shared(parser, "--size", "--checkpoint", "--tokens")
     common.add_shared(parser, "--repeats", "--threads", "--device")
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")

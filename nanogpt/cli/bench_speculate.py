@@ -87,7 +87,6 @@ def _shown(row: dict) -> dict:
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """All options."""
     add, small = parser.add_argument, WEIGHTS / "small"
     add("--target", metavar="PATH", default=small, help="the model that decides (the small one)")
     add("--draft", metavar="PATH", help="a smaller model that proposes, beside the usual drafts")

@@ -8,8 +8,6 @@ from ..benchmarks.timing import summary_text
 from ..benchmarks.training import KINDS, compared, train_in_turns
 from ..data.corpus import load_corpus
 from ..system.console import table
-from ..system.device import environment
-from ..system.files import sealed, write_json
 from . import common
 
 
@@ -19,16 +17,15 @@ def run(args: argparse.Namespace) -> None:
     device, corpus, runs = common.measured_device(args), load_corpus(args.data), []
     print(f"{corpus.banner or corpus}; losses over its validation text, each at its own block")
     about = {"what": args.kind, "corpus": corpus.name, "sha256": corpus.sha256}
-    about["environment"] = environment(device)
     try:
         for seed in range(1337, 1337 + args.seeds):
             runs += train_in_turns(KINDS[args.kind], corpus, seed=seed, device=device)
-            if path:
-                write_json(path, sealed({**about, "rows": compared(runs), "runs": runs}))
+            result = about | {"rows": compared(runs), "runs": runs}
+            common.write_result(path, device, result)
     except KeyboardInterrupt:
         kept = f"the complete seeds are in {path}" if path and runs else ""
         raise KeyboardInterrupt(kept) from None
-    print(f"\n{report(compared(runs))}" + f"\n\nwritten: {path}" * bool(path))
+    print(f"\n{report(result['rows'])}")
 
 
 def report(rows: list[dict]) -> str:
@@ -51,7 +48,6 @@ def report(rows: list[dict]) -> str:
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """All options."""
     kind = parser.add_mutually_exclusive_group().add_argument
     how = {"action": "store_const", "dest": "kind", "default": "race"}
     kind("--ideas", const="ideas", help="add one idea at a time, at about equal seconds", **how)

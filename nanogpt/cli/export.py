@@ -40,7 +40,6 @@ def run(args: argparse.Namespace) -> None:
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """All options."""
     add = parser.add_argument
     add("checkpoint", nargs="?", default=WEIGHTS / "small", help="its path (the model that ships)")
     about = "auto: OPT for the lecture's architecture, NanoChat for sprint's; lecture: one file"

@@ -60,7 +60,6 @@ def _job(args: argparse.Namespace):
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """All options."""
     add = parser.add_argument
     small = WEIGHTS / "small"
     add("--checkpoint", default=small, metavar="PATH", help="weights (the model that ships)")

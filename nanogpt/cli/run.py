@@ -21,7 +21,6 @@ from .common import check_clone, positive
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """All options: the fields of a RunPlan."""
     add, timeout = parser.add_argument, runner.RunPlan.timeout
     add("notebooks", nargs="*", help="numbers or names, such as 00 03; without any, all")
     known = "auto (gpu where there is one, else cpu), smoke, cpu, gpu, or a part, as cpu/4"

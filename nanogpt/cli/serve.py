@@ -72,7 +72,6 @@ def _server(args: argparse.Namespace, saved):
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """All options."""
     add = parser.add_argument
     small = WEIGHTS / "small"
     add("checkpoint", nargs="?", default=small, help="its path (the model that ships)")

@@ -19,6 +19,5 @@ def run(args: argparse.Namespace) -> None:
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """All options."""
     about = "one that `run` has written into (the newest of outputs/run, else outputs/published)"
     parser.add_argument("folder", nargs="?", type=Path, help=about)

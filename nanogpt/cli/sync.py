@@ -31,7 +31,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """All options."""
     parser.add_argument("--check", action="store_true", help="list what differs and write nothing")
     parser.add_argument("--repo", metavar="OWNER/NAME", help="set the repository's address")
     parser.add_argument("--ref", help="the branch or tag that badges and the set-up cell name")

@@ -20,21 +20,15 @@ def check_int(name: str, value, low: int, high: int | None = None) -> None:
 
 def check_number(name: str, value, low: float, high=LARGEST, advice: str = "") -> None:
     """Raise ValueError unless the value is a number in [low, high]; NaN is not."""
-    if not _is_number(value) or not low <= value <= high:
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not number or not low <= value <= high:
         advice = f"; {advice}" if advice else ""
         raise ValueError(f"{name}={value!r}: must be a number in [{low:g}, {high:g}]{advice}")
 
 
-def check_share(name: str, value) -> None:
-    """Raise ValueError unless the value is a number in [0, 1)."""
-    if not _is_number(value) or not 0 <= value < 1:
-        raise ValueError(f"{name}={value!r}: must be a number in [0, 1)")
-
-
 def check_positive(name: str, value) -> None:
     """Raise ValueError unless the value is a finite number above 0."""
-    if not _is_number(value) or not 1 / LARGEST <= value <= LARGEST:
-        raise ValueError(f"{name}={value!r}: must be a number above 0, at most {LARGEST:g}")
+    check_number(name, value, 1 / LARGEST)
 
 
 def check_switch(name: str, value) -> None:
@@ -49,10 +43,6 @@ def check_type(name: str, value, kind: type | tuple[type, ...]) -> None:
         kinds = kind if isinstance(kind, tuple) else (kind,)
         wanted = " or ".join(each.__name__ for each in kinds)
         raise TypeError(f"{name} must be a {wanted}, not {value!r:.80}")
-
-
-def _is_number(value) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def option(default, help: str):

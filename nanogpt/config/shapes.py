@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .checks import LARGEST, check_int, check_number, check_share, check_switch, option
+from .checks import LARGEST, check_int, check_number, check_switch, option
 
 NGRAM_ROWS = 16_384  # the most rows of an n-gram table: pairs and triples of characters share them
 NEWER = ("rms_norm", "rope", "qk_norm", "relu2", "bias", "ngrams", "n_kv_head", "window", "sinks")
@@ -40,7 +40,7 @@ class GPTConfig:
             check_int(name, getattr(self, name), 1)
         for name in ("per_head", "rms_norm", "rope", "qk_norm", "relu2", "bias"):
             check_switch(name, getattr(self, name))
-        check_share("dropout", self.dropout)
+        check_number("dropout", self.dropout, 0, 0.999999)
         check_int("ngrams", self.ngrams, 1, 3)
         check_number("rope_base", self.rope_base, 1.0, LARGEST)
         self._check_heads()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from .checks import check_int, check_number, check_positive, check_share, check_switch, option
+from .checks import check_int, check_number, check_positive, check_switch, option
 from .shapes import GPTConfig
 
 
@@ -46,7 +46,7 @@ class TrainConfig:
         for name in ("warmup", "weight_decay"):
             check_number(name, getattr(self, name), 0)
         check_number("final", self.final, 0, 1)
-        check_share("beta2", self.beta2)
+        check_number("beta2", self.beta2, 0, 0.999999)
         check_int("seed", self.seed, 0, 2**63 - 1)
         if self.batch_size % self.accumulate:
             raise ValueError(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -16,7 +15,7 @@ from ..decoding.sampling import PLAIN
 from ..model.convert import pack_heads, unpack_heads
 from ..model.gpt import GPT
 from . import functional
-from .base import Engine, building
+from .base import Engine
 
 
 class Uncached(Engine):
@@ -114,10 +113,10 @@ class Flat(Static):
 
 
 class Exclusive(Flat):
-    """An engine whose buffers serve one generation at a time; a second one gets a sibling.
+    """An engine whose buffers serve one generation at a time; Flat computes a second one.
 
     A subclass generates in run(model, prompt, noise, sampling), with the buffers to itself. What a
-    draft proposes is read by Flat's decoder, which has buffers of its own.
+    draft proposes is read by Flat's decoder, too, which has buffers of its own.
     """
 
     fallback = Flat
@@ -125,8 +124,7 @@ class Exclusive(Flat):
     plain_only = False  # whether Flat's decoder also serves all but plain sampling
 
     def __init__(self, *args, **sizes):
-        self.in_use, self.sibling = threading.Lock(), None
-        self.another = partial(type(self), *args, **sizes)
+        self.in_use = threading.Lock()
         super().__init__(*args, **sizes)
 
     def tokens(self, model, prompt, noise, sampling, draft=None):
@@ -135,12 +133,10 @@ class Exclusive(Flat):
         return self._alone(model, prompt, noise, sampling)
 
     def _alone(self, *generation) -> Iterator[Tensor]:
-        if self.in_use.acquire(blocking=False):
-            try:
-                yield from self.run(*generation)
-            finally:
-                self.in_use.release()
-        else:
-            with building:
-                self.sibling = self.sibling or self.another()
-            yield from self.sibling.tokens(*generation)
+        if not self.in_use.acquire(blocking=False):
+            yield from super().tokens(*generation)
+            return
+        try:
+            yield from self.run(*generation)
+        finally:
+            self.in_use.release()

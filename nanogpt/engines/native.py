@@ -10,7 +10,7 @@ import ctypes
 from collections.abc import Iterator
 from contextlib import ExitStack
 from copy import deepcopy
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 import torch
@@ -139,7 +139,8 @@ class NativeTokens(Iterator[Tensor]):
     """The tokens of a native generation. What is known at the first of them is used for all."""
 
     def __init__(self, engine: Native, model: GPT, prompt: Tensor, noise: Tensor, sampling):
-        self.start, self.prompt, self.n_new = (engine, model, noise, sampling), prompt, len(noise)
+        text, T = text_of(prompt, len(noise)), prompt.shape[1]
+        self.session = partial(Session, engine, model, text, T, noise, sampling)
         self.begun, self._steps = False, self._stream()
 
     def __next__(self) -> Tensor:
@@ -149,9 +150,9 @@ class NativeTokens(Iterator[Tensor]):
     def rest(self) -> Tensor:
         """All tokens that have not been taken yet, in one go.  -> (B, n)"""
         if self.begun:
-            return torch.cat([self.prompt[:, :0], *self], dim=1)
+            return torch.cat([self.session.args[2][:, :0], *self], dim=1)
         self.close()
-        with self._session() as session:
+        with self.session() as session:
             session.decode(0, session.text.shape[1] - 1)
         return session.text[:, session.T :]
 
@@ -159,13 +160,8 @@ class NativeTokens(Iterator[Tensor]):
         self.begun = True
         self._steps.close()
 
-    def _session(self) -> Session:
-        engine, model, noise, sampling = self.start
-        text, T = text_of(self.prompt, self.n_new), self.prompt.shape[1]
-        return Session(engine, model, text, T, noise, sampling)
-
     def _stream(self) -> Iterator[Tensor]:
-        with self._session() as session:
+        with self.session() as session:
             text, known = session.text, session.T
             read, end, chunk = 0, text.shape[1], 1  # the first token at once, then more in one call
             while known < end:

@@ -18,12 +18,12 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from ..config.shapes import GPTConfig
+from ..config.training import MODERN
 from ..model.checkpoint import Checkpoint
 from ..model.convert import check_standard, convert_state
 from ..model.gpt import GPT
 from ..system.files import check_exchange, exchange, held, read_sealed, sealed, sha256, write_json
 
-SPRINT = {"rms_norm": True, "rope": True, "qk_norm": True, "relu2": True, "bias": False}
 RESIDUAL = 1e-9  # of a fold that is exact but for rounding, in float64
 MARK = "nanogpt.json"  # says what was exported, and lists the other files with their digests
 CARD = """\
@@ -65,10 +65,10 @@ class ExportError(ValueError):
 def form_of(config: GPTConfig) -> Callable[[dict, GPTConfig], Exported]:
     """`opt` or `nanochat`, whichever holds this shape. Raises ExportError naming what has none."""
     more = config.beyond_lecture
-    free = {name: x for name, x in more.items() if name not in {*SPRINT, "rope_base", "n_kv_head"}}
+    free = {name: x for name, x in more.items() if name not in {*MODERN, "rope_base", "n_kv_head"}}
     if not more:
         return opt
-    if not free and all(getattr(config, name) == value for name, value in SPRINT.items()):
+    if not free and all(getattr(config, name) == value for name, value in MODERN.items()):
         return nanochat
     fields = ", ".join(f"{name}={value}" for name, value in (free or more).items())
     raise ExportError(

@@ -15,16 +15,7 @@ from torch import Tensor
 from ..config.checks import LARGEST, check_int, check_number, check_type
 from ..config.shapes import GPTConfig
 from ..data.tokenizer import CharTokenizer
-from ..system.files import (
-    WEIGHTS,
-    atomic_path,
-    check_file,
-    read_json,
-    read_sealed,
-    sealed,
-    sha256,
-    write_json,
-)
+from ..system import files
 from .convert import convert_state, own_classes
 from .gpt import GPT
 
@@ -54,10 +45,11 @@ def save_checkpoint(path: str | Path, model: GPT, meta: dict) -> None:
 def check_checkpoint(path: Path) -> None:
     """Raise ForeignFiles where a file that is no checkpoint of ours is at this path (a stem)."""
     weights, about = (path.with_name(f"{path.name}.{kind}") for kind in ("safetensors", "json"))
-    check_file(weights, is_written(weights, FORMAT))
-    found = read_json(about)
+    files.check_file(weights, is_written(weights, FORMAT))
+    found = files.read_json(about)
     ours = isinstance(found, dict) and found.get("format") == FORMAT
-    check_file(about, ours and ("digest" not in found or read_sealed(about) is not None))
+    whole = ours and ("digest" not in found or files.read_sealed(about) is not None)
+    files.check_file(about, whole)
 
 
 def write_checkpoint(path: Path, model: GPT, meta: dict) -> None:
@@ -71,7 +63,7 @@ def write_checkpoint(path: Path, model: GPT, meta: dict) -> None:
         _check_saved(path, model.config, state, meta)
     json.dumps(meta, ensure_ascii=False, allow_nan=False).encode()  # before the first of two files
     digest = write_tensors(path.with_name(path.name + ".safetensors"), state, meta)
-    write_json(path.with_name(path.name + ".json"), sealed({**meta, "sha256": digest}))
+    files.write_json(path.with_name(path.name + ".json"), files.sealed({**meta, "sha256": digest}))
 
 
 @dataclass
@@ -94,7 +86,7 @@ class Checkpoint:
 
 
 def load_checkpoint(
-    path: str | Path = WEIGHTS / "small", *, origin: str | None = None
+    path: str | Path = files.WEIGHTS / "small", *, origin: str | None = None
 ) -> Checkpoint:
     """Read a checkpoint, a float32 model: `path` with or without `.safetensors`.
 
@@ -119,7 +111,7 @@ def load_checkpoint(
         why = str(error).splitlines()[1].strip()
         raise CheckpointError(f"{path}: its tensors do not fit its own config ({why})") from error
     tokenizer = CharTokenizer(meta["vocabulary"])
-    return Checkpoint(model.eval(), tokenizer, meta, sha256(path), origin or path.name)
+    return Checkpoint(model.eval(), tokenizer, meta, files.sha256(path), origin or path.name)
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor], meta: dict) -> str:
@@ -130,14 +122,14 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], meta: dict) -> str:
     """
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     meta = {**meta, "digest": _digest(json.dumps(meta), tensors)}
-    with atomic_path(path) as temporary:
+    with files.atomic_path(path) as temporary:
         try:
             save_file(tensors, temporary, metadata={"nanogpt": json.dumps(meta)})
         except SafetensorError as error:  # not an OSError, even for a full disk
             raise OSError(
                 f"{path} could not be written whole ({error}): make room and try again"
             ) from error
-        return sha256(temporary)
+        return files.sha256(temporary)
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict]:
@@ -190,7 +182,7 @@ def _digest(meta: str, state: dict) -> str:
         tensor = state[name].contiguous()
         parts += [f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode()]
         parts += [tensor.flatten().view(torch.uint8).numpy().tobytes()]
-    return sha256(b"\n".join(parts))
+    return files.sha256(b"\n".join(parts))
 
 
 def _checked_config(path: Path, meta: dict) -> GPTConfig:

@@ -73,10 +73,9 @@ def held(path: Path, what: str):
     out/small".
     """
     lock = FileLock(path)
+    check_ours(path.parent, [path.name], {path.name: [sha256(b"")]})  # to lock empties a file
+    check_writable(path)  # FileLock takes ENOENT for a Timeout
     with _advice(path.parent), suppress(Timeout):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        check_ours(path.parent, [path.name], {path.name: [sha256(b"")]})  # to lock empties a file
-        tempfile.TemporaryFile(dir=path.parent).close()  # FileLock takes ENOENT for a Timeout
         lock.acquire(blocking=False)
     if not lock.is_locked:  # a Timeout
         raise ValueError(f"another run is writing {what}: wait for it, or name another place")

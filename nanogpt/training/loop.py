@@ -148,7 +148,7 @@ class TrainingRun:
         }
         self.history = {"step": [], "train": [], "val": [], "lr_scale": [], "batch_loss": []}
         self.done = 0  # steps of an earlier part of this run
-        self.meter = Meter(self.model.config, trainer.device, trainer.ranks.size)
+        self.meter = Meter(trainer.device)
 
     @contextmanager
     def begun(self):

@@ -19,15 +19,7 @@ from torch import Tensor
 from ..config.training import TrainConfig
 from ..data.corpus import Corpus
 from ..model import checkpoint
-from ..model.checkpoint import (
-    CheckpointError,
-    check_checkpoint,
-    check_path,
-    is_written,
-    read_tensors,
-    write_checkpoint,
-    write_tensors,
-)
+from ..model.checkpoint import CheckpointError
 from ..model.gpt import GPT
 from ..system.files import check_file, held, write_whole
 from .trainer import Trainer
@@ -55,7 +47,7 @@ class RunFiles:
     """
 
     def __init__(self, out: str | Path, model: GPT, corpus: Corpus, config: TrainConfig, tokenizer):
-        self.out = check_path("out", out)
+        self.out = checkpoint.check_path("out", out)
         self.state, self.log = state_path(self.out), log_path(self.out)
         self.last = self.out.with_name(f"{self.out.name}-last")
         self.meta = {
@@ -87,14 +79,14 @@ class RunFiles:
         """
         if resume and self.state.is_file():
             self.read_state()
-        check_file(self.state, is_written(self.state, FORMAT))
+        check_file(self.state, checkpoint.is_written(self.state, FORMAT))
         for path in (self.out, self.last):
-            check_checkpoint(path)
+            checkpoint.check_checkpoint(path)
         log = self.log.read_bytes() if self.log.is_file() else b""
         check_file(self.log, not log or log.startswith(b'{"step": '))
         weights = self.out.with_name(f"{self.out.name}.safetensors")
         if weights.is_file() and not self.state.is_file():
-            step = read_tensors(weights)[1].get("step", 0)
+            step = checkpoint.read_tensors(weights)[1].get("step", 0)
             if step:  # at 0 nothing was trained: a run that was killed before its first save
                 raise CheckpointError(
                     f"{weights} was trained for {step:,} steps, and the state of its run is not "
@@ -106,7 +98,7 @@ class RunFiles:
     def save_checkpoints(self, model: GPT, step: int, losses: dict, *, best: bool) -> None:
         """Write the newest checkpoint, and the same as the best one where it is that."""
         for path in [self.out] * best + [self.last]:
-            write_checkpoint(path, model, {**self.meta, "step": step, "losses": losses})
+            checkpoint.write_checkpoint(path, model, {**self.meta, "step": step, "losses": losses})
 
     def write_log(self, history: dict, speed: dict) -> None:
         """Add a line for the newest evaluation to the log, in the place of any that follow.
@@ -136,7 +128,8 @@ class RunFiles:
             tensors["cuda"] = torch.cuda.get_rng_state()
         plain = {key: value for key, value in history.items() if key != "batch_loss"}
         meta = {"format": FORMAT, "about": self.settings, "step": step, "history": plain}
-        write_tensors(self.state, tensors, meta | {"scaler": trainer.scaler.state_dict()})
+        meta["scaler"] = trainer.scaler.state_dict()
+        checkpoint.write_tensors(self.state, tensors, meta)
 
     def load_state(self, trainer: Trainer, history: dict) -> int:
         """Put everything back as it was saved; the number of steps done, 0 when nothing was saved.
@@ -157,7 +150,7 @@ class RunFiles:
         Raises CheckpointError for a damaged file, and ValueError when the run began with other
         settings: to continue with these would be neither the one run nor the other.
         """
-        tensors, meta = read_tensors(self.state)
+        tensors, meta = checkpoint.read_tensors(self.state)
         with _foreign_as_error(self.state):
             if meta["format"] != FORMAT:
                 raise CheckpointError(

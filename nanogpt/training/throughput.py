@@ -56,15 +56,11 @@ def share_text(share: float) -> str:
 
 
 class Meter:
-    """A clock of training, without evaluation; it begins when the run begins or resumes.
+    """A clock of training, without evaluation; it begins when the run begins or resumes."""
 
-    On a CPU the peak is measured again after each part of the training, and the best is taken.
-    """
-
-    def __init__(self, config: GPTConfig, device: Device, processes: int = 1):
-        self.device, self.processes, self.per_token = device, processes, flops_per_token(config)
-        self.peak = 0.0  # 0: unknown
-        self.tokens, self.seconds, self.last = 0, 0.0, time.perf_counter()
+    def __init__(self, device: Device):
+        self.device, self.tokens, self.seconds = device, 0, 0.0
+        self.last = time.perf_counter()
 
     def lap(self, trained: bool) -> None:
         """The time since the last lap, which counts if it was spent on training.
@@ -75,22 +71,11 @@ class Meter:
         self.last, before = time.perf_counter(), self.last
         if trained:
             self.seconds += self.last - before
-            self.peak = max(self.peak, self.processes * (peak_flops(self.device) or 0.0))
 
     def summary(self) -> dict:
-        """Seconds of training, characters a second, model FLOP utilisation.
-
-        The latter is None where the peak is unknown, or so low that it must have been disturbed.
-        """
+        """Seconds of training, and characters a second."""
         speed = self.tokens / self.seconds if self.seconds else 0.0
-        used = speed * self.per_token / self.peak if self.peak else 0.0
-        return {
-            "seconds": round(self.seconds, 3),
-            "chars_per_second": round(speed) or None,
-            "mfu": round(used, 4) if 0 < used <= 1 else None,
-        }
+        return {"seconds": round(self.seconds, 3), "chars_per_second": round(speed) or None}
 
     def __str__(self) -> str:
-        now = self.summary()
-        used = f", MFU {100 * now['mfu']:.3g}%" if now["mfu"] else ""
-        return f"{now['chars_per_second'] or 0:,} chars/s{used}"
+        return f"{self.summary()['chars_per_second'] or 0:,} chars/s"

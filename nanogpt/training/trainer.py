@@ -65,13 +65,11 @@ class Trainer:
         self.optimizers = make_optimizers(model, config)
         self.rates = [opt.param_groups[0]["lr"] for opt in self.optimizers]
         self.net = torch.compile(model) if config.compile else model
+        # Small gradients would vanish in float16: they are scaled up.
+        small = device.dtype == torch.float16
+        self.scaler = torch.amp.GradScaler(device.device.type, enabled=small)
         if self.ranks.size > 1:  # its backward pass averages gradients over all processes
             self.net = nn.parallel.DistributedDataParallel(self.net)
-        # Small gradients would vanish in float16: they are scaled up.
-        self.scaler = torch.amp.GradScaler(
-            device.device.type, enabled=device.dtype == torch.float16
-        )
-        if self.ranks.size > 1:
             self._settle_buckets()
 
     def step(self, step: int) -> Tensor:

@@ -5,7 +5,7 @@ import torch
 from conftest import FORMS, name, tokens
 from torch.utils.flop_counter import FlopCounterMode
 
-from nanogpt.config import MODERN, SIZES, GPTConfig
+from nanogpt.config import MODERN, GPTConfig
 from nanogpt.model.gpt import GPT
 from nanogpt.system.device import Device
 from nanogpt.training import throughput
@@ -45,33 +45,14 @@ def test_a_cards_peak_is_found_by_its_name_or_not_at_all(monkeypatch, card, peak
     assert peak_flops(CPU) > 0, "measured"
 
 
-@pytest.mark.parametrize("peak", [250.0, None])
-def test_training_has_a_clock_that_evaluation_stops(monkeypatch, peak):
-    """Of several processes the peaks add up; of an unknown card there is none."""
-    now, shape = [100.0], SIZES["article"]
+def test_training_has_a_clock_that_evaluation_stops(monkeypatch):
+    now = [100.0]
     monkeypatch.setattr(throughput.time, "perf_counter", lambda: now[0])
-    peak = peak and peak * flops_per_token(shape)  # for so many tokens a second
-    monkeypatch.setattr(throughput, "peak_flops", lambda device: peak)
-    meter = Meter(shape, CPU, 4)
-    assert set(meter.summary().values()) == {0.0, None}
+    meter = Meter(CPU)
+    assert list(meter.summary().values()) == [0.0, None]
     for trained, seconds, more in 2 * [(True, 4, 800), (False, 1, 0)]:
         now[0] += seconds
         meter.tokens += more
         meter.lap(trained)
-    assert list(meter.summary().values()) == [8.0, 200, peak and 0.2]
-    assert str(meter) == ("200 chars/s, MFU 20%" if peak else "200 chars/s")
-
-
-def test_the_best_peak_counts_and_one_below_the_speed_is_no_peak(monkeypatch):
-    """A machine that was busy while the peak was measured; then one that was not."""
-    now, peaks = [0.0], iter([0.5, 0.8, 4.0, 1.0])  # for so many times the speed that it reached
-    monkeypatch.setattr(throughput.time, "perf_counter", lambda: now[0])
-    reached = 100 * flops_per_token(SIZES["article"])
-    monkeypatch.setattr(throughput, "peak_flops", lambda device: next(peaks) * reached)
-    meter = Meter(SIZES["article"], CPU)
-    for mfu in (None, None, 0.25, 0.25):
-        now[0] += 1
-        meter.tokens += 100
-        meter.lap(trained=True)
-        assert meter.summary()["mfu"] == mfu
-        assert str(meter) == "100 chars/s" + (", MFU 25%" if mfu else "")
+    assert list(meter.summary().values()) == [8.0, 200]
+    assert str(meter) == "200 chars/s"
