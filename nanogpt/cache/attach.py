@@ -22,10 +22,8 @@ def cache_owners(model: nn.Module) -> list[nn.Module]:
 def require_owners(model: nn.Module) -> list[nn.Module]:
     """cache_owners(model). Raises ValueError for a block without one: it would not see the past."""
     if not all(cache_owners(block) for block in model.blocks):
-        raise ValueError(
-            "an attention module has no `cache` attribute, so it would not see what is cached: set "
-            "self.cache = None in its __init__, or decode without a cache"
-        )
+        why = "an attention module has no `cache` attribute, so it would not see what is cached"
+        raise ValueError(f"{why}: set self.cache = None in its __init__, or decode without a cache")
     return cache_owners(model)
 
 
@@ -50,10 +48,8 @@ def enable_kv_cache(model: nn.Module, cache=DynamicCache, capacity: int | None =
     caches = build_caches(owners, cache, capacity)
     with _attaching:
         if any(owner.cache is not None for owner in owners):
-            raise ValueError(
-                "a KV cache is already on: leave its with-block, or call disable_kv_cache(model); "
-                "if another thread uses it, take a copy.deepcopy(model) here"
-            )
+            cure = "call disable_kv_cache(model), or take a copy.deepcopy(model) for this thread"
+            raise ValueError(f"a KV cache is already on: leave its with-block, {cure}")
         for owner, built in zip(owners, caches, strict=True):
             owner.cache = built
     return caches
@@ -77,10 +73,8 @@ def build_caches(owners: list[nn.Module], cache, capacity: int) -> list:
     check_int("capacity", capacity, 1)
     caches = [_empty_cache(owner, cache, capacity) for owner in owners]
     if any(isinstance(built, nn.Module) or not hasattr(built, "update") for built in caches):
-        raise ValueError(
-            f"cache={cache!r} must build plain objects with update(k, v, pos), not an nn.Module: "
-            f"a cache is not part of the model"
-        )
+        need = "plain objects with update(k, v, pos), not an nn.Module"
+        raise ValueError(f"cache={cache!r} must build {need}: a cache is not part of the model")
     return caches
 
 

@@ -50,10 +50,8 @@ class KVCache(ABC):
         pos = pos.long()  # index_copy_ takes no int32
         last = self._last_position(pos)
         if self.limited and last >= self.capacity:
-            raise ValueError(
-                f"position {last} does not fit: {type(self).__name__}({self.capacity}) holds "
-                f"positions 0 to {self.capacity - 1}; build it with capacity of at least {last + 1}"
-            )
+            held = f"{type(self).__name__}({self.capacity}) has positions 0 to {self.capacity - 1}"
+            raise ValueError(f"position {last} does not fit: {held}; build one of {last + 1}")
         held = self.store(k, v, pos)
         self.kind, self.checked = self.kind or _kind(k), form
         self.length, self.last = self.length + pos.shape[0], last
@@ -104,11 +102,8 @@ class KVCache(ABC):
                 f"of {pos.dtype} must be (…, T, hs), (…, T, hs) and (T,) integers"
             )
         if self.kind not in (None, _kind(k)) or _kind(k) != _kind(v):
-            raise ValueError(
-                f"keys are {_kind(k)}, values {_kind(v)}, tokens held {self.kind or _kind(k)}: all "
-                f"must be alike; call reset() before another text and after casting or moving the "
-                f"model"
-            )
+            held = f"keys are {_kind(k)}, values {_kind(v)}, tokens held {self.kind or _kind(k)}"
+            raise ValueError(f"{held}: call reset() before another text, dtype or device")
 
     def _last_position(self, pos: Tensor) -> int:
         """The position of the last new token. Raises ValueError when positions do not ascend.
@@ -124,10 +119,8 @@ class KVCache(ABC):
             check_ascending(pos)
             first, last = int(pos[0]), int(pos[-1])
         if first <= self.last:
-            raise ValueError(
-                f"position {first} must come after position {self.last}, which is cached already: "
-                f"pass positions in the whole text, and call reset() before another text"
-            )
+            late = f"position {first} must come after position {self.last}, which is cached already"
+            raise ValueError(f"{late}: pass positions in the whole text; reset() before another")
         return last
 
 

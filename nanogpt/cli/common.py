@@ -64,10 +64,8 @@ def check_clone() -> None:
     """Raise ValueError where there are no notebooks: a copy that pip installed has none."""
     if not (ROOT / "notebooks").is_dir():
         where = f"https://github.com/{REPO}" if REPO else "and the address of the repository"
-        raise ValueError(
-            f"no notebooks/ in {ROOT}, and an installed package has none: this needs a clone (git "
-            f"clone {where}), and to be run in it"
-        )
+        what = f"no notebooks/ in {ROOT}, and an installed package has none"
+        raise ValueError(f"{what}: this needs a clone (git clone {where}), and to be run in it")
 
 
 def add_shared(parser: argparse.ArgumentParser, *names: str) -> None:

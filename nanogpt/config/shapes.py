@@ -48,20 +48,16 @@ class GPTConfig:
 
     def _check_heads(self) -> None:
         if self.n_embd % self.n_head:
-            fewer = range(min(self.n_head, 1000), 0, -1)
-            raise ValueError(
-                f"n_embd={self.n_embd} must be a multiple of n_head={self.n_head}: every head gets "
-                f"an equal share, as of n_head={next(n for n in fewer if self.n_embd % n == 0)}"
-            )
+            fewer = next(n for n in range(min(self.n_head, 1000), 0, -1) if self.n_embd % n == 0)
+            need = f"n_embd={self.n_embd} must be a multiple of n_head={self.n_head}"
+            raise ValueError(f"{need}: every head gets an equal share, as of n_head={fewer}")
         if self.rope and self.head_size % 2:
             raise ValueError(f"rope=True rotates pairs: head size {self.head_size} must be even")
         if self.n_kv_head is not None:
             check_int("n_kv_head", self.n_kv_head, 1)
         if self.n_head % self.kv_heads:
-            raise ValueError(
-                f"n_head={self.n_head} must be a multiple of n_kv_head={self.n_kv_head}: "
-                f"each head of keys serves as many heads of queries"
-            )
+            need = f"n_head={self.n_head} must be a multiple of n_kv_head={self.n_kv_head}"
+            raise ValueError(f"{need}: each head of keys serves as many heads of queries")
 
     def _check_window(self) -> None:
         if self.window is not None:
@@ -69,13 +65,12 @@ class GPTConfig:
         check_int("sinks", self.sinks, 0, 2**31)
         check_int("full_every", self.full_every, 0)
         if self.window is None and (self.sinks or self.full_every):
-            raise ValueError(
-                f"sinks={self.sinks} and full_every={self.full_every} need a window: set window"
-            )
+            given = f"sinks={self.sinks} and full_every={self.full_every}"
+            raise ValueError(f"{given} need a window: set window")
         if self.per_head and not self.has_heads:
+            given = f"n_kv_head={self.n_kv_head}, window={self.window}"
             raise ValueError(
-                f"n_kv_head={self.n_kv_head}, window={self.window}: "
-                f"the lecture's list of Heads has neither; set per_head=False"
+                f"{given}: the lecture's list of Heads has neither; set per_head=False"
             )
 
     @property

@@ -14,11 +14,9 @@ def split(tokens: Tensor, block_size: int) -> tuple[Tensor, Tensor]:
     train, val = tokens[:cut], tokens[cut:]
     for name, part in (("training", train), ("validation", val)):
         if len(part) < block_size + 2:
-            raise CorpusError(
-                f"the {name} split has {len(part):,} characters, too few for windows of "
-                f"block_size={block_size} and one more: take a longer text "
-                f"(at least {10 * (block_size + 2):,} characters) or a smaller block_size"
-            )
+            found = f"the {name} split is too short for block_size={block_size}: {len(part):,}"
+            cure = f"take a text of at least {10 * (block_size + 2):,}, or a smaller block_size"
+            raise CorpusError(f"{found} characters; {cure}")
     return train, val
 
 

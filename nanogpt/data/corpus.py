@@ -103,11 +103,9 @@ def read_corpus(path: Path) -> Corpus:
     if len(set(text)) < 2:
         raise CorpusError(f"{path} has no two different characters: put a text there or delete it")
     if text.startswith("First Citizen:\nBefore we proceed any further"):
-        raise CorpusError(
-            f"{path} begins like Tiny Shakespeare but has {len(data):,} bytes and sha256 "
-            f"{digest[:12]}…, not {SIZE:,} and {SHA256[:12]}…: a cut or altered copy; "
-            f"delete it to fetch it again"
-        )
+        found = f"{len(data):,} bytes and sha256 {digest[:12]}…, not {SIZE:,} and {SHA256[:12]}…"
+        why = f"{path} begins like Tiny Shakespeare but has {found}: a cut or altered copy"
+        raise CorpusError(f"{why}; delete it to fetch it again")
     return Corpus(text, path.name, digest)
 
 
@@ -129,9 +127,7 @@ def fetch(target: Path, url: str = URL, digest: str = SHA256, size: int = SIZE) 
     except (OSError, http.client.HTTPException, ValueError) as error:  # ValueError: no address
         raise CorpusError(f"no file came ({type(error).__name__}: {error})") from error
     if sha256(data) != digest:
-        raise CorpusError(
-            f"what came is not the file we know: {len(data):,} bytes of {size:,}, sha256 "
-            f"{sha256(data)[:12]}…, not {digest[:12]}…; try again"
-        )
+        came = f"{len(data):,} bytes of {size:,}, sha256 {sha256(data)[:12]}…, not {digest[:12]}…"
+        raise CorpusError(f"what came is not the file we know: {came}; try again")
     write_whole(target, data)
     return target

@@ -23,10 +23,8 @@ class CharTokenizer:
         if not text:
             raise ValueError("the prompt is empty: give a character or more, such as a newline")
         if unknown := sorted(set(text) - set(self.chars)):
-            raise ValueError(
-                f"{', '.join(map(repr, unknown))} not in the vocabulary: the model knows only the "
-                f"{len(self)} characters {self.chars!r}"
-            )
+            known = f"the model knows only the {len(self)} characters {self.chars!r}"
+            raise ValueError(f"{', '.join(map(repr, unknown))} not in the vocabulary: {known}")
         return torch.tensor([self.index[char] for char in text])
 
     def decode(self, tokens: Tensor) -> str:

@@ -51,10 +51,8 @@ def replica(model: GPT) -> GPT:
     copies = {module: copy(module) for module in model.modules()}
     for module, copied in copies.items():
         if "forward" in vars(module):
-            raise ValueError(
-                f"a {type(module).__name__} has another forward, set on the instance, and a copy "
-                f"of it must run: define that forward in a class, or take it off"
-            )
+            why = f"a {type(module).__name__} has another forward, set on the instance"
+            raise ValueError(f"{why}, and a copy must run: define it in a class, or take it off")
         children = {name: copies.get(child) for name, child in module._modules.items()}
         vars(copied).update(training=False, _modules=children)
         if "cache" in vars(copied):

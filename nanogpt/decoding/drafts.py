@@ -44,10 +44,8 @@ class Draft(ABC):
     def check(self, model: GPT, prompt: Tensor, n_new: int) -> None:
         """Raise ValueError when this draft cannot serve that generation."""
         if self.vocab_size not in (None, model.config.vocab_size):
-            raise ValueError(
-                f"this {type(self).__name__} knows {self.vocab_size} tokens, the model "
-                f"{model.config.vocab_size}: both need one vocabulary"
-            )
+            sizes = f"{self.vocab_size} tokens, the model {model.config.vocab_size}"
+            raise ValueError(f"this {type(self).__name__} knows {sizes}: both need one vocabulary")
 
 
 LARGEST_TABLE = 1 << 24  # numbers
@@ -67,10 +65,8 @@ class NGram(Draft):
         check_int("vocab_size", vocab_size, 1)
         check_int("n", n, 1, 24)  # before a power is computed
         if vocab_size**n > LARGEST_TABLE:
-            raise ValueError(
-                f"n={n}: a table of {vocab_size}**n numbers exceeds {LARGEST_TABLE}: choose a "
-                f"smaller n"
-            )
+            size = f"a table of {vocab_size}**n numbers exceeds {LARGEST_TABLE}"
+            raise ValueError(f"n={n}: {size}: choose a smaller n")
         check_prompt(text, vocab_size, ndim=1, where="the text to count in: ")
         check_int("tokens of the text to count in", len(text), n)
         self.vocab_size, self.tables = vocab_size, []  # log-probabilities after m tokens, (V**m, V)

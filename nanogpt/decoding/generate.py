@@ -100,15 +100,11 @@ def _check_draft(draft, cache, engine, slides: bool) -> None:
     if isinstance(draft, type) or not all(hasattr(draft, part) for part in ("check", "begin")):
         raise ValueError(f"draft={draft!r}: pass a draft that you built, as in PromptLookup()")
     if cache is None or slides:
-        raise ValueError(
-            "a draft needs a cache, from which rejected tokens are taken back, and there is none "
-            "with cache=None and where the window slides: leave draft out"
-        )
+        why = "there is none with cache=None and where the window slides: leave draft out"
+        raise ValueError(f"a draft needs a cache, to take rejected tokens back, and {why}")
     if getattr(draft, "engine", None) and not getattr(engine, "decodes_drafts", False):
-        raise ValueError(
-            f"the draft is decoded by {draft.engine.__name__}, which goes with "
-            f"generate(…, engine=Native): pass that, or build the draft without an engine"
-        )
+        own = f"the draft is decoded by {draft.engine.__name__}, which goes with engine=Native"
+        raise ValueError(f"{own}: pass that, or build the draft without an engine")
 
 
 # ------------------------------------------------------------------ what decodes, and the noise
@@ -145,10 +141,8 @@ def _noise(noise, generator, sampling: SamplingParams, shape: tuple, device) -> 
     """The noise given, or drawn from the generator; greedy sampling needs none, and gets ones."""
     own = isinstance(generator, torch.Generator) and generator.device.type == "cpu"
     if generator is not None and not own:
-        raise ValueError(
-            f"generator={generator!r}: pass one of the CPU, so that one seed gives the same tokens "
-            f"on every device, as in torch.Generator().manual_seed(1337)"
-        )
+        why = "one seed gives the same tokens on every device, as torch.Generator()"
+        raise ValueError(f"generator={generator!r}: pass one of the CPU, so that {why}")
     if sampling.greedy:
         return torch.ones(1, 1, 1, device=device).expand(shape)  # one number, not n·B·V
     if noise is None:

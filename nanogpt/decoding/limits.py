@@ -27,10 +27,8 @@ def check_prompt(prompt, vocab_size: int | None = None, ndim: int = 2, where: st
         found = f"{tuple(prompt.shape)}, {prompt.dtype}, {prompt.layout} on {prompt.device}"
         fits = prompt.ndim == ndim and prompt.numel() and prompt.dtype in (torch.int64, torch.int32)
     if not fits or prompt.layout != torch.strided or prompt.is_meta:
-        raise ValueError(
-            f"{where}the prompt is {found}: pass a plain tensor {need} of integers, at least one "
-            f"token, as in {example}"
-        )
+        need = f"a plain tensor {need} of integers, at least one token, as in {example}"
+        raise ValueError(f"{where}the prompt is {found}: pass {need}")
     if vocab_size is not None:
         low, high = torch.stack(prompt.aminmax()).tolist()  # one wait for a GPU, not two
         check_tokens(low, high, vocab_size, f"{where}the prompt holds")
@@ -39,10 +37,8 @@ def check_prompt(prompt, vocab_size: int | None = None, ndim: int = 2, where: st
 def check_tokens(low: int, high: int, vocab_size: int, what: str) -> None:
     """Raise ValueError when the lowest or the highest of some tokens is not in the vocabulary."""
     if low < 0 or high >= vocab_size:
-        raise ValueError(
-            f"{what} tokens {low} to {high}; the vocabulary has 0 to {vocab_size - 1}: pass what "
-            f"the model's own tokenizer encodes"
-        )
+        most = f"the vocabulary has 0 to {vocab_size - 1}"
+        raise ValueError(f"{what} tokens {low} to {high}; {most}: pass what its tokenizer encodes")
 
 
 def check_length(
@@ -57,19 +53,15 @@ def check_length(
         return
     most = positions + 1 - n_prompt
     cure = f"ask for at most {most}" if most > 0 else f"shorten the prompt to at most {positions}"
-    raise ValueError(
-        f"{where}a prompt of {n_prompt} and {n_new} new tokens exceed {limit} {positions}: "
-        f"{cure}{otherwise}"
-    )
+    asked = f"{where}a prompt of {n_prompt} and {n_new} new tokens"
+    raise ValueError(f"{asked} exceed {limit} {positions}: {cure}{otherwise}")
 
 
 def check_sampling(sampling, vocab_size: int | None = None, where: str = "") -> None:
     """Raise ValueError unless these are SamplingParams whose top_k the vocabulary can give."""
     if not isinstance(sampling, SamplingParams):
-        raise ValueError(
-            f"{where}sampling={sampling!r}: pass SamplingParams, as in "
-            f"SamplingParams(temperature=0.8)"
-        )
+        need = "pass SamplingParams, as in SamplingParams(temperature=0.8)"
+        raise ValueError(f"{where}sampling={sampling!r}: {need}")
     if sampling.top_k is not None and vocab_size is not None:
         check_int(f"{where}top_k", sampling.top_k, 1, vocab_size)
 

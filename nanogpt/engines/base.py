@@ -115,10 +115,8 @@ class Engine:
         built = _described(self.config, self.batch, self.dtype, self.device)
         got = _described(model.config, len(prompt), weight.dtype, weight.device)
         if got != built:
-            raise ValueError(
-                f"this {name} was built for {built}, and got {got}: build another, or pass the "
-                f"class: engine={name}"
-            )
+            why = f"this {name} was built for {built}, and got {got}"
+            raise ValueError(f"{why}: build another, or pass the class: engine={name}")
         if why := self.supports(model):
             raise ValueError(why)
         instead = ", or leave engine out"
@@ -163,10 +161,8 @@ def require_float32_cpu(engine: Engine) -> None:
 def check_float32(weights: Iterable[Tensor]) -> None:
     """Raises ValueError unless all weights are float32, which compiled code takes them for."""
     if any(w.dtype != torch.float32 for w in weights):
-        raise ValueError(
-            "some weights are not float32, and this engine uses them as they lie in memory: "
-            "cast the whole model"
-        )
+        why = "some weights are not float32, and this engine uses them as they lie in memory"
+        raise ValueError(f"{why}: cast the whole model")
 
 
 def _inference(config: GPTConfig) -> GPTConfig:

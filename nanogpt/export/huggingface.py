@@ -71,10 +71,8 @@ def form_of(config: GPTConfig) -> Callable[[dict, GPTConfig], Exported]:
     if not free and all(getattr(config, name) == value for name, value in MODERN.items()):
         return nanochat
     fields = ", ".join(f"{name}={value}" for name, value in (free or more).items())
-    raise ExportError(
-        f"{fields}: no form of this export has it. The lecture's architecture can be exported, "
-        f"and that of the recipe `sprint`"
-    )
+    has = "The lecture's architecture can be exported, and that of the recipe `sprint`"
+    raise ExportError(f"{fields}: no form of this export has it. {has}")
 
 
 def exported(model: GPT) -> Exported:
@@ -88,6 +86,9 @@ def exported(model: GPT) -> Exported:
         d = fold_head_bias(state["lm_head.weight"], state["lm_head.bias"])
         state["ln_f.bias"] = (state["ln_f.bias"] + d).float()
     config, tensors = form(state, model.config)
+    c = model.config
+    config |= {"vocab_size": c.vocab_size, "hidden_size": c.n_embd, "num_hidden_layers": c.n_layer}
+    config |= {"num_attention_heads": c.n_head, "max_position_embeddings": c.block_size}
     config |= {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
     config |= {"tie_word_embeddings": False, "dtype": "float32"}
     return config, {name: w.contiguous().clone() for name, w in tensors.items()}
@@ -106,10 +107,8 @@ def fold_head_bias(weight: Tensor, bias: Tensor) -> Tensor:
     found = torch.linalg.lstsq(system, wanted[:, None], driver="gelsd").solution[:, 0]
     apart = float((system @ found - wanted).abs().max())
     if apart > RESIDUAL * max(1.0, float(found.abs().max())):
-        raise ExportError(
-            f"the head's bias does not move into the last norm: logits would be {apart:.2g} off. "
-            f"That works up to a vocabulary of width + 1 = {C + 1}, and this one has {V}"
-        )
+        why = f"logits would be {apart:.2g} off; it does with up to {C + 1} characters, not {V}"
+        raise ExportError(f"the head's bias does not move into the last norm: {why}")
     return found[:C]
 
 
@@ -139,12 +138,7 @@ def opt(state: dict, c: GPTConfig) -> Exported:
     return {
         "architectures": ["OPTForCausalLM"],
         "model_type": "opt",
-        "vocab_size": c.vocab_size,
-        "hidden_size": c.n_embd,
-        "num_hidden_layers": c.n_layer,
-        "num_attention_heads": c.n_head,
         "ffn_dim": 4 * c.n_embd,
-        "max_position_embeddings": c.block_size,
         "dropout": 0.0,
     }, out
 
@@ -174,13 +168,8 @@ def nanochat(state: dict, c: GPTConfig) -> Exported:
     return {
         "architectures": ["NanoChatForCausalLM"],
         "model_type": "nanochat",
-        "vocab_size": c.vocab_size,
-        "hidden_size": c.n_embd,
         "intermediate_size": 4 * c.n_embd,
-        "num_hidden_layers": c.n_layer,
-        "num_attention_heads": c.n_head,
         "num_key_value_heads": c.kv_heads,
-        "max_position_embeddings": c.block_size,
         "rms_norm_eps": torch.finfo(torch.float32).eps,
         "rope_parameters": {"rope_type": "default", "rope_theta": c.rope_base},
         "final_logit_softcapping": None,

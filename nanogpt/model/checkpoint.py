@@ -203,10 +203,8 @@ def _checked_config(path: Path, meta: dict) -> GPTConfig:
     except (KeyError, TypeError, ValueError) as error:
         raise _foreign(path, error) from error
     if own := meta.get("own_classes"):
-        raise CheckpointError(
-            f"{path} holds a model with {own}, and a plain GPT is another function: build the "
-            f"model with that class, and load its tensors with safetensors.torch.load_file"
-        )
+        why = f"{path} holds a model with {own}, and a plain GPT is another function"
+        raise CheckpointError(f"{why}: load its tensors into that class, with safetensors.torch")
     return config
 
 
@@ -225,9 +223,9 @@ def _check_numbers(path: Path, state: dict[str, Tensor]) -> None:
     """Raise CheckpointError unless all tensors are of finite floating-point numbers."""
     for name, tensor in state.items():
         if not tensor.is_floating_point() or not tensor.float().isfinite().all():
+            what = f"NaN, infinity or numbers that are not floating point in {name}"
             raise CheckpointError(
-                f"{path} holds NaN, infinity or numbers that are not floating point in {name}: "
-                f"train again, or from an earlier checkpoint"
+                f"{path} holds {what}: train again, or from an earlier checkpoint"
             )
 
 

@@ -56,10 +56,8 @@ class exact(TorchFunctionMode):
         if func is F.scaled_dot_product_attention:
             return _fused(self.length, *args, **kwargs)
         if func in PRODUCTS:
-            raise ValueError(
-                f"exact mode does not know how to compute {func.__name__}: use F.linear, or for "
-                f"attention nanogpt.model.attention.attend"
-            )
+            cure = "use F.linear, or for attention nanogpt.model.attention.attend"
+            raise ValueError(f"exact mode does not know how to compute {func.__name__}: {cure}")
         return func(*args, **kwargs)
 
 

@@ -253,10 +253,8 @@ class GPT(nn.Module):
             raise ValueError(f"{T} tokens > block_size {limit}: the position table ends there")
         if pos is None:
             if not self.training and self.caching:
-                raise ValueError(
-                    "a KV cache is on, so the model cannot know where these tokens stand: pass "
-                    "pos, their positions in the text, e.g. model(new, pos=torch.tensor([9]))"
-                )
+                cure = "pass pos, their positions in the text, as pos=torch.tensor([9])"
+                raise ValueError(f"a KV cache is on, and these tokens may stand anywhere: {cure}")
             return torch.arange(T, device=idx.device)
         if pos.shape not in ((T,), idx.shape):
             raise ValueError(f"pos has shape {tuple(pos.shape)}: {T} tokens need one position each")

@@ -35,13 +35,9 @@ class SquaredReLU(nn.Module):
 
 def _by_hand(x: Tensor) -> bool:
     """Whether the gradient will be asked for, where a formula of its own pays."""
-    return (
-        x.requires_grad
-        and torch.is_grad_enabled()
-        and x.device.type == "cpu"
-        and x.dtype in (torch.float32, torch.float64)
-        and not torch.compiler.is_compiling()
-    )
+    if not x.requires_grad or not torch.is_grad_enabled() or torch.compiler.is_compiling():
+        return False
+    return x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64)
 
 
 class _RMSNorm(torch.autograd.Function):

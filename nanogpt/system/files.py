@@ -133,10 +133,9 @@ def check_ours(folder: Path, names: Iterable[str], listed: Listed) -> None:
     if found := sorted({str(path) for x in names if (path := _in_the_way(folder, x, listed))}):
         them = "it" if len(found) == 1 else "them"
         more = f" and {len(found) - 3:,} more" if len(found) > 3 else ""
-        raise ForeignFiles(
-            f"{', '.join(found[:3])}{more}: this command did not write {them}, or somebody changed "
-            f"{them} since: move {them} away, or name another place"
-        )
+        why = f"this command did not write {them}, or somebody changed {them} since"
+        cure = f"move {them} away, or name another place"
+        raise ForeignFiles(f"{', '.join(found[:3])}{more}: {why}: {cure}")
 
 
 def _in_the_way(folder: Path, name: str, listed: Listed) -> Path | None:

@@ -69,10 +69,8 @@ class Ranks:
         """Raises ValueError, in every process, when they do not all have the same value."""
         values = self.gather(value)
         if other := next((rank for rank in range(self.size) if values[rank] != values[0]), None):
-            raise ValueError(
-                f"process 0 has {what} {values[0]}, process {other} has {values[other]}: all must "
-                f"read the same files, so put them where all can"
-            )
+            found = f"process 0 has {what} {values[0]}, process {other} has {values[other]}"
+            raise ValueError(f"{found}: all must read the same files, so put them where all can")
 
 
 def ranks() -> Ranks:
@@ -164,10 +162,8 @@ def _own_gpu() -> int:
     count, local = torch.cuda.device_count(), int(os.environ["LOCAL_RANK"])
     here = int(os.environ.get("LOCAL_WORLD_SIZE", local + 1))
     if here > count:  # in every process, so that all end before they connect
-        raise ValueError(
-            f"{here} processes, but {count} GPU{'s' * (count != 1)} on this machine, and each "
-            f"needs its own: use --nproc_per_node={count} at most"
-        )
+        gpus = f"{count} GPU{'s' * (count != 1)} on this machine, and each needs its own"
+        raise ValueError(f"{here} processes, but {gpus}: use --nproc_per_node={count} at most")
     return local
 
 

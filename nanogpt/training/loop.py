@@ -68,10 +68,9 @@ def train(
         check_type(name, value, kind)
     device, tokenizer = device or pick_device(), tokenizer or CharTokenizer(corpus.text)
     if len(tokenizer) != model.config.vocab_size:
-        raise ValueError(
-            f"the model has {model.config.vocab_size} characters, the vocabulary {len(tokenizer)}: "
-            f"build the model with GPTConfig(vocab_size={len(tokenizer)})"
-        )
+        model_has, n = model.config.vocab_size, len(tokenizer)
+        cure = f"build the model with GPTConfig(vocab_size={n})"
+        raise ValueError(f"the model has {model_has} characters, the vocabulary {n}: {cure}")
     data, val = split(tokenizer.encode(corpus.text), model.config.block_size)
     files = None if out is None else RunFiles(out, model, corpus, config, tokenizer)
     if resume and not files:
@@ -87,20 +86,8 @@ def train(
             run = TrainingRun(trainer, val, files, speed, watch)
             if resume:
                 run.done = files.load_state(trainer, run.history)
-            _loop(run, config)
+            run.train()
         return run.result()
-
-
-def _loop(run: TrainingRun, config: TrainConfig) -> None:
-    with run.begun():
-        for step in range(run.done, config.steps):
-            run.stop_if_asked(step)
-            loss = run.trainer.step(step)  # a batch, its loss, its gradients, an update
-            run.record(step, loss)
-            if (step + 1) % config.eval_every == 0 or step + 1 == config.steps:
-                run.evaluate(step + 1)
-                run.save(step + 1)
-        run.stop_if_asked(config.steps)
 
 
 def prepare(model: GPT, config: TrainConfig, device: Device) -> tuple[GPT, torch.Generator]:
@@ -142,22 +129,26 @@ class TrainingRun:
         self.config, self.model = trainer.config, trainer.model
         self.first, self.device = trainer.ranks.first, trainer.device.device
         T, n = self.model.config.block_size, self.config.eval_batches
-        self.fixed = {
-            name: fixed_batches(part, T, n, self.device)
-            for name, part in (("train", trainer.data), ("val", self.val))
-        }
+        parts = {"train": trainer.data, "val": self.val}
+        self.fixed = {name: fixed_batches(part, T, n, self.device) for name, part in parts.items()}
         self.history = {"step": [], "train": [], "val": [], "lr_scale": [], "batch_loss": []}
         self.done = 0  # steps of an earlier part of this run
         self.meter = Meter(trainer.device)
 
-    @contextmanager
-    def begun(self):
-        """Around the loop: a progress bar, Ctrl-C deferred, and the first evaluation."""
-        bar = Progress(self.config.steps, "train", done=self.done, hidden=not self.first)
+    def train(self) -> None:
+        """All steps that are not done yet, with the first evaluation before them."""
+        steps, every = self.config.steps, self.config.eval_every
+        bar = Progress(steps, "train", done=self.done, hidden=not self.first)
         with bar as self.bar, deferred_interrupt() as self.interrupts:
             if not self.history["step"]:
                 self.evaluate(0)
-            yield
+            for step in range(self.done, steps):
+                self.stop_if_asked(step)
+                self.record(step, self.trainer.step(step))
+                if (step + 1) % every == 0 or step + 1 == steps:
+                    self.evaluate(step + 1)
+                    self.save(step + 1)
+            self.stop_if_asked(steps)
 
     def record(self, step: int, loss: Tensor) -> None:
         """Note the loss of a step. Raises FloatingPointError where it is not finite."""
@@ -225,11 +216,10 @@ class TrainingRun:
         """Raises FloatingPointError, with what to try, for a loss that is infinite or NaN."""
         c = self.config
         if not math.isfinite(loss):
-            raise FloatingPointError(
-                f"the loss is {loss} at step {step}: try half the learning rate (lr={c.lr / 2:g}"
-                f"{f', muon_lr={c.muon_lr / 2:g}' if c.muon_lr else ''}) or a longer warm-up "
-                f"(warmup={max(10, 2 * c.warmup)}); what was saved before is kept"
-            )
+            muon = f", muon_lr={c.muon_lr / 2:g}" if c.muon_lr else ""
+            rate = f"half the learning rate (lr={c.lr / 2:g}{muon})"
+            cure = f"{rate} or a longer warm-up (warmup={max(10, 2 * c.warmup)})"
+            raise FloatingPointError(f"the loss is {loss} at step {step}: try {cure}")
 
 
 def load_or_train(

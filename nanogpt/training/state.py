@@ -88,12 +88,9 @@ class RunFiles:
         if weights.is_file() and not self.state.is_file():
             step = checkpoint.read_tensors(weights)[1].get("step", 0)
             if step:  # at 0 nothing was trained: a run that was killed before its first save
-                raise CheckpointError(
-                    f"{weights} was trained for {step:,} steps, and the state of its run is not "
-                    f"beside it: the optimizer's averages, the random generators and the losses "
-                    f"so far are lost. To resume, restore {self.state}; to start anew, give "
-                    f"another place with out=PATH, or move or delete these weights first"
-                )
+                lost = f"{weights} was trained for {step:,} steps, and the state of its run is lost"
+                cure = f"restore {self.state} to resume; to start anew, give another out=PATH"
+                raise CheckpointError(f"{lost}: {cure}, or move these weights away")
 
     def save_checkpoints(self, model: GPT, step: int, losses: dict, *, best: bool) -> None:
         """Write the newest checkpoint, and the same as the best one where it is that."""
@@ -164,10 +161,8 @@ class RunFiles:
                 if before[part].get(key) != value
             ]
         if changed:
-            raise ValueError(
-                f"the run in {self.state} began with {'; '.join(changed)}: resume with the same "
-                f"settings, or start a new run in another place, with out=PATH"
-            )
+            began = f"the run in {self.state} began with {'; '.join(changed)}"
+            raise ValueError(f"{began}: resume with the same settings, or start anew with out=PATH")
         return tensors, meta
 
 
@@ -195,10 +190,8 @@ def _foreign_as_error(path: Path):
     try:
         yield
     except (KeyError, TypeError, AttributeError, RuntimeError) as error:
-        raise CheckpointError(
-            f"{path} is not a state of this run ({error!r}): restore it, or start a new run "
-            f"in another place, with out=PATH"
-        ) from error
+        why = f"{path} is not a state of this run ({error!r})"
+        raise CheckpointError(f"{why}: restore it, or start a new run with out=PATH") from error
 
 
 def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

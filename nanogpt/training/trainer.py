@@ -31,11 +31,10 @@ def memory_advice(config: TrainConfig):
         full = isinstance(error, (torch.OutOfMemoryError, MemoryError))
         if not full and not any(part in str(error) for part in words):
             raise
-        raise MemoryError(
-            f"the memory is exhausted by a batch of {config.batch_size} windows in parts of "
-            f"{config.batch_size // config.accumulate}: take a smaller model or batch_size, or "
-            f"more parts for the same steps, up to accumulate={config.batch_size // ranks().size}"
-        ) from error
+        size, most = config.batch_size, config.batch_size // ranks().size
+        what = f"a batch of {size} windows in parts of {size // config.accumulate}"
+        cure = f"a smaller model or batch_size, or more parts, up to accumulate={most}"
+        raise MemoryError(f"the memory is exhausted by {what}: take {cure}") from error
 
 
 @dataclass(eq=False)
