@@ -50,7 +50,9 @@ class KVCache(ABC):
         pos = pos.long()  # index_copy_ takes no int32
         last = self._last_position(pos)
         if self.limited and last >= self.capacity:
-            held = f"{type(self).__name__}({self.capacity}) has positions 0 to {self.capacity - 1}"
+            held = (
+                f"{type(self).__name__}({self.capacity}) holds positions 0 to {self.capacity - 1}"
+            )
             raise ValueError(f"position {last} does not fit: {held}; build one of {last + 1}")
         held = self.store(k, v, pos)
         self.kind, self.checked = self.kind or _kind(k), form
@@ -103,7 +105,7 @@ class KVCache(ABC):
             )
         if self.kind not in (None, _kind(k)) or _kind(k) != _kind(v):
             held = f"keys are {_kind(k)}, values {_kind(v)}, tokens held {self.kind or _kind(k)}"
-            raise ValueError(f"{held}: call reset() before another text, dtype or device")
+            raise ValueError(f"{held}: all must be alike; reset() before others, after casting too")
 
     def _last_position(self, pos: Tensor) -> int:
         """The position of the last new token. Raises ValueError when positions do not ascend.

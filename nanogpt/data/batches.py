@@ -15,8 +15,8 @@ def split(tokens: Tensor, block_size: int) -> tuple[Tensor, Tensor]:
     for name, part in (("training", train), ("validation", val)):
         if len(part) < block_size + 2:
             found = f"the {name} split is too short for block_size={block_size}: {len(part):,}"
-            cure = f"take a text of at least {10 * (block_size + 2):,}, or a smaller block_size"
-            raise CorpusError(f"{found} characters; {cure}")
+            cure = f"take at least {10 * (block_size + 2):,} characters, or a smaller block_size"
+            raise CorpusError(f"{found}; {cure}")
     return train, val
 
 

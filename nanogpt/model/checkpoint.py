@@ -204,7 +204,7 @@ def _checked_config(path: Path, meta: dict) -> GPTConfig:
         raise _foreign(path, error) from error
     if own := meta.get("own_classes"):
         why = f"{path} holds a model with {own}, and a plain GPT is another function"
-        raise CheckpointError(f"{why}: load its tensors into that class, with safetensors.torch")
+        raise CheckpointError(f"{why}: build the model with that class, and load its tensors")
     return config
 
 

@@ -167,7 +167,7 @@ def test_caches_that_are_on_are_not_used_and_are_kept(model):
 
 def test_a_forward_that_was_set_on_a_module_is_refused_as_it_would_run_without_our_cache(model):
     model.blocks[0].sa.forward = model.blocks[0].sa.forward
-    with pytest.raises(ValueError, match="has another forward, .*: define that forward in a class"):
+    with pytest.raises(ValueError, match="has another forward, .*: define it in a class"):
         generate(model, tokens(1, 5), 3)
 
 

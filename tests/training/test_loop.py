@@ -237,7 +237,7 @@ def test_a_batch_loss_that_is_not_finite_stops_at_its_step(corpus, tmp_path, mon
     ("fields", "error", "words"),
     [
         ({"vocab_size": 5}, ValueError, r"the model has 5 .* GPTConfig\(vocab_size=\d+\)"),
-        ({"block_size": 200}, CorpusError, "too few for windows of block_size=200"),
+        ({"block_size": 200}, CorpusError, "too short for block_size=200"),
     ],
 )
 def test_what_does_not_fit_is_refused_before_anything_changes(corpus, fields, error, words):
