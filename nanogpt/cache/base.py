@@ -50,10 +50,9 @@ class KVCache(ABC):
         pos = pos.long()  # index_copy_ takes no int32
         last = self._last_position(pos)
         if self.limited and last >= self.capacity:
-            held = (
-                f"{type(self).__name__}({self.capacity}) holds positions 0 to {self.capacity - 1}"
-            )
-            raise ValueError(f"position {last} does not fit: {held}; build one of {last + 1}")
+            cache = f"{type(self).__name__}({self.capacity})"
+            cure = f"holds positions 0 to {self.capacity - 1}; build one of at least {last + 1}"
+            raise ValueError(f"position {last} does not fit: {cache} {cure}")
         held = self.store(k, v, pos)
         self.kind, self.checked = self.kind or _kind(k), form
         self.length, self.last = self.length + pos.shape[0], last
