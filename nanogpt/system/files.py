@@ -73,8 +73,8 @@ def held(path: Path, what: str):
     out/small".
     """
     lock = FileLock(path)
-    check_ours(path.parent, [path.name], {path.name: [sha256(b"")]})  # to lock empties a file
     check_writable(path)  # FileLock takes ENOENT for a Timeout
+    check_ours(path.parent, [path.name], {path.name: [sha256(b"")]})  # to lock empties a file
     with _advice(path.parent), suppress(Timeout):
         lock.acquire(blocking=False)
     if not lock.is_locked:  # a Timeout
