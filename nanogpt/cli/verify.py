@@ -1,4 +1,4 @@
-"""python -m nanogpt verify model | class | server | museum | certificate | sweep."""
+"""python -m nanogpt verify KIND: is a cached text another one, and is that rounding or a bug?"""
 
 from __future__ import annotations
 
