@@ -50,15 +50,13 @@ class Profile:
         """
         if n == 1:
             return self
-        steps = max(40, self.train.steps // n)
-        batches = max(1, self.train.eval_batches // n)
+        steps, eval_batches = max(40, self.train.steps // n), max(1, self.train.eval_batches // n)
+        fewer = {"steps": steps, "eval_every": ceil(steps / 6), "eval_batches": eval_batches}
         longest = 2 * self.lengths[-1] / sqrt(n)
         return replace(
             self,
             name=f"{self.name}/{n}",
-            train=replace(
-                self.train, steps=steps, eval_every=ceil(steps / 6), eval_batches=batches
-            ),
+            train=replace(self.train, **fewer),
             seeds=max(3, round(self.seeds / n)),
             lengths=tuple(length for length in self.lengths if length <= longest),
             sizes=self.sizes if n < 3 else self.sizes[:2],
@@ -102,8 +100,6 @@ def get_profile(name: str, *, cuda: bool = False) -> Profile:
     """
     key, slash, n = (("gpu" if cuda else "cpu") if name == "auto" else name).partition("/")
     if key not in PROFILES or (slash and n not in map(str, PARTS)):
-        parts = ", ".join(f"cpu/{part}" for part in PARTS[1:])
-        raise ValueError(
-            f"profile={name!r} is unknown: choose auto, {', '.join(PROFILES)}, {parts}"
-        )
+        names = ", ".join([*PROFILES, *(f"cpu/{part}" for part in PARTS[1:])])
+        raise ValueError(f"profile={name!r} is unknown: choose auto, {names}")
     return PROFILES[key].scaled(int(n or 1))

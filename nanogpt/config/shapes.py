@@ -69,9 +69,7 @@ class GPTConfig:
             raise ValueError(f"{given} need a window: set window")
         if self.per_head and not self.has_heads:
             given = f"n_kv_head={self.n_kv_head}, window={self.window}"
-            raise ValueError(
-                f"{given}: the lecture's list of Heads has neither; set per_head=False"
-            )
+            raise ValueError(f"{given}: a list of Heads has neither; set per_head=False")
 
     @property
     def head_size(self) -> int:

@@ -48,10 +48,8 @@ class TrainConfig:
         check_number("final", self.final, 0, 1)
         check_number("beta2", self.beta2, 0, 0.999999)
         check_int("seed", self.seed, 0, 2**63 - 1)
-        if self.batch_size % self.accumulate:
-            raise ValueError(
-                f"batch_size={self.batch_size} must be a multiple of accumulate={self.accumulate}"
-            )
+        if (n := self.batch_size) % self.accumulate:
+            raise ValueError(f"batch_size={n} must be a multiple of accumulate={self.accumulate}")
 
     def scale(self, step: int) -> float:
         """The factor of the learning rates at `step` (from 0): warm-up, then a straight line."""

@@ -91,9 +91,7 @@ class Engine:
         """Why this engine does not compute that architecture; None when it does."""
         name, other = cls.__name__, ", ".join(f"{k}={v}" for k, v in config.beyond_lecture.items())
         if cls.lecture_only and other:
-            return (
-                f"{name} computes the lecture's architecture, and this model has {other}: {INSTEAD}"
-            )
+            return f"{name} computes the lecture's architecture, and this has {other}: {INSTEAD}"
         if cls.per_head and not config.has_heads:
             return f"{name} decodes a list of Heads; with {other} there is none: {INSTEAD}"
         return None

@@ -109,9 +109,7 @@ class Compiled(Exclusive):
     def build(self):
         require_float32_cpu(self)
         if min(self.capacity, self.config.vocab_size, self.config.n_embd) <= INLINED:
-            raise CannotBuild(
-                f"a width, vocabulary or capacity of {INLINED} or less becomes part of the code"
-            )
+            raise CannotBuild(f"a width, vocabulary or capacity up to {INLINED} is compiled in")
         source = "".join(map(inspect.getsource, (sys.modules[__name__], functional)))
         parts = {"source": source, "threads": torch.get_num_threads(), "config": str(self.config)}
         parts |= {"batch": self.batch, "capacity": self.capacity}

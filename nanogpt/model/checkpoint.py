@@ -96,9 +96,7 @@ def load_checkpoint(
     path = stem(path)
     path = path.with_name(path.name + ".safetensors")
     if not path.is_file():
-        raise CheckpointError(
-            f"no checkpoint at {path}: train one with notebook 01, or correct the path"
-        )
+        raise CheckpointError(f"no checkpoint at {path}: correct the path, or run notebook 01")
     state, meta = read_tensors(path)
     config, held = _checked_config(path, meta), sum(tensor.numel() for tensor in state.values())
     try:
@@ -126,9 +124,7 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], meta: dict) -> str:
         try:
             save_file(tensors, temporary, metadata={"nanogpt": json.dumps(meta)})
         except SafetensorError as error:  # not an OSError, even for a full disk
-            raise OSError(
-                f"{path} could not be written whole ({error}): make room and try again"
-            ) from error
+            raise OSError(f"{path} could not be written ({error}): make room") from error
         return files.sha256(temporary)
 
 
@@ -188,9 +184,7 @@ def _digest(meta: str, state: dict) -> str:
 def _checked_config(path: Path, meta: dict) -> GPTConfig:
     """The config in a checkpoint's metadata, after a check of all that is read from it later."""
     if (found := meta.get("format")) != FORMAT:
-        raise CheckpointError(
-            f"{path} has format {found!r}, this version reads {FORMAT!r}: retrain"
-        )
+        raise CheckpointError(f"{path}: format {found!r}, this version reads {FORMAT!r}: retrain")
     try:
         config = GPTConfig(**meta["config"])
         chars, size = meta["vocabulary"], config.vocab_size
@@ -224,9 +218,7 @@ def _check_numbers(path: Path, state: dict[str, Tensor]) -> None:
     for name, tensor in state.items():
         if not tensor.is_floating_point() or not tensor.float().isfinite().all():
             what = f"NaN, infinity or numbers that are not floating point in {name}"
-            raise CheckpointError(
-                f"{path} holds {what}: train again, or from an earlier checkpoint"
-            )
+            raise CheckpointError(f"{path} holds {what}: train again, or from an earlier one")
 
 
 def _foreign(path: Path, why) -> CheckpointError:

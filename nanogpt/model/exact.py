@@ -120,9 +120,7 @@ def padded_attend(
 def _fused(length, q, k, v, attn_mask=None, dropout_p=0.0, is_causal=False, **settings):
     """F.scaled_dot_product_attention, with as many keys as exact mode always takes."""
     if settings or (attn_mask is not None and attn_mask.dtype != torch.bool):
-        raise ValueError(
-            "exact mode computes scaled_dot_product_attention with a boolean mask or is_causal only"
-        )
+        raise ValueError("in exact mode attention takes a boolean mask or is_causal only")
     if attn_mask is None and not is_causal:
         attn_mask = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device)
     return padded_attend(length, q, k, v, attn_mask, dropout_p)

@@ -186,9 +186,7 @@ class GPT(nn.Module):
     ):
         super().__init__()
         if config.per_head and attention is not CausalSelfAttention:
-            raise ValueError(
-                f"attention={attention.__name__} needs per_head=False: it has no heads"
-            )
+            raise ValueError(f"{attention.__name__} has no heads: set per_head=False")
         self.config = config
         # The layers draw weights from the global generator; they are overwritten below.
         with torch.random.fork_rng(devices=[]):

@@ -244,9 +244,7 @@ def load_or_train(
         origin = "weights of this run" if checkpoint == "auto" else "your checkpoint"
         found = load_checkpoint(named, origin=origin)
         if found.tokenizer.chars != CharTokenizer(corpus.text).chars:
-            raise CheckpointError(
-                f"{named} has other characters than {corpus.name}: train on this text first"
-            )
+            raise CheckpointError(f"{named} has other characters than {corpus.name}: train on it")
     else:
         found = _found(size, keep, corpus)
     if found is None:

@@ -54,12 +54,11 @@ class Trainer:
 
     def __post_init__(self):
         model, config, device, self.ranks = self.model, self.config, self.device, ranks()
-        pieces = config.accumulate * self.ranks.size
-        if config.batch_size % pieces:
-            raise ValueError(
-                f"batch_size={config.batch_size} cannot be shared by {self.ranks.size} processes "
-                f"in {config.accumulate} parts each: take a multiple of {pieces}"
-            )
+        size, pieces = config.batch_size, config.accumulate * self.ranks.size
+        if size % pieces:
+            shared = f"{self.ranks.size} processes in {config.accumulate} parts each"
+            cure = f"take a multiple of {pieces}"
+            raise ValueError(f"batch_size={size} cannot be shared by {shared}: {cure}")
         torch.empty(4, config.batch_size, model.config.block_size)  # a batch that no memory holds
         self.optimizers = make_optimizers(model, config)
         self.rates = [opt.param_groups[0]["lr"] for opt in self.optimizers]

@@ -334,5 +334,5 @@ def test_what_cannot_be_compiled_or_loaded_is_described_in_one_line(tmp_path, mo
 @pytest.mark.parametrize("small", [{"vocab_size": 8}, {"n_embd": 8}, {"block_size": 8}])
 def test_what_torch_would_write_into_the_code_is_refused_before_a_build(monkeypatch, small):
     monkeypatch.setattr(toolchain, "kept", None)
-    with pytest.raises(CannotBuild, match="of 8 or less becomes part of the code"):
+    with pytest.raises(CannotBuild, match="up to 8 is compiled in"):
         Compiled(replace(shared_model().config, **small))
