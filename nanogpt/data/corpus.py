@@ -49,11 +49,9 @@ class Corpus:
         """What a reader must know before anything else; empty for a real text."""
         if self.real:
             return ""
-        return (
-            f"PRACTICE CORPUS, not Shakespeare: {self.note}\n"
-            f"Every loss below is a loss on generated text. For the real corpus, put input.txt "
-            f"into data/ (see data/README.md) or set NANOGPT_DATA to your copy."
-        )
+        cure = "put input.txt into data/ (see data/README.md) or set NANOGPT_DATA to your copy."
+        what = "Every loss below is a loss on generated text. For the real corpus"
+        return f"PRACTICE CORPUS, not Shakespeare: {self.note}\n{what}, {cure}"
 
     def __str__(self) -> str:
         size = f"{len(self.text):,} characters, {len(set(self.text))} distinct"

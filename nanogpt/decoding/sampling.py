@@ -37,9 +37,7 @@ class SamplingParams:
         if self.top_p is not None:
             check_number("top_p", self.top_p, 1e-30, 1.0)
         if self.greedy and (self.temperature, self.top_k, self.top_p) != (1.0, None, None):
-            raise ValueError(
-                "temperature, top_k and top_p do nothing with greedy=True: leave them out"
-            )
+            raise ValueError("greedy=True uses no temperature, top_k or top_p: leave them out")
 
 
 PLAIN = SamplingParams()

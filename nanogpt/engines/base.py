@@ -101,10 +101,8 @@ class Engine:
         """Why this engine cannot decode this model here and now; None when it can."""
         why = cls.refuses(model.config) or (None if cls.per_head else not_standard(model))
         if why is None and in_exact_mode() and not cls.in_torch:
-            return (
-                f"{cls.__name__} is compiled: `with exact(model):` cannot change how it adds up; "
-                f"use Flat, the fastest engine that it covers"
-            )
+            fixed = f"{cls.__name__} is compiled: `with exact(model):` cannot change how it adds up"
+            return f"{fixed}; use Flat, the fastest engine that it covers"
         return why
 
     def check(self, model: GPT, prompt: Tensor, n_new: int) -> None:
@@ -170,7 +168,5 @@ def _inference(config: GPTConfig) -> GPTConfig:
 
 def _described(config: GPTConfig, batch: int, dtype: torch.dtype, device: torch.device) -> str:
     c, other = config, "".join(f", {name}={v}" for name, v in config.beyond_lecture.items())
-    return (
-        f"{c.n_layer} layers, {c.n_head} heads, width {c.n_embd}, block {c.block_size}, "
-        f"{c.vocab_size} tokens{other}; a batch of {batch}; {dtype} on {device.type}"
-    )
+    shape = f"{c.n_layer} layers, {c.n_head} heads, width {c.n_embd}, block {c.block_size}"
+    return f"{shape}, {c.vocab_size} tokens{other}; a batch of {batch}; {dtype} on {device.type}"

@@ -222,7 +222,5 @@ def _check_numbers(path: Path, state: dict[str, Tensor]) -> None:
 
 
 def _foreign(path: Path, why) -> CheckpointError:
-    return CheckpointError(
-        f"{path} holds tensors but not our metadata ({why!r}): load it with model.load_state_dict "
-        f"if it is the lecture's, or use a checkpoint that this project wrote"
-    )
+    cure = "use a checkpoint that this project wrote, or model.load_state_dict for the lecture's"
+    return CheckpointError(f"{path} holds tensors but not our metadata ({why!r}): {cure}")

@@ -103,10 +103,8 @@ def _name(kind: type) -> str:
 
 
 def _only_its_own(what: str) -> str:
-    return (
-        f"this model has {what}: only its own code knows what that computes, so use generate "
-        f"without an engine, or with Uncached or PerHead on a per-Head model"
-    )
+    cure = "use generate without an engine, or with Uncached or PerHead on a per-Head model"
+    return f"this model has {what}: only its own code knows what that computes, so {cure}"
 
 
 def convert_state(
