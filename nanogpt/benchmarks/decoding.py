@@ -86,11 +86,8 @@ def ladder(
     check_int("n_new", n_new, 2, model.config.block_size)
     forms, limits = _forms(model), Limits(model)
     built = {rung: _build(rung, model) for rung in _chosen(limits.device, only)}
-    runs = {
-        rung: _generation(forms[rung.per_head], n_new, seed, engine)
-        for rung, (engine, _) in built.items()
-        if engine
-    }
+    usable = {rung: engine for rung, (engine, _) in built.items() if engine}
+    runs = {r: _generation(forms[r.per_head], n_new, seed, usable[r]) for r in usable}
     if not runs:
         why = next(iter(built.values()))[1]["unavailable"]
         raise ValueError(f"nothing to time: rungs {only} cannot be built here ({why})")

@@ -40,12 +40,8 @@ def time_tokens(tokens: Iterable, device: torch.device = CPU) -> list[float]:
 def metrics(gaps: list[float]) -> dict:
     """TTFT, TPOT, ITL and E2EL of one run, in seconds. TPOT is None for a single token."""
     first, *rest = gaps
-    return {
-        "ttft": first,
-        "tpot": sum(rest) / len(rest) if rest else None,
-        "itl": rest,
-        "e2el": sum(gaps),
-    }
+    tpot = sum(rest) / len(rest) if rest else None
+    return {"ttft": first, "tpot": tpot, "itl": rest, "e2el": sum(gaps)}
 
 
 def summary(values: Iterable[float]) -> dict:

@@ -69,20 +69,9 @@ class Recipe:
 
 MODERN = {"rms_norm": True, "rope": True, "qk_norm": True, "relu2": True, "bias": False}
 
-LECTURE = TrainConfig(
-    steps=5000,
-    batch_size=16,
-    lr=1e-3,
-    muon_lr=None,
-    warmup=0,
-    decay=False,
-    beta2=0.999,
-    weight_decay=0.01,
-    zero_init=False,
-    batched=False,
-    fused=False,
-    eval_every=500,
-)
+LATER = dict.fromkeys(["decay", "zero_init", "batched", "fused"], False)  # what came after it
+ADAMW = {"lr": 1e-3, "muon_lr": None, "warmup": 0, "beta2": 0.999, "weight_decay": 0.01}
+LECTURE = TrainConfig(steps=5000, batch_size=16, eval_every=500, **ADAMW, **LATER)
 
 RECIPES = {
     "lecture": Recipe(LECTURE, "Karpathy's in gpt-dev: AdamW, a constant rate", chars=None),

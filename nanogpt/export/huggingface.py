@@ -135,12 +135,8 @@ def opt(state: dict, c: GPTConfig) -> Exported:
         out |= _norm(f"{ours}.ln2", f"{theirs}.final_layer_norm", state)
         out |= _norm(f"{ours}.ffwd.net.0", f"{theirs}.fc1", state)
         out |= _norm(f"{ours}.ffwd.net.2", f"{theirs}.fc2", state)
-    return {
-        "architectures": ["OPTForCausalLM"],
-        "model_type": "opt",
-        "ffn_dim": 4 * c.n_embd,
-        "dropout": 0.0,
-    }, out
+    form = {"architectures": ["OPTForCausalLM"], "model_type": "opt", "dropout": 0.0}
+    return form | {"ffn_dim": 4 * c.n_embd}, out
 
 
 def nanochat(state: dict, c: GPTConfig) -> Exported:
