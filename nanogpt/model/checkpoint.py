@@ -96,7 +96,7 @@ def load_checkpoint(
     path = stem(path)
     path = path.with_name(path.name + ".safetensors")
     if not path.is_file():
-        raise CheckpointError(f"no checkpoint at {path}: correct the path, or run notebook 01")
+        raise CheckpointError(f"no checkpoint at {path}: train one (notebook 01), or correct it")
     state, meta = read_tensors(path)
     config, held = _checked_config(path, meta), sum(tensor.numel() for tensor in state.values())
     try:
@@ -184,7 +184,7 @@ def _digest(meta: str, state: dict) -> str:
 def _checked_config(path: Path, meta: dict) -> GPTConfig:
     """The config in a checkpoint's metadata, after a check of all that is read from it later."""
     if (found := meta.get("format")) != FORMAT:
-        raise CheckpointError(f"{path}: format {found!r}, this version reads {FORMAT!r}: retrain")
+        raise CheckpointError(f"{path} has format {found!r}, this version reads {FORMAT!r}")
     try:
         config = GPTConfig(**meta["config"])
         chars, size = meta["vocabulary"], config.vocab_size

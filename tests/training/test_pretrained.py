@@ -87,7 +87,7 @@ def test_a_checkpoint_that_is_named_is_taken_or_is_an_error(
     assert named(checkpoint, corpus).origin == origin
     with pytest.raises(CheckpointError, match="no checkpoint at"):
         named(checkpoint.with_name("absent"), corpus)
-    with pytest.raises(CheckpointError, match="has other characters than other: train on this"):
+    with pytest.raises(CheckpointError, match="has other characters than other: train on it"):
         named(checkpoint, OTHER)
 
 
