@@ -222,8 +222,8 @@ class LoadedServer(HTTPServer):
     """A server with /v1/completions. Called with greedy requests it returns the whole replies.
 
     Each request is sent when it arrives, whether or not others are answered. `errors` counts those
-    that failed, by reason. A token of a reply is the number of its character in `chars`, None for
-    one that is not there. After 10 minutes it is given up. Raises ValueError, ConnectionError.
+    that failed, by reason. A token of a reply is the number of its character in `chars`, or -1.
+    After 10 minutes it is given up. Raises ValueError, ConnectionError.
     """
 
     def __init__(self, url: str, chars: str = CHARS):
@@ -289,8 +289,7 @@ class LoadedServer(HTTPServer):
             raise ConnectionError(f"the reply stopped after {after}, without its end")
         if n not in (None, len(text)):
             return Reply([None] * n, moments)
-        number = {char: i for i, char in enumerate(self.chars)}
-        return Reply([number.get(char) for char in text], moments)
+        return Reply([self.chars.find(char) for char in text], moments)
 
 
 def _events(came: list[tuple[float, bytes]]) -> Iterator[tuple[float, dict]]:
@@ -299,15 +298,14 @@ def _events(came: list[tuple[float, bytes]]) -> Iterator[tuple[float, dict]]:
     for moment, piece in came:
         *lines, rest = (rest + piece).split(b"\n")
         for line in lines:
-            name, _, data = line.partition(b":")
-            if data.strip() == b"[DONE]":
+            data = line.removeprefix(b"data:").strip()
+            if data == b"[DONE]":
                 return
-            if name != b"data":  # no event: an empty line, or a comment
-                continue
-            event = json.loads(data)
-            if event.get("error"):
-                raise ConnectionError(f"the server sent {data.decode()[:200]}")
-            yield moment, event
+            if line.startswith(b"data:"):  # else an empty line, or a comment
+                event = json.loads(data)
+                if event.get("error"):
+                    raise ConnectionError(f"the server sent {data.decode()[:200]}")
+                yield moment, event
 
 
 # ------------------------------------------------------------------ what the requests got

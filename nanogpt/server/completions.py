@@ -226,10 +226,9 @@ def _field(body: dict, name: str, default, check, *limits):
 
 def _check_stop(name: str, value) -> None:
     texts = [value] if isinstance(value, str) else value
-    if not isinstance(texts, list) or not all(isinstance(text, str) and text for text in texts):
-        raise ValueError("must be a text or several, none empty")
-    if len(texts) > STOPS:
-        raise ValueError(f"must be up to {STOPS} texts")
+    good = isinstance(texts, list) and len(texts) <= STOPS
+    if not good or not all(isinstance(text, str) and text for text in texts):
+        raise ValueError(f"must be a text or up to {STOPS} of them, none empty")
 
 
 def counts(completions: list[Completion]) -> dict:

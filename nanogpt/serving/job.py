@@ -17,6 +17,7 @@ import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from itertools import zip_longest
 from pathlib import Path
 
 import torch
@@ -30,7 +31,6 @@ from .batch import serve
 from .native import BACKENDS
 from .request import Request
 
-FORMAT = "nanogpt-notebooks job 1"
 MOST = 10_000_000  # texts of one job: its prompts are in memory
 OPTIONS = {"input": "--prompts, --samples or --seed", "weights": "--checkpoint"}
 OPTIONS |= {"sampling": "--temperature, --top-k, --top-p or --greedy"}
@@ -114,7 +114,7 @@ class Job:
         self.shards = [prompts[start : start + shard_size] for start in range(0, n, shard_size)]
         self.todo = set(range(len(self.shards)))  # the numbers of those that are not done
         self.about = {  # all that the files depend on; the weights are the same wherever they lie
-            "format": FORMAT,
+            "format": "nanogpt-notebooks job 1",
             "input": sha256(json.dumps(prompts).encode()),
             "texts": n,
             "shard_size": shard_size,
@@ -156,12 +156,11 @@ class Job:
         and workers there were.
         """
         digest, after = hashlib.sha256(), []  # the checksum after each shard
-        for number in range(len(self.shards)):
+        for number, was in zip_longest(range(len(self.shards)), self.before):
             for row in self._rows(number):
                 digest.update(json.dumps(list(row.values())).encode() + b"\n")
             after.append(digest.hexdigest())
-        for number, (was, now) in enumerate(zip(self.before, after, strict=False)):
-            if was != now:
+            if was not in (None, after[-1]):
                 raise ValueError(f"a text in {self.path(number)} was changed: delete the file")
         done = {"checksum": after[-1], "checksum_after_each_shard": after}
         write_json(self.folder / "job.json", self.about | done)
