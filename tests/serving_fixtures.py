@@ -165,16 +165,14 @@ def check_workload(
 # ------------------------------------------------------------------ requests in which bugs show
 
 
-def beginnings():
-    """Texts [X][Z], [W][Y] and [X][Y] of blocks of 4, and [X][X]."""
+def serve_beginnings(engine, dtype=torch.float64, native=None):
+    """Texts [X][Z], [W][Y], [X][Y] and [X][X] of blocks of 4, one after another; [X][Y] together.
+
+    So later ones find the blocks of earlier ones.
+    """
     w, x, y, z = (text(4, seed=seed)[0] for seed in range(4))
     pairs = [(x, z), (w, y), (x, y), (x, x)]
-    return [Request(torch.cat(pair), 8, seed=i, id=i) for i, pair in enumerate(pairs)]
-
-
-def serve_beginnings(engine, dtype=torch.float64, native=None):
-    """One after another, so that later ones find the blocks of earlier ones; the last together."""
-    requests = beginnings()
+    requests = [Request(torch.cat(pair), 8, seed=i, id=i) for i, pair in enumerate(pairs)]
     together = [Request(requests[2].prompt, 8, seed=seed, id=seed) for seed in (10, 11, 12)]
     arrivals = {20 * i: [asked] for i, asked in enumerate(requests)} | {99: together}
     tokens = run(engine, arrivals, {})

@@ -44,9 +44,7 @@ def test_what_is_left_out_or_null_has_a_default_and_each_request_a_seed_of_its_o
         ({"max_tokens": 10**30}, "max_tokens", "[1, 22]"),
         ({"max_tokens": "4"}, "max_tokens", 'max_tokens="4": must be an integer in [1, 22]'),
         ({"max_tokens": True}, "max_tokens", "max_tokens=true: "),
-        ({"max_tokens": "x" * 5000}, "max_tokens", "[1, 22]"),
         ({"max_tokens": 23}, "max_tokens", "[1, 22]"),
-        ({"max_tokens": 1.5}, "max_tokens", "integer"),
         ({"temperature": -1}, "temperature", "[0,"),
         ({"top_p": 0}, "top_p", "top_p=0"),
         ({"top_k": 14}, "top_k", "top_k=14"),
@@ -57,6 +55,7 @@ def test_what_is_left_out_or_null_has_a_default_and_each_request_a_seed_of_its_o
         ({"stream_options": [": "]}, "stream_options", '=[": "]: must be an object'),
         ({"logprobs": 6}, "logprobs", "logprobs=6: must be an integer in [0, 5]"),
         ({"echo": 1}, "echo", "echo=1: must be true or false"),
+        ({"model": "gpt-4"}, "model", "this server has 'tiny'"),
         ({"n": 2}, "n", "n=2: this server does not have it"),
         ({"temprature": 1}, "temprature", "temprature=1: this server does not have it"),
     ],
@@ -66,8 +65,8 @@ def test_what_cannot_be_served_is_named(body, param, says):
     with pytest.raises(Refused) as caught:
         read(**body)
     error = caught.value.body()["error"]
-    assert (caught.value.status, error["type"]) == (400, "invalid_request_error")
-    assert error["param"] == param
+    assert caught.value.status == (404 if param == "model" else 400)
+    assert (error["type"], error["param"]) == ("invalid_request_error", param)
     assert says in error["message"]
 
 
@@ -75,12 +74,6 @@ def test_what_cannot_be_served_is_named(body, param, says):
 def test_a_body_that_is_no_object_is_refused(data):
     with pytest.raises(Refused, match="JSON"):
         READER.read(data)
-
-
-def test_another_model_is_not_found():
-    with pytest.raises(Refused, match="this server has 'tiny'") as caught:
-        read(model="gpt-4")
-    assert caught.value.status == 404
 
 
 def cut(text: str, stops: tuple[str, ...]) -> tuple[str, str]:

@@ -77,23 +77,17 @@ def test_a_stream_ends_with_its_reason_and_its_counts(url):
     assert usage["usage"]["completion_tokens"] == len(before) + 1
 
 
-def harness(prompts: list[list[int]], url: str) -> list[tuple[list, list]]:
-    """What an evaluation harness asks for and reads: each text's log-probabilities, and the top."""
-    body = {"model": "tiny", "prompt": prompts, "temperature": 0, "max_tokens": 1, "logprobs": 1}
-    code, answer = post(url, **body, seed=1234, echo=True)
-    assert code == 200, answer
-    choices = sorted(answer["choices"], key=lambda choice: choice["index"])
-    assert answer["usage"]["completion_tokens"] == len(prompts)
-    shown = [choice["logprobs"] for choice in choices]
-    return [(own["token_logprobs"][1:-1], own["top_logprobs"][1:-1]) for own in shown]
-
-
 @torch.no_grad()
 def test_an_evaluation_harness_gets_the_log_probabilities_of_its_prompts(url):
     prompts = [CHARS.encode(text).tolist() for text in ("abcdefg", "abcdefgh", "k" * 24, "la")]
-    for prompt, (values, top) in zip(prompts, harness(prompts, url), strict=True):
+    asked = {"model": "tiny", "temperature": 0, "max_tokens": 1, "logprobs": 1, "echo": True}
+    code, answer = post(url, prompt=prompts, seed=1234, **asked)
+    assert (code, answer["usage"]["completion_tokens"]) == (200, len(prompts)), answer
+    for prompt, choice in zip(prompts, answer["choices"], strict=True):
         rows = model()(torch.tensor(prompt)[None])[0][0].double().log_softmax(-1)[:-1]
         own = rows[torch.arange(len(rows)), prompt[1:]].tolist()
+        names = ("token_logprobs", "top_logprobs")
+        values, top = (choice["logprobs"][name][1:-1] for name in names)
         assert values == pytest.approx(own, abs=1e-5)
         greedy = [value == max(best.values()) for value, best in zip(values, top, strict=True)]
         assert greedy == (rows.argmax(-1) == torch.tensor(prompt[1:])).tolist()
@@ -142,9 +136,6 @@ def test_other_addresses_and_errors_have_the_interfaces_shape(url):
     for method, path, status in [("GET", "/", 404), ("GET", "/v1/completions", 405)]:
         code, body = ask(url, method, path)
         assert code == status == body["error"]["code"]
-    code, body = post(url, prompt="aé")
-    assert code == 400
-    assert "'é'" in body["error"]["message"]
 
 
 def test_a_long_body_is_read_and_refused_and_answers_are_counted(url):
@@ -172,9 +163,6 @@ def test_a_body_without_a_length_or_too_long_is_refused(url, length):
         assert b" 400 " in connection.recv(65536)
 
 
-FORM = "application/x-www-form-urlencoded"
-
-
 @pytest.mark.parametrize(
     ("headers", "status", "says"),
     [
@@ -189,9 +177,7 @@ FORM = "application/x-www-form-urlencoded"
         ({"Host": "localhost", "Origin": "http://localhost"}, 200, ""),
         ({"Origin": "http://localhost:3000"}, 403, "a page of 'http://localhost:3000'"),
         ({"Origin": "null"}, 403, "a page of 'null'"),
-        ({"Origin": "http://evil.example"}, 403, "evil"),
         ({"Content-Type": "text/plain"}, 415, "curl -H 'Content-Type: application/json'"),
-        ({"Content-Type": FORM}, 415, FORM),
         ({"Content-Type": "a" * 5000}, 415, "curl -H 'Content-Type: application/json'"),
         ({"Content-Type": "text/plain; application/json"}, 415, "text/plain"),
         ({"Content-Type": "Application/JSON; charset=utf-8"}, 200, ""),
@@ -241,22 +227,6 @@ def test_a_server_that_can_take_no_connection_ends_and_says_why(monkeypatch, cap
         server.thread.join()
     assert "the server failed (OSError: [Errno 9]" in str(server.trouble)
     assert "Traceback" in capfd.readouterr().err
-
-
-def test_a_seed_is_honoured_beside_requests_that_have_none_or_another():
-    with gated() as (server, url, gate):
-        others = [send(url, prompt="abc", max_tokens=9, **seed) for seed in ({}, {}, {"seed": 1})]
-        until(lambda: len(server.answers) == 3)
-        gate.open(2)
-        until(lambda: server.drawn)
-        with send(url, prompt="abc", max_tokens=20, seed=5) as connection:
-            until(lambda: len(server.answers) == 4)
-            gate.open()
-            body = connection.recv(65536).partition(b"\r\n\r\n")[2]
-        assert json.loads(body)["choices"][0]["text"] == expected(model(), "abc", 20, seed=5)
-        for other in others:
-            assert b" 200 " in other.recv(65536)
-            other.close()
 
 
 @pytest.mark.parametrize("streamed", [True, False])

@@ -222,9 +222,7 @@ def test_settings_that_are_none_are_refused_by_name(wrong):
         serve(**{"model": plain(), "requests": [Request(PROMPT, 2)]} | wrong)
 
 
-def test_what_cannot_be_served_is_refused_before_the_first_step():
+def test_a_model_that_cannot_be_served_is_refused():
     with pytest.raises(ValueError, match=r"\(ngrams=3\)") as refused:
         serve(build(ngrams=3), [Request(PROMPT, 2)])
     assert "\n" not in str(refused.value)
-    with pytest.raises(ValueError, match="request 7: a prompt of 4 and 99 new tokens exceed"):
-        serve(plain(), [Request(PROMPT, 2, id=1), Request(PROMPT, 99, id=7)])

@@ -9,7 +9,7 @@ from nanogpt.decoding.sampling import SamplingParams
 from nanogpt.engines.native import Native
 from nanogpt.engines.toolchain import CannotBuild
 from nanogpt.model.exact import exact
-from nanogpt.serving.batch import BatchEngine, serve
+from nanogpt.serving.batch import BatchEngine
 from nanogpt.serving.native import NativeBackend, choose_backend, library
 from nanogpt.serving.request import Request
 
@@ -55,15 +55,6 @@ def test_what_native_code_cannot_read_is_refused_in_a_line():
     model = build(torch.float32)
     with exact(model), pytest.raises(ValueError, match="exact"):
         BatchEngine(model, backend=NativeBackend)
-
-
-def test_a_stream_of_several_steps_in_a_call_comes_token_by_token():
-    model, requests = build(torch.float32), [request(kind) for kind in (2, 5, 14, 20)]
-    tokens = {one.id: [] for one in requests}
-    for output in serve(model, requests, backend=NativeBackend, block_len=4):
-        assert output.index == len(tokens[output.request.id]), "out of order"
-        tokens[output.request.id].append(output.token)
-    assert tokens == {kind: alone("batched", kind, torch.float32, Native) for kind in tokens}
 
 
 def test_a_failed_call_of_several_steps_can_be_tried_again(monkeypatch):
