@@ -118,8 +118,8 @@ def load(
         done = in_turns(turns, repeats, warmup=0)
         if len(systems) > 1:
             texts = texts or next(iter(done.values()))[0]
-        for row in _rows(requests, done, texts, limits or {}):
-            rows.append({"rate": None if rate == inf else rate} | row)
+        about = {"rate": None if rate == inf else rate}
+        rows += [about | row for row in _rows(requests, done, texts, limits or {})]
     return rows
 
 

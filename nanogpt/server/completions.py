@@ -39,8 +39,8 @@ class Refused(Exception):
     def body(self) -> dict:
         """The error as that interface writes it."""
         kind = "server_error" if self.status >= 500 else "invalid_request_error"
-        error = {"message": str(self)[:1000], "type": kind, "param": self.param}
-        return {"error": {**error, "code": self.status}}
+        error = {"type": kind, "param": self.param, "code": self.status}
+        return {"error": {"message": str(self)[:1000], **error}}
 
 
 class Completion:
@@ -117,11 +117,13 @@ class Completion:
         """The log-probabilities of the next n characters, each of which is a token."""
         own, self._logprobs = self._logprobs[:n], self._logprobs[n:]
         start, self._n_shown = self._n_shown, self._n_shown + n
-        top = [{**p.top, p.token: p.value} if p.value is not None else None for p in own]
+        top = [{**p.top, p.token: p.value} if p.value is not None else {} for p in own]
+        # JSON has no infinite number, and no NaN.
+        top = [{token: max(-9999.0, x) for token, x in best.items()} or None for best in top]
         return {
             "tokens": [self.chars[p.token] for p in own],
-            "token_logprobs": [p.value if p.value is None else finite(p.value) for p in own],
-            "top_logprobs": [p and {self.chars[t]: finite(x) for t, x in p.items()} for p in top],
+            "token_logprobs": [best and best[p.token] for p, best in zip(own, top, strict=True)],
+            "top_logprobs": [best and {self.chars[t]: x for t, x in best.items()} for best in top],
             "text_offset": list(range(start, start + n)),
         }
 
@@ -229,18 +231,6 @@ def _check_stop(name: str, value) -> None:
     good = isinstance(texts, list) and len(texts) <= STOPS
     if not good or not all(isinstance(text, str) and text for text in texts):
         raise ValueError(f"must be a text or up to {STOPS} of them, none empty")
-
-
-def counts(completions: list[Completion]) -> dict:
-    """The counts of tokens, of all prompts together."""
-    n = sum(len(completion.request.prompt) for completion in completions)
-    new = sum(completion.n_new for completion in completions)
-    return {"usage": {"prompt_tokens": n, "completion_tokens": new, "total_tokens": n + new}}
-
-
-def finite(logprob: float) -> float:
-    """JSON has no infinite number, and no NaN."""
-    return max(-9999.0, logprob)
 
 
 def event(data: dict) -> str:

@@ -29,7 +29,7 @@ from ..model.gpt import GPT
 from ..serving.batch import BatchEngine
 from ..serving.modules import ModuleBackend
 from ..serving.request import Output
-from .completions import Completion, Reader, Refused, counts, event
+from .completions import Completion, Reader, Refused, event
 
 BUDGET = 256  # tokens of a step
 BODY = 2**20  # bytes of a body that are kept; of a longer one the rest is read and dropped
@@ -285,12 +285,16 @@ class Handler(RequestHandler):
 
     def _last(self) -> dict | str:
         """The whole answer, or the end of a stream."""
-        first, usage = self.completions[0], counts(self.completions)
-        if not first.asked["stream"]:
-            return {**first.head, "choices": [one.choice() for one in self.completions], **usage}
-        shown = first.asked["stream_options"].get("include_usage") is True
-        end = event({**first.head, "choices": [], **usage}) if shown else ""
-        return f"{end}data: [DONE]\n\n"
+        head, asked = self.completions[0].head, self.completions[0].asked
+        n = sum(len(one.request.prompt) for one in self.completions)
+        new = sum(one.n_new for one in self.completions)
+        usage = {"prompt_tokens": n, "completion_tokens": new, "total_tokens": n + new}
+        choices = [] if asked["stream"] else [one.choice() for one in self.completions]
+        end = {**head, "choices": choices, "usage": usage}
+        if asked["stream"]:
+            shown = asked["stream_options"].get("include_usage") is True
+            return (event(end) if shown else "") + "data: [DONE]\n\n"
+        return end
 
     def on_connection_close(self):
         super().on_connection_close()
