@@ -22,8 +22,6 @@ from ..serving.request import Logprob, Output, Request
 
 # Fields that this server does not have, and the values at which they ask for nothing.
 ABSENT = {"n": 1, "best_of": 1, "presence_penalty": 0, "frequency_penalty": 0}
-FIELDS = {"model", "prompt", "max_tokens", "temperature", "top_p", "top_k", "seed", "stop"}
-FIELDS |= {"stream", "stream_options", "logprobs", "echo"}
 UNUSED = {"user", "ignore_eos"}  # they change no token here
 STOPS = 4  # texts that may end an answer, as in OpenAI's interface
 LOGPROBS = 5  # most tokens beside which their log-probabilities stand, as there
@@ -94,11 +92,9 @@ class Completion:
 
     def _may_stop(self) -> int:
         """How many of the last characters may become a stop."""
-        lengths = range(min(len(self._held), max(map(len, self.asked["stop"]), default=0)), 0, -1)
-        ends = (
-            n for n in lengths for stop in self.asked["stop"] if stop.startswith(self._held[-n:])
-        )
-        return next(ends, 0)
+        stops = self.asked["stop"]
+        lengths = range(min(len(self._held), max(map(len, stops), default=0)), 0, -1)
+        return next((n for n in lengths for stop in stops if stop.startswith(self._held[-n:])), 0)
 
     def event(self) -> str:
         """The next event of a streamed answer, if there is one to send."""
@@ -143,7 +139,9 @@ class Reader:
         if not isinstance(body, dict):
             raise Refused(400, 'the body must be a JSON object, as in {"prompt": "KING:"}')
         body = {name: value for name, value in body.items() if value is not None}
-        self._check_names(body)
+        if (name := body.get("model", self.name)) != self.name:
+            message = f"model {json.dumps(name):.60} is not here: this server has {self.name!r}"
+            raise Refused(404, message, "model")
         prompts = self._prompts(body.get("prompt"))
         asked = self._fields(body, self.longest + 1 - max(map(len, prompts)))
         n_top, seed = asked["logprobs"], asked["seed"]
@@ -169,21 +167,16 @@ class Reader:
             "logprobs": (None, check_int, 0, LOGPROBS),
             "echo": (False, check_switch),
         }
+        fields = {"model", "prompt", *rules}
+        for name, value in body.items():
+            if name not in fields | UNUSED and value not in (ABSENT.get(name), [], {}):
+                known = f"leave it out; the fields are {', '.join(sorted(fields))}"
+                why = f"{name:.60}={json.dumps(value):.60}: this server does not have it: {known}"
+                raise Refused(400, why, name)
         asked = {name: _field(body, name, *rule) for name, rule in rules.items()}
         asked["stop"] = [asked["stop"]] if isinstance(asked["stop"], str) else asked["stop"]
         about = {"id": f"cmpl-{secrets.token_hex(12)}", "object": "text_completion"}
         return asked | {"head": about | {"created": int(time.time()), "model": self.name}}
-
-    def _check_names(self, body: dict) -> None:
-        """Raises Refused for another model, and for a field that this server does not have."""
-        if (name := body.get("model", self.name)) != self.name:
-            message = f"model {json.dumps(name):.60} is not here: this server has {self.name!r}"
-            raise Refused(404, message, "model")
-        for name, value in body.items():
-            if name not in FIELDS | UNUSED and value not in (ABSENT.get(name), [], {}):
-                known = f"leave it out; the fields are {', '.join(sorted(FIELDS))}"
-                why = f"{name:.60}={json.dumps(value):.60}: this server does not have it: {known}"
-                raise Refused(400, why, name)
 
     def _prompts(self, prompt) -> list[Tensor]:
         """The tokens (T,) of each prompt: a text or a list of tokens, or a list of either."""
