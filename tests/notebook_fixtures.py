@@ -128,6 +128,8 @@ class Page(HTMLParser):
         if tag not in self.VOID:
             self.open.append(tag)
 
+    handle_startendtag = handle_starttag  # <hr />
+
     def handle_endtag(self, tag):
         assert [tag] == self.open[-1:], f"</{tag}> closes what is not open"
         self.open.pop()

@@ -97,9 +97,8 @@ def png_of(output) -> str | None:
 
 
 def alt_text(output) -> str:
-    """The alt text of a picture: beside the picture, or for its type."""
-    metadata = output.get("metadata", {})
-    return metadata.get("image/png", {}).get("alt") or metadata.get("alt") or ""
+    """The alt text of a picture; empty where there is none."""
+    return output.get("metadata", {}).get("image/png", {}).get("alt", "")
 
 
 def solution(nb, index: int) -> str:

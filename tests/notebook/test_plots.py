@@ -52,7 +52,14 @@ CURVES = {
 PANELS = [{"curves": CURVES, "log": "xy", "unit": 2.0, "ylabel": "time"}, {"curves": CURVES}]
 SPEEDS = {"1  per-Head": 1, "6  compiled": None, "8  rough": summary(200.0)}
 ROWS = [{"rows": SPEEDS, "limit": summary(300.0), "rough": ["8  rough"], "xlabel": "speed, 1 = 1"}]
-ROWS += [{"rows": dict.fromkeys(SPEEDS, 8e3), "xscale": "log", "xlabel": "bytes"}]
+ROWS += [
+    {
+        "rows": dict.fromkeys(SPEEDS, 8e3),
+        "base": list(SPEEDS)[:1],
+        "xscale": "log",
+        "xlabel": "bytes",
+    }
+]
 ANGLES = [[0.6 + 0.3 * p, 0.3 * p] for p in range(14)]
 NAMED = MASK | {"names": ["a", "b $\n"]}
 BOXES = [(0.0, 2.0, "waits"), (2.0, 3.0, "prompt"), (3.0, 4.0, "token"), (4.0, 6.0, "idle")]

@@ -85,21 +85,16 @@ def page(height: float, title: str, equal: bool = False) -> tuple[Figure, Axes]:
     return figure, axes
 
 
-def cell(axes: Axes, x: float, y: float, size: tuple, kind: str = "old", text: str = "") -> None:
-    """A box with a character, or nothing, in it; `kind` is one of FILLS."""
+def cells(axes: Axes, x: float, y: float, size: tuple, texts: Sequence, kinds: Sequence) -> None:
+    """A row of boxes without gaps, a character in each; a kind is one of FILLS."""
     width, height = size
-    look = {"lw": 0.9, "hatch_linewidth": 0.6, **FILLS[kind]}
-    axes.add_patch(Rectangle((x + 0.03, y), width - 0.06, height, **look))
-    if text:
+    for i, (text, kind) in enumerate(zip(texts, kinds, strict=True)):
+        left = x + i * width
+        look = {"lw": 0.9, "hatch_linewidth": 0.6, **FILLS[kind]}
+        axes.add_patch(Rectangle((left + 0.03, y), width - 0.06, height, **look))
         font = {"va": "center_baseline", "weight": "bold"}
         font |= {"bbox": BEHIND} if "hatch" in look else {}
-        letter(axes, x + width / 2, y + height / 2, text, 11.5, **font)
-
-
-def cells(axes: Axes, x: float, y: float, size: tuple, texts: Sequence, kinds: Sequence) -> None:
-    """A row of cells without gaps."""
-    for i, (text, kind) in enumerate(zip(texts, kinds, strict=True)):
-        cell(axes, x + i * size[0], y, size, kind, text)
+        letter(axes, left + width / 2, y + height / 2, text, 11.5, **font)
 
 
 def pill(axes: Axes, x: float, y: float, text: str, width: float, kind: str = "new") -> None:

@@ -89,8 +89,9 @@ def dots(panels: Sequence[dict], title: str) -> Figure:
     """Numbers as dots with their ranges, a row each, in panels side by side that share the rows.
 
     A panel is {"rows": {name: value}}: a summary, a number, or None where nothing was measured. Its
-    "limit" is a summary too, a band across all rows, with a name above it, "limited"; "rough" has
-    the names whose mark is open; `form` writes a number; all else sets the axes, as xlabel does.
+    "limit" is a summary too, a band across all rows, with a name above it, "limited"; "base" has
+    the names that others improve on, "rough" those whose mark is open; "form" writes a number; all
+    else sets the axes, as xlabel does.
     """
     names = list(max((panel["rows"] for panel in panels), key=len))
     heights = [1 + name.count("\n") / 2 for name in names]
@@ -109,6 +110,7 @@ def _dots(
     form: Callable[[float], str] = "{:.2f}×".format,
     limit: dict | None = None,
     limited: str = "roofline",
+    base: Sequence[str] = (),
     rough: Sequence[str] = (),
     **settings,
 ) -> None:
@@ -119,7 +121,8 @@ def _dots(
             continue
         low, mid, high = style.low_mid_high(value) if isinstance(value, dict) else [value] * 3
         axes.plot([low, high], [y, y], color=INK, lw=1)
-        axes.plot(mid, y, "o", ms=7, color=BLUE, mfc=PAPER if name in rough else BLUE)
+        colour, mark = (VERMILION, "s") if name in base else (BLUE, "o")
+        axes.plot(mid, y, mark, ms=7, color=colour, mfc=PAPER if name in rough else colour)
         canvas.label(axes, 1.02, y, form(mid), transform=beside)
     if limit:
         low, mid, high = style.low_mid_high(limit)
