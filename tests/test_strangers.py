@@ -36,7 +36,10 @@ def dangers(path: Path) -> list[str]:
 
 
 def test_nothing_in_the_package_can_unpickle_or_run_what_it_reads():
-    assert [fault for path in PATHS for fault in dangers(path)] == []
+    """But for the reader's own code, outputs/mine/lesson.py, and the blanks of the notebooks."""
+    others = [path for path in PATHS if path != PACKAGE / "notebook" / "mine.py"]
+    assert len(others) == len(PATHS) - 1
+    assert [fault for path in others for fault in dangers(path)] == []
 
 
 def test_every_room_is_looked_at():
