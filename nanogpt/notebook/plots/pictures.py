@@ -35,7 +35,7 @@ STEPS = {  # of attention: its name, and the words beside it
         "1  scores: q · k / √hs",
         "A row is a query,\na column is a key.\n\nA cell is their product:\n"
         "how well the key fits\nwhat the query looks for.\n\n"
-        "Blue is positive: it fits.\nRed is negative.",
+        "Blue is positive: it fits.\nOrange is negative.",
     ),
     "weights": (
         "2, 3  mask and softmax",
