@@ -78,13 +78,11 @@ def _lesson(path: Path, seed: int) -> set[str]:
     What the judges of its blanks say against a name is a bug as well.
     """
     from ..notebook import mine
-    from ..notebook.certificate import CACHES, tiny
-    from ..verify.referee import referee
+    from ..notebook.certificate import report_on
 
     lesson = mine.load(path)
-    own = lesson.written  # what is not in it is the package's
-    print(lesson.whose(mine.blanks()))
-    print(report := referee(tiny(own["Head"], seed), seed=seed, caches=[own[x] for x in CACHES]))
+    lesson.say(mine.blanks())
+    print(report := report_on(lesson.written, seed))  # what is not in it is the package's
     return {report.verdict} | ({"bug"} if lesson.broken else set())
 
 
@@ -135,12 +133,10 @@ def museum(args: argparse.Namespace) -> int:
 def certificate(args: argparse.Namespace) -> int:
     """Compute again all that the page says."""
     from ..model.checkpoint import load_checkpoint
-    from ..notebook.certificate import check, read, rows, title
+    from ..notebook.certificate import check
 
-    wrong = check(args.path, load_checkpoint(args.checkpoint))
-    if not wrong:
-        said = read(args.path)
-        print("\n".join([title(said), *(f"  {name}: {words}" for name, words in rows(said))]))
+    said, wrong = check(args.path, load_checkpoint(args.checkpoint))
+    print("\n".join(f"{name}: {words}" for name, words in said.items()))
     print("\n".join(f"It does not hold: {why}" for why in wrong) or "It holds: computed again.")
     return int(bool(wrong))
 

@@ -13,7 +13,7 @@ import inspect
 import linecache
 import re
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from types import FunctionType
 
 EMPTY = {"RESUME", "LOAD_CONST", "RETURN_CONST", "RETURN_VALUE", "NOP", "COPY_FREE_VARS"}
@@ -40,9 +40,7 @@ def judge(
     return not why
 
 
-def wrong(
-    problem: Callable[[object], str | None], answer: Callable, *, body: Callable | None = None
-) -> str | None:
+def wrong(problem: Callable, answer: Callable, *, body: Callable | None = None) -> str | None:
     """What is wrong with an answer, as `judge` says it; None where it is right."""
     if _is_empty(body or answer):
         name = getattr(answer, "__name__", "it")
@@ -55,16 +53,6 @@ def wrong(
     if why and calls and all(call[1:] and call[1] is None for call in calls):
         why = f"{why.rstrip('.')}. It returned None: does it end with `return`?"
     return why
-
-
-def solution_in(cells: Iterable[dict]) -> str | None:
-    """The code of the first folded solution in these cells, before the next blank, if any."""
-    for cell in cells:
-        if "blank" in cell["metadata"].get("tags", []):
-            return None
-        if cell["cell_type"] == "markdown" and (found := SOLUTION.search(cell["source"])):
-            return found[1]
-    return None
 
 
 def _is_empty(function: Callable) -> bool:

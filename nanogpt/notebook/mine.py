@@ -16,23 +16,21 @@ import os
 import re
 import sys
 from dataclasses import dataclass, field
-from itertools import count
 from pathlib import Path
 from traceback import extract_tb
-from types import FunctionType, ModuleType
+from types import ModuleType
+from typing import NamedTuple
 
 from ..system.files import ROOT, write_whole
-from .blanks import FIRST_LINE, judge, solution_in, wrong
+from .blanks import FIRST_LINE, SOLUTION, judge, wrong
 
-USE = ("auto", "true", "false")
 KEPT = re.compile(r"^(\w+) = kept\(", re.M)  # in the judge cell of a kept blank
-IMPORTS, NAMED = (ast.Import, ast.ImportFrom), (ast.FunctionDef, ast.ClassDef)  # are kept
+DEFINES = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)  # what is kept of a cell
 HEADER = '''\
 """What you wrote in the notebooks: each name below was accepted by the judge of its blank.
 
-The notebooks, `python -m nanogpt verify model outputs/mine/lesson.py` and an ordinary import use
-this file, and you may edit it. What you have not written yet is the package's, imported here; what
-you write takes its place.
+The notebooks and `python -m nanogpt verify model outputs/mine/lesson.py` use this file. You may
+edit it. What you have not written yet is the package's, imported here.
 """
 
 import torch
@@ -47,11 +45,12 @@ from nanogpt.decoding.sampling import sample
 from nanogpt.model.attention import attention_weights, visible
 from nanogpt.model.gpt import Head
 '''
-_use = "auto"  # the parameter `mine` of the notebook that runs
+FOOTER = "# %% What you add below this line stays"
+_runs = "NANOGPT_HEADLESS" not in os.environ  # whether the reader's code is used at all
 
 
 class LessonError(ValueError):
-    """A lesson that cannot be read, or a name that no notebook asks for."""
+    """A name that no notebook asks for, or a lesson for which there is no certificate."""
 
 
 def choose(mine: str | bool) -> None:
@@ -60,15 +59,11 @@ def choose(mine: str | bool) -> None:
     "auto": yours where you step through a notebook, the solutions where a command runs it; "true":
     yours, wherever there is some; "false": the solutions.
     """
-    global _use
-    if (said := str(mine).lower()) not in USE:
-        raise ValueError(f"mine={mine!r}: choose {', '.join(USE)}")
-    _use = said
-
-
-def uses_mine() -> bool:
-    """Whether the reader's code is used here at all."""
-    return _use == "true" or (_use == "auto" and "NANOGPT_HEADLESS" not in os.environ)
+    global _runs
+    choices = {"auto": "NANOGPT_HEADLESS" not in os.environ, "true": True, "false": False}
+    if (said := str(mine).lower()) not in choices:
+        raise ValueError(f"mine={mine!r}: choose {', '.join(choices)}")
+    _runs = choices[said]
 
 
 def lesson_path() -> Path:
@@ -82,36 +77,29 @@ def kept(problem, answer, *, body=None):
     The answer, where it is right: it is then kept in the lesson. Else what the lesson has of that
     name, where it is right; else the solution. `problem` and `body` are those of `judge`.
     """
-    name, text = getattr(answer, "__name__", "it"), _cell(answer)
-    right = judge(problem, answer, body=body)
-    filled = text.startswith(FIRST_LINE)
-    if name not in blanks() or (right and not filled):
-        if right:
-            print(f"From here on your {name} runs{_keep(name, text)}")
-        return answer
-    if right and not uses_mine():
-        print(f"From here on the solution's {name} runs.")
-        return answer
-    lesson = load() if uses_mine() else solutions()
-    whose = f"the solution's {name}"
-    if name in lesson.yours:
-        whose = f"the {name} that you kept in {shown(lesson_path())}"
-    elif name in lesson.broken:
-        print(lesson.broken[name])
-    print(f"From here on {whose} runs.")
-    return lesson[name]
+    name, cell = getattr(answer, "__name__", "it"), _cell(answer)
+    right, filled = judge(problem, answer, body=body), cell.startswith(FIRST_LINE)
+    if right and not filled:
+        print(f"From here on your {name} runs{_keep(name, cell)}")
+    elif name in blanks():
+        lesson = load()
+        lesson.say([name], "From here on {} runs.")
+        return answer if right and name not in lesson.yours else lesson.scope[name]
+    return answer
 
 
 def mine(*names: str):
-    """What the reader wrote in earlier notebooks, or the solution, by name; prints whose it is.
+    """What the reader wrote in the blanks of earlier notebooks, or the solution; prints which.
 
-    One object for one name, else a list of them. Raises LessonError for an unknown name.
+        Head, KVCache = run.mine("Head", "KVCache")
+
+    One object for one name, else a list. Raises LessonError for a name of no kept blank.
     """
-    lesson = load() if uses_mine() else solutions()
     if unknown := [name for name in names if name not in blanks()]:
         raise LessonError(f"no blank asks for {unknown[0]}: there is {', '.join(blanks())}")
-    print(lesson.whose(names))
-    found = [lesson[name] for name in names]
+    lesson = load()
+    lesson.say(names)
+    found = [lesson.scope[name] for name in names]
     return found if len(found) > 1 else found[0]
 
 
@@ -125,67 +113,51 @@ class Lesson:
     yours: list[str] = field(default_factory=list)
     broken: dict[str, str] = field(default_factory=dict)  # a line on each that is wrong by now
 
-    def __getitem__(self, name: str):
-        return self.scope[name]
-
-    def whose(self, names) -> str:
-        """Whose code these names are, in one line, after one on each that is broken."""
-        own = [name for name in names if name in self.yours]
-        rest = [name for name in names if name not in own]
-        parts = [f"yours from {shown(lesson_path())}: {', '.join(own)}"] if own else []
-        parts += [f"the solution: {', '.join(rest)}"] if rest else []
-        return "\n".join([*dict.fromkeys(self.broken.values()), "; ".join(parts)])
-
-
-def solutions() -> Lesson:
-    """The solutions of all kept blanks."""
-    return _judged("")
+    def say(self, names, words: str = "{}") -> None:
+        """Print what is wrong by now with these names, and in `words` whose code runs."""
+        own = ", ".join(name for name in names if name in self.yours)
+        rest = ", ".join(name for name in names if name not in self.yours)
+        parts = [f"your {own} from {self.path}"] if own else []
+        parts += [f"the solution's {rest}"] if rest else []
+        lines = dict.fromkeys(self.broken[name] for name in names if name in self.broken)
+        print(*lines, words.format("; ".join(parts)), sep="\n")
 
 
 def load(path: Path | None = None) -> Lesson:
-    """The lesson at `path` (the reader's own when None), each name of it judged again.
+    """The lesson at `path`, each name of it judged again. None: the reader's own, if it runs here.
 
     A name that is missing, or wrong by now, is the solution's. So is all of it where the file stops
     with an error.
     """
-    if path is None and not lesson_path().is_file():
-        return solutions()
+    if path is None and not (_runs and lesson_path().is_file()):
+        return judged()
     path = path or lesson_path()
-    try:
-        return _judged(path.read_text(encoding="utf-8"), path)
-    except ValueError as error:  # a LessonError, or no UTF-8
-        found = solutions()
-        found.broken = dict.fromkeys(blanks(), f"{error}: the solutions run until it is mended.")
-        return found
+    return judged(path.read_text(encoding="utf-8", errors="surrogateescape"), path)
 
 
-def _judged(text: str, path: Path | None = None) -> Lesson:
-    """A lesson of this text, every name of which is the reader's and right, or the solution."""
-    scope = _run(text, path)
-    lesson, own = Lesson(scope, dict(scope), path), _spans(text.splitlines())
-    for name, blank in blanks().items():
-        if name in own:
-            if not (why := wrong(blank.problem(scope), scope.get(name))):
-                lesson.yours.append(name)
-                continue
-            line = f"Your {name} in {shown(path)} is wrong by now, so the solution runs: {why}"
-            lesson.broken[name] = line
-        _execute(blank.solution, f"<the solution of {name}>", scope)
-    return lesson
-
-
-def _run(text: str, path: Path | None) -> dict:
-    """The names of a lesson of this text. Raises LessonError with the line where it stops."""
+def judged(text: str = "", path: Path | None = None) -> Lesson:
+    """The lesson of this text, which is to stand at `path`. Of no text: the solutions."""
     module = sys.modules["nanogpt_lesson"] = ModuleType("nanogpt_lesson")
+    _execute(HEADER, "<the header>", scope := vars(module))
+    package = dict(scope)
     try:
-        _execute(HEADER, "<the header>", vars(module))
-        _execute(text, str(path), vars(module))
+        _execute(text, str(path), scope)
     except (Exception, SystemExit) as error:
         lines = [x.lineno for x in extract_tb(error.__traceback__) if x.filename == str(path)]
-        at = lines[-1] if lines else getattr(error, "lineno", None)
-        why = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
-        raise LessonError(f"{shown(path)} stops at line {at} ({why})") from None
-    return vars(module)
+        at = lines[-1] if lines else getattr(error, "lineno", "?")
+        why = f"{path} stops at line {at} ({type(error).__name__}: {error})".partition("\n")[0]
+        lesson = judged()
+        lesson.broken = dict.fromkeys(blanks(), f"The solutions run until it is mended: {why}")
+        return lesson
+    lesson = Lesson(scope, dict(scope), path)
+    for name, blank in blanks().items():
+        if (own := scope.get(name)) is not package.get(name):
+            if not (why := wrong(blank.problem(scope), own)):
+                lesson.yours.append(name)
+                continue
+            lesson.broken[name] = f"Your {name} in {path} is wrong: {why}"
+        _execute(blank.solution, f"<the solution of {name}>", scope)
+    return lesson
 
 
 def _execute(text: str, name: str, scope: dict) -> None:
@@ -199,80 +171,57 @@ def _execute(text: str, name: str, scope: dict) -> None:
 
 def _keep(name: str, cell: str) -> str:
     """Put what a cell defines into the lesson. Returns where it is kept, or why it is not."""
-    path = lesson_path().resolve()
-    if "NANOGPT_HEADLESS" in os.environ or _use == "false" or name not in blanks():
+    if not _runs or name not in blanks():
         return "."
+    path = lesson_path().resolve()
+    earlier = path.with_name("earlier.py")
     try:
-        old = path.read_text(encoding="utf-8") if path.is_file() else HEADER
+        old = path.read_text(encoding="utf-8") if path.is_file() else f"{HEADER}\n\n{FOOTER}\n"
         new, replaced = merge(old, cell, name)
-        lesson = _judged(new, path)
-    except (SyntaxError, LessonError, OSError, UnicodeDecodeError) as error:
-        return f", and is not kept: {error}"
-    if name in lesson.broken:
-        why = lesson.broken[name].partition(": ")[2]
-        return f", and is not kept, as it needs more than its cell: {why}"
-    if new != old or not path.is_file():
-        for other, text in replaced.items():
-            places = (path.parent / "earlier" / f"{other}-{n}.py" for n in count(1))
-            write_whole(next(x for x in places if not x.exists()), f"{text}\n".encode())
+        if why := judged(new, path).broken.get(name):
+            return f", and is not kept, as it needs more than its cell. {why}"
+        if replaced and new != old:
+            before = earlier.read_bytes() if earlier.is_file() else b""
+            write_whole(earlier, before + replaced.encode())
         write_whole(path, new.encode())
-    return f"; it is kept in {shown(path)}."
+    except (SyntaxError, ValueError, OSError) as error:
+        return f", and is not kept: {error}"
+    return f"; it is kept in {path}."
 
 
-def merge(lesson: str, cell: str, name: str) -> tuple[str, dict[str, str]]:
-    """The lesson with what a cell imports and defines, and the texts that this replaces, by name.
+def merge(lesson: str, cell: str, name: str) -> tuple[str, str]:
+    """The lesson with what a cell imports and defines, and the text that this replaces.
 
-    A name that the lesson has is replaced where it stands. A new one goes before the first name of
-    a later blank. All else in the lesson stays as it is. Raises SyntaxError.
+    Each name has a section, from its line `# %% NAME` to the next. A new one goes before the
+    reader's own additions. Raises SyntaxError.
     """
-    lines, source, new, replaced = lesson.splitlines(), cell.splitlines(), [], {}
-    if name not in _spans(source):
+    parts = [x for x in ast.parse(cell).body if isinstance(x, DEFINES)]
+    if name not in [getattr(x, "name", None) for x in parts]:
         raise SyntaxError(f"write {name} as a def or a class, in the cell of its blank")
-    for part, span in _spans(source).items():
-        text, old = source[span], _spans(lines).get(part)
-        if old is None:
-            new += ["", "", *text]
-        elif lines[old] != text:
-            replaced[part], lines[old] = "\n".join(lines[old]), text
-    later = [*blanks()][[*blanks()].index(name) :]
-    starts = (span.start for part, span in _spans(lines).items() if part in later)
-    at = next(starts, len(lines))
-    while at and (not lines[at - 1].strip() or lines[at - 1].startswith("#")):
-        at -= 1  # comments above a name belong to it
-    lines[at:at] = new
-    imports = [ast.unparse(x) for x in ast.parse(cell).body if isinstance(x, IMPORTS)]
-    body = ast.parse("\n".join(lines)).body
-    at = max((x.end_lineno for x in body if isinstance(x, IMPORTS)), default=0)
-    lines[at:at] = [line for line in imports if line not in lines]
-    return "\n".join(lines) + "\n", replaced
-
-
-def _spans(lines: list[str]) -> dict[str, slice]:
-    """Where the functions and classes of a module stand, decorators included, by name."""
-    nodes = [x for x in ast.parse("\n".join(lines)).body if isinstance(x, NAMED)]
-    first = [min([x, *x.decorator_list], key=lambda y: y.lineno).lineno - 1 for x in nodes]
-    return {x.name: slice(n, x.end_lineno) for n, x in zip(first, nodes, strict=True)}
+    lines, section = cell.splitlines(), [f"# %% {name}"]
+    for x in parts:
+        first = min(y.lineno for y in (x, *getattr(x, "decorator_list", ())))
+        section += [*lines[first - 1 : x.end_lineno], "", ""]
+    old = re.search(rf"^# %% {name}\n.*?(?=^# %% |\Z)", lesson, re.M | re.S)
+    old = old or re.search(rf"(?=^{FOOTER}|\Z)", lesson, re.M)
+    text = "\n".join([*section, ""])
+    return lesson[: old.start()] + text + lesson[old.end() :], old[0]
 
 
 def _cell(answer) -> str:
     """The text of the cell that defined a function or a class; empty where it cannot be found."""
-    inside = vars(answer).values() if isinstance(answer, type) else [answer]
-    inside = [inspect.unwrap(x) for x in inside if isinstance(x, FunctionType)]
-    texts = ("".join(linecache.getlines(x.__code__.co_filename)) for x in inside)
-    return next((text for text in texts if answer.__name__ in text), "")
-
-
-def shown(path: Path | None) -> str:
-    """A path as a reader of the repository names it."""
-    path = Path(path or "lesson.py")
-    return str(path.relative_to(ROOT)) if ROOT in path.parents else str(path)
+    for inside in vars(answer).values() if isinstance(answer, type) else [answer]:
+        if code := getattr(inspect.unwrap(inside), "__code__", None):
+            text = "".join(linecache.getlines(code.co_filename))
+            if answer.__name__ in text:
+                return text
+    return ""
 
 
 # ------------------------------------------------------------------ the kept blanks
 
 
-@dataclass(frozen=True)
-class Blank:
+class Blank(NamedTuple):
     """A kept blank of a notebook: its judge and its solution, as text."""
 
     notebook: str
@@ -281,27 +230,19 @@ class Blank:
 
     def problem(self, scope: dict):
         """The function `problem` of its judge cell, which finds the names of `scope`."""
-        tree = ast.parse(self.judge)
-        tree.body = [x for x in tree.body if not KEPT.match(ast.unparse(x))]
-        names = dict(scope)
-        exec(compile(tree, f"<the judge of {self.notebook}>", "exec"), names)
+        exec(self.judge, names := dict(scope))
         return names["problem"]
 
 
 @functools.cache
 def blanks() -> dict[str, Blank]:
-    """The kept blanks of all notebooks, by name, in the order of the lesson."""
+    """The kept blanks of all notebooks, by name, in the order of the notebooks."""
     found = {}
     for path in sorted((ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb")):
-        if "= kept(" not in (text := path.read_text(encoding="utf-8")):
-            continue
-        cells = json.loads(text)["cells"]
-        for cell in cells:
-            cell["source"] = "".join(cell["source"])
-        for index, cell in enumerate(cells):
-            if "blank" in cell["metadata"].get("tags", []):
-                check = next(x for x in cells[index + 1 :] if x["cell_type"] == "code")
-                name, text = KEPT.search(check["source"]), solution_in(cells[index + 1 :])
-                if name and text:
-                    found[name[1]] = Blank(path.stem, check["source"], text)
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        texts = ["".join(cell["source"]) for cell in cells]
+        for i, text in enumerate(texts):
+            if name := KEPT.search(text):
+                solution = SOLUTION.search("\n".join(texts[i:]))[1]
+                found[name[1]] = Blank(path.stem, text[: name.start()], solution)
     return found

@@ -40,6 +40,8 @@ class Run:
     out: Path
     card: dict = field(repr=False)  # the environment card
 
+    mine = staticmethod(lesson.mine)
+
     def figure(self, figure, name: str, alt: str, *, note: str = "", published: str = "") -> None:
         """Save a matplotlib figure as figures/NN_name.png, and show it with its alt text.
 
@@ -82,15 +84,6 @@ class Run:
         found = load_or_train(self.corpus, self.profile.train, **options)
         print(found)
         return found
-
-    def mine(self, *names: str):
-        """What the reader wrote in the blanks of earlier notebooks, or the solution; prints which.
-
-            Head, KVCache = run.mine("Head", "KVCache")
-
-        One object for one name, else a list. Raises LessonError for a name of no kept blank.
-        """
-        return lesson.mine(*names)
 
     def checkpoint(self, name: str) -> Path:
         """Where a checkpoint of that name goes, without suffix."""

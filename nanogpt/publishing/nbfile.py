@@ -10,7 +10,7 @@ from pathlib import Path
 import nbformat
 from nbformat import ValidationError
 
-from ..notebook.blanks import FIRST_LINE, solution_in
+from ..notebook.blanks import FIRST_LINE, SOLUTION
 from ..system.files import read_json
 
 METADATA = {
@@ -103,8 +103,11 @@ def alt_text(output) -> str:
 
 def solution(nb, index: int) -> str:
     """The code in the first folded solution after the blank at `index`. Raises SyncError."""
-    if (found := solution_in(nb.cells[index + 1 :])) is not None:
-        return found
+    for cell in nb.cells[index + 1 :]:
+        if tagged(cell, "blank"):
+            break
+        if cell.cell_type == "markdown" and (found := SOLUTION.search(cell.source)):
+            return found[1]
     raise SyncError(
         f"the blank {nb.cells[index].id!r} has no solution: put <details><summary>Solution"
         f"</summary>, a block of Python and </details> into a text cell below it"

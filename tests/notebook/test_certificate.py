@@ -32,10 +32,10 @@ def test_it_can_be_had_checked_and_lost(run, capsys):
     there = str(path.with_name("certificate.html"))
     assert path.with_name("certificate.png").stat().st_size > 10_000
     assert main(["verify", "certificate", there]) == 0
-    assert "my attention_weights, one_step, visible" in capsys.readouterr().out
+    assert "written by me: attention_weights, one_step, visible" in capsys.readouterr().out
     path.write_text(f"{TEXT}\n# by hand\n")
     assert main(["verify", "certificate", there]) == 1
-    assert "It does not hold: the code is another one now" in capsys.readouterr().out
+    assert "It does not hold: my code is another one now" in capsys.readouterr().out
     text = path.with_name("certificate.html").read_text()
     path.with_name("certificate.html").write_text(text.replace("400 tokens", "900 tokens", 1))
     assert main(["verify", "certificate", there]) == 2
@@ -44,7 +44,7 @@ def test_it_can_be_had_checked_and_lost(run, capsys):
 
 def test_the_solutions_get_a_specimen(run, capsys):
     said = page.certificate(run, load_checkpoint(), **SPEED)
-    assert said["yours"] == []
+    assert said["written by me"] == "nothing"
     assert "A specimen" in capsys.readouterr().out
     assert list(mine.lesson_path().parent.iterdir()) == []
 

@@ -2,7 +2,6 @@
 
 import copy
 import linecache
-import textwrap
 
 import pytest
 import torch
@@ -26,76 +25,84 @@ def lesson(tmp_path, monkeypatch):
     """A reader's folder, and nobody's code in it yet."""
     monkeypatch.setenv("NANOGPT_MINE", str(tmp_path))
     monkeypatch.delenv("NANOGPT_HEADLESS", raising=False)
-    monkeypatch.setattr(mine, "_use", "auto")
+    monkeypatch.setattr(mine, "_runs", True)
     return tmp_path / "lesson.py"
 
 
-def answer(text: str, name: str = "visible"):
+def answer(text: str, name: str = "visible", **more):
     """What a cell of this text defines, judged as its notebook judges it."""
-    scope = dict(mine.solutions().scope)
+    scope = mine.judged().scope | more
     mine._execute(text, f"<cell {len(linecache.cache)}>", scope)
     return mine.kept(mine.blanks()[name].problem(scope), scope[name])
 
 
-def test_a_right_answer_is_kept_and_used_elsewhere(lesson, capsys):
-    above = '"""A cell."""\nimport math\n\n\ndef help():\n    return math.pi'
-    own = answer(f"{above}\n\n\n{RIGHT}\n\nprint(help())")
+def test_a_right_answer_is_kept_in_a_module_and_used_elsewhere(lesson, capsys):
+    above = '"""A cell."""\nimport math\n\n\n@cache\ndef help():\n    return math.pi'
+    own = answer(f"from functools import cache\n{above}\n\n\n{RIGHT}\n\nprint(help())")
     assert "your visible runs; it is kept in" in capsys.readouterr().out
-    text = lesson.read_text()
-    assert text.startswith('"""What you wrote')
-    assert text.rstrip().endswith(RIGHT)
-    assert "import math\n" in text
+    text, scope = lesson.read_text(), {}
+    assert RIGHT in text
     assert "print" not in text
+    exec(compile(text, "lesson.py", "exec"), scope)
+    assert {"Head", "KVCache", "sample", "math", "help"} <= set(scope)
     assert mine.mine("visible").__code__.co_code == own.__code__.co_code
-    assert capsys.readouterr().out == f"yours from {lesson}: visible\n"
+    assert capsys.readouterr().out == f"your visible from {lesson}\n"
 
 
 def test_a_better_answer_replaces_one_that_is_put_aside(lesson):
+    one_step = mine.blanks()["one_step"].solution
     answer(RIGHT)
-    lesson.write_text(f"{lesson.read_text()}\n\n# by hand\nMORE = 1\n")
-    other = RIGHT.replace("return ", "found = ") + "\n    return found"
-    answer(other)
-    answer(other)
-    assert other in lesson.read_text()
-    assert lesson.read_text().endswith("# by hand\nMORE = 1\n")
-    (earlier,) = lesson.parent.glob("earlier/*")
-    assert (earlier.name, earlier.read_text()) == ("visible-1.py", f"{RIGHT}\n")
+    answer(one_step, "one_step")
+    lesson.write_text(f"{lesson.read_text()}MORE = 1\n")
+    texts = [RIGHT.replace("return ", f"x{i} = ") + f"\n    return x{i}" for i in range(2)]
+    for text in (*texts, texts[1]):
+        answer(text)
+    kept = lesson.read_text()
+    assert kept.count("def visible") == kept.count("def one_step") == 1
+    assert kept.index(texts[1]) < kept.index(one_step)
+    assert kept.endswith(f"{mine.FOOTER}\nMORE = 1\n")
+    earlier = (lesson.parent / "earlier.py").read_text()
+    assert earlier.index(RIGHT) < earlier.index(texts[0])
+    assert earlier.count("def ") == 2
 
 
 @pytest.mark.parametrize(
     ("kept", "said"),
     [
         (None, "the solution's visible runs"),
-        (RIGHT, "the visible that you kept"),
-        (WRONG, "is wrong by now, so the solution runs: queries at [3]"),
+        (RIGHT, "your visible from"),
+        (WRONG, "lesson.py is wrong: queries at [3]"),
         (f"{RIGHT}\n1 +", "stops at line 4 (SyntaxError"),
         (f"import gone\n{RIGHT}", "stops at line 1 (ModuleNotFoundError"),
         (RIGHT.replace("k_pos[None", "gone[None"), "NameError"),
+        (f"# caf\udce9\n{RIGHT}", "stops at line ? (UnicodeEncodeError"),
     ],
 )
 def test_a_wrong_answer_goes_on_with_what_is_right(kept, said, lesson, capsys):
     if kept:
-        lesson.write_text(kept)
+        lesson.write_bytes(kept := kept.encode(errors="surrogateescape"))
     for text in (WRONG, 'def visible(q_pos, k_pos):\n    """To do."""'):
         found = answer(text)
         printed = capsys.readouterr().out
         assert printed.startswith("Not yet: ")
         assert said in printed
-        assert ("From here on the solution's" in printed) is (kept != RIGHT)
-        assert mine.wrong(mine.blanks()["visible"].problem(mine.solutions().scope), found) is None
-    assert (lesson.read_text() if kept else None) == kept, "nothing of the reader's is changed"
+        assert ("From here on the solution's" in printed) is (said != "your visible from")
+        assert mine.wrong(mine.blanks()["visible"].problem(mine.judged().scope), found) is None
+    assert (lesson.read_bytes() if kept else None) == kept, "nothing of the reader's is changed"
 
 
-def test_what_needs_more_than_its_cell_runs_here_and_is_not_kept(lesson, capsys):
-    scope = mine.solutions().scope | {"helper": lambda a, b: (b <= a) & (b >= 0)}
+def test_what_cannot_be_kept_runs_here(lesson, capsys):
     text = "def visible(q_pos, k_pos):\n    return helper(q_pos[:, None], k_pos[None, :])"
-    mine._execute(text, "<another cell>", scope)
-    found = mine.kept(mine.blanks()["visible"].problem(scope), scope["visible"])
-    assert found is scope["visible"]
-    assert "is not kept, as it needs more than its cell: your code raised NameError" in (
-        capsys.readouterr().out
-    )
+    assert answer(text, helper=lambda a, b: (b <= a) & (b >= 0)).__name__ == "visible"
     assert not lesson.exists()
+    said = capsys.readouterr().out
+    assert "is not kept, as it needs more than its cell" in said
+    assert "your code raised NameError" in said
+    lesson.parent.joinpath("earlier.py").mkdir()
+    for other in (RIGHT, RIGHT.replace("return ", "return  ")):
+        answer(other)
+    assert RIGHT in lesson.read_text()
+    assert "your visible runs, and is not kept: " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("use", ["auto", "true", "false"])
@@ -106,43 +113,33 @@ def test_a_headless_run_takes_the_solutions_unless_it_is_told(use, lesson, monke
     answer(f"{mine.FIRST_LINE}\n{RIGHT}")
     mine.mine("visible")
     printed = capsys.readouterr().out
-    assert ("you kept" in printed, "yours from" in printed) == (use == "true",) * 2
-    assert ("the solution: visible" in printed) is (use != "true")
+    assert printed.count("your visible from") == 2 * (use == "true")
+    assert printed.count("the solution's visible") == 2 * (use != "true")
+    if use != "true":
+        answer(RIGHT.replace("return ", "return  "))
     assert lesson.read_text() == own
 
 
 def test_names_and_choices_that_do_not_exist_are_named():
-    with pytest.raises(
-        mine.LessonError, match="no blank asks for gone: there is attention_weights"
-    ):
+    with pytest.raises(mine.LessonError, match="asks for gone: there is attention_weights"):
         mine.mine("gone")
     with pytest.raises(ValueError, match="mine='maybe': choose auto"):
         mine.choose("maybe")
 
 
-def test_a_lesson_is_a_module_of_its_own(lesson):
-    answer(RIGHT)
-    scope = {}
-    exec(compile(lesson.read_text(), "lesson.py", "exec"), scope)
-    assert scope["visible"].__doc__ == mine.mine("visible").__doc__
-    assert {"Head", "KVCache", "sample"} <= set(scope)
-    assert textwrap.dedent(RIGHT) in lesson.read_text()
-    assert mine.shown(ROOT / "outputs" / "mine" / "lesson.py") == "outputs/mine/lesson.py"
-
-
 @pytest.mark.parametrize("seed", range(4))
 def test_the_solutions_write_what_the_package_writes(seed):
     """Short forms: the solutions check no arguments, and give the same bits."""
-    lesson, plain = mine.solutions(), tiny_model()
-    own = tiny_model(head=lesson["Head"])
+    scope, plain = mine.judged().scope, tiny_model()
+    own = tiny_model(head=scope["Head"])
     prompt, noise = tokens(1, 4, seed=seed), draw_noise(9, 1, 13, seeded(seed))
     full = complete(plain, prompt, 9, noise=noise)
     for ours, theirs in (("KVCache", DynamicCache), ("StaticKVCache", StaticCache)):
-        loop = lesson["generate_with_cache"](own, prompt, noise, lesson[ours])
+        loop = scope["generate_with_cache"](own, prompt, noise, scope[ours])
         assert torch.equal(torch.cat([prompt, *loop], dim=1), full)
-        logits = [forced_logits(own, full, 4, lesson[ours]), forced_logits(plain, full, 4, theirs)]
+        logits = [forced_logits(own, full, 4, scope[ours]), forced_logits(plain, full, 4, theirs)]
         assert torch.equal(*logits)
-        assert torch.equal(lesson["sample"](logits[0][0], noise[0]), sample(logits[1][0], noise[0]))
+        assert torch.equal(scope["sample"](logits[0][0], noise[0]), sample(logits[1][0], noise[0]))
 
 
 # ------------------------------------------------------------------ a reader's walk, in kernels

@@ -9,7 +9,7 @@ import nbformat
 import pytest
 from notebook_fixtures import NOTEBOOKS, book, code, prose
 
-from nanogpt.notebook.mine import solutions
+from nanogpt.notebook.mine import judged as lesson
 from nanogpt.publishing.execute import normalise
 from nanogpt.publishing.nbfile import FILLED, FIRST_LINE, SyncError, filled, solution, tagged
 
@@ -139,7 +139,7 @@ def judged(blank: str):
     nb = book(BLANKS[blank])
     index = next(i for i, cell in enumerate(nb.cells) if cell.id == blank)
     check = next(cell for cell in nb.cells[index + 1 :] if cell.cell_type == "code")
-    scope = solutions().scope | {"__name__": "__main__"}
+    scope = lesson().scope | {"__name__": "__main__"}
     for cell in nb.cells[4:index]:
         if cell.cell_type == "code" and not tagged(cell, "blank"):
             exec(compile(definitions(cell.source), cell.id, "exec"), scope)
