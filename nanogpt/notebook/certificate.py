@@ -6,6 +6,7 @@ in several models, and the text is compared with that of the model without a cac
 
 from __future__ import annotations
 
+import hashlib
 import html
 import re
 import textwrap
@@ -121,9 +122,10 @@ def _text(lesson: mine.Lesson, trained: Checkpoint) -> str:
 
 
 def render(facts: dict[str, str]) -> str:
-    """The page."""
+    """The page, with a digest by which `read` sees what was changed."""
     rows = ((name, html.escape(words)) for name, words in facts.items())
-    return HTML + "".join(f"<dt>{name}</dt><dd>{words}</dd>\n" for name, words in rows)
+    text = HTML + "".join(f"<dt>{name}</dt><dd>{words}</dd>\n" for name, words in rows)
+    return f"{text}<!-- sha256 {hashlib.sha256(text.encode()).hexdigest()} -->\n"
 
 
 @style.styled

@@ -176,11 +176,11 @@ def _keep(name: str, cell: str) -> str:
     path = lesson_path().resolve()
     earlier = path.with_name("earlier.py")
     try:
-        old = path.read_text(encoding="utf-8") if path.is_file() else f"{HEADER}\n\n{FOOTER}\n"
-        new, replaced = merge(old, cell, name)
+        old = path.read_text(encoding="utf-8") if path.is_file() else f"{HEADER}\n\n{FOOTER}"
+        new, replaced = merge(old.rstrip("\n") + "\n", cell, name)
         if why := judged(new, path).broken.get(name):
-            return f", and is not kept, as it needs more than its cell. {why}"
-        if replaced and new != old:
+            return f", and is not kept, as it fails there. {why}"
+        if replaced not in new:
             before = earlier.read_bytes() if earlier.is_file() else b""
             write_whole(earlier, before + replaced.encode())
         write_whole(path, new.encode())

@@ -53,7 +53,7 @@ def test_a_better_answer_replaces_one_that_is_put_aside(lesson):
     one_step = mine.blanks()["one_step"].solution
     answer(RIGHT)
     answer(one_step, "one_step")
-    lesson.write_text(f"{lesson.read_text()}MORE = 1\n")
+    lesson.write_text(f"{lesson.read_text()}MORE = 1")
     texts = [RIGHT.replace("return ", f"x{i} = ") + f"\n    return x{i}" for i in range(2)]
     for text in (*texts, texts[1]):
         answer(text)
@@ -96,7 +96,7 @@ def test_what_cannot_be_kept_runs_here(lesson, capsys):
     assert answer(text, helper=lambda a, b: (b <= a) & (b >= 0)).__name__ == "visible"
     assert not lesson.exists()
     said = capsys.readouterr().out
-    assert "is not kept, as it needs more than its cell" in said
+    assert "is not kept, as it fails there. Your visible in" in said
     assert "your code raised NameError" in said
     lesson.parent.joinpath("earlier.py").mkdir()
     for other in (RIGHT, RIGHT.replace("return ", "return  ")):
