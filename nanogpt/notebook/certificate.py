@@ -134,7 +134,7 @@ def draw(facts: dict[str, str]):
     lines = []
     for name, words in facts.items():
         for line in words.splitlines()[:8]:
-            lines += textwrap.wrap(f"{name:17} {line}", 92, subsequent_indent=" " * 18)
+            lines += textwrap.wrap(f"{name:17} {line}", 92, subsequent_indent=" " * 18) or [""]
             name = ""
     figure, axes = page(0.19 * len(lines) + 0.2, TITLE)
     note(axes, 0.1, 0.1, "\n".join(lines), size=9, family=style.MONO)
@@ -146,7 +146,7 @@ def draw(facts: dict[str, str]):
 
 def read(path: Path) -> dict[str, str] | None:
     """What the certificate at `path` says; None for one that was changed."""
-    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+    text = path.read_bytes().decode(errors="replace") if path.is_file() else ""
     rows = re.findall("<dt>(.*?)</dt><dd>(.*?)</dd>", text, re.S)
     facts = {name: html.unescape(words) for name, words in rows}
     return facts if render(facts) == text else None

@@ -176,6 +176,6 @@ def test_a_reader_walks_through_01_and_02(every, lesson, tmp_path, monkeypatch):
             kept += [name] * right
     assert mine.load().yours == kept
     assert lesson.exists() is bool(kept)
-    assert ("yours" in printed["attend"]) is ("attention_weights" in kept)
+    assert ("your " in printed["attend"]) is ("attention_weights" in kept)
     assert printed["run-both"].count("True") == 2
     assert printed["compare"].count("✓ all 100 tokens equal") == 2
