@@ -8,7 +8,6 @@ from pathlib import Path
 from ..system.files import ROOT, WEIGHTS
 from .common import POSITIVE, add_json, check_clone, json_path, measured_device, write_result
 
-CERTIFICATE = ROOT / "outputs" / "mine" / "certificate.html"
 JUDGED = {  # the last word of the command: what it judges, and how that is called
     "model": (WEIGHTS / "small", "a folder of transformers, a checkpoint, or your lesson.py"),
     "class": ("llama", "an architecture of transformers, as gpt2"),
@@ -33,8 +32,8 @@ def options(parser: argparse.ArgumentParser) -> None:
         add_json(parser, "museum.json")
     elif kind == "certificate":
         parser.epilog = "Exit code 0: it holds; 1: it does not; 2: there is none that can be read."
-        where = "the page (outputs/mine/certificate.html), with lesson.py beside it"
-        add("path", nargs="?", type=Path, default=CERTIFICATE, help=where)
+        page, where = "outputs/mine/certificate.html", "the page ({}), with lesson.py beside it"
+        add("path", nargs="?", type=Path, default=ROOT / page, help=where.format(page))
         weights = "the trained weights it was made with (those that ship)"
         add("--checkpoint", default=WEIGHTS / "small", metavar="PATH", help=weights)
     else:

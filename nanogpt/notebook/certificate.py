@@ -161,10 +161,8 @@ def check(path: Path, trained: Checkpoint) -> tuple[dict[str, str], list[str]]:
         why = "was changed by hand" if path.is_file() else "is not there"
         raise mine.LessonError(f"{path} {why}: the last cell of notebook 06 writes it")
     if said["its weights"] != trained.sha256:
-        raise mine.LessonError(
-            f"it is of the weights {said['its weights'][:12]}…, and these are "
-            f"{trained.sha256[:12]}…: name its checkpoint"
-        )
+        need = said["its weights"][:12]
+        raise mine.LessonError(f"it is of other weights, {need}…: name their checkpoint")
     try:
         now = examine(mine.load(path.with_name("lesson.py")), trained)
     except mine.LessonError as error:
