@@ -32,8 +32,9 @@ def options(parser: argparse.ArgumentParser) -> None:
         add_json(parser, "museum.json")
     elif kind == "certificate":
         parser.epilog = "Exit code 0: it holds; 1: it does not; 2: there is none that can be read."
-        page, where = "outputs/mine/certificate.html", "the page ({}), with lesson.py beside it"
-        add("path", nargs="?", type=Path, default=ROOT / page, help=where.format(page))
+        page = "outputs/mine/certificate.html"
+        where = f"the page ({page}), with lesson.py beside it"
+        add("path", nargs="?", type=Path, default=ROOT / page, help=where)
         weights = "the trained weights it was made with (those that ship)"
         add("--checkpoint", default=WEIGHTS / "small", metavar="PATH", help=weights)
     else:

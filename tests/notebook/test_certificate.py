@@ -1,5 +1,8 @@
 """The certificate: it can be checked, and it cannot be had with a bug."""
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
 from nanogpt.cli import main
@@ -33,6 +36,8 @@ def test_it_can_be_had_checked_and_lost(run, capsys):
     assert path.with_name("certificate.png").stat().st_size > 10_000
     assert main(["verify", "certificate", there]) == 0
     assert "written by me: attention_weights, one_step, visible" in capsys.readouterr().out
+    with pytest.raises(mine.LessonError, match="name their checkpoint"):
+        page.check(Path(there), replace(load_checkpoint(), sha256="0" * 64))
     path.write_text(f"{TEXT}\n# by hand\n")
     assert main(["verify", "certificate", there]) == 1
     assert "It does not hold: my code is another one now" in capsys.readouterr().out
