@@ -76,31 +76,6 @@ def test_what_cuda_refuses_is_refused(gpu):
             look()
 
 
-def test_every_look_of_the_host_is_a_wait_and_a_launch_is_none(gpu):
-    x = torch.arange(6.0, device="cuda")
-    y = (x.view(2, 3).softmax(-1) @ x[:3]).cumsum(0)
-    torch.zeros_like(x)[torch.arange(2, device="cuda")] = 1.0
-    torch.ones(3).pin_memory().to("cuda", non_blocking=True)
-    assert gpu.waits.total() == 0
-    looks = [
-        lambda: float(y[0]),
-        lambda: bool((y > 0).all()),
-        y.tolist,
-        y.cpu,
-        lambda: x[x > 2],
-        lambda: torch.ones(3).to("cuda", non_blocking=True),
-        lambda: torch.tensor([1, 2], device="cuda"),
-    ]
-    for n, look in enumerate(looks, 1):
-        look()
-        assert gpu.waits.total() == n
-    torch.cuda.synchronize()
-    assert gpu.waits.total() == n, "nothing was queued since the last wait"
-    assert {line.split(" ")[1] for _, line in gpu.waits} <= {"<lambda>", look.__name__, "cpu"} | {
-        "test_every_look_of_the_host_is_a_wait_and_a_launch_is_none"
-    }
-
-
 # ------------------------------------------------------------------ decoding
 
 CACHES = [None, DynamicCache, StaticCache, PagedCache, Int8Cache]

@@ -24,7 +24,6 @@ from training_fixtures import CPU, fresh, stop_at
 from nanogpt import TrainConfig, load_checkpoint, save_checkpoint, train
 from nanogpt.cli import main
 from nanogpt.export.huggingface import write_folder
-from nanogpt.model.checkpoint import CheckpointError, read_tensors, write_tensors
 from nanogpt.publishing import execute
 from nanogpt.serving.job import Job, Task
 from nanogpt.system.files import exchange, sha256
@@ -251,20 +250,6 @@ def test_a_training_whose_folder_is_closed_leaves_the_whole_run_that_lies_there(
 
 
 # ------------------------------------------------------------------ newer files, moved folders
-
-
-def test_a_newer_format_of_checkpoint_or_state_is_refused_and_kept(tmp_path, corpus):
-    out = tmp_path / "fox"
-    train(fresh(corpus), corpus, RECIPE, out=out, device=CPU)
-    for name in ("fox.safetensors", "fox-last.state.safetensors"):
-        tensors, meta = read_tensors(tmp_path / name)
-        write_tensors(tmp_path / name, tensors, meta | {"format": meta["format"][:-1] + "9"})
-    before = files(tmp_path)
-    with pytest.raises(CheckpointError, match="checkpoint 9', this version reads"):
-        load_checkpoint(out)
-    with pytest.raises(CheckpointError, match="training state 9', this version reads"):
-        train(fresh(corpus), corpus, RECIPE, out=out, device=CPU, resume=True)
-    assert files(tmp_path) == before
 
 
 def test_where_the_new_folder_cannot_be_moved_the_old_one_is_back(tmp_path):

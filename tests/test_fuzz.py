@@ -172,16 +172,6 @@ def test_a_value_of_any_kind_is_usable_or_refused_by_name(kind, field, value):
 # ------------------------------------------------------------------ text
 
 
-@given(vocabulary=st.text(min_size=1), text=st.text())
-@examples(200)
-def test_a_text_is_encoded_and_comes_back_or_each_unknown_character_is_named(vocabulary, text):
-    tokenizer = CharTokenizer(vocabulary)
-    unknown = set(text) - set(vocabulary)
-    found, said = attempt(lambda: tokenizer.decode(tokenizer.encode(text)), ValueError)
-    assert found == (text if text and not unknown else None)
-    assert said is None or all(repr(char) in said for char in unknown)
-
-
 PIECES = [b"\xef\xbb\xbf", b"\r\n", b"\r", b"\n", b"\0", b"\xc3", b"\xf0\x9f\x99\x82", b"aaaa"]
 PIECES += [b"\xed\xa0\x80", b"First Citizen:\nBefore we proceed any further"]
 pieces = st.binary(max_size=12) | st.text(max_size=12).map(str.encode) | st.sampled_from(PIECES)

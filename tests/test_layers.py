@@ -62,6 +62,7 @@ def test_every_module_has_a_room():
 
 
 def test_rooms_import_only_rooms_before_them():
+    assert {"cache.attach", "config.shapes", "model.attention"} <= neighbours("model.gpt")
     pairs = [(name, other) for name in MODULES for other in neighbours(name)]
     place = {name: ROOMS.index(room_of(name)) for name in MODULES}
     assert not [f"{name} imports {other}" for name, other in pairs if place[other] > place[name]]
@@ -69,11 +70,6 @@ def test_rooms_import_only_rooms_before_them():
 
 def test_no_modules_import_each_other():
     TopologicalSorter({name: neighbours(name) for name in MODULES}).prepare()
-
-
-def test_imports_are_found_where_they_are_known_to_be():
-    assert {"cache.attach", "config.shapes", "model.attention"} <= neighbours("model.gpt")
-    assert "torch" in outside("model.gpt")
 
 
 def test_publishing_and_the_corpus_know_no_torch():
@@ -90,18 +86,15 @@ def test_the_public_door_and_figures_load_no_torch(first):
     assert done.stdout.strip() == "False", done.stderr
 
 
-def test_only_the_notebook_room_knows_ipython():
-    assert {room_of(name) for name in MODULES if "IPython" in outside(name)} == {"notebook"}
+@pytest.mark.parametrize(("package", "room"), [("IPython", "notebook"), ("argparse", "cli")])
+def test_one_room_alone_knows(package, room):
+    assert {room_of(name) for name in MODULES if package in outside(name)} == {room}
 
 
 def test_config_knows_neither_tensors_nor_files():
     for name in MODULES:
         if room_of(name) == "config":
             assert not outside(name) & {"torch", "os", "pathlib", "numpy"}, name
-
-
-def test_only_the_command_line_parses_arguments():
-    assert {room_of(name) for name in MODULES if "argparse" in outside(name)} == {"cli"}
 
 
 def excesses(name: str) -> list[str]:

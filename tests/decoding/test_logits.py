@@ -1,11 +1,10 @@
-"""Logits equal but for rounding, however a text is cut into chunks; and recorded tokens."""
+"""One seed is one text, anywhere: recorded tokens."""
 
 import json
 from pathlib import Path
 
 import pytest
 import torch
-from conftest import CACHES, FORMS, name, tiny_model, tokens
 
 from nanogpt.benchmarks.decoding import sharpened
 from nanogpt.cache.dynamic import DynamicCache
@@ -15,23 +14,10 @@ from nanogpt.engines.eager import Flat
 from nanogpt.model.convert import pack_heads
 from nanogpt.model.gpt import GPT
 from nanogpt.system.files import write_json
-from nanogpt.verify.compare import compare, forced_logits
+from nanogpt.verify.compare import compare
 
 RECORD = Path(__file__).parents[1] / "data" / "tokens.json"
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
-
-
-@pytest.mark.parametrize("design", CACHES, ids=name)
-@pytest.mark.parametrize("per_head", FORMS, ids=name)
-def test_a_text_of_a_batch_is_decoded_as_it_is_alone(per_head, design):
-    model, text = tiny_model(per_head, torch.float64), tokens(3, 20)
-    together = forced_logits(model, text, 9, design)
-    for row in range(3):
-        alone = forced_logits(model, text[row : row + 1], 9, design)
-        torch.testing.assert_close(together[:, row : row + 1], alone, rtol=0, atol=1e-10)
-
-
-# ------------------------------------------------------------------ one seed is one text, anywhere
 
 
 def recorded_model(per_head=True) -> GPT:

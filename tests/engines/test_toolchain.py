@@ -310,11 +310,8 @@ def test_a_library_is_built_kept_and_loaded_and_moves_no_arithmetic(tmp_path, fo
 
 
 @pytest.mark.slow
-def test_what_cannot_be_compiled_or_loaded_is_described_in_one_line(tmp_path, monkeypatch):
+def test_what_cannot_be_loaded_is_described_in_one_line(tmp_path, monkeypatch):
     source = tmp_path / "answer.cpp"
-    source.write_text("int broken( {\n")
-    with pytest.raises(CannotBuild, match=r"cannot compile answer.cpp: .*error:"):
-        toolchain.load_library("answer", source, {})
     source.write_text("")
 
     def refuse(*args):

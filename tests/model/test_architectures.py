@@ -248,6 +248,7 @@ def test_a_checkpoint_brings_it_back_to_the_bit(tmp_path, fields):
     ("changes", "message"),
     [
         ({"rope": True, "n_embd": 12}, "head size 3 must be even"),
+        ({"n_embd": 10}, "n_embd=10 must be .* n_head=4"),
         ({"n_kv_head": 3}, "n_head=4 must be a multiple of n_kv_head=3"),
         ({"sinks": 2}, "need a window"),
         ({"full_every": 2}, "need a window"),

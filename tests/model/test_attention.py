@@ -8,7 +8,7 @@ import torch
 from conftest import seeded
 from hypothesis import given
 
-from nanogpt.model.attention import attend, attend_shared, visible
+from nanogpt.model.attention import attend, visible
 
 positions = st.lists(st.integers(-1, 12), min_size=1, max_size=8)
 
@@ -95,16 +95,3 @@ def test_dropout_drops_weights_only_when_asked(fused):
     assert (nothing | twice).all()
     assert nothing.any()
     assert twice.any()
-
-
-@pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("groups", [1, 2, 4])
-def test_a_group_of_queries_attends_as_if_each_had_keys_of_its_own(groups, masked):
-    T, S = (3, 7) if masked else (5, 5)
-    q = torch.randn(2, 4, T, 6, dtype=torch.float64, generator=seeded(1))
-    k, v = torch.randn(2, 2, 4 // groups, S, 6, dtype=torch.float64, generator=seeded(2))
-    mask = visible(torch.arange(4, 7), torch.arange(S), 3) if masked else None
-    own = (x.repeat_interleave(groups, dim=1) for x in (k, v))
-    torch.testing.assert_close(
-        attend_shared(q, k, v, mask), attend(q, *own, mask), rtol=0, atol=1e-12
-    )

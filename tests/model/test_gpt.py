@@ -19,7 +19,6 @@ from nanogpt.cache.attach import cache_owners, enable_kv_cache, kv_cache
 from nanogpt.cache.dynamic import DynamicCache
 from nanogpt.config import MODERN, GPTConfig
 from nanogpt.model.gpt import GPT
-from nanogpt.training.trainer import mean_loss
 
 
 @pytest.fixture(params=FORMS, ids=name)
@@ -184,21 +183,6 @@ def test_training_never_touches_a_cache_that_is_on(model, design):
     assert losses[:2] == losses[2:]
     assert calls == []
     assert all(owner.cache.k is None for owner in cache_owners(model))
-
-
-@pytest.mark.parametrize("training", [True, False])
-def test_the_loss_estimate_never_touches_a_cache(model, training):
-    """Its eval() would switch on a cache that is guarded by the mode alone."""
-    batches = [(tokens(4, 9), tokens(4, 9, seed=1))]
-    model.train(training)
-    expected = mean_loss(model, batches)
-    with kv_cache(model):
-        caches = [owner.cache for owner in cache_owners(model)]
-        calls = count_updates(model)
-        assert mean_loss(model, batches) == expected
-        assert model.training is training
-        assert [owner.cache for owner in cache_owners(model)] == caches  # laid aside, and put back
-    assert calls == []
 
 
 @pytest.mark.parametrize(

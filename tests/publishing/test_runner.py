@@ -9,7 +9,7 @@ from notebook_fixtures import page_faults, write
 
 from nanogpt.cli import main
 from nanogpt.publishing import plan, publish, runner
-from nanogpt.system.files import ROOT, held, recover, sealed, sha256, write_json
+from nanogpt.system.files import ROOT, recover, sealed, sha256, write_json
 
 GOOD = """
 import json, os, pathlib, sys
@@ -70,15 +70,6 @@ def test_wrong_usage_is_refused_before_anything_is_written(
     assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
     assert (contents(ROOT / "notebooks"), sorted((ROOT / "outputs").rglob("*"))) == before
-
-
-def test_the_second_of_two_runs_in_one_folder_is_refused(go, sources, tmp_path, capsys):
-    write(sources / "00_good.ipynb", GOOD)
-    out = tmp_path / "out"
-    with held(out / ".lock", "something"):
-        assert go() == 2
-    assert f"another run is writing into {out}" in capsys.readouterr().err
-    assert not (out / "manifest.json").exists()
 
 
 # ------------------------------------------------------------------ what is kept

@@ -136,18 +136,6 @@ def test_a_failure_half_way_leaves_what_was_there(tmp_path, error, there_before)
     assert not there_before or target.read_text() == "old"
 
 
-@pytest.mark.parametrize("inside", ["a.txt", "deeper/a.txt"])
-def test_a_folder_that_cannot_be_written_is_named_with_advice(tmp_path, inside):
-    (tmp_path / "file").write_text("I am no folder")
-    with (
-        pytest.raises(OSError, match="cannot write into .*file.*choose another folder") as caught,
-        atomic_path(tmp_path / "file" / inside),
-    ):
-        pass
-    assert caught.value.errno
-    assert (tmp_path / "file").read_text() == "I am no folder"
-
-
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="a folder where no file can be made")
 def test_a_lock_that_cannot_be_made_is_not_another_runs():
     with (
