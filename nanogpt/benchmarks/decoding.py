@@ -35,14 +35,12 @@ class Rung:
     number: str
     label: str
     engine: type[Engine] | None  # None: a peer
-    per_head: bool = False
-    cached: bool = True
     itemsize: int | None = None  # bytes of a weight; None: those of the model's dtype
 
 
 EAGER = (
-    Rung("1", "per-Head, no cache", Uncached, per_head=True, cached=False),
-    Rung("2", "per-Head, cache by torch.cat", PerHead, per_head=True),
+    Rung("1", "per-Head, no cache", Uncached),
+    Rung("2", "per-Head, cache by torch.cat", PerHead),
     Rung("3", "batched heads, torch.cat", Batched),
     Rung("4", "static cache, inference_mode", Static),
     Rung("5", "flat step, eager", Flat),
@@ -87,7 +85,7 @@ def ladder(
     forms, limits = _forms(model), Limits(model)
     built = {rung: _build(rung, model) for rung in _chosen(limits.device, only)}
     usable = {rung: engine for rung, (engine, _) in built.items() if engine}
-    runs = {r: _generation(forms[r.per_head], n_new, seed, usable[r]) for r in usable}
+    runs = {r: _generation(forms[e.per_head], n_new, seed, e) for r, e in usable.items()}
     if not runs:
         why = next(iter(built.values()))[1]["unavailable"]
         raise ValueError(f"nothing to time: rungs {only} cannot be built here ({why})")
@@ -159,7 +157,7 @@ def _generation(model: GPT, n_new: int, seed: int, engine, peer=None) -> Callabl
 def _split(model: GPT, rung: Rung, seconds: float, n_new: int, limits: dict) -> dict:
     own = model.lm_head.weight.element_size()
     sizes = {"itemsize": rung.itemsize or own, "kv_itemsize": own}
-    need = work(model.config, n_new, cached=rung.cached, **sizes)
+    need = work(model.config, n_new, cached=rung.engine is not Uncached, **sizes)
     return breakdown(seconds, need, limits["read"]["median"], limits["peak"]["median"])
 
 

@@ -11,7 +11,7 @@ import gc
 import time
 from collections.abc import Callable, Hashable, Iterable
 from functools import partial
-from statistics import median
+from statistics import fmean, median
 
 import torch
 
@@ -40,8 +40,7 @@ def time_tokens(tokens: Iterable, device: torch.device = CPU) -> list[float]:
 def metrics(gaps: list[float]) -> dict:
     """TTFT, TPOT, ITL and E2EL of one run, in seconds. TPOT is None for a single token."""
     first, *rest = gaps
-    tpot = sum(rest) / len(rest) if rest else None
-    return {"ttft": first, "tpot": tpot, "itl": rest, "e2el": sum(gaps)}
+    return {"ttft": first, "tpot": fmean(rest) if rest else None, "itl": rest, "e2el": sum(gaps)}
 
 
 def summary(values: Iterable[float]) -> dict:
@@ -78,9 +77,8 @@ def interleave(a: Tokens, b: Tokens, *, repeats: int, device=CPU) -> list[list[l
     """The gaps of every counted run of a and of b, taken in turns. Raises ValueError."""
     systems = [lambda: time_tokens(a(), device), lambda: time_tokens(b(), device)]
     runs = list(in_turns(dict(enumerate(systems)), repeats).values())
-    counts = sorted({len(gaps) for own in runs for gaps in own})
-    if len(counts) > 1:
-        raise ValueError(f"the runs gave {counts} tokens: compare equal work")
+    if len(counts := {len(gaps) for own in runs for gaps in own}) > 1:
+        raise ValueError(f"the runs gave {sorted(counts)} tokens: compare equal work")
     return runs
 
 

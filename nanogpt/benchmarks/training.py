@@ -81,15 +81,15 @@ class Runner:
 
     def result(self) -> dict:
         """The run as plain data, with the loss over all of the validation text."""
-        entry, shape = self.entry, self.model.config
+        block_size = self.model.config.block_size
         return {
-            "name": entry.name,
-            "goal": entry.goal,
+            "name": self.entry.name,
+            "goal": self.entry.goal,
             "seed": self.seed,
-            "block_size": shape.block_size,
+            "block_size": block_size,
             "n_params": self.model.n_params,
             "steps": self.config.steps,
-            "chars": self.config.batch_size * shape.block_size,
+            "chars": self.config.batch_size * block_size,
             "seconds": round(self.seconds, 2),
             "loss": round(full_loss(self.model, self.val), 4),
             "curve": self.curve,
@@ -125,10 +125,8 @@ def compared(runs: list[dict]) -> list[dict]:
     for run in runs:
         groups.setdefault((run["name"], run["goal"], run["block_size"]), []).append(run)
     for group in groups.values():
-        facts = ("name", "goal", "block_size", "n_params", "steps", "chars")
-        row = {key: group[0][key] for key in facts}
-        row["seconds"] = summary(run["seconds"] for run in group)
-        row["loss"] = summary(run["loss"] for run in group)
+        row = {key: x for key, x in group[0].items() if key not in ("seed", "curve")}
+        row |= {key: summary(run[key] for run in group) for key in ("seconds", "loss")}
         if row["block_size"] in blocks and row["loss"]["median"] <= least:
             pairs = [(baseline[run["seed"]], run) for run in group]
             row["sooner"] = summary(base["seconds"] / run["seconds"] for base, run in pairs)

@@ -73,18 +73,12 @@ def _dispatch(words: list[str]) -> int:
             from .common import run_command
 
             return run_command(name, COMMANDS[name], module, words[n:])
-    group = words[0] if words and any(name.startswith(f"{words[0]} ") for name in COMMANDS) else ""
-    rest = words[1:] if group else words
+    group = [name for name in COMMANDS if name.split()[0] in words[:1]]  # as of "bench"
+    first, rest = (words[0], words[1:]) if group else ("COMMAND", words)
     asked = rest[:1] in (["-h"], ["--help"])
-    print(_usage(group), file=sys.stdout if asked else sys.stderr)
+    lines = [f"usage: python -m nanogpt {first} …   (--help after a command shows its options)", ""]
+    lines += [f"  {name:18} {COMMANDS[name]}" for name in group or COMMANDS]
     if rest and not asked:
-        print(f"\nerror: unknown command {rest[0]!r}", file=sys.stderr)
+        lines += ["", f"error: unknown command {rest[0]!r}"]
+    print("\n".join(lines), file=sys.stdout if asked else sys.stderr)
     return 0 if asked else 2
-
-
-def _usage(group: str) -> str:
-    """The commands that begin with this word; with none, all."""
-    names = [name for name in COMMANDS if name.split()[0] == group] or COMMANDS
-    lines = [f"  {name:18} {COMMANDS[name]}" for name in names]
-    usage = f"usage: python -m nanogpt {group} …" if group else "usage: python -m nanogpt COMMAND …"
-    return "\n".join([f"{usage}   (--help after a command shows its options)", "", *lines])

@@ -61,27 +61,25 @@ def _origin(saved: Checkpoint) -> dict:
 
 def report(result: dict) -> str:
     """The result of `speculation` as text for a terminal."""
-    lines = [
-        f"\n{result['n_params']:,} parameters, {result['n_new']} tokens after a prompt of one; "
-        f"{common.timings(result['repeats'])}\n",
-        table([_shown(row) for row in result["rows"]]),
-        f"without a draft {summary_text(result['plain'], 0)} tokens/s, of a roofline bound of "
-        f"{summary_text(result['roofline'], 0)}: one reading of the weights for each token",
+    rows = [
+        {
+            "draft": row["draft"],
+            "k": row["k"],
+            "acceptance": f"{row['acceptance_rate']:.2f}",
+            "a pass": f"{row['tokens_per_pass']:.2f}",
+            "formula": f"{row['predicted']:.2f}",
+            "tokens/s": summary_text(row["tokens_per_second"], 0),
+            "ratio": summary_text(row["speedup"], 2),
+            "tokens": "equal" if row["equal"] else "differ",
+        }
+        for row in result["rows"]
     ]
-    return "\n".join(lines)
-
-
-def _shown(row: dict) -> dict:
-    return {
-        "draft": row["draft"],
-        "k": row["k"],
-        "acceptance": f"{row['acceptance_rate']:.2f}",
-        "a pass": f"{row['tokens_per_pass']:.2f}",
-        "formula": f"{row['predicted']:.2f}",
-        "tokens/s": summary_text(row["tokens_per_second"], 0),
-        "ratio": summary_text(row["speedup"], 2),
-        "tokens": "equal" if row["equal"] else "differ",
-    }
+    return (
+        f"\n{result['n_params']:,} parameters, {result['n_new']} tokens after a prompt of one; "
+        f"{common.timings(result['repeats'])}\n\n{table(rows)}\n"
+        f"without a draft {summary_text(result['plain'], 0)} tokens/s, of a roofline bound of "
+        f"{summary_text(result['roofline'], 0)}: one reading of the weights for each token"
+    )
 
 
 def options(parser: argparse.ArgumentParser) -> None:

@@ -25,10 +25,9 @@ def run(args: argparse.Namespace) -> None:
         check_writable(out)
         check_file(out, is_written(out, "GPTLanguageModel"))
         saved = load_checkpoint(args.checkpoint)
-        c = saved.model.config
         write_tensors(out, lecture_state_dict(saved.model), {"format": "GPTLanguageModel"})
-        sizes = {name: getattr(c, name) for name in ("n_layer", "n_head", "n_embd", "block_size")}
-        what = f"for {', '.join(f'{name}={n}' for name, n in sizes.items())}"
+        names = ("n_layer", "n_head", "n_embd", "block_size")
+        what = f"for {', '.join(f'{x}={getattr(saved.model.config, x)}' for x in names)}"
         how = "model.load_state_dict(safetensors.torch.load_file(PATH))"
     else:
         out, saved = args.out or OUTPUTS / "export", load_checkpoint(args.checkpoint)
@@ -44,5 +43,4 @@ def options(parser: argparse.ArgumentParser) -> None:
     add("checkpoint", nargs="?", default=WEIGHTS / "small", help="its path (the model that ships)")
     about = "auto: OPT for the lecture's architecture, NanoChat for sprint's; lecture: one file"
     add("--form", default="auto", choices=("auto", "lecture"), help=about)
-    out = "outputs/run/export, or outputs/run/lecture.safetensors"
-    add("--out", type=Path, metavar="PATH", help=out)
+    add("--out", type=Path, metavar="PATH", help="(outputs/run/export, or lecture.safetensors)")

@@ -61,8 +61,7 @@ def _job(args: argparse.Namespace):
 
 def options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    small = WEIGHTS / "small"
-    add("--checkpoint", default=small, metavar="PATH", help="weights (the model that ships)")
+    add("--checkpoint", default=WEIGHTS / "small", metavar="PATH", help="(the model that ships)")
     add("--prompts", type=Path, metavar="FILE", help=PROMPTS)
     add("--samples", type=int, default=1, metavar="N", help="texts for each prompt (1)")
     add("--seed", type=int, default=0, metavar="N", help="of the first text; then the next (0)")

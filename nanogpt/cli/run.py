@@ -21,19 +21,16 @@ from .common import check_clone, positive
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    add, timeout = parser.add_argument, runner.RunPlan.timeout
+    add = parser.add_argument
     add("notebooks", nargs="*", help="numbers or names, such as 00 03; without any, all")
     known = "auto (gpu where there is one, else cpu), smoke, cpu, gpu, or a part, as cpu/4"
     add("--profile", default="auto", help=known)
-    planned = "print what it would do, with minutes, and exit"
-    add("--plan", dest="dry", action="store_true", help=planned)
+    add("--plan", dest="dry", action="store_true", help="print what it would do, with minutes")
     add("--full", action="store_true", help="with cpu: as much work as the published run")
     setting = {"dest": "settings", "metavar": "NAME=VALUE", "help": "set a notebook's parameter"}
     add("-p", action="append", default=[], **setting)
-    where = "where to write; outputs/run/PROFILE by default"
-    add("--out", type=Path, metavar="FOLDER", help=where)
-    each = f"for each cell; {timeout}"
-    add("--timeout", type=positive, default=timeout, metavar="SECONDS", help=each)
+    add("--out", type=Path, metavar="FOLDER", help="where to write (outputs/run/PROFILE)")
+    add("--timeout", type=positive, default=1800, metavar="S", help="seconds of a cell (1800)")
     add("--no-html", dest="html", action="store_false", help="do not render the pages")
     add("--source", type=Path, help=argparse.SUPPRESS)
     add = parser.add_mutually_exclusive_group().add_argument
@@ -51,6 +48,6 @@ def run(args: argparse.Namespace) -> int:
     # A polite kill tidies up as a Ctrl-C does.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        return 0 if runner.run(runner.RunPlan(**vars(args))) else 1
+        return 0 if runner.run(args) else 1
     finally:
         signal.signal(signal.SIGTERM, before)

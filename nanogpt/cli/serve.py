@@ -16,8 +16,6 @@ from pathlib import Path
 from ..system.files import WEIGHTS
 from .common import add_shared, set_threads
 
-ALLOW = "another name by which requests may call it, as behind a proxy; repeatable"
-
 
 def run(args: argparse.Namespace) -> int:
     """Start the server, say how to ask it, and stay. Exit code 1: the server failed."""
@@ -73,11 +71,10 @@ def _server(args: argparse.Namespace, saved):
 
 def options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    small = WEIGHTS / "small"
-    add("checkpoint", nargs="?", default=small, help="its path (the model that ships)")
+    add("checkpoint", nargs="?", default=WEIGHTS / "small", help="its path (the model that ships)")
     add("--host", default="127.0.0.1", help="where to listen (127.0.0.1: this machine alone)")
     add("--port", type=int, default=8000, metavar="N", help="0: any free one (8000)")
-    add("--allow-host", action="append", default=[], metavar="NAME", help=ALLOW)
+    add("--allow-host", action="append", default=[], metavar="NAME", help="its name behind a proxy")
     add("--backend", choices=["native", "modules"], help="native, where it can be built")
     add("--running", type=int, default=64, metavar="N", help="most requests in a step (64)")
     add("--waiting", type=int, default=256, metavar="N", help="most that wait beside them (256)")

@@ -91,8 +91,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     add("--recipe", choices=list(RECIPES), default="fast", help=f"{about} (fast)")
     add("--size", choices=list(SIZES), default="small", help="the shape of the model (small)")
     add("--n-head", type=int, metavar="N", help="heads of a block (those of the size)")
-    place = "where the checkpoints go, without suffix (outputs/run/train/SIZE-RECIPE)"
-    add("--out", metavar="PATH", help=place)
+    add("--out", metavar="PATH", help="without suffix (outputs/run/train/SIZE-RECIPE)")
     add("--resume", action="store_true", help="resume the run that was stopped, to the same bits")
     add("--replace", action="store_true", help="start a new run in the place of a saved one")
     add_shared(parser, "--data", "--device", "--threads")

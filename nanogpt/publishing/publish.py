@@ -23,10 +23,7 @@ MACHINE = "python torch platform device device_name dtype threads cpu_capability
 
 
 def check(plan, profile: str, corpus: Corpus) -> None:
-    """Raise RunError unless this is what is published: cpu, all notebooks as they are, Shakespeare.
-
-    `plan` is the RunPlan that asks for it.
-    """
+    """Raise RunError unless the plan is what is published: all as it is, cpu, Shakespeare."""
     changed = plan.notebooks or plan.settings or plan.out or plan.source
     if changed or profile != "cpu" or corpus.sha256 != SHA256:
         raise RunError(

@@ -6,6 +6,7 @@ output folder in one rename each. When it has not, they are kept below failed/ a
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import shutil
@@ -14,7 +15,6 @@ import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass
 from pathlib import Path
 
 from ..config.profiles import get_profile
@@ -43,28 +43,11 @@ SHOWN = 20  # lines at most of what a failed notebook's kernel has logged
 EVERY = 10  # seconds between two lines of progress; on a terminal one line changes each second
 
 
-@dataclass(frozen=True)
-class RunPlan:
-    """What to run, with which values, and where to write."""
-
-    notebooks: Sequence[str] = ()  # numbers or names; none: all
-    settings: Sequence[str] = ()  # "name=value", for every notebook with that parameter
-    profile: str = "auto"
-    out: Path | None = None  # None: outputs/run/PROFILE
-    source: Path | None = None  # None: notebooks/
-    timeout: int = 1800  # seconds for each cell
-    html: bool = True  # render the pages
-    full: bool = False  # with profile cpu: as much work as the published run
-    dry: bool = False  # print what would be done, and how long it would take
-    publish: bool = False  # a run of all, which replaces outputs/published if all pass
-    reproduce: bool = False  # a run of all, compared with outputs/published to the byte
-
-
-def run(plan: RunPlan) -> bool:
+def run(plan: argparse.Namespace) -> bool:
     """Do what the plan says; True when all notebooks passed, and are the published ones if asked.
 
-    Raises RunError or ValueError before anything has run, OSError for a disk that is full, and
-    KeyboardInterrupt after a Ctrl-C; the last two say what is kept.
+    Its fields are the options of the command `run`. Raises RunError or ValueError before anything
+    has run, OSError for a full disk, KeyboardInterrupt after a Ctrl-C; both say what is kept.
     """
     series = Series(plan)
     if plan.dry:
@@ -94,7 +77,7 @@ def run(plan: RunPlan) -> bool:
 class Series:
     """A run that can begin, and what has come of it. Raises RunError or CorpusError."""
 
-    def __init__(self, plan: RunPlan):
+    def __init__(self, plan: argparse.Namespace):
         whole = plan.publish or plan.reproduce
         sources = select(plan.notebooks, plan.source or ROOT / "notebooks")
         asked, cuda = plan.profile, pick_device().device.type == "cuda"
@@ -310,18 +293,16 @@ def select(names: Sequence[str], folder: Path) -> list[Path]:
     sources = sorted(folder.glob("[0-9][0-9]_*.ipynb"))
     if not sources:
         raise RunError(f"no notebooks in {folder}: they are named NN_title.ipynb")
-    chosen = set()
-    for name in names:
-        plain = Path(name).name.removesuffix(".ipynb")
-        plain = plain.zfill(2) if plain.isdigit() else plain
-        meant = {path for path in sources if plain in (path.stem, path.stem[:2], path.stem[3:])}
-        if len(Path(name).parts) > 1:
-            meant = {path for path in sources if path.resolve() == Path(name).resolve()}
-        if not meant:
-            raise RunError(
-                f"{name!r} names no notebook: there is {', '.join(path.stem for path in sources)}"
-            )
-        chosen |= meant
+    there, chosen = {}, set()
+    for path in sources:
+        words = (path.stem, path.stem[:2], str(int(path.stem[:2])), path.stem[3:], path.resolve())
+        there |= dict.fromkeys(words, path)
+    for name in map(Path, names):
+        key = name.resolve() if len(name.parts) > 1 else name.name.removesuffix(".ipynb")
+        if key not in there:
+            stems = ", ".join(path.stem for path in sources)
+            raise RunError(f"'{name}' names no notebook: there is {stems}")
+        chosen.add(there[key])
     return sorted(chosen) if names else sources
 
 

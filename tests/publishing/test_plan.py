@@ -6,6 +6,8 @@ import pytest
 from notebook_fixtures import NOTEBOOKS, write
 
 from nanogpt.cli import main
+from nanogpt.cli import run as command
+from nanogpt.cli.common import Parser
 from nanogpt.config.profiles import PARTS
 from nanogpt.publishing import execute, plan, runner
 from nanogpt.publishing.plan import LIMIT, WORK, RunError, assign, choose_pace
@@ -68,7 +70,9 @@ def test_a_run_says_how_far_it_is(sources, tmp_path, monkeypatch, capsys):
         series._tick()
 
     monkeypatch.setattr(execute, "run_cells", run_cells)
-    series = runner.Series(runner.RunPlan(profile="smoke", source=sources, out=tmp_path / "out"))
+    command.options(parser := Parser("run", ""))
+    words = ["--profile", "smoke", "--source", str(sources), "--out", str(tmp_path / "out")]
+    series = runner.Series(parser.parse_args(words))
     monkeypatch.setattr(runner, "time", SimpleNamespace(monotonic=lambda: 1000.0))
     series.begun = 935.0
     assert series._execute(sources / "00_a.ipynb", tmp_path) is None
