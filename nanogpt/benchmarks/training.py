@@ -125,7 +125,8 @@ def compared(runs: list[dict]) -> list[dict]:
     for run in runs:
         groups.setdefault((run["name"], run["goal"], run["block_size"]), []).append(run)
     for group in groups.values():
-        row = {key: x for key, x in group[0].items() if key not in ("seed", "curve")}
+        facts = ("name", "goal", "block_size", "n_params", "steps", "chars")
+        row = {key: group[0][key] for key in facts}
         row |= {key: summary(run[key] for run in group) for key in ("seconds", "loss")}
         if row["block_size"] in blocks and row["loss"]["median"] <= least:
             pairs = [(baseline[run["seed"]], run) for run in group]

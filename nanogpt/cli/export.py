@@ -1,9 +1,4 @@
-"""python -m nanogpt export: a checkpoint as a folder that transformers and vLLM load.
-
-python -m nanogpt export                          the model that ships, into outputs/run/export
-python -m nanogpt export MINE                     another checkpoint
-python -m nanogpt export --form lecture           one file, as Karpathy's own class loads it
-"""
+"""python -m nanogpt export: a checkpoint as transformers, vLLM or Karpathy's class load it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""python -m nanogpt generate: many texts, by one worker or several, resumed where they stopped.
-
-python -m nanogpt generate --samples 100                100 texts, of seeds 0 to 99
-python -m nanogpt generate --prompts FILE --out FOLDER --workers 4
-"""
+"""python -m nanogpt generate: many texts, by one worker or several, resumed where they stopped."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""python -m nanogpt serve: a model behind HTTP, with the completions part of OpenAI's interface.
-
-python -m nanogpt serve                           the model that ships, at http://127.0.0.1:8000
-python -m nanogpt serve MINE --port 0             another checkpoint, at a free port
-"""
+"""python -m nanogpt serve: a model behind HTTP, with the completions part of OpenAI's interface."""
 
 from __future__ import annotations
 

@@ -109,7 +109,13 @@ def blocks(nb, prose: Prose) -> list[dict]:
 
 
 def _code_block(cell, prose: Prose) -> dict:
-    note, (folded, source) = None, fold_of(cell)
+    note, folded, source = None, None, cell.source
+    if tagged(cell, "injected-parameters"):
+        folded = "Parameters of this run"
+    elif tagged(cell, "hide-input"):
+        folded = "Code"  # what the closed fold says
+        if source.startswith(TITLE):
+            folded, _, source = source.removeprefix(TITLE).partition("\n")
     if mirrored := ours(cell).get("mirror"):
         names = ", ".join(name.removeprefix("nanogpt.") for name in mirrored)
         note = f"from the package: {names}"
@@ -123,16 +129,6 @@ def _code_block(cell, prose: Prose) -> dict:
         "timing": tagged(cell, "timing"),
         "outputs": [_output(output, prose) for output in cell.outputs],
     }
-
-
-def fold_of(cell) -> tuple[str | None, str]:
-    """What the closed fold of a code cell says, None for an open cell; and the code to show."""
-    if tagged(cell, "injected-parameters"):
-        return "Parameters of this run", cell.source
-    if not tagged(cell, "hide-input"):
-        return None, cell.source
-    title, _, source = cell.source.partition("\n")
-    return (title.removeprefix(TITLE), source) if title.startswith(TITLE) else ("Code", cell.source)
 
 
 def _output(output, prose: Prose) -> dict:

@@ -81,19 +81,23 @@ class Series:
         whole = plan.publish or plan.reproduce
         sources = select(plan.notebooks, plan.source or ROOT / "notebooks")
         asked, cuda = plan.profile, pick_device().device.type == "cuda"
-        profile = choose_profile("cpu" if whole and asked == "auto" else asked, cuda=cuda)
-        out = (plan.out or ROOT / "outputs" / "run" / get_profile(profile).kind).resolve()
+        profile = get_profile("cpu" if whole and asked == "auto" else asked, cuda=cuda)
+        if profile.kind == "gpu" and not cuda:
+            raise RunError(f"profile {asked!r}, but torch sees no CUDA device: choose cpu, or auto")
+        out = (plan.out or ROOT / "outputs" / "run" / profile.kind).resolve()
         check_out(out)
         self.plan, self.corpus = plan, load_corpus()
         self.weights: Path | None = None  # which all notebooks share; None: each looks for some
         if whole:
-            publish.check(plan, profile, self.corpus)
+            publish.check(plan, profile.name, self.corpus)
             out = publish.BUILD if plan.publish else publish.BUILD.with_name("reproduce")
             self.weights = out / publish.WEIGHTS
             # Notebook 01 trains what the others load.
             sources = sorted(sources, key=lambda path: path.stem[:2] != "01")
         self.out, self.sources = out, sources
-        self.pace = choose_pace(profile, [path.stem for path in sources], full=plan.full or whole)
+        self.pace = choose_pace(
+            profile.name, [path.stem for path in sources], full=plan.full or whole
+        )
         self.values = assign(sources, plan.settings, self.pace.profile)
         self.entries: list[dict] = []  # of the manifest
         self.interrupted = False
@@ -304,14 +308,6 @@ def select(names: Sequence[str], folder: Path) -> list[Path]:
             raise RunError(f"'{name}' names no notebook: there is {stems}")
         chosen.add(there[key])
     return sorted(chosen) if names else sources
-
-
-def choose_profile(name: str, *, cuda: bool) -> str:
-    """The profile's own name, never "auto". Raises ValueError if unknown, or gpu without CUDA."""
-    profile = get_profile(name, cuda=cuda)
-    if profile.kind == "gpu" and not cuda:
-        raise RunError(f"profile {name!r}, but torch sees no CUDA device: choose cpu, or auto")
-    return profile.name
 
 
 def check_out(out: Path) -> None:

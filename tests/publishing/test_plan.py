@@ -11,7 +11,7 @@ from nanogpt.cli.common import Parser
 from nanogpt.config.profiles import PARTS
 from nanogpt.publishing import execute, plan, runner
 from nanogpt.publishing.plan import LIMIT, WORK, RunError, assign, choose_pace
-from nanogpt.publishing.runner import choose_profile, select
+from nanogpt.publishing.runner import select
 
 REAL_CORPUS = True  # whose weights are published, so that no notebook trains some first
 NAMES = [path.stem for path in NOTEBOOKS]
@@ -133,8 +133,10 @@ def test_an_unfit_parameters_cell_is_refused(sources, lines, message):
         assign([fit, write(sources / "01_unfit.ipynb", parameters=lines)], [], "smoke")
 
 
-def test_the_gpu_profile_needs_a_gpu():
-    with pytest.raises(RunError, match="torch sees no CUDA device: choose cpu"):
-        choose_profile("gpu", cuda=False)
-    assert choose_profile("gpu", cuda=True) == choose_profile("auto", cuda=True) == "gpu"
-    assert choose_profile("auto", cuda=False) == "cpu"
+@pytest.mark.parametrize(("kind", "code"), [("cpu", 2), ("cuda", 0)])
+def test_the_gpu_profile_needs_a_gpu(kind, code, monkeypatch, capsys):
+    device = SimpleNamespace(device=SimpleNamespace(type=kind))
+    monkeypatch.setattr(runner, "pick_device", lambda: device)
+    assert main(["run", "--profile", "gpu", "--plan"]) == code
+    said = capsys.readouterr()
+    assert ("torch sees no CUDA device: choose cpu" in said.err) == bool(code)
