@@ -13,6 +13,7 @@ import argparse
 import os
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 
 from ..model.checkpoint import load_checkpoint
 from ..publishing import runner
@@ -48,6 +49,6 @@ def run(args: argparse.Namespace) -> int:
     # A polite kill tidies up as a Ctrl-C does.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        return 0 if runner.run(args) else 1
+        return 0 if runner.run(SimpleNamespace(**vars(args))) else 1
     finally:
         signal.signal(signal.SIGTERM, before)

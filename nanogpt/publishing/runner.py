@@ -6,7 +6,6 @@ output folder in one rename each. When it has not, they are kept below failed/ a
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import shutil
@@ -16,6 +15,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
+from types import SimpleNamespace
 
 from ..config.profiles import get_profile
 from ..data.corpus import load_corpus
@@ -43,7 +43,7 @@ SHOWN = 20  # lines at most of what a failed notebook's kernel has logged
 EVERY = 10  # seconds between two lines of progress; on a terminal one line changes each second
 
 
-def run(plan: argparse.Namespace) -> bool:
+def run(plan: SimpleNamespace) -> bool:
     """Do what the plan says; True when all notebooks passed, and are the published ones if asked.
 
     Its fields are the options of the command `run`. Raises RunError or ValueError before anything
@@ -77,7 +77,7 @@ def run(plan: argparse.Namespace) -> bool:
 class Series:
     """A run that can begin, and what has come of it. Raises RunError or CorpusError."""
 
-    def __init__(self, plan: argparse.Namespace):
+    def __init__(self, plan: SimpleNamespace):
         whole = plan.publish or plan.reproduce
         sources = select(plan.notebooks, plan.source or ROOT / "notebooks")
         asked, cuda = plan.profile, pick_device().device.type == "cuda"
@@ -95,9 +95,8 @@ class Series:
             # Notebook 01 trains what the others load.
             sources = sorted(sources, key=lambda path: path.stem[:2] != "01")
         self.out, self.sources = out, sources
-        self.pace = choose_pace(
-            profile.name, [path.stem for path in sources], full=plan.full or whole
-        )
+        names = [path.stem for path in sources]
+        self.pace = choose_pace(profile.name, names, full=plan.full or whole)
         self.values = assign(sources, plan.settings, self.pace.profile)
         self.entries: list[dict] = []  # of the manifest
         self.interrupted = False
