@@ -23,7 +23,7 @@ from ..system.device import Device, pick_device
 from ..system.files import check_writable
 from ..training.distributed import joined, ranks, started_again
 from ..training.loop import train
-from ..training.state import log_path, state_path
+from ..training.state import state_path
 from .common import OUTPUTS, add_shared, set_threads
 
 
@@ -68,7 +68,7 @@ def train_on(device: Device, args: argparse.Namespace) -> None:
     if group.first:
         full, block = history["full_val"], history["block_size"]
         print(f"full validation loss {full:.4f} at block {block}, of the last weights")
-        print(f"the best weights: {weights}; the log: {log_path(out)}")
+        print(f"the best weights: {weights}; the log: {out}.jsonl")
 
 
 def _configs(args: argparse.Namespace) -> tuple:

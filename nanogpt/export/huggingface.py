@@ -34,10 +34,10 @@ pipeline_tag: text-generation
 ---
 # A character-level GPT
 
-{parameters:,} parameters, {c.n_layer} layers of {c.n_head} heads, width {c.n_embd}, context
-{c.block_size}. Trained for {meta[step]:,} steps on {meta[corpus][name]}; validation loss
-{meta[losses][val]:.3f} nats a character.
-Exported from nanoGPT notebooks as `{architecture}`.
+{saved.model.n_params:,} parameters, {c.n_layer} layers of {c.n_head} heads, width {c.n_embd},
+context {c.block_size}. Trained for {saved.meta[step]:,} steps on {saved.meta[corpus][name]};
+validation loss {saved.meta[losses][val]:.3f} nats a character.
+Exported from nanoGPT notebooks as `{config[architectures][0]}`.
 
 ```python
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -229,12 +229,7 @@ def _files(saved: Checkpoint, config: dict) -> dict:
             "clean_up_tokenization_spaces": False,
             "model_max_length": block,
         },
-        "README.md": CARD.format(
-            parameters=saved.model.n_params,
-            c=saved.model.config,
-            meta=saved.meta,
-            architecture=config["architectures"][0],
-        ),
+        "README.md": CARD.format(saved=saved, c=saved.model.config, config=config),
     }
 
 

@@ -134,11 +134,11 @@ class BatchEngine:
         request.check(self.config.vocab_size, self.config.positions)
         manager, n_prompt, n_new = self.block_manager, len(request.prompt), request.max_new_tokens
         if (need := manager.blocks_for(n_prompt + n_new - 1)) > manager.n_blocks:
-            raise ValueError(
-                f"request {request.id!r}: a prompt of {n_prompt} and {n_new} new tokens need "
-                f"{need} blocks of {manager.block_len} positions, and there are "
-                f"{manager.n_blocks}: ask for fewer tokens, or for n_blocks={need}"
+            what = (
+                f"{n_prompt} + {n_new} tokens need {need} blocks of {manager.block_len} positions"
             )
+            cure = f"there are {manager.n_blocks}: ask for fewer tokens, or for n_blocks={need}"
+            raise ValueError(f"request {request.id!r}: {what}, and {cure}")
         seq = Sequence(request, request.draw(self.config.vocab_size))
         self.scheduler.waiting.append(seq)
         self.alive[request.id] = seq

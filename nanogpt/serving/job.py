@@ -17,7 +17,6 @@ import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from itertools import zip_longest
 from pathlib import Path
 
 import torch
@@ -110,7 +109,7 @@ class Job:
     def __init__(self, folder: Path, prompts: Sequence[Prompt], task: Task, shard_size: int = 32):
         check_int("shard_size", shard_size, 1)
         self.folder, self.task, self.shard_size = Path(folder).resolve(), task, shard_size
-        n, self.before = len(prompts), []  # the checksums that an earlier end noted
+        n, self.before = len(prompts), None  # the checksum that an earlier end noted
         self.shards = [prompts[start : start + shard_size] for start in range(0, n, shard_size)]
         self.todo = set(range(len(self.shards)))  # the numbers of those that are not done
         self.about = {  # all that the files depend on; the weights are the same wherever they lie
@@ -155,16 +154,15 @@ class Job:
         SHA-256 over index, prompt, seed and text of each, so it is the same however many shards
         and workers there were.
         """
-        digest, after = hashlib.sha256(), []  # the checksum after each shard
-        for number, was in zip_longest(range(len(self.shards)), self.before):
+        digest = hashlib.sha256()
+        for number in range(len(self.shards)):
             for row in self._rows(number):
                 digest.update(json.dumps(list(row.values())).encode() + b"\n")
-            after.append(digest.hexdigest())
-            if was not in (None, after[-1]):
-                raise ValueError(f"a text in {self.path(number)} was changed: delete the file")
-        done = {"checksum": after[-1], "checksum_after_each_shard": after}
-        write_json(self.folder / "job.json", self.about | done)
-        return after[-1]
+        checksum = digest.hexdigest()
+        if self.before not in (None, checksum):
+            raise ValueError(f"a text in {self.folder} was changed: name a new --out")
+        write_json(self.folder / "job.json", self.about | {"checksum": checksum})
+        return checksum
 
     def _lines(self, number: int, texts: Sequence[str]) -> bytes:
         """A shard's file. Raises ValueError for too few texts or too many."""
@@ -197,10 +195,7 @@ class Job:
                 option = OPTIONS.get(name, f"--{name.replace('_', '-')} {was!r}, not {now!r}")
                 why = f"the job in {self.folder} began with another value of {option}"
                 raise ValueError(f"{why}: repeat its command to resume it, or name a new --out")
-        before.pop("checksum", None)
-        self.before = before.pop("checksum_after_each_shard", [])
-        if before != self.about:
-            raise ValueError(f"{path} was changed since it was written: name a new --out")
+        self.before = before.get("checksum")
         self.todo -= {n for n in self.todo if self.path(n).exists() and self._rows(n)}
 
 

@@ -15,7 +15,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import uuid
@@ -162,8 +161,8 @@ def _own_gpu() -> int:
     count, local = torch.cuda.device_count(), int(os.environ["LOCAL_RANK"])
     here = int(os.environ.get("LOCAL_WORLD_SIZE", local + 1))
     if here > count:  # in every process, so that all end before they connect
-        gpus = f"{count} GPU{'s' * (count != 1)} on this machine, and each needs its own"
-        raise ValueError(f"{here} processes, but {gpus}: use --nproc_per_node={count} at most")
+        why = f"{here} processes, but {count} GPUs on this machine"
+        raise ValueError(f"{why}: use --nproc_per_node={count} at most")
     return local
 
 
@@ -211,12 +210,12 @@ def _exit(why: str) -> None:
     os._exit(1)
 
 
-def torchrun(words: Sequence[str], processes: int, *, patience: float = 300) -> str:
+def torchrun(words: Sequence[str], processes: int) -> str:
     """Run `words` in so many processes, and return what they print.
 
     `words` follow torchrun's own options, as in ["-m", "nanogpt", "train", …]. However it ends, no
     process is left. Raises ChildProcessError, with the last of what they print, for a job that
-    failed or takes longer than `patience` seconds.
+    failed, and subprocess.TimeoutExpired after 300 seconds.
     """
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     command += ["--local-addr=127.0.0.1", f"--nproc-per-node={processes}", *words]
@@ -225,17 +224,14 @@ def torchrun(words: Sequence[str], processes: int, *, patience: float = 300) -> 
     for _, interface in socket.if_nameindex():  # whatever this machine's name resolves to
         if interface in ("lo", "lo0"):
             env.setdefault("GLOO_SOCKET_IFNAME", interface)
-    options = {"env": env, "stdin": subprocess.DEVNULL, "stderr": subprocess.STDOUT}
-    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output:
-        with subprocess.Popen(command, stdout=output, **options) as agent:
-            try:
-                code = agent.wait(patience)
-            except subprocess.TimeoutExpired:
-                code = f"none after {patience:g} s"
-            finally:
-                agent.terminate()  # an agent ends its processes at SIGTERM, and then itself
-        output.seek(0)
-        printed = output.read()
-    if code:
-        raise ChildProcessError(f"torchrun failed, exit code {code}:\n{printed[-4000:]}")
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    text = {"encoding": "utf-8", "errors": "replace"}
+    with subprocess.Popen(command, env=env, **pipes, **text) as agent:
+        try:
+            printed, _ = agent.communicate(timeout=300)
+        finally:
+            agent.terminate()  # an agent ends its processes at SIGTERM, and then itself
+    if agent.returncode:
+        why = f"torchrun failed, exit code {agent.returncode}:"
+        raise ChildProcessError(f"{why}\n{printed[-4000:]}")
     return printed

@@ -67,10 +67,9 @@ def train(
     for (name, kind), value in zip(KINDS.items(), given, strict=True):
         check_type(name, value, kind)
     device, tokenizer = device or pick_device(), tokenizer or CharTokenizer(corpus.text)
-    if len(tokenizer) != model.config.vocab_size:
-        model_has, n = model.config.vocab_size, len(tokenizer)
-        cure = f"build the model with GPTConfig(vocab_size={n})"
-        raise ValueError(f"the model has {model_has} characters, the vocabulary {n}: {cure}")
+    if (n := model.config.vocab_size) != len(tokenizer):
+        cure = f"build the model with GPTConfig(vocab_size={len(tokenizer)})"
+        raise ValueError(f"the model has {n} characters, the vocabulary {len(tokenizer)}: {cure}")
     data, val = split(tokenizer.encode(corpus.text), model.config.block_size)
     files = None if out is None else RunFiles(out, model, corpus, config, tokenizer)
     if resume and not files:

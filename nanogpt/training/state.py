@@ -32,11 +32,6 @@ def state_path(out: Path) -> Path:
     return out.with_name(f"{out.name}-last.state.safetensors")
 
 
-def log_path(out: Path) -> Path:
-    """Where the log of the run that writes to `out` is."""
-    return out.with_name(f"{out.name}.jsonl")
-
-
 class RunFiles:
     """Where one run is saved. `out` is a path without suffix.
 
@@ -48,7 +43,7 @@ class RunFiles:
 
     def __init__(self, out: str | Path, model: GPT, corpus: Corpus, config: TrainConfig, tokenizer):
         self.out = checkpoint.check_path("out", out)
-        self.state, self.log = state_path(self.out), log_path(self.out)
+        self.state, self.log = state_path(self.out), self.out.with_name(f"{self.out.name}.jsonl")
         self.last = self.out.with_name(f"{self.out.name}-last")
         self.meta = {
             "format": checkpoint.FORMAT,
@@ -89,8 +84,7 @@ class RunFiles:
             step = checkpoint.read_tensors(weights)[1].get("step", 0)
             if step:  # at 0 nothing was trained: a run that was killed before its first save
                 lost = f"{weights} was trained for {step:,} steps, and the state of its run is lost"
-                cure = f"restore {self.state} to resume; to start anew, give another out=PATH"
-                raise CheckpointError(f"{lost}: {cure}, or move these weights away")
+                raise CheckpointError(f"{lost}: restore {self.state}, or give another out=PATH")
 
     def save_checkpoints(self, model: GPT, step: int, losses: dict, *, best: bool) -> None:
         """Write the newest checkpoint, and the same as the best one where it is that."""
@@ -150,9 +144,8 @@ class RunFiles:
         tensors, meta = checkpoint.read_tensors(self.state)
         with _foreign_as_error(self.state):
             if meta["format"] != FORMAT:
-                raise CheckpointError(
-                    f"{self.state} has format {meta['format']!r}, this version reads {FORMAT!r}"
-                )
+                has = f"{self.state} has format {meta['format']!r}"
+                raise CheckpointError(f"{has}, this version reads {FORMAT!r}")
             before, now = meta["about"], json.loads(json.dumps(self.settings))
             changed = [
                 f"{'text ' * (part == 'corpus')}{key}={before[part].get(key)!r}, not {value!r}"

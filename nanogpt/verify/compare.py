@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -41,10 +41,6 @@ class Report:
         and proves little: check there whether float64 gives equal tokens. NaN is never explained.
         """
         return self.equal or self.max_logit_diff <= self.rounding
-
-    def as_dict(self) -> dict:
-        """All of it, as JSON can hold it."""
-        return asdict(self) | {"explained": self.explained}
 
     def __str__(self) -> str:
         n, verdict = self.first_divergence, f"✓ all {self.n_new} tokens equal"

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 
 import torch
@@ -108,10 +107,8 @@ class _Case:
         try:
             return self.subject.plain(ids)
         except STOPS as error:
-            words = (
-                f"it stops at {len(ids)} texts of {ids.shape[1]} tokens, after others: too long, "
-                f"or it keeps an earlier text ({type(error).__name__}: {first_line(error)})"
-            )
+            why = f"too long, or it keeps an earlier text ({first_line(error)})"
+            words = f"it stops at {len(ids)} texts of {ids.shape[1]} tokens, after others: {why}"
             raise _Stopped(Finding("the plain pass", "bug", words, math.inf)) from None
 
     def _repeated(self) -> Tensor:
@@ -138,10 +135,8 @@ class _Case:
             way = "the plain pass, with later tokens and without them"
             ahead = self.judge(way, self._plain(self.ids[:1, :t]), alone[:1, :t])
             if ahead.verdict == "bug":
-                ahead.words += (
-                    ": it looks ahead, or depends on the length; the cache is compared with plain "
-                    "passes that end at each token"
-                )
+                ahead.words += ": it looks ahead, or depends on the length; instead of it the "
+                ahead.words += "cache is compared with plain passes that end at each token"
                 found.append(ahead)
                 ends = range(1, self.n + 1)
                 return torch.cat([self._plain(self.ids[:, :t])[:, -1:] for t in ends], dim=1)
@@ -159,10 +154,8 @@ class _Case:
         diffs = (got.double() - expected.double()).abs().amax((0, 2))  # (T,)
         size, dtype = float(diffs.max()), _name(self.dtype)
         if self.limit < size <= self.inside:
-            self.result.notes.append(
-                f"something computes in float32 even where the model is in float64: a bug smaller "
-                f"than {self.inside:.1e} cannot be excluded"
-            )
+            words = "something computes in float32 even where the model is in float64: a bug"
+            self.result.notes.append(f"{words} below {self.inside:.1e} cannot be excluded")
         off = "NaN" if math.isnan(size) else f"off by {size:.1e}"
         if size <= self.inside:
             verdict = "equal" if size <= ULPS * self.ulp else "rounding"
@@ -200,7 +193,6 @@ class _Case:
             notes.append("not offered by this model: tokens taken back")
         if s.window and s.window >= self.n:
             notes.append(f"these texts of {self.n} tokens do not leave its window of {s.window}")
-        notes.append(self._tokens())
 
     def _through(self, cache: str, way: str, rows: int, lengths: list) -> Finding | None:
         """Texts read in pieces of these lengths."""
@@ -264,19 +256,6 @@ class _Case:
         real &= plain.isfinite().all(-1, keepdim=True)  # NaN in one pass is not the cache's
         way, plain = "left padding through the cache, against one pass", plain.where(real, 0)
         return [self.read(way, partial(read, [n // 2, 1, 1, 3, 1, n - n // 2 - 6]), plain)]
-
-    def _tokens(self) -> str:
-        """In each dtype: how far the cache is off, and whether that changes a greedy token."""
-        k, ids, sizes = self.n // 2 - 3, self.ids[:1], []
-        pieces = cut(ids, [k] + [1] * (self.n - k), self.subject.vocab_size)
-        for dtype, s in self.dtypes.items():
-            with suppress(NotOffered, *STOPS):  # the ways above have said why
-                a, b = s.plain(ids)[0].double(), s.cached(pieces)[0].double()  # (T, V)
-                changed = (a.argmax(-1) != b.argmax(-1)).nonzero().flatten().tolist()
-                best = a.topk(2).values.diff().abs().flatten()  # (T,): by what a token was decided
-                more = [f" (token {t} is another: decided by {best[t]:.1e})" for t in changed[:1]]
-                sizes.append(f"{_name(dtype)} {(a - b).abs().max():.1e}{''.join(more)}")
-        return f"a prompt of {k}, then token by token, is off by {', '.join(sizes)}"
 
 
 def _name(dtype: torch.dtype) -> str:

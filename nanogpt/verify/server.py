@@ -165,14 +165,13 @@ def _compared(way: str, a: list[dict], b: list[dict]) -> Finding:
         return Finding(way, "equal", f"{len(a)} of {len(a)} texts")
     texts = tuple(answer["text"] for answer in wrong[0])
     words = f"{len(wrong)} of {len(a)} texts differ; the first: {texts[0]!r} and {texts[1]!r}"
-    ties = [tie for pair in wrong if (tie := _tie(*pair)) is not None]
-    if ties:
-        words += f"; the tokens that part them are up to {max(ties):.1e} nats apart"
-    bug = 2 * len(wrong) > len(a) or any(tie > 1 for tie in ties)
+    if tie := max(_tie(*pair) for pair in wrong):
+        words += f"; the tokens that part them are up to {tie:.1e} nats apart"
+    bug = 2 * len(wrong) > len(a) or tie > 1
     return Finding(way, "bug" if bug else "rounding", words, turn=texts)
 
 
-def _tie(a: dict, b: dict) -> float | None:
-    """How far apart the first two tokens that differ are, in nats; None where it is not shown."""
+def _tie(a: dict, b: dict) -> float:
+    """How far apart the first two tokens that differ are, in nats; 0 where it is not shown."""
     rows = zip(*(zip(x.get("tokens") or [], x.get("logprobs") or []) for x in (a, b)))  # noqa: B905
-    return next((abs(p - q) for (s, p), (t, q) in rows if s != t), None)
+    return next((abs(p - q) for (s, p), (t, q) in rows if s != t), 0.0)

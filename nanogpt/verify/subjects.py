@@ -256,9 +256,7 @@ def small(kind: str, seed: int = 0) -> HuggingFace:
             model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **sizes))
             for p in (p for p in model.parameters() if p.ndim > 1):
                 nn.init.normal_(p, std=0.3)
-        found = HuggingFace(model)
-        found.plain(torch.tensor([[3, 4, 5]]))
-        return found
+        return HuggingFace(model)
     except Exception as error:  # as many kinds as there are architectures
         why = first_line(error)
         raise ValueError(f"transformers builds no small {kind!r}: {why}") from None
@@ -288,10 +286,8 @@ def subject_of(model, caches=None) -> Subject:
         return Ours(model)
     if hasattr(model, "get_output_embeddings") and hasattr(model, "config"):
         return HuggingFace(model)
-    raise ValueError(
-        f"{type(model).__name__}: pass a GPT, a model of transformers, a server's address with "
-        f"http://, or any object with plain(ids) -> logits and cached(pieces) -> logits"
-    )
+    kinds = "a GPT, a model of transformers, a server's http://…, or an object with"
+    raise ValueError(f"{type(model).__name__}: pass {kinds} plain(ids) and cached(pieces)")
 
 
 def from_folder(path) -> HuggingFace:

@@ -178,7 +178,7 @@ def test_a_difference_is_explained_by_what_rounding_can_do(equal, diff, rounding
     assert report.min_margin == min(report.margins) > 0
     assert len(report.margins) == len(report.logit_diffs) == report.n_new == NEW
     report = replace(report, equal=equal, max_logit_diff=diff, rounding=rounding)
-    assert report.explained is report.as_dict()["explained"] is explained
+    assert report.explained is explained
 
 
 # ------------------------------------------------------------------ the last bits
