@@ -56,14 +56,6 @@ def test_a_model_of_either_form_comes_back_to_the_bit_under_the_names_of_the_lec
         torch.testing.assert_close(back.model(tokens(2, 9))[0], model(tokens(2, 9))[0], **close)
 
 
-def test_equal_models_are_equal_bytes(tmp_path):
-    for copy in "ab":
-        model = tiny_model()
-        save_checkpoint(tmp_path / copy, model, meta_of(model))
-    assert (tmp_path / "a.safetensors").read_bytes() == (tmp_path / "b.safetensors").read_bytes()
-    assert (tmp_path / "a.json").read_bytes() == (tmp_path / "b.json").read_bytes()
-
-
 def test_two_files_are_written_and_readers_find_the_same_metadata_in_json(saved):
     assert sorted(p.name for p in saved.parent.iterdir()) == ["fox.json", "fox.safetensors"]
     card = json.loads(saved.with_suffix(".json").read_text())
@@ -87,16 +79,6 @@ def test_a_missing_checkpoint_says_what_to_do(tmp_path):
         load_checkpoint(tmp_path / "fox")
     (tmp_path / "fox.safetensors").mkdir()
     with pytest.raises(CheckpointError, match="no checkpoint at"):
-        load_checkpoint(tmp_path / "fox")
-
-
-def test_nothing_is_ever_unpickled(tmp_path):
-    class Bomb:
-        def __reduce__(self):
-            return (pytest.fail, ("a pickle was executed",))
-
-    torch.save({"model": Bomb()}, tmp_path / "fox.safetensors")
-    with pytest.raises(CheckpointError, match="no safetensors file"):
         load_checkpoint(tmp_path / "fox")
 
 
