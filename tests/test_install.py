@@ -65,5 +65,5 @@ def test_what_needs_the_notebooks_says_so_and_how_to_get_them(wheel, tmp_path, w
     options = {"cwd": tmp_path / "elsewhere", "capture_output": True, "text": True}
     done = subprocess.run(command, env=env, **options)
     assert (done.returncode, done.stdout) == (2, "")
-    assert "this needs a clone (git clone " in done.stderr
+    assert "git clone the repository" in done.stderr
     assert not list((tmp_path / "elsewhere").iterdir())

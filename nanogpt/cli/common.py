@@ -9,7 +9,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, NoReturn
 
-from ..config.address import REPO
 from ..config.checks import check_int
 from ..config.shapes import SIZES
 from ..system.files import ROOT, check_file, check_writable, read_sealed, sealed, write_json
@@ -63,9 +62,8 @@ class Parser(argparse.ArgumentParser):
 def check_clone() -> None:
     """Raise ValueError where there are no notebooks: a copy that pip installed has none."""
     if not (ROOT / "notebooks").is_dir():
-        where = f"https://github.com/{REPO}" if REPO else "and the address of the repository"
         what = f"no notebooks/ in {ROOT}, and an installed package has none"
-        raise ValueError(f"{what}: this needs a clone (git clone {where}), and to be run in it")
+        raise ValueError(f"{what}: git clone the repository, and run this in it")
 
 
 def add_shared(parser: argparse.ArgumentParser, *names: str) -> None:

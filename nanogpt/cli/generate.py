@@ -11,9 +11,6 @@ from ..system.console import Progress
 from ..system.files import WEIGHTS
 from .common import OUTPUTS
 
-PROMPTS = "a prompt a line, or .jsonl; empty lines are skipped (without it: a newline)"
-OUT = "where the texts are kept; the same command resumes there (outputs/run/generate)"
-
 
 def run(args: argparse.Namespace) -> None:
     """Write what is not done yet. However this ends, the error says how much is kept."""
@@ -58,10 +55,11 @@ def _job(args: argparse.Namespace):
 def options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--checkpoint", default=WEIGHTS / "small", metavar="PATH", help="(the model that ships)")
-    add("--prompts", type=Path, metavar="FILE", help=PROMPTS)
+    add("--prompts", type=Path, metavar="FILE", help="a prompt a line, or .jsonl (one newline)")
     add("--samples", type=int, default=1, metavar="N", help="texts for each prompt (1)")
     add("--seed", type=int, default=0, metavar="N", help="of the first text; then the next (0)")
-    add("--out", type=Path, default=OUTPUTS / "generate", metavar="FOLDER", help=OUT)
+    out = "where the texts are kept; the same command resumes there (outputs/run/generate)"
+    add("--out", type=Path, default=OUTPUTS / "generate", metavar="FOLDER", help=out)
     add("--max-new-tokens", type=int, default=200, metavar="N", help="of each text (200)")
     add("--temperature", type=float, default=1.0, metavar="X", help="below 1: likelier texts (1)")
     add("--top-k", type=int, metavar="K", help="draw from the K likeliest tokens alone")

@@ -1,11 +1,4 @@
-"""python -m nanogpt run: the notebooks, headless.
-
-python -m nanogpt run                     all of them, as much of their work as fits the machine
-python -m nanogpt run 00 03 -p seed=7     two of them, with one of their parameters changed
-python -m nanogpt run --plan              what it would do here, and how long that would take
-python -m nanogpt run --publish           all of them into outputs/published, or nothing
-python -m nanogpt run --reproduce         all of them, compared with outputs/published
-"""
+"""python -m nanogpt run: the notebooks, headless."""
 
 from __future__ import annotations
 

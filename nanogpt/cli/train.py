@@ -1,9 +1,4 @@
-"""Train a model on a text, in one process or in several.
-
-python -m nanogpt train --recipe fast --size small
-torchrun --nproc_per_node=2 -m nanogpt train --recipe fast --size small
-torchrun --nproc_per_node=2 --max-restarts=3 -m nanogpt train … --resume     a lost process resumes
-"""
+"""python -m nanogpt train: a model of a text, in one process, or in several as torchrun's."""
 
 from __future__ import annotations
 
