@@ -41,9 +41,6 @@ def run(args: argparse.Namespace) -> None:
 
 def _drafts(saved: Checkpoint, draft: Checkpoint | None, corpus: Corpus) -> bench.Drafts:
     """The draft model, where there is one, and those that need no training."""
-    if other := set(corpus.text) - set(saved.tokenizer.chars):
-        cure = f"it was trained on {saved.meta['corpus']['name']}; give its text with --data"
-        raise ValueError(f"the model does not know {len(other)} of the text's characters: {cure}")
     train_part, _ = split(saved.tokenizer.encode(corpus.text), saved.model.config.block_size)
     usual = bench.usual_drafts(saved.model, train_part)
     if draft is None:

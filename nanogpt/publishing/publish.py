@@ -26,11 +26,9 @@ def check(plan, profile: str, corpus: Corpus) -> None:
     """Raise RunError unless the plan is what is published: all as it is, cpu, Shakespeare."""
     changed = plan.notebooks or plan.settings or plan.out or plan.source
     if changed or profile != "cpu" or corpus.sha256 != SHA256:
-        raise RunError(
-            f"{'--publish' if plan.publish else '--reproduce'} runs all notebooks as they are, in "
-            f"profile cpu, on Tiny Shakespeare (see data/README.md): leave out their names, -p and "
-            f"--out. This is profile {profile}, on {corpus.name}"
-        )
+        why = f"{'--publish' if plan.publish else '--reproduce'} runs all notebooks as they are, in"
+        why += " profile cpu, on Tiny Shakespeare (see data/README.md): leave out names, -p, --out."
+        raise RunError(f"{why} This is profile {profile}, on {corpus.name}")
 
 
 def entries(folder: Path) -> dict[str, dict]:
