@@ -1,8 +1,4 @@
-"""python -m nanogpt bench speculate: what does speculation buy, at the same tokens?
-
-python -m nanogpt bench speculate --json                      the small model that ships
-python -m nanogpt bench speculate --target PATH --draft PATH  two models of your own
-"""
+"""python -m nanogpt bench speculate: what does speculation buy, at the same tokens?"""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""python -m nanogpt sync: keep the notebooks equal to the package.
-
-python -m nanogpt sync                               write what differs
-python -m nanogpt sync --check                       list what differs, write nothing, exit 1
-python -m nanogpt sync --repo owner/name [--ref v1]  set the repository's address as well
-"""
+"""python -m nanogpt sync: keep the notebooks equal to the package."""
 
 from __future__ import annotations
 
