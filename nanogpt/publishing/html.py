@@ -39,7 +39,7 @@ class Prose(mistune.HTMLRenderer):
 
     Raw HTML is shown, not obeyed, but for a line of `<details><summary>Plain words</summary>` and
     the next line of `</details>`: they fold the markdown between them.
-    Links to notebooks lead to pages, those into html/ too. Pictures are never fetched.
+    Links to notebooks and into html/ lead to `pages`, others are words. Pictures are not fetched.
     """
 
     def __init__(self, pages: set[str]):
@@ -69,10 +69,10 @@ class Prose(mistune.HTMLRenderer):
         return f'<h{level} id="{name}">{inner}</h{level}>\n'
 
     def link(self, text: str, url: str, title: str | None = None) -> str:
-        found = re.fullmatch(r"(?:.*/)?(\w+)\.ipynb(#.*)?", url)
-        if found and found[1] in self.pages:
-            url = f"{found[1]}.html{found[2] or ''}"
-        url = re.sub(r"^html/(?=\w+\.html$)", "", url)  # a page beside this one
+        found = re.fullmatch(r"(?:[^:]*/)?(\w+)\.ipynb(#.*)?|html/(\w+\.html)", url)
+        if found and (found[1] or found[3]) not in self.pages:
+            return text
+        url = found[3] or f"{found[1]}.html{found[2] or ''}" if found else url
         return super().link(text, url, title)
 
     image = link

@@ -11,7 +11,8 @@ function encode(text) {
   const unknown = [...new Set([...text].filter((_, i) => tokens[i] < 0))];
   if (!unknown.length) return tokens;
   const known = LIVE.vocabulary.replace("\n", "").trim();
-  throw new Error(`The model never saw ${unknown.join(" ")} in training. It knows line ends, spaces and ${known}`);
+  const shown = unknown.map((c) => (/[\p{L}\p{N}\p{P}\p{S}]/u.test(c) ? c : `U+${c.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}`));
+  throw new Error(`The model never saw ${shown.join(" ")} in training. It knows line ends, spaces and ${known}`);
 }
 const decode = (tokens) => tokens.map((token) => LIVE.vocabulary[token]).join("");
 
@@ -36,7 +37,7 @@ function readForm() {
   const seed = Math.floor(field("seed", 0, 2 ** 32 - 1, "The seed"));
   const sampling = Object.fromEntries(SLIDERS.map((id) => [id, Number(at(id).value)]));
   const fault = document.querySelector("[name=fault]:checked").value;
-  return { prompt, tokens, seed, length: Math.min(asked, room), sampling, fault };
+  return { prompt, tokens, seed, length: Math.min(asked, room), full: asked > room, sampling, fault };
 }
 
 function python({ prompt, seed, length, sampling: { temperature, topK, topP } }) {
@@ -68,9 +69,9 @@ class Lane {
     this.part = (name) => this.box.querySelector(`.${name}`);
   }
 
-  begin({ tokens, seed, length, sampling, fault }) {
+  begin({ tokens, seed, length, full, sampling, fault }) {
     this.decoding = new Decoding(MODEL, tokens, seed, sampling, this.cached, this.cached ? fault : "");
-    Object.assign(this, { prompt: tokens.length, total: tokens.length + length, ms: 0, steps: [] });
+    Object.assign(this, { prompt: tokens.length, total: tokens.length + length, full, ms: 0, steps: [] });
   }
 
   get done() {
@@ -149,6 +150,8 @@ function report(end) {
     what.textContent = "";
   } else if (fault) {
     what.textContent = `None of ${length} characters differs, this time. The cache is broken all the same: try another seed or a longer prompt.`;
+  } else if (plain.steps.length === 1) {
+    what.textContent = "The same character. The first step has nothing to keep: both ways read the whole prompt.";
   } else {
     const much = (cached.rate / plain.rate).toFixed(1), less = (plain.decoding.computed / cached.decoding.computed).toFixed(1);
     what.textContent = `The same text, to the character. With the cache it came ${much} times as fast here, from ${less} times fewer positions.`;
@@ -195,6 +198,7 @@ function explain({ text, rows }, row, weights, isNew, numbers) {
 }
 
 function draw() {
+  if (!LANES[0].decoding) return; // the form has asked for what cannot be since the page was opened
   const right = LANES[0].written;
   LANES.forEach((lane) => lane.draw(right));
   if (!document.documentElement.classList.contains("strip")) drawHead();
@@ -216,8 +220,8 @@ function drawTimes() {
 function finish(how) {
   running = 0;
   at("stop").disabled = true;
-  at("status").textContent = how;
-  const end = LANES.every((lane) => lane.done);
+  const end = LANES.every((lane) => lane.done), full = LANES[0].full ? ` The model’s context of ${LIVE.config.block_size} characters is full.` : "";
+  at("status").textContent = end ? `Done.${full}` : how;
   if (LANES[0].steps.length > 1) drawTimes();
   report(end);
 }
@@ -234,8 +238,13 @@ function go(run, slowly) {
   } while (!slowly && performance.now() < end);
   draw();
   report(false);
-  if (LANES.every((lane) => lane.done)) finish("Done.");
+  if (LANES.every((lane) => lane.done)) finish();
   else setTimeout(() => go(run, slowly), slowly ? 250 : 0);
+}
+
+// The number beside each slider.
+function label() {
+  for (const id of SLIDERS) at(id).labels[0].querySelector("output").textContent = Number(at(id).value) < at(id).max || id === "temperature" ? at(id).value : "all";
 }
 
 // Reads the form and puts both lanes at the prompt; false where the form asks for what cannot be.
@@ -243,7 +252,7 @@ function prepare() {
   running = 0;
   at("error").textContent = at("result").textContent = at("status").textContent = "";
   at("stop").disabled = true;
-  for (const id of SLIDERS) at(id).labels[0].querySelector("output").textContent = Number(at(id).value) < at(id).max || id === "temperature" ? at(id).value : "all";
+  label();
   at("what").textContent = document.querySelector("[name=fault]:checked").parentElement.title;
   try {
     const asked = readForm();
@@ -269,10 +278,10 @@ start.count = 0;
 
 function oneStep() {
   if (running) finish("Stopped.");
-  if (LANES[0].done && !prepare()) return;
+  if (LANES.every((lane) => lane.done) && !prepare()) return;
   LANES.filter((lane) => !lane.done).forEach((lane) => lane.step());
   draw();
-  finish(LANES[0].done ? "Done." : `Step ${LANES[0].steps.length}.`);
+  finish(`Step ${LANES[0].steps.length}.`);
 }
 
 // Writes; where motion is unwanted, a still of the first characters, until the reader presses a button.
@@ -281,7 +290,7 @@ function show() {
   if (!prepare()) return;
   for (let i = 0; i < 40; i++) LANES.filter((lane) => !lane.done).forEach((lane) => lane.step());
   draw();
-  finish("A still, as your system asks for less motion. “Write” goes on.");
+  finish("A still, as your system asks for less motion. “Write” writes the whole text.");
 }
 
 at("form").addEventListener("submit", (event) => {
@@ -290,7 +299,8 @@ at("form").addEventListener("submit", (event) => {
 });
 at("step").addEventListener("click", oneStep);
 at("stop").addEventListener("click", () => finish("Stopped."));
-for (const id of ["layer", "head"]) at(id).addEventListener("change", drawHead);
+at("settings").addEventListener("input", label);
+for (const id of ["layer", "head"]) at(id).addEventListener("change", draw);
 for (const part of [at("faults"), at("settings"), at("slowly")]) part.addEventListener("change", show);
 for (const watched of [matchMedia("(prefers-color-scheme: dark)"), matchMedia("(max-width: 38rem)")]) watched.addEventListener("change", draw);
 

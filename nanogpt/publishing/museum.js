@@ -16,7 +16,7 @@ function show() {
     shown += !bug.hidden;
   }
   for (const room of document.querySelectorAll(".room")) room.hidden = !room.querySelector(".bug:not([hidden])");
-  count.textContent = shown === bugs.length ? "" : `${shown || "No"} of ${bugs.length} rooms`;
+  count.textContent = shown === bugs.length ? "" : `${shown || "None"} of ${bugs.length} rooms`;
 }
 
 // A link to a room shows it, whatever was asked for.

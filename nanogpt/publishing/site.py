@@ -48,9 +48,9 @@ def render(folder: Path, home: Path | None = None) -> Path:
     where = card.get("environment")
     entries = {entry["notebook"]: entry for entry in card["notebooks"]}
     names = [path.stem for path in paths]
-    pages = [_about(path.stem, read(path), entries.get(path.stem, {}), names) for path in paths]
     more = {"live.html": live_page(folder, home or folder), "museum.html": museum_page(names)}
     more = {name: text for name, text in more.items() if text}
+    pages = [_about(path, entries, names, more) for path in paths]
     kept = address.REPO if PUBLISHED in (folder.resolve(), home) else ""  # its files are online
     frame = partial(
         TEMPLATES.get_template("site.html.j2").render,
@@ -96,10 +96,10 @@ def _seal(name: str, text: str) -> str:
     return f"<!-- sha256 {sha256(f'{name} {text}'.encode())} -->\n"
 
 
-def _about(name: str, nb, entry: dict, names: list[str]) -> dict:
+def _about(path: Path, entries: dict, names: list[str], more: Collection[str]) -> dict:
     """A page: its cells, and what the index and its neighbours say of it."""
+    name, nb, prose = path.stem, read(path), Prose({*names, *more})
     try:
-        prose = Prose(set(names))
         drawn = blocks(nb, prose)
         plain = re.sub(r"^\d\d\W+", "", title(nb))
         return {
@@ -108,7 +108,7 @@ def _about(name: str, nb, entry: dict, names: list[str]) -> dict:
             "title": plain,
             "heading": f"{name[:2]} · {plain}",
             "promise": promise(drawn),
-            "entry": entry,
+            "entry": entries.get(name, {}),
             "colab": colab(name, address.REPO, address.REF),
             "blocks": drawn,
             "contents": [heading for heading in prose.headings if heading["level"] in (2, 3)],

@@ -107,6 +107,13 @@ def test_where_motion_is_unwanted_the_page_stands_still_and_steps_when_asked(bro
     assert browser.evaluate("[running, ...LANES.map((lane) => lane.steps.length)]") == [0, 40, 40]
     browser.press("Enter", on="#step")
     assert browser.text("#status") == "Step 41."
+    slide = "at('topK').value = 9, at('topK').dispatchEvent(new Event('input', {bubbles: true}))"
+    browser.evaluate(slide)
+    assert browser.text("[for=topK] output") == "9", "while it is dragged"
+    fill(browser, prompt="a" * 256)
+    browser.until("!running")
+    assert browser.text("#status") == "Done. The model’s context of 256 characters is full."
+    assert "nothing to keep" in browser.text("#result")
     assert "“" in browser.text("#seen")
 
 
@@ -148,7 +155,7 @@ def test_what_cannot_be_written_is_said_and_nothing_starts(browser, page):
     browser.open(page)
     browser.evaluate("at('form').noValidate = true")
     for values, said in [
-        ({"prompt": "Zürich €"}, "ü €"),
+        ({"prompt": "Zürich\u200b €"}, "ü U+200B €"),
         ({"prompt": ""}, "empty"),
         ({"prompt": "a" * 257}, "257 characters"),
         ({"prompt": "a", "length": ""}, "from 1 to 256"),

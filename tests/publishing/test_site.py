@@ -188,7 +188,11 @@ def test_a_link_to_a_page_leads_there_from_every_copy_of_a_notebook():
     said = "[it](../outputs/published/html/live.html)"
     ran = filled(nbformat.v4.new_notebook(cells=[prose(said, "next")])).cells[0].source
     assert ran == "[it](html/live.html)"
-    assert '<a href="live.html">it</a>' in cells.Prose(set()).render(ran)
+    assert '<a href="live.html">it</a>' in cells.Prose({"live.html"}).render(ran)
+    away = "[one](https://example.com/x.ipynb), [two](01_x.ipynb#a)"
+    pages = cells.Prose(set())
+    assert pages.render(ran) == "<p>it</p>\n", "only words where there is no such page"
+    assert pages.render(away) == '<p><a href="https://example.com/x.ipynb">one</a>, two</p>\n'
 
 
 def test_the_index_can_be_searched_by_section(html):
