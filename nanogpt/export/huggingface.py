@@ -71,8 +71,7 @@ def form_of(config: GPTConfig) -> Callable[[dict, GPTConfig], Exported]:
     if not free and all(getattr(config, name) == value for name, value in MODERN.items()):
         return nanochat
     fields = ", ".join(f"{name}={value}" for name, value in (free or more).items())
-    has = "The lecture's architecture can be exported, and that of the recipe `sprint`"
-    raise ExportError(f"{fields}: no form of this export has it. {has}")
+    raise ExportError(f"{fields}: neither the lecture's form nor that of `sprint` has it")
 
 
 def exported(model: GPT) -> Exported:

@@ -91,7 +91,9 @@ class ModuleBackend(ModuleDecoder):
         All keys of a rectangle are stored before any of its queries looks.
         """
         device, logits = self.model.lm_head.weight.device, []
-        groups = rectangles(step.sequences)  # (B, T) rows of the step, each
+        counts = step.sequences.bincount()
+        first = (counts.cumsum(0) - counts)[:, None]  # rows of the step
+        groups = [first[counts == T] + torch.arange(T) for T in counts.unique().tolist()]  # (B, T)
         for rows in groups:
             pos, tables = step.positions[rows], step.block_tables[step.sequences[rows[:, 0]]]
             slots, length = step.slot_mapping[rows], int(pos.max()) + 1
@@ -102,13 +104,6 @@ class ModuleBackend(ModuleDecoder):
             logits.append(out.flatten(0, 1))
         order = torch.cat([rows.flatten() for rows in groups]).argsort()
         return torch.cat(logits)[order[step.wanted].to(device)]
-
-
-def rectangles(sequences: Tensor) -> list[Tensor]:
-    """The rows of a step, as a batch (B, T) for each number T of tokens that sequences read."""
-    counts = sequences.bincount()
-    first = counts.cumsum(0) - counts
-    return [first[counts == T][:, None] + torch.arange(T) for T in counts.unique().tolist()]
 
 
 class SlotIndex:

@@ -201,10 +201,9 @@ def _exit(why: str) -> None:
     # Never released: the broken connection and torchrun's signal are one event, reported once.
     _exiting.acquire()
     if os.environ.get("RANK") == "0":
-        most, done = (_number(name) for name in ("MAX_RESTARTS", "RESTART_COUNT"))
         advice = "the same command with --resume resumes from the last evaluation"
         message = f"error: {why}: {advice}, with any number of processes"
-        if done < most:
+        if _number("RESTART_COUNT") < _number("MAX_RESTARTS"):
             message = f"{why}: torchrun starts all again, from the last evaluation"
         print(message, file=sys.stderr, flush=True)
     os._exit(1)
@@ -225,8 +224,7 @@ def torchrun(words: Sequence[str], processes: int) -> str:
         if interface in ("lo", "lo0"):
             env.setdefault("GLOO_SOCKET_IFNAME", interface)
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    text = {"encoding": "utf-8", "errors": "replace"}
-    with subprocess.Popen(command, env=env, **pipes, **text) as agent:
+    with subprocess.Popen(command, env=env, errors="replace", **pipes) as agent:
         try:
             printed, _ = agent.communicate(timeout=300)
         finally:

@@ -25,22 +25,12 @@ class Report:
     first_divergence: int | None  # index of the first new token that differs, or has no logits
     n_new: int
     max_logit_diff: float  # over all steps, both ways fed the same tokens
-    rounding: float  # what rounding may do, as `rounding` says
+    rounding: float  # a larger difference is no rounding, says the function `rounding`
     min_margin: float  # smallest distance, in logits, between a draw's winner and its runner-up
     tokens_a: list[list[int]]  # (B, n_new)
     tokens_b: list[list[int]]
     logit_diffs: list[float]
     margins: list[float]
-
-    @property
-    def explained(self) -> bool:
-        """Whether a difference is no larger than what rounding can do in this dtype.
-
-        True when the tokens are equal, or when no logit differs by more than `rounding`. In
-        float32 a broken mask or position is far above that bound. In bfloat16 the bound is wide
-        and proves little: check there whether float64 gives equal tokens. NaN is never explained.
-        """
-        return self.equal or self.max_logit_diff <= self.rounding
 
     def __str__(self) -> str:
         n, verdict = self.first_divergence, f"✓ all {self.n_new} tokens equal"

@@ -83,15 +83,14 @@ class Given(Subject):
 
 def through(read, rewind, pieces: list) -> Tensor:
     """Read pieces in order, or forget; the logits of what was kept.  -> (B, T, V)"""
-    kept = None
+    kept = []
     for piece in pieces:
         if isinstance(piece, int):
             rewind(piece)
-            kept = kept[:, :-piece]
+            kept = [torch.cat(kept, dim=1)[:, :-piece]]
         else:
-            logits = read(piece)
-            kept = logits if kept is None else torch.cat([kept, logits], dim=1)
-    return kept
+            kept.append(read(piece))
+    return torch.cat(kept, dim=1)
 
 
 class Ours(Subject):

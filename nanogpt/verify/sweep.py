@@ -139,19 +139,14 @@ def _mismatches(
 
 def sweep(sequences: int, *, seed: int = 0, dtype: str = "float32", in_exact: bool = False) -> dict:
     """Run cases until at least `sequences` texts are decoded; what was found, as plain data."""
-    result = nothing_yet(seed, dtype, in_exact)
+    result = {"seed": seed, "dtype": dtype, "exact": in_exact, **dict.fromkeys(COUNTS, 0)}
+    result |= {"max_logit_diff": 0, "min_margin": inf, "mismatches": [], "ways": Counter()}
     with Progress(sequences, "texts") as bar:
         while result["sequences"] < sequences:
             case = draw_case(seed, result["cases"], dtype, in_exact)
             run_case(result, case)
             bar.update(case.batch)
     return result
-
-
-def nothing_yet(seed: int, dtype: str, in_exact: bool) -> dict:
-    """The result of a sweep before its first case."""
-    result = {"seed": seed, "dtype": dtype, "exact": in_exact, **dict.fromkeys(COUNTS, 0)}
-    return result | {"max_logit_diff": 0, "min_margin": inf, "mismatches": [], "ways": Counter()}
 
 
 def passed(result: dict) -> bool:

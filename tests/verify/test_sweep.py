@@ -10,7 +10,7 @@ from nanogpt.cli import main
 from nanogpt.decoding.sampling import PLAIN
 from nanogpt.engines.eager import Flat
 from nanogpt.system.files import ROOT
-from nanogpt.verify.sweep import WAYS, describe, draw_case, nothing_yet, passed, run_case, sweep
+from nanogpt.verify.sweep import WAYS, describe, draw_case, passed, run_case, sweep
 
 CACHES = {name: how["cache"] for name, (_, how) in WAYS.items() if "cache" in how}
 
@@ -53,7 +53,7 @@ def test_a_mismatch_is_found_counted_and_not_explained_away(monkeypatch, tmp_pat
     monkeypatch.setitem(WAYS, "Flat", (True, {"engine": Broken}))
     cases = (draw_case(0, i, "float32", False) for i in range(500))
     case = next(c for c in cases if c.way == "Flat" and c.n_new > 4)
-    result = nothing_yet(0, "float32", False)
+    result = sweep(0, dtype="float32")
     run_case(result, replace(case, batch=3, sampling=PLAIN))
     found = result["mismatches"]
     assert [(m["text"], m["step"], m["explained"]) for m in found] == [
@@ -92,7 +92,7 @@ def test_a_broken_cache_is_not_explained_by_its_own_differences(monkeypatch, fau
             faulty = type("Faulty", (cache,), {"store": store})
             monkeypatch.setitem(WAYS, name, (WAYS[name][0], {"cache": faulty}))
     cases = (draw_case(0, i, dtype, False) for i in range(40))
-    result = nothing_yet(0, dtype, False)
+    result = sweep(0, dtype=dtype)
     for case in cases:
         if case.way in CACHES:
             run_case(result, case)
