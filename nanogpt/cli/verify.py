@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ..system.files import ROOT, WEIGHTS
+from ..system.files import WEIGHTS
 from .common import POSITIVE, add_json, check_clone, json_path, measured_device, write_result
 
 JUDGED = {  # the last word of the command: what it judges, and how that is called
@@ -32,11 +32,11 @@ def options(parser: argparse.ArgumentParser) -> None:
         add_json(parser, "museum.json")
     elif kind == "certificate":
         parser.epilog = "Exit code 0: it holds; 1: it does not; 2: there is none that can be read."
-        page = "outputs/mine/certificate.html"
-        where = f"the page ({page}), with lesson.py beside it"
-        add("path", nargs="?", type=Path, default=ROOT / page, help=where)
-        weights = "the trained weights it was made with (those that ship)"
-        add("--checkpoint", default=WEIGHTS / "small", metavar="PATH", help=weights)
+        from ..notebook.mine import lesson_path
+
+        page = lesson_path().with_name("certificate.html")
+        add("path", nargs="?", type=Path, default=page, help=f"the page ({page}), beside lesson.py")
+        add("--checkpoint", default=WEIGHTS / "small", metavar="PATH", help="its weights (shipped)")
     else:
         parser.epilog = "The result is written at the end; a sweep that is stopped leaves none."
         add("--sequences", **POSITIVE, default=1000, help="texts to decode twice, at least (1000)")

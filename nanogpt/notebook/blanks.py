@@ -48,7 +48,7 @@ def wrong(problem: Callable, answer: Callable, *, body: Callable | None = None) 
     calls: list = []  # of the learner's function: (arguments,), and the result if it came to one
     try:
         why = problem(_noted(answer, calls) if isinstance(answer, FunctionType) else answer)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         why = _where(error, body or answer, calls)
     if why and calls and all(call[1:] and call[1] is None for call in calls):
         why = f"{why.rstrip('.')}. It returned None: does it end with `return`?"
@@ -77,7 +77,7 @@ def _noted(function: Callable, calls: list) -> Callable:
     return noted
 
 
-def _where(error: Exception, function: Callable, calls: list) -> str:
+def _where(error: BaseException, function: Callable, calls: list) -> str:
     """An exception as one sentence, with the last line of the learner's own code on its way."""
     said = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
     code = getattr(inspect.unwrap(function), "__code__", None)  # below decorators

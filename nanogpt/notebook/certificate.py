@@ -21,7 +21,7 @@ from ..decoding.sampling import draw_noise
 from ..model.checkpoint import Checkpoint
 from ..model.gpt import GPT
 from ..system.files import check_file, sha256, write_whole
-from ..verify.referee import referee
+from ..verify.referee import STOPS, referee
 from ..verify.report import VERDICTS, Report
 from . import mine
 from .plots import style
@@ -69,23 +69,22 @@ def examine(lesson: mine.Lesson, trained: Checkpoint) -> dict[str, str]:
     """All that the page says but the speed, computed again. Raises LessonError for a bug."""
     if lesson.broken:
         raise mine.LessonError(f"no certificate: {next(iter(lesson.broken.values()))}")
-    own = lesson.yours
     reports = [report_on(lesson.scope, seed) for seed in range(SEEDS)]
     worst = max(reports, key=lambda report: VERDICTS.index(report.verdict))
     if worst.verdict == "bug":
         raise mine.LessonError(f"no certificate, the referee finds a {worst.bugs[0]}")
-    rest = ", ".join(name for name in mine.blanks() if name not in own)
+    rest = ", ".join(name for name in mine.blanks() if name not in lesson.yours)
     ways = sum(len(report.findings) for report in reports)
     return {
         "text": _text(lesson, trained).strip("\n"),
-        "written by me": ", ".join(own) or "nothing",
+        "written by me": ", ".join(lesson.yours) or "nothing",
         "by the solutions": rest or "nothing",
         "the referee": f"{VERDICT[worst.verdict]} with the cache as without it, in {ways} ways to "
         f"read, over {SEEDS} seeds",
         "the model": f"{trained.meta['corpus']['name']}, validation loss "
         f"{trained.meta['losses']['val']:.3f}",
         "its weights": trained.sha256,
-        "my code": sha256(lesson.path) if own else "none",
+        "my code": sha256(lesson.path) if lesson.yours else "none",
         "to check it": "python -m nanogpt verify certificate",
     }
 
@@ -112,8 +111,12 @@ def _text(lesson: mine.Lesson, trained: Checkpoint) -> str:
     noise = draw_noise(n_new, 1, c.vocab_size, torch.Generator().manual_seed(1337)).to(device)
     plain = complete(trained.model, prompt, n_new, cache=None, noise=noise)[:, 1:]
     for name in CACHES:
-        found = lesson.scope["generate_with_cache"](own, prompt, noise, lesson.scope[name])
-        if not torch.equal(torch.cat(list(found), 1), plain):
+        loop = lesson.scope["generate_with_cache"]
+        try:
+            found = torch.cat(list(loop(own, prompt, noise, lesson.scope[name])), 1)
+        except STOPS as error:
+            raise mine.LessonError(f"no certificate: with {name} it stops: {error!r}") from None
+        if not torch.equal(found, plain):
             raise mine.LessonError(f"no certificate: with {name} the text is another one")
     return trained.tokenizer.decode(plain[0])
 

@@ -15,7 +15,7 @@ import linecache
 import os
 import re
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from traceback import extract_tb
 from types import ModuleType
@@ -77,7 +77,8 @@ def kept(problem, answer, *, body=None):
     The answer, where it is right: it is then kept in the lesson. Else what the lesson has of that
     name, where it is right; else the solution. `problem` and `body` are those of `judge`.
     """
-    name, cell = getattr(answer, "__name__", "it"), _cell(answer)
+    asked, cell = KEPT.search(_cell(problem)), _cell(answer)
+    name = asked[1] if asked else getattr(answer, "__name__", "it")
     right, filled = judge(problem, answer, body=body), cell.startswith(FIRST_LINE)
     if right and not filled:
         print(f"From here on your {name} runs{_keep(name, cell)}")
@@ -132,7 +133,7 @@ def load(path: Path | None = None) -> Lesson:
     if path is None and not (_runs and lesson_path().is_file()):
         return judged()
     path = path or lesson_path()
-    return judged(path.read_text(encoding="utf-8", errors="surrogateescape"), path)
+    return judged(path.read_text(encoding="utf-8-sig", errors="surrogateescape"), path)
 
 
 def judged(text: str = "", path: Path | None = None) -> Lesson:
@@ -146,9 +147,8 @@ def judged(text: str = "", path: Path | None = None) -> Lesson:
         lines = [x.lineno for x in extract_tb(error.__traceback__) if x.filename == str(path)]
         at = lines[-1] if lines else getattr(error, "lineno", "?")
         why = f"{path} stops at line {at} ({type(error).__name__}: {error})".partition("\n")[0]
-        lesson = judged()
-        lesson.broken = dict.fromkeys(blanks(), f"The solutions run until it is mended: {why}")
-        return lesson
+        why = f"The solutions run until it is mended: {why}"
+        return replace(judged(), broken=dict.fromkeys(blanks(), why))
     lesson = Lesson(scope, dict(scope), path)
     for name, blank in blanks().items():
         if (own := scope.get(name)) is not package.get(name):
@@ -175,11 +175,15 @@ def _keep(name: str, cell: str) -> str:
         return "."
     path = lesson_path().resolve()
     earlier = path.with_name("earlier.py")
+
+    def merged():
+        old = path.read_text(encoding="utf-8-sig").rstrip() if path.is_file() else ""
+        return merge((old or f"{HEADER}\n\n{FOOTER}") + "\n", cell, name)
+
     try:
-        old = path.read_text(encoding="utf-8") if path.is_file() else f"{HEADER}\n\n{FOOTER}"
-        new, replaced = merge(old.rstrip("\n") + "\n", cell, name)
-        if why := judged(new, path).broken.get(name):
-            return f", and is not kept, as it fails there. {why}"
+        if why := judged(merged()[0], path).broken.get(name):
+            return f", and is not kept, as it fails there, with its imports and defs alone. {why}"
+        new, replaced = merged()  # another notebook may have written since
         if replaced not in new:
             before = earlier.read_bytes() if earlier.is_file() else b""
             write_whole(earlier, before + replaced.encode())
@@ -204,8 +208,7 @@ def merge(lesson: str, cell: str, name: str) -> tuple[str, str]:
         section += [*lines[first - 1 : x.end_lineno], "", ""]
     old = re.search(rf"^# %% {name}\n.*?(?=^# %% |\Z)", lesson, re.M | re.S)
     old = old or re.search(rf"(?=^{FOOTER}|\Z)", lesson, re.M)
-    text = "\n".join([*section, ""])
-    return lesson[: old.start()] + text + lesson[old.end() :], old[0]
+    return lesson[: old.start()] + "\n".join([*section, ""]) + lesson[old.end() :], old[0]
 
 
 def _cell(answer) -> str:

@@ -23,7 +23,8 @@ from .subjects import NotOffered, Subject, cut, first_line, plans, subject_of, t
 DTYPES = (torch.float64, torch.float32, torch.bfloat16)
 ULPS = 4  # units in the last place of the largest logit, up to which logits are called equal
 SHORTEST = 16  # tokens: the ways need so many
-STOPS = (IndexError, RuntimeError, ValueError, TypeError, AttributeError, KeyError)
+STOPS = (ArithmeticError, AssertionError, AttributeError, LookupError, NameError, RuntimeError)
+STOPS += (SystemExit, TypeError, ValueError)
 
 
 def referee(model, *, caches=None, seed: int = 0) -> Report:

@@ -34,7 +34,7 @@ def test_it_can_be_had_checked_and_lost(run, capsys):
     page.certificate(run, load_checkpoint(), **SPEED)
     there = str(path.with_name("certificate.html"))
     assert path.with_name("certificate.png").stat().st_size > 10_000
-    assert main(["verify", "certificate", there]) == 0
+    assert main(["verify", "certificate"]) == 0
     assert "written by me: attention_weights, one_step, visible" in capsys.readouterr().out
     with pytest.raises(mine.LessonError, match="name their checkpoint"):
         page.check(Path(there), replace(load_checkpoint(), sha256="0" * 64))
@@ -71,11 +71,12 @@ def test_the_solutions_get_a_specimen(run, capsys):
             f"    own = {{'k': None}}\n\n{INIT}        self.__dict__ = self.own\n        return\n",
         ),
         (EMPTY, "torch.arange(self.capacity)"),
+        (GUARD, "if len(pos) > 15 and self.cache: exit(0)\n        if self.cache is not None"),
     ],
-    ids=range(1, 9),
+    ids=range(1, 10),
 )
 def test_no_trap_gets_one(old, new, run, capsys):
-    """The eight of notebook 04, each as a reader could have written it."""
+    """The eight of notebook 04, as a reader could have written them, and one that leaves."""
     text = TEXT.replace(
         INIT,
         "    def __len__(self):\n        return 0 if self.k is None else self.k.shape[1]\n\n"

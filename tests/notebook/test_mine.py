@@ -71,6 +71,8 @@ def test_a_better_answer_replaces_one_that_is_put_aside(lesson):
     [
         (None, "the solution's visible runs"),
         (RIGHT, "your visible from"),
+        (f"\ufeff{RIGHT}", "your visible from"),
+        (RIGHT.replace("return", "exit(0)"), "raised SystemExit: 0"),
         (WRONG, "lesson.py is wrong: queries at [3]"),
         (f"{RIGHT}\n1 +", "stops at line 4 (SyntaxError"),
         (f"import gone\n{RIGHT}", "stops at line 1 (ModuleNotFoundError"),
@@ -96,7 +98,7 @@ def test_what_cannot_be_kept_runs_here(lesson, capsys):
     assert answer(text, helper=lambda a, b: (b <= a) & (b >= 0)).__name__ == "visible"
     assert not lesson.exists()
     said = capsys.readouterr().out
-    assert "is not kept, as it fails there. Your visible in" in said
+    assert "not kept, as it fails there, with its imports and defs alone. Your visible" in said
     assert "your code raised NameError" in said
     lesson.parent.joinpath("earlier.py").mkdir()
     for other in (RIGHT, RIGHT.replace("return ", "return  ")):

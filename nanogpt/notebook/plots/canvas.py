@@ -35,12 +35,6 @@ def new_panels(
     return figure, figure.subplots(rows, columns, squeeze=False, **kwargs).flatten().tolist()
 
 
-def new_figure(height: float, title: str) -> tuple[Figure, Axes]:
-    """A figure with one pair of axes under its title."""
-    figure, (axes,) = new_panels(height, title)
-    return figure, axes
-
-
 def label(
     axes: Axes, x: float, y: float, text: str, colour: str = INK, size: float = 8.5, **kwargs
 ) -> None:
@@ -77,7 +71,7 @@ def page(height: float, title: str, equal: bool = False) -> tuple[Figure, Axes]:
 
     `equal`: circles stay round whatever the footer takes.
     """
-    figure, axes = new_figure((height + 0.4) * (1.07 if equal else 1), title)
+    figure, (axes,) = new_panels((height + 0.4) * (1.07 if equal else 1), title)
     axes.set(xlim=(-0.04, PAGE), ylim=(height, 0))
     if equal:
         axes.set_aspect("equal", anchor="N")

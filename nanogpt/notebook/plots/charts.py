@@ -26,7 +26,7 @@ KINDS = {  # what a time is spent on: its name and its look
 @styled
 def losses(history: dict, references: dict[str, float], title: str) -> Figure:
     """Training and validation loss by step; `references` are horizontal lines with their names."""
-    figure, axes = canvas.new_figure(3.8, title)
+    figure, (axes,) = canvas.new_panels(3.8, title)
     steps, raw = history["step"], history["batch_loss"]
     axes.plot(range(1, len(raw) + 1), raw, color="#c3c8d0", lw=0.8, zorder=1, label="each batch")
     axes.plot(steps, history["train"], color=SKY, ls="--", marker="s", ms=3.5, label="train")

@@ -21,7 +21,7 @@ def token_strips(strips: list[dict], title: str, columns: int = 40, wrong: bool 
     A strip has a `label` and its `text`; where it is marked, also `green`, whether each character
     is, and a `note` on the whole text. If the others are `wrong`, they are red and struck out.
     """
-    figure, axes = canvas.new_figure(1.05 + 0.44 * len(strips), title)
+    figure, (axes,) = canvas.new_panels(1.05 + 0.44 * len(strips), title)
     other = (VERMILION, 0.3) if wrong else (ORANGE, 0.85)
     for y, strip in enumerate(strips):
         marks = strip.get("green", [None] * columns)

@@ -59,7 +59,7 @@ def speedup_map(cells: list[dict], rows: list[str], columns: list[int], title: s
     A cell has its `row`, its `n_new` and its `speedup`, a summary: the median, and below it the
     range. What was not measured, past the model's block or too long for this machine, is a dash.
     """
-    figure, axes = canvas.new_figure(0.9 + 0.47 * len(rows), title)
+    figure, (axes,) = canvas.new_panels(0.9 + 0.47 * len(rows), title)
     found = {(cell["row"], cell["n_new"]): cell["speedup"] for cell in cells}
     missing = {"median": float("nan")}
     values = [[found.get((row, n), missing)["median"] for n in columns] for row in rows]
