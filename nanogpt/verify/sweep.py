@@ -26,6 +26,7 @@ from ..system.console import Progress
 from .compare import both, rounding
 
 COUNTS = ("cases", "sequences", "tokens", "mismatched", "explained", "logits", "differing_logits")
+COUNTS += ("too_close",)  # draws that a difference of their own logits might have decided
 SHOWN = 10  # mismatches of which a result tells more than their number
 SHAPES = [(1, 8), (2, 8), (4, 4), (3, 16), (4, 16)]  # heads, head size; few: each is a native build
 # Rows of these fill no whole register. Drawn in exact mode only, where nothing is built.
@@ -101,6 +102,7 @@ def run_case(result: dict, case: Case) -> None:
     result["mismatches"] = (result["mismatches"] + mismatches)[:SHOWN]
     result["logits"] += a.numel()
     result["differing_logits"] += int((a != b).sum())
+    result["too_close"] += int(((margins <= 2 * diffs) & (diffs > 0)).sum())
     result["max_logit_diff"] = max(result["max_logit_diff"], float(diffs.max()))
     result["min_margin"] = min(result["min_margin"], float(margins.min()))
     result["ways"][case.way] += case.batch
@@ -167,5 +169,6 @@ def describe(result: dict) -> str:
         f"{r['sequences']:,} texts, {r['tokens']:,} tokens, {r['dtype']}{mode}: "
         f"{r['mismatched']} differ ({r['explained']} of them explained by rounding)\n"
         f"{r['differing_logits']:,} of {r['logits']:,} logits differ, at most by "
-        f"{r['max_logit_diff']:.1e}; the closest draw was decided by {r['min_margin']:.1e}"
+        f"{r['max_logit_diff']:.1e}; the closest draw was decided by {r['min_margin']:.1e}, and "
+        f"{r['too_close']} by less than twice the difference of their own logits"
     )
