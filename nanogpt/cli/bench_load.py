@@ -1,9 +1,4 @@
-"""python -m nanogpt bench load: throughput and latency under a stream of requests.
-
-python -m nanogpt bench load --json                        random weights of the small shape
-python -m nanogpt bench load --checkpoint PATH --rates 5 20 inf
-python -m nanogpt bench load --url http://127.0.0.1:8000   a server with OpenAI's completions
-"""
+"""python -m nanogpt bench load: throughput and latency under a stream of requests."""
 
 from __future__ import annotations
 
@@ -104,7 +99,6 @@ def _shown(row: dict) -> dict:
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """All options."""
     add = parser.add_argument
     common.add_shared(parser, "--size", "--checkpoint", "--threads", "--device")
     how = {"type": float, "nargs": "+", "default": [5.0, 20.0, 80.0, inf], "metavar": "X"}

@@ -8,7 +8,7 @@ from ..benchmarks import speculation as bench
 from ..benchmarks.timing import summary_text
 from ..config.checks import check_int
 from ..data.batches import split
-from ..data.corpus import Corpus, load_corpus
+from ..data.corpus import load_corpus
 from ..decoding.drafts import DraftModel
 from ..model.checkpoint import Checkpoint, load_checkpoint
 from ..system.console import table
@@ -25,7 +25,13 @@ def run(args: argparse.Namespace) -> None:
     check_int("k", max(args.k), 1, block - 2)
     print(f"table counted in: {corpus.banner or corpus}")
     draft = load_checkpoint(args.draft) if args.draft else None
-    drafts, n_new = _drafts(saved, draft, corpus), common.n_tokens(args, block)
+    n_new = common.n_tokens(args, block)
+    drafts = bench.usual_drafts(model, split(saved.tokenizer.encode(corpus.text), block)[0])
+    if draft and draft.tokenizer.chars != saved.tokenizer.chars:
+        raise ValueError("the draft and the target have different characters: both need the same")
+    if draft:
+        name = f"a GPT of {draft.model.n_params / 1e6:.2f}M"
+        drafts = {name: lambda k: DraftModel(draft.model.eval(), k)} | drafts
     result = bench.speculation(model, drafts, args.k, n_new=n_new, repeats=args.repeats)
     result["passes"] = bench.pass_seconds(model, sorted({1, *(k + 1 for k in args.k)}))
     result["proposal"] = bench.pass_seconds(draft.model, [1])[1] if draft else None
@@ -33,18 +39,6 @@ def run(args: argparse.Namespace) -> None:
     about = {"what": "speculate", "corpus": corpus.name}
     about |= {"target": _origin(saved), "draft": _origin(draft) if draft else None}
     common.write_result(path, device, about | result)
-
-
-def _drafts(saved: Checkpoint, draft: Checkpoint | None, corpus: Corpus) -> bench.Drafts:
-    """The draft model, where there is one, and those that need no training."""
-    train_part, _ = split(saved.tokenizer.encode(corpus.text), saved.model.config.block_size)
-    usual = bench.usual_drafts(saved.model, train_part)
-    if draft is None:
-        return usual
-    if draft.tokenizer.chars != saved.tokenizer.chars:
-        raise ValueError("the draft and the target have different characters: both need the same")
-    name = f"a GPT of {draft.model.n_params / 1e6:.2f}M"
-    return {name: lambda k: DraftModel(draft.model.eval(), k)} | usual
 
 
 def _origin(saved: Checkpoint) -> dict:

@@ -227,7 +227,6 @@ def _cell(answer) -> str:
 class Blank(NamedTuple):
     """A kept blank of a notebook: its judge and its solution, as text."""
 
-    notebook: str
     judge: str
     solution: str
 
@@ -247,5 +246,5 @@ def blanks() -> dict[str, Blank]:
         for i, text in enumerate(texts):
             if name := KEPT.search(text):
                 solution = SOLUTION.search("\n".join(texts[i:]))[1]
-                found[name[1]] = Blank(path.stem, text[: name.start()], solution)
+                found[name[1]] = Blank(text[: name.start()], solution)
     return found

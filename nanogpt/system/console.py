@@ -11,21 +11,17 @@ from pathlib import Path
 from tqdm import tqdm
 
 
-def headless() -> bool:
-    """Whether to leave out progress bars: no terminal and no notebook, or TQDM_DISABLE is set."""
-    off = os.environ.get("TQDM_DISABLE", "0") not in ("", "0")
-    return off or not (sys.stdout.isatty() or "ipykernel" in sys.modules)
-
-
 class Progress(AbstractContextManager):
     """How far some work has come, shown until the with-block ends, however it ends.
 
     A bar on a terminal and in a notebook, on stdout like the lines beside it: JupyterLab shows
-    stderr apart, in red. Elsewhere nothing.
+    stderr apart, in red. Elsewhere, and where TQDM_DISABLE is set, nothing.
     """
 
     def __init__(self, total: int, what: str, *, done: int = 0, hidden: bool = False, **options):
-        options |= {"desc": what, "initial": done, "disable": hidden or headless()}
+        off = hidden or os.environ.get("TQDM_DISABLE", "0") not in ("", "0")
+        off |= not (sys.stdout.isatty() or "ipykernel" in sys.modules)
+        options |= {"desc": what, "initial": done, "disable": off}
         self.bar = tqdm(total=total, file=sys.stdout, leave=False, mininterval=0.5, **options)
 
     def __exit__(self, *error) -> None:

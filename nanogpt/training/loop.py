@@ -178,7 +178,9 @@ class TrainingRun:
                 self.files.write_log(self.history, self.meter.summary())
             line = f"step {step:5d} of {self.config.steps}"
             line += f" | train {losses['train']:.4f} | val {losses['val']:.4f}"
-            self.bar.print(f"{line} | {self.meter}" if self.speed else line)
+            if self.speed:
+                line += f" | {self.meter.summary()['chars_per_second'] or 0:,} chars/s"
+            self.bar.print(line)
             if self.watch:
                 with forked_random_state(self.trainer.device):
                     self.watch(step, self.model)

@@ -67,6 +67,3 @@ class Meter:
         """Seconds of training, and characters a second."""
         speed = self.tokens / self.seconds if self.seconds else 0.0
         return {"seconds": round(self.seconds, 3), "chars_per_second": round(speed) or None}
-
-    def __str__(self) -> str:
-        return f"{self.summary()['chars_per_second'] or 0:,} chars/s"

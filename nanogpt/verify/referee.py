@@ -16,9 +16,10 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from ..engines.toolchain import first_line
 from .compare import rounding
 from .report import Finding, Report
-from .subjects import NotOffered, Subject, cut, first_line, plans, subject_of, text, total
+from .subjects import NotOffered, Subject, cut, plans, subject_of, text, total
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16)
 ULPS = 4  # units in the last place of the largest logit, up to which logits are called equal

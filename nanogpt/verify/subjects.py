@@ -9,6 +9,7 @@ import copy
 import inspect
 import os
 import random
+from contextlib import contextmanager
 from functools import partial
 
 import torch
@@ -21,6 +22,7 @@ from ..cache.rolling import RollingCache
 from ..cache.static import StaticCache
 from ..config.checks import check_int
 from ..decoding.decoder import CachedDecoder, ModuleDecoder, replica
+from ..engines.toolchain import first_line
 from ..model.gpt import GPT
 
 LENGTH = 40  # tokens of a text; more where a window asks for it
@@ -244,21 +246,16 @@ def small(kind: str, seed: int = 0) -> HuggingFace:
     Weights are normal(0, 0.3): those of a new model are so small that a wrong mask hardly shows.
     Raises ValueError for a name that transformers does not know, or cannot build small.
     """
-    from transformers import AutoConfig, AutoModelForCausalLM, logging
+    from transformers import AutoConfig, AutoModelForCausalLM
 
-    logging.set_verbosity_error()
-    try:
+    with _transformers(f"builds no small {kind!r}"), torch.random.fork_rng(devices=[]):
         known = AutoConfig.for_model(kind)
         sizes = {name: value for name, value in SMALL.items() if hasattr(known, name)}
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **sizes))
-            for p in (p for p in model.parameters() if p.ndim > 1):
-                nn.init.normal_(p, std=0.3)
+        torch.manual_seed(seed)
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **sizes))
+        for p in (p for p in model.parameters() if p.ndim > 1):
+            nn.init.normal_(p, std=0.3)
         return HuggingFace(model)
-    except Exception as error:  # as many kinds as there are architectures
-        why = first_line(error)
-        raise ValueError(f"transformers builds no small {kind!r}: {why}") from None
 
 
 SMALL = {
@@ -291,19 +288,21 @@ def subject_of(model, caches=None) -> Subject:
 
 def from_folder(path) -> HuggingFace:
     """The causal language model in a folder that transformers wrote. Raises ValueError."""
-    from transformers import AutoModelForCausalLM, logging
+    from transformers import AutoModelForCausalLM
+
+    with _transformers(f"loads no model from {path}"):
+        return HuggingFace(AutoModelForCausalLM.from_pretrained(path, local_files_only=True))
+
+
+@contextmanager
+def _transformers(cannot: str):
+    from transformers import logging
 
     logging.set_verbosity_error()
     try:
-        return HuggingFace(AutoModelForCausalLM.from_pretrained(path, local_files_only=True))
-    except Exception as error:  # of a file, a config, a class: as many kinds as there are models
-        why = first_line(error)
-        raise ValueError(f"transformers loads no model from {path}: {why}") from None
-
-
-def first_line(error: BaseException) -> str:
-    """What an error says, in one line."""
-    return (str(error).splitlines() or [type(error).__name__])[0][:200]
+        yield
+    except Exception as error:  # as many kinds as there are models
+        raise ValueError(f"transformers {cannot}: {first_line(error)}") from None
 
 
 # ------------------------------------------------------------------ what it reads
@@ -322,11 +321,10 @@ def text(subject: Subject, batch: int = 3, seed: int = 0) -> Tensor:
     rows = []
     for _ in range(batch):
         phrases = [[pick.randrange(low, subject.vocab_size) for _ in range(5)] for _ in "AB"]
-        row = []
+        rows.append(row := [])
         while len(row) < n:
             row += pick.choice(phrases) + [pick.randrange(low, subject.vocab_size)]
-        rows.append(row[:n])
-    return torch.tensor(rows)
+    return torch.tensor([row[:n] for row in rows])
 
 
 def cut(ids: Tensor, lengths: list, vocab_size: int) -> list:

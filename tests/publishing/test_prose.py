@@ -9,7 +9,6 @@ from notebook_fixtures import code, output, prose
 from nanogpt.publishing.nbfile import alt_text, ours
 from nanogpt.system.files import PUBLISHED
 
-SWITCHED_ON = False  # True: the published pages are held to it, too
 STANDS: dict[tuple[str, str], str] = {}  # ("06", "127"): why nothing has to print it
 NUMBER = re.compile(r"(?<![\w.^-])\d(?:[\d,_]*\d)?(?:\.\d+)?(?:e-?\d+)?")
 UNIT = re.compile(r" ?(?:%|×|times\b|[mµ]?s\b|seconds\b|minutes\b|[kMG]B\b)")
@@ -54,7 +53,6 @@ def test_a_number_that_no_cell_prints_is_found():
     assert [one.split(" in ")[0] for one in found] == ["loose: 8", "loose: 2.6"]
 
 
-@pytest.mark.skipif(not SWITCHED_ON, reason="the pages were published before the rule")
 @pytest.mark.parametrize("path", sorted(PUBLISHED.glob("*.ipynb")), ids=lambda path: path.stem)
 def test_every_number_in_published_prose_comes_from_its_run(path):
     found = loose_numbers(nbformat.read(path, as_version=4))
