@@ -104,7 +104,7 @@ class KVCache(ABC):
             )
         if self.kind not in (None, _kind(k)) or _kind(k) != _kind(v):
             held = f"keys are {_kind(k)}, values {_kind(v)}, tokens held {self.kind or _kind(k)}"
-            raise ValueError(f"{held}: all must be alike; reset() before others, after casting too")
+            raise ValueError(f"{held}: all must be alike; reset() before another dtype")
 
     def _last_position(self, pos: Tensor) -> int:
         """The position of the last new token. Raises ValueError when positions do not ascend.
@@ -121,7 +121,7 @@ class KVCache(ABC):
             first, last = int(pos[0]), int(pos[-1])
         if first <= self.last:
             late = f"position {first} must come after position {self.last}, which is cached already"
-            raise ValueError(f"{late}: pass positions in the whole text; reset() before another")
+            raise ValueError(f"{late}: count through the whole text; reset() before another")
         return last
 
 

@@ -18,12 +18,12 @@ def check_int(name: str, value, low: int, high: int | None = None) -> None:
         raise ValueError(f"{name}={value!r}: must be an integer {need}")
 
 
-def check_number(name: str, value, low: float, high=LARGEST, advice: str = "") -> None:
+def check_number(name: str, value, low: float, high=LARGEST, advice="", span="") -> None:
     """Raise ValueError unless the value is a number in [low, high]; NaN is not."""
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not number or not low <= value <= high:
-        advice = f"; {advice}" if advice else ""
-        raise ValueError(f"{name}={value!r}: must be a number in [{low:g}, {high:g}]{advice}")
+        span = (span or f"[{low:g}, {high:g}]") + f"; {advice}" * bool(advice)
+        raise ValueError(f"{name}={value!r}: must be a number in {span}")
 
 
 def check_positive(name: str, value) -> None:

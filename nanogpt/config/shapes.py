@@ -40,7 +40,7 @@ class GPTConfig:
             check_int(name, getattr(self, name), 1)
         for name in ("per_head", "rms_norm", "rope", "qk_norm", "relu2", "bias"):
             check_switch(name, getattr(self, name))
-        check_number("dropout", self.dropout, 0, 0.999999)
+        check_number("dropout", self.dropout, 0, 1 - 2**-53, span="[0, 1)")
         check_int("ngrams", self.ngrams, 1, 3)
         check_number("rope_base", self.rope_base, 1.0, LARGEST)
         self._check_heads()

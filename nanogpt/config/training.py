@@ -46,7 +46,7 @@ class TrainConfig:
         for name in ("warmup", "weight_decay"):
             check_number(name, getattr(self, name), 0)
         check_number("final", self.final, 0, 1)
-        check_number("beta2", self.beta2, 0, 0.999999)
+        check_number("beta2", self.beta2, 0, 1 - 2**-53, span="[0, 1)")
         check_int("seed", self.seed, 0, 2**63 - 1)
         if (n := self.batch_size) % self.accumulate:
             raise ValueError(f"batch_size={n} must be a multiple of accumulate={self.accumulate}")

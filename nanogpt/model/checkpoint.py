@@ -184,7 +184,7 @@ def _digest(meta: str, state: dict) -> str:
 def _checked_config(path: Path, meta: dict) -> GPTConfig:
     """The config in a checkpoint's metadata, after a check of all that is read from it later."""
     if (found := meta.get("format")) != FORMAT:
-        raise CheckpointError(f"{path} has format {found!r}, this version reads {FORMAT!r}")
+        raise CheckpointError(f"{path} has format {found!r}, not {FORMAT!r}: train again")
     try:
         config = GPTConfig(**meta["config"])
         chars, size = meta["vocabulary"], config.vocab_size

@@ -38,7 +38,7 @@ WRONG = {
     "batch": (new_tokens([4], (3, 2)), "must be alike"),
     "number of heads": (new_tokens([4], (2, 3)), "must be alike"),
     "head size": (new_tokens([4], hs=5), "must be alike"),
-    "dtype": (new_tokens([4], dtype=torch.float64), "must be alike.* after casting"),
+    "dtype": (new_tokens([4], dtype=torch.float64), "must be alike.* before another dtype"),
     "device": (new_tokens([4], device="meta"), "must be alike"),
     "length of values": ((KEYS, VALUES[..., :0, :], torch.tensor([4])), "must be"),
     "dtype of values": ((KEYS, VALUES.double(), torch.tensor([4])), "must be alike"),

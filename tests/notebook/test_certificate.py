@@ -88,3 +88,10 @@ def test_no_trap_gets_one(old, new, run, capsys):
         page.certificate(run, load_checkpoint(), **SPEED)
     assert list(path.parent.iterdir()) == [path]
     assert main(["verify", "model", str(path)]) == 1
+
+
+def test_a_text_that_turns_late_gets_none(run):
+    """Neither the judge of the loop nor the referee, which has no loop, reads so far."""
+    mine.lesson_path().write_text(TEXT.replace(LOOP, f"({LOOP}) % 28"))
+    with pytest.raises(mine.LessonError, match="the text is another one"):
+        page.certificate(run, load_checkpoint(), **SPEED)
