@@ -44,8 +44,14 @@ typedef int8_t weight;
 typedef float weight;
 #endif
 
-static inline vec load(const float *p) { return *(const vec *)p; }
-static inline void store(float *p, vec v) { *(vec *)p = v; }
+template <class T = vec>  // a register, a half of one, or one number
+INLINE T load(const float *p) {
+  T v;
+  std::memcpy(&v, p, sizeof v);
+  return v;
+}
+template <class T>
+INLINE void store(float *p, T v) { std::memcpy(p, &v, sizeof v); }
 static inline vec load(const int8_t *p) {
 #if defined(__AVX512F__)  // GCC's own conversion from bytes goes one by one
   return (vec)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p)));
@@ -72,6 +78,28 @@ INLINE float total(vec v) {
 }
 INLINE float highest(vec v) {
   return fold(v, [](auto a, auto b) { return a > b ? a : b; });
+}
+
+// Lane i of the result is the total of v[i]: neighbours are added, two registers into one, until one is left.
+template <int N, class Join>
+INLINE void halve(vec (&v)[LANES], Join join) {
+#pragma GCC unroll 8
+  for (int i = 0; i < N; i++) v[i] = (vec)join(v[2 * i], v[2 * i + 1]);
+}
+INLINE vec totals(vec (&v)[LANES]) {
+#if defined(__AVX512F__)
+  typedef __m512 R;
+  auto near = [](R a, R b) { return _mm512_shuffle_ps(a, b, 0x88) + _mm512_shuffle_ps(a, b, 0xdd); };
+  auto far = [](R a, R b) { return _mm512_shuffle_f32x4(a, b, 0x88) + _mm512_shuffle_f32x4(a, b, 0xdd); };
+  halve<8>(v, near), halve<4>(v, near), halve<2>(v, far), halve<1>(v, far);
+#elif defined(__AVX__)
+  typedef __m256 R;
+  auto far = [](R a, R b) { return _mm256_permute2f128_ps(a, b, 0x20) + _mm256_permute2f128_ps(a, b, 0x31); };
+  halve<4>(v, _mm256_hadd_ps), halve<2>(v, _mm256_hadd_ps), halve<1>(v, far);
+#else
+  for (int i = 0; i < LANES; i++) v[0][i] = total(v[i]);
+#endif
+  return v[0];
 }
 
 // What the compiler must not know of a value: how it was computed.
@@ -110,42 +138,47 @@ static inline vec exponential(vec x) {
 
 // ---------------------------------------------------------------- matrix times vectors
 
-// R rows of a matrix times M vectors, in registers: each weight is loaded once for M vectors. Meanwhile
-// the S rows at `ahead` are prefetched, so that memory works while the registers do.
-template <int K, int R, int M, int S>
-INLINE void tile(const weight *w, const float *x, const weight *ahead, float (&out)[M][R]) {
-  vec sums[M][R] = {};
-  constexpr int whole = K / LANES * LANES;
-#pragma GCC unroll 4
-  for (int k = 0; k < whole; k += LANES) {
-    for (int s = 0; s < S; s++) __builtin_prefetch(ahead + s * K + k, 0, 2);
-#pragma GCC unroll 8
-    for (int r = 0; r < R; r++) {
-      vec row = load(w + r * K + k);
-#pragma GCC unroll 4
-      for (int m = 0; m < M; m++) sums[m][r] += row * load(x + m * K + k);
-    }
-  }
-  for (int m = 0; m < M; m++)
-#pragma GCC unroll 8
-    for (int r = 0; r < R; r++) {
-      float sum = total(sums[m][r]);
-      for (int k = whole; k < K; k++) sum += w[r * K + k] * x[m * K + k];
-      out[m][r] = sum;
-    }
-}
-
 struct Matrix {  // (n, K), each row in one piece, as nn.Linear keeps it
   const weight *w;
   const float *scale;  // one for each row; with 32 bits there is none
 };
 
-template <int K, int R, int M, int S = 0, class Take>
-INLINE void rows(Matrix a, const float *x, int64_t m, int64_t o, Take take, int64_t ahead = 0) {
-  float out[M][R];
-  tile<K, R, M, S>(a.w + o * K, x + m * K, a.w + ahead * K, out);
-  for (int i = 0; i < M; i++)
-    for (int r = 0; r < R; r++) take(m + i, o + r, BITS == 8 ? out[i][r] * a.scale[o + r] : out[i][r]);
+// LANES / M rows of a matrix times M vectors, in registers: each weight is loaded once for M vectors.
+// Meanwhile the S rows from `ahead` on are prefetched, so that memory works while the registers do.
+template <int K, int M, int S, class Take>
+INLINE void rows(Matrix a, const float *x, int64_t m, int64_t o, int64_t ahead, Take take) {
+  constexpr int R = LANES / M, whole = K / LANES * LANES;
+  const weight *w = a.w + o * K;
+  x += m * K;
+  vec sums[LANES] = {};
+#pragma GCC unroll 4
+  for (int k = 0; k < whole; k += LANES) {
+    if (k * sizeof(weight) % 64 == 0)  // a line of the cache
+      for (int s = 0; s < S; s++) __builtin_prefetch(a.w + (ahead + s) * K + k, 0, 2);
+#pragma GCC unroll 16
+    for (int r = 0; r < R; r++) {
+      const vec row = load(w + r * K + k);
+#pragma GCC unroll 4
+      for (int i = 0; i < M; i++) sums[i * R + r] += row * load(x + i * K + k);
+    }
+  }
+  for (int k = whole; k < K; k++)
+    for (int r = 0; r < R; r++)
+      for (int i = 0; i < M; i++) sums[i * R + r][0] += w[r * K + k] * x[i * K + k];
+  typedef float part __attribute__((vector_size(4 * R)));
+  part parts[M], scale;
+  const vec all = totals(sums);
+  std::memcpy(parts, &all, sizeof all);
+  if (BITS == 8) std::memcpy(&scale, a.scale + o, sizeof scale);
+  for (int i = 0; i < M; i++) take(m + i, o, BITS == 8 ? parts[i] * scale : parts[i]);
+}
+
+// One row times one vector: where a matrix ends between registers.
+template <int K, class Take>
+INLINE void row(Matrix a, const float *x, int64_t m, int64_t o, Take take) {
+  float sum = 0;
+  for (int k = 0; k < K; k++) sum += a.w[o * K + k] * x[m * K + k];
+  take(m, o, BITS == 8 ? sum * a.scale[o] : sum);
 }
 
 #if INT8_INPUTS
@@ -169,33 +202,25 @@ static void linear(Matrix a, int64_t n, const float *x, int64_t count, Take take
   }
 }
 #else
-// take(m, o, sum) gets row o of the matrix times vector m, for all of them.
+// take(m, o, sums) gets rows o … of the matrix times vector m: a register or a half of one, or one number.
 template <int K, class Take>
 static void linear(Matrix a, int64_t n, const float *x, int64_t count, Take take) {
-  if (count == 1) {  // one text: the case that must stay the fastest
-    constexpr int R = STREAMED ? 8 : 4, AHEAD = STREAMED ? R : 0;
-    for (int64_t o = 0; o + R <= n; o += R) rows<K, R, 1, AHEAD>(a, x, 0, o, take, o + 2 * R);
-    for (int64_t o = n / R * R; o < n; o++) rows<K, 1, 1>(a, x, 0, o, take);
-    return;
-  }
-  for (int64_t first = 0; first < count; first += 64) {  // as many vectors as the L1 cache holds
-    int64_t last = std::min(count, first + 64), o = 0;
-    for (; o + 8 <= n; o += 8) {
-      int64_t m = first;
-      if (last - first < 4) {
-        for (; m + 2 <= last; m += 2) rows<K, 8, 2, 8>(a, x, m, o, take, o + 8);
-      } else if (last - first < 8) {
-        for (int64_t r = o + 8; m + 2 <= last; m += 2, r += 4) rows<K, 8, 2, 4>(a, x, m, o, take, r);
-      } else {
-        for (int64_t r = o + 8; m + 2 <= last; m += 2, r += 2) rows<K, 8, 2, 2>(a, x, m, o, take, r);
-      }
-      for (; m < last; m++) rows<K, 8, 1>(a, x, m, o, take);
+  const int64_t whole = n / LANES * LANES;
+  if (count == 1)  // one text: the case that must stay the fastest
+    for (int64_t o = 0; o < whole; o += LANES) rows<K, 1, STREAMED ? LANES : 0>(a, x, 0, o, o + 2 * LANES, take);
+  for (int64_t first = 0; count > 1 && first < count; first += 64) {  // as many vectors as the L1 cache holds
+    const int64_t last = std::min(count, first + 64), pairs = (last - first) / 2 * 2;
+    for (int64_t o = 0; o < whole; o += LANES / 2) {
+      int64_t ahead = o + LANES / 2;
+      for (int64_t m = first; m < first + pairs; m += 2, ahead += 2)
+        if (pairs == 2) rows<K, 2, LANES / 2>(a, x, m, o, ahead, take);
+        else rows<K, 2, 2>(a, x, m, o, ahead, take);
+      if (pairs < last - first && o % LANES) rows<K, 1, 0>(a, x, last - 1, o - LANES / 2, 0, take);
     }
-    for (; o < n; o++)
-      for (int64_t m = first; m < last; m++) rows<K, 1, 1>(a, x, m, o, take);
   }
+  for (int64_t o = whole; o < n; o++)
+    for (int64_t m = 0; m < count; m++) row<K>(a, x, m, o, take);
 }
-
 #endif
 
 // ---------------------------------------------------------------- the other parts of a block
@@ -236,6 +261,8 @@ struct Held {
 INLINE float scores_of(const float *q, const Held &held, int64_t n, int64_t len, int64_t padded, float *s) {
   const float scale = 1 / std::sqrt((float)HS);
   vec tops = vec{} - 1e30f;
+  ints places;
+  for (int i = 0; i < LANES; i++) places[i] = i;
   for (int64_t b = 0; b < held.used; b++) {
     const float *k = held.keys + held.table[b] * held.every;
     float *to = s + b * padded;
@@ -247,11 +274,9 @@ INLINE float scores_of(const float *q, const Held &held, int64_t n, int64_t len,
 #pragma GCC unroll 4
         for (int u = 0; u < 4; u++) part[u] = multiply_and_add(vec{} + q[d + u], load(k + (d + u) * padded + t), part[u]);
       for (; d < HS; d++) part[0] = multiply_and_add(vec{} + q[d], load(k + d * padded + t), part[0]);
-      store(to + t, ((part[0] + part[1]) + (part[2] + part[3])) * scale);
-    }
-    for (int64_t t = std::min(len, n - b * len); t < padded; t++) to[t] = -1e30f;  // not of this sequence
-    for (int64_t t = 0; t < padded; t += LANES) {
-      vec x = load(to + t);
+      vec x = ((part[0] + part[1]) + (part[2] + part[3])) * scale;
+      x = places + (int32_t)t < (int32_t)std::min(len, n - b * len) ? x : vec{} - 1e30f;  // not of this sequence
+      store(to + t, x);
       tops = x > tops ? x : tops;
     }
   }
@@ -392,7 +417,7 @@ struct Pass {
       for (int64_t r = 0; r < N; r++) layer_norm(&x[r * C], w, b, &u[r * C]);
       // all heads' queries, then keys, then values
       linear<C>(matrix(at_weight), 3 * C, u, N,
-                [&](int64_t m, int64_t o, float s) { qkv[m * 3 * C + o] = s; });
+                [&](int64_t m, int64_t o, auto s) { store(&qkv[m * 3 * C + o], s); });
       for (int64_t r = 0; r < N; r++)
         for (int head_ = 0; head_ < H; head_++) {
           const size_t at = ((layer * B + r / T) * H + head_) * (size_t)(args->capacity * HS);
@@ -405,17 +430,22 @@ struct Pass {
         }
       Matrix proj = matrix(at_weight);
       b = next(at_weight);
-      linear<C>(proj, C, y, N, [&](int64_t m, int64_t o, float s) { x[m * C + o] += s + b[o]; });
+      auto add = [&](int64_t m, int64_t o, auto s) {
+        typedef decltype(s) T;
+        store(&x[m * C + o], load<T>(&x[m * C + o]) + (s + load<T>(b + o)));
+      };
+      linear<C>(proj, C, y, N, add);
       w = next(at_weight), b = next(at_weight);
       for (int64_t r = 0; r < N; r++) layer_norm(&x[r * C], w, b, &u[r * C]);
       Matrix up = matrix(at_weight);
       b = next(at_weight);
-      linear<C>(up, 4 * C, u, N, [&](int64_t m, int64_t o, float s) {
-        h[m * 4 * C + o] = std::max(s + b[o], 0.0f);  // ReLU
+      linear<C>(up, 4 * C, u, N, [&](int64_t m, int64_t o, auto s) {
+        s += load<decltype(s)>(b + o);
+        store(&h[m * 4 * C + o], s > 0 ? s : decltype(s){});  // ReLU
       });
       Matrix down = matrix(at_weight);
       b = next(at_weight);
-      linear<4 * C>(down, C, h, N, [&](int64_t m, int64_t o, float s) { x[m * C + o] += s + b[o]; });
+      linear<4 * C>(down, C, h, N, add);
     }
   }
 
@@ -424,7 +454,9 @@ struct Pass {
   void choose(int64_t pos, int64_t T, Take take) {
     const int64_t B = args->batch, N = B * T, first = args->known - 1;
     for (int64_t r = 0; r < N; r++) layer_norm(&x[r * C], normw, normb, &u[r * C]);
-    linear<C>(head, V, u, N, [&](int64_t m, int64_t o, float s) { logits[m * V + o] = s + headb[o]; });
+    linear<C>(head, V, u, N, [&](int64_t m, int64_t o, auto s) {
+      store(&logits[m * V + o], s + load<decltype(s)>(headb + o));
+    });
     for (int64_t r = 0; r < N; r++) {
       const int64_t b = r / T, t = r % T;
       const float *noise = args->noise ? args->noise + ((pos + t - first) * B + b) * V : nullptr;
