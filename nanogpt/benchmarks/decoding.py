@@ -82,7 +82,7 @@ def ladder(
     first rung's; and the machine's limits, measured between the turns. Raises ValueError.
     """
     check_int("n_new", n_new, 2, model.config.block_size)
-    forms, limits = _forms(model), Limits(model)
+    forms, limits = _forms(model), Limits(model, n_new)
     built = {rung: _build(rung, model) for rung in _chosen(limits.device, only)}
     usable = {rung: engine for rung, (engine, _) in built.items() if engine}
     runs = {r: _generation(forms[e.per_head], n_new, seed, e) for r, e in usable.items()}

@@ -1,9 +1,9 @@
 """The roofline: what a machine can do at most, measured, and what one token needs, counted.
 
-A decode step reads every weight once for each token and does every multiply-add: that bounds its
-speed (Williams, Waterman, Patterson 2009, doi:10.1145/1498765.1498785). Both limits are measured in
-the same run as what they are compared with, each as the best of several short pieces: what else
-runs on the machine disturbs some of them.
+A decode step reads every weight, and the keys and values of the text so far, and does every
+multiply-add: that bounds its speed (Williams, Waterman, Patterson 2009,
+doi:10.1145/1498765.1498785). Both limits are measured in the same run as what they are compared
+with, each as the best of several short pieces: what else runs on the machine disturbs some of them.
 """
 
 from __future__ import annotations
@@ -81,30 +81,28 @@ def peak_arithmetic(*, repeats: int = 5, device: torch.device = CPU, dtype=torch
 
 
 class Limits:
-    """What the machine can do for a model's step, measured between a benchmark's turns.
+    """The machine's peak, and its bandwidth for as many bytes as a step reads, turn by turn."""
 
-    The bandwidth is that of reading as many bytes as a step's weights have, over and over.
-    """
-
-    def __init__(self, model: GPT):
+    def __init__(self, model: GPT, n_new: int):
         weight = model.lm_head.weight
-        self.device, self.dtype = weight.device, weight.dtype
-        self.weight_bytes = model.config.weight_bytes(weight.element_size())
+        self.device, self.dtype, size = weight.device, weight.dtype, weight.element_size()
+        self.need = work(model.config, n_new, cached=True, itemsize=size, kv_itemsize=size)
         self.reads, self.peaks = [], []
 
     def measure(self) -> None:
-        """Measure both limits once. The first time is a warm-up, and not counted."""
-        self.reads.append(read_bandwidth(self.weight_bytes, repeats=1, device=self.device))
+        """Measure both limits, between a benchmark's turns. The first time is not counted."""
+        self.reads.append(read_bandwidth(int(self.need["bytes"]), repeats=1, device=self.device))
         self.peaks.append(peak_arithmetic(repeats=1, device=self.device, dtype=self.dtype))
 
     def bounds(self) -> list[float]:
-        """Tokens per second if reading each weight once were all there is to do, turn by turn."""
-        return [read["median"] / self.weight_bytes for read in self.reads[1:]]
+        """Tokens per second at the machine's limits, turn by turn."""
+        need, turns = self.need, zip(self.reads[1:], self.peaks[1:], strict=True)
+        return [min(a["median"] / need["bytes"], b["median"] / need["flop"]) for a, b in turns]
 
     def as_dict(self) -> dict:
-        """Plain data: `read` and `peak` per second, `roofline` in tokens a second, the bytes."""
+        """Plain data: `read` and `peak` per second, `roofline` in tokens a second, `step_bytes`."""
         dtype = str(self.dtype).removeprefix("torch.")
-        limits = {"weight_bytes": self.weight_bytes, "dtype": dtype}
+        limits = {"step_bytes": self.need["bytes"], "dtype": dtype}
         limits["roofline"] = summary(self.bounds())
         for name, measured in (("read", self.reads[1:]), ("peak", self.peaks[1:])):
             limits[name] = summary(m["median"] for m in measured) | {"how": measured[0]["how"]}

@@ -1,6 +1,6 @@
 """What speculation buys over the best engine, at the same tokens.
 
-The roofline bound of plain decoding is one reading of the weights for each token. A pass that reads
+The roofline bound of plain decoding is one reading of weights and cache a token. A pass that reads
 known and proposed tokens together needs one reading for several, so speculation may exceed it.
 """
 
@@ -40,12 +40,12 @@ def speculation(
     Batch 1, a prompt of one token. Returns plain data, with a row for each draft and k: whether all
     tokens were `equal` to those of plain decoding; the `acceptance_rate`; tokens for each pass,
     measured, and `predicted` as (1 - aᵏ⁺¹) / (1 - a); tokens per second; `speedup`, the ratio to
-    plain decoding, pair by pair. The `roofline` is how often all weights can be read in a second,
+    plain decoding, pair by pair. The `roofline` is what the machine's limits allow plain decoding,
     measured in the same turns. Raises CannotBuild: all of it is native code.
     """
     _native(model)
     made = {BASELINE: None} | {(name, k): make(k) for name, make in drafts.items() for k in ks}
-    limits = Limits(model)
+    limits = Limits(model, n_new)
     # The warm-up has seed 42, each turn after it the next one.
     turns = {way: partial(_run, model, n_new, count(42), made[way]) for way in made}
     runs = in_turns(turns, repeats, after_turn=limits.measure)

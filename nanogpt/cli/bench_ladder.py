@@ -61,9 +61,9 @@ def report(result: dict) -> str:
     absent = [row for row in rungs if "unavailable" in row]
     lines += [f"{row['rung']}  {row['label']}: not here: {row['unavailable']}" for row in absent]
     lines += [
-        f"\nread bandwidth {read['median'] / 1e9:.0f} GB/s over {limits['weight_bytes'] / 1e6:.1f} "
+        f"\nread bandwidth {read['median'] / 1e9:.0f} GB/s over {limits['step_bytes'] / 1e6:.1f} "
         f"MB ({read['how']}), peak {peak['median'] / 1e9:.0f} GFLOP/s ({peak['how']})",
-        f"roofline bound, where every weight is read once for each token: {bound} tokens/s",
+        f"roofline bound, where a token reads all weights and its cache once: {bound} tokens/s",
     ]
     if best:
         share = share_text(best["share_of_bound"]["median"])

@@ -65,7 +65,7 @@ def report(result: dict) -> str:
         f"\n{result['n_params']:,} parameters, {result['n_new']} tokens after a prompt of one; "
         f"{common.timings(result['repeats'])}\n\n{table(rows)}\n"
         f"without a draft {summary_text(result['plain'], 0)} tokens/s, of a roofline bound of "
-        f"{summary_text(result['roofline'], 0)}: one reading of the weights for each token"
+        f"{summary_text(result['roofline'], 0)}: one reading of weights and cache a token"
     )
 
 

@@ -53,13 +53,13 @@ def test_the_figures_fit_together(model, limits):
         assert row["speedup"]["n"] == 3
         assert sum(row["split"].values()) == pytest.approx(1 / row["tokens_per_second"]["median"])
     assert result["rungs"][0]["speedup"]["median"] == 1.0
-    found, n_bytes = result["limits"], model.config.weight_bytes()
+    found, n_bytes = result["limits"], roofline.work(model.config, 8, cached=True)["bytes"]
     # The first turn, which measured 1e9, was a warm-up.
     assert found["read"] == {"median": 3e9, "low": 2e9, "high": 4e9, "n": 3, "how": "test"}
     assert found["roofline"] == {
         key: pytest.approx(found["read"][key] / n_bytes) for key in ("median", "low", "high")
     } | {"n": 3}
-    assert found["weight_bytes"] == n_bytes
+    assert found["step_bytes"] == n_bytes
     best = next(row for row in result["rungs"] if row["rung"] == result["best"]["rung"])
     share, speeds = result["best"]["share_of_bound"], best["tokens_per_second"]
     assert share["low"] >= speeds["low"] / found["roofline"]["high"]

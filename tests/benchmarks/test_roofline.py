@@ -77,3 +77,17 @@ def test_the_shortest_piece_counts_as_what_else_runs_disturbs_others(monkeypatch
         roofline, "time_tokens", lambda tokens, device: [gaps.pop(0) for _ in tokens]
     )
     assert roofline._timed(lambda: None, 2, torch.device("cpu")) == [1.0, 2.0]
+
+
+def test_the_bound_is_the_smaller_of_what_both_limits_allow(monkeypatch):
+    model = tiny_model()
+    need = roofline.work(model.config, 8, cached=True)
+    for limit, peak, expected in (
+        (3e9, 1e12, 3e9 / need["bytes"]),
+        (1e12, 3e6, 3e6 / need["flop"]),
+    ):
+        monkeypatch.setattr(roofline, "read_bandwidth", lambda *_, x=limit, **__: {"median": x})
+        monkeypatch.setattr(roofline, "peak_arithmetic", lambda x=peak, **_: {"median": x})
+        limits = roofline.Limits(model, 8)
+        limits.measure(), limits.measure()
+        assert limits.bounds() == [expected]
