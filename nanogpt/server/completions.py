@@ -21,9 +21,9 @@ from ..decoding.sampling import SamplingParams
 from ..serving.request import Logprob, Output, Request
 
 # Fields that this server does not have, and the values at which they ask for nothing.
-ABSENT = {"n": 1, "best_of": 1, "presence_penalty": 0, "frequency_penalty": 0}
+ABSENT = {"n": 1, "best_of": 1, "num_beams": 1, "presence_penalty": 0, "frequency_penalty": 0}
 UNUSED = {"user", "ignore_eos"}  # they change no token here
-STOPS = 4  # texts that may end an answer, as in OpenAI's interface
+STOPS = 16  # texts that may end an answer; OpenAI's interface has 4, lm-eval's tasks up to 6
 LOGPROBS = 5  # most tokens beside which their log-probabilities stand, as there
 
 
@@ -189,8 +189,7 @@ class Reader:
     def _prompt(self, prompt) -> Tensor:
         tokens = isinstance(prompt, list) and all(type(token) is int for token in prompt)
         if not tokens and not isinstance(prompt, str):
-            shown = f"{json.dumps(prompt):.60}"
-            raise ValueError(f"prompt={shown}: pass a text, its tokens, or a list of them")
+            raise ValueError(f"prompt={json.dumps(prompt):.60}: pass text, tokens or lists of them")
         if (n := len(prompt)) > self.longest:
             raise ValueError(f"a prompt of {n:,} tokens: the model reads {self.longest} at most")
         last = len(self.tokenizer) - 1

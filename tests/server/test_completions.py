@@ -26,6 +26,9 @@ def test_what_is_left_out_or_null_has_a_default_and_each_request_a_seed_of_its_o
     for same in ("ab", ["ab"], CHARS.encode("ab").tolist()):
         assert read(prompt=same).request.prompt.tolist() == CHARS.encode("ab").tolist()
     assert read(stop="\n").asked["stop"] == ["\n"]
+    # What tasks of lm-eval ask for beside: humaneval has five stops, and translations name a beam.
+    stops = ["\nclass", "\ndef", "\n#", "\nif", "\nprint"]
+    assert read(stop=stops, num_beams=1).asked["stop"] == stops
 
 
 @pytest.mark.parametrize(
@@ -33,11 +36,11 @@ def test_what_is_left_out_or_null_has_a_default_and_each_request_a_seed_of_its_o
     [
         ({"prompt": "aé"}, "prompt", "'é' not in the vocabulary"),
         ({"prompt": ""}, "prompt", "empty"),
-        ({"prompt": None}, "prompt", "prompt=null: pass a text"),
-        ({"prompt": ["a", 1]}, "prompt", "pass a text"),
+        ({"prompt": None}, "prompt", "prompt=null: pass text"),
+        ({"prompt": ["a", 1]}, "prompt", "pass text"),
         ({"prompt": [1, 13]}, "prompt", "token 13: must be in [0, 12]"),
         ({"prompt": [1, 10**30]}, "prompt", f"token {10**30}: must be in [0, 12]"),
-        ({"prompt": [True]}, "prompt", "pass a text"),
+        ({"prompt": [True]}, "prompt", "pass text"),
         ({"prompt": []}, "prompt", "empty"),
         ({"prompt": "a" * 25}, "prompt", "a prompt of 25 tokens: the model reads 24 at most"),
         ({"max_tokens": 0}, "max_tokens", "[1, 22]"),
@@ -50,13 +53,14 @@ def test_what_is_left_out_or_null_has_a_default_and_each_request_a_seed_of_its_o
         ({"top_k": 14}, "top_k", "top_k=14"),
         ({"seed": 2**64}, "seed", "seed="),
         ({"stop": [""]}, "stop", "none empty"),
-        ({"stop": ["a"] * 5}, "stop", "up to 4"),
+        ({"stop": ["a"] * 17}, "stop", "up to 16"),
         ({"stream": 1}, "stream", "stream=1: must be true or false"),
         ({"stream_options": [": "]}, "stream_options", '=[": "]: must be an object'),
         ({"logprobs": 6}, "logprobs", "logprobs=6: must be an integer in [0, 5]"),
         ({"echo": 1}, "echo", "echo=1: must be true or false"),
         ({"model": "gpt-4"}, "model", "this server has 'tiny'"),
         ({"n": 2}, "n", "n=2: this server does not have it"),
+        ({"num_beams": 5}, "num_beams", "num_beams=5: this server does not have it"),
         ({"temprature": 1}, "temprature", "temprature=1: this server does not have it"),
     ],
     ids=lambda value: str(value)[:30],
