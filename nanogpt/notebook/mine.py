@@ -21,7 +21,7 @@ from traceback import extract_tb
 from types import ModuleType
 from typing import NamedTuple
 
-from ..system.files import ROOT, write_whole
+from ..system.files import ROOT, held, write_whole
 from .blanks import FIRST_LINE, SOLUTION, judge, wrong
 
 KEPT = re.compile(r"^(\w+) = kept\(", re.M)  # in the judge cell of a kept blank
@@ -183,11 +183,12 @@ def _keep(name: str, cell: str) -> str:
     try:
         if why := judged(merged()[0], path).broken.get(name):
             return f", and is not kept, as it fails there, with its imports and defs alone. {why}"
-        new, replaced = merged()  # another notebook may have written since
-        if replaced not in new:
-            before = earlier.read_bytes() if earlier.is_file() else b""
-            write_whole(earlier, before + replaced.encode())
-        write_whole(path, new.encode())
+        with held(path.with_name(".lesson.lock"), f"to {path}", wait=20):
+            new, replaced = merged()  # another notebook may have written since
+            if replaced not in new:
+                before = earlier.read_bytes() if earlier.is_file() else b""
+                write_whole(earlier, before + replaced.encode())
+            write_whole(path, new.encode())
     except (SyntaxError, ValueError, OSError) as error:
         return f", and is not kept: {error}"
     return f"; it is kept in {path}."

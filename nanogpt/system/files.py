@@ -65,25 +65,26 @@ def _advice(folder: Path):
 
 
 @contextmanager
-def held(path: Path, what: str):
+def held(path: Path, what: str, wait: float = 0.0):
     """Hold the file at `path` as a lock for a with-block; it ends with the process, too.
 
-    Raises ValueError, with advice, where another run holds it or a file that is no lock is there,
-    and OSError for a folder that cannot be written. `what` says what the run writes, as in "to
-    out/small".
+    Raises ValueError, with advice, where another run still holds it after `wait` seconds or a file
+    that is no lock is there, and OSError for a folder that cannot be written. `what` says what the
+    run writes, as in "to out/small". Of a lock that others wait for the empty file stays.
     """
     lock = FileLock(path)
     check_writable(path)  # FileLock takes ENOENT for a Timeout
     check_ours(path.parent, [path.name], {path.name: [sha256(b"")]})  # to lock empties a file
     with _advice(path.parent), suppress(Timeout):
-        lock.acquire(blocking=False)
+        lock.acquire(timeout=wait)
     if not lock.is_locked:  # a Timeout
         raise ValueError(f"another run is writing {what}: wait for it, or name another place")
     try:
         yield
     finally:
         with suppress(OSError):  # the folder is gone or closed, or this is Windows
-            path.unlink()  # before it is released: who waits for the old file takes a new one
+            if not wait:
+                path.unlink()  # before it is released: who waits for the old file takes a new one
         lock.release()
 
 
@@ -145,10 +146,9 @@ def _in_the_way(folder: Path, name: str, listed: Listed) -> Path | None:
     for above in [folder, *(folder.joinpath(*parts[:i]) for i in range(1, len(parts)))]:
         if (above != folder and above.is_symlink()) or (above.exists() and not above.is_dir()):
             return above
-    if not os.path.lexists(path):
-        return None
     plain = path.is_file() and not path.is_symlink() and name in listed
-    return None if plain and (listed[name] is None or sha256(path) in listed[name]) else path
+    ours = plain and (listed[name] is None or sha256(path) in listed[name])
+    return path if os.path.lexists(path) and not ours else None
 
 
 def check_file(path: Path, ours: bool) -> None:

@@ -2,12 +2,15 @@
 
 import copy
 import linecache
+import subprocess
+import sys
 
 import pytest
 import torch
 from conftest import seeded, tiny_model, tokens
 from nbclient import NotebookClient
 from notebook_fixtures import NOTEBOOKS, book
+from server_fixtures import until
 
 from nanogpt import DynamicCache, StaticCache, complete
 from nanogpt.decoding.sampling import draw_noise, sample
@@ -64,6 +67,28 @@ def test_a_better_answer_replaces_one_that_is_put_aside(lesson):
     earlier = (lesson.parent / "earlier.py").read_text()
     assert earlier.index(RIGHT) < earlier.index(texts[0])
     assert earlier.count("def ") == 2
+
+
+def test_two_notebooks_that_keep_in_the_same_instant_lose_nothing(lesson, monkeypatch):
+    """While this one is about to write, another process does the same: it waits."""
+    other = """if True:
+        import sys, time, pathlib
+        from nanogpt.notebook import mine
+        sleep = time.sleep
+        time.sleep = lambda seconds: (pathlib.Path(sys.argv[1]).touch(), sleep(seconds))
+        print(mine._keep("one_step", mine.blanks()["one_step"].solution))"""
+    waits, others, write_whole = lesson.with_name("waits"), [], mine.write_whole
+
+    def write(path, data):
+        others.append(subprocess.Popen([sys.executable, "-c", other, waits], cwd=ROOT))
+        until(lambda: waits.exists() or others[0].poll() is not None, 300)
+        write_whole(path, data)
+
+    monkeypatch.setattr(mine, "write_whole", write)
+    answer(RIGHT)
+    assert [x.wait() for x in others] == [0]
+    kept = lesson.read_text()
+    assert kept.count("def visible") == kept.count("def one_step") == 1
 
 
 @pytest.mark.parametrize(
