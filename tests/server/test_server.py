@@ -8,6 +8,7 @@ import socket
 import threading
 import urllib.request
 from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -127,6 +128,21 @@ def test_a_list_of_prompts_gives_each_its_text_and_its_seed(url):
     assert [streamed[i] for i in range(3)] == texts
     code, answer = post(url, prompt=["a"] * 400)
     assert (code, answer["error"]["param"]) == (400, "prompt")
+
+
+@pytest.mark.parametrize("others", [[], [None] * 3, [6, 5, 2**40]], ids=str)
+def test_a_seed_is_honoured_whatever_seeds_the_neighbours_have(others):
+    """Neighbours come before it and after it, with its prompt and another; all share the steps."""
+    asked = [{"prompt": p, "seed": s} for p, s in zip(("abc", "l", "abc"), others, strict=False)]
+    asked.insert(2, {"prompt": "abc", "seed": 5})
+    with gated() as (server, url, gate), ThreadPoolExecutor(4) as threads:
+        answers = []
+        for fields in asked:
+            answers.append(threads.submit(post, url, max_tokens=20, **fields))
+            until(lambda: len(server.answers) == len(answers))
+        gate.open()
+        body = answers[asked.index({"prompt": "abc", "seed": 5})].result()[1]
+    assert body["choices"][0]["text"] == expected(model(), "abc", 20, seed=5)
 
 
 def test_other_addresses_and_errors_have_the_interfaces_shape(url):

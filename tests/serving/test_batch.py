@@ -45,6 +45,15 @@ def test_tokens_are_those_of_each_request_alone(form, which, ambient_rng):
     assert not has_cache(build(**FORMS[form]))
 
 
+@pytest.mark.parametrize("seeds", [[], [{}] * 3, [{"seed": 6}, {"seed": 5}, {"seed": 2**40}]])
+def test_a_seed_is_honoured_whatever_seeds_the_neighbours_have(seeds):
+    prompts = [text(n, seed=5)[0] for n in (9, 4, 9)]  # one like its own, and its beginning
+    others = [Request(prompts[i], 12, id=i, **seed) for i, seed in enumerate(seeds)]
+    asked = Request(prompts[0], 12, seed=5, id="asked")
+    tokens = run(Watched(plain()), {0: [*others[:2], asked, *others[2:]]}, {})
+    assert tokens["asked"] == generated(asked)
+
+
 @torch.no_grad()
 def logits_alone(model, asked, tokens):
     """What stands behind each token that is drawn, from one pass over the whole text."""
