@@ -30,6 +30,7 @@ from nanogpt.publishing.nbfile import filled
 from nanogpt.system.device import Device
 from nanogpt.system.files import ROOT
 from nanogpt.training.loop import train
+from nanogpt.verify import subjects
 
 TINY = {"n_layer": 1, "n_head": 1, "n_embd": 16}
 LESS = {"00": {"n_new": 20}, "01": {"steps": 4}, "08": {"n_long": 40}}  # parameters
@@ -76,6 +77,7 @@ def small(tmp_path_factory):
             patch.setitem(shapes.SIZES, name, replace(shape, **TINY))
         peak = summary([1e9]) | {"how": "not measured"}  # a large product takes seconds
         patch.setattr(roofline, "peak_arithmetic", lambda **_: peak)
+        patch.setattr(subjects, "LENGTH", 28)  # tokens that the referee reads
         patch.setattr(style, "to_png", drawn)
         patch.setattr(style, "to_apng", lambda figures, *_: drawn(figures[-1]))
         # Cells that name a shape leave the number of layers out.

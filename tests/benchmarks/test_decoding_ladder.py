@@ -6,7 +6,7 @@ import pytest
 import torch
 from conftest import tiny_model
 
-from nanogpt.benchmarks import decoding, roofline, timing
+from nanogpt.benchmarks import decoding, roofline
 from nanogpt.benchmarks.decoding import Rung, hugging_face, jax_scan, ladder, rungs
 from nanogpt.cli import bench_ladder, main
 from nanogpt.config import SIZES
@@ -36,7 +36,6 @@ def model():
 def limits(monkeypatch):
     """Limits of the machine that take no time to measure: a new value for each turn."""
     turns = iter(range(1, 99))
-    monkeypatch.setattr(timing.gc, "collect", lambda: None)  # slow beside a heap of tests
     monkeypatch.setattr(
         roofline, "read_bandwidth", lambda *_, **__: {"median": 1e9 * next(turns), "how": "test"}
     )

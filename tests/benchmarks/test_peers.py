@@ -62,7 +62,7 @@ def server():
             pass
 
     with ThreadingHTTPServer(("127.0.0.1", 0), StandIn) as stand_in:
-        thread = threading.Thread(target=stand_in.serve_forever)
+        thread = threading.Thread(target=stand_in.serve_forever, args=(0.01,))
         thread.start()
         yield f"http://127.0.0.1:{stand_in.server_port}", bodies
         stand_in.shutdown()

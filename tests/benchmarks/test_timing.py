@@ -21,7 +21,6 @@ def clock(monkeypatch):
         return clock.now
 
     monkeypatch.setattr(timing, "clock", now)
-    monkeypatch.setattr(timing.gc, "collect", lambda: None)  # slow beside a heap of tests
     return clock
 
 

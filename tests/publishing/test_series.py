@@ -15,7 +15,7 @@ from nanogpt.training.loop import train
 
 pytestmark = pytest.mark.slow
 REAL_CORPUS = True
-SMOKE, TRAINED = ["--profile", "smoke"], ["-p", "steps=24"]  # of notebook 01
+SMOKE, TRAINED = ["--profile", "smoke"], ["-p", "steps=24", "-p", "n_long=80"]  # of 01 and 08
 LESS = ["-p", "n_new=60"]  # of notebook 00
 NAMES = [path.stem for path in NOTEBOOKS]
 ANY_MODEL = [name for name in NAMES if name[:2] not in ("01", "08", "11")]

@@ -13,10 +13,15 @@ from nanogpt.serving.batch import BatchEngine
 from nanogpt.serving.native import NativeBackend, choose_backend, library
 from nanogpt.serving.request import Request
 
-try:
-    library(32, 4, V)
-except CannotBuild as error:
-    pytest.skip(str(error), allow_module_level=True)
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module", autouse=True)
+def built():
+    try:
+        library(32, 4, V)
+    except CannotBuild as error:
+        pytest.skip(str(error))
 
 
 def served(model, requests, **settings):

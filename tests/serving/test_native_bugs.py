@@ -22,6 +22,7 @@ from nanogpt.engines.toolchain import CannotBuild
 from nanogpt.serving import native
 from nanogpt.serving.native import NativeBackend
 
+pytestmark = pytest.mark.slow
 MUTATIONS = {  # where in native.cpp, what stands there, and a bug in its place
     "none": ("", "", ""),
     "keys are read past a chunk": (

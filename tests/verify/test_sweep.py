@@ -91,7 +91,7 @@ def test_a_broken_cache_is_not_explained_by_its_own_differences(monkeypatch, fau
 
             faulty = type("Faulty", (cache,), {"store": store})
             monkeypatch.setitem(WAYS, name, (WAYS[name][0], {"cache": faulty}))
-    cases = (draw_case(0, i, dtype, False) for i in range(40))
+    cases = (draw_case(0, i, dtype, False) for i in range(20))
     result = sweep(0, dtype=dtype)
     for case in cases:
         if case.way in CACHES:

@@ -1,0 +1,157 @@
+"""What all tests share: tiny models whose logits are far from flat, and one folder of builds.
+
+At the default scale of the weights every next character is about as likely as any other, and a
+wrong mask moves no token. Here the matrices are 25 times larger: half the entropy of a flat guess.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from hypothesis import settings
+
+import nanogpt.publishing  # noqa: F401  first, as it makes importing nbformat quick
+from nanogpt.benchmarks import timing
+from nanogpt.cache.attach import cache_owners
+from nanogpt.cache.dynamic import DynamicCache
+from nanogpt.cache.static import StaticCache
+from nanogpt.config import GPTConfig
+from nanogpt.data.corpus import Corpus
+from nanogpt.data.tokenizer import CharTokenizer
+from nanogpt.model.convert import pack_heads
+from nanogpt.model.gpt import GPT, Head
+from nanogpt.system.files import sha256
+
+pytest_plugins = ["engine_fixtures", "fault_fixtures"]
+torch.set_num_threads(1)
+os.environ["NANOGPT_HEADLESS"] = "1"  # no code that a developer wrote as a reader
+# A shell's background job ignores Ctrl-C, which is tested here.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+settings.register_profile("nanogpt", deadline=None, max_examples=40, derandomize=True)
+settings.load_profile("nanogpt")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem):
+    """Lift a limit on files before pytest prints the result, which may go to a file too."""
+    try:
+        return (yield)
+    finally:
+        if disk := pyfuncitem.funcargs.get("disk"):
+            disk.clear()
+
+
+DESIGNS = [None, DynamicCache, StaticCache]
+CACHES = [DynamicCache, StaticCache]
+FORMS = [True, False]  # per_head
+
+
+def name(value) -> str:
+    """A short id for a parametrised case."""
+    short = getattr(value, "__name__", str(value)).split(".")[-1]
+    return {"True": "heads", "False": "batched"}.get(short, short)
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def tokens(*shape: int, vocab: int = 13, seed: int = 0) -> torch.Tensor:
+    return torch.randint(vocab, shape, generator=seeded(seed))
+
+
+def tiny_model(per_head: bool = True, dtype=torch.float32, head=Head, **changes) -> GPT:
+    """A model of 2 layers and 2 heads in eval mode; both forms carry the same weights."""
+    sizes = {"vocab_size": 13, "block_size": 24, "n_layer": 2, "n_head": 2, "n_embd": 16}
+    shape = GPTConfig(**(sizes | {"dropout": 0.2} | changes))
+    model = GPT(shape, head=head, generator=seeded(7))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            drawn = 0.1 * torch.randn(parameter.shape, generator=seeded(8))
+            parameter.copy_(25 * parameter if parameter.ndim == 2 else parameter + drawn)
+    model = model.to(dtype).eval()
+    return model if per_head else pack_heads(model)
+
+
+def count_updates(model: GPT) -> list[int]:
+    """Watch the caches that are on: the list gets one entry (rows given) for each update."""
+    calls = []
+    for owner in cache_owners(model):
+        original = owner.cache.update
+
+        def update(k, v, pos, original=original):
+            calls.append(len(pos))
+            return original(k, v, pos)
+
+        owner.cache.update = update
+    return calls
+
+
+def has_cache(model: GPT) -> bool:
+    return any(module.__dict__.get("cache") is not None for module in model.modules())
+
+
+def state_of(model: GPT) -> dict:
+    """What a generation must leave as it found it: every module's mode and cache."""
+    return {key: (m.training, m.__dict__.get("cache")) for key, m in model.named_modules()}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def builds(tmp_path_factory):
+    """Builds go to a folder that all processes of this run share; nothing is built twice."""
+    folder = tmp_path_factory.getbasetemp()
+    folder = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "builds"
+    folder.mkdir(exist_ok=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NANOGPT_CACHE", str(folder))
+        patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)  # nor compiled by every process
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_garbage():
+    """Before each turn timings collect garbage: beside a heap of tests that takes 0.2 s."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(timing, "gc", SimpleNamespace(collect=lambda: None))
+        yield
+
+
+@pytest.fixture
+def ambient_rng():
+    """Fails the test when it moved the global random state."""
+    before = torch.random.get_rng_state()
+    yield
+    assert torch.equal(torch.random.get_rng_state(), before), "the global random state was moved"
+
+
+@pytest.fixture(scope="session")
+def golden() -> dict:
+    return json.loads((Path(__file__).parent / "data" / "golden.json").read_text())
+
+
+@pytest.fixture(scope="session")
+def corpus() -> Corpus:
+    """A little text that can be learnt in a few steps."""
+    text = "the quick brown fox jumps over the lazy dog.\n" * 40
+    return Corpus(text, "fox", sha256(text.encode()), "tests")
+
+
+@pytest.fixture(scope="session")
+def tokenizer(corpus) -> CharTokenizer:
+    return CharTokenizer(corpus.text)
+
+
+@pytest.fixture(scope="session")
+def shakespeare() -> Path:
+    """The real corpus, where this machine has it."""
+    named = os.environ.get("NANOGPT_DATA")
+    if not named or not Path(named).is_file():
+        pytest.skip("NANOGPT_DATA names no copy of Tiny Shakespeare")
+    return Path(named)
