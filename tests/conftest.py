@@ -12,6 +12,8 @@ pytest.register_assert_rewrite("shared_fixtures")
 
 
 def __getattr__(name: str):
+    if name.startswith(("pytest_", "_")):  # pytest looks for plugins and hooks
+        raise AttributeError(name)
     return getattr(importlib.import_module("shared_fixtures"), name)
 
 
