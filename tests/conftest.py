@@ -5,6 +5,7 @@ The process that only hands tests to others does without: importing torch takes 
 
 import gc
 import importlib
+from collections import Counter
 
 import pytest
 
@@ -23,9 +24,11 @@ def pytest_configure(config):
 
 
 def pytest_collection_modifyitems(items):
-    """Files with slow tests first, the series before all: two processes then end together."""
+    """The series, files with slow tests, those of many: two processes then end together."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: (item.path.name != "test_series.py", item.path not in slow))
+    size = Counter(item.path for item in items if item.path not in slow)  # 0 for slow ones
+    first = "test_series.py"
+    items.sort(key=lambda x: (x.path.name != first, x.path not in slow, -size[x.path]))
 
 
 def pytest_collection_finish():
