@@ -112,13 +112,7 @@ def builds(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NANOGPT_CACHE", str(folder))
         patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)  # nor compiled by every process
-        yield
-
-
-@pytest.fixture(scope="session", autouse=True)
-def no_garbage():
-    """Before each turn timings collect garbage: beside a heap of tests that takes 0.2 s."""
-    with pytest.MonkeyPatch.context() as patch:
+        # Timings collect garbage before each turn: beside a heap of tests that takes 0.2 s.
         patch.setattr(timing, "gc", SimpleNamespace(collect=lambda: None))
         yield
 
