@@ -88,13 +88,11 @@ INLINE void halve(vec (&v)[LANES], Join join) {
 }
 INLINE vec totals(vec (&v)[LANES]) {
 #if defined(__AVX512F__)
-  typedef __m512 R;
-  auto near = [](R a, R b) { return _mm512_shuffle_ps(a, b, 0x88) + _mm512_shuffle_ps(a, b, 0xdd); };
-  auto far = [](R a, R b) { return _mm512_shuffle_f32x4(a, b, 0x88) + _mm512_shuffle_f32x4(a, b, 0xdd); };
+  auto near = [](__m512 a, __m512 b) { return _mm512_shuffle_ps(a, b, 0x88) + _mm512_shuffle_ps(a, b, 0xdd); };
+  auto far = [](__m512 a, __m512 b) { return _mm512_shuffle_f32x4(a, b, 0x88) + _mm512_shuffle_f32x4(a, b, 0xdd); };
   halve<8>(v, near), halve<4>(v, near), halve<2>(v, far), halve<1>(v, far);
 #elif defined(__AVX__)
-  typedef __m256 R;
-  auto far = [](R a, R b) { return _mm256_permute2f128_ps(a, b, 0x20) + _mm256_permute2f128_ps(a, b, 0x31); };
+  auto far = [](__m256 a, __m256 b) { return _mm256_permute2f128_ps(a, b, 0x20) + _mm256_permute2f128_ps(a, b, 0x31); };
   halve<4>(v, _mm256_hadd_ps), halve<2>(v, _mm256_hadd_ps), halve<1>(v, far);
 #else
   for (int i = 0; i < LANES; i++) v[0][i] = total(v[i]);

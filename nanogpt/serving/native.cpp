@@ -21,9 +21,9 @@ constexpr int ROWS = 6, PANELS = 4, PANELS_ALONE = 8;
 constexpr int ROWS = 6, PANELS = 2, PANELS_ALONE = 8;
 #endif
 
-// `depth` more terms of the sums of R rows and P panels. x (R, …, stride), out (R, …, width). Meanwhile the
-// `depth` lines from `ahead` on come into the cache.
-template <int R, int P>
+// `depth` more terms of the sums of R rows and P panels. x (R, …, stride), out (R, …, width). Meanwhile
+// `depth` lines of F panels from `ahead` on come into the cache.
+template <int R, int P, int F>
 INLINE void block(const float *w, int64_t K, const float *x, int64_t stride, int64_t depth, bool first,
                   float *out, int64_t width, const float *ahead) {
   vec sums[R][P];
@@ -33,7 +33,7 @@ INLINE void block(const float *w, int64_t K, const float *x, int64_t stride, int
     for (int p = 0; p < P; p++) sums[r][p] = first ? vec{} : load(out + r * width + p * LANES);
   for (int64_t k = 0; k < depth; k++) {
     vec row[P];
-    __builtin_prefetch(ahead + k * LANES, 0, 2);
+    for (int f = 0; f < F; f++) __builtin_prefetch(ahead + (f * K + k) * LANES, 0, 2);
 #pragma GCC unroll 8
     for (int p = 0; p < P; p++) row[p] = load(w + (p * K + k) * LANES);
 #pragma GCC unroll 8
@@ -49,22 +49,27 @@ INLINE void block(const float *w, int64_t K, const float *x, int64_t stride, int
     for (int p = 0; p < P; p++) store(out + r * width + p * LANES, sums[r][p]);
 }
 
-// All rows of P panels. While it works on these terms, each block of rows fetches a panel of the next.
-template <int P>
-static void strip(const float *w, int64_t K, const float *x, int64_t stride, int64_t N, float *out,
-                  int64_t width) {
-  for (int64_t k = 0; k < K; k += DEPTH) {
-    const int64_t depth = std::min(DEPTH, K - k);
-    const float *panel = w + k * LANES, *next = k + DEPTH < K ? panel + DEPTH * LANES : w + P * K * LANES;
-    int64_t r = 0;
-    auto rows = [&](auto R) {
-      block<R.value, P>(panel, K, x + r * stride + k, stride, depth, !k, out + r * width, width, next);
-      r += R.value, next += K * LANES;
-    };
-    while (r + ROWS <= N) rows(std::integral_constant<int, ROWS>{});
-    if (N - r >= 4) rows(std::integral_constant<int, 4>{});
-    if (N - r >= 2) rows(std::integral_constant<int, 2>{});
-    if (r < N) rows(std::integral_constant<int, 1>{});
+// All rows of P panels at a time, from panel p on. While it works on these terms, each block of rows fetches
+// F panels of the next.
+template <int P, int F>
+static void strips(int64_t &p, const float *matrix, int64_t K, const float *x, int64_t stride, int64_t N,
+                   float *to, int64_t width) {
+  for (; (p + P) * LANES <= width; p += P) {
+    const float *w = matrix + p * K * LANES;
+    float *out = to + p * LANES;
+    for (int64_t k = 0; k < K; k += DEPTH) {
+      const int64_t depth = std::min(DEPTH, K - k);
+      const float *panel = w + k * LANES, *next = k + DEPTH < K ? panel + DEPTH * LANES : w + P * K * LANES;
+      int64_t r = 0;
+      auto rows = [&](auto R) {
+        block<R.value, P, F>(panel, K, x + r * stride + k, stride, depth, !k, out + r * width, width, next);
+        r += R.value, next += F * K * LANES;
+      };
+      while (r + ROWS <= N) rows(std::integral_constant<int, ROWS>{});
+      if (N - r >= 4) rows(std::integral_constant<int, 4>{});
+      if (N - r >= 2) rows(std::integral_constant<int, 2>{});
+      if (r < N) rows(std::integral_constant<int, 1>{});
+    }
   }
 }
 
@@ -72,13 +77,10 @@ static void strip(const float *w, int64_t K, const float *x, int64_t stride, int
 static void product(const float *w, int64_t K, const float *x, int64_t stride, int64_t N, float *out,
                     int64_t width) {
   int64_t p = 0;
-  const int64_t panels = width / LANES;
-  if (N <= 2)
-    for (; p + PANELS_ALONE <= panels; p += PANELS_ALONE)
-      strip<PANELS_ALONE>(w + p * K * LANES, K, x, stride, N, out + p * LANES, width);
-  for (; p + PANELS <= panels; p += PANELS)
-    strip<PANELS>(w + p * K * LANES, K, x, stride, N, out + p * LANES, width);
-  for (; p < panels; p++) strip<1>(w + p * K * LANES, K, x, stride, N, out + p * LANES, width);
+  if (N <= 2) strips<PANELS_ALONE, 1>(p, w, K, x, stride, N, out, width);
+  if (ROWS < N && N < 4 * ROWS) strips<PANELS, 2>(p, w, K, x, stride, N, out, width);  // few blocks of rows
+  strips<PANELS, 1>(p, w, K, x, stride, N, out, width);
+  strips<1, 1>(p, w, K, x, stride, N, out, width);
 }
 
 // LayerNorm of one row. Where C ends inside a register the rest of it counts for nothing.
