@@ -142,17 +142,17 @@ struct Matrix {  // (n, K), each row in one piece, as nn.Linear keeps it
 };
 
 // LANES / M rows of a matrix times M vectors, in registers: each weight is loaded once for M vectors.
-// Meanwhile the S rows from `ahead` on are prefetched, so that memory works while the registers do.
+// Meanwhile the S rows from `ahead` on are prefetched, in order, so that memory works while the registers do.
 template <int K, int M, int S, class Take>
 INLINE void rows(Matrix a, const float *x, int64_t m, int64_t o, int64_t ahead, Take take) {
-  constexpr int R = LANES / M, whole = K / LANES * LANES;
+  constexpr int R = LANES / M, whole = K / LANES * LANES, LINE = 64 / sizeof(weight);  // of the cache
   const weight *w = a.w + o * K;
   x += m * K;
   vec sums[LANES] = {};
 #pragma GCC unroll 4
   for (int k = 0; k < whole; k += LANES) {
-    if (k * sizeof(weight) % 64 == 0)  // a line of the cache
-      for (int s = 0; s < S; s++) __builtin_prefetch(a.w + (ahead + s) * K + k, 0, 2);
+    if (k % LINE == 0)
+      for (int s = 0; s < S; s++) __builtin_prefetch(a.w + ahead * K + k * S + s * LINE, 0, 2);
 #pragma GCC unroll 16
     for (int r = 0; r < R; r++) {
       const vec row = load(w + r * K + k);
@@ -205,7 +205,7 @@ template <int K, class Take>
 static void linear(Matrix a, int64_t n, const float *x, int64_t count, Take take) {
   const int64_t whole = n / LANES * LANES;
   if (count == 1)  // one text: the case that must stay the fastest
-    for (int64_t o = 0; o < whole; o += LANES) rows<K, 1, STREAMED ? LANES : 0>(a, x, 0, o, o + 2 * LANES, take);
+    for (int64_t o = 0; o < whole; o += LANES) rows<K, 1, STREAMED ? LANES : 0>(a, x, 0, o, o + LANES, take);
   for (int64_t first = 0; count > 1 && first < count; first += 64) {  // as many vectors as the L1 cache holds
     const int64_t last = std::min(count, first + 64), pairs = (last - first) / 2 * 2;
     for (int64_t o = 0; o < whole; o += LANES / 2) {
