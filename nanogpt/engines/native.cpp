@@ -148,7 +148,7 @@ INLINE void rows(Matrix a, const float *x, int64_t m, int64_t o, int64_t ahead, 
   constexpr int R = LANES / M, whole = K / LANES * LANES, LINE = 64 / sizeof(weight);  // of the cache
   const weight *w = a.w + o * K;
   x += m * K;
-  vec sums[LANES] = {};
+  alignas(4 * LANES) vec sums[LANES] = {};  // Clang takes what `totals` gets for aligned
 #pragma GCC unroll 4
   for (int k = 0; k < whole; k += LANES) {
     if (k % LINE == 0)

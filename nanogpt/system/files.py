@@ -56,12 +56,13 @@ def atomic_path(path: Path):
 
 @contextmanager
 def _advice(folder: Path):
-    """Say of an OSError which folder cannot be written."""
+    """Say of an OSError which folder cannot be written. Without flock, FileLock's is another."""
     try:
         yield
-    except OSError as error:
-        why = f"cannot write into {folder} ({error.strerror or error}): choose another folder"
-        raise type(error)(error.errno, why) from error
+    except (OSError, NotImplementedError) as error:
+        why = f"cannot write into {folder} ({getattr(error, 'strerror', 0) or error})"
+        number = getattr(error, "errno", errno.ENOSYS)
+        raise OSError(number, f"{why}: choose another folder") from error
 
 
 @contextmanager

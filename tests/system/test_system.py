@@ -6,6 +6,7 @@ import os
 import stat
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -139,6 +140,15 @@ def test_a_lock_that_cannot_be_made_is_not_another_runs():
         pytest.raises(OSError, match=r"cannot write into /proc \(.*choose another folder"),
         held(Path("/proc/.x.lock"), "to /proc/x"),
     ):
+        pass
+
+
+def test_a_folder_whose_files_cannot_be_locked_gets_the_same_advice(monkeypatch, tmp_path):
+    """FileLock has an error of its own for some network drives."""
+    missing = Mock(side_effect=NotImplementedError("no flock"))
+    monkeypatch.setattr("nanogpt.system.files.FileLock.acquire", missing)
+    advice = r"cannot write into .* \(no flock\): choose another folder"
+    with pytest.raises(OSError, match=advice), held(tmp_path / "x.lock", "to x"):
         pass
 
 
