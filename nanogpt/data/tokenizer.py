@@ -29,8 +29,7 @@ class CharTokenizer:
 
     def decode(self, tokens: Tensor) -> str:
         """The text of tokens, of any shape, or a list. Raises ValueError for unknown tokens."""
-        tokens = torch.as_tensor(tokens)
-        numbers = tokens.flatten().tolist()
+        numbers = torch.as_tensor(tokens).flatten().tolist()
         if wrong := [i for i in numbers if type(i) is not int or not 0 <= i < len(self)]:
             raise ValueError(f"token {wrong[0]}: must be an integer in [0, {len(self) - 1}]")
         return "".join(self.chars[i] for i in numbers)

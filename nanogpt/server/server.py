@@ -130,7 +130,6 @@ class Server:
 
     def hurry(self) -> None:
         """End every answer now, with an error."""
-        self.draining = True
         for completion in list(self.answers.values()):
             completion.end(self.trouble)
 
@@ -202,12 +201,14 @@ class Handler(RequestHandler):
 
     def initialize(self, server: Server, hosts: set[str]):
         self.server, self.hosts, self.body = server, hosts, bytearray()
+        self.late = server.loop.call_later(30.0, self.request.connection.stream.close)
 
     def data_received(self, chunk: bytes):
         if len(self.body) <= BODY:
             self.body += chunk
 
     async def answer(self):
+        self.late.cancel()  # for a body; a timer costs less than tornado's body_timeout, a task
         method, path = self.request.method, self.request.path
         try:
             let_in(self.request, self.hosts)
@@ -275,13 +276,12 @@ class Handler(RequestHandler):
             if not self.ended.done():
                 self.ended.set_exception(completion.error)
         elif not self.ended.done():
-            going = not all(one.reason for one in self.completions)
-            if completion.asked["stream"] and (piece := completion.event()):
+            if piece := completion.asked["stream"] and completion.event():
                 self.write(piece)
-                if going:  # else it goes with the end
-                    self.flush()
-            if not going:
-                self.ended.set_result(None)
+            if all(one.reason for one in self.completions):
+                self.ended.set_result(None)  # the piece goes with the end
+            elif piece:
+                self.flush()
 
     def _last(self) -> dict | str:
         """The whole answer, or the end of a stream."""
@@ -291,13 +291,13 @@ class Handler(RequestHandler):
         usage = {"prompt_tokens": n, "completion_tokens": new, "total_tokens": n + new}
         choices = [] if asked["stream"] else [one.choice() for one in self.completions]
         end = {**head, "choices": choices, "usage": usage}
-        if asked["stream"]:
-            shown = asked["stream_options"].get("include_usage") is True
-            return (event(end) if shown else "") + "data: [DONE]\n\n"
-        return end
+        shown = asked["stream_options"].get("include_usage") is True
+        last = (event(end) if shown else "") + "data: [DONE]\n\n"
+        return last if asked["stream"] else end
 
     def on_connection_close(self):
         super().on_connection_close()
+        self.late.cancel()
         for completion in self.completions:
             completion.end(Refused(499, "the client has closed its connection"))
 
@@ -344,7 +344,7 @@ async def _answer(server: Server, sockets: list, hosts: set[str], started: Futur
     """Answer until what `started` gets is cancelled; then finish what runs, and close all."""
     server.loop = asyncio.get_running_loop()
     routes = [(".*", Handler, {"server": server, "hosts": hosts})]
-    limits = {"idle_connection_timeout": 60.0, "body_timeout": 30.0, "max_body_size": LONGEST}
+    limits = {"idle_connection_timeout": 60.0, "max_body_size": LONGEST}
     http = HTTPServer(Application(routes, log_function=lambda handler: None), **limits)
     server.thread.start()
     accepting = asyncio.gather(*(_accept(listener, http) for listener in sockets))

@@ -262,6 +262,7 @@ def test_beyond_the_limit_a_request_is_told_to_try_again():
     with gated(running=1, waiting=1) as (server, url, gate):
         waiting = [send(url, prompt="ab", max_tokens=2) for _ in "12"]
         until(lambda: len(server.answers) == 2)
+        assert all(one.tell.__self__.late.cancelled() for one in server.answers.values())
         with send(url, prompt="ab") as refused:
             answer = refused.recv(65536)
         assert b"429" in answer
@@ -293,10 +294,15 @@ def test_a_limit_of_time_ends_an_answer_before_and_after_it_has_begun():
             next(found)
 
 
-def test_the_time_of_an_answer_is_the_servers():
-    with gated(timeout=0.05) as (_, url, _gate):
+def test_the_time_of_an_answer_is_the_servers_and_a_body_has_its_own():
+    with gated(timeout=0.05) as (server, url, _gate), send(url) as connection:
         code, body = post(url, prompt="ab")
         assert (code, body["error"]["message"]) == (504, "the answer took longer than 0.05 s")
+        assert b" 400 " in connection.recv(65536)
+        later = server.loop.call_later
+        server.loop.call_later = lambda s, *what: later(0.01 if s == 30 else s, *what)
+        connection.sendall(f"{HEAD}Content-Length: 15\r\n\r\n{{".encode())
+        assert not connection.recv(65536)  # it is closed
 
 
 def test_a_client_that_does_not_read_loses_its_connection(monkeypatch):
