@@ -8,6 +8,7 @@ arithmetic like the rest. A graph is recorded once, and replayed.
 from __future__ import annotations
 
 import inspect
+import logging
 import os
 import shutil
 import sys
@@ -134,11 +135,10 @@ class Compiled(Exclusive):
             patch.dict(os.environ, TORCHINDUCTOR_CACHE_DIR=folder),
         ):
             warnings.simplefilter("ignore")  # of torch about itself
+            logging.getLogger("torch.utils.cpp_extension").setLevel("ERROR")  # nvcc, but no GPU
             exported = torch.export.export(step, (tokens, torch.tensor([3]), noise))
-            package = torch._inductor.aoti_compile_and_package(
-                exported, package_path=f"{folder}/step.pt2", inductor_configs=OPTIONS
-            )
-            shutil.copyfile(package, path)
+            options = {"package_path": f"{folder}/step.pt2", "inductor_configs": OPTIONS}
+            shutil.copyfile(torch._inductor.aoti_compile_and_package(exported, **options), path)
 
     def _bind(self, weights: functional.Weights) -> dict[str, Tensor]:
         """Let the compiled step use these weights in place, as long as what this returns lives."""
