@@ -524,16 +524,16 @@ extern "C" float read_all(const float *p, int64_t n, int64_t times) {
   return sum;
 }
 
-// `times` rounds of 16 independent multiply-adds of a whole register; returns the lanes of one.
+// `times` rounds of 12 independent multiply-adds of a whole register, of which AVX has 16; returns the lanes of one.
 extern "C" int64_t multiply_add(int64_t times, float *out) {
-  vec sums[16] = {}, x = {}, y = {};
+  vec sums[12] = {}, x = {}, y = {};
   x += 1.0000001f, y += 1e-9f;
-  for (int u = 0; u < 16; u++) sums[u] += (float)u;  // all different, or the compiler would compute one
+  for (int u = 0; u < 12; u++) sums[u] += (float)u;  // all different, or the compiler would compute one
   for (int64_t i = 0; i < times; i++) {
-#pragma GCC unroll 16
-    for (int u = 0; u < 16; u++) sums[u] = sums[u] * x + y;
+#pragma GCC unroll 12
+    for (int u = 0; u < 12; u++) sums[u] = sums[u] * x + y;
     HIDE(x);  // or the compiler would find a closed form
   }
-  for (int u = 0; u < 16; u++) *out += total(sums[u]);
+  for (int u = 0; u < 12; u++) *out += total(sums[u]);
   return LANES;
 }
