@@ -71,9 +71,9 @@ def peak_arithmetic(*, repeats: int = 5, device: torch.device = CPU, dtype=torch
     """Floating-point operations per second: multiply-adds in registers, else a large matmul."""
     if lib := _native(device):
         out, rounds = ctypes.c_float(0), 1 << 19
-        lanes = lib.multiply_add(1, ctypes.addressof(out))
+        flop = lib.multiply_add(1, ctypes.addressof(out))
         seconds = _timed(lambda: lib.multiply_add(rounds, ctypes.addressof(out)), repeats, device)
-        return summary(rounds * 12 * lanes * 2 / s for s in seconds) | {"how": "native loop"}
+        return summary(rounds * flop / s for s in seconds) | {"how": "native loop"}
     n = 256 if device.type == "cpu" else 4096
     a, b = torch.ones(2, n, n, device=device, dtype=dtype)
     seconds = _timed(lambda: a @ b, repeats, device)
