@@ -38,7 +38,7 @@ def train_on(device: Device, args: argparse.Namespace) -> None:
     recipe, shape = _configs(args)
     corpus = load_corpus(args.data)
     heads = f"-{args.n_head}-heads" if args.n_head else ""
-    usual = OUTPUTS / "train" / f"{args.size}-{args.recipe}{heads}"
+    usual = OUTPUTS / "train" / f"{_size(args)}-{args.recipe}{heads}"
     out = check_path("out", usual if args.out is None else args.out)
     saved, again = state_path(out).is_file(), started_again()
     resume = args.resume or again
@@ -68,10 +68,14 @@ def train_on(device: Device, args: argparse.Namespace) -> None:
 
 def _configs(args: argparse.Namespace) -> tuple:
     """The recipe, with what was changed on the command line, and the shape that it wants."""
-    recipe, shape = recipe_for(args.recipe, SIZES[args.size])
+    recipe, shape = recipe_for(args.recipe, SIZES[_size(args)])
     shape = override(shape, n_head=args.n_head)
     given = {f.name: x for f in fields(TrainConfig) if (x := getattr(args, f.name)) is not None}
     return replace(recipe, **{name: None if x == "none" else x for name, x in given.items()}), shape
+
+
+def _size(args: argparse.Namespace) -> str:
+    return args.size or RECIPES[args.recipe].size
 
 
 def number(text: str) -> float | str:
@@ -79,12 +83,22 @@ def number(text: str) -> float | str:
     return "none" if text.lower() == "none" else float(text)
 
 
+def stages(text: str) -> tuple:
+    """0.5:64,0.85:128 as ((0.5, 64), (0.85, 128)); "none" as no stages. Raises ValueError."""
+    if text.lower() == "none":
+        return ()
+    pairs = (part.split(":") for part in text.split(","))
+    return tuple((float(share), int(block)) for share, block in pairs)
+
+
 def options(parser: argparse.ArgumentParser) -> None:
     """All options; those of a recipe are the fields of TrainConfig."""
     add = parser.add_argument
     about = "; ".join(f"{name}: {recipe.about}" for name, recipe in RECIPES.items())
     add("--recipe", choices=list(RECIPES), default="fast", help=f"{about} (fast)")
-    add("--size", choices=list(SIZES), default="small", help="the shape of the model (small)")
+    add(
+        "--size", choices=list(SIZES), help="the shape of the model (the recipe's: small or medium)"
+    )
     add("--n-head", type=int, metavar="N", help="heads of a block (those of the size)")
     add("--out", metavar="PATH", help="without suffix (outputs/run/train/SIZE-RECIPE)")
     add("--resume", action="store_true", help="resume the run that was stopped, to the same bits")
@@ -94,6 +108,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("changes to the recipe")
     switch, whole = {"action": argparse.BooleanOptionalAction}, {"type": int, "metavar": "N"}
     kinds = {"bool": switch, "int": whole}
+    kinds["tuple[tuple[float, int], ...]"] = {"type": stages, "metavar": "SHARE:BLOCK,…"}
     for field in fields(TrainConfig):
         kind = kinds.get(field.type, {"type": number, "metavar": "N"})
         text = field.metadata["help"].replace("%", "%%").replace("None:", "none:")

@@ -7,9 +7,11 @@ and reads and writes `data` and `outputs` in the folder in which it is run.
 from __future__ import annotations
 
 import errno
+import glob
 import hashlib
 import json
 import os
+import re
 import secrets
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -52,6 +54,17 @@ def atomic_path(path: Path):
         raise OSError(error.errno, why) from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def remove_leftovers(path: Path) -> None:
+    """Remove what a killed process has left of writing `path`: temporary files of its very name.
+
+    Call it only where no other process can be writing this file.
+    """
+    pattern = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{8}}\.tmp")
+    for left in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
+        if pattern.fullmatch(left.name) and left.is_file() and not left.is_symlink():
+            left.unlink(missing_ok=True)
 
 
 @contextmanager

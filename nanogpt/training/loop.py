@@ -25,7 +25,7 @@ from ..system.console import Progress
 from ..system.device import Device, forked_random_state, pick_device
 from ..system.files import WEIGHTS
 from .distributed import ranks
-from .optimizers import zero_init
+from .start import look_back, zero_init
 from .state import RunFiles, deferred_interrupt
 from .throughput import Meter
 from .trainer import Trainer, fixed_batches, full_loss, mean_loss, memory_advice
@@ -33,6 +33,8 @@ from .trainer import Trainer, fixed_batches, full_loss, mean_loss, memory_advice
 NONE = type(None)
 # The tokenizer of notebook 01 is a class of its own cell.
 KINDS = {"model": GPT, "corpus": Corpus, "config": TrainConfig, "tokenizer": object}
+# Of each evaluation, then of each step.
+HISTORY = ("step", "train", "val", "block", "lr_scale", "batch_loss")
 KINDS |= {"device": (Device, NONE), "resume": bool, "speed": bool, "watch": (Callable, NONE)}
 
 
@@ -85,6 +87,8 @@ def train(
             run = TrainingRun(trainer, val, files, speed, watch)
             if resume:
                 run.done = files.load_state(trainer, run.history)
+                if ranks().first and run.done in run.history["step"][-1:]:
+                    files.complete(worker, run.history)
             run.train()
         return run.result()
 
@@ -94,6 +98,8 @@ def prepare(model: GPT, config: TrainConfig, device: Device) -> tuple[GPT, torch
     generator = torch.Generator().manual_seed(config.seed)
     if config.zero_init:
         zero_init(model, generator)
+    if config.look_back:
+        look_back(model)
     packs = config.batched and model.config.per_head and not not_standard(model)
     worker = pack_heads(model) if packs else model
     return worker.to(device.device).train(), generator
@@ -127,10 +133,8 @@ class TrainingRun:
         trainer = self.trainer
         self.config, self.model = trainer.config, trainer.model
         self.first, self.device = trainer.ranks.first, trainer.device.device
-        T, n = self.model.config.block_size, self.config.eval_batches
-        parts = {"train": trainer.data, "val": self.val}
-        self.fixed = {name: fixed_batches(part, T, n, self.device) for name, part in parts.items()}
-        self.history = {"step": [], "train": [], "val": [], "lr_scale": [], "batch_loss": []}
+        self.fixed: dict[int, list] = {}  # windows of both parts of the text, by their block
+        self.history = {name: [] for name in HISTORY}
         self.done = 0  # steps of an earlier part of this run
         self.meter = Meter(trainer.device)
 
@@ -146,7 +150,6 @@ class TrainingRun:
                 self.record(step, self.trainer.step(step))
                 if (step + 1) % every == 0 or step + 1 == steps:
                     self.evaluate(step + 1)
-                    self.save(step + 1)
             self.stop_if_asked(steps)
 
     def record(self, step: int, loss: Tensor) -> None:
@@ -157,27 +160,30 @@ class TrainingRun:
             note = f"loss {value:.2f}"
         self.history["lr_scale"].append(self.config.scale(step))
         self.history["batch_loss"].append(loss)
-        self.meter.tokens += self.config.batch_size * self.model.config.block_size
+        block, n = self.trainer.window(step)
+        self.meter.tokens += n * block
         self.bar.update(note=note)
 
     def evaluate(self, step: int) -> None:
-        """Measure the losses, keep the checkpoints, log and print a line, call `watch`."""
+        """Measure the losses, save the run, print a line, call `watch`.
+
+        Losses are those of fixed windows as long as the ones that are trained at this step.
+        """
         self.meter.lap(trained=True)
         if self.first:
-            means = [mean_loss(self.model, batches) for batches in self.fixed.values()]
-            losses = dict(zip(self.fixed, torch.stack(means).tolist(), strict=True))  # one wait
+            block, _ = self.trainer.window(max(0, step - 1))
+            losses = self.measure(block)
             for loss in losses.values():
                 self._check_finite(loss, step)
-            best = not self.history["val"] or losses["val"] < min(self.history["val"])
-            for name, value in {"step": step, **losses}.items():
+            for name, value in {"step": step, **losses, "block": block}.items():
                 self.history[name].append(value)
+            self.save(step)
             if self.files:
-                if step == 0:
-                    self.files.state.unlink(missing_ok=True)  # of an earlier run
-                self.files.save_checkpoints(self.model, step, losses, best=best)
-                self.files.write_log(self.history, self.meter.summary())
+                self.files.save_newest(self.model, self.history, self.meter.summary())
             line = f"step {step:5d} of {self.config.steps}"
             line += f" | train {losses['train']:.4f} | val {losses['val']:.4f}"
+            if self.config.stages:
+                line += f" | block {block}"
             if self.speed:
                 line += f" | {self.meter.summary()['chars_per_second'] or 0:,} chars/s"
             self.bar.print(line)
@@ -186,6 +192,16 @@ class TrainingRun:
                     self.watch(step, self.model)
                 self.model.train()
         self.meter.lap(trained=False)
+
+    def measure(self, block: int) -> dict[str, float]:
+        """The loss on fixed windows of that many characters, of both parts of the text."""
+        if block not in self.fixed:
+            n = self.config.eval_batches
+            parts = (self.trainer.data, self.val)
+            self.fixed[block] = [fixed_batches(part, block, n, self.device) for part in parts]
+        means = [mean_loss(self.model, batches) for batches in self.fixed[block]]
+        train, val = torch.stack(means).tolist()  # one wait
+        return {"train": train, "val": val}
 
     def save(self, step: int) -> None:
         """Write all that the next step depends on."""

@@ -1,4 +1,4 @@
-"""The start of the weights and what moves them: AdamW, and Muon in batches of matrices."""
+"""What moves the weights: AdamW, and Muon in batches of matrices."""
 
 from __future__ import annotations
 
@@ -13,25 +13,6 @@ from ..model.gpt import GPT
 POLYNOMIAL = 3.4445, -4.7750, 2.0315  # of PyTorch's Muon, which takes five steps of it
 
 
-def zero_init(model: GPT, generator: torch.Generator) -> None:
-    """Start each block as the identity and the head at zero: the first loss is exactly ln(vocab).
-
-    Embeddings are drawn from normal(0, 0.3): as long as the blocks add nothing, they are the whole
-    signal. Look-up tables start at zero.
-    """
-    with torch.no_grad():
-        for block in model.blocks:
-            block.sa.proj.weight.zero_()
-            block.ffwd.net[2].weight.zero_()
-        model.lm_head.weight.zero_()
-        for table in (model.token_embedding_table, model.position_embedding_table):
-            if table is not None:  # drawn on the CPU: the same numbers wherever the model is
-                drawn = torch.empty_like(table.weight, device="cpu")
-                table.weight.copy_(drawn.normal_(std=0.3, generator=generator))
-        for parameter in model.ngrams.parameters() if model.ngrams else ():
-            parameter.zero_()
-
-
 def make_optimizers(model: GPT, config: TrainConfig) -> list[torch.optim.Optimizer]:
     """Muon for the matrices inside the blocks, AdamW for all else; or AdamW alone.
 
@@ -41,11 +22,16 @@ def make_optimizers(model: GPT, config: TrainConfig) -> list[torch.optim.Optimiz
     muon = {id(p) for p in model.blocks.parameters() if p.ndim == 2} if config.muon_lr else set()
     rest = [p for p in model.parameters() if id(p) not in muon]
     matrices = [p for p in model.parameters() if id(p) in muon]
-    betas, decay = (0.9, float(config.beta2)), {"weight_decay": config.weight_decay}
+    betas, decay = (0.9, float(config.beta2)), config.weight_decay
     # Tables and a head that start at zero have tiny first gradients: a larger eps would damp them.
     settings = {"lr": config.lr, "betas": betas, "eps": 1e-10, "fused": config.fused}
-    adam = torch.optim.AdamW(rest, **settings, **decay)
-    return [adam, Muon(matrices, lr=config.muon_lr, **decay)] if matrices else [adam]
+    # Beside Muon only the matrices decay: tables and the head are what a text is looked up in.
+    adam = torch.optim.AdamW(rest, weight_decay=0.0 if matrices else decay, **settings)
+    if not matrices:
+        return [adam]
+    muon = Muon(matrices, lr=config.muon_lr, weight_decay=decay)
+    muon.bf16 = config.bf16
+    return [adam, muon]
 
 
 class Muon(torch.optim.Muon):
@@ -53,8 +39,10 @@ class Muon(torch.optim.Muon):
 
     PyTorch goes matrix by matrix, in bfloat16, which few CPUs multiply fast. Here the matrices of
     one shape are a batch, in float32. Arguments, state and rule are the same; on other devices the
-    step is PyTorch's own.
+    step is PyTorch's own. With `bf16` the products are in bfloat16 here too.
     """
+
+    bf16 = False
 
     @torch.no_grad()
     def step(self, closure=None):
@@ -68,14 +56,15 @@ class Muon(torch.optim.Muon):
                 torch._foreach_lerp_(grads, moments, group["momentum"])  # Nesterov
                 if group["weight_decay"]:
                     torch._foreach_mul_(params, 1 - group["lr"] * group["weight_decay"])
-                _update(params, grads, group["lr"])
+                _update(params, grads, group["lr"], self.bf16)
 
 
-def _update(params: list[Tensor], directions: list[Tensor], lr: float) -> None:
+def _update(params: list[Tensor], directions: list[Tensor], lr: float, bf16: bool) -> None:
     """Move each matrix along its direction, made orthogonal."""
     for rows, cols in dict.fromkeys(p.shape for p in params):
         alike = [i for i, p in enumerate(params) if p.shape == (rows, cols)]
-        steps = orthogonal(torch.stack([directions[i] for i in alike]))
+        stacked = torch.stack([directions[i] for i in alike])
+        steps = orthogonal_bf16(stacked) if bf16 else orthogonal(stacked)
         steps = steps.mul(-lr * math.sqrt(max(1, rows / cols))).to(params[0].dtype)
         torch._foreach_add_([params[i] for i in alike], list(steps))
 
@@ -96,4 +85,21 @@ def orthogonal(x: Tensor) -> Tensor:
         product = p if product is None else torch.bmm(p, product)
         gram = torch.bmm(torch.bmm(p, gram), p)
     x = torch.bmm(product, x)
+    return x if wide else x.mT
+
+
+def orthogonal_bf16(x: Tensor) -> Tensor:
+    """The same in bfloat16, one step after another.  (n, rows, columns) -> the same, float32
+
+    Polynomials that are multiplied first lose too many digits in bfloat16: training then diverges.
+    """
+    wide = x.shape[-2] <= x.shape[-1]
+    x = x.float() if wide else x.float().mT
+    x = (x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)).bfloat16()
+    a, b, c = POLYNOMIAL
+    for _ in range(5):
+        gram = torch.bmm(x, x.mT)
+        p = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
+        x = torch.baddbmm(x, p, x, beta=a)
+    x = x.float()
     return x if wide else x.mT

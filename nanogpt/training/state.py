@@ -7,6 +7,7 @@ the history. It is one safetensors file, written whole or not at all; nothing is
 from __future__ import annotations
 
 import json
+import math
 import signal
 import threading
 from contextlib import contextmanager
@@ -21,10 +22,10 @@ from ..data.corpus import Corpus
 from ..model import checkpoint
 from ..model.checkpoint import CheckpointError
 from ..model.gpt import GPT
-from ..system.files import check_file, held, write_whole
+from ..system.files import check_file, held, remove_leftovers, write_whole
 from .trainer import Trainer
 
-FORMAT = "nanogpt-notebooks training state 2"
+FORMAT = "nanogpt-notebooks training state 3"
 
 
 def state_path(out: Path) -> Path:
@@ -62,9 +63,19 @@ class RunFiles:
             "weights": {"dtype": str(model.lm_head.weight.dtype)},
         }
 
+    @contextmanager
     def held(self):
-        """A with-block in which no other run writes these files. Raises ValueError."""
-        return held(self.out.with_name(f".{self.out.name}.lock"), f"to {self.out}")
+        """A with-block in which no other run writes these files. Raises ValueError.
+
+        What a killed run of these files has left half written is removed.
+        """
+        with held(self.out.with_name(f".{self.out.name}.lock"), f"to {self.out}"):
+            for path in (self.out, self.last):
+                for kind in ("safetensors", "json"):
+                    remove_leftovers(path.with_name(f"{path.name}.{kind}"))
+            remove_leftovers(self.state)
+            remove_leftovers(self.log)
+            yield
 
     def check(self, resume: bool) -> None:
         """Refuse, before anything changes, to begin here or to resume from what is here.
@@ -86,24 +97,39 @@ class RunFiles:
                 lost = f"{weights} was trained for {step:,} steps, and the state of its run is lost"
                 raise CheckpointError(f"{lost}: restore {self.state}, or give another out=PATH")
 
-    def save_checkpoints(self, model: GPT, step: int, losses: dict, *, best: bool) -> None:
-        """Write the newest checkpoint, and the same as the best one where it is that."""
-        for path in [self.out] * best + [self.last]:
-            checkpoint.write_checkpoint(path, model, {**self.meta, "step": step, "losses": losses})
+    def save_newest(self, model: GPT, history: dict, speed: dict) -> None:
+        """Write what belongs to the newest evaluation: a line of the log, and checkpoints.
 
-    def write_log(self, history: dict, speed: dict) -> None:
-        """Add a line for the newest evaluation to the log, in the place of any that follow.
+        The state of the run is written before them: a run that is killed in between resumes from
+        it, and `complete` writes what is missing.
+        """
+        newest = {name: history[name][-1] for name in ("step", "train", "val", "block")}
+        losses = {name: newest[name] for name in ("train", "val")}
+        meta = {**self.meta, "step": newest["step"], "losses": losses}
+        self._write_log(len(history["step"]), newest | speed)
+        if _is_best(history):
+            checkpoint.write_checkpoint(self.out, model, meta)
+        checkpoint.write_checkpoint(self.last, model, meta)  # last: `complete` looks at it
+
+    def complete(self, model: GPT, history: dict) -> None:
+        """Write what a kill between the state and its checkpoints has kept from being written."""
+        path = self.last.with_name(f"{self.last.name}.safetensors")
+        saved = checkpoint.read_tensors(path)[1].get("step") if path.is_file() else None
+        if saved != history["step"][-1]:
+            self.save_newest(model, history, {})
+
+    def _write_log(self, lines: int, newest: dict) -> None:
+        """Put line number `lines` into the log, in the place of it and of any that follow.
 
         Those are of another run, or of one that was killed after it had logged more than its state
         knows.
         """
         old = self.log.read_bytes().splitlines(keepends=True) if self.log.is_file() else []
-        kept = old[: len(history["step"]) - 1]
+        kept = old[: lines - 1]
         if kept != old:
             write_whole(self.log, b"".join(kept))
-        newest = {name: history[name][-1] for name in ("step", "train", "val")}
         with open(self.log, "a", encoding="utf-8") as file:
-            file.write(json.dumps(newest | speed) + "\n")
+            file.write(json.dumps(newest) + "\n")
 
     def save_state(self, step: int, trainer: Trainer, history: dict) -> None:
         """Write all that the step after `step` steps depends on."""
@@ -215,3 +241,13 @@ def deferred_interrupt():
         yield asked
     finally:
         signal.signal(signal.SIGINT, before or signal.SIG_DFL)
+
+
+def _is_best(history: dict) -> bool:
+    """Whether the newest evaluation is the best of those at the longest block so far.
+
+    A loss depends on its block, so a stage of longer windows begins a new comparison.
+    """
+    *before, newest = zip(history["block"], history["val"], strict=True)
+    same = [loss for block, loss in before if block == newest[0]]
+    return newest[0] == max(history["block"]) and newest[1] < min(same, default=math.inf)

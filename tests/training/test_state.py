@@ -109,9 +109,12 @@ def test_the_log_of_a_killed_run_is_mended_by_the_next_evaluation(corpus, tokeni
     """A run that is killed between its log and its state evaluates again: one line in the end."""
     files = RunFiles(tmp_path / "fox", fresh(corpus), corpus, RECIPE, tokenizer)
 
+    model = fresh(corpus)
+
     def evaluated(steps, seconds):
-        history = {"step": steps, "train": [2.0] * len(steps), "val": [3.0] * len(steps)}
-        files.write_log(history, {"seconds": seconds})
+        n = len(steps)
+        history = {"step": steps, "train": [2.0] * n, "val": [3.0] * n, "block": [8] * n}
+        files.save_newest(model, history, {"seconds": seconds})
         return [(row["step"], row["seconds"]) for row in log_of(tmp_path / "fox")]
 
     evaluated([0], 1)
@@ -149,16 +152,59 @@ def test_ctrl_c_in_the_first_evaluation_counts_it_once(corpus, tmp_path):
 
 
 def test_a_new_run_cannot_be_mixed_up_with_the_one_before(corpus, copy, wholes):
-    """It is stopped before it has saved a state of its own; the one there was another run's."""
+    """It is stopped in its first evaluation; the state there was another run's until then."""
 
     def cut(step, model):
         raise RuntimeError("power cut")
 
     with pytest.raises(RuntimeError, match="power cut"):
         train(fresh(corpus), corpus, RECIPE, out=copy, device=CPU, watch=cut)
-    assert not state_path(copy).exists()
-    assert resume(corpus, copy)[1] == wholes()[1], "it begins where nothing was saved"
+    assert step_of(copy) == 0
+    assert resume(corpus, copy)[1] == wholes()[1], "it begins at step 0"
     assert load_checkpoint(f"{copy}-last").meta["step"] == 20
+
+
+@pytest.mark.parametrize("kind", ["state", "best", "newest", "log"])
+@pytest.mark.parametrize("evaluation", [0, 1, 2])
+def test_a_kill_at_any_save_can_be_resumed_to_the_same_bits(
+    corpus, tmp_path, wholes, monkeypatch, kind, evaluation
+):
+    """Whichever file of whichever evaluation is not written any more, nothing is lost."""
+    names = {"state": "write_tensors", "best": "write_checkpoint", "newest": "write_checkpoint"}
+    place = (RunFiles, "_write_log") if kind == "log" else (state.checkpoint, names[kind])
+    plain, calls = getattr(*place), []
+    wanted = {"state": f"{tmp_path.name}-last.state", "best": "run", "newest": "run-last"}
+
+    def killed(*args, **kwargs):
+        ours = kind in ("log", "state") or args[0].name == wanted[kind]
+        if kind == "state":
+            ours = args[0].name.endswith(".state.safetensors")
+        calls.append(None) if ours else None
+        if ours and len(calls) == evaluation + 1:
+            raise SystemExit("killed")
+        return plain(*args, **kwargs)
+
+    out = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(*place, killed)
+        with pytest.raises(SystemExit):
+            train(fresh(corpus), corpus, RECIPE, out=out, device=CPU)
+    model, history = resume(corpus, out)
+    assert torch.equal(weights(model), wholes()[0])
+    assert history == wholes()[1]
+    assert contents(out) == contents(wholes()[2])
+    assert [row["step"] for row in log_of(out)] == history["step"]
+
+
+def test_a_run_removes_its_own_half_written_files_and_no_others(corpus, tmp_path):
+    ours = [".run-last.state.safetensors.0123abcd.tmp", ".run.safetensors.89abcdef.tmp"]
+    others = [".other.safetensors.89abcdef.tmp", ".run.safetensors.tmp", "run.safetensors.bak"]
+    for name in (*ours, *others):
+        (tmp_path / name).write_text("half")
+    train(fresh(corpus), corpus, RECIPE, out=tmp_path / "run", device=CPU)
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left.isdisjoint(ours)
+    assert left >= set(others)
 
 
 # ------------------------------------------------------------------ what is refused

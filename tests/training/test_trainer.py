@@ -15,7 +15,8 @@ from nanogpt.model.gpt import GPT
 from nanogpt.system.device import Device
 from nanogpt.training import trainer
 from nanogpt.training.loop import train
-from nanogpt.training.optimizers import Muon, make_optimizers, zero_init
+from nanogpt.training.optimizers import Muon, make_optimizers
+from nanogpt.training.start import zero_init
 from nanogpt.training.trainer import Trainer
 
 HALF = Device(torch.device("cpu"), torch.float16, "tests")
