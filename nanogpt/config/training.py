@@ -77,11 +77,6 @@ RECIPES = {
     "lecture": Recipe(LECTURE, "Karpathy's in gpt-dev: AdamW, a constant rate", chars=None),
     "fast": Recipe(TrainConfig(), "the lecture's architecture, sooner to the same loss"),
     "sprint": Recipe(TrainConfig(), "modern: rotary positions, RMSNorm, ReLU²", MODERN),
-    "sprint+": Recipe(
-        TrainConfig(lr=1.5e-2),
-        "the same, with look-up tables for two and three characters",
-        {**MODERN, "ngrams": 3},
-    ),
 }
 
 

@@ -17,7 +17,7 @@ def zero_init(model: GPT, generator: torch.Generator) -> None:
     """Start each block as the identity and the head at zero: the first loss is exactly ln(vocab).
 
     Embeddings are drawn from normal(0, 0.3): as long as the blocks add nothing, they are the whole
-    signal. Look-up tables start at zero.
+    signal.
     """
     with torch.no_grad():
         for block in model.blocks:
@@ -28,8 +28,6 @@ def zero_init(model: GPT, generator: torch.Generator) -> None:
             if table is not None:  # drawn on the CPU: the same numbers wherever the model is
                 drawn = torch.empty_like(table.weight, device="cpu")
                 table.weight.copy_(drawn.normal_(std=0.3, generator=generator))
-        for parameter in model.ngrams.parameters() if model.ngrams else ():
-            parameter.zero_()
 
 
 def make_optimizers(model: GPT, config: TrainConfig) -> list[torch.optim.Optimizer]:
@@ -42,7 +40,7 @@ def make_optimizers(model: GPT, config: TrainConfig) -> list[torch.optim.Optimiz
     rest = [p for p in model.parameters() if id(p) not in muon]
     matrices = [p for p in model.parameters() if id(p) in muon]
     betas, decay = (0.9, float(config.beta2)), {"weight_decay": config.weight_decay}
-    # Tables and a head that start at zero have tiny first gradients: a larger eps would damp them.
+    # A head that starts at zero has tiny first gradients: a larger eps would damp them.
     settings = {"lr": config.lr, "betas": betas, "eps": 1e-10, "fused": config.fused}
     adam = torch.optim.AdamW(rest, **settings, **decay)
     return [adam, Muon(matrices, lr=config.muon_lr, **decay)] if matrices else [adam]

@@ -28,13 +28,12 @@ from nanogpt.training.state import RunFiles, deferred_interrupt, state_path
 
 RECIPE = TrainConfig(steps=20, batch_size=4, eval_every=4, eval_batches=1, warmup=3)
 HALF = Device(torch.device("cpu"), torch.float16, "tests")
-PLUS = {**MODERN, "ngrams": 3}
 
 # What a run may be: its recipe, its model, its device, and the steps at which it is stopped.
 KINDS = {
     "lecture": (RECIPE, {}, CPU, (0, 3, 8, 19)),
     "batched, AdamW alone": (replace(RECIPE, muon_lr=None), {"per_head": False}, CPU, (7,)),
-    "sprint+, clipped, in parts": (replace(RECIPE, clip=1.0, accumulate=2), PLUS, CPU, (6,)),
+    "sprint, clipped, in parts": (replace(RECIPE, clip=1.0, accumulate=2), MODERN, CPU, (6,)),
     "float16": (RECIPE, {}, HALF, (4,)),
 }
 
