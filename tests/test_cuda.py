@@ -46,7 +46,7 @@ SAMPLING = [
 ]
 SHARED = GPTConfig(
     **{"vocab_size": 13, "block_size": 24, "n_layer": 2, "n_head": 2, "n_embd": 16},
-    **{"per_head": False, "n_kv_head": 1, "window": 6, "sinks": 2, "ngrams": 3, **MODERN},
+    **{"per_head": False, "n_kv_head": 1, "window": 6, "sinks": 2, **MODERN},
 )
 RECIPE = TrainConfig(steps=4, batch_size=4, eval_every=2, eval_batches=1, warmup=3)
 
@@ -233,6 +233,6 @@ def test_the_ladder_and_the_other_benchmarks_run_there(gpu, corpus, monkeypatch)
     assert all(row["equal"] for row in result["rungs"])
     monkeypatch.setattr(training, "TURNS", 2)
     shape, least = {"block_size": 8, "n_layer": 1, "n_embd": 8, "n_head": 2}, {"batch_size": 2}
-    entries = [replace(RACE[i], shape=shape, train={**least, "steps": 1}) for i in (0, 3)]
+    entries = [replace(RACE[i], shape=shape, train={**least, "steps": 1}) for i in (0, 2)]
     runs = train_in_turns(entries, corpus, seed=1, device=device)
-    assert [run["name"] for run in runs] == ["lecture", "sprint+"]
+    assert [run["name"] for run in runs] == ["lecture", "sprint"]

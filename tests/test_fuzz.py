@@ -108,7 +108,6 @@ FITS = {
         **dict.fromkeys(("per_head", "rms_norm", "rope", "qk_norm", "relu2", "bias"), is_switch),
         "dropout": is_share,
         "rope_base": lambda v: is_number(v, 1, 1e30),
-        "ngrams": lambda v: is_int(v, 1, 3),
         "n_kv_head": lambda v: v is None or is_int(v, 1, 1),  # of one head
         "window": lambda v: v is None or is_int(v),
         **dict.fromkeys(("sinks", "full_every"), lambda v: is_int(v, 0, 0)),  # without a window

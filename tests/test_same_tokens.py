@@ -26,14 +26,13 @@ BLOCK, WINDOW, PAST_BLOCK = 16, 5, (16, 4)
 CONFIGS = {
     "lecture": {},
     "rope": {"rope": True},
-    "n-grams": {"ngrams": 3},
     "grouped": {"n_kv_head": 2},
     "window": {"window": WINDOW},
     "sinks": {"window": WINDOW, "sinks": 2, "rope": True},
     "modern": {"window": WINDOW, "full_every": 2, "n_kv_head": 1, "rope": True, "qk_norm": True}
-    | {"sinks": 1, "ngrams": 3, "rms_norm": True, "relu2": True, "bias": False},
+    | {"sinks": 1, "rms_norm": True, "relu2": True, "bias": False},
 }
-HAVE_HEADS = ("lecture", "rope", "n-grams")  # a list of Heads has no groups and no windows
+HAVE_HEADS = ("lecture", "rope")  # a list of Heads has no groups and no windows
 CACHES = {
     "no cache": None,
     "dynamic": nanogpt.DynamicCache,

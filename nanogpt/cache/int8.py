@@ -12,7 +12,7 @@ class Int8Cache(DynamicCache):
     """Grows like DynamicCache, in about a quarter of float32's bytes: 8-bit codes and scales.
 
     What it returns is rounded, so its tokens need not be those of an uncached model: do not use it
-    where equality is promised. Integers (the characters of n-gram tables) are kept exactly.
+    where equality is promised.
     """
 
     def store(self, k, v, pos):
@@ -27,10 +27,8 @@ class Int8Cache(DynamicCache):
 def encoded(x: Tensor) -> Tensor:
     """Each vector as codes from -127 to 127 and a scale in two bytes.  (…, hs) -> (…, hs + 2) int8
 
-    A number is about its code times the scale of its vector. Integers stay as they are.
+    A number is about its code times the scale of its vector.
     """
-    if not x.is_floating_point():
-        return x
     x = x if x.dtype == torch.float64 else x.float()
     least = torch.finfo(torch.float16).smallest_normal  # for vectors of zeros, and nearly
     scale = (x.abs().amax(-1, keepdim=True) / 127).clamp(least, 65504).to(torch.float16)
@@ -40,7 +38,5 @@ def encoded(x: Tensor) -> Tensor:
 
 def decoded(x: Tensor, dtype: torch.dtype) -> Tensor:
     """The numbers that were encoded, but for rounding.  (…, hs + 2) -> (…, hs)"""
-    if not dtype.is_floating_point:
-        return x
     scale = x[..., -2:].contiguous().view(torch.float16)
     return x[..., :-2].to(dtype) * scale.to(dtype)

@@ -3,5 +3,5 @@
 from .address import REF, REPO
 from .checks import override
 from .profiles import PROFILES, Profile, get_profile
-from .shapes import NGRAM_ROWS, SIZES, GPTConfig
+from .shapes import SIZES, GPTConfig
 from .training import MODERN, RECIPES, Recipe, TrainConfig, recipe_for

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from .checks import LARGEST, check_int, check_number, check_switch, option
 
-NGRAM_ROWS = 16_384  # the most rows of an n-gram table: pairs and triples of characters share them
-NEWER = ("rms_norm", "rope", "qk_norm", "relu2", "bias", "ngrams", "n_kv_head", "window", "sinks")
-NEWER += ("full_every",)  # the fields that change the lecture's architecture
+# The fields that change the lecture's architecture.
+NEWER = ("rms_norm", "rope", "qk_norm", "relu2", "bias", "n_kv_head", "window", "sinks")
+NEWER += ("full_every",)
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,6 @@ class GPTConfig:
     qk_norm: bool = option(False, "normalise queries and keys")
     relu2: bool = option(False, "ReLU squared in the feed-forward part")
     bias: bool = option(True, "biases, in the linear layers that have one in the lecture")
-    ngrams: int = option(1, "2, 3: look-up tables for the last two (and the last three) characters")
     n_kv_head: int | None = option(None, "heads of keys and values, shared by groups; None: n_head")
     window: int | None = option(None, "positions a query sees, its own included; None: all")
     sinks: int = option(0, "first positions that a query sees beside its window")
@@ -41,7 +40,6 @@ class GPTConfig:
         for name in ("per_head", "rms_norm", "rope", "qk_norm", "relu2", "bias"):
             check_switch(name, getattr(self, name))
         check_number("dropout", self.dropout, 0, 1 - 2**-53, span="[0, 1)")
-        check_int("ngrams", self.ngrams, 1, 3)
         check_number("rope_base", self.rope_base, 1.0, LARGEST)
         self._check_heads()
         self._check_window()
@@ -90,11 +88,6 @@ class GPTConfig:
         """Rows of the position table; None where positions are rotary and have no end."""
         return None if self.rope else self.block_size
 
-    @property
-    def ngram_rows(self) -> tuple[int, ...]:
-        """Rows of the table for pairs, and of the table for triples, as far as there are any."""
-        return (min(NGRAM_ROWS, self.vocab_size**2), NGRAM_ROWS)[: self.ngrams - 1]
-
     def window_of(self, layer: int) -> int | None:
         """The window of that layer (from 0), or None when it sees everything."""
         full = self.full_every and (layer + 1) % self.full_every == 0
@@ -109,7 +102,7 @@ class GPTConfig:
     @property
     def n_params(self) -> int:
         """Parameters of a model of this shape."""
-        tables = self.vocab_size + (self.positions or 0) + sum(self.ngram_rows)  # rows
+        tables = self.vocab_size + (self.positions or 0)  # rows
         return self.matrix_weights + self.vector_weights + tables * self.n_embd
 
     @property
@@ -136,12 +129,10 @@ class GPTConfig:
         """Bytes that caches of `length` tokens of `batch` texts take, when nothing is forgotten.
 
         K and V are 2 · layers · heads · head size · tokens · batch · itemsize, where heads counts
-        those with their own keys. `itemsize` is 4 for float32, 2 for bfloat16. N-gram tables keep
-        the characters themselves, twice, as int64.
+        those with their own keys. `itemsize` is 4 for float32, 2 for bfloat16.
         """
         tokens = length * batch
-        characters = 2 * 8 * tokens if self.ngram_rows else 0
-        return characters + 2 * self.n_layer * self.kv_heads * self.head_size * tokens * itemsize
+        return 2 * self.n_layer * self.kv_heads * self.head_size * tokens * itemsize
 
 
 # `article` has the size of the article that this series grew out of; `small` is the same with a

@@ -186,7 +186,9 @@ def _checked_config(path: Path, meta: dict) -> GPTConfig:
     if (found := meta.get("format")) != FORMAT:
         raise CheckpointError(f"{path} has format {found!r}, not {FORMAT!r}: train again")
     try:
-        config = GPTConfig(**meta["config"])
+        fields = dict(meta["config"])
+        ngrams = fields.pop("ngrams", 1)  # a field that is gone; older files say 1, for none
+        config = GPTConfig(**fields)
         chars, size = meta["vocabulary"], config.vocab_size
         if not isinstance(chars, str) or not len(chars) == len(set(chars)) == size:
             raise ValueError(f"the vocabulary must be a string of {size} different characters")
@@ -196,6 +198,9 @@ def _checked_config(path: Path, meta: dict) -> GPTConfig:
             raise ValueError("the corpus has no name")
     except (KeyError, TypeError, ValueError) as error:
         raise _foreign(path, error) from error
+    if ngrams != 1:
+        why = f"{path} holds a model with n-gram tables (ngrams={ngrams}), which GPT has no longer"
+        raise CheckpointError(f"{why}: train again, without them")
     if own := meta.get("own_classes"):
         why = f"{path} holds a model with {own}, and a plain GPT is another function"
         raise CheckpointError(f"{why}: build the model with that class, and load its tensors")

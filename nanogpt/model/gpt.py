@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..cache.attach import cache_owners
 from ..cache.base import check_ascending
-from ..config.shapes import NGRAM_ROWS, GPTConfig
+from ..config.shapes import GPTConfig
 from .attention import attend, attend_shared, is_causal, norm_and_rotate, visible
 from .kernels import RMSNorm, SquaredReLU, rms_norm
 
@@ -108,47 +108,6 @@ class FeedForward(nn.Module):
         return self.net(x)
 
 
-class NGrams(nn.Module):
-    """Adds a row for the last two characters, and one for the last three, to a token's embedding.
-
-    The rows are looked up, so this costs no arithmetic. A table has at most NGRAM_ROWS rows: the
-    pairs of up to 128 characters have one each; triples share rows, by their number modulo
-    NGRAM_ROWS. Before a text stands character 0 (the newline). Decoding needs the characters before
-    a new one, so they are cached, as keys are.
-    """
-
-    def __init__(self, config: GPTConfig):
-        super().__init__()
-        self.config, self.vocab_size = config, config.vocab_size
-        self.window = 3  # characters that it looks at
-        rows = config.ngram_rows
-        self.pairs = nn.Embedding(rows[0], config.n_embd)
-        self.triples = nn.Embedding(rows[1], config.n_embd) if len(rows) > 1 else None
-        self.cache = None
-
-    def forward(self, idx: Tensor, pos: Tensor) -> Tensor:
-        """(B, T), (T,) -> (B, T, C)"""
-        idx = idx.long()  # a prompt may be int32; triples of a large vocabulary need more
-        text, text_pos = idx, pos
-        if self.cache is not None and not self.training:
-            rows = idx[..., None]
-            rows, _, text_pos = self.cache.update(rows, rows, pos)  # (B, S, 1), (S,)
-            text = rows[..., 0]
-        pair = _before(text, text_pos, pos, 1) * self.vocab_size + idx
-        x = self.pairs(pair % NGRAM_ROWS)
-        if self.triples is None:
-            return x
-        triple = _before(text, text_pos, pos, 2) * self.vocab_size**2 + pair
-        return x + self.triples(triple % NGRAM_ROWS)
-
-
-def _before(text: Tensor, text_pos: Tensor, pos: Tensor, steps: int) -> Tensor:
-    """The characters `steps` before pos, or 0 if there is none.  (B, S), (S,), (T,) -> (B, T)"""
-    match = text_pos[None, :] == pos[:, None] - steps  # (T, S)
-    match &= text_pos[None, :] >= 0  # -1 marks an empty cache slot
-    return text[:, match.int().argmax(1)] * match.any(1)
-
-
 def norm(config: GPTConfig) -> nn.Module:
     """LayerNorm, or RMSNorm (Zhang and Sennrich 2019, arXiv 1910.07467) without weights."""
     return RMSNorm() if config.rms_norm else nn.LayerNorm(config.n_embd)
@@ -193,7 +152,6 @@ class GPT(nn.Module):
             self.token_embedding_table = nn.Embedding(config.vocab_size, config.n_embd)
             table = None if config.rope else nn.Embedding(config.block_size, config.n_embd)
             self.position_embedding_table = table
-            self.ngrams = NGrams(config) if config.ngrams > 1 else None
             blocks = [Block(config, head, layer, attention) for layer in range(config.n_layer)]
             self.blocks = nn.ModuleList(blocks)
             self.ln_f = norm(config)
@@ -236,8 +194,6 @@ class GPT(nn.Module):
         x = self.token_embedding_table(idx)
         if self.position_embedding_table is not None:
             x = x + self.position_embedding_table(pos)
-        if self.ngrams is not None:
-            x = x + self.ngrams(idx, pos)
         return rms_norm(x) if self.config.rms_norm else x
 
     def _positions(self, idx: Tensor, pos: Tensor | None) -> Tensor:

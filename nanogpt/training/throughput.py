@@ -21,7 +21,7 @@ def flops_per_token(config: GPTConfig) -> int:
     """Floating-point operations of one training step for each token, forward and backward.
 
     6 for each weight of a matrix and 12 L C T for attention (PaLM, arXiv 2204.02311, appendix B).
-    Look-up tables compute nothing and do not count.
+    Embedding tables compute nothing and do not count.
     """
     windows = (config.window_of(layer) or config.block_size for layer in range(config.n_layer))
     keys = sum(min(window, config.block_size) for window in windows)

@@ -26,7 +26,7 @@ QUICK = {"steps": 40, "batch_size": 4}
 ENTRIES = (
     Entry("lecture", "lecture", None, TINY, QUICK),
     Entry("fast", "fast", 2.0, TINY, QUICK),
-    Entry("sprint+", "sprint+", 2.0, {**TINY, "block_size": 16}, {**QUICK, "steps": 80}),
+    Entry("sprint", "sprint", 2.0, {**TINY, "block_size": 16}, {**QUICK, "steps": 80}),
 )
 
 

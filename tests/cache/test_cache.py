@@ -7,7 +7,7 @@ from conftest import CACHES, name, seeded, tokens
 from decoding_fixtures import build
 from hypothesis import given
 
-from nanogpt.cache.attach import cache_owners, kv_cache, measured_bytes
+from nanogpt.cache.attach import kv_cache, measured_bytes
 from nanogpt.cache.dynamic import DynamicCache
 from nanogpt.cache.int8 import Int8Cache, decoded, encoded
 from nanogpt.cache.paged import PagedCache
@@ -198,17 +198,13 @@ def test_no_number_is_off_by_more_than_half_a_step(dtype, size):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("ngrams", [1, 3])
-def test_a_model_s_logits_move_a_little_and_the_characters_of_its_tables_not_at_all(ngrams):
-    model, idx, found = build(torch.float32, rope=True, ngrams=ngrams), tokens(2, 20), {}
+def test_a_model_s_logits_move_a_little():
+    model, idx, found = build(torch.float32, rope=True), tokens(2, 20), {}
     for cache_kind in (DynamicCache, Int8Cache):
         with kv_cache(model, cache_kind):
             parts = [model(idx[:, p], pos=p)[0] for p in torch.arange(20).split(3)]
             found[cache_kind] = torch.cat(parts, dim=1)
             bytes_of = measured_bytes(model)
-            text = cache_owners(model)[0].cache if ngrams > 1 else None
-            if text is not None:
-                assert torch.equal(text.tensors()[0][..., 0], idx)
     difference = (found[Int8Cache] - found[DynamicCache]).abs().max()
     assert 0 < difference < 0.05 * found[DynamicCache].abs().max()
     assert bytes_of < model.cache_bytes(20, 2)

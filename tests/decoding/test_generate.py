@@ -262,7 +262,6 @@ def test_heads_that_can_hold_no_cache_are_refused_not_decoded_wrongly():
     for target, settings in (
         (model, {}),
         (model, {"engine": PerHead}),
-        (tiny_model(head=Forgetful, ngrams=2), {}),  # the characters of its tables have a cache
         (tiny_model(), {"draft": DraftModel(model)}),
     ):
         with pytest.raises(ValueError, match="self.cache = None"):

@@ -60,7 +60,7 @@ def test_a_text_without_end(cache, draft):
 @pytest.mark.parametrize("cache", CACHES)
 def test_the_caches_hold_what_plain_decoding_holds(cache):
     """At every token of the text, of three texts that are right about different tokens."""
-    model = build(n_kv_head=2, window=6, sinks=2, rope=True, ngrams=3)
+    model = build(n_kv_head=2, window=6, sinks=2, rope=True)
     whole = complete(model, text(5, 3), 14, cache=CACHES[cache])
     steps = generate(model, whole[:, :5], 14, cache=CACHES[cache], draft=PartlyRight(whole, V, 4))
     lengths = set()

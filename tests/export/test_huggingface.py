@@ -107,7 +107,6 @@ def test_a_head_that_no_norm_can_carry_is_refused():
 
 def test_what_has_no_counterpart_is_refused_by_name():
     for changes, named in [
-        ({"ngrams": 2}, "ngrams=2"),
         ({"window": 8, "sinks": 2}, "window=8, sinks=2"),
         ({"rope": True}, "rope=True"),
         ({"rms_norm": True, "bias": False}, "rms_norm=True, bias=False"),

@@ -18,7 +18,7 @@ from nanogpt.cache.dynamic import DynamicCache
 from nanogpt.cache.paged import PagedCache
 from nanogpt.cache.rolling import RollingCache
 from nanogpt.cache.static import StaticCache
-from nanogpt.config import MODERN, NGRAM_ROWS, GPTConfig
+from nanogpt.config import MODERN, GPTConfig
 from nanogpt.decoding.generate import complete
 from nanogpt.engines.eager import Batched
 from nanogpt.model.attention import rotate, visible
@@ -30,12 +30,12 @@ from nanogpt.model.gpt import GPT, CausalSelfAttention
 BLOCK, WINDOW = 32, 6
 HAVE_HEADS = [
     *({"rms_norm": True}, {"rope": True}, {"rope": True, "rope_base": 100.0}, {"qk_norm": True}),
-    *({"relu2": True}, {"bias": False}, {"ngrams": 2}, {"ngrams": 3}, {**MODERN, "ngrams": 3}),
+    *({"relu2": True}, {"bias": False}, MODERN),
 ]
 HAVE_NONE = [
     *({"n_kv_head": 2}, {"window": WINDOW}, {"window": 1, "rope": True}),
     {"window": WINDOW, "full_every": 2, "rope": True, "n_kv_head": 1},
-    {"window": WINDOW, "sinks": 2, "rope": True, "ngrams": 3},
+    {"window": WINDOW, "sinks": 2, "rope": True},
 ]
 FIELDS = HAVE_HEADS + HAVE_NONE
 CACHES = [DynamicCache, StaticCache, RollingCache, PagedCache]
@@ -70,7 +70,7 @@ def test_a_text_in_chunks_gives_the_logits_of_the_text_in_one(fields, per_head):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=name)
-@pytest.mark.parametrize("fields", [FIELDS[8], FIELDS[-2]], ids=["modern", "windows"])
+@pytest.mark.parametrize("fields", [MODERN, FIELDS[-2]], ids=["modern", "windows"])
 def test_in_exact_mode_every_way_gives_the_same_bits(fields, dtype):
     idx = tokens(3, BLOCK)
     models = [build(dtype, **fields)]
@@ -139,47 +139,13 @@ def test_rotating_is_multiplying_by_a_complex_number():
     close(rotate(x, pos, 100.0), torch.cat([turned.real, turned.imag], dim=-1), 1e-12)
 
 
-@pytest.mark.parametrize("fields", [{"rope": True}, *FIELDS[8:-1]], ids=label)
+@pytest.mark.parametrize("fields", [{"rope": True}, MODERN, *HAVE_NONE[:-1]], ids=label)
 def test_without_a_position_table_a_text_reads_the_same_anywhere(fields):
     idx = tokens(2, 8)
     for rope, shift in ((True, 3), (True, 5000), (False, 3)):
         model = build(**fields | {"rope": rope})
         here, there = (model(idx, pos=torch.arange(8) + by)[0] for by in (0, shift))
         assert torch.allclose(here, there, rtol=0, atol=1e-9) is rope
-
-
-# ------------------------------------------------------------------ look-up tables
-
-
-def rows_by_hand(text: list[int], vocab: int) -> list[tuple[int, int]]:
-    """For each place the rows of its pair and its triple; before the text stands character 0."""
-    padded = [0, 0, *text]
-    triples = zip(padded, padded[1:], padded[2:], strict=False)
-    return [
-        ((b * vocab + c) % NGRAM_ROWS, (a * vocab**2 + b * vocab + c) % NGRAM_ROWS)
-        for a, b, c in triples
-    ]
-
-
-@pytest.mark.parametrize("vocab", [3, 65, 150])
-@pytest.mark.parametrize("ngrams", [2, 3])
-def test_the_tables_are_read_at_the_rows_counted_by_hand(vocab, ngrams):
-    tables = build(ngrams=ngrams, vocab_size=vocab).ngrams
-    assert tables.pairs.num_embeddings == min(vocab**2, NGRAM_ROWS)
-    idx = tokens(2, 12, vocab=vocab, seed=3)
-    got = tables(idx, torch.arange(12))
-    for text, found in zip(idx.tolist(), got, strict=True):
-        for (pair, triple), row in zip(rows_by_hand(text, vocab), found, strict=True):
-            third = tables.triples.weight[triple] if ngrams == 3 else 0
-            assert torch.equal(row, tables.pairs.weight[pair] + third)
-
-
-@pytest.mark.parametrize("vocab", [13, 2000])
-def test_a_prompt_of_small_integers_is_the_same_prompt(vocab):
-    """The number of a triple of 2000 characters exceeds int32, and the cache takes one dtype."""
-    model, prompt = build(ngrams=3, vocab_size=vocab), tokens(2, 5, vocab=vocab)
-    expected = complete(model, prompt, 7, generator=seeded(3))
-    assert torch.equal(complete(model, prompt.int(), 7, generator=seeded(3)), expected)
 
 
 # ------------------------------------------------------------------ shared keys and windows

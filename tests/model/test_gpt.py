@@ -31,7 +31,7 @@ def model(request):
 
 def test_no_token_sees_a_later_one(model):
     idx = tokens(2, 12)
-    for one in (model, build(**MODERN, ngrams=3)):
+    for one in (model, build(**MODERN)):
         before = one(idx)[0]
         for t in range(12):
             changed = idx.clone()

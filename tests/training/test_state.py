@@ -16,25 +16,28 @@ from training_fixtures import (
     fresh,
     log_of,
     short_run,
+    step_of,
     stop_at,
     weights,
 )
 
 from nanogpt.config import MODERN, TrainConfig
 from nanogpt.model.checkpoint import CheckpointError, load_checkpoint, read_tensors
+from nanogpt.system import files
 from nanogpt.system.device import Device
 from nanogpt.training.loop import train
 from nanogpt.training.state import RunFiles, deferred_interrupt, state_path
 
 RECIPE = TrainConfig(steps=20, batch_size=4, eval_every=4, eval_batches=1, warmup=3)
+STAGED = replace(RECIPE, look_back=True, epochs=True, stages=((0.5, 2), (0.75, 4)))
 HALF = Device(torch.device("cpu"), torch.float16, "tests")
-PLUS = {**MODERN, "ngrams": 3}
 
 # What a run may be: its recipe, its model, its device, and the steps at which it is stopped.
 KINDS = {
     "lecture": (RECIPE, {}, CPU, (0, 3, 8, 19)),
     "batched, AdamW alone": (replace(RECIPE, muon_lr=None), {"per_head": False}, CPU, (7,)),
-    "sprint+, clipped, in parts": (replace(RECIPE, clip=1.0, accumulate=2), PLUS, CPU, (6,)),
+    "sprint, clipped, in parts": (replace(RECIPE, clip=1.0, accumulate=2), MODERN, CPU, (6,)),
+    "short windows, epochs": (STAGED, {}, CPU, (9, 13)),
     "float16": (RECIPE, {}, HALF, (4,)),
 }
 
@@ -107,14 +110,14 @@ def test_ctrl_c_then_resume_gives_the_bits_of_a_whole_run(corpus, tmp_path, whol
 
 def test_the_log_of_a_killed_run_is_mended_by_the_next_evaluation(corpus, tokenizer, tmp_path):
     """A run that is killed between its log and its state evaluates again: one line in the end."""
-    files = RunFiles(tmp_path / "fox", fresh(corpus), corpus, RECIPE, tokenizer)
+    saved = RunFiles(tmp_path / "fox", fresh(corpus), corpus, RECIPE, tokenizer)
 
     model = fresh(corpus)
 
     def evaluated(steps, seconds):
         n = len(steps)
         history = {"step": steps, "train": [2.0] * n, "val": [3.0] * n, "block": [8] * n}
-        files.save_newest(model, history, {"seconds": seconds})
+        saved.save_newest(model, history, {"seconds": seconds})
         return [(row["step"], row["seconds"]) for row in log_of(tmp_path / "fox")]
 
     evaluated([0], 1)
@@ -164,30 +167,23 @@ def test_a_new_run_cannot_be_mixed_up_with_the_one_before(corpus, copy, wholes):
     assert load_checkpoint(f"{copy}-last").meta["step"] == 20
 
 
-@pytest.mark.parametrize("kind", ["state", "best", "newest", "log"])
-@pytest.mark.parametrize("evaluation", [0, 1, 2])
-def test_a_kill_at_any_save_can_be_resumed_to_the_same_bits(
-    corpus, tmp_path, wholes, monkeypatch, kind, evaluation
+@pytest.mark.parametrize("written", range(12))
+def test_a_kill_at_any_file_can_be_resumed_to_the_same_bits(
+    corpus, tmp_path, wholes, monkeypatch, written
 ):
-    """Whichever file of whichever evaluation is not written any more, nothing is lost."""
-    names = {"state": "write_tensors", "best": "write_checkpoint", "newest": "write_checkpoint"}
-    place = (RunFiles, "_write_log") if kind == "log" else (state.checkpoint, names[kind])
-    plain, calls = getattr(*place), []
-    wanted = {"state": f"{tmp_path.name}-last.state", "best": "run", "newest": "run-last"}
+    """An evaluation writes five files; the run is killed when so many files have been written."""
+    plain, begun = files.atomic_path, []
 
-    def killed(*args, **kwargs):
-        ours = kind in ("log", "state") or args[0].name == wanted[kind]
-        if kind == "state":
-            ours = args[0].name.endswith(".state.safetensors")
-        calls.append(None) if ours else None
-        if ours and len(calls) == evaluation + 1:
+    def killed(path):
+        begun.append(path)
+        if len(begun) > written:
             raise SystemExit("killed")
-        return plain(*args, **kwargs)
+        return plain(path)
 
     out = tmp_path / "run"
     with monkeypatch.context() as patch:
-        patch.setattr(*place, killed)
-        with pytest.raises(SystemExit):
+        patch.setattr(files, "atomic_path", killed)
+        with pytest.raises(SystemExit, match="killed"):
             train(fresh(corpus), corpus, RECIPE, out=out, device=CPU)
     model, history = resume(corpus, out)
     assert torch.equal(weights(model), wholes()[0])

@@ -3,24 +3,24 @@
 import math
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 
 import pytest
 import torch
 from conftest import seeded, tokens
 from training_fixtures import CPU, fresh, weights
 
-from nanogpt.config import MODERN, TrainConfig, recipe_for
-from nanogpt.data.batches import split
+from nanogpt.config import MODERN, GPTConfig, TrainConfig, recipe_for
+from nanogpt.data.batches import Epochs, split
 from nanogpt.model.gpt import GPT
 from nanogpt.system.device import Device
 from nanogpt.training import trainer
 from nanogpt.training.loop import train
 from nanogpt.training.optimizers import Muon, make_optimizers
-from nanogpt.training.start import zero_init
+from nanogpt.training.start import look_back, zero_init
 from nanogpt.training.trainer import Trainer
 
 HALF = Device(torch.device("cpu"), torch.float16, "tests")
-PLUS = {**MODERN, "ngrams": 3}
 ADAM = TrainConfig(
     steps=8, batch_size=8, warmup=2, lr=3e-3, muon_lr=None, eval_every=4, eval_batches=1
 )
@@ -48,7 +48,7 @@ def steps(corpus, tokenizer):
 
 
 @pytest.mark.parametrize(
-    ("fields", "clip", "parts"), [({}, None, 4), (PLUS, 0.1, 2), (PLUS, 0.1, 8)], ids=str
+    ("fields", "clip", "parts"), [({}, None, 4), (MODERN, 0.1, 2), (MODERN, 0.1, 8)], ids=str
 )
 def test_a_batch_in_parts_is_the_same_step(build, steps, fields, clip, parts):
     whole, model = (build(False, dtype=torch.float64, **fields) for _ in range(2))
@@ -61,15 +61,67 @@ def test_a_batch_in_parts_is_the_same_step(build, steps, fields, clip, parts):
     torch.testing.assert_close(weights(model), weights(whole), rtol=0, atol=1e-10)
 
 
-def test_every_weight_of_sprint_plus_moves(corpus):
-    config, shape = recipe_for("sprint+", fresh(corpus).config)
+@pytest.mark.parametrize("name", ["fast", "sprint", "keeper"])
+def test_every_weight_of_a_recipe_moves(corpus, name):
+    config, shape = recipe_for(name, fresh(corpus).config)
     config = replace(config, steps=20, batch_size=4, eval_every=20, eval_batches=1, warmup=3)
     model = GPT(shape)
     before = {key: t.clone() for key, t in model.state_dict().items()}
     train(model, corpus, config, device=CPU)
     assert [key for key, t in model.state_dict().items() if torch.equal(t, before[key])] == []
-    rows = model.ngrams.triples.weight.any(-1).sum()
-    assert rows < 1000, "rows of triples that never occurred"
+
+
+# ------------------------------------------------------------------ short windows first
+
+
+def test_stages_give_shorter_windows_and_as_many_characters(build, steps):
+    model, sizes = build(False), []
+    model.register_forward_pre_hook(lambda module, given: sizes.append(tuple(given[0].shape)))
+    steps(model, replace(ADAM, steps=8, stages=((0.5, 2), (0.8, 4))))
+    assert sizes == [(32, 2)] * 4 + [(16, 4)] * 3 + [(8, 8)]
+
+
+def test_a_block_that_the_model_does_not_have_is_refused(build, steps):
+    with pytest.raises(ValueError, match="a stage has block 16, the model 8"):
+        steps(build(False), replace(ADAM, stages=((0.5, 16),)))
+
+
+def test_an_epoch_reads_every_window_once_and_follows_from_the_step(build, corpus, tokenizer):
+    data, _ = split(tokenizer.encode(corpus.text), 8)
+    size = (len(data) - 8) // 8  # windows of an epoch
+    places = torch.arange(len(data))
+
+    def starts(first, n):
+        return Epochs(places, seed=1).batch(0, 8, first, n)[0][:, 0].tolist()
+
+    whole = starts(0, size)
+    assert len(set(whole)) == size
+    assert {later - sooner for sooner, later in pairwise(sorted(whole))} == {8}
+    assert starts(5, 7) == whole[5:12], "it needs no memory of what was drawn before"
+    later = starts(size - 2, size + 2)
+    assert later[:2] == whole[-2:]
+    assert sorted(later[2:]) != sorted(whole), "the next epoch cuts at other places"
+    assert max(later) + 8 < len(data)
+    config = replace(ADAM, epochs=True, stages=((0.5, 4),))
+    trainer = Trainer(build(False), data, config, seeded(1), CPU)
+    first, again = ([trainer.batch(step)[0] for step in order] for order in (range(8), range(8)))
+    assert all(map(torch.equal, first, again))
+    assert not torch.equal(first[6], first[7])
+
+
+# ------------------------------------------------------------------ bfloat16 in the linear layers
+
+
+@pytest.mark.parametrize("fields", [{}, MODERN], ids=str)
+def test_linear_layers_in_bfloat16_change_only_their_digits(build, steps, fields):
+    models = [build(False, **fields) for _ in range(2)]
+    (_, plain), (_, rounded) = (
+        steps(model, replace(ADAM, muon_lr=0.02, bf16=on))
+        for model, on in zip(models, (False, True), strict=True)
+    )
+    assert rounded != plain
+    assert rounded == pytest.approx(plain, abs=0.05)
+    assert {p.dtype for p in models[1].parameters()} == {torch.float32}
 
 
 # ------------------------------------------------------------------ the start and the optimizers
@@ -95,7 +147,7 @@ def test_both_kinds_of_optimizer_share_all_parameters(build):
     assert muon == {i for i in matrices if model.get_parameter(names[i]).ndim == 2}
     assert adam == set(names) - muon
     settings = [(opt.param_groups[0]["lr"], opt.param_groups[0]["weight_decay"]) for opt in made]
-    assert settings == [(0.1, 0.3), (0.2, 0.3)]
+    assert settings == [(0.1, 0.0), (0.2, 0.3)], "beside Muon only its matrices decay"
 
 
 def test_muon_moves_matrices_as_pytorch_does_and_keeps_the_same_state():
@@ -165,3 +217,41 @@ def test_gradients_too_large_for_float16_move_nothing_and_the_scale_is_halved(bu
     one.scaler.update(2.0**10)
     one.step(3)
     assert not torch.equal(weights(model), before)
+
+
+@pytest.mark.parametrize("per_head", [True, False])
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("fields", [{}, MODERN], ids=["table", "rotary"])
+def test_a_head_that_looks_back_gives_most_weight_to_its_character(fields, per_head, shared):
+    """Head h of the first block looks h + 1 characters back, in each form of the model."""
+    if shared and per_head:
+        pytest.skip("a list of Heads shares no keys")
+    groups = {"n_kv_head": 2} if shared else {}
+    shape = {"block_size": 64, "n_head": 4, "n_embd": 128, "n_layer": 2, "per_head": per_head}
+    model = GPT(GPTConfig(**shape, **fields, **groups))
+    zero_init(model, seeded(1))
+    look_back(model)
+    text = torch.randint(65, (8, 64), generator=seeded(2))
+    looks = first_weights(model, text)  # (8, 4, 64, 64)
+    for h in range(4):
+        peak = looks[:, h, 16:].mean(0).argmax(-1)  # over texts: what a character adds averages out
+        assert (peak == torch.arange(16, 64) - h - 1).float().mean() > 0.95
+
+
+def first_weights(model, text):
+    """The weights of each head of the first block.  (B, T) -> (B, H, T, T)"""
+    from nanogpt.model.attention import attention_weights, norm_and_rotate, visible
+
+    pos = torch.arange(text.shape[1])
+    attention, c = model.blocks[0].sa, model.config
+    with torch.no_grad():
+        x = model.blocks[0].ln1(model.embed(text, pos))
+        if c.per_head:
+            q = torch.stack([head.query(x) for head in attention.heads], dim=1)
+            k = torch.stack([head.key(x) for head in attention.heads], dim=1)
+        else:
+            rows = attention.qkv(x).unflatten(-1, (-1, c.head_size)).transpose(1, 2)
+            q, k = rows[:, : c.n_head], rows[:, c.n_head : c.n_head + c.kv_heads]
+            k = k.repeat_interleave(c.n_head // c.kv_heads, dim=1)
+        q, k = (norm_and_rotate(x, pos, c) for x in (q, k))
+        return attention_weights(q, k, visible(pos, pos))
