@@ -68,6 +68,8 @@ class TrainConfig:
     def _check_stages(self) -> None:
         """Raise ValueError unless the stages are pairs of a growing share and a block."""
         try:
+            if not isinstance(self.stages, (tuple, list)):
+                raise TypeError
             stages = tuple((share, block) for share, block in self.stages)
         except (TypeError, ValueError):
             need = "each must be (share of the steps, block), as in ((0.5, 64), (0.85, 128))"
