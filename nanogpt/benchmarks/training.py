@@ -17,7 +17,7 @@ import torch
 
 from ..config.checks import override
 from ..config.shapes import SIZES, GPTConfig
-from ..config.training import TrainConfig, recipe_for
+from ..config.training import MODERN, TrainConfig, recipe_for
 from ..data.batches import split
 from ..data.corpus import Corpus
 from ..data.tokenizer import CharTokenizer
@@ -158,7 +158,7 @@ def _clock(device: Device) -> float:
 # ------------------------------------------------------------------ how soon is each at a loss?
 
 END = 1.8125  # about where the lecture's recipe ends at block 32
-WIDE = {"block_size": 128, "n_head": 3, "n_embd": 96}
+SMALL = {"block_size": 256, "n_layer": 3, "n_head": 3, "n_embd": 96}
 
 # nanoGPT's sizes, batch, steps, rates and clipping for a CPU, from its README and train.py. Our
 # code has ReLU for its GELU, an output head of its own for tied weights, a line for its cosine.
@@ -167,33 +167,66 @@ NANOGPT |= {"lr": 1e-3, "warmup": 100, "decay": True, "final": 0.1, "weight_deca
 
 RACE = (
     Entry("lecture", "lecture"),
-    Entry("fast", "fast", END, {}, {"steps": 980, "batch_size": 24}),
-    Entry("sprint", "sprint", END, {"n_head": 2}, {"steps": 830, "batch_size": 24}),
-    Entry("sprint", "sprint", 1.70, {"n_layer": 3, "n_head": 2, "n_embd": 96}, {"steps": 1450}),
+    Entry("fast", "fast", END, {}, {"steps": 800}),
+    Entry("sprint", "sprint", END, {"n_head": 2}, {"steps": 600, "batch_size": 24}),
     Entry("nanoGPT's", "lecture", None, {"block_size": 64, "n_embd": 128, "bias": False}, NANOGPT),
-    Entry("fast", "fast", 1.78, {"block_size": 64}, {"steps": 900}),
-    Entry("sprint", "sprint", 1.60, WIDE, {"steps": 2350}),
-    Entry("sprint", "sprint", 1.55, WIDE, {"steps": 4200}),
+    Entry("fast", "fast", 1.72, SMALL),
+    Entry("sprint", "sprint", 1.65, SMALL, {"steps": 1200}),
 )
 
 # ------------------------------------------------------------------ what does each idea add?
 
-BATCHED = {"batched": True, "fused": True}
-RATE = {**BATCHED, "lr": 5e-3, "warmup": 20, "decay": True}
+# One shape, and 300 steps of 768 characters for every line: an idea changes the loss, the seconds
+# of a step, or both.
+SHAPE = {**SMALL, "block_size": 128}
+PLAIN = {"steps": 300, "batch_size": 6, "batched": True, "fused": True}
+ADAMW = {"warmup": 20, "decay": True, "beta2": 0.99, "weight_decay": 0.0}
+RATE = {**ADAMW, "lr": 5e-3}
+MUON = {**ADAMW, "lr": 8e-3, "muon_lr": 0.02}
+CHANGES = {
+    "zero start": {"zero_init": True},
+    "look-back": {"look_back": True},
+    "short windows first": {"stages": ((0.5, 32), (0.85, 64))},
+    "epochs": {"epochs": True},
+}
+TODAY = "RMSNorm, RoPE, QK-norm, ReLU²"
 
-# The steps are those of about 20 seconds of training, on one thread of a slow Xeon.
-IDEAS = (
-    Entry("the lecture's recipe", "lecture", None, {}, {"steps": 1246}),
-    Entry("heads in one product, fused AdamW", "lecture", None, {}, {**BATCHED, "steps": 1827}),
-    Entry("rate 5e-3, warm-up, line to zero", "lecture", None, {}, {**RATE, "steps": 1882}),
-    Entry("Muon, zero start (fast)", "fast", None, {}, {"steps": 764}),
-    Entry("RMSNorm, RoPE, QK-norm, ReLU² (sprint)", "sprint", None, {}, {"steps": 592}),
-)
+
+def _idea(name: str, base: dict, *changes: str, shape: dict | None = None, **more) -> Entry:
+    """The lecture's recipe and shape, with the optimizer's settings `base` and some changes."""
+    train = {**PLAIN, **base}
+    for change in changes:
+        train |= CHANGES[change]
+    return Entry(name, "lecture", None, SHAPE | (shape or {}), train | more)
+
+
+def _ideas() -> tuple[Entry, ...]:
+    """Each idea on top of those before it; each alone; all without each."""
+    names = list(CHANGES)
+    entries = [
+        _idea("the lecture's recipe", {}, batched=False, fused=False),
+        _idea("heads in one product, fused AdamW", {}),
+        _idea("rate 5e-3, warm-up, line to zero", RATE),
+        _idea("Muon", MUON),
+    ]
+    entries += [_idea(name, MUON, *names[: i + 1]) for i, name in enumerate(names)]
+    entries.append(_idea(TODAY, MUON, *names, shape=MODERN))
+    entries += [_idea(f"only {name}", RATE, name) for name in names]
+    entries.append(_idea(f"only {TODAY}", RATE, shape=MODERN))
+    entries.append(_idea("all but Muon", RATE, *names))
+    entries.append(_idea("all but the falling rate", MUON, *names, decay=False))
+    entries.append(_idea("all but the warm-up", MUON, *names, warmup=0))
+    for name in names:
+        entries.append(_idea(f"all but {name}", MUON, *(x for x in names if x != name)))
+    return tuple(entries)
+
+
+IDEAS = _ideas()
 
 # ------------------------------------------------------------------ what do shared keys cost?
 
 # The changes of notebook 08, one at a time; all else is equal: block 64, steps, characters.
-STEPS = {"steps": 2000}
+STEPS = {"steps": 2000, "batch_size": 16, "look_back": False, "epochs": False, "stages": ()}
 BATCHED_64 = {"block_size": 64, "per_head": False}
 ROPE = {**BATCHED_64, "rope": True}
 WINDOW = {**ROPE, "window": 16}
