@@ -1,22 +1,43 @@
 """The entries of the training benchmark: what each changes, and what was published of them."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 
-from nanogpt.benchmarks.training import HEADS, IDEAS, KINDS, compared, published
-from nanogpt.config import MODERN, RECIPES
+from nanogpt.benchmarks.training import (
+    CHANGES,
+    HEADS,
+    IDEAS,
+    KINDS,
+    TODAY,
+    compared,
+    published,
+)
 
 
-def test_each_idea_adds_to_the_one_before():
-    first, batched, rate, fast, sprint = made = [e.configs(65, 1) for e in IDEAS]
-    sizes = {(shape.n_layer, shape.n_head, shape.n_embd, shape.block_size) for _, shape in made}
-    assert len(sizes) == 1
-    assert (first[0].batched, batched[0].batched) == (False, True)
-    assert (batched[0].decay, rate[0].decay) == (False, True)
-    assert rate[0].muon_lr is None
-    assert fast[0] == replace(RECIPES["fast"].train, batch_size=32, seed=1, steps=764)
-    assert all(getattr(sprint[1], key) == value for key, value in MODERN.items())
+def test_each_idea_adds_one_change_to_the_one_before_or_takes_one_away():
+    made = {entry.name: [asdict(config) for config in entry.configs(65, 1)] for entry in IDEAS}
+    train = {name: config for name, (config, _) in made.items()}
+    sizes = [(s["n_layer"], s["n_head"], s["n_embd"], s["block_size"]) for _, s in made.values()]
+    assert len(set(sizes)) == 1
+    assert {(config["steps"], config["batch_size"]) for config in train.values()} == {(300, 6)}
+
+    def changed(a, b):
+        return {key for key in train[a] if train[a][key] != train[b][key]}
+
+    for change, name in zip(("zero_init", "look_back", "stages", "epochs"), CHANGES, strict=True):
+        whole = "epochs"  # the last line of the lecture's architecture
+        assert changed(f"all but {name}", whole) == {change}
+        assert changed(f"only {name}", "rate 5e-3, warm-up, line to zero") == {change}
+    assert changed("look-back", "zero start") == {"look_back"}
+    assert changed("short windows first", "look-back") == {"stages"}
+    assert changed("epochs", "short windows first") == {"epochs"}
+    assert changed("all but the falling rate", "epochs") == {"decay"}
+    assert changed("all but the warm-up", "epochs") == {"warmup"}
+    assert changed("all but Muon", "epochs") == {"muon_lr", "lr"}
+    assert changed(TODAY, "epochs") == set()
+    modern = [name for name, (_, shape) in made.items() if shape["rope"]]
+    assert modern == [TODAY, f"only {TODAY}"]
 
 
 def test_shared_keys_and_windows_are_measured_with_equal_training():
@@ -33,7 +54,8 @@ def test_shared_keys_and_windows_are_measured_with_equal_training():
 def test_the_published_figures_are_of_the_real_corpus_and_these_entries(name):
     result, entries = published(name), KINDS[name]
     assert (result["what"], result["corpus"]) == (name, "Tiny Shakespeare")
-    assert {run["seed"] for run in result["runs"]} == {1337, 1338, 1339}
+    seeds = 5 if name == "ideas" else 3
+    assert {run["seed"] for run in result["runs"]} == set(range(1337, 1337 + seeds))
     assert result["rows"] == compared(result["runs"])
     for row, entry in zip(result["rows"], entries, strict=True):
         config, shape = entry.configs(65, 3)

@@ -37,7 +37,7 @@ DOLLARS = "$3_a $$_$ \\x"  # no formula: where one were read in it, drawing woul
 SYSTEMS = {"uncached": system(1.0, slope=0.2), "cached": system(1.0)}
 DUEL = {"systems": SYSTEMS, "speedup": summary(2.9)}
 HISTORY = {"step": [0, 5, 10], "train": [4.2, 3.0, 2.5], "val": [4.2, 3.1, 2.7]}
-HISTORY |= {"batch_loss": [3.0] * 10}
+HISTORY |= {"batch_loss": [3.0] * 10, "block": [64, 64, 128][: len(HISTORY["step"])]}
 MASK = {"label": "a ring", "q": [3], "k": [0, 2, 3, -1], "mask": [[False, True, True, False]]}
 SOFT = [[1.0, 0.0, 0.0], [0.75, 0.25, 0.0], [0.04, 0.26, 0.7]]
 VALUES = [[1.0, 0.0], [0.0, 1.0], [-1.0, 0.5]]

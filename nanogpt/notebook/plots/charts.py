@@ -31,6 +31,7 @@ def losses(history: dict, references: dict[str, float], title: str) -> Figure:
     axes.plot(range(1, len(raw) + 1), raw, color="#c3c8d0", lw=0.8, zorder=1, label="each batch")
     axes.plot(steps, history["train"], color=SKY, ls="--", marker="s", ms=3.5, label="train")
     axes.plot(steps, history["val"], color=BLUE, marker="o", ms=3.5, label="validation")
+    _stages(axes, steps, history["block"])
     for name, value in references.items():
         axes.axhline(value, color=GREY, lw=0.9, ls=":")
         # Where the curves leave space: on the left under a low line, on the right over a high one.
@@ -42,6 +43,16 @@ def losses(history: dict, references: dict[str, float], title: str) -> Figure:
     axes.set_ylim(min([*references.values(), *raw, *history["train"]]) - 0.25, None)
     canvas.names_below(figure, axes.get_legend_handles_labels()[0])
     return figure
+
+
+def _stages(axes: Axes, steps: Sequence[int], blocks: Sequence[int]) -> None:
+    """A thin line where windows become longer, with their new length at the top."""
+    for begin, before, after in zip(steps, blocks, blocks[1:], strict=False):
+        if after != before:
+            axes.axvline(begin, color=GREY, lw=0.9)
+            look = {"textcoords": "offset points", "fontsize": 8.5, "color": GREY, "va": "top"}
+            place = axes.get_xaxis_transform()
+            axes.annotate(f"block {after}", (begin, 1), (3, -3), xycoords=place, **look)
 
 
 @styled
