@@ -22,7 +22,7 @@ READY   := $(VENV)/.ready-$(KIND)
 TOOLS   := $(VENV)/.ready-tools-$(KIND)
 NUMBERS := $(foreach path,$(wildcard notebooks/[0-9][0-9]_*.ipynb),$(firstword $(subst _, ,$(notdir $(path)))))
 
-.PHONY: help run test lab data html sync badges check publish reproduce gpu-report serve clean $(NUMBERS)
+.PHONY: help run all test lab data html sync badges check publish reproduce gpu-report serve clean $(NUMBERS)
 
 help: ## show this | make
 	@awk 'BEGIN { FS = " ## | [|] "; tty = system("test -t 1") == 0; \
@@ -30,12 +30,15 @@ help: ## show this | make
 	  /^[a-z0-9$$()A-Z-]+:.* ## / { name = $$1; sub(/:.*/, "", name); if (name ~ /NUMBERS/) name = "03"; \
 	    printf (tty ? "  \033[1;36m%-10s\033[0m" : "  %-10s"), name; \
 	    printf " %-46s", $$2; printf (tty ? "\033[2m%s\033[0m\n" : "%s\n"), $$3 }' $(MAKEFILE_LIST)
-	@printf '\n  PROFILE=%s (auto, smoke, cpu/4, cpu, gpu)  VENV=%s  PYTHON=%s  PINNED=1 (the exact tested versions)\n' \
+	@printf '\n  PROFILE=%s (auto, smoke, laptop, full, gpu)  VENV=%s  PYTHON=%s  PINNED=1 (the exact tested versions)\n' \
 	  '$(PROFILE)' '$(VENV)' '$(PYTHON)'
 	@printf '  ARGS="-p seed=7" adds to the command; plain commands want the packages of requirements.txt.\n\n'
 
-run: $(READY) ## run all notebooks and render them | python -m nanogpt run
+run: $(READY) ## run 00 to 07 and 12, and render them | python -m nanogpt run
 	$(PY) -m nanogpt run --profile $(PROFILE) $(ARGS)
+
+all: $(READY) ## run all notebooks | python -m nanogpt run --all
+	$(PY) -m nanogpt run --all --profile $(PROFILE) $(ARGS)
 
 $(NUMBERS): $(READY) ## run one of them, by its number | python -m nanogpt run 03
 	$(PY) -m nanogpt run $@ --profile $(PROFILE) $(ARGS)
@@ -79,7 +82,7 @@ gpu-report: $(TOOLS) ## on a GPU: all of it, into outputs/gpu/NAME | the recipe 
 	name=$$($(PY) -c "import torch; print(torch.cuda.get_device_name().replace(' ', '-'))") && \
 	out="outputs/gpu/$$name" && set -x && \
 	$(PY) -m pytest -m gpu && \
-	$(PY) -m nanogpt run --profile gpu --out "$$out" $(ARGS) && mkdir -p "$$out/gpu" && \
+	$(PY) -m nanogpt run --all --profile gpu --out "$$out" $(ARGS) && mkdir -p "$$out/gpu" && \
 	$(PY) -m nanogpt bench ladder --device cuda --size small --json "$$out/gpu/ladder-small.json" && \
 	$(PY) -m nanogpt bench ladder --device cuda --size lecture --json "$$out/gpu/ladder-lecture.json" && \
 	$(PY) -m nanogpt bench train --device cuda --json "$$out/gpu/race.json"

@@ -65,10 +65,10 @@ def small(tmp_path_factory):
         train=TRAINING,
         seeds=2,
         lengths=(1, 8),
+        size="small",
         sizes=("article", "small"),
         batches=(1, 2),
         repeats=1,
-        share=0.05,
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NANOGPT_DATA", str(text))

@@ -8,13 +8,12 @@ from email.parser import Parser
 import pytest
 
 from nanogpt import complete, load_checkpoint
-from nanogpt.system.files import PACKAGE, ROOT, WEIGHTS
+from nanogpt.system.files import PACKAGE, ROOT
 
 pytest.importorskip("hatchling", reason="the build backend comes with .[test]")
 PROGRAM = """
 from nanogpt import complete, load_checkpoint
-from nanogpt.system.files import WEIGHTS
-saved = load_checkpoint(WEIGHTS / "small")
+saved = load_checkpoint()
 print(complete(saved.model, saved.tokenizer.encode("ROMEO:")[None], 20).tolist())
 """
 
@@ -50,7 +49,7 @@ def test_an_installed_copy_writes_the_same_text_somewhere_else(wheel, tmp_path):
         capture_output=True,
         text=True,
     )
-    saved = load_checkpoint(WEIGHTS / "small")
+    saved = load_checkpoint()
     ours = complete(saved.model, saved.tokenizer.encode("ROMEO:")[None], 20).tolist()
     assert done.stdout.strip() == str(ours), done.stderr
     assert not list((tmp_path / "elsewhere").iterdir())

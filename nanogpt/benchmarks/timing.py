@@ -16,7 +16,7 @@ from statistics import fmean, median
 import torch
 
 from ..config.checks import check_int
-from ..config.shapes import SIZES
+from ..config.shapes import GPTConfig
 from ..decoding.generate import generate
 from ..model.convert import pack_heads
 from ..model.gpt import GPT
@@ -134,10 +134,10 @@ def clock(device: torch.device) -> float:
 def seconds_of_work() -> float:
     """How slow this machine is: seconds of a training step and ten uncached tokens, one thread.
 
-    The least CPU time of 8 turns with the model "small": what else runs on the machine changes that
+    The least CPU time of 8 turns with a model of 0.22M: what else runs on the machine changes that
     by less than a half, and the wall clock by a factor of two and more.
     """
-    model = GPT(SIZES["small"], generator=torch.Generator().manual_seed(0)).eval()
+    model = GPT(GPTConfig(), generator=torch.Generator().manual_seed(0)).eval()
     packed, x = pack_heads(model).train(), torch.zeros(4, 256, dtype=torch.int64)
 
     def work() -> float:

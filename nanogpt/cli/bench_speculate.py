@@ -12,7 +12,7 @@ from ..data.corpus import load_corpus
 from ..decoding.drafts import DraftModel
 from ..model.checkpoint import Checkpoint, load_checkpoint
 from ..system.console import table
-from ..system.files import WEIGHTS
+from ..system.files import KEEPER
 from . import common
 
 
@@ -70,8 +70,8 @@ def report(result: dict) -> str:
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    add, small = parser.add_argument, WEIGHTS / "small"
-    add("--target", metavar="PATH", default=small, help="the model that decides (the small one)")
+    add = parser.add_argument
+    add("--target", metavar="PATH", default=KEEPER, help="the model that decides (the keeper)")
     add("--draft", metavar="PATH", help="a smaller model that proposes, beside the usual drafts")
     how = {"type": common.positive, "nargs": "+", "default": [3, 5, 7, 11, 15], "metavar": "K"}
     add("--k", **how, help="numbers of proposals for each pass (3 5 7 11 15)")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ..system.files import WEIGHTS, check_file, check_writable
+from ..system.files import KEEPER, LECTURE_FORM, check_file, check_writable
 from .common import OUTPUTS
 
 
@@ -19,13 +19,13 @@ def run(args: argparse.Namespace) -> None:
         out = args.out or OUTPUTS / "lecture.safetensors"
         check_writable(out)
         check_file(out, is_written(out, "GPTLanguageModel"))
-        saved = load_checkpoint(args.checkpoint)
+        saved = load_checkpoint(args.checkpoint or LECTURE_FORM)
         write_tensors(out, lecture_state_dict(saved.model), {"format": "GPTLanguageModel"})
         names = ("n_layer", "n_head", "n_embd", "block_size")
         what = f"for {', '.join(f'{x}={getattr(saved.model.config, x)}' for x in names)}"
         how = "model.load_state_dict(safetensors.torch.load_file(PATH))"
     else:
-        out, saved = args.out or OUTPUTS / "export", load_checkpoint(args.checkpoint)
+        out, saved = args.out or OUTPUTS / "export", load_checkpoint(args.checkpoint or KEEPER)
         what = f"for {write_folder(saved, out)['architectures'][0]}"
         how = "AutoModelForCausalLM.from_pretrained(PATH)"
     print(f"{saved}\nwritten: {out}, {what}\n{how} loads it")
@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> None:
 
 def options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("checkpoint", nargs="?", default=WEIGHTS / "small", help="its path (the model that ships)")
+    add("checkpoint", nargs="?", help="its path (the model of that form that ships)")
     about = "auto: OPT for the lecture's architecture, NanoChat for sprint's; lecture: one file"
     add("--form", default="auto", choices=("auto", "lecture"), help=about)
     add("--out", type=Path, metavar="PATH", help="(outputs/run/export, or lecture.safetensors)")

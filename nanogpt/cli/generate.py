@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..config.checks import check_int
 from ..system.console import Progress
-from ..system.files import WEIGHTS
+from ..system.files import KEEPER
 from .common import OUTPUTS
 
 
@@ -54,7 +54,7 @@ def _job(args: argparse.Namespace):
 
 def options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--checkpoint", default=WEIGHTS / "small", metavar="PATH", help="(the model that ships)")
+    add("--checkpoint", default=KEEPER, metavar="PATH", help="(the model that ships)")
     add("--prompts", type=Path, metavar="FILE", help="a prompt a line, or .jsonl (one newline)")
     add("--samples", type=int, default=1, metavar="N", help="texts for each prompt (1)")
     add("--seed", type=int, default=0, metavar="N", help="of the first text; then the next (0)")

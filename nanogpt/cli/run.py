@@ -10,17 +10,18 @@ from types import SimpleNamespace
 
 from ..model.checkpoint import load_checkpoint
 from ..publishing import runner
+from ..publishing.plan import DEFAULT
 from ..system.files import ROOT
 from .common import check_clone, positive
 
 
 def options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("notebooks", nargs="*", help="numbers or names, such as 00 03; without any, all")
-    known = "auto (gpu where there is one, else cpu), smoke, cpu, gpu, or a part, as cpu/4"
+    add("notebooks", nargs="*", help="numbers or names, such as 00 03")
+    add("--all", action="store_true", help=f"all of them; else {' '.join(DEFAULT)}")
+    known = "auto (gpu where there is one, else laptop), smoke, laptop, full (as published), gpu"
     add("--profile", default="auto", help=known)
     add("--plan", dest="dry", action="store_true", help="print what it would do, with minutes")
-    add("--full", action="store_true", help="with cpu: as much work as the published run")
     setting = {"dest": "settings", "metavar": "NAME=VALUE", "help": "set a notebook's parameter"}
     add("-p", action="append", default=[], **setting)
     add("--out", type=Path, metavar="FOLDER", help="where to write (outputs/run/PROFILE)")

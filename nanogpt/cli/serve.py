@@ -10,7 +10,7 @@ import signal
 import sys
 from pathlib import Path
 
-from ..system.files import WEIGHTS
+from ..system.files import KEEPER
 from .common import add_shared, set_threads
 
 
@@ -69,7 +69,7 @@ def _server(args: argparse.Namespace, saved):
 
 def options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("checkpoint", nargs="?", default=WEIGHTS / "small", help="its path (the model that ships)")
+    add("checkpoint", nargs="?", default=KEEPER, help="its path (the model that ships)")
     add("--host", default="127.0.0.1", help="where to listen (127.0.0.1: this machine alone)")
     add("--port", type=int, default=8000, metavar="N", help="0: any free one (8000)")
     add("--allow-host", action="append", default=[], metavar="NAME", help="its name behind a proxy")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ..system.files import WEIGHTS
+from ..system.files import KEEPER, LECTURE_FORM
 from .common import POSITIVE, add_json, check_clone, json_path, measured_device, write_result
 
 JUDGED = {  # the last word of the command: what it judges, and how that is called
-    "model": (WEIGHTS / "small", "a folder of transformers, a checkpoint, or your lesson.py"),
+    "model": (KEEPER, "a folder of transformers, a checkpoint, or your lesson.py"),
     "class": ("llama", "an architecture of transformers, as gpt2"),
     "server": ("http://localhost:8000", "a server's address"),
 }
@@ -36,7 +36,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
         page = lesson_path().with_name("certificate.html")
         add("path", nargs="?", type=Path, default=page, help=f"the page ({page}), beside lesson.py")
-        add("--checkpoint", default=WEIGHTS / "small", metavar="PATH", help="its weights (shipped)")
+        add("--checkpoint", default=LECTURE_FORM, metavar="PATH", help="its weights (shipped)")
     else:
         parser.epilog = "The result is written at the end; a sweep that is stopped leaves none."
         add("--sequences", **POSITIVE, default=1000, help="texts to decode twice, at least (1000)")

@@ -85,13 +85,12 @@ class Checkpoint:
         )
 
 
-def load_checkpoint(
-    path: str | Path = files.WEIGHTS / "small", *, origin: str | None = None
-) -> Checkpoint:
+def load_checkpoint(path: str | Path = files.KEEPER, *, origin: str | None = None) -> Checkpoint:
     """Read a checkpoint, a float32 model: `path` with or without `.safetensors`.
 
-    Without a path, the small model that ships. Nothing is unpickled. Raises CheckpointError when
-    the file is missing, damaged or foreign, or when its tensors do not fit its config.
+    Without a path, the keeper, the best model that ships. Nothing is unpickled. Raises
+    CheckpointError when the file is missing, damaged or foreign, or when its tensors do not fit its
+    config.
     """
     path = stem(path)
     path = path.with_name(path.name + ".safetensors")

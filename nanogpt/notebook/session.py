@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import platform
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -72,7 +73,7 @@ class Run:
         print(f"results: json/{path.name}")
 
     def load_model(self, checkpoint: str = "auto") -> Checkpoint:
-        """The trained model that lessons use: published, of this run, or trained now; prints which.
+        """The trained model that lessons use: of this run, published, or trained now; prints which.
 
         Raises CheckpointError for a file that is named and does not fit.
         """
@@ -81,9 +82,20 @@ class Run:
             folders.append(Path(os.environ["NANOGPT_RUN"]))
         keep = [folder / "checkpoints" / size for folder in folders]
         options = {"size": size, "checkpoint": checkpoint, "keep": keep, "device": self.device}
-        found = load_or_train(self.corpus, self.profile.train, **options)
+        with self.training():
+            found = load_or_train(self.corpus, self.profile.train, **options)
         print(found)
         return found
+
+    @contextmanager
+    def training(self):
+        """A with-block in which torch has the CPU threads that the profile gives to training."""
+        before = torch.get_num_threads()
+        torch.set_num_threads(self.profile.train_threads or before)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
 
     def checkpoint(self, name: str) -> Path:
         """Where a checkpoint of that name goes, without suffix."""
@@ -115,10 +127,11 @@ def open_run(number: str, *, profile: str = "auto", mine: str | bool = "auto", *
     if chosen.threads:
         torch.set_num_threads(chosen.threads)
     corpus = load_corpus()
-    out = Path(os.environ.get("NANOGPT_OUT") or ROOT / "outputs" / "run" / f"{chosen.kind}-lab")
+    out = Path(os.environ.get("NANOGPT_OUT") or ROOT / "outputs" / "run" / f"{chosen.name}-lab")
     check_writable(out / f"{number}.json")  # found out now, not after the work
     threads = torch.get_num_threads()
-    print(f"profile {chosen.name}, {threads} CPU thread{'s' * (threads > 1)}")
+    more = f" ({chosen.train_threads} to train)" if chosen.train_threads else ""
+    print(f"profile {chosen.name}, {threads} CPU thread{'s' * (threads > 1)}{more}")
     print(corpus)
     if corpus.banner:
         print(f"\n{corpus.banner}")

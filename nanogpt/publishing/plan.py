@@ -1,8 +1,7 @@
 """What a run will do, with which parameters, and how long that will take, before it begins.
 
-One number is measured, how soon this machine does a fixed piece of work. The seconds of each
-notebook are those that the published run's manifest notes. So much of its work is done, as one part
-in profiles.PARTS, as fits into LIMIT.
+One number is measured, how soon this machine does a fixed piece of work. It scales the seconds that
+each notebook took elsewhere. It says how long a run takes, and never changes what the run does.
 """
 
 from __future__ import annotations
@@ -15,16 +14,28 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from ..benchmarks.timing import seconds_of_work
-from ..config.profiles import PARTS, get_profile
 from ..system.console import clock, table
 from ..system.files import PUBLISHED
 from .nbfile import read, read_manifest, tagged
 
-LIMIT = 345  # seconds that all notebooks may take: six minutes, with the pages
-# On the machine of the published run:
-WORK = 0.09  # seconds of `seconds_of_work`, for a manifest that does not note them
-TYPICAL = 80.0  # of a notebook that is not in the manifest
-FIXED = 16.0  # of each notebook at most, whatever the part: a run of cpu/2 beside one of cpu
+# What `make run` runs: the spine, and of the branches what fits beside it into ten minutes.
+DEFAULT = ("00", "01", "02", "03", "04", "05", "06", "07", "12")
+WORK = 0.043  # seconds of `seconds_of_work` where LAPTOP was measured
+LAPTOP = {  # seconds of each notebook there, by its number
+    "00": 15.0,
+    "01": 150.0,
+    "02": 6.0,
+    "03": 20.0,
+    "04": 20.0,
+    "05": 35.0,
+    "06": 60.0,
+    "07": 45.0,
+    "08": 50.0,
+    "09": 25.0,
+    "10": 35.0,
+    "11": 60.0,
+    "12": 25.0,
+}
 
 
 class RunError(ValueError):
@@ -39,11 +50,11 @@ READ = {"int": int, "float": float, "str": str, "bool": lambda text: TRUTHS[text
 
 @dataclass(frozen=True)
 class Pace:
-    """How much work a run does, and how long each notebook takes here, where that is known."""
+    """How long each notebook takes here, where that is known. No count of any follows from it."""
 
-    profile: str  # what the notebooks are given: smoke, cpu/4, …
+    profile: str
     work: float | None = None  # what `seconds_of_work` gave here
-    speed: float = 1.0  # of this machine, as a multiple of the published run's
+    speed: float = 1.0  # of this machine, as a multiple of the one where the seconds were measured
     seconds: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -52,38 +63,30 @@ class Pace:
         return sum(self.seconds.values())
 
     def __str__(self) -> str:
-        """The plan in lines: the part and why, the minutes of each notebook and of all."""
+        """The plan in lines: the profile, the minutes of each notebook and of all."""
         if not self.seconds:
             return f"profile {self.profile}"
         minutes = self.seconds | {"in all, about": self.total}
         rows = [{"notebook": name, "minutes": clock(s)} for name, s in minutes.items()]
-        speed = f"this machine has {self.speed:.2f} times the speed of the published run's"
-        return f"{speed}\nprofile {self.profile}\n{table(rows)}"
+        speed = f"this machine has {self.speed:.2f} times the speed of the one that was measured"
+        return f"profile {self.profile}: the same work on every machine\n{speed}\n{table(rows)}"
 
 
-def choose_pace(profile: str, names: list[str], *, full: bool = False) -> Pace:
-    """The pace of these notebooks; for "cpu" unless `full` the largest part that fits into LIMIT.
+def estimate(profile: str, names: list[str]) -> Pace:
+    """How long these notebooks take here, from one short measurement of this machine.
 
-    The part is what fits for all notebooks of the published run: so a notebook does the same work
-    alone as among them. Nothing is known of how long other profiles than those of cpu take.
+    What is known is the seconds of `laptop`, in LAPTOP, and of `full`, in the published manifest.
     """
-    kind = get_profile(profile).kind
-    if kind != "cpu":
+    if profile not in ("laptop", "full"):
         return Pace(profile)
-    found, work = read_manifest(PUBLISHED), round(seconds_of_work(), 4)
-    took = {entry["notebook"]: entry["seconds"] for entry in found["notebooks"]}
-    speed = found.get("work_seconds", WORK) / work
-
-    def part(n: int, names: list[str]) -> Pace:
-        whole = {x: took.get(x, TYPICAL) for x in names}
-        seconds = {x: (min(FIXED, s) + max(0, s - FIXED) / n) / speed for x, s in whole.items()}
-        return Pace(get_profile(kind).scaled(n).name, work, speed, seconds)
-
-    if profile != "cpu" or full:
-        return part(int(profile.partition("/")[2] or 1), names)
-    everything = [*took] or names
-    fits = (n for n in PARTS if part(n, everything).total <= LIMIT)
-    return part(next(fits, PARTS[-1]), names)
+    took, reference = {name: LAPTOP[name[:2]] for name in names if name[:2] in LAPTOP}, WORK
+    if profile == "full":
+        found = read_manifest(PUBLISHED)
+        took |= {entry["notebook"]: entry["seconds"] for entry in found["notebooks"]}
+        reference = found.get("work_seconds", WORK)
+    work = round(seconds_of_work(), 4)
+    speed = reference / work
+    return Pace(profile, work, speed, {x: took[x] / speed for x in names if x in took})
 
 
 # ------------------------------------------------------------------ parameters

@@ -9,13 +9,15 @@ from __future__ import annotations
 from itertools import zip_longest
 from pathlib import Path
 
+from ..config.profiles import PROFILES
 from ..data.corpus import SHA256, Corpus
 from ..system.files import ROOT, check_ours, drop, everything, exchange, read_sealed, sha256
 from . import site
 from .nbfile import read, read_manifest, tagged
 from .plan import RunError
-from .site import WEIGHTS
 
+# What notebook 01 trains, and the others load.
+WEIGHTS = f"checkpoints/{PROFILES['full'].size}.safetensors"
 # Where a run for publication works, and what stays there if it fails.
 BUILD = ROOT / "outputs" / "run" / "publish"
 # Fields of the environment card on which the last bits depend.
@@ -23,11 +25,11 @@ MACHINE = "python torch platform device device_name dtype threads cpu_capability
 
 
 def check(plan, profile: str, corpus: Corpus) -> None:
-    """Raise RunError unless the plan is what is published: all as it is, cpu, Shakespeare."""
+    """Raise RunError unless the plan is what is published: all as it is, full, Shakespeare."""
     changed = plan.notebooks or plan.settings or plan.out or plan.source
-    if changed or profile != "cpu" or corpus.sha256 != SHA256:
+    if changed or profile != "full" or corpus.sha256 != SHA256:
         why = f"{'--publish' if plan.publish else '--reproduce'} runs all notebooks as they are, in"
-        why += " profile cpu, on Tiny Shakespeare (see data/README.md): leave out names, -p, --out."
+        why += " profile full, on Tiny Shakespeare (data/README.md): leave out names, -p, --out."
         raise RunError(f"{why} This is profile {profile}, on {corpus.name}")
 
 

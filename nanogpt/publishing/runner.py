@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from types import SimpleNamespace
 
-from ..config.profiles import get_profile
+from ..config.profiles import Profile, get_profile
 from ..data.corpus import load_corpus
 from ..system.console import clock, table
 from ..system.device import environment, pick_device
@@ -36,7 +36,7 @@ from ..system.files import (
 )
 from . import execute, publish, site
 from .nbfile import SyncError, read
-from .plan import RunError, assign, choose_pace
+from .plan import DEFAULT, RunError, assign, estimate
 
 INTERRUPTED = "interrupted"
 SHOWN = 20  # lines at most of what a failed notebook's kernel has logged
@@ -79,25 +79,22 @@ class Series:
 
     def __init__(self, plan: SimpleNamespace):
         whole = plan.publish or plan.reproduce
-        sources = select(plan.notebooks, plan.source or ROOT / "notebooks")
-        asked, cuda = plan.profile, pick_device().device.type == "cuda"
-        profile = get_profile("cpu" if whole and asked == "auto" else asked, cuda=cuda)
-        if profile.kind == "gpu" and not cuda:
-            raise RunError(f"profile {asked!r}, but torch sees no CUDA device: choose cpu, or auto")
-        out = (plan.out or ROOT / "outputs" / "run" / profile.kind).resolve()
+        profile = find_profile("full" if whole and plan.profile == "auto" else plan.profile)
+        default = () if plan.all or whole or profile.name == "smoke" else DEFAULT
+        sources = select(plan.notebooks, plan.source or ROOT / "notebooks", default)
+        if plan.all and plan.notebooks:
+            raise RunError("--all runs all notebooks: leave it out, or the names")
+        out = (plan.out or ROOT / "outputs" / "run" / profile.name).resolve()
         check_out(out)
-        self.plan, self.corpus = plan, load_corpus()
-        self.weights: Path | None = None  # which all notebooks share; None: each looks for some
+        self.plan, self.corpus, self.whole = plan, load_corpus(), whole
         if whole:
             publish.check(plan, profile.name, self.corpus)
             out = publish.BUILD if plan.publish else publish.BUILD.with_name("reproduce")
-            self.weights = out / publish.WEIGHTS
             # Notebook 01 trains what the others load.
             sources = sorted(sources, key=lambda path: path.stem[:2] != "01")
         self.out, self.sources = out, sources
-        names = [path.stem for path in sources]
-        self.pace = choose_pace(profile.name, names, full=plan.full or whole)
-        self.values = assign(sources, plan.settings, self.pace.profile)
+        self.values = assign(sources, plan.settings, profile.name)
+        self.pace = estimate(profile.name, [path.stem for path in sources])
         self.entries: list[dict] = []  # of the manifest
         self.interrupted = False
         self.cell: tuple[str, float] | None = None  # the one that runs, and since when
@@ -122,7 +119,7 @@ class Series:
         for left in self.out.iterdir():  # of a run that was killed, and of no other name
             if re.fullmatch(r"\.running-[a-z0-9_]{8}", left.name) and not left.is_symlink():
                 shutil.rmtree(left, ignore_errors=True)
-        if self.weights:
+        if self.whole:
             publish.empty(self.out)
         self.kept = publish.entries(self.out)
         self._check_out()
@@ -200,8 +197,8 @@ class Series:
         if not self.corpus.real:
             # The download has failed once: do not wait for it in each kernel.
             variables |= {"NANOGPT_OFFLINE": "1", "NANOGPT_OFFLINE_REASON": self.corpus.note}
-        if weights := self.weights:
-            variables["NANOGPT_CHECKPOINT"] = str(weights) if weights.is_file() else None
+        if self.whole:
+            variables["NANOGPT_CHECKPOINT"] = None  # the reader's: the run uses its own model
         return variables
 
     def _keep(self, source: Path, staged: Path, error: str | None, seconds: float) -> None:
@@ -288,14 +285,26 @@ class Series:
 # ------------------------------------------------------------------ what is asked for
 
 
-def select(names: Sequence[str], folder: Path) -> list[Path]:
+def find_profile(name: str) -> Profile:
+    """The profile of that name. Raises ValueError, and RunError for "gpu" without a CUDA device."""
+    cuda = pick_device().device.type == "cuda"
+    profile = get_profile(name, cuda=cuda)
+    if profile.name == "gpu" and not cuda:
+        raise RunError("profile 'gpu', but torch sees no CUDA device: choose laptop, or auto")
+    return profile
+
+
+def select(names: Sequence[str], folder: Path, default: Sequence[str] = ()) -> list[Path]:
     """The notebooks of `folder` that the names mean: 3, 03, last, 03_last, or a path.
 
-    Without names, all. Always in the order of their numbers. Raises RunError for an unknown name.
+    Without names, those with a number in `default`; all, where none has one. Always in the order of
+    their numbers. Raises RunError for an unknown name.
     """
     sources = sorted(folder.glob("[0-9][0-9]_*.ipynb"))
     if not sources:
         raise RunError(f"no notebooks in {folder}: they are named NN_title.ipynb")
+    if not names:
+        return [path for path in sources if path.stem[:2] in default] or sources
     there, chosen = {}, set()
     for path in sources:
         words = (path.stem, path.stem[:2], str(int(path.stem[:2])), path.stem[3:], path.resolve())
@@ -306,7 +315,7 @@ def select(names: Sequence[str], folder: Path) -> list[Path]:
             stems = ", ".join(path.stem for path in sources)
             raise RunError(f"'{name}' names no notebook: there is {stems}")
         chosen.add(there[key])
-    return sorted(chosen) if names else sources
+    return sorted(chosen)
 
 
 def check_out(out: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import re
 import subprocess
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,20 +41,6 @@ def pick_device(prefer: str = "auto") -> Device:
         return Device(torch.device("cuda"), torch.bfloat16, f"{name} multiplies bfloat16 natively")
     why = f"{name} has no native bfloat16; its gradients are scaled so that float16 can hold them"
     return Device(torch.device("cuda"), torch.float16, why)
-
-
-@contextmanager
-def threads(n: int | None):
-    """A with-block that computes on n CPU threads; None changes nothing.
-
-    A count and not "as many as there are": last bits may depend on it, and not on the machine.
-    """
-    before = torch.get_num_threads()
-    torch.set_num_threads(n or before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def send(x: torch.Tensor, device: torch.device) -> torch.Tensor:

@@ -23,7 +23,7 @@ from ..model.convert import convert_state, not_standard, pack_heads
 from ..model.gpt import GPT
 from ..system.console import Progress
 from ..system.device import Device, forked_random_state, pick_device
-from ..system.files import WEIGHTS
+from ..system.files import LECTURE_FORM
 from .distributed import ranks
 from .start import look_back, zero_init
 from .state import RunFiles, deferred_interrupt
@@ -251,19 +251,19 @@ def load_or_train(
     """A trained model for a notebook, on the device, in float32, in eval mode.
 
     The first of these that there is: the file that `checkpoint` names (where it is "auto", the one
-    that NANOGPT_CHECKPOINT names), the published weights of this corpus, a model of this corpus at
-    one of the paths `keep` (without suffix), a model that is trained now and kept at the first of
-    them. Prints nothing: print the result. Raises CheckpointError for a file that is damaged, and
-    for one that is named and does not fit.
+    that NANOGPT_CHECKPOINT names), a model of this corpus that this run has trained, at one of the
+    paths `keep` (without suffix), the published weights of this corpus, a model that is trained now
+    and kept at the first of those paths. Prints nothing: print the result, which says whose it is.
+    Raises CheckpointError for a file that is damaged, and for one that is named and does not fit.
     """
     named = os.environ.get("NANOGPT_CHECKPOINT") if checkpoint == "auto" else checkpoint
     if named:
-        origin = "weights of this run" if checkpoint == "auto" else "your checkpoint"
+        origin = "NANOGPT_CHECKPOINT" if checkpoint == "auto" else "your checkpoint"
         found = load_checkpoint(named, origin=origin)
         if found.tokenizer.chars != CharTokenizer(corpus.text).chars:
             raise CheckpointError(f"{named} has other characters than {corpus.name}: train on it")
     else:
-        found = _found(size, keep, corpus)
+        found = _found(keep, corpus)
     if found is None:
         shape = replace(SIZES[size], vocab_size=len(CharTokenizer(corpus.text)))
         model = GPT(shape, generator=torch.Generator().manual_seed(config.seed))
@@ -273,17 +273,17 @@ def load_or_train(
     return found
 
 
-def _found(size: str, keep: Sequence[Path], corpus: Corpus) -> Checkpoint | None:
-    """The model of this text that ships (the practice corpus borrows it), or one that is kept."""
-    places = [(WEIGHTS / size, "published weights"), *((path, "trained before") for path in keep)]
-    for path, origin in places:
+def _found(keep: Sequence[Path], corpus: Corpus) -> Checkpoint | None:
+    """The model of this text that is kept, or that ships (the practice corpus borrows that)."""
+    places = [(path, "the model that this run trained") for path in keep]
+    for path, origin in [*places, (LECTURE_FORM, "published weights")]:
         if path.with_name(f"{path.name}.safetensors").is_file():
             try:
                 found = load_checkpoint(path, origin=origin)
             except CheckpointError as error:
                 raise CheckpointError(f"{error}: delete it to train a model again") from error
             same_characters = found.tokenizer.chars == CharTokenizer(corpus.text).chars
-            borrowed = same_characters and not corpus.real and path.parent == WEIGHTS
+            borrowed = same_characters and not corpus.real and path == LECTURE_FORM
             if borrowed or found.meta["corpus"].get("sha256") == corpus.sha256:
                 return found
     return None

@@ -3,7 +3,6 @@
 import pytest
 
 from nanogpt.config import PROFILES, SIZES, TrainConfig, get_profile, override
-from nanogpt.config.profiles import PARTS
 
 
 def test_the_learning_rate_rises_and_then_falls_to_nothing():
@@ -27,18 +26,18 @@ def test_override_changes_what_is_given_and_nothing_else():
 def test_profiles_are_found_by_name_and_auto_looks_for_cuda():
     assert get_profile("smoke") is PROFILES["smoke"]
     assert get_profile("auto", cuda=True) is PROFILES["gpu"]
-    assert get_profile("auto") is get_profile("cpu", cuda=True) is PROFILES["cpu"]
-    for name in ("fast", "cpu/5", "cpu/", "cpu/x", "fast/2", "cpu/2/2"):
-        with pytest.raises(ValueError, match="is unknown: choose auto, smoke, cpu, gpu, cpu/2"):
+    assert get_profile("auto") is get_profile("laptop", cuda=True) is PROFILES["laptop"]
+    for name in ("fast", "cpu", "cpu/4", "full/2", ""):
+        with pytest.raises(ValueError, match="is unknown: choose auto, smoke, laptop, full, gpu"):
             get_profile(name)
 
 
-@pytest.mark.parametrize("name", ["smoke", *(f"{p}/{n}" for p in ("cpu", "gpu") for n in PARTS)])
+@pytest.mark.parametrize("name", PROFILES)
 def test_every_profile_can_be_run(name):
-    profile = get_profile(name)
-    assert profile.name == name.removesuffix("/1")
-    assert profile.kind == name.partition("/")[0]
-    assert {profile.size, profile.train_size, *profile.sizes} <= set(SIZES)
+    profile = PROFILES[name]
+    assert profile.name == name
+    assert set(profile.sizes) <= set(SIZES)
+    assert profile.size in profile.sizes, "the trained model is a row of each comparison"
     assert list(profile.lengths) == sorted(set(profile.lengths))
     assert 1 <= profile.lengths[0] < profile.lengths[-1]
     assert profile.lengths[-1] < SIZES[profile.size].block_size, "a prompt of 1 must fit before it"
@@ -46,12 +45,8 @@ def test_every_profile_can_be_run(name):
     assert min(profile.seeds, profile.repeats) >= 2, "a spread needs two"
 
 
-def test_parts_do_less_and_less():
-    found = [get_profile(f"cpu/{n}") for n in PARTS]
-    for amount in ("seeds", "lengths", "repeats", "share"):
-        assert [getattr(p, amount) for p in found] == sorted(
-            (getattr(p, amount) for p in found), reverse=True
-        )
-    steps = [p.train.steps for p in found]
-    assert steps == [3000 // n for n in PARTS]
-    assert found[3].part(100) == 25
+def test_a_laptop_counts_as_often_as_the_published_run():
+    laptop, full = PROFILES["laptop"], PROFILES["full"]
+    for name in ("seeds", "lengths", "batches", "repeats", "rungs", "threads", "train_threads"):
+        assert getattr(laptop, name) == getattr(full, name), name
+    assert min(laptop.repeats, laptop.seeds) >= 5, "fewer are no yardstick of noise"

@@ -11,7 +11,6 @@ from checkpoint_fixtures import CHARS, meta_of
 from conftest import FORMS, tiny_model, tokens
 from safetensors.torch import load_file, save_file
 
-from nanogpt.config import SIZES
 from nanogpt.model import checkpoint
 from nanogpt.model.checkpoint import FORMAT, CheckpointError, load_checkpoint, save_checkpoint
 from nanogpt.model.gpt import Head
@@ -198,7 +197,7 @@ def test_a_model_with_a_head_of_one_s_own_is_not_loaded_as_another_function(tmp_
     assert all(torch.equal(tensor, state[name]) for name, tensor in model.state_dict().items())
 
 
-def test_without_a_path_it_is_the_small_model_that_ships():
+def test_without_a_path_it_is_the_best_model_that_ships():
     saved = load_checkpoint()
-    assert saved.meta == load_checkpoint(files.WEIGHTS / "small").meta
-    assert saved.model.n_params == SIZES["small"].n_params
+    assert saved.meta == load_checkpoint(files.KEEPER).meta
+    assert saved.model.n_params == saved.model.config.n_params > 200_000

@@ -68,4 +68,5 @@ def test_a_state_dict_with_a_foreign_name_is_still_refused(model):
 def test_sizes_have_the_parameters_they_are_known_for(per_head):
     article = GPT(GPTConfig(**{**vars(SIZES["article"]), "per_head": per_head}))
     assert article.n_params == 209_729
-    assert GPT(SIZES["small"]).n_params == 209_729 + (256 - 32) * 64
+    known = {"small": 371_969, "medium": 841_281}
+    assert {size: GPT(SIZES[size]).n_params for size in known} == known

@@ -5,6 +5,7 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
+import torch
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 
@@ -114,6 +115,17 @@ def test_a_model_is_looked_for_in_this_run_and_then_in_the_series_of_runs(run, o
     here, series = out / "checkpoints" / size, session.Path("series", "checkpoints", size)
     assert [options["keep"] for options in asked] == [[here], [here, series]]
     assert [options["checkpoint"] for options in asked] == ["auto", "mine"]
+
+
+def test_training_has_the_threads_of_the_profile_and_nothing_else_has(run, monkeypatch):
+    before = torch.get_num_threads()
+    monkeypatch.setattr(run, "profile", replace(run.profile, train_threads=before + 1))
+    with run.training():
+        assert torch.get_num_threads() == before + 1
+    assert torch.get_num_threads() == before
+    monkeypatch.setattr(run, "profile", replace(run.profile, train_threads=None))
+    with run.training():
+        assert torch.get_num_threads() == before
 
 
 def test_a_table_reads_as_markdown_and_as_plain_text():

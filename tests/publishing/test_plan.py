@@ -1,4 +1,4 @@
-"""What is planned: which notebooks, their values, the part of the work that fits; how far it is."""
+"""What is planned: which notebooks, their values, how long they take; how far a run is."""
 
 from types import SimpleNamespace
 
@@ -8,55 +8,79 @@ from notebook_fixtures import NOTEBOOKS, write
 from nanogpt.cli import main
 from nanogpt.cli import run as command
 from nanogpt.cli.common import Parser
-from nanogpt.config.profiles import PARTS
 from nanogpt.publishing import execute, plan, runner
-from nanogpt.publishing.plan import LIMIT, WORK, RunError, assign, choose_pace
+from nanogpt.publishing.plan import DEFAULT, RunError, assign, estimate
 from nanogpt.publishing.runner import select
 
 REAL_CORPUS = True  # whose weights are published, so that no notebook trains some first
 NAMES = [path.stem for path in NOTEBOOKS]
+ALL = [name[:2] for name in NAMES]
+
+
+SPEEDS = [4.0, 1.0, 0.1]
 
 
 @pytest.fixture
 def machine(monkeypatch):
-    """Sets the speed of this machine; the published run notes its own as WORK."""
+    """Sets the speed of this machine; the published run notes its own as 0.2."""
 
     def make(speed: float):
         entries = [{"notebook": name, "seconds": 80.0} for name in NAMES]
-        manifest = {"work_seconds": WORK, "notebooks": entries}
+        manifest = {"work_seconds": 0.2, "notebooks": entries}
         monkeypatch.setattr(plan, "read_manifest", lambda _: manifest)
-        monkeypatch.setattr(plan, "seconds_of_work", lambda: WORK / speed)
+        monkeypatch.setattr(plan, "seconds_of_work", lambda: 0.2 / speed)
 
     return make
 
 
-@pytest.mark.parametrize("speed", [4.0, 2.0, 1.0, 0.5, 0.3])
-def test_a_machine_is_given_the_most_work_that_fits_into_six_minutes(machine, speed):
-    machine(speed)
-    pace = choose_pace("cpu", NAMES)
-    part = int(pace.profile.partition("/")[2] or 1)
-    assert pace.total <= LIMIT or part == PARTS[-1]
-    assert part == 1 or choose_pace(f"cpu/{PARTS[PARTS.index(part) - 1]}", NAMES).total > LIMIT
-    assert choose_pace("cpu", NAMES[:1]).profile == pace.profile, "alone as among all"
+def series(*words) -> runner.Series:
+    command.options(parser := Parser("run", ""))
+    return runner.Series(parser.parse_args(words))
 
 
-def test_a_slow_machine_does_less_and_what_is_asked_for_is_done(machine):
-    machine(0.1)
-    assert choose_pace("cpu", NAMES).profile == "cpu/16"
-    full = choose_pace("cpu", NAMES, full=True)
-    assert full.profile == "cpu"
-    assert full.total == pytest.approx(80 * len(NAMES) / 0.1, rel=0.01)
-    assert choose_pace("cpu/2", NAMES).profile == "cpu/2"
-    assert choose_pace("gpu", NAMES) == plan.Pace("gpu")
+@pytest.mark.parametrize("profile", ["smoke", "laptop", "full"])
+def test_the_work_is_the_same_however_fast_the_machine_is(machine, profile):
+    planned = []
+    for speed in SPEEDS:
+        machine(speed)
+        made = series("--profile", profile)
+        planned.append((made.sources, made.values, made.pace.profile))
+    assert planned[0] == planned[1] == planned[2]
+    assert {values["profile"] for values in planned[0][1].values()} == {profile}
 
 
-def test_a_dry_run_prints_the_part_and_the_minutes(machine, capsys):
+def test_a_slow_machine_is_told_that_it_takes_longer(machine):
+    known = {"full": 80 * len(NAMES), "laptop": 0.2 / plan.WORK * sum(plan.LAPTOP.values())}
+    for speed in SPEEDS:
+        machine(speed)
+        for profile, seconds in known.items():
+            assert estimate(profile, NAMES).total == pytest.approx(seconds / speed, rel=0.01)
+    assert estimate("gpu", NAMES) == plan.Pace("gpu"), "nothing is known of it"
+
+
+def test_a_dry_run_prints_the_minutes_and_runs_nothing(machine, capsys, monkeypatch):
+    monkeypatch.setattr(runner.Series, "run", None)
     machine(1.0)
-    assert main(["run", "--profile", "cpu", "--plan"]) == 0
+    assert main(["run", "--profile", "full", "--all", "--plan"]) == 0
     said = capsys.readouterr().out
+    assert "profile full: the same work on every machine" in said
     assert "1.00 times the speed" in said
-    assert "profile cpu/" in said
-    assert all(name in said for name in [*NAMES, "in all, about"])
+    assert all(f"{name} " in said for name in [*NAMES, "in all, about"])
+
+
+@pytest.mark.parametrize(
+    ("words", "numbers"),
+    [
+        ("--profile laptop", DEFAULT),
+        ("--profile laptop --all", ALL),
+        ("--profile laptop 08 11", ("08", "11")),
+        ("--profile smoke", ALL),
+        ("--profile full", DEFAULT),
+    ],
+)
+def test_without_names_the_default_list_runs(machine, words, numbers):
+    machine(1.0)
+    assert [path.stem[:2] for path in series(*words.split()).sources] == list(numbers)
 
 
 def test_a_run_says_how_far_it_is(sources, tmp_path, monkeypatch, capsys):
@@ -65,17 +89,16 @@ def test_a_run_says_how_far_it_is(sources, tmp_path, monkeypatch, capsys):
     def run_cells(nb_man, variables, log, timeout, before_cell):
         assert len(nb_man.nb.cells) == 5, "papermill adds one, of parameters"
         before_cell(3, {"id": "train"})
-        series._tick()
+        one._tick()
         before_cell(4, {"id": "next"})
-        series._tick()
+        one._tick()
 
     monkeypatch.setattr(execute, "run_cells", run_cells)
-    command.options(parser := Parser("run", ""))
     words = ["--profile", "smoke", "--source", str(sources), "--out", str(tmp_path / "out")]
-    series = runner.Series(parser.parse_args(words))
+    one = series(*words)
     monkeypatch.setattr(runner, "time", SimpleNamespace(monotonic=lambda: 1000.0))
-    series.begun = 935.0
-    assert series._execute(sources / "00_a.ipynb", tmp_path) is None
+    one.begun = 935.0
+    assert one._execute(sources / "00_a.ipynb", tmp_path) is None
     first, second = capsys.readouterr().out.splitlines()
     assert first.startswith("1:05 ")
     assert first.endswith("00_a: cell 4 of 5, train, 0:00")
@@ -93,6 +116,8 @@ def test_a_notebook_has_many_names_and_runs_once_and_in_order(sources):
     chosen = [path.stem for path in select(["3", "0", "last"], sources)]
     assert chosen == ["00_first", "03_last"]
     assert len(select([], sources)) == 3
+    for default, number in ((("03", "07"), 1), (("07",), 3)):
+        assert len(select([], sources, default)) == number, "all, where it names none of them"
 
 
 def test_values_get_the_type_of_their_parameter_in_the_notebooks_that_know_it(sources):
@@ -139,4 +164,4 @@ def test_the_gpu_profile_needs_a_gpu(kind, code, monkeypatch, capsys):
     monkeypatch.setattr(runner, "pick_device", lambda: device)
     assert main(["run", "--profile", "gpu", "--plan"]) == code
     said = capsys.readouterr()
-    assert ("torch sees no CUDA device: choose cpu" in said.err) == bool(code)
+    assert ("torch sees no CUDA device: choose laptop" in said.err) == bool(code)

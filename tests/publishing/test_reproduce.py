@@ -31,7 +31,7 @@ def folders(tmp_path):
         for name, cells, data, version in (("old", old, b"w", "2.9"), ("new", new, weights, torch)):
             folder = tmp_path / name
             (folder / "checkpoints").mkdir(parents=True)
-            (folder / "checkpoints" / "small.safetensors").write_bytes(data)
+            (folder / "checkpoints" / "medium.safetensors").write_bytes(data)
             card = {"environment": {"torch": version, "threads": 1}}
             (folder / "manifest.json").write_text(json.dumps(card))
             if cells is not None:
@@ -51,7 +51,7 @@ def test_runs_that_differ_in_timings_alone_are_reproduced(folders, capsys):
     assert print_comparison(old, new)
     assert "1 cells and the weights are" in capsys.readouterr().out
     for folder in (old, new):
-        (folder / "checkpoints" / "small.safetensors").unlink()
+        (folder / "checkpoints" / "medium.safetensors").unlink()
     assert not print_comparison(old, new), "no weights were compared"
 
 
@@ -82,7 +82,7 @@ def test_all_that_differs_is_shown_first_the_first_of_each_cell_then_a_likely_re
     first, second, third, *_, last = capsys.readouterr().out.splitlines()
     assert first == "00_one, cell 'a': 'AAAA' was 'BBBB' here"
     assert second == "00_one, cell 'b': a new cell"
-    assert third == "checkpoints/small.safetensors: other bytes, or not there"
+    assert third == "checkpoints/medium.safetensors: other bytes, or not there"
     assert "torch 2.9, here 2.13" in last
 
 

@@ -14,7 +14,7 @@ from nanogpt.system.files import ROOT, recover, sealed, sha256, write_json
 GOOD = """
 import json, os, pathlib, sys
 out = pathlib.Path(os.environ["NANOGPT_OUT"])
-for name in ("figures/00_a.png", "json/00.json", "checkpoints/small.safetensors"):
+for name in ("figures/00_a.png", "json/00.json", "checkpoints/medium.safetensors"):
     (out / name).parent.mkdir(exist_ok=True)
     (out / name).write_text(f"{n}")
 if n == 2:
@@ -33,9 +33,9 @@ def manifest(out):
 REFUSED = {
     "07": "'07' names no notebook: there is 00_good",
     "-p sord=3": "a parameter of a chosen notebook: word",
-    "-p profile=cpu": "a parameter of a chosen notebook: n, word",
-    "--profile tpu": "--profile 'tpu' is unknown: choose auto, smoke, cpu, gpu, cpu/2",
-    "--profile cpu/5": "--profile 'cpu/5' is unknown",
+    "-p profile=full": "a parameter of a chosen notebook: n, word",
+    "--profile tpu": "--profile 'tpu' is unknown: choose auto, smoke, laptop, full, gpu",
+    "--profile cpu/4": "--profile 'cpu/4' is unknown",
     f"--out {runner.PUBLISHED}": "part of the project itself",
     f"--out {runner.PUBLISHED / 'figures'}": "part of the project itself",
     **dict.fromkeys(
@@ -46,6 +46,7 @@ REFUSED = {
         "part of the project itself",
     ),
     "--out FILE": "choose another folder",
+    "--all 00": "--all runs all notebooks: leave it out, or the names",
     "--publish --profile smoke": "This is profile smoke",
     "--publish 00": "--publish runs all notebooks as they are",
     "--reproduce 00": "--reproduce runs all notebooks as they are",
@@ -64,7 +65,7 @@ def test_wrong_usage_is_refused_before_anything_is_written(
     words = words.replace("FILE", str(tmp_path / "file" / "out")).split()
     whole = "--publish" in words or "--reproduce" in words
     own = [] if whole else ["--source", str(sources), "--out", str(tmp_path / "out")]
-    own += [] if "--profile" in words else ["--profile", "cpu" if whole else "smoke"]
+    own += [] if "--profile" in words else ["--profile", "full" if whole else "smoke"]
     before = contents(ROOT / "notebooks"), sorted((ROOT / "outputs").rglob("*"))
     assert main(["run", *own, *words]) == 2
     assert message in capsys.readouterr().err
@@ -105,7 +106,7 @@ def test_nothing_outside_of_the_output_folder_is_touched_whatever_a_manifest_nam
     (out / "link").symlink_to(tmp_path / "linked")
     (out / "old.txt").write_text("of an earlier run")
     names = [str(outside[0]), *"../mine.txt link/mine.txt old.txt . ..".split(), ""]
-    names += ["x/../checkpoints/small.safetensors", "./checkpoints/small.safetensors"]
+    names += ["x/../checkpoints/medium.safetensors", "./checkpoints/medium.safetensors"]
     card = manifest(out)
     del card["digest"]
     digest = sha256(b"mine")
@@ -148,12 +149,10 @@ def press(tmp_path, sources, monkeypatch, no_kernels):
     monkeypatch.setattr(publish, "SHA256", runner.load_corpus().sha256)
     monkeypatch.setattr(plan, "seconds_of_work", lambda: 0.1)
     monkeypatch.setenv("NANOGPT_CHECKPOINT", "/of/the/reader")
-    kind = "os.environ['NANOGPT_CHECKPOINT'].split('/')[-3:]"
-    first = f"import os; assert {kind} == [n, 'checkpoints', 'small.safetensors'], {kind}"
-    train = GOOD + "\nassert 'NANOGPT_CHECKPOINT' not in os.environ\n"
-    train += "(out / 'checkpoints/small-last.safetensors').write_text('x')"
-    parameters = 'profile: str = "auto"\nn: str = "publish"'
-    write(sources / "00_first.ipynb", first, parameters=parameters)
+    alone = "import os; assert 'NANOGPT_CHECKPOINT' not in os.environ\n"
+    there = "os.path.join(os.environ['NANOGPT_RUN'], 'checkpoints', 'medium.safetensors')"
+    train = alone + GOOD + "(out / 'checkpoints/medium-last.safetensors').write_text('x')"
+    write(sources / "00_first.ipynb", f"{alone}assert os.path.isfile({there})")
     write(sources / "01_train.ipynb", train)
     published.mkdir(parents=True)
     (published / "old.txt").write_text("the run before")
@@ -170,11 +169,11 @@ def test_publishing_exchanges_everything_at_once(press, monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     assert main(["run", "--publish", "--no-html"]) == 0
     files = {str(path.relative_to(press)) for path in press.rglob("*") if path.is_file()}
-    made = "figures/00_a.png json/00.json checkpoints/small.safetensors manifest.json".split()
+    made = "figures/00_a.png json/00.json checkpoints/medium.safetensors manifest.json".split()
     pages = [f"html/{name}.html" for name in ("index", "museum", "00_first", "01_train")]
     assert files == {"00_first.ipynb", "01_train.ipynb", *made, *pages}
     card = manifest(press)
-    assert (card["profile"], card["work_seconds"]) == ("cpu", 0.1)
+    assert (card["profile"], card["work_seconds"]) == ("full", 0.1)
     assert card["environment"]["threads"] == 1, "the kernels', whatever this process has"
     assert sorted(path.name for path in press.parent.iterdir()) == ["published", "run"]
     assert page_faults(press / "html" / "index.html") == []
@@ -193,7 +192,7 @@ def test_only_shakespeare_is_published_and_not_while_it_is_compared(press, monke
     assert "not allowed with argument --publish" in capsys.readouterr().err
     monkeypatch.setattr(publish, "SHA256", "0" * 64)
     assert main(["run", "--publish"]) == 2
-    assert "profile cpu, on Tiny Shakespeare (see data/README.md)" in capsys.readouterr().err
+    assert "profile full, on Tiny Shakespeare (data/README.md)" in capsys.readouterr().err
     assert sorted(path.name for path in press.iterdir()) == ["manifest.json", "old.txt"]
 
 
@@ -203,7 +202,7 @@ def test_reproducing_compares_with_what_is_published(press, sources, capsys):
     before = contents(press)
     assert main(["run", "--reproduce"]) == 0
     assert "to the byte" in capsys.readouterr().out
-    first = "import os; assert 'reproduce/checkpoints' in os.environ['NANOGPT_CHECKPOINT']"
+    first = "import os; assert os.environ['NANOGPT_RUN'].endswith('reproduce')"
     write(sources / "00_first.ipynb", first)
     assert main(["run", "--reproduce"]) == 1
     said = capsys.readouterr().out

@@ -20,7 +20,7 @@ from nanogpt.system.files import ForeignFiles
 SHAKESPEARE = {"name": "Tiny Shakespeare", "real": True, "characters": 1115394, "sha256": "86" * 32}
 MACHINE = {"python": "3.11.7", "torch": "2.13.0", "device": "cpu", "threads": 2}
 CARD = {
-    "profile": "cpu",
+    "profile": "full",
     "corpus": SHAKESPEARE,
     "environment": MACHINE | {"commit": "c0ffee" * 7, "dirty": True},
     "notebooks": [{"notebook": "00_one", "ok": True, "seconds": 12.3, "error": None}],
@@ -127,7 +127,7 @@ SAYS = {
         "a blank": "# For you to fill in. This run used the solution that is folded below.",
         "a fold of text": '<details class="fold"> <summary>Hint &amp; more</summary>',
         "markdown in it": "<strong>both</strong>",
-        "versions": "CPU, 2 threads, torch 2.13.0, Python 3.11.7 · profile cpu",
+        "versions": "CPU, 2 threads, torch 2.13.0, Python 3.11.7 · profile full",
         "the text": "Tiny Shakespeare, 1,115,394 characters",
         "the commit": "c0ffeec0ff</code>, with changes",
     },

@@ -16,6 +16,7 @@ from nanogpt.training import loop
 from nanogpt.training.loop import load_or_train, train
 
 SHORT = TrainConfig(steps=4, batch_size=8, eval_every=4, eval_batches=1, warmup=2)
+OURS = "the model that this run trained"
 OTHER = Corpus("another text.\n" * 200, "other", "0")
 
 
@@ -29,7 +30,7 @@ def load(corpus, config, checkpoint="auto", keep=None):
 @pytest.fixture
 def place(monkeypatch, tmp_path):
     """No published weights yet, and a size that trains in no time."""
-    monkeypatch.setattr(loop, "WEIGHTS", tmp_path / "checkpoints")
+    monkeypatch.setattr(loop, "LECTURE_FORM", tmp_path / "checkpoints" / "medium")
     monkeypatch.delenv("NANOGPT_CHECKPOINT", raising=False)
     monkeypatch.setitem(SIZES, "small", GPTConfig(block_size=8, n_layer=1, n_head=2, n_embd=16))
     return tmp_path
@@ -38,8 +39,8 @@ def place(monkeypatch, tmp_path):
 @pytest.fixture
 def checkpoint(place, corpus):
     """A model of the corpus, where the published one would be."""
-    train(fresh(corpus), corpus, SHORT, device=CPU, out=place / "checkpoints" / "small")
-    return place / "checkpoints" / "small.safetensors"
+    train(fresh(corpus), corpus, SHORT, device=CPU, out=place / "checkpoints" / "medium")
+    return place / "checkpoints" / "medium.safetensors"
 
 
 def test_without_published_weights_it_trains_now_and_says_so(place, corpus, tokenizer):
@@ -66,13 +67,25 @@ def test_published_weights_are_taken_for_the_text_that_they_know(checkpoint, cor
 def test_a_model_trained_now_is_kept_and_found_again(place, corpus):
     keep = [place / "mine", place / "earlier"]
     found, again = (load(corpus, SHORT, keep=keep) for _ in range(2))
-    assert [found.origin, again.origin] == ["trained just now", "trained before"]
+    assert [found.origin, again.origin] == ["trained just now", OURS]
     assert found.sha256 == again.sha256
-    assert load(corpus, SHORT, keep=keep[::-1]).origin == "trained before"
+    assert load(corpus, SHORT, keep=keep[::-1]).origin == OURS
     assert load(OTHER, SHORT, keep=keep).origin == "trained just now"
 
 
-@pytest.mark.parametrize("origin", ["your checkpoint", "weights of this run"])
+def test_a_model_of_this_run_goes_before_what_ships(checkpoint, place, corpus):
+    keep = [place / "mine", place / "series"]
+    assert load(corpus, SHORT, keep=keep).origin == "published weights"
+    train(fresh(corpus), corpus, replace(SHORT, steps=2), device=CPU, out=keep[1])
+    found = load(corpus, SHORT, keep=keep)
+    assert str(found).startswith(f"{OURS}: ")
+    assert "trained for 2 steps" in str(found)
+    practice = replace(corpus, name=synthetic.NAME, sha256="1")
+    assert load(practice, SHORT, keep=keep).origin == "published weights", "of this text alone"
+    assert load(corpus, SHORT, keep=keep, checkpoint=str(checkpoint)).origin == "your checkpoint"
+
+
+@pytest.mark.parametrize("origin", ["your checkpoint", "NANOGPT_CHECKPOINT"])
 def test_a_checkpoint_that_is_named_is_taken_or_is_an_error(
     checkpoint, corpus, monkeypatch, origin
 ):
