@@ -71,7 +71,7 @@ class Lane {
 
   begin({ tokens, seed, length, full, sampling, fault }) {
     this.decoding = new Decoding(MODEL, tokens, seed, sampling, this.cached, this.cached ? fault : "");
-    Object.assign(this, { prompt: tokens.length, total: tokens.length + length, full, ms: 0, steps: [] });
+    Object.assign(this, { prompt: tokens.length, total: tokens.length + length, full, ms: 0, steps: [], begun: null });
   }
 
   get done() {
@@ -83,14 +83,25 @@ class Lane {
   }
 
   get rate() {
-    return this.steps.length / (this.ms / 1000);
+    return this.steps.length / ((this.ms - (this.begun?.ms ?? 0)) / 1000);
   }
 
-  step() {
+  // Goes on with a step until it is whole, or until that time: without a cache, a step of a long text
+  // takes longer than a page may stand still. Returns whether it is whole.
+  work(end = Infinity) {
+    this.begun ??= { step: this.decoding.step(), ms: 0 };
     const start = performance.now();
-    this.decoding.next();
-    this.steps.push(performance.now() - start);
-    this.ms += this.steps.at(-1);
+    let now, done;
+    do {
+      ({ done } = this.begun.step.next());
+      now = performance.now();
+    } while (!done && now < end);
+    this.begun.ms += now - start;
+    this.ms += now - start;
+    if (!done) return false;
+    this.steps.push(this.begun.ms);
+    this.begun = null;
+    return true;
   }
 
   draw(right) {
@@ -98,7 +109,7 @@ class Lane {
     this.part("written").replaceChildren(...marked(this.written, right));
     const code = this.part("code"), first = this.part("first"); // in view: the first mistake, else the end
     code.scrollTop = first ? first.offsetTop - code.offsetTop - 2 * first.offsetHeight : code.scrollHeight;
-    this.part("rate").textContent = this.ms ? `${number(this.rate)} tokens a second` : "";
+    this.part("rate").textContent = this.steps.length ? `${number(this.rate)} tokens a second` : "";
     this.part("count").textContent = `${this.steps.length} of ${this.total - this.prompt} characters, ${number(this.decoding.computed)} positions read`;
     this.drawCells();
   }
@@ -165,7 +176,7 @@ function drawHead() {
   const row = decoding.rows?.at(-1);
   for (const id of ["heat", "seen"]) at(id).hidden = !row;
   if (!row) return [at("query"), at("keys")].forEach(board);
-  const { query, keys } = decoding.cache[layer], weights = MODEL.share(query, keys, head, row.last).slice(0, row.last + 1);
+  const query = row.queries[layer], { keys } = decoding.cache[layer], weights = MODEL.share(query, keys, head, row.last).slice(0, row.last + 1);
   const isNew = (slot) => decoding.rows.some((each) => each.slot === slot);
   const used = keys.slice(0, row.last + 1).map((key) => key.subarray(from, from + hs)), own = query.subarray(from, from + hs);
   const left = board(at("query")), right = board(at("keys")), high = (right.height * 0.66) / hs, wide = right.width / used.length;
@@ -226,20 +237,25 @@ function finish(how) {
   report(end);
 }
 
-// Both lanes get the same share of the core: the one that has used less of it takes the next step.
-function go(run, slowly) {
+// Both lanes get the same share of the core: the one that has used less of it goes on. In slow motion
+// they take their steps in turns. A still is drawn once, when both have taken as many steps as it shows.
+function go(run, slowly, steps) {
   if (run !== running) return;
-  const end = performance.now() + 12;
-  do {
-    const left = LANES.filter((lane) => !lane.done);
-    if (!left.length) break;
-    if (slowly) left.forEach((lane) => lane.step());
-    else left.reduce((a, b) => (b.ms < a.ms ? b : a)).step();
-  } while (!slowly && performance.now() < end);
-  draw();
-  report(false);
-  if (LANES.every((lane) => lane.done)) finish();
-  else setTimeout(() => go(run, slowly), slowly ? 250 : 0);
+  const end = performance.now() + 20, used = (lane) => (slowly ? lane.steps.length : lane.ms);
+  const behind = () => LANES.filter((lane) => !lane.done && lane.steps.length < steps);
+  let wrote = false, pause = 0;
+  while (behind().length && !pause && performance.now() < end) {
+    const whole = behind().reduce((a, b) => (used(b) < used(a) ? b : a)).work(end);
+    wrote ||= whole;
+    if (slowly && whole && LANES[0].steps.length === LANES[1].steps.length) pause = 250;
+  }
+  const left = behind().length;
+  if (wrote && (steps === Infinity || !left)) {
+    draw();
+    report(false);
+  }
+  if (left) setTimeout(() => go(run, slowly, steps), pause);
+  else finish("A still, as your system asks for less motion. “Write” writes the whole text.");
 }
 
 // The number beside each slider.
@@ -267,31 +283,25 @@ function prepare() {
   return true;
 }
 
-function start() {
+function start(steps = Infinity) {
   if (!prepare()) return;
   at("stop").disabled = false;
   at("status").textContent = "Writing …";
   running = ++start.count;
-  go(running, at("slowly").checked);
+  go(running, steps === Infinity && at("slowly").checked, steps);
 }
 start.count = 0;
 
 function oneStep() {
   if (running) finish("Stopped.");
   if (LANES.every((lane) => lane.done) && !prepare()) return;
-  LANES.filter((lane) => !lane.done).forEach((lane) => lane.step());
+  LANES.filter((lane) => !lane.done).forEach((lane) => lane.work());
   draw();
   finish(`Step ${LANES[0].steps.length}.`);
 }
 
 // Writes; where motion is unwanted, a still of the first characters, until the reader presses a button.
-function show() {
-  if (!still) return start();
-  if (!prepare()) return;
-  for (let i = 0; i < 40; i++) LANES.filter((lane) => !lane.done).forEach((lane) => lane.step());
-  draw();
-  finish("A still, as your system asks for less motion. “Write” writes the whole text.");
-}
+const show = () => start(still ? 40 : Infinity);
 
 at("form").addEventListener("submit", (event) => {
   event.preventDefault();

@@ -1,5 +1,6 @@
 "use strict";
-// The lecture's GPT, its KV cache and its sampling in double precision. Knows nothing of the page.
+// A GPT in the lecture's form or a newer one, its KV cache and its sampling, in double precision.
+// Knows nothing of the page.
 
 // Mersenne Twister, as torch.Generator().manual_seed(seed) runs it (Matsumoto and Nishimura 1998).
 function mersenne(seed) {
@@ -37,54 +38,87 @@ function noiseOf(seed, vocabulary) {
   });
 }
 
-function halfToDouble(half) {
-  const sign = half & 0x8000 ? -1 : 1, exponent = (half >> 10) & 31, fraction = half & 1023;
-  if (exponent === 0) return sign * fraction * 2 ** -24;
-  return sign * (1 + fraction / 1024) * 2 ** (exponent - 15);
-}
-
-// The weights by name, cut from one buffer in the order in which they were packed.
+// The weights by name, cut from one buffer in the order in which they were packed. Of a matrix it
+// holds codes of 8 bits and a scale for each row, of all else 32-bit numbers.
 function unpack(config, base64) {
-  const bytes = Uint8Array.from(atob(base64), (c) => c.charCodeAt(0));
-  const all = Float64Array.from(new Uint16Array(bytes.buffer), halfToDouble);
+  const text = atob(base64), bytes = new Uint8Array(text.length);
+  for (let i = 0; i < text.length; i++) bytes[i] = text.charCodeAt(i);
   const { vocab_size: V, block_size: S, n_embd: C, n_layer: L } = config;
   let at = 0;
-  const take = (size) => all.subarray(at, (at += size));
-  const norm = () => ({ weight: take(C), bias: take(C) });
-  const linear = (out, inside) => ({ weight: take(out * inside), bias: take(out) });
-  const tokens = take(V * C), positions = take(S * C), blocks = [];
+  const take = (Kind, size) => {
+    const part = new Kind(bytes.buffer, at, size);
+    at += part.byteLength;
+    return part;
+  };
+  const numbers = (size) => Float64Array.from(take(Float32Array, size));
+  const linear = (out, inside, bias = config.bias) => {
+    const weight = inFours(take(Int8Array, out * inside), take(Float32Array, out));
+    return { weight, bias: bias ? numbers(out) : null };
+  };
+  const norm = () => (config.rms_norm ? null : { weight: numbers(C), bias: numbers(C) });
+  const tokens = numbers(V * C), positions = config.rope ? null : numbers(S * C), blocks = [];
   for (let i = 0; i < L; i++) {
-    const qkv = { weight: take(3 * C * C), bias: null }, proj = linear(C, C);
+    const qkv = linear(3 * C, C, false), proj = linear(C, C);
     blocks.push({ qkv, proj, into: linear(4 * C, C), back: linear(C, 4 * C), ln1: norm(), ln2: norm() });
   }
   const weights = { tokens, positions, blocks, ln_f: norm(), lm_head: linear(V, C) };
-  if (at !== all.length) throw new Error(`${all.length} weights, but the shape has ${at}`);
+  if (at !== bytes.length) throw new Error(`${bytes.length} bytes of weights, but the shape has ${at}`);
   return weights;
 }
 
-// y = W x + b
+// A matrix for multiply: the first numbers of four rows, then their second ones. Zeros fill the last four.
+function inFours(codes, scales) {
+  const inside = codes.length / scales.length;
+  const weight = new Float64Array(4 * Math.ceil(scales.length / 4) * inside);
+  scales.forEach((scale, row) => {
+    const first = (row - (row % 4)) * inside + (row % 4);
+    // Python's product of the two is a 32-bit number.
+    for (let i = 0; i < inside; i++) weight[first + 4 * i] = Math.fround(codes[row * inside + i] * scale);
+  });
+  return weight;
+}
+
+// y = W x + b, four rows at a time: each number of x is read once for them, and no addition waits for another row's.
 function multiply({ weight, bias }, x, y) {
-  const n = x.length;
-  for (let row = 0, at = 0; row < y.length; row++, at += n) {
-    let a = 0, b = 0, c = 0, d = 0; // four sums, so that no addition waits for the one before it
-    for (let i = 0; i < n; i += 4) {
-      a += weight[at + i] * x[i];
-      b += weight[at + i + 1] * x[i + 1];
-      c += weight[at + i + 2] * x[i + 2];
-      d += weight[at + i + 3] * x[i + 3];
+  for (let row = 0, at = 0; row < y.length; row += 4) {
+    let a = 0, b = 0, c = 0, d = 0;
+    for (let i = 0; i < x.length; i++, at += 4) {
+      a += weight[at] * x[i];
+      b += weight[at + 1] * x[i];
+      c += weight[at + 2] * x[i];
+      d += weight[at + 3] * x[i];
     }
-    y[row] = a + b + (c + d) + (bias ? bias[row] : 0);
+    y[row] = a;
+    y[row + 1] = b; // past the end, after the last row, JavaScript drops it
+    y[row + 2] = c;
+    y[row + 3] = d;
   }
+  if (bias) for (let row = 0; row < y.length; row++) y[row] += bias[row];
   return y;
 }
 
-function normalise({ weight, bias }, x) {
+// RMSNorm without weights, in place. The ε is PyTorch's for double precision.
+function rmsNorm(x) {
+  let square = 0;
+  for (let i = 0; i < x.length; i++) square += (x[i] * x[i]) / x.length;
+  const scale = 1 / Math.sqrt(square + Number.EPSILON);
+  for (let i = 0; i < x.length; i++) x[i] *= scale;
+  return x;
+}
+
+// LayerNorm; without weights, RMSNorm.
+function normalise(norm, x) {
+  if (!norm) return rmsNorm(x.slice());
   const n = x.length;
   let mean = 0, variance = 0;
   for (let i = 0; i < n; i++) mean += x[i] / n;
   for (let i = 0; i < n; i++) variance += (x[i] - mean) ** 2 / n;
   const scale = 1 / Math.sqrt(variance + 1e-5);
-  return x.map((value, i) => (value - mean) * scale * weight[i] + bias[i]);
+  return x.map((value, i) => (value - mean) * scale * norm.weight[i] + norm.bias[i]);
+}
+
+function add(x, y, drop) {
+  for (let i = 0; i < x.length; i++) x[i] += drop ? y[i] * drop() : y[i];
 }
 
 function softmax(x, length) {
@@ -111,36 +145,78 @@ class Model {
 
   // The logits after the last row. A row {token, position, slot, last} writes its keys and values
   // into its slot of the cache and looks at the slots 0 … last. With `drop`, dropout is on.
-  logits(rows, cache, drop) {
-    const C = this.config.n_embd, w = this.weights;
-    const keep = (y) => (drop ? y.map((value) => value * drop()) : y);
-    const xs = rows.map(({ token, position }) =>
-      Float64Array.from({ length: C }, (_, i) => w.tokens[token * C + i] + w.positions[position * C + i]));
-    const add = (row, y) => keep(y).forEach((value, i) => (xs[row][i] += value));
-    w.blocks.forEach((block, layer) => {
-      const here = cache[layer];
-      const qkv = xs.map((x) => multiply(block.qkv, normalise(block.ln1, x), new Float64Array(3 * C)));
-      rows.forEach(({ slot }, row) => {
-        here.keys[slot].set(qkv[row].subarray(C, 2 * C));
-        here.values[slot].set(qkv[row].subarray(2 * C));
-      });
-      here.query = qkv.at(-1).subarray(0, C); // of the newest token: the page shows it
-      rows.forEach(({ last }, row) => {
-        add(row, multiply(block.proj, this.attend(qkv[row], here, last, drop), new Float64Array(C)));
-        const hidden = multiply(block.into, normalise(block.ln2, xs[row]), new Float64Array(4 * C));
-        for (let i = 0; i < 4 * C; i++) hidden[i] = Math.max(hidden[i], 0);
-        add(row, multiply(block.back, hidden, new Float64Array(C)));
-      });
-    });
-    return multiply(w.lm_head, normalise(w.ln_f, xs.at(-1)), new Float64Array(this.config.vocab_size));
+  // It pauses after each row of each layer, as a browser must be free to draw and to scroll.
+  *logits(rows, cache, drop) {
+    const { weights: w, config } = this, xs = rows.map((row) => this.embed(row));
+    rows.at(-1).queries = []; // of the newest token, one for each layer: the page shows them
+    for (const [layer, block] of w.blocks.entries()) {
+      const here = cache[layer], queries = [];
+      for (const [i, row] of rows.entries()) {
+        queries.push(this.store(block, xs[i], row, here));
+        yield;
+      }
+      rows.at(-1).queries.push(queries.at(-1));
+      for (const [i, { last }] of rows.entries()) {
+        this.compute(block, xs[i], queries[i], here, last, drop);
+        yield;
+      }
+    }
+    return multiply(w.lm_head, normalise(w.ln_f, xs.at(-1)), new Float64Array(config.vocab_size));
+  }
+
+  // The keys and values of one row, into the cache. Returns its queries.
+  store({ qkv, ln1 }, x, { position, slot }, { keys, values }) {
+    const C = x.length, all = multiply(qkv, normalise(ln1, x), new Float64Array(3 * C));
+    this.normAndRotate(all.subarray(0, 2 * C), position); // before the key is kept: its angle never changes
+    keys[slot].set(all.subarray(C, 2 * C));
+    values[slot].set(all.subarray(2 * C));
+    return all.subarray(0, C);
+  }
+
+  // The rest of a block for one row: attention, then the feed-forward part, each added to x.
+  compute({ proj, into, back, ln2 }, x, queries, here, last, drop) {
+    const C = x.length, { relu2 } = this.config;
+    add(x, multiply(proj, this.attend(queries, here, last, drop), new Float64Array(C)), drop);
+    const hidden = multiply(into, normalise(ln2, x), new Float64Array(4 * C));
+    for (let i = 0; i < hidden.length; i++) {
+      const positive = Math.max(hidden[i], 0);
+      hidden[i] = relu2 ? positive * positive : positive;
+    }
+    add(x, multiply(back, hidden, new Float64Array(C)), drop);
+  }
+
+  // What goes into the first block for a token at a position.
+  embed({ token, position }) {
+    const { n_embd: C, rms_norm } = this.config, { tokens, positions } = this.weights;
+    const x = tokens.slice(token * C, (token + 1) * C);
+    if (positions) for (let i = 0; i < C; i++) x[i] += positions[position * C + i];
+    return rms_norm ? rmsNorm(x) : x;
+  }
+
+  // qk_norm and rotary positions, where the model has them: heads of queries and keys, in place.
+  normAndRotate(heads, position) {
+    const { n_embd, n_head, qk_norm, rope, rope_base } = this.config, hs = n_embd / n_head;
+    for (let from = 0; from < heads.length; from += hs) {
+      if (qk_norm) rmsNorm(heads.subarray(from, from + hs));
+    }
+    // Number i of a head's first half and number i of its second are a point, which turns.
+    for (let i = 0; rope && i < hs / 2; i++) {
+      const angle = position * rope_base ** -(i / (hs / 2)), [cos, sin] = [Math.cos(angle), Math.sin(angle)];
+      for (let at = i; at < heads.length; at += hs) {
+        const [a, b] = [heads[at], heads[at + hs / 2]];
+        heads[at] = a * cos - b * sin;
+        heads[at + hs / 2] = b * cos + a * sin;
+      }
+    }
   }
 
   // softmax(q kᵀ / √hs) of one head over the slots 0 … last, in an array that the next call uses again.
   share(q, keys, head, last) {
     const hs = this.config.n_embd / this.config.n_head, from = head * hs;
     for (let s = 0; s <= last; s++) {
+      const key = keys[s];
       let dot = 0;
-      for (let i = from; i < from + hs; i++) dot += q[i] * keys[s][i];
+      for (let i = from; i < from + hs; i++) dot += q[i] * key[i];
       this.scores[s] = dot / Math.sqrt(hs);
     }
     return softmax(this.scores, last + 1);
@@ -152,8 +228,8 @@ class Model {
     for (let head = 0; head < H; head++) {
       const weights = this.share(q, keys, head, last), from = head * hs;
       for (let s = 0; s <= last; s++) {
-        const weight = drop ? weights[s] * drop() : weights[s];
-        for (let i = from; i < from + hs; i++) out[i] += weight * values[s][i];
+        const weight = drop ? weights[s] * drop() : weights[s], value = values[s];
+        for (let i = from; i < from + hs; i++) out[i] += weight * value[i];
       }
     }
     return out;
@@ -187,7 +263,7 @@ const FAULTS = {
 };
 const DROPPED = 0.2; // the lecture's rate
 
-// generate(): call next() for each new token. Without a cache every step reads the whole text.
+// generate(): run step() for each new token, or next(), which does not pause. Without a cache every step reads the whole text.
 class Decoding {
   constructor(model, prompt, seed, sampling, cached, fault = "") {
     Object.assign(this, { model, sampling, cached, fault, prompt: prompt.length, text: [...prompt] });
@@ -198,16 +274,21 @@ class Decoding {
     if (fault === "dropout") this.drop = () => (bits() < DROPPED * 2 ** 32 ? 0 : 1 / (1 - DROPPED));
   }
 
-  next() {
-    this.first = this.cached ? this.fresh : 0;
-    const change = FAULTS[this.fault] ?? ((row) => row), prefill = this.fresh === 0;
-    this.rows = this.text.slice(this.first).map((token, i) => {
-      const at = this.first + i;
+  // One step; it pauses as `logits` does, and what the page shows of it changes when it is whole.
+  *step() {
+    const first = this.cached ? this.fresh : 0, prefill = this.fresh === 0;
+    const change = FAULTS[this.fault] ?? ((row) => row);
+    const rows = this.text.slice(first).map((token, i) => {
+      const at = first + i;
       return change({ token, position: at, slot: at, last: at }, prefill, this.prompt);
     });
-    this.computed += this.rows.length;
-    this.fresh = this.text.length;
-    const logits = this.model.logits(this.rows, this.cache, this.drop);
+    const logits = yield* this.model.logits(rows, this.cache, this.drop);
+    Object.assign(this, { rows, first, fresh: this.text.length, computed: this.computed + rows.length });
     this.text.push(sample(logits, this.noise(), this.sampling));
+  }
+
+  next() {
+    const step = this.step();
+    while (!step.next().done);
   }
 }

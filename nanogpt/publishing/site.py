@@ -14,23 +14,32 @@ from collections.abc import Collection
 from functools import partial
 from pathlib import Path
 
-import numpy as np
+from torch import nn
 
 from ..config import address
+from ..config.shapes import SIZES
 from ..data import synthetic
+from ..engines.native import quantize
 from ..model.checkpoint import load_checkpoint
 from ..model.convert import pack_heads
+from ..model.gpt import GPT
 from ..system.device import conditions
-from ..system.files import PUBLISHED, ROOT, check_ours, drop, sha256, write_whole
+from ..system.files import KEEPER, PUBLISHED, ROOT, check_ours, drop, sha256, write_whole
 from ..verify import museum
 from .html import TEMPLATES, Prose, blocks, coloured, minutes, promise, sections
 from .mirror import colab
 from .nbfile import SyncError, place, read, read_manifest, title
 
-# Notebook 01 trains it, all others load it: one model on every page.
-WEIGHTS = "checkpoints/small.safetensors"
-SHAPE = ("vocab_size", "block_size", "n_layer", "n_head", "n_embd")
-LARGEST = 400_000  # parameters: about a megabyte in base64 of 16-bit numbers
+# What live_model.js computes: the lecture's form, and these fields of a newer one.
+SHAPE = ("vocab_size", "block_size", "n_layer", "n_head", "n_embd", "rope_base")
+FORMS = {
+    "rms_norm": "RMSNorm without weights",
+    "rope": "rotary positions",
+    "qk_norm": "normalised queries and keys",
+    "relu2": "ReLU²",
+    "bias": "no biases",
+}
+LARGEST = 1_000_000  # bytes of weights: a third more in base64
 SEAL = len("<!-- sha256  -->\n") + 64
 
 
@@ -140,36 +149,62 @@ def museum_page(names: Collection[str]) -> str | None:
 
 
 def live_page(folder: Path, home: Path) -> str | None:
-    """The page for the model of an output folder; None where it cannot run in one.
+    """The page for the model that ships, else for an output folder's; None where none runs in one.
 
-    That is a checkpoint that is missing or damaged; a shape that is more than the lecture's, or a
-    width that 4 does not divide; more than LARGEST parameters, or weights beyond float16's 65,504.
-    `home` is where readers will find the folder.
+    That is a checkpoint that is missing or damaged; a form beyond FORMS, or a width that 4 does not
+    divide; or more than LARGEST bytes. `home` is where readers will find the folder.
     """
+    stem, kept = _writer(folder, home)
     try:
-        saved = load_checkpoint(folder / WEIGHTS)
+        saved = load_checkpoint(stem)
         facts = {"corpus": saved.meta["corpus"]["name"], "val": float(saved.meta["losses"]["val"])}
     except (OSError, KeyError, TypeError, ValueError):
         return None
     config = saved.model.config
-    if config.beyond_lecture or config.n_params > LARGEST or config.n_embd % 4:
+    newer = list(config.beyond_lecture)
+    if not FORMS.keys() >= set(newer) or config.n_embd % 4:
         return None
-    model = pack_heads(saved.model) if config.per_head else saved.model
-    # In the order in which live_model.js cuts them; float16, little-endian.
-    weights = np.concatenate([part.detach().numpy().ravel() for part in model.parameters()])
-    if not np.abs(weights).max() <= np.finfo(np.float16).max:
+    weights = _packed(saved.model)
+    if len(weights) > LARGEST:
         return None
-    shape = {name: getattr(config, name) for name in SHAPE}
-    kept = (home / WEIGHTS).resolve().with_suffix("")
-    packed = base64.b64encode(weights.astype("<f2").tobytes()).decode("ascii")
+    shape = {name: getattr(config, name) for name in (*SHAPE, *FORMS)}
+    packed = base64.b64encode(weights).decode("ascii")
     data = {"config": shape, "vocabulary": saved.meta["vocabulary"], "weights": packed}
     return TEMPLATES.get_template("live.html.j2").render(
         facts,
         config=shape,
+        newer=[FORMS[name] for name in newer],
         parameters=config.n_params,
         checkpoint=(kept.relative_to(ROOT) if kept.is_relative_to(ROOT) else kept).as_posix(),
         data=_script(data),
     )
+
+
+def _writer(folder: Path, home: Path) -> tuple[Path, Path]:
+    """The stem of the checkpoint that writes, now and where readers will find it.
+
+    The one that ships; where it has not been made yet, one of the folder's own, by size.
+    """
+    if KEEPER.with_suffix(".safetensors").is_file():
+        return KEEPER, KEEPER
+    names = [f"checkpoints/{size}" for size in SIZES]
+    found = (name for name in names if (folder / f"{name}.safetensors").is_file())
+    name = next(found, names[0])
+    return folder / name, (home / name).resolve()
+
+
+def _packed(model: GPT) -> bytes:
+    """The tensors of a model in the order in which live_model.js cuts them.
+
+    The matrices are those of Native8, rounded to 8 bits: codes, and a scale for each row. All else
+    is float32.
+    """
+    parts = []
+    for module in (pack_heads(model) if model.config.per_head else model).modules():
+        for tensor in module.parameters(recurse=False):
+            is_matrix = isinstance(module, nn.Linear) and tensor.ndim == 2
+            parts += quantize(tensor.detach()) if is_matrix else [tensor.detach()]
+    return b"".join(part.numpy().tobytes() for part in parts)
 
 
 def newest() -> Path:
