@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from .training import TrainConfig
+from .shapes import SIZES
+from .training import TrainConfig, recipe_for
 
 
 @dataclass(frozen=True)
@@ -31,11 +32,16 @@ class Profile:
     train_threads: int | None = None  # None: as many as `threads`
 
 
+def _fast(size: str, **changes) -> TrainConfig:
+    """The recipe `fast` for the model of that size, with some changes."""
+    return replace(recipe_for("fast", SIZES[size])[0], **changes)
+
+
 # The published run.
 FULL = Profile(
     "full",
     "medium",
-    TrainConfig(steps=3300, batch_size=6),
+    _fast("medium", steps=3600, batch_size=4, weight_decay=0.1, eval_every=300),
     seeds=20,
     lengths=(1, 2, 8, 32, 64, 128, 255),
     sizes=("article", "medium", "lecture"),
@@ -49,14 +55,14 @@ LAPTOP = replace(
     FULL,
     name="laptop",
     size="small",
-    train=TrainConfig(steps=1600, batch_size=3),
+    train=_fast("small"),
     sizes=("article", "small"),
 )
 # Every cell, as little work as shows it: for tests.
 SMOKE = replace(
     LAPTOP,
     name="smoke",
-    train=TrainConfig(steps=40, eval_every=20, eval_batches=1),
+    train=_fast("small", steps=40, eval_every=20, eval_batches=1),
     seeds=3,
     lengths=(1, 8, 32),
     batches=(1, 4),
@@ -68,7 +74,7 @@ GPU = replace(
     FULL,
     name="gpu",
     size="lecture",
-    train=TrainConfig(steps=1000, batch_size=64, eval_every=100, eval_batches=8),
+    train=_fast("lecture", steps=1000, batch_size=64, eval_every=100, eval_batches=8),
     batches=(1, 8, 64),
     threads=None,
     train_threads=None,
