@@ -91,3 +91,18 @@ def get_profile(name: str, *, cuda: bool = False) -> Profile:
     if name not in PROFILES:
         raise ValueError(f"profile={name!r} is unknown: choose auto, {', '.join(PROFILES)}")
     return PROFILES[name]
+
+
+def beside_published(profile: Profile) -> str:
+    """In one line, in which counts this profile differs from that of the published run."""
+    if profile == FULL:
+        return "the published run is of this profile"
+    names = ("size", "seeds", "lengths", "sizes", "batches", "repeats")
+    pairs = [(name, getattr(profile, name), getattr(FULL, name)) for name in names]
+    pairs.insert(1, ("steps", profile.train.steps, FULL.train.steps))
+    other = [f"{name} {_short(mine)} for {_short(its)}" for name, mine, its in pairs if mine != its]
+    return f"beside the published run: {', '.join(other) or 'the same counts'}"
+
+
+def _short(value) -> str:
+    return "/".join(map(str, value)) if isinstance(value, tuple) else f"{value}"

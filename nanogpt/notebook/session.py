@@ -13,13 +13,14 @@ import torch
 from IPython.display import Image, display
 
 from ..config.checks import check_int
-from ..config.profiles import Profile, get_profile
+from ..config.profiles import Profile, beside_published, get_profile
 from ..data.corpus import Corpus, load_corpus
 from ..model.checkpoint import Checkpoint
 from ..system.device import Device, conditions, environment, pick_device
 from ..system.files import ROOT, check_writable, write_json, write_whole
 from ..training.loop import load_or_train
 from . import mine as lesson
+from .findings import Finding, as_data, published_findings
 from .plots import style
 
 
@@ -40,6 +41,7 @@ class Run:
     parameters: dict
     out: Path
     card: dict = field(repr=False)  # the environment card
+    findings: list[Finding] = field(default_factory=list, repr=False)
 
     mine = staticmethod(lesson.mine)
 
@@ -51,6 +53,20 @@ class Run:
         """
         footer = f"published, not of this run: {published}" if published else self._footer(note)
         self._picture(style.to_png(figure, footer), name, alt)
+
+    def finding(
+        self, name: str, claim: str, holds: bool, numbers: str, *, enough=True, needs=""
+    ) -> bool:
+        """Print a claim where this run supports it, else that it does not; True where it does.
+
+        `claim` is a clause without numbers, `numbers` are those of this run. `enough` says whether
+        its steps, seeds or repeats can tell, and `needs` how many it takes and how many there are.
+        Where the run does not support the claim, the published finding stands below it.
+        """
+        found = Finding(name, claim, numbers, bool(holds), bool(enough), needs)
+        self.findings = [one for one in self.findings if one.name != name] + [found]
+        print(found.lines(published_findings(self.number).get(name)))
+        return found.supported
 
     def animation(
         self, figures: list, name: str, alt: str, *, note: str, milliseconds: int
@@ -67,6 +83,7 @@ class Run:
             "parameters": self.parameters,
             "corpus": {"name": self.corpus.name, "sha256": self.corpus.sha256},
             "environment": self.card,
+            "findings": as_data(self.findings),
             "results": results,
         }
         write_json(path, data)
@@ -132,6 +149,7 @@ def open_run(number: str, *, profile: str = "auto", mine: str | bool = "auto", *
     threads = torch.get_num_threads()
     more = f" ({chosen.train_threads} to train)" if chosen.train_threads else ""
     print(f"profile {chosen.name}, {threads} CPU thread{'s' * (threads > 1)}{more}")
+    print(beside_published(chosen))
     print(corpus)
     if corpus.banner:
         print(f"\n{corpus.banner}")

@@ -1,0 +1,71 @@
+"""A claim is printed where the run supports it; elsewhere the published one stands beside it."""
+
+import json
+
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+
+from nanogpt.config.profiles import PROFILES, beside_published
+from nanogpt.notebook import findings, session
+from nanogpt.notebook.findings import Finding, published_findings
+
+CLAIM = ("muon", "Muon lowers the loss by more than a seed does")
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    InteractiveShell.instance()
+    text = tmp_path / "mine.txt"
+    text.write_text("to be or not to be, " * 200)
+    monkeypatch.setenv("NANOGPT_DATA", str(text))
+    monkeypatch.setenv("NANOGPT_OUT", str(tmp_path / "out"))
+    monkeypatch.setattr(findings, "PUBLISHED", tmp_path / "published")
+    published_findings.cache_clear()
+    yield session.open_run("07", profile="smoke", seed=3)
+    published_findings.cache_clear()
+
+
+def publish(tmp_path, **row):
+    path = tmp_path / "published" / "json" / "07.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({"findings": [row]}))
+
+
+def test_a_claim_that_holds_is_printed_with_its_numbers_and_saved(run, capsys):
+    assert run.finding(*CLAIM, True, "−0.12, a seed 0.01") is True
+    assert capsys.readouterr().out == f"{CLAIM[1]}: −0.12, a seed 0.01\n"
+    run.save()
+    (saved,) = json.loads((run.out / "json" / "07.json").read_text())["findings"]
+    assert Finding(**saved).supported
+
+
+@pytest.mark.parametrize("enough", [True, False])
+def test_what_a_run_does_not_support_stands_beside_the_published_finding(
+    run, capsys, tmp_path, enough
+):
+    row = {"name": "muon", "claim": CLAIM[1], "numbers": "−0.12", "holds": True}
+    publish(tmp_path, **row)
+    assert run.finding(*CLAIM, False, "+0.03", enough=enough, needs="5 seeds, here 2") is False
+    first, second = capsys.readouterr().out.splitlines()
+    cannot = f"this run cannot tell whether {CLAIM[1]}: that takes 5 seeds, here 2"
+    assert first == (f"not in this run (+0.03): {CLAIM[1]}" if enough else cannot)
+    assert second.strip() == f"published, not of this run: {CLAIM[1]}: −0.12"
+
+
+def test_numbers_of_too_short_a_run_are_not_a_finding_even_if_they_fit(run, capsys):
+    assert run.finding(*CLAIM, True, "−0.12", enough=False, needs="5 seeds, here 2") is False
+    assert "−0.12" not in capsys.readouterr().out
+
+
+def test_a_cell_that_runs_again_replaces_its_finding(run):
+    run.finding(*CLAIM, True, "1")
+    run.finding(*CLAIM, False, "2")
+    assert [(one.holds, one.numbers) for one in run.findings] == [(False, "2")]
+
+
+def test_each_profile_says_in_a_line_how_it_differs_from_the_published_one():
+    said = {name: beside_published(profile) for name, profile in PROFILES.items()}
+    assert said["full"] == "the published run is of this profile"
+    assert "size small for medium, steps 1700 for" in said["laptop"]
+    assert "repeats 2 for 5" in said["smoke"]
+    assert all("\n" not in line for line in said.values())
