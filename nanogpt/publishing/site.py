@@ -169,7 +169,7 @@ def live_page(folder: Path, home: Path) -> str | None:
         return None
     shape = {name: getattr(config, name) for name in (*SHAPE, *FORMS)}
     packed = base64.b64encode(weights).decode("ascii")
-    data = {"config": shape, "vocabulary": saved.meta["vocabulary"], "weights": packed}
+    data = {"config": shape, "vocabulary": saved.tokenizer.chars, "weights": packed}
     return TEMPLATES.get_template("live.html.j2").render(
         facts,
         config=shape,
