@@ -153,7 +153,9 @@ def live_page(folder: Path, home: Path) -> str | None:
     stem, kept = _writer(folder, home)
     try:
         saved = load_checkpoint(stem)
-        facts = {"corpus": saved.meta["corpus"]["name"], "val": float(saved.meta["losses"]["val"])}
+        losses = saved.meta["losses"]
+        val = losses.get("full_val", losses["val"])  # of all of the validation text, where known
+        facts = {"corpus": saved.meta["corpus"]["name"], "val": float(val)}
     except (OSError, KeyError, TypeError, ValueError):
         return None
     config = saved.model.config

@@ -14,7 +14,7 @@ from nanogpt.benchmarks.training import published
 from nanogpt.cli import main
 from nanogpt.decoding.drafts import DraftModel, NGram
 from nanogpt.decoding.generate import complete
-from nanogpt.system.files import PUBLISHED
+from nanogpt.system.files import KEEPER
 
 FLOAT = torch.float32
 
@@ -71,12 +71,12 @@ def test_what_cannot_be_measured_is_refused(words, said, capsys):
 @pytest.mark.slow
 def test_the_command_prints_a_table_and_writes_it(tmp_path, capsys):
     path = tmp_path / "s.json"
-    small = str(PUBLISHED / "checkpoints" / "small")
-    words = f"--k 3 --repeats 1 --tokens 24 --draft {small} --json {path}"
+    itself = str(KEEPER)
+    words = f"--k 3 --repeats 1 --tokens 24 --draft {itself} --json {path}"
     assert main(["bench", "speculate", *words.split()]) == 0
     printed, result = capsys.readouterr().out, json.loads(path.read_text())
     drafts = [row["draft"] for row in result["rows"]]
-    assert drafts[:3] == ["a GPT of 0.22M", "itself, in 8 bits", "a table for triples"]
+    assert drafts[:3] == ["a GPT of 0.80M", "itself, in 8 bits", "a table for triples"]
     assert result["rows"][0]["acceptance_rate"] == 1  # its draft is the model itself
     assert all(part in printed for part in (*drafts, "equal", "roofline bound"))
 
