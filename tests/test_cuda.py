@@ -233,6 +233,6 @@ def test_the_ladder_and_the_other_benchmarks_run_there(gpu, corpus, monkeypatch)
     assert all(row["equal"] for row in result["rungs"])
     monkeypatch.setattr(training, "TURNS", 2)
     shape, least = {"block_size": 8, "n_layer": 1, "n_embd": 8, "n_head": 2}, {"batch_size": 2}
-    entries = [replace(RACE[i], shape=shape, train={**least, "steps": 1}) for i in (0, 2)]
+    entries = [replace(RACE[i], shape=shape, train={**least, "steps": 1}) for i in (0, 1)]
     runs = train_in_turns(entries, corpus, seed=1, device=device)
     assert [run["name"] for run in runs] == ["lecture", "sprint"]

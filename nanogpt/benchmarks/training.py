@@ -163,9 +163,7 @@ SMALL = {"block_size": 256, "n_layer": 3, "n_head": 3, "n_embd": 96}
 RACE = (
     Entry("lecture", "lecture"),
     Entry("fast", "fast", END, {}, {"steps": 800}),
-    Entry("sprint", "sprint", END, {"n_head": 2}, {"steps": 600, "batch_size": 24}),
     Entry("fast", "fast", 1.72, SMALL),
-    Entry("sprint", "sprint", 1.65, SMALL, {"steps": 1200}),
 )
 
 # ------------------------------------------------------------------ what does each idea add?
