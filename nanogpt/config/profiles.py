@@ -40,7 +40,7 @@ def _fast(size: str, **changes) -> TrainConfig:
 FULL = Profile(
     "full",
     "medium",
-    _fast("medium", steps=3600, batch_size=4, weight_decay=0.1, eval_every=300),
+    _fast("medium", steps=3400, batch_size=5, weight_decay=0.1, eval_every=200),
     seeds=20,
     lengths=(1, 2, 8, 32, 64, 128, 255),
     sizes=("article", "medium", "lecture"),

@@ -100,7 +100,8 @@ def test_it_says_which_model_it_runs(pages, name):
     text, saved = pages[name].read_text(), named_in(pages[name])
     told = text[text.index("What runs here") : text.index("<details>")]
     assert f"A GPT of {saved.model.n_params:,} parameters" in text
-    assert f"validation loss {saved.meta['losses']['val']:.3f} before" in text
+    losses = saved.meta["losses"]
+    assert f"validation loss {losses.get('full_val', losses['val']):.3f} before" in text
     config = saved.model.config
     assert ("the form of Karpathy’s lecture" in told) is (not config.beyond_lecture)
     for field, words in site.FORMS.items():
