@@ -24,7 +24,6 @@ class Profile:
     sizes: tuple[str, ...]  # models, where speed is drawn against size
     batches: tuple[int, ...]  # batch sizes, where speed is drawn against batch
     repeats: int  # of every timing, interleaved, after one warm-up
-    rungs: str | None = None  # of the ladder; None: all
     # CPU threads; None: as many as torch takes. To decode these models, a second thread gains
     # little, loses much where the machine is shared, and moves the last bits.
     threads: int | None = None

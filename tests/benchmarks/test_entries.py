@@ -9,8 +9,12 @@ from nanogpt.benchmarks.training import (
     HEADS,
     IDEAS,
     KINDS,
+    PLACES,
+    RATES,
     TODAY,
+    WHOLE,
     compared,
+    effects,
     published,
 )
 
@@ -38,6 +42,40 @@ def test_each_idea_adds_one_change_to_the_one_before_or_takes_one_away():
     assert changed(TODAY, "epochs") == set()
     modern = [name for name, (_, shape) in made.items() if shape["rope"]]
     assert modern == [TODAY, f"only {TODAY}"]
+
+
+def rows_of_ideas(**medians):
+    """A row for each line of IDEAS, all alike but for the medians given; seeds range over 0.02."""
+    rows = []
+    for entry in IDEAS:
+        loss = medians.get(entry.name, 2.0)
+        spread = {"median": loss, "low": loss - 0.01, "high": loss + 0.01, "n": 5}
+        rows.append({"name": entry.name, "loss": spread, "seconds": spread})
+    return rows
+
+
+def test_an_idea_is_clear_where_the_medians_differ_by_more_than_the_seeds_of_either_line():
+    rows = rows_of_ideas(Muon=1.975, **{"only epochs": 2.015, "all but look-back": 2.5})
+    found = effects(rows)
+    assert found["Muon", "on top"]["loss"]["change"] == pytest.approx(-0.025)
+    assert found["Muon", "alone"]["loss"]["clear"]
+    assert not found["epochs", "alone"]["loss"]["clear"]
+    without = found["look-back", "without"]["loss"]
+    assert without["change"] == pytest.approx(-0.5), "below zero the idea helps, in every place"
+    rows[IDEAS.index(next(e for e in IDEAS if e.name == RATES))]["loss"]["high"] = 2.1
+    wide = effects(rows)["Muon", "on top"]["loss"]
+    assert (wide["clear"], wide["range"]) == (False, pytest.approx(0.11))
+
+
+def test_every_line_of_the_ideas_is_in_some_comparison():
+    found = effects(rows_of_ideas())
+    assert {place for _, place in found} == set(PLACES)
+    for name in ("Muon", *CHANGES):
+        assert all((name, place) in found for place in PLACES)
+    for entry in IDEAS:
+        other = effects(rows_of_ideas(**{entry.name: 3.0}))
+        assert other != found, entry.name
+    assert IDEAS[len(CHANGES) + 3].name == WHOLE
 
 
 def test_shared_keys_and_windows_are_measured_with_equal_training():

@@ -41,6 +41,7 @@ HISTORY |= {"batch_loss": [3.0] * 10, "block": [64, 64, 128][: len(HISTORY["step
 MASK = {"label": "a ring", "q": [3], "k": [0, 2, 3, -1], "mask": [[False, True, True, False]]}
 SOFT = [[1.0, 0.0, 0.0], [0.75, 0.25, 0.0], [0.04, 0.26, 0.7]]
 VALUES = [[1.0, 0.0], [0.0, 1.0], [-1.0, 0.5]]
+LOOKS = {"label": "step 0", "rows": [[0.1, 0.9, 0.0], [0.3, 0.3, 0.1]]}
 STRIP = {"label": "x", "text": "ab\n", "green": [True, False, True], "note": "✗ 1 of 3"}
 BITS = [{"label": "a", "apart": [[0, 1, 3], [0, 0, 4000]]}, {"label": "b", "apart": [[0] * 3] * 2}]
 CELLS = [("small", 1, 0.8), ("small", 8, 2.0), ("article", 1, 0.9)]
@@ -73,6 +74,7 @@ FIGURES = {
     "losses": ([HISTORY, {"ln 65": 4.17, "large": 1.47}, "2.70 at last"], "2.70 at last|large"),
     "lines": ([PANELS, "two panels"], "two panels|cat static"),
     "dots": ([ROWS, "both"], "both|roofline|not measured here|200.00×|bytes|speed, 1 = 1"),
+    "dots, larger": ([[{"rows": SPEEDS, "missing": "–", "xlabel": "x"}], "t", 12], "– |200.00×"),
     "masks": ([[MASK] * 4, "one rule"], "one rule|a ring|∅"),
     "masks, one of characters": ([[NAMED], "one rule"], "␣|$|↵"),
     "decode_step": (
@@ -85,6 +87,7 @@ FIGURES = {
     "attention_step, mix": ([TEXT[:3], "mix", [SOFT, VALUES], "x"], "−0.7|0.6"),
     "triangle": ([TEXT, 3, "x", [[0.25] * 4] * 4], "3 rows in one pass|one row a step, 1 step."),
     "arrows": ([ANGLES, "x", [[5, 2], [13, 10]]], "angle 86°"),
+    "heads": ([[LOOKS] * 2, "x", 2], "step 0|head 1|90 |characters back"),
     "ring": ([4, [1, 6], "x"], "slot 2, which is free|7 takes slot 3, position 3 is lost"),
     "token_strips": ([[STRIP, {"label": "y", "text": "ab"}], "one trap"], "✗ 1 of 3|one trap"),
     "token_strips, not wrong": ([[STRIP] * 2, "two of three", 60, False], "two of three|✗ 1 of 3"),

@@ -96,21 +96,26 @@ def _curves(axes: Axes, curves: dict, log="", unit=1.0, ls="-", first=0, **setti
 
 
 @styled
-def dots(panels: Sequence[dict], title: str) -> Figure:
+def dots(panels: Sequence[dict], title: str, size: float | None = None) -> Figure:
     """Numbers as dots with their ranges, a row each, in panels side by side that share the rows.
 
-    A panel is {"rows": {name: value}}: a summary, a number, or None where nothing was measured. Its
-    "limit" is a summary too, a band across all rows, with a name above it, "limited"; "base" has
-    the names that others improve on, "rough" those whose mark is open; "form" writes a number; all
-    else sets the axes, as xlabel does.
+    `size` is that of the words, in points. A panel is {"rows": {name: value}}: a summary, a number,
+    or None where nothing was measured, for which "missing" stands. Its "limit" is a summary too, a
+    band across all rows, with a name above it, "limited"; "base" has the names that others improve
+    on, "rough" those whose mark is open; "form" writes a number; all else sets the axes.
     """
     names = list(max((panel["rows"] for panel in panels), key=len))
     heights = [1 + name.count("\n") / 2 for name in names]
     alike = len({panel["xlabel"] for panel in panels}) == 1
-    size = {"columns": len(panels), "sharey": True, "sharex": alike}
-    figure, places = canvas.new_panels(1.5 + 0.36 * sum(heights), title, **size)
+    shape = {"columns": len(panels), "sharey": True, "sharex": alike}
+    figure, places = canvas.new_panels(1.5 + 0.36 * sum(heights), title, **shape)
     for axes, panel in zip(places, panels, strict=True):
         _dots(axes, names, **panel)
+        if size:
+            axes.tick_params(labelsize=size)
+            axes.xaxis.label.set_fontsize(size)
+            for text in axes.texts:
+                text.set_fontsize(size)
     return figure
 
 
@@ -123,12 +128,14 @@ def _dots(
     limited: str = "roofline",
     base: Sequence[str] = (),
     rough: Sequence[str] = (),
+    missing: str = "not measured here",
     **settings,
 ) -> None:
     beside = axes.get_yaxis_transform()  # x as a share of the axes, y as the number of a row
     for y, name in enumerate(names):
         if (value := rows.get(name)) is None:
-            canvas.note(axes, 0.03, y, "not measured here", 8, "center", transform=beside)
+            look = {"transform": beside, "bbox": style.BEHIND}
+            canvas.note(axes, 0.03, y, missing, 8, "center", **look)
             continue
         low, mid, high = style.low_mid_high(value) if isinstance(value, dict) else [value] * 3
         axes.plot([low, high], [y, y], color=INK, lw=1)

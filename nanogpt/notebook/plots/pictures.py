@@ -15,10 +15,12 @@ from .canvas import (
     DARK,
     FILLS,
     PAGE,
+    bare,
     cells,
     grid,
     legend,
     letters,
+    new_panels,
     note,
     page,
     pill,
@@ -204,6 +206,35 @@ def _output(axes: Axes, weights, middles: Sequence[float]) -> None:
 def _pairs(count: int) -> str:
     s = "s" * (count != 1)
     return f"{count} key{s} and {count} value{s}"
+
+
+@styled
+def heads(panels: Sequence[dict], title: str, columns: int) -> Figure:
+    """How far back each head of a layer looks, in panels, `columns` of them in a row.
+
+    A panel has a `label` and its `rows`, a row for each head: its mean weight on the character
+    itself, on the one before it, and so on. Darker is more; large ones are written, in percent.
+    """
+    n = len(panels[0]["rows"])
+    size = {"rows": -(-len(panels) // columns), "columns": columns, "sharex": True, "sharey": True}
+    figure, places = new_panels(0.9 + (0.45 + 0.32 * n) * size["rows"], title, **size)
+    for axes, panel in zip(places, panels, strict=True):
+        grid(
+            axes, 0, 0, (1, 1), [[style.mixed(BLUE, w**0.7) for w in row] for row in panel["rows"]]
+        )
+        for i, row in enumerate(panel["rows"]):
+            for j, share in enumerate(row):
+                if share >= 0.2:
+                    words = {"ha": "center", "color": style.ink_on(style.mixed(BLUE, share**0.7))}
+                    note(axes, j + 0.5, i + 0.5, f"{100 * share:.0f}", 10, "center", **words)
+        bare(axes)
+        axes.set(xlim=(0, len(row)), ylim=(n, 0))
+        axes.set_xticks([j + 0.5 for j in range(len(row))], range(len(row)))
+        axes.set_yticks([i + 0.5 for i in range(n)], [f"head {i}" for i in range(n)])
+        axes.set_title(panel["label"], fontsize=10.5, color=style.INK)
+    for axes in places[-columns:]:
+        axes.set_xlabel("characters back")
+    return figure
 
 
 @styled
