@@ -136,7 +136,7 @@ def compared(runs: list[dict]) -> list[dict]:
 
 
 def published(name: str) -> dict:
-    """A result that ships: race, ideas, heads, speculate or load-SIZE. Raises OSError.
+    """A result that ships: race, ideas, heads or speculate. Raises OSError.
 
     A file may hold entries that are gone: of KINDS, only the rows and runs of today's are returned.
     """
