@@ -18,7 +18,7 @@ from nanogpt import complete, generate
 from nanogpt.benchmarks import roofline, training
 from nanogpt.benchmarks.decoding import ladder, sharpened
 from nanogpt.benchmarks.timing import summary
-from nanogpt.benchmarks.training import RACE, train_in_turns
+from nanogpt.benchmarks.training import train_in_turns
 from nanogpt.cache.dynamic import DynamicCache
 from nanogpt.cache.int8 import Int8Cache
 from nanogpt.cache.paged import PagedCache
@@ -233,6 +233,7 @@ def test_the_ladder_and_the_other_benchmarks_run_there(gpu, corpus, monkeypatch)
     assert all(row["equal"] for row in result["rungs"])
     monkeypatch.setattr(training, "TURNS", 2)
     shape, least = {"block_size": 8, "n_layer": 1, "n_embd": 8, "n_head": 2}, {"batch_size": 2}
-    entries = [replace(RACE[i], shape=shape, train={**least, "steps": 1}) for i in (0, 2)]
+    train = {**least, "steps": 1}
+    entries = [training.Entry(name, name, None, shape, train) for name in ("lecture", "sprint")]
     runs = train_in_turns(entries, corpus, seed=1, device=device)
     assert [run["name"] for run in runs] == ["lecture", "sprint"]

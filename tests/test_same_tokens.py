@@ -20,6 +20,7 @@ from decoding_fixtures import V, build
 from draft_fixtures import PartlyRight, Right, Wrong
 
 import nanogpt
+from nanogpt.config.training import MODERN
 from nanogpt.model.convert import unpack_heads
 
 BLOCK, WINDOW, PAST_BLOCK = 16, 5, (16, 4)
@@ -29,10 +30,11 @@ CONFIGS = {
     "grouped": {"n_kv_head": 2},
     "window": {"window": WINDOW},
     "sinks": {"window": WINDOW, "sinks": 2, "rope": True},
+    "keeper": MODERN,
     "modern": {"window": WINDOW, "full_every": 2, "n_kv_head": 1, "rope": True, "qk_norm": True}
     | {"sinks": 1, "rms_norm": True, "relu2": True, "bias": False},
 }
-HAVE_HEADS = ("lecture", "rope")  # a list of Heads has no groups and no windows
+HAVE_HEADS = ("lecture", "rope", "keeper")  # a list of Heads has no groups and no windows
 CACHES = {
     "no cache": None,
     "dynamic": nanogpt.DynamicCache,
@@ -68,8 +70,8 @@ def excluded(a, b) -> bool:
     """Whether two choices, in the order of AXES, cannot be combined."""
     if a in ("heads", "Uncached", "PerHead") and b in CONFIGS:
         return b not in HAVE_HEADS
-    if a in ENGINES and b in CONFIGS:  # the others compute the lecture's architecture only
-        return a != "Batched" and b != "lecture"
+    if a in ENGINES and b in CONFIGS:  # the others know no groups and no windows
+        return a != "Batched" and b not in HAVE_HEADS
     if a == "no cache" and b in DRAFTS:  # rejected tokens could not be taken back
         return b != "no draft"
     if a == "Compiled":  # not refused, but each batch is a compilation: one is enough here

@@ -26,6 +26,7 @@ from .roofline import Limits
 from .timing import CPU, clock, in_turns, summary
 
 TABLES = {1: "a table of characters", 2: "a table for pairs", 3: "a table for triples"}
+ITSELF = "itself, in 8 bits"
 BASELINE = (None, 0)  # plain decoding: no draft, no proposals
 IN_A_ROW = 5  # passes of one measurement
 
@@ -118,7 +119,7 @@ def usual_drafts(model: GPT, text: Tensor) -> Drafts:
     V = model.config.vocab_size
     n = next(n for n in (3, 2, 1) if n == 1 or V**n <= LARGEST_TABLE)
     return {
-        "itself, in 8 bits": lambda k: DraftModel(model, k, engine=Rough8),
+        ITSELF: lambda k: DraftModel(model, k, engine=Rough8),
         TABLES[n]: lambda k: NGram(text, V, n, k),
         "look-up in its own text": lambda k: PromptLookup(5, k),
     }

@@ -24,8 +24,10 @@ def run(args: argparse.Namespace) -> None:
     name = Path(args.checkpoint).stem if args.checkpoint else args.size
     path = common.json_path(args.json, f"ladder-{name}.json")
     device = common.measured_device(args)
+    about = {"what": "ladder", "model": name, "dtype": args.dtype}
     if args.checkpoint:
-        model = load_checkpoint(args.checkpoint).model
+        saved = load_checkpoint(args.checkpoint)
+        model, about["checkpoint"] = saved.model, saved.sha256
     else:
         model = sharpened(GPT(SIZES[args.size]))
     model = model.to(device=device.device, dtype=getattr(torch, args.dtype)).eval()
@@ -33,7 +35,6 @@ def run(args: argparse.Namespace) -> None:
     peers = _peers(args.peer, model)
     result = ladder(model, n_new=n_new, repeats=args.repeats, only=args.rungs, peers=peers)
     print(report(result))
-    about = {"what": "ladder", "model": name, "dtype": args.dtype}
     common.write_result(path, device, about | result)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from torch import Tensor
+
 from ..benchmarks import speculation as bench
 from ..benchmarks.timing import summary_text
 from ..config.checks import check_int
@@ -13,6 +15,7 @@ from ..decoding.drafts import DraftModel
 from ..model.checkpoint import Checkpoint, load_checkpoint
 from ..system.console import table
 from ..system.files import KEEPER
+from ..training.trainer import full_loss
 from . import common
 
 
@@ -26,7 +29,8 @@ def run(args: argparse.Namespace) -> None:
     print(f"table counted in: {corpus.banner or corpus}")
     draft = load_checkpoint(args.draft) if args.draft else None
     n_new = common.n_tokens(args, block)
-    drafts = bench.usual_drafts(model, split(saved.tokenizer.encode(corpus.text), block)[0])
+    data, val = split(saved.tokenizer.encode(corpus.text), block)
+    drafts = bench.usual_drafts(model, data)
     if draft and draft.tokenizer.chars != saved.tokenizer.chars:
         raise ValueError("the draft and the target have different characters: both need the same")
     if draft:
@@ -36,14 +40,27 @@ def run(args: argparse.Namespace) -> None:
     result["passes"] = bench.pass_seconds(model, sorted({1, *(k + 1 for k in args.k)}))
     result["proposal"] = bench.pass_seconds(draft.model, [1])[1] if draft else None
     print(report(result))
-    about = {"what": "speculate", "corpus": corpus.name}
-    about |= {"target": _origin(saved), "draft": _origin(draft) if draft else None}
+    about = {"what": "speculate", "corpus": corpus.name, "target": _origin(saved, val)}
+    about["draft"] = _origin(draft, val) if draft else None
+    print(compared(about["target"], about["draft"]))
     common.write_result(path, device, about | result)
 
 
-def _origin(saved: Checkpoint) -> dict:
-    """Which weights these were, and how good: the losses are those of their own training."""
-    return {"sha256": saved.sha256, "step": saved.meta["step"], "losses": saved.meta["losses"]}
+def _origin(saved: Checkpoint, val: Tensor) -> dict:
+    """Which weights these were, how many, and how good: their loss on this validation text."""
+    about = {"sha256": saved.sha256, "step": saved.meta["step"], "losses": saved.meta["losses"]}
+    return about | {"n_params": saved.model.n_params, "loss": full_loss(saved.model, val)}
+
+
+def compared(target: dict, draft: dict | None) -> str:
+    """The losses of target and draft in a line, and a warning where the draft is the better one."""
+    text = f"validation loss of the target {target['loss']:.3f}"
+    if draft is None:
+        return text
+    text += f", of the draft {draft['loss']:.3f}"
+    if draft["loss"] > target["loss"]:
+        return text
+    return f"{text}: the draft predicts no worse, so this measures no draft: choose a smaller one"
 
 
 def report(result: dict) -> str:

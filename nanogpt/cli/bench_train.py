@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from ..benchmarks.step import step_rows
 from ..benchmarks.timing import summary_text
 from ..benchmarks.training import KINDS, compared, train_in_turns
 from ..data.corpus import load_corpus
@@ -15,6 +16,11 @@ def run(args: argparse.Namespace) -> None:
     """Measure, writing the JSON after each seed, so that a stop keeps them; print the table."""
     path = common.json_path(args.json, f"{args.kind}.json")
     device, corpus, runs = common.measured_device(args), load_corpus(args.data), []
+    if args.kind == "step":
+        rows = [row for name in ("fast", "keeper") for row in step_rows(name, corpus, device)]
+        common.write_result(path, device, {"what": "step", "rows": rows})
+        print(table(rows))
+        return
     print(f"{corpus.banner or corpus}; losses over its validation text, each at its own block")
     about = {"what": args.kind, "corpus": corpus.name, "sha256": corpus.sha256}
     try:
@@ -52,6 +58,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     how = {"action": "store_const", "dest": "kind", "default": "race"}
     kind("--ideas", const="ideas", help="add one idea at a time, at about equal seconds", **how)
     kind("--heads", const="heads", help="shared keys and windows, at equal steps", **how)
+    kind("--step", const="step", help="the seconds of one step by part, beside the peak", **how)
     parser.add_argument("--seeds", **common.POSITIVE, default=3, help="how many, from 1337 on (3)")
     common.add_shared(parser, "--data", "--device", "--threads")
-    common.add_json(parser, "race.json, ideas.json or heads.json")
+    common.add_json(parser, "race.json, ideas.json, heads.json or step.json")

@@ -24,7 +24,6 @@ class Profile:
     sizes: tuple[str, ...]  # models, where speed is drawn against size
     batches: tuple[int, ...]  # batch sizes, where speed is drawn against batch
     repeats: int  # of every timing, interleaved, after one warm-up
-    rungs: str | None = None  # of the ladder; None: all
     # CPU threads; None: as many as torch takes. To decode these models, a second thread gains
     # little, loses much where the machine is shared, and moves the last bits.
     threads: int | None = None
@@ -41,7 +40,7 @@ def _fast(size: str, **changes) -> TrainConfig:
 FULL = Profile(
     "full",
     "medium",
-    _fast("medium", steps=3600, batch_size=4, weight_decay=0.1, eval_every=300),
+    _fast("medium", steps=3400, batch_size=5, weight_decay=0.1, eval_every=200),
     seeds=20,
     lengths=(1, 2, 8, 32, 64, 128, 255),
     sizes=("article", "medium", "lecture"),

@@ -141,10 +141,10 @@ RECIPES = {
         parts=((0.5, 4), (0.85, 2)),
     ),
     "keeper": Recipe(
-        TrainConfig(steps=3000, warmup=30, weight_decay=0.1, eval_every=150, **SOONER),
+        TrainConfig(steps=3400, warmup=30, weight_decay=0.1, eval_every=200, **SOONER),
         "the same for longer: the model that ships",
         MODERN,
-        chars=1536,
+        chars=1280,
         parts=((0.35, 4), (0.75, 2)),
         size="medium",
     ),

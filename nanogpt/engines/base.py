@@ -44,7 +44,7 @@ class Engine:
     """
 
     fallback: type[Engine] | None = None  # what decodes instead where this one cannot be built
-    lecture_only = True  # computes the lecture's architecture and no other
+    shares_keys = False  # computes groups of heads that share keys, and windows
     per_head = False  # runs a list of Heads, whatever class they are of
     decodes_drafts = False  # whether it heeds the `engine` of a DraftModel
     in_torch = False  # runs torch operations only, which `with exact(model):` can change
@@ -89,12 +89,12 @@ class Engine:
     @classmethod
     def refuses(cls, config: GPTConfig) -> str | None:
         """Why this engine does not compute that architecture; None when it does."""
-        name, other = cls.__name__, ", ".join(f"{k}={v}" for k, v in config.beyond_lecture.items())
-        if cls.lecture_only and other:
-            return f"{name} computes the lecture's architecture, and this has {other}: {INSTEAD}"
-        if cls.per_head and not config.has_heads:
-            return f"{name} decodes a list of Heads; with {other} there is none: {INSTEAD}"
-        return None
+        if cls.shares_keys or config.has_heads:
+            return None
+        other = {name: getattr(config, name) for name in ("n_kv_head", "window")}
+        given = ", ".join(f"{name}={value}" for name, value in other.items() if value is not None)
+        need = "a list of Heads" if cls.per_head else "heads with keys of their own and no window"
+        return f"{cls.__name__} decodes {need}, and this has {given}: {INSTEAD}"
 
     @classmethod
     def supports(cls, model: GPT) -> str | None:

@@ -62,8 +62,8 @@ class Step(nn.Module):
     def forward(self, token: Tensor, pos: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         c, w = self.config, self._buffers
         named = functional.Layer._fields
-        layers = [functional.Layer(*(w[f"{n}_{i}"] for n in named)) for i in range(c.n_layer)]
-        weights = functional.Weights(*(w[n] for n in functional.Weights._fields[:-1]), layers)
+        layers = [functional.Layer(*(w.get(f"{n}_{i}") for n in named)) for i in range(c.n_layer)]
+        weights = functional.Weights(*map(w.get, functional.Weights._fields[:-1]), layers)
         empty = w["places"] > pos  # (capacity,): not written yet
 
         def attend(i: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -74,7 +74,7 @@ class Step(nn.Module):
             shares = scores.masked_fill(empty, float("-inf")).softmax(-1)
             return (shares[..., None] * values).sum(2)  # (B, H, hs)
 
-        logits = functional.step_at(weights, token, pos, c.n_head, attend, linear)  # (B, V)
+        logits = functional.step_at(weights, token, pos, c, attend, linear)  # (B, V)
         return (logits.softmax(-1) / noise).argmax(-1), logits
 
 
@@ -87,12 +87,13 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def constants(weights: functional.Weights, kv: list) -> dict[str, Tensor]:
-    """All buffers of a Step, by name."""
+    """All buffers of a Step, by name; what a form of the model has not is left out."""
     named = {name: tensor for name, tensor in weights._asdict().items() if name != "layers"}
     for i, (layer, (keys, values)) in enumerate(zip(weights.layers, kv, strict=True)):
         named |= {f"{name}_{i}": tensor for name, tensor in layer._asdict().items()}
         named |= {f"keys_{i}": keys.mT, f"values_{i}": values}
-    return named | {"places": torch.arange(kv[0][1].shape[2])}
+    there = {name: tensor for name, tensor in named.items() if tensor is not None}
+    return there | {"places": torch.arange(kv[0][1].shape[2])}
 
 
 def empty_kv(config: GPTConfig, batch: int, capacity: int) -> list:
@@ -155,7 +156,7 @@ class Compiled(Exclusive):
             for keys, values in self.kv:
                 keys.zero_(), values.zero_()  # what is empty counts 0 times, and 0 times NaN is NaN
             if prompt.shape[1] > 1:
-                functional.step(weights, self.kv, prompt[:, :-1], 0, self.config.n_head)
+                functional.step(weights, self.kv, prompt[:, :-1], 0, self.config)
         # A plain draw is made inside the compiled step; any other one outside, from its logits.
         plain = sampling == PLAIN
         ones = torch.ones(noise.shape[1:], dtype=torch.float32).expand(noise.shape)
@@ -194,7 +195,9 @@ class Graph(Exclusive):
     def _allocate(self) -> None:
         c, B, size = self.config, self.batch, self.capacity + self.steps
         kind = {"dtype": self.dtype, "device": self.device}
-        self.weights = functional.flatten(GPT(c).to(**kind))
+        weights = functional.flatten(GPT(c).to(**kind))
+        # A copy of the rotations, which others share and which another base changes.
+        self.weights = weights._replace(positions=weights.positions.clone())
         self.kv = functional.buffers(c, B, size, **kind)
         self.noise = torch.ones(size, B, c.vocab_size, device=self.device)
         integers = {"dtype": torch.int64, "device": self.device}
@@ -236,19 +239,17 @@ class Graph(Exclusive):
 
         # The clamp serves steps past the end, which nobody looks at.
         here = self.pos.clamp(max=self.config.block_size - 1)
-        return functional.step_at(self.weights, self.token[:, 0], here, self.config.n_head, attend)
+        return functional.step_at(self.weights, self.token[:, 0], here, self.config, attend)
 
     @torch.no_grad()
     def _begin(self, model: GPT, prompt: Tensor, noise: Tensor) -> None:
         # The graph holds addresses, so the model's weights are copied to them, as they are now.
         mine, new = self.weights, functional.flatten(model)
-        layers = zip(mine.layers, new.layers, strict=True)
-        for target, source in ((mine[:-1], new[:-1]), *layers):
-            torch._foreach_copy_(list(target), list(source))
+        torch._foreach_copy_(functional.in_order(mine), functional.in_order(new))
         for keys, values in self.kv:
             keys.zero_(), values.zero_()
         if prompt.shape[1] > 1:
-            functional.step(mine, self.kv, prompt[:, :-1], 0, self.config.n_head)
+            functional.step(mine, self.kv, prompt[:, :-1], 0, self.config)
         self.token.copy_(prompt[:, -1:])
         self.pos.fill_(prompt.shape[1] - 1)
         self.count.zero_()

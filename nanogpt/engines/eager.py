@@ -21,7 +21,6 @@ from .base import Engine
 class Uncached(Engine):
     """Rung 1. The lecture's Heads one by one, all positions again for every token."""
 
-    lecture_only = False
     per_head = True
     in_torch = True
 
@@ -46,6 +45,7 @@ class Batched(PerHead):
     """Rung 3. All heads in one matmul, one growing cache for each layer."""
 
     per_head = False
+    shares_keys = True
 
 
 class StepDecoder:
@@ -76,22 +76,24 @@ class Static(Engine):
 
     def decoder(self, model):
         model = pack_heads(model) if model.config.per_head else model
-        caches = self.buffers()
-        return StepDecoder(lambda tokens, start: self.step(model, caches, tokens, start))
+        positions, caches = functional.flatten(model).positions, self.buffers()
+        return StepDecoder(lambda tokens, start: self.step(model, positions, caches, tokens, start))
 
     def buffers(self) -> list:
         kind = {"dtype": self.dtype, "device": self.device}
         return functional.buffers(self.config, self.batch, self.capacity, **kind)
 
     @staticmethod
-    def step(model: GPT, caches: list, tokens: Tensor, start: int) -> Tensor:
+    def step(model: GPT, positions: Tensor, caches: list, tokens: Tensor, start: int) -> Tensor:
         """Logits behind the tokens at start, start + 1, ….  (B, T) -> (B, T, V)"""
         (B, T), end = tokens.shape, start + tokens.shape[1]
-        mask = functional.chunk_mask(start, end, tokens.device)
-        x = model.token_embedding_table(tokens) + model.position_embedding_table.weight[start:end]
+        mask, places = functional.chunk_mask(start, end, tokens.device), positions[start:end]
+        c = model.config
+        x = functional.embed(model.token_embedding_table.weight, tokens, places, c)
         for block, (keys, values) in zip(model.blocks, caches, strict=True):
             qkv = block.sa.qkv(block.ln1(x)).view(B, T, 3, block.sa.n_head, -1)
             q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)  # (B, H, T, hs)
+            q, k = functional.placed(q, places, c), functional.placed(k, places, c)
             keys[:, :, start:end], values[:, :, start:end] = k, v
             y = F.scaled_dot_product_attention(q, keys[:, :, :end], values[:, :, :end], **mask)
             x = x + block.sa.proj(y.transpose(1, 2).reshape(B, T, -1))
@@ -106,10 +108,8 @@ class Flat(Static):
     fallback = Static
 
     def decoder(self, model):
-        weights, caches, n_head = functional.flatten(model), self.buffers(), self.config.n_head
-        return StepDecoder(
-            lambda tokens, start: functional.step(weights, caches, tokens, start, n_head)
-        )
+        weights, caches, c = functional.flatten(model), self.buffers(), self.config
+        return StepDecoder(lambda tokens, start: functional.step(weights, caches, tokens, start, c))
 
 
 class Exclusive(Flat):

@@ -1,12 +1,14 @@
 """The model as one function over plain tensors: no module, no check, arithmetic only.
 
 A step computes what `model.GPT` computes, on the model's own weights. Compilers work best on this
-form: `compiled` translates it, `native` writes it out in C++.
+form: `compiled` translates it, `native` writes it out in C++. It knows the lecture's architecture
+and that of the recipe `keeper`, and no groups or windows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from itertools import chain
 from typing import NamedTuple
 
@@ -15,35 +17,36 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..config.shapes import GPTConfig
-from ..model.attention import visible
+from ..model.attention import rotate, visible
 from ..model.gpt import GPT, Block, CausalSelfAttention
+from ..model.kernels import rms_norm
 
 
 class Layer(NamedTuple):
-    """The weights of one block, all (out, in) as nn.Linear keeps them."""
+    """The weights of one block, all (out, in) as nn.Linear keeps them; None: it has none."""
 
-    ln1_weight: Tensor
-    ln1_bias: Tensor
+    ln1_weight: Tensor | None
+    ln1_bias: Tensor | None
     qkv: Tensor  # (3 C, C): all heads' queries, then keys, then values
     proj_weight: Tensor
-    proj_bias: Tensor
-    ln2_weight: Tensor
-    ln2_bias: Tensor
+    proj_bias: Tensor | None
+    ln2_weight: Tensor | None
+    ln2_bias: Tensor | None
     up_weight: Tensor  # (4 C, C)
-    up_bias: Tensor
+    up_bias: Tensor | None
     down_weight: Tensor  # (C, 4 C)
-    down_bias: Tensor
+    down_bias: Tensor | None
 
 
 class Weights(NamedTuple):
     """All weights of a model."""
 
     tokens: Tensor  # (V, C)
-    positions: Tensor  # (block_size, C)
-    ln_weight: Tensor
-    ln_bias: Tensor
+    positions: Tensor  # (block_size, C); with rotary positions what `rotations` returns
+    ln_weight: Tensor | None
+    ln_bias: Tensor | None
     head_weight: Tensor  # (V, C)
-    head_bias: Tensor
+    head_bias: Tensor | None
     layers: list[Layer]
 
 
@@ -53,11 +56,36 @@ def flatten(model: GPT) -> Weights:
 
     For a model made of the package's own modules only: an engine asks `not_standard` first.
     """
-    tables = model.token_embedding_table, model.position_embedding_table
-    weights = [table.weight for table in tables]
-    for module in (model.ln_f, model.lm_head):
-        weights += [module.weight, module.bias]
-    return Weights(*(w.detach() for w in weights), [_layer(block) for block in model.blocks])
+    c, head = model.config, model.lm_head.weight
+    if c.rope:
+        positions = rotations(c.block_size, c.head_size, c.rope_base, head.dtype, head.device)
+    else:
+        positions = model.position_embedding_table.weight.detach()
+    rest = _weights_of(model.ln_f, model.lm_head)
+    layers = [_layer(block) for block in model.blocks]
+    return Weights(model.token_embedding_table.weight.detach(), positions, *rest, layers)
+
+
+@lru_cache(maxsize=16)
+def rotations(
+    length: int, head_size: int, base: float, dtype: torch.dtype, device: torch.device
+) -> Tensor:
+    """What `attention.rotate` multiplies by at positions 0 … length - 1.  -> (length, 2 hs)
+
+    cos, cos, -sin and sin, each half a head wide. Nobody writes into it: it is kept.
+    """
+    with torch.inference_mode(False), torch.no_grad():
+        unit = torch.zeros(length, head_size, dtype=dtype, device=device)
+        unit[:, : head_size // 2] = 1.0  # the point (1, 0) turns to (cos, sin)
+        turned = rotate(unit, torch.arange(length, device=device), base)
+        cos, sin = turned.chunk(2, dim=-1)
+        return torch.cat([cos, cos, -sin, sin], dim=-1)
+
+
+def _weights_of(*modules) -> list[Tensor | None]:
+    """Weight and bias of each module; None for one that it has not."""
+    found = [getattr(module, name, None) for module in modules for name in ("weight", "bias")]
+    return [None if w is None else w.detach() for w in found]
 
 
 def _layer(block: Block) -> Layer:
@@ -70,15 +98,13 @@ def _layer(block: Block) -> Layer:
             raise ValueError("the heads' weights are not of one dtype: cast the whole model")
         qkv = torch.cat(single)
     up, _, down, _ = block.ffwd.net
-    weights = [block.ln1.weight, block.ln1.bias, qkv]
-    for module in (block.sa.proj, block.ln2, up, down):
-        weights += [module.weight, module.bias]
-    return Layer(*(w.detach() for w in weights))
+    rest = _weights_of(block.sa.proj, block.ln2, up, down)
+    return Layer(*_weights_of(block.ln1), qkv.detach(), *rest)
 
 
 def in_order(weights: Weights) -> list[Tensor]:
-    """All tensors, layer after layer."""
-    return [*weights[:-1], *chain(*weights.layers)]
+    """All tensors that there are, layer after layer."""
+    return [w for w in (*weights[:-1], *chain(*weights.layers)) if w is not None]
 
 
 def buffers(config: GPTConfig, batch: int, capacity: int, **kind) -> list:
@@ -99,42 +125,71 @@ def chunk_mask(start: int, end: int, device: torch.device) -> dict:
     return {"attn_mask": visible(pos[start:], pos)}
 
 
-def step(w: Weights, caches: list, tokens: Tensor, start: int, n_head: int) -> Tensor:
+def embed(table: Tensor, tokens: Tensor, places: Tensor, c: GPTConfig) -> Tensor:
+    """What goes into the first block; `places` are the rows of Weights.positions."""
+    x = F.embedding(tokens, table)
+    x = x if c.rope else x + places
+    return rms_norm(x) if c.rms_norm else x
+
+
+def norm(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    """LayerNorm, or RMSNorm, which has no weights."""
+    return rms_norm(x) if weight is None else F.layer_norm(x, weight.shape, weight, bias)
+
+
+def placed(x: Tensor, places: Tensor, c: GPTConfig) -> Tensor:
+    """`attention.norm_and_rotate`, with rotations that are known.  (…, T, hs), (T, 2 hs)"""
+    x = rms_norm(x) if c.qk_norm else x
+    if not c.rope:
+        return x
+    cos, sin = places.chunk(2, dim=-1)
+    return x * cos + x.roll(c.head_size // 2, dims=-1) * sin
+
+
+def relu(x: Tensor, c: GPTConfig) -> Tensor:
+    """ReLU, or its square."""
+    return F.relu(x).square() if c.relu2 else F.relu(x)
+
+
+def step(w: Weights, caches: list, tokens: Tensor, start: int, c: GPTConfig) -> Tensor:
     """Read tokens at positions start, start + 1, …; logits behind each.  (B, T) -> (B, T, V)
 
     `caches` is what `buffers` returns; the new rows are written into it.
     """
-    (B, T), C, end = tokens.shape, w.tokens.shape[1], start + tokens.shape[1]
-    mask = chunk_mask(start, end, tokens.device)
-    x = F.embedding(tokens, w.tokens) + w.positions[start:end]  # (B, T, C)
+    (B, T), end = tokens.shape, start + tokens.shape[1]
+    mask, places = chunk_mask(start, end, tokens.device), w.positions[start:end]
+    x = embed(w.tokens, tokens, places, c)  # (B, T, C)
     for layer, (keys, values) in zip(w.layers, caches, strict=True):
-        qkv = F.linear(F.layer_norm(x, (C,), layer.ln1_weight, layer.ln1_bias), layer.qkv)
-        q, k, v = qkv.view(B, T, 3, n_head, -1).permute(2, 0, 3, 1, 4).unbind(0)  # (B, H, T, hs)
+        qkv = F.linear(norm(x, layer.ln1_weight, layer.ln1_bias), layer.qkv)
+        q, k, v = qkv.view(B, T, 3, c.n_head, -1).permute(2, 0, 3, 1, 4).unbind(0)  # (B, H, T, hs)
+        # The next line changes nothing in the lecture's model.
+        q, k = placed(q, places, c), placed(k, places, c)
         keys[:, :, start:end], values[:, :, start:end] = k, v
         y = F.scaled_dot_product_attention(q, keys[:, :, :end], values[:, :, :end], **mask)
-        x = x + F.linear(y.transpose(1, 2).reshape(B, T, C), layer.proj_weight, layer.proj_bias)
-        h = F.layer_norm(x, (C,), layer.ln2_weight, layer.ln2_bias)
-        h = F.relu(F.linear(h, layer.up_weight, layer.up_bias))
+        y = y.transpose(1, 2).reshape(B, T, c.n_embd)
+        x = x + F.linear(y, layer.proj_weight, layer.proj_bias)
+        h = norm(x, layer.ln2_weight, layer.ln2_bias)
+        h = relu(F.linear(h, layer.up_weight, layer.up_bias), c)
         x = x + F.linear(h, layer.down_weight, layer.down_bias)
-    return F.linear(F.layer_norm(x, (C,), w.ln_weight, w.ln_bias), w.head_weight, w.head_bias)
+    return F.linear(norm(x, w.ln_weight, w.ln_bias), w.head_weight, w.head_bias)
 
 
 def step_at(
-    w: Weights, token: Tensor, pos: Tensor, n_head: int, attend: Callable, linear=F.linear
+    w: Weights, token: Tensor, pos: Tensor, c: GPTConfig, attend: Callable, linear=F.linear
 ) -> Tensor:
     """`step` for one token of each text at a position that is a tensor, so no shape depends on it.
 
     (B,), (1,) -> (B, V). attend(i, q, k, v) keeps the new key and value of layer i and returns what
     the query gathers, all (B, H, hs).
     """
-    B, C = len(token), w.tokens.shape[1]
-    x = F.embedding(token, w.tokens) + F.embedding(pos, w.positions)  # (B, C)
+    B, places = len(token), F.embedding(pos, w.positions)  # one row
+    x = embed(w.tokens, token, places, c)  # (B, C)
     for i, layer in enumerate(w.layers):
-        u = F.layer_norm(x, (C,), layer.ln1_weight, layer.ln1_bias)
-        q, k, v = linear(u, layer.qkv).view(B, 3, n_head, -1).unbind(1)  # (B, H, hs)
-        y = attend(i, q, k, v).reshape(B, C)
+        u = norm(x, layer.ln1_weight, layer.ln1_bias)
+        q, k, v = linear(u, layer.qkv).view(B, 3, c.n_head, -1).unbind(1)  # (B, H, hs)
+        y = attend(i, placed(q, places, c), placed(k, places, c), v).reshape(B, -1)
         x = x + linear(y, layer.proj_weight, layer.proj_bias)
-        u = F.layer_norm(x, (C,), layer.ln2_weight, layer.ln2_bias)
-        u = F.relu(linear(u, layer.up_weight, layer.up_bias))
+        u = norm(x, layer.ln2_weight, layer.ln2_bias)
+        u = relu(linear(u, layer.up_weight, layer.up_bias), c)
         x = x + linear(u, layer.down_weight, layer.down_bias)
-    return linear(F.layer_norm(x, (C,), w.ln_weight, w.ln_bias), w.head_weight, w.head_bias)
+    return linear(norm(x, w.ln_weight, w.ln_bias), w.head_weight, w.head_bias)

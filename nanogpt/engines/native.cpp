@@ -2,6 +2,7 @@
 //
 // native.py compiles this file on first use, for one shape: C width, H heads, V vocabulary,
 // BITS 32 or 8 for a weight, INT8_INPUTS 1 where the vectors are rounded too, L2 the bytes of that cache.
+// RMS_NORM, ROPE, QK_NORM, RELU2 and BIAS are 1 where the config has them.
 // It copies no weight: the pointers are the model's own tensors, so they are never out of date. (With 8
 // bits they are codes, which quantize() makes for each generation.)
 //
@@ -223,13 +224,56 @@ static void linear(Matrix a, int64_t n, const float *x, int64_t count, Take take
 
 // ---------------------------------------------------------------- the other parts of a block
 
-static void layer_norm(const float *x, const float *w, const float *b, float *out) {
+// RMSNorm of N numbers, without weights; `out` may be x.
+template <int N>
+INLINE void rms_norm(const float *x, float *out) {
+  float squares = 0;
+  for (int i = 0; i < N; i++) squares += x[i] * x[i];
+  const float scale = 1 / std::sqrt(squares / N + 1.1920929e-7f);
+  for (int i = 0; i < N; i++) out[i] = x[i] * scale;
+}
+
+struct Norm {  // no weights with RMS_NORM
+  const float *w, *b;
+};
+
+static void norm(const float *x, Norm n, float *out) {
+  if constexpr (RMS_NORM) return rms_norm<C>(x, out);
+  const auto [w, b] = n;
   float mean = 0, var = 0;
   for (int i = 0; i < C; i++) mean += x[i];
   mean /= C;
   for (int i = 0; i < C; i++) var += (x[i] - mean) * (x[i] - mean);
   float scale = 1 / std::sqrt(var / C + 1e-5f);
   for (int i = 0; i < C; i++) out[i] = (x[i] - mean) * scale * w[i] + b[i];
+}
+
+// QK-norm of a query or a key, and its rotation by a row of cos, cos, -sin and sin.
+#define ONE_WAY static __attribute__((noinline))  // not inlined, so that every row meets the same instructions
+ONE_WAY void place(float *x, const float *turn) {
+  if constexpr (QK_NORM) rms_norm<HS>(x, x);
+  if constexpr (ROPE) {
+    constexpr int half = HS / 2;
+    const float *cos = turn, *sin = turn + HS + half;
+    for (int d = 0; d < half; d++) {
+      const float a = x[d], b = x[d + half];
+      x[d] = a * cos[d] - b * sin[d];
+      x[d + half] = b * cos[d] + a * sin[d];
+    }
+  }
+}
+
+template <class T>
+INLINE T biased(T sum, const float *b, int64_t o) {
+  if constexpr (BIAS) sum += load<T>(b + o);
+  return sum;
+}
+
+template <class T>
+INLINE T relu(T x) {
+  x = x > T{} ? x : T{};
+  if constexpr (RELU2) x *= x;
+  return x;
 }
 
 // One head of one text: keys in tiles (capacity / LANES, HS, LANES), values (capacity, HS).
@@ -241,9 +285,6 @@ struct HeadCache {
     std::memcpy(v + (size_t)pos * HS, value, sizeof(float) * HS);
   }
 };
-
-// Not inlined, so that every row meets the same instructions.
-#define ONE_WAY static __attribute__((noinline))
 
 // The blocks of one head of one sequence, of which the first `used` are read: HeadCache's have LANES
 // positions each and lie in a row, serving's lie anywhere.
@@ -381,7 +422,8 @@ struct Floats {  // begins with a line of the cache, so that no register crosses
 struct Pass {
   const Arguments *args;
   const void *const *layers;  // where the weights of the first block begin
-  const float *wte, *wpe, *normw, *normb, *headb;
+  const float *wte, *wpe, *headb;  // wpe with ROPE: rotations
+  Norm last;
   Matrix head;
   Floats x, u, qkv, y, h, logits, scores;
   std::vector<int64_t> table;  // a text's blocks of LANES positions lie one behind the other
@@ -391,11 +433,17 @@ struct Pass {
         logits(drawn * V), scores(args->capacity + LANES), table(args->capacity) {
     std::iota(table.begin(), table.end(), 0);
     layers = args->weights;
-    wte = next(layers), wpe = next(layers), normw = next(layers), normb = next(layers);
-    head = matrix(layers), headb = next(layers);
+    wte = next(layers), wpe = next(layers), last = next_norm(layers);
+    head = matrix(layers), headb = next_bias(layers);
   }
 
   static const float *next(const void *const *&w) { return (const float *)*w++; }
+  static const float *next_bias(const void *const *&w) { return BIAS ? next(w) : nullptr; }
+  static Norm next_norm(const void *const *&w) {
+    if (RMS_NORM) return {};
+    const float *weight = next(w), *bias = next(w);
+    return {weight, bias};
+  }
   static Matrix matrix(const void *const *&w) {
     const weight *rows = (const weight *)next(w);
     return Matrix{rows, BITS == 8 ? next(w) : nullptr};
@@ -408,41 +456,40 @@ struct Pass {
     for (int64_t r = 0; r < N; r++) {
       const int64_t b = r / T, t = pos + r % T;
       const float *a = wte + args->text[b * args->length + t] * C, *p = wpe + t * C;
-      for (int i = 0; i < C; i++) x[r * C + i] = a[i] + p[i];
+      for (int i = 0; i < C; i++) x[r * C + i] = ROPE ? a[i] : a[i] + p[i];
+      if (RMS_NORM) rms_norm<C>(&x[r * C], &x[r * C]);
     }
     for (int64_t layer = 0; layer < args->layers; layer++) {
-      const float *w = next(at_weight), *b = next(at_weight);
-      for (int64_t r = 0; r < N; r++) layer_norm(&x[r * C], w, b, &u[r * C]);
+      const Norm first = next_norm(at_weight);
+      for (int64_t r = 0; r < N; r++) norm(&x[r * C], first, &u[r * C]);
       // all heads' queries, then keys, then values
       linear<C>(matrix(at_weight), 3 * C, u, N,
                 [&](int64_t m, int64_t o, auto s) { store(&qkv[m * 3 * C + o], s); });
       for (int64_t r = 0; r < N; r++)
         for (int head_ = 0; head_ < H; head_++) {
           const size_t at = ((layer * B + r / T) * H + head_) * (size_t)(args->capacity * HS);
-          const float *q = &qkv[r * 3 * C + head_ * HS];
+          float *q = &qkv[r * 3 * C + head_ * HS];
           HeadCache kv{args->keys + at, args->values + at};
           const int64_t t = pos + r % T;
+          if (QK_NORM || ROPE) place(q, wpe + t * 2 * HS), place(q + C, wpe + t * 2 * HS);
           kv.put(t, q + C, q + 2 * C);
           attend(q, {kv.k, kv.v, table.data(), HS * LANES, t / LANES + 1}, t + 1, LANES, LANES, scores,
                  &y[r * C + head_ * HS]);
         }
       Matrix proj = matrix(at_weight);
-      b = next(at_weight);
+      const float *b = next_bias(at_weight);
       auto add = [&](int64_t m, int64_t o, auto s) {
-        typedef decltype(s) T;
-        store(&x[m * C + o], load<T>(&x[m * C + o]) + (s + load<T>(b + o)));
+        store(&x[m * C + o], load<decltype(s)>(&x[m * C + o]) + biased(s, b, o));
       };
       linear<C>(proj, C, y, N, add);
-      w = next(at_weight), b = next(at_weight);
-      for (int64_t r = 0; r < N; r++) layer_norm(&x[r * C], w, b, &u[r * C]);
+      const Norm second = next_norm(at_weight);
+      for (int64_t r = 0; r < N; r++) norm(&x[r * C], second, &u[r * C]);
       Matrix up = matrix(at_weight);
-      b = next(at_weight);
-      linear<C>(up, 4 * C, u, N, [&](int64_t m, int64_t o, auto s) {
-        s += load<decltype(s)>(b + o);
-        store(&h[m * 4 * C + o], s > 0 ? s : decltype(s){});  // ReLU
-      });
+      b = next_bias(at_weight);
+      linear<C>(up, 4 * C, u, N,
+                [&](int64_t m, int64_t o, auto s) { store(&h[m * 4 * C + o], relu(biased(s, b, o))); });
       Matrix down = matrix(at_weight);
-      b = next(at_weight);
+      b = next_bias(at_weight);
       linear<4 * C>(down, C, h, N, add);
     }
   }
@@ -451,10 +498,8 @@ struct Pass {
   template <class Take>
   void choose(int64_t pos, int64_t T, Take take) {
     const int64_t B = args->batch, N = B * T, first = args->known - 1;
-    for (int64_t r = 0; r < N; r++) layer_norm(&x[r * C], normw, normb, &u[r * C]);
-    linear<C>(head, V, u, N, [&](int64_t m, int64_t o, auto s) {
-      store(&logits[m * V + o], s + load<decltype(s)>(headb + o));
-    });
+    for (int64_t r = 0; r < N; r++) norm(&x[r * C], last, &u[r * C]);
+    linear<C>(head, V, u, N, [&](int64_t m, int64_t o, auto s) { store(&logits[m * V + o], biased(s, headb, o)); });
     for (int64_t r = 0; r < N; r++) {
       const int64_t b = r / T, t = r % T;
       const float *noise = args->noise ? args->noise + ((pos + t - first) * B + b) * V : nullptr;

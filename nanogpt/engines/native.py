@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from ..config.shapes import GPTConfig
 from ..decoding.drafts import Draft, DraftModel
 from ..decoding.sampling import SamplingParams
 from ..decoding.speculative import SpeculativeLoop, matching
@@ -31,12 +32,33 @@ FLOAT = {"dtype": torch.float32, "device": "cpu"}
 INT64 = {"dtype": torch.int64, "device": "cpu"}
 
 
+# Fields of a config that change the arithmetic; each is compiled in, as 0 or 1.
+FORM = ("rms_norm", "rope", "qk_norm", "relu2", "bias")
+LECTURE = ("bias",)
+
+
+def form_of(config: GPTConfig) -> tuple[str, ...]:
+    """Those fields of FORM that are on."""
+    return tuple(name for name in FORM if getattr(config, name))
+
+
+def shape_of(width: int, n_head: int, vocab: int, form: tuple[str, ...]) -> dict[str, int]:
+    """What native.cpp is compiled for, by the names in it."""
+    on = {name.upper(): int(name in form) for name in FORM}
+    return {"C": width, "H": n_head, "V": vocab} | on
+
+
 @lru_cache(maxsize=64)
 def library(
-    width: int, n_head: int, vocab: int, bits: int = 32, int8_inputs: bool = False
+    width: int,
+    n_head: int,
+    vocab: int,
+    form: tuple[str, ...] = LECTURE,
+    bits: int = 32,
+    int8_inputs: bool = False,
 ) -> ctypes.CDLL:
     """native.cpp compiled for these numbers, now or at an earlier time. Raises CannotBuild."""
-    shape = {"C": width, "H": n_head, "V": vocab, "L2": l2_bytes()}
+    shape = shape_of(width, n_head, vocab, form) | {"L2": l2_bytes()}
     shape |= {"BITS": bits, "INT8_INPUTS": int(int8_inputs)}
     lib = load_library("native", SOURCE, shape)
     pointer, number = ctypes.c_void_p, ctypes.c_int64
@@ -58,8 +80,8 @@ class Native(Engine):
 
     def build(self):
         require_float32_cpu(self)
-        c = self.config
-        self.library = library(c.n_embd, c.n_head, c.vocab_size, self.bits, self.int8_inputs)
+        c, how = self.config, (self.bits, self.int8_inputs)
+        self.library = library(c.n_embd, c.n_head, c.vocab_size, form_of(c), *how)
         self.spare = []  # keys and values of the last generation: fresh memory costs time
 
     def tokens(self, model, prompt, noise, sampling, draft=None):
@@ -85,7 +107,7 @@ class Native8(Native):
     """Rung 7 with 8-bit weights: a quarter of the bytes, and no longer quite the same model.
 
     When a generation begins, every row of every matrix is rounded to 255 steps of its own size;
-    embeddings, LayerNorms and biases stay as they are. Its tokens may differ from those of float32.
+    embeddings, norms and biases stay as they are. Its tokens may differ from those of float32.
     """
 
     bits = 8

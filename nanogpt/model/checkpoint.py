@@ -78,10 +78,11 @@ class Checkpoint:
 
     def __str__(self) -> str:
         c, losses = self.model.config, self.meta["losses"]
+        val = losses.get("full_val", losses["val"])  # of the whole validation text, if it is known
         return (
             f"{self.origin}: {self.model.n_params:,} parameters, block {c.block_size}, "
             f"trained for {self.meta['step']:,} steps on {self.meta['corpus']['name']}, "
-            f"val loss {losses['val']:.3f}, sha256 {self.sha256[:12]}…"
+            f"val loss {val:.3f}, sha256 {self.sha256[:12]}…"
         )
 
 

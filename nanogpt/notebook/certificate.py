@@ -45,22 +45,22 @@ def certificate(run: Run, trained: Checkpoint, *, speed: str, rung: str) -> dict
     """Judge the lesson, write the certificate, and show it. Returns what it says.
 
     `speed` and `rung` are what the notebook measured, in words: "420 tokens a second [410 to 430]",
-    "rung 2 of 9". The page goes to outputs/mine as certificate.html and certificate.png; where
-    nothing of the reader's runs, there is only the figure, a specimen. Raises LessonError for a
-    lesson with a bug: an earlier page stays. ForeignFiles where another file is in the way.
+    "rung 2 of 9". The page goes to outputs/mine as certificate.html and certificate.png. Where
+    nothing of the reader's runs there is none, {}. Raises LessonError for a lesson with a bug: an
+    earlier page stays. ForeignFiles where another file is in the way.
     """
     lesson = mine.load()
+    if not (lesson.yours or lesson.broken):
+        print("No certificate: the solutions ran. Fill in the blanks of 01 and 02 to have one.")
+        return {}
     facts = examine(lesson, trained) | {"speed": f"{speed}; {rung}"}
-    if lesson.yours:
-        path = mine.lesson_path().with_name("certificate.html")
-        ours, picture = read(path) is not None, path.with_suffix(".png")
-        check_file(path, ours)
-        check_file(picture, ours)
-        write_whole(picture, style.to_png(draw(facts)))
-        write_whole(path, render(facts).encode())
-        print(f"written: {path}, and the same as .png")
-    else:
-        print("A specimen, made by the solutions. Fill in the blanks of 01 and 02 to have yours.")
+    path = mine.lesson_path().with_name("certificate.html")
+    ours, picture = read(path) is not None, path.with_suffix(".png")
+    check_file(path, ours)
+    check_file(picture, ours)
+    write_whole(picture, style.to_png(draw(facts)))
+    write_whole(path, render(facts).encode())
+    print(f"written: {path}, and the same as .png")
     run.figure(draw(facts), "certificate", "; ".join(map(": ".join, facts.items())))
     return facts
 

@@ -6,6 +6,7 @@ output folder in one rename each. When it has not, they are kept below failed/ a
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -275,11 +276,27 @@ class Series:
             rows.append({"notebook": entry["notebook"], "seconds": seconds, "result": result})
         if rows:
             print(f"{self.erase}\n{table(rows)}\n")
+        if rows:
+            print(findings_line(out, self.sources))
         print(f"{self.passed} of {len(self.sources)} passed, profile {self.pace.profile}, in {out}")
         if self.passed < len(rows):
             print(f"what failed, up to its error: {out / 'failed'}")
         if (page := out / "html" / "index.html").is_file():
             print(f"to read: {page}")
+
+
+def findings_line(out: Path, sources: Sequence[Path]) -> str:
+    """How many of these notebooks' findings hold in the run at `out`, in one line."""
+    holds, not_so, too_short = 0, 0, 0
+    for source in sources:
+        path = out / "json" / f"{source.stem[:2]}.json"
+        saved = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        for finding in saved.get("findings", []):
+            holds += finding["enough"] and finding["holds"]
+            not_so += finding["enough"] and not finding["holds"]
+            too_short += not finding["enough"]
+    short = f", for {too_short} it is too short" if too_short else ""
+    return f"findings: {holds} hold, {not_so} do not in this run{short}"
 
 
 # ------------------------------------------------------------------ what is asked for

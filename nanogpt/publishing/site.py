@@ -14,15 +14,11 @@ from collections.abc import Collection
 from functools import partial
 from pathlib import Path
 
-from torch import nn
-
 from ..config import address
 from ..config.shapes import SIZES
 from ..data import synthetic
-from ..engines.native import quantize
+from ..engines.portable import packed
 from ..model.checkpoint import load_checkpoint
-from ..model.convert import pack_heads
-from ..model.gpt import GPT
 from ..system.device import conditions
 from ..system.files import KEEPER, PUBLISHED, ROOT, check_ours, drop, sha256, write_whole
 from ..verify import museum
@@ -157,19 +153,21 @@ def live_page(folder: Path, home: Path) -> str | None:
     stem, kept = _writer(folder, home)
     try:
         saved = load_checkpoint(stem)
-        facts = {"corpus": saved.meta["corpus"]["name"], "val": float(saved.meta["losses"]["val"])}
+        losses = saved.meta["losses"]
+        val = losses.get("full_val", losses["val"])  # of all of the validation text, where known
+        facts = {"corpus": saved.meta["corpus"]["name"], "val": float(val)}
     except (OSError, KeyError, TypeError, ValueError):
         return None
     config = saved.model.config
     newer = list(config.beyond_lecture)
     if not FORMS.keys() >= set(newer) or config.n_embd % 4:
         return None
-    weights = _packed(saved.model)
+    weights = packed(saved.model)
     if len(weights) > LARGEST:
         return None
     shape = {name: getattr(config, name) for name in (*SHAPE, *FORMS)}
-    packed = base64.b64encode(weights).decode("ascii")
-    data = {"config": shape, "vocabulary": saved.meta["vocabulary"], "weights": packed}
+    text = base64.b64encode(weights).decode("ascii")
+    data = {"config": shape, "vocabulary": saved.tokenizer.chars, "weights": text}
     return TEMPLATES.get_template("live.html.j2").render(
         facts,
         config=shape,
@@ -191,20 +189,6 @@ def _writer(folder: Path, home: Path) -> tuple[Path, Path]:
     found = (name for name in names if (folder / f"{name}.safetensors").is_file())
     name = next(found, names[0])
     return folder / name, (home / name).resolve()
-
-
-def _packed(model: GPT) -> bytes:
-    """The tensors of a model in the order in which live_model.js cuts them.
-
-    The matrices are those of Native8, rounded to 8 bits: codes, and a scale for each row. All else
-    is float32.
-    """
-    parts = []
-    for module in (pack_heads(model) if model.config.per_head else model).modules():
-        for tensor in module.parameters(recurse=False):
-            is_matrix = isinstance(module, nn.Linear) and tensor.ndim == 2
-            parts += quantize(tensor.detach()) if is_matrix else [tensor.detach()]
-    return b"".join(part.numpy().tobytes() for part in parts)
 
 
 def newest() -> Path:

@@ -13,6 +13,7 @@
 
 constexpr int64_t up_to_lanes(int64_t n) { return (n + LANES - 1) / LANES * LANES; }
 constexpr int64_t CP = up_to_lanes(C), QP = up_to_lanes(3 * C), FP = up_to_lanes(4 * C), VP = up_to_lanes(V);
+constexpr int64_t TP = up_to_lanes(2 * HS);  // of a row of rotations
 constexpr int64_t DEPTH = 128;  // terms of a sum before it goes back to memory: the panels stay in the cache
 
 #if defined(__AVX512F__)
@@ -83,8 +84,16 @@ static void product(const float *w, int64_t K, const float *x, int64_t stride, i
   strips<1, 1>(p, w, K, x, stride, N, out, width);
 }
 
-// LayerNorm of one row. Where C ends inside a register the rest of it counts for nothing.
-ONE_WAY void norm_row(const float *x, const float *w, const float *b, float *out) {
+// LayerNorm or RMSNorm of one row. Where C ends inside a register the rest of it counts for nothing.
+ONE_WAY void norm_row(const float *x, Norm n, float *out) {
+  const auto [w, b] = n;
+  if constexpr (RMS_NORM) {
+    vec all = {};
+    for (int i = 0; i < CP; i += LANES) all = multiply_and_add(load(x + i), load(x + i), all);
+    const float factor = 1 / std::sqrt(total(all) / C + 1.1920929e-7f);
+    for (int i = 0; i < CP; i += LANES) store(out + i, load(x + i) * factor);
+    return;
+  }
   vec sums = {}, squares = {};
   for (int i = 0; i < CP; i += LANES) sums += load(x + i);  // zeros after the last number
   const float mean = total(sums) / C;
@@ -154,20 +163,32 @@ static void read_step(const NativeStep *step) {
   float *x = step->work, *u = x + N * CP, *y = u + N * CP, *qkv = y + N * CP, *h = qkv + N * QP, *s = h + N * FP;
   const void *const *at = step->weights;
   auto next = [&]() { return (const float *)*at++; };
-  const float *wte = next(), *wpe = next(), *normw = next(), *normb = next(), *headw = next(), *headb = next();
+  auto next_bias = [&]() { return BIAS ? next() : nullptr; };
+  auto next_norm = [&]() {
+    if (RMS_NORM) return Norm{};
+    const float *weight = next(), *bias = next();
+    return Norm{weight, bias};
+  };
+  const float *wte = next(), *wpe = next();  // with ROPE: rotations
+  const Norm last = next_norm();
+  const float *headw = next(), *headb = next_bias();
   auto add = [&](const float *b) {  // the residual and a bias
     for (int64_t r = 0; r < N; r++)
-      for (int i = 0; i < CP; i += LANES) store(x + r * CP + i, load(x + r * CP + i) + (load(u + r * CP + i) + load(b + i)));
+      for (int i = 0; i < CP; i += LANES) store(x + r * CP + i, load(x + r * CP + i) + biased(load(u + r * CP + i), b, i));
   };
   for (int64_t r = 0; r < N; r++) {
     const float *a = wte + step->tokens[r] * CP, *p = wpe + step->positions[r] * CP;
-    for (int i = 0; i < CP; i += LANES) store(x + r * CP + i, load(a + i) + load(p + i));
+    for (int i = 0; i < CP; i += LANES) store(x + r * CP + i, ROPE ? load(a + i) : load(a + i) + load(p + i));
+    if (RMS_NORM) norm_row(x + r * CP, {}, x + r * CP);
   }
   std::fill(y, y + N * CP, 0.0f);
   for (int64_t layer = 0; layer < step->layers; layer++) {
-    const float *w = next(), *b = next();
-    for (int64_t r = 0; r < N; r++) norm_row(x + r * CP, w, b, u + r * CP);
+    const Norm first = next_norm();
+    for (int64_t r = 0; r < N; r++) norm_row(x + r * CP, first, u + r * CP);
     product(next(), C, u, CP, N, qkv, QP);
+    for (int64_t r = 0; r < N && (QK_NORM || ROPE); r++)
+      for (int i = 0; i < 2 * C; i += HS)  // queries, then keys
+        place(qkv + r * QP + i, wpe + step->positions[r] * TP);
     for (int64_t r = 0; r < N; r++)
       if (step->slot_mapping[r] >= 0) keep(step, layer, step->slot_mapping[r], qkv + r * QP);
     for (int64_t r = 0; r < N; r++)
@@ -175,23 +196,20 @@ static void read_step(const NativeStep *step) {
         attend(qkv + r * QP + head * HS, held_by(step, layer, r, head), step->positions[r] + 1,
                step->block_len, step->padded_len, s, y + r * CP + head * HS);
     product(next(), C, y, CP, N, u, CP);
-    add(next());
-    w = next(), b = next();
-    for (int64_t r = 0; r < N; r++) norm_row(x + r * CP, w, b, u + r * CP);
+    add(next_bias());
+    const Norm second = next_norm();
+    for (int64_t r = 0; r < N; r++) norm_row(x + r * CP, second, u + r * CP);
     product(next(), C, u, CP, N, h, FP);
-    b = next();
+    const float *b = next_bias();
     for (int64_t r = 0; r < N; r++)
-      for (int i = 0; i < FP; i += LANES) {
-        vec sum = load(h + r * FP + i) + load(b + i);
-        store(h + r * FP + i, sum > vec{} ? sum : vec{});  // ReLU
-      }
+      for (int i = 0; i < FP; i += LANES) store(h + r * FP + i, relu(biased(load(h + r * FP + i), b, i)));
     product(next(), 4 * C, h, FP, N, u, CP);
-    add(next());
+    add(next_bias());
   }
-  for (int64_t i = 0; i < step->W; i++) norm_row(x + step->wanted[i] * CP, normw, normb, u + i * CP);
+  for (int64_t i = 0; i < step->W; i++) norm_row(x + step->wanted[i] * CP, last, u + i * CP);
   product(headw, C, u, CP, step->W, step->logits, VP);
-  for (int64_t i = 0; i < step->W; i++)
-    for (int o = 0; o < VP; o += LANES) store(step->logits + i * VP + o, load(step->logits + i * VP + o) + load(headb + o));
+  for (int64_t i = 0; i < step->W && BIAS; i++)
+    for (int o = 0; o < VP; o += LANES) store(step->logits + i * VP + o, biased(load(step->logits + i * VP + o), headb, o));
 }
 
 // The token behind position `pos`, as generate's native engine draws it.

@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..engines.base import INSTEAD, check_float32
-from ..engines.functional import flatten, in_order
-from ..engines.native import FLOAT, Native
+from ..engines.functional import flatten, in_order, rotations
+from ..engines.native import FLOAT, LECTURE, Native, form_of, shape_of
 from ..engines.native import SOURCE as INCLUDED
 from ..engines.toolchain import CannotBuild, load_library
 from ..model.gpt import GPT
@@ -73,7 +73,7 @@ class NativeSequence(ctypes.Structure):
 
 
 class NativeBackend:
-    """The fast backend: the lecture's architecture in float32, one thread of the CPU.
+    """The fast backend: no groups and no windows, in float32, one thread of the CPU.
 
     A request's logits are the same bits alone, in any batch, in any chunking of its prompt, with
     shared blocks or without. Tokens are drawn here, too, so that several steps are one call. It
@@ -85,12 +85,12 @@ class NativeBackend:
 
     def __init__(self, model: GPT, n_blocks: int, block_len: int):
         c = model.config
-        self.library = library(c.n_embd, c.n_head, c.vocab_size)
+        self.library = library(c.n_embd, c.n_head, c.vocab_size, form_of(c))
         self.lanes, self.vocab_size = self.library.lanes(), c.vocab_size
         padded_len = self._up(block_len)
         rows = c.n_layer * n_blocks * c.n_embd
         self.kv = torch.zeros(2, rows * padded_len, **FLOAT)  # values leave some unused
-        self.weights = self._weights(model)
+        self.weights = self._weights(model, n_blocks * block_len)
         self.pointers = (ctypes.c_void_p * len(self.weights))(*[w.data_ptr() for w in self.weights])
         self.size = sum(weight.numel() for weight in self.weights)
         self.logits = torch.empty(0, c.vocab_size, **FLOAT)
@@ -161,9 +161,13 @@ class NativeBackend:
         """n, up to whole registers."""
         return -(-n // self.lanes) * self.lanes
 
-    def _weights(self, model: GPT) -> list[Tensor]:
+    def _weights(self, model: GPT, longest: int) -> list[Tensor]:
         """The model's tensors in the order in which native.cpp reads them, as it reads them."""
-        tokens, positions, *others = in_order(flatten(model))
+        c, weights = model.config, flatten(model)
+        tokens, positions, *others = in_order(weights)
+        if c.rope:  # they have no end: as many as the longest sequence that fits
+            kind = weights.head_weight.dtype, weights.head_weight.device
+            positions = rotations(longest, c.head_size, c.rope_base, *kind)
         named = [self._rows(tokens), self._rows(positions)]
         named += [panels(w, self.lanes) if w.ndim == 2 else self._rows(w) for w in others]
         check_float32(named)
@@ -181,9 +185,9 @@ def panels(weight: Tensor, lanes: int) -> Tensor:
 
 
 @lru_cache(maxsize=16)
-def library(width: int, n_head: int, vocab: int) -> ctypes.CDLL:
+def library(width: int, n_head: int, vocab: int, form: tuple[str, ...] = LECTURE) -> ctypes.CDLL:
     """native.cpp compiled for these numbers, now or at an earlier time. Raises CannotBuild."""
-    shape = {"C": width, "H": n_head, "V": vocab, "L2": 0, "BITS": 32, "INT8_INPUTS": 0}
+    shape = shape_of(width, n_head, vocab, form) | {"L2": 0, "BITS": 32, "INT8_INPUTS": 0}
     lib = load_library("serving", SOURCE, shape, INCLUDED)
     pointer, number = ctypes.c_void_p, ctypes.c_int64
     lib.lanes.argtypes, lib.lanes.restype = [], number

@@ -25,7 +25,6 @@ PACKAGE = Path(__file__).resolve().parents[1]
 IN_CHECKOUT = (PACKAGE.parent / "notebooks").is_dir()
 ROOT = PACKAGE.parent if IN_CHECKOUT else Path.cwd()
 PUBLISHED = ROOT / "outputs" / "published"
-KEEPER = ROOT / "outputs" / "keeper" / "keeper"  # the model that writes, a stem
 WEIGHTS = PUBLISHED / "checkpoints" if IN_CHECKOUT else PACKAGE / "weights"  # those that ship
 # The two models that ship, without suffix: the best one, and the lecture's form, for its Head.
 KEEPER = (ROOT / "outputs" / "keeper" if IN_CHECKOUT else WEIGHTS) / "keeper"

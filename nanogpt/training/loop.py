@@ -177,6 +177,8 @@ class TrainingRun:
                 self._check_finite(loss, step)
             for name, value in {"step": step, **losses, "block": block}.items():
                 self.history[name].append(value)
+            if step == self.config.steps:
+                self.history["full_val"] = full_loss(self.model, self.val)
             self.save(step)
             if self.files:
                 self.files.save_newest(self.model, self.history, self.meter.summary())
@@ -225,7 +227,7 @@ class TrainingRun:
         """The history as plain data, with the loss over the whole validation text."""
         return self.history | {
             "batch_loss": torch.stack(self.history["batch_loss"]).tolist(),  # one transfer
-            "full_val": full_loss(self.model, self.val) if self.first else None,
+            "full_val": self.history.get("full_val"),  # of the process that evaluates
             "block_size": self.model.config.block_size,
         }
 

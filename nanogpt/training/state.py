@@ -105,6 +105,8 @@ class RunFiles:
         """
         newest = {name: history[name][-1] for name in ("step", "train", "val", "block")}
         losses = {name: newest[name] for name in ("train", "val")}
+        if "full_val" in history:
+            losses["full_val"] = history["full_val"]  # of the last weights, which these are
         meta = {**self.meta, "step": newest["step"], "losses": losses}
         self._write_log(len(history["step"]), newest | speed)
         if _is_best(history):

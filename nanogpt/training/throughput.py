@@ -17,14 +17,17 @@ PEAKS = {"H200": 989e12, "H100": 989e12, "A100": 312e12, "V100": 125e12, "L40S":
 PEAKS |= {"L4": 121e12, "A10G": 70e12, "A10": 125e12, "T4": 65e12}
 
 
-def flops_per_token(config: GPTConfig) -> int:
+def flops_per_token(config: GPTConfig, block: int | None = None) -> int:
     """Floating-point operations of one training step for each token, forward and backward.
+
+    Windows are `block` characters long, block_size when None.
 
     6 for each weight of a matrix and 12 L C T for attention (PaLM, arXiv 2204.02311, appendix B).
     Embedding tables compute nothing and do not count.
     """
-    windows = (config.window_of(layer) or config.block_size for layer in range(config.n_layer))
-    keys = sum(min(window, config.block_size) for window in windows)
+    block = block or config.block_size
+    windows = (config.window_of(layer) or block for layer in range(config.n_layer))
+    keys = sum(min(window, block) for window in windows)
     return 6 * config.matrix_weights + 12 * config.n_embd * keys
 
 

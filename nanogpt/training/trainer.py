@@ -95,6 +95,11 @@ class Trainer:
         own = (part.chunk(self.ranks.size)[self.ranks.rank] for part in batch)
         x, y = (send(part, self.device.device) for part in own)  # (B / processes, T)
         loss = self._gradients(x, y)
+        self.update()
+        return loss
+
+    def update(self) -> None:
+        """Move the weights by the gradients that are there, and clear them."""
         if self.config.clip:
             for opt in self.optimizers:
                 self.scaler.unscale_(opt)
@@ -103,7 +108,11 @@ class Trainer:
             self.scaler.step(opt)
             opt.zero_grad(set_to_none=True)
         self.scaler.update()
-        return loss
+
+    def loss(self, x: Tensor, y: Tensor) -> Tensor:
+        """The mean loss of these windows, in the type that training multiplies in.  2 × (B, T)"""
+        with self._precision():
+            return self.net(x, y)[1]
 
     def window(self, step: int) -> tuple[int, int]:
         """Block and batch of that step: how many characters a window has, and how many windows."""
@@ -148,8 +157,7 @@ class Trainer:
             # The processes need to agree once a step only.
             alone = self.ranks.size > 1 and i < n - 1
             with self.net.no_sync() if alone else nullcontext():
-                with self._precision():
-                    loss = self.net(x_part, y_part)[1] / n
+                loss = self.loss(x_part, y_part) / n
                 self.scaler.scale(loss).backward()
             total = total + loss.detach()
         return self.ranks.mean(total)

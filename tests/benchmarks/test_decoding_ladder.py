@@ -4,15 +4,18 @@ import json
 
 import pytest
 import torch
+from checkpoint_fixtures import meta_of
 from conftest import tiny_model
 
 from nanogpt.benchmarks import decoding, roofline
 from nanogpt.benchmarks.decoding import Rung, hugging_face, jax_scan, ladder, rungs
 from nanogpt.cli import bench_ladder, main
 from nanogpt.config import SIZES
+from nanogpt.config.training import MODERN
 from nanogpt.engines.eager import Flat
 from nanogpt.engines.toolchain import CannotBuild
 from nanogpt.export.huggingface import exported
+from nanogpt.model.checkpoint import load_checkpoint, save_checkpoint
 from nanogpt.model.convert import pack_heads
 
 CPU = torch.device("cpu")
@@ -142,3 +145,15 @@ def test_the_command_prints_the_rungs_and_writes_json(limits, tmp_path, capsys, 
     assert "roofline bound" in said
     assert all(row["label"] in said for row in written["rungs"])
     assert (written["model"], written["environment"]["threads"]) == ("article", 1)
+
+
+def test_a_trained_model_of_the_newer_form_climbs_the_ladder(limits, tmp_path, capsys):
+    fox = tiny_model(**MODERN)
+    save_checkpoint(tmp_path / "fox", fox, meta_of(fox))
+    path = tmp_path / "l.json"
+    words = f"--checkpoint {tmp_path / 'fox'} --repeats 1 --rungs 12345 --json {path}"
+    assert main(["bench", "ladder", *words.split()]) == 0
+    written = json.loads(path.read_text())
+    assert [row["equal"] for row in written["rungs"]] == [True] * 5
+    assert (written["model"], written["n_params"]) == ("fox", fox.n_params)
+    assert written["checkpoint"] == load_checkpoint(tmp_path / "fox").sha256

@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from checkpoint_fixtures import meta_of
 from conftest import seeded
 from decoding_fixtures import V, build, text
 from draft_fixtures import Wrong
@@ -12,9 +13,15 @@ from nanogpt.benchmarks import speculation
 from nanogpt.benchmarks.speculation import pass_seconds, usual_drafts
 from nanogpt.benchmarks.training import published
 from nanogpt.cli import main
+from nanogpt.cli.bench_speculate import compared
+from nanogpt.config import GPTConfig
+from nanogpt.config.training import MODERN
+from nanogpt.data.corpus import load_corpus
+from nanogpt.data.tokenizer import CharTokenizer
 from nanogpt.decoding.drafts import DraftModel, NGram
 from nanogpt.decoding.generate import complete
-from nanogpt.system.files import PUBLISHED
+from nanogpt.model.checkpoint import save_checkpoint
+from nanogpt.model.gpt import GPT
 
 FLOAT = torch.float32
 
@@ -68,17 +75,42 @@ def test_what_cannot_be_measured_is_refused(words, said, capsys):
     assert said in capsys.readouterr().err
 
 
+def saved(path, seed=3, **shape):
+    """A random model of the corpus's characters, as a checkpoint of that path."""
+    chars = CharTokenizer(load_corpus().text).chars
+    config = GPTConfig(len(chars), 32, n_layer=1, n_head=2, n_embd=16, **shape)
+    model = GPT(config, generator=seeded(seed))
+    save_checkpoint(path, model, meta_of(model, vocabulary=chars))
+    return path
+
+
 @pytest.mark.slow
-def test_the_command_prints_a_table_and_writes_it(tmp_path, capsys):
-    path = tmp_path / "s.json"
-    small = str(PUBLISHED / "checkpoints" / "small")
-    words = f"--k 3 --repeats 1 --tokens 24 --draft {small} --json {path}"
+@pytest.mark.parametrize("newer", [{}, MODERN], ids=["lecture", "modern"])
+def test_the_command_prints_a_table_and_writes_it(newer, tmp_path, capsys):
+    model, path = saved(tmp_path / "model", **newer), tmp_path / "s.json"
+    words = f"--k 3 --repeats 1 --tokens 24 --target {model} --draft {model} --json {path}"
     assert main(["bench", "speculate", *words.split()]) == 0
     printed, result = capsys.readouterr().out, json.loads(path.read_text())
     drafts = [row["draft"] for row in result["rows"]]
-    assert drafts[:3] == ["a GPT of 0.22M", "itself, in 8 bits", "a table for triples"]
+    assert drafts[:3] == ["a GPT of 0.01M", "itself, in 8 bits", "a table for triples"]
+    assert all(row["equal"] for row in result["rows"])
     assert result["rows"][0]["acceptance_rate"] == 1  # its draft is the model itself
-    assert all(part in printed for part in (*drafts, "equal", "roofline bound"))
+    assert result["target"]["loss"] == result["draft"]["loss"] > 0
+    assert all(part in printed for part in (*drafts, "equal", "roofline bound", "no draft"))
+
+
+@pytest.mark.parametrize(
+    ("draft", "said"),
+    [
+        (None, "of the target 1.500"),
+        (1.6, "of the target 1.500, of the draft 1.600"),
+        (1.5, "predicts no worse"),
+        (1.4, "predicts no worse"),
+    ],
+)
+def test_a_draft_that_predicts_as_well_as_its_target_is_called_none(draft, said):
+    text = compared({"loss": 1.5}, None if draft is None else {"loss": draft})
+    assert text.endswith(said) or (said in text and text.endswith("choose a smaller one"))
 
 
 def test_the_published_figures_are_of_the_large_size_and_equal_tokens():

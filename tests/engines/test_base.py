@@ -311,14 +311,15 @@ def test_in_exact_mode_compiled_engines_are_refused(kind, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", [Static, Flat, Compiled, Native, Native8, Graph, PerHead])
-def test_architectures_beyond_the_lecture_name_an_engine_that_computes_them(kind, monkeypatch):
+def test_groups_and_windows_name_an_engine_that_computes_them(kind, monkeypatch):
     monkeypatch.setattr(kind, "build", lambda self: pytest.fail("it was built"))
     windows, rotary = BEYOND
-    words = "Heads; with window=5" if kind is PerHead else "lecture's .* has window=5"
+    words = "a list of Heads" if kind is PerHead else "keys of their own and no window"
+    words = f"{words}, and this has window=5"
     assert_refused(f"{words}.*use Batched", GPT(windows), prompt_of(5), 3, engine=kind)
     with pytest.raises(ValueError, match=words):
         kind(windows)
-    assert Batched.refuses(windows) is PerHead.refuses(rotary) is None
+    assert Batched.refuses(windows) is kind.refuses(rotary) is None
 
 
 # ------------------------------------------------------------------ built, kept, or a fallback

@@ -15,9 +15,10 @@ from engine_fixtures import (
     uncached,
 )
 
-from nanogpt import Native, SamplingParams
+from nanogpt import DraftModel, Native, Native8, Rough8, SamplingParams
+from nanogpt.config.training import MODERN
 from nanogpt.decoding.generate import complete
-from nanogpt.engines.native import library
+from nanogpt.engines.native import library, rounded
 
 pytestmark = pytest.mark.slow
 # Beside the shared shape (13 rows of a matrix: 8 and 5 left over; heads of 8 numbers): widths that
@@ -36,6 +37,24 @@ def test_native_computes_every_width_and_head_size(per_head, sizes):
     assert_right_probabilities(model, Native, 17, 24, batch=2, by=vocab // 3)
     sampling = SamplingParams(temperature=1.3, top_k=11, top_p=0.9)
     assert_same_tokens(model, Native, prompt_of(5, vocab=vocab), 30, sampling)
+
+
+@pytest.mark.parametrize("fields", [MODERN, *({name: on} for name, on in MODERN.items())])
+def test_native_computes_what_newer_models_have_together_and_one_by_one(fields):
+    model = shared_model(**fields, n_embd=24, block_size=40)
+    for batch, T in ((1, 18), (5, 17)):
+        assert_same_tokens(model, Native, prompt_of(T, batch), 41 - T)
+    assert_right_probabilities(model, Native, 3, 38, batch=1, by=4)
+
+
+def test_eight_bits_round_the_matrices_of_a_newer_model_too():
+    model, prompt = shared_model(**MODERN), prompt_of(5)
+    whole = uncached(rounded(model), prompt, 12)
+    got = complete(model, prompt, 12, engine=Native8, generator=seeded(1))
+    assert torch.equal(got, whole)
+    draft = DraftModel(model, k=3, engine=Rough8)
+    got = complete(model, prompt, 12, engine=Native, draft=draft, generator=seeded(1))
+    assert torch.equal(got, uncached(model, prompt, 12))
 
 
 def test_native_reads_large_batches_in_blocks():

@@ -12,7 +12,7 @@ from nanogpt.decoding.drafts import Draft
 from nanogpt.decoding.generate import complete, generate
 from nanogpt.decoding.sampling import PLAIN
 from nanogpt.model.checkpoint import load_checkpoint
-from nanogpt.system.files import PUBLISHED
+from nanogpt.system.files import LECTURE_FORM
 
 pytestmark = pytest.mark.slow
 T, V = 5, 13
@@ -103,7 +103,7 @@ def test_a_drafts_weights_are_those_at_the_start_of_a_generation(model):
 
 
 def test_the_published_model_in_8_bits_guesses_what_it_says_itself():
-    trained = load_checkpoint(PUBLISHED / "checkpoints" / "small").model
+    trained = load_checkpoint(LECTURE_FORM).model
     prompt = torch.zeros(2, 1, dtype=torch.long)
     whole = complete(trained, prompt, 200, engine=Native)
     for engine in (Native8, Rough8):

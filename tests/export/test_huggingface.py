@@ -11,7 +11,7 @@ from decoding_fixtures import build
 from nanogpt import GPTConfig, SamplingParams, complete, load_checkpoint, save_checkpoint
 from nanogpt.decoding.sampling import draw_noise
 from nanogpt.export.huggingface import ExportError, fold_head_bias, form_of, write_folder
-from nanogpt.system.files import PUBLISHED
+from nanogpt.system.files import LECTURE_FORM
 
 transformers = pytest.importorskip("transformers", reason="it is in requirements-test.txt")
 
@@ -39,7 +39,7 @@ def apart(a, b):
 
 @pytest.fixture(scope="module")
 def shipped():
-    return load_checkpoint(PUBLISHED / "checkpoints" / "small")
+    return load_checkpoint(LECTURE_FORM)
 
 
 @pytest.mark.parametrize("shape", [{}, SPRINT, GROUPED], ids=["opt", "nanochat", "groups"])

@@ -47,11 +47,11 @@ def test_it_can_be_had_checked_and_lost(run, capsys):
     assert "was changed by hand" in capsys.readouterr().err
 
 
-def test_the_solutions_get_a_specimen(run, capsys):
-    said = page.certificate(run, load_checkpoint(), **SPEED)
-    assert said["written by me"] == "nothing"
-    assert "A specimen" in capsys.readouterr().out
+def test_without_work_of_the_readers_there_is_none(run, capsys):
+    assert page.certificate(run, load_checkpoint(), **SPEED) == {}
+    assert "No certificate" in capsys.readouterr().out
     assert list(mine.lesson_path().parent.iterdir()) == []
+    assert not (run.out / "figures").exists()
 
 
 @pytest.mark.parametrize(

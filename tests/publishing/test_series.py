@@ -1,6 +1,7 @@
 """The series itself: every notebook, once, in a kernel of its own, doing as little as shows it."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,7 +11,10 @@ from nanogpt.cli import main
 from nanogpt.config import GPTConfig, TrainConfig
 from nanogpt.data.corpus import load_corpus
 from nanogpt.model.gpt import GPT
+from nanogpt.notebook.findings import Finding
+from nanogpt.publishing.nbfile import read
 from nanogpt.system.device import Device
+from nanogpt.system.files import PUBLISHED
 from nanogpt.training.loop import train
 
 pytestmark = pytest.mark.slow
@@ -67,3 +71,42 @@ def test_every_notebook_runs_and_its_page_can_be_read_by_everyone(series):
     pages = sorted(set((out / "html").glob("*.html")) - others)
     assert [page.stem for page in pages] == [*NAMES, "index"]
     assert {page.name: page_faults(page) for page in pages} == {page.name: [] for page in pages}
+
+
+# Sentences that once stood beside numbers that said the reverse, by the notebook.
+OUTRIGHT = {
+    "05": ["must grow with its place", "a cache can lose for two reasons"],
+    "06": ["written by me: nothing"],
+    "07": ["which of them knows names?"],
+    "10": ["the first number is rounding"],
+    "11": ["beyond a seed", "hurts most: "],
+}
+
+
+def printed(path) -> str:
+    """All that the cells of an executed notebook have printed."""
+    outputs = [out for cell in read(path).cells for out in cell.get("outputs", [])]
+    return "".join(out.get("text", "") for out in outputs if out.output_type == "stream")
+
+
+def test_a_short_run_claims_nothing_that_its_numbers_do_not_show(series):
+    """Every finding stands in its notebook in the words that its numbers allow, and no other."""
+    _, out = series
+    count = 0
+    for path in sorted(out.glob("[0-9][0-9]_*.ipynb")):
+        said = printed(path)
+        findings = json.loads((out / "json" / f"{path.name[:2]}.json").read_text())["findings"]
+        for row in findings:
+            finding = Finding(**row)
+            assert str(finding) in said, (path.stem, finding.name)
+            claimed = f"\n{replace(finding, enough=True, holds=True)}"
+            assert finding.supported or claimed not in f"\n{said}", (path.stem, finding.name)
+        count += len(findings)
+        assert not [words for words in OUTRIGHT.get(path.name[:2], []) if words in said]
+    assert count >= 20
+
+
+def test_the_published_run_supports_what_it_claims():
+    for path in sorted((PUBLISHED / "json").glob("[0-9][0-9].json")):
+        for row in json.loads(path.read_text()).get("findings", []):
+            assert Finding(**row).enough, (path.stem, row["name"], row["needs"])

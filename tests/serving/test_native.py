@@ -5,6 +5,7 @@ import torch
 from decoding_fixtures import V, build, text
 from serving_fixtures import Watched, alone, request, run
 
+from nanogpt.config.training import MODERN
 from nanogpt.decoding.sampling import SamplingParams
 from nanogpt.engines.native import Native
 from nanogpt.engines.toolchain import CannotBuild
@@ -31,10 +32,11 @@ def served(model, requests, **settings):
     return {name: torch.stack(rows) for name, rows in engine.logits.items()}
 
 
-@pytest.mark.parametrize("n_head", [4, 2])  # heads narrower than a register, and as wide
+# Heads narrower than a register, and as wide; the form of the model that ships.
+@pytest.mark.parametrize("changes", [{}, {"n_head": 2}, MODERN, {"n_embd": 36} | MODERN])
 @torch.no_grad()
-def test_logits_are_the_same_bits_in_any_batch_and_any_chunks_and_near_the_models(n_head):
-    model = build(torch.float32, n_head=n_head)
+def test_logits_are_the_same_bits_in_any_batch_and_any_chunks_and_near_the_models(changes):
+    model = build(torch.float32, **changes)
     sampling = SamplingParams(greedy=True)
     requests = [
         Request(text(n, seed=n)[0], min(9, 33 - n), sampling, id=n) for n in (32, 1, 16, 17, 5, 30)
@@ -53,13 +55,25 @@ def test_logits_are_the_same_bits_in_any_batch_and_any_chunks_and_near_the_model
 def test_what_native_code_cannot_read_is_refused_in_a_line():
     for model, why in (
         (build(torch.float64), "float32 on the CPU"),
-        (build(torch.float32, rope=True), "rope=True"),
+        (build(torch.float32, window=5), "window=5"),
     ):
         with pytest.raises(ValueError, match=why):
             BatchEngine(model, backend=NativeBackend)
     model = build(torch.float32)
     with exact(model), pytest.raises(ValueError, match="exact"):
         BatchEngine(model, backend=NativeBackend)
+
+
+@torch.no_grad()
+def test_rotary_positions_have_no_end_here_either():
+    """As far as the blocks reach, which is past block_size."""
+    model, sampling = build(torch.float32, **MODERN), SamplingParams(greedy=True)
+    request = Request(text(20)[0], 40, sampling, id=0)
+    assert len(request.prompt) + request.max_new_tokens > model.config.block_size
+    logits = served(model, [request], block_len=5, n_blocks=12)[0]
+    whole = torch.cat([request.prompt, logits.argmax(-1)[:-1]])
+    want = model(whole[None])[0][0, len(request.prompt) - 1 :]
+    torch.testing.assert_close(logits, want, rtol=1e-4, atol=1e-4)
 
 
 def test_a_failed_call_of_several_steps_can_be_tried_again(monkeypatch):

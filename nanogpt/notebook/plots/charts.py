@@ -134,7 +134,8 @@ def _dots(
     beside = axes.get_yaxis_transform()  # x as a share of the axes, y as the number of a row
     for y, name in enumerate(names):
         if (value := rows.get(name)) is None:
-            canvas.note(axes, 0.03, y, missing, 8, "center", transform=beside)
+            look = {"transform": beside, "bbox": style.BEHIND}
+            canvas.note(axes, 0.03, y, missing, 8, "center", **look)
             continue
         low, mid, high = style.low_mid_high(value) if isinstance(value, dict) else [value] * 3
         axes.plot([low, high], [y, y], color=INK, lw=1)

@@ -1,0 +1,23 @@
+"""A model's weights as bytes, for an engine in another language: that of the live page."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from ..model.convert import pack_heads
+from ..model.gpt import GPT
+from .native import quantize
+
+
+def packed(model: GPT) -> bytes:
+    """The tensors of a model in the order in which live_model.js cuts them.
+
+    The matrices are those of Native8, rounded to 8 bits: codes, and a scale for each row. All else
+    is float32.
+    """
+    parts = []
+    for module in (pack_heads(model) if model.config.per_head else model).modules():
+        for tensor in module.parameters(recurse=False):
+            is_matrix = isinstance(module, nn.Linear) and tensor.ndim == 2
+            parts += quantize(tensor.detach()) if is_matrix else [tensor.detach()]
+    return b"".join(part.numpy().tobytes() for part in parts)
