@@ -46,6 +46,8 @@ INSTEAD = {
     "09": {
         "min(160,": "min(48,",
         "crowd[:: 3 if": "crowd[:: 8 if",
+        # The pretended device is there for one thread, and a server has a thread of its own.
+        "client.submit(over_http, requests).result()": "drive(engine, requests)",
     },
     "11": {"assert today ==": "assert today or today =="},  # the shapes are smaller here
     "12": {'"smoke" else 40': '"smoke" else 12', ", 40": ", 10"},

@@ -1,6 +1,7 @@
 """Speculation in native code; that any draft gives the same tokens is tests/test_same_tokens.py."""
 
 from copy import deepcopy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from nanogpt.decoding.drafts import Draft
 from nanogpt.decoding.generate import complete, generate
 from nanogpt.decoding.sampling import PLAIN
 from nanogpt.model.checkpoint import load_checkpoint
+from nanogpt.model.gpt import GPT
 from nanogpt.system.files import LECTURE_FORM
 
 pytestmark = pytest.mark.slow
@@ -144,7 +146,8 @@ def test_a_draft_model_that_native_does_not_compute_is_asked_token_by_token(mode
 
 def test_a_draft_that_its_engine_does_not_compute_is_refused(model, monkeypatch):
     monkeypatch.setattr(Native, "ready", None)
-    draft = DraftModel(shared_model(window=4, per_head=False), 4, engine=Native)
+    shape = replace(shared_model().config, per_head=False, window=4)
+    draft = DraftModel(GPT(shape).eval(), 4, engine=Native)
     assert_refused("window=4", model, prompt_of(T), 5, engine=Native, draft=draft)
 
 
