@@ -33,7 +33,7 @@ LAPTOP = {  # seconds of each notebook there, by its number
     "08": 50.0,
     "09": 25.0,
     "10": 35.0,
-    "11": 60.0,
+    "11": 110.0,
     "12": 25.0,
 }
 

@@ -18,7 +18,7 @@ from nanogpt.system.files import PUBLISHED
 from nanogpt.training.loop import train
 
 pytestmark = pytest.mark.slow
-REAL_CORPUS = True
+REAL_CORPUS = LIVE_PAGE = True
 SMOKE, TRAINED = ["--profile", "smoke"], ["-p", "steps=24", "-p", "n_long=80"]  # of 01 and 08
 LESS = ["-p", "n_new=60"]  # of notebook 00
 NAMES = [path.stem for path in NOTEBOOKS]
