@@ -136,7 +136,7 @@ def compared(runs: list[dict]) -> list[dict]:
 
 
 def published(name: str) -> dict:
-    """A result that ships: race, ideas, heads, speculate or load-SIZE. Raises OSError."""
+    """A result that ships: race, ideas, heads or speculate. Raises OSError."""
     path = ROOT / "outputs" / "race" / f"{name}.json"
     return json.loads(path.read_text(encoding="utf-8"))
 

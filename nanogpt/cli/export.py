@@ -36,6 +36,6 @@ def run(args: argparse.Namespace) -> None:
 def options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("checkpoint", nargs="?", help="its path (the model of that form that ships)")
-    about = "auto: OPT for the lecture's architecture, NanoChat for sprint's; lecture: one file"
+    about = "auto: OPT for the lecture's architecture, NanoChat for the keeper's; lecture: one file"
     add("--form", default="auto", choices=("auto", "lecture"), help=about)
     add("--out", type=Path, metavar="PATH", help="(outputs/run/export, or lecture.safetensors)")

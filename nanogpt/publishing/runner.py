@@ -6,7 +6,6 @@ output folder in one rename each. When it has not, they are kept below failed/ a
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -31,6 +30,7 @@ from ..system.files import (
     drop,
     everything,
     held,
+    read_json,
     sealed,
     sha256,
     write_json,
@@ -275,9 +275,7 @@ class Series:
             seconds = f"{entry['seconds']:.1f}"
             rows.append({"notebook": entry["notebook"], "seconds": seconds, "result": result})
         if rows:
-            print(f"{self.erase}\n{table(rows)}\n")
-        if rows:
-            print(findings_line(out, self.sources))
+            print(f"{self.erase}\n{table(rows)}\n\n{findings_line(out, self.sources)}")
         print(f"{self.passed} of {len(self.sources)} passed, profile {self.pace.profile}, in {out}")
         if self.passed < len(rows):
             print(f"what failed, up to its error: {out / 'failed'}")
@@ -289,9 +287,8 @@ def findings_line(out: Path, sources: Sequence[Path]) -> str:
     """How many of these notebooks' findings hold in the run at `out`, in one line."""
     holds, not_so, too_short = 0, 0, 0
     for source in sources:
-        path = out / "json" / f"{source.stem[:2]}.json"
-        saved = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-        for finding in saved.get("findings", []):
+        saved = read_json(out / "json" / f"{source.stem[:2]}.json")
+        for finding in saved.get("findings", []) if isinstance(saved, dict) else []:
             holds += finding["enough"] and finding["holds"]
             not_so += finding["enough"] and not finding["holds"]
             too_short += not finding["enough"]

@@ -8,7 +8,7 @@ import torch
 
 from nanogpt.benchmarks.decoding import sharpened
 from nanogpt.cache.dynamic import DynamicCache
-from nanogpt.config import SIZES
+from nanogpt.config import GPTConfig
 from nanogpt.decoding.generate import complete
 from nanogpt.engines.eager import Flat
 from nanogpt.model.convert import pack_heads
@@ -22,7 +22,7 @@ DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 def recorded_model(per_head=True) -> GPT:
     """The tokens of a model whose weights anybody can draw."""
-    model = sharpened(GPT(SIZES["small"])).eval()
+    model = sharpened(GPT(GPTConfig())).eval()
     return model if per_head else pack_heads(model)
 
 

@@ -144,8 +144,8 @@ def test_a_draft_model_that_native_does_not_compute_is_asked_token_by_token(mode
 
 def test_a_draft_that_its_engine_does_not_compute_is_refused(model, monkeypatch):
     monkeypatch.setattr(Native, "ready", None)
-    draft = DraftModel(shared_model(rope=True), 4, engine=Native)
-    assert_refused("rope=True", model, prompt_of(T), 5, engine=Native, draft=draft)
+    draft = DraftModel(shared_model(window=4, per_head=False), 4, engine=Native)
+    assert_refused("window=4", model, prompt_of(T), 5, engine=Native, draft=draft)
 
 
 def test_without_a_compiler_a_draft_with_an_engine_falls_back_too(forgetful, monkeypatch):

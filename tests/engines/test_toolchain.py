@@ -119,12 +119,14 @@ def asked(monkeypatch):
 
 def test_a_native_library_is_of_its_source_and_its_shape(asked, monkeypatch, tmp_path):
     ask, notes = asked
-    for shape in ((64, 4, 65), (64, 4, 65, 8), (64, 4, 66), (64, 2, 65), (32, 4, 65)):
+    for shape in ((64, 4, 65), (64, 4, 66), (64, 2, 65), (32, 4, 65)):
         ask(library, *shape)
+    ask(library, 64, 4, 65, bits=8)
+    ask(library, 64, 4, 65, ("rope",))
     (tmp_path / "native.cpp").write_text(SOURCE.read_text() + "\n")
     monkeypatch.setattr(native, "SOURCE", tmp_path / "native.cpp")
     ask(library, 64, 4, 65)
-    assert len(set(notes)) == 6
+    assert len(set(notes)) == 7
 
 
 def test_a_compiled_step_is_of_its_source_its_shape_and_the_threads(asked, monkeypatch):

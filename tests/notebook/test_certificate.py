@@ -10,6 +10,7 @@ from nanogpt.model.checkpoint import load_checkpoint
 from nanogpt.notebook import certificate as page
 from nanogpt.notebook import mine
 from nanogpt.notebook.session import open_run
+from nanogpt.system.files import LECTURE_FORM
 
 TEXT = mine.HEADER + "\n\n".join(blank.solution for blank in mine.blanks().values())
 GUARD, EMPTY = "if self.cache is not None", "pos.new_full((self.capacity,), -1)"
@@ -31,13 +32,13 @@ def run(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_it_can_be_had_checked_and_lost(run, capsys):
     (path := mine.lesson_path()).write_text(TEXT)
-    page.certificate(run, load_checkpoint(), **SPEED)
+    page.certificate(run, load_checkpoint(LECTURE_FORM), **SPEED)
     there = str(path.with_name("certificate.html"))
     assert path.with_name("certificate.png").stat().st_size > 10_000
     assert main(["verify", "certificate"]) == 0
     assert "written by me: attention_weights, one_step, visible" in capsys.readouterr().out
     with pytest.raises(mine.LessonError, match="name their checkpoint"):
-        page.check(Path(there), replace(load_checkpoint(), sha256="0" * 64))
+        page.check(Path(there), replace(load_checkpoint(LECTURE_FORM), sha256="0" * 64))
     path.write_text(f"{TEXT}\n# by hand\n")
     assert main(["verify", "certificate", there]) == 1
     assert "It does not hold: my code is another one now" in capsys.readouterr().out
@@ -48,7 +49,7 @@ def test_it_can_be_had_checked_and_lost(run, capsys):
 
 
 def test_without_work_of_the_readers_there_is_none(run, capsys):
-    assert page.certificate(run, load_checkpoint(), **SPEED) == {}
+    assert page.certificate(run, load_checkpoint(LECTURE_FORM), **SPEED) == {}
     assert "No certificate" in capsys.readouterr().out
     assert list(mine.lesson_path().parent.iterdir()) == []
     assert not (run.out / "figures").exists()
@@ -85,7 +86,7 @@ def test_no_trap_gets_one(old, new, run, capsys):
     assert old in text
     (path := mine.lesson_path()).write_text(text.replace(old, new))
     with pytest.raises(mine.LessonError, match="no certificate"):
-        page.certificate(run, load_checkpoint(), **SPEED)
+        page.certificate(run, load_checkpoint(LECTURE_FORM), **SPEED)
     assert list(path.parent.iterdir()) == [path]
     assert main(["verify", "model", str(path)]) == 1
 
@@ -94,4 +95,4 @@ def test_a_text_that_turns_late_gets_none(run):
     """Neither the judge of the loop nor the referee, which has no loop, reads so far."""
     mine.lesson_path().write_text(TEXT.replace(LOOP, f"({LOOP}) % 28"))
     with pytest.raises(mine.LessonError, match="the text is another one"):
-        page.certificate(run, load_checkpoint(), **SPEED)
+        page.certificate(run, load_checkpoint(LECTURE_FORM), **SPEED)

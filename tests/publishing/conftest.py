@@ -5,7 +5,7 @@ from chromium import Chromium
 from notebook_fixtures import run_cells_here
 
 from nanogpt.cli import main
-from nanogpt.publishing import execute
+from nanogpt.publishing import execute, site
 
 
 @pytest.fixture(autouse=True)
@@ -18,6 +18,13 @@ def little_corpus(tmp_path_factory, monkeypatch, request):
         path = tmp_path_factory.getbasetemp() / "little.txt"
         path.write_text("To be, or not to be.\n" * 100)
         monkeypatch.setenv("NANOGPT_DATA", str(path))
+
+
+@pytest.fixture(autouse=True)
+def no_live_page(tmp_path, monkeypatch, request):
+    """A site has no live.html, which takes a second, except in the module that tests it."""
+    if not getattr(request.module, "LIVE_PAGE", False):
+        monkeypatch.setattr(site, "KEEPER", tmp_path / "no keeper")
 
 
 @pytest.fixture

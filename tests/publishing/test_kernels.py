@@ -158,7 +158,8 @@ def test_executed_notebooks_are_plain_whatever_kernel_the_source_names(ran):
     assert [o.get("name") for o in streams] == ["stdout", "stderr", None]
     assert streams[0].text.splitlines() == ["0", "1", "2", "100%"]
     pages = ran[1] / "html"
-    assert {page.stem for page in pages.iterdir()} == {"index", "museum", "00_good", "02_julia"}
+    names = {"index", "live", "museum", "00_good", "02_julia"}
+    assert {page.stem for page in pages.iterdir()} == names
     assert page_faults(pages / "index.html") == page_faults(pages / "00_good.html") == []
 
 

@@ -22,6 +22,7 @@ from nanogpt.publishing import site
 from nanogpt.system.files import PUBLISHED, ROOT
 
 PROMPT, N_NEW, SEEDS = "KING:\n", 100, range(20)
+LIVE_PAGE = True
 LARGEST_SEED = 2**32 - 1
 SAMPLINGS = [(0.8, None, None), (1.2, 10, None), (0.5, None, 0.9), (2.0, 20, 0.7)]
 # The first pixel of the cells of the lane with a cache, as [red, green, blue, opacity].

@@ -18,7 +18,7 @@ from nanogpt.system.files import PUBLISHED
 from nanogpt.training.loop import train
 
 pytestmark = pytest.mark.slow
-REAL_CORPUS = True
+REAL_CORPUS = LIVE_PAGE = True
 SMOKE, TRAINED = ["--profile", "smoke"], ["-p", "steps=24", "-p", "n_long=80"]  # of 01 and 08
 LESS = ["-p", "n_new=60"]  # of notebook 00
 NAMES = [path.stem for path in NOTEBOOKS]
@@ -39,7 +39,7 @@ def short_corpus(tmp_path_factory):
 def small_model(tmp_path_factory, short_corpus):
     """A checkpoint of 2 layers, hardly trained; as wide as "small": they share a native build."""
     out, corpus = tmp_path_factory.mktemp("small") / "model", load_corpus()
-    shape = GPTConfig(len(set(corpus.text)), block_size=128, n_layer=2, n_head=3, n_embd=96)
+    shape = GPTConfig(len(set(corpus.text)), block_size=256, n_layer=2, n_head=3, n_embd=96)
     recipe = TrainConfig(steps=24, eval_every=24, eval_batches=1)
     cpu = Device(torch.device("cpu"), torch.float32, "tests")
     train(GPT(shape), corpus, recipe, out=out, device=cpu)

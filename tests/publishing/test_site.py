@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shutil
+from pathlib import Path
 
 import nbformat
 import pytest
@@ -94,6 +95,7 @@ def squeezed(path) -> str:
 def html(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(address, "REPO", "")
+        patch.setattr(site, "KEEPER", Path("none"))  # live.html has tests of its own
         return site.render(folder_of(tmp_path_factory.mktemp("site"))).parent
 
 

@@ -114,7 +114,8 @@ def test_the_history_is_plain_data(ran, tokenizer):
     meta = load_checkpoint(f"{ran.out}-last").meta
     assert meta["config"] == {**asdict(ran.model.config), "per_head": True}
     assert meta["train"] == json.loads(json.dumps(asdict(QUICK)))
-    assert meta["losses"] == {"train": history["train"][-1], "val": history["val"][-1]}
+    losses = {"train": history["train"][-1], "val": history["val"][-1]}
+    assert meta["losses"] == {**losses, "full_val": history["full_val"]}
     fair_guess = pytest.approx(math.log(len(tokenizer)), abs=1e-6)
     assert history["train"][0] == history["val"][0] == fair_guess
     assert history["batch_loss"][0] == pytest.approx(history["train"][0], abs=1e-4)
