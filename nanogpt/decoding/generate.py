@@ -11,7 +11,6 @@ from torch import Tensor
 from ..cache.dynamic import DynamicCache
 from ..config.checks import check_int, check_type
 from ..model.gpt import GPT
-from ..system.console import warn_caller
 from ..system.device import send
 from .decoder import CachedDecoder, Decoder, SlidingDecoder, UncachedDecoder
 from .limits import MOST_NEW, check_length, check_noise, check_prompt, check_sampling
@@ -124,17 +123,11 @@ def _ready(engine, model: GPT, prompt: Tensor, n_new: int, cache):
 
 def _decoder(model: GPT, prompt: Tensor, n_new: int, cache, slides: bool) -> Decoder:
     """The decoder over the model's own modules. Raises ValueError as build_caches does."""
-    length, limit = prompt.shape[1] + n_new - 1, model.config.positions
     if slides:
-        again = min(n_new, length - limit)
-        warn_caller(
-            f"past block_size {limit} the window slides: the last {again} tokens each recompute "
-            f"{limit} positions, without a cache"
-        )
         return SlidingDecoder(model, cache)
     if cache is None:
         return UncachedDecoder(model)
-    return CachedDecoder(model, cache, length)
+    return CachedDecoder(model, cache, prompt.shape[1] + n_new - 1)
 
 
 def _noise(noise, generator, sampling: SamplingParams, shape: tuple, device) -> Tensor:
