@@ -6,7 +6,7 @@ import torch
 from conftest import seeded
 
 from nanogpt.config import GPTConfig
-from nanogpt.model.gpt import GPT
+from nanogpt.model import GPT
 
 V, BLOCK = 13, 32
 

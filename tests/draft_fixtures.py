@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from nanogpt.decoding.drafts import Draft
+from nanogpt.engines.drafts import Draft
 
 
 class Right(Draft):

@@ -9,11 +9,11 @@ import torch
 from conftest import seeded, state_of, tiny_model
 
 from nanogpt import Batched, Compiled, Flat, Native, PerHead, SamplingParams, Static, Uncached
-from nanogpt.cache.dynamic import DynamicCache
-from nanogpt.decoding.generate import complete, generate
+from nanogpt.cache import DynamicCache
 from nanogpt.engines import base, native, toolchain
 from nanogpt.engines.compiled import GraphLoop
-from nanogpt.model.gpt import Head
+from nanogpt.generation import complete, generate
+from nanogpt.model import Head
 
 # The shape and the batch of tests/test_same_tokens.py: what was compiled there serves here.
 SHAPE = {"vocab_size": 13, "block_size": 16, "n_layer": 2, "n_head": 4, "n_embd": 32}

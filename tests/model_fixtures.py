@@ -2,7 +2,7 @@
 
 import torch
 
-from nanogpt.cache.attach import kv_cache
+from nanogpt.cache import kv_cache
 
 
 @torch.no_grad()

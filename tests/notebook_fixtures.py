@@ -14,9 +14,9 @@ import nbformat
 import pytest
 from nbformat import v4
 
-from nanogpt.publishing.execute import NotebookError
-from nanogpt.publishing.nbfile import METADATA
-from nanogpt.system.files import ROOT
+from nanogpt.files import ROOT
+from nanogpt.series.execute import NotebookError
+from nanogpt.series.nbfile import METADATA
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 PARAMETERS = 'profile: str = "auto"  # how much\nn: int = 1\nword: str | None = None'

@@ -11,10 +11,10 @@ from urllib.parse import urlsplit
 
 from conftest import seeded, tiny_model
 
-from nanogpt.data.tokenizer import CharTokenizer
-from nanogpt.decoding.generate import complete
-from nanogpt.decoding.sampling import PLAIN
-from nanogpt.server.server import Server, serving
+from nanogpt.data import CharTokenizer
+from nanogpt.generation import complete
+from nanogpt.sampling import PLAIN
+from nanogpt.serving.http import Server, serving
 
 CHARS = CharTokenizer("abcdefghijkl\n")
 JSON = {"Content-Type": "application/json"}

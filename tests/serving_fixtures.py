@@ -9,8 +9,8 @@ import torch
 from conftest import seeded
 from decoding_fixtures import V, build, text
 
-from nanogpt.decoding.generate import generate
-from nanogpt.decoding.sampling import PLAIN, SamplingParams
+from nanogpt.generation import generate
+from nanogpt.sampling import PLAIN, SamplingParams
 from nanogpt.serving import blocks
 from nanogpt.serving.batch import BatchEngine
 from nanogpt.serving.blocks import BlockManager, block_hash

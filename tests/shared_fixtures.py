@@ -16,17 +16,14 @@ import pytest
 import torch
 from hypothesis import settings
 
-import nanogpt.publishing  # noqa: F401  first, as it makes importing nbformat quick
-from nanogpt.benchmarks import timing
-from nanogpt.cache.attach import cache_owners
-from nanogpt.cache.dynamic import DynamicCache
-from nanogpt.cache.static import StaticCache
+import nanogpt.series  # noqa: F401  first, as it makes importing nbformat quick
+from nanogpt import timing
+from nanogpt.cache import DynamicCache, StaticCache, cache_owners
 from nanogpt.config import GPTConfig
-from nanogpt.data.corpus import Corpus
-from nanogpt.data.tokenizer import CharTokenizer
-from nanogpt.model.convert import pack_heads
-from nanogpt.model.gpt import GPT, Head
-from nanogpt.system.files import sha256
+from nanogpt.convert import pack_heads
+from nanogpt.data import CharTokenizer, Corpus
+from nanogpt.files import sha256
+from nanogpt.model import GPT, Head
 
 pytest_plugins = ["engine_fixtures", "fault_fixtures"]
 torch.set_num_threads(1)

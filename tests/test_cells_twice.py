@@ -18,18 +18,18 @@ import torch
 from notebook_fixtures import NOTEBOOKS, png
 from pretend_cuda import PretendCuda
 
-from nanogpt.benchmarks import roofline
-from nanogpt.benchmarks.timing import summary
-from nanogpt.config import profiles, shapes
-from nanogpt.config.shapes import GPTConfig
-from nanogpt.config.training import TrainConfig
-from nanogpt.data.corpus import load_corpus
-from nanogpt.model.gpt import GPT
-from nanogpt.notebook.plots import style
-from nanogpt.publishing.nbfile import filled
-from nanogpt.system.device import Device
-from nanogpt.system.files import ROOT
-from nanogpt.training.loop import train
+from nanogpt import config as shapes
+from nanogpt.bench import roofline
+from nanogpt.config import GPTConfig, TrainConfig
+from nanogpt.data import load_corpus
+from nanogpt.device import Device
+from nanogpt.files import ROOT
+from nanogpt.model import GPT
+from nanogpt.series import profiles
+from nanogpt.series.nbfile import filled
+from nanogpt.series.plots import style
+from nanogpt.timing import summary
+from nanogpt.training import train
 from nanogpt.verify import subjects
 
 TINY = {"n_layer": 1, "n_head": 1, "n_embd": 16}

@@ -15,28 +15,27 @@ from pretend_cuda import PretendCuda
 from training_fixtures import ctrl_c, fresh, stop_at, weights
 
 from nanogpt import complete, generate
-from nanogpt.benchmarks import roofline, training
-from nanogpt.benchmarks.decoding import ladder, sharpened
-from nanogpt.benchmarks.timing import summary
-from nanogpt.benchmarks.training import train_in_turns
-from nanogpt.cache.dynamic import DynamicCache
-from nanogpt.cache.int8 import Int8Cache
-from nanogpt.cache.paged import PagedCache
-from nanogpt.cache.rolling import RollingCache
-from nanogpt.cache.static import StaticCache
+from nanogpt.bench import roofline, training
+from nanogpt.bench.ladder import ladder, sharpened
+from nanogpt.bench.training import train_in_turns
+from nanogpt.cache import DynamicCache, StaticCache
+from nanogpt.caches.int8 import Int8Cache
+from nanogpt.caches.paged import PagedCache
+from nanogpt.caches.rolling import RollingCache
+from nanogpt.checkpoint import load_checkpoint
+from nanogpt.comparison import compare
 from nanogpt.config import MODERN, GPTConfig, TrainConfig
-from nanogpt.decoding.drafts import DraftModel, NGram, PromptLookup
-from nanogpt.decoding.sampling import PLAIN, SamplingParams
+from nanogpt.device import pick_device
 from nanogpt.engines import base
 from nanogpt.engines.compiled import Graph, GraphLoop
+from nanogpt.engines.drafts import DraftModel, NGram, PromptLookup
 from nanogpt.engines.eager import Batched, Flat, PerHead, Static, Uncached
+from nanogpt.engines.exact import exact
 from nanogpt.engines.native import Native
-from nanogpt.model.checkpoint import load_checkpoint
-from nanogpt.model.exact import exact
-from nanogpt.model.gpt import GPT
-from nanogpt.system.device import pick_device
-from nanogpt.training.loop import train
-from nanogpt.verify.compare import compare
+from nanogpt.model import GPT
+from nanogpt.sampling import PLAIN, SamplingParams
+from nanogpt.timing import summary
+from nanogpt.training import train
 
 N_NEW = 6
 SAMPLING = [

@@ -23,10 +23,10 @@ from training_fixtures import CPU, fresh, stop_at
 
 from nanogpt import TrainConfig, load_checkpoint, save_checkpoint, train
 from nanogpt.cli import main
+from nanogpt.cluster.job import Job, Task
 from nanogpt.export.huggingface import write_folder
-from nanogpt.publishing import execute
-from nanogpt.serving.job import Job, Task
-from nanogpt.system.files import exchange, sha256
+from nanogpt.files import exchange, sha256
+from nanogpt.series import execute
 
 RECIPE = TrainConfig(steps=12, batch_size=4, eval_every=4, eval_batches=1, warmup=3)
 

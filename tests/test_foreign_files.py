@@ -18,9 +18,9 @@ from training_fixtures import TINY
 
 from nanogpt import GPTConfig, save_checkpoint
 from nanogpt.cli import bench_ladder, main
-from nanogpt.config.shapes import SIZES
-from nanogpt.publishing import execute, plan, publish, runner
-from nanogpt.system.files import sha256
+from nanogpt.config import SIZES
+from nanogpt.files import sha256
+from nanogpt.series import execute, plan, publish, runner
 
 CELL = """
 import os, pathlib

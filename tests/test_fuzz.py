@@ -40,14 +40,14 @@ from nanogpt import (
     serve,
     train,
 )
-from nanogpt.cache.base import KVCache
+from nanogpt.cache import KVCache
+from nanogpt.checkpoint import CheckpointError, read_tensors
 from nanogpt.cli import main
-from nanogpt.data.corpus import Corpus, CorpusError
-from nanogpt.decoding.sampling import sample
-from nanogpt.model.checkpoint import CheckpointError, read_tensors
-from nanogpt.system.device import Device
-from nanogpt.system.files import sha256
-from nanogpt.training.optimizers import make_optimizers
+from nanogpt.data import Corpus, CorpusError
+from nanogpt.device import Device
+from nanogpt.files import sha256
+from nanogpt.optimizers import make_optimizers
+from nanogpt.sampling import sample
 
 TIMES = int(os.environ.get("FUZZ", "1"))
 

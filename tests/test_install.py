@@ -8,7 +8,7 @@ from email.parser import Parser
 import pytest
 
 from nanogpt import complete, load_checkpoint
-from nanogpt.system.files import PACKAGE, ROOT
+from nanogpt.files import PACKAGE, ROOT
 
 pytest.importorskip("hatchling", reason="the build backend comes with .[test]")
 PROGRAM = """

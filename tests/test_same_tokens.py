@@ -20,8 +20,8 @@ from decoding_fixtures import V, build
 from draft_fixtures import PartlyRight, Right, Wrong
 
 import nanogpt
-from nanogpt.config.training import MODERN
-from nanogpt.model.convert import unpack_heads
+from nanogpt.config import MODERN
+from nanogpt.convert import unpack_heads
 
 BLOCK, WINDOW, PAST_BLOCK = 16, 5, (16, 4)
 CONFIGS = {

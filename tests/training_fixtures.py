@@ -17,15 +17,15 @@ from safetensors import safe_open
 from nanogpt.cli import main
 from nanogpt.cli.common import Parser
 from nanogpt.cli.train import options, train_on
+from nanogpt.cluster.processes import _exits_at_sigterm, joined
 from nanogpt.config import GPTConfig, TrainConfig
-from nanogpt.data.corpus import practice_corpus
-from nanogpt.model.convert import pack_heads
-from nanogpt.model.gpt import GPT
-from nanogpt.system.device import Device, pick_device
-from nanogpt.training.distributed import _exits_at_sigterm, joined
-from nanogpt.training.loop import train
-from nanogpt.training.state import state_path
-from nanogpt.training.trainer import Trainer
+from nanogpt.convert import pack_heads
+from nanogpt.data import practice_corpus
+from nanogpt.device import Device, pick_device
+from nanogpt.model import GPT
+from nanogpt.resume import state_path
+from nanogpt.trainer import Trainer
+from nanogpt.training import train
 
 CPU = Device(torch.device("cpu"), torch.float32, "tests")
 FILES = (".safetensors", "-last.safetensors", "-last.state.safetensors")

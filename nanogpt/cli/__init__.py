@@ -63,7 +63,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def _dispatch(words: list[str]) -> int:
     """Only the command's own module is imported: --help and a wrong word answer without torch."""
-    from ..system.console import tolerate_any_text
+    from ..console import tolerate_any_text
 
     tolerate_any_text()
     for n in (1, 2):

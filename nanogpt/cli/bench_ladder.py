@@ -7,15 +7,15 @@ from pathlib import Path
 
 import torch
 
-from ..benchmarks.decoding import Peer, hugging_face, jax_scan, ladder, sharpened
-from ..benchmarks.timing import summary_text
-from ..config.shapes import SIZES
+from ..bench.ladder import Peer, hugging_face, jax_scan, ladder, sharpened
+from ..bench.throughput import share_text
+from ..checkpoint import load_checkpoint
+from ..config import SIZES
+from ..console import table
+from ..convert import pack_heads
 from ..export.huggingface import exported
-from ..model.checkpoint import load_checkpoint
-from ..model.convert import pack_heads
-from ..model.gpt import GPT
-from ..system.console import table
-from ..training.throughput import share_text
+from ..model import GPT
+from ..timing import summary_text
 from . import common
 
 

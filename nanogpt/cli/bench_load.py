@@ -6,16 +6,16 @@ import argparse
 from math import inf
 from pathlib import Path
 
-from ..benchmarks.decoding import sharpened
-from ..benchmarks.load import CHARS, LATENCIES, LoadedServer, bound, load, poisson, schemes
-from ..benchmarks.roofline import peak_arithmetic, read_bandwidth
-from ..benchmarks.timing import number_of, summary_text
-from ..config.shapes import SIZES
-from ..model.checkpoint import load_checkpoint
-from ..model.convert import pack_heads
-from ..model.gpt import GPT
-from ..serving.native import BACKENDS, choose_backend
-from ..system.console import table
+from ..bench.ladder import sharpened
+from ..bench.load import CHARS, LATENCIES, LoadedServer, bound, load, poisson, schemes
+from ..bench.roofline import peak_arithmetic, read_bandwidth
+from ..checkpoint import load_checkpoint
+from ..config import SIZES
+from ..console import table
+from ..convert import pack_heads
+from ..model import GPT
+from ..serving.native_steps import BACKENDS, choose_backend
+from ..timing import number_of, summary_text
 from . import common
 
 RUNNING = 32  # most texts in a step

@@ -6,16 +6,15 @@ import argparse
 
 from torch import Tensor
 
-from ..benchmarks import speculation as bench
-from ..benchmarks.timing import summary_text
-from ..config.checks import check_int
-from ..data.batches import split
-from ..data.corpus import load_corpus
-from ..decoding.drafts import DraftModel
-from ..model.checkpoint import Checkpoint, load_checkpoint
-from ..system.console import table
-from ..system.files import KEEPER
-from ..training.trainer import full_loss
+from ..bench import speculation as bench
+from ..checkpoint import Checkpoint, load_checkpoint
+from ..config import check_int
+from ..console import table
+from ..data import load_corpus, split
+from ..engines.drafts import DraftModel
+from ..files import KEEPER
+from ..timing import summary_text
+from ..trainer import full_loss
 from . import common
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 
-from ..benchmarks.step import step_rows
-from ..benchmarks.timing import summary_text
-from ..benchmarks.training import KINDS, compared, train_in_turns
-from ..data.corpus import load_corpus
-from ..system.console import table
+from ..bench.step import step_rows
+from ..bench.training import KINDS, compared, train_in_turns
+from ..console import table
+from ..data import load_corpus
+from ..timing import summary_text
 from . import common
 
 

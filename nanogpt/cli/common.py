@@ -9,13 +9,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, NoReturn
 
-from ..config.checks import check_int
-from ..config.shapes import SIZES
-from ..system.files import ROOT, check_file, check_writable, read_sealed, sealed, write_json
+from ..config import SIZES, check_int
+from ..files import ROOT, check_file, check_writable, read_sealed, sealed, write_json
 from .ending import exit_code, speaks
 
 if TYPE_CHECKING:
-    from ..system.device import Device
+    from ..device import Device
 
 OUTPUTS = ROOT / "outputs" / "run"
 
@@ -106,7 +105,7 @@ def timings(n: int) -> str:
 def measured_device(args: argparse.Namespace) -> Device:
     """The device of --device, with --threads; said in a line. Raises ValueError."""
     set_threads(args.threads)
-    from ..system.device import conditions, environment, pick_device
+    from ..device import conditions, environment, pick_device
 
     device = pick_device(getattr(args, "device", "cpu"))
     print(f"measured on {conditions(environment(device))}")
@@ -116,7 +115,7 @@ def measured_device(args: argparse.Namespace) -> Device:
 def write_result(path: Path | None, device: Device, result: dict) -> None:
     """Write the result, and where it was measured, as JSON, if a path was given; and say so."""
     if path:
-        from ..system.device import environment
+        from ..device import environment
 
         write_json(path, sealed({"environment": environment(device)} | result))
         print(f"\nwritten: {path}")

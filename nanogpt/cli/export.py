@@ -5,15 +5,15 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ..system.files import KEEPER, LECTURE_FORM, check_file, check_writable
+from ..files import KEEPER, LECTURE_FORM, check_file, check_writable
 from .common import OUTPUTS
 
 
 def run(args: argparse.Namespace) -> None:
     """Write the checkpoint's weights, whole or not at all, and print how to load them."""
+    from ..checkpoint import is_written, load_checkpoint, write_tensors
+    from ..convert import lecture_state_dict
     from ..export.huggingface import write_folder
-    from ..model.checkpoint import is_written, load_checkpoint, write_tensors
-    from ..model.convert import lecture_state_dict
 
     if args.form == "lecture":
         out = args.out or OUTPUTS / "lecture.safetensors"

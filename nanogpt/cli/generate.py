@@ -6,15 +6,15 @@ import argparse
 from importlib.util import find_spec
 from pathlib import Path
 
-from ..config.checks import check_int
-from ..system.console import Progress
-from ..system.files import KEEPER
+from ..config import check_int
+from ..console import Progress
+from ..files import KEEPER
 from .common import OUTPUTS
 
 
 def run(args: argparse.Namespace) -> None:
     """Write what is not done yet. However this ends, the error says how much is kept."""
-    from ..serving.job import write_shards
+    from ..cluster.job import write_shards
 
     check_int("workers", args.workers, 1, 1000)
     if (args.workers > 1 or args.cluster) and None in map(find_spec, ("ray", "pyarrow")):
@@ -37,10 +37,10 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _job(args: argparse.Namespace):
-    from ..decoding.sampling import SamplingParams
-    from ..model.checkpoint import load_checkpoint
-    from ..serving.job import Job, Task, prompt_check, read_prompts
-    from ..serving.native import choose_backend
+    from ..checkpoint import load_checkpoint
+    from ..cluster.job import Job, Task, prompt_check, read_prompts
+    from ..sampling import SamplingParams
+    from ..serving.native_steps import choose_backend
 
     saved = load_checkpoint(args.checkpoint)
     backend, why = choose_backend(saved.model) if args.backend == "auto" else (args.backend, "")

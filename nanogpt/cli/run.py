@@ -8,10 +8,10 @@ import signal
 from pathlib import Path
 from types import SimpleNamespace
 
-from ..model.checkpoint import load_checkpoint
-from ..publishing import runner
-from ..publishing.plan import DEFAULT
-from ..system.files import ROOT
+from ..checkpoint import load_checkpoint
+from ..files import ROOT
+from ..series import runner
+from ..series.plan import DEFAULT
 from .common import check_clone, positive
 
 

@@ -10,7 +10,7 @@ import signal
 import sys
 from pathlib import Path
 
-from ..system.files import KEEPER
+from ..files import KEEPER
 from .common import add_shared, set_threads
 
 
@@ -19,8 +19,8 @@ def run(args: argparse.Namespace) -> int:
     for name in ("SIGTERM", "SIGHUP"):  # they, and a terminal that closes, end it as Ctrl-C does
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.default_int_handler)
-    from ..model.checkpoint import load_checkpoint
-    from ..server.server import serving
+    from ..checkpoint import load_checkpoint
+    from ..serving.http import serving
 
     set_threads(args.threads)
     server = _server(args, load_checkpoint(args.checkpoint))
@@ -51,10 +51,10 @@ def _introduce(url: str, reader) -> None:
 
 def _server(args: argparse.Namespace, saved):
     """The server, not started yet."""
-    from ..model.convert import pack_heads
-    from ..server.server import Server
-    from ..serving.native import BACKENDS, choose_backend
-    from ..system.device import pick_device
+    from ..convert import pack_heads
+    from ..device import pick_device
+    from ..serving.http import Server
+    from ..serving.native_steps import BACKENDS, choose_backend
 
     device = pick_device(args.device)
     model = saved.model.to(device.device).eval()

@@ -6,8 +6,8 @@ import argparse
 from contextlib import nullcontext
 from pathlib import Path
 
-from ..publishing.site import newest, render
-from ..system.files import held
+from ..files import held
+from ..series.site import newest, render
 
 
 def run(args: argparse.Namespace) -> None:

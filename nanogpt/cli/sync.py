@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 
-from ..config import address
-from ..publishing.mirror import set_address, sync
-from ..publishing.nbfile import SyncError
-from ..system.files import ROOT
+from ..files import ROOT
+from ..series import address
+from ..series.mirror import set_address, sync
+from ..series.nbfile import SyncError
 from .common import check_clone
 
 

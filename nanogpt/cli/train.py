@@ -7,18 +7,15 @@ from dataclasses import fields, replace
 
 import torch
 
-from ..config.checks import override
-from ..config.shapes import SIZES
-from ..config.training import RECIPES, TrainConfig, recipe_for
-from ..data.corpus import load_corpus
-from ..data.tokenizer import CharTokenizer
-from ..model.checkpoint import check_path
-from ..model.gpt import GPT
-from ..system.device import Device, pick_device
-from ..system.files import check_writable
-from ..training.distributed import joined, ranks, started_again
-from ..training.loop import train
-from ..training.state import state_path
+from ..checkpoint import check_path
+from ..cluster.processes import joined, started_again
+from ..config import RECIPES, SIZES, TrainConfig, override, recipe_for
+from ..data import CharTokenizer, load_corpus
+from ..device import Device, pick_device, ranks
+from ..files import check_writable
+from ..model import GPT
+from ..resume import state_path
+from ..training import train
 from .common import OUTPUTS, add_shared, set_threads
 
 

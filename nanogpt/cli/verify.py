@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ..system.files import KEEPER, LECTURE_FORM
+from ..files import KEEPER, LECTURE_FORM
 from .common import POSITIVE, add_json, check_clone, json_path, measured_device, write_result
 
 JUDGED = {  # the last word of the command: what it judges, and how that is called
@@ -32,7 +32,7 @@ def options(parser: argparse.ArgumentParser) -> None:
         add_json(parser, "museum.json")
     elif kind == "certificate":
         parser.epilog = "Exit code 0: it holds; 1: it does not; 2: there is none that can be read."
-        from ..notebook.mine import lesson_path
+        from ..series.mine import lesson_path
 
         page = lesson_path().with_name("certificate.html")
         add("path", nargs="?", type=Path, default=page, help=f"the page ({page}), beside lesson.py")
@@ -77,8 +77,8 @@ def _lesson(path: Path, seed: int) -> set[str]:
 
     What the judges of its blanks say against a name is a bug as well.
     """
-    from ..notebook import mine
-    from ..notebook.certificate import report_on
+    from ..series import mine
+    from ..series.certificate import report_on
 
     lesson = mine.load(path)
     lesson.say(mine.blanks())
@@ -88,8 +88,8 @@ def _lesson(path: Path, seed: int) -> set[str]:
 
 def _models(kind: str, target: str, seed: int) -> list:
     """What `referee` judges; a checkpoint of ours in both its forms. Raises ValueError."""
-    from ..model.checkpoint import load_checkpoint
-    from ..model.convert import pack_heads
+    from ..checkpoint import load_checkpoint
+    from ..convert import pack_heads
     from ..verify.server import HTTPServer
     from ..verify.subjects import from_folder, small
 
@@ -110,8 +110,8 @@ def _models(kind: str, target: str, seed: int) -> list:
 
 def museum(args: argparse.Namespace) -> int:
     """Judge each exhibit and print how often. A bug is also a repair that is convicted."""
-    from ..system.console import Progress
-    from ..system.files import sealed, write_json
+    from ..console import Progress
+    from ..files import sealed, write_json
     from ..verify.museum import exhibits, judged
 
     check_clone()
@@ -132,8 +132,8 @@ def museum(args: argparse.Namespace) -> int:
 
 def certificate(args: argparse.Namespace) -> int:
     """Compute again all that the page says."""
-    from ..model.checkpoint import load_checkpoint
-    from ..notebook.certificate import check
+    from ..checkpoint import load_checkpoint
+    from ..series.certificate import check
 
     said, wrong = check(args.path, load_checkpoint(args.checkpoint))
     print("\n".join(f"{name}: {words}" for name, words in said.items()))

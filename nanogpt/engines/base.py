@@ -16,16 +16,13 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ..config.checks import check_int
-from ..config.shapes import GPTConfig
-from ..decoding.decoder import Decoder
-from ..decoding.limits import check_length
-from ..decoding.sampling import SamplingParams
-from ..decoding.speculative import loop
-from ..model.convert import not_standard
-from ..model.exact import in_exact_mode
-from ..model.gpt import GPT
-from ..system.console import warn_caller
+from ..config import GPTConfig, check_int
+from ..console import warn_caller
+from ..convert import not_standard
+from ..generation import Decoder, loop
+from ..model import GPT
+from ..sampling import SamplingParams, check_length
+from .exact import in_exact_mode
 from .toolchain import CannotBuild
 
 INSTEAD = "use Batched, or leave engine out"

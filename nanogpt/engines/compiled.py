@@ -21,9 +21,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..config.shapes import GPTConfig
-from ..decoding.sampling import PLAIN, sample
-from ..model.gpt import GPT
+from ..config import GPTConfig
+from ..model import GPT
+from ..sampling import PLAIN, sample
 from . import functional, toolchain
 from .base import check_float32, require_float32_cpu
 from .eager import Exclusive

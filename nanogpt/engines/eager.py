@@ -9,11 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..cache.dynamic import DynamicCache
-from ..decoding.decoder import CachedDecoder, UncachedDecoder
-from ..decoding.sampling import PLAIN
-from ..model.convert import pack_heads, unpack_heads
-from ..model.gpt import GPT
+from ..cache import DynamicCache
+from ..convert import pack_heads, unpack_heads
+from ..generation import CachedDecoder, UncachedDecoder
+from ..model import GPT
+from ..sampling import PLAIN
 from . import functional
 from .base import Engine
 

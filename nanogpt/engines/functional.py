@@ -16,10 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..config.shapes import GPTConfig
-from ..model.attention import rotate, visible
-from ..model.gpt import GPT, Block, CausalSelfAttention
-from ..model.kernels import rms_norm
+from ..attention import rms_norm, rotate, visible
+from ..config import GPTConfig
+from ..model import GPT, Block, CausalSelfAttention
 
 
 class Layer(NamedTuple):

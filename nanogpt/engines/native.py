@@ -16,14 +16,14 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from ..config.shapes import GPTConfig
-from ..decoding.drafts import Draft, DraftModel
-from ..decoding.sampling import SamplingParams
-from ..decoding.speculative import SpeculativeLoop, matching
-from ..model.gpt import GPT
+from ..config import GPTConfig
+from ..model import GPT
+from ..sampling import SamplingParams
 from .base import Engine, check_float32, require_float32_cpu
 from .compiled import Compiled
+from .drafts import Draft, DraftModel
 from .functional import flatten, in_order
+from .speculation import SpeculativeLoop, matching
 from .toolchain import CannotBuild, l2_bytes, load_library
 
 SOURCE = Path(__file__).with_name("native.cpp")

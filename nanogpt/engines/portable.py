@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import nn
 
-from ..model.convert import pack_heads
-from ..model.gpt import GPT
+from ..convert import pack_heads
+from ..model import GPT
 from .native import quantize
 
 

@@ -21,7 +21,7 @@ import torch
 from filelock import FileLock
 from platformdirs import user_cache_dir
 
-from ..system.files import atomic_path
+from ..files import atomic_path
 
 # Sums may be taken in any order, so that they fill a register. Not -ffast-math: linking with it
 # would switch off denormal numbers for the whole process, torch included.

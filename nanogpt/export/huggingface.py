@@ -17,12 +17,11 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
-from ..config.shapes import GPTConfig
-from ..config.training import MODERN
-from ..model.checkpoint import Checkpoint
-from ..model.convert import check_standard, convert_state
-from ..model.gpt import GPT
-from ..system.files import check_exchange, exchange, held, read_sealed, sealed, sha256, write_json
+from ..checkpoint import Checkpoint
+from ..config import MODERN, GPTConfig
+from ..convert import check_standard, convert_state
+from ..files import check_exchange, exchange, held, read_sealed, sealed, sha256, write_json
+from ..model import GPT
 
 RESIDUAL = 1e-9  # of a fold that is exact but for rounding, in float64
 MARK = "nanogpt.json"  # says what was exported, and lists the other files with their digests

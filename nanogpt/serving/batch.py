@@ -9,9 +9,9 @@ from itertools import accumulate, chain, zip_longest
 import torch
 from torch import Tensor
 
-from ..config.checks import check_int, check_switch, check_type
-from ..decoding.sampling import sample
-from ..model.gpt import GPT
+from ..config import check_int, check_switch, check_type
+from ..model import GPT
+from ..sampling import sample
 from .blocks import BlockManager
 from .modules import ModuleBackend, flat_step
 from .request import Logprob, Output, Request, Sequence

@@ -15,9 +15,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..cache.attach import enable_kv_cache
-from ..decoding.decoder import ModuleDecoder
-from ..model.gpt import GPT
+from ..cache import enable_kv_cache
+from ..generation import ModuleDecoder
+from ..model import GPT
 from .request import Sequence
 
 

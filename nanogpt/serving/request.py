@@ -10,9 +10,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..config.checks import check_int, check_number, check_switch
-from ..decoding import limits
-from ..decoding.sampling import PLAIN, SamplingParams, draw_noise
+from .. import sampling as limits
+from ..config import check_int, check_number, check_switch
+from ..sampling import PLAIN, SamplingParams, draw_noise
 
 
 @dataclass(frozen=True, eq=False)

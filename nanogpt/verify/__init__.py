@@ -1,1 +1,1 @@
-"""Are cached tokens uncached tokens? The referee of any model, comparison, masks, the sweep."""
+"""TODO"""

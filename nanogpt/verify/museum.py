@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-from ..system.files import ROOT, read_sealed
+from ..files import ROOT, read_sealed
 from .referee import referee
 
 FOLDER = ROOT / "notebooks" / "museum"

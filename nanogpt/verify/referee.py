@@ -16,8 +16,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from ..comparison import rounding
 from ..engines.toolchain import first_line
-from .compare import rounding
 from .report import Finding, Report
 from .subjects import NotOffered, Subject, cut, plans, subject_of, text, total
 

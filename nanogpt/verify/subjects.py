@@ -15,15 +15,13 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from ..cache.attach import build_caches, require_owners
-from ..cache.dynamic import DynamicCache
-from ..cache.paged import PagedCache
-from ..cache.rolling import RollingCache
-from ..cache.static import StaticCache
-from ..config.checks import check_int
-from ..decoding.decoder import CachedDecoder, ModuleDecoder, replica
+from ..cache import DynamicCache, StaticCache, build_caches, require_owners
+from ..caches.paged import PagedCache
+from ..caches.rolling import RollingCache
+from ..config import check_int
 from ..engines.toolchain import first_line
-from ..model.gpt import GPT
+from ..generation import CachedDecoder, ModuleDecoder, replica
+from ..model import GPT
 
 LENGTH = 40  # tokens of a text; more where a window asks for it
 SPARE = 8  # tokens of drafts, for which a cache has room as well

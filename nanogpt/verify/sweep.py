@@ -13,17 +13,16 @@ from math import inf
 import torch
 from torch import Tensor
 
-from ..cache.dynamic import DynamicCache
-from ..cache.static import StaticCache
-from ..config.shapes import GPTConfig
-from ..decoding.sampling import PLAIN, SamplingParams, draw_noise
+from ..cache import DynamicCache, StaticCache
+from ..comparison import both, rounding
+from ..config import GPTConfig
+from ..console import Progress
+from ..convert import pack_heads
 from ..engines.eager import Batched, Flat, Static
+from ..engines.exact import exact
 from ..engines.native import Native
-from ..model.convert import pack_heads
-from ..model.exact import exact
-from ..model.gpt import GPT
-from ..system.console import Progress
-from .compare import both, rounding
+from ..model import GPT
+from ..sampling import PLAIN, SamplingParams, draw_noise
 
 COUNTS = ("cases", "sequences", "tokens", "mismatched", "explained", "logits", "differing_logits")
 COUNTS += ("too_close",)  # draws that a difference of their own logits might have decided

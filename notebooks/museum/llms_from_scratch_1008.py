@@ -6,7 +6,7 @@ a chunk of c tokens lose keys that are still in their window: W + c - 1 rows are
 
 from parts import small
 
-from nanogpt.cache.dynamic import DynamicCache
+from nanogpt.cache import DynamicCache
 
 WINDOW = 8
 

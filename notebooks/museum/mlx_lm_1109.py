@@ -6,7 +6,7 @@ next tokens attend to them.
 
 from parts import small
 
-from nanogpt.cache.dynamic import DynamicCache
+from nanogpt.cache import DynamicCache
 
 
 class Untrimmed(DynamicCache):

@@ -7,7 +7,7 @@ position 0. The prefill is right. Notebook 04's third trap.
 import torch
 from parts import small
 
-from nanogpt.model.gpt import GPT
+from nanogpt.model import GPT
 
 
 class Restarted(GPT):

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import torch
 import torch.nn.functional as F
 
-from nanogpt.cache.dynamic import DynamicCache
-from nanogpt.config.shapes import GPTConfig
-from nanogpt.model.gpt import GPT, CausalSelfAttention
+from nanogpt.cache import DynamicCache
+from nanogpt.config import GPTConfig
+from nanogpt.model import GPT, CausalSelfAttention
 from nanogpt.verify.subjects import Ours, Subject, through
 
 # Two layers, 1 < key heads < heads, a window that the text leaves: without these, bugs pass.

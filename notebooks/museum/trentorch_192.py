@@ -6,7 +6,7 @@ that.
 
 from parts import small
 
-from nanogpt.cache.static import StaticCache
+from nanogpt.cache import StaticCache
 
 
 class FirstLost(StaticCache):

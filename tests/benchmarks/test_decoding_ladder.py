@@ -7,16 +7,16 @@ import torch
 from checkpoint_fixtures import meta_of
 from conftest import tiny_model
 
-from nanogpt.benchmarks import decoding, roofline
-from nanogpt.benchmarks.decoding import Rung, hugging_face, jax_scan, ladder, rungs
+from nanogpt.bench import ladder as decoding
+from nanogpt.bench import roofline
+from nanogpt.bench.ladder import Rung, hugging_face, jax_scan, ladder, rungs
+from nanogpt.checkpoint import load_checkpoint, save_checkpoint
 from nanogpt.cli import bench_ladder, main
-from nanogpt.config import SIZES
-from nanogpt.config.training import MODERN
+from nanogpt.config import MODERN, SIZES
+from nanogpt.convert import pack_heads
 from nanogpt.engines.eager import Flat
 from nanogpt.engines.toolchain import CannotBuild
 from nanogpt.export.huggingface import exported
-from nanogpt.model.checkpoint import load_checkpoint, save_checkpoint
-from nanogpt.model.convert import pack_heads
 
 CPU = torch.device("cpu")
 

@@ -4,7 +4,7 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from nanogpt.benchmarks.training import (
+from nanogpt.bench.training import (
     CHANGES,
     HEADS,
     IDEAS,

@@ -9,7 +9,7 @@ import pytest
 import torch
 from decoding_fixtures import build
 
-from nanogpt.benchmarks.load import (
+from nanogpt.bench.load import (
     LATENCIES,
     SCHEMES,
     Reply,

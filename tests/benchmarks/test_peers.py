@@ -9,10 +9,10 @@ import pytest
 import torch
 from decoding_fixtures import build
 
-from nanogpt.benchmarks.load import CHARS, LoadedServer, load, poisson
+from nanogpt.bench.load import CHARS, LoadedServer, load, poisson
 from nanogpt.cli import main
-from nanogpt.data.tokenizer import CharTokenizer
-from nanogpt.server.server import Server, serving
+from nanogpt.data import CharTokenizer
+from nanogpt.serving.http import Server, serving
 
 
 def event(**data):

@@ -5,7 +5,7 @@ import torch
 from conftest import tiny_model
 from torch.utils.flop_counter import FlopCounterMode
 
-from nanogpt.benchmarks import roofline
+from nanogpt.bench import roofline
 from nanogpt.config import GPTConfig
 from nanogpt.engines.toolchain import CannotBuild
 

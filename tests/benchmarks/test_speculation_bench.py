@@ -9,19 +9,17 @@ from conftest import seeded
 from decoding_fixtures import V, build, text
 from draft_fixtures import Wrong
 
-from nanogpt.benchmarks import speculation
-from nanogpt.benchmarks.speculation import pass_seconds, usual_drafts
-from nanogpt.benchmarks.training import published
+from nanogpt.bench import speculation
+from nanogpt.bench.speculation import pass_seconds, usual_drafts
+from nanogpt.bench.training import published
+from nanogpt.checkpoint import save_checkpoint
 from nanogpt.cli import main
 from nanogpt.cli.bench_speculate import compared
-from nanogpt.config import GPTConfig
-from nanogpt.config.training import MODERN
-from nanogpt.data.corpus import load_corpus
-from nanogpt.data.tokenizer import CharTokenizer
-from nanogpt.decoding.drafts import DraftModel, NGram
-from nanogpt.decoding.generate import complete
-from nanogpt.model.checkpoint import save_checkpoint
-from nanogpt.model.gpt import GPT
+from nanogpt.config import MODERN, GPTConfig
+from nanogpt.data import CharTokenizer, load_corpus
+from nanogpt.engines.drafts import DraftModel, NGram
+from nanogpt.generation import complete
+from nanogpt.model import GPT
 
 FLOAT = torch.float32
 

@@ -5,11 +5,11 @@ import torch
 from conftest import seeded
 from training_fixtures import CPU, fresh, weights
 
-from nanogpt.benchmarks.step import PARTS, step_parts, step_rows
+from nanogpt.bench.step import PARTS, step_parts, step_rows
+from nanogpt.bench.throughput import flops_per_token
 from nanogpt.config import SIZES, GPTConfig, TrainConfig
-from nanogpt.data.batches import split
-from nanogpt.training.throughput import flops_per_token
-from nanogpt.training.trainer import Trainer
+from nanogpt.data import split
+from nanogpt.trainer import Trainer
 
 
 def test_the_parts_of_a_step_move_the_weights_as_steps_do(corpus, tokenizer):

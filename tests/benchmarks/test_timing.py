@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from nanogpt.benchmarks import timing
-from nanogpt.benchmarks.timing import duel, metrics, summary, time_in_turns, time_tokens
+from nanogpt import timing
+from nanogpt.timing import duel, metrics, summary, time_in_turns, time_tokens
 
 
 @pytest.fixture

@@ -5,20 +5,14 @@ import json
 import pytest
 import torch
 
-from nanogpt.benchmarks import training
-from nanogpt.benchmarks.training import (
-    KINDS,
-    Entry,
-    Runner,
-    compared,
-    train_in_turns,
-)
+from nanogpt.bench import training
+from nanogpt.bench.training import KINDS, Entry, Runner, compared, train_in_turns
 from nanogpt.cli import bench_train, main
-from nanogpt.data.corpus import practice_corpus
-from nanogpt.model.gpt import GPT
-from nanogpt.system.device import Device
-from nanogpt.training.loop import train
-from nanogpt.training.trainer import full_loss
+from nanogpt.data import practice_corpus
+from nanogpt.device import Device
+from nanogpt.model import GPT
+from nanogpt.trainer import full_loss
+from nanogpt.training import train
 
 CPU = Device(torch.device("cpu"), torch.float32, "tests")
 TINY = {"n_layer": 1, "n_head": 2, "n_embd": 8, "block_size": 8}

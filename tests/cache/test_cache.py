@@ -7,13 +7,11 @@ from conftest import CACHES, name, seeded, tokens
 from decoding_fixtures import build
 from hypothesis import given
 
-from nanogpt.cache.attach import kv_cache, measured_bytes
-from nanogpt.cache.dynamic import DynamicCache
-from nanogpt.cache.int8 import Int8Cache, decoded, encoded
-from nanogpt.cache.paged import PagedCache
-from nanogpt.cache.rolling import RollingCache
-from nanogpt.cache.static import StaticCache
-from nanogpt.model.attention import visible
+from nanogpt.attention import visible
+from nanogpt.cache import DynamicCache, StaticCache, kv_cache, measured_bytes
+from nanogpt.caches.int8 import Int8Cache, decoded, encoded
+from nanogpt.caches.paged import PagedCache
+from nanogpt.caches.rolling import RollingCache
 
 ROOM = 16
 ALL = [DynamicCache, StaticCache, RollingCache, PagedCache, Int8Cache]

@@ -9,11 +9,10 @@ import pytest
 import torch
 from conftest import seeded
 
-from nanogpt.cache.dynamic import DynamicCache
-from nanogpt.cache.int8 import Int8Cache
-from nanogpt.cache.paged import PagedCache
-from nanogpt.cache.rolling import RollingCache
-from nanogpt.cache.static import StaticCache
+from nanogpt.cache import DynamicCache, StaticCache
+from nanogpt.caches.int8 import Int8Cache
+from nanogpt.caches.paged import PagedCache
+from nanogpt.caches.rolling import RollingCache
 
 
 class Pages(PagedCache):

@@ -6,9 +6,8 @@ import torch
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from nanogpt.cache.dynamic import DynamicCache
-from nanogpt.cache.paged import PagedCache
-from nanogpt.cache.static import StaticCache
+from nanogpt.cache import DynamicCache, StaticCache
+from nanogpt.caches.paged import PagedCache
 
 
 class Pages(PagedCache):

@@ -12,16 +12,10 @@ import pytest
 import torch
 
 from nanogpt.cli import COMMANDS, SHARED, main
-from nanogpt.cli.common import (
-    OUTPUTS,
-    Parser,
-    json_path,
-    positive,
-    set_threads,
-)
+from nanogpt.cli.common import OUTPUTS, Parser, json_path, positive, set_threads
 from nanogpt.cli.ending import exit_code, in_options, interrupt
 from nanogpt.engines.toolchain import CannotBuild
-from nanogpt.system.files import ROOT
+from nanogpt.files import ROOT
 
 CODE = "import sys; from nanogpt.cli import main; code = main(); assert 'torch' not in sys.modules"
 
@@ -88,7 +82,7 @@ runpy.run_module("nanogpt", run_name="__main__", alter_sys=True)
     ("words", "module"),
     [
         *((name, f"nanogpt.cli.{SHARED.get(name, name.replace(' ', '_'))}") for name in COMMANDS),
-        ("bench", "nanogpt.system.console"),
+        ("bench", "nanogpt.console"),
         ("train", "torch"),
         ("train", "torch._C"),
         ("serve", "numpy"),

@@ -6,9 +6,9 @@ from checkpoint_fixtures import meta_of
 from conftest import tiny_model
 from safetensors.torch import load_file
 
+from nanogpt.checkpoint import save_checkpoint
 from nanogpt.cli import main
-from nanogpt.model.checkpoint import save_checkpoint
-from nanogpt.model.convert import lecture_state_dict
+from nanogpt.convert import lecture_state_dict
 
 
 def saved(tmp_path, **changes):

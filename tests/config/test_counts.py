@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from nanogpt.cache.attach import kv_cache, measured_bytes
+from nanogpt.cache import kv_cache, measured_bytes
 from nanogpt.config import SIZES, GPTConfig
-from nanogpt.model.gpt import GPT
+from nanogpt.model import GPT
 
 SWITCHES = [
     dict(zip(("rms_norm", "rope", "bias"), values, strict=True))

@@ -12,11 +12,19 @@ from conftest import seeded
 from fault_fixtures import contents
 from hypothesis import given
 
-from nanogpt.data import corpus, synthetic
-from nanogpt.data.batches import random_batch, split
-from nanogpt.data.corpus import CorpusError, fetch, load_corpus, practice_corpus, read_corpus
-from nanogpt.data.tokenizer import CharTokenizer
-from nanogpt.system.files import sha256
+from nanogpt import data as corpus
+from nanogpt.data import (
+    CharTokenizer,
+    CorpusError,
+    fetch,
+    load_corpus,
+    practice_corpus,
+    practice_text,
+    random_batch,
+    read_corpus,
+    split,
+)
+from nanogpt.files import sha256
 
 BODY = b"To be, or not to be.\n" * 10_000  # stands for the corpus
 
@@ -211,18 +219,18 @@ CHARACTERS = "\n !$&',-.3:;?ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz
 
 def test_the_practice_corpus_is_the_same_everywhere():
     found = practice_corpus()
-    assert found.text == synthetic.write()
+    assert found.text == practice_text()
     assert found.sha256 == sha256(found.text.encode())
     assert found.sha256 == "3ae4c02bc222839c3b220862f2e0030348f6a7e5989aa5a85884c42eef55eeed"
     assert "".join(sorted(set(found.text))) == CHARACTERS
     assert "practice corpus: 1,000,000 characters, 65 distinct" in str(found)
-    assert synthetic.write(1000, seed=1) != synthetic.write(1000, seed=2)
+    assert practice_text(1000, seed=1) != practice_text(1000, seed=2)
 
 
 def test_the_practice_corpus_has_the_characters_of_shakespeare_and_none_of_its_lines(shakespeare):
     real = shakespeare.read_text(encoding="ascii")
     assert "".join(sorted(set(real))) == CHARACTERS
-    lines = {line for line in synthetic.write().splitlines() if len(line) > 15}
+    lines = {line for line in practice_text().splitlines() if len(line) > 15}
     assert not lines & set(real.splitlines())
 
 

@@ -7,9 +7,9 @@ from decoding_fixtures import V, build, text
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanogpt.decoding.drafts import DraftModel, NGram, PromptLookup
-from nanogpt.decoding.sampling import SamplingParams, draw_noise, sample
+from nanogpt.engines.drafts import DraftModel, NGram, PromptLookup
 from nanogpt.engines.eager import Flat
+from nanogpt.sampling import SamplingParams, draw_noise, sample
 
 BAD = {
     "k": (lambda: PromptLookup(k=0), "k=0: must be an integer of at least 1"),

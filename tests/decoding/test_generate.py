@@ -11,16 +11,14 @@ import pytest
 import torch
 from conftest import DESIGNS, FORMS, has_cache, name, seeded, state_of, tiny_model, tokens
 
-from nanogpt.cache.attach import cache_owners, kv_cache, measured_bytes
-from nanogpt.cache.dynamic import DynamicCache
-from nanogpt.cache.paged import PagedCache
-from nanogpt.cache.static import StaticCache
-from nanogpt.decoding.drafts import DraftModel, NGram, PromptLookup
-from nanogpt.decoding.generate import complete, generate
-from nanogpt.decoding.sampling import SamplingParams, draw_noise
+from nanogpt.cache import DynamicCache, StaticCache, cache_owners, kv_cache, measured_bytes
+from nanogpt.caches.paged import PagedCache
+from nanogpt.engines.drafts import DraftModel, NGram, PromptLookup
 from nanogpt.engines.eager import PerHead, Uncached
 from nanogpt.engines.native import Native
-from nanogpt.model.gpt import Head
+from nanogpt.generation import complete, generate
+from nanogpt.model import Head
+from nanogpt.sampling import SamplingParams, draw_noise
 
 
 @pytest.fixture(params=FORMS, ids=name)

@@ -6,15 +6,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from nanogpt.benchmarks.decoding import sharpened
-from nanogpt.cache.dynamic import DynamicCache
+from nanogpt.bench.ladder import sharpened
+from nanogpt.cache import DynamicCache
+from nanogpt.comparison import compare
 from nanogpt.config import GPTConfig
-from nanogpt.decoding.generate import complete
+from nanogpt.convert import pack_heads
 from nanogpt.engines.eager import Flat
-from nanogpt.model.convert import pack_heads
-from nanogpt.model.gpt import GPT
-from nanogpt.system.files import write_json
-from nanogpt.verify.compare import compare
+from nanogpt.files import write_json
+from nanogpt.generation import complete
+from nanogpt.model import GPT
 
 RECORD = Path(__file__).parents[1] / "data" / "tokens.json"
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]

@@ -8,7 +8,7 @@ import torch
 from conftest import seeded
 from hypothesis import given
 
-from nanogpt.decoding.sampling import SamplingParams, draw_noise, sample
+from nanogpt.sampling import SamplingParams, draw_noise, sample
 
 
 def slow_sample(logits, noise, temperature=1.0, top_k=None, top_p=None):

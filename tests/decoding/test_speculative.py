@@ -12,20 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from notebook_fixtures import cells_of
 
-from nanogpt.cache.attach import cache_owners, kv_cache
-from nanogpt.cache.dynamic import DynamicCache
-from nanogpt.cache.int8 import Int8Cache
-from nanogpt.cache.paged import PagedCache
-from nanogpt.cache.rolling import RollingCache
-from nanogpt.cache.static import StaticCache
-from nanogpt.decoding.drafts import Draft, DraftModel, NGram, PromptLookup
-from nanogpt.decoding.generate import complete, generate
-from nanogpt.decoding.sampling import SamplingParams, draw_noise, sample
-from nanogpt.decoding.speculative import (
-    DraftStats,
-    expected_tokens,
-)
-from nanogpt.model.exact import exact
+from nanogpt.cache import DynamicCache, StaticCache, cache_owners, kv_cache
+from nanogpt.caches.int8 import Int8Cache
+from nanogpt.caches.paged import PagedCache
+from nanogpt.caches.rolling import RollingCache
+from nanogpt.engines.drafts import Draft, DraftModel, NGram, PromptLookup
+from nanogpt.engines.exact import exact
+from nanogpt.engines.speculation import DraftStats, expected_tokens
+from nanogpt.generation import complete, generate
+from nanogpt.sampling import SamplingParams, draw_noise, sample
 
 CACHES = {
     "dynamic": DynamicCache,
@@ -271,7 +266,7 @@ def chi_square(found: torch.Tensor, p: torch.Tensor) -> float:
 
 # The rule that is usually published stands in notebook 07, to be read beside ours.
 RULE = cells_of(
-    7, "rule", "rejection", imports="import torch; from nanogpt.decoding.sampling import draw_noise"
+    7, "rule", "rejection", imports="import torch; from nanogpt.sampling import draw_noise"
 )
 
 

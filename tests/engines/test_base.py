@@ -42,13 +42,13 @@ from nanogpt import (
     Static,
     Uncached,
 )
-from nanogpt.decoding.generate import complete, generate
-from nanogpt.decoding.sampling import PLAIN, draw_noise
 from nanogpt.engines import base
+from nanogpt.engines.exact import exact
 from nanogpt.engines.functional import flatten
 from nanogpt.engines.toolchain import CannotBuild
-from nanogpt.model.exact import exact
-from nanogpt.model.gpt import Head
+from nanogpt.generation import complete, generate
+from nanogpt.model import Head
+from nanogpt.sampling import PLAIN, draw_noise
 
 
 def ready(kind, model=None):

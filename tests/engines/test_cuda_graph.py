@@ -20,9 +20,9 @@ from engine_fixtures import (
 )
 
 from nanogpt import Flat, Graph, GraphLoop, PromptLookup, Static
-from nanogpt.decoding.generate import complete, generate
-from nanogpt.decoding.sampling import PLAIN
 from nanogpt.engines.toolchain import CannotBuild
+from nanogpt.generation import complete, generate
+from nanogpt.sampling import PLAIN
 
 
 @pytest.mark.parametrize("kind", GRAPHS)

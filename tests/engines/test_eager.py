@@ -4,8 +4,8 @@ import pytest
 import torch
 from engine_fixtures import EAGER, prompt_of, shared_model
 
-from nanogpt.decoding.generate import complete
 from nanogpt.engines import functional
+from nanogpt.generation import complete
 
 
 @pytest.mark.parametrize("kind", EAGER)

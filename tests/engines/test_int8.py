@@ -7,10 +7,10 @@ from engine_fixtures import change_weights, close_noise, prompt_of, seeded, shar
 from hypothesis import given
 
 from nanogpt import Native8
-from nanogpt.decoding.generate import complete
 from nanogpt.engines import native
 from nanogpt.engines.native import quantize
 from nanogpt.engines.toolchain import CannotBuild
+from nanogpt.generation import complete
 
 SMALL = {"n_embd": 64, "n_head": 4, "vocab_size": 65, "block_size": 40}
 

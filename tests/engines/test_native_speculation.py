@@ -9,12 +9,12 @@ from draft_fixtures import PartlyRight, Right, Wrong
 from engine_fixtures import BLOCK, SAMPLING, assert_refused, heard, prompt_of, seeded, shared_model
 
 from nanogpt import DraftModel, Native, Native8, NGram, PromptLookup, Rough8
-from nanogpt.decoding.drafts import Draft
-from nanogpt.decoding.generate import complete, generate
-from nanogpt.decoding.sampling import PLAIN
-from nanogpt.model.checkpoint import load_checkpoint
-from nanogpt.model.gpt import GPT
-from nanogpt.system.files import LECTURE_FORM
+from nanogpt.checkpoint import load_checkpoint
+from nanogpt.engines.drafts import Draft
+from nanogpt.files import LECTURE_FORM
+from nanogpt.generation import complete, generate
+from nanogpt.model import GPT
+from nanogpt.sampling import PLAIN
 
 pytestmark = pytest.mark.slow
 T, V = 5, 13

@@ -9,9 +9,9 @@ from conftest import seeded, tiny_model, tokens
 from decoding_fixtures import build
 
 from nanogpt import GPTConfig, SamplingParams, complete, load_checkpoint, save_checkpoint
-from nanogpt.decoding.sampling import draw_noise
 from nanogpt.export.huggingface import ExportError, fold_head_bias, form_of, write_folder
-from nanogpt.system.files import LECTURE_FORM
+from nanogpt.files import LECTURE_FORM
+from nanogpt.sampling import draw_noise
 
 transformers = pytest.importorskip("transformers", reason="it is in requirements-test.txt")
 

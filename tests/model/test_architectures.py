@@ -13,19 +13,17 @@ from conftest import FORMS, name, seeded, tiny_model, tokens
 from decoding_fixtures import build
 from model_fixtures import all_logits
 
-from nanogpt.cache.attach import cache_owners, kv_cache, measured_bytes
-from nanogpt.cache.dynamic import DynamicCache
-from nanogpt.cache.paged import PagedCache
-from nanogpt.cache.rolling import RollingCache
-from nanogpt.cache.static import StaticCache
+from nanogpt.attention import rotate, visible
+from nanogpt.cache import DynamicCache, StaticCache, cache_owners, kv_cache, measured_bytes
+from nanogpt.caches.paged import PagedCache
+from nanogpt.caches.rolling import RollingCache
+from nanogpt.checkpoint import load_checkpoint, save_checkpoint
 from nanogpt.config import MODERN, GPTConfig
-from nanogpt.decoding.generate import complete
+from nanogpt.convert import convert_state, lecture_state_dict, pack_heads, unpack_heads
 from nanogpt.engines.eager import Batched
-from nanogpt.model.attention import rotate, visible
-from nanogpt.model.checkpoint import load_checkpoint, save_checkpoint
-from nanogpt.model.convert import convert_state, lecture_state_dict, pack_heads, unpack_heads
-from nanogpt.model.exact import exact
-from nanogpt.model.gpt import GPT, CausalSelfAttention
+from nanogpt.engines.exact import exact
+from nanogpt.generation import complete
+from nanogpt.model import GPT, CausalSelfAttention
 
 BLOCK, WINDOW = 32, 6
 HAVE_HEADS = [

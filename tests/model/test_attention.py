@@ -8,7 +8,7 @@ import torch
 from conftest import seeded
 from hypothesis import given
 
-from nanogpt.model.attention import attend, visible
+from nanogpt.attention import attend, visible
 
 positions = st.lists(st.integers(-1, 12), min_size=1, max_size=8)
 

@@ -11,11 +11,10 @@ from checkpoint_fixtures import CHARS, meta_of
 from conftest import FORMS, tiny_model, tokens
 from safetensors.torch import load_file, save_file
 
-from nanogpt.model import checkpoint
-from nanogpt.model.checkpoint import FORMAT, CheckpointError, load_checkpoint, save_checkpoint
-from nanogpt.model.gpt import Head
-from nanogpt.system import files
-from nanogpt.system.files import sha256
+from nanogpt import checkpoint, files
+from nanogpt.checkpoint import FORMAT, CheckpointError, load_checkpoint, save_checkpoint
+from nanogpt.files import sha256
+from nanogpt.model import Head
 
 
 @pytest.fixture

@@ -7,11 +7,11 @@ import pytest
 import torch
 from conftest import FORMS, name, tiny_model, tokens
 
-from nanogpt.decoding.generate import generate
+from nanogpt.convert import convert_state, pack_heads, unpack_heads
 from nanogpt.engines.eager import Batched, Flat, Static
-from nanogpt.model.convert import convert_state, pack_heads, unpack_heads
-from nanogpt.model.gpt import GPT
-from nanogpt.system.files import ROOT
+from nanogpt.files import ROOT
+from nanogpt.generation import generate
+from nanogpt.model import GPT
 
 
 @pytest.mark.parametrize("per_head", FORMS, ids=name)
@@ -78,8 +78,8 @@ def test_nothing_slow_is_imported_to_pack_heads_or_to_read_a_notebook():
     The grammar, here another one, is there for other programs, which may check an address.
     """
     script = (
-        "import sys, nanogpt.publishing.nbfile, jsonschema\n"
-        "from nanogpt import GPT, GPTConfig\nfrom nanogpt.model.convert import pack_heads\n"
+        "import sys, nanogpt.series.nbfile, jsonschema\n"
+        "from nanogpt import GPT, GPTConfig\nfrom nanogpt.convert import pack_heads\n"
         "pack_heads(GPT(GPTConfig(n_layer=1)))\n"
         "print('torch._dynamo' in sys.modules, 'rfc3987_syntax' in sys.modules)\n"
         "from importlib.util import find_spec\nthere = find_spec('rfc3987_syntax') is not None\n"

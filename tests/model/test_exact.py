@@ -9,17 +9,16 @@ import torch.nn.functional as F
 from conftest import FORMS, name, seeded, tiny_model, tokens
 from model_fixtures import all_logits
 
-from nanogpt.cache.dynamic import DynamicCache
-from nanogpt.cache.static import StaticCache
+from nanogpt import generation as decoder
+from nanogpt.attention import attend, visible
+from nanogpt.cache import DynamicCache, StaticCache
 from nanogpt.config import GPTConfig
-from nanogpt.decoding import decoder
-from nanogpt.decoding.generate import complete
-from nanogpt.decoding.sampling import sample
+from nanogpt.convert import pack_heads
 from nanogpt.engines.eager import Flat, PerHead, Static
-from nanogpt.model.attention import attend, visible
-from nanogpt.model.convert import pack_heads
-from nanogpt.model.exact import exact, in_exact_mode
-from nanogpt.model.gpt import GPT
+from nanogpt.engines.exact import exact, in_exact_mode
+from nanogpt.generation import complete
+from nanogpt.model import GPT
+from nanogpt.sampling import sample
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float64]
 # Widths and heads whose matrices fall on both sides of every size at which a kernel changes,
@@ -158,7 +157,7 @@ def test_a_long_prompt_in_pieces_is_the_same(monkeypatch):
     model, idx = build(64, 4, torch.float32), texts(2)
     with exact(model):
         expected = all_logits(model, idx)
-        monkeypatch.setattr("nanogpt.model.exact.COPIED_AT_ONCE", 1)
+        monkeypatch.setattr("nanogpt.engines.exact.COPIED_AT_ONCE", 1)
         assert torch.equal(all_logits(model, idx), expected)
 
 

@@ -5,9 +5,9 @@ import torch
 from conftest import DESIGNS, FORMS, name, seeded
 
 from nanogpt.config import SIZES, GPTConfig
-from nanogpt.decoding.generate import complete
-from nanogpt.model.convert import lecture_state_dict, pack_heads
-from nanogpt.model.gpt import GPT
+from nanogpt.convert import lecture_state_dict, pack_heads
+from nanogpt.generation import complete
+from nanogpt.model import GPT
 
 
 @pytest.fixture(params=FORMS, ids=name)

@@ -15,10 +15,9 @@ from conftest import (
 )
 from decoding_fixtures import build
 
-from nanogpt.cache.attach import cache_owners, enable_kv_cache, kv_cache
-from nanogpt.cache.dynamic import DynamicCache
+from nanogpt.cache import DynamicCache, cache_owners, enable_kv_cache, kv_cache
 from nanogpt.config import MODERN, GPTConfig
-from nanogpt.model.gpt import GPT
+from nanogpt.model import GPT
 
 
 @pytest.fixture(params=FORMS, ids=name)

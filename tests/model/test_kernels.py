@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from conftest import seeded
 
-from nanogpt.model.kernels import SquaredReLU, rms_norm
+from nanogpt.attention import SquaredReLU, rms_norm
 
 
 def chain(x):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nanogpt.notebook.blanks import judge
+from nanogpt.series.blanks import judge
 
 
 def problem(double):

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from nanogpt.checkpoint import load_checkpoint
 from nanogpt.cli import main
-from nanogpt.model.checkpoint import load_checkpoint
-from nanogpt.notebook import certificate as page
-from nanogpt.notebook import mine
-from nanogpt.notebook.session import open_run
-from nanogpt.system.files import LECTURE_FORM
+from nanogpt.files import LECTURE_FORM
+from nanogpt.series import certificate as page
+from nanogpt.series import mine
+from nanogpt.series.session import open_run
 
 TEXT = mine.HEADER + "\n\n".join(blank.solution for blank in mine.blanks().values())
 GUARD, EMPTY = "if self.cache is not None", "pos.new_full((self.capacity,), -1)"

@@ -6,10 +6,10 @@ import pytest
 import torch
 from notebook_fixtures import NOTEBOOKS, book
 
-from nanogpt.config.shapes import GPTConfig
-from nanogpt.data.tokenizer import CharTokenizer
-from nanogpt.model import attention
-from nanogpt.model.gpt import GPT
+from nanogpt import attention
+from nanogpt.config import GPTConfig
+from nanogpt.data import CharTokenizer
+from nanogpt.model import GPT
 
 FORMS = {
     "the lecture's": {},

@@ -5,9 +5,9 @@ import json
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
-from nanogpt.config.profiles import PROFILES, beside_published
-from nanogpt.notebook import findings, session
-from nanogpt.notebook.findings import Finding, published_findings
+from nanogpt.series import findings, session
+from nanogpt.series.findings import Finding, published_findings
+from nanogpt.series.profiles import PROFILES, beside_published
 
 CLAIM = ("muon", "Muon lowers the loss by more than a seed does")
 

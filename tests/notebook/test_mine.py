@@ -13,11 +13,11 @@ from notebook_fixtures import NOTEBOOKS, book
 from server_fixtures import until
 
 from nanogpt import DynamicCache, StaticCache, complete
-from nanogpt.decoding.sampling import draw_noise, sample
-from nanogpt.notebook import mine
-from nanogpt.publishing.nbfile import solution, tagged
-from nanogpt.system.files import ROOT
-from nanogpt.verify.compare import forced_logits
+from nanogpt.comparison import forced_logits
+from nanogpt.files import ROOT
+from nanogpt.sampling import draw_noise, sample
+from nanogpt.series import mine
+from nanogpt.series.nbfile import solution, tagged
 
 RIGHT = mine.blanks()["visible"].solution.strip()
 WRONG = RIGHT.replace("<=", "<")

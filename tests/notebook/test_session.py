@@ -9,9 +9,9 @@ import torch
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 
-from nanogpt.data import synthetic
-from nanogpt.model.gpt import Head
-from nanogpt.notebook import display, plots, session
+from nanogpt.data import PRACTICE
+from nanogpt.model import Head
+from nanogpt.series import display, plots, session
 
 
 @pytest.fixture(autouse=True)
@@ -65,11 +65,11 @@ def test_a_folder_that_cannot_be_written_is_found_out_at_once(out):
 
 
 def test_the_practice_corpus_is_named_at_once_and_below_figures(capsys, monkeypatch):
-    corpus = replace(session.load_corpus(), name=synthetic.NAME, note="no network.")
+    corpus = replace(session.load_corpus(), name=PRACTICE, note="no network.")
     monkeypatch.setattr(session, "load_corpus", lambda: corpus)
     run = session.open_run("07", profile="smoke")
     assert "\n\nPRACTICE CORPUS, not Shakespeare: no network." in capsys.readouterr().out
-    assert synthetic.NAME in run._footer("")
+    assert PRACTICE in run._footer("")
 
 
 def test_a_picture_is_kept_as_a_file_and_shown_with_alt_text(run, out):

@@ -5,7 +5,7 @@ from chromium import Chromium
 from notebook_fixtures import run_cells_here
 
 from nanogpt.cli import main
-from nanogpt.publishing import execute, site
+from nanogpt.series import execute, site
 
 
 @pytest.fixture(autouse=True)

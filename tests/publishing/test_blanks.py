@@ -9,9 +9,9 @@ import nbformat
 import pytest
 from notebook_fixtures import NOTEBOOKS, book, code, prose
 
-from nanogpt.notebook.mine import judged as lesson
-from nanogpt.publishing.execute import normalise
-from nanogpt.publishing.nbfile import FILLED, FIRST_LINE, SyncError, filled, solution, tagged
+from nanogpt.series.execute import normalise
+from nanogpt.series.mine import judged as lesson
+from nanogpt.series.nbfile import FILLED, FIRST_LINE, SyncError, filled, solution, tagged
 
 DEFINES = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)
 BLANKS = {cell.id: path for path in NOTEBOOKS for cell in book(path).cells if tagged(cell, "blank")}

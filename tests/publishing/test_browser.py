@@ -4,7 +4,7 @@ import pytest
 from chromium import browsed
 from notebook_fixtures import code, output, png, prose, write
 
-from nanogpt.publishing import site
+from nanogpt.series import site
 
 pytestmark = [pytest.mark.slow, browsed]
 LONG = "x = " + " + ".join(f"value_{i}" for i in range(40))

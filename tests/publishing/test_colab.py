@@ -11,8 +11,8 @@ import pytest
 import yaml
 from notebook_fixtures import NOTEBOOKS, code
 
-from nanogpt.publishing import execute, mirror
-from nanogpt.system.files import ROOT
+from nanogpt.files import ROOT
+from nanogpt.series import execute, mirror
 
 REAL_CORPUS = True
 NAME = "nanogpt-notebooks"  # of the folder, before an address is set

@@ -7,7 +7,7 @@ import nbformat
 import pytest
 from notebook_fixtures import code, output, png, write
 
-from nanogpt.publishing.execute import NotebookError, check_outputs, normalise
+from nanogpt.series.execute import NotebookError, check_outputs, normalise
 
 SHOWN = {
     "a widget": (

@@ -18,8 +18,8 @@ import torch
 from fault_fixtures import contents
 from notebook_fixtures import page_faults, write
 
-from nanogpt.publishing.nbfile import METADATA
-from nanogpt.system.files import ROOT, sealed, sha256, write_json
+from nanogpt.files import ROOT, sealed, sha256, write_json
+from nanogpt.series.nbfile import METADATA
 
 pytestmark = pytest.mark.slow
 

@@ -14,12 +14,12 @@ from conftest import tiny_model
 from notebook_fixtures import page_faults, prose, write
 
 from nanogpt import SamplingParams, complete, load_checkpoint, save_checkpoint
-from nanogpt.config.training import MODERN
-from nanogpt.decoding.sampling import draw_noise
+from nanogpt.config import MODERN
 from nanogpt.engines.native import rounded
-from nanogpt.model.gpt import GPT
-from nanogpt.publishing import site
-from nanogpt.system.files import PUBLISHED, ROOT
+from nanogpt.files import PUBLISHED, ROOT
+from nanogpt.model import GPT
+from nanogpt.sampling import draw_noise
+from nanogpt.series import site
 
 PROMPT, N_NEW, SEEDS = "KING:\n", 100, range(20)
 LIVE_PAGE = True

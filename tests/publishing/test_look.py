@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from nanogpt.notebook.plots.style import contrast
-from nanogpt.system.files import ROOT
+from nanogpt.files import ROOT
+from nanogpt.series.plots.style import contrast
 
 CSS = (ROOT / "nanogpt/publishing/site.css").read_text(encoding="utf-8")
 TEXTS = {  # what stands on what

@@ -9,10 +9,10 @@ from fault_fixtures import contents
 from notebook_fixtures import code, output, prose, write
 
 from nanogpt.cli import main, sync
-from nanogpt.publishing import mirror, nbfile
-from nanogpt.system.files import ROOT, atomic_path
+from nanogpt.files import ROOT, atomic_path
+from nanogpt.series import mirror, nbfile
 
-MIRRORED = ["nanogpt.model.attention.visible", "nanogpt.model.attention.attend"]
+MIRRORED = ["nanogpt.attention.visible", "nanogpt.attention.attend"]
 README = "**[Read it online](outputs/published/html/index.html)** | "
 README += "[it](outputs/published/00_one.ipynb) | [read](outputs/published/01_two.ipynb)\n"
 
@@ -88,7 +88,7 @@ def test_outputs_and_editors_traces_go_and_a_tag_alone_folds_a_cell(root):
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        (MIRRORED[0], "nanogpt.model.gpt.Nothing", "01_two.ipynb, cell 'mirror'"),
+        (MIRRORED[0], "nanogpt.model.Nothing", "01_two.ipynb, cell 'mirror'"),
         (MIRRORED[0], "nanogpt.nowhere.Head", "01_two.ipynb, cell 'mirror'"),
         ('"cells"', '"cels"', "01_two.ipynb cannot be read as a notebook"),
         ("# 01", "01", "no heading"),

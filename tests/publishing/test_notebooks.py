@@ -8,13 +8,13 @@ import re
 import pytest
 from notebook_fixtures import NOTEBOOKS, book
 
-from nanogpt.data.corpus import SHA256, CorpusError, load_corpus
-from nanogpt.publishing import mirror, nbfile
-from nanogpt.publishing.execute import check_outputs
-from nanogpt.publishing.html import Prose, blocks, minutes, plain
-from nanogpt.publishing.nbfile import alt_text, ours, png_of, tagged
-from nanogpt.publishing.plan import read_parameters
-from nanogpt.system.files import PUBLISHED, ROOT, sha256
+from nanogpt.data import SHA256, CorpusError, load_corpus
+from nanogpt.files import PUBLISHED, ROOT, sha256
+from nanogpt.series import mirror, nbfile
+from nanogpt.series.execute import check_outputs
+from nanogpt.series.html import Prose, blocks, minutes, plain
+from nanogpt.series.nbfile import alt_text, ours, png_of, tagged
+from nanogpt.series.plan import read_parameters
 
 REAL_CORPUS = True
 EXECUTED = sorted(PUBLISHED.glob("*.ipynb"))

@@ -8,9 +8,9 @@ from notebook_fixtures import NOTEBOOKS, write
 from nanogpt.cli import main
 from nanogpt.cli import run as command
 from nanogpt.cli.common import Parser
-from nanogpt.publishing import execute, plan, runner
-from nanogpt.publishing.plan import DEFAULT, RunError, assign, estimate
-from nanogpt.publishing.runner import select
+from nanogpt.series import execute, plan, runner
+from nanogpt.series.plan import DEFAULT, RunError, assign, estimate
+from nanogpt.series.runner import select
 
 REAL_CORPUS = True  # whose weights are published, so that no notebook trains some first
 NAMES = [path.stem for path in NOTEBOOKS]

@@ -6,8 +6,8 @@ import nbformat
 import pytest
 from notebook_fixtures import code, output, prose
 
-from nanogpt.publishing.nbfile import alt_text, ours
-from nanogpt.system.files import PUBLISHED
+from nanogpt.files import PUBLISHED
+from nanogpt.series.nbfile import alt_text, ours
 
 STANDS = {("02", "124"): "the name of a GPT-2"}  # the notebook, and why nothing has to print it
 NUMBER = re.compile(r"(?<![\w.^-])\d(?:[\d,_]*\d)?(?:\.\d+)?(?:e-?\d+)?")

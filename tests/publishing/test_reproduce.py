@@ -6,7 +6,7 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 
-from nanogpt.publishing.publish import compare_runs, print_comparison
+from nanogpt.series.publish import compare_runs, print_comparison
 
 
 def cell(*outputs, source="f()", cell_id="a", tags=()):

@@ -9,13 +9,13 @@ from notebook_fixtures import NOTEBOOKS, page_faults
 
 from nanogpt.cli import main
 from nanogpt.config import GPTConfig, TrainConfig
-from nanogpt.data.corpus import load_corpus
-from nanogpt.model.gpt import GPT
-from nanogpt.notebook.findings import Finding
-from nanogpt.publishing.nbfile import read
-from nanogpt.system.device import Device
-from nanogpt.system.files import PUBLISHED
-from nanogpt.training.loop import train
+from nanogpt.data import load_corpus
+from nanogpt.device import Device
+from nanogpt.files import PUBLISHED
+from nanogpt.model import GPT
+from nanogpt.series.findings import Finding
+from nanogpt.series.nbfile import read
+from nanogpt.training import train
 
 pytestmark = pytest.mark.slow
 REAL_CORPUS = LIVE_PAGE = True

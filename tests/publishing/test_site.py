@@ -12,11 +12,10 @@ import pytest
 from notebook_fixtures import Page, code, output, page_faults, png, prose, write
 
 from nanogpt.cli import main
-from nanogpt.config import address
-from nanogpt.publishing import html as cells
-from nanogpt.publishing import site
-from nanogpt.publishing.nbfile import FILLED, SyncError, filled
-from nanogpt.system.files import ForeignFiles
+from nanogpt.files import ForeignFiles
+from nanogpt.series import address, site
+from nanogpt.series import html as cells
+from nanogpt.series.nbfile import FILLED, SyncError, filled
 
 SHAKESPEARE = {"name": "Tiny Shakespeare", "real": True, "characters": 1115394, "sha256": "86" * 32}
 MACHINE = {"python": "3.11.7", "torch": "2.13.0", "device": "cpu", "threads": 2}
@@ -64,9 +63,7 @@ def folder_of(path, card=CARD):
         code("# @title Set-up\nimport os", "setup", [output("python 3")], tags=["hide-input"]),
         code("# Parameters\nn = 2", "injected-parameters", tags=["injected-parameters"]),
         prose(PARTS, "parts"),
-        code(
-            "def head(x):\n    return x", "mirror", nanogpt={"mirror": ["nanogpt.model.gpt.Head"]}
-        ),
+        code("def head(x):\n    return x", "mirror", nanogpt={"mirror": ["nanogpt.model.Head"]}),
         code("plot()", "plot", [output(picture=png(), alt='a "red" <field>')], tags=["timing"]),
         code("show()", "show", [output(**{"text/markdown": "```python\nx = 1\n```"})]),
         code("print()", "print", [output("\x1b[31m<red>\x1b[0m & plain\n")], tags=["hide-input"]),

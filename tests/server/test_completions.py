@@ -6,8 +6,8 @@ import random
 import pytest
 from server_fixtures import CHARS
 
-from nanogpt.decoding.sampling import SamplingParams
-from nanogpt.server.completions import Reader, Refused
+from nanogpt.sampling import SamplingParams
+from nanogpt.serving.completions import Reader, Refused
 from nanogpt.serving.request import Output
 
 READER = Reader(CHARS, "tiny", 24)

@@ -11,9 +11,9 @@ from checkpoint_fixtures import meta_of
 from conftest import tiny_model
 from server_fixtures import CHARS, ask, expected, post, until
 
-from nanogpt.decoding.sampling import SamplingParams
+from nanogpt.checkpoint import load_checkpoint, save_checkpoint
 from nanogpt.export.huggingface import write_folder
-from nanogpt.model.checkpoint import load_checkpoint, save_checkpoint
+from nanogpt.sampling import SamplingParams
 
 NEEDED = ("transformers", "fastapi", "uvicorn", "pydantic", "openai")
 MISSING = [name for name in NEEDED if not importlib.util.find_spec(name)]

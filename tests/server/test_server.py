@@ -28,11 +28,11 @@ from server_fixtures import (
     until,
 )
 
-from nanogpt.data.tokenizer import CharTokenizer
-from nanogpt.decoding.sampling import PLAIN, SamplingParams
-from nanogpt.server import server as module
-from nanogpt.server.completions import Refused
-from nanogpt.server.server import Server, bind, serving
+from nanogpt.data import CharTokenizer
+from nanogpt.sampling import PLAIN, SamplingParams
+from nanogpt.serving import http as module
+from nanogpt.serving.completions import Refused
+from nanogpt.serving.http import Server, bind, serving
 
 model = functools.cache(tiny_model)
 LATE = Refused(504, "too late")

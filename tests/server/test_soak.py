@@ -14,9 +14,9 @@ import torch
 from decoding_fixtures import build
 from server_fixtures import CHARS, Counted, ask, expected, post, send, stream, until
 
-from nanogpt.decoding.sampling import SamplingParams
-from nanogpt.server.server import serving
-from nanogpt.serving.native import NativeBackend
+from nanogpt.sampling import SamplingParams
+from nanogpt.serving.http import serving
+from nanogpt.serving.native_steps import NativeBackend
 
 KINDS, AT_ONCE = 60, 24  # different texts; connections
 NONSENSE = [

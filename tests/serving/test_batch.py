@@ -18,8 +18,8 @@ from serving_fixtures import (
     serve_beginnings,
 )
 
-from nanogpt.decoding.sampling import SamplingParams
-from nanogpt.model.exact import exact
+from nanogpt.engines.exact import exact
+from nanogpt.sampling import SamplingParams
 from nanogpt.serving.batch import serve
 from nanogpt.serving.modules import ModuleBackend
 from nanogpt.serving.request import Request

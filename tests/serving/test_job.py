@@ -15,13 +15,13 @@ import pytest
 from checkpoint_fixtures import CHARS, meta_of
 from conftest import seeded, tiny_model
 
+from nanogpt.checkpoint import load_checkpoint, save_checkpoint
 from nanogpt.cli import main
-from nanogpt.data.tokenizer import CharTokenizer
-from nanogpt.decoding.generate import complete
-from nanogpt.decoding.sampling import SamplingParams
-from nanogpt.model.checkpoint import load_checkpoint, save_checkpoint
-from nanogpt.serving import job as module
-from nanogpt.serving.job import Job, Task, read_prompts
+from nanogpt.cluster import job as module
+from nanogpt.cluster.job import Job, Task, read_prompts
+from nanogpt.data import CharTokenizer
+from nanogpt.generation import complete
+from nanogpt.sampling import SamplingParams
 
 ROOT = Path(__file__).parents[2]
 PROMPTS = [("ab"[i % 2] * (1 + i % 3), i) for i in range(11)]

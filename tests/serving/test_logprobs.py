@@ -10,7 +10,7 @@ from serving_fixtures import FORMS, request
 from nanogpt.engines.toolchain import CannotBuild
 from nanogpt.serving.batch import serve
 from nanogpt.serving.modules import ModuleBackend
-from nanogpt.serving.native import NativeBackend, library
+from nanogpt.serving.native_steps import NativeBackend, library
 from nanogpt.serving.request import Request
 
 WAYS = [{}, {"budget": 1}, {"budget": 3, "reuse": False}, {"n_blocks": 9}, {"max_running": 1}]

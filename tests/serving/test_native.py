@@ -5,13 +5,13 @@ import torch
 from decoding_fixtures import V, build, text
 from serving_fixtures import Watched, alone, request, run
 
-from nanogpt.config.training import MODERN
-from nanogpt.decoding.sampling import SamplingParams
+from nanogpt.config import MODERN
+from nanogpt.engines.exact import exact
 from nanogpt.engines.native import Native
 from nanogpt.engines.toolchain import CannotBuild
-from nanogpt.model.exact import exact
+from nanogpt.sampling import SamplingParams
 from nanogpt.serving.batch import BatchEngine
-from nanogpt.serving.native import NativeBackend, choose_backend, library
+from nanogpt.serving.native_steps import NativeBackend, choose_backend, library
 from nanogpt.serving.request import Request
 
 pytestmark = pytest.mark.slow

@@ -19,8 +19,8 @@ from serving_fixtures import (
 from nanogpt.engines.native import SOURCE as INCLUDED
 from nanogpt.engines.native import Native
 from nanogpt.engines.toolchain import CannotBuild
-from nanogpt.serving import native
-from nanogpt.serving.native import NativeBackend
+from nanogpt.serving import native_steps as native
+from nanogpt.serving.native_steps import NativeBackend
 
 pytestmark = pytest.mark.slow
 MUTATIONS = {  # where in native.cpp, what stands there, and a bug in its place

@@ -11,9 +11,9 @@ from unittest.mock import Mock
 import pytest
 import torch
 
-from nanogpt.system.console import Progress, tolerate_any_text
-from nanogpt.system.device import environment, pick_device
-from nanogpt.system.files import atomic_path, held, write_json
+from nanogpt.console import Progress, tolerate_any_text
+from nanogpt.device import environment, pick_device
+from nanogpt.files import atomic_path, held, write_json
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def test_the_environment_card_is_plain_data_that_says_what_a_result_depends_on()
 def test_without_git_the_card_says_that_nothing_is_known(missing, tmp_path, monkeypatch):
     if missing == "git":
         monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr("nanogpt.system.device.ROOT", tmp_path)
+    monkeypatch.setattr("nanogpt.device.ROOT", tmp_path)
     card = environment(pick_device("cpu"))
     assert (card["commit"], card["dirty"]) == (None, None)
 
@@ -146,7 +146,7 @@ def test_a_lock_that_cannot_be_made_is_not_another_runs():
 def test_a_folder_whose_files_cannot_be_locked_gets_the_same_advice(monkeypatch, tmp_path):
     """FileLock has an error of its own for some network drives."""
     missing = Mock(side_effect=NotImplementedError("no flock"))
-    monkeypatch.setattr("nanogpt.system.files.FileLock.acquire", missing)
+    monkeypatch.setattr("nanogpt.files.FileLock.acquire", missing)
     advice = r"cannot write into .* \(no flock\): choose another folder"
     with pytest.raises(OSError, match=advice), held(tmp_path / "x.lock", "to x"):
         pass

@@ -26,11 +26,11 @@ from training_fixtures import (
 )
 
 from nanogpt.cli import main
-from nanogpt.data.corpus import practice_corpus
-from nanogpt.system.device import Device
-from nanogpt.training.distributed import Ranks, _fresh_name, joined, started_again, torchrun
-from nanogpt.training.state import state_path
-from nanogpt.training.trainer import Trainer
+from nanogpt.cluster.processes import _fresh_name, joined, started_again, torchrun
+from nanogpt.data import practice_corpus
+from nanogpt.device import Device, Ranks
+from nanogpt.resume import state_path
+from nanogpt.trainer import Trainer
 
 pytestmark = pytest.mark.skipif(
     not (dist.is_available() and dist.is_gloo_available()), reason="this torch has no gloo"

@@ -13,18 +13,16 @@ import torch
 from conftest import FORMS, count_updates, name, seeded
 from training_fixtures import CPU, fresh, log_of, stop_at, weights
 
-from nanogpt.cache.attach import cache_owners, kv_cache
+from nanogpt import training as loop
+from nanogpt.cache import cache_owners, kv_cache
+from nanogpt.checkpoint import load_checkpoint
 from nanogpt.config import RECIPES, TrainConfig, recipe_for
-from nanogpt.data.batches import split
-from nanogpt.data.corpus import Corpus, CorpusError
-from nanogpt.decoding.generate import complete
-from nanogpt.model.checkpoint import load_checkpoint
-from nanogpt.model.convert import unpack_heads
-from nanogpt.model.gpt import GPT
-from nanogpt.training import loop
-from nanogpt.training.loop import train
-from nanogpt.training.start import zero_init
-from nanogpt.training.trainer import Trainer, full_loss, mean_loss
+from nanogpt.convert import unpack_heads
+from nanogpt.data import Corpus, CorpusError, split
+from nanogpt.generation import complete
+from nanogpt.model import GPT, zero_init
+from nanogpt.trainer import Trainer, full_loss, mean_loss
+from nanogpt.training import train
 
 QUICK = TrainConfig(steps=12, batch_size=8, eval_every=5, eval_batches=2, warmup=2)
 

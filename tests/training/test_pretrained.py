@@ -8,12 +8,11 @@ import pytest
 import torch
 from training_fixtures import CPU, fresh, weights
 
+from nanogpt import training as loop
+from nanogpt.checkpoint import CheckpointError, load_checkpoint
 from nanogpt.config import SIZES, GPTConfig, TrainConfig
-from nanogpt.data import synthetic
-from nanogpt.data.corpus import Corpus
-from nanogpt.model.checkpoint import CheckpointError, load_checkpoint
-from nanogpt.training import loop
-from nanogpt.training.loop import load_or_train, train
+from nanogpt.data import PRACTICE, Corpus
+from nanogpt.training import load_or_train, train
 
 SHORT = TrainConfig(steps=4, batch_size=8, eval_every=4, eval_batches=1, warmup=2)
 OURS = "the model that this run trained"
@@ -61,7 +60,7 @@ def test_published_weights_are_taken_for_the_text_that_they_know(checkpoint, cor
     assert load(OTHER, SHORT).origin == "trained just now"
     backwards = Corpus(corpus.text[::-1], "the same characters", "0")
     assert load(backwards, SHORT).origin == "trained just now"
-    assert load(replace(backwards, name=synthetic.NAME), SHORT).origin == "published weights"
+    assert load(replace(backwards, name=PRACTICE), SHORT).origin == "published weights"
 
 
 def test_a_model_trained_now_is_kept_and_found_again(place, corpus):
@@ -80,7 +79,7 @@ def test_a_model_of_this_run_goes_before_what_ships(checkpoint, place, corpus):
     found = load(corpus, SHORT, keep=keep)
     assert str(found).startswith(f"{OURS}: ")
     assert "trained for 2 steps" in str(found)
-    practice = replace(corpus, name=synthetic.NAME, sha256="1")
+    practice = replace(corpus, name=PRACTICE, sha256="1")
     assert load(practice, SHORT, keep=keep).origin == "published weights", "of this text alone"
     assert load(corpus, SHORT, keep=keep, checkpoint=str(checkpoint)).origin == "your checkpoint"
 

@@ -21,12 +21,12 @@ from training_fixtures import (
     weights,
 )
 
+from nanogpt import files
+from nanogpt.checkpoint import CheckpointError, load_checkpoint, read_tensors
 from nanogpt.config import MODERN, TrainConfig
-from nanogpt.model.checkpoint import CheckpointError, load_checkpoint, read_tensors
-from nanogpt.system import files
-from nanogpt.system.device import Device
-from nanogpt.training.loop import train
-from nanogpt.training.state import RunFiles, deferred_interrupt, state_path
+from nanogpt.device import Device
+from nanogpt.resume import RunFiles, deferred_interrupt, state_path
+from nanogpt.training import train
 
 RECIPE = TrainConfig(steps=20, batch_size=4, eval_every=4, eval_batches=1, warmup=3)
 STAGED = replace(RECIPE, look_back=True, epochs=True, stages=((0.5, 2), (0.75, 4)))

@@ -5,11 +5,12 @@ import torch
 from conftest import FORMS, name, tokens
 from torch.utils.flop_counter import FlopCounterMode
 
+from nanogpt.bench import throughput
+from nanogpt.bench.throughput import flops_per_token, peak_flops
 from nanogpt.config import MODERN, GPTConfig
-from nanogpt.model.gpt import GPT
-from nanogpt.system.device import Device
-from nanogpt.training import throughput
-from nanogpt.training.throughput import Meter, flops_per_token, peak_flops
+from nanogpt.device import Device
+from nanogpt.model import GPT
+from nanogpt.training import Meter
 
 CPU = Device(torch.device("cpu"), torch.float32, "tests")
 GPU = Device(torch.device("cuda"), torch.bfloat16, "tests")

@@ -10,15 +10,14 @@ import torch
 from conftest import seeded, tokens
 from training_fixtures import CPU, fresh, weights
 
+from nanogpt import trainer
 from nanogpt.config import MODERN, GPTConfig, TrainConfig, recipe_for
-from nanogpt.data.batches import Epochs, split
-from nanogpt.model.gpt import GPT
-from nanogpt.system.device import Device
-from nanogpt.training import trainer
-from nanogpt.training.loop import train
-from nanogpt.training.optimizers import Muon, make_optimizers
-from nanogpt.training.start import look_back, zero_init
-from nanogpt.training.trainer import Trainer
+from nanogpt.data import Epochs, split
+from nanogpt.device import Device
+from nanogpt.model import GPT, look_back, zero_init
+from nanogpt.optimizers import Muon, make_optimizers
+from nanogpt.trainer import Trainer
+from nanogpt.training import train
 
 HALF = Device(torch.device("cpu"), torch.float16, "tests")
 ADAM = TrainConfig(
@@ -240,7 +239,7 @@ def test_a_head_that_looks_back_gives_most_weight_to_its_character(fields, per_h
 
 def first_weights(model, text):
     """The weights of each head of the first block.  (B, T) -> (B, H, T, T)"""
-    from nanogpt.model.attention import attention_weights, norm_and_rotate, visible
+    from nanogpt.attention import attention_weights, norm_and_rotate, visible
 
     pos = torch.arange(text.shape[1])
     attention, c = model.blocks[0].sa, model.config

@@ -8,14 +8,12 @@ import torch
 from conftest import CACHES, DESIGNS, FORMS, name, seeded, state_of, tiny_model, tokens
 from notebook_fixtures import cells_of
 
-from nanogpt.cache.attach import kv_cache
-from nanogpt.cache.dynamic import DynamicCache
-from nanogpt.cache.static import StaticCache
-from nanogpt.decoding.generate import complete
-from nanogpt.decoding.sampling import SamplingParams, draw_noise, sample
-from nanogpt.model.attention import attend, visible
-from nanogpt.model.gpt import Head
-from nanogpt.verify.compare import compare, draw_margins, forced_logits
+from nanogpt.attention import attend, visible
+from nanogpt.cache import DynamicCache, StaticCache, kv_cache
+from nanogpt.comparison import compare, draw_margins, forced_logits
+from nanogpt.generation import complete
+from nanogpt.model import Head
+from nanogpt.sampling import SamplingParams, draw_noise, sample
 
 NEW = 14
 

@@ -3,7 +3,7 @@
 import pytest
 
 from nanogpt.cli import main
-from nanogpt.system.files import read_sealed
+from nanogpt.files import read_sealed
 from nanogpt.verify.museum import VERDICTS, exhibits, judged
 
 PUBLISHED = {row["name"]: row for row in read_sealed(VERDICTS)["exhibits"]}

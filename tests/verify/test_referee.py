@@ -14,8 +14,8 @@ from server_fixtures import CHARS
 
 from nanogpt import referee
 from nanogpt.cli import main
-from nanogpt.model.gpt import Head
-from nanogpt.server.server import Server, serving
+from nanogpt.model import Head
+from nanogpt.serving.http import Server, serving
 from nanogpt.serving.modules import ModuleBackend
 from nanogpt.verify import subjects
 from nanogpt.verify.server import HTTPServer

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from nanogpt.cli import main
-from nanogpt.decoding.sampling import PLAIN
 from nanogpt.engines.eager import Flat
-from nanogpt.system.files import ROOT
+from nanogpt.files import ROOT
+from nanogpt.sampling import PLAIN
 from nanogpt.verify.sweep import WAYS, describe, draw_case, passed, run_case, sweep
 
 CACHES = {name: how["cache"] for name, (_, how) in WAYS.items() if "cache" in how}

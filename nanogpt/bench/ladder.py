@@ -1,0 +1,264 @@
+"""The ladder: every engine at the same tokens, timed in turns, beside the machine's own limits."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from statistics import median
+
+import torch
+from torch import Tensor
+
+from ..config import GPTConfig, check_int
+from ..convert import check_standard, pack_heads, unpack_heads
+from ..engines.base import Engine
+from ..engines.compiled import Compiled, Graph, GraphLoop
+from ..engines.eager import Batched, Flat, PerHead, Static, Uncached
+from ..engines.native import Native, Native8
+from ..engines.toolchain import CannotBuild
+from ..generation import complete
+from ..model import GPT
+from ..sampling import draw_noise
+from ..timing import summary, time_in_turns
+from .roofline import Limits, breakdown, work
+
+Peer = Callable[[Tensor], Tensor]  # of the noise (n, V): the n tokens drawn after the token 0
+
+
+@dataclass(frozen=True)
+class Rung:
+    """One step of the ladder: an engine, and what its work is counted from."""
+
+    number: str
+    label: str
+    engine: type[Engine] | None  # None: a peer
+    itemsize: int | None = None  # bytes of a weight; None: those of the model's dtype
+
+
+EAGER = (
+    Rung("1", "per-Head, no cache", Uncached),
+    Rung("2", "per-Head, cache by torch.cat", PerHead),
+    Rung("3", "batched heads, torch.cat", Batched),
+    Rung("4", "static cache, inference_mode", Static),
+    Rung("5", "flat step, eager", Flat),
+)
+BUILT = {
+    "cpu": (
+        Rung("6", "compiled step", Compiled),
+        Rung("7", "native loop", Native),
+        Rung("8", "native loop, 8-bit weights", Native8, itemsize=1),
+    ),
+    "cuda": (
+        Rung("6", "CUDA graph of a step", Graph),
+        Rung("7", "CUDA graph of 16 steps", GraphLoop),
+    ),
+}
+
+
+def rungs(device: torch.device) -> tuple[Rung, ...]:
+    """The ladder on this kind of device, slowest first."""
+    return EAGER + BUILT["cuda" if device.type == "cuda" else "cpu"]
+
+
+def ladder(
+    model: GPT,
+    *,
+    n_new: int = 255,
+    repeats: int = 5,
+    seed: int = 42,
+    only: str | None = None,
+    peers: dict[str, Peer] | None = None,
+) -> dict:
+    """Time every rung on this model: batch 1, a prompt of one token, n_new sampled tokens.
+
+    The rungs take turns, repeat by repeat, after one warm-up each, and the `peers` with them. The
+    time includes noise and checks. `only` names rungs, as in "1467".
+
+    Returns plain data: for each rung the seconds its build took, where no earlier one was kept;
+    tokens per second; the ratio to the first rung, pair by pair; whether its tokens equal the
+    first rung's; and the machine's limits, measured between the turns. Raises ValueError.
+    """
+    check_int("n_new", n_new, 2, model.config.block_size)
+    forms, limits = _forms(model), Limits(model, n_new)
+    built = {rung: _build(rung, model) for rung in _chosen(limits.device, only)}
+    usable = {rung: engine for rung, (engine, _) in built.items() if engine}
+    runs = {r: _generation(forms[e.per_head], n_new, seed, e) for r, e in usable.items()}
+    if not runs:
+        why = next(iter(built.values()))[1]["unavailable"]
+        raise ValueError(f"nothing to time: rungs {only} cannot be built here ({why})")
+    for label, decode in (peers or {}).items():
+        rung = Rung("–", label, None)
+        built[rung], runs[rung] = (None, {}), _generation(model, n_new, seed, None, decode)
+    seconds, tokens = time_in_turns(runs, repeats, limits.device, limits.measure)
+    base, found, rows = next(iter(runs)), limits.as_dict(), []
+    for rung, (_, how) in built.items():
+        rows.append({"rung": rung.number, "label": rung.label} | how)
+        if own := seconds.get(rung):
+            rows[-1]["tokens_per_second"] = summary(n_new / s for s in own)
+            pairs = zip(seconds[base], own, strict=True)
+            rows[-1]["speedup"] = summary(a / b for a, b in pairs)
+            rows[-1]["equal"] = torch.equal(tokens[rung], tokens[base])
+            rows[-1]["split"] = _split(model, rung, median(own) / n_new, n_new, found)
+    about = {"n_params": model.n_params, "n_new": n_new, "repeats": repeats, "limits": found}
+    same = {rung: own for rung, own in seconds.items() if torch.equal(tokens[rung], tokens[base])}
+    return about | {"rungs": rows, "best": _best(same, n_new, limits)}
+
+
+def _chosen(device: torch.device, only: str | None) -> list[Rung]:
+    there = {rung.number: rung for rung in rungs(device)}
+    if only is not None and (not only or set(only) - set(there)):
+        raise ValueError(f"no rungs {only}: choose from {''.join(there)}, as in 1467")
+    return [rung for number, rung in there.items() if only is None or number in only]
+
+
+def _build(rung: Rung, model: GPT) -> tuple[Engine | None, dict]:
+    """A rung's engine and the seconds of its build; or why there is none."""
+    weight = model.lm_head.weight
+    try:
+        engine = rung.engine(model.config, dtype=weight.dtype, device=weight.device)
+    except CannotBuild as error:
+        return None, {"unavailable": str(error)}
+    return engine, {"build_seconds": engine.build_seconds}
+
+
+def sharpened(model: GPT) -> GPT:
+    """The model with larger matrices, in place: even untrained, its next token is no flat guess."""
+    with torch.no_grad():
+        for p in model.parameters():
+            if p.ndim == 2:
+                p.mul_(4)
+    return model
+
+
+def _forms(model: GPT) -> dict[bool, GPT]:
+    """The model as a list of Heads (True) and with all heads in one product (False)."""
+    per_head = model.eval().config.per_head
+    return {per_head: model, not per_head: (pack_heads if per_head else unpack_heads)(model)}
+
+
+def _generation(model: GPT, n_new: int, seed: int, engine, peer=None) -> Callable[[], Tensor]:
+    """A generation by an engine, or by a peer: its noise is drawn on the clock, too."""
+    prompt = torch.zeros(1, 1, dtype=torch.int64, device=model.lm_head.weight.device)
+    generator = torch.Generator()
+
+    def run() -> Tensor:
+        generator.manual_seed(seed)
+        if peer is None:
+            return complete(model, prompt, n_new, engine=engine, generator=generator)
+        noise = draw_noise(n_new, 1, model.config.vocab_size, generator).to(prompt.device)
+        return torch.cat([prompt, peer(noise[:, 0])[None]], dim=1)
+
+    return run
+
+
+def _split(model: GPT, rung: Rung, seconds: float, n_new: int, limits: dict) -> dict:
+    own = model.lm_head.weight.element_size()
+    sizes = {"itemsize": rung.itemsize or own, "kv_itemsize": own}
+    need = work(model.config, n_new, cached=rung.engine is not Uncached, **sizes)
+    return breakdown(seconds, need, limits["read"]["median"], limits["peak"]["median"])
+
+
+def _best(seconds: dict[Rung, list[float]], n_new: int, limits: Limits) -> dict | None:
+    """Our fastest rung at full weights, and its share of the roofline bound, turn by turn."""
+    full = [rung for rung in seconds if rung.engine and rung.itemsize is None]
+    if not full:
+        return None
+    best = min(full, key=lambda rung: median(seconds[rung]))
+    pairs = zip(seconds[best], limits.bounds(), strict=True)
+    return {"rung": best.number, "share_of_bound": summary(n_new / s / b for s, b in pairs)}
+
+
+# ------------------------------------------------------------------ other programs
+# They decode our weights with our noise, argmax(probs / noise), so their tokens are compared with
+# ours. Float32 on the CPU.
+
+
+def jax_scan(model: GPT) -> dict[str, Peer]:
+    """The whole loop in one `lax.scan` over a static cache, compiled on the first call.
+
+    `model` has the lecture's architecture, with all heads in one product. XLA takes one thread
+    where torch does, unless JAX has run before. Raises ImportError without jax, ValueError for
+    another architecture.
+    """
+    if torch.get_num_threads() == 1:
+        os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
+    import jax
+
+    check_standard(model)
+    if other := model.config.beyond_lecture:
+        raise ValueError(f"--peer jax computes the lecture's architecture, and this has {other}")
+    weights = {name: jax.dlpack.from_dlpack(w.detach()) for name, w in model.state_dict().items()}
+    loop = jax.jit(partial(_loop, model.config))
+
+    def decode(noise: Tensor) -> Tensor:
+        return torch.tensor(jax.device_get(loop(weights, jax.dlpack.from_dlpack(noise)))).long()
+
+    return {"JAX, the loop in lax.scan": decode}
+
+
+def _loop(c: GPTConfig, w: dict, noise):
+    """n tokens, as JAX traces them.  (n, V) -> (n,)"""
+    from jax import lax, nn
+    from jax import numpy as jnp
+
+    positions = jnp.arange(len(noise))
+
+    def step(carry, now):
+        (token, caches), (pos, own), kept = carry, now, []
+        x = w["token_embedding_table.weight"][token] + w["position_embedding_table.weight"][pos]
+        for i, (keys, values) in enumerate(caches):
+            at = f"blocks.{i}"
+            qkv = _linear(w, f"{at}.sa.qkv", _norm(w, f"{at}.ln1", x))
+            q, k, v = qkv.reshape(3, c.n_head, c.head_size)
+            keys, values = keys.at[:, pos].set(k), values.at[:, pos].set(v)  # (H, n, hs)
+            kept.append((keys, values))
+            scores = jnp.einsum("hd,htd->ht", q, keys) * c.head_size**-0.5
+            shares = nn.softmax(jnp.where(positions <= pos, scores, -jnp.inf))
+            mixed = jnp.einsum("ht,htd->hd", shares, values)
+            x = x + _linear(w, f"{at}.sa.proj", mixed.reshape(-1))
+            inner = nn.relu(_linear(w, f"{at}.ffwd.net.0", _norm(w, f"{at}.ln2", x)))
+            x = x + _linear(w, f"{at}.ffwd.net.2", inner)
+        probs = nn.softmax(_linear(w, "lm_head", _norm(w, "ln_f", x)))
+        token = jnp.argmax(probs / own)
+        return (token, kept), token
+
+    cache = jnp.zeros((c.n_head, len(noise), c.head_size))
+    return lax.scan(step, (0, [(cache, cache)] * c.n_layer), (positions, noise))[1]
+
+
+def _linear(w: dict, name: str, x):
+    return w[f"{name}.weight"] @ x + w.get(f"{name}.bias", 0.0)
+
+
+def _norm(w: dict, name: str, x):
+    x = x - x.mean()
+    return x / ((x * x).mean() + 1e-5) ** 0.5 * w[f"{name}.weight"] + w[f"{name}.bias"]
+
+
+def hugging_face(exported: tuple[dict, dict[str, Tensor]]) -> dict[str, Peer]:
+    """transformers' `generate` over its dynamic and its static cache; the noise is a processor.
+
+    `exported` are a config and tensors from the export. Raises ImportError without transformers.
+    """
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    config, weights = exported
+    theirs = AutoModelForCausalLM.from_config(AutoConfig.for_model(**config), dtype=torch.float32)
+    theirs.load_state_dict(weights)
+    theirs.eval()
+    prompt = torch.zeros(1, 1, dtype=torch.int64)
+
+    def decode(noise: Tensor, **cache) -> Tensor:
+        def race(tokens, logits):
+            return logits.softmax(-1) / noise[tokens.shape[1] - 1]
+
+        how = {"do_sample": False, "max_new_tokens": len(noise), "logits_processor": [race]}
+        mask = torch.ones_like(prompt)
+        return theirs.generate(prompt, attention_mask=mask, **how, **cache)[0, 1:]
+
+    return {
+        "Hugging Face, dynamic cache": decode,
+        "Hugging Face, static cache": partial(decode, cache_implementation="static"),
+    }

@@ -1,0 +1,339 @@
+"""Throughput and latency under load: requests that arrive whether or not the server is ready.
+
+Arrivals are data: a Poisson process drawn from a seed. On the virtual clock measured steps take
+their time and waiting takes none, so a quiet minute is measured in the seconds of work in it.
+
+The terms are those of vLLM's serving benchmark. TTFT, time to first token, counts from the arrival,
+the queue included. TPOT of a request of n tokens is (E2EL - TTFT) / (n - 1), and there is none for
+n = 1. ITL is every gap of every request. Goodput counts the requests a second that meet every
+limit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import string
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
+from functools import partial
+from math import inf
+from typing import NamedTuple
+
+import torch
+from tornado.httpclient import HTTPClientError
+from tornado.simple_httpclient import SimpleAsyncHTTPClient
+
+from ..config import GPTConfig, check_positive
+from ..model import GPT
+from ..sampling import SamplingParams
+from ..serving.batch import BatchEngine
+from ..serving.modules import ModuleBackend
+from ..serving.request import Request
+from ..timing import in_turns, number_of, summary
+from ..verify.server import HTTPServer
+
+CHARS = "\n !$&',-.3:;?" + string.ascii_uppercase + string.ascii_lowercase  # Tiny Shakespeare's
+LATENCIES = ("ttft", "tpot", "itl", "e2el")
+SCHEMES = {  # ways to share one model among requests, and what each asks of the engine
+    "one at a time": {"max_running": 1},
+    "static batches": {"static": True},
+    "continuous": {},
+    "chunked prefill": {"budget": 64},
+    "prefix reuse": {"budget": 64, "reuse": True},
+}
+
+
+class Reply(NamedTuple):
+    """What a request got: tokens, and seconds after the start at which they were there.
+
+    A server may send several tokens at once: then there are fewer moments than tokens.
+    """
+
+    tokens: list
+    moments: list[float]
+
+
+Replies = dict[int, Reply]  # of one run, by the id of the request
+
+
+def poisson(n: int, rate: float, vocab_size: int, block_size: int, greedy=False) -> list[Request]:
+    """n requests at `rate` a second (inf: all at once). Only the arrivals depend on the rate.
+
+    Of `block_size` a prompt takes 1/16 to 1/2, uniformly; half of them begin with the same 1/4.
+    The new tokens are exponential with mean 1/6, at most 1/2: some are many times the mean.
+    Raises ValueError for a rate of 0 and below.
+    """
+    if rate != inf:
+        check_positive("rates", rate)
+    draw, gaps, arrival, out = random.Random(1), random.Random(2), 0.0, []
+    common = [draw.randrange(vocab_size) for _ in range(block_size // 4)]
+    for i in range(n):
+        length = draw.randint(max(1, block_size // 16), max(1, block_size // 2))
+        prompt = [draw.randrange(vocab_size) for _ in range(length)]
+        if draw.random() < 0.5:
+            prompt[: len(common)] = common[:length]
+        n_new = min(1 + int(draw.expovariate(6 / block_size)), max(1, block_size // 2))
+        arrival += gaps.expovariate(1.0) / rate
+        sampling = SamplingParams(greedy=greedy)
+        out.append(Request(torch.tensor(prompt), n_new, sampling, seed=i, arrival=arrival, id=i))
+    return out
+
+
+def load(
+    systems: dict[str, Callable[[list[Request]], Replies]],
+    rates: Sequence[float],
+    *,
+    n: int = 64,
+    vocab_size: int,
+    block_size: int,
+    greedy: bool = False,
+    repeats: int = 3,
+    limits: dict[str, float] | None = None,
+    model: GPT | None = None,
+) -> list[dict]:
+    """Serve the same n requests by every system, at each rate (requests a second; inf: at once).
+
+    The systems are those of `schemes`, or a server. They take turns, repeat by repeat, after a
+    warm-up with at most 8 requests. `limits` are those of `measures`.
+
+    Returns plain data, a row for each rate and system: summaries over the repeats of all measures,
+    and the requests that `failed`. `differ` says how many texts are not those of the `model` alone,
+    without one those of the first system; None where there is neither. With several systems `ratio`
+    is the speed over the first one's, pair by pair. Raises ValueError.
+    """
+    asked = {rate: poisson(n, rate, vocab_size, block_size, greedy) for rate in rates}
+    every = poisson(n, inf, vocab_size, block_size, greedy)
+    for system in systems.values():
+        system(every[:8])
+    texts = drive(BatchEngine(model), every) if model else None
+    rows = []
+    for rate, requests in asked.items():
+        turns = {name: partial(system, requests) for name, system in systems.items()}
+        done = in_turns(turns, repeats, warmup=0)
+        if len(systems) > 1:
+            texts = texts or next(iter(done.values()))[0]
+        about = {"rate": None if rate == inf else rate}
+        rows += [about | row for row in _rows(requests, done, texts, limits or {})]
+    return rows
+
+
+def _rows(
+    requests: list[Request], done: dict[str, list[Replies]], texts: Replies | None, limits: dict
+) -> Iterator[dict]:
+    """The row of each system at one rate, from all its runs."""
+    base = None
+    for name, runs in done.items():
+        each = [measures(requests, replies, limits) for replies in runs]
+        columns = {key: [one[key] for one in each] for key in each[0]}
+        speeds = columns["tokens_per_second"]
+        base = base or speeds
+        ratios = [a / b for a, b in zip(speeds, base, strict=True)]
+        differ = [
+            sum(own.tokens != texts[i].tokens for i, own in replies.items())
+            for replies in (runs if texts else [])
+        ]
+        yield {
+            "scheme": name,
+            "failed": max(len(requests) - len(replies) for replies in runs),
+            "differ": max(differ) if texts else None,
+            "ratio": summary(ratios) if len(done) > 1 else None,
+        } | {key: None if None in column else summary(column) for key, column in columns.items()}
+
+
+# ------------------------------------------------------------------ the schemes of our engine
+
+
+def schemes(
+    model: GPT, *, backend: type = ModuleBackend, running: int = 32
+) -> dict[str, Callable[[list[Request]], Replies]]:
+    """Every scheme of SCHEMES, on the virtual clock, with at most `running` texts in a step."""
+
+    def serve(requests: list[Request], static: bool = False, **asks) -> Replies:
+        settings = {"max_running": running, "budget": None, "reuse": False} | asks
+        engine = BatchEngine(model, backend=backend, **settings)
+        return drive(engine, requests, running if static else None)
+
+    return {name: partial(serve, **asks) for name, asks in SCHEMES.items()}
+
+
+def bound(config: GPTConfig, requests: Sequence[Request], peak: float, bandwidth: float) -> float:
+    """Drawn tokens a second, at most, where all requests come at once and none shares a prompt.
+
+    Each token that is read costs two operations for each weight of a matrix, at the `peak` a
+    second. Each drawn after a request's first reads the keys and values before it, in float32, at
+    the `bandwidth` in bytes a second. Weights are shared by a step: their reading is left out.
+    """
+    lengths = [(len(request.prompt), request.max_new_tokens - 1) for request in requests]
+    positions = sum(n * T + n * (n + 1) // 2 for T, n in lengths)
+    seconds = 2 * config.matrix_weights * sum(map(sum, lengths)) / peak
+    seconds += config.cache_bytes(positions) / bandwidth
+    return sum(n + 1 for _, n in lengths) / seconds
+
+
+def drive(engine: BatchEngine, requests: Sequence[Request], static_batch=None) -> Replies:
+    """Serve the requests as they arrive, on the virtual clock: `now` skips what nobody works in.
+
+    With `static_batch`, at most so many of those that have arrived form a batch when the last one
+    has ended, and every text of it takes part until the longest ends: its idle cells are computed
+    too, and not counted.
+    """
+    wanted = {request.id: request.max_new_tokens for request in requests}
+    replies = {request.id: Reply([], []) for request in requests}
+    coming, arrived, now = deque(sorted(requests, key=lambda r: r.arrival)), deque(), 0.0
+    while coming or arrived or engine.busy:
+        if not arrived and not engine.busy:
+            now = max(now, coming[0].arrival)
+        while coming and coming[0].arrival <= now:
+            arrived.append(coming.popleft())
+        before = time.perf_counter()
+        _admit(engine, arrived, static_batch)
+        outputs = engine.step()
+        now += time.perf_counter() - before
+        for output in outputs:
+            tokens, moments = replies[output.request.id]
+            if len(tokens) < wanted[output.request.id]:
+                tokens.append(output.token)
+                moments.append(now)
+    return replies
+
+
+def _admit(engine: BatchEngine, arrived: deque[Request], static_batch: int | None) -> None:
+    if static_batch is None:
+        while arrived:
+            engine.add(arrived.popleft())
+    elif not engine.busy:
+        batch = [arrived.popleft() for _ in range(min(len(arrived), static_batch))]
+        longest = max(request.max_new_tokens for request in batch)
+        for request in batch:
+            most = (engine.config.positions or inf) + 1 - len(request.prompt)
+            engine.add(replace(request, max_new_tokens=min(longest, most)))  # its noise goes on
+
+
+# ------------------------------------------------------------------ a server, ours or another
+
+
+class LoadedServer(HTTPServer):
+    """A server with /v1/completions. Called with greedy requests it returns the whole replies.
+
+    Each request is sent when it arrives, whether or not others are answered. `errors` counts those
+    that failed, by reason. A token of a reply is the number of its character in `chars`, or -1.
+    After 10 minutes it is given up. Raises ValueError, ConnectionError.
+    """
+
+    def __init__(self, url: str, chars: str = CHARS):
+        super().__init__(url)
+        self.chars, self.errors = chars, Counter()
+
+    def __call__(self, requests: list[Request]) -> Replies:
+        return asyncio.run(self._serve(requests))
+
+    async def _serve(self, requests: list[Request]) -> Replies:
+        replies = {}
+
+        async def one(request: Request) -> None:
+            await asyncio.sleep(start + request.arrival - time.perf_counter())
+            try:
+                replies[request.id] = await self._reply(client, request, start)
+            except (OSError, HTTPClientError, ValueError) as error:
+                self.errors[f"{type(error).__name__}: {error}"] += 1
+
+        with closing(SimpleAsyncHTTPClient(force_instance=True, max_clients=2**31)) as client:
+            start = time.perf_counter()
+            await asyncio.gather(*map(one, requests))
+        if not replies:
+            raise ConnectionError(f"{self.name}: no request was answered: {list(self.errors)[-1]}")
+        return replies
+
+    async def _reply(self, client, request: Request, start: float) -> Reply:
+        """One streamed completion."""
+        prompt = "".join(self.chars[token] for token in request.prompt.tolist())
+        body = {"model": self.model, "prompt": prompt, "max_tokens": request.max_new_tokens}
+        body |= {"temperature": 0.0, "stream": True, "stream_options": {"include_usage": True}}
+        came: list[tuple[float, bytes]] = []
+        response = await client.fetch(
+            f"{self.name}/v1/completions",
+            method="POST",
+            headers={"Content-Type": "application/json"},
+            body=json.dumps(body),
+            request_timeout=600.0,
+            decompress_response=False,
+            streaming_callback=lambda data: came.append((time.perf_counter() - start, data)),
+            raise_error=False,
+        )
+        if response.code != 200:
+            said = b"".join(data for _, data in came).decode(errors="replace")[:200]
+            raise ConnectionError(f"HTTP {response.code}: {said}")
+        return self._read(came)
+
+    def _read(self, came: list[tuple[float, bytes]]) -> Reply:
+        """Its characters, and the moment of each event that had any.
+
+        With usage in the stream there are as many tokens as it says. Raises ConnectionError.
+        """
+        text, moments, ended, n = "", [], False, None
+        for moment, event in _events(came):
+            n = (event.get("usage") or {}).get("completion_tokens", n)
+            for choice in event.get("choices", []):
+                ended |= choice.get("finish_reason") is not None
+                if piece := choice.get("text"):
+                    text += piece
+                    moments.append(moment)
+        if not ended or not moments:
+            after = number_of(len(moments), "event")
+            raise ConnectionError(f"the reply stopped after {after}, without its end")
+        if n not in (None, len(text)):
+            return Reply([None] * n, moments)
+        return Reply([self.chars.find(char) for char in text], moments)
+
+
+def _events(came: list[tuple[float, bytes]]) -> Iterator[tuple[float, dict]]:
+    """The events up to [DONE], JSON objects, each with its moment. Raises ConnectionError."""
+    rest = b""
+    for moment, piece in came:
+        *lines, rest = (rest + piece).split(b"\n")
+        for line in lines:
+            data = line.removeprefix(b"data:").strip()
+            if data == b"[DONE]":
+                return
+            if line.startswith(b"data:"):  # else an empty line, or a comment
+                event = json.loads(data)
+                if event.get("error"):
+                    raise ConnectionError(f"the server sent {data.decode()[:200]}")
+                yield moment, event
+
+
+# ------------------------------------------------------------------ what the requests got
+
+
+def measures(requests: Sequence[Request], replies: Replies, limits: dict[str, float]) -> dict:
+    """Throughput, goodput and latencies of one run, in seconds; of each latency p50 and p95.
+
+    `limits` are seconds for ttft, tpot and e2el, all of which a request must meet. Requests without
+    a reply are left out, and a good one needs a reply.
+    """
+    each = [_latencies(r.arrival, replies[r.id]) for r in requests if r.id in replies]
+    end = max(moments[-1] for _, moments in replies.values())
+    good = sum(all(max(one[key], default=0) <= limits[key] for key in limits) for one in each)
+    n_tokens = sum(len(tokens) for tokens, _ in replies.values())
+    out = {"tokens_per_second": n_tokens / end, "goodput": good / end}
+    for key in LATENCIES:
+        values = torch.tensor([x for one in each for x in one[key]], dtype=torch.float64)
+        for percent in (50, 95):
+            out[f"{key}_p{percent}"] = (
+                values.quantile(percent / 100).item() if len(values) else None
+            )
+    return out
+
+
+def _latencies(arrival: float, reply: Reply) -> dict[str, list[float]]:
+    """Of one request: a list of every gap for itl, of one or none for the others."""
+    n, moments = len(reply.tokens), reply.moments
+    ttft, e2el = moments[0] - arrival, moments[-1] - arrival
+    tpot = [(e2el - ttft) / (n - 1)] if n > 1 else []
+    itl = [b - a for a, b in zip(moments, moments[1:], strict=False)]
+    return {"ttft": [ttft], "tpot": tpot, "itl": itl, "e2el": [e2el]}

@@ -1,0 +1,123 @@
+"""The roofline: what a machine can do at most, measured, and what one token needs, counted.
+
+A decode step reads every weight, and the keys and values of the text so far, and does every
+multiply-add: that bounds its speed (Williams, Waterman, Patterson 2009,
+doi:10.1145/1498765.1498785). Both limits are measured in the same run as what they are compared
+with, each as the best of several short pieces: what else runs on the machine disturbs some of them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+
+import torch
+
+from ..config import GPTConfig
+from ..engines.native import library
+from ..engines.toolchain import CannotBuild
+from ..model import GPT
+from ..timing import CPU, summary, time_tokens
+
+PIECES = 8  # of some milliseconds, of which the shortest counts
+
+
+def work(
+    config: GPTConfig, n_new: int, *, cached: bool, itemsize: int = 4, kv_itemsize: int = 4
+) -> dict:
+    """Floating-point operations and bytes of one token: the mean over n_new, after a prompt of one.
+
+    Counted, not measured: two operations for each weight and position, four for each cached number
+    of K. A step reads each weight once (`itemsize` bytes), and K and V up to the token's position.
+    """
+    n = (n_new + 1) / 2  # mean positions that attention covers; without a cache, also computed
+    computed = 1 if cached else n
+    # Queries times keys. Without a cache the whole square is computed, its masked half included.
+    pairs = n if cached else (n_new + 1) * (2 * n_new + 1) / 6
+    flop = 2 * config.matrix_weights * computed + 4 * config.n_embd * config.n_layer * pairs
+    kv = config.cache_bytes(n_new + 1, itemsize=kv_itemsize) / 2 if cached else 0
+    return {"flop": flop, "bytes": config.weight_bytes(itemsize) + kv}
+
+
+def breakdown(seconds: float, need: dict, bandwidth: float, peak: float) -> dict:
+    """The time of one token in three parts, in seconds, that add up to it.
+
+    `arithmetic` is what the operations of `need` (from `work`) take at the machine's peak. `memory`
+    is what reading the bytes takes beyond that: both can overlap. `overhead` is the rest: calls,
+    waiting, and all that falls short of the peak.
+    """
+    arithmetic = min(seconds, need["flop"] / peak)
+    memory = max(0.0, min(seconds, need["bytes"] / bandwidth) - arithmetic)
+    return {"arithmetic": arithmetic, "memory": memory, "overhead": seconds - arithmetic - memory}
+
+
+def read_bandwidth(n_bytes: int, *, repeats: int = 5, device: torch.device = CPU) -> dict:
+    """Bytes per second when n_bytes are read over and over: a summary, and how it was measured.
+
+    The size decides which memory answers: 1 MB fits a core's own cache, 40 MB mostly does not.
+    """
+    buffer = torch.ones(max(n_bytes // 4, 1024), device=device)
+    times = max(1, (1 << 25) // buffer.nbytes) if device.type == "cpu" else 4
+    if lib := _native(device):
+        how, address, n = "native loop", buffer.data_ptr(), buffer.numel()
+        seconds = _timed(lambda: lib.read_all(address, n, times), repeats, device)
+    else:
+        how = "torch.sum"
+        seconds = _timed(lambda: [buffer.sum() for _ in range(times)], repeats, device)
+    return summary(buffer.nbytes * times / s for s in seconds) | {"how": how}
+
+
+def peak_arithmetic(*, repeats: int = 5, device: torch.device = CPU, dtype=torch.float32) -> dict:
+    """Floating-point operations per second: multiply-adds in registers, else a large matmul."""
+    if lib := _native(device):
+        out, rounds = ctypes.c_float(0), 1 << 19
+        flop = lib.multiply_add(1, ctypes.addressof(out))
+        seconds = _timed(lambda: lib.multiply_add(rounds, ctypes.addressof(out)), repeats, device)
+        return summary(rounds * flop / s for s in seconds) | {"how": "native loop"}
+    n = 256 if device.type == "cpu" else 4096
+    a, b = torch.ones(2, n, n, device=device, dtype=dtype)
+    seconds = _timed(lambda: a @ b, repeats, device)
+    return summary(2 * n**3 / s for s in seconds) | {"how": f"matmul {n}"}
+
+
+class Limits:
+    """The machine's peak, and its bandwidth for as many bytes as a step reads, turn by turn."""
+
+    def __init__(self, model: GPT, n_new: int):
+        weight = model.lm_head.weight
+        self.device, self.dtype, size = weight.device, weight.dtype, weight.element_size()
+        self.need = work(model.config, n_new, cached=True, itemsize=size, kv_itemsize=size)
+        self.reads, self.peaks = [], []
+
+    def measure(self) -> None:
+        """Measure both limits, between a benchmark's turns. The first time is not counted."""
+        self.reads.append(read_bandwidth(int(self.need["bytes"]), repeats=1, device=self.device))
+        self.peaks.append(peak_arithmetic(repeats=1, device=self.device, dtype=self.dtype))
+
+    def bounds(self) -> list[float]:
+        """Tokens per second at the machine's limits, turn by turn."""
+        need, turns = self.need, zip(self.reads[1:], self.peaks[1:], strict=True)
+        return [min(a["median"] / need["bytes"], b["median"] / need["flop"]) for a, b in turns]
+
+    def as_dict(self) -> dict:
+        """Plain data: `read` and `peak` per second, `roofline` in tokens a second, `step_bytes`."""
+        dtype = str(self.dtype).removeprefix("torch.")
+        limits = {"step_bytes": self.need["bytes"], "dtype": dtype}
+        limits["roofline"] = summary(self.bounds())
+        for name, measured in (("read", self.reads[1:]), ("peak", self.peaks[1:])):
+            limits[name] = summary(m["median"] for m in measured) | {"how": measured[0]["how"]}
+        return limits
+
+
+def _native(device: torch.device):
+    """The library of native loops; None on another device or where it cannot be built."""
+    try:
+        return library(64, 4, 65) if device.type == "cpu" else None
+    except CannotBuild:
+        return None
+
+
+def _timed(run: Callable, repeats: int, device: torch.device) -> list[float]:
+    """The seconds of `run`, each the shortest of PIECES, after a warm-up."""
+    gaps = time_tokens((run() for _ in range(1 + repeats * PIECES)), device)[1:]
+    return [min(gaps[i : i + PIECES]) for i in range(0, len(gaps), PIECES)]

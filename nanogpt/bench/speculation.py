@@ -1,0 +1,125 @@
+"""What speculation buys over the best engine, at the same tokens.
+
+The roofline bound of plain decoding is one reading of weights and cache a token. A pass that reads
+known and proposed tokens together needs one reading for several, so speculation may exceed it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from itertools import count
+from timeit import Timer
+
+import torch
+from torch import Tensor
+
+from ..config import check_int
+from ..engines.drafts import LARGEST_TABLE, Draft, DraftModel, NGram, PromptLookup
+from ..engines.native import Native, Rough8, Session
+from ..engines.speculation import expected_tokens
+from ..engines.toolchain import CannotBuild
+from ..generation import generate
+from ..model import GPT
+from ..sampling import PLAIN, draw_noise
+from ..timing import CPU, clock, in_turns, summary
+from .roofline import Limits
+
+TABLES = {1: "a table of characters", 2: "a table for pairs", 3: "a table for triples"}
+ITSELF = "itself, in 8 bits"
+BASELINE = (None, 0)  # plain decoding: no draft, no proposals
+IN_A_ROW = 5  # passes of one measurement
+
+Drafts = dict[str, Callable[[int], Draft]]  # by name, for a number of proposals
+
+
+def speculation(
+    model: GPT, drafts: Drafts, ks: list[int], *, n_new: int = 255, repeats: int = 5
+) -> dict:
+    """Time plain decoding and every draft with every k, in turns; each repeat has its own seed.
+
+    Batch 1, a prompt of one token. Returns plain data, with a row for each draft and k: whether all
+    tokens were `equal` to those of plain decoding; the `acceptance_rate`; tokens for each pass,
+    measured, and `predicted` as (1 - aᵏ⁺¹) / (1 - a); tokens per second; `speedup`, the ratio to
+    plain decoding, pair by pair. The `roofline` is what the machine's limits allow plain decoding,
+    measured in the same turns. Raises CannotBuild: all of it is native code.
+    """
+    _native(model)
+    made = {BASELINE: None} | {(name, k): make(k) for name, make in drafts.items() for k in ks}
+    limits = Limits(model, n_new)
+    # The warm-up has seed 42, each turn after it the next one.
+    turns = {way: partial(_run, model, n_new, count(42), made[way]) for way in made}
+    runs = in_turns(turns, repeats, after_turn=limits.measure)
+    base = runs.pop(BASELINE)
+    return {
+        "n_params": model.n_params,
+        "n_new": n_new,
+        "repeats": len(base),
+        "rows": [_row(*key, n_new, own, base) for key, own in runs.items()],
+        "plain": summary(n_new / seconds for seconds, _, _ in base),
+        "roofline": summary(limits.bounds()),
+    }
+
+
+def _native(model: GPT) -> Native:
+    engine = Native.ready(model, 1)
+    if not isinstance(engine, Native):
+        raise CannotBuild("speculation is timed in native code, and none can be built here")
+    return engine
+
+
+def _run(model: GPT, n_new: int, seeds: count, draft: Draft | None) -> tuple:
+    """Seconds, tokens and DraftStats of one generation, with the next seed."""
+    prompt = torch.zeros(1, 1, dtype=torch.int64)
+    generator = torch.Generator().manual_seed(next(seeds))
+    before = clock(CPU)
+    steps = generate(model, prompt, n_new, engine=Native, draft=draft, generator=generator)
+    tokens = torch.cat(list(steps), dim=1)
+    return clock(CPU) - before, tokens, getattr(steps, "stats", None)
+
+
+def _row(draft: str, k: int, n_new: int, runs: list, base: list) -> dict:
+    stats, pairs = [stats for _, _, stats in runs], list(zip(runs, base, strict=True))
+    accepted = sum(one.accepted for one in stats)
+    rate = accepted / max(1, accepted + sum(one.rejected for one in stats))
+    return {
+        "draft": draft,
+        "k": k,
+        "acceptance_rate": rate,
+        "equal": all(torch.equal(own[1], plain[1]) for own, plain in pairs),
+        "tokens_per_pass": n_new * len(runs) / sum(one.passes for one in stats),
+        "predicted": expected_tokens(rate, k),
+        "tokens_per_second": summary(n_new / seconds for seconds, _, _ in runs),
+        "speedup": summary(plain[0] / own[0] for own, plain in pairs),
+    }
+
+
+def pass_seconds(model: GPT, counts: list[int], *, repeats: int = 15) -> dict[int, dict]:
+    """Seconds of one native pass over so many tokens, after at most 100 others: a summary each.
+
+    Each turn times some in a row, after one that fills the processor's caches again: a pass of a
+    small model is the shorter of the two. Raises ValueError for counts that the block cannot hold,
+    CannotBuild without a compiler.
+    """
+    engine, block = _native(model), model.config.block_size
+    place = min(100, block - 1 - max(counts))
+    check_int("tokens in one pass", max(counts), 1, block - 1)
+    text = torch.zeros(1, block, dtype=torch.int64)
+    noise = draw_noise(block - 1, 1, model.config.vocab_size, torch.Generator())
+    with Session(engine, model, text, 1, noise, PLAIN) as session:
+        session.decode(0, place)
+        passes = {n: partial(session.check, place, place + n) for n in counts}
+        turns = {n: partial(Timer(one, one).timeit, IN_A_ROW) for n, one in passes.items()}
+        seconds = in_turns(turns, repeats)
+    return {n: summary(total / IN_A_ROW for total in own) for n, own in seconds.items()}
+
+
+def usual_drafts(model: GPT, text: Tensor) -> Drafts:
+    """The drafts that need no training: the model in 8 bits, a table, the text so far."""
+    V = model.config.vocab_size
+    n = next(n for n in (3, 2, 1) if n == 1 or V**n <= LARGEST_TABLE)
+    return {
+        ITSELF: lambda k: DraftModel(model, k, engine=Rough8),
+        TABLES[n]: lambda k: NGram(text, V, n, k),
+        "look-up in its own text": lambda k: PromptLookup(5, k),
+    }

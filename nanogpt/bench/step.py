@@ -1,0 +1,65 @@
+"""The seconds of one training step by part, and its arithmetic, beside the machine's peak."""
+
+from __future__ import annotations
+
+import time
+from statistics import median
+
+import torch
+
+from ..config import RECIPES, SIZES
+from ..data import Corpus
+from ..device import Device, synchronize
+from ..trainer import Trainer
+from .throughput import flops_per_token, peak_flops
+from .training import Entry, Runner
+
+PARTS = ("forward", "backward", "optimizer")
+
+
+def step_parts(trainer: Trainer, step: int, repeats: int = 8) -> dict[str, float]:
+    """Median seconds of each part of that step: forward, backward, optimizer.
+
+    The weights move, as in training. The first two turns, which allocate memory, do not count.
+    """
+    taken = []
+    for _ in range(repeats + 2):
+        marks = [_now(trainer)]
+        x, y = (part.to(trainer.device.device) for part in trainer.batch(step))
+        loss = trainer.loss(x, y)
+        marks.append(_now(trainer))
+        loss.backward()
+        marks.append(_now(trainer))
+        trainer.update()
+        marks.append(_now(trainer))
+        taken.append([after - before for before, after in zip(marks, marks[1:], strict=False)])
+    return {name: median(turn[i] for turn in taken[2:]) for i, name in enumerate(PARTS)}
+
+
+def step_rows(recipe: str, corpus: Corpus, device: Device) -> list[dict]:
+    """A row for each stage of a recipe at its own size: milliseconds of the parts, rate, share.
+
+    The rate counts the arithmetic of products and attention over forward and backward alone.
+    """
+    shape = SIZES[RECIPES[recipe].size]
+    sizes = {name: getattr(shape, name) for name in ("block_size", "n_layer", "n_head", "n_embd")}
+    runner = Runner(Entry(recipe, recipe, shape=sizes), corpus, 1337, device)
+    trainer, config, rows = runner.trainer, runner.config, []
+    peak = peak_flops(device)
+    for begin in dict.fromkeys([0, *(round(share * config.steps) for share, _ in config.stages)]):
+        block, n = trainer.window(begin)
+        parts = step_parts(trainer, begin)
+        work = flops_per_token(trainer.model.config, block) * block * n
+        rate = work / (parts["forward"] + parts["backward"])
+        row = {"recipe": recipe, "windows": f"{n} × {block}"}
+        row |= {f"{name} (ms)": f"{1e3 * parts[name]:.1f}" for name in PARTS}
+        row["GFLOP/s"] = f"{rate / 1e9:.0f}"
+        row["of the peak"] = f"{rate / peak:.0%}" if peak else "unknown"
+        rows.append(row)
+    return rows
+
+
+def _now(trainer: Trainer) -> float:
+    synchronize(trainer.device.device)
+    alone = trainer.device.device.type == "cpu" and torch.get_num_threads() == 1
+    return time.process_time() if alone else time.perf_counter()

@@ -1,0 +1,49 @@
+"""The arithmetic of a training step, and the peak of a device."""
+
+from __future__ import annotations
+
+import re
+import time
+
+import torch
+
+from ..config import GPTConfig
+from ..device import Device
+
+# Operations a second of the matrix units at most, from the makers' data sheets: without sparsity,
+# in the 16-bit type that the card multiplies fastest. A name must match as a whole word: an RTX
+# A1000 is not an A100, an L40 not an L4.
+PEAKS = {"H200": 989e12, "H100": 989e12, "A100": 312e12, "V100": 125e12, "L40S": 362e12}
+PEAKS |= {"L4": 121e12, "A10G": 70e12, "A10": 125e12, "T4": 65e12}
+
+
+def flops_per_token(config: GPTConfig, block: int | None = None) -> int:
+    """Floating-point operations of one training step for each token, forward and backward.
+
+    Windows are `block` characters long, block_size when None.
+
+    6 for each weight of a matrix and 12 L C T for attention (PaLM, arXiv 2204.02311, appendix B).
+    Embedding tables compute nothing and do not count.
+    """
+    block = block or config.block_size
+    windows = (config.window_of(layer) or block for layer in range(config.n_layer))
+    keys = sum(min(window, block) for window in windows)
+    return 6 * config.matrix_weights + 12 * config.n_embd * keys
+
+
+def peak_flops(device: Device) -> float | None:
+    """Operations a second at most: for a GPU from PEAKS (None if not there), on a CPU measured."""
+    if device.device.type == "cuda":
+        name = torch.cuda.get_device_name(device.device)
+        return next((peak for part, peak in PEAKS.items() if re.search(rf"\b{part}\b", name)), None)
+    a, best = torch.ones(256, 256), float("inf")
+    for _ in range(32):  # what else runs here disturbs most of them, but not the shortest
+        before = time.perf_counter()
+        a @ a
+        best = min(best, time.perf_counter() - before)
+    return 2 * 256**3 / best
+
+
+def share_text(share: float) -> str:
+    """A share of a measured limit, in percent; unknown where it is over 1, as none can be."""
+    return f"{100 * share:.3g}%" if share <= 1 else "unknown: the limit was measured while busy"

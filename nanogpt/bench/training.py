@@ -1,0 +1,260 @@
+"""How soon each recipe reaches a loss: entries trained in turns, compared with a baseline.
+
+Seconds are those of training alone, without evaluation: CPU seconds of this process on one thread,
+wall-clock seconds with more threads or on a GPU. The runs of one seed take turns, so that they meet
+the same load. Each learning rate schedule ends where its run ends. A loss is the mean over all of
+the validation text in windows of the model's own block: compare only losses of equal blocks.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from ..config import MODERN, SIZES, GPTConfig, TrainConfig, override, recipe_for
+from ..console import Progress
+from ..data import CharTokenizer, Corpus, split
+from ..device import Device
+from ..files import ROOT
+from ..model import GPT
+from ..timing import clock, summary
+from ..trainer import Trainer, full_loss
+from ..training import prepare
+
+TURNS = 40  # pieces that each run is trained in
+BASELINE = "lecture"  # the entry that the others are compared with
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One training run: a recipe, changes to it, and the loss that its length was chosen for."""
+
+    name: str
+    recipe: str
+    goal: float | None = None
+    shape: dict = field(default_factory=dict)  # fields of GPTConfig, on top of SIZES["article"]
+    train: dict = field(default_factory=dict)  # fields of TrainConfig
+
+    def configs(self, vocab_size: int, seed: int) -> tuple[TrainConfig, GPTConfig]:
+        """How to train, and what."""
+        start = override(SIZES["article"], vocab_size=vocab_size, **self.shape)
+        recipe, shape = recipe_for(self.recipe, start)
+        return override(recipe, seed=seed, **self.train), shape
+
+
+class Runner:
+    """The run of one entry, trained a piece at a time, with its own clock."""
+
+    def __init__(
+        self, entry: Entry, corpus: Corpus, seed: int, device: Device, steps: int | None = None
+    ):
+        tokenizer = CharTokenizer(corpus.text)
+        config, shape = entry.configs(len(tokenizer), seed)
+        self.entry, self.seed, self.device = entry, seed, device
+        self.config = override(config, steps=steps)
+        model = GPT(shape, generator=torch.Generator().manual_seed(seed))
+        self.model, generator = prepare(model, self.config, device)
+        data, self.val = split(tokenizer.encode(corpus.text), shape.block_size)
+        self.trainer = Trainer(self.model, data, self.config, generator, device)
+        self.done, self.seconds, self.curve = 0, 0.0, []
+
+    def advance(self, until: int) -> None:
+        """Train up to step `until`, on the clock."""
+        before = _clock(self.device)
+        for step in range(self.done, until):
+            self.trainer.step(step)
+        self.seconds += _clock(self.device) - before
+        self.done = until
+
+    def evaluate(self) -> None:
+        """Add a point to the curve, from a fifth of the validation text; not on the clock."""
+        loss = full_loss(self.model, self.val, every=5)
+        self.curve.append([round(self.seconds, 2), round(loss, 4)])
+
+    def result(self) -> dict:
+        """The run as plain data, with the loss over all of the validation text."""
+        block_size = self.model.config.block_size
+        return {
+            "name": self.entry.name,
+            "goal": self.entry.goal,
+            "seed": self.seed,
+            "block_size": block_size,
+            "n_params": self.model.n_params,
+            "steps": self.config.steps,
+            "chars": self.config.batch_size * block_size,
+            "seconds": round(self.seconds, 2),
+            "loss": round(full_loss(self.model, self.val), 4),
+            "curve": self.curve,
+        }
+
+
+def train_in_turns(
+    entries: Sequence[Entry], corpus: Corpus, *, seed: int, device: Device
+) -> list[dict]:
+    """Train every entry, a piece of each in turn. Returns `Runner.result` of each."""
+    runners = [Runner(entry, corpus, seed, device) for entry in entries]
+    with torch.random.fork_rng(), Progress(TURNS, f"seed {seed}") as bar:
+        torch.manual_seed(seed)
+        for turn in range(TURNS + 1):
+            for runner in runners:
+                runner.advance(runner.config.steps * turn // TURNS)
+                if turn % 4 == 0:  # a loss takes as long as ten steps
+                    runner.evaluate()
+            bar.update(int(turn > 0))
+    return [runner.result() for runner in runners]
+
+
+def compared(runs: list[dict]) -> list[dict]:
+    """One row for each entry: summaries over the seeds, and how much sooner than the baseline.
+
+    `sooner` is the ratio of the baseline's seconds to the entry's, seed by seed. It is given only
+    where the loss is no higher than the baseline's at the same block.
+    """
+    baseline = {run["seed"]: run for run in runs if run["name"] == BASELINE}
+    least = summary(run["loss"] for run in baseline.values())["median"] if baseline else 0.0
+    blocks = {run["block_size"] for run in baseline.values()}
+    groups, rows = {}, []
+    for run in runs:
+        groups.setdefault((run["name"], run["goal"], run["block_size"]), []).append(run)
+    for group in groups.values():
+        facts = ("name", "goal", "block_size", "n_params", "steps", "chars")
+        row = {key: group[0][key] for key in facts}
+        row |= {key: summary(run[key] for run in group) for key in ("seconds", "loss")}
+        if row["block_size"] in blocks and row["loss"]["median"] <= least:
+            pairs = [(baseline[run["seed"]], run) for run in group]
+            row["sooner"] = summary(base["seconds"] / run["seconds"] for base, run in pairs)
+        rows.append(row)
+    return rows
+
+
+def published(name: str) -> dict:
+    """A result that ships: race, ideas, heads or speculate. Raises OSError."""
+    path = ROOT / "outputs" / "race" / f"{name}.json"
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def _clock(device: Device) -> float:
+    # With several threads CPU seconds add up over them.
+    alone = device.device.type == "cpu" and torch.get_num_threads() == 1
+    return time.process_time() if alone else clock(device.device)
+
+
+# ------------------------------------------------------------------ how soon is each at a loss?
+
+END = 1.8125  # about where the lecture's recipe ends at block 32
+SMALL = {"block_size": 256, "n_layer": 3, "n_head": 3, "n_embd": 96}
+
+RACE = (
+    Entry("lecture", "lecture"),
+    Entry("fast", "fast", END, {}, {"steps": 800, "stages": ()}),
+    Entry("fast", "fast", 1.72, SMALL),
+)
+
+# ------------------------------------------------------------------ what does each idea add?
+
+# One shape, and 300 steps of 768 characters for every line: an idea changes the loss, the seconds
+# of a step, or both.
+SHAPE = {**SMALL, "block_size": 128}
+PLAIN = {"steps": 300, "batch_size": 6, "batched": True, "fused": True}
+ADAMW = {"warmup": 20, "decay": True, "beta2": 0.99, "weight_decay": 0.0}
+RATE = {**ADAMW, "lr": 5e-3}
+MUON = {**ADAMW, "lr": 8e-3, "muon_lr": 0.02}
+CHANGES = {
+    "zero start": {"zero_init": True},
+    "look-back": {"look_back": True},
+    "short windows first": {"stages": ((0.5, 32), (0.85, 64))},
+    "epochs": {"epochs": True},
+}
+RATES = "rate 5e-3, warm-up, line to zero"
+WHOLE = list(CHANGES)[-1]  # the line that has every idea of the lecture's architecture
+TODAY = "RMSNorm, RoPE, QK-norm, ReLU²"
+PLACES = "on top", "alone", "without"  # where an idea is added or taken away
+
+
+def _idea(name: str, base: dict, *changes: str, shape: dict | None = None, **more) -> Entry:
+    """The lecture's recipe and shape, with the optimizer's settings `base` and some changes."""
+    train = {**PLAIN, **base}
+    for change in changes:
+        train |= CHANGES[change]
+    return Entry(name, "lecture", None, SHAPE | (shape or {}), train | more)
+
+
+def _ideas() -> tuple[Entry, ...]:
+    """Each idea on top of those before it; each alone; all without each."""
+    names = list(CHANGES)
+    entries = [
+        _idea("the lecture's recipe", {}, batched=False, fused=False),
+        _idea("heads in one product, fused AdamW", {}),
+        _idea(RATES, RATE),
+        _idea("Muon", MUON),
+    ]
+    entries += [_idea(name, MUON, *names[: i + 1]) for i, name in enumerate(names)]
+    entries.append(_idea(TODAY, MUON, *names, shape=MODERN))
+    entries += [_idea(f"only {name}", RATE, name) for name in names]
+    entries.append(_idea(f"only {TODAY}", RATE, shape=MODERN))
+    entries.append(_idea("all but Muon", RATE, *names))
+    entries.append(_idea("all but the falling rate", MUON, *names, decay=False))
+    entries.append(_idea("all but the warm-up", MUON, *names, warmup=0))
+    for name in names:
+        entries.append(_idea(f"all but {name}", MUON, *(x for x in names if x != name)))
+    return tuple(entries)
+
+
+IDEAS = _ideas()
+
+
+def effects(rows: list[dict]) -> dict[tuple[str, str], dict]:
+    """What each idea changes in each of PLACES, by (idea, place), from the rows of IDEAS.
+
+    "on top": beside the line before it. "alone": beside AdamW with its rate and schedule.
+    "without": how the line of all ideas changes where the idea is taken away, with its sign turned,
+    so that below zero the idea always helps. Each has `loss` and `seconds`: the `change` of the
+    median, the larger `range` of the seeds of both lines, and whether it is `clear`, which is a
+    change longer than that range. With five seeds of normal noise, chance does that to one
+    comparison in 260.
+    """
+    by_name = {row["name"]: row for row in rows}
+    ladder = [entry.name for entry in IDEAS[: len(CHANGES) + 5]]
+    found = {(b, "on top"): (a, b) for a, b in zip(ladder, ladder[1:], strict=False)}
+    found["Muon", "alone"] = RATES, "Muon"
+    for name in by_name:
+        if name.startswith("only "):
+            found[name.removeprefix("only "), "alone"] = RATES, name
+        if name.startswith("all but "):
+            found[name.removeprefix("all but "), "without"] = name, WHOLE
+    return {
+        key: {what: _effect(by_name[a][what], by_name[b][what]) for what in ("loss", "seconds")}
+        for key, (a, b) in found.items()
+    }
+
+
+def _effect(before: dict, after: dict) -> dict:
+    """The change of the median between two summaries, beside the larger of their ranges."""
+    change = after["median"] - before["median"]
+    widest = max(s["high"] - s["low"] for s in (before, after))
+    return {"change": change, "range": widest, "clear": abs(change) > widest}
+
+
+# ------------------------------------------------------------------ what do shared keys cost?
+
+# The changes of notebook 08, one at a time; all else is equal: block 64, steps, characters.
+STEPS = {"steps": 2000, "batch_size": 16, "look_back": False, "epochs": False, "stages": ()}
+BATCHED_64 = {"block_size": 64, "per_head": False}
+ROPE = {**BATCHED_64, "rope": True}
+WINDOW = {**ROPE, "window": 16}
+
+HEADS = (
+    Entry("a table of positions", "fast", None, BATCHED_64, STEPS),
+    Entry("rotary positions", "fast", None, ROPE, STEPS),
+    Entry("2 heads of keys", "fast", None, {**ROPE, "n_kv_head": 2}, STEPS),
+    Entry("1 head of keys", "fast", None, {**ROPE, "n_kv_head": 1}, STEPS),
+    Entry("window 16", "fast", None, WINDOW, STEPS),
+    Entry("window 16, every 2nd layer full", "fast", None, {**WINDOW, "full_every": 2}, STEPS),
+    Entry("window 16, 1 head of keys", "fast", None, {**WINDOW, "n_kv_head": 1}, STEPS),
+)
+
+KINDS = {"race": RACE, "ideas": IDEAS, "heads": HEADS}

@@ -1,1 +1,0 @@
-"""What is measured: time, the roofline, decoding, training, speculation, load. Parses no words."""

@@ -1,0 +1,286 @@
+"""What key/value caches share. Knows tensors and positions; nothing of models or text.
+
+A cache is one method: `update(k, v, pos) -> k, v, k_pos` takes the keys and values of new tokens
+and returns those of all tokens that it holds, with their positions. `rewind(n)` forgets the last n.
+Leading dimensions are free: (B, T, hs) for one of the lecture's heads, (B, H, T, hs) for all heads.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from contextlib import contextmanager
+
+import torch
+import torch.nn as nn
+from torch import Tensor
+
+from .config import check_int
+
+
+class KVCache(ABC):
+    """Counts tokens and checks them; a subclass says in `store` how they are kept.
+
+    `k`, `v` and `pos` are what it keeps (None while it is empty), `length` counts the tokens stored
+    so far, `last` is the position of the last one, `capacity` the most that fit (None: no limit).
+    """
+
+    limited = False  # whether there must be a capacity, which positions stay below
+
+    def __init__(self, capacity: int | None = None):
+        if self.limited or capacity is not None:
+            check_int("capacity", capacity, 1)
+        self.capacity = capacity
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything. The next text may have another batch size, dtype and device."""
+        self.k = self.v = self.pos = None
+        self.length, self.last = 0, -1
+        self.kind = None  # of this text: leading dimensions, head size, dtype, device
+        self.checked = None  # shapes and dtypes of the last update
+
+    def update(self, k: Tensor, v: Tensor, pos: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Store new tokens and return all.  (…, T, hs) twice, (T,) -> (…, S, hs) twice, (S,)
+
+        Raises ValueError, before anything changes, for shapes, dtypes or devices that do not fit,
+        for positions that do not ascend (on a CPU), and for more tokens than the cache can hold.
+        A step like the one before costs two comparisons: of shapes and dtypes, and of the position.
+        """
+        form = (k.shape, v.shape, pos.shape, k.dtype, v.dtype, pos.dtype, k.device, v.device)
+        if form != self.checked:
+            self._check_form(k, v, pos)
+        pos = pos.long()  # index_copy_ takes no int32
+        last = self._last_position(pos)
+        if self.limited and last >= self.capacity:
+            cache = f"{type(self).__name__}({self.capacity})"
+            cure = f"holds positions 0 to {self.capacity - 1}; build one of at least {last + 1}"
+            raise ValueError(f"position {last} does not fit: {cache} {cure}")
+        held = self.store(k, v, pos)
+        self.kind, self.checked = self.kind or _kind(k), form
+        self.length, self.last = self.length + pos.shape[0], last
+        return held
+
+    @abstractmethod
+    def store(self, k: Tensor, v: Tensor, pos: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Keep tokens that were checked; return all, as `update` does."""
+
+    def tensors(self) -> tuple[Tensor, Tensor]:
+        """K and V as `update` returns them."""
+        return self.k, self.v
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the keys and values held or reserved, measured from the tensors."""
+        return 0 if self.k is None else self.k.nbytes + self.v.nbytes
+
+    @property
+    def rewindable(self) -> int:
+        """How many tokens `rewind` can forget."""
+        return self.length
+
+    def rewind(self, n: int) -> None:
+        """Forget the last n tokens, as if they had never come. Raises ValueError first."""
+        check_int(f"{type(self).__name__} of {self.length} tokens: rewind", n, 0, self.rewindable)
+        length, last = self.length - n, self.last - n
+        if length == 0:
+            self.reset()
+        elif n:
+            self.forget(n)
+            self.length, self.last = length, int(self.pos.max()) if self.pos.is_cpu else last
+
+    def forget(self, n: int) -> None:
+        """Drop the last n of more than n tokens."""
+        self.k, self.v, self.pos = self.k[..., :-n, :], self.v[..., :-n, :], self.pos[:-n]
+
+    def reserve(self, k: Tensor, v: Tensor, pos: Tensor) -> None:
+        """Make `capacity` empty slots for tokens like these: zeros, at position -1."""
+        self.k = k.new_zeros(*k.shape[:-2], self.capacity, k.shape[-1])
+        self.v, self.pos = torch.zeros_like(self.k), pos.new_full((self.capacity,), -1)
+
+    def _check_form(self, k: Tensor, v: Tensor, pos: Tensor) -> None:
+        integers = pos.dtype in (torch.int64, torch.int32)
+        if k.shape != v.shape or pos.shape != k.shape[-2:-1] or not integers:
+            raise ValueError(
+                f"keys {tuple(k.shape)}, values {tuple(v.shape)} and positions {tuple(pos.shape)} "
+                f"of {pos.dtype} must be (…, T, hs), (…, T, hs) and (T,) integers"
+            )
+        if self.kind not in (None, _kind(k)) or _kind(k) != _kind(v):
+            held = f"keys are {_kind(k)}, values {_kind(v)}, tokens held {self.kind or _kind(k)}"
+            raise ValueError(f"{held}: all must be alike; reset() before another dtype")
+
+    def _last_position(self, pos: Tensor) -> int:
+        """The position of the last new token. Raises ValueError when positions do not ascend.
+
+        On a GPU, where looking would stop the queue in every layer, it is what the count says.
+        """
+        n = pos.shape[0]
+        if n == 0 or not pos.is_cpu:
+            return self.last + n
+        if n == 1:
+            first = last = pos.item()
+        else:
+            check_ascending(pos)
+            first, last = int(pos[0]), int(pos[-1])
+        if first <= self.last:
+            late = f"position {first} must come after position {self.last}, which is cached already"
+            raise ValueError(f"{late}: count through the whole text; reset() before another")
+        return last
+
+
+# The positions that were looked at last, and their version: all layers of a step get one tensor.
+_ascending = None, None
+
+
+def check_ascending(pos: Tensor) -> None:
+    """Raise ValueError unless the positions of each text ascend.  (…, T), on the CPU
+
+    The one check of order, and a tensor is looked at once: a model asks at its door, and each cache
+    asks again, as it may be used without one. Attention itself goes by positions, in any order; the
+    causal kernel, a ring and a rewind go by the order in which tokens come.
+    """
+    global _ascending
+    if pos.shape[-1] < 2:
+        return
+    version = None if pos.is_inference() else pos._version  # such tensors have none
+    seen, last = _ascending
+    if version is not None and seen is pos and last == version:
+        return
+    if not (pos.diff() > 0).all():
+        raise ValueError(f"positions {pos.tolist()} do not ascend: pass tokens in the text's order")
+    _ascending = pos, version
+
+
+def _kind(x: Tensor) -> tuple:
+    """Leading dimensions, head size, dtype and device."""
+    return tuple(x.shape[:-2]), x.shape[-1], x.dtype, x.device
+
+
+# ------------------------------------------------------------------ cache.dynamic
+# A cache that grows by concatenation.
+
+
+class DynamicCache(KVCache):
+    """Grows with every token: easy to read, but each step copies all that it holds."""
+
+    def store(self, k, v, pos):
+        if self.k is not None:
+            k, v = torch.cat([self.k, k], dim=-2), torch.cat([self.v, v], dim=-2)
+            pos = torch.cat([self.pos, pos])
+        self.k, self.v, self.pos = k, v, pos
+        return k, v, pos
+
+
+# ------------------------------------------------------------------ cache.static
+# A cache that is allocated once.
+
+
+class StaticCache(KVCache):
+    """Allocated once for positions 0 to capacity - 1; each token is written at its own position.
+
+    Slots not yet written have position -1, so `visible` hides them, and hold zeros, because a
+    weight of 0 times an uninitialised NaN would still be NaN.
+    """
+
+    limited = True
+
+    def store(self, k, v, pos):
+        if self.k is None:
+            self.reserve(k, v, pos)
+        self.k.index_copy_(-2, pos, k)
+        self.v.index_copy_(-2, pos, v)
+        self.pos.index_copy_(0, pos, pos)
+        return self.k, self.v, self.pos
+
+    def forget(self, n):
+        slots = self.pos.topk(n).indices
+        self.k.index_fill_(-2, slots, 0)
+        self.v.index_fill_(-2, slots, 0)
+        self.pos.index_fill_(0, slots, -1)
+
+
+# ------------------------------------------------------------------ cache.attach
+# Caches on and off: which modules of a model hold one, and for how long.
+
+_attaching = threading.Lock()  # two threads must not both find that no cache is on
+
+
+def cache_owners(model: nn.Module) -> list[nn.Module]:
+    """The modules that can hold a cache: every Head, or every batched attention."""
+    return [m for m in model.modules() if "cache" in m.__dict__]
+
+
+def require_owners(model: nn.Module) -> list[nn.Module]:
+    """cache_owners(model). Raises ValueError for a block without one: it would not see the past."""
+    if not all(cache_owners(block) for block in model.blocks):
+        why = "an attention module has no `cache` attribute, so it would not see what is cached"
+        raise ValueError(f"{why}: set self.cache = None in its __init__, or decode without a cache")
+    return cache_owners(model)
+
+
+@contextmanager
+def kv_cache(model: nn.Module, cache=DynamicCache, capacity: int | None = None):
+    """Caches for the length of a with-block: empty at its start, gone at its end, however it ends.
+
+    Each attention module gets one, built by `cache(capacity)` (default: block_size). Raises
+    ValueError when caches are on already, and as build_caches does.
+    """
+    enable_kv_cache(model, cache, capacity)
+    try:
+        yield model
+    finally:
+        disable_kv_cache(model)
+
+
+def enable_kv_cache(model: nn.Module, cache=DynamicCache, capacity: int | None = None) -> list:
+    """What kv_cache does at its start. Returns the caches, one for each of cache_owners(model)."""
+    owners = require_owners(model)
+    capacity = model.config.block_size if capacity is None else capacity
+    caches = build_caches(owners, cache, capacity)
+    with _attaching:
+        if any(owner.cache is not None for owner in owners):
+            cure = "call disable_kv_cache(model), or take a copy.deepcopy(model) for this thread"
+            raise ValueError(f"a KV cache is already on: leave its with-block, {cure}")
+        for owner, built in zip(owners, caches, strict=True):
+            owner.cache = built
+    return caches
+
+
+def disable_kv_cache(model: nn.Module) -> None:
+    """Take all caches away; harmless when there are none."""
+    for owner in cache_owners(model):
+        owner.cache = None
+
+
+def build_caches(owners: list[nn.Module], cache, capacity: int) -> list:
+    """An empty cache for each module. Raises ValueError for a `cache` that builds none.
+
+    `cache` is a class or a function of the capacity. A class that rolls gets its module's window;
+    where there is none, or none shorter than the capacity, nothing may be forgotten, and a
+    StaticCache of that capacity stands in.
+    """
+    if not callable(cache):
+        raise ValueError(f"cache={cache!r}: pass the class, as in DynamicCache, not an instance")
+    check_int("capacity", capacity, 1)
+    caches = [_empty_cache(owner, cache, capacity) for owner in owners]
+    if any(isinstance(built, nn.Module) or not hasattr(built, "update") for built in caches):
+        need = "plain objects with update(k, v, pos), not an nn.Module"
+        raise ValueError(f"cache={cache!r} must build {need}: a cache is not part of the model")
+    return caches
+
+
+def _empty_cache(owner: nn.Module, cache, capacity: int):
+    if not getattr(cache, "rolls", False):
+        try:
+            return cache(capacity)
+        except TypeError as error:
+            raise ValueError(f"cache={cache!r} builds no cache: {error}") from error
+    window = getattr(owner, "window", None)
+    if window is None or window >= capacity:
+        return StaticCache(capacity)
+    return cache(window, owner.config.sinks)
+
+
+def measured_bytes(model: nn.Module) -> int:
+    """Bytes that the caches of this model hold now, from their tensors."""
+    return sum(owner.cache.nbytes for owner in cache_owners(model) if owner.cache is not None)

@@ -1,1 +1,0 @@
-"""Key/value caches, one kind a file. Knows tensors and positions; nothing of text."""

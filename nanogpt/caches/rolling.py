@@ -1,0 +1,67 @@
+"""A cache as long as the attention window: a ring."""
+
+from __future__ import annotations
+
+import torch
+
+from ..cache import KVCache
+from ..config import check_int
+from ..device import send
+
+
+class RollingCache(KVCache):
+    """A ring of the last `window` tokens, and the first `sinks` beside it: it does not grow.
+
+    For attention with that window and those sinks (GPTConfig.window). A new token takes the slot of
+    the oldest, which no later query sees. The first of several new tokens may see what the last
+    pushes out, so `update` returns the ring as it was and all new tokens. They are kept until the
+    next update, beside `nbytes`, so the last update can be rewound, but no earlier one. An update
+    of one token returns the ring, keeps nothing, and cannot be rewound: every step would pay.
+    """
+
+    rolls = True  # build_caches passes it the window of its module
+
+    def __init__(self, window: int, sinks: int = 0):
+        check_int("window", window, 1)
+        check_int("sinks", sinks, 0)
+        self.window, self.sinks = window, sinks
+        super().__init__(sinks + window)
+
+    def reset(self):
+        super().reset()
+        self.undo = None  # k, v and pos: the ring before the last update, then its tokens
+
+    def store(self, k, v, pos):
+        if self.k is None:
+            self.reserve(k, v, pos)
+        self.undo = None
+        if pos.shape[0] > 1:
+            both = ((self.k, k, -2), (self.v, v, -2), (self.pos, pos, 0))
+            self.undo = tuple(torch.cat([ring, new], dim) for ring, new, dim in both)
+        new, slots = (send(x, k.device) for x in self._slots(pos.shape[0]))
+        self.k.index_copy_(-2, slots, k.index_select(-2, new))
+        self.v.index_copy_(-2, slots, v.index_select(-2, new))
+        self.pos.index_copy_(0, slots, pos.index_select(0, new))
+        return self.undo or (self.k, self.v, self.pos)
+
+    def _slots(self, n: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Which of n new tokens stay when all have come, and the slot of each."""
+        start, end, sinks = self.length, self.length + n, self.sinks
+        stay = [*range(start, min(end, sinks)), *range(max(start, sinks, end - self.window), end)]
+        slots = [i if i < sinks else sinks + (i - sinks) % self.window for i in stay]
+        return torch.tensor(stay, dtype=torch.long) - start, torch.tensor(slots, dtype=torch.long)
+
+    @property
+    def rewindable(self):
+        return 0 if self.undo is None else len(self.undo[2]) - self.capacity
+
+    def forget(self, n):
+        T, (k, v, pos) = self.rewindable, self.undo
+        ring, stay = slice(self.capacity), slice(self.capacity, len(pos) - n)
+        self.k, self.v, self.pos = (
+            x.clone() for x in (k[..., ring, :], v[..., ring, :], pos[ring])
+        )
+        self.undo, self.length = None, self.length - T
+        self.last = int(self.pos.max()) if pos.is_cpu else self.last - T
+        if n < T:
+            self.update(k[..., stay, :], v[..., stay, :], pos[stay])

@@ -1,0 +1,230 @@
+"""Checkpoints: safetensors and JSON, each whole or absent. Nothing is ever unpickled."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from . import files
+from .config import LARGEST, GPTConfig, check_int, check_number, check_type
+from .convert import convert_state, own_classes
+from .data import CharTokenizer
+from .model import GPT
+
+FORMAT = "nanogpt-notebooks checkpoint 1"
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that is missing, damaged, or not one of ours; the message says what to do."""
+
+
+def save_checkpoint(path: str | Path, model: GPT, meta: dict) -> None:
+    """Write `<path>.safetensors` and, for readers, `<path>.json`; each is whole or not written.
+
+    The weights are stored per Head, under the lecture's names. The same metadata is in the header
+    of the weights' file, with a digest of both, so one rename replaces everything together and a
+    damaged bit is noticed when it is read. Raises TypeError and ValueError for what is no model or
+    no metadata, and for what load_checkpoint would refuse, ForeignFiles where a file that is no
+    checkpoint is in the way, and OSError.
+    """
+    check_type("model", model, GPT)
+    check_type("meta", meta, dict)
+    path = check_path("path", path)
+    check_checkpoint(path)
+    write_checkpoint(path, model, meta)
+
+
+def check_checkpoint(path: Path) -> None:
+    """Raise ForeignFiles where a file that is no checkpoint of ours is at this path (a stem)."""
+    weights, about = (path.with_name(f"{path.name}.{kind}") for kind in ("safetensors", "json"))
+    files.check_file(weights, is_written(weights, FORMAT))
+    found = files.read_json(about)
+    ours = isinstance(found, dict) and found.get("format") == FORMAT
+    whole = ours and ("digest" not in found or files.read_sealed(about) is not None)
+    files.check_file(about, whole)
+
+
+def write_checkpoint(path: Path, model: GPT, meta: dict) -> None:
+    """What save_checkpoint does once its arguments are checked."""
+    state = model.state_dict()
+    if not model.config.per_head and model.config.has_heads:
+        state = convert_state(state, model.config, per_head=True)
+    if own := own_classes(model):  # whoever loads it must know that a plain GPT is another function
+        meta = {**meta, "own_classes": own}
+    else:
+        _check_saved(path, model.config, state, meta)
+    json.dumps(meta, ensure_ascii=False, allow_nan=False).encode()  # before the first of two files
+    digest = write_tensors(path.with_name(path.name + ".safetensors"), state, meta)
+    files.write_json(path.with_name(path.name + ".json"), files.sealed({**meta, "sha256": digest}))
+
+
+@dataclass
+class Checkpoint:
+    """A trained model, its characters, and where both came from."""
+
+    model: GPT
+    tokenizer: CharTokenizer
+    meta: dict
+    sha256: str
+    origin: str
+
+    def __str__(self) -> str:
+        c, losses = self.model.config, self.meta["losses"]
+        val = losses.get("full_val", losses["val"])  # of the whole validation text, if it is known
+        return (
+            f"{self.origin}: {self.model.n_params:,} parameters, block {c.block_size}, "
+            f"trained for {self.meta['step']:,} steps on {self.meta['corpus']['name']}, "
+            f"val loss {val:.3f}, sha256 {self.sha256[:12]}…"
+        )
+
+
+def load_checkpoint(path: str | Path = files.KEEPER, *, origin: str | None = None) -> Checkpoint:
+    """Read a checkpoint, a float32 model: `path` with or without `.safetensors`.
+
+    Without a path, the keeper, the best model that ships. Nothing is unpickled. Raises
+    CheckpointError when the file is missing, damaged or foreign, or when its tensors do not fit its
+    config.
+    """
+    path = stem(path)
+    path = path.with_name(path.name + ".safetensors")
+    if not path.is_file():
+        raise CheckpointError(f"no checkpoint at {path}: train one (notebook 01), or correct it")
+    state, meta = read_tensors(path)
+    config, held = _checked_config(path, meta), sum(tensor.numel() for tensor in state.values())
+    try:
+        if held != config.n_params:  # a header may name any size: build no model of it
+            raise RuntimeError(f"\n{held:,} numbers, it has {config.n_params:,}")
+        _check_numbers(path, state)
+        model = GPT(config)
+        model.load_state_dict(state)
+    except RuntimeError as error:
+        why = str(error).splitlines()[1].strip()
+        raise CheckpointError(f"{path}: its tensors do not fit its own config ({why})") from error
+    tokenizer = CharTokenizer(meta["vocabulary"])
+    return Checkpoint(model.eval(), tokenizer, meta, files.sha256(path), origin or path.name)
+
+
+def write_tensors(path: Path, tensors: dict[str, Tensor], meta: dict) -> str:
+    """Write tensors and JSON metadata as one safetensors file, whole or not at all.
+
+    Its header holds a digest of both, so a damaged bit is noticed when it is read. Returns the
+    file's SHA-256. Raises OSError.
+    """
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    meta = {**meta, "digest": _digest(json.dumps(meta), tensors)}
+    with files.atomic_path(path) as temporary:
+        try:
+            save_file(tensors, temporary, metadata={"nanogpt": json.dumps(meta)})
+        except SafetensorError as error:  # not an OSError, even for a full disk
+            raise OSError(f"{path} could not be written ({error}): make room") from error
+        return files.sha256(temporary)
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict]:
+    """What write_tensors wrote. Raises CheckpointError for a damaged file and for any other."""
+    damaged = "delete it, or fetch it or train again"
+    try:
+        with safe_open(path, framework="pt") as file:
+            header = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError, ValueError) as error:
+        raise CheckpointError(
+            f"{path} is damaged or no safetensors file ({error}): {damaged}"
+        ) from error
+    try:
+        meta = dict(json.loads(header["nanogpt"]))
+        digest = meta.pop("digest")
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        raise _foreign(path, error) from error
+    if digest != _digest(json.dumps(meta), tensors):
+        raise CheckpointError(f"{path} is damaged: its contents do not match its digest; {damaged}")
+    return tensors, meta
+
+
+def is_written(path: Path, *formats: str) -> bool:
+    """Whether write_tensors wrote this file, in one of these formats, and it is undamaged."""
+    try:
+        return read_tensors(path)[1].get("format") in formats
+    except CheckpointError:
+        return False
+
+
+def check_path(name: str, value) -> Path:
+    """The stem of a path that names a file. Raises TypeError, and ValueError for a folder's."""
+    check_type(name, value, (str, Path))
+    path = stem(value)
+    if path.name in ("", "..") or not os.path.basename(value).startswith(path.name):
+        raise ValueError(f"{name}={str(value)!r}: name a file, without its suffix")
+    return path
+
+
+def stem(path: str | Path) -> Path:
+    """The path without its suffix: `x`, `x.safetensors` and `x.json` name one checkpoint."""
+    return Path(str(path).removesuffix(".safetensors").removesuffix(".json"))
+
+
+def _digest(meta: str, state: dict) -> str:
+    """SHA-256 of the metadata and of every tensor's name, type, shape and bytes."""
+    parts = [meta.encode()]
+    for name in sorted(state):
+        tensor = state[name].contiguous()
+        parts += [f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode()]
+        parts += [tensor.flatten().view(torch.uint8).numpy().tobytes()]
+    return files.sha256(b"\n".join(parts))
+
+
+def _checked_config(path: Path, meta: dict) -> GPTConfig:
+    """The config in a checkpoint's metadata, after a check of all that is read from it later."""
+    if (found := meta.get("format")) != FORMAT:
+        raise CheckpointError(f"{path} has format {found!r}, not {FORMAT!r}: train again")
+    try:
+        fields = dict(meta["config"])
+        ngrams = fields.pop("ngrams", 1)  # a field that is gone; older files say 1, for none
+        config = GPTConfig(**fields)
+        chars, size = meta["vocabulary"], config.vocab_size
+        if not isinstance(chars, str) or not len(chars) == len(set(chars)) == size:
+            raise ValueError(f"the vocabulary must be a string of {size} different characters")
+        check_int("step", meta["step"], 0)
+        check_number("the validation loss", meta["losses"]["val"], 0, LARGEST)
+        if not isinstance(meta["corpus"]["name"], str):
+            raise ValueError("the corpus has no name")
+    except (KeyError, TypeError, ValueError) as error:
+        raise _foreign(path, error) from error
+    if ngrams != 1:
+        why = f"{path} holds a model with n-gram tables (ngrams={ngrams}), which GPT has no longer"
+        raise CheckpointError(f"{why}: train again, without them")
+    if own := meta.get("own_classes"):
+        why = f"{path} holds a model with {own}, and a plain GPT is another function"
+        raise CheckpointError(f"{why}: build the model with that class, and load its tensors")
+    return config
+
+
+def _check_saved(path: Path, config: GPTConfig, state: dict, meta: dict) -> None:
+    """Raise ValueError for what load_checkpoint would refuse."""
+    try:
+        named = _checked_config(path, meta)
+        _check_numbers(path, state)
+    except CheckpointError as error:
+        raise ValueError(f"not saved, as load_checkpoint would refuse it: {error}") from error
+    if named != replace(config, per_head=config.has_heads):
+        raise ValueError(f"not saved: its metadata say {named}, and the model is {config}")
+
+
+def _check_numbers(path: Path, state: dict[str, Tensor]) -> None:
+    """Raise CheckpointError unless all tensors are of finite floating-point numbers."""
+    for name, tensor in state.items():
+        if not tensor.is_floating_point() or not tensor.float().isfinite().all():
+            what = f"NaN, infinity or numbers that are not floating point in {name}"
+            raise CheckpointError(f"{path} holds {what}: train again, or from an earlier one")
+
+
+def _foreign(path: Path, why) -> CheckpointError:
+    cure = "use a checkpoint that this project wrote, or model.load_state_dict for the lecture's"
+    return CheckpointError(f"{path} holds tensors but not our metadata ({why!r}): {cure}")

@@ -1,0 +1,290 @@
+"""The corpus, its characters as numbers, and batches of windows of it.
+
+`load_corpus` looks in this order: a path given, the file that NANOGPT_DATA names, data/input.txt,
+a download of Tiny Shakespeare. Without a network it takes a practice corpus that this module writes
+itself; it is never mistaken for the real one.
+"""
+
+from __future__ import annotations
+
+import codecs
+import hashlib
+import http.client
+import os
+import random
+import re
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from .files import ROOT, sha256, write_whole
+
+PRACTICE = "practice corpus"
+# Andrej Karpathy's concatenation of Shakespeare, from char-rnn (2015) at a fixed commit.
+URL = (
+    "https://raw.githubusercontent.com/karpathy/char-rnn/"
+    "6f9487a6fe5b420b7ca9afb0d7c078e37c1d1b4e/data/tinyshakespeare/input.txt"
+)
+SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
+SIZE = 1_115_394  # bytes, and characters: the text is ASCII
+TIMEOUT = 10  # seconds, to connect and between two reads
+
+
+class CorpusError(ValueError):
+    """A corpus that is missing, damaged, not text, or too short; the message says what to do."""
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A text with its name. Only the practice corpus is not `real`."""
+
+    text: str
+    name: str
+    sha256: str
+    note: str = ""  # for the practice corpus: why it is used
+
+    @property
+    def real(self) -> bool:
+        return self.name != PRACTICE
+
+    @property
+    def banner(self) -> str:
+        """What a reader must know before anything else; empty for a real text."""
+        if self.real:
+            return ""
+        cure = "put input.txt into data/ (see data/README.md) or set NANOGPT_DATA to your copy."
+        what = "Every loss below is a loss on generated text. For the real corpus"
+        return f"PRACTICE CORPUS, not Shakespeare: {self.note}\n{what}, {cure}"
+
+    def __str__(self) -> str:
+        size = f"{len(self.text):,} characters, {len(set(self.text))} distinct"
+        return f"{self.name}: {size}, sha256 {self.sha256[:12]}…"
+
+
+def load_corpus(path: str | Path | None = None) -> Corpus:
+    """Find the corpus, in the order given at the top of this module.
+
+    Raises CorpusError for a file that was named and is missing, not UTF-8, or a damaged copy of
+    Tiny Shakespeare. A failed download raises nothing: the practice corpus takes its place, with a
+    note. With NANOGPT_OFFLINE=1 no download is tried; the note is then NANOGPT_OFFLINE_REASON.
+    """
+    if named := path or os.environ.get("NANOGPT_DATA"):
+        if not (file := Path(named).expanduser()).is_file():
+            who = "" if path else "NANOGPT_DATA: "
+            raise CorpusError(f"{who}{file} is no file: correct the path or leave it out")
+        return read_corpus(file)
+    local = ROOT / "data" / "input.txt"
+    if local.is_file():
+        return read_corpus(local)
+    if os.environ.get("NANOGPT_OFFLINE", "0") not in ("", "0"):
+        reason = "data/input.txt is missing, and no download was wanted."
+        return practice_corpus(os.environ.get("NANOGPT_OFFLINE_REASON") or reason)
+    try:
+        return read_corpus(fetch(local))
+    except (CorpusError, OSError) as error:
+        return practice_corpus(f"the download did not work ({error}).")
+
+
+def read_corpus(path: Path) -> Corpus:
+    """Any UTF-8 text as a corpus. Raises CorpusError when it is unfit to train on.
+
+    That is: not UTF-8, empty, one character repeated, with NUL bytes, or a cut Tiny Shakespeare.
+    """
+    data = path.read_bytes()
+    digest = sha256(data)
+    if digest == SHA256:
+        return Corpus(data.decode("ascii"), "Tiny Shakespeare", digest)
+    try:
+        text = data.removeprefix(codecs.BOM_UTF8).decode("utf-8").replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        byte = f"byte {error.start} of {len(data):,} is {data[error.start]:#04x}"
+        raise CorpusError(f"{path} is not UTF-8 text: {byte}; save it as UTF-8") from None
+    if (place := text.find("\0")) >= 0:
+        raise CorpusError(f"{path} is not a text: it has a NUL byte at {place}; name a text file")
+    if len(set(text)) < 2:
+        raise CorpusError(f"{path} has no two different characters: put a text there or delete it")
+    if text.startswith("First Citizen:\nBefore we proceed any further"):
+        found = f"{len(data):,} bytes and sha256 {digest[:12]}…, not {SIZE:,} and {SHA256[:12]}…"
+        why = f"{path} begins like Tiny Shakespeare but has {found}: a cut or altered copy"
+        raise CorpusError(f"{why}; delete it to fetch it again")
+    return Corpus(text, path.name, digest)
+
+
+def practice_corpus(note: str = "asked for.") -> Corpus:
+    """About 1 MB of play-like text in Tiny Shakespeare's 65 characters, equal on every machine."""
+    text = practice_text()
+    return Corpus(text, PRACTICE, sha256(text.encode()), note)
+
+
+def fetch(target: Path, url: str = URL, digest: str = SHA256, size: int = SIZE) -> Path:
+    """Download to `target`, whole and checked.
+
+    Raises CorpusError for whatever the network and the server do, OSError for a folder that cannot
+    be written; nothing is left behind.
+    """
+    try:
+        with urllib.request.urlopen(url, timeout=TIMEOUT) as answer:
+            data = answer.read(size + 1)
+    except (OSError, http.client.HTTPException, ValueError) as error:  # ValueError: no address
+        raise CorpusError(f"no file came ({type(error).__name__}: {error})") from error
+    if sha256(data) != digest:
+        came = f"{len(data):,} bytes of {size:,}, sha256 {sha256(data)[:12]}…, not {digest[:12]}…"
+        raise CorpusError(f"what came is not the file we know: {came}; try again")
+    write_whole(target, data)
+    return target
+
+
+# ------------------------------------------------------------------ characters as numbers
+
+
+class CharTokenizer:
+    """One integer for each distinct character, in sorted order."""
+
+    def __init__(self, vocabulary: str):
+        self.chars = "".join(sorted(set(vocabulary)))
+        if not self.chars:
+            raise ValueError("a vocabulary needs at least one character; the text given is empty")
+        self.index = {char: i for i, char in enumerate(self.chars)}
+
+    def __len__(self) -> int:
+        return len(self.chars)
+
+    def encode(self, text: str) -> Tensor:
+        """(T,) int64. Raises ValueError for an empty text and for unknown characters."""
+        if not text:
+            raise ValueError("the prompt is empty: give a character or more, such as a newline")
+        if unknown := sorted(set(text) - set(self.chars)):
+            known = f"the model knows only the {len(self)} characters {self.chars!r}"
+            raise ValueError(f"{', '.join(map(repr, unknown))} not in the vocabulary: {known}")
+        return torch.tensor([self.index[char] for char in text])
+
+    def decode(self, tokens: Tensor) -> str:
+        """The text of tokens, of any shape, or a list. Raises ValueError for unknown tokens."""
+        numbers = torch.as_tensor(tokens).flatten().tolist()
+        if wrong := [i for i in numbers if type(i) is not int or not 0 <= i < len(self)]:
+            raise ValueError(f"token {wrong[0]}: must be an integer in [0, {len(self) - 1}]")
+        return "".join(self.chars[i] for i in numbers)
+
+
+# ------------------------------------------------------------------ batches of windows
+
+
+def split(tokens: Tensor, block_size: int) -> tuple[Tensor, Tensor]:
+    """The first 90 % for training, the rest for validation. Raises CorpusError if too short."""
+    cut = int(0.9 * len(tokens))
+    train, val = tokens[:cut], tokens[cut:]
+    for name, part in (("training", train), ("validation", val)):
+        if len(part) < block_size + 2:
+            found = f"the {name} split is too short for block_size={block_size}: {len(part):,}"
+            cure = f"take at least {10 * (block_size + 2):,} characters, or a smaller block_size"
+            raise CorpusError(f"{found}; {cure}")
+    return train, val
+
+
+def windows(data: Tensor, starts: Tensor, block_size: int) -> tuple[Tensor, Tensor]:
+    """Inputs and the same shifted by one.  (N,), (B,) -> (B, T), (B, T)"""
+    rows = data[starts[:, None] + torch.arange(block_size + 1)]  # (B, T + 1)
+    return rows[:, :-1], rows[:, 1:]
+
+
+def random_batch(
+    data: Tensor, block_size: int, batch: int, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """A batch of windows at random places drawn from a CPU generator.  (N,) -> (B, T), (B, T)"""
+    starts = torch.randint(len(data) - block_size, (batch,), generator=generator)
+    return windows(data, starts, block_size)
+
+
+class Epochs:
+    """Windows without replacement: all of the text once, in a drawn order, then all of it again.
+
+    Every epoch cuts the text at other places. Which windows a step gets follows from its number
+    alone, so a run that is resumed needs nothing saved for it.
+    """
+
+    def __init__(self, data: Tensor, seed: int):
+        self.data = data
+        self.seed = seed
+        self._order: tuple[tuple, Tensor] = ((), torch.empty(0))  # of the newest epoch
+
+    def batch(self, stage: int, block_size: int, first: int, n: int) -> tuple[Tensor, Tensor]:
+        """Windows `first` to `first + n` of that stage of a run.  2 × (n, block_size)"""
+        places = []
+        while n:
+            starts = self._starts(stage, block_size, first)[:n]
+            places.append(starts)
+            first += len(starts)
+            n -= len(starts)
+        return windows(self.data, torch.cat(places), block_size)
+
+    def _starts(self, stage: int, block_size: int, first: int) -> Tensor:
+        """Where window `first` begins, and all that follow it in its epoch."""
+        size = max(1, (len(self.data) - block_size) // block_size)  # windows of an epoch
+        epoch = first // size
+        key = (self.seed, stage, block_size, epoch)
+        if self._order[0] != key:
+            generator = torch.Generator().manual_seed(_mixed(*key))
+            spare = len(self.data) - size * block_size  # at least one character follows a window
+            offset = int(torch.randint(min(block_size, spare), (1,), generator=generator))
+            order = torch.randperm(size, generator=generator) * block_size + offset
+            self._order = (key, order)
+        return self._order[1][first % size :]
+
+
+def _mixed(*numbers: int) -> int:
+    """One seed of several numbers: other numbers, another seed."""
+    text = ",".join(map(str, numbers)).encode()
+    return int.from_bytes(hashlib.sha256(text).digest()[:7], "big")
+
+
+# ------------------------------------------------------------------ the practice corpus
+
+# Play-like text from a seeded grammar, for machines with no network: the 65 characters of Tiny
+# Shakespeare, and no line of it. Its only source of randomness is `random.Random(seed).random()`,
+# which Python keeps equal across versions and machines.
+SPEAKERS = (
+    "FIRST WEAVER, QUEEN ISOLDA, KING OSWALD, JESTER, MILLER, CAPTAIN VEX, LADY ZINNIA, "
+    "PRINCE HUGO, OLD BAKER, HERALD, DUKE FABIAN, XANTHIPPE, JOQUIN, YOUNG FERRYMAN"
+).split(", ")
+# What each {name} may become, one as likely as another; what is likelier is written more than once.
+RULES = {
+    "speech": ["{speaker}:\n{lines}\n\n"] * 3 + ["{title}:\n{lines}\n\n"] * 2,
+    "speaker": SPEAKERS,
+    "title": [speaker.title() for speaker in SPEAKERS],
+    "lines": ["{line}"] + ["{line}\n{lines}"] * 2,
+    "line": ["{Subject} {clause} {place}{end}"] * 30
+    + ["{oath}, {subject} {clause}{end}"] * 29
+    + ["When {subject} {clause}, then {phrase} {modal} {verb} me{end}"] * 20
+    + ["O {phrase}! {Subject} {clause}{end}", "Come, {verb} {phrase} {place} -- haste{end}"] * 10
+    + ["It cost me 3 crowns & no less.", "Owe them $3? Write X & Z upon it: both, I say!"],
+    "clause": ["{modal} {verb} {phrase}"],
+    "phrase": ["{article} {noun}", "{article} {adjective} {noun}"] * 10 + ["my {noun}'s edge"],
+    "article": "the my thy no every this".split(),
+    "subject": "I thou we they he she who".split(),
+    "Subject": "I Thou We They He She Who".split(),
+    "modal": "will must shall cannot would did".split(),
+    "noun": "lantern orchard harbour kingdom thimble garden river candle feather zephyr".split(),
+    "verb": "carry forget mend follow bury answer measure guard polish question praise".split(),
+    "adjective": "quiet golden crooked distant weary honest bitter frozen jealous vexed".split(),
+    "place": "by the mill, at the gate, beyond the hill, near the well, on the quay".split(", "),
+    "oath": "By my oath; In truth; Good sir; Alas; Hark; Pray you; Fie; My lord".split("; "),
+    "end": list("...,;!?:"),
+}
+
+
+def practice_text(characters: int = 1_000_000, seed: int = 1337) -> str:
+    """That many characters of play-like text; the same seed gives the same text everywhere."""
+    rng, name = random.Random(seed), re.compile(r"\{(\w+)\}")
+
+    def expand(match) -> str:
+        options = RULES[match[1]]
+        return name.sub(expand, options[int(rng.random() * len(options))])
+
+    parts, length = [], 0
+    while length < characters:
+        parts.append(name.sub(expand, "{speech}"))
+        length += len(parts[-1])
+    return "".join(parts)[: characters - 1] + "\n"

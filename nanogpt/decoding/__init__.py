@@ -1,1 +1,0 @@
-"""From a model to tokens: sampling, the decoder protocol, speculation. Knows no engine."""

@@ -1,0 +1,167 @@
+"""What guesses the next tokens: a table, the text itself, or a smaller GPT."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from ..cache import DynamicCache
+from ..config import check_int, check_type
+from ..generation import CachedDecoder
+from ..model import GPT
+from ..sampling import SamplingParams, check_length, check_prompt, sample
+from .speculation import Speculation
+
+Guess = Callable[[Tensor, Tensor], Tensor | None]
+
+
+class Draft(ABC):
+    """What guesses the next tokens, up to k for each pass of the target model.
+
+    One draft may serve several generations, one inside the other too.
+    """
+
+    vocab_size: int | None = None  # of what it knows, where it knows more than the text
+    engine: type | None = None  # what decodes the draft where an engine decodes the target
+
+    def __init__(self, k: int = 4):
+        check_int("k", k, 1)
+        self.k = k
+
+    @abstractmethod
+    def begin(self, prompt: Tensor, sampling: SamplingParams) -> Guess:
+        """For one generation, a function guess(text, noise): the next token of each text, or None.
+
+        (B, t), (B, V) -> (B, 1). `text` is the text so far, then the guesses of this pass; `noise`
+        is what the target model will draw this token with. What guess remembers is its own. Two
+        texts that it is given one after the other agree up to where one of them ends, except that
+        the last token of the second may be another.
+        """
+
+    def loop(self, decoder, prompt: Tensor, noise: Tensor, sampling: SamplingParams) -> Speculation:
+        """The speculative loop over a decoder of the target, with this draft.  -> n × (B, 1)"""
+        return Speculation(decoder, self, prompt, noise, sampling)
+
+    def check(self, model: GPT, prompt: Tensor, n_new: int) -> None:
+        """Raise ValueError when this draft cannot serve that generation."""
+        if self.vocab_size not in (None, model.config.vocab_size):
+            sizes = f"{self.vocab_size} tokens, the model {model.config.vocab_size}"
+            raise ValueError(f"this {type(self).__name__} knows {sizes}: both need one vocabulary")
+
+
+LARGEST_TABLE = 1 << 24  # numbers
+
+
+class NGram(Draft):
+    """How often each token followed the last n - 1 in a text: a table, counted once.
+
+    Where those are rare, the table for one token fewer decides: its probabilities count as one more
+    occurrence (a Dirichlet prior, as in MacKay and Peto 1995, A hierarchical Dirichlet language
+    model). Raises ValueError for a table that is too large, or a text that is not of this
+    vocabulary.
+    """
+
+    def __init__(self, text: Tensor, vocab_size: int, n: int = 3, k: int = 4):
+        super().__init__(k)
+        check_int("vocab_size", vocab_size, 1)
+        check_int("n", n, 1, 24)  # before a power is computed
+        if vocab_size**n > LARGEST_TABLE:
+            size = f"a table of {vocab_size}**n numbers exceeds {LARGEST_TABLE}"
+            raise ValueError(f"n={n}: {size}: choose a smaller n")
+        check_prompt(text, vocab_size, ndim=1, where="the text to count in: ")
+        check_int("tokens of the text to count in", len(text), n)
+        self.vocab_size, self.tables = vocab_size, []  # log-probabilities after m tokens, (V**m, V)
+        probs = torch.full((1, vocab_size), 1 / vocab_size)
+        for m in range(n):
+            powers = vocab_size ** torch.arange(m, -1, -1)  # m + 1 tokens as one number
+            numbers = text.cpu().long().unfold(0, m + 1, 1) @ powers
+            counts = torch.bincount(numbers, minlength=vocab_size ** (m + 1)).view(-1, vocab_size)
+            lower = probs.repeat(len(counts) // len(probs), 1)  # of the last m - 1 tokens
+            probs = (counts + lower) / (counts.sum(-1, keepdim=True) + 1)
+            self.tables.append(probs.log())
+
+    def logits(self, text: Tensor) -> Tensor:
+        """(B, t) -> (B, V)"""
+        m = min(len(self.tables) - 1, text.shape[1])
+        row = torch.zeros(len(text), dtype=torch.long, device=text.device)
+        for token in text[:, text.shape[1] - m :].unbind(1):
+            row = row * self.vocab_size + token
+        if self.tables[0].device.type != text.device.type:  # they are moved once
+            self.tables = [table.to(text.device) for table in self.tables]
+        return self.tables[m][row]
+
+    def begin(self, prompt, sampling):
+        return lambda text, noise: sample(self.logits(text), noise, sampling)
+
+
+class PromptLookup(Draft):
+    """What followed the last n tokens when they stood in the text before.
+
+    Of all matches it takes the longest, up to n tokens, and of those the latest: prompt lookup
+    (Saxena 2023) and LLMA (Yang et al. 2023, arXiv 2304.04487). It proposes nothing where no text
+    of the batch has a match; a text that has none while others do repeats its last token. On a GPU,
+    where to ask whether there is a match would stop the queue, it repeats the last token instead.
+    """
+
+    def __init__(self, n: int = 5, k: int = 4):
+        super().__init__(k)
+        check_int("n", n, 1)
+        self.n = n
+
+    def begin(self, prompt, sampling):
+        return lambda text, noise: self.following(text)
+
+    def following(self, text: Tensor) -> Tensor | None:
+        """(B, t) -> (B, 1)"""
+        t = text.shape[1] - 1  # places before the last
+        same = torch.ones(len(text), t, dtype=torch.bool, device=text.device)
+        length = torch.zeros_like(same, dtype=torch.long)  # of the match that ends here
+        for back in range(min(self.n, t)):
+            same[:, :back] = False
+            same[:, back:] &= text[:, : t - back] == text[:, t - back, None]
+            length += same
+        if not same.numel() or (text.is_cpu and not length.any()):
+            return None
+        best = (length * t + torch.arange(t, device=text.device)).argmax(1, keepdim=True)
+        return text.gather(1, best + 1).long()
+
+
+class DraftModel(Draft):
+    """A smaller GPT with a cache of its own, in eval mode, sampled as the target model is.
+
+    `engine` decodes the draft where a native engine decodes the target, generate(…, engine=Native);
+    None is Native there. With Rough8 the draft may be the target itself, in a quarter of its bytes.
+    Beside any other engine the draft's own modules run, and an `engine` here is refused.
+    """
+
+    def __init__(self, model: GPT, k: int = 4, engine=None):
+        super().__init__(k)
+        check_type("model", model, GPT)
+        decodes = isinstance(engine, type) and getattr(engine, "decodes_drafts", False)
+        if engine is not None and not decodes:
+            given = getattr(engine, "__name__", engine)
+            raise ValueError(f"engine={given} decodes no draft: pass Native, Native8 or Rough8")
+        self.model, self.engine, self.vocab_size = model, engine, model.config.vocab_size
+
+    def check(self, model, prompt, n_new):
+        super().check(model, prompt, n_new)
+        if (own := self.model.lm_head.weight.device) != model.lm_head.weight.device:
+            raise ValueError(f"the draft model is on {own}, the target is not: move one of them")
+        if self.engine is not None and (why := self.engine.supports(self.model)):
+            raise ValueError(why)
+        # The last token is not proposed, and the one before it is not read.
+        positions = self.model.config.positions
+        check_length(prompt.shape[1], n_new - 1, positions, "the draft model, for all but one: ")
+
+    def begin(self, prompt, sampling):
+        decoder = CachedDecoder(self.model, DynamicCache, self.model.config.block_size)
+
+        def guess(text, noise):
+            kept = min(decoder.length, text.shape[1] - 1)  # all but the last token stands for sure
+            decoder.rewind(decoder.length - kept)  # guesses that turned out to be wrong
+            return sample(decoder.read(text[:, kept:])[:, -1], noise, sampling)
+
+        return guess

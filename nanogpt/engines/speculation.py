@@ -1,0 +1,179 @@
+"""Speculative decoding with the very same tokens: a draft proposes, the model reads many at once.
+
+The noise is drawn beforehand, so the token at a place depends on the text before it alone. A draft
+guesses it, with the same noise. The model reads a few guesses in one pass over its cache and draws
+its own token at each place. As long as they agree, each guess is the text; the first that differs
+is replaced by the model's own token. So any draft gives the tokens of plain decoding, and a good
+one gives them sooner.
+
+Speculation: Leviathan et al. 2023 (arXiv 2211.17192), Chen et al. 2023 (arXiv 2302.01318), who draw
+the guesses from noise of their own and keep the distribution, not the tokens; notebook 07 does that
+too. With shared noise the choices are coupled: draft and target agree with a probability of at
+least (1 - TV) / (1 + TV), where TV is half the sum of |p - q| (Daliri, Musco and Suresh 2024, arXiv
+2408.07978; as exponential races: Kobus and Gündüz 2025, arXiv 2504.15475).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from ..config import check_int, check_number
+from ..device import send
+from ..generation import Decoder
+from ..sampling import SamplingParams, check_tokens, sample
+
+
+@dataclass
+class DraftStats:
+    """What became of the proposals of one generation, all its texts together, up to the last pass.
+
+    A token that a text has verified before its batch can advance is proposed again: it is counted
+    once. What was proposed after a rejected token was never looked at, and is not counted. Of the
+    tokens that a pass brings to a single text, the last is the model's and the others the draft's.
+    """
+
+    accepted: int = 0
+    rejected: int = 0
+    advances: list[int] = field(default_factory=list)  # tokens that each pass of the model brought
+
+    @property
+    def passes(self) -> int:
+        return len(self.advances)
+
+    @property
+    def acceptance_rate(self) -> float:
+        """The share accepted of all proposals that were looked at: the `a` of expected_tokens."""
+        return self.accepted / max(1, self.accepted + self.rejected)
+
+
+def matching(proposals: list[int], choices: list[int]) -> int:
+    """How many of the first proposals equal the choices."""
+    differ = (i for i, (a, b) in enumerate(zip(proposals, choices, strict=False)) if a != b)
+    return next(differ, len(proposals))
+
+
+def expected_tokens(a: float, k: int) -> float:
+    """Tokens for each pass, if each of k proposals is accepted with probability a: 1 + a + … + aᵏ.
+
+    Equation 1 of Leviathan et al. 2023, (1 - aᵏ⁺¹) / (1 - a). Raises ValueError.
+    """
+    check_number("a", a, 0, 1)
+    check_int("k", k, 0)
+    return float(k + 1) if a == 1 else (1 - a ** (k + 1)) / (1 - a)
+
+
+class SpeculativeLoop(ABC, Iterator[Tensor]):
+    """The tokens of one generation, one (B, 1) at a time, and its `stats`.
+
+        steps = generate(model, prompt, 200, draft=PromptLookup())
+        text = torch.cat(list(steps), dim=1)
+        steps.stats.passes  # of the model
+
+    A batch advances together, by the fewest tokens that a pass brought to any of its texts. What a
+    text gained beyond that is right whatever follows. It is kept in `verified`, a list for each
+    text, proposed first in the next pass, and accepted again. A subclass says in `_run` how the
+    model reads several tokens in one pass.
+    """
+
+    def __init__(self, draft, prompt: Tensor, noise: Tensor, sampling: SamplingParams):
+        self.vocab_size, self.sampling, self.stats = noise.shape[-1], sampling, DraftStats()
+        self.guess, self.k = draft.begin(prompt, sampling), draft.k
+        self.verified: list[list[int]] = [[] for _ in prompt]
+        self._steps = self._run(prompt, noise)
+
+    @abstractmethod
+    def _run(self, prompt: Tensor, noise: Tensor) -> Iterator[Tensor]:
+        """One (B, 1) token for each row of the noise."""
+
+    def __next__(self) -> Tensor:
+        return next(self._steps)
+
+    def close(self) -> None:
+        self._steps.close()
+
+    def propose(self, text: Tensor, noise: Tensor) -> Tensor:
+        """What may follow, at most one token for each row of the noise.  (B, t) -> (B, k)"""
+        longer = text.clone()  # a draft may write into what it is given
+        verified, n_verified = self._verified(text.device)
+        for place, row in enumerate(noise):
+            token = self.guess(longer, row)
+            if token is None and place >= n_verified:
+                break
+            token = longer[:, -1:].long() if token is None else token
+            if place < n_verified:
+                known = verified[:, place, None]  # (B, 1)
+                token = torch.where(known < 0, token, known)
+            longer = torch.cat([longer, token], dim=1)
+        proposals = longer[:, text.shape[1] :]
+        if text.is_cpu:  # on a GPU with what the pass waits for anyway
+            self.check_tokens(proposals.flatten().tolist())
+        return proposals
+
+    def _verified(self, device: torch.device) -> tuple[Tensor, int]:
+        """The verified tokens of each text, then -1: (B, n), and n."""
+        n = max(map(len, self.verified))
+        if n == 0:  # always so for one text
+            return torch.empty(0), 0
+        rows = [row + [-1] * (n - len(row)) for row in self.verified]
+        return send(torch.tensor(rows, dtype=torch.long), device), n
+
+    def accept(self, proposals: list[list[int]], choices: list[list[int]]) -> int:
+        """How many tokens the batch advances; what some texts gained beyond that is kept."""
+        gained = []
+        for guesses, row, known in zip(proposals, choices, self.verified, strict=True):
+            right = matching(guesses, row)
+            # At the end of a text more may be known than is proposed.
+            self.stats.accepted += max(0, right - len(known))
+            self.stats.rejected += right < len(guesses)
+            gained.append(right + 1)
+        n = min(gained)
+        self.stats.advances.append(n)
+        self.verified = [row[n:end] for row, end in zip(choices, gained, strict=True)]
+        return n
+
+    def check_tokens(self, proposed: list[int]) -> None:
+        """Raises ValueError for proposals that are not in the vocabulary."""
+        if proposed:
+            low, high = min(proposed), max(proposed)
+            check_tokens(low, high, self.vocab_size, "the draft proposed")
+
+
+class Speculation(SpeculativeLoop):
+    """The speculative loop over any decoder."""
+
+    def __init__(self, decoder: Decoder, *args):
+        self.decoder = decoder
+        super().__init__(*args)
+
+    @torch.no_grad()
+    def _run(self, text: Tensor, noise: Tensor) -> Iterator[Tensor]:
+        while len(noise):
+            rows = noise[: self.k + 1]
+            proposals = self.propose(text, rows[:-1])  # (B, k); the last token is never read
+            k, unread = proposals.shape[1], text[:, self.decoder.length :]
+            read = proposals if text.is_cpu else proposals.clamp(0, self.vocab_size - 1)
+            logits = self.decoder.read(torch.cat([unread, read], dim=1))[:, -k - 1 :]
+            choices = self._draw(logits, rows, proposals)
+            both = torch.cat([proposals, *choices], dim=1).tolist()  # the one wait of a pass
+            self.check_tokens([token for row in both for token in row[:k]])
+            n = self.accept([row[:k] for row in both], [row[k:] for row in both])
+            self.decoder.rewind(k + 1 - n)  # the last of the n tokens has not been read
+            text, noise = torch.cat([text, *choices[:n]], dim=1), noise[n:]
+            yield from choices[:n]
+
+    def _draw(self, logits: Tensor, noise: Tensor, proposals: Tensor) -> list[Tensor]:
+        """The model's tokens, (B, 1) each, as in plain decoding, up to where no text agrees.
+
+        On a GPU all of them: to know where would mean to wait for it.
+        """
+        choices = []
+        for place, row in enumerate(noise[: logits.shape[1]]):
+            choices.append(sample(logits[:, place], row, self.sampling))
+            if row.is_cpu and not (choices[-1] == proposals[:, place : place + 1]).any():
+                break  # at the latest after the last proposal; a GPU would have to be waited for
+        return choices

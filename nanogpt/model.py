@@ -1,0 +1,342 @@
+"""Karpathy's GPT in two forms of equal arithmetic: a list of Heads, and all heads in one matmul.
+
+Names, parameters and arithmetic are those of `GPTLanguageModel` in gpt.py of
+https://github.com/karpathy/ng-video-lecture, so a checkpoint of one loads into the other.
+Shapes: B batch, T tokens, C width, H heads, hs head size, S cached tokens, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+from torch import Tensor
+
+from .attention import (
+    RMSNorm,
+    SquaredReLU,
+    attend,
+    attend_shared,
+    is_causal,
+    norm_and_rotate,
+    rms_norm,
+    visible,
+)
+from .cache import cache_owners, check_ascending
+from .config import GPTConfig
+
+
+class Head(nn.Module):
+    """One head of causal self-attention, with a KV cache of its own."""
+
+    def __init__(self, config: GPTConfig):
+        super().__init__()
+        self.key = nn.Linear(config.n_embd, config.head_size, bias=False)
+        self.query = nn.Linear(config.n_embd, config.head_size, bias=False)
+        self.value = nn.Linear(config.n_embd, config.head_size, bias=False)
+        self.config, self.dropout = config, config.dropout
+        self.cache = None  # set and removed by kv_cache(model)
+
+    def forward(self, x: Tensor, pos: Tensor) -> Tensor:
+        q, k, v, k_pos = self.query(x), self.key(x), self.value(x), pos  # (B, T, hs), (T,)
+        # The next line changes nothing in the lecture's model.
+        q, k = norm_and_rotate(q, pos, self.config), norm_and_rotate(k, pos, self.config)
+        if self.cache is not None and not self.training:
+            k, v, k_pos = self.cache.update(k, v, pos)  # (B, S, hs), (S,)
+        dropout = self.dropout if self.training else 0.0
+        return attend(q, k, v, visible(pos, k_pos), dropout)  # (B, T, hs)
+
+
+class MultiHeadAttention(nn.Module):
+    """The lecture's attention: run the heads one by one, concatenate what they give, and mix it."""
+
+    def __init__(self, config: GPTConfig, head=Head):
+        super().__init__()
+        self.heads = nn.ModuleList([head(config) for _ in range(config.n_head)])
+        self.proj = nn.Linear(config.n_embd, config.n_embd, bias=config.bias)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, x: Tensor, pos: Tensor) -> Tensor:
+        out = torch.cat([head(x, pos) for head in self.heads], dim=-1)  # (B, T, C)
+        return self.dropout(self.proj(out))
+
+
+class CausalSelfAttention(nn.Module):
+    """The same attention with the heads in one matmul and one cache for all of them.
+
+    With n_kv_head < n_head, groups of query heads share keys and values (GQA, Ainslie et al. 2023,
+    arXiv 2305.13245; MQA where all share one, Shazeer 2019, arXiv 1911.02150). The cache holds the
+    shared ones only.
+    """
+
+    visible = staticmethod(visible)  # who sees whom; a subclass may bring another rule
+
+    def __init__(self, config: GPTConfig, layer: int = 0):
+        super().__init__()
+        self.config, self.n_head, self.window = config, config.n_head, config.window_of(layer)
+        n_rows = (config.n_head + 2 * config.kv_heads) * config.head_size
+        self.qkv = nn.Linear(config.n_embd, n_rows, bias=False)
+        self.proj = nn.Linear(config.n_embd, config.n_embd, bias=config.bias)
+        self.attn_dropout = config.dropout
+        self.dropout = nn.Dropout(config.dropout)
+        self.cache = None
+
+    def forward(self, x: Tensor, pos: Tensor) -> Tensor:
+        (B, T, C), c = x.shape, self.config
+        pos = pos if pos.ndim == 1 else pos[:, None]  # (B, 1, T): the heads of a text share its own
+        qkv = self.qkv(x).view(B, T, -1, c.head_size).transpose(1, 2)  # (B, H + 2 Hkv, T, hs)
+        qk, v = qkv.split([c.n_head + c.kv_heads, c.kv_heads], dim=1)
+        q, k = norm_and_rotate(qk, pos, c).split([c.n_head, c.kv_heads], dim=1)
+        k_pos = pos
+        if self.cache is not None and not self.training:
+            k, v, k_pos = self.cache.update(k, v, pos)  # (B, Hkv, S, hs), (S,)
+        causal = k_pos is pos and is_causal(self.visible, self.window)
+        mask = None if causal else self.visible(pos, k_pos, self.window, c.sinks)  # (T, S)
+        dropout = self.attn_dropout if self.training else 0.0
+        y = attend_shared(q, k, v, mask, dropout)  # (B, H, T, hs)
+        return self.dropout(self.proj(y.transpose(1, 2).reshape(B, T, C)))
+
+
+class FeedForward(nn.Module):
+    """Two linear layers with a ReLU between them, four times as wide inside."""
+
+    def __init__(self, config: GPTConfig):
+        super().__init__()
+        self.net = nn.Sequential(
+            nn.Linear(config.n_embd, 4 * config.n_embd, bias=config.bias),
+            SquaredReLU() if config.relu2 else nn.ReLU(),
+            nn.Linear(4 * config.n_embd, config.n_embd, bias=config.bias),
+            nn.Dropout(config.dropout),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.net(x)
+
+
+def norm(config: GPTConfig) -> nn.Module:
+    """LayerNorm, or RMSNorm (Zhang and Sennrich 2019, arXiv 1910.07467) without weights."""
+    return RMSNorm() if config.rms_norm else nn.LayerNorm(config.n_embd)
+
+
+class Block(nn.Module):
+    """Communication, then computation, each added to its input."""
+
+    def __init__(self, config: GPTConfig, head=Head, layer: int = 0, attention=CausalSelfAttention):
+        super().__init__()
+        self.sa = MultiHeadAttention(config, head) if config.per_head else attention(config, layer)
+        self.ffwd = FeedForward(config)
+        self.ln1, self.ln2 = norm(config), norm(config)
+
+    def forward(self, x: Tensor, pos: Tensor) -> Tensor:
+        x = x + self.sa(self.ln1(x), pos)
+        return x + self.ffwd(self.ln2(x))
+
+
+class GPT(nn.Module):
+    """The language model: characters in, logits for the next character out.
+
+    `head` is the class of the attention heads, `attention` that of the batched form, so a notebook
+    can bring its own. Weights are drawn as in the lecture, normal(0, 0.02) and biases 0, from the
+    CPU `generator` (seed 1337 when None): the global random state is neither read nor changed.
+    Raises ValueError for an `attention` where the config wants a list of heads.
+    """
+
+    def __init__(
+        self,
+        config: GPTConfig,
+        head=Head,
+        generator: torch.Generator | None = None,
+        attention=CausalSelfAttention,
+    ):
+        super().__init__()
+        if config.per_head and attention is not CausalSelfAttention:
+            raise ValueError(f"{attention.__name__} has no heads: set per_head=False")
+        self.config = config
+        # The layers draw weights from the global generator; they are overwritten below.
+        with torch.random.fork_rng(devices=[]):
+            self.token_embedding_table = nn.Embedding(config.vocab_size, config.n_embd)
+            table = None if config.rope else nn.Embedding(config.block_size, config.n_embd)
+            self.position_embedding_table = table
+            blocks = [Block(config, head, layer, attention) for layer in range(config.n_layer)]
+            self.blocks = nn.ModuleList(blocks)
+            self.ln_f = norm(config)
+            self.lm_head = nn.Linear(config.n_embd, config.vocab_size, bias=config.bias)
+        self._init_weights(generator or torch.Generator().manual_seed(1337))
+        self.register_load_state_dict_pre_hook(_drop_tril)
+
+    def _init_weights(self, generator: torch.Generator) -> None:
+        for module in self.modules():
+            if isinstance(module, (nn.Linear, nn.Embedding)):
+                nn.init.normal_(module.weight, std=0.02, generator=generator)
+            if isinstance(module, nn.Linear) and module.bias is not None:
+                nn.init.zeros_(module.bias)
+
+    @property
+    def n_params(self) -> int:
+        """Parameters, counted from the tensors: config.n_params, if no class of yours adds any."""
+        return sum(p.numel() for p in self.parameters())
+
+    def forward(
+        self, idx: Tensor, targets: Tensor | None = None, pos: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Logits and, with targets, the mean cross-entropy in nats.  (B, T) -> (B, T, V), ()
+
+        `pos` (T,) are the positions of idx in the whole text, ascending; 0 … T-1 when None. They
+        must be given while a KV cache is on: (B, T) where each text has its own. Raises ValueError
+        for no tokens, for a missing position, for positions out of order and for one past the
+        position table, and IndexError (on a CPU) for a token that the vocabulary does not have.
+        """
+        pos = self._positions(idx, pos)
+        x = self.embed(idx, pos)  # (B, T, C)
+        for block in self.blocks:
+            x = block(x, pos)
+        logits = self.lm_head(self.ln_f(x))  # (B, T, V)
+        loss = None if targets is None else F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+        return logits, loss
+
+    def embed(self, idx: Tensor, pos: Tensor) -> Tensor:
+        """What goes into the first block.  (B, T), (T,) or (B, T) -> (B, T, C)"""
+        x = self.token_embedding_table(idx)
+        if self.position_embedding_table is not None:
+            x = x + self.position_embedding_table(pos)
+        return rms_norm(x) if self.config.rms_norm else x
+
+    def _positions(self, idx: Tensor, pos: Tensor | None) -> Tensor:
+        """The checked positions of these tokens.  (B, T) -> (T,) or (B, T)"""
+        if idx.ndim != 2 or 0 in idx.shape:
+            raise ValueError(
+                f"the tokens have shape {tuple(idx.shape)}: (B, T) is needed, at least one token"
+            )
+        T, limit = idx.shape[1], self.config.positions
+        if limit is not None and limit < T:
+            raise ValueError(f"{T} tokens > block_size {limit}: the position table ends there")
+        if pos is None:
+            if not self.training and self.caching:
+                cure = "pass pos, their positions in the text, as pos=torch.tensor([9])"
+                raise ValueError(f"a KV cache is on, and these tokens may stand anywhere: {cure}")
+            return torch.arange(T, device=idx.device)
+        if pos.shape not in ((T,), idx.shape):
+            raise ValueError(f"pos has shape {tuple(pos.shape)}: {T} tokens need one position each")
+        # Reading the numbers would make the CPU wait for a GPU at every step, or break a graph.
+        if pos.device.type == "cpu" and pos.numel() and not torch.compiler.is_compiling():
+            check_ascending(pos)
+            low, high = map(int, pos.aminmax())
+            if low < 0 or (limit is not None and high >= limit):
+                raise ValueError(
+                    f"positions {low} to {high}, but the model has 0 to {(limit or math.inf) - 1}"
+                )
+        return pos
+
+    @property
+    def caching(self) -> bool:
+        """Whether any attention module has a KV cache on."""
+        return any(owner.cache is not None for owner in cache_owners(self))
+
+    def cache_bytes(self, length: int, batch: int = 1) -> int:
+        """Bytes that caches of `length` tokens of `batch` texts take, in this model's dtype."""
+        return self.config.cache_bytes(length, batch, self.lm_head.weight.element_size())
+
+
+def _drop_tril(module, state_dict, prefix, *args) -> None:
+    # The lecture's Head keeps its mask as a buffer; ours computes it from positions.
+    for name in [n for n in state_dict if n.endswith(".tril")]:
+        del state_dict[name]
+
+
+# ------------------------------------------------------------------ training.start
+# The first weights of a training run: blocks that add nothing, heads that look back.
+
+# Found by trying on Tiny Shakespeare: how far queries and keys agree, and how long positions are.
+LECTURE_GAIN = 1.3
+POSITION_SIZE = 0.42
+ROTARY_GAIN = 0.5
+ROTARY_PAIRS = 3  # the fastest: they tell neighbours apart, the slow ones cannot
+
+
+def zero_init(model: GPT, generator: torch.Generator) -> None:
+    """Start each block as the identity and the head at zero: the first loss is exactly ln(vocab).
+
+    Embeddings are drawn from normal(0, 0.3): as long as the blocks add nothing, they are the whole
+    signal.
+    """
+    with torch.no_grad():
+        for block in model.blocks:
+            block.sa.proj.weight.zero_()
+            block.ffwd.net[2].weight.zero_()
+        model.lm_head.weight.zero_()
+        for table in (model.token_embedding_table, model.position_embedding_table):
+            if table is not None:  # drawn on the CPU: the same numbers wherever the model is
+                drawn = torch.empty_like(table.weight, device="cpu")
+                table.weight.copy_(drawn.normal_(std=0.3, generator=generator))
+
+
+@torch.no_grad()
+def look_back(model: GPT) -> None:
+    """Start head h of the first block with its attention on the character h + 1 places before.
+
+    A head that finds the previous character is the first thing that training has to discover, and
+    it takes long over it. Here it is given, by one rule for both kinds of positions: a position is
+    an angle, a key carries its own angle, and a query the angle of the place it looks for. All of
+    it can be unlearned: these are ordinary weights.
+    """
+    if model.config.head_size < 2:
+        return  # an angle needs two numbers
+    if model.config.rope:
+        _look_back_rotary(model)
+    else:
+        _look_back_table(model)
+
+
+def _look_back_table(model: GPT) -> None:
+    """Positions become cosines and sines, in columns that only the first block's heads read."""
+    c = model.config
+    half = c.head_size // 2
+    device = model.lm_head.weight.device
+    speed = math.pi * (torch.arange(half, device=device) + 0.5) / half  # radians a position
+    angle = torch.arange(c.block_size, device=device)[:, None] * speed  # (block, half)
+    tokens = model.token_embedding_table.weight
+    positions = model.position_embedding_table.weight
+    tokens[:, : 2 * half] *= 0.1  # a character must not look like a position
+    positions *= 0.1
+    positions[:, : 2 * half] = POSITION_SIZE * torch.cat([angle.cos(), angle.sin()], dim=-1)
+    for h, (query, key) in enumerate(_first_heads(model)):
+        cos = ((h + 1) * speed).cos().diag()
+        sin = ((h + 1) * speed).sin().diag()
+        # Turns the angle of a position t into that of t - h - 1.
+        turn = torch.cat([torch.cat([cos, sin], dim=1), torch.cat([-sin, cos], dim=1)])
+        query *= 0.1
+        query[: 2 * half, : 2 * half] += LECTURE_GAIN * turn
+        key *= 0.1
+        key[: 2 * half, : 2 * half] += LECTURE_GAIN * torch.eye(2 * half, device=device)
+
+
+def _look_back_rotary(model: GPT) -> None:
+    """One number of each embedding is 1, and the rotation turns it into a position's angle."""
+    c = model.config
+    half = c.head_size // 2
+    pairs = min(ROTARY_PAIRS, half)
+    device = model.lm_head.weight.device
+    speed = c.rope_base ** -(torch.arange(pairs, device=device) / half)  # as in `rotate`
+    model.token_embedding_table.weight[:, 0] = 1.0
+    for h, (query, key) in enumerate(_first_heads(model)):
+        angle = (h + 1) * speed
+        query[:pairs, 0] += ROTARY_GAIN * angle.cos()
+        query[half : half + pairs, 0] -= ROTARY_GAIN * angle.sin()
+        key[:pairs, 0] += ROTARY_GAIN
+
+
+def _first_heads(model: GPT) -> list[tuple[Tensor, Tensor]]:
+    """The weights of query and key of each head of the first block, as views.  2 × (hs, C)
+
+    A key that several heads share comes once; for the others a copy that nobody reads.
+    """
+    attention, c = model.blocks[0].sa, model.config
+    if c.per_head:
+        return [(head.query.weight, head.key.weight) for head in attention.heads]
+    rows = attention.qkv.weight.view(-1, c.head_size, c.n_embd)
+    group = c.n_head // c.kv_heads
+    keys = [rows[c.n_head + h // group] for h in range(c.n_head)]
+    keys = [key if h % group == 0 else key.clone() for h, key in enumerate(keys)]
+    return list(zip(rows, keys, strict=False))

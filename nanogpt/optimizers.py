@@ -1,0 +1,105 @@
+"""What moves the weights: AdamW, and Muon in batches of matrices."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from .config import TrainConfig
+from .model import GPT
+
+POLYNOMIAL = 3.4445, -4.7750, 2.0315  # of PyTorch's Muon, which takes five steps of it
+
+
+def make_optimizers(model: GPT, config: TrainConfig) -> list[torch.optim.Optimizer]:
+    """Muon for the matrices inside the blocks, AdamW for all else; or AdamW alone.
+
+    Muon (Keller Jordan, 2024, https://kellerjordan.github.io/posts/muon/) makes each update of a
+    matrix orthogonal, so that all its directions learn at the same speed.
+    """
+    muon = {id(p) for p in model.blocks.parameters() if p.ndim == 2} if config.muon_lr else set()
+    rest = [p for p in model.parameters() if id(p) not in muon]
+    matrices = [p for p in model.parameters() if id(p) in muon]
+    betas, decay = (0.9, float(config.beta2)), config.weight_decay
+    # Tables and a head that start at zero have tiny first gradients: a larger eps would damp them.
+    settings = {"lr": config.lr, "betas": betas, "eps": 1e-10, "fused": config.fused}
+    # Beside Muon only the matrices decay: tables and the head are what a text is looked up in.
+    adam = torch.optim.AdamW(rest, weight_decay=0.0 if matrices else decay, **settings)
+    if not matrices:
+        return [adam]
+    muon = Muon(matrices, lr=config.muon_lr, weight_decay=decay)
+    muon.bf16 = config.bf16
+    return [adam, muon]
+
+
+class Muon(torch.optim.Muon):
+    """PyTorch's Muon, sooner on a CPU.
+
+    PyTorch goes matrix by matrix, in bfloat16, which few CPUs multiply fast. Here the matrices of
+    one shape are a batch, in float32. Arguments, state and rule are the same; on other devices the
+    step is PyTorch's own. With `bf16` the products are in bfloat16 here too.
+    """
+
+    bf16 = False
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        if closure is not None or self.param_groups[0]["params"][0].device.type != "cpu":
+            return super().step(closure)
+        for group in self.param_groups:
+            params, grads, moments = [], [], []
+            self._init_group(group, params, grads, moments)
+            if params:
+                torch._foreach_lerp_(moments, grads, 1 - group["momentum"])
+                torch._foreach_lerp_(grads, moments, group["momentum"])  # Nesterov
+                if group["weight_decay"]:
+                    torch._foreach_mul_(params, 1 - group["lr"] * group["weight_decay"])
+                _update(params, grads, group["lr"], self.bf16)
+
+
+def _update(params: list[Tensor], directions: list[Tensor], lr: float, bf16: bool) -> None:
+    """Move each matrix along its direction, made orthogonal."""
+    for rows, cols in dict.fromkeys(p.shape for p in params):
+        alike = [i for i, p in enumerate(params) if p.shape == (rows, cols)]
+        stacked = torch.stack([directions[i] for i in alike])
+        steps = orthogonal_bf16(stacked) if bf16 else orthogonal(stacked)
+        steps = steps.mul(-lr * math.sqrt(max(1, rows / cols))).to(params[0].dtype)
+        torch._foreach_add_([params[i] for i in alike], list(steps))
+
+
+def orthogonal(x: Tensor) -> Tensor:
+    """Nearly the orthogonal matrices nearest to these: all singular values come close to 1.
+
+    (n, rows, columns) -> (n, rows, columns), float32. A step multiplies x by p = a + b g + c g²,
+    where g = x xᵀ. So the polynomials are multiplied first, which are small, and x once at the end.
+    """
+    wide = x.shape[-2] <= x.shape[-1]
+    x = x.float() if wide else x.float().mT
+    x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)  # no singular value above 1
+    (a, b, c), gram, product = POLYNOMIAL, torch.bmm(x, x.mT), None
+    for _ in range(5):
+        p = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
+        p.diagonal(dim1=-2, dim2=-1).add_(a)
+        product = p if product is None else torch.bmm(p, product)
+        gram = torch.bmm(torch.bmm(p, gram), p)
+    x = torch.bmm(product, x)
+    return x if wide else x.mT
+
+
+def orthogonal_bf16(x: Tensor) -> Tensor:
+    """The same in bfloat16, one step after another.  (n, rows, columns) -> the same, float32
+
+    Polynomials that are multiplied first lose too many digits in bfloat16: training then diverges.
+    """
+    wide = x.shape[-2] <= x.shape[-1]
+    x = x.float() if wide else x.float().mT
+    x = (x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)).bfloat16()
+    a, b, c = POLYNOMIAL
+    for _ in range(5):
+        gram = torch.bmm(x, x.mT)
+        p = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
+        x = torch.baddbmm(x, p, x, beta=a)
+    x = x.float()
+    return x if wide else x.mT

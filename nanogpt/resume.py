@@ -1,0 +1,255 @@
+"""What a training run saves, and how it is resumed to the same bits: checkpoints, log, state.
+
+The state is all that the next step depends on: weights, the optimizers' moments, the generators,
+the history. It is one safetensors file, written whole or not at all; nothing is unpickled.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import signal
+import threading
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from . import checkpoint
+from .checkpoint import CheckpointError
+from .config import TrainConfig
+from .data import Corpus
+from .files import check_file, held, remove_leftovers, write_whole
+from .model import GPT
+from .trainer import Trainer
+
+FORMAT = "nanogpt-notebooks training state 3"
+
+
+def state_path(out: Path) -> Path:
+    """Where the state of the run that writes to `out` is."""
+    return out.with_name(f"{out.name}-last.state.safetensors")
+
+
+class RunFiles:
+    """Where one run is saved. `out` is a path without suffix.
+
+    <out>.safetensors             the checkpoint of the lowest validation loss, and a .json
+    <out>-last.safetensors        the newest checkpoint, and a .json
+    <out>.jsonl                   a line for each evaluation: follow it with tail -f
+    <out>-last.state.safetensors  all that the next step depends on, to resume the run
+    """
+
+    def __init__(self, out: str | Path, model: GPT, corpus: Corpus, config: TrainConfig, tokenizer):
+        self.out = checkpoint.check_path("out", out)
+        self.state, self.log = state_path(self.out), self.out.with_name(f"{self.out.name}.jsonl")
+        self.last = self.out.with_name(f"{self.out.name}-last")
+        self.meta = {
+            "format": checkpoint.FORMAT,
+            "config": asdict(replace(model.config, per_head=model.config.has_heads)),
+            "vocabulary": tokenizer.chars,
+            "corpus": {"name": corpus.name, "sha256": corpus.sha256},
+            "train": asdict(config),
+            "versions": {"torch": torch.__version__},
+        }
+        how = ("accumulate", "compile")  # the same run, computed in another way
+        self.settings = {  # what must be the same for a run to be resumed
+            "config": self.meta["config"],
+            "train": {k: v for k, v in self.meta["train"].items() if k not in how},
+            "corpus": {"sha256": corpus.sha256},
+            "vocabulary": {"characters": tokenizer.chars},
+            "weights": {"dtype": str(model.lm_head.weight.dtype)},
+        }
+
+    @contextmanager
+    def held(self):
+        """A with-block in which no other run writes these files. Raises ValueError.
+
+        What a killed run of these files has left half written is removed.
+        """
+        with held(self.out.with_name(f".{self.out.name}.lock"), f"to {self.out}"):
+            for path in (self.out, self.last):
+                for kind in ("safetensors", "json"):
+                    remove_leftovers(path.with_name(f"{path.name}.{kind}"))
+            remove_leftovers(self.state)
+            remove_leftovers(self.log)
+            yield
+
+    def check(self, resume: bool) -> None:
+        """Refuse, before anything changes, to begin here or to resume from what is here.
+
+        Raises what `read_state` raises; ForeignFiles for a file that no run wrote; CheckpointError
+        for trained weights whose state is lost.
+        """
+        if resume and self.state.is_file():
+            self.read_state()
+        check_file(self.state, checkpoint.is_written(self.state, FORMAT))
+        for path in (self.out, self.last):
+            checkpoint.check_checkpoint(path)
+        log = self.log.read_bytes() if self.log.is_file() else b""
+        check_file(self.log, not log or log.startswith(b'{"step": '))
+        weights = self.out.with_name(f"{self.out.name}.safetensors")
+        if weights.is_file() and not self.state.is_file():
+            step = checkpoint.read_tensors(weights)[1].get("step", 0)
+            if step:  # at 0 nothing was trained: a run that was killed before its first save
+                lost = f"{weights} was trained for {step:,} steps, and the state of its run is lost"
+                raise CheckpointError(f"{lost}: restore {self.state}, or give another out=PATH")
+
+    def save_newest(self, model: GPT, history: dict, speed: dict) -> None:
+        """Write what belongs to the newest evaluation: a line of the log, and checkpoints.
+
+        The state of the run is written before them: a run that is killed in between resumes from
+        it, and `complete` writes what is missing.
+        """
+        newest = {name: history[name][-1] for name in ("step", "train", "val", "block")}
+        losses = {name: newest[name] for name in ("train", "val")}
+        if "full_val" in history:
+            losses["full_val"] = history["full_val"]  # of the last weights, which these are
+        meta = {**self.meta, "step": newest["step"], "losses": losses}
+        self._write_log(len(history["step"]), newest | speed)
+        if _is_best(history):
+            checkpoint.write_checkpoint(self.out, model, meta)
+        checkpoint.write_checkpoint(self.last, model, meta)  # last: `complete` looks at it
+
+    def complete(self, model: GPT, history: dict) -> None:
+        """Write what a kill between the state and its checkpoints has kept from being written."""
+        path = self.last.with_name(f"{self.last.name}.safetensors")
+        saved = checkpoint.read_tensors(path)[1].get("step") if path.is_file() else None
+        if saved != history["step"][-1]:
+            self.save_newest(model, history, {})
+
+    def _write_log(self, lines: int, newest: dict) -> None:
+        """Put line number `lines` into the log, in the place of it and of any that follow.
+
+        Those are of another run, or of one that was killed after it had logged more than its state
+        knows.
+        """
+        old = self.log.read_bytes().splitlines(keepends=True) if self.log.is_file() else []
+        kept = old[: lines - 1]
+        if kept != old:
+            write_whole(self.log, b"".join(kept))
+        with open(self.log, "a", encoding="utf-8") as file:
+            file.write(json.dumps(newest) + "\n")
+
+    def save_state(self, step: int, trainer: Trainer, history: dict) -> None:
+        """Write all that the step after `step` steps depends on."""
+        tensors = {f"model.{name}": tensor for name, tensor in trainer.model.state_dict().items()}
+        for i, optimizer in enumerate(trainer.optimizers):
+            for index, moments in optimizer.state_dict()["state"].items():
+                for key, value in moments.items():
+                    tensors[f"optimizer.{i}.{index}.{key}"] = torch.as_tensor(value)
+        losses = history["batch_loss"]
+        tensors["batch_loss"] = torch.stack(losses) if losses else torch.empty(0)
+        tensors["batches"], tensors["cpu"] = trainer.generator.get_state(), torch.get_rng_state()
+        if torch.cuda.is_available():
+            tensors["cuda"] = torch.cuda.get_rng_state()
+        plain = {key: value for key, value in history.items() if key != "batch_loss"}
+        meta = {"format": FORMAT, "about": self.settings, "step": step, "history": plain}
+        meta["scaler"] = trainer.scaler.state_dict()
+        checkpoint.write_tensors(self.state, tensors, meta)
+
+    def load_state(self, trainer: Trainer, history: dict) -> int:
+        """Put everything back as it was saved; the number of steps done, 0 when nothing was saved.
+
+        Raises what `read_state` raises, and ValueError where not all processes read the same.
+        """
+        done = 0
+        if self.state.is_file():
+            tensors, meta = self.read_state()
+            with _foreign_as_error(self.state):
+                done = _restore(tensors, meta, trainer, history)
+        trainer.ranks.agree("saved steps:", done)
+        return done
+
+    def read_state(self) -> tuple[dict[str, Tensor], dict]:
+        """The tensors of the state and what it says of them.
+
+        Raises CheckpointError for a damaged file, and ValueError when the run began with other
+        settings: to continue with these would be neither the one run nor the other.
+        """
+        tensors, meta = checkpoint.read_tensors(self.state)
+        with _foreign_as_error(self.state):
+            if meta["format"] != FORMAT:
+                has = f"{self.state} has format {meta['format']!r}"
+                raise CheckpointError(f"{has}, this version reads {FORMAT!r}")
+            before, now = meta["about"], json.loads(json.dumps(self.settings))
+            changed = [
+                f"{'text ' * (part == 'corpus')}{key}={before[part].get(key)!r}, not {value!r}"
+                for part, values in now.items()
+                for key, value in values.items()
+                if before[part].get(key) != value
+            ]
+        if changed:
+            began = f"the run in {self.state} began with {'; '.join(changed)}"
+            raise ValueError(f"{began}: resume with the same settings, or start anew with out=PATH")
+        return tensors, meta
+
+
+def _restore(tensors: dict[str, Tensor], meta: dict, trainer: Trainer, history: dict) -> int:
+    trainer.model.load_state_dict(_under("model.", tensors))
+    for i, optimizer in enumerate(trainer.optimizers):
+        moments: dict[int, dict[str, Tensor]] = {}  # of each parameter, by its index
+        for name, tensor in _under(f"optimizer.{i}.", tensors).items():
+            index, key = name.split(".", 1)
+            moments.setdefault(int(index), {})[key] = tensor
+        optimizer.load_state_dict(optimizer.state_dict() | {"state": moments})
+    trainer.generator.set_state(tensors["batches"])
+    torch.set_rng_state(tensors["cpu"])
+    if torch.cuda.is_available() and "cuda" in tensors:
+        torch.cuda.set_rng_state(tensors["cuda"])
+    trainer.scaler.load_state_dict(meta["scaler"])
+    losses = tensors["batch_loss"].to(trainer.device.device)  # beside those that follow
+    history |= meta["history"] | {"batch_loss": list(losses.unbind())}
+    return meta["step"]
+
+
+@contextmanager
+def _foreign_as_error(path: Path):
+    """What a file that lacks something of ours would raise is a CheckpointError that says so."""
+    try:
+        yield
+    except (KeyError, TypeError, AttributeError, RuntimeError) as error:
+        why = f"{path} is not a state of this run ({error!r})"
+        raise CheckpointError(f"{why}: restore it, or start a new run with out=PATH") from error
+
+
+def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors whose names begin so, by the rest of their names."""
+    return {k.removeprefix(prefix): tensors[k] for k in tensors if k.startswith(prefix)}
+
+
+@contextmanager
+def deferred_interrupt():
+    """Gives a list that the first Ctrl-C is put into, so that no step is cut in half.
+
+    A second Ctrl-C is raised. Where signals cannot be caught, outside of the main thread, or are
+    ignored, nothing changes.
+    """
+    asked: list[int] = []
+    ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    if ignored or threading.current_thread() is not threading.main_thread():
+        yield asked
+        return
+
+    def note(number, frame):
+        if asked:
+            raise KeyboardInterrupt
+        asked.append(number)
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield asked
+    finally:
+        signal.signal(signal.SIGINT, before or signal.SIG_DFL)
+
+
+def _is_best(history: dict) -> bool:
+    """Whether the newest evaluation is the best of those at the longest block so far.
+
+    A loss depends on its block, so a stage of longer windows begins a new comparison.
+    """
+    *before, newest = zip(history["block"], history["val"], strict=True)
+    same = [loss for block, loss in before if block == newest[0]]
+    return newest[0] == max(history["block"]) and newest[1] < min(same, default=math.inf)

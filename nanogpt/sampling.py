@@ -1,0 +1,164 @@
+"""From logits to a token: sampling parameters, noise drawn beforehand, and one draw.
+
+Randomness is data: the noise of a whole generation is drawn before the first step, on the CPU, so a
+seed means the same on every device, and the token at a step depends on the text before it alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .config import check_int, check_number, check_switch
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """How a token is drawn from its distribution. Raises ValueError when a value is out of range.
+
+    The logits are divided by `temperature`. `top_k` keeps the k likeliest tokens; `top_p` keeps the
+    fewest whose probabilities add up to p (Holtzman et al. 2020, arXiv 1904.09751), of equally
+    likely ones those of lower number first. `greedy` takes the likeliest token, without noise.
+    """
+
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float | None = None
+    greedy: bool = False
+
+    def __post_init__(self):
+        check_switch("greedy", self.greedy)
+        check_number("temperature", self.temperature, 1e-6, 1e38, "or use greedy=True")
+        object.__setattr__(self, "temperature", float(self.temperature))  # no int beyond 64 bits
+        if self.top_k is not None:
+            check_int("top_k", self.top_k, 1)
+        if self.top_p is not None:
+            check_number("top_p", self.top_p, 1e-30, 1.0)
+        if self.greedy and (self.temperature, self.top_k, self.top_p) != (1.0, None, None):
+            raise ValueError("greedy=True uses no temperature, top_k or top_p: leave them out")
+
+
+PLAIN = SamplingParams()
+
+
+def draw_noise(
+    n_new: int, batch: int, vocab_size: int, generator: torch.Generator | None = None
+) -> Tensor:
+    """Exponential noise for n_new tokens, (n_new, B, V), float32 on the CPU, all above 0.
+
+    argmax(probs / noise) with exponential noise is a sample from probs: the exponential race that
+    torch.multinomial(probs, 1) runs inside. The noise is -log(1 - u) with u uniform in [0, 1),
+    drawn as float64, so a seed means the same on every build and platform of PyTorch. On builds
+    whose `exponential_` is computed so too, the tokens are those of torch.multinomial called step
+    by step, for probabilities in float32 or float64.
+    """
+    u = torch.rand(n_new, batch, vocab_size, dtype=torch.float64, device="cpu", generator=generator)
+    noise = u.neg_().log1p_().neg_().float()
+    return noise.clamp_(min=torch.finfo(torch.float32).tiny)  # u may be 0, and p / 0 is no race
+
+
+def sample(logits: Tensor, noise: Tensor, sampling: SamplingParams = PLAIN) -> Tensor:
+    """One token for each row: argmax(softmax(logits / temperature) / noise).
+
+    (B, V), (B, V) -> (B, 1)
+
+    Greedy sampling takes argmax(logits) and does not look at the noise.
+    """
+    if sampling.greedy:
+        return logits.argmax(-1, keepdim=True)
+    if logits.dtype in (torch.float16, torch.bfloat16):
+        logits = logits.float()
+    probs = (logits / sampling.temperature).softmax(-1)
+    if sampling.top_k is not None:
+        weakest = probs.topk(min(sampling.top_k, probs.shape[-1])).values[:, -1:]
+        probs = probs.masked_fill(probs < weakest, 0.0)
+    if sampling.top_p is not None and sampling.top_p < 1.0:  # at 1 rounding would drop the rarest
+        probs = keep_top_p(probs, sampling.top_p)
+    return (probs / noise).argmax(-1, keepdim=True)
+
+
+def keep_top_p(probs: Tensor, p: float) -> Tensor:
+    """The probabilities, 0 but for the fewest tokens that reach p together.  (B, V) -> (B, V)"""
+    ordered, order = probs.sort(dim=-1, descending=True, stable=True)  # of equals, the first
+    ordered = ordered / ordered.sum(-1, keepdim=True)
+    late = ordered.cumsum(-1) - ordered >= p  # p is reached before this one; never the first
+    return probs.masked_fill(late.scatter(-1, order, late), 0.0)
+
+
+# ------------------------------------------------------------------ decoding.limits
+# What can be asked of a model: the limits that generate, requests, jobs and the server share.
+#
+# Each check raises ValueError with the value, the limit and what to do. `where` comes before it, as
+# in "request 3: ". A prompt is (B, T), or (T,) for a request of one text.
+
+MOST_NEW = 2**31 - 1  # tokens of one generation: native code counts in 32 bits
+
+
+def check_prompt(prompt, vocab_size: int | None = None, ndim: int = 2, where: str = "") -> None:
+    """Raise ValueError unless these are tokens, of this vocabulary where it is known.
+
+    (B, T) for ndim=2, (T,) for ndim=1: integers, at least one text of at least one token.
+    """
+    need = "(B, T)" if ndim == 2 else "(T,)"
+    example = "tokenizer.encode(text)[None]" if ndim == 2 else "tokenizer.encode(text)"
+    found, fits = f"a {type(prompt).__name__}", False
+    if isinstance(prompt, Tensor):
+        found = f"{tuple(prompt.shape)}, {prompt.dtype}, {prompt.layout} on {prompt.device}"
+        fits = prompt.ndim == ndim and prompt.numel() and prompt.dtype in (torch.int64, torch.int32)
+    if not fits or prompt.layout != torch.strided or prompt.is_meta:
+        need = f"a plain tensor {need} of integers, at least one token, as in {example}"
+        raise ValueError(f"{where}the prompt is {found}: pass {need}")
+    if vocab_size is not None:
+        low, high = torch.stack(prompt.aminmax()).tolist()  # one wait for a GPU, not two
+        check_tokens(low, high, vocab_size, f"{where}the prompt holds")
+
+
+def check_tokens(low: int, high: int, vocab_size: int, what: str) -> None:
+    """Raise ValueError when the lowest or the highest of some tokens is not in the vocabulary."""
+    if low < 0 or high >= vocab_size:
+        most = f"the vocabulary has 0 to {vocab_size - 1}"
+        raise ValueError(f"{what} tokens {low} to {high}; {most}: pass what its tokenizer encodes")
+
+
+def check_length(
+    n_prompt: int, n_new: int, positions: int | None, where="", limit="block_size", otherwise=""
+) -> None:
+    """Raise ValueError for a text that does not fit into so many positions (None: no end).
+
+    The last token is only returned, never read, so the text may end one past the last position.
+    `limit` is what the user calls that number; `otherwise` is another way out, if there is one.
+    """
+    if positions is None or n_prompt + n_new - 1 <= positions:
+        return
+    most = positions + 1 - n_prompt
+    cure = f"ask for at most {most}" if most > 0 else f"shorten the prompt to at most {positions}"
+    asked = f"{where}a prompt of {n_prompt} and {n_new} new tokens"
+    raise ValueError(f"{asked} exceed {limit} {positions}: {cure}{otherwise}")
+
+
+def check_sampling(sampling, vocab_size: int | None = None, where: str = "") -> None:
+    """Raise ValueError unless these are SamplingParams whose top_k the vocabulary can give."""
+    if not isinstance(sampling, SamplingParams):
+        need = "pass SamplingParams, as in SamplingParams(temperature=0.8)"
+        raise ValueError(f"{where}sampling={sampling!r}: {need}")
+    if sampling.top_k is not None and vocab_size is not None:
+        check_int(f"{where}top_k", sampling.top_k, 1, vocab_size)
+
+
+def check_seed(name: str, seed) -> None:
+    """Raise ValueError unless torch.Generator().manual_seed takes it."""
+    check_int(name, seed, -(2**63), 2**64 - 1)
+
+
+def check_noise(noise, shape: tuple[int, int, int]) -> None:
+    """Raise ValueError unless this is noise of that shape: (n_new, B, V), as of draw_noise."""
+    found, fits = type(noise).__name__, False
+    if isinstance(noise, Tensor):
+        found = f"{tuple(noise.shape)} {noise.dtype} on {noise.device}"
+        fits = noise.shape == shape and noise.is_floating_point() and not noise.is_meta
+    # The numbers are not looked at on a GPU, where that would stop the queue.
+    if not fits or (noise.is_cpu and not bool((noise > 0).all())):
+        need = f"{shape} floating-point numbers above 0"
+        raise ValueError(f"noise is {found}; these tokens need {need}: draw it with draw_noise")

@@ -1,0 +1,173 @@
+"""A page that says what the reader's own cache does, and can be checked: text, verdict, speed.
+
+It cannot be had with a bug. Each name of the lesson is judged again, the referee tries the classes
+in several models, and the text is compared with that of the model without a cache.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import html
+import re
+import textwrap
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from ..checkpoint import Checkpoint
+from ..config import GPTConfig
+from ..files import check_file, sha256, write_whole
+from ..generation import complete
+from ..model import GPT
+from ..sampling import draw_noise
+from ..verify.referee import STOPS, referee
+from ..verify.report import VERDICTS, Report
+from . import mine
+from .plots import style
+from .plots.canvas import note, page
+from .session import Run
+
+SEEDS = 5  # models and texts that the referee tries
+CACHES = ("KVCache", "StaticKVCache")
+TOKENS = 160  # of the text on the page
+VERDICT = {"equal": "the same logits", "rounding": "no difference but rounding"}
+TITLE = "The certificate of a KV cache"
+HTML = f"""\
+<!doctype html><html lang="en"><meta charset="utf-8"><title>{TITLE}</title>
+<style>body{{font:16px/1.5 system-ui,sans-serif;max-width:44em;margin:3em auto;padding:0 1em}}
+dt{{font-weight:bold}}dd{{white-space:pre-wrap;overflow-wrap:anywhere}}</style>
+<h1>{TITLE}</h1><dl>
+"""
+
+
+def certificate(run: Run, trained: Checkpoint, *, speed: str, rung: str) -> dict[str, str]:
+    """Judge the lesson, write the certificate, and show it. Returns what it says.
+
+    `speed` and `rung` are what the notebook measured, in words: "420 tokens a second [410 to 430]",
+    "rung 2 of 9". The page goes to outputs/mine as certificate.html and certificate.png. Where
+    nothing of the reader's runs there is none, {}. Raises LessonError for a lesson with a bug: an
+    earlier page stays. ForeignFiles where another file is in the way.
+    """
+    lesson = mine.load()
+    if not (lesson.yours or lesson.broken):
+        print("No certificate: the solutions ran. Fill in the blanks of 01 and 02 to have one.")
+        return {}
+    facts = examine(lesson, trained) | {"speed": f"{speed}; {rung}"}
+    path = mine.lesson_path().with_name("certificate.html")
+    ours, picture = read(path) is not None, path.with_suffix(".png")
+    check_file(path, ours)
+    check_file(picture, ours)
+    write_whole(picture, style.to_png(draw(facts)))
+    write_whole(path, render(facts).encode())
+    print(f"written: {path}, and the same as .png")
+    run.figure(draw(facts), "certificate", "; ".join(map(": ".join, facts.items())))
+    return facts
+
+
+def examine(lesson: mine.Lesson, trained: Checkpoint) -> dict[str, str]:
+    """All that the page says but the speed, computed again. Raises LessonError for a bug."""
+    if lesson.broken:
+        raise mine.LessonError(f"no certificate: {next(iter(lesson.broken.values()))}")
+    reports = [report_on(lesson.scope, seed) for seed in range(SEEDS)]
+    worst = max(reports, key=lambda report: VERDICTS.index(report.verdict))
+    if worst.verdict == "bug":
+        raise mine.LessonError(f"no certificate, the referee finds a {worst.bugs[0]}")
+    rest = ", ".join(name for name in mine.blanks() if name not in lesson.yours)
+    ways = sum(len(report.findings) for report in reports)
+    return {
+        "text": _text(lesson, trained).strip("\n"),
+        "written by me": ", ".join(lesson.yours) or "nothing",
+        "by the solutions": rest or "nothing",
+        "the referee": f"{VERDICT[worst.verdict]} with the cache as without it, in {ways} ways to "
+        f"read, over {SEEDS} seeds",
+        "the model": f"{trained.meta['corpus']['name']}, validation loss "
+        f"{trained.meta['losses']['val']:.3f}",
+        "its weights": trained.sha256,
+        "my code": sha256(lesson.path) if lesson.yours else "none",
+        "to check it": "python -m nanogpt verify certificate",
+    }
+
+
+def report_on(scope: dict, seed: int) -> Report:
+    """What the referee finds in the classes of a lesson, in a small model."""
+    shape = GPTConfig(vocab_size=17, block_size=64, n_layer=2, n_head=2, n_embd=16)
+    model = GPT(shape, scope["Head"], torch.Generator().manual_seed(seed)).eval()
+    for weight in model.parameters():
+        weight.data *= 9 if weight.ndim > 1 else 1  # so that a wrong mask shows
+    return referee(model, seed=seed, caches=[scope[name] for name in CACHES])
+
+
+@torch.no_grad()
+def _text(lesson: mine.Lesson, trained: Checkpoint) -> str:
+    """What the reader's loop, heads and cache write. Raises LessonError where that is another text.
+
+    The same weights, in the package's model and without a cache, must write it too.
+    """
+    c, device = trained.model.config, trained.model.lm_head.weight.device
+    own = GPT(replace(c, per_head=True), lesson.scope["Head"]).to(device).eval()
+    own.load_state_dict(trained.model.state_dict())
+    n_new, prompt = min(TOKENS, c.block_size - 1), torch.zeros(1, 1, dtype=torch.long).to(device)
+    noise = draw_noise(n_new, 1, c.vocab_size, torch.Generator().manual_seed(1337)).to(device)
+    plain = complete(trained.model, prompt, n_new, cache=None, noise=noise)[:, 1:]
+    for name in CACHES:
+        loop = lesson.scope["generate_with_cache"]
+        try:
+            found = torch.cat(list(loop(own, prompt, noise, lesson.scope[name])), 1)
+        except STOPS as error:
+            raise mine.LessonError(f"no certificate: with {name} it stops: {error!r}") from None
+        if not torch.equal(found, plain):
+            raise mine.LessonError(f"no certificate: with {name} the text is another one")
+    return trained.tokenizer.decode(plain[0])
+
+
+# ------------------------------------------------------------------ the page
+
+
+def render(facts: dict[str, str]) -> str:
+    """The page, with a digest by which `read` sees what was changed."""
+    rows = ((name, html.escape(words)) for name, words in facts.items())
+    text = HTML + "".join(f"<dt>{name}</dt><dd>{words}</dd>\n" for name, words in rows)
+    return f"{text}<!-- sha256 {hashlib.sha256(text.encode()).hexdigest()} -->\n"
+
+
+@style.styled
+def draw(facts: dict[str, str]):
+    """The page as a figure, without the end of a long text."""
+    lines = []
+    for name, words in facts.items():
+        for line in words.splitlines()[:8]:
+            lines += textwrap.wrap(f"{name:17} {line}", 92, subsequent_indent=" " * 18) or [""]
+            name = ""
+    figure, axes = page(0.19 * len(lines) + 0.2, TITLE)
+    note(axes, 0.1, 0.1, "\n".join(lines), size=9, family=style.MONO)
+    return figure
+
+
+# ------------------------------------------------------------------ the check
+
+
+def read(path: Path) -> dict[str, str] | None:
+    """What the certificate at `path` says; None for one that was changed."""
+    text = path.read_bytes().decode(errors="replace") if path.is_file() else ""
+    rows = re.findall("<dt>(.*?)</dt><dd>(.*?)</dd>", text, re.S)
+    facts = {name: html.unescape(words) for name, words in rows}
+    return facts if render(facts) == text else None
+
+
+def check(path: Path, trained: Checkpoint) -> tuple[dict[str, str], list[str]]:
+    """What the certificate says, and why it does not hold today; computes all of it again.
+
+    Raises LessonError where there is none that can be read, or other weights are needed.
+    """
+    if (said := read(path)) is None:
+        why = "was changed by hand" if path.is_file() else "is not there"
+        raise mine.LessonError(f"{path} {why}: the last cell of notebook 06 writes it")
+    if said["its weights"] != trained.sha256:
+        need = said["its weights"][:12]
+        raise mine.LessonError(f"it is of other weights, {need}…: name their checkpoint")
+    try:
+        now = examine(mine.load(path.with_name("lesson.py")), trained)
+    except mine.LessonError as error:
+        return said, [str(error)]
+    return said, [f"{key} is another one now" for key in now if now[key] != said.get(key)]

@@ -1,0 +1,166 @@
+"""Run one notebook strictly, in a fresh kernel; the result holds no ids, no dates, no fragments."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from weakref import WeakSet
+
+import nbformat
+import papermill
+from jupyter_client.kernelspec import KernelSpecManager
+from jupyter_client.manager import AsyncKernelManager
+from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
+from nbconvert.preprocessors import CoalesceStreamsPreprocessor
+from papermill.clientwrap import PapermillNotebookClient
+from papermill.engines import NBClientEngine, papermill_engines
+from traitlets import TraitError
+
+from ..files import ROOT, write_whole
+from . import nbfile
+from .nbfile import METADATA, SyncError, alt_text, png_of, read
+
+START_TIMEOUT = 120  # seconds for a kernel to answer, on a cold disk
+MIMES = {"text/plain", "image/png", "text/markdown"}  # what every reader shows, without trust
+MAX_BYTES = 1_000_000  # of an executed notebook: the web does not show larger ones
+LOG = "kernel.log"
+ENVIRONMENT = {
+    "TQDM_DISABLE": "1",  # one plain line for each evaluation instead of a bar
+    "PYTHONHASHSEED": "0",
+    "NANOGPT_HEADLESS": "1",  # no reader: the solutions run, and nothing is kept as theirs
+    "MPLBACKEND": None,  # removed: the kernel chooses its own
+    "PYDEVD_DISABLE_FILE_VALIDATION": "1",  # a debugger's warning that no reader can use
+}
+
+_alive: WeakSet[AsyncKernelManager] = WeakSet()
+
+
+class NotebookError(Exception):
+    """A notebook that failed, or whose output cannot be published; one line says where and why."""
+
+
+def execute(
+    source: Path,
+    target: Path,
+    parameters: dict,
+    *,
+    variables: dict[str, str | None] | None = None,
+    timeout: int = 1800,
+    before_cell: Callable = lambda index, cell: None,
+) -> None:
+    """Run the notebook `source` from the repository's root and write it, normalised, to `target`.
+
+    `variables` are those of its kernel (None: without it), whose log goes to LOG beside `target`;
+    `timeout` is in seconds and for each cell, before which `before_cell(index, cell)` is called.
+    Raises NotebookError when a cell fails, takes too long or kills its kernel, and when some
+    reader could not see the output. `target` is written in every case.
+    """
+    try:
+        papermill.execute_notebook(
+            nbfile.filled(read(source)),
+            str(target),
+            parameters,
+            engine_name="nanogpt",
+            kernel_name="python3",
+            progress_bar=False,
+            options=(variables or {}, target.with_name(LOG), timeout, before_cell),
+        )
+    finally:
+        with suppress(SyncError):  # a full disk cut it off, or wrote nothing: that error is raised
+            write_whole(target, nbfile.to_text(normalise(read(target))).encode())
+    check_outputs(target)
+
+
+class Strict(NBClientEngine):
+    """papermill's own engine, with our kernel, a word before each cell, and our errors."""
+
+    @classmethod
+    def execute_managed_notebook(cls, nb_man, kernel_name, *, options, **_) -> None:
+        run_cells(nb_man, *options)
+
+
+papermill_engines.register("nanogpt", Strict)
+
+
+def run_cells(nb_man, variables: dict, log: Path, timeout: int, before_cell: Callable) -> None:
+    """Run all cells in a new kernel and put their outputs into the notebook. Raises NotebookError.
+
+    The kernel is this very interpreter: a `python3` from elsewhere on the machine may be another
+    one. Personal IPython start-up files are left out, and what a kernel leaves in the temporary
+    folder goes with it. On its way out a kernel may log that it was interrupted though all is well,
+    so its log goes into a file, for the case that its notebook fails.
+    """
+    kernel = AsyncKernelManager(kernel_spec_manager=KernelSpecManager(kernel_dirs=[]))
+    with suppress(TraitError):  # where channels can be encrypted; else newer ones print a warning
+        kernel.transport_encryption = "auto"
+    client = Cells(nb_man, kernel, timeout=timeout, startup_timeout=START_TIMEOUT)
+    client.resources, client.before_cell = {"metadata": {"path": str(ROOT)}}, before_cell
+    # Killed at the end: asked to end, a kernel would take another 3 seconds.
+    client.record_timing, client.shutdown_kernel = False, "immediate"
+    _alive.add(kernel)
+    with tempfile.TemporaryDirectory(prefix="nanogpt-kernel-") as home, open(log, "ab") as errors:
+        own = {"IPYTHONDIR": home, "TMPDIR": home, **ENVIRONMENT, **variables}
+        env = {name: x for name, x in {**os.environ, **own}.items() if x is not None}
+        client.execute(env=env, stderr=errors)
+
+
+class Cells(PapermillNotebookClient):
+    """Runs each cell of code after `before_cell(index, cell)`; an error names the cell."""
+
+    before_cell: Callable
+
+    def execute_cell(self, cell, index: int, **more):
+        if cell.cell_type != "code":
+            return cell
+        try:
+            self.before_cell(index, cell)
+            return super().execute_cell(cell, index, **more)
+        except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
+            if isinstance(error, CellTimeoutError):
+                why = f" ran longer than {self.timeout} s: give it more with --timeout"
+            elif isinstance(error, DeadKernelError):
+                why = " killed its kernel: often the memory was too small"
+            else:
+                why = f": {error.ename}: {str(error.evalue).strip()}".partition("\n")[0]
+            raise NotebookError(f"cell {cell.id!r}{why}") from error
+
+
+def kill_all() -> None:
+    """End every kernel of this process at once; those that wait for one see that it is dead."""
+    for kernel in list(_alive):
+        with suppress(AttributeError, OSError):  # not there yet, or gone by now
+            kernel.provisioner.process.kill()
+
+
+def normalise(nb):
+    """The executed notebook without what differs between runs: dates, ids, fragments, folders."""
+    nb.metadata = nbformat.from_dict(METADATA)
+    for cell in nb.cells:
+        if nbfile.tagged(cell, "injected-parameters"):
+            cell.id, cell.source = "injected-parameters", cell.source.strip("\n")
+        cell.source = nbfile.ours(cell).pop("blank", cell.source)
+        nbfile.keep_metadata(cell)
+        CoalesceStreamsPreprocessor().preprocess_cell(cell, {}, 0)
+        for output in cell.get("outputs", []):
+            if output.get("name") == "stderr":  # a warning names its file
+                output.text = output.text.replace(f"{sys.prefix}{os.sep}", "")
+    return nb
+
+
+def check_outputs(path: Path) -> None:
+    """Raise NotebookError for outputs that some readers cannot see, or that are too many."""
+    for cell in read(path).cells:
+        for output in cell.get("outputs", []):
+            if foreign := sorted(set(output.get("data", {})) - MIMES):
+                why = f"{', '.join(foreign)}; every reader sees only {', '.join(sorted(MIMES))}"
+                raise NotebookError(f"cell {cell.id!r} shows {why}")
+            if png_of(output) and not alt_text(output):
+                why = "shows a picture without alt text: use run.figure(…, alt)"
+                raise NotebookError(f"cell {cell.id!r} {why}")
+    if (size := path.stat().st_size) > MAX_BYTES:
+        why = f"has {size:,} bytes, over {MAX_BYTES:,}: draw fewer or smaller figures"
+        raise NotebookError(f"the executed notebook {why}")

@@ -1,0 +1,58 @@
+"""Findings: sentences about a run's numbers, shown only where the run supports them.
+
+A short run has seeds, repeats or steps too few for some claims. There the cell says so, and shows
+the published result beside its own, marked as published.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+
+from ..files import PUBLISHED
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A claim, whether it holds in a run, and whether that run can tell at all."""
+
+    name: str
+    claim: str  # without numbers: "Muon lowers the loss by more than a seed does"
+    numbers: str  # those of the run: "−0.12, a seed 0.01"
+    holds: bool
+    enough: bool = True
+    needs: str = ""  # of a run that could tell: "5 repeats, this run has 2"
+
+    @property
+    def supported(self) -> bool:
+        """Whether the run can tell, and the claim holds."""
+        return self.enough and self.holds
+
+    def __str__(self) -> str:
+        if not self.enough:
+            return f"this run cannot tell whether {self.claim}: that takes {self.needs}"
+        if not self.holds:
+            return f"not in this run ({self.numbers}): {self.claim}"
+        return f"{self.claim}: {self.numbers}"
+
+    def lines(self, published: Finding | None) -> str:
+        """The finding, and below it the published one, where this run does not support it."""
+        if self.supported or published is None:
+            return str(self)
+        return f"{self}\n    published, not of this run: {published}"
+
+
+@lru_cache
+def published_findings(number: str) -> dict[str, Finding]:
+    """The findings of the published notebook of this number, by name; {} where there are none."""
+    path = PUBLISHED / "json" / f"{number}.json"
+    if not path.is_file():
+        return {}
+    rows = json.loads(path.read_text(encoding="utf-8")).get("findings", [])
+    return {row["name"]: Finding(**row) for row in rows}
+
+
+def as_data(findings: list[Finding]) -> list[dict]:
+    """Findings as plain data, for a notebook's JSON."""
+    return [asdict(finding) for finding in findings]

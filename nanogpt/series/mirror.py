@@ -1,0 +1,161 @@
+"""Keep the notebooks equal to the package: mirrored code, the set-up cell, links and badges.
+
+The package is the truth. A code cell whose metadata says {"nanogpt": {"mirror": [names]}} holds the
+source of those objects; {"nanogpt": {"generated": "setup"}} and "links" mark the two cells that
+this module writes. The sources keep no outputs and no execution counts.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from contextlib import ExitStack
+from pathlib import Path
+from pkgutil import resolve_name
+
+import nbformat
+
+from ..files import ROOT, atomic_path
+from . import address
+from .nbfile import METADATA, SyncError, fold, keep_metadata, ours, place, read, title, to_text
+
+BADGE = "[![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)]"
+PUBLISHED_LINK = re.compile(  # in the README, with its badge if there is one
+    rf"(?:{re.escape(BADGE)}\([^)]*\) )?(\[[^]]*\]\(outputs/published/(\d\d_\w+)\.ipynb\))"
+)
+ONLINE = re.compile(r"(\[Read it online\]\()[^)]*")  # the README's link to the pages
+PAGES = "outputs/published/html/index.html"  # where they are as long as there is no address
+
+SETUP = """\
+# @title Set-up, the same in every notebook; opened alone, as on Colab, it fetches the repository
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+URL = os.environ.get("NANOGPT_REPO", "@URL@")
+NAME, REF = "@NAME@", os.environ.get("NANOGPT_REF", "@REF@")
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # the same sums each time on a GPU
+os.environ["GIT_TERMINAL_PROMPT"] = "0"  # git fails rather than asks
+here, door = Path.cwd(), "nanogpt/notebook/session.py"
+places = (here, *here.parents, here / NAME, *map(Path, sys.path))
+root = next((p.resolve() for p in places if (p / door).exists()), None)
+if root is None:
+    if not URL:
+        why = "no repository here and no address: start inside one (papermill --cwd), or first run"
+        raise RuntimeError(f"{why}  %env NANOGPT_REPO=https://github.com/owner/name")
+    with tempfile.TemporaryDirectory(dir=here) as new:  # renamed once complete, else gone
+        clone = ["git", "clone", "-q", "--depth=1", f"--branch={REF}", "--", URL, f"{new}/{NAME}"]
+        done = subprocess.run(clone, stderr=subprocess.PIPE, text=True, timeout=300)
+        if done.returncode:
+            raise RuntimeError(f"cannot fetch {REF} of {URL}: set NANOGPT_REPO. git: {done.stderr}")
+        root = Path(new, NAME).rename(here / NAME)
+sys.path[:0] = {str(root)} - set(sys.path)
+from nanogpt.series.session import begin
+
+begin()"""
+
+
+def setup_cell(repo: str, ref: str) -> str:
+    """The set-up cell for the repository `repo` (owner/name, or empty) at a branch or tag `ref`."""
+    name = repo.partition("/")[2] or "nanogpt-notebooks"
+    text = SETUP.replace("@URL@", f"https://github.com/{repo}" if repo else "")
+    return text.replace("@NAME@", name).replace("@REF@", ref)
+
+
+def colab(stem: str, repo: str, ref: str) -> str:
+    """Where Colab opens the notebook of that name; empty where the repository has no address."""
+    place = f"{repo}/blob/{ref}/notebooks/{stem}.ipynb"
+    return f"https://colab.research.google.com/github/{place}" if repo else ""
+
+
+def links_cell(name: str, titles: dict[str, str], repo: str, ref: str) -> str:
+    """Badge, executed page, neighbours and branches of the notebook; the first two by address.
+
+    `titles` has the title of each notebook of the series by the name of its file, in order.
+    """
+    links = {other: f"[{words}]({other})" for other, words in titles.items()}
+    near, parts = place(name, titles), []
+    if repo:
+        executed = f"https://github.com/{repo}/blob/{ref}/outputs/published/{name}"
+        badge = f"{BADGE}({colab(name.removesuffix('.ipynb'), repo, ref)})"
+        parts = [badge, f"[with outputs]({executed})"]
+    if near["before"]:
+        parts += [f"{'a branch from' if near['origin'] else '←'} {links[near['before']]}"]
+    parts += [f"{links[near['after']]} →"] if near["after"] else []
+    parts += [f"branch: {links[other]}" for other in near["branches"]]
+    return " · ".join(parts)
+
+
+def write_cells(nb, name: str, titles: dict[str, str], repo: str, ref: str) -> None:
+    """Make a source notebook as it should be, in place: generated, mirrored, without outputs."""
+    for cell in nb.cells:
+        keep_metadata(cell)
+        if (kind := ours(cell).get("generated")) == "setup":
+            cell.source, cell.metadata["tags"] = setup_cell(repo, ref), ["hide-input"]
+        elif kind == "links":
+            cell.source = links_cell(name, titles, repo, ref)
+        try:
+            mirrored = map(resolve_name, ours(cell).get("mirror", []))
+            code = "\n\n\n".join(inspect.getsource(thing).rstrip("\n") for thing in mirrored)
+        except (ImportError, AttributeError, TypeError, ValueError) as error:
+            raise SyncError(f"{name}, cell {cell.id!r} mirrors no code ({error})") from error
+        cell.source = (code or cell.source).strip("\n")
+        fold(cell)
+        if cell.cell_type == "code":
+            cell.outputs, cell.execution_count = [], None
+    nb.cells = [cell for cell in nb.cells if cell.source]  # editors leave an empty one behind
+    nb.metadata, nb.nbformat, nb.nbformat_minor = nbformat.from_dict(METADATA), 4, 5
+
+
+def sync(
+    root: Path = ROOT,
+    repo: str = address.REPO,
+    ref: str = address.REF,
+    *,
+    check: bool = False,
+    more: dict[Path, str] | None = None,
+) -> list[Path]:
+    """Write what differs below `root` (with `check`: nothing) and return the paths that differed.
+
+    These are the notebooks, the badges of the README, and the files whose texts `more` gives.
+    Everything is written aside before the first file is replaced, so an error changes nothing.
+    Raises SyncError and OSError.
+    """
+    books = {path: read(path) for path in sorted((root / "notebooks").glob("*.ipynb"))}
+    titles = {path.name: title(nb) for path, nb in books.items()}
+    wanted = {}
+    for path, nb in books.items():
+        write_cells(nb, path.name, titles, repo, ref)
+        wanted[path] = to_text(nb)
+    if (readme := root / "README.md").is_file():
+        owner, _, name = repo.partition("/")
+        pages = f"https://{owner.lower()}.github.io/{name}/" if repo else PAGES
+        wanted[readme] = PUBLISHED_LINK.sub(
+            lambda link: (f"{BADGE}({colab(link[2], repo, ref)}) " if repo else "") + link[1],
+            ONLINE.sub(rf"\g<1>{pages}", readme.read_text(encoding="utf-8")),
+        )
+    wanted |= more or {}
+    differ = [path for path, text in wanted.items() if path.read_text(encoding="utf-8") != text]
+    with ExitStack() as files:  # all are written beside the old ones before the first is renamed
+        for path in [] if check else differ:
+            files.enter_context(atomic_path(path)).write_text(wanted[path], encoding="utf-8")
+    return differ
+
+
+def set_address(repo: str, ref: str, root: Path = ROOT) -> list[Path]:
+    """Write the repository's address wherever it stands, and return what changed.
+
+    That is config/address.py and all that `sync` writes; what is published gets it when it is
+    published again. Raises SyncError unless `repo` is owner/name and `ref` a plain branch or tag.
+    """
+    if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}/[A-Za-z0-9._-]{1,100}(?<!\.git)(?<!\.)", repo):
+        raise SyncError(f"repo={repo!r}: give owner/name, as in https://github.com/owner/name")
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,100}", ref):
+        raise SyncError(f"ref={ref!r}: give a branch or a tag, without slashes")
+    path = root / "nanogpt" / "config" / "address.py"
+    text = path.read_text(encoding="utf-8")
+    for name, value in {"REPO": repo, "REF": ref}.items():
+        text = re.sub(rf'^{name} = ".*"$', f'{name} = "{value}"', text, flags=re.M)
+    return sync(root, repo, ref, more={path: text})

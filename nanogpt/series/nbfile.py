@@ -1,0 +1,136 @@
+"""A notebook as a file: read, written, folded, its blanks filled in; the manifest of a run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from copy import deepcopy
+from pathlib import Path
+
+import nbformat
+from nbformat import ValidationError
+
+from ..files import read_json
+from .blanks import FIRST_LINE, SOLUTION
+
+METADATA = {
+    "accelerator": "GPU",  # makes Colab open the notebook with one
+    "colab": {"gpuType": "T4", "provenance": []},
+    "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+    # A file extension, without which nbconvert --to script writes .txt.
+    "language_info": {"file_extension": ".py", "name": "python", "nbconvert_exporter": "python"},
+}
+PAGES = "](../outputs/published/html/"  # where a link to a page leads from notebooks/
+# Not on the spine, which is read in order: the number of a notebook, and after which one it can be.
+BRANCHES = {"07": "06", "08": "02", "09": "06", "10": "06", "11": "01", "12": "03"}
+FILLED = "# For you to fill in. This run used the solution that is folded below.\n"
+
+
+class SyncError(ValueError):
+    """A notebook, a page, a name or an address that cannot be used; it says what to do."""
+
+
+def title(nb) -> str:
+    """The first heading of a notebook, without its hash. Raises SyncError when there is none."""
+    for cell in nb.cells:
+        if cell.cell_type == "markdown" and (found := re.search(r"^# +(.+)$", cell.source, re.M)):
+            return found[1].strip()
+    raise SyncError("a notebook has no heading: begin its first cell with '# Title'")
+
+
+def place(name: str, names: Iterable[str]) -> dict:
+    """{origin, before, after, branches}: where a notebook stands among `names`, in their order.
+
+    `origin` is the one that a branch leaves, None on the spine. `before` and `after` lead along the
+    spine, from a branch back to its origin and on from there. `branches` leave this notebook.
+    """
+    found = {other[:2]: other for other in names}
+    leaves = {found[n]: found[at] for n, at in BRANCHES.items() if {n, at} <= found.keys()}
+    spine, origin = [other for other in names if other not in leaves], leaves.get(name)
+    i = spine.index(origin or name)
+    branches = [other for other in names if leaves.get(other) == name]
+    before, after = origin or [None, *spine][i], [*spine, None][i + 1]
+    return {"origin": origin, "before": before, "after": after, "branches": branches}
+
+
+def read(path: Path):
+    """A notebook as nbformat 4. Raises SyncError when the file is not a notebook."""
+    try:
+        return nbformat.read(path, as_version=4)
+    except (ValueError, AttributeError, KeyError, RecursionError, ValidationError) as error:
+        why = f"{path} cannot be read as a notebook ({error}): restore it from git"
+        raise SyncError(why) from error
+
+
+def to_text(nb) -> str:
+    """The notebook in the form that JupyterLab writes."""
+    return nbformat.writes(nb, version=4).rstrip("\n") + "\n"
+
+
+def tagged(cell, tag: str) -> bool:
+    """Whether the cell has this tag, as timing: its outputs differ from run to run."""
+    return tag in cell.metadata.get("tags", [])
+
+
+def ours(cell) -> dict:
+    """What this project notes in a cell's metadata."""
+    return cell.metadata.get("nanogpt", {})
+
+
+def keep_metadata(cell) -> None:
+    """Drop what editors and papermill note in a cell's metadata; keep what we put there."""
+    kept = ("tags", "nanogpt", "jupyter", "cellView")
+    cell.metadata = {key: value for key, value in cell.metadata.items() if key in kept and value}
+
+
+def fold(cell) -> None:
+    """Fold a code cell tagged "hide-input" in JupyterLab and in Colab too; open any other one."""
+    for key in ("jupyter", "cellView"):
+        cell.metadata.pop(key, None)
+    if tagged(cell, "hide-input"):
+        cell.metadata |= {"jupyter": {"source_hidden": True}, "cellView": "form"}
+
+
+def png_of(output) -> str | None:
+    """The picture of one output in base64, or None."""
+    return output.get("data", {}).get("image/png")
+
+
+def alt_text(output) -> str:
+    """The alt text of a picture; empty where there is none."""
+    return output.get("metadata", {}).get("image/png", {}).get("alt", "")
+
+
+def solution(nb, index: int) -> str:
+    """The code in the first folded solution after the blank at `index`. Raises SyncError."""
+    for cell in nb.cells[index + 1 :]:
+        if tagged(cell, "blank"):
+            break
+        if cell.cell_type == "markdown" and (found := SOLUTION.search(cell.source)):
+            return found[1]
+    raise SyncError(
+        f"the blank {nb.cells[index].id!r} has no solution: put <details><summary>Solution"
+        f"</summary>, a block of Python and </details> into a text cell below it"
+    )
+
+
+def filled(nb):
+    """A copy of a notebook as it is executed, beside its pages. Raises SyncError.
+
+    Every blank is filled in; its metadata keep it as the learner gets it, which `execute` shows
+    again: no reader folds cells on GitHub. A link to a page leads to the one of the same run.
+    """
+    nb = deepcopy(nb)
+    for index, cell in enumerate(nb.cells):
+        if cell.cell_type == "markdown":
+            cell.source = cell.source.replace(PAGES, "](html/")
+        if tagged(cell, "blank"):
+            cell.metadata.setdefault("nanogpt", {})["blank"] = FILLED + cell.source
+            cell.source = f"{FIRST_LINE}\n{solution(nb, index)}"
+    return nb
+
+
+def read_manifest(folder: Path) -> dict:
+    """manifest.json of an output folder; {"notebooks": []} where there is none that can be read."""
+    found = read_json(folder / "manifest.json")
+    return {"notebooks": []} | (found if isinstance(found, dict) else {})

@@ -1,0 +1,148 @@
+"""What a run will do, with which parameters, and how long that will take, before it begins.
+
+One number is measured, how soon this machine does a fixed piece of work. It scales the seconds that
+each notebook took elsewhere. It says how long a run takes, and never changes what the run does.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import namedtuple
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+
+from ..console import clock, table
+from ..files import PUBLISHED
+from ..timing import seconds_of_work
+from .nbfile import read, read_manifest, tagged
+
+# What `make run` runs: the spine, and of the branches what fits beside it into ten minutes.
+DEFAULT = ("00", "01", "02", "03", "04", "05", "06", "07", "12")
+WORK = 0.062  # seconds of `seconds_of_work` where LAPTOP was measured
+LAPTOP = {  # seconds of each notebook there, by its number
+    "00": 43.0,
+    "01": 80.0,
+    "02": 11.0,
+    "03": 26.0,
+    "04": 30.0,
+    "05": 50.0,
+    "06": 97.0,
+    "07": 63.0,
+    "08": 96.0,
+    "09": 45.0,
+    "10": 31.0,
+    "11": 95.0,
+    "12": 32.0,
+}
+
+
+class RunError(ValueError):
+    """A run that cannot begin; the message says what is wrong and what to do."""
+
+
+# Of a line `name: kind = default` of a parameters cell; kind is the annotation as written.
+Parameter = namedtuple("Parameter", "kind default")
+TRUTHS = {"true": True, "false": False}
+READ = {"int": int, "float": float, "str": str, "bool": lambda text: TRUTHS[text.lower()]}
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How long each notebook takes here, where that is known. No count of any follows from it."""
+
+    profile: str
+    work: float | None = None  # what `seconds_of_work` gave here
+    speed: float = 1.0  # of this machine, as a multiple of the one where the seconds were measured
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def total(self) -> float:
+        """Seconds of all notebooks; 0 where they are not known."""
+        return sum(self.seconds.values())
+
+    def __str__(self) -> str:
+        """The plan in lines: the profile, the minutes of each notebook and of all."""
+        if not self.seconds:
+            return f"profile {self.profile}"
+        minutes = self.seconds | {"in all, about": self.total}
+        rows = [{"notebook": name, "minutes": clock(s)} for name, s in minutes.items()]
+        speed = f"this machine has {self.speed:.2f} times the speed of the one that was measured"
+        return f"profile {self.profile}: the same work on every machine\n{speed}\n{table(rows)}"
+
+
+def estimate(profile: str, names: list[str]) -> Pace:
+    """How long these notebooks take here, from one short measurement of this machine.
+
+    What is known is the seconds of `laptop`, in LAPTOP, and of `full`, in the published manifest.
+    """
+    if profile not in ("laptop", "full"):
+        return Pace(profile)
+    took, reference = {name: LAPTOP[name[:2]] for name in names if name[:2] in LAPTOP}, WORK
+    if profile == "full":
+        found = read_manifest(PUBLISHED)
+        took |= {entry["notebook"]: entry["seconds"] for entry in found["notebooks"]}
+        reference = found.get("work_seconds", WORK)
+    work = round(seconds_of_work(), 4)
+    speed = reference / work
+    return Pace(profile, work, speed, {x: took[x] / speed for x in names if x in took})
+
+
+# ------------------------------------------------------------------ parameters
+
+
+def read_parameters(path: Path) -> dict[str, Parameter]:
+    """The parameters of the notebook at `path`, by name, in order.
+
+    Raises RunError unless exactly one cell is tagged `parameters` and each of its lines gives a
+    name, a type and a literal.
+    """
+    cells = [cell for cell in read(path).cells if tagged(cell, "parameters")]
+    if len(cells) != 1 or cells[0].cell_type != "code":
+        why = f"has {len(cells)} cells tagged 'parameters': it needs one code cell"
+        raise RunError(f"{path.name} {why}")
+    found = {}
+    try:
+        for line in ast.parse(cells[0].source).body:
+            default = ast.literal_eval(line.value)
+            found[line.target.id] = Parameter(ast.unparse(line.annotation), default)
+    except (SyntaxError, AttributeError, ValueError) as error:
+        why = f"each line must be `name: type = literal` ({error})"
+        raise RunError(f"{path.name}, cell {cells[0].id!r}: {why}") from error
+    return found
+
+
+def convert(name: str, parameter: Parameter, text: str):
+    """The text of a command line as a value of the parameter's type. Raises RunError."""
+    kind, default = parameter
+    if kind.endswith(" | None") and text.lower() == "none":
+        return None
+    try:
+        return READ[kind.removesuffix(" | None")](text)
+    except (KeyError, ValueError):
+        why = f"a value of type {kind} is needed, as in -p {name}={default}"
+        raise RunError(f"-p {name}={text}: {why}") from None
+
+
+def assign(sources: list[Path], settings: Sequence[str], profile: str) -> dict[str, dict]:
+    """The values for each notebook, by its name: the profile, and the settings that it knows.
+
+    Raises RunError for a setting that none of them knows.
+    """
+    known = {path.stem: read_parameters(path) for path in sources}
+    names = sorted({name for parameters in known.values() for name in parameters} - {"profile"})
+    wanted = {}
+    for setting in settings:
+        name, equals, wanted[name] = setting.partition("=")
+        if setting != setting.encode(errors="replace").decode():  # bytes of a shell
+            raise RunError(f"-p {setting!r}: not UTF-8 text")
+        if not equals or name not in names:
+            near = ", ".join(get_close_matches(name, names) or names) or "none"
+            why = f"write name=value, with a parameter of a chosen notebook: {near}"
+            raise RunError(f"-p {setting}: {why}")
+    values = {name: {"profile": profile} for name in known}
+    for name, parameters in known.items():
+        own = {key: text for key, text in wanted.items() if key in parameters}
+        values[name] |= {key: convert(key, parameters[key], text) for key, text in own.items()}
+    return values

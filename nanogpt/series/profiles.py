@@ -1,0 +1,106 @@
+"""How much work one run of the series does: the profiles.
+
+A profile holds counts, never seconds. The same counts give the same bits on the same machine,
+however busy it is; a slow machine takes longer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from ..config import SIZES, TrainConfig, recipe_for
+
+
+@dataclass(frozen=True)
+class Profile:
+    """How much work one run of the series does: the same cells, other numbers."""
+
+    name: str
+    size: str  # the model that notebook 01 trains and the others use: a key of SIZES
+    train: TrainConfig
+    seeds: int  # seeds tried where equality is counted
+    lengths: tuple[int, ...]  # new tokens, where speed is drawn against length
+    sizes: tuple[str, ...]  # models, where speed is drawn against size
+    batches: tuple[int, ...]  # batch sizes, where speed is drawn against batch
+    repeats: int  # of every timing, interleaved, after one warm-up
+    # CPU threads; None: as many as torch takes. To decode these models, a second thread gains
+    # little, loses much where the machine is shared, and moves the last bits.
+    threads: int | None = None
+    # To train, it gains 1.4 times. A count, so that bits do not depend on the machine's cores.
+    train_threads: int | None = None  # None: as many as `threads`
+
+
+def _fast(size: str, **changes) -> TrainConfig:
+    """The recipe `fast` for the model of that size, with some changes."""
+    return replace(recipe_for("fast", SIZES[size])[0], **changes)
+
+
+# The published run.
+FULL = Profile(
+    "full",
+    "medium",
+    _fast("medium", steps=3400, batch_size=5, weight_decay=0.1, eval_every=200),
+    seeds=20,
+    lengths=(1, 2, 8, 32, 64, 128, 255),
+    sizes=("article", "medium", "lecture"),
+    batches=(1, 4, 16),
+    repeats=5,
+    threads=1,
+    train_threads=2,
+)
+# `make run`: a smaller model, and as many seeds, lengths and repeats as the findings need.
+LAPTOP = replace(
+    FULL,
+    name="laptop",
+    size="small",
+    train=_fast("small"),
+    sizes=("article", "small"),
+)
+# Every cell, as little work as shows it: for tests.
+SMOKE = replace(
+    LAPTOP,
+    name="smoke",
+    train=_fast("small", steps=40, eval_every=20, eval_batches=1),
+    seeds=3,
+    lengths=(1, 8, 32),
+    batches=(1, 4),
+    repeats=2,
+    train_threads=None,
+)
+# A CUDA GPU: 01 trains Karpathy's large model.
+GPU = replace(
+    FULL,
+    name="gpu",
+    size="lecture",
+    train=_fast("lecture", steps=1000, batch_size=64, eval_every=100, eval_batches=8),
+    batches=(1, 8, 64),
+    threads=None,
+    train_threads=None,
+)
+PROFILES = {profile.name: profile for profile in (SMOKE, LAPTOP, FULL, GPU)}
+
+
+def get_profile(name: str, *, cuda: bool = False) -> Profile:
+    """The profile of that name; "auto" is "gpu" where CUDA is, else "laptop".
+
+    Raises ValueError for a name that is not in PROFILES.
+    """
+    name = ("gpu" if cuda else "laptop") if name == "auto" else name
+    if name not in PROFILES:
+        raise ValueError(f"profile={name!r} is unknown: choose auto, {', '.join(PROFILES)}")
+    return PROFILES[name]
+
+
+def beside_published(profile: Profile) -> str:
+    """In one line, in which counts this profile differs from that of the published run."""
+    if profile == FULL:
+        return "the published run is of this profile"
+    names = ("size", "seeds", "lengths", "sizes", "batches", "repeats")
+    pairs = [(name, getattr(profile, name), getattr(FULL, name)) for name in names]
+    pairs.insert(1, ("steps", profile.train.steps, FULL.train.steps))
+    other = [f"{name} {_short(mine)} for {_short(its)}" for name, mine, its in pairs if mine != its]
+    return f"beside the published run: {', '.join(other) or 'the same counts'}"
+
+
+def _short(value) -> str:
+    return "/".join(map(str, value)) if isinstance(value, tuple) else f"{value}"

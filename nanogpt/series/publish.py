@@ -1,0 +1,134 @@
+"""outputs/published as a whole: what may go there, how it is exchanged, and a run beside it.
+
+On one machine with the same versions nothing but timings may differ between two runs; elsewhere
+the comparison says which cells do, and where.
+"""
+
+from __future__ import annotations
+
+from itertools import zip_longest
+from pathlib import Path
+
+from ..data import SHA256, Corpus
+from ..files import ROOT, check_ours, drop, everything, exchange, read_sealed, sha256
+from . import site
+from .nbfile import read, read_manifest, tagged
+from .plan import RunError
+from .profiles import PROFILES
+
+# What notebook 01 trains, and the others load.
+WEIGHTS = f"checkpoints/{PROFILES['full'].size}.safetensors"
+# Where a run for publication works, and what stays there if it fails.
+BUILD = ROOT / "outputs" / "run" / "publish"
+# Fields of the environment card on which the last bits depend.
+MACHINE = "python torch platform device device_name dtype threads cpu_capability".split()
+
+
+def check(plan, profile: str, corpus: Corpus) -> None:
+    """Raise RunError unless the plan is what is published: all as it is, full, Shakespeare."""
+    changed = plan.notebooks or plan.settings or plan.out or plan.source
+    if changed or profile != "full" or corpus.sha256 != SHA256:
+        why = f"{'--publish' if plan.publish else '--reproduce'} runs all notebooks as they are, in"
+        why += " profile full, on Tiny Shakespeare (data/README.md): leave out names, -p, --out."
+        raise RunError(f"{why} This is profile {profile}, on {corpus.name}")
+
+
+def entries(folder: Path) -> dict[str, dict]:
+    """The entries of a run's manifest, by notebook; {} where there is none that a run wrote.
+
+    Their "files" and "before" have the SHA-256 of each file that was written, by name.
+    """
+    card = read_sealed(folder / "manifest.json") or {"notebooks": []}
+    return {entry["notebook"]: entry for entry in card["notebooks"]}
+
+
+def written(folder: Path) -> dict[str, list[str]]:
+    """The SHA-256 of each file that runs wrote into their folder, by name, pages included."""
+    found, path = site.written_pages(folder), folder / "manifest.json"
+    for entry in (kept := entries(folder)).values():
+        for name, digest in [*entry.get("before", {}).items(), *entry["files"].items()]:
+            found.setdefault(name, []).append(digest)
+    return found | ({"manifest.json": [sha256(path)]} if kept else {})
+
+
+def empty(folder: Path) -> None:
+    """Remove all that an earlier attempt left; the lock file stays.
+
+    Raises ForeignFiles, before anything is removed, where there is anything else.
+    """
+    left, listed = everything(folder), written(folder)
+    check_ours(folder, left, listed | {".lock": None})
+    drop(folder, [name for name in listed if name in left], listed)
+
+
+def publish(new: Path, target: Path) -> None:
+    """Put a complete run in the place of the published one, without what only a run needs."""
+    for pattern in (".lock", "checkpoints/*-last.*", "checkpoints/*.jsonl"):
+        for path in new.glob(pattern):
+            path.unlink()
+    exchange(new, target, written)
+
+
+# ------------------------------------------------------------------ two runs side by side
+
+
+def compare_runs(old: Path, new: Path) -> tuple[int, list[str]]:
+    """How many cells of `old` were compared, and a line for each that is not the same in `new`.
+
+    Of cells that measure time only the sources are compared, and they do not count.
+    """
+    compared, found = 0, []
+    for path in sorted(old.glob("[0-9][0-9]_*.ipynb")):
+        if not (new / path.name).is_file():
+            found.append(f"{path.stem}: it was not run")
+            continue
+        cells, others = ({c.id: c for c in read(x / path.name).cells} for x in (old, new))
+        compared += sum(not tagged(cell, "timing") for cell in cells.values())
+        for name in cells | others:
+            if what := difference(cells.get(name), others.get(name)):
+                found.append(f"{path.stem}, cell {name!r}: {what}")
+    return compared, found
+
+
+def difference(cell, other) -> str:
+    """What is not the same about two cells, in words; empty when nothing is."""
+    if cell is None or other is None:
+        return "it is not there any more" if cell else "a new cell"
+    if cell.source != other.source:
+        return "its source has changed"
+    a, b = shown(cell), shown(other)
+    if tagged(cell, "timing") or a == b:
+        return ""
+    pairs = zip_longest(a.splitlines(True), b.splitlines(True), fillvalue="")
+    one, two = next((x, y) for x, y in pairs if x != y)
+    return f"{one.strip()[:100]!r} was {two.strip()[:100]!r} here"
+
+
+def shown(cell) -> str:
+    """What a reader sees of a cell's outputs, as lines; of a picture its checksum."""
+    text = ""
+    for output in cell.get("outputs", []):
+        said = output.get("text", f"{output.get('ename')}: {output.get('evalue')}")
+        data = output.get("data", {output.get("name", output.output_type): said})
+        for kind, content in data.items():
+            text += f"{kind}: {sha256(content.encode()) if kind == 'image/png' else content}\n"
+    return text
+
+
+def print_comparison(old: Path, new: Path) -> bool:
+    """Print what is the same and what is not; True when all is."""
+    compared, found = compare_runs(old, new)
+    one, two = (sha256(x / WEIGHTS) if (x / WEIGHTS).is_file() else None for x in (old, new))
+    if not one or one != two:
+        found.append(f"{WEIGHTS}: other bytes, or not there")
+    for line in found:
+        print(line)
+    if compared and not found:
+        print(f"reproduced: {compared} cells and the weights are those of {old.name}, to the byte")
+        return True
+    before, here = (read_manifest(folder).get("environment", {}) for folder in (old, new))
+    pairs = ((key, before.get(key), here.get(key)) for key in MACHINE)
+    changed = "; ".join(f"{key} {was}, here {now}" for key, was, now in pairs if was != now)
+    print(f"{len(found)} differences in {compared} cells. Equal bits are promised for one machine")
+    print(f"and the same versions. {changed or 'These are the same: has the code changed since?'}")
+    return False

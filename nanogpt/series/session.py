@@ -1,0 +1,156 @@
+"""What a notebook opens: a run, which keeps its figures, its results and its model."""
+
+from __future__ import annotations
+
+import gc
+import os
+import platform
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from IPython.display import Image, display
+
+from ..checkpoint import Checkpoint
+from ..config import check_int
+from ..data import Corpus, load_corpus
+from ..device import Device, conditions, environment, pick_device
+from ..files import ROOT, check_writable, write_json, write_whole
+from ..training import load_or_train
+from . import mine as lesson
+from .findings import Finding, as_data, published_findings
+from .plots import style
+from .profiles import Profile, beside_published, get_profile
+
+
+def begin() -> None:
+    """Print what was found: versions, the device and why it was chosen."""
+    print(f"python {platform.python_version()}, torch {torch.__version__}")
+    print(f"device {pick_device()}")
+
+
+@dataclass
+class Run:
+    """One notebook's run: its settings, its corpus, and where its files go."""
+
+    number: str  # of the notebook: "04"
+    profile: Profile
+    device: Device
+    corpus: Corpus
+    parameters: dict
+    out: Path
+    card: dict = field(repr=False)  # the environment card
+    findings: list[Finding] = field(default_factory=list, repr=False)
+
+    mine = staticmethod(lesson.mine)
+
+    def figure(self, figure, name: str, alt: str, *, note: str = "", published: str = "") -> None:
+        """Save a matplotlib figure as figures/NN_name.png, and show it with its alt text.
+
+        Its footer states the conditions of this run, after `note`. A figure that this run did not
+        measure states the conditions `published` instead.
+        """
+        footer = f"published, not of this run: {published}" if published else self._footer(note)
+        self._picture(style.to_png(figure, footer), name, alt)
+
+    def finding(
+        self, name: str, claim: str, holds: bool, numbers: str, *, enough=True, needs=""
+    ) -> bool:
+        """Print a claim where this run supports it, else that it does not; True where it does.
+
+        `claim` is a clause without numbers, `numbers` are those of this run. `enough` says whether
+        its steps, seeds or repeats can tell, and `needs` how many it takes and how many there are.
+        Where the run does not support the claim, the published finding stands below it.
+        """
+        found = Finding(name, claim, numbers, bool(holds), bool(enough), needs)
+        self.findings = [one for one in self.findings if one.name != name] + [found]
+        print(found.lines(published_findings(self.number).get(name)))
+        return found.supported
+
+    def animation(
+        self, figures: list, name: str, alt: str, *, note: str, milliseconds: int
+    ) -> None:
+        """The same for an animated PNG; without animation, viewers show the first frame."""
+        self._picture(style.to_apng(figures, self._footer(note), milliseconds), name, alt)
+
+    def save(self, **results) -> None:
+        """Write the results, plain data, as json/NN.json with all that they depend on."""
+        path = self.out / "json" / f"{self.number}.json"
+        data = {
+            "notebook": self.number,
+            "profile": self.profile.name,
+            "parameters": self.parameters,
+            "corpus": {"name": self.corpus.name, "sha256": self.corpus.sha256},
+            "environment": self.card,
+            "findings": as_data(self.findings),
+            "results": results,
+        }
+        write_json(path, data)
+        print(f"results: json/{path.name}")
+
+    def load_model(self, checkpoint: str = "auto") -> Checkpoint:
+        """The trained model that lessons use: of this run, published, or trained now; prints which.
+
+        Raises CheckpointError for a file that is named and does not fit.
+        """
+        size, folders = self.profile.size, [self.out]
+        if "NANOGPT_RUN" in os.environ:  # where the runner puts what earlier notebooks made
+            folders.append(Path(os.environ["NANOGPT_RUN"]))
+        keep = [folder / "checkpoints" / size for folder in folders]
+        options = {"size": size, "checkpoint": checkpoint, "keep": keep, "device": self.device}
+        with self.training():
+            found = load_or_train(self.corpus, self.profile.train, **options)
+        print(found)
+        return found
+
+    @contextmanager
+    def training(self):
+        """A with-block in which torch has the CPU threads that the profile gives to training."""
+        before = torch.get_num_threads()
+        torch.set_num_threads(self.profile.train_threads or before)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
+
+    def checkpoint(self, name: str) -> Path:
+        """Where a checkpoint of that name goes, without suffix."""
+        return self.out / "checkpoints" / name
+
+    def _footer(self, note: str) -> str:
+        parts = [note, conditions(self.card), self.corpus.name, f"profile {self.profile.name}"]
+        return "  ·  ".join(part for part in parts if part)
+
+    def _picture(self, png: bytes, name: str, alt: str) -> None:
+        write_whole(self.out / "figures" / f"{self.number}_{name}.png", png)
+        display(Image(data=png, format="png", metadata={"alt": alt}))
+
+
+def open_run(number: str, *, profile: str = "auto", mine: str | bool = "auto", **parameters) -> Run:
+    """Check a notebook's parameters, load the corpus, and print what will run.
+
+    `mine` says whose code runs where the reader wrote some, as notebook.mine.choose takes it.
+    Files go to the folder that NANOGPT_OUT names, else to outputs/run/PROFILE-lab: apart from those
+    of `python -m nanogpt run`, whose list does not name them. Raises ValueError for an unknown
+    profile or `mine`, or an unusable seed, CorpusError for a corpus that cannot be used, and
+    OSError for a folder that cannot be written.
+    """
+    gc.freeze()  # what is imported: timings collect garbage before each turn
+    device = pick_device()
+    chosen = get_profile(profile, cuda=device.device.type == "cuda")
+    lesson.choose(mine)
+    check_int("seed", parameters.get("seed", 0), 0, 2**63 - 1)
+    if chosen.threads:
+        torch.set_num_threads(chosen.threads)
+    corpus = load_corpus()
+    out = Path(os.environ.get("NANOGPT_OUT") or ROOT / "outputs" / "run" / f"{chosen.name}-lab")
+    check_writable(out / f"{number}.json")  # found out now, not after the work
+    threads = torch.get_num_threads()
+    more = f" ({chosen.train_threads} to train)" if chosen.train_threads else ""
+    print(f"profile {chosen.name}, {threads} CPU thread{'s' * (threads > 1)}{more}")
+    print(beside_published(chosen))
+    print(corpus)
+    if corpus.banner:
+        print(f"\n{corpus.banner}")
+    return Run(number, chosen, device, corpus, parameters, out, environment(device))

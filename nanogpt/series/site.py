@@ -1,0 +1,197 @@
+"""Executed notebooks as a small site: one file a page, readable from a disk, nothing loaded.
+
+The look is in site.css, the frame of a page in site.html.j2, the cells are in html.py. One small
+script, site.js, copies code, enlarges figures and searches; every page can be read without it. On
+live.html the model itself runs, its weights inside.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Collection
+from functools import partial
+from pathlib import Path
+
+from ..checkpoint import load_checkpoint
+from ..config import SIZES
+from ..data import PRACTICE
+from ..device import conditions
+from ..engines.portable import packed
+from ..files import KEEPER, PUBLISHED, ROOT, check_ours, drop, sha256, write_whole
+from ..verify import museum
+from . import address
+from .html import TEMPLATES, Prose, blocks, coloured, minutes, promise, sections
+from .mirror import colab
+from .nbfile import SyncError, place, read, read_manifest, title
+
+# What live_model.js computes: the lecture's form, and these fields of a newer one.
+SHAPE = ("vocab_size", "block_size", "n_layer", "n_head", "n_embd", "rope_base")
+FORMS = {
+    "rms_norm": "RMSNorm without weights",
+    "rope": "rotary positions",
+    "qk_norm": "normalised queries and keys",
+    "relu2": "ReLU²",
+    "bias": "no biases",
+}
+LARGEST = 1_000_000  # bytes of weights: a third more in base64
+SEAL = len("<!-- sha256  -->\n") + 64
+
+
+def render(folder: Path, home: Path | None = None) -> Path:
+    """Write the pages of an output folder into html/ and return the path of their index.
+
+    `home` is where readers will find the folder, if it moves. Pages of notebooks that have gone are
+    removed, and no other file. Raises SyncError for a folder without notebooks and for one that
+    cannot be read, and ForeignFiles for a page that is not ours in the way.
+    """
+    paths = sorted(folder.glob("[0-9][0-9]_*.ipynb"))
+    if not paths:
+        raise SyncError(f"no executed notebooks in {folder}: run some first: python -m nanogpt run")
+    card, html = read_manifest(folder), folder / "html"
+    where = card.get("environment")
+    entries = {entry["notebook"]: entry for entry in card["notebooks"]}
+    names = [path.stem for path in paths]
+    more = {"live.html": live_page(folder, home or folder), "museum.html": museum_page(names)}
+    more = {name: text for name, text in more.items() if text}
+    pages = [_about(path, entries, names, more) for path in paths]
+    kept = address.REPO if PUBLISHED in (folder.resolve(), home) else ""  # its files are online
+    frame = partial(
+        TEMPLATES.get_template("site.html.j2").render,
+        pages=pages,
+        card=card,
+        conditions=f"{conditions(where)}, Python {where['python']}" if where else "",
+        practice=PRACTICE,
+        more=more,
+        above=f"https://github.com/{kept}/blob/{address.REF}/outputs/published/" if kept else "../",
+    )
+    rows = [[page["name"], page["heading"], *row] for page in pages for row in page["sections"]]
+    texts = {"index.html": frame(search_index=_script(rows)), **more}
+    texts |= {f"{page['name']}.html": frame(page=page) for page in pages}
+    _write(folder, texts)
+    return html / "index.html"
+
+
+def _write(folder: Path, texts: dict[str, str]) -> None:
+    """Write these pages and remove our others. A file that is not ours is never replaced."""
+    wanted = {f"html/{name}": text for name, text in texts.items()}
+    listed = written_pages(folder)
+    check_ours(folder, wanted, listed)
+    drop(folder, listed.keys() - wanted, listed)
+    for name, text in wanted.items():
+        write_whole(folder / name, (text + _seal(name, text)).encode())
+
+
+def written_pages(folder: Path) -> dict[str, list[str]]:
+    """The SHA-256 of each page that we wrote below a folder, by name.
+
+    A page ends with a seal: the digest of its own text and name. Nobody has changed it since.
+    """
+    found = {}
+    for path in (folder / "html").glob("*.html"):
+        name, data = f"html/{path.name}", path.read_bytes() if path.is_file() else b""
+        text = data.decode("utf-8", "replace")
+        if text[-SEAL:] == _seal(name, text[:-SEAL]):
+            found[name] = [sha256(data)]
+    return found
+
+
+def _seal(name: str, text: str) -> str:
+    return f"<!-- sha256 {sha256(f'{name} {text}'.encode())} -->\n"
+
+
+def _about(path: Path, entries: dict, names: list[str], more: Collection[str]) -> dict:
+    """A page: its cells, and what the index and its neighbours say of it."""
+    name, nb, prose = path.stem, read(path), Prose({*names, *more})
+    try:
+        drawn = blocks(nb, prose)
+        plain = re.sub(r"^\d\d\W+", "", title(nb))
+        return {
+            "name": name,
+            "number": name[:2],
+            "title": plain,
+            "heading": f"{name[:2]} · {plain}",
+            "promise": promise(drawn),
+            "entry": entries.get(name, {}),
+            "colab": colab(name, address.REPO, address.REF),
+            "blocks": drawn,
+            "contents": [heading for heading in prose.headings if heading["level"] in (2, 3)],
+            "sections": sections(drawn),
+            "minutes": minutes(nb),
+            **place(name, names),
+        }
+    except (ValueError, OSError, SyntaxError, EOFError) as error:  # the last three: of a picture
+        raise SyncError(f"{name}.ipynb cannot be rendered ({error}): run it again") from error
+
+
+def _script(data) -> str:
+    """Data as JSON that stands in a <script>, which no text in it can end."""
+    return json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def museum_page(names: Collection[str]) -> str | None:
+    """The public bugs, what finds and what misses each; None without verdicts of the referee.
+
+    `names` are the pages beside it. That of notebook 04 is linked if it is among them.
+    """
+    rooms = museum.rooms()
+    return rooms and TEMPLATES.get_template("museum.html.j2").render(
+        rooms,
+        notebook=next((name for name in sorted(names) if name.startswith("04_")), None),
+        coloured=coloured,
+        repository=address.REPO and f"https://github.com/{address.REPO}/blob/{address.REF}",
+    )
+
+
+def live_page(folder: Path, home: Path) -> str | None:
+    """The page for the model that ships, else for an output folder's; None where none runs in one.
+
+    That is a checkpoint that is missing or damaged; a form beyond FORMS, or a width that 4 does not
+    divide; or more than LARGEST bytes. `home` is where readers will find the folder.
+    """
+    stem, kept = _writer(folder, home)
+    try:
+        saved = load_checkpoint(stem)
+        losses = saved.meta["losses"]
+        val = losses.get("full_val", losses["val"])  # of all of the validation text, where known
+        facts = {"corpus": saved.meta["corpus"]["name"], "val": float(val)}
+    except (OSError, KeyError, TypeError, ValueError):
+        return None
+    config = saved.model.config
+    newer = list(config.beyond_lecture)
+    if not FORMS.keys() >= set(newer) or config.n_embd % 4:
+        return None
+    weights = packed(saved.model)
+    if len(weights) > LARGEST:
+        return None
+    shape = {name: getattr(config, name) for name in (*SHAPE, *FORMS)}
+    text = base64.b64encode(weights).decode("ascii")
+    data = {"config": shape, "vocabulary": saved.tokenizer.chars, "weights": text}
+    return TEMPLATES.get_template("live.html.j2").render(
+        facts,
+        config=shape,
+        newer=[FORMS[name] for name in newer],
+        parameters=config.n_params,
+        checkpoint=(kept.relative_to(ROOT) if kept.is_relative_to(ROOT) else kept).as_posix(),
+        data=_script(data),
+    )
+
+
+def _writer(folder: Path, home: Path) -> tuple[Path, Path]:
+    """The stem of the checkpoint that writes, now and where readers will find it.
+
+    The one that ships; where it has not been made yet, one of the folder's own, by size.
+    """
+    if KEEPER.with_suffix(".safetensors").is_file():
+        return KEEPER, KEEPER
+    names = [f"checkpoints/{size}" for size in SIZES]
+    found = (name for name in names if (folder / f"{name}.safetensors").is_file())
+    name = next(found, names[0])
+    return folder / name, (home / name).resolve()
+
+
+def newest() -> Path:
+    """The run that was written last, else the published one."""
+    runs = [path.parent for path in (ROOT / "outputs" / "run").glob("*/manifest.json")]
+    return max(runs, key=lambda run: (run / "manifest.json").stat().st_mtime, default=PUBLISHED)

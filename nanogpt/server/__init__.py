@@ -1,1 +1,0 @@
-"""A batch engine behind HTTP: the completions part of OpenAI's interface."""

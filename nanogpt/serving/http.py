@@ -1,0 +1,398 @@
+"""The server: who is let in and admitted, its engine's thread, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
+from queue import SimpleQueue
+
+import prometheus_client as prometheus
+from tornado.httpserver import HTTPServer
+from tornado.httputil import HTTPServerRequest
+from tornado.iostream import IOStream, StreamClosedError
+from tornado.netutil import bind_sockets, is_valid_ip
+from tornado.web import Application, RequestHandler, stream_request_body
+
+from ..config import check_int, check_positive
+from ..data import CharTokenizer
+from ..model import GPT
+from .batch import BatchEngine
+from .completions import Completion, Reader, Refused, event
+from .modules import ModuleBackend
+from .request import Output
+
+BUDGET = 256  # tokens of a step
+BODY = 2**20  # bytes of a body that are kept; of a longer one the rest is read and dropped
+LONGEST = 2**36  # bytes of a body: more do not come in the time that a body may take
+DRAIN = 10.0  # seconds that are left to who is answered when the server ends
+FULL = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}  # no connection more, for now
+
+
+class Metrics:
+    """What a server counts, and how busy its engine is, for Prometheus to read."""
+
+    def __init__(self, engine: BatchEngine):
+        self.registry = prometheus.CollectorRegistry()
+        shared = {"namespace": "nanogpt", "registry": self.registry}
+        self.answers = prometheus.Counter("answers", "by status of HTTP", ["status"], **shared)
+        self.tokens = prometheus.Counter("generated_tokens", "tokens drawn", **shared)
+        self.ttft = prometheus.Summary("ttft_seconds", "from body to first token", **shared)
+        for name in ("running", "waiting"):
+            gauge = prometheus.Gauge(f"requests_{name}", f"requests {name} now", **shared)
+            gauge.set_function(lambda name=name: len(getattr(engine.scheduler, name)))
+
+
+class Server:
+    """One model, its engine in a thread of its own, and the answers that are being written.
+
+    At most `running` requests hold blocks at a time and `waiting` wait beside them; the next one is
+    refused. `timeout` are the seconds from a request's body to the end of its answer. All but the
+    engine lives in one event loop. When a part of it fails, `failure` holds the error, and all
+    ends. `trace(id, what, at)` is called there when a request was "received" and for each "token";
+    `id` is the answer's, `at` is time.perf_counter().
+    Raises ValueError for a model that the backend does not compute.
+    """
+
+    def __init__(
+        self,
+        model: GPT,
+        tokenizer: CharTokenizer,
+        *,
+        name: str = "nanogpt",
+        backend=ModuleBackend,
+        running: int = 64,
+        waiting: int = 256,
+        timeout: float = 60.0,
+        trace: Callable[[str, str, float], None] = lambda name, what, at: None,
+    ):
+        check_int("running", running, 1, 4096)  # each needs memory
+        check_int("waiting", waiting, 0)
+        check_positive("timeout", timeout)
+        if (n := len(tokenizer)) != (size := model.config.vocab_size):
+            raise ValueError(f"the tokenizer has {n} characters, the model's vocabulary {size}")
+        self.most, self.timeout = running + waiting, timeout
+        self.trace, self.created = trace, int(time.time())
+        self.reader = Reader(tokenizer, name, model.config.block_size)
+        self.engine = BatchEngine(model, backend=backend, max_running=running, budget=BUDGET)
+        self.metrics = Metrics(self.engine)
+        self.answers: dict[Hashable, Completion] = {}  # by the request's id
+        self.draining, self.loop, self.failure = False, None, None
+        # What is to be done with the engine before its next step; None ends its thread.
+        self.work: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
+        self.thread = threading.Thread(target=self._run_engine, name="engine", daemon=True)
+
+    @property
+    def trouble(self) -> Refused | None:
+        """Why nothing is answered now; None while all is well."""
+        if self.failure:
+            why = f"{type(self.failure).__name__}: {self.failure}"
+            return Refused(500, f"the server failed ({why}): start it again")
+        return Refused(503, "the server is ending") if self.draining else None
+
+    @contextmanager
+    def admit(self, completion: Completion):
+        """Its tokens are computed, until the block ends. Raises Refused."""
+        if self.trouble:
+            raise self.trouble
+        if len(self.answers) >= self.most:
+            raise Refused(429, f"{self.most} requests are served already: try again in a second")
+        request = completion.request
+        self.trace(completion.head["id"], "received", completion.begun)
+        self.answers[request.id] = completion
+        late = Refused(504, f"the answer took longer than {self.timeout:g} s")
+        timer = self.loop.call_later(self.timeout, completion.end, late)
+        self.work.put(partial(self.engine.add, request))
+        try:
+            yield
+        finally:
+            timer.cancel()
+            del self.answers[request.id]
+            self.work.put(partial(self.engine.abort, request.id))  # if it has not ended
+
+    async def drain(self) -> None:
+        """Take no more requests, wait for those that run, and end what is left after a while."""
+        self.draining = True
+        for seconds in (DRAIN, 1.0):  # for their texts, then for their errors
+            end = self.loop.time() + seconds
+            while self.answers and self.loop.time() < end:
+                await asyncio.sleep(0.01)
+            self.hurry()
+
+    def hurry(self) -> None:
+        """End every answer now, with an error."""
+        for completion in list(self.answers.values()):
+            completion.end(self.trouble)
+
+    def _run_engine(self) -> None:
+        """In its thread: step the engine while a request waits or runs, and sleep otherwise."""
+        try:
+            while self._has_step():
+                self._tell(self.engine.step())
+        except Exception as error:
+            traceback.print_exc()
+            self.failure = error
+            for name in list(self.engine.alive):
+                self.engine.abort(name)
+            self._tell([])
+
+    def _has_step(self) -> bool:
+        """Do what was asked for, and wait until there is a step to do. False at the end."""
+        while not self.engine.busy or not self.work.empty():
+            if (work := self.work.get()) is None:
+                return False
+            work()
+        return True
+
+    def _tell(self, outputs: list[Output]) -> None:
+        with suppress(RuntimeError):  # the loop has ended
+            self.loop.call_soon_threadsafe(self._deliver, outputs, time.perf_counter())
+
+    def _deliver(self, outputs: list[Output], at: float) -> None:
+        """In the loop: what a step has drawn, or the engine's end."""
+        self.metrics.tokens.inc(len(outputs))
+        drawn = defaultdict(list)
+        for output in outputs:
+            drawn[output.request.id].append(output)
+        for name, own in drawn.items():
+            if completion := self.answers.get(name):
+                if own[0].index == 0:
+                    self.metrics.ttft.observe(at - completion.begun)
+                for _ in own:
+                    self.trace(completion.head["id"], "token", at)
+                completion.take(own)
+        if self.failure:
+            self.hurry()
+
+
+def let_in(request: HTTPServerRequest, hosts: set[str]) -> None:
+    """Raises Refused for what a web page from elsewhere may have sent through a browser here.
+
+    A page may call this server by a name that it makes point here (DNS rebinding), and then read
+    the answers. So the Host must be a number or one of `hosts`. A page's browser names its Origin,
+    and asks first before it sends JSON for another one: nobody is told that it may.
+    """
+    name, origin = request.host_name.strip("[]"), request.headers.get("Origin")
+    if name not in hosts and not is_valid_ip(name):
+        cure = f"call it by its address, or start it with --allow-host {name[:60] or 'NAME'}"
+        raise Refused(403, f"the Host {name[:60]!r} is not this server: {cure} if that is its name")
+    if origin is not None and origin.partition("://")[2] != request.host:
+        raise Refused(403, f"a page of {origin!r:.60} may not ask this server, {request.host!r}")
+    kind = request.headers.get("Content-Type", "")
+    if request.method == "POST" and kind.partition(";")[0].strip().lower() != "application/json":
+        cure = "add the header, as in curl -H 'Content-Type: application/json'"
+        raise Refused(415, f"the body is of the type {kind!r:.60}, not application/json: {cure}")
+
+
+@stream_request_body
+class Handler(RequestHandler):
+    """Every request: whether it is let in, then what its address gives. Errors are JSON, too."""
+
+    completions: Sequence[Completion] = ()
+
+    def initialize(self, server: Server, hosts: set[str]):
+        self.server, self.hosts, self.body = server, hosts, bytearray()
+        self.late = server.loop.call_later(30.0, self.request.connection.stream.close)
+
+    def data_received(self, chunk: bytes):
+        if len(self.body) <= BODY:
+            self.body += chunk
+
+    async def answer(self):
+        self.late.cancel()  # for a body; a timer costs less than tornado's body_timeout, a task
+        method, path = self.request.method, self.request.path
+        try:
+            let_in(self.request, self.hosts)
+            if path not in ROUTES:
+                raise Refused(404, f"{path[:100]} is not here: there are {', '.join(ROUTES)}")
+            wanted, route = ROUTES[path]
+            if method != wanted:
+                raise Refused(405, f"{path} takes {wanted}, not {method}")
+            await route(self)
+        except Refused as why:
+            if self._headers_written:  # the last event of an answer that has begun
+                return self.finish(event(why.body()))
+            self.set_status(why.status)
+            if why.status in (429, 503):
+                self.set_header("Retry-After", "1")
+            self.finish(why.body())
+
+    get = head = post = put = patch = delete = options = answer
+
+    async def models(self):
+        """The one model that is served."""
+        model = {"id": self.server.reader.name, "object": "model", "owned_by": "nanogpt"}
+        model |= {"created": self.server.created, "max_model_len": self.server.reader.longest}
+        self.finish({"object": "list", "data": [model]})
+
+    async def health(self):
+        """200 while requests are answered, else why not."""
+        if trouble := self.server.trouble:
+            raise trouble
+        self.finish({"status": "ok"})
+
+    async def metrics(self):
+        """What is counted, as Prometheus reads it."""
+        self.set_header("Content-Type", prometheus.CONTENT_TYPE_LATEST)
+        self.finish(prometheus.generate_latest(self.server.metrics.registry))
+
+    def on_finish(self):
+        self.server.metrics.answers.labels(self.get_status()).inc()
+
+    async def complete(self):
+        """Prompts continued: whole, or as server-sent events while their tokens come."""
+        if len(self.body) > BODY:
+            raise Refused(413, f"the body is longer than {BODY:,} bytes, the most that is read")
+        self.completions = self.server.reader.read(self.body)
+        if (n := len(self.completions)) > self.server.most:
+            raise Refused(400, f"{n} prompts: {self.server.most} at most are served", "prompt")
+        self.ended, self.stream = asyncio.Future(), self.request.connection.stream
+        if self.completions[0].asked["stream"]:
+            self.set_header("Content-Type", "text/event-stream; charset=utf-8")
+            self.set_header("Cache-Control", "no-cache")
+            self.stream.set_nodelay(True)  # a token does not wait for the next
+        with suppress(StreamClosedError), ExitStack() as admitted:  # closed: the client has left
+            for completion in self.completions:
+                completion.tell = self.tell
+                admitted.enter_context(self.server.admit(completion))
+            await self.ended
+            self.finish(self._last())
+            await self.stream.write(b"")  # until the client has read all, or its time is over
+
+    def tell(self, completion: Completion) -> None:
+        """Send what it has to say in a stream, and note when all have ended."""
+        if completion.error:
+            if self.stream.writing():  # who does not read is not waited for
+                self.stream.close()
+            if not self.ended.done():
+                self.ended.set_exception(completion.error)
+        elif not self.ended.done():
+            if piece := completion.asked["stream"] and completion.event():
+                self.write(piece)
+            if all(one.reason for one in self.completions):
+                self.ended.set_result(None)  # the piece goes with the end
+            elif piece:
+                self.flush()
+
+    def _last(self) -> dict | str:
+        """The whole answer, or the end of a stream."""
+        head, asked = self.completions[0].head, self.completions[0].asked
+        n = sum(len(one.request.prompt) for one in self.completions)
+        new = sum(one.n_new for one in self.completions)
+        usage = {"prompt_tokens": n, "completion_tokens": new, "total_tokens": n + new}
+        choices = [] if asked["stream"] else [one.choice() for one in self.completions]
+        end = {**head, "choices": choices, "usage": usage}
+        shown = asked["stream_options"].get("include_usage") is True
+        last = (event(end) if shown else "") + "data: [DONE]\n\n"
+        return last if asked["stream"] else end
+
+    def on_connection_close(self):
+        super().on_connection_close()
+        self.late.cancel()
+        for completion in self.completions:
+            completion.end(Refused(499, "the client has closed its connection"))
+
+
+ROUTES = {
+    "/v1/completions": ("POST", Handler.complete),
+    "/v1/models": ("GET", Handler.models),
+    "/health": ("GET", Handler.health),
+    "/metrics": ("GET", Handler.metrics),
+}
+
+
+def bind(host: str, port: int) -> list[socket.socket]:
+    """Sockets that listen there; port 0 takes a free one. Raises ValueError, OSError."""
+    check_int("port", port, 0, 65535)
+    try:
+        return bind_sockets(port, host)
+    except OSError as error:
+        why = f"cannot listen at {host}, port {port} ({error.strerror})"
+        raise OSError(f"{why}: choose another --host, or --port 0 for a free one") from error
+
+
+async def _accept(listener: socket.socket, http: HTTPServer) -> None:
+    """Take connections as they come; while no descriptor is left for one, they wait."""
+    loop, told = asyncio.get_running_loop(), False
+    while True:
+        try:
+            connection, address = await loop.sock_accept(listener)
+        except ConnectionError:  # it has left already
+            continue
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            if not told:
+                why = f"{error.strerror}; raise the limit with ulimit -n"
+                print(f"new connections must wait until others close: {why}", file=sys.stderr)
+            told = True
+            await asyncio.sleep(0.1)
+        else:
+            http.handle_stream(IOStream(connection, max_buffer_size=BODY), address)
+
+
+async def _answer(server: Server, sockets: list, hosts: set[str], started: Future) -> None:
+    """Answer until what `started` gets is cancelled; then finish what runs, and close all."""
+    server.loop = asyncio.get_running_loop()
+    routes = [(".*", Handler, {"server": server, "hosts": hosts})]
+    limits = {"idle_connection_timeout": 60.0, "max_body_size": LONGEST}
+    http = HTTPServer(Application(routes, log_function=lambda handler: None), **limits)
+    server.thread.start()
+    accepting = asyncio.gather(*(_accept(listener, http) for listener in sockets))
+    started.set_result(accepting)
+    try:
+        with suppress(asyncio.CancelledError):
+            await accepting
+    finally:
+        for listener in sockets:
+            listener.close()
+        await server.drain()
+        await http.close_all_connections()
+        server.work.put(None)
+        server.thread.join()
+
+
+@contextmanager
+def serving(
+    server: Server, host: str = "127.0.0.1", port: int = 0, allow_hosts: Iterable[str] = ()
+) -> Iterator[str]:
+    """The server's URL while the block runs; it answers in a thread of its own.
+
+        with serving(Server(model, tokenizer, backend=NativeBackend)) as url:
+            urllib.request.urlopen(f"{url}/v1/models")
+
+    Port 0 is any free one. Requests call it by a number, localhost, `host` or one of `allow_hosts`.
+    The model must not change meanwhile. Raises ValueError, OSError.
+    """
+    sockets, started = bind(host, port), Future()
+    hosts = {name.lower() for name in ("localhost", host, *allow_hosts)}
+    host, port = sockets[0].getsockname()[:2]
+    url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+    def target():
+        try:
+            asyncio.run(_answer(server, sockets, hosts, started))
+        except Exception as error:
+            traceback.print_exc()
+            server.failure = server.failure or error
+            if not started.done():  # it never began
+                started.set_exception(error)
+
+    thread = threading.Thread(target=target, name="server", daemon=True)
+    thread.start()
+    accepting = started.result()
+    try:
+        yield url
+    finally:
+        with suppress(RuntimeError):  # it has ended by itself
+            server.loop.call_soon_threadsafe(accepting.cancel)
+        thread.join()

@@ -1,1 +1,0 @@
-"""What every room may use: device, environment card, atomic files, console."""

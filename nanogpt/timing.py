@@ -1,0 +1,154 @@
+"""Timing token iterators from outside: TTFT, TPOT, ITL and E2EL, in turns, as plain data.
+
+The terms are those of inference servers. TTFT: time to first token, the prefill and one draw.
+ITL: inter-token latency, each gap after it. TPOT: time per output token, the mean of the gaps.
+E2EL: end-to-end latency, the sum. All are seconds; a ratio of two systems is what to quote.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Hashable, Iterable
+from functools import partial
+from statistics import fmean, median
+
+import torch
+
+from .config import GPTConfig, check_int
+from .console import Progress
+from .convert import pack_heads
+from .device import synchronize
+from .generation import generate
+from .model import GPT
+
+CPU = torch.device("cpu")
+Tokens = Callable[[], Iterable]  # starts a generation, as in lambda: generate(model, prompt, 9)
+
+
+def time_tokens(tokens: Iterable, device: torch.device = CPU) -> list[float]:
+    """Seconds from the call to the first token, then between tokens. Raises ValueError."""
+    moments = [clock(device)]
+    for _ in tokens:
+        moments.append(clock(device))
+    if len(moments) < 2:
+        raise ValueError("the iterator gave no token to time: ask for at least 1")
+    return [b - a for a, b in zip(moments, moments[1:], strict=False)]
+
+
+def metrics(gaps: list[float]) -> dict:
+    """TTFT, TPOT, ITL and E2EL of one run, in seconds. TPOT is None for a single token."""
+    first, *rest = gaps
+    return {"ttft": first, "tpot": fmean(rest) if rest else None, "itl": rest, "e2el": sum(gaps)}
+
+
+def summary(values: Iterable[float]) -> dict:
+    """Median, smallest, largest and count of some measurements, of which there is at least one."""
+    values = sorted(values)
+    return {"median": median(values), "low": values[0], "high": values[-1], "n": len(values)}
+
+
+def summary_text(s: dict, digits: int) -> str:
+    """A summary as text: median [low – high]; of one measurement, the number alone."""
+    spread = f" [{s['low']:,.{digits}f} – {s['high']:,.{digits}f}]" if s["n"] > 1 else ""
+    return f"{s['median']:,.{digits}f}{spread}"
+
+
+def number_of(n: int, noun: str) -> str:
+    """A number and its noun, as in "1 request" and "2 requests"."""
+    return f"{n:,} {noun}{'s' * (n != 1)}"
+
+
+def duel(a: Tokens, b: Tokens, *, repeats: int = 5, device: torch.device = CPU) -> dict:
+    """Time two token iterators, uncached and cached, in turns, after a warm-up of each.
+
+    Returns, as plain data: for both `systems` a summary of every metric and the median gap at each
+    token; `speedup`, the summary of E2EL(a) / E2EL(b) pair by pair. Two neighbours in time run
+    under the same load, so the ratio holds where absolute times drift. Raises ValueError.
+    """
+    runs = interleave(a, b, repeats=repeats, device=device)
+    speedup = summary(sum(x) / sum(y) for x, y in zip(*runs, strict=True))
+    systems = {"uncached": _described(runs[0]), "cached": _described(runs[1])}
+    return {"systems": systems, "speedup": speedup}
+
+
+def interleave(a: Tokens, b: Tokens, *, repeats: int, device=CPU) -> list[list[list[float]]]:
+    """The gaps of every counted run of a and of b, taken in turns. Raises ValueError."""
+    systems = [lambda: time_tokens(a(), device), lambda: time_tokens(b(), device)]
+    runs = list(in_turns(dict(enumerate(systems)), repeats).values())
+    if len(counts := {len(gaps) for own in runs for gaps in own}) > 1:
+        raise ValueError(f"the runs gave {sorted(counts)} tokens: compare equal work")
+    return runs
+
+
+def time_in_turns(
+    runs: dict[str, Callable], repeats: int, device: torch.device = CPU, after_turn=lambda: None
+) -> tuple[dict[str, list[float]], dict]:
+    """The seconds of every run of `in_turns`, and what each returned last."""
+
+    def timed(run: Callable) -> tuple:
+        before = clock(device)
+        returned = run()
+        return clock(device) - before, returned
+
+    timed_runs = {name: partial(timed, run) for name, run in runs.items()}
+    found = in_turns(timed_runs, repeats, after_turn)
+    seconds = {name: [one for one, _ in own] for name, own in found.items()}
+    return seconds, {name: own[-1][1] for name, own in found.items()}
+
+
+def in_turns(
+    runs: dict[Hashable, Callable], repeats: int, after_turn=lambda: None, warmup: int = 1
+) -> dict[Hashable, list]:
+    """What every run returned in each turn, A B C A B C …, those of the warm-up left out.
+
+    `after_turn` is called after every turn, the warm-up included. Raises ValueError.
+    """
+    check_int("repeats", repeats, 1)
+    found = {name: [] for name in runs}
+    with Progress((warmup + repeats) * len(runs), "timing") as bar:
+        for _ in range(warmup + repeats):
+            for name, run in runs.items():
+                gc.collect()  # here, and not during a measurement
+                found[name].append(run())
+                bar.update()
+            after_turn()
+    return {name: own[warmup:] for name, own in found.items()}
+
+
+def _described(runs: list[list[float]]) -> dict:
+    each = [metrics(gaps) for gaps in runs]
+    out = {key: summary(m[key] for m in each) for key in ("ttft", "e2el")}
+    out["tpot"] = summary(m["tpot"] for m in each) if each[0]["itl"] else None
+    out["itl"] = [median(column) for column in zip(*[m["itl"] for m in each], strict=True)]
+    return out
+
+
+def clock(device: torch.device) -> float:
+    """The time in seconds, once the device has finished all its work."""
+    synchronize(device)
+    return time.perf_counter()
+
+
+def seconds_of_work() -> float:
+    """How slow this machine is: seconds of a training step and ten uncached tokens, one thread.
+
+    The least CPU time of 8 turns with a model of 0.22M: what else runs on the machine changes that
+    by less than a half, and the wall clock by a factor of two and more.
+    """
+    model = GPT(GPTConfig(), generator=torch.Generator().manual_seed(0)).eval()
+    packed, x = pack_heads(model).train(), torch.zeros(4, 256, dtype=torch.int64)
+
+    def work() -> float:
+        before = time.process_time()
+        packed(x, x)[1].backward()
+        packed.zero_grad()
+        list(generate(model, x[:1, :1], 10))
+        return time.process_time() - before
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return min(work() for _ in range(8))
+    finally:
+        torch.set_num_threads(threads)

@@ -1,0 +1,215 @@
+"""One update of the weights (batch, loss, gradients, optimizers), and the losses between them."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from math import ceil
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from .config import TrainConfig
+from .data import Epochs, random_batch, windows
+from .device import Device, forked_random_state, ranks, send
+from .generation import replica
+from .model import GPT
+from .optimizers import make_optimizers
+
+EVAL_SEED = 4242  # of the fixed evaluation windows: the same for every training seed
+BATCH = 16  # windows of a batch of them
+
+
+@contextmanager
+def memory_advice(config: TrainConfig):
+    """Around training: where the memory is exhausted, a MemoryError that says what takes less."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        words = ("can't allocate memory", "not enough memory")  # of the CPU's allocator
+        full = isinstance(error, (torch.OutOfMemoryError, MemoryError))
+        if not full and not any(part in str(error) for part in words):
+            raise
+        size, most = config.batch_size, config.batch_size // ranks().size
+        what = f"a batch of {size} windows in parts of {size // config.accumulate}"
+        cure = f"a smaller model or batch_size, or more parts, up to accumulate={most}"
+        raise MemoryError(f"the memory is exhausted by {what}: take {cure}") from error
+
+
+class BFloat16Linear(TorchFunctionMode):
+    """A with-block in which linear layers multiply in bfloat16, and all else stays in float32.
+
+    On a CPU that has the instructions, products take about half the time. Attention does not: its
+    kernel is slower in bfloat16 than in float32, so autocast, which changes both, gains nothing.
+    """
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if func is not F.linear:
+            return func(*args, **kwargs)
+        x, weight, bias = (*args, kwargs.get("bias"))[:3]
+        bias = None if bias is None else bias.bfloat16()
+        return func(x.bfloat16(), weight.bfloat16(), bias).float()
+
+
+@dataclass(eq=False)
+class Trainer:
+    """A model, its optimizers and where its batches come from; `step` moves the weights once.
+
+    Where several processes train together each computes its share of every batch. The batches are
+    the same for any number of processes, and so is the run, except for rounding. Raises ValueError
+    for a batch that cannot be shared evenly.
+    """
+
+    model: GPT
+    data: Tensor
+    config: TrainConfig
+    generator: torch.Generator
+    device: Device
+
+    def __post_init__(self):
+        model, config, device, self.ranks = self.model, self.config, self.device, ranks()
+        self._check_windows()
+        self.epochs = Epochs(self.data, config.seed) if config.epochs else None
+        self.optimizers = make_optimizers(model, config)
+        self.rates = [opt.param_groups[0]["lr"] for opt in self.optimizers]
+        # Each block of a stage is compiled for itself: a graph for any length is slower.
+        self.net = torch.compile(model, dynamic=False) if config.compile else model
+        # Small gradients would vanish in float16: they are scaled up.
+        small = device.dtype == torch.float16
+        self.scaler = torch.amp.GradScaler(device.device.type, enabled=small)
+        if self.ranks.size > 1:  # its backward pass averages gradients over all processes
+            self.net = nn.parallel.DistributedDataParallel(self.net)
+            self._settle_buckets()
+
+    def step(self, step: int) -> Tensor:
+        """Update number `step` (from 0); the loss of its batch before it, a 0-dim tensor."""
+        for opt, rate in zip(self.optimizers, self.rates, strict=True):
+            opt.param_groups[0]["lr"] = rate * self.config.scale(step)
+        self._seed_dropout(step)
+        batch = self.batch(step)  # 2 × (B, T)
+        own = (part.chunk(self.ranks.size)[self.ranks.rank] for part in batch)
+        x, y = (send(part, self.device.device) for part in own)  # (B / processes, T)
+        loss = self._gradients(x, y)
+        self.update()
+        return loss
+
+    def update(self) -> None:
+        """Move the weights by the gradients that are there, and clear them."""
+        if self.config.clip:
+            for opt in self.optimizers:
+                self.scaler.unscale_(opt)
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip)
+        for opt in self.optimizers:
+            self.scaler.step(opt)
+            opt.zero_grad(set_to_none=True)
+        self.scaler.update()
+
+    def loss(self, x: Tensor, y: Tensor) -> Tensor:
+        """The mean loss of these windows, in the type that training multiplies in.  2 × (B, T)"""
+        with self._precision():
+            return self.net(x, y)[1]
+
+    def window(self, step: int) -> tuple[int, int]:
+        """Block and batch of that step: how many characters a window has, and how many windows."""
+        return self.config.window(step, self.model.config.block_size)
+
+    def batch(self, step: int) -> tuple[Tensor, Tensor]:
+        """The windows of that step and their targets.  2 × (B, T)"""
+        block, n = self.window(step)
+        if not self.epochs:
+            return random_batch(self.data, block, n, self.generator)
+        stage = self.config.stage(step)
+        drawn = (step - self.config.stage_begin(step)) * n  # windows of this stage so far
+        return self.epochs.batch(stage, block, drawn, n)
+
+    def _check_windows(self) -> None:
+        """Raise ValueError for windows that the model or the processes cannot take."""
+        config, limit = self.config, self.model.config.block_size
+        pieces = config.accumulate * self.ranks.size
+        begins = [0, *(ceil(share * config.steps) for share, _ in config.stages)]
+        for block, n in map(self.window, begins):
+            if block > limit:
+                cure = "shorten it, or take a model with a larger block_size"
+                raise ValueError(f"a stage has block {block}, the model {limit}: {cure}")
+            if n % pieces:
+                shared = f"{self.ranks.size} processes in {config.accumulate} parts each"
+                cure = f"take a multiple of {pieces}"
+                raise ValueError(f"batch_size={n} cannot be shared by {shared}: {cure}")
+            torch.empty(4, n, block)  # a batch that no memory holds
+
+    def _precision(self):
+        """A with-block in which a forward pass multiplies in the type that training uses."""
+        device, dtype = self.device.device.type, self.device.dtype
+        if device == "cpu" and self.config.bf16:
+            return BFloat16Linear()
+        return torch.autocast(device, dtype=dtype, enabled=dtype != torch.float32)
+
+    def _gradients(self, x: Tensor, y: Tensor) -> Tensor:
+        """Put the mean gradient of the batch into the parameters, in `accumulate` parts."""
+        n = self.config.accumulate
+        total = 0.0
+        for i, (x_part, y_part) in enumerate(zip(x.chunk(n), y.chunk(n), strict=True)):
+            # The processes need to agree once a step only.
+            alone = self.ranks.size > 1 and i < n - 1
+            with self.net.no_sync() if alone else nullcontext():
+                loss = self.loss(x_part, y_part) / n
+                self.scaler.scale(loss).backward()
+            total = total + loss.detach()
+        return self.ranks.mean(total)
+
+    def _settle_buckets(self) -> None:
+        """One backward pass for nothing, after which DDP sorts its buckets of gradients.
+
+        Sorted buckets are added up in another order. So they are sorted before the first step, of a
+        resumed run as of a new one, and both compute the same bits.
+        """
+        block, n = self.window(0)
+        zeros = torch.zeros(
+            n // self.ranks.size, block, dtype=torch.int64, device=self.device.device
+        )
+        with forked_random_state(self.device):
+            self._gradients(zeros, zeros)
+        for opt in self.optimizers:
+            opt.zero_grad(set_to_none=True)
+
+    def _seed_dropout(self, step: int) -> None:
+        """Dropout differs between processes; the first one has the state of a process alone.
+
+        The others' follows from the step, so that a resumed run draws what the whole one drew.
+        """
+        if self.ranks.rank and self.model.config.dropout:
+            torch.manual_seed(self.config.seed + 1_000_003 * self.ranks.rank + step)
+
+
+@torch.no_grad()
+def mean_loss(model: GPT, batches: list[tuple[Tensor, Tensor]]) -> Tensor:
+    """Mean cross-entropy in nats over the (B, T) pairs given, in eval mode and without caches.
+
+    The model's own modes and caches are neither used nor changed.
+    """
+    model = replica(model)
+    losses = [model(x, y)[1].double() * y.numel() for x, y in batches]
+    return torch.stack(losses).sum() / sum(y.numel() for _, y in batches)
+
+
+def fixed_batches(data: Tensor, block_size: int, n: int, device) -> list:
+    """n pairs (BATCH, block_size) of windows at places drawn from a seed of their own."""
+    generator = torch.Generator().manual_seed(EVAL_SEED)
+    drawn = [random_batch(data, block_size, BATCH, generator) for _ in range(n)]
+    return [(send(x, device), send(y, device)) for x, y in drawn]
+
+
+def full_loss(model: GPT, data: Tensor, every: int = 1) -> float:
+    """The loss over all of `data` in non-overlapping windows of the model's block_size, in nats.
+
+    With every=n the loss over each n-th of these windows.
+    A loss depends on the block it is measured at: compare only losses of one block_size.
+    """
+    T, device = model.config.block_size, model.lm_head.weight.device
+    starts = torch.arange(0, len(data) - T, T * every)
+    pairs = (windows(data, some, T) for some in starts.split(BATCH))
+    return float(mean_loss(model, [(send(x, device), send(y, device)) for x, y in pairs]))

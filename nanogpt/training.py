@@ -1,0 +1,308 @@
+"""The training loop: `train`, how the run is reported, and a trained model for a notebook."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from .checkpoint import Checkpoint, CheckpointError, load_checkpoint
+from .config import SIZES, TrainConfig, check_type
+from .console import Progress
+from .convert import convert_state, not_standard, pack_heads
+from .data import CharTokenizer, Corpus, split
+from .device import Device, forked_random_state, pick_device, ranks, synchronize
+from .files import LECTURE_FORM
+from .model import GPT, look_back, zero_init
+from .resume import RunFiles, deferred_interrupt
+from .trainer import Trainer, fixed_batches, full_loss, mean_loss, memory_advice
+
+NONE = type(None)
+# The tokenizer of notebook 01 is a class of its own cell.
+KINDS = {"model": GPT, "corpus": Corpus, "config": TrainConfig, "tokenizer": object}
+# Of each evaluation, then of each step.
+HISTORY = ("step", "train", "val", "block", "lr_scale", "batch_loss")
+KINDS |= {"device": (Device, NONE), "resume": bool, "speed": bool, "watch": (Callable, NONE)}
+
+
+def train(
+    model: GPT,
+    corpus: Corpus,
+    config: TrainConfig,
+    *,
+    tokenizer: CharTokenizer | None = None,
+    out: str | Path | None = None,
+    device: Device | None = None,
+    resume: bool = False,
+    speed: bool = False,
+    watch: Callable[[int, GPT], None] | None = None,
+) -> dict:
+    """Train the model in place and return its history as plain data, ready to plot.
+
+    A per-Head model is trained in its batched form, which computes the same function in about half
+    the time, and gets its weights back at the end. With `out`, RunFiles writes checkpoints, a log
+    and the state of the run. With `resume`, a run that was stopped continues from its last saved
+    state, and ends with the same bits as a run that was never stopped. Ctrl-C finishes the step,
+    saves, and is raised. Each evaluation prints a line (with `speed`, the throughput too) and calls
+    `watch(step, model)`. Where torchrun has started several processes they share each batch; the
+    first one alone evaluates, prints and writes.
+
+    Raises TypeError for an argument of another type; ValueError for a vocabulary or corpus that
+    does not fit, a state of other settings, or an `out` that another run is writing to or where
+    other files are in the way; CheckpointError for a damaged state and for trained weights whose
+    state is lost; MemoryError, with advice; and FloatingPointError when the loss is not finite.
+    """
+    given = model, corpus, config, tokenizer, device, resume, speed, watch
+    for (name, kind), value in zip(KINDS.items(), given, strict=True):
+        check_type(name, value, kind)
+    device, tokenizer = device or pick_device(), tokenizer or CharTokenizer(corpus.text)
+    if (n := model.config.vocab_size) != len(tokenizer):
+        cure = f"build the model with GPTConfig(vocab_size={len(tokenizer)})"
+        raise ValueError(f"the model has {n} characters, the vocabulary {len(tokenizer)}: {cure}")
+    data, val = split(tokenizer.encode(corpus.text), model.config.block_size)
+    files = None if out is None else RunFiles(out, model, corpus, config, tokenizer)
+    if resume and not files:
+        raise ValueError("resume=True, but no `out` says where the run was saved")
+    if files:
+        files.check(resume)
+    ranks().agree("a text of sha256", corpus.sha256[:12])
+    held = files.held() if files and ranks().first else nullcontext()
+    with held, _form_to_train(model, config, device) as (worker, generator), memory_advice(config):
+        with forked_random_state(device):
+            torch.manual_seed(config.seed)  # of dropout, which takes no generator
+            trainer = Trainer(worker, data, config, generator, device)
+            run = TrainingRun(trainer, val, files, speed, watch)
+            if resume:
+                run.done = files.load_state(trainer, run.history)
+                if ranks().first and run.done in run.history["step"][-1:]:
+                    files.complete(worker, run.history)
+            run.train()
+        return run.result()
+
+
+def prepare(model: GPT, config: TrainConfig, device: Device) -> tuple[GPT, torch.Generator]:
+    """The model in the form that is trained, at its first weights; the generator of batches."""
+    generator = torch.Generator().manual_seed(config.seed)
+    if config.zero_init:
+        zero_init(model, generator)
+    if config.look_back:
+        look_back(model)
+    packs = config.batched and model.config.per_head and not not_standard(model)
+    worker = pack_heads(model) if packs else model
+    return worker.to(device.device).train(), generator
+
+
+@contextmanager
+def _form_to_train(model: GPT, config: TrainConfig, device: Device):
+    """Gives what `prepare` does; in the end, however it comes, the model has the weights."""
+    was_training = model.training
+    worker, generator = prepare(model, config, device)
+    try:
+        yield worker, generator
+    finally:
+        if worker is not model:
+            state = convert_state(worker.state_dict(), worker.config, per_head=True)
+            model.to(device.device).load_state_dict(state)
+        model.train(was_training)
+
+
+@dataclass(eq=False)
+class TrainingRun:
+    """Around the steps of one run: evaluation, history, saving, Ctrl-C and the clock."""
+
+    trainer: Trainer
+    val: Tensor
+    files: RunFiles | None
+    speed: bool
+    watch: Callable[[int, GPT], None] | None
+
+    def __post_init__(self):
+        trainer = self.trainer
+        self.config, self.model = trainer.config, trainer.model
+        self.first, self.device = trainer.ranks.first, trainer.device.device
+        self.fixed: dict[int, list] = {}  # windows of both parts of the text, by their block
+        self.history = {name: [] for name in HISTORY}
+        self.done = 0  # steps of an earlier part of this run
+        self.meter = Meter(trainer.device)
+
+    def train(self) -> None:
+        """All steps that are not done yet, with the first evaluation before them."""
+        steps, every = self.config.steps, self.config.eval_every
+        bar = Progress(steps, "train", done=self.done, hidden=not self.first)
+        with bar as self.bar, deferred_interrupt() as self.interrupts:
+            if not self.history["step"]:
+                self.evaluate(0)
+            for step in range(self.done, steps):
+                self.stop_if_asked(step)
+                self.record(step, self.trainer.step(step))
+                if (step + 1) % every == 0 or step + 1 == steps:
+                    self.evaluate(step + 1)
+            self.stop_if_asked(steps)
+
+    def record(self, step: int, loss: Tensor) -> None:
+        """Note the loss of a step. Raises FloatingPointError where it is not finite."""
+        note = ""
+        if self.device.type == "cpu":  # on a GPU this would wait for the queue
+            self._check_finite(value := float(loss), step)
+            note = f"loss {value:.2f}"
+        self.history["lr_scale"].append(self.config.scale(step))
+        self.history["batch_loss"].append(loss)
+        block, n = self.trainer.window(step)
+        self.meter.tokens += n * block
+        self.bar.update(note=note)
+
+    def evaluate(self, step: int) -> None:
+        """Measure the losses, save the run, print a line, call `watch`.
+
+        Losses are those of fixed windows as long as the ones that are trained at this step.
+        """
+        self.meter.lap(trained=True)
+        if self.first:
+            block, _ = self.trainer.window(max(0, step - 1))
+            losses = self.measure(block)
+            for loss in losses.values():
+                self._check_finite(loss, step)
+            for name, value in {"step": step, **losses, "block": block}.items():
+                self.history[name].append(value)
+            if step == self.config.steps:
+                self.history["full_val"] = full_loss(self.model, self.val)
+            self.save(step)
+            if self.files:
+                self.files.save_newest(self.model, self.history, self.meter.summary())
+            line = f"step {step:5d} of {self.config.steps}"
+            line += f" | train {losses['train']:.4f} | val {losses['val']:.4f}"
+            if self.config.stages:
+                line += f" | block {block}"
+            if self.speed:
+                line += f" | {self.meter.summary()['chars_per_second'] or 0:,} chars/s"
+            self.bar.print(line)
+            if self.watch:
+                with forked_random_state(self.trainer.device):
+                    self.watch(step, self.model)
+                self.model.train()
+        self.meter.lap(trained=False)
+
+    def measure(self, block: int) -> dict[str, float]:
+        """The loss on fixed windows of that many characters, of both parts of the text."""
+        if block not in self.fixed:
+            n = self.config.eval_batches
+            parts = (self.trainer.data, self.val)
+            self.fixed[block] = [fixed_batches(part, block, n, self.device) for part in parts]
+        means = [mean_loss(self.model, batches) for batches in self.fixed[block]]
+        train, val = torch.stack(means).tolist()  # one wait
+        return {"train": train, "val": val}
+
+    def save(self, step: int) -> None:
+        """Write all that the next step depends on."""
+        if self.files and self.first:
+            self.files.save_state(step, self.trainer, self.history)
+
+    def stop_if_asked(self, step: int) -> None:
+        """Save and raise KeyboardInterrupt, with advice, where Ctrl-C was pressed."""
+        asked, ranks = bool(self.interrupts), self.trainer.ranks
+        if ranks.size > 1:  # they agree on it, to stop at the same step
+            if self.device.type == "cuda" and step % 10 and step < self.config.steps:
+                return  # to agree waits for the queue
+            asked = ranks.mean(torch.tensor(float(asked), device=self.device)) > 0
+        if asked:
+            self.save(step)
+            saved = " and saved: the same call with resume=True resumes from here"
+            lost = "; nothing was saved, as no `out` was given"
+            raise KeyboardInterrupt(f"stopped after {step} steps{saved if self.files else lost}")
+
+    def result(self) -> dict:
+        """The history as plain data, with the loss over the whole validation text."""
+        return self.history | {
+            "batch_loss": torch.stack(self.history["batch_loss"]).tolist(),  # one transfer
+            "full_val": self.history.get("full_val"),  # of the process that evaluates
+            "block_size": self.model.config.block_size,
+        }
+
+    def _check_finite(self, loss: float, step: int) -> None:
+        """Raises FloatingPointError, with what to try, for a loss that is infinite or NaN."""
+        c = self.config
+        if not math.isfinite(loss):
+            muon = f", muon_lr={c.muon_lr / 2:g}" if c.muon_lr else ""
+            rate = f"half the learning rate (lr={c.lr / 2:g}{muon})"
+            cure = f"{rate} or a longer warm-up (warmup={max(10, 2 * c.warmup)})"
+            raise FloatingPointError(f"the loss is {loss} at step {step}: try {cure}")
+
+
+def load_or_train(
+    corpus: Corpus,
+    config: TrainConfig,
+    *,
+    size: str,
+    checkpoint: str,
+    keep: Sequence[Path],
+    device: Device,
+) -> Checkpoint:
+    """A trained model for a notebook, on the device, in float32, in eval mode.
+
+    The first of these that there is: the file that `checkpoint` names (where it is "auto", the one
+    that NANOGPT_CHECKPOINT names), a model of this corpus that this run has trained, at one of the
+    paths `keep` (without suffix), the published weights of this corpus, a model that is trained now
+    and kept at the first of those paths. Prints nothing: print the result, which says whose it is.
+    Raises CheckpointError for a file that is damaged, and for one that is named and does not fit.
+    """
+    named = os.environ.get("NANOGPT_CHECKPOINT") if checkpoint == "auto" else checkpoint
+    if named:
+        origin = "NANOGPT_CHECKPOINT" if checkpoint == "auto" else "your checkpoint"
+        found = load_checkpoint(named, origin=origin)
+        if found.tokenizer.chars != CharTokenizer(corpus.text).chars:
+            raise CheckpointError(f"{named} has other characters than {corpus.name}: train on it")
+    else:
+        found = _found(keep, corpus)
+    if found is None:
+        shape = replace(SIZES[size], vocab_size=len(CharTokenizer(corpus.text)))
+        model = GPT(shape, generator=torch.Generator().manual_seed(config.seed))
+        train(model, corpus, config, out=keep[0], device=device)
+        found = load_checkpoint(keep[0], origin="trained just now")
+    found.model.to(device.device).eval()
+    return found
+
+
+def _found(keep: Sequence[Path], corpus: Corpus) -> Checkpoint | None:
+    """The model of this text that is kept, or that ships (the practice corpus borrows that)."""
+    places = [(path, "the model that this run trained") for path in keep]
+    for path, origin in [*places, (LECTURE_FORM, "published weights")]:
+        if path.with_name(f"{path.name}.safetensors").is_file():
+            try:
+                found = load_checkpoint(path, origin=origin)
+            except CheckpointError as error:
+                raise CheckpointError(f"{error}: delete it to train a model again") from error
+            same_characters = found.tokenizer.chars == CharTokenizer(corpus.text).chars
+            borrowed = same_characters and not corpus.real and path == LECTURE_FORM
+            if borrowed or found.meta["corpus"].get("sha256") == corpus.sha256:
+                return found
+    return None
+
+
+class Meter:
+    """A clock of training, without evaluation; it begins when the run begins or resumes."""
+
+    def __init__(self, device: Device):
+        self.device, self.tokens, self.seconds = device, 0, 0.0
+        self.last = time.perf_counter()
+
+    def lap(self, trained: bool) -> None:
+        """The time since the last lap, which counts if it was spent on training.
+
+        Waits for a GPU's queue.
+        """
+        synchronize(self.device.device)
+        self.last, before = time.perf_counter(), self.last
+        if trained:
+            self.seconds += self.last - before
+
+    def summary(self) -> dict:
+        """Seconds of training, and characters a second."""
+        speed = self.tokens / self.seconds if self.seconds else 0.0
+        return {"seconds": round(self.seconds, 3), "chars_per_second": round(speed) or None}

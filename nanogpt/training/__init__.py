@@ -1,1 +1,0 @@
-"""The training loop, its optimizers, its files and resuming, several processes."""
