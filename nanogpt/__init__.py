@@ -1,27 +1,40 @@
 """Karpathy's character-level GPT, with a KV cache in every head, at the same tokens.
 
-Its rooms, from the ground up. A room imports only from the rooms above it in this list:
+The files are the lesson. Each stands on those above it and is read from top to bottom:
 
-    config      shapes, recipes, profiles: plain numbers
-    system      device, files, console
-    cache       key/value caches, one class a file
-    data        corpus, tokenizer, batches
-    model       attention, GPT, checkpoints, exact mode
-    decoding    sampling, decoders, generation, speculation
-    engines     faster ways to the same tokens
-    training    the loop, evaluation, optimizers, resuming
-    serving     many requests at once: scheduler, blocks, one step
-    verify      are cached tokens uncached tokens?
-    benchmarks  timing, roofline, races
-    notebook    what cells import: a run, tables, plots
-    publishing  what runs and renders notebooks
+    config      shapes and recipes: plain numbers, and how they are checked
+    console     progress and tables on a terminal
+    files       whole files or none, and where things lie
+    device      the device, the environment card, several processes
+    data        corpus, characters as numbers, batches
+    attention   who sees whom, and the weighted mean of values
+    cache       what a head remembers: KVCache, DynamicCache, StaticCache, kv_cache
+    model       Head, Block, GPT, and how their weights start
+    convert     one form of a model as another: a list of heads, one product for all
+    checkpoint  weights to files and back
+    sampling    noise as data, and a token drawn from logits with it
+    generation  decoders, the loop, generate and complete
+    optimizers  AdamW and Muon
+    trainer     one training step, and the loss over a text
+    resume      the files of a run, and going on after a stop
+    training    the loop that trains, evaluates and saves
+    comparison  cached against uncached text: equal, and by which margin
+    timing      time to first token, time per token, two ways in turns
+
+The folders go beyond it. A folder imports files, and the folders above it in this list:
+
+    caches      for longer texts and less memory: a ring, pages, 8 bits
+    engines     faster ways to the same tokens, speculation, exact mode
+    serving     many requests at once: scheduler, blocks, HTTP
+    verify      the referee of any model or server, sweeps, the museum
+    bench       what things cost: the ladder, load, speculation, training
     export      weights as transformers and vLLM load them
-    server      the batch engine behind HTTP
+    cluster     several processes: torchrun, Ray
+    series      what runs, renders and publishes the notebooks
     cli         python -m nanogpt run | train | generate | serve | bench | export …
 
-To follow a token: decoding/generate.py and decoder.py (the loop), model/gpt.py and attention.py
-(the logits), cache/base.py and dynamic.py (keys and values), decoding/sampling.py (the draw). In
-native code: engines/base.py, native.py, native.cpp. The names below load on first use.
+From a prompt to its token: generation.py (the loop), model.py and attention.py (the logits),
+cache.py (keys and values), sampling.py (the draw). The names below load on first use.
 """
 
 import importlib
@@ -29,29 +42,25 @@ import importlib
 __version__ = "0.2.0"
 
 _HOME = {
-    "config.shapes": ["GPTConfig", "SIZES"],
-    "config.training": ["TrainConfig", "RECIPES", "recipe_for"],
-    "cache.attach": ["kv_cache"],
-    "cache.dynamic": ["DynamicCache"],
-    "cache.static": ["StaticCache"],
-    "cache.rolling": ["RollingCache"],
-    "cache.paged": ["PagedCache"],
-    "cache.int8": ["Int8Cache"],
-    "data.corpus": ["load_corpus"],
-    "data.tokenizer": ["CharTokenizer"],
-    "model.gpt": ["GPT", "Head", "CausalSelfAttention"],
-    "model.checkpoint": ["load_checkpoint", "save_checkpoint"],
-    "model.exact": ["exact"],
-    "decoding.sampling": ["SamplingParams", "draw_noise"],
-    "decoding.generate": ["generate", "complete"],
-    "decoding.drafts": ["NGram", "PromptLookup", "DraftModel"],
+    "config": ["GPTConfig", "SIZES", "TrainConfig", "RECIPES", "recipe_for"],
+    "data": ["load_corpus", "CharTokenizer"],
+    "cache": ["kv_cache", "DynamicCache", "StaticCache"],
+    "model": ["GPT", "Head", "CausalSelfAttention"],
+    "checkpoint": ["load_checkpoint", "save_checkpoint"],
+    "sampling": ["SamplingParams", "draw_noise"],
+    "generation": ["generate", "complete"],
+    "training": ["train"],
+    "comparison": ["compare"],
+    "caches.rolling": ["RollingCache"],
+    "caches.paged": ["PagedCache"],
+    "caches.int8": ["Int8Cache"],
+    "engines.exact": ["exact"],
+    "engines.drafts": ["NGram", "PromptLookup", "DraftModel"],
     "engines.eager": ["Uncached", "PerHead", "Batched", "Static", "Flat"],
     "engines.compiled": ["Compiled", "Graph", "GraphLoop"],
     "engines.native": ["Native", "Native8", "Rough8"],
     "serving.batch": ["BatchEngine", "serve"],
     "serving.request": ["Request"],
-    "training.loop": ["train"],
-    "verify.compare": ["compare"],
     "verify.referee": ["referee"],
 }
 _MODULE = {name: module for module, names in _HOME.items() for name in names}

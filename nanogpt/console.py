@@ -62,7 +62,7 @@ def tolerate_any_text() -> None:
 
 def warn_caller(message: str) -> None:
     """Warn, pointing at the line outside this package that led here."""
-    package, frame, level = Path(__file__).parents[1], sys._getframe(1), 2
+    package, frame, level = Path(__file__).parent, sys._getframe(1), 2
     while frame.f_back is not None and package in Path(frame.f_code.co_filename).parents:
         frame, level = frame.f_back, level + 1
     warnings.warn(message, stacklevel=level)

@@ -1,4 +1,4 @@
-"""A room imports only from the rooms before it, and no two modules of a room import each other."""
+"""The files are the lesson: they import no folder. A folder imports files, and folders before it."""
 
 import ast
 import functools
@@ -14,12 +14,13 @@ import pytest
 import nanogpt
 
 PACKAGE = Path(nanogpt.__file__).parent
-ROOMS = "config system cache data model decoding engines training serving".split()
-ROOMS += "verify benchmarks notebook publishing export server cli".split()
+LESSON = "config console files device data attention cache model convert checkpoint sampling".split()
+LESSON += "generation optimizers trainer resume training comparison timing".split()
+FOLDERS = "caches engines serving verify bench export cluster series cli".split()
 LIMITS = {"module": 420, "function": 40}  # lines; about 400, and a screen of 25, are the aim
 
 
-PATHS = [path for path in PACKAGE.rglob("*.py") if path.parent != PACKAGE]
+PATHS = [path for path in PACKAGE.rglob("*.py") if path.name != "__init__.py" or path.parent != PACKAGE]
 # By the dotted name inside the package, as in `cache.base`.
 MODULES = {".".join(p.relative_to(PACKAGE).with_suffix("").parts): p for p in PATHS}
 
@@ -56,29 +57,37 @@ def outside(name: str) -> set[str]:
     return {full.split(".")[0] for full in imports(name)}
 
 
-def test_every_module_has_a_room():
-    assert {room_of(name) for name in MODULES} == set(ROOMS)
-    assert {path.stem for path in PACKAGE.glob("*.py")} == {"__init__", "__main__"}
+def test_the_package_is_the_lesson_and_its_folders():
+    assert {path.stem for path in PACKAGE.glob("*.py")} == {"__init__", "__main__", *LESSON}
+    assert {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").is_file()} == {*FOLDERS}
+    assert len(LESSON) + 2 <= 20
 
 
-def test_rooms_import_only_rooms_before_them():
-    assert {"cache.attach", "config.shapes", "model.attention"} <= neighbours("model.gpt")
+def test_a_file_imports_only_files_before_it_and_a_folder_only_folders_before_it():
+    assert {"cache", "config", "attention"} <= neighbours("model")
+    order = [*LESSON, *FOLDERS, "__main__"]
+    place = {name: order.index(room_of(name)) for name in MODULES}
     pairs = [(name, other) for name in MODULES for other in neighbours(name)]
-    place = {name: ROOMS.index(room_of(name)) for name in MODULES}
     assert not [f"{name} imports {other}" for name, other in pairs if place[other] > place[name]]
+
+
+def test_the_lesson_is_short():
+    lines = {name: len(MODULES[name].read_text("utf-8").splitlines()) for name in LESSON}
+    assert max(lines.values()) <= 400
+    assert sum(lines.values()) <= 3500, lines
 
 
 def test_no_modules_import_each_other():
     TopologicalSorter({name: neighbours(name) for name in MODULES}).prepare()
 
 
-def test_publishing_and_the_corpus_know_no_torch():
-    names = [name for name in MODULES if room_of(name) == "publishing"] + ["data.corpus"]
-    assert len(names) > 8
+def test_what_runs_and_renders_notebooks_knows_no_torch():
+    running = "execute html mirror nbfile patches plan publish runner site"
+    names = [f"series.{name}" for name in running.split()]
     assert not [name for name in names if "torch" in outside(name)]
 
 
-@pytest.mark.parametrize("first", ["nanogpt", "nanogpt.notebook.plots"])
+@pytest.mark.parametrize("first", ["nanogpt", "nanogpt.series.plots"])
 def test_the_public_door_and_figures_load_no_torch(first):
     code = f"import sys, {first}; print('torch' in sys.modules)"
     command = [sys.executable, "-c", code]
@@ -86,14 +95,14 @@ def test_the_public_door_and_figures_load_no_torch(first):
     assert done.stdout.strip() == "False", done.stderr
 
 
-@pytest.mark.parametrize(("package", "room"), [("IPython", "notebook"), ("argparse", "cli")])
+@pytest.mark.parametrize(("package", "room"), [("IPython", "series"), ("argparse", "cli")])
 def test_one_room_alone_knows(package, room):
     assert {room_of(name) for name in MODULES if package in outside(name)} == {room}
 
 
 def test_config_knows_neither_tensors_nor_files():
     for name in MODULES:
-        if room_of(name) == "config":
+        if name == "config":
             assert not outside(name) & {"torch", "os", "pathlib", "numpy"}, name
 
 

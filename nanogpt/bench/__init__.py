@@ -1,1 +1,1 @@
-"""TODO"""
+"""What things cost: the ladder, the roofline, load, speculation, training."""

@@ -1,1 +1,1 @@
-"""TODO"""
+"""Several processes: torchrun for training, Ray for writing many texts."""

@@ -1,1 +1,1 @@
-"""TODO"""
+"""Weights as transformers and vLLM load them: for notebook 10."""

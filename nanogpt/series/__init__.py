@@ -1,1 +1,1 @@
-"""TODO"""
+"""What runs, renders and publishes the notebooks, and what their cells import."""

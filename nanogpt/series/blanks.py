@@ -2,7 +2,7 @@
 
 A blank is a code cell tagged "blank". The cell after it, folded, calls `judge`, or `kept` of
 notebook.mine. A hint and the solution follow in the text. A run without a reader fills in the
-solution: publishing.nbfile.
+solution: series.nbfile.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from . import patches  # noqa: F401  # isort: split
+
 import os
 import sys
 import tempfile

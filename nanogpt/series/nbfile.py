@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from . import patches  # noqa: F401  # isort: split
+
 import re
 from collections.abc import Iterable
 from copy import deepcopy
