@@ -234,7 +234,9 @@ def _slides(model: GPT, prompt: Tensor, n_new: int, past_block: str) -> bool:
 
 
 def _check_draft(draft, cache, engine, slides: bool) -> None:
-    if isinstance(draft, type) or not all(hasattr(draft, part) for part in ("check", "begin", "loop")):
+    if isinstance(draft, type) or not all(
+        hasattr(draft, part) for part in ("check", "begin", "loop")
+    ):
         raise ValueError(f"draft={draft!r}: pass a draft that you built, as in PromptLookup()")
     if cache is None or slides:
         why = "there is none with cache=None and where the window slides: leave draft out"

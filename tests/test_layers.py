@@ -14,13 +14,17 @@ import pytest
 import nanogpt
 
 PACKAGE = Path(nanogpt.__file__).parent
-LESSON = "config console files device data attention cache model convert checkpoint sampling".split()
+LESSON = (
+    "config console files device data attention cache model convert checkpoint sampling".split()
+)
 LESSON += "generation optimizers trainer resume training comparison timing".split()
 FOLDERS = "caches engines serving verify bench export cluster series cli".split()
 LIMITS = {"module": 420, "function": 40}  # lines; about 400, and a screen of 25, are the aim
 
 
-PATHS = [path for path in PACKAGE.rglob("*.py") if path.name != "__init__.py" or path.parent != PACKAGE]
+PATHS = [
+    path for path in PACKAGE.rglob("*.py") if path.name != "__init__.py" or path.parent != PACKAGE
+]
 # By the dotted name inside the package, as in `cache.base`.
 MODULES = {".".join(p.relative_to(PACKAGE).with_suffix("").parts): p for p in PATHS}
 
@@ -59,7 +63,9 @@ def outside(name: str) -> set[str]:
 
 def test_the_package_is_the_lesson_and_its_folders():
     assert {path.stem for path in PACKAGE.glob("*.py")} == {"__init__", "__main__", *LESSON}
-    assert {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").is_file()} == {*FOLDERS}
+    assert {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").is_file()} == {
+        *FOLDERS
+    }
     assert len(LESSON) + 2 <= 20
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from . import patches  # noqa: F401  # isort: split
-
 import os
 import sys
 import tempfile
@@ -23,7 +21,10 @@ from papermill.engines import NBClientEngine, papermill_engines
 from traitlets import TraitError
 
 from ..files import ROOT, write_whole
-from . import nbfile
+from . import (
+    nbfile,
+    patches,  # noqa: F401  # isort: split
+)
 from .nbfile import METADATA, SyncError, alt_text, png_of, read
 
 START_TIMEOUT = 120  # seconds for a kernel to answer, on a cold disk

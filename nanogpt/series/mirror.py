@@ -7,8 +7,6 @@ this module writes. The sources keep no outputs and no execution counts.
 
 from __future__ import annotations
 
-from . import patches  # noqa: F401  # isort: split
-
 import inspect
 import re
 from contextlib import ExitStack
@@ -18,7 +16,10 @@ from pkgutil import resolve_name
 import nbformat
 
 from ..files import ROOT, atomic_path
-from . import address
+from . import (
+    address,
+    patches,  # noqa: F401  # isort: split
+)
 from .nbfile import METADATA, SyncError, fold, keep_metadata, ours, place, read, title, to_text
 
 BADGE = "[![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)]"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from . import patches  # noqa: F401  # isort: split
-
 import re
 from collections.abc import Iterable
 from copy import deepcopy
@@ -13,6 +11,7 @@ import nbformat
 from nbformat import ValidationError
 
 from ..files import read_json
+from . import patches  # noqa: F401  # isort: split
 from .blanks import FIRST_LINE, SOLUTION
 
 METADATA = {

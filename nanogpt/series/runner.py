@@ -20,22 +20,10 @@ from types import SimpleNamespace
 from ..console import clock, table
 from ..data import load_corpus
 from ..device import environment, pick_device
-from ..files import (
-    PUBLISHED,
-    ROOT,
-    ForeignFiles,
-    check_exchange,
-    check_ours,
-    drop,
-    everything,
-    held,
-    read_json,
-    sealed,
-    sha256,
-    write_json,
-)
+from ..files import PUBLISHED, ROOT, ForeignFiles, held, read_json, sealed, sha256, write_json
 from . import execute, publish, site
 from .nbfile import SyncError, read
+from .ownership import check_exchange, check_ours, drop, everything
 from .plan import DEFAULT, RunError, assign, estimate
 from .profiles import Profile, get_profile
 

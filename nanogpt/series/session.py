@@ -17,11 +17,11 @@ from ..config import check_int
 from ..data import Corpus, load_corpus
 from ..device import Device, conditions, environment, pick_device
 from ..files import ROOT, check_writable, write_json, write_whole
-from ..training import load_or_train
 from . import mine as lesson
 from .findings import Finding, as_data, published_findings
 from .plots import style
 from .profiles import Profile, beside_published, get_profile
+from .weights import load_or_train
 
 
 def begin() -> None:

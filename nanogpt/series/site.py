@@ -19,12 +19,13 @@ from ..config import SIZES
 from ..data import PRACTICE
 from ..device import conditions
 from ..engines.portable import packed
-from ..files import KEEPER, PUBLISHED, ROOT, check_ours, drop, sha256, write_whole
+from ..files import KEEPER, PUBLISHED, ROOT, sha256, write_whole
 from ..verify import museum
 from . import address
 from .html import TEMPLATES, Prose, blocks, coloured, minutes, promise, sections
 from .mirror import colab
 from .nbfile import SyncError, place, read, read_manifest, title
+from .ownership import check_ours, drop
 
 # What live_model.js computes: the lecture's form, and these fields of a newer one.
 SHAPE = ("vocab_size", "block_size", "n_layer", "n_head", "n_embd", "rope_base")

@@ -8,11 +8,12 @@ import pytest
 import torch
 from training_fixtures import CPU, fresh, weights
 
-from nanogpt import training as loop
 from nanogpt.checkpoint import CheckpointError, load_checkpoint
 from nanogpt.config import SIZES, GPTConfig, TrainConfig
 from nanogpt.data import PRACTICE, Corpus
-from nanogpt.training import load_or_train, train
+from nanogpt.series import weights as pretrained
+from nanogpt.series.weights import load_or_train
+from nanogpt.training import train
 
 SHORT = TrainConfig(steps=4, batch_size=8, eval_every=4, eval_batches=1, warmup=2)
 OURS = "the model that this run trained"
@@ -29,7 +30,7 @@ def load(corpus, config, checkpoint="auto", keep=None):
 @pytest.fixture
 def place(monkeypatch, tmp_path):
     """No published weights yet, and a size that trains in no time."""
-    monkeypatch.setattr(loop, "LECTURE_FORM", tmp_path / "checkpoints" / "medium")
+    monkeypatch.setattr(pretrained, "LECTURE_FORM", tmp_path / "checkpoints" / "medium")
     monkeypatch.delenv("NANOGPT_CHECKPOINT", raising=False)
     monkeypatch.setitem(SIZES, "small", GPTConfig(block_size=8, n_layer=1, n_head=2, n_embd=16))
     return tmp_path

@@ -1,0 +1,68 @@
+"""A trained model for a notebook: one that is named, kept, published, or trained now."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from ..checkpoint import Checkpoint, CheckpointError, load_checkpoint
+from ..config import SIZES, TrainConfig
+from ..data import CharTokenizer, Corpus
+from ..device import Device
+from ..files import LECTURE_FORM
+from ..model import GPT
+from ..training import train
+
+
+def load_or_train(
+    corpus: Corpus,
+    config: TrainConfig,
+    *,
+    size: str,
+    checkpoint: str,
+    keep: Sequence[Path],
+    device: Device,
+) -> Checkpoint:
+    """A trained model for a notebook, on the device, in float32, in eval mode.
+
+    The first of these that there is: the file that `checkpoint` names (where it is "auto", the one
+    that NANOGPT_CHECKPOINT names), a model of this corpus that this run has trained, at one of the
+    paths `keep` (without suffix), the published weights of this corpus, a model that is trained now
+    and kept at the first of those paths. Prints nothing: print the result, which says whose it is.
+    Raises CheckpointError for a file that is damaged, and for one that is named and does not fit.
+    """
+    named = os.environ.get("NANOGPT_CHECKPOINT") if checkpoint == "auto" else checkpoint
+    if named:
+        origin = "NANOGPT_CHECKPOINT" if checkpoint == "auto" else "your checkpoint"
+        found = load_checkpoint(named, origin=origin)
+        if found.tokenizer.chars != CharTokenizer(corpus.text).chars:
+            raise CheckpointError(f"{named} has other characters than {corpus.name}: train on it")
+    else:
+        found = _found(keep, corpus)
+    if found is None:
+        shape = replace(SIZES[size], vocab_size=len(CharTokenizer(corpus.text)))
+        model = GPT(shape, generator=torch.Generator().manual_seed(config.seed))
+        train(model, corpus, config, out=keep[0], device=device)
+        found = load_checkpoint(keep[0], origin="trained just now")
+    found.model.to(device.device).eval()
+    return found
+
+
+def _found(keep: Sequence[Path], corpus: Corpus) -> Checkpoint | None:
+    """The model of this text that is kept, or that ships (the practice corpus borrows that)."""
+    places = [(path, "the model that this run trained") for path in keep]
+    for path, origin in [*places, (LECTURE_FORM, "published weights")]:
+        if path.with_name(f"{path.name}.safetensors").is_file():
+            try:
+                found = load_checkpoint(path, origin=origin)
+            except CheckpointError as error:
+                raise CheckpointError(f"{error}: delete it to train a model again") from error
+            same_characters = found.tokenizer.chars == CharTokenizer(corpus.text).chars
+            borrowed = same_characters and not corpus.real and path == LECTURE_FORM
+            if borrowed or found.meta["corpus"].get("sha256") == corpus.sha256:
+                return found
+    return None
