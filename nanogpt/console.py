@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-import warnings
 from contextlib import AbstractContextManager
-from pathlib import Path
 
 from tqdm import tqdm
 
@@ -58,11 +56,3 @@ def tolerate_any_text() -> None:
     for stream in (sys.stdout, sys.stderr):
         if getattr(stream, "errors", None) == "strict":
             stream.reconfigure(errors="replace")
-
-
-def warn_caller(message: str) -> None:
-    """Warn, pointing at the line outside this package that led here."""
-    package, frame, level = Path(__file__).parent, sys._getframe(1), 2
-    while frame.f_back is not None and package in Path(frame.f_code.co_filename).parents:
-        frame, level = frame.f_back, level + 1
-    warnings.warn(message, stacklevel=level)

@@ -1,19 +1,12 @@
-"""The device that tensors live on, and the environment card: what results depend on beside code."""
+"""The device that tensors live on, and the processes that share a training step."""
 
 from __future__ import annotations
 
-import platform
-import re
-import subprocess
-from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-
-from .files import IN_CHECKOUT, ROOT
 
 
 @dataclass(frozen=True)
@@ -62,52 +55,6 @@ def forked_random_state(device: Device):
     """A with-block that leaves the global random state as it was, on this process's own GPU too."""
     gpu = device.device.type == "cuda"
     return torch.random.fork_rng(devices=[device.device] if gpu else None)
-
-
-def environment(device: Device | None = None) -> dict:
-    """The environment card as plain data."""
-    device = device or pick_device()
-    card = {
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "platform": f"{platform.system()} {platform.machine()}",
-        "device": device.device.type,
-        "device_name": _cpu_name(),
-        "dtype": str(device.dtype).removeprefix("torch."),
-        "why": device.reason,
-        "threads": torch.get_num_threads(),
-        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
-        "tf32": torch.backends.cuda.matmul.allow_tf32,
-        **_git_state(),
-    }
-    if device.device.type == "cuda":
-        card |= {"device_name": torch.cuda.get_device_name(), "cuda": torch.version.cuda}
-    return card
-
-
-def conditions(card: dict) -> str:
-    """The card in one line, for the footer of a figure."""
-    threads = f"{card['threads']} thread{'s' * (card['threads'] != 1)}"
-    where = card["device_name"] if card["device"] == "cuda" else f"CPU, {threads}"
-    return f"{where}, torch {card['torch']}"
-
-
-def _cpu_name() -> str:
-    found = None
-    with suppress(OSError):
-        found = re.search(r"^model name\s*: (.+)", Path("/proc/cpuinfo").read_text(), re.M)
-    return found[1] if found else platform.processor() or platform.machine()
-
-
-def _git_state() -> dict:
-    """The commit, and whether the files are other ones by now; None where that is not known."""
-    command = ["git", "-C", str(ROOT), "status", "--porcelain=2", "--branch"]
-    if IN_CHECKOUT:  # a repository around an installed copy is somebody else's
-        with suppress(OSError, subprocess.SubprocessError):  # no git on this machine
-            done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
-            lines = done.stdout.splitlines()
-            return {"commit": lines[0].split()[-1], "dirty": any(line[0] != "#" for line in lines)}
-    return {"commit": None, "dirty": None}
 
 
 # ------------------------------------------------------------------ several processes

@@ -94,7 +94,8 @@ def held(path: Path, what: str, wait: float = 0.0):
     """
     lock = FileLock(path)
     check_writable(path)  # FileLock takes ENOENT for a Timeout
-    check_ours(path.parent, [path.name], {path.name: [sha256(b"")]})  # to lock empties a file
+    # To lock empties a file.
+    check_file(path, path.is_file() and path.stat().st_size == 0)
     with _advice(path.parent), suppress(Timeout):
         lock.acquire(timeout=wait)
     if not lock.is_locked:  # a Timeout

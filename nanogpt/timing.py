@@ -15,12 +15,9 @@ from statistics import fmean, median
 
 import torch
 
-from .config import GPTConfig, check_int
+from .config import check_int
 from .console import Progress
-from .convert import pack_heads
 from .device import synchronize
-from .generation import generate
-from .model import GPT
 
 CPU = torch.device("cpu")
 Tokens = Callable[[], Iterable]  # starts a generation, as in lambda: generate(model, prompt, 9)
@@ -128,27 +125,3 @@ def clock(device: torch.device) -> float:
     """The time in seconds, once the device has finished all its work."""
     synchronize(device)
     return time.perf_counter()
-
-
-def seconds_of_work() -> float:
-    """How slow this machine is: seconds of a training step and ten uncached tokens, one thread.
-
-    The least CPU time of 8 turns with a model of 0.22M: what else runs on the machine changes that
-    by less than a half, and the wall clock by a factor of two and more.
-    """
-    model = GPT(GPTConfig(), generator=torch.Generator().manual_seed(0)).eval()
-    packed, x = pack_heads(model).train(), torch.zeros(4, 256, dtype=torch.int64)
-
-    def work() -> float:
-        before = time.process_time()
-        packed(x, x)[1].backward()
-        packed.zero_grad()
-        list(generate(model, x[:1, :1], 10))
-        return time.process_time() - before
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        return min(work() for _ in range(8))
-    finally:
-        torch.set_num_threads(threads)

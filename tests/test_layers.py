@@ -1,4 +1,4 @@
-"""The files are the lesson: they import no folder. A folder imports files, and folders before it."""
+"""The files are the lesson and import no folder; a folder imports files, and folders before it."""
 
 import ast
 import functools
@@ -80,7 +80,7 @@ def test_a_file_imports_only_files_before_it_and_a_folder_only_folders_before_it
 def test_the_lesson_is_short():
     lines = {name: len(MODULES[name].read_text("utf-8").splitlines()) for name in LESSON}
     assert max(lines.values()) <= 400
-    assert sum(lines.values()) <= 3500, lines
+    assert sum(lines.values()) <= 3800, lines
 
 
 def test_no_modules_import_each_other():

@@ -105,7 +105,8 @@ def timings(n: int) -> str:
 def measured_device(args: argparse.Namespace) -> Device:
     """The device of --device, with --threads; said in a line. Raises ValueError."""
     set_threads(args.threads)
-    from ..device import conditions, environment, pick_device
+    from ..bench.environment import conditions, environment
+    from ..device import pick_device
 
     device = pick_device(getattr(args, "device", "cpu"))
     print(f"measured on {conditions(environment(device))}")
@@ -115,7 +116,7 @@ def measured_device(args: argparse.Namespace) -> Device:
 def write_result(path: Path | None, device: Device, result: dict) -> None:
     """Write the result, and where it was measured, as JSON, if a path was given; and say so."""
     if path:
-        from ..device import environment
+        from ..bench.environment import environment
 
         write_json(path, sealed({"environment": environment(device)} | result))
         print(f"\nwritten: {path}")

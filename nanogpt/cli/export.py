@@ -12,8 +12,8 @@ from .common import OUTPUTS
 def run(args: argparse.Namespace) -> None:
     """Write the checkpoint's weights, whole or not at all, and print how to load them."""
     from ..checkpoint import is_written, load_checkpoint, write_tensors
-    from ..convert import lecture_state_dict
     from ..export.huggingface import write_folder
+    from ..export.lecture import lecture_state_dict
 
     if args.form == "lecture":
         out = args.out or OUTPUTS / "lecture.safetensors"

@@ -8,16 +8,18 @@ also while they train.
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
+import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from ..config import GPTConfig, check_int
-from ..console import warn_caller
 from ..convert import not_standard
 from ..generation import Decoder, loop
 from ..model import GPT
@@ -167,3 +169,11 @@ def _described(config: GPTConfig, batch: int, dtype: torch.dtype, device: torch.
     c, other = config, "".join(f", {name}={v}" for name, v in config.beyond_lecture.items())
     shape = f"{c.n_layer} layers, {c.n_head} heads, width {c.n_embd}, block {c.block_size}"
     return f"{shape}, {c.vocab_size} tokens{other}; a batch of {batch}; {dtype} on {device.type}"
+
+
+def warn_caller(message: str) -> None:
+    """Warn, pointing at the line outside this package that led here."""
+    package, frame, level = Path(__file__).parents[1], sys._getframe(1), 2
+    while frame.f_back is not None and package in Path(frame.f_code.co_filename).parents:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, stacklevel=level)

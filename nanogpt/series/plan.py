@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 
+from ..bench.pace import seconds_of_work
 from ..console import clock, table
 from ..files import PUBLISHED
-from ..timing import seconds_of_work
 from .nbfile import read, read_manifest, tagged
 
 # What `make run` runs: the spine, and of the branches what fits beside it into ten minutes.

@@ -17,9 +17,10 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from types import SimpleNamespace
 
+from ..bench.environment import environment
 from ..console import clock, table
 from ..data import load_corpus
-from ..device import environment, pick_device
+from ..device import pick_device
 from ..files import PUBLISHED, ROOT, ForeignFiles, held, read_json, sealed, sha256, write_json
 from . import execute, publish, site
 from .nbfile import SyncError, read

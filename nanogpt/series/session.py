@@ -12,10 +12,11 @@ from pathlib import Path
 import torch
 from IPython.display import Image, display
 
+from ..bench.environment import conditions, environment
 from ..checkpoint import Checkpoint
 from ..config import check_int
 from ..data import Corpus, load_corpus
-from ..device import Device, conditions, environment, pick_device
+from ..device import Device, pick_device
 from ..files import ROOT, check_writable, write_json, write_whole
 from . import mine as lesson
 from .findings import Finding, as_data, published_findings

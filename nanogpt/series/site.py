@@ -14,10 +14,10 @@ from collections.abc import Collection
 from functools import partial
 from pathlib import Path
 
+from ..bench.environment import conditions
 from ..checkpoint import load_checkpoint
 from ..config import SIZES
 from ..data import PRACTICE
-from ..device import conditions
 from ..engines.portable import packed
 from ..files import KEEPER, PUBLISHED, ROOT, sha256, write_whole
 from ..verify import museum

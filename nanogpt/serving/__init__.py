@@ -1,1 +1,1 @@
-"""Many requests at once, each as if it were alone, and HTTP before them: for notebooks 09 and 10."""
+"""Many requests at once, each as if it were alone, and HTTP before them: notebooks 09 and 10."""

@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 
 from nanogpt.checkpoint import save_checkpoint
 from nanogpt.cli import main
-from nanogpt.convert import lecture_state_dict
+from nanogpt.export.lecture import lecture_state_dict
 
 
 def saved(tmp_path, **changes):

@@ -19,9 +19,10 @@ from nanogpt.caches.paged import PagedCache
 from nanogpt.caches.rolling import RollingCache
 from nanogpt.checkpoint import load_checkpoint, save_checkpoint
 from nanogpt.config import MODERN, GPTConfig
-from nanogpt.convert import convert_state, lecture_state_dict, pack_heads, unpack_heads
+from nanogpt.convert import convert_state, pack_heads, unpack_heads
 from nanogpt.engines.eager import Batched
 from nanogpt.engines.exact import exact
+from nanogpt.export.lecture import lecture_state_dict
 from nanogpt.generation import complete
 from nanogpt.model import GPT, CausalSelfAttention
 

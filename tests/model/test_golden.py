@@ -5,7 +5,8 @@ import torch
 from conftest import DESIGNS, FORMS, name, seeded
 
 from nanogpt.config import SIZES, GPTConfig
-from nanogpt.convert import lecture_state_dict, pack_heads
+from nanogpt.convert import pack_heads
+from nanogpt.export.lecture import lecture_state_dict
 from nanogpt.generation import complete
 from nanogpt.model import GPT
 

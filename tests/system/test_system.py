@@ -11,8 +11,9 @@ from unittest.mock import Mock
 import pytest
 import torch
 
+from nanogpt.bench.environment import environment
 from nanogpt.console import Progress, tolerate_any_text
-from nanogpt.device import environment, pick_device
+from nanogpt.device import pick_device
 from nanogpt.files import atomic_path, held, write_json
 
 

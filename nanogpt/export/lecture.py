@@ -1,0 +1,28 @@
+"""The weights as Karpathy's own class in gpt.py loads them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..convert import convert_state
+from ..model import GPT
+
+
+def lecture_state_dict(model: GPT) -> dict[str, Tensor]:
+    """A state_dict that Karpathy's own class loads unchanged: per-Head, with his `tril` buffers.
+
+    Raises ValueError for an architecture that is not his.
+    """
+    if other := model.config.beyond_lecture:
+        raise ValueError(
+            f"the lecture's class has no {', '.join(other)}: it cannot load this model's weights"
+        )
+    state = dict(model.state_dict())
+    if not model.config.per_head:
+        state = convert_state(state, model.config, per_head=True)
+    T = model.config.block_size
+    for layer in range(model.config.n_layer):
+        for h in range(model.config.n_head):
+            state[f"blocks.{layer}.sa.heads.{h}.tril"] = torch.ones(T, T).tril()
+    return state

@@ -1,0 +1,43 @@
+"""With the folders of the package deleted, what the lesson is about still works."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import nanogpt
+
+PROGRAM = """
+import torch
+import nanogpt
+from nanogpt import GPT, GPTConfig, TrainConfig, DynamicCache, StaticCache
+from nanogpt import compare, complete, load_checkpoint, train
+from nanogpt.data import CharTokenizer, Corpus
+from nanogpt.timing import duel
+
+text = "the quick brown fox jumps over the lazy dog.\\n" * 200
+corpus = Corpus(text, "fox", "0")
+tokenizer = CharTokenizer(text)
+model = GPT(GPTConfig(len(tokenizer), block_size=16, n_layer=1, n_head=2, n_embd=8))
+config = TrainConfig(steps=3, batch_size=4, warmup=1, eval_every=3, eval_batches=1)
+history = train(model, corpus, config, tokenizer=tokenizer, out="fox")
+saved = load_checkpoint("fox")
+prompt = tokenizer.encode("the")[None]
+texts = [complete(saved.model, prompt, 9, cache=cache) for cache in (None, DynamicCache, StaticCache)]
+assert torch.equal(texts[0], texts[1]) and torch.equal(texts[0], texts[2])
+assert compare(saved.model, prompt, 9).equal
+ways = [lambda: nanogpt.generate(saved.model, prompt, 5, cache=c) for c in (None, DynamicCache)]
+assert duel(*ways, repeats=2)
+print(nanogpt.__file__, history["step"])
+"""
+
+
+def test_the_files_alone_train_write_compare_and_time(tmp_path):
+    package = tmp_path / "nanogpt"
+    package.mkdir()
+    for path in Path(nanogpt.__file__).parent.glob("*.py"):
+        shutil.copy(path, package)
+    command = [sys.executable, "-c", PROGRAM]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip().endswith(f"{package / '__init__.py'} [0, 3]")
