@@ -23,7 +23,8 @@ config = TrainConfig(steps=3, batch_size=4, warmup=1, eval_every=3, eval_batches
 history = train(model, corpus, config, tokenizer=tokenizer, out="fox")
 saved = load_checkpoint("fox")
 prompt = tokenizer.encode("the")[None]
-texts = [complete(saved.model, prompt, 9, cache=cache) for cache in (None, DynamicCache, StaticCache)]
+caches = (None, DynamicCache, StaticCache)
+texts = [complete(saved.model, prompt, 9, cache=cache) for cache in caches]
 assert torch.equal(texts[0], texts[1]) and torch.equal(texts[0], texts[2])
 assert compare(saved.model, prompt, 9).equal
 ways = [lambda: nanogpt.generate(saved.model, prompt, 5, cache=c) for c in (None, DynamicCache)]
