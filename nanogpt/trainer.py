@@ -93,7 +93,7 @@ class Trainer:
         batch = self.batch(step)  # 2 × (B, T)
         own = (part.chunk(self.ranks.size)[self.ranks.rank] for part in batch)
         x, y = (send(part, self.device.device) for part in own)  # (B / processes, T)
-        loss = self._gradients(x, y)
+        loss = self._gradients(x, y, step)
         self.update()
         return loss
 
@@ -108,10 +108,24 @@ class Trainer:
             opt.zero_grad(set_to_none=True)
         self.scaler.update()
 
-    def loss(self, x: Tensor, y: Tensor) -> Tensor:
+    def loss(self, x: Tensor, y: Tensor, step: int = 0) -> Tensor:
         """The mean loss of these windows, in the type that training multiplies in.  2 × (B, T)"""
         with self._precision():
-            return self.net(x, y)[1]
+            return self.net(x, y, self.positions(x.shape[1], step))[1]
+
+    def positions(self, T: int, step: int) -> Tensor | None:
+        """Where the windows of that step stand: (T,); None for 0 … T-1.
+
+        Windows shorter than the block stand anywhere in it. Otherwise the later rows of a position
+        table would meet their first gradient when most of the training is over.
+        """
+        config = self.model.config
+        room = config.block_size - T
+        if config.rope or room == 0:
+            return None
+        drawn = torch.Generator().manual_seed(1_000_003 * self.config.seed + step)
+        first = int(torch.randint(room + 1, (1,), generator=drawn))
+        return torch.arange(first, first + T, device=self.device.device)
 
     def window(self, step: int) -> tuple[int, int]:
         """Block and batch of that step: how many characters a window has, and how many windows."""
@@ -148,7 +162,7 @@ class Trainer:
             return BFloat16Linear()
         return torch.autocast(device, dtype=dtype, enabled=dtype != torch.float32)
 
-    def _gradients(self, x: Tensor, y: Tensor) -> Tensor:
+    def _gradients(self, x: Tensor, y: Tensor, step: int = 0) -> Tensor:
         """Put the mean gradient of the batch into the parameters, in `accumulate` parts."""
         n = self.config.accumulate
         total = 0.0
@@ -156,7 +170,7 @@ class Trainer:
             # The processes need to agree once a step only.
             alone = self.ranks.size > 1 and i < n - 1
             with self.net.no_sync() if alone else nullcontext():
-                loss = self.loss(x_part, y_part) / n
+                loss = self.loss(x_part, y_part, step) / n
                 self.scaler.scale(loss).backward()
             total = total + loss.detach()
         return self.ranks.mean(total)

@@ -26,7 +26,7 @@ def step_parts(trainer: Trainer, step: int, repeats: int = 8) -> dict[str, float
     for _ in range(repeats + 2):
         marks = [_now(trainer)]
         x, y = (part.to(trainer.device.device) for part in trainer.batch(step))
-        loss = trainer.loss(x, y)
+        loss = trainer.loss(x, y, step)
         marks.append(_now(trainer))
         loss.backward()
         marks.append(_now(trainer))

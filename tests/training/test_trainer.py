@@ -254,3 +254,20 @@ def first_weights(model, text):
             k = k.repeat_interleave(c.n_head // c.kv_heads, dim=1)
         q, k = (norm_and_rotate(x, pos, c) for x in (q, k))
         return attention_weights(q, k, visible(pos, pos))
+
+
+@pytest.mark.parametrize("rope", [False, True])
+def test_a_short_window_stands_anywhere_in_the_block(corpus, rope):
+    """So every row of a position table is trained while windows are short."""
+    model = fresh(corpus, per_head=False, rope=rope)
+    config = TrainConfig(steps=40, batch_size=2, stages=((0.9, 2),), look_back=False)
+    data = torch.zeros(99, dtype=torch.int64)
+    trainer = Trainer(model, data, config, torch.Generator(), CPU)
+    found = [trainer.positions(2, step) for step in range(36)]
+    if rope:  # a rotation depends on distances alone
+        assert found == [None] * 36
+        return
+    assert {int(pos[0]) for pos in found} == set(range(7))
+    assert all(torch.equal(pos, pos[0] + torch.arange(2)) for pos in found)
+    assert torch.equal(trainer.positions(2, 5), found[5])
+    assert trainer.positions(8, 39) is None
