@@ -1,8 +1,7 @@
-"""Operations of newer models whose gradients are written by hand, for training on a CPU.
+"""Attention as pure functions of queries, keys, values and positions. Knows no module and no cache.
 
-PyTorch has no CPU kernel for them: it runs a chain of small ones, and autograd a longer one back.
-With the gradient as one formula both take about half the time. Everywhere else (on a GPU, in 16
-bits, under torch.compile, without gradients) PyTorch computes them, so inference has its bits.
+Shapes: B batch, H heads, T queries, S keys, hs head size. The leading dimensions are free, so
+one function serves the lecture's heads (B, T, hs) and the batched ones (B, H, T, hs).
 """
 
 from __future__ import annotations
@@ -17,74 +16,6 @@ from torch.autograd.function import once_differentiable
 from torch.overrides import wrap_torch_function
 
 from .config import GPTConfig
-
-
-def rms_norm(x: Tensor) -> Tensor:
-    """x divided by the root of its mean square (RMSNorm), without weights.  (…, n) -> (…, n)"""
-    return _RMSNorm.apply(x) if _by_hand(x) else F.rms_norm(x, x.shape[-1:])
-
-
-class RMSNorm(nn.Module):
-    """RMSNorm over the last numbers, without weights."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return rms_norm(x)
-
-
-class SquaredReLU(nn.Module):
-    """ReLU, squared (So et al. 2021, Primer, arXiv 2109.08668)."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return _SquaredReLU.apply(x) if _by_hand(x) else F.relu(x).square()
-
-
-def _by_hand(x: Tensor) -> bool:
-    """Whether the gradient will be asked for, where a formula of its own pays."""
-    if not x.requires_grad or not torch.is_grad_enabled() or torch.compiler.is_compiling():
-        return False
-    return x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64)
-
-
-class _RMSNorm(torch.autograd.Function):
-    """y = r x with r = 1 / √(mean x² + ε). Backwards: r (g - y · mean(g y)), for the gradient g."""
-
-    @staticmethod
-    def forward(ctx, x: Tensor) -> Tensor:
-        mean = torch.linalg.vecdot(x, x)[..., None] / x.shape[-1]
-        r = mean.add_(torch.finfo(x.dtype).eps).rsqrt_()
-        y = x * r
-        ctx.save_for_backward(y, r)
-        return y
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, g: Tensor) -> Tensor:
-        y, r = ctx.saved_tensors
-        along = torch.linalg.vecdot(g, y)[..., None] / y.shape[-1]
-        return torch.addcmul(g, y, along, value=-1).mul_(r)
-
-
-class _SquaredReLU(torch.autograd.Function):
-    """y = max(x, 0)². Backwards: 2 max(x, 0) g."""
-
-    @staticmethod
-    def forward(ctx, x: Tensor) -> Tensor:
-        positive = F.relu(x)
-        ctx.save_for_backward(positive)
-        return positive * positive
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, g: Tensor) -> Tensor:
-        (positive,) = ctx.saved_tensors
-        return (g * positive).mul_(2)
-
-
-# ------------------------------------------------------------------ model.attention
-# Attention as pure functions of queries, keys, values and positions. Knows no module and no cache.
-#
-# Shapes: B batch, H heads, T queries, S keys, hs head size. The leading dimensions are free, so
-# one function serves the lecture's heads (B, T, hs) and the batched ones (B, H, T, hs).
 
 
 def visible(q_pos: Tensor, k_pos: Tensor, window: int | None = None, sinks: int = 0) -> Tensor:
@@ -173,3 +104,67 @@ def attend_shared(
     mask = torch.cat([mask] * group, dim=-2)
     y = attend(q.reshape(B, H // group, group * T, hs), k, v, mask, dropout)
     return y.view(B, H, T, hs)
+
+
+# ------------------------------------------------------------------ norms and activations
+
+
+def rms_norm(x: Tensor) -> Tensor:
+    """x divided by the root of its mean square (RMSNorm), without weights.  (…, n) -> (…, n)"""
+    return _RMSNorm.apply(x) if _by_hand(x) else F.rms_norm(x, x.shape[-1:])
+
+
+class RMSNorm(nn.Module):
+    """RMSNorm over the last numbers, without weights."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return rms_norm(x)
+
+
+class SquaredReLU(nn.Module):
+    """ReLU, squared (So et al. 2021, Primer, arXiv 2109.08668)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return _SquaredReLU.apply(x) if _by_hand(x) else F.relu(x).square()
+
+
+def _by_hand(x: Tensor) -> bool:
+    """Whether the gradient will be asked for, where a formula of its own pays."""
+    if not x.requires_grad or not torch.is_grad_enabled() or torch.compiler.is_compiling():
+        return False
+    return x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64)
+
+
+class _RMSNorm(torch.autograd.Function):
+    """y = r x with r = 1 / √(mean x² + ε). Backwards: r (g - y · mean(g y)), for the gradient g."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor) -> Tensor:
+        mean = torch.linalg.vecdot(x, x)[..., None] / x.shape[-1]
+        r = mean.add_(torch.finfo(x.dtype).eps).rsqrt_()
+        y = x * r
+        ctx.save_for_backward(y, r)
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, g: Tensor) -> Tensor:
+        y, r = ctx.saved_tensors
+        along = torch.linalg.vecdot(g, y)[..., None] / y.shape[-1]
+        return torch.addcmul(g, y, along, value=-1).mul_(r)
+
+
+class _SquaredReLU(torch.autograd.Function):
+    """y = max(x, 0)². Backwards: 2 max(x, 0) g."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor) -> Tensor:
+        positive = F.relu(x)
+        ctx.save_for_backward(positive)
+        return positive * positive
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, g: Tensor) -> Tensor:
+        (positive,) = ctx.saved_tensors
+        return (g * positive).mul_(2)

@@ -1,4 +1,4 @@
-"""What key/value caches share. Knows tensors and positions; nothing of models or text.
+"""Key/value caches: what they share, two of them, and how a model gets and loses them.
 
 A cache is one method: `update(k, v, pos) -> k, v, k_pos` takes the keys and values of new tokens
 and returns those of all tokens that it holds, with their positions. `rewind(n)` forgets the last n.
@@ -156,8 +156,7 @@ def _kind(x: Tensor) -> tuple:
     return tuple(x.shape[:-2]), x.shape[-1], x.dtype, x.device
 
 
-# ------------------------------------------------------------------ cache.dynamic
-# A cache that grows by concatenation.
+# ------------------------------------------------------------------ two caches
 
 
 class DynamicCache(KVCache):
@@ -169,10 +168,6 @@ class DynamicCache(KVCache):
             pos = torch.cat([self.pos, pos])
         self.k, self.v, self.pos = k, v, pos
         return k, v, pos
-
-
-# ------------------------------------------------------------------ cache.static
-# A cache that is allocated once.
 
 
 class StaticCache(KVCache):
@@ -199,8 +194,7 @@ class StaticCache(KVCache):
         self.pos.index_fill_(0, slots, -1)
 
 
-# ------------------------------------------------------------------ cache.attach
-# Caches on and off: which modules of a model hold one, and for how long.
+# ------------------------------------------------------------------ caches on and off
 
 _attaching = threading.Lock()  # two threads must not both find that no cache is on
 

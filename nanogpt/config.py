@@ -1,7 +1,4 @@
-"""Plain values at every public door: checks whose errors name the value and what is needed.
-
-A config's fields explain themselves, and some of them can be changed by name.
-"""
+"""Shapes and recipes as plain numbers, each checked where it is given. Knows no tensor and no file."""
 
 from __future__ import annotations
 
@@ -59,8 +56,7 @@ def override(config, **changes):
     return replace(config, **{name: x for name, x in changes.items() if x is not None})
 
 
-# ------------------------------------------------------------------ config.shapes
-# The shape of a model and what follows from it: parameters, bytes of weights, bytes of cache.
+# ------------------------------------------------------------------ the shape of a model
 
 # The fields that change the lecture's architecture.
 NEWER = ("rms_norm", "rope", "qk_norm", "relu2", "bias", "n_kv_head", "window", "sinks")
@@ -201,8 +197,7 @@ SIZES = {
 }
 
 
-# ------------------------------------------------------------------ config.training
-# How to train: the numbers of one run, and recipes as data.
+# ------------------------------------------------------------------ how to train
 
 
 @dataclass(frozen=True)

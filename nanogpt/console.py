@@ -1,4 +1,4 @@
-"""Progress, tables and warnings, on a terminal and in a notebook."""
+"""Progress and tables, on a terminal and in a notebook."""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""What all ways of decoding share: a decoder reads the next tokens, and can forget the last ones.
+"""From a prompt to its tokens: decoders, the loop over them, `generate` and `complete`.
 
-Two loops run over any decoder: the plain one here, and the speculative one in `speculative`.
+A decoder reads the next tokens, and can forget the last ones. Two loops run over any decoder: the
+plain one here, and a draft's own (engines/speculation.py). No timing code: times are measured
+outside.
 """
 
 from __future__ import annotations
@@ -152,8 +154,7 @@ class SlidingDecoder(UncachedDecoder):
         return self.forward(self.text[:, -self.limit :], 0)[:, -tokens.shape[1] :]
 
 
-# ------------------------------------------------------------------ decoding.generate
-# Generation, one token at a time. Holds no timing code: whoever wants times measures outside.
+# ------------------------------------------------------------------ generate
 
 
 def generate(

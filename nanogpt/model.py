@@ -245,8 +245,7 @@ def _drop_tril(module, state_dict, prefix, *args) -> None:
         del state_dict[name]
 
 
-# ------------------------------------------------------------------ training.start
-# The first weights of a training run: blocks that add nothing, heads that look back.
+# ------------------------------------------------------------------ the first weights of a training run
 
 # Found by trying on Tiny Shakespeare: how far queries and keys agree, and how long positions are.
 LECTURE_GAIN = 1.3

@@ -87,11 +87,7 @@ def keep_top_p(probs: Tensor, p: float) -> Tensor:
     return probs.masked_fill(late.scatter(-1, order, late), 0.0)
 
 
-# ------------------------------------------------------------------ decoding.limits
-# What can be asked of a model: the limits that generate, requests, jobs and the server share.
-#
-# Each check raises ValueError with the value, the limit and what to do. `where` comes before it, as
-# in "request 3: ". A prompt is (B, T), or (T,) for a request of one text.
+# ------------------------------------------------------------------ what can be asked of a model
 
 MOST_NEW = 2**31 - 1  # tokens of one generation: native code counts in 32 bits
 
