@@ -1,4 +1,4 @@
-"""Shapes and recipes as plain numbers, each checked where it is given. Knows no tensor and no file."""
+"""Shapes and recipes as plain numbers, each checked where it is given. Knows no tensor, no file."""
 
 from __future__ import annotations
 

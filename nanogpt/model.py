@@ -245,7 +245,7 @@ def _drop_tril(module, state_dict, prefix, *args) -> None:
         del state_dict[name]
 
 
-# ------------------------------------------------------------------ the first weights of a training run
+# -------------------------------------------------------- the first weights of a training run
 
 # Found by trying on Tiny Shakespeare: how far queries and keys agree, and how long positions are.
 LECTURE_GAIN = 1.3

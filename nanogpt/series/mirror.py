@@ -150,14 +150,14 @@ def sync(
 def set_address(repo: str, ref: str, root: Path = ROOT) -> list[Path]:
     """Write the repository's address wherever it stands, and return what changed.
 
-    That is config/address.py and all that `sync` writes; what is published gets it when it is
+    That is series/address.py and all that `sync` writes; what is published gets it when it is
     published again. Raises SyncError unless `repo` is owner/name and `ref` a plain branch or tag.
     """
     if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}/[A-Za-z0-9._-]{1,100}(?<!\.git)(?<!\.)", repo):
         raise SyncError(f"repo={repo!r}: give owner/name, as in https://github.com/owner/name")
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,100}", ref):
         raise SyncError(f"ref={ref!r}: give a branch or a tag, without slashes")
-    path = root / "nanogpt" / "config" / "address.py"
+    path = root / "nanogpt" / "series" / "address.py"
     text = path.read_text(encoding="utf-8")
     for name, value in {"REPO": repo, "REF": ref}.items():
         text = re.sub(rf'^{name} = ".*"$', f'{name} = "{value}"', text, flags=re.M)

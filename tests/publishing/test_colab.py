@@ -160,7 +160,7 @@ def fork(tmp_path):
     """A clone of a small part of this work tree, and the origin that it pushes to."""
     work, clone = tmp_path / "work", tmp_path / "clone"
     shutil.copytree(ROOT / "nanogpt", work / "nanogpt", ignore=shutil.ignore_patterns("*.pyc"))
-    (work / "nanogpt/config/address.py").write_text('REPO = ""\nREF = "main"\n')
+    (work / "nanogpt/series/address.py").write_text('REPO = ""\nREF = "main"\n')
     for file in ("Makefile", "README.md", ".ci/address", *NOTEBOOKS[:2]):
         to = work / (ROOT / file).relative_to(ROOT)
         to.parent.mkdir(exist_ok=True)

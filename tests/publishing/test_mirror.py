@@ -35,7 +35,7 @@ def root(tmp_path, monkeypatch):
     (tmp_path / "README.md").write_text(README)
     config = tmp_path / "nanogpt" / "config"
     config.mkdir(parents=True)
-    shutil.copy(ROOT / "nanogpt" / "config" / "address.py", config)
+    shutil.copy(ROOT / "nanogpt" / "series" / "address.py", config)
     monkeypatch.setattr(sync, "ROOT", tmp_path)
     return tmp_path
 
@@ -130,12 +130,12 @@ def test_an_address_gives_every_notebook_its_badge_and_goes_without_a_trace(root
         readme = readme.replace(link, f"{mirror.BADGE}({badge}) {link}")
     assert (root / "README.md").read_text() == readme
     values = {}
-    exec((root / "nanogpt" / "config" / "address.py").read_text(), values)
+    exec((root / "nanogpt" / "series" / "address.py").read_text(), values)
     assert (values["REPO"], values["REF"]) == ("ada/engine", "v1")
     assert mirror.sync(root, "ada/engine", "v1", check=True) == []
     mirror.sync(root, "")
     after = snapshot(root)
-    del before[root / "nanogpt/config/address.py"], after[root / "nanogpt/config/address.py"]
+    del before[root / "nanogpt/series/address.py"], after[root / "nanogpt/series/address.py"]
     assert after == before
 
 
@@ -160,7 +160,7 @@ def test_a_write_that_fails_half_way_changes_no_file(tmp_path, monkeypatch):
         nb = nbformat.read(path, 4)
         nb.cells.append(prose("links", "links", nanogpt={"generated": "links"}))
         nbformat.write(nb, path)
-    home = tmp_path / "nanogpt" / "config" / "address.py"
+    home = tmp_path / "nanogpt" / "series" / "address.py"
     home.parent.mkdir(parents=True)
     home.write_text('REPO = ""\nREF = "main"\n')
     before = contents(tmp_path)
