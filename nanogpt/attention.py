@@ -96,7 +96,8 @@ def attend_shared(
     (B, H, T, hs), (B, Hkv, S, hs), (B, Hkv, S, hs), (…, T, S) -> (B, H, T, hs). With a mask, as in
     decoding, the queries of a group become more queries of one head, so no key is copied for them.
     """
-    (B, H, T, hs), group = q.shape, q.shape[1] // k.shape[1]
+    B, H, T, hs = q.shape
+    group = q.shape[1] // k.shape[1]
     if group == 1:
         return attend(q, k, v, mask, dropout)
     if mask is None:  # PyTorch's causal kernel needs a key for each query

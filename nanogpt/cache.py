@@ -36,7 +36,8 @@ class KVCache(ABC):
     def reset(self) -> None:
         """Forget everything. The next text may have another batch size, dtype and device."""
         self.k = self.v = self.pos = None
-        self.length, self.last = 0, -1
+        self.length = 0
+        self.last = -1
         self.kind = None  # of this text: leading dimensions, head size, dtype, device
         self.checked = None  # shapes and dtypes of the last update
 
@@ -57,8 +58,10 @@ class KVCache(ABC):
             cure = f"holds positions 0 to {self.capacity - 1}; build one of at least {last + 1}"
             raise ValueError(f"position {last} does not fit: {cache} {cure}")
         held = self.store(k, v, pos)
-        self.kind, self.checked = self.kind or _kind(k), form
-        self.length, self.last = self.length + pos.shape[0], last
+        self.kind = self.kind or _kind(k)
+        self.checked = form
+        self.length = self.length + pos.shape[0]
+        self.last = last
         return held
 
     @abstractmethod
@@ -82,21 +85,26 @@ class KVCache(ABC):
     def rewind(self, n: int) -> None:
         """Forget the last n tokens, as if they had never come. Raises ValueError first."""
         check_int(f"{type(self).__name__} of {self.length} tokens: rewind", n, 0, self.rewindable)
-        length, last = self.length - n, self.last - n
+        length = self.length - n
+        last = self.last - n
         if length == 0:
             self.reset()
         elif n:
             self.forget(n)
-            self.length, self.last = length, int(self.pos.max()) if self.pos.is_cpu else last
+            self.length = length
+            self.last = int(self.pos.max()) if self.pos.is_cpu else last
 
     def forget(self, n: int) -> None:
         """Drop the last n of more than n tokens."""
-        self.k, self.v, self.pos = self.k[..., :-n, :], self.v[..., :-n, :], self.pos[:-n]
+        self.k = self.k[..., :-n, :]
+        self.v = self.v[..., :-n, :]
+        self.pos = self.pos[:-n]
 
     def reserve(self, k: Tensor, v: Tensor, pos: Tensor) -> None:
         """Make `capacity` empty slots for tokens like these: zeros, at position -1."""
         self.k = k.new_zeros(*k.shape[:-2], self.capacity, k.shape[-1])
-        self.v, self.pos = torch.zeros_like(self.k), pos.new_full((self.capacity,), -1)
+        self.v = torch.zeros_like(self.k)
+        self.pos = pos.new_full((self.capacity,), -1)
 
     def _check_form(self, k: Tensor, v: Tensor, pos: Tensor) -> None:
         integers = pos.dtype in (torch.int64, torch.int32)
@@ -166,7 +174,9 @@ class DynamicCache(KVCache):
         if self.k is not None:
             k, v = torch.cat([self.k, k], dim=-2), torch.cat([self.v, v], dim=-2)
             pos = torch.cat([self.pos, pos])
-        self.k, self.v, self.pos = k, v, pos
+        self.k = k
+        self.v = v
+        self.pos = pos
         return k, v, pos
 
 

@@ -56,7 +56,8 @@ def write_checkpoint(path: Path, model: GPT, meta: dict) -> None:
     state = model.state_dict()
     if not model.config.per_head and model.config.has_heads:
         state = convert_state(state, model.config, per_head=True)
-    if own := own_classes(model):  # whoever loads it must know that a plain GPT is another function
+    own = own_classes(model)
+    if own:  # whoever loads it must know that a plain GPT is another function
         meta = {**meta, "own_classes": own}
     else:
         _check_saved(path, model.config, state, meta)
@@ -76,7 +77,8 @@ class Checkpoint:
     origin: str
 
     def __str__(self) -> str:
-        c, losses = self.model.config, self.meta["losses"]
+        c = self.model.config
+        losses = self.meta["losses"]
         val = losses.get("full_val", losses["val"])  # of the whole validation text, if it is known
         return (
             f"{self.origin}: {self.model.n_params:,} parameters, block {c.block_size}, "
@@ -97,7 +99,8 @@ def load_checkpoint(path: str | Path = files.KEEPER, *, origin: str | None = Non
     if not path.is_file():
         raise CheckpointError(f"no checkpoint at {path}: train one (notebook 01), or correct it")
     state, meta = read_tensors(path)
-    config, held = _checked_config(path, meta), sum(tensor.numel() for tensor in state.values())
+    config = _checked_config(path, meta)
+    held = sum(tensor.numel() for tensor in state.values())
     try:
         if held != config.n_params:  # a header may name any size: build no model of it
             raise RuntimeError(f"\n{held:,} numbers, it has {config.n_params:,}")
@@ -182,13 +185,15 @@ def _digest(meta: str, state: dict) -> str:
 
 def _checked_config(path: Path, meta: dict) -> GPTConfig:
     """The config in a checkpoint's metadata, after a check of all that is read from it later."""
-    if (found := meta.get("format")) != FORMAT:
+    found = meta.get("format")
+    if found != FORMAT:
         raise CheckpointError(f"{path} has format {found!r}, not {FORMAT!r}: train again")
     try:
         fields = dict(meta["config"])
         ngrams = fields.pop("ngrams", 1)  # a field that is gone; older files say 1, for none
         config = GPTConfig(**fields)
-        chars, size = meta["vocabulary"], config.vocab_size
+        chars = meta["vocabulary"]
+        size = config.vocab_size
         if not isinstance(chars, str) or not len(chars) == len(set(chars)) == size:
             raise ValueError(f"the vocabulary must be a string of {size} different characters")
         check_int("step", meta["step"], 0)
@@ -200,7 +205,8 @@ def _checked_config(path: Path, meta: dict) -> GPTConfig:
     if ngrams != 1:
         why = f"{path} holds a model with n-gram tables (ngrams={ngrams}), which GPT has no longer"
         raise CheckpointError(f"{why}: train again, without them")
-    if own := meta.get("own_classes"):
+    own = meta.get("own_classes")
+    if own:
         why = f"{path} holds a model with {own}, and a plain GPT is another function"
         raise CheckpointError(f"{why}: build the model with that class, and load its tensors")
     return config

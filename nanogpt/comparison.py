@@ -31,7 +31,8 @@ class Report:
     margins: list[float]
 
     def __str__(self) -> str:
-        n, verdict = self.first_divergence, f"✓ all {self.n_new} tokens equal"
+        n = self.first_divergence
+        verdict = f"✓ all {self.n_new} tokens equal"
         if not self.equal:
             what = "logits are NaN" if math.isnan(self.logit_diffs[n]) else "tokens differ"
             verdict = f"✗ {what} from new token {n} on ({n} of {self.n_new} equal before it)"
@@ -88,7 +89,8 @@ def both(
     A way is a model, and how `complete` decodes with it. (B, n_new) twice, (N, B, V) twice and
     (N, B). Where the window slides, N ends with it: a forced text has no more logits.
     """
-    how, T = {"noise": noise, "past_block": "slide"}, prompt.shape[1]
+    how = {"noise": noise, "past_block": "slide"}
+    T = prompt.shape[1]
     texts = [complete(model, prompt, len(noise), sampling, **way, **how) for model, way in ways]
     end = ways[0][0].config.positions
     text = texts[0][:, : end and end + 1]

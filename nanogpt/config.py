@@ -160,15 +160,19 @@ class GPTConfig:
     @property
     def matrix_weights(self) -> int:
         """Weights of the matrices that every token is multiplied by: the blocks' and the head's."""
-        C, kv = self.n_embd, self.kv_heads * self.head_size
-        queries_and_projection, keys_and_values, feed_forward = 2 * C * C, 2 * C * kv, 8 * C * C
+        C = self.n_embd
+        kv = self.kv_heads * self.head_size
+        queries_and_projection = 2 * C * C
+        keys_and_values = 2 * C * kv
+        feed_forward = 8 * C * C
         block = queries_and_projection + keys_and_values + feed_forward
         return self.n_layer * block + self.vocab_size * C
 
     @property
     def vector_weights(self) -> int:
         """Biases, and the weights and biases of LayerNorms."""
-        C, L = self.n_embd, self.n_layer
+        C = self.n_embd
+        L = self.n_layer
         biases = 6 * C * L + self.vocab_size if self.bias else 0
         norms = 0 if self.rms_norm else 2 * C * (2 * L + 1)
         return biases + norms
@@ -253,7 +257,8 @@ class TrainConfig:
         check_number("beta2", self.beta2, 0, 1 - 2**-53, span="[0, 1)")
         check_int("seed", self.seed, 0, 2**63 - 1)
         self._check_stages()
-        if (n := self.batch_size) % self.accumulate:
+        n = self.batch_size
+        if n % self.accumulate:
             raise ValueError(f"batch_size={n} must be a multiple of accumulate={self.accumulate}")
 
     def _check_stages(self) -> None:
@@ -350,7 +355,8 @@ def recipe_for(name: str, shape: GPTConfig) -> tuple[TrainConfig, GPTConfig]:
     if name not in RECIPES:
         raise ValueError(f"recipe={name!r} is unknown: choose {', '.join(RECIPES)}")
     recipe = RECIPES[name]
-    train, model = recipe.train, replace(shape, **recipe.model)
+    train = recipe.train
+    model = replace(shape, **recipe.model)
     if recipe.chars is not None:
         train = replace(train, batch_size=max(1, recipe.chars // shape.block_size))
     stages = tuple((share, max(1, shape.block_size // part)) for share, part in recipe.parts)

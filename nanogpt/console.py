@@ -41,7 +41,8 @@ def table(rows: list[dict]) -> str:
     columns = []
     for name in rows[0]:
         column = [name, *(str(row[name]) for row in rows)]
-        width, words = max(map(len, column)), any(cell[:1].isalpha() for cell in column[1:])
+        width = max(map(len, column))
+        words = any(cell[:1].isalpha() for cell in column[1:])
         columns.append([cell.ljust(width) if words else cell.rjust(width) for cell in column])
     return "\n".join("  ".join(line).rstrip() for line in zip(*columns, strict=True))
 

@@ -33,7 +33,8 @@ def _converted(model: GPT, per_head: bool) -> GPT:
     if model.config.per_head == per_head:
         form = "per-Head" if per_head else "batched"
         raise ValueError(f"the model is {form} already (config.per_head={per_head})")
-    weight, copy = model.lm_head.weight, on_meta(replace(model.config, per_head=per_head))
+    weight = model.lm_head.weight
+    copy = on_meta(replace(model.config, per_head=per_head))
     copy.to(weight.dtype).to_empty(device=weight.device)
     copy.load_state_dict(convert_state(model.state_dict(), model.config, per_head=per_head))
     return copy.train(model.training)
@@ -41,7 +42,8 @@ def _converted(model: GPT, per_head: bool) -> GPT:
 
 def check_standard(model: nn.Module) -> None:
     """Raises ValueError, with the reason, for a model that `not_standard` objects to."""
-    if why := not_standard(model):
+    why = not_standard(model)
+    if why:
         raise ValueError(why)
 
 
@@ -111,7 +113,8 @@ def convert_state(
     state: dict[str, Tensor], config: GPTConfig, *, per_head: bool
 ) -> dict[str, Tensor]:
     """A state_dict with its attention weights in the form asked for; the rest is unchanged."""
-    parts, H = ("query", "key", "value"), config.n_head
+    parts = ("query", "key", "value")
+    H = config.n_head
     head = "blocks.{}.sa.heads.{}.{}.weight"
     attention = (".sa.heads.", ".sa.qkv.")
     out = {name: t for name, t in state.items() if not any(part in name for part in attention)}

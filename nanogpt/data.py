@@ -71,8 +71,10 @@ def load_corpus(path: str | Path | None = None) -> Corpus:
     Tiny Shakespeare. A failed download raises nothing: the practice corpus takes its place, with a
     note. With NANOGPT_OFFLINE=1 no download is tried; the note is then NANOGPT_OFFLINE_REASON.
     """
-    if named := path or os.environ.get("NANOGPT_DATA"):
-        if not (file := Path(named).expanduser()).is_file():
+    named = path or os.environ.get("NANOGPT_DATA")
+    if named:
+        file = Path(named).expanduser()
+        if not file.is_file():
             who = "" if path else "NANOGPT_DATA: "
             raise CorpusError(f"{who}{file} is no file: correct the path or leave it out")
         return read_corpus(file)
@@ -102,7 +104,8 @@ def read_corpus(path: Path) -> Corpus:
     except UnicodeDecodeError as error:
         byte = f"byte {error.start} of {len(data):,} is {data[error.start]:#04x}"
         raise CorpusError(f"{path} is not UTF-8 text: {byte}; save it as UTF-8") from None
-    if (place := text.find("\0")) >= 0:
+    place = text.find("\0")
+    if place >= 0:
         raise CorpusError(f"{path} is not a text: it has a NUL byte at {place}; name a text file")
     if len(set(text)) < 2:
         raise CorpusError(f"{path} has no two different characters: put a text there or delete it")
@@ -156,7 +159,8 @@ class CharTokenizer:
         """(T,) int64. Raises ValueError for an empty text and for unknown characters."""
         if not text:
             raise ValueError("the prompt is empty: give a character or more, such as a newline")
-        if unknown := sorted(set(text) - set(self.chars)):
+        unknown = sorted(set(text) - set(self.chars))
+        if unknown:
             known = f"the model knows only the {len(self)} characters {self.chars!r}"
             raise ValueError(f"{', '.join(map(repr, unknown))} not in the vocabulary: {known}")
         return torch.tensor([self.index[char] for char in text])
@@ -164,7 +168,8 @@ class CharTokenizer:
     def decode(self, tokens: Tensor) -> str:
         """The text of tokens, of any shape, or a list. Raises ValueError for unknown tokens."""
         numbers = torch.as_tensor(tokens).flatten().tolist()
-        if wrong := [i for i in numbers if type(i) is not int or not 0 <= i < len(self)]:
+        wrong = [i for i in numbers if type(i) is not int or not 0 <= i < len(self)]
+        if wrong:
             raise ValueError(f"token {wrong[0]}: must be an integer in [0, {len(self) - 1}]")
         return "".join(self.chars[i] for i in numbers)
 
@@ -175,7 +180,8 @@ class CharTokenizer:
 def split(tokens: Tensor, block_size: int) -> tuple[Tensor, Tensor]:
     """The first 90 % for training, the rest for validation. Raises CorpusError if too short."""
     cut = int(0.9 * len(tokens))
-    train, val = tokens[:cut], tokens[cut:]
+    train = tokens[:cut]
+    val = tokens[cut:]
     for name, part in (("training", train), ("validation", val)):
         if len(part) < block_size + 2:
             found = f"the {name} split is too short for block_size={block_size}: {len(part):,}"
@@ -277,13 +283,15 @@ RULES = {
 
 def practice_text(characters: int = 1_000_000, seed: int = 1337) -> str:
     """That many characters of play-like text; the same seed gives the same text everywhere."""
-    rng, name = random.Random(seed), re.compile(r"\{(\w+)\}")
+    rng = random.Random(seed)
+    name = re.compile(r"\{(\w+)\}")
 
     def expand(match) -> str:
         options = RULES[match[1]]
         return name.sub(expand, options[int(rng.random() * len(options))])
 
-    parts, length = [], 0
+    parts = []
+    length = 0
     while length < characters:
         parts.append(name.sub(expand, "{speech}"))
         length += len(parts[-1])

@@ -89,7 +89,8 @@ class Ranks:
     def agree(self, what: str, value) -> None:
         """Raises ValueError, in every process, when they do not all have the same value."""
         values = self.gather(value)
-        if other := next((rank for rank in range(self.size) if values[rank] != values[0]), None):
+        other = next((rank for rank in range(self.size) if values[rank] != values[0]), None)
+        if other:
             found = f"process 0 has {what} {values[0]}, process {other} has {values[other]}"
             raise ValueError(f"{found}: all must read the same files, so put them where all can")
 

@@ -101,7 +101,8 @@ class CachedDecoder(ModuleDecoder):
 
     def __init__(self, model: GPT, cache, capacity: int):
         super().__init__(model)
-        self.caches, self.length = enable_kv_cache(self.model, cache, capacity), 0
+        self.caches = enable_kv_cache(self.model, cache, capacity)
+        self.length = 0
 
     def read(self, tokens: Tensor) -> Tensor:
         logits = self.forward(tokens, self.length)
@@ -225,7 +226,9 @@ def _slides(model: GPT, prompt: Tensor, n_new: int, past_block: str) -> bool:
     """Whether the window slides over this text. Raises ValueError where it may not."""
     if past_block not in ("error", "slide"):
         raise ValueError(f'past_block={past_block!r}: choose "error" or "slide"')
-    device, limit, T = model.lm_head.weight.device, model.config.positions, prompt.shape[1]
+    device = model.lm_head.weight.device
+    limit = model.config.positions
+    T = prompt.shape[1]
     if prompt.device.type != device.type:
         raise ValueError(f"the prompt is on {prompt.device}, the model on {device}: move one")
     if past_block == "error":

@@ -36,7 +36,8 @@ class Head(nn.Module):
         self.key = nn.Linear(config.n_embd, config.head_size, bias=False)
         self.query = nn.Linear(config.n_embd, config.head_size, bias=False)
         self.value = nn.Linear(config.n_embd, config.head_size, bias=False)
-        self.config, self.dropout = config, config.dropout
+        self.config = config
+        self.dropout = config.dropout
         self.cache = None  # set and removed by kv_cache(model)
 
     def forward(self, x: Tensor, pos: Tensor) -> Tensor:
@@ -75,7 +76,9 @@ class CausalSelfAttention(nn.Module):
 
     def __init__(self, config: GPTConfig, layer: int = 0):
         super().__init__()
-        self.config, self.n_head, self.window = config, config.n_head, config.window_of(layer)
+        self.config = config
+        self.n_head = config.n_head
+        self.window = config.window_of(layer)
         n_rows = (config.n_head + 2 * config.kv_heads) * config.head_size
         self.qkv = nn.Linear(config.n_embd, n_rows, bias=False)
         self.proj = nn.Linear(config.n_embd, config.n_embd, bias=config.bias)
@@ -84,7 +87,8 @@ class CausalSelfAttention(nn.Module):
         self.cache = None
 
     def forward(self, x: Tensor, pos: Tensor) -> Tensor:
-        (B, T, C), c = x.shape, self.config
+        B, T, C = x.shape
+        c = self.config
         pos = pos if pos.ndim == 1 else pos[:, None]  # (B, 1, T): the heads of a text share its own
         qkv = self.qkv(x).view(B, T, -1, c.head_size).transpose(1, 2)  # (B, H + 2 Hkv, T, hs)
         qk, v = qkv.split([c.n_head + c.kv_heads, c.kv_heads], dim=1)
@@ -127,7 +131,8 @@ class Block(nn.Module):
         super().__init__()
         self.sa = MultiHeadAttention(config, head) if config.per_head else attention(config, layer)
         self.ffwd = FeedForward(config)
-        self.ln1, self.ln2 = norm(config), norm(config)
+        self.ln1 = norm(config)
+        self.ln2 = norm(config)
 
     def forward(self, x: Tensor, pos: Tensor) -> Tensor:
         x = x + self.sa(self.ln1(x), pos)
@@ -209,7 +214,8 @@ class GPT(nn.Module):
             raise ValueError(
                 f"the tokens have shape {tuple(idx.shape)}: (B, T) is needed, at least one token"
             )
-        T, limit = idx.shape[1], self.config.positions
+        T = idx.shape[1]
+        limit = self.config.positions
         if limit is not None and limit < T:
             raise ValueError(f"{T} tokens > block_size {limit}: the position table ends there")
         if pos is None:
@@ -331,7 +337,8 @@ def _first_heads(model: GPT) -> list[tuple[Tensor, Tensor]]:
 
     A key that several heads share comes once; for the others a copy that nobody reads.
     """
-    attention, c = model.blocks[0].sa, model.config
+    attention = model.blocks[0].sa
+    c = model.config
     if c.per_head:
         return [(head.query.weight, head.key.weight) for head in attention.heads]
     rows = attention.qkv.weight.view(-1, c.head_size, c.n_embd)

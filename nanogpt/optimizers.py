@@ -22,7 +22,8 @@ def make_optimizers(model: GPT, config: TrainConfig) -> list[torch.optim.Optimiz
     muon = {id(p) for p in model.blocks.parameters() if p.ndim == 2} if config.muon_lr else set()
     rest = [p for p in model.parameters() if id(p) not in muon]
     matrices = [p for p in model.parameters() if id(p) in muon]
-    betas, decay = (0.9, float(config.beta2)), config.weight_decay
+    betas = (0.9, float(config.beta2))
+    decay = config.weight_decay
     # Tables and a head that start at zero have tiny first gradients: a larger eps would damp them.
     settings = {"lr": config.lr, "betas": betas, "eps": 1e-10, "fused": config.fused}
     # Beside Muon only the matrices decay: tables and the head are what a text is looked up in.
@@ -49,7 +50,9 @@ class Muon(torch.optim.Muon):
         if closure is not None or self.param_groups[0]["params"][0].device.type != "cpu":
             return super().step(closure)
         for group in self.param_groups:
-            params, grads, moments = [], [], []
+            params = []
+            grads = []
+            moments = []
             self._init_group(group, params, grads, moments)
             if params:
                 torch._foreach_lerp_(moments, grads, 1 - group["momentum"])
@@ -78,7 +81,9 @@ def orthogonal(x: Tensor) -> Tensor:
     wide = x.shape[-2] <= x.shape[-1]
     x = x.float() if wide else x.float().mT
     x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)  # no singular value above 1
-    (a, b, c), gram, product = POLYNOMIAL, torch.bmm(x, x.mT), None
+    a, b, c = POLYNOMIAL
+    gram = torch.bmm(x, x.mT)
+    product = None
     for _ in range(5):
         p = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
         p.diagonal(dim1=-2, dim2=-1).add_(a)

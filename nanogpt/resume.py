@@ -44,7 +44,8 @@ class RunFiles:
 
     def __init__(self, out: str | Path, model: GPT, corpus: Corpus, config: TrainConfig, tokenizer):
         self.out = checkpoint.check_path("out", out)
-        self.state, self.log = state_path(self.out), self.out.with_name(f"{self.out.name}.jsonl")
+        self.state = state_path(self.out)
+        self.log = self.out.with_name(f"{self.out.name}.jsonl")
         self.last = self.out.with_name(f"{self.out.name}-last")
         self.meta = {
             "format": checkpoint.FORMAT,
@@ -142,7 +143,8 @@ class RunFiles:
                     tensors[f"optimizer.{i}.{index}.{key}"] = torch.as_tensor(value)
         losses = history["batch_loss"]
         tensors["batch_loss"] = torch.stack(losses) if losses else torch.empty(0)
-        tensors["batches"], tensors["cpu"] = trainer.generator.get_state(), torch.get_rng_state()
+        tensors["batches"] = trainer.generator.get_state()
+        tensors["cpu"] = torch.get_rng_state()
         if torch.cuda.is_available():
             tensors["cuda"] = torch.cuda.get_rng_state()
         plain = {key: value for key, value in history.items() if key != "batch_loss"}
@@ -174,7 +176,8 @@ class RunFiles:
             if meta["format"] != FORMAT:
                 has = f"{self.state} has format {meta['format']!r}"
                 raise CheckpointError(f"{has}, this version reads {FORMAT!r}")
-            before, now = meta["about"], json.loads(json.dumps(self.settings))
+            before = meta["about"]
+            now = json.loads(json.dumps(self.settings))
             changed = [
                 f"{'text ' * (part == 'corpus')}{key}={before[part].get(key)!r}, not {value!r}"
                 for part, values in now.items()

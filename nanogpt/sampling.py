@@ -99,7 +99,8 @@ def check_prompt(prompt, vocab_size: int | None = None, ndim: int = 2, where: st
     """
     need = "(B, T)" if ndim == 2 else "(T,)"
     example = "tokenizer.encode(text)[None]" if ndim == 2 else "tokenizer.encode(text)"
-    found, fits = f"a {type(prompt).__name__}", False
+    found = f"a {type(prompt).__name__}"
+    fits = False
     if isinstance(prompt, Tensor):
         found = f"{tuple(prompt.shape)}, {prompt.dtype}, {prompt.layout} on {prompt.device}"
         fits = prompt.ndim == ndim and prompt.numel() and prompt.dtype in (torch.int64, torch.int32)
@@ -150,7 +151,8 @@ def check_seed(name: str, seed) -> None:
 
 def check_noise(noise, shape: tuple[int, int, int]) -> None:
     """Raise ValueError unless this is noise of that shape: (n_new, B, V), as of draw_noise."""
-    found, fits = type(noise).__name__, False
+    found = type(noise).__name__
+    fits = False
     if isinstance(noise, Tensor):
         found = f"{tuple(noise.shape)} {noise.dtype} on {noise.device}"
         fits = noise.shape == shape and noise.is_floating_point() and not noise.is_meta

@@ -73,7 +73,8 @@ def interleave(a: Tokens, b: Tokens, *, repeats: int, device=CPU) -> list[list[l
     """The gaps of every counted run of a and of b, taken in turns. Raises ValueError."""
     systems = [lambda: time_tokens(a(), device), lambda: time_tokens(b(), device)]
     runs = list(in_turns(dict(enumerate(systems)), repeats).values())
-    if len(counts := {len(gaps) for own in runs for gaps in own}) > 1:
+    counts = {len(gaps) for own in runs for gaps in own}
+    if len(counts) > 1:
         raise ValueError(f"the runs gave {sorted(counts)} tokens: compare equal work")
     return runs
 

@@ -33,7 +33,8 @@ def memory_advice(config: TrainConfig):
         full = isinstance(error, (torch.OutOfMemoryError, MemoryError))
         if not full and not any(part in str(error) for part in words):
             raise
-        size, most = config.batch_size, config.batch_size // ranks().size
+        size = config.batch_size
+        most = config.batch_size // ranks().size
         what = f"a batch of {size} windows in parts of {size // config.accumulate}"
         cure = f"a smaller model or batch_size, or more parts, up to accumulate={most}"
         raise MemoryError(f"the memory is exhausted by {what}: take {cure}") from error
@@ -71,7 +72,10 @@ class Trainer:
     device: Device
 
     def __post_init__(self):
-        model, config, device, self.ranks = self.model, self.config, self.device, ranks()
+        model = self.model
+        config = self.config
+        device = self.device
+        self.ranks = ranks()
         self._check_windows()
         self.epochs = Epochs(self.data, config.seed) if config.epochs else None
         self.optimizers = make_optimizers(model, config)
@@ -142,7 +146,8 @@ class Trainer:
 
     def _check_windows(self) -> None:
         """Raise ValueError for windows that the model or the processes cannot take."""
-        config, limit = self.config, self.model.config.block_size
+        config = self.config
+        limit = self.model.config.block_size
         pieces = config.accumulate * self.ranks.size
         begins = [0, *(ceil(share * config.steps) for share, _ in config.stages)]
         for block, n in map(self.window, begins):
@@ -157,7 +162,8 @@ class Trainer:
 
     def _precision(self):
         """A with-block in which a forward pass multiplies in the type that training uses."""
-        device, dtype = self.device.device.type, self.device.dtype
+        device = self.device.device.type
+        dtype = self.device.dtype
         if device == "cpu" and self.config.bf16:
             return BFloat16Linear()
         return torch.autocast(device, dtype=dtype, enabled=dtype != torch.float32)
@@ -223,7 +229,8 @@ def full_loss(model: GPT, data: Tensor, every: int = 1) -> float:
     With every=n the loss over each n-th of these windows.
     A loss depends on the block it is measured at: compare only losses of one block_size.
     """
-    T, device = model.config.block_size, model.lm_head.weight.device
+    T = model.config.block_size
+    device = model.lm_head.weight.device
     starts = torch.arange(0, len(data) - T, T * every)
     pairs = (windows(data, some, T) for some in starts.split(BATCH))
     return float(mean_loss(model, [(send(x, device), send(y, device)) for x, y in pairs]))

@@ -59,8 +59,10 @@ def train(
     given = model, corpus, config, tokenizer, device, resume, speed, watch
     for (name, kind), value in zip(KINDS.items(), given, strict=True):
         check_type(name, value, kind)
-    device, tokenizer = device or pick_device(), tokenizer or CharTokenizer(corpus.text)
-    if (n := model.config.vocab_size) != len(tokenizer):
+    device = device or pick_device()
+    tokenizer = tokenizer or CharTokenizer(corpus.text)
+    n = model.config.vocab_size
+    if n != len(tokenizer):
         cure = f"build the model with GPTConfig(vocab_size={len(tokenizer)})"
         raise ValueError(f"the model has {n} characters, the vocabulary {len(tokenizer)}: {cure}")
     data, val = split(tokenizer.encode(corpus.text), model.config.block_size)
@@ -122,8 +124,10 @@ class TrainingRun:
 
     def __post_init__(self):
         trainer = self.trainer
-        self.config, self.model = trainer.config, trainer.model
-        self.first, self.device = trainer.ranks.first, trainer.device.device
+        self.config = trainer.config
+        self.model = trainer.model
+        self.first = trainer.ranks.first
+        self.device = trainer.device.device
         self.fixed: dict[int, list] = {}  # windows of both parts of the text, by their block
         self.history = {name: [] for name in HISTORY}
         self.done = 0  # steps of an earlier part of this run
@@ -131,7 +135,8 @@ class TrainingRun:
 
     def train(self) -> None:
         """All steps that are not done yet, with the first evaluation before them."""
-        steps, every = self.config.steps, self.config.eval_every
+        steps = self.config.steps
+        every = self.config.eval_every
         bar = Progress(steps, "train", done=self.done, hidden=not self.first)
         with bar as self.bar, deferred_interrupt() as self.interrupts:
             if not self.history["step"]:
@@ -203,7 +208,8 @@ class TrainingRun:
 
     def stop_if_asked(self, step: int) -> None:
         """Save and raise KeyboardInterrupt, with advice, where Ctrl-C was pressed."""
-        asked, ranks = bool(self.interrupts), self.trainer.ranks
+        asked = bool(self.interrupts)
+        ranks = self.trainer.ranks
         if ranks.size > 1:  # they agree on it, to stop at the same step
             if self.device.type == "cuda" and step % 10 and step < self.config.steps:
                 return  # to agree waits for the queue
@@ -236,7 +242,9 @@ class Meter:
     """A clock of training, without evaluation; it begins when the run begins or resumes."""
 
     def __init__(self, device: Device):
-        self.device, self.tokens, self.seconds = device, 0, 0.0
+        self.device = device
+        self.tokens = 0
+        self.seconds = 0.0
         self.last = time.perf_counter()
 
     def lap(self, trained: bool) -> None:
@@ -245,7 +253,8 @@ class Meter:
         Waits for a GPU's queue.
         """
         synchronize(self.device.device)
-        self.last, before = time.perf_counter(), self.last
+        before = self.last
+        self.last = time.perf_counter()
         if trained:
             self.seconds += self.last - before
 

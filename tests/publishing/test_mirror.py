@@ -33,7 +33,7 @@ def root(tmp_path, monkeypatch):
             title=title,
         )
     (tmp_path / "README.md").write_text(README)
-    config = tmp_path / "nanogpt" / "config"
+    config = tmp_path / "nanogpt" / "series"
     config.mkdir(parents=True)
     shutil.copy(ROOT / "nanogpt" / "series" / "address.py", config)
     monkeypatch.setattr(sync, "ROOT", tmp_path)
