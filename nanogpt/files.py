@@ -28,10 +28,6 @@ WEIGHTS = PUBLISHED / "checkpoints" if IN_CHECKOUT else PACKAGE / "weights"  # t
 # The two models that ship, without suffix: the best one, and the lecture's form, for its Head.
 KEEPER = (ROOT / "outputs" / "keeper" if IN_CHECKOUT else WEIGHTS) / "keeper"
 LECTURE_FORM = WEIGHTS / "medium"
-if not KEEPER.with_suffix(".safetensors").is_file():  # goes when it ships
-    KEEPER = WEIGHTS / "small"
-if not LECTURE_FORM.with_suffix(".safetensors").is_file():  # goes when it ships
-    LECTURE_FORM = WEIGHTS / "small"
 
 
 @contextmanager

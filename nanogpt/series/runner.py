@@ -80,8 +80,6 @@ class Series:
         if whole:
             publish.check(plan, profile.name, self.corpus)
             out = publish.BUILD if plan.publish else publish.BUILD.with_name("reproduce")
-            # Notebook 01 trains what the others load.
-            sources = sorted(sources, key=lambda path: path.stem[:2] != "01")
         self.out, self.sources = out, sources
         self.values = assign(sources, plan.settings, profile.name)
         self.pace = estimate(profile.name, [path.stem for path in sources])

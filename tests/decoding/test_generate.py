@@ -4,7 +4,6 @@ That its tokens are those of the plain loop is in tests/test_same_tokens.py.
 """
 
 import threading
-import warnings
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -58,18 +57,6 @@ def test_a_cached_step_feeds_one_token_and_an_uncached_one_the_whole_text(model)
     list(generate(model, tokens(1, 22), 3))  # to the last row of the table, still one at a time
     handle.remove()
     assert fed == [5, 1, 1, 1, 5, 6, 7, 8, 22, 1, 1]
-
-
-@pytest.mark.parametrize(("T", "n_new", "again"), [(5, 20, 0), (5, 21, 1), (30, 3, 3)])
-def test_a_sliding_window_says_how_many_tokens_pay_for_it(model, T, n_new, again):
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        generate(model, tokens(1, T), n_new, past_block="slide")
-        complete(model, tokens(1, T), n_new, past_block="slide")
-    messages = [str(w.message) for w in caught]
-    assert len(messages) == 2 * (again > 0)
-    assert all(f"the last {again} tokens" in message for message in messages)
-    assert all(w.filename == __file__ for w in caught), "the warning points at the caller's line"
 
 
 # ------------------------------------------------------------------ the model is left as it was

@@ -9,7 +9,13 @@ from notebook_fixtures import code, output, prose
 from nanogpt.files import PUBLISHED
 from nanogpt.series.nbfile import alt_text, ours
 
-STANDS = {("02", "124"): "the name of a GPT-2"}  # the notebook, and why nothing has to print it
+# The notebook, the number, and why nothing has to print it.
+STANDS = {
+    ("02", "124"): "the name of a GPT-2",
+    ("11", "260"): "a calculation",
+    ("11", "1.60"): "made up for a question",
+    ("11", "128"): "made up for a question",
+}
 NUMBER = re.compile(r"(?<![\w.^-])\d(?:[\d,_]*\d)?(?:\.\d+)?(?:e-?\d+)?")
 UNIT = re.compile(r" ?(?:%|×|times\b|[mµ]?s\b|seconds\b|minutes\b|[kMG]B\b)")
 ASIDE = re.compile(  # code, headings, the box's minutes, list numbers, names of dtypes, links

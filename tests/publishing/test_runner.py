@@ -151,9 +151,8 @@ def press(tmp_path, sources, monkeypatch, no_kernels):
     monkeypatch.setattr(plan, "seconds_of_work", lambda: 0.1)
     monkeypatch.setenv("NANOGPT_CHECKPOINT", "/of/the/reader")
     alone = "import os; assert 'NANOGPT_CHECKPOINT' not in os.environ\n"
-    there = "os.path.join(os.environ['NANOGPT_RUN'], 'checkpoints', 'medium.safetensors')"
     train = alone + GOOD + "(out / 'checkpoints/medium-last.safetensors').write_text('x')"
-    write(sources / "00_first.ipynb", f"{alone}assert os.path.isfile({there})")
+    write(sources / "00_first.ipynb", alone)
     write(sources / "01_train.ipynb", train)
     published.mkdir(parents=True)
     (published / "old.txt").write_text("the run before")
