@@ -56,9 +56,7 @@ def train(
     other files are in the way; CheckpointError for a damaged state and for trained weights whose
     state is lost; MemoryError, with advice; and FloatingPointError when the loss is not finite.
     """
-    given = model, corpus, config, tokenizer, device, resume, speed, watch
-    for (name, kind), value in zip(KINDS.items(), given, strict=True):
-        check_type(name, value, kind)
+    _check_types(model, corpus, config, tokenizer, device, resume, speed, watch)
     device = device or pick_device()
     tokenizer = tokenizer or CharTokenizer(corpus.text)
     n = model.config.vocab_size
@@ -236,6 +234,12 @@ class TrainingRun:
             rate = f"half the learning rate (lr={c.lr / 2:g}{muon})"
             cure = f"{rate} or a longer warm-up (warmup={max(10, 2 * c.warmup)})"
             raise FloatingPointError(f"the loss is {loss} at step {step}: try {cure}")
+
+
+def _check_types(*given) -> None:
+    """Raises TypeError for an argument of `train` of another type, by its name."""
+    for (name, kind), value in zip(KINDS.items(), given, strict=True):
+        check_type(name, value, kind)
 
 
 class Meter:

@@ -156,7 +156,7 @@ def page_faults(path: Path, script: str = "site.js") -> list[str]:
     page = Page.read(path)
     names, attributes = zip(*page.tags, strict=True)
     scripts = [script for script in page.scripts if not script.lstrip().startswith(("[", "{"))]
-    ours = (ROOT / "nanogpt/publishing" / script).read_text(encoding="utf-8")
+    ours = (ROOT / "nanogpt/series" / script).read_text(encoding="utf-8")
     loads = [value for tag in ("img", "source") for value in page.all(tag, "src")]
     loads += page.all("source", "srcset")
     ids = [a["id"] for a in attributes if "id" in a]

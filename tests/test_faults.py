@@ -25,9 +25,9 @@ from nanogpt import TrainConfig, load_checkpoint, save_checkpoint, train
 from nanogpt.cli import main
 from nanogpt.cluster.job import Job, Task
 from nanogpt.export.huggingface import write_folder
+from nanogpt.export.ownership import exchange
 from nanogpt.files import sha256
 from nanogpt.series import execute
-from nanogpt.series.ownership import exchange
 
 RECIPE = TrainConfig(steps=12, batch_size=4, eval_every=4, eval_batches=1, warmup=3)
 

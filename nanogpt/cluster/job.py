@@ -23,6 +23,7 @@ import torch
 
 from ..checkpoint import Checkpoint, load_checkpoint
 from ..config import check_int
+from ..export.ownership import check_ours
 from ..files import held, sha256, write_json, write_whole
 from ..sampling import MOST_NEW, PLAIN, SamplingParams, check_length, check_sampling
 from ..serving.batch import serve
@@ -128,6 +129,8 @@ class Job:
         """
         path = self.folder / "job.json"
         with held(self.folder / ".lock", f"to {self.folder}"):
+            names = ["job.json", "shards/-", *(f"shards/{self.path(n).name}" for n in self.todo)]
+            check_ours(self.folder, names, dict.fromkeys(names))
             if path.is_file():
                 self._resume(path)
             elif other := [p.name for p in self.folder.iterdir() if p.name[0] != "."]:

@@ -8,7 +8,6 @@ other way. A folder of them is whole or not there. Nothing here needs transforme
 from __future__ import annotations
 
 import json
-import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -21,8 +20,9 @@ from torch import Tensor
 from ..checkpoint import Checkpoint
 from ..config import MODERN, GPTConfig
 from ..convert import check_standard, convert_state
-from ..files import ForeignFiles, held, read_json, sha256, write_json
+from ..files import held, read_sealed, sealed, sha256, write_json
 from ..model import GPT
+from .ownership import check_exchange, exchange
 
 RESIDUAL = 1e-9  # of a fold that is exact but for rounding, in float64
 MARK = "nanogpt.json"  # says what was exported, and lists the other files with their digests
@@ -177,24 +177,16 @@ def nanochat(state: dict, c: GPTConfig) -> Exported:
 def write_folder(saved: Checkpoint, folder: Path) -> dict:
     """Export a checkpoint into `folder` and return its config.json.
 
-    The folder is new, empty, or that of an earlier export, whose files are replaced when the new
-    ones are complete; other files in it stay. Raises ExportError for a model that has no
-    counterpart, ForeignFiles for a folder that holds something else, and OSError.
+    An earlier export there is replaced, in one step and only when the new one is complete. Raises
+    ExportError for a model that has no counterpart, ForeignFiles for a folder that holds anything
+    but an export as it was written, and OSError.
     """
     config, tensors = exported(saved.model)
     folder = Path(folder).resolve()
     with held(folder.with_name(f".{folder.name}.lock"), f"to {folder}"):
-        _check_folder(folder)
+        check_exchange(folder, written)
         _write(saved, config, tensors, folder)
     return config
-
-
-def _check_folder(folder: Path) -> None:
-    """Raise ForeignFiles unless the folder is new, empty, or has our mark."""
-    if not os.path.lexists(folder) or read_json(folder / MARK):
-        return
-    if not folder.is_dir() or any(folder.iterdir()):
-        raise ForeignFiles(f"{folder} is there, and no export: name a new folder")
 
 
 def _write(saved: Checkpoint, config: dict, tensors: dict, folder: Path) -> None:
@@ -210,13 +202,17 @@ def _write(saved: Checkpoint, config: dict, tensors: dict, folder: Path) -> None
         origin = ("config", "vocabulary", "corpus", "step", "losses")
         about = {key: saved.meta[key] for key in origin} | {"sha256": saved.sha256}
         about["files"] = {path.name: sha256(path) for path in sorted(new.iterdir())}
-        write_json(new / MARK, about)
-        folder.mkdir(parents=True, exist_ok=True)
-        for path in sorted(
-            new.iterdir(), key=lambda path: path.name == MARK
-        ):  # the mark comes last
-            os.chmod(path, 0o644)
-            os.replace(path, folder / path.name)
+        write_json(new / MARK, sealed(about))
+        new.chmod(0o755)
+        exchange(new, folder, written)
+
+
+def written(folder: Path) -> dict:
+    """The SHA-256 of each file of an export, by name; {} where the folder holds none."""
+    if about := read_sealed(folder / MARK):
+        digests = {name: [digest] for name, digest in about["files"].items()}
+        return digests | {MARK: [sha256(folder / MARK)]}
+    return {}
 
 
 def _files(saved: Checkpoint, config: dict) -> dict:

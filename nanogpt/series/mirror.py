@@ -41,7 +41,7 @@ URL = os.environ.get("NANOGPT_REPO", "@URL@")
 NAME, REF = "@NAME@", os.environ.get("NANOGPT_REF", "@REF@")
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # the same sums each time on a GPU
 os.environ["GIT_TERMINAL_PROMPT"] = "0"  # git fails rather than asks
-here, door = Path.cwd(), "nanogpt/notebook/session.py"
+here, door = Path.cwd(), "nanogpt/series/session.py"
 places = (here, *here.parents, here / NAME, *map(Path, sys.path))
 root = next((p.resolve() for p in places if (p / door).exists()), None)
 if root is None:

@@ -10,10 +10,10 @@ from itertools import zip_longest
 from pathlib import Path
 
 from ..data import SHA256, Corpus
+from ..export.ownership import check_ours, drop, everything, exchange
 from ..files import ROOT, read_sealed, sha256
 from . import site
 from .nbfile import read, read_manifest, tagged
-from .ownership import check_ours, drop, everything, exchange
 from .plan import RunError
 from .profiles import PROFILES
 

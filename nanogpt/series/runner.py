@@ -21,10 +21,10 @@ from ..bench.environment import environment
 from ..console import clock, table
 from ..data import load_corpus
 from ..device import pick_device
+from ..export.ownership import check_exchange, check_ours, drop, everything
 from ..files import PUBLISHED, ROOT, ForeignFiles, held, read_json, sealed, sha256, write_json
 from . import execute, publish, site
 from .nbfile import SyncError, read
-from .ownership import check_exchange, check_ours, drop, everything
 from .plan import DEFAULT, RunError, assign, estimate
 from .profiles import Profile, get_profile
 

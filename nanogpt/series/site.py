@@ -19,13 +19,13 @@ from ..checkpoint import load_checkpoint
 from ..config import SIZES
 from ..data import PRACTICE
 from ..engines.portable import packed
+from ..export.ownership import check_ours, drop
 from ..files import KEEPER, PUBLISHED, ROOT, sha256, write_whole
 from ..verify import museum
 from . import address
 from .html import TEMPLATES, Prose, blocks, coloured, minutes, promise, sections
 from .mirror import colab
 from .nbfile import SyncError, place, read, read_manifest, title
-from .ownership import check_ours, drop
 
 # What live_model.js computes: the lecture's form, and these fields of a newer one.
 SHAPE = ("vocab_size", "block_size", "n_layer", "n_head", "n_embd", "rope_base")

@@ -2,7 +2,8 @@
 
 import pytest
 
-from nanogpt.config import PROFILES, SIZES, TrainConfig, get_profile, override
+from nanogpt.config import SIZES, TrainConfig, override
+from nanogpt.series.profiles import PROFILES, get_profile
 
 
 def test_the_learning_rate_rises_and_then_falls_to_nothing():

@@ -38,7 +38,7 @@ def serve(work: Path) -> str:
 @pytest.fixture(scope="module")
 def address(tmp_path_factory):
     """A repository with nothing in it but the file that the set-up cell looks for."""
-    door = tmp_path_factory.mktemp("address") / "work" / "nanogpt" / "notebook" / "session.py"
+    door = tmp_path_factory.mktemp("address") / "work" / "nanogpt" / "series" / "session.py"
     door.parent.mkdir(parents=True)
     door.touch()
     return serve(door.parents[2])

@@ -62,7 +62,7 @@ def test_a_check_lists_and_writes_nothing_and_one_run_brings_all_up_to_date(root
 def test_a_mirror_is_the_packages_own_text_and_an_edited_one_is_noticed(root):
     mirror.sync(root)
     source = cells(root)["mirror"].source
-    package = (ROOT / "nanogpt" / "model" / "attention.py").read_text()
+    package = (ROOT / "nanogpt" / "attention.py").read_text()
     assert [node.name for node in ast.parse(source).body] == ["visible", "attend"]
     assert all(part in package for part in source.split("\n\n\n"))
     path = root / "notebooks" / "01_two.ipynb"

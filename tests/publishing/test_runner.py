@@ -8,9 +8,9 @@ from fault_fixtures import contents
 from notebook_fixtures import page_faults, write
 
 from nanogpt.cli import main
+from nanogpt.export.ownership import recover
 from nanogpt.files import ROOT, sealed, sha256, write_json
 from nanogpt.series import plan, publish, runner
-from nanogpt.series.ownership import recover
 
 GOOD = """
 import json, os, pathlib, sys

@@ -121,7 +121,7 @@ SAYS = {
         "coloured output": '<span class="ansi-red-fg">&lt;red&gt;</span> &amp; plain',
         "code in markdown": '<div class="prose"><div class="listing"><pre class="code"><code>',
         "a table that scrolls": '<div class="table"><table>',
-        "where code comes from": "from the package: model.gpt.Head",
+        "where code comes from": "from the package: model.Head",
         "a timing": "measured in this run",
         "a blank": "# For you to fill in. This run used the solution that is folded below.",
         "a fold of text": '<details class="fold"> <summary>Hint &amp; more</summary>',

@@ -69,7 +69,7 @@ def test_the_environment_card_is_plain_data_that_says_what_a_result_depends_on()
 def test_without_git_the_card_says_that_nothing_is_known(missing, tmp_path, monkeypatch):
     if missing == "git":
         monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr("nanogpt.device.ROOT", tmp_path)
+    monkeypatch.setattr("nanogpt.bench.environment.ROOT", tmp_path)
     card = environment(pick_device("cpu"))
     assert (card["commit"], card["dirty"]) == (None, None)
 
