@@ -73,7 +73,7 @@ def test_two_notebooks_that_keep_in_the_same_instant_lose_nothing(lesson, monkey
     """While this one is about to write, another process does the same: it waits."""
     other = """if True:
         import sys, time, pathlib
-        from nanogpt.notebook import mine
+        from nanogpt.series import mine
         sleep = time.sleep
         time.sleep = lambda seconds: (pathlib.Path(sys.argv[1]).touch(), sleep(seconds))
         print(mine._keep("one_step", mine.blanks()["one_step"].solution))"""
