@@ -7,15 +7,17 @@ import signal
 import socket
 import sys
 import time
+from datetime import timedelta
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 from safetensors import safe_open
 
 from nanogpt.cli import main
 from nanogpt.cli.common import Parser
 from nanogpt.cli.train import options, train_on
-from nanogpt.cluster.processes import joined
+from nanogpt.cluster.processes import _exits_at_sigterm, joined
 from nanogpt.config import GPTConfig, TrainConfig
 from nanogpt.convert import pack_heads
 from nanogpt.data import practice_corpus
@@ -172,3 +174,11 @@ def interrupted_run(words) -> int:
     if os.environ["RANK"] == "1":
         do_at(12, ctrl_c)
     return main(words)
+
+
+def waits_for_what_never_comes() -> None:
+    """Waits as for a process that was lost."""
+    with _exits_at_sigterm():
+        store = dist.TCPStore("127.0.0.1", 0, is_master=True)
+        print("waiting")
+        store.wait(["what never comes"], timedelta(minutes=30))

@@ -15,6 +15,9 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
+import time
+import uuid
 from collections.abc import Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -51,8 +54,8 @@ def joined(device: Device):
     """Connect to the other processes of torchrun, for a with-block: gives this one's Device.
 
     NCCL between GPUs, gloo between CPUs. Does nothing in a process that torchrun did not start.
-    When another process is lost, torchrun ends this one. Raises ValueError for more processes than
-    GPUs, and ChildProcessError where the connection breaks first.
+    When another process is lost, this one ends with a message and exit code 1. Raises ValueError
+    for more processes than GPUs.
     """
     if "LOCAL_RANK" not in os.environ:
         yield device
@@ -61,25 +64,55 @@ def joined(device: Device):
     if gpu:
         device = Device(torch.device("cuda", _own_gpu()), device.dtype, device.reason)
         torch.cuda.set_device(device.device)
-    # torchrun sends it when a process is lost. This one may wait for that very process, in C++,
-    # where no handler of Python's runs.
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    dist.init_process_group("nccl" if gpu else "gloo", timeout=TIMEOUT)
-    _KEPT.append(dist.group.WORLD)
-    try:
-        yield device
-    except RuntimeError as error:
-        if not (isinstance(error, dist.DistError) or "gloo" in str(error)):
+    with _exits_at_sigterm():
+        try:
+            _connect("nccl" if gpu else "gloo")
+            _KEPT.append(dist.group.WORLD)
+            yield device
+        except RuntimeError as error:
+            if not (isinstance(error, dist.DistError) or "gloo" in str(error)):
+                raise
+            time.sleep(2)  # torchrun notices the lost process first, and names it as the cause
+            _exit(f"the connection to another process broke ({error})")
+        except KeyboardInterrupt as stopped:
+            # With a message, all stop at the same step and can disconnect. Without one the others
+            # may be in the middle of a step, and to disconnect would wait for them.
+            if stopped.args:
+                dist.destroy_process_group()
             raise
-        cure = "the same command with --resume resumes from the last evaluation"
-        raise ChildProcessError(
-            f"the connection to another process broke ({error}): {cure}"
-        ) from error
-    except KeyboardInterrupt as stopped:
-        if stopped.args:  # all stopped at the same step, and saved
-            dist.destroy_process_group()
-        raise
-    dist.destroy_process_group()
+        dist.destroy_process_group()
+
+
+def _connect(backend: str) -> None:
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        dist.init_process_group(backend, timeout=TIMEOUT)
+        return
+    # torchrun's store outlives a restart, and with it the addresses of processes that are gone.
+    store, rank, size = next(dist.rendezvous("env://", timeout=TIMEOUT))
+    store = dist.PrefixStore(_fresh_name(store, rank, size), store)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=TIMEOUT)
+
+
+def _fresh_name(store: dist.Store, rank: int, size: int) -> str:
+    """A name that exactly the processes that run now have in common, from the first of them.
+
+    Each other one asks under a name of its own and waits for an answer to that. So what an earlier
+    process has left in the store is answered at most, and never taken for an answer.
+    """
+    own = uuid.uuid4().hex
+    if rank:
+        store.set(f"asks/{rank}", own)
+        name = store.get(f"answer/{own}").decode()
+        store.set(f"heard/{name}/{rank}", "")
+        return name
+    silent = set(range(1, size))
+    while silent:
+        for other in silent:
+            if store.check([f"asks/{other}"]):
+                store.set(f"answer/{store.get(f'asks/{other}').decode()}", own)
+        silent = {other for other in silent if not store.check([f"heard/{own}/{other}"])}
+        time.sleep(0.005)
+    return own
 
 
 def _own_gpu() -> int:
@@ -89,6 +122,49 @@ def _own_gpu() -> int:
         why = f"{here} processes, but {count} GPUs on this machine"
         raise ValueError(f"{why}: use --nproc_per_node={count} at most")
     return local
+
+
+@contextmanager
+def _exits_at_sigterm():
+    """Exit at SIGTERM, which torchrun sends to the others when a process is lost.
+
+    A thread does it: the main one may be waiting for the very process that was lost, and Python
+    runs signal handlers in the main thread only. The wakeup file descriptor reaches the thread.
+    """
+    receiver, sender = socket.socketpair()
+    sender.setblocking(False)
+
+    def listen():
+        while number := receiver.recv(1):
+            if number[0] == signal.SIGTERM:
+                _exit("ended by SIGTERM, which torchrun sends when another process was lost")
+
+    # Without a handler of Python's the process would end at once.
+    handler = signal.signal(signal.SIGTERM, lambda *_: None)
+    wakeup = signal.set_wakeup_fd(sender.fileno())
+    threading.Thread(target=listen, daemon=True).start()
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(wakeup)
+        signal.signal(signal.SIGTERM, handler)
+        sender.close()
+
+
+_exiting = threading.Lock()
+
+
+def _exit(why: str) -> None:
+    """Leave now: the usual way out of a process would wait for the one that was lost."""
+    # Never released: the broken connection and torchrun's signal are one event, reported once.
+    _exiting.acquire()
+    if os.environ.get("RANK") == "0":
+        advice = "the same command with --resume resumes from the last evaluation"
+        message = f"error: {why}: {advice}, with any number of processes"
+        if _number("RESTART_COUNT") < _number("MAX_RESTARTS"):
+            message = f"{why}: torchrun starts all again, from the last evaluation"
+        print(message, file=sys.stderr, flush=True)
+    os._exit(1)
 
 
 def torchrun(words: Sequence[str], processes: int) -> str:

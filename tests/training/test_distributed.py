@@ -1,6 +1,9 @@
 """Several processes train as one does: the same losses, one that speaks and writes, a sure end."""
 
+import os
 import re
+import signal
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,16 +14,19 @@ from safetensors.torch import load_file
 from training_fixtures import (
     ctrl_c,
     exit_code,
+    fork,
     fork_pair,
     interrupted_run,
     log_of,
     some_runs,
     step_of,
     stop_at,
+    wait_for,
+    waits_for_what_never_comes,
 )
 
 from nanogpt.cli import main
-from nanogpt.cluster.processes import joined, started_again, torchrun
+from nanogpt.cluster.processes import _fresh_name, joined, started_again, torchrun
 from nanogpt.data import practice_corpus
 from nanogpt.device import Device, Ranks
 from nanogpt.resume import state_path
@@ -163,6 +169,7 @@ def test_after_a_kill_torchrun_starts_all_again_and_they_end_with_the_same_bits(
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
     script = [str(folder / "lost.py"), *words(folder, "killed")]
     printed = torchrun(["--max-restarts=1", *script], 2)
+    assert printed.count("torchrun starts all again, from the last evaluation") == 1
     assert "torchrun started all processes again: resuming" in printed
     a, b = (load_file(state_path(folder / out)) for out in ("killed", "of-0/plain"))
     assert a.keys() == b.keys()
@@ -174,6 +181,15 @@ def test_where_one_agent_counts_a_restart_all_resume(monkeypatch):
     assert started_again()
 
 
+@pytest.mark.slow
+def test_a_process_that_waits_for_a_lost_one_ends_at_sigterm_all_the_same(tmp_path):
+    process = fork(tmp_path / "log", waits_for_what_never_comes, RANK="0")
+    wait_for("waiting", tmp_path / "log.out", process)
+    os.kill(process.pid, signal.SIGTERM)
+    assert exit_code(process) == 1
+    assert ADVICE in (tmp_path / "log.err").read_text()
+
+
 # ------------------------------------------------------------------ in one process
 
 
@@ -181,6 +197,18 @@ def test_where_one_agent_counts_a_restart_all_resume(monkeypatch):
 def alone(monkeypatch):
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
+
+
+def test_processes_agree_on_a_name_that_none_before_them_had():
+    """The store keeps what lost processes wrote: questions, answers, and that they heard."""
+    store, names = dist.HashStore(), []
+    store.set("asks/1", "lost")
+    for _ in range(3):
+        with ThreadPoolExecutor(3) as pool:
+            found = set(pool.map(lambda rank: _fresh_name(store, rank, 3), (0, 1, 2), timeout=60))
+        assert len(found) == 1
+        names += found
+    assert len(set(names)) == 3
 
 
 @pytest.mark.parametrize("rank", [0, 2])
