@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from . import patches  # noqa: F401  (before nbformat)
+
+# isort: split
+
 import os
 import sys
 import tempfile

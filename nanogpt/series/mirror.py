@@ -7,6 +7,10 @@ this module writes. The sources keep no outputs and no execution counts.
 
 from __future__ import annotations
 
+from . import patches  # noqa: F401  (before nbformat)
+
+# isort: split
+
 import inspect
 import re
 from contextlib import ExitStack

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from . import patches  # noqa: F401  (before nbformat)
+
+# isort: split
+
 import re
 from collections.abc import Iterable
 from copy import deepcopy
@@ -11,7 +15,6 @@ import nbformat
 from nbformat import ValidationError
 
 from ..files import read_json
-from . import patches  # noqa: F401  # isort: split
 from .blanks import FIRST_LINE, SOLUTION
 
 METADATA = {
