@@ -27,7 +27,6 @@ from traitlets import TraitError
 from ..files import ROOT, write_whole
 from . import (
     nbfile,
-    patches,  # noqa: F401  # isort: split
 )
 from .nbfile import METADATA, SyncError, alt_text, png_of, read
 

@@ -22,7 +22,6 @@ import nbformat
 from ..files import ROOT, atomic_path
 from . import (
     address,
-    patches,  # noqa: F401  # isort: split
 )
 from .nbfile import METADATA, SyncError, fold, keep_metadata, ours, place, read, title, to_text
 
