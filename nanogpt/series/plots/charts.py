@@ -46,13 +46,13 @@ def losses(history: dict, references: dict[str, float], title: str) -> Figure:
 
 
 def _stages(axes: Axes, steps: Sequence[int], blocks: Sequence[int]) -> None:
-    """A thin line where windows become longer, with their new length at the top."""
+    """A thin line where windows become longer, with their new length at its foot."""
     for begin, before, after in zip(steps, blocks, blocks[1:], strict=False):
         if after != before:
             axes.axvline(begin, color=GREY, lw=0.9)
-            look = {"textcoords": "offset points", "fontsize": 8.5, "color": GREY, "va": "top"}
+            look = {"textcoords": "offset points", "fontsize": 8.5, "color": GREY, "va": "bottom"}
             place = axes.get_xaxis_transform()
-            axes.annotate(f"block {after}", (begin, 1), (3, -3), xycoords=place, **look)
+            axes.annotate(f"block {after}", (begin, 0), (3, 4), xycoords=place, **look)
 
 
 @styled
