@@ -1,11 +1,12 @@
-"""The device that tensors live on, and the processes that share a training step."""
+"""The device that tensors live on, and the process that trains."""
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
-import torch.distributed as dist
+import torch.nn as nn
 from torch import Tensor
 
 
@@ -28,14 +29,15 @@ def pick_device(prefer: str = "auto") -> Device:
     if prefer == "cuda" and not torch.cuda.is_available():
         raise ValueError("device='cuda', but this torch sees no CUDA device: choose cpu or auto")
     if prefer == "cpu" or not torch.cuda.is_available():
-        why = "as asked" if prefer == "cpu" else "no CUDA device was found"
-        return Device(torch.device("cpu"), torch.float32, f"{why}; float32 is a CPU's fast type")
+        reason = "as asked" if prefer == "cpu" else "no CUDA device was found"
+        reason = f"{reason}; float32 is a CPU's fast type"
+        return Device(torch.device("cpu"), torch.float32, reason)
     name = torch.cuda.get_device_name()
     # Without the argument a T4 answers True, and then emulates bfloat16, slowly.
     if torch.cuda.is_bf16_supported(including_emulation=False):
         return Device(torch.device("cuda"), torch.bfloat16, f"{name} multiplies bfloat16 natively")
-    why = f"{name} has no native bfloat16; its gradients are scaled so that float16 can hold them"
-    return Device(torch.device("cuda"), torch.float16, why)
+    reason = f"{name} has no native bfloat16; gradients are scaled so that float16 can hold them"
+    return Device(torch.device("cuda"), torch.float16, reason)
 
 
 def send(x: torch.Tensor, device: torch.device) -> torch.Tensor:
@@ -57,45 +59,43 @@ def forked_random_state(device: Device):
     return torch.random.fork_rng(devices=[device.device] if gpu else None)
 
 
-# ------------------------------------------------------------------ several processes
+# ------------------------------------------------------------------ the processes of a run
 
 
-@dataclass(frozen=True)
-class Ranks:
-    """Which of how many processes this one is."""
+class OneProcess:
+    """A process that trains by itself.
 
-    rank: int = 0
-    size: int = 1
+    Several that share each batch are `Team` in cluster/processes.py, with these same methods.
+    """
 
-    @property
-    def first(self) -> bool:
-        """Whether this process writes, prints and evaluates."""
-        return self.rank == 0
+    size = 1
+    rank = 0
+    first = True  # whether this process writes, prints and evaluates
+
+    def connect(self, trainer) -> None:
+        """Prepare the trainer's net for gradients that all processes share."""
+
+    def share(self, batch: Tensor) -> Tensor:
+        """The rows of a batch that this process computes.  (B, T) -> (B / size, T)"""
+        return batch
+
+    def begin_step(self, seed: int, step: int) -> None:
+        """Set the random state of dropout, where it is not that of a process by itself."""
+
+    def part(self, net: nn.Module, last: bool):
+        """A with-block around one part of a batch; gradients are shared behind the last part."""
+        return nullcontext()
 
     def mean(self, values: Tensor) -> Tensor:
-        """The mean over all processes, in place."""
-        if self.size > 1:
-            dist.all_reduce(values)
-            values /= self.size
+        """The mean over all processes."""
         return values
 
-    def gather(self, value) -> list:
-        """The value that each process has, in the order of their ranks."""
-        values = [value] * self.size
-        if self.size > 1:
-            dist.all_gather_object(values, value)
-        return values
+    def any(self, asked: bool, step: int, last: bool) -> bool:
+        """Whether any process is asked to stop before this step."""
+        return asked
 
-    def agree(self, what: str, value) -> None:
-        """Raises ValueError, in every process, when they do not all have the same value."""
-        values = self.gather(value)
-        other = next((rank for rank in range(self.size) if values[rank] != values[0]), None)
-        if other:
-            found = f"process 0 has {what} {values[0]}, process {other} has {values[other]}"
-            raise ValueError(f"{found}: all must read the same files, so put them where all can")
+    def agree(self, name: str, value) -> None:
+        """Raise ValueError unless all processes have the same value."""
 
 
-def ranks() -> Ranks:
-    """This process among those that torch.distributed connects; a single one without it."""
-    connected = dist.is_available() and dist.is_initialized()
-    return Ranks(dist.get_rank(), dist.get_world_size()) if connected else Ranks()
+ALONE = OneProcess()

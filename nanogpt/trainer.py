@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import ceil
 
@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from .config import TrainConfig
 from .data import Epochs, random_batch, windows
-from .device import Device, forked_random_state, ranks, send
+from .device import ALONE, Device, OneProcess, send
 from .generation import replica
 from .model import GPT
 from .optimizers import make_optimizers
@@ -24,7 +24,7 @@ BATCH = 16  # windows of a batch of them
 
 
 @contextmanager
-def memory_advice(config: TrainConfig):
+def memory_advice(config: TrainConfig, processes: OneProcess = ALONE):
     """Around training: where the memory is exhausted, a MemoryError that says what takes less."""
     try:
         yield
@@ -34,10 +34,10 @@ def memory_advice(config: TrainConfig):
         if not full and not any(part in str(error) for part in words):
             raise
         size = config.batch_size
-        most = config.batch_size // ranks().size
-        what = f"a batch of {size} windows in parts of {size // config.accumulate}"
+        batch = f"a batch of {size} windows in parts of {size // config.accumulate}"
+        most = size // processes.size
         cure = f"a smaller model or batch_size, or more parts, up to accumulate={most}"
-        raise MemoryError(f"the memory is exhausted by {what}: take {cure}") from error
+        raise MemoryError(f"the memory is exhausted by {batch}: take {cure}") from error
 
 
 class BFloat16Linear(TorchFunctionMode):
@@ -62,7 +62,7 @@ class Trainer:
 
     Where several processes train together each computes its share of every batch. The batches are
     the same for any number of processes, and so is the run, except for rounding. Raises ValueError
-    for a batch that cannot be shared evenly.
+    for a batch that cannot be shared evenly, and for a stage longer than the model's block.
     """
 
     model: GPT
@@ -70,12 +70,12 @@ class Trainer:
     config: TrainConfig
     generator: torch.Generator
     device: Device
+    processes: OneProcess = ALONE
 
     def __post_init__(self):
         model = self.model
         config = self.config
         device = self.device
-        self.ranks = ranks()
         self._check_windows()
         self.epochs = Epochs(self.data, config.seed) if config.epochs else None
         self.optimizers = make_optimizers(model, config)
@@ -85,19 +85,17 @@ class Trainer:
         # Small gradients would vanish in float16: they are scaled up.
         small = device.dtype == torch.float16
         self.scaler = torch.amp.GradScaler(device.device.type, enabled=small)
-        if self.ranks.size > 1:  # its backward pass averages gradients over all processes
-            self.net = nn.parallel.DistributedDataParallel(self.net)
-            self._settle_buckets()
+        self.processes.connect(self)
 
     def step(self, step: int) -> Tensor:
         """Update number `step` (from 0); the loss of its batch before it, a 0-dim tensor."""
         for opt, rate in zip(self.optimizers, self.rates, strict=True):
             opt.param_groups[0]["lr"] = rate * self.config.scale(step)
-        self._seed_dropout(step)
-        batch = self.batch(step)  # 2 × (B, T)
-        own = (part.chunk(self.ranks.size)[self.ranks.rank] for part in batch)
-        x, y = (send(part, self.device.device) for part in own)  # (B / processes, T)
-        loss = self._gradients(x, y, step)
+        self.processes.begin_step(self.config.seed, step)
+        x, y = self.batch(step)  # 2 × (B, T)
+        x = send(self.processes.share(x), self.device.device)  # (B / processes, T)
+        y = send(self.processes.share(y), self.device.device)
+        loss = self.gradients(x, y, step)
         self.update()
         return loss
 
@@ -148,14 +146,14 @@ class Trainer:
         """Raise ValueError for windows that the model or the processes cannot take."""
         config = self.config
         limit = self.model.config.block_size
-        pieces = config.accumulate * self.ranks.size
+        pieces = config.accumulate * self.processes.size
         begins = [0, *(ceil(share * config.steps) for share, _ in config.stages)]
         for block, n in map(self.window, begins):
             if block > limit:
                 cure = "shorten it, or take a model with a larger block_size"
                 raise ValueError(f"a stage has block {block}, the model {limit}: {cure}")
             if n % pieces:
-                shared = f"{self.ranks.size} processes in {config.accumulate} parts each"
+                shared = f"{self.processes.size} processes in {config.accumulate} parts each"
                 cure = f"take a multiple of {pieces}"
                 raise ValueError(f"batch_size={n} cannot be shared by {shared}: {cure}")
             torch.empty(4, n, block)  # a batch that no memory holds
@@ -168,41 +166,16 @@ class Trainer:
             return BFloat16Linear()
         return torch.autocast(device, dtype=dtype, enabled=dtype != torch.float32)
 
-    def _gradients(self, x: Tensor, y: Tensor, step: int = 0) -> Tensor:
+    def gradients(self, x: Tensor, y: Tensor, step: int = 0) -> Tensor:
         """Put the mean gradient of the batch into the parameters, in `accumulate` parts."""
         n = self.config.accumulate
         total = 0.0
         for i, (x_part, y_part) in enumerate(zip(x.chunk(n), y.chunk(n), strict=True)):
-            # The processes need to agree once a step only.
-            alone = self.ranks.size > 1 and i < n - 1
-            with self.net.no_sync() if alone else nullcontext():
+            with self.processes.part(self.net, last=i == n - 1):
                 loss = self.loss(x_part, y_part, step) / n
                 self.scaler.scale(loss).backward()
             total = total + loss.detach()
-        return self.ranks.mean(total)
-
-    def _settle_buckets(self) -> None:
-        """One backward pass for nothing, after which DDP sorts its buckets of gradients.
-
-        Sorted buckets are added up in another order. So they are sorted before the first step, of a
-        resumed run as of a new one, and both compute the same bits.
-        """
-        block, n = self.window(0)
-        zeros = torch.zeros(
-            n // self.ranks.size, block, dtype=torch.int64, device=self.device.device
-        )
-        with forked_random_state(self.device):
-            self._gradients(zeros, zeros)
-        for opt in self.optimizers:
-            opt.zero_grad(set_to_none=True)
-
-    def _seed_dropout(self, step: int) -> None:
-        """Dropout differs between processes; the first one has the state of a process alone.
-
-        The others' follows from the step, so that a resumed run draws what the whole one drew.
-        """
-        if self.ranks.rank and self.model.config.dropout:
-            torch.manual_seed(self.config.seed + 1_000_003 * self.ranks.rank + step)
+        return self.processes.mean(total)
 
 
 @torch.no_grad()

@@ -16,7 +16,7 @@ from .config import TrainConfig, check_type
 from .console import Progress
 from .convert import convert_state, not_standard, pack_heads
 from .data import CharTokenizer, Corpus, split
-from .device import Device, forked_random_state, pick_device, ranks, synchronize
+from .device import ALONE, Device, OneProcess, forked_random_state, pick_device, synchronize
 from .model import GPT, look_back, zero_init
 from .resume import RunFiles, deferred_interrupt
 from .trainer import Trainer, fixed_batches, full_loss, mean_loss, memory_advice
@@ -40,6 +40,7 @@ def train(
     resume: bool = False,
     speed: bool = False,
     watch: Callable[[int, GPT], None] | None = None,
+    processes: OneProcess = ALONE,
 ) -> dict:
     """Train the model in place and return its history as plain data, ready to plot.
 
@@ -48,8 +49,8 @@ def train(
     and the state of the run. With `resume`, a run that was stopped continues from its last saved
     state, and ends with the same bits as a run that was never stopped. Ctrl-C finishes the step,
     saves, and is raised. Each evaluation prints a line (with `speed`, the throughput too) and calls
-    `watch(step, model)`. Where torchrun has started several processes they share each batch; the
-    first one alone evaluates, prints and writes.
+    `watch(step, model)`. Several `processes` (cluster/processes.py) share each batch; the first one
+    alone evaluates, prints and writes.
 
     Raises TypeError for an argument of another type; ValueError for a vocabulary or corpus that
     does not fit, a state of other settings, or an `out` that another run is writing to or where
@@ -69,16 +70,17 @@ def train(
         raise ValueError("resume=True, but no `out` says where the run was saved")
     if files:
         files.check(resume)
-    ranks().agree("a text of sha256", corpus.sha256[:12])
-    held = files.held() if files and ranks().first else nullcontext()
-    with held, _form_to_train(model, config, device) as (worker, generator), memory_advice(config):
+    processes.agree("a text of sha256", corpus.sha256[:12])
+    held = files.held() if files and processes.first else nullcontext()
+    form = _form_to_train(model, config, device)
+    with held, form as (worker, generator), memory_advice(config, processes):
         with forked_random_state(device):
             torch.manual_seed(config.seed)  # of dropout, which takes no generator
-            trainer = Trainer(worker, data, config, generator, device)
+            trainer = Trainer(worker, data, config, generator, device, processes)
             run = TrainingRun(trainer, val, files, speed, watch)
             if resume:
                 run.done = files.load_state(trainer, run.history)
-                if ranks().first and run.done in run.history["step"][-1:]:
+                if processes.first and run.done in run.history["step"][-1:]:
                     files.complete(worker, run.history)
             run.train()
         return run.result()
@@ -124,7 +126,7 @@ class TrainingRun:
         trainer = self.trainer
         self.config = trainer.config
         self.model = trainer.model
-        self.first = trainer.ranks.first
+        self.first = trainer.processes.first
         self.device = trainer.device.device
         self.fixed: dict[int, list] = {}  # windows of both parts of the text, by their block
         self.history = {name: [] for name in HISTORY}
@@ -206,13 +208,8 @@ class TrainingRun:
 
     def stop_if_asked(self, step: int) -> None:
         """Save and raise KeyboardInterrupt, with advice, where Ctrl-C was pressed."""
-        asked = bool(self.interrupts)
-        ranks = self.trainer.ranks
-        if ranks.size > 1:  # they agree on it, to stop at the same step
-            if self.device.type == "cuda" and step % 10 and step < self.config.steps:
-                return  # to agree waits for the queue
-            asked = ranks.mean(torch.tensor(float(asked), device=self.device)) > 0
-        if asked:
+        last = step == self.config.steps
+        if self.trainer.processes.any(bool(self.interrupts), step, last):
             self.save(step)
             saved = " and saved: the same call with resume=True resumes from here"
             lost = "; nothing was saved, as no `out` was given"

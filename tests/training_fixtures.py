@@ -7,17 +7,15 @@ import signal
 import socket
 import sys
 import time
-from datetime import timedelta
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
 from safetensors import safe_open
 
 from nanogpt.cli import main
 from nanogpt.cli.common import Parser
 from nanogpt.cli.train import options, train_on
-from nanogpt.cluster.processes import _exits_at_sigterm, joined
+from nanogpt.cluster.processes import joined
 from nanogpt.config import GPTConfig, TrainConfig
 from nanogpt.convert import pack_heads
 from nanogpt.data import practice_corpus
@@ -161,10 +159,11 @@ def some_runs(runs) -> None:
     """For each of two processes: runs, one after another; what is refused is printed."""
     rank = os.environ["RANK"]
     options(parser := Parser("train", ""))
-    with joined(pick_device("cpu")) as device:
+    with joined(pick_device("cpu")) as (device, processes):
         for _, *one in runs:
             try:
-                train_on(device, parser.parse_args([word.replace("RANK", rank) for word in one]))
+                words = [word.replace("RANK", rank) for word in one]
+                train_on(device, processes, parser.parse_args(words))
             except ValueError as error:
                 print("refused:", error)
 
@@ -174,11 +173,3 @@ def interrupted_run(words) -> int:
     if os.environ["RANK"] == "1":
         do_at(12, ctrl_c)
     return main(words)
-
-
-def waits_for_what_never_comes() -> None:
-    """Waits as for a process that was lost."""
-    with _exits_at_sigterm():
-        store = dist.TCPStore("127.0.0.1", 0, is_master=True)
-        print("waiting")
-        store.wait(["what never comes"], timedelta(minutes=30))

@@ -8,10 +8,10 @@ from dataclasses import fields, replace
 import torch
 
 from ..checkpoint import check_path
-from ..cluster.processes import joined, started_again
+from ..cluster.processes import joined
 from ..config import RECIPES, SIZES, TrainConfig, override, recipe_for
 from ..data import CharTokenizer, load_corpus
-from ..device import Device, pick_device, ranks
+from ..device import Device, OneProcess, pick_device
 from ..files import check_writable
 from ..model import GPT
 from ..resume import state_path
@@ -23,42 +23,40 @@ def run(args: argparse.Namespace) -> None:
     """Join the other processes, if there are any, and train; a Ctrl-C says how to resume."""
     set_threads(args.threads)
     try:
-        with joined(pick_device(args.device)) as device:
-            train_on(device, args)
+        with joined(pick_device(args.device)) as (device, processes):
+            train_on(device, processes, args)
     except KeyboardInterrupt as stopped:
         start = "this step" if stopped.args else "the last evaluation, if there was one"
         raise KeyboardInterrupt(f"the same command with --resume resumes from {start}") from stopped
 
 
-def train_on(device: Device, args: argparse.Namespace) -> None:
+def train_on(device: Device, processes: OneProcess, args: argparse.Namespace) -> None:
     """Train as the options say; of several processes the first one prints. Raises ValueError."""
     recipe, shape = _configs(args)
     corpus = load_corpus(args.data)
     heads = f"-{args.n_head}-heads" if args.n_head else ""
     usual = OUTPUTS / "train" / f"{_size(args)}-{args.recipe}{heads}"
     out = check_path("out", usual if args.out is None else args.out)
-    saved, again = state_path(out).is_file(), started_again()
-    resume = args.resume or again
+    saved = state_path(out).is_file()
     weights = out.with_name(f"{out.name}.safetensors")
-    if saved and not (resume or args.replace):
+    if saved and not (args.resume or args.replace):
         cure = "--resume resumes it, --replace starts a new one, --out PATH names another place"
         raise ValueError(f"{out} holds a run: {cure}")
     shape = replace(shape, vocab_size=len(CharTokenizer(corpus.text)))
     model = GPT(shape, generator=torch.Generator().manual_seed(recipe.seed))
-    group = ranks()
-    if group.first:
+    if processes.first:
         check_writable(weights)
         print(corpus.banner or corpus)
-        together = f", {group.size} processes" if group.size > 1 else ""
+        together = f", {processes.size} processes" if processes.size > 1 else ""
         print(f"{model.n_params:,} parameters, block {shape.block_size}, {device}{together}")
         print(recipe, flush=True)
-        if resume and not (saved or weights.is_file()):
+        if args.resume and not (saved or weights.is_file()):
             print(f"no run was saved at {out}: starting at step 0")
-        elif again:
-            print("torchrun started all processes again: resuming from the last evaluation")
-    history = train(model, corpus, recipe, out=out, device=device, resume=resume, speed=True)
-    if group.first:
-        full, block = history["full_val"], history["block_size"]
+    settings = {"out": out, "device": device, "resume": args.resume, "speed": True}
+    history = train(model, corpus, recipe, processes=processes, **settings)
+    if processes.first:
+        full = history["full_val"]
+        block = history["block_size"]
         print(f"full validation loss {full:.4f} at block {block}, of the last weights")
         print(f"the best weights: {weights}; the log: {out}.jsonl")
 

@@ -1,9 +1,6 @@
 """Several processes train as one does: the same losses, one that speaks and writes, a sure end."""
 
-import os
 import re
-import signal
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,29 +11,24 @@ from safetensors.torch import load_file
 from training_fixtures import (
     ctrl_c,
     exit_code,
-    fork,
     fork_pair,
     interrupted_run,
     log_of,
     some_runs,
     step_of,
     stop_at,
-    wait_for,
-    waits_for_what_never_comes,
 )
 
 from nanogpt.cli import main
-from nanogpt.cluster.processes import _fresh_name, joined, started_again, torchrun
+from nanogpt.cluster.processes import Team, joined, torchrun
 from nanogpt.data import practice_corpus
-from nanogpt.device import Device, Ranks
+from nanogpt.device import ALONE, Device
 from nanogpt.resume import state_path
-from nanogpt.trainer import Trainer
 
 pytestmark = pytest.mark.skipif(
     not (dist.is_available() and dist.is_gloo_available()), reason="this torch has no gloo"
 )
 STEPS = 30
-ADVICE = "the same command with --resume resumes from the last evaluation"
 
 
 def words(folder, out, *more):
@@ -161,36 +153,29 @@ sys.exit(main(sys.argv[1:]))
 
 
 @pytest.mark.slow
-def test_after_a_kill_torchrun_starts_all_again_and_they_end_with_the_same_bits(
+def test_after_a_kill_torchrun_ends_all_and_resume_ends_with_the_same_bits(
     folder, two, monkeypatch
 ):
-    """Without --resume: a restart resumes by itself."""
     (folder / "lost.py").write_text(LOSES_A_PROCESS)
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
     script = [str(folder / "lost.py"), *words(folder, "killed")]
-    printed = torchrun(["--max-restarts=1", *script], 2)
-    assert printed.count("torchrun starts all again, from the last evaluation") == 1
-    assert "torchrun started all processes again: resuming" in printed
+    with pytest.raises(ChildProcessError, match="SIGKILL"):
+        torchrun(script, 2)
+    assert step_of(folder / "killed") == 10
+    torchrun([*script, "--resume"], 2)
     a, b = (load_file(state_path(folder / out)) for out in ("killed", "of-0/plain"))
     assert a.keys() == b.keys()
     assert [name for name in a if not torch.equal(a[name], b[name])] == []
 
 
-def test_where_one_agent_counts_a_restart_all_resume(monkeypatch):
-    monkeypatch.setattr(Ranks, "gather", lambda self, own: [own, 1])
-    assert started_again()
-
-
-@pytest.mark.slow
-def test_a_process_that_waits_for_a_lost_one_ends_at_sigterm_all_the_same(tmp_path):
-    process = fork(tmp_path / "log", waits_for_what_never_comes, RANK="0")
-    wait_for("waiting", tmp_path / "log.out", process)
-    os.kill(process.pid, signal.SIGTERM)
-    assert exit_code(process) == 1
-    assert ADVICE in (tmp_path / "log.err").read_text()
-
-
 # ------------------------------------------------------------------ in one process
+
+
+def test_a_process_that_torchrun_did_not_start_is_alone(alone):
+    device = Device(torch.device("cpu"), torch.float32, "tests")
+    with joined(device) as (given, processes):
+        assert given is device
+        assert processes is ALONE
 
 
 @pytest.fixture
@@ -199,28 +184,15 @@ def alone(monkeypatch):
         monkeypatch.delenv(name, raising=False)
 
 
-def test_processes_agree_on_a_name_that_none_before_them_had():
-    """The store keeps what lost processes wrote: questions, answers, and that they heard."""
-    store, names = dist.HashStore(), []
-    store.set("asks/1", "lost")
-    for _ in range(3):
-        with ThreadPoolExecutor(3) as pool:
-            found = set(pool.map(lambda rank: _fresh_name(store, rank, 3), (0, 1, 2), timeout=60))
-        assert len(found) == 1
-        names += found
-    assert len(set(names)) == 3
-
-
 @pytest.mark.parametrize("rank", [0, 2])
 def test_dropout_of_the_other_processes_follows_from_the_step(rank):
     """So a resumed run draws what the whole one drew; the first one is as a process alone."""
-    model, config = SimpleNamespace(config=SimpleNamespace(dropout=0.1)), SimpleNamespace(seed=5)
-    trainer = SimpleNamespace(ranks=Ranks(rank, 3), model=model, config=config)
+    process = SimpleNamespace(rank=rank)
     drawn = []
     with torch.random.fork_rng():
         for step, before in ((7, 1), (7, 2), (8, 2)):
             torch.manual_seed(before)
-            Trainer._seed_dropout(trainer, step)
+            Team.begin_step(process, 5, step)
             drawn.append(float(torch.rand(1)))
     assert (drawn[0] == drawn[1]) == bool(rank)
     assert (drawn[1] == drawn[2]) != bool(rank)
@@ -253,6 +225,9 @@ def test_a_gpu_of_its_own_and_nccl_between_them(monkeypatch, alone):
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: asked.append(str(device)))
     monkeypatch.setattr(dist, "init_process_group", lambda backend, **more: asked.append(backend))
     monkeypatch.setattr(dist, "destroy_process_group", lambda: asked.append("parted"))
-    with joined(Device(torch.device("cuda"), torch.bfloat16, "tests")) as device:
+    monkeypatch.setattr(dist, "get_rank", lambda: 1)
+    monkeypatch.setattr(dist, "get_world_size", lambda: 2)
+    with joined(Device(torch.device("cuda"), torch.bfloat16, "tests")) as (device, processes):
+        assert (processes.rank, processes.size, processes.first) == (1, 2, False)
         assert (str(device.device), device.dtype) == ("cuda:1", torch.bfloat16)
     assert asked == ["cuda:1", "nccl", "parted"]

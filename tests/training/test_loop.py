@@ -254,7 +254,7 @@ def test_where_the_memory_is_exhausted_it_says_what_takes_less(corpus, monkeypat
     def full(*words):
         raise error
 
-    monkeypatch.setattr(Trainer, "_gradients", full)
+    monkeypatch.setattr(Trainer, "gradients", full)
     with pytest.raises(MemoryError, match="a batch of 8 windows in parts of 4: .*accumulate=8$"):
         train(fresh(corpus), corpus, replace(QUICK, accumulate=2), device=CPU)
 
