@@ -36,7 +36,7 @@ print(nanogpt.__file__, history["step"])
 def test_the_files_alone_train_write_compare_and_time(tmp_path):
     package = tmp_path / "nanogpt"
     package.mkdir()
-    for path in Path(nanogpt.__file__).parent.glob("*.py"):
+    for path in Path(nanogpt.__file__).parent.glob("*.*"):
         shutil.copy(path, package)
     command = [sys.executable, "-c", PROGRAM]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
