@@ -21,8 +21,9 @@ from .config import check_int
 class KVCache(ABC):
     """Counts tokens and checks them; a subclass says in `store` how they are kept.
 
-    `k`, `v` and `pos` are what it keeps (None while it is empty), `length` counts the tokens stored
-    so far, `last` is the position of the last one, `capacity` the most that fit (None: no limit).
+    `k`, `v` and `pos` are the tensors kept (None while it is empty), `length` counts the tokens
+    stored so far, `last` is the position of the last one, `capacity` the most that fit (None: no
+    limit).
     """
 
     limited = False  # whether there must be a capacity, which positions stay below
@@ -57,16 +58,16 @@ class KVCache(ABC):
             cache = f"{type(self).__name__}({self.capacity})"
             cure = f"holds positions 0 to {self.capacity - 1}; build one of at least {last + 1}"
             raise ValueError(f"position {last} does not fit: {cache} {cure}")
-        held = self.store(k, v, pos)
+        stored = self.store(k, v, pos)
         self.kind = self.kind or _kind(k)
         self.checked = form
         self.length = self.length + pos.shape[0]
         self.last = last
-        return held
+        return stored
 
     @abstractmethod
     def store(self, k: Tensor, v: Tensor, pos: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Keep tokens that were checked; return all, as `update` does."""
+        """Keep tokens that were checked, and return all, as `update` does."""
 
     def tensors(self) -> tuple[Tensor, Tensor]:
         """K and V as `update` returns them."""
@@ -114,13 +115,13 @@ class KVCache(ABC):
                 f"of {pos.dtype} must be (…, T, hs), (…, T, hs) and (T,) integers"
             )
         if self.kind not in (None, _kind(k)) or _kind(k) != _kind(v):
-            held = f"keys are {_kind(k)}, values {_kind(v)}, tokens held {self.kind or _kind(k)}"
-            raise ValueError(f"{held}: all must be alike; reset() before another dtype")
+            kinds = f"keys are {_kind(k)}, values {_kind(v)}, tokens held {self.kind or _kind(k)}"
+            raise ValueError(f"{kinds}: all must be alike; reset() before another dtype")
 
     def _last_position(self, pos: Tensor) -> int:
         """The position of the last new token. Raises ValueError when positions do not ascend.
 
-        On a GPU, where looking would stop the queue in every layer, it is what the count says.
+        On a GPU it is counted, not read: reading would stop the queue in every layer.
         """
         n = pos.shape[0]
         if n == 0 or not pos.is_cpu:
@@ -136,16 +137,16 @@ class KVCache(ABC):
         return last
 
 
-# The positions that were looked at last, and their version: all layers of a step get one tensor.
+# The positions checked last, and their version: all layers of a step get one tensor.
 _ascending = None, None
 
 
 def check_ascending(pos: Tensor) -> None:
     """Raise ValueError unless the positions of each text ascend.  (…, T), on the CPU
 
-    The one check of order, and a tensor is looked at once: a model asks at its door, and each cache
-    asks again, as it may be used without one. Attention itself goes by positions, in any order; the
-    causal kernel, a ring and a rewind go by the order in which tokens come.
+    A model checks at its door, and each cache again, since a cache may be used without a model; the
+    same tensor is read once. Attention itself needs positions in no order. The causal kernel, a
+    ring and a rewind do: they rely on the order in which tokens come.
     """
     global _ascending
     if pos.shape[-1] < 2:
@@ -217,8 +218,9 @@ def cache_owners(model: nn.Module) -> list[nn.Module]:
 def require_owners(model: nn.Module) -> list[nn.Module]:
     """cache_owners(model). Raises ValueError for a block without one: it would not see the past."""
     if not all(cache_owners(block) for block in model.blocks):
-        why = "an attention module has no `cache` attribute, so it would not see what is cached"
-        raise ValueError(f"{why}: set self.cache = None in its __init__, or decode without a cache")
+        problem = "an attention module has no `cache` attribute, so it would not see the past"
+        cure = "set self.cache = None in its __init__, or decode without a cache"
+        raise ValueError(f"{problem}: {cure}")
     return cache_owners(model)
 
 
@@ -237,7 +239,7 @@ def kv_cache(model: nn.Module, cache=DynamicCache, capacity: int | None = None):
 
 
 def enable_kv_cache(model: nn.Module, cache=DynamicCache, capacity: int | None = None) -> list:
-    """What kv_cache does at its start. Returns the caches, one for each of cache_owners(model)."""
+    """The start of kv_cache. Returns the caches, one for each of cache_owners(model)."""
     owners = require_owners(model)
     capacity = model.config.block_size if capacity is None else capacity
     caches = build_caches(owners, cache, capacity)

@@ -17,7 +17,7 @@ from .sampling import MOST_NEW, SamplingParams, check_length, check_prompt, chec
 
 @dataclass(frozen=True)
 class Report:
-    """What `compare` found, as plain numbers. All lists have one entry for each new token."""
+    """The result of `compare`, as plain numbers. All lists have one entry for each new token."""
 
     equal: bool
     first_divergence: int | None  # index of the first new token that differs, or has no logits
@@ -34,8 +34,8 @@ class Report:
         n = self.first_divergence
         verdict = f"✓ all {self.n_new} tokens equal"
         if not self.equal:
-            what = "logits are NaN" if math.isnan(self.logit_diffs[n]) else "tokens differ"
-            verdict = f"✗ {what} from new token {n} on ({n} of {self.n_new} equal before it)"
+            defect = "logits are NaN" if math.isnan(self.logit_diffs[n]) else "tokens differ"
+            verdict = f"✗ {defect} from new token {n} on ({n} of {self.n_new} equal before it)"
         return (
             f"{verdict} | max |Δlogit| {self.max_logit_diff:.1e} | "
             f"smallest margin {self.min_margin:.1e}"
@@ -84,14 +84,19 @@ def compare(
 def both(
     ways, prompt: Tensor, noise: Tensor, sampling: SamplingParams, chunk: int | None = None
 ) -> tuple:
-    """New tokens in two ways, the logits that decide the first way's, and by how much they do.
+    """Tokens, logits and margins of two decoders.
 
-    A way is a model, and how `complete` decodes with it. (B, n_new) twice, (N, B, V) twice and
-    (N, B). Where the window slides, N ends with it: a forced text has no more logits.
+    (B, T), (n_new, B, V) -> (B, n_new) twice, (N, B, V) twice, (N, B)
+
+    A way is a model and the arguments with which `complete` decodes. The logits are those of the
+    first way's tokens in both. Where the window slides, N ends with it: a forced text has no more
+    logits.
     """
-    how = {"noise": noise, "past_block": "slide"}
     T = prompt.shape[1]
-    texts = [complete(model, prompt, len(noise), sampling, **way, **how) for model, way in ways]
+    texts = []
+    for model, way in ways:
+        settings = {"noise": noise, "past_block": "slide", **way}
+        texts.append(complete(model, prompt, len(noise), sampling, **settings))
     end = ways[0][0].config.positions
     text = texts[0][:, : end and end + 1]
     caches = [(model, way.get("cache", DynamicCache)) for model, way in ways]
@@ -117,7 +122,7 @@ def forced_logits(model: GPT, tokens: Tensor, T: int, cache, chunk: int | None =
 
 
 def rounding(logits: Tensor) -> float:
-    """What rounding may change in these logits: 64 · eps(dtype) · the largest |logit|.
+    """The largest change of these logits by rounding: 64 · eps(dtype) · the largest |logit|.
 
     8 · eps in 16 bits, whose sums are added in float32 and rounded once. Measured with the random
     models of `sweep`: sound caches change at most 5.2 · eps in float32 and 1.6 · eps in bfloat16,
@@ -128,7 +133,7 @@ def rounding(logits: Tensor) -> float:
 
 
 def draw_margins(logits: Tensor, noise: Tensor, temperature: float = 1.0) -> Tensor:
-    """By how many logits each draw was decided.  (N, B, V) twice -> (N, B)"""
+    """The distance of each draw's winner from its runner-up, in logits.  2 × (N, B, V) -> (N, B)"""
     scores = logits.double() - temperature * noise.double().log()
     best, second = scores.topk(2, dim=-1).values.unbind(-1)  # (N, B) each
     return best - second

@@ -36,7 +36,7 @@ def check_switch(name: str, value) -> None:
 
 
 def check_type(name: str, value, kind: type | tuple[type, ...]) -> None:
-    """Raise TypeError unless the value is of this kind, or one of these."""
+    """Raise TypeError unless the value is of this kind, or of one of these."""
     if not isinstance(value, kind):
         kinds = kind if isinstance(kind, tuple) else (kind,)
         wanted = " or ".join(each.__name__ for each in kinds)
@@ -273,8 +273,8 @@ class TrainConfig:
         object.__setattr__(self, "stages", stages)  # JSON has lists
         last = 0.0
         for share, block in stages:
-            check_number("stages: a share of the steps", share, last, 1)
-            check_int("stages: a block", block, 1, 2**31 - 1)
+            check_number("a share in stages", share, last, 1)
+            check_int("a block in stages", block, 1, 2**31 - 1)
             last = share
 
     def stage(self, step: int) -> int:

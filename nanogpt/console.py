@@ -10,23 +10,23 @@ from tqdm import tqdm
 
 
 class Progress(AbstractContextManager):
-    """How far some work has come, shown until the with-block ends, however it ends.
+    """The progress of some work, shown until the with-block ends, however it ends.
 
     A bar on a terminal and in a notebook, on stdout like the lines beside it: JupyterLab shows
     stderr apart, in red. Elsewhere, and where TQDM_DISABLE is set, nothing.
     """
 
-    def __init__(self, total: int, what: str, *, done: int = 0, hidden: bool = False, **options):
+    def __init__(self, total: int, name: str, *, done: int = 0, hidden: bool = False, **options):
         off = hidden or os.environ.get("TQDM_DISABLE", "0") not in ("", "0")
         off |= not (sys.stdout.isatty() or "ipykernel" in sys.modules)
-        options |= {"desc": what, "initial": done, "disable": off}
+        options |= {"desc": name, "initial": done, "disable": off}
         self.bar = tqdm(total=total, file=sys.stdout, leave=False, mininterval=0.5, **options)
 
     def __exit__(self, *error) -> None:
         self.bar.close()
 
     def update(self, n: int = 1, note: str = "") -> None:
-        """So many more are done; `note` says in a few words how it goes."""
+        """Count n more as done; `note` stands behind the bar."""
         if note and not self.bar.disable:
             self.bar.set_postfix_str(note, refresh=False)
         self.bar.update(n)
@@ -53,7 +53,7 @@ def clock(seconds: float) -> str:
 
 
 def tolerate_any_text() -> None:
-    """Let stdout and stderr print a ? for what their encoding has not, as ASCII has no …"""
+    """Let stdout and stderr print a ? for each character that their encoding lacks."""
     for stream in (sys.stdout, sys.stderr):
         if getattr(stream, "errors", None) == "strict":
             stream.reconfigure(errors="replace")

@@ -42,27 +42,28 @@ def _converted(model: GPT, per_head: bool) -> GPT:
 
 def check_standard(model: nn.Module) -> None:
     """Raises ValueError, with the reason, for a model that `not_standard` objects to."""
-    why = not_standard(model)
-    if why:
-        raise ValueError(why)
+    difference = not_standard(model)
+    if difference:
+        raise ValueError(difference)
 
 
 def not_standard(model: nn.Module) -> str | None:
-    """Why a model may compute another function than GPT(model.config); None when it does not.
+    """The first difference of a model from GPT(model.config), with a cure; None without one.
 
-    Code that computes a model's function without its modules' own `forward` must ask this first.
+    A model that differs may compute another function. Code that computes a model's function without
+    the `forward` of its modules must ask this first.
     """
     expected = _layout(model.config) if type(model) is GPT else [(GPT, None)]
-    found = list(_modules(model))
-    for module, (kind, eps) in zip(found, expected, strict=False):
+    modules = list(_modules(model))
+    for module, (kind, eps) in zip(modules, expected, strict=False):
         if type(module) is not kind:
             return _only_its_own(f"{_name(type(module))} where {_name(kind)} is expected")
         if module._forward_hooks or module._forward_pre_hooks or "forward" in module.__dict__:
             return _only_its_own(f"a hook on, or another forward of, a {_name(kind)}")
         if vars(module).get("eps") != eps:
             return _only_its_own(f"a {kind.__name__} with eps={module.eps}")
-    if len(found) != len(expected):
-        return _only_its_own(f"{len(found)} modules where {len(expected)} are expected")
+    if len(modules) != len(expected):
+        return _only_its_own(f"{len(modules)} modules where {len(expected)} are expected")
     return None
 
 
@@ -104,9 +105,9 @@ def _name(kind: type) -> str:
     return f"{kind.__module__}.{kind.__name__}"
 
 
-def _only_its_own(what: str) -> str:
+def _only_its_own(difference: str) -> str:
     cure = "use generate without an engine, or with Uncached or PerHead on a per-Head model"
-    return f"this model has {what}: only its own code knows what that computes, so {cure}"
+    return f"this model has {difference}: only its own code knows the result, so {cure}"
 
 
 def convert_state(

@@ -54,12 +54,12 @@ class Corpus:
 
     @property
     def banner(self) -> str:
-        """What a reader must know before anything else; empty for a real text."""
+        """The warning that stands above every result; empty for a real text."""
         if self.real:
             return ""
+        warning = "Every loss below is a loss on generated text. For the real corpus"
         cure = "put input.txt into data/ (see data/README.md) or set NANOGPT_DATA to your copy."
-        what = "Every loss below is a loss on generated text. For the real corpus"
-        return f"PRACTICE CORPUS, not Shakespeare: {self.note}\n{what}, {cure}"
+        return f"PRACTICE CORPUS, not Shakespeare: {self.note}\n{warning}, {cure}"
 
     def __str__(self) -> str:
         size = f"{len(self.text):,} characters, {len(set(self.text))} distinct"
@@ -77,8 +77,8 @@ def load_corpus(path: str | Path | None = None) -> Corpus:
     if named:
         file = Path(named).expanduser()
         if not file.is_file():
-            who = "" if path else "NANOGPT_DATA: "
-            raise CorpusError(f"{who}{file} is no file: correct the path or leave it out")
+            source = "" if path else "NANOGPT_DATA: "
+            raise CorpusError(f"{source}{file} is no file: correct the path or leave it out")
         return read_corpus(file)
     local = ROOT / "data" / "input.txt"
     if local.is_file():
@@ -112,9 +112,9 @@ def read_corpus(path: Path) -> Corpus:
     if len(set(text)) < 2:
         raise CorpusError(f"{path} has no two different characters: put a text there or delete it")
     if text.startswith("First Citizen:\nBefore we proceed any further"):
-        found = f"{len(data):,} bytes and sha256 {digest[:12]}…, not {SIZE:,} and {SHA256[:12]}…"
-        why = f"{path} begins like Tiny Shakespeare but has {found}: a cut or altered copy"
-        raise CorpusError(f"{why}; delete it to fetch it again")
+        sizes = f"{len(data):,} bytes and sha256 {digest[:12]}…, not {SIZE:,} and {SHA256[:12]}…"
+        problem = f"{path} begins like Tiny Shakespeare but has {sizes}: a cut or altered copy"
+        raise CorpusError(f"{problem}; delete it to fetch it again")
     return Corpus(text, path.name, digest)
 
 
@@ -127,8 +127,8 @@ def practice_corpus(note: str = "asked for.") -> Corpus:
 def fetch(target: Path, url: str = URL, digest: str = SHA256, size: int = SIZE) -> Path:
     """Download to `target`, whole and checked.
 
-    Raises CorpusError for whatever the network and the server do, OSError for a folder that cannot
-    be written; nothing is left behind.
+    Raises CorpusError for every failure of the network and the server, OSError for a folder that
+    cannot be written; nothing is left behind.
     """
     try:
         with urllib.request.urlopen(url, timeout=TIMEOUT) as answer:
@@ -137,7 +137,7 @@ def fetch(target: Path, url: str = URL, digest: str = SHA256, size: int = SIZE) 
         raise CorpusError(f"no file came ({type(error).__name__}: {error})") from error
     if sha256(data) != digest:
         came = f"{len(data):,} bytes of {size:,}, sha256 {sha256(data)[:12]}…, not {digest[:12]}…"
-        raise CorpusError(f"what came is not the file we know: {came}; try again")
+        raise CorpusError(f"the download is not Tiny Shakespeare: {came}; try again")
     write_whole(target, data)
     return target
 
@@ -186,9 +186,9 @@ def split(tokens: Tensor, block_size: int) -> tuple[Tensor, Tensor]:
     val = tokens[cut:]
     for name, part in (("training", train), ("validation", val)):
         if len(part) < block_size + 2:
-            found = f"the {name} split is too short for block_size={block_size}: {len(part):,}"
+            problem = f"the {name} split is too short for block_size={block_size}: {len(part):,}"
             cure = f"take at least {10 * (block_size + 2):,} characters, or a smaller block_size"
-            raise CorpusError(f"{found}; {cure}")
+            raise CorpusError(f"{problem}; {cure}")
     return train, val
 
 

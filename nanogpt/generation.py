@@ -68,15 +68,16 @@ def loop(
 def replica(model: GPT) -> GPT:
     """The model's modules once more, over the very same weights: in eval mode, without caches.
 
-    What runs in it neither sees nor changes the modes and the caches of the model, whatever other
-    threads do with them. Hooks are shared; what a forward of yours sets on `self` is set on the
-    replica. Raises ValueError for a forward that was set on a module: it would run the original.
+    Code that runs in it neither sees nor changes the modes and the caches of the model, so threads
+    do not meet. Hooks are shared; attributes that a forward of yours sets are set on the replica.
+    Raises ValueError for a forward that was set on a module: it would run the original.
     """
     copies = {module: copy(module) for module in model.modules()}
     for module, copied in copies.items():
         if "forward" in vars(module):
-            why = f"a {type(module).__name__} has another forward, set on the instance"
-            raise ValueError(f"{why}, and a copy must run: define it in a class, or take it off")
+            problem = f"a {type(module).__name__} has another forward, set on the instance"
+            cure = "define it in a class, or take it off"
+            raise ValueError(f"{problem}, and a copy must run: {cure}")
         children = {name: copies.get(child) for name, child in module._modules.items()}
         vars(copied).update(training=False, _modules=children)
         if "cache" in vars(copied):
@@ -203,8 +204,8 @@ def generate(
     shape = (n_new, len(prompt), vocab_size)
     slides = _slides(model, prompt, n_new, past_block)
     if draft is not None:
-        _check_draft(draft, cache, engine, slides)
-        draft.check(model, prompt, n_new)
+        _check_draft(draft, cache, slides)
+        draft.check(model, prompt, n_new, engine)
     if engine is None:
         tokens = partial(loop, _decoder(model, prompt, n_new, cache, slides))
     else:
@@ -219,7 +220,7 @@ def complete(model: GPT, prompt: Tensor, n_new: int, *args, **kwargs) -> Tensor:
     return torch.cat([prompt, *([steps.rest()] if hasattr(steps, "rest") else steps)], dim=1)
 
 
-# ------------------------------------------------------------------ what the door looks at
+# ------------------------------------------------------------------ checks of the arguments
 
 
 def _slides(model: GPT, prompt: Tensor, n_new: int, past_block: str) -> bool:
@@ -237,20 +238,16 @@ def _slides(model: GPT, prompt: Tensor, n_new: int, past_block: str) -> bool:
     return limit is not None and T + n_new - 1 > limit
 
 
-def _check_draft(draft, cache, engine, slides: bool) -> None:
-    if isinstance(draft, type) or not all(
-        hasattr(draft, part) for part in ("check", "begin", "loop")
-    ):
+def _check_draft(draft, cache, slides: bool) -> None:
+    if isinstance(draft, type) or not hasattr(draft, "loop"):
         raise ValueError(f"draft={draft!r}: pass a draft that you built, as in PromptLookup()")
     if cache is None or slides:
-        why = "there is none with cache=None and where the window slides: leave draft out"
-        raise ValueError(f"a draft needs a cache, to take rejected tokens back, and {why}")
-    if getattr(draft, "engine", None) and not getattr(engine, "decodes_drafts", False):
-        own = f"the draft is decoded by {draft.engine.__name__}, which goes with engine=Native"
-        raise ValueError(f"{own}: pass that, or build the draft without an engine")
+        need = "a draft needs a cache, to take rejected tokens back"
+        absent = "there is none with cache=None and where the window slides"
+        raise ValueError(f"{need}, and {absent}: leave draft out")
 
 
-# ------------------------------------------------------------------ what decodes, and the noise
+# ------------------------------------------------------------------ the decoder and the noise
 
 
 def _ready(engine, model: GPT, prompt: Tensor, n_new: int, cache):
@@ -276,10 +273,10 @@ def _decoder(model: GPT, prompt: Tensor, n_new: int, cache, slides: bool) -> Dec
 
 def _noise(noise, generator, sampling: SamplingParams, shape: tuple, device) -> Tensor:
     """The noise given, or drawn from the generator; greedy sampling needs none, and gets ones."""
-    own = isinstance(generator, torch.Generator) and generator.device.type == "cpu"
-    if generator is not None and not own:
-        why = "one seed gives the same tokens on every device, as torch.Generator()"
-        raise ValueError(f"generator={generator!r}: pass one of the CPU, so that {why}")
+    on_cpu = isinstance(generator, torch.Generator) and generator.device.type == "cpu"
+    if generator is not None and not on_cpu:
+        reason = "one seed gives the same tokens on every device, as torch.Generator()"
+        raise ValueError(f"generator={generator!r}: pass one of the CPU, so that {reason}")
     if sampling.greedy:
         return torch.ones(1, 1, 1, device=device).expand(shape)  # one number, not n·B·V
     if noise is None:

@@ -87,7 +87,7 @@ def keep_top_p(probs: Tensor, p: float) -> Tensor:
     return probs.masked_fill(late.scatter(-1, order, late), 0.0)
 
 
-# ------------------------------------------------------------------ what can be asked of a model
+# ------------------------------------------------------------------ checks of a request
 
 MOST_NEW = 2**31 - 1  # tokens of one generation: native code counts in 32 bits
 
@@ -99,24 +99,25 @@ def check_prompt(prompt, vocab_size: int | None = None, ndim: int = 2, where: st
     """
     need = "(B, T)" if ndim == 2 else "(T,)"
     example = "tokenizer.encode(text)[None]" if ndim == 2 else "tokenizer.encode(text)"
-    found = f"a {type(prompt).__name__}"
+    given = f"a {type(prompt).__name__}"
     fits = False
     if isinstance(prompt, Tensor):
-        found = f"{tuple(prompt.shape)}, {prompt.dtype}, {prompt.layout} on {prompt.device}"
+        given = f"{tuple(prompt.shape)}, {prompt.dtype}, {prompt.layout} on {prompt.device}"
         fits = prompt.ndim == ndim and prompt.numel() and prompt.dtype in (torch.int64, torch.int32)
     if not fits or prompt.layout != torch.strided or prompt.is_meta:
         need = f"a plain tensor {need} of integers, at least one token, as in {example}"
-        raise ValueError(f"{where}the prompt is {found}: pass {need}")
+        raise ValueError(f"{where}the prompt is {given}: pass {need}")
     if vocab_size is not None:
         low, high = torch.stack(prompt.aminmax()).tolist()  # one wait for a GPU, not two
         check_tokens(low, high, vocab_size, f"{where}the prompt holds")
 
 
-def check_tokens(low: int, high: int, vocab_size: int, what: str) -> None:
+def check_tokens(low: int, high: int, vocab_size: int, subject: str) -> None:
     """Raise ValueError when the lowest or the highest of some tokens is not in the vocabulary."""
     if low < 0 or high >= vocab_size:
-        most = f"the vocabulary has 0 to {vocab_size - 1}"
-        raise ValueError(f"{what} tokens {low} to {high}; {most}: pass what its tokenizer encodes")
+        vocabulary = f"the vocabulary has 0 to {vocab_size - 1}"
+        cure = "pass tokens that its tokenizer encoded"
+        raise ValueError(f"{subject} tokens {low} to {high}; {vocabulary}: {cure}")
 
 
 def check_length(
@@ -125,7 +126,7 @@ def check_length(
     """Raise ValueError for a text that does not fit into so many positions (None: no end).
 
     The last token is only returned, never read, so the text may end one past the last position.
-    `limit` is what the user calls that number; `otherwise` is another way out, if there is one.
+    `limit` is the user's name of that number; `otherwise` is another way out, if there is one.
     """
     if positions is None or n_prompt + n_new - 1 <= positions:
         return
@@ -151,12 +152,12 @@ def check_seed(name: str, seed) -> None:
 
 def check_noise(noise, shape: tuple[int, int, int]) -> None:
     """Raise ValueError unless this is noise of that shape: (n_new, B, V), as of draw_noise."""
-    found = type(noise).__name__
+    given = type(noise).__name__
     fits = False
     if isinstance(noise, Tensor):
-        found = f"{tuple(noise.shape)} {noise.dtype} on {noise.device}"
+        given = f"{tuple(noise.shape)} {noise.dtype} on {noise.device}"
         fits = noise.shape == shape and noise.is_floating_point() and not noise.is_meta
     # The numbers are not looked at on a GPU, where that would stop the queue.
     if not fits or (noise.is_cpu and not bool((noise > 0).all())):
         need = f"{shape} floating-point numbers above 0"
-        raise ValueError(f"noise is {found}; these tokens need {need}: draw it with draw_noise")
+        raise ValueError(f"noise is {given}; these tokens need {need}: draw it with draw_noise")

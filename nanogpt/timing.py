@@ -73,7 +73,7 @@ def interleave(a: Tokens, b: Tokens, *, repeats: int, device=CPU) -> list[list[l
     """The gaps of every counted run of a and of b, taken in turns. Raises ValueError."""
     systems = [lambda: time_tokens(a(), device), lambda: time_tokens(b(), device)]
     runs = list(in_turns(dict(enumerate(systems)), repeats).values())
-    counts = {len(gaps) for own in runs for gaps in own}
+    counts = {len(gaps) for system in runs for gaps in system}
     if len(counts) > 1:
         raise ValueError(f"the runs gave {sorted(counts)} tokens: compare equal work")
     return runs
@@ -82,7 +82,7 @@ def interleave(a: Tokens, b: Tokens, *, repeats: int, device=CPU) -> list[list[l
 def time_in_turns(
     runs: dict[str, Callable], repeats: int, device: torch.device = CPU, after_turn=lambda: None
 ) -> tuple[dict[str, list[float]], dict]:
-    """The seconds of every run of `in_turns`, and what each returned last."""
+    """The seconds of every run of `in_turns`, and the last result of each."""
 
     def timed(run: Callable) -> tuple:
         before = clock(device)
@@ -90,28 +90,28 @@ def time_in_turns(
         return clock(device) - before, returned
 
     timed_runs = {name: partial(timed, run) for name, run in runs.items()}
-    found = in_turns(timed_runs, repeats, after_turn)
-    seconds = {name: [one for one, _ in own] for name, own in found.items()}
-    return seconds, {name: own[-1][1] for name, own in found.items()}
+    results = in_turns(timed_runs, repeats, after_turn)
+    seconds = {name: [one for one, _ in pairs] for name, pairs in results.items()}
+    return seconds, {name: pairs[-1][1] for name, pairs in results.items()}
 
 
 def in_turns(
     runs: dict[Hashable, Callable], repeats: int, after_turn=lambda: None, warmup: int = 1
 ) -> dict[Hashable, list]:
-    """What every run returned in each turn, A B C A B C …, those of the warm-up left out.
+    """The results of every run in each turn, A B C A B C …, without those of the warm-up.
 
     `after_turn` is called after every turn, the warm-up included. Raises ValueError.
     """
     check_int("repeats", repeats, 1)
-    found = {name: [] for name in runs}
+    results = {name: [] for name in runs}
     with Progress((warmup + repeats) * len(runs), "timing") as bar:
         for _ in range(warmup + repeats):
             for name, run in runs.items():
                 gc.collect()  # here, and not during a measurement
-                found[name].append(run())
+                results[name].append(run())
                 bar.update()
             after_turn()
-    return {name: own[warmup:] for name, own in found.items()}
+    return {name: turns[warmup:] for name, turns in results.items()}
 
 
 def _described(runs: list[list[float]]) -> dict:

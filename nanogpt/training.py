@@ -73,17 +73,16 @@ def train(
     processes.agree("a text of sha256", corpus.sha256[:12])
     held = files.held() if files and processes.first else nullcontext()
     form = _form_to_train(model, config, device)
+    # The order matters: the model gets its weights back before another run may write the files.
     with held, form as (worker, generator), memory_advice(config, processes):
         with forked_random_state(device):
             torch.manual_seed(config.seed)  # of dropout, which takes no generator
             trainer = Trainer(worker, data, config, generator, device, processes)
             run = TrainingRun(trainer, val, files, speed, watch)
             if resume:
-                run.done = files.load_state(trainer, run.history)
-                if processes.first and run.done in run.history["step"][-1:]:
-                    files.complete(worker, run.history)
+                run.resume()
             run.train()
-        return run.result()
+    return run.result()
 
 
 def prepare(model: GPT, config: TrainConfig, device: Device) -> tuple[GPT, torch.Generator]:
@@ -100,7 +99,7 @@ def prepare(model: GPT, config: TrainConfig, device: Device) -> tuple[GPT, torch
 
 @contextmanager
 def _form_to_train(model: GPT, config: TrainConfig, device: Device):
-    """Gives what `prepare` does; in the end, however it comes, the model has the weights."""
+    """The result of `prepare`, for a with-block; at its end the model has the trained weights."""
     was_training = model.training
     worker, generator = prepare(model, config, device)
     try:
@@ -133,6 +132,12 @@ class TrainingRun:
         self.done = 0  # steps of an earlier part of this run
         self.meter = Meter(trainer.device)
 
+    def resume(self) -> None:
+        """Go back to the saved state, and write the checkpoints that a kill has kept from it."""
+        self.done = self.files.load_state(self.trainer, self.history)
+        if self.first and self.done in self.history["step"][-1:]:
+            self.files.complete(self.model, self.history)
+
     def train(self) -> None:
         """All steps that are not done yet, with the first evaluation before them."""
         steps = self.config.steps
@@ -152,8 +157,8 @@ class TrainingRun:
         """Note the loss of a step. Raises FloatingPointError where it is not finite."""
         note = ""
         if self.device.type == "cpu":  # on a GPU this would wait for the queue
-            self._check_finite(value := float(loss), step)
-            note = f"loss {value:.2f}"
+            self._check_finite(float(loss), step)
+            note = f"loss {float(loss):.2f}"
         self.history["lr_scale"].append(self.config.scale(step))
         self.history["batch_loss"].append(loss)
         block, n = self.trainer.window(step)
@@ -202,7 +207,7 @@ class TrainingRun:
         return {"train": train, "val": val}
 
     def save(self, step: int) -> None:
-        """Write all that the next step depends on."""
+        """Write the state on which the next step depends."""
         if self.files and self.first:
             self.files.save_state(step, self.trainer, self.history)
 

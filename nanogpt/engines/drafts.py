@@ -36,17 +36,19 @@ class Draft(ABC):
         """For one generation, a function guess(text, noise): the next token of each text, or None.
 
         (B, t), (B, V) -> (B, 1). `text` is the text so far, then the guesses of this pass; `noise`
-        is what the target model will draw this token with. What guess remembers is its own. Two
-        texts that it is given one after the other agree up to where one of them ends, except that
-        the last token of the second may be another.
+        is the noise with which the target model will draw this token. Between calls the text only
+        grows, shrinks, or changes its last token.
         """
 
     def loop(self, decoder, prompt: Tensor, noise: Tensor, sampling: SamplingParams) -> Speculation:
         """The speculative loop over a decoder of the target, with this draft.  -> n × (B, 1)"""
         return Speculation(decoder, self, prompt, noise, sampling)
 
-    def check(self, model: GPT, prompt: Tensor, n_new: int) -> None:
+    def check(self, model: GPT, prompt: Tensor, n_new: int, engine=None) -> None:
         """Raise ValueError when this draft cannot serve that generation."""
+        if self.engine is not None and not getattr(engine, "decodes_drafts", False):
+            pair = f"the draft is decoded by {self.engine.__name__}, which goes with engine=Native"
+            raise ValueError(f"{pair}: pass that, or build the draft without an engine")
         if self.vocab_size not in (None, model.config.vocab_size):
             sizes = f"{self.vocab_size} tokens, the model {model.config.vocab_size}"
             raise ValueError(f"this {type(self).__name__} knows {sizes}: both need one vocabulary")
@@ -146,8 +148,8 @@ class DraftModel(Draft):
             raise ValueError(f"engine={given} decodes no draft: pass Native, Native8 or Rough8")
         self.model, self.engine, self.vocab_size = model, engine, model.config.vocab_size
 
-    def check(self, model, prompt, n_new):
-        super().check(model, prompt, n_new)
+    def check(self, model, prompt, n_new, engine=None):
+        super().check(model, prompt, n_new, engine)
         if (own := self.model.lm_head.weight.device) != model.lm_head.weight.device:
             raise ValueError(f"the draft model is on {own}, the target is not: move one of them")
         if self.engine is not None and (why := self.engine.supports(self.model)):
