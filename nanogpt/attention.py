@@ -26,7 +26,8 @@ def visible(q_pos: Tensor, k_pos: Tensor, window: int | None = None, sinks: int 
     arXiv 2309.17453). Prefill, decode and any chunk between are the same rule: there is no square
     mask to slice and no "decoding needs no mask". Texts of a batch may stand at other positions.
     """
-    q_pos, k_pos = q_pos[..., :, None], k_pos[..., None, :]
+    q_pos = q_pos[..., :, None]
+    k_pos = k_pos[..., None, :]
     gap = q_pos - k_pos  # how far back each key lies
     mask = (gap >= 0) & (k_pos >= 0)
     if window is None:
@@ -50,7 +51,8 @@ def rotate(x: Tensor, pos: Tensor, base: float) -> Tensor:
     speed = base ** -(torch.arange(half, dtype=torch.float64, device=x.device) / half)
     # float64: in float32 the angles of far positions lose their last digits
     angle = pos.double()[..., None] * speed  # (…, T, hs / 2)
-    cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
+    cos = angle.cos().to(x.dtype)
+    sin = angle.sin().to(x.dtype)
     other = x.roll(half, dims=-1)  # a, b becomes b, a; then a cos - b sin, b cos + a sin
     return x * torch.cat([cos, cos], dim=-1) + other * torch.cat([-sin, sin], dim=-1)
 
@@ -102,6 +104,7 @@ def attend_shared(
         return attend(q, k, v, mask, dropout)
     if mask is None:  # PyTorch's causal kernel needs a key for each query
         return attend(q, *(x.repeat_interleave(group, dim=1) for x in (k, v)), None, dropout)
+    # Keys are the large operand: queries are stacked below each other, and no key is copied.
     mask = torch.cat([mask] * group, dim=-2)
     y = attend(q.reshape(B, H // group, group * T, hs), k, v, mask, dropout)
     return y.view(B, H, T, hs)

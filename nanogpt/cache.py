@@ -50,10 +50,12 @@ class KVCache(ABC):
         A step like the one before costs two comparisons: of shapes and dtypes, and of the position.
         """
         form = (k.shape, v.shape, pos.shape, k.dtype, v.dtype, pos.dtype, k.device, v.device)
+        # In decoding every step has the same form, so it is checked once.
         if form != self.checked:
             self._check_form(k, v, pos)
         pos = pos.long()  # index_copy_ takes no int32
         last = self._last_position(pos)
+        # Refused before anything is written: after an error the cache is as it was.
         if self.limited and last >= self.capacity:
             cache = f"{type(self).__name__}({self.capacity})"
             cure = f"holds positions 0 to {self.capacity - 1}; build one of at least {last + 1}"
@@ -89,10 +91,11 @@ class KVCache(ABC):
         length = self.length - n
         last = self.last - n
         if length == 0:
-            self.reset()
+            self.reset()  # the next text may have another form
         elif n:
             self.forget(n)
             self.length = length
+            # Positions may have gaps, so they are looked up where that costs no wait.
             self.last = int(self.pos.max()) if self.pos.is_cpu else last
 
     def forget(self, n: int) -> None:
@@ -173,7 +176,9 @@ class DynamicCache(KVCache):
 
     def store(self, k, v, pos):
         if self.k is not None:
-            k, v = torch.cat([self.k, k], dim=-2), torch.cat([self.v, v], dim=-2)
+            # A new tensor a step: the old ones, which the caller may hold, stay as they are.
+            k = torch.cat([self.k, k], dim=-2)
+            v = torch.cat([self.v, v], dim=-2)
             pos = torch.cat([self.pos, pos])
         self.k = k
         self.v = v

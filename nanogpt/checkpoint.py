@@ -178,8 +178,8 @@ def _digest(meta: str, state: dict) -> str:
     parts = [meta.encode()]
     for name in sorted(state):
         tensor = state[name].contiguous()
-        parts += [f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode()]
-        parts += [tensor.flatten().view(torch.uint8).numpy().tobytes()]
+        parts.append(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        parts.append(tensor.flatten().view(torch.uint8).numpy().tobytes())
     return files.sha256(b"\n".join(parts))
 
 

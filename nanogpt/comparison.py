@@ -66,6 +66,7 @@ def compare(
     (new_a, new_b), (logits_a, logits_b), margins = both(ways, prompt, noise, sampling)
     diffs = (logits_a - logits_b).abs().amax((-2, -1))  # (n_new,)
     margins = margins.amin(-1)  # (n_new,)
+    # NaN on both sides gives equal tokens, and is a bug all the same.
     wrong = ((new_a != new_b).any(0) | diffs.isnan()).nonzero()
     return Report(
         equal=len(wrong) == 0,
@@ -99,6 +100,7 @@ def both(
         texts.append(complete(model, prompt, len(noise), sampling, **settings))
     end = ways[0][0].config.positions
     text = texts[0][:, : end and end + 1]
+    # Both ways read one text: after a divergence their logits could not be compared.
     caches = [(model, way.get("cache", DynamicCache)) for model, way in ways]
     logits = [forced_logits(model, text, T, cache, chunk) for model, cache in caches]
     race = torch.ones_like(noise) if sampling.greedy else noise

@@ -72,6 +72,7 @@ def replica(model: GPT) -> GPT:
     do not meet. Hooks are shared; attributes that a forward of yours sets are set on the replica.
     Raises ValueError for a forward that was set on a module: it would run the original.
     """
+    # Shallow copies: the tensors stay where they are, so a replica costs no memory for weights.
     copies = {module: copy(module) for module in model.modules()}
     for module, copied in copies.items():
         if "forward" in vars(module):
@@ -119,7 +120,7 @@ class CachedDecoder(ModuleDecoder):
 class UncachedDecoder(ModuleDecoder):
     """Reads the whole text again every time, as in the lecture."""
 
-    text = None  # (B, length), once something has been read
+    text = None  # (B, length), behind the first read
 
     @property
     def length(self) -> int:
@@ -268,6 +269,7 @@ def _decoder(model: GPT, prompt: Tensor, n_new: int, cache, slides: bool) -> Dec
         return SlidingDecoder(model, cache)
     if cache is None:
         return UncachedDecoder(model)
+    # The last token is returned and never read, so it needs no slot.
     return CachedDecoder(model, cache, prompt.shape[1] + n_new - 1)
 
 

@@ -96,6 +96,7 @@ class CausalSelfAttention(nn.Module):
         k_pos = pos
         if self.cache is not None and not self.training:
             k, v, k_pos = self.cache.update(k, v, pos)  # (B, Hkv, S, hs), (S,)
+        # Without a cache PyTorch's causal kernel needs no mask, and is faster.
         causal = k_pos is pos and is_causal(self.visible, self.window)
         mask = None if causal else self.visible(pos, k_pos, self.window, c.sinks)  # (T, S)
         dropout = self.attn_dropout if self.training else 0.0

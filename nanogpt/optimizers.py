@@ -64,6 +64,7 @@ class Muon(torch.optim.Muon):
 
 def _update(params: list[Tensor], directions: list[Tensor], lr: float, bf16: bool) -> None:
     """Move each matrix along its direction, made orthogonal."""
+    # One batch a shape: many small products cost more than one of a batch.
     for rows, cols in dict.fromkeys(p.shape for p in params):
         alike = [i for i, p in enumerate(params) if p.shape == (rows, cols)]
         stacked = torch.stack([directions[i] for i in alike])

@@ -68,6 +68,7 @@ def sample(logits: Tensor, noise: Tensor, sampling: SamplingParams = PLAIN) -> T
     """
     if sampling.greedy:
         return logits.argmax(-1, keepdim=True)
+    # In 16 bits many candidates would tie, and the first of them would always win.
     if logits.dtype in (torch.float16, torch.bfloat16):
         logits = logits.float()
     probs = (logits / sampling.temperature).softmax(-1)

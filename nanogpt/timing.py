@@ -60,10 +60,10 @@ def duel(a: Tokens, b: Tokens, *, repeats: int = 5, device: torch.device = CPU) 
     """Time two token iterators, uncached and cached, in turns, after a warm-up of each.
 
     Returns, as plain data: for both `systems` a summary of every metric and the median gap at each
-    token; `speedup`, the summary of E2EL(a) / E2EL(b) pair by pair. Two neighbours in time run
-    under the same load, so the ratio holds where absolute times drift. Raises ValueError.
+    token; `speedup`, the summary of E2EL(a) / E2EL(b) pair by pair. Raises ValueError.
     """
     runs = interleave(a, b, repeats=repeats, device=device)
+    # Neighbours in time share the machine's load, so each ratio is of one pair.
     speedup = summary(sum(x) / sum(y) for x, y in zip(*runs, strict=True))
     systems = {"uncached": _described(runs[0]), "cached": _described(runs[1])}
     return {"systems": systems, "speedup": speedup}

@@ -106,7 +106,7 @@ class Trainer:
                 self.scaler.unscale_(opt)
             nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip)
         for opt in self.optimizers:
-            self.scaler.step(opt)
+            self.scaler.step(opt)  # skips the step where a scaled gradient has overflowed
             opt.zero_grad(set_to_none=True)
         self.scaler.update()
 
@@ -156,7 +156,7 @@ class Trainer:
                 shared = f"{self.processes.size} processes in {config.accumulate} parts each"
                 cure = f"take a multiple of {pieces}"
                 raise ValueError(f"batch_size={n} cannot be shared by {shared}: {cure}")
-            torch.empty(4, n, block)  # a batch that no memory holds
+            torch.empty(4, n, block)  # fails here, before the first step, if no memory holds it
 
     def _precision(self):
         """A with-block in which a forward pass multiplies in the type that training uses."""

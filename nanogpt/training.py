@@ -74,14 +74,14 @@ def train(
     held = files.held() if files and processes.first else nullcontext()
     form = _form_to_train(model, config, device)
     # The order matters: the model gets its weights back before another run may write the files.
-    with held, form as (worker, generator), memory_advice(config, processes):
-        with forked_random_state(device):
-            torch.manual_seed(config.seed)  # of dropout, which takes no generator
-            trainer = Trainer(worker, data, config, generator, device, processes)
-            run = TrainingRun(trainer, val, files, speed, watch)
-            if resume:
-                run.resume()
-            run.train()
+    advice = memory_advice(config, processes)
+    with held, form as (worker, generator), advice, forked_random_state(device):
+        torch.manual_seed(config.seed)  # of dropout, which takes no generator
+        trainer = Trainer(worker, data, config, generator, device, processes)
+        run = TrainingRun(trainer, val, files, speed, watch)
+        if resume:
+            run.resume()
+        run.train()
     return run.result()
 
 
@@ -180,6 +180,7 @@ class TrainingRun:
                 self.history[name].append(value)
             if step == self.config.steps:
                 self.history["full_val"] = full_loss(self.model, self.val)
+            # The state first: a run killed between the two resumes from it and writes the rest.
             self.save(step)
             if self.files:
                 self.files.save_newest(self.model, self.history, self.meter.summary())

@@ -86,12 +86,12 @@ GOOD = http(BODY, length=WHOLE)
 FAILURES = {
     "cut, and the length is that of the whole": (http(BODY[:HALF], length=WHOLE), "bytes of"),
     "cut, with no length": (http(BODY[:HALF]), f"{HALF:,} bytes of {WHOLE:,}"),
-    "altered by one bit": (http(b"t" + BODY[1:], length=WHOLE), "not the file we know"),
-    "far too long": (http(BODY * 8), "not the file we know"),
+    "altered by one bit": (http(b"t" + BODY[1:], length=WHOLE), "is not Tiny Shakespeare"),
+    "far too long": (http(BODY * 8), "is not Tiny Shakespeare"),
     "a page that says 404": (http(b"no", length=2, status="404 Not Found"), "404: Not Found"),
     "no HTTP": (b"220 smtp.example.org ready\r\n\r\n", "220 smtp"),
     "a closed line": (b"", "closed connection"),
-    "sent to another file": (moved("/other"), "not the file we know"),
+    "sent to another file": (moved("/other"), "is not Tiny Shakespeare"),
     "sent to a host that is not there": (moved("http://127.0.0.1:9/input.txt"), "refused"),
     "sent to no address": (moved("http://[broken/input.txt"), "no file came"),
 }
