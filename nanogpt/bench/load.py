@@ -176,7 +176,7 @@ def bound(config: GPTConfig, requests: Sequence[Request], peak: float, bandwidth
 
 
 def drive(engine: BatchEngine, requests: Sequence[Request], static_batch=None) -> Replies:
-    """Serve the requests as they arrive, on the virtual clock: `now` skips what nobody works in.
+    """Serve the requests as they arrive, on the virtual clock `now`: idle time is skipped.
 
     With `static_batch`, at most so many of those that have arrived form a batch when the last one
     has ended, and every text of it takes part until the longest ends: its idle cells are computed
@@ -184,7 +184,9 @@ def drive(engine: BatchEngine, requests: Sequence[Request], static_batch=None) -
     """
     wanted = {request.id: request.max_new_tokens for request in requests}
     replies = {request.id: Reply([], []) for request in requests}
-    coming, arrived, now = deque(sorted(requests, key=lambda r: r.arrival)), deque(), 0.0
+    coming = deque(sorted(requests, key=lambda r: r.arrival))
+    arrived = deque()
+    now = 0.0
     while coming or arrived or engine.busy:
         if not arrived and not engine.busy:
             now = max(now, coming[0].arrival)
@@ -211,7 +213,8 @@ def _admit(engine: BatchEngine, arrived: deque[Request], static_batch: int | Non
         longest = max(request.max_new_tokens for request in batch)
         for request in batch:
             most = (engine.config.positions or inf) + 1 - len(request.prompt)
-            engine.add(replace(request, max_new_tokens=min(longest, most)))  # its noise goes on
+            # The seed is unchanged, so the first tokens are too.
+            engine.add(replace(request, max_new_tokens=min(longest, most)))
 
 
 # ------------------------------------------------------------------ a server, ours or another

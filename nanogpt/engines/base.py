@@ -30,7 +30,7 @@ from .toolchain import CannotBuild
 INSTEAD = "use Batched, or leave engine out"
 KEPT = 16  # engines: the buffers of one for large batches take hundreds of MB
 building = threading.RLock()  # compilers are not made for two threads at once
-# What decodes a shape for a class: an engine of its own, or a fallback's.
+# (class, shape, …) -> the engine that decodes it, perhaps the class's fallback.
 _built: dict[tuple, Engine] = {}
 
 
@@ -42,7 +42,7 @@ class Engine:
     this engine does not compute, CannotBuild when this machine cannot build it.
     """
 
-    fallback: type[Engine] | None = None  # what decodes instead where this one cannot be built
+    fallback: type[Engine] | None = None  # decodes instead where this one cannot be built
     shares_keys = False  # computes groups of heads that share keys, and windows
     per_head = False  # runs a list of Heads, whatever class they are of
     decodes_drafts = False  # whether it heeds the `engine` of a DraftModel

@@ -30,11 +30,11 @@ from ..sampling import SamplingParams, check_tokens, sample
 
 @dataclass
 class DraftStats:
-    """What became of the proposals of one generation, all its texts together, up to the last pass.
+    """Counts of the proposals of one generation, all its texts together, up to the last pass.
 
-    A token that a text has verified before its batch can advance is proposed again: it is counted
-    once. What was proposed after a rejected token was never looked at, and is not counted. Of the
-    tokens that a pass brings to a single text, the last is the model's and the others the draft's.
+    In a batch, accepted tokens wait for the slowest row and are proposed again: they count once.
+    Proposals behind a rejected one are not verified and do not count. Of the tokens that a pass
+    brings to a single text, the last is the model's and the others the draft's.
     """
 
     accepted: int = 0
@@ -47,7 +47,7 @@ class DraftStats:
 
     @property
     def acceptance_rate(self) -> float:
-        """The share accepted of all proposals that were looked at: the `a` of expected_tokens."""
+        """The share accepted of all verified proposals: the `a` of expected_tokens."""
         return self.accepted / max(1, self.accepted + self.rejected)
 
 

@@ -1,4 +1,4 @@
-"""Many requests at once: who waits, who runs, and steps that draw a token for all that run."""
+"""Many requests at once: a queue, the running sequences, and steps that draw a token for each."""
 
 from __future__ import annotations
 
@@ -29,13 +29,16 @@ class Scheduler:
     """
 
     def __init__(self, block_manager: BlockManager, budget: int, max_running: int):
-        self.block_manager, self.budget, self.max_running = block_manager, budget, max_running
+        self.block_manager = block_manager
+        self.budget = budget
+        self.max_running = max_running
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
 
     def schedule(self) -> list[Sequence]:
         """The sequences of the next step, each with its num_scheduled_tokens."""
-        batch, left = [], self.budget
+        batch = []
+        left = self.budget
         for seq in list(self.running):
             n = min(seq.pending, left)
             # The youngest loses its blocks when an older one needs them.
@@ -100,7 +103,8 @@ class BatchEngine:
         block_manager=BlockManager,
     ):
         check_type("model", model, GPT)
-        if not all(map(callable, parts := (backend, scheduler, block_manager))):
+        parts = (backend, scheduler, block_manager)
+        if not all(map(callable, parts)):
             raise ValueError(f"backend, scheduler, block_manager={parts}: each must be a class")
         check_int("block_len", block_len, 1, MOST)
         check_int("max_running", max_running, 1, MOST)
@@ -110,8 +114,9 @@ class BatchEngine:
         check_int("n_blocks", n_blocks, 1, MOST)
         check_int("budget", budget, 1)
         check_switch("reuse", reuse)
-        if why := backend.supports(model):
-            raise ValueError(why)
+        objection = backend.supports(model)
+        if objection:
+            raise ValueError(objection)
         self.block_manager = block_manager(n_blocks, block_len, reuse)
         self.scheduler = scheduler(self.block_manager, budget, max_running)
         self.config = model.config
@@ -132,22 +137,26 @@ class BatchEngine:
         if request.id in self.alive:
             raise ValueError(f"request {request.id!r} is served already: give each its own id")
         request.check(self.config.vocab_size, self.config.positions)
-        manager, n_prompt, n_new = self.block_manager, len(request.prompt), request.max_new_tokens
-        if (need := manager.blocks_for(n_prompt + n_new - 1)) > manager.n_blocks:
-            what = (
-                f"{n_prompt} + {n_new} tokens need {need} blocks of {manager.block_len} positions"
-            )
-            cure = f"there are {manager.n_blocks}: ask for fewer tokens, or for n_blocks={need}"
-            raise ValueError(f"request {request.id!r}: {what}, and {cure}")
+        manager = self.block_manager
+        n_prompt = len(request.prompt)
+        n_new = request.max_new_tokens
+        blocks = manager.blocks_for(n_prompt + n_new - 1)
+        if blocks > manager.n_blocks:
+            size = f"{blocks} blocks of {manager.block_len} positions"
+            cure = f"there are {manager.n_blocks}: ask for fewer tokens, or for n_blocks={blocks}"
+            tokens = f"{n_prompt} + {n_new} tokens"
+            raise ValueError(f"request {request.id!r}: {tokens} need {size}, and {cure}")
         seq = Sequence(request, request.draw(self.config.vocab_size))
         self.scheduler.waiting.append(seq)
         self.alive[request.id] = seq
 
     def abort(self, name: Hashable) -> bool:
         """Stop the request of this id, and free its blocks. False if it has ended already."""
-        if seq := self.alive.pop(name, None):
-            self.scheduler.finish(seq)
-        return bool(seq)
+        seq = self.alive.pop(name, None)
+        if seq is None:
+            return False
+        self.scheduler.finish(seq)
+        return True
 
     def step(self) -> list[Output]:
         """Read one step, and return the tokens that it gave, in the order of the requests.
@@ -175,10 +184,11 @@ class BatchEngine:
     def _steps(self, batch: list[Sequence]) -> list[int]:
         """How many tokens each sequence draws in one call; 0 inside a prompt.
 
-        More than 1 only where all that run decode. Nobody else can be admitted before one of them
-        ends, and who ends leaves the step to the others. The blocks for them are taken.
+        More than 1 only where all running sequences decode. No other can be admitted before one of
+        them finishes. Finished sequences skip the remaining steps. The blocks are taken here.
         """
-        most, running = self.backend.most_steps(len(batch)), len(self.scheduler.running)
+        most = self.backend.most_steps(len(batch))
+        running = len(self.scheduler.running)
         # The youngest may be in its prompt.
         if most > 1 and len(batch) == running and all(s.pending == 1 for s in reversed(batch)):
             left = [seq.request.max_new_tokens - seq.num_new_tokens for seq in batch]
@@ -206,32 +216,38 @@ class BatchEngine:
         return tokens
 
     def _note(self, batch: list[Sequence], drawn: list[list[int]], logits: Tensor) -> None:
-        """Log-probabilities that are asked for, of the token behind each row of the logits.
+        """The requested log-probabilities: a row of logits predicts the token that follows.
 
-        Those rows come step by step, and in each sequence by sequence.
+        Rows come step by step, and within a step sequence by sequence.
         """
-        rows, n_rows = {seq: [] for seq in batch}, 0
+        rows = {seq: [] for seq in batch}
+        n_rows = 0
         for step in range(max(1, *map(len, drawn))):
             for seq, tokens in zip(batch, drawn, strict=True):
                 n = int(step < len(tokens)) if step else seq.wanted
                 rows[seq] += range(n_rows, n_rows + n)
                 n_rows += n
         for seq, tokens in zip(batch, drawn, strict=True):
-            if (n := seq.request.logprobs) is not None:
-                behind = [*seq.tokens, *tokens][seq.num_shown_tokens + 1 :][: len(rows[seq])]
-                found = logits[rows[seq], : self.config.vocab_size]
-                seq.logprobs += _logprobs(found.cpu(), behind, n)
+            n_top = seq.request.logprobs
+            if n_top is not None:
+                predicted = [*seq.tokens, *tokens][seq.num_shown_tokens + 1 :][: len(rows[seq])]
+                chosen = logits[rows[seq], : self.config.vocab_size]
+                seq.logprobs += _logprobs(chosen.cpu(), predicted, n_top)
 
     def audit(self) -> None:
         """Raises AssertionError when a block was lost, or is held by a sequence that is gone."""
-        assert not any(seq.block_table for seq in self.scheduler.waiting), "who waits holds blocks"
+        assert not any(seq.block_table for seq in self.scheduler.waiting), (
+            "a waiting one has blocks"
+        )
         self.block_manager.audit(self.scheduler.running)
 
     def _append(self, batch: list[Sequence], drawn: list[list[int]]) -> list[Output]:
-        """What each sequence has drawn joins it; who has all its tokens leaves."""
-        columns, ended = [], []  # columns of the outputs: one for each sequence
+        """Append the drawn tokens to their sequences; complete sequences leave."""
+        columns = []  # of the outputs: one for each sequence
+        ended = []
         for seq, tokens in zip(batch, drawn, strict=True):
-            request, first = seq.request, seq.num_new_tokens
+            request = seq.request
+            first = seq.num_new_tokens
             seq.tokens += tokens
             seq.num_new_tokens += len(tokens)
             # All but the last of the drawn tokens were read, too.
@@ -240,10 +256,11 @@ class BatchEngine:
             seq.num_shown_tokens = max(seq.num_shown_tokens, seq.num_computed_tokens)
             last = request.max_new_tokens - 1
             columns.append([Output(request, t, i, i == last) for i, t in enumerate(tokens, first)])
-            if tokens and (shown := seq.logprobs):
-                first = len(shown) - len(tokens) + 1  # the first token has the prompt's, too
-                pairs = zip(columns[-1], [shown[:first], *zip(shown[first:])], strict=True)
-                columns[-1] = [output._replace(logprobs=tuple(own)) for output, own in pairs]
+            if tokens and seq.logprobs:
+                first = len(seq.logprobs) - len(tokens) + 1  # the first token has the prompt's, too
+                shares = [seq.logprobs[:first], *zip(seq.logprobs[first:])]
+                pairs = zip(columns[-1], shares, strict=True)
+                columns[-1] = [output._replace(logprobs=tuple(share)) for output, share in pairs]
                 seq.logprobs = []
             if seq.num_new_tokens > last:
                 ended.append(seq)
@@ -253,11 +270,11 @@ class BatchEngine:
 
 
 def _logprobs(logits: Tensor, tokens: list[int], n_top: int) -> list[Logprob]:
-    """Of each row the token that came, and the n_top likeliest.  (T, V), T -> T"""
+    """For each row the drawn token and the n_top likeliest.  (T, V), T -> T"""
     values = logits.double().log_softmax(-1)
     top = values.topk(min(n_top, values.shape[-1]))
-    own = values[range(len(tokens)), tokens].tolist()
-    rows = zip(tokens, own, top.indices.tolist(), top.values.tolist(), strict=True)
+    drawn = values[range(len(tokens)), tokens].tolist()
+    rows = zip(tokens, drawn, top.indices.tolist(), top.values.tolist(), strict=True)
     return [Logprob(token, value, dict(zip(*pair, strict=True))) for token, value, *pair in rows]
 
 

@@ -1,9 +1,9 @@
-"""Which sequence holds which blocks of keys and values. Counts blocks; knows no tensors.
+"""The owner of all blocks of keys and values. Counts blocks; knows no tensors.
 
 As in vLLM (Kwon et al. 2023, PagedAttention, arXiv 2309.06180), but for one process. A sequence
 takes a block when it needs one. A full block is known by a hash of its tokens and of all before it,
-so that a sequence that begins in the same way shares it. What nobody uses is kept until its memory
-is needed.
+so that a sequence that begins in the same way shares it. Unused full blocks are kept until their
+memory is needed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ class BlockManager:
     """
 
     def __init__(self, n_blocks: int, block_len: int, reuse: bool = True):
-        self.n_blocks, self.block_len, self.reuse = n_blocks, block_len, reuse
+        self.n_blocks = n_blocks
+        self.block_len = block_len
+        self.reuse = reuse
         self.ref_counts = [0] * n_blocks  # how many sequences hold each block
         self.empty = list(range(n_blocks))[::-1]
         self.kept: dict[int, None] = {}  # full, and held by nobody; the longest unused first
@@ -56,15 +58,16 @@ class BlockManager:
         False, and nothing happens, while there are too few blocks for all that is to be read.
         """
         hashes = self._hashes(seq) if self.reuse else []
-        found = [self.block_of[name] for name in takewhile(self.block_of.__contains__, hashes)]
-        revived = sum(self.ref_counts[block] == 0 for block in found)
-        if self.blocks_for(len(seq.tokens)) - len(found) + revived > self.available:
+        cached = [self.block_of[name] for name in takewhile(self.block_of.__contains__, hashes)]
+        revived = sum(self.ref_counts[block] == 0 for block in cached)
+        if self.blocks_for(len(seq.tokens)) - len(cached) + revived > self.available:
             return False
-        for block in found:
+        for block in cached:
             self.kept.pop(block, None)
             self.ref_counts[block] += 1
-        seq.block_table, seq.num_cached_tokens = found, len(found) * self.block_len
-        # Logits need their tokens to be read.
+        seq.block_table = cached
+        seq.num_cached_tokens = len(cached) * self.block_len
+        # Cached tokens whose logits were requested are computed again.
         seq.num_computed_tokens = min(seq.num_cached_tokens, seq.num_shown_tokens)
         return True
 
@@ -97,12 +100,15 @@ class BlockManager:
             for i in full:
                 if hashes[i] not in self.block_of:
                     block = seq.block_table[i]
-                    self.block_of[hashes[i]], self.hash_of[block] = block, hashes[i]
+                    self.block_of[hashes[i]] = block
+                    self.hash_of[block] = hashes[i]
 
     def free(self, seq: Sequence) -> None:
         """The sequence holds nothing any more."""
         self._release(seq.block_table)
-        seq.block_table, seq.num_computed_tokens, seq.num_cached_tokens = [], 0, 0
+        seq.block_table = []
+        seq.num_computed_tokens = 0
+        seq.num_cached_tokens = 0
 
     def audit(self, held: Iterable[Sequence]) -> None:
         """Raises AssertionError unless these sequences' blocks, and they alone, are held."""
@@ -117,17 +123,18 @@ class BlockManager:
         assert not set(self.empty) & set(self.hash_of), "an empty block can be found"
 
     def _take(self) -> int:
-        """A block to write in; what was kept there longest unused is forgotten."""
+        """A block to write in: an empty one, or else the one that is unused for longest."""
         if self.empty:
             block = self.empty.pop()
         else:
             block = next(iter(self.kept))
-            del self.kept[block], self.block_of[self.hash_of.pop(block)]
+            del self.kept[block]
+            del self.block_of[self.hash_of.pop(block)]
         self.ref_counts[block] = 1
         return block
 
     def _release(self, blocks: list[int]) -> None:
-        """One sequence fewer holds these. The last one goes first: it needs those before it."""
+        """One sequence fewer holds these. The last goes first: it is useless without the others."""
         for block in reversed(blocks):
             self.ref_counts[block] -= 1
             if self.ref_counts[block] == 0 and block in self.hash_of:
@@ -137,7 +144,8 @@ class BlockManager:
 
     def _hashes(self, seq: Sequence) -> list[bytes]:
         """The hashes of a sequence's full blocks; each is computed once."""
-        size, hashes = self.block_len, seq.block_hashes
+        size = self.block_len
+        hashes = seq.block_hashes
         for i in range(len(hashes), len(seq.tokens) // size):
             parent = hashes[-1] if hashes else ROOT
             hashes.append(block_hash(parent, seq.tokens[i * size : (i + 1) * size]))

@@ -108,11 +108,14 @@ class SlotIndex:
     """Where the keys of a rectangle of tokens go, and where those of its sequences lie.
 
     Of slots (B, T) and block tables (B, n); `length` positions are read. Every layer has the same.
-    The pool is (n_blocks, heads, block_len), and -1 is its last block, which stays 0. `kept` are
-    rows of B·H·T (≤ B·H·T,), written to the rows `new` of one slot each. `first` and `read`
-    (B·H·n,) are rows of one block, to clear before and to read. A block is cleared when its first
-    slot is written: 0 times what an earlier sequence left there may be NaN.
+    The pool is (n_blocks, heads, block_len), and -1 is its last block, which stays 0. A block is
+    cleared when its first slot is written: 0 times an old number may be NaN.
     """
+
+    kept: Tensor  # (N,) of the B·H·T new rows, those that are stored
+    new: Tensor  # (N,) slots, to which they are written
+    first: Tensor  # blocks to clear before
+    read: Tensor  # (B·H·n,) blocks to read
 
     def __init__(self, slots: Tensor, tables: Tensor, length: int, pool: tuple, device):
         n_blocks, heads, block_len = pool

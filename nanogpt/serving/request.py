@@ -67,24 +67,27 @@ class Request:
 
 
 class Sequence:
-    """The text of a request: its tokens so far, and what is held of them.
+    """The text of a request: its tokens so far, and the blocks that hold their keys and values.
 
     The keys and values of its first `num_computed_tokens` lie in the blocks of `block_table`. Those
     of the first `num_cached_tokens` were there when it was admitted, computed for an earlier
-    sequence. The next step reads `num_scheduled_tokens` more. Nobody asks for the logits of the
-    first `num_shown_tokens`, or not again.
+    sequence. The next step reads `num_scheduled_tokens` more. The logits of the first
+    `num_shown_tokens` were returned already, or were not requested.
     """
 
     def __init__(self, request: Request, noise: Tensor | None):
         self.request = request
         self.running = False  # whether it holds blocks, and takes part in steps
         self.noise = noise  # a row for each new token
-        self.native = None  # what native code keeps of it
+        self.native = None  # the state that native code keeps of it
         self.tokens: list[int] = request.prompt.tolist()
-        self.num_prompt_tokens, self.num_new_tokens = len(self.tokens), 0
+        self.num_prompt_tokens = len(self.tokens)
+        self.num_new_tokens = 0
         self.block_table: list[int] = []
         self.block_hashes: list[bytes] = []  # of its full blocks
-        self.num_computed_tokens = self.num_cached_tokens = self.num_scheduled_tokens = 0
+        self.num_computed_tokens = 0
+        self.num_cached_tokens = 0
+        self.num_scheduled_tokens = 0
         self.num_shown_tokens = 0 if request.echo else self.num_prompt_tokens - 1
         self.logprobs: list[Logprob] = []  # since the last token that was given out
 
@@ -100,7 +103,7 @@ class Sequence:
 
     @property
     def wanted(self) -> int:
-        """Of how many tokens, the last ones of the step, the logits are asked for."""
+        """The number of tokens, the last ones of the step, whose logits are requested."""
         n = self.num_scheduled_tokens
         return max(0, min(n, self.num_computed_tokens + n - self.num_shown_tokens))
 

@@ -25,7 +25,7 @@ from ..model import GPT
 from ..sampling import PLAIN, SamplingParams, draw_noise
 
 COUNTS = ("cases", "sequences", "tokens", "mismatched", "explained", "logits", "differing_logits")
-COUNTS += ("too_close",)  # draws that a difference of their own logits might have decided
+COUNTS += ("too_close",)  # draws with a margin of at most twice the difference of the logits
 SHOWN = 10  # mismatches of which a result tells more than their number
 SHAPES = [(1, 8), (2, 8), (4, 4), (3, 16), (4, 16)]  # heads, head size; few: each is a native build
 # Rows of these fill no whole register. Drawn in exact mode only, where nothing is built.
