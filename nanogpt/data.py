@@ -206,6 +206,13 @@ def random_batch(
     return windows(data, starts, block_size)
 
 
+def send(x: Tensor, device: torch.device) -> Tensor:
+    """The tensor on that device; from the CPU to a GPU without waiting for the queue."""
+    if device.type == "cuda" and x.is_cpu:
+        return x.pin_memory().to(device, non_blocking=True)
+    return x.to(device)
+
+
 class Epochs:
     """Windows without replacement: all of the text once, in a drawn order, then all of it again.
 

@@ -1,13 +1,10 @@
-"""The device that tensors live on, and the process that trains."""
+"""The device that tensors live on, and why it was chosen."""
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
-import torch.nn as nn
-from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -40,13 +37,6 @@ def pick_device(prefer: str = "auto") -> Device:
     return Device(torch.device("cuda"), torch.float16, reason)
 
 
-def send(x: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """The tensor on that device; from the CPU to a GPU without waiting for the queue."""
-    if device.type == "cuda" and x.is_cpu:
-        return x.pin_memory().to(device, non_blocking=True)
-    return x.to(device)
-
-
 def synchronize(device: torch.device) -> None:
     """Wait until the device has finished its work; a CPU always has."""
     if device.type == "cuda":
@@ -57,45 +47,3 @@ def forked_random_state(device: Device):
     """A with-block that leaves the global random state as it was, on this process's own GPU too."""
     gpu = device.device.type == "cuda"
     return torch.random.fork_rng(devices=[device.device] if gpu else None)
-
-
-# ------------------------------------------------------------------ the processes of a run
-
-
-class OneProcess:
-    """A process that trains by itself.
-
-    Several that share each batch are `Team` in cluster/processes.py, with these same methods.
-    """
-
-    size = 1
-    rank = 0
-    first = True  # whether this process writes, prints and evaluates
-
-    def connect(self, trainer) -> None:
-        """Prepare the trainer's net for gradients that all processes share."""
-
-    def share(self, batch: Tensor) -> Tensor:
-        """The rows of a batch that this process computes.  (B, T) -> (B / size, T)"""
-        return batch
-
-    def begin_step(self, seed: int, step: int) -> None:
-        """Set the random state of dropout, where it is not that of a process by itself."""
-
-    def part(self, net: nn.Module, last: bool):
-        """A with-block around one part of a batch; gradients are shared behind the last part."""
-        return nullcontext()
-
-    def mean(self, values: Tensor) -> Tensor:
-        """The mean over all processes."""
-        return values
-
-    def any(self, asked: bool, step: int, last: bool) -> bool:
-        """Whether any process is asked to stop before this step."""
-        return asked
-
-    def agree(self, name: str, value) -> None:
-        """Raise ValueError unless all processes have the same value."""
-
-
-ALONE = OneProcess()

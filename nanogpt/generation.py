@@ -17,7 +17,7 @@ from torch import Tensor
 
 from .cache import DynamicCache, enable_kv_cache
 from .config import check_int, check_type
-from .device import send
+from .data import send
 from .model import GPT
 from .sampling import (
     MOST_NEW,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from math import ceil
 
@@ -13,14 +13,53 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from .config import TrainConfig
-from .data import Epochs, random_batch, windows
-from .device import ALONE, Device, OneProcess, send
+from .data import Epochs, random_batch, send, windows
+from .device import Device
 from .generation import replica
 from .model import GPT
 from .optimizers import make_optimizers
 
 EVAL_SEED = 4242  # of the fixed evaluation windows: the same for every training seed
 BATCH = 16  # windows of a batch of them
+
+
+class OneProcess:
+    """A process that trains by itself.
+
+    Several that share each batch are `Team` in cluster/processes.py, with these same methods.
+    """
+
+    size = 1
+    rank = 0
+    first = True  # whether this process writes, prints and evaluates
+
+    def connect(self, trainer) -> None:
+        """Prepare the trainer's net for gradients that all processes share."""
+
+    def share(self, batch: Tensor) -> Tensor:
+        """The rows of a batch that this process computes.  (B, T) -> (B / size, T)"""
+        return batch
+
+    def begin_step(self, seed: int, step: int) -> None:
+        """Set the random state of dropout, where it is not that of a process by itself."""
+
+    def part(self, net: nn.Module, last: bool):
+        """A with-block around one part of a batch; gradients are shared behind the last part."""
+        return nullcontext()
+
+    def mean(self, values: Tensor) -> Tensor:
+        """The mean over all processes."""
+        return values
+
+    def any(self, asked: bool, step: int, last: bool) -> bool:
+        """Whether any process is asked to stop before this step."""
+        return asked
+
+    def agree(self, name: str, value) -> None:
+        """Raise ValueError unless all processes have the same value."""
+
+
+ALONE = OneProcess()
 
 
 @contextmanager

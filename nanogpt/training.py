@@ -16,10 +16,18 @@ from .config import TrainConfig, check_type
 from .console import Progress
 from .convert import convert_state, not_standard, pack_heads
 from .data import CharTokenizer, Corpus, split
-from .device import ALONE, Device, OneProcess, forked_random_state, pick_device, synchronize
+from .device import Device, forked_random_state, pick_device, synchronize
 from .model import GPT, look_back, zero_init
 from .resume import RunFiles, deferred_interrupt
-from .trainer import Trainer, fixed_batches, full_loss, mean_loss, memory_advice
+from .trainer import (
+    ALONE,
+    OneProcess,
+    Trainer,
+    fixed_batches,
+    full_loss,
+    mean_loss,
+    memory_advice,
+)
 
 NONE = type(None)
 # The tokenizer of notebook 01 is a class of its own cell.

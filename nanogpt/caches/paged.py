@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..cache import KVCache
 from ..config import check_int
-from ..device import send
+from ..data import send
 
 
 class PagedCache(KVCache):

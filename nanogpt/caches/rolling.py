@@ -6,7 +6,7 @@ import torch
 
 from ..cache import KVCache
 from ..config import check_int
-from ..device import send
+from ..data import send
 
 
 class RollingCache(KVCache):

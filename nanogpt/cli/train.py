@@ -11,10 +11,11 @@ from ..checkpoint import check_path
 from ..cluster.processes import joined
 from ..config import RECIPES, SIZES, TrainConfig, override, recipe_for
 from ..data import CharTokenizer, load_corpus
-from ..device import Device, OneProcess, pick_device
+from ..device import Device, pick_device
 from ..files import check_writable
 from ..model import GPT
 from ..resume import state_path
+from ..trainer import OneProcess
 from ..training import train
 from .common import OUTPUTS, add_shared, set_threads
 

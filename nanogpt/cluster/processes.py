@@ -22,8 +22,9 @@ import torch.distributed as dist
 import torch.nn as nn
 from torch import Tensor
 
-from ..device import ALONE, Device, OneProcess, forked_random_state
+from ..device import Device, forked_random_state
 from ..files import ROOT
+from ..trainer import ALONE, OneProcess
 
 # How long a process waits for another one, such as the first while it evaluates: NCCL's own 10
 # minutes may be too short for that.

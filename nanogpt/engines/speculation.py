@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from ..config import check_int, check_number
-from ..device import send
+from ..data import send
 from ..generation import Decoder
 from ..sampling import SamplingParams, check_tokens, sample
 

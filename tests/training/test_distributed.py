@@ -22,8 +22,9 @@ from training_fixtures import (
 from nanogpt.cli import main
 from nanogpt.cluster.processes import Team, joined, torchrun
 from nanogpt.data import practice_corpus
-from nanogpt.device import ALONE, Device
+from nanogpt.device import Device
 from nanogpt.resume import state_path
+from nanogpt.trainer import ALONE
 
 pytestmark = pytest.mark.skipif(
     not (dist.is_available() and dist.is_gloo_available()), reason="this torch has no gloo"
