@@ -15,6 +15,7 @@ import torch
 import torch.nn as nn
 from torch import Tensor
 
+from .attention import check_ascending
 from .config import check_int
 
 
@@ -138,29 +139,6 @@ class KVCache(ABC):
             late = f"position {first} must come after position {self.last}, which is cached already"
             raise ValueError(f"{late}: count through the whole text; reset() before another")
         return last
-
-
-# The positions checked last, and their version: all layers of a step get one tensor.
-_ascending = None, None
-
-
-def check_ascending(pos: Tensor) -> None:
-    """Raise ValueError unless the positions of each text ascend.  (…, T), on the CPU
-
-    A model checks at its door, and each cache again, since a cache may be used without a model; the
-    same tensor is read once. Attention itself needs positions in no order. The causal kernel, a
-    ring and a rewind do: they rely on the order in which tokens come.
-    """
-    global _ascending
-    if pos.shape[-1] < 2:
-        return
-    version = None if pos.is_inference() else pos._version  # such tensors have none
-    seen, last = _ascending
-    if version is not None and seen is pos and last == version:
-        return
-    if not (pos.diff() > 0).all():
-        raise ValueError(f"positions {pos.tolist()} do not ascend: pass tokens in the text's order")
-    _ascending = pos, version
 
 
 def _kind(x: Tensor) -> tuple:

@@ -19,12 +19,13 @@ from .attention import (
     SquaredReLU,
     attend,
     attend_shared,
+    check_ascending,
     is_causal,
     norm_and_rotate,
     rms_norm,
     visible,
 )
-from .cache import cache_owners, check_ascending
+from .cache import cache_owners
 from .config import GPTConfig
 
 
