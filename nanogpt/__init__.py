@@ -60,7 +60,7 @@ _HOME = {
     "engines.compiled": ["Compiled", "Graph", "GraphLoop"],
     "engines.native": ["Native", "Native8", "Rough8"],
     "serving.batch": ["BatchEngine", "serve"],
-    "serving.request": ["Request"],
+    "serving.sequence": ["Request"],
     "verify.referee": ["referee"],
 }
 _MODULE = {name: module for module, names in _HOME.items() for name in names}

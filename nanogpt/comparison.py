@@ -16,7 +16,7 @@ from .sampling import MOST_NEW, SamplingParams, check_length, check_prompt, chec
 
 
 @dataclass(frozen=True)
-class Report:
+class Comparison:
     """The result of `compare`, as plain numbers. All lists have one entry for each new token."""
 
     equal: bool
@@ -44,7 +44,7 @@ class Report:
 
 def compare(
     model: GPT, prompt: Tensor, n_new: int, a=None, b=None, *, seed: int = 42, temperature=1.0
-) -> Report:
+) -> Comparison:
     """Decode twice from one seed, with cache `a` and with cache `b`, and compare.
 
     A cache is a class, as in DynamicCache, or None for no cache. First the tokens, generated
@@ -68,7 +68,7 @@ def compare(
     margins = margins.amin(-1)  # (n_new,)
     # NaN on both sides gives equal tokens, and is a bug all the same.
     wrong = ((new_a != new_b).any(0) | diffs.isnan()).nonzero()
-    return Report(
+    return Comparison(
         equal=len(wrong) == 0,
         first_divergence=int(wrong[0]) if len(wrong) else None,
         n_new=n_new,

@@ -57,3 +57,8 @@ def tolerate_any_text() -> None:
     for stream in (sys.stdout, sys.stderr):
         if getattr(stream, "errors", None) == "strict":
             stream.reconfigure(errors="replace")
+
+
+def first_line(error: Exception) -> str:
+    """The first line of an error's message."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]

@@ -8,7 +8,6 @@ outside.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from copy import copy
 from functools import partial
 from typing import Protocol
 
@@ -18,7 +17,7 @@ from torch import Tensor
 from .cache import DynamicCache, enable_kv_cache
 from .config import check_int, check_type
 from .data import send
-from .model import GPT
+from .model import GPT, replica
 from .sampling import (
     MOST_NEW,
     PLAIN,
@@ -63,27 +62,6 @@ def loop(
     if draft is None:
         return decode(decoder, prompt, noise, sampling)
     return draft.loop(decoder, prompt, noise, sampling)
-
-
-def replica(model: GPT) -> GPT:
-    """The model's modules once more, over the very same weights: in eval mode, without caches.
-
-    Code that runs in it neither sees nor changes the modes and the caches of the model, so threads
-    do not meet. Hooks are shared; attributes that a forward of yours sets are set on the replica.
-    Raises ValueError for a forward that was set on a module: it would run the original.
-    """
-    # Shallow copies: the tensors stay where they are, so a replica costs no memory for weights.
-    copies = {module: copy(module) for module in model.modules()}
-    for module, copied in copies.items():
-        if "forward" in vars(module):
-            problem = f"a {type(module).__name__} has another forward, set on the instance"
-            cure = "define it in a class, or take it off"
-            raise ValueError(f"{problem}, and a copy must run: {cure}")
-        children = {name: copies.get(child) for name, child in module._modules.items()}
-        vars(copied).update(training=False, _modules=children)
-        if "cache" in vars(copied):
-            copied.cache = None
-    return copies[model]
 
 
 class ModuleDecoder:

@@ -8,6 +8,7 @@ Shapes: B batch, T tokens, C width, H heads, hs head size, S cached tokens, V vo
 from __future__ import annotations
 
 import math
+from copy import copy
 
 import torch
 import torch.nn as nn
@@ -251,6 +252,27 @@ def _drop_tril(module, state_dict, prefix, *args) -> None:
     # The lecture's Head keeps its mask as a buffer; ours computes it from positions.
     for name in [n for n in state_dict if n.endswith(".tril")]:
         del state_dict[name]
+
+
+def replica(model: GPT) -> GPT:
+    """The model's modules once more, over the very same weights: in eval mode, without caches.
+
+    Code that runs in it neither sees nor changes the modes and the caches of the model, so threads
+    do not meet. Hooks are shared; attributes that a forward of yours sets are set on the replica.
+    Raises ValueError for a forward that was set on a module: it would run the original.
+    """
+    # Shallow copies: the tensors stay where they are, so a replica costs no memory for weights.
+    copies = {module: copy(module) for module in model.modules()}
+    for module, copied in copies.items():
+        if "forward" in vars(module):
+            problem = f"a {type(module).__name__} has another forward, set on the instance"
+            cure = "define it in a class, or take it off"
+            raise ValueError(f"{problem}, and a copy must run: {cure}")
+        children = {name: copies.get(child) for name, child in module._modules.items()}
+        vars(copied).update(training=False, _modules=children)
+        if "cache" in vars(copied):
+            copied.cache = None
+    return copies[model]
 
 
 # -------------------------------------------------------- the first weights of a training run

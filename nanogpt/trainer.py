@@ -15,8 +15,7 @@ from torch.overrides import TorchFunctionMode
 from .config import TrainConfig
 from .data import Epochs, random_batch, send, windows
 from .device import Device
-from .generation import replica
-from .model import GPT
+from .model import GPT, replica
 from .optimizers import make_optimizers
 
 EVAL_SEED = 4242  # of the fixed evaluation windows: the same for every training seed

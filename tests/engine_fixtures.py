@@ -113,7 +113,7 @@ def assert_refused(message, model, prompt, n_new, **how):
 
 def forget():
     """As in a new process: no engine built, no library loaded, no compiler looked up."""
-    for remembered in (toolchain.compiler, toolchain.machine, native.library):
+    for remembered in (toolchain.compiler, toolchain.machine, native.decoder_library):
         remembered.cache_clear()
     base._built.clear()
 

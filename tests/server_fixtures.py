@@ -14,7 +14,7 @@ from conftest import seeded, tiny_model
 from nanogpt.data import CharTokenizer
 from nanogpt.generation import complete
 from nanogpt.sampling import PLAIN
-from nanogpt.serving.http import Server, serving
+from nanogpt.serving.http import Server, listening
 
 CHARS = CharTokenizer("abcdefghijkl\n")
 JSON = {"Content-Type": "application/json"}
@@ -138,7 +138,7 @@ def gated(**settings):
     server = Counted(**settings)
     gate = Gated(server.engine)
     opens = threading.Thread(target=lambda: (until(lambda: not server.answers), gate.open()))
-    with serving(server) as url:
+    with listening(server) as url:
         try:
             yield server, url, gate
         finally:

@@ -11,11 +11,10 @@ from decoding_fixtures import V, build, text
 
 from nanogpt.generation import generate
 from nanogpt.sampling import PLAIN, SamplingParams
-from nanogpt.serving import blocks
+from nanogpt.serving import sequence
 from nanogpt.serving.batch import BatchEngine
-from nanogpt.serving.blocks import BlockManager, block_hash
 from nanogpt.serving.modules import ModuleBackend
-from nanogpt.serving.request import Request
+from nanogpt.serving.sequence import BlockManager, Request, block_hash
 
 MODERN = {"rope": True, "qk_norm": True, "rms_norm": True, "relu2": True, "bias": False}
 FORMS = {  # every form that the model has, in 2 layers: one alone hides what a chunk may see
@@ -217,5 +216,5 @@ def never_shared(self, seq, admit=BlockManager.admit):
 BLOCK_BUGS = {  # what is replaced, where, by what
     "a block is freed while shared": (BlockManager, "_release", freed_while_shared),
     "who shares is not counted": (BlockManager, "admit", never_shared),
-    "a hash without its parent": (blocks, "block_hash", lambda _, own: block_hash(b"", own)),
+    "a hash without its parent": (sequence, "block_hash", lambda _, own: block_hash(b"", own)),
 }

@@ -33,7 +33,7 @@ from ..model import GPT
 from ..sampling import SamplingParams
 from ..serving.batch import BatchEngine
 from ..serving.modules import ModuleBackend
-from ..serving.request import Request
+from ..serving.sequence import Request
 from ..timing import in_turns, number_of, summary
 from ..verify.server import HTTPServer
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import torch
 
 from ..config import GPTConfig
-from ..engines.native import library
+from ..engines.native import decoder_library
 from ..engines.toolchain import CannotBuild
 from ..model import GPT
 from ..timing import CPU, summary, time_tokens
@@ -112,7 +112,7 @@ class Limits:
 def _native(device: torch.device):
     """The library of native loops; None on another device or where it cannot be built."""
     try:
-        return library(64, 4, 65) if device.type == "cpu" else None
+        return decoder_library(64, 4, 65) if device.type == "cpu" else None
     except CannotBuild:
         return None
 

@@ -20,13 +20,13 @@ def run(args: argparse.Namespace) -> int:
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.default_int_handler)
     from ..checkpoint import load_checkpoint
-    from ..serving.http import serving
+    from ..serving.http import listening
 
     set_threads(args.threads)
     server = _server(args, load_checkpoint(args.checkpoint))
     gc.freeze()  # or a search for garbage, now and then, looks through all of PyTorch: 0.1 s
     try:
-        with serving(server, args.host, args.port, args.allow_host) as url:
+        with listening(server, args.host, args.port, args.allow_host) as url:
             if args.host not in ("127.0.0.1", "localhost", "::1"):
                 print(f"open to all who reach {args.host}: it asks for no password")
             _introduce(url, server.reader)

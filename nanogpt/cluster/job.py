@@ -28,7 +28,7 @@ from ..files import held, sha256, write_json, write_whole
 from ..sampling import MOST_NEW, PLAIN, SamplingParams, check_length, check_sampling
 from ..serving.batch import serve
 from ..serving.native_steps import BACKENDS
-from ..serving.request import Request
+from ..serving.sequence import Request
 
 MOST = 10_000_000  # texts of one job: its prompts are in memory
 OPTIONS = {"input": "--prompts, --samples or --seed", "weights": "--checkpoint"}

@@ -22,12 +22,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..config import GPTConfig
+from ..console import first_line
 from ..model import GPT
 from ..sampling import PLAIN, sample
 from . import functional, toolchain
 from .base import check_float32, require_float32_cpu
 from .eager import Exclusive
-from .toolchain import CannotBuild, first_line
+from .toolchain import CannotBuild
 
 INLINED = 8  # numbers: constants of so few cannot be exchanged after the build
 OPTIONS = {
@@ -115,7 +116,7 @@ class Compiled(Exclusive):
         source = "".join(map(inspect.getsource, (sys.modules[__name__], functional)))
         parts = {"source": source, "threads": torch.get_num_threads(), "config": str(self.config)}
         parts |= {"batch": self.batch, "capacity": self.capacity}
-        path = toolchain.kept("compiled", parts, ".pt2", self._compile)
+        path = toolchain.kept_build("compiled", parts, ".pt2", self._compile)
         self.kv = empty_kv(self.config, self.batch, self.capacity)
         try:
             # As torch._inductor.aoti_load_package does, without its import of Inductor: 1.5 s.

@@ -49,7 +49,7 @@ def shape_of(width: int, n_head: int, vocab: int, form: tuple[str, ...]) -> dict
 
 
 @lru_cache(maxsize=64)
-def library(
+def decoder_library(
     width: int,
     n_head: int,
     vocab: int,
@@ -81,7 +81,7 @@ class Native(Engine):
     def build(self):
         require_float32_cpu(self)
         c, how = self.config, (self.bits, self.int8_inputs)
-        self.library = library(c.n_embd, c.n_head, c.vocab_size, form_of(c), *how)
+        self.library = decoder_library(c.n_embd, c.n_head, c.vocab_size, form_of(c), *how)
         self.spare = []  # keys and values of the last generation: fresh memory costs time
 
     def tokens(self, model, prompt, noise, sampling, draft=None):
@@ -137,7 +137,7 @@ def quantize(weight: Tensor, lib: ctypes.CDLL | None = None) -> tuple[Tensor, Te
     weight = weight.contiguous()
     n, k = weight.shape
     try:
-        lib = lib or library(64, 4, 65)
+        lib = lib or decoder_library(64, 4, 65)
     except CannotBuild:  # the same arithmetic, in more passes over the numbers
         top = weight.abs().amax(1)
         return (weight * (127 / top.clamp(min=1e-38))[:, None]).round().to(torch.int8), top / 127

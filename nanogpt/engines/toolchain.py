@@ -21,6 +21,7 @@ import torch
 from filelock import FileLock
 from platformdirs import user_cache_dir
 
+from ..console import first_line
 from ..files import atomic_path
 
 # Sums may be taken in any order, so that they fill a register. Not -ffast-math: linking with it
@@ -75,7 +76,7 @@ def load_library(name: str, source: Path, shape: dict, *included: Path) -> ctype
     """A C++ file compiled for these numbers, now or at an earlier time. Raises CannotBuild."""
     text = "".join(path.read_text(encoding="utf-8") for path in (source, *included))
     parts = {"source": text, **shape}
-    path = kept(name, parts, ".so", lambda out: compile_cpp(source, out, shape))
+    path = kept_build(name, parts, ".so", lambda out: compile_cpp(source, out, shape))
     try:
         return ctypes.CDLL(str(path))
     except OSError as error:
@@ -97,7 +98,7 @@ def compile_cpp(source: Path, out: Path, defines: dict) -> None:
     raise CannotBuild(f"{compiler()[0]} cannot compile {source.name}: {why[:300]}")
 
 
-def kept(name: str, parts: dict, suffix: str, make: Callable[[Path], None]) -> Path:
+def kept_build(name: str, parts: dict, suffix: str, make: Callable[[Path], None]) -> Path:
     """The file that `make(path)` builds from these parts on this machine, built now or before.
 
     Raises CannotBuild when `make` does, and for any other error of a compiler.
@@ -124,11 +125,6 @@ def kept(name: str, parts: dict, suffix: str, make: Callable[[Path], None]) -> P
         what = f"{type(error).__name__}: {first_line(error)}"
         raise CannotBuild(f"the build failed: {what}") from error
     return path
-
-
-def first_line(error: Exception) -> str:
-    """The first line of an error's message."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
 
 
 def cannot_load(path: Path, error: Exception) -> CannotBuild:

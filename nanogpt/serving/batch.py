@@ -12,9 +12,8 @@ from torch import Tensor
 from ..config import check_int, check_switch, check_type
 from ..model import GPT
 from ..sampling import sample
-from .blocks import BlockManager
 from .modules import ModuleBackend, flat_step
-from .request import Logprob, Output, Request, Sequence
+from .sequence import BlockManager, Logprob, Output, Request, Sequence
 
 NO_LIMIT = 2**31  # tokens of a step
 MOST = 2**24  # blocks, their positions, sequences: each is counted in Python

@@ -17,7 +17,7 @@ from torch import Tensor
 from ..config import check_int, check_number, check_switch, check_type
 from ..data import CharTokenizer
 from ..sampling import SamplingParams, check_seed
-from .request import Logprob, Output, Request
+from .sequence import Logprob, Output, Request
 
 # Fields that this server does not have, and the values at which they ask for nothing.
 ABSENT = {"n": 1, "best_of": 1, "num_beams": 1, "presence_penalty": 0, "frequency_penalty": 0}

@@ -29,7 +29,7 @@ from ..model import GPT
 from .batch import BatchEngine
 from .completions import Completion, Reader, Refused, event
 from .modules import ModuleBackend
-from .request import Output
+from .sequence import Output
 
 BUDGET = 256  # tokens of a step
 BODY = 2**20  # bytes of a body that are kept; of a longer one the rest is read and dropped
@@ -362,12 +362,12 @@ async def _answer(server: Server, sockets: list, hosts: set[str], started: Futur
 
 
 @contextmanager
-def serving(
+def listening(
     server: Server, host: str = "127.0.0.1", port: int = 0, allow_hosts: Iterable[str] = ()
 ) -> Iterator[str]:
     """The server's URL while the block runs; it answers in a thread of its own.
 
-        with serving(Server(model, tokenizer, backend=NativeBackend)) as url:
+        with listening(Server(model, tokenizer, backend=NativeBackend)) as url:
             urllib.request.urlopen(f"{url}/v1/models")
 
     Port 0 is any free one. Requests call it by a number, localhost, `host` or one of `allow_hosts`.

@@ -18,7 +18,7 @@ from torch import Tensor
 from ..cache import enable_kv_cache
 from ..generation import ModuleDecoder
 from ..model import GPT
-from .request import Sequence
+from .sequence import Sequence
 
 
 class StepInput(NamedTuple):

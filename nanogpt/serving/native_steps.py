@@ -18,7 +18,7 @@ from ..engines.native import SOURCE as INCLUDED
 from ..engines.toolchain import CannotBuild, load_library
 from ..model import GPT
 from .modules import ModuleBackend, StepInput
-from .request import Sequence
+from .sequence import Sequence
 
 SOURCE = Path(__file__).with_name("native.cpp")
 WORK = 1e8  # multiplications in one call that may take several steps: about ten milliseconds
@@ -85,7 +85,7 @@ class NativeBackend:
 
     def __init__(self, model: GPT, n_blocks: int, block_len: int):
         c = model.config
-        self.library = library(c.n_embd, c.n_head, c.vocab_size, form_of(c))
+        self.library = step_library(c.n_embd, c.n_head, c.vocab_size, form_of(c))
         self.lanes, self.vocab_size = self.library.lanes(), c.vocab_size
         padded_len = self._up(block_len)
         rows = c.n_layer * n_blocks * c.n_embd
@@ -185,7 +185,9 @@ def panels(weight: Tensor, lanes: int) -> Tensor:
 
 
 @lru_cache(maxsize=16)
-def library(width: int, n_head: int, vocab: int, form: tuple[str, ...] = LECTURE) -> ctypes.CDLL:
+def step_library(
+    width: int, n_head: int, vocab: int, form: tuple[str, ...] = LECTURE
+) -> ctypes.CDLL:
     """native.cpp compiled for these numbers, now or at an earlier time. Raises CannotBuild."""
     shape = shape_of(width, n_head, vocab, form) | {"L2": 0, "BITS": 32, "INT8_INPUTS": 0}
     lib = load_library("serving", SOURCE, shape, INCLUDED)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ..comparison import rounding
-from ..engines.toolchain import first_line
+from ..console import first_line
 from .report import Finding, Report
 from .subjects import NotOffered, Subject, cut, plans, subject_of, text, total
 

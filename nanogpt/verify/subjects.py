@@ -19,9 +19,9 @@ from ..cache import DynamicCache, StaticCache, build_caches, require_owners
 from ..caches.paged import PagedCache
 from ..caches.rolling import RollingCache
 from ..config import check_int
-from ..engines.toolchain import first_line
-from ..generation import CachedDecoder, ModuleDecoder, replica
-from ..model import GPT
+from ..console import first_line
+from ..generation import CachedDecoder, ModuleDecoder
+from ..model import GPT, replica
 
 LENGTH = 40  # tokens of a text; more where a window asks for it
 SPARE = 8  # tokens of drafts, for which a cache has room as well

@@ -22,7 +22,7 @@ from nanogpt.bench.load import (
 )
 from nanogpt.cli import bench_load, main
 from nanogpt.serving.batch import BatchEngine
-from nanogpt.serving.request import Request
+from nanogpt.serving.sequence import Request
 
 
 def test_arrivals_are_drawn_from_a_seed_and_only_they_depend_on_the_rate():

@@ -12,7 +12,7 @@ from decoding_fixtures import build
 from nanogpt.bench.load import CHARS, LoadedServer, load, poisson
 from nanogpt.cli import main
 from nanogpt.data import CharTokenizer
-from nanogpt.serving.http import Server, serving
+from nanogpt.serving.http import Server, listening
 
 
 def event(**data):
@@ -77,7 +77,7 @@ def test_our_own_server_gives_our_texts():
     model, tokenizer = build(torch.float32), CharTokenizer(CHARS[:13])
     how = {"vocab_size": 13, "block_size": 32, "repeats": 1, "limits": {"e2el": 1e6}}
     how |= {"n": 6, "greedy": True}
-    with serving(Server(model, tokenizer)) as url:
+    with listening(Server(model, tokenizer)) as url:
         server = LoadedServer(url, chars=tokenizer.chars)
         rows = load({server.model: server}, [500.0, inf], model=model, **how)
         other = build(torch.float32, seed=4)

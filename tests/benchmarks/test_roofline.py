@@ -61,7 +61,7 @@ def test_limits_are_measured_with_a_compiler_and_without(compiler, monkeypatch):
         def none(*args):
             raise CannotBuild("no C++ compiler")
 
-        monkeypatch.setattr(roofline, "library", none)
+        monkeypatch.setattr(roofline, "decoder_library", none)
     read = roofline.read_bandwidth(1 << 20, repeats=2)
     peak = roofline.peak_arithmetic(repeats=2)
     assert read["how"] == ("native loop" if compiler else "torch.sum")

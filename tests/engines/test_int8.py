@@ -31,7 +31,7 @@ def quantizers(request, monkeypatch):
         raise CannotBuild("no compiler")
 
     if request.param == "torch":
-        monkeypatch.setattr(native, "library", nothing)
+        monkeypatch.setattr(native, "decoder_library", nothing)
     return request.param
 
 

@@ -17,7 +17,7 @@ from engine_fixtures import (
 
 from nanogpt import DraftModel, Native, Native8, Rough8, SamplingParams
 from nanogpt.config import MODERN
-from nanogpt.engines.native import library, rounded
+from nanogpt.engines.native import decoder_library, rounded
 from nanogpt.generation import complete
 
 pytestmark = pytest.mark.slow
@@ -88,7 +88,7 @@ def test_a_default_dtype_changes_nothing():
 
 
 def test_the_limits_are_measured_by_what_does_the_work():
-    lib = library(64, 4, 65)
+    lib = decoder_library(64, 4, 65)
     numbers = torch.arange(1024).remainder(7).float()
     for n in (0, 256, 1024):
         assert lib.read_all(numbers.data_ptr(), n, 3) == 3 * float(numbers[:n].sum())

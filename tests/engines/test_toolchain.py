@@ -12,8 +12,8 @@ from engine_fixtures import forget, shared_model
 
 from nanogpt.engines import compiled, native, toolchain
 from nanogpt.engines.compiled import Compiled
-from nanogpt.engines.native import SOURCE, Native, library
-from nanogpt.engines.toolchain import CannotBuild, cache_folder, compile_cpp, compiler, kept
+from nanogpt.engines.native import SOURCE, Native, decoder_library
+from nanogpt.engines.toolchain import CannotBuild, cache_folder, compile_cpp, compiler, kept_build
 
 
 @pytest.fixture(autouse=True)
@@ -64,7 +64,7 @@ def test_the_folder_is_the_named_one_else_the_users(monkeypatch, tmp_path, folde
     monkeypatch.setattr(toolchain, "user_cache_dir", lambda name, appauthor: f"/there/{name}")
     assert cache_folder() == Path("/there/nanogpt")
     monkeypatch.setenv("NANOGPT_CACHE", str(folder))
-    kept("thing", {}, ".so", Maker())
+    kept_build("thing", {}, ".so", Maker())
     assert folder.stat().st_mode & 0o777 == 0o700
 
 
@@ -92,12 +92,12 @@ MACHINES = {
 @pytest.mark.parametrize("what", [*MACHINES, None])
 def test_a_build_is_of_its_machine(what, monkeypatch, tmp_path):
     set_cpu(monkeypatch, CPU)
-    before = kept("thing", {"C": 1}, ".so", Maker())
+    before = kept_build("thing", {"C": 1}, ".so", Maker())
     change = MACHINES.get(what, lambda m, tmp: set_cpu(m, CPU.replace("2000", "3333")))
     change(monkeypatch, tmp_path)
     toolchain.compiler.cache_clear()
     toolchain.machine.cache_clear()
-    assert (kept("thing", {"C": 1}, ".so", Maker()) == before) is (what is None)
+    assert (kept_build("thing", {"C": 1}, ".so", Maker()) == before) is (what is None)
 
 
 @pytest.fixture
@@ -113,19 +113,19 @@ def asked(monkeypatch):
         with pytest.raises(CannotBuild, match="stop"):
             call(*args, **kwargs)
 
-    monkeypatch.setattr(toolchain, "kept", stop)
+    monkeypatch.setattr(toolchain, "kept_build", stop)
     return ask, notes
 
 
 def test_a_native_library_is_of_its_source_and_its_shape(asked, monkeypatch, tmp_path):
     ask, notes = asked
     for shape in ((64, 4, 65), (64, 4, 66), (64, 2, 65), (32, 4, 65)):
-        ask(library, *shape)
-    ask(library, 64, 4, 65, bits=8)
-    ask(library, 64, 4, 65, ("rope",))
+        ask(decoder_library, *shape)
+    ask(decoder_library, 64, 4, 65, bits=8)
+    ask(decoder_library, 64, 4, 65, ("rope",))
     (tmp_path / "native.cpp").write_text(SOURCE.read_text() + "\n")
     monkeypatch.setattr(native, "SOURCE", tmp_path / "native.cpp")
-    ask(library, 64, 4, 65)
+    ask(decoder_library, 64, 4, 65)
     assert len(set(notes)) == 7
 
 
@@ -152,7 +152,7 @@ def test_each_thing_is_built_once(folder):
     make = Maker()
     parts = ("thing", {"C": 1}, ".so"), ("thing", {"C": 2}, ".so"), ("other", {"C": 1}, ".pt2")
     for one in parts * 2:
-        assert kept(*one, make).read_bytes() == make.content
+        assert kept_build(*one, make).read_bytes() == make.content
     assert make.calls == len(names(folder)) == 3
 
 
@@ -165,7 +165,7 @@ def test_who_needs_what_is_being_built_waits_for_it(folder):
         path.write_bytes(b"of the first")
 
     def ask(make):
-        found.append(kept("thing", {}, ".so", make).read_bytes())
+        found.append(kept_build("thing", {}, ".so", make).read_bytes())
 
     second = Maker()
     threads = [threading.Thread(target=ask, args=(make,)) for make in (slow, second)]
@@ -209,12 +209,12 @@ def is_interrupted(path):
 def test_a_build_that_fails_leaves_nothing_behind_and_can_be_tried_again(
     folder, make, error, words
 ):
-    other = kept("other", {}, ".so", Maker())
+    other = kept_build("other", {}, ".so", Maker())
     with pytest.raises(error, match=words) as caught:
-        kept("thing", {}, ".so", make)
+        kept_build("thing", {}, ".so", make)
     assert "\n" not in str(caught.value)
     assert names(folder) == [other.name]
-    assert kept("thing", {}, ".so", Maker()).read_bytes() == Maker().content
+    assert kept_build("thing", {}, ".so", Maker()).read_bytes() == Maker().content
 
 
 @pytest.mark.parametrize("why", ["Permission denied", "File exists", "belongs to another user"])
@@ -227,13 +227,13 @@ def test_a_folder_that_cannot_keep_a_build_is_named_with_advice(folder, monkeypa
     if why == "File exists":
         folder.write_text("a regular file")
     else:
-        path, uid = kept("thing", {}, ".so", Maker()), os.getuid()
+        path, uid = kept_build("thing", {}, ".so", Maker()), os.getuid()
         monkeypatch.setattr(toolchain, "FileLock", refuse)
-        assert kept("thing", {}, ".so", None) == path, "what it holds is used all the same"
+        assert kept_build("thing", {}, ".so", None) == path, "what it holds is used all the same"
         monkeypatch.setattr(os, "getuid", lambda: uid + (why[0] == "b"))
     name = "thing" if why[0] == "b" else "other"
     with pytest.raises(CannotBuild, match=f"cache cannot keep .*{why}.*: set NANOGPT_CACHE"):
-        kept(name, {}, ".so", Maker())
+        kept_build(name, {}, ".so", Maker())
 
 
 # ------------------------------------------------------------------ compilers
@@ -273,7 +273,7 @@ def test_a_compiler_that_fails_is_quoted_and_leaves_nothing_behind(
 ):
     monkeypatch.setenv("CXX", script(tmp_path / "cxx", text))
     with pytest.raises(CannotBuild, match=rf"cxx cannot compile native.cpp: .*{words}$"):
-        library(64, 4, 65)
+        decoder_library(64, 4, 65)
     assert names(folder) == []
 
 
@@ -332,6 +332,6 @@ def test_what_cannot_be_loaded_is_described_in_one_line(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("small", [{"vocab_size": 8}, {"n_embd": 8}, {"block_size": 8}])
 def test_what_torch_would_write_into_the_code_is_refused_before_a_build(monkeypatch, small):
-    monkeypatch.setattr(toolchain, "kept", None)
+    monkeypatch.setattr(toolchain, "kept_build", None)
     with pytest.raises(CannotBuild, match="up to 8 is compiled in"):
         Compiled(replace(shared_model().config, **small))

@@ -8,7 +8,7 @@ from server_fixtures import CHARS
 
 from nanogpt.sampling import SamplingParams
 from nanogpt.serving.completions import Reader, Refused
-from nanogpt.serving.request import Output
+from nanogpt.serving.sequence import Output
 
 READER = Reader(CHARS, "tiny", 24)
 

@@ -32,7 +32,7 @@ from nanogpt.data import CharTokenizer
 from nanogpt.sampling import PLAIN, SamplingParams
 from nanogpt.serving import http as module
 from nanogpt.serving.completions import Refused
-from nanogpt.serving.http import Server, bind, serving
+from nanogpt.serving.http import Server, bind, listening
 
 model = functools.cache(tiny_model)
 LATE = Refused(504, "too late")
@@ -40,7 +40,7 @@ LATE = Refused(504, "too late")
 
 @pytest.fixture(scope="module")
 def url():
-    with serving(Server(model(), CHARS, name="tiny")) as url:
+    with listening(Server(model(), CHARS, name="tiny")) as url:
         yield url
 
 
@@ -202,7 +202,7 @@ def test_a_body_without_a_length_or_too_long_is_refused(url, length):
 )
 def test_no_page_from_elsewhere_is_let_in(headers, status, says):
     server = Counted(model())
-    with serving(server, allow_hosts=["Fox.example"]) as url:
+    with listening(server, allow_hosts=["Fox.example"]) as url:
         found = ask(url, "POST", "/v1/completions", '{"prompt": "a"}', headers)
         assert (found[0], says in str(found[1])) == (status, True), found
         assert (server.drawn > 0) == (status == 200)
@@ -223,7 +223,7 @@ def test_where_no_descriptor_is_left_new_connections_wait(monkeypatch, capfd):
 
     tries = []
     monkeypatch.setattr(asyncio.SelectorEventLoop, "sock_accept", accept)
-    with serving(Server(model(), CHARS)) as url, send(url, prompt="a") as waiting:
+    with listening(Server(model(), CHARS)) as url, send(url, prompt="a") as waiting:
         until(lambda: len(tries) > 2)
         full.clear()
         assert b" 200 " in waiting.recv(65536)
@@ -239,7 +239,7 @@ def test_a_server_that_can_take_no_connection_ends_and_says_why(monkeypatch, cap
 
     monkeypatch.setattr(asyncio.SelectorEventLoop, "sock_accept", accept)
     server = Server(model(), CHARS)
-    with serving(server):
+    with listening(server):
         server.thread.join()
     assert "the server failed (OSError: [Errno 9]" in str(server.trouble)
     assert "Traceback" in capfd.readouterr().err
@@ -314,7 +314,7 @@ def test_a_client_that_does_not_read_loses_its_connection(monkeypatch):
 
     monkeypatch.setattr(module, "bind", narrow)
     server = Counted(tiny_model(block_size=256))
-    with serving(server) as url:
+    with listening(server) as url:
         connection = send(url, 1, prompt="ab", max_tokens=250, stream=True)
         until(lambda: server.drawn == 250)
         (completion,) = server.answers.values()
@@ -355,7 +355,7 @@ def test_where_nothing_runs_the_engine_sleeps():
     server, rounds = Server(model(), CHARS), []
     ready = server._has_step
     server._has_step = lambda: rounds.append(1) or ready()
-    with serving(server) as url:
+    with listening(server) as url:
         assert post(url, prompt="ab", max_tokens=3)[0] == 200
         until(lambda: len(rounds) == 4)  # one a token, and one that waits
         for _ in range(20):
@@ -367,7 +367,7 @@ def test_an_end_lets_answers_finish_and_takes_no_more():
     server = Server(model(), CHARS)
     before, gate, found = set(threading.enumerate()), Gated(server.engine), []
     opens = threading.Thread(target=lambda: (until(lambda: server.draining), gate.open()))
-    with serving(server) as url:
+    with listening(server) as url:
         connection = send(url, prompt="abc", max_tokens=20, seed=5)
         until(lambda: server.answers)
         opens.start()

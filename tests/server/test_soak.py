@@ -15,7 +15,7 @@ from decoding_fixtures import build
 from server_fixtures import CHARS, Counted, ask, expected, post, send, stream, until
 
 from nanogpt.sampling import SamplingParams
-from nanogpt.serving.http import serving
+from nanogpt.serving.http import listening
 from nanogpt.serving.native_steps import NativeBackend
 
 KINDS, AT_ONCE = 60, 24  # different texts; connections
@@ -69,7 +69,7 @@ def test_clients_that_leave_and_talk_nonsense_take_nothing_from_the_others():
     n = int(os.environ.get("NANOGPT_SOAK", "300"))
     limits = {"running": 8, "waiting": AT_ONCE}
     server = Counted(build(torch.float32), backend=NativeBackend, **limits)
-    with serving(server) as url:
+    with listening(server) as url:
         with ThreadPoolExecutor(AT_ONCE) as clients:
             found = Counter(clients.map(lambda number: request(url, number), range(n)))
         assert not [what for what in found if what.startswith("WRONG")], found

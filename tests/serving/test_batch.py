@@ -22,7 +22,7 @@ from nanogpt.engines.exact import exact
 from nanogpt.sampling import SamplingParams
 from nanogpt.serving.batch import serve
 from nanogpt.serving.modules import ModuleBackend
-from nanogpt.serving.request import Request
+from nanogpt.serving.sequence import Request
 
 
 def plain():

@@ -6,8 +6,7 @@ import random
 import pytest
 import torch
 
-from nanogpt.serving.blocks import ROOT, BlockManager, block_hash
-from nanogpt.serving.request import Request, Sequence
+from nanogpt.serving.sequence import ROOT, BlockManager, Request, Sequence, block_hash
 
 
 def names(*texts):

@@ -11,8 +11,8 @@ from nanogpt.engines.native import Native
 from nanogpt.engines.toolchain import CannotBuild
 from nanogpt.sampling import SamplingParams
 from nanogpt.serving.batch import BatchEngine
-from nanogpt.serving.native_steps import NativeBackend, choose_backend, library
-from nanogpt.serving.request import Request
+from nanogpt.serving.native_steps import NativeBackend, choose_backend, step_library
+from nanogpt.serving.sequence import Request
 
 pytestmark = pytest.mark.slow
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module", autouse=True)
 def built():
     try:
-        library(32, 4, V)
+        step_library(32, 4, V)
     except CannotBuild as error:
         pytest.skip(str(error))
 

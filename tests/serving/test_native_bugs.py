@@ -79,14 +79,14 @@ def buggy(tmp_path_factory):
     source.write_text(text, encoding="utf-8")
     real = native.SOURCE
     native.SOURCE = source
-    native.library.cache_clear()
+    native.step_library.cache_clear()
     try:
-        yield native.library(32, 4, V)
+        yield native.step_library(32, 4, V)
     except CannotBuild as error:
         pytest.skip(str(error))
     finally:
         native.SOURCE = real
-        native.library.cache_clear()
+        native.step_library.cache_clear()
 
 
 def check(form="batched"):

@@ -15,7 +15,7 @@ from server_fixtures import CHARS
 from nanogpt import referee
 from nanogpt.cli import main
 from nanogpt.model import Head
-from nanogpt.serving.http import Server, serving
+from nanogpt.serving.http import Server, listening
 from nanogpt.serving.modules import ModuleBackend
 from nanogpt.verify import subjects
 from nanogpt.verify.server import HTTPServer
@@ -309,7 +309,7 @@ def test_what_cannot_be_judged_is_one_line_and_exit_code_2(
 
 def test_our_server_is_acquitted():
     server = Server(tiny_model(False, vocab_size=13), CHARS, backend=ModuleBackend)
-    with serving(server) as url:
+    with listening(server) as url:
         assert main(["verify", "server", url]) == 0
         echoed = [f.way for f in referee(url).findings if "echoed" in f.way]
         assert echoed == ["log-probabilities drawn, against echoed"]
