@@ -30,9 +30,9 @@ def save_checkpoint(path: str | Path, model: GPT, meta: dict) -> None:
 
     The weights are stored per Head, under the lecture's names. The same metadata is in the header
     of the weights' file, with a digest of both, so one rename replaces everything together and a
-    damaged bit is noticed when it is read. Raises TypeError and ValueError for what is no model or
-    no metadata, and for what load_checkpoint would refuse, ForeignFiles where a file that is no
-    checkpoint is in the way, and OSError.
+    damaged bit is noticed when it is read. Raises TypeError and ValueError for other arguments, for
+    a model that load_checkpoint would refuse, and where a file that is no checkpoint is in the way;
+    and OSError.
     """
     check_type("model", model, GPT)
     check_type("meta", meta, dict)
@@ -42,13 +42,11 @@ def save_checkpoint(path: str | Path, model: GPT, meta: dict) -> None:
 
 
 def check_checkpoint(path: Path) -> None:
-    """Raise ForeignFiles where a file that is no checkpoint of ours is at this path (a stem)."""
-    weights, about = (path.with_name(f"{path.name}.{kind}") for kind in ("safetensors", "json"))
+    """Raise ValueError where a file that is no checkpoint of ours is at this path (a stem)."""
+    weights = path.with_name(f"{path.name}.safetensors")
+    about = path.with_name(f"{path.name}.json")
     files.check_file(weights, is_written(weights, FORMAT))
-    found = files.read_json(about)
-    ours = isinstance(found, dict) and found.get("format") == FORMAT
-    whole = ours and ("digest" not in found or files.read_sealed(about) is not None)
-    files.check_file(about, whole)
+    files.check_file(about, files.is_marked(about))
 
 
 def write_checkpoint(path: Path, model: GPT, meta: dict) -> None:
@@ -56,14 +54,14 @@ def write_checkpoint(path: Path, model: GPT, meta: dict) -> None:
     state = model.state_dict()
     if not model.config.per_head and model.config.has_heads:
         state = convert_state(state, model.config, per_head=True)
-    own = own_classes(model)
-    if own:  # whoever loads it must know that a plain GPT is another function
-        meta = {**meta, "own_classes": own}
+    others = own_classes(model)
+    if others:  # a plain GPT with these weights would be another function
+        meta = {**meta, "own_classes": others}
     else:
         _check_saved(path, model.config, state, meta)
     json.dumps(meta, ensure_ascii=False, allow_nan=False).encode()  # before the first of two files
     digest = write_tensors(path.with_name(path.name + ".safetensors"), state, meta)
-    files.write_json(path.with_name(path.name + ".json"), files.sealed({**meta, "sha256": digest}))
+    files.write_json(path.with_name(path.name + ".json"), {**meta, "sha256": digest})
 
 
 @dataclass
@@ -100,16 +98,16 @@ def load_checkpoint(path: str | Path = files.KEEPER, *, origin: str | None = Non
         raise CheckpointError(f"no checkpoint at {path}: train one (notebook 01), or correct it")
     state, meta = read_tensors(path)
     config = _checked_config(path, meta)
-    held = sum(tensor.numel() for tensor in state.values())
+    count = sum(tensor.numel() for tensor in state.values())
     try:
-        if held != config.n_params:  # a header may name any size: build no model of it
-            raise RuntimeError(f"\n{held:,} numbers, it has {config.n_params:,}")
+        if count != config.n_params:  # a header may name any size: build no model of it
+            raise RuntimeError(f"\n{count:,} numbers, it has {config.n_params:,}")
         _check_numbers(path, state)
         model = GPT(config)
         model.load_state_dict(state)
     except RuntimeError as error:
-        why = str(error).splitlines()[1].strip()
-        raise CheckpointError(f"{path}: its tensors do not fit its own config ({why})") from error
+        detail = str(error).splitlines()[1].strip()
+        raise CheckpointError(f"{path}: its tensors do not fit its config ({detail})") from error
     tokenizer = CharTokenizer(meta["vocabulary"])
     return Checkpoint(model.eval(), tokenizer, meta, files.sha256(path), origin or path.name)
 
@@ -185,9 +183,9 @@ def _digest(meta: str, state: dict) -> str:
 
 def _checked_config(path: Path, meta: dict) -> GPTConfig:
     """The config in a checkpoint's metadata, after a check of all that is read from it later."""
-    found = meta.get("format")
-    if found != FORMAT:
-        raise CheckpointError(f"{path} has format {found!r}, not {FORMAT!r}: train again")
+    form = meta.get("format")
+    if form != FORMAT:
+        raise CheckpointError(f"{path} has format {form!r}, not {FORMAT!r}: train again")
     try:
         fields = dict(meta["config"])
         ngrams = fields.pop("ngrams", 1)  # a field that is gone; older files say 1, for none
@@ -203,12 +201,12 @@ def _checked_config(path: Path, meta: dict) -> GPTConfig:
     except (KeyError, TypeError, ValueError) as error:
         raise _foreign(path, error) from error
     if ngrams != 1:
-        why = f"{path} holds a model with n-gram tables (ngrams={ngrams}), which GPT has no longer"
-        raise CheckpointError(f"{why}: train again, without them")
-    own = meta.get("own_classes")
-    if own:
-        why = f"{path} holds a model with {own}, and a plain GPT is another function"
-        raise CheckpointError(f"{why}: build the model with that class, and load its tensors")
+        problem = f"{path} holds a model with n-gram tables (ngrams={ngrams})"
+        raise CheckpointError(f"{problem}, which GPT has no longer: train again, without them")
+    others = meta.get("own_classes")
+    if others:
+        problem = f"{path} holds a model with {others}, and a plain GPT is another function"
+        raise CheckpointError(f"{problem}: build the model with that class, and load its tensors")
     return config
 
 
@@ -227,10 +225,10 @@ def _check_numbers(path: Path, state: dict[str, Tensor]) -> None:
     """Raise CheckpointError unless all tensors are of finite floating-point numbers."""
     for name, tensor in state.items():
         if not tensor.is_floating_point() or not tensor.float().isfinite().all():
-            what = f"NaN, infinity or numbers that are not floating point in {name}"
-            raise CheckpointError(f"{path} holds {what}: train again, or from an earlier one")
+            numbers = f"NaN, infinity or numbers that are not floating point in {name}"
+            raise CheckpointError(f"{path} holds {numbers}: train again, or from an earlier one")
 
 
-def _foreign(path: Path, why) -> CheckpointError:
+def _foreign(path: Path, error: Exception) -> CheckpointError:
     cure = "use a checkpoint that this project wrote, or model.load_state_dict for the lecture's"
-    return CheckpointError(f"{path} holds tensors but not our metadata ({why!r}): {cure}")
+    return CheckpointError(f"{path} holds tensors but not our metadata ({error!r}): {cure}")

@@ -52,8 +52,8 @@ def atomic_path(path: Path):
     except OSError as error:
         if error.errno not in FULL:
             raise
-        why = f"{path} could not be written whole ({error.strerror}): make room and try again"
-        raise OSError(error.errno, why) from error
+        problem = f"{path} could not be written whole ({error.strerror})"
+        raise OSError(error.errno, f"{problem}: make room and try again") from error
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -75,18 +75,18 @@ def _advice(folder: Path):
     try:
         yield
     except (OSError, NotImplementedError) as error:
-        why = f"cannot write into {folder} ({getattr(error, 'strerror', 0) or error})"
+        problem = f"cannot write into {folder} ({getattr(error, 'strerror', 0) or error})"
         number = getattr(error, "errno", errno.ENOSYS)
-        raise OSError(number, f"{why}: choose another folder") from error
+        raise OSError(number, f"{problem}: choose another folder") from error
 
 
 @contextmanager
-def held(path: Path, what: str, wait: float = 0.0):
+def held(path: Path, target: str, wait: float = 0.0):
     """Hold the file at `path` as a lock for a with-block; it ends with the process, too.
 
     Raises ValueError, with advice, where another run still holds it after `wait` seconds or a file
-    that is no lock is there, and OSError for a folder that cannot be written. `what` says what the
-    run writes, as in "to out/small". Of a lock that others wait for the empty file stays.
+    that is no lock is there, and OSError for a folder that cannot be written. `target` stands in
+    the message, as in "to out/small". Of a lock that others wait for the empty file stays.
     """
     lock = FileLock(path)
     check_writable(path)  # FileLock takes ENOENT for a Timeout
@@ -95,13 +95,13 @@ def held(path: Path, what: str, wait: float = 0.0):
     with _advice(path.parent), suppress(Timeout):
         lock.acquire(timeout=wait)
     if not lock.is_locked:  # a Timeout
-        raise ValueError(f"another run is writing {what}: wait for it, or name another place")
+        raise ValueError(f"another run is writing {target}: wait for it, or name another place")
     try:
         yield
     finally:
         with suppress(OSError):  # the folder is gone or closed, or this is Windows
             if not wait:
-                path.unlink()  # before it is released: who waits for the old file takes a new one
+                path.unlink()  # before it is released: the next run takes a new one
         lock.release()
 
 
@@ -122,7 +122,8 @@ def write_whole(path: Path, data: bytes) -> None:
 
 def write_json(path: Path, data) -> None:
     """Write data as JSON, whole or not at all. Keys keep their order: equal data is equal bytes."""
-    write_whole(path, _json(data).encode())
+    text = json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False)
+    write_whole(path, f"{text}\n".encode())
 
 
 def sha256(data: bytes | Path) -> str:
@@ -130,33 +131,38 @@ def sha256(data: bytes | Path) -> str:
     return hashlib.sha256(data if isinstance(data, bytes) else Path(data).read_bytes()).hexdigest()
 
 
-# ------------------------------------------------------------------ whose file it is
+# ------------------------------------------------------------------ files that may be replaced
+
+OURS = "nanogpt-notebooks"  # the beginning of the field "format" in the JSON files that we write
 
 
-class ForeignFiles(ValueError):
-    """Files in the way that we did not write, or that were changed since, by name."""
-
-
-def check_file(path: Path, ours: bool) -> None:
-    """Raise ForeignFiles where something is at `path` that is not `ours`, or a link or a folder."""
+def check_file(path: Path, ours: bool, overwrite: bool = False) -> None:
+    """Raise ValueError where a file that is not `ours`, a link or a folder is in the way."""
     plain = path.is_file() and not path.is_symlink()
-    if os.path.lexists(path) and not (plain and ours):
-        why = "this command did not write it, or somebody changed it since"
-        raise ForeignFiles(f"{path}: {why}: move it away, or name another place")
+    if os.path.lexists(path) and not (plain and (ours or overwrite)):
+        cure = "move it away, or name another place"
+        raise ValueError(f"{path} is there, and this command did not write it: {cure}")
 
 
-def sealed(data: dict) -> dict:
-    """The data, with a digest of all the rest in its last field: nobody has changed the file."""
-    return {**data, "digest": sha256(_json(data).encode())}
+def check_folder(folder: Path, marker: str, overwrite: bool = False) -> None:
+    """Raise ValueError unless the folder is new, empty, or has our marker, a JSON file.
+
+    With `overwrite` any folder will do. Files of our names are replaced there, and no other.
+    """
+    if overwrite or not os.path.lexists(folder):
+        return
+    if not folder.is_dir():
+        raise ValueError(f"{folder} is a file: name a folder")
+    others = sorted(path.name for path in folder.iterdir() if path.name != ".lock")
+    if others and not is_marked(folder / marker):
+        problem = f"{folder} holds {others[0]}, and this command did not make that folder"
+        raise ValueError(f"{problem}: name a new or an empty one, or pass --overwrite")
 
 
-def read_sealed(path: Path) -> dict | None:
-    """The sealed data that we wrote at `path`; None where nothing is, or anything else."""
+def is_marked(path: Path) -> bool:
+    """Whether the file is JSON that we wrote."""
     data = read_json(path)
-    if not isinstance(data, dict) or "digest" not in data:
-        return None
-    del data["digest"]
-    return data if path.read_bytes() == _json(sealed(data)).encode() else None
+    return isinstance(data, dict) and str(data.get("format")).startswith(OURS)
 
 
 def read_json(path: Path):
@@ -165,7 +171,3 @@ def read_json(path: Path):
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return None
-
-
-def _json(data) -> str:
-    return json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False) + "\n"

@@ -55,10 +55,10 @@ class RunFiles:
             "train": asdict(config),
             "versions": {"torch": torch.__version__},
         }
-        how = ("accumulate", "compile")  # the same run, computed in another way
+        free = ("accumulate", "compile")  # the same run, computed in another way
         self.settings = {  # what must be the same for a run to be resumed
             "config": self.meta["config"],
-            "train": {k: v for k, v in self.meta["train"].items() if k not in how},
+            "train": {k: v for k, v in self.meta["train"].items() if k not in free},
             "corpus": {"sha256": corpus.sha256},
             "vocabulary": {"characters": tokenizer.chars},
             "weights": {"dtype": str(model.lm_head.weight.dtype)},
@@ -79,9 +79,9 @@ class RunFiles:
             yield
 
     def check(self, resume: bool) -> None:
-        """Refuse, before anything changes, to begin here or to resume from what is here.
+        """Refuse, before anything changes, to begin here or to resume from here.
 
-        Raises what `read_state` raises; ForeignFiles for a file that no run wrote; CheckpointError
+        Raises the errors of `read_state`; ValueError for a file that no run wrote; CheckpointError
         for trained weights whose state is lost.
         """
         if resume and self.state.is_file():
@@ -214,8 +214,9 @@ def _foreign_as_error(path: Path):
     try:
         yield
     except (KeyError, TypeError, AttributeError, RuntimeError) as error:
-        why = f"{path} is not a state of this run ({error!r})"
-        raise CheckpointError(f"{why}: restore it, or start a new run with out=PATH") from error
+        problem = f"{path} is not a state of this run ({error!r})"
+        cure = "restore it, or start a new run with out=PATH"
+        raise CheckpointError(f"{problem}: {cure}") from error
 
 
 def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

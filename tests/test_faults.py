@@ -25,8 +25,6 @@ from nanogpt import TrainConfig, load_checkpoint, save_checkpoint, train
 from nanogpt.cli import main
 from nanogpt.cluster.job import Job, Task
 from nanogpt.export.huggingface import write_folder
-from nanogpt.export.ownership import exchange
-from nanogpt.files import sha256
 from nanogpt.series import execute
 
 RECIPE = TrainConfig(steps=12, batch_size=4, eval_every=4, eval_batches=1, warmup=3)
@@ -251,11 +249,3 @@ def test_a_training_whose_folder_is_closed_leaves_the_whole_run_that_lies_there(
 
 
 # ------------------------------------------------------------------ newer files, moved folders
-
-
-def test_where_the_new_folder_cannot_be_moved_the_old_one_is_back(tmp_path):
-    (tmp_path / "old").mkdir()
-    (tmp_path / "old" / "a.txt").write_text("mine")
-    with pytest.raises(OSError, match="absent"):
-        exchange(tmp_path / "absent", tmp_path / "old", lambda folder: {"a.txt": [sha256(b"mine")]})
-    assert contents(tmp_path) == {"old/a.txt": b"mine"}

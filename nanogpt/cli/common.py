@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, NoReturn
 
 from ..config import SIZES, check_int
-from ..files import ROOT, check_file, check_writable, read_sealed, sealed, write_json
+from ..files import OURS, ROOT, check_file, check_writable, read_json, write_json
 from .ending import exit_code, speaks
 
 if TYPE_CHECKING:
@@ -71,6 +71,12 @@ def add_shared(parser: argparse.ArgumentParser, *names: str) -> None:
         parser.add_argument(name, **OPTIONS[name])
 
 
+def add_overwrite(parser: argparse.ArgumentParser) -> None:
+    """Add --overwrite."""
+    text = "replace files of our own names, in any folder; no other file is touched"
+    parser.add_argument("--overwrite", action="store_true", help=text)
+
+
 def add_json(parser: argparse.ArgumentParser, default: str) -> None:
     """Add --json [PATH]; `default` names, in the help, the file that --json alone writes."""
     text = f"write the result as JSON (outputs/run/{default})"
@@ -81,13 +87,15 @@ def json_path(given: str | None, default: str) -> Path | None:
     """The file that --json names, or `default` in outputs/run; None without --json.
 
     Raises now, better before the work than after it: OSError when it cannot be written, and
-    ForeignFiles when there is anything but a result of the same command.
+    ValueError when there is anything but a result of the same command.
     """
     if given is None:
         return None
-    path, what = Path(given or OUTPUTS / default), re.split(r"[-.]", default)[0]
+    path = Path(given or OUTPUTS / default)
+    command = re.split(r"[-.]", default)[0]
     check_writable(path)
-    check_file(path, (read_sealed(path) or {}).get("what") == what)
+    there = read_json(path)
+    check_file(path, isinstance(there, dict) and there.get("what") == command)
     return path
 
 
@@ -118,7 +126,7 @@ def write_result(path: Path | None, device: Device, result: dict) -> None:
     if path:
         from ..bench.environment import environment
 
-        write_json(path, sealed({"environment": environment(device)} | result))
+        write_json(path, {"format": f"{OURS} result", "environment": environment(device)} | result)
         print(f"\nwritten: {path}")
 
 

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from ..files import KEEPER, LECTURE_FORM, check_file, check_writable
-from .common import OUTPUTS
+from .common import OUTPUTS, add_overwrite
 
 
 def run(args: argparse.Namespace) -> None:
@@ -18,7 +18,7 @@ def run(args: argparse.Namespace) -> None:
     if args.form == "lecture":
         out = args.out or OUTPUTS / "lecture.safetensors"
         check_writable(out)
-        check_file(out, is_written(out, "GPTLanguageModel"))
+        check_file(out, is_written(out, "GPTLanguageModel"), args.overwrite)
         saved = load_checkpoint(args.checkpoint or LECTURE_FORM)
         write_tensors(out, lecture_state_dict(saved.model), {"format": "GPTLanguageModel"})
         names = ("n_layer", "n_head", "n_embd", "block_size")
@@ -26,7 +26,7 @@ def run(args: argparse.Namespace) -> None:
         how = "model.load_state_dict(safetensors.torch.load_file(PATH))"
     else:
         out, saved = args.out or OUTPUTS / "export", load_checkpoint(args.checkpoint or KEEPER)
-        what = f"for {write_folder(saved, out)['architectures'][0]}"
+        what = f"for {write_folder(saved, out, args.overwrite)['architectures'][0]}"
         how = "AutoModelForCausalLM.from_pretrained(PATH)"
     print(f"{saved}\nwritten: {out}, {what}\n{how} loads it")
     if args.form != "lecture" and (size := saved.model.config.head_size) < 32:
@@ -39,3 +39,4 @@ def options(parser: argparse.ArgumentParser) -> None:
     about = "auto: OPT for the lecture's architecture, NanoChat for the keeper's; lecture: one file"
     add("--form", default="auto", choices=("auto", "lecture"), help=about)
     add("--out", type=Path, metavar="PATH", help="(outputs/run/export, or lecture.safetensors)")
+    add_overwrite(parser)

@@ -21,7 +21,8 @@ def run(args: argparse.Namespace) -> None:
         raise ImportError("a cluster or several workers need Ray: pip install '.[ray]'")
     job = _job(args)
     with job.opened():
-        n, n_done = len(job.shards), len(job.shards) - len(job.todo)
+        n = len(job.shards)
+        n_done = n - len(job.todo)
         print(f"{job.about['texts']:,} texts in {n:,} shards, {n_done:,} are done", flush=True)
         try:
             with Progress(n, "shards", done=n_done) as bar:
@@ -30,9 +31,9 @@ def run(args: argparse.Namespace) -> None:
                     bar.update()
         except (KeyboardInterrupt, OSError) as error:
             kept = f"{n - len(job.todo):,} of {n:,} shards are kept in {job.folder}"
-            why = [str(error), f"{kept}: the same command resumes"]
-            raise type(error)("; ".join(filter(None, why))) from error
-        print(f"checksum of all texts: {job.finish()}")
+            parts = [str(error), f"{kept}: the same command resumes"]
+            raise type(error)("; ".join(filter(None, parts))) from error
+        print(f"checksum of all texts: {job.checksum()}")
     print(f"written: {args.out}/shards")
 
 

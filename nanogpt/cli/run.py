@@ -12,7 +12,7 @@ from ..checkpoint import load_checkpoint
 from ..files import ROOT
 from ..series import runner
 from ..series.plan import DEFAULT
-from .common import check_clone, positive
+from .common import add_overwrite, check_clone, positive
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -26,6 +26,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     add("-p", action="append", default=[], **setting)
     add("--out", type=Path, metavar="FOLDER", help="where to write (outputs/run/PROFILE)")
     add("--timeout", type=positive, default=1800, metavar="S", help="seconds of a cell (1800)")
+    add_overwrite(parser)
     add("--no-html", dest="html", action="store_false", help="do not render the pages")
     add("--source", type=Path, help=argparse.SUPPRESS)
     add = parser.add_mutually_exclusive_group().add_argument
@@ -36,13 +37,16 @@ def options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if not args.source:
         check_clone()
-    own = "" if args.publish or args.reproduce else os.environ.get("NANOGPT_CHECKPOINT", "")
-    named = [x.partition("=")[2] for x in args.settings if x.startswith("checkpoint=")] or [own]
-    if named[-1] not in ("", "auto"):
-        load_checkpoint(ROOT / named[-1])  # in which kernels run; refused before one does
+    whole = args.publish or args.reproduce
+    checkpoint = "" if whole else os.environ.get("NANOGPT_CHECKPOINT", "")
+    for setting in args.settings:
+        name, _, value = setting.partition("=")
+        checkpoint = value if name == "checkpoint" else checkpoint
+    if checkpoint not in ("", "auto"):
+        load_checkpoint(ROOT / checkpoint)  # in which kernels run; refused before one does
     # A polite kill tidies up as a Ctrl-C does.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        return 0 if runner.run(SimpleNamespace(**vars(args))) else 1
+        return 0 if runner.run_series(SimpleNamespace(**vars(args))) else 1
     finally:
         signal.signal(signal.SIGTERM, before)

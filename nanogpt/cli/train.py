@@ -40,8 +40,8 @@ def train_on(device: Device, processes: OneProcess, args: argparse.Namespace) ->
     out = check_path("out", usual if args.out is None else args.out)
     saved = state_path(out).is_file()
     weights = out.with_name(f"{out.name}.safetensors")
-    if saved and not (args.resume or args.replace):
-        cure = "--resume resumes it, --replace starts a new one, --out PATH names another place"
+    if saved and not (args.resume or args.overwrite):
+        cure = "--resume resumes it, --overwrite starts a new one, --out PATH names another place"
         raise ValueError(f"{out} holds a run: {cure}")
     shape = replace(shape, vocab_size=len(CharTokenizer(corpus.text)))
     model = GPT(shape, generator=torch.Generator().manual_seed(recipe.seed))
@@ -98,7 +98,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     add("--n-head", type=int, metavar="N", help="heads of a block (those of the size)")
     add("--out", metavar="PATH", help="without suffix (outputs/run/train/SIZE-RECIPE)")
     add("--resume", action="store_true", help="resume the run that was stopped, to the same bits")
-    add("--replace", action="store_true", help="start a new run in the place of a saved one")
+    add("--overwrite", action="store_true", help="start a new run in the place of a saved one")
     add_shared(parser, "--data", "--device", "--threads")
     add("--no-muon", dest="muon_lr", action="store_const", const="none", help="--muon-lr none")
     group = parser.add_argument_group("changes to the recipe")

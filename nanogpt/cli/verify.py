@@ -111,7 +111,7 @@ def _models(kind: str, target: str, seed: int) -> list:
 def museum(args: argparse.Namespace) -> int:
     """Judge each exhibit and print how often. A bug is also a repair that is convicted."""
     from ..console import Progress
-    from ..files import sealed, write_json
+    from ..files import write_json
     from ..verify.museum import exhibits, judged
 
     check_clone()
@@ -126,7 +126,7 @@ def museum(args: argparse.Namespace) -> int:
     print(f"{bugs} of {len(rows)} bugs convicted, {repairs} of their repairs acquitted,", end=" ")
     print(f"over {n} seeds")
     if path:
-        write_json(path, sealed({"what": "museum", "seeds": n, "exhibits": rows}))
+        write_json(path, {"what": "museum", "seeds": n, "exhibits": rows})
     return int({bugs, repairs} != {len(rows)})
 
 

@@ -1,10 +1,10 @@
-"""A job of many texts: cut into shards, kept in a folder, resumed from what is done.
+"""Many texts from a file of prompts: a file for each shard, and shards that are there are skipped.
 
-    FOLDER/job.json           which job it is; at its end the checksum of all texts
+    FOLDER/job.json           the settings of the job
     FOLDER/shards/00000.jsonl a line of JSON for each text, in the order of the input
 
-A text depends on its prompt and its seed alone. So a job may be written by any number of workers,
-stopped and resumed, and its texts have one checksum. Several are actors of Ray Data (optional).
+A text depends on its prompt and its seed alone, so any number of workers writes the same files.
+Several workers are actors of Ray Data (optional).
 """
 
 from __future__ import annotations
@@ -23,17 +23,16 @@ import torch
 
 from ..checkpoint import Checkpoint, load_checkpoint
 from ..config import check_int
-from ..export.ownership import check_ours
-from ..files import held, sha256, write_json, write_whole
+from ..files import OURS, check_folder, held, read_json, sha256, write_json, write_whole
 from ..sampling import MOST_NEW, PLAIN, SamplingParams, check_length, check_sampling
 from ..serving.batch import serve
 from ..serving.native_steps import BACKENDS
 from ..serving.sequence import Request
 
-MOST = 10_000_000  # texts of one job: its prompts are in memory
+MOST = 1_000_000  # texts of one job, and characters of one prompt: all are in memory
 OPTIONS = {"input": "--prompts, --samples or --seed", "weights": "--checkpoint"}
 OPTIONS |= {"sampling": "--temperature, --top-k, --top-p or --greedy"}
-Prompt = tuple[str, int]  # what a text begins with, and the seed of its randomness
+Prompt = tuple[str, int]  # the beginning of a text, and the seed of its randomness
 
 
 def read_prompts(
@@ -47,27 +46,38 @@ def read_prompts(
     """
     check_int("samples", samples, 1)
     check_int("seed", seed, 0, 2**62)
-    prompts, read = [], _object if path and Path(path).suffix == ".jsonl" else str
+    read = _object if path and Path(path).suffix == ".jsonl" else str
+    prompts = []
     for where, line in _lines(Path(path)) if path else [("", "\n")]:
         try:
             prompts.append(read(line))
             check(prompts[-1])
         except ValueError as error:
             raise ValueError(f"{where}{error}") from None
+        check_int("the number of texts", len(prompts) * samples, 1, MOST)
     if not prompts:
         raise ValueError(f"{path} has no prompt: write one in each line")
-    check_int("the number of texts", len(prompts) * samples, 1, MOST)
     each = [prompt for prompt in prompts for _ in range(samples)]
     return list(zip(each, range(seed, seed + len(each)), strict=True))
 
 
-def _lines(path: Path) -> list[tuple[str, str]]:
+def _lines(path: Path) -> Iterator[tuple[str, str]]:
     """The lines of a text that are not empty, each after its name: "FILE, line 3: "."""
+    number = 0
     try:
-        lines = path.read_text(encoding="utf-8-sig").split("\n")
+        with open(path, encoding="utf-8-sig", newline="\n") as file:
+            while True:
+                line = file.readline(MOST + 1)
+                if not line:
+                    return
+                number += 1
+                if len(line) > MOST:
+                    cure = "write a prompt in each line"
+                    raise ValueError(f"{path}, line {number} has over {MOST:,} characters: {cure}")
+                if line.rstrip("\r\n"):
+                    yield f"{path}, line {number}: ", line.rstrip("\r\n")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is no UTF-8 text ({error}): save it as one") from None
-    return [(f"{path}, line {i}: ", line) for i, line in enumerate(lines, 1) if line]
 
 
 def _object(line: str) -> str:
@@ -108,95 +118,64 @@ class Job:
 
     def __init__(self, folder: Path, prompts: Sequence[Prompt], task: Task, shard_size: int = 32):
         check_int("shard_size", shard_size, 1)
-        self.folder, self.task, self.shard_size = Path(folder).resolve(), task, shard_size
-        n, self.before = len(prompts), None  # the checksum that an earlier end noted
+        self.folder = Path(folder).resolve()
+        self.task = task
+        self.shard_size = shard_size
+        n = len(prompts)
         self.shards = [prompts[start : start + shard_size] for start in range(0, n, shard_size)]
-        self.todo = set(range(len(self.shards)))  # the numbers of those that are not done
         self.about = {  # all that the files depend on; the weights are the same wherever they lie
-            "format": "nanogpt-notebooks job 1",
+            "format": f"{OURS} job 2",
             "input": sha256(json.dumps(prompts).encode()),
             "texts": n,
             "shard_size": shard_size,
             **{name: value for name, value in asdict(task).items() if name != "checkpoint"},
         }
 
+    @property
+    def todo(self) -> list[int]:
+        """The numbers of the shards that are not there."""
+        return [n for n in range(len(self.shards)) if not self.path(n).exists()]
+
     @contextmanager
     def opened(self):
-        """A with-block in which no other job writes here; what was done before is found.
+        """A with-block in which no other job writes here.
 
-        Raises ValueError for a folder that holds another job, something else or a shard that is
-        not whole, and OSError for a closed one. Nothing is changed then.
+        Raises ValueError for a folder that holds another job or anything else, and OSError for a
+        closed one. Nothing is changed then.
         """
         path = self.folder / "job.json"
+        check_folder(self.folder, path.name)
         with held(self.folder / ".lock", f"to {self.folder}"):
-            names = ["job.json", "shards/-", *(f"shards/{self.path(n).name}" for n in self.todo)]
-            check_ours(self.folder, names, dict.fromkeys(names))
-            if path.is_file():
-                self._resume(path)
-            elif other := [p.name for p in self.folder.iterdir() if p.name[0] != "."]:
-                raise ValueError(f"{self.folder} holds {other[0]}, and no job: name a new folder")
-            else:
-                write_json(path, self.about)
+            before = read_json(path) or self.about
+            for name, now in self.about.items():
+                if before.get(name) != now:
+                    given = f"--{name.replace('_', '-')} {before.get(name)!r}, not {now!r}"
+                    change = f"began with another value of {OPTIONS.get(name, given)}"
+                    cure = "repeat its command to resume it, or name a new --out"
+                    raise ValueError(f"the job in {self.folder} {change}: {cure}")
+            write_json(path, self.about)
             yield self
 
     def path(self, number: int) -> Path:
-        """Where a shard is."""
+        """The file of a shard."""
         return self.folder / "shards" / f"{number:05d}.jsonl"
 
     def keep(self, number: int, texts: Sequence[str]) -> None:
         """Write a shard: it is whole or not there. Raises OSError."""
-        write_whole(self.path(number), self._lines(number, texts))
-        self.todo.discard(number)
+        first = number * self.shard_size
+        lines = []
+        pairs = zip(self.shards[number], texts, strict=True)
+        for index, ((prompt, seed), text) in enumerate(pairs, first):
+            row = {"index": index, "prompt": prompt, "seed": seed, "text": text}
+            lines.append(json.dumps(row, ensure_ascii=False) + "\n")
+        write_whole(self.path(number), "".join(lines).encode())
 
-    def finish(self) -> str:
-        """The checksum of all texts, noted in job.json. Raises ValueError for damaged texts.
-
-        SHA-256 over index, prompt, seed and text of each, so it is the same however many shards
-        and workers there were.
-        """
+    def checksum(self) -> str:
+        """The SHA-256 of all shards, as of `cat shards/* | sha256sum`."""
         digest = hashlib.sha256()
         for number in range(len(self.shards)):
-            for row in self._rows(number):
-                digest.update(json.dumps(list(row.values())).encode() + b"\n")
-        checksum = digest.hexdigest()
-        if self.before not in (None, checksum):
-            raise ValueError(f"a text in {self.folder} was changed: name a new --out")
-        write_json(self.folder / "job.json", self.about | {"checksum": checksum})
-        return checksum
-
-    def _lines(self, number: int, texts: Sequence[str]) -> bytes:
-        """A shard's file. Raises ValueError for too few texts or too many."""
-        first, pairs = number * self.shard_size, zip(self.shards[number], texts, strict=True)
-        lines = [
-            {"index": i, "prompt": prompt, "seed": seed, "text": text}
-            for i, ((prompt, seed), text) in enumerate(pairs, first)
-        ]
-        return "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines).encode()
-
-    def _rows(self, number: int) -> list[dict]:
-        """A shard as it was written. Raises ValueError for one that is not."""
-        data = self.path(number).read_bytes()
-        try:
-            rows = [json.loads(line) for line in data.splitlines()]
-            whole = self._lines(number, [row["text"] for row in rows]) == data
-        except (ValueError, KeyError, TypeError, RecursionError):
-            whole = False
-        if not whole:
-            raise ValueError(f"{self.path(number)} is damaged: delete it, and resume")
-        return rows
-
-    def _resume(self, path: Path) -> None:
-        try:
-            before = dict(json.loads(path.read_text(encoding="utf-8")))
-        except (ValueError, TypeError, RecursionError) as error:
-            raise ValueError(f"{path} is damaged ({error!r}): name a new folder") from None
-        for name, now in self.about.items():
-            if (was := before.get(name)) != now:
-                option = OPTIONS.get(name, f"--{name.replace('_', '-')} {was!r}, not {now!r}")
-                why = f"the job in {self.folder} began with another value of {option}"
-                raise ValueError(f"{why}: repeat its command to resume it, or name a new --out")
-        self.before = before.get("checksum")
-        self.todo -= {n for n in self.todo if self.path(n).exists() and self._rows(n)}
+            digest.update(self.path(number).read_bytes())
+        return digest.hexdigest()
 
 
 class ShardWriter:
@@ -223,14 +202,14 @@ class ShardWriter:
 
 
 def write_shards(job: Job, workers: int = 1, cluster: str = "") -> Iterator[tuple[int, list[str]]]:
-    """The texts of every shard that is not done, as they come: (number, texts).
+    """The texts of every shard that is not there, as they come: (number, texts).
 
     One worker is this process. More are actors of Ray, which give the shards in any order; one that
     is lost is started again, and so is its shard. They run here, or on the Ray cluster whose
     address `cluster` is: its machines need this package, and the checkpoint at the same path.
     Raises ImportError without Ray, ChildProcessError where its workers do not start, or fail.
     """
-    shards = [{"shard": n, "prompts": [list(p) for p in job.shards[n]]} for n in sorted(job.todo)]
+    shards = [{"shard": n, "prompts": [list(p) for p in job.shards[n]]} for n in job.todo]
     if not shards or (workers == 1 and not cluster):
         written = map(ShardWriter(job.task), shards)
     else:

@@ -8,7 +8,6 @@ other way. A folder of them is whole or not there. Nothing here needs transforme
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,12 +19,12 @@ from torch import Tensor
 from ..checkpoint import Checkpoint
 from ..config import MODERN, GPTConfig
 from ..convert import check_standard, convert_state
-from ..files import held, read_sealed, sealed, sha256, write_json
+from ..files import OURS, atomic_path, check_folder, write_json, write_whole
 from ..model import GPT
-from .ownership import check_exchange, exchange
 
 RESIDUAL = 1e-9  # of a fold that is exact but for rounding, in float64
-MARK = "nanogpt.json"  # says what was exported, and lists the other files with their digests
+MARK = "nanogpt.json"  # the origin of an export, and the sign that its folder is ours
+FORMAT = f"{OURS} export"
 CARD = """\
 ---
 license: mit
@@ -174,45 +173,27 @@ def nanochat(state: dict, c: GPTConfig) -> Exported:
 # ------------------------------------------------------------------ the folder
 
 
-def write_folder(saved: Checkpoint, folder: Path) -> dict:
+def write_folder(saved: Checkpoint, folder: Path, overwrite: bool = False) -> dict:
     """Export a checkpoint into `folder` and return its config.json.
 
-    An earlier export there is replaced, in one step and only when the new one is complete. Raises
-    ExportError for a model that has no counterpart, ForeignFiles for a folder that holds anything
-    but an export as it was written, and OSError.
+    An earlier export there is replaced, file by file, each whole. Raises ExportError for a model
+    that has no counterpart, ValueError for a folder that holds anything else (unless `overwrite`),
+    and OSError.
     """
     config, tensors = exported(saved.model)
     folder = Path(folder).resolve()
-    with held(folder.with_name(f".{folder.name}.lock"), f"to {folder}"):
-        check_exchange(folder, written)
-        _write(saved, config, tensors, folder)
-    return config
-
-
-def _write(saved: Checkpoint, config: dict, tensors: dict, folder: Path) -> None:
-    with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as name:
-        new = Path(name)
+    check_folder(folder, MARK, overwrite)
+    origin = {key: saved.meta[key] for key in ("config", "vocabulary", "corpus", "step", "losses")}
+    write_json(folder / MARK, {"format": FORMAT, **origin, "sha256": saved.sha256})
+    with atomic_path(folder / "model.safetensors") as temporary:
         try:
-            save_file(tensors, new / "model.safetensors", metadata={"format": "pt"})
+            save_file(tensors, temporary, metadata={"format": "pt"})
         except SafetensorError as error:  # not an OSError, even for a full disk
             raise OSError(f"{folder} could not be written ({error}): make room") from error
-        for name, data in _files(saved, config).items():
-            text = data if isinstance(data, str) else json.dumps(data, indent=2, ensure_ascii=False)
-            (new / name).write_text(text.rstrip("\n") + "\n", encoding="utf-8")
-        origin = ("config", "vocabulary", "corpus", "step", "losses")
-        about = {key: saved.meta[key] for key in origin} | {"sha256": saved.sha256}
-        about["files"] = {path.name: sha256(path) for path in sorted(new.iterdir())}
-        write_json(new / MARK, sealed(about))
-        new.chmod(0o755)
-        exchange(new, folder, written)
-
-
-def written(folder: Path) -> dict:
-    """The SHA-256 of each file of an export, by name; {} where the folder holds none."""
-    if about := read_sealed(folder / MARK):
-        digests = {name: [digest] for name, digest in about["files"].items()}
-        return digests | {MARK: [sha256(folder / MARK)]}
-    return {}
+    for name, data in _files(saved, config).items():
+        text = data if isinstance(data, str) else json.dumps(data, indent=2, ensure_ascii=False)
+        write_whole(folder / name, (text.rstrip("\n") + "\n").encode())
+    return config
 
 
 def _files(saved: Checkpoint, config: dict) -> dict:

@@ -33,6 +33,7 @@ CACHES = ("KVCache", "StaticKVCache")
 TOKENS = 160  # of the text on the page
 VERDICT = {"equal": "the same logits", "rounding": "no difference but rounding"}
 TITLE = "The certificate of a KV cache"
+MARK = b"nanogpt-notebooks certificate"  # behind the picture's end, where readers stop
 HTML = f"""\
 <!doctype html><html lang="en"><meta charset="utf-8"><title>{TITLE}</title>
 <style>body{{font:16px/1.5 system-ui,sans-serif;max-width:44em;margin:3em auto;padding:0 1em}}
@@ -47,7 +48,7 @@ def certificate(run: Run, trained: Checkpoint, *, speed: str, rung: str) -> dict
     `speed` and `rung` are what the notebook measured, in words: "420 tokens a second [410 to 430]",
     "rung 2 of 9". The page goes to outputs/mine as certificate.html and certificate.png. Where
     nothing of the reader's runs there is none, {}. Raises LessonError for a lesson with a bug: an
-    earlier page stays. ForeignFiles where another file is in the way.
+    earlier page stays. ValueError where another file is in the way.
     """
     lesson = mine.load()
     if not (lesson.yours or lesson.broken):
@@ -55,10 +56,10 @@ def certificate(run: Run, trained: Checkpoint, *, speed: str, rung: str) -> dict
         return {}
     facts = examine(lesson, trained) | {"speed": f"{speed}; {rung}"}
     path = mine.lesson_path().with_name("certificate.html")
-    ours, picture = read(path) is not None, path.with_suffix(".png")
-    check_file(path, ours)
-    check_file(picture, ours)
-    write_whole(picture, style.to_png(draw(facts)))
+    picture = path.with_suffix(".png")
+    check_file(path, path.is_file() and path.read_bytes().startswith(HTML[:50].encode()))
+    check_file(picture, picture.is_file() and picture.read_bytes().endswith(MARK))
+    write_whole(picture, style.to_png(draw(facts)) + MARK)
     write_whole(path, render(facts).encode())
     print(f"written: {path}, and the same as .png")
     run.figure(draw(facts), "certificate", "; ".join(map(": ".join, facts.items())))

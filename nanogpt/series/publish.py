@@ -6,21 +6,20 @@ the comparison says which cells do, and where.
 
 from __future__ import annotations
 
+from fnmatch import fnmatch
 from itertools import zip_longest
 from pathlib import Path
 
 from ..data import SHA256, Corpus
-from ..export.ownership import check_ours, drop, everything, exchange
-from ..files import ROOT, read_sealed, sha256
-from . import site
+from ..files import ROOT, sha256, write_whole
 from .nbfile import read, read_manifest, tagged
 from .plan import RunError
 from .profiles import PROFILES
 
 # What notebook 01 trains, and the others load.
 WEIGHTS = f"checkpoints/{PROFILES['full'].size}.safetensors"
-# Where a run for publication works, and what stays there if it fails.
-BUILD = ROOT / "outputs" / "run" / "publish"
+# Where a run for publication works, in a new folder each time.
+BUILD = ROOT / "outputs" / "run"
 # Fields of the environment card on which the last bits depend.
 MACHINE = "python torch platform device device_name dtype threads cpu_capability".split()
 
@@ -35,39 +34,24 @@ def check(plan, profile: str, corpus: Corpus) -> None:
 
 
 def entries(folder: Path) -> dict[str, dict]:
-    """The entries of a run's manifest, by notebook; {} where there is none that a run wrote.
+    """The entries of a run's manifest, by notebook."""
+    return {entry["notebook"]: entry for entry in read_manifest(folder)["notebooks"]}
 
-    Their "files" and "before" have the SHA-256 of each file that was written, by name.
+
+def publish(new: Path, target: Path) -> list[str]:
+    """Copy a complete run to the published one, file by file, each whole.
+
+    Returns the files of the published one that this run did not make: they stay.
     """
-    card = read_sealed(folder / "manifest.json") or {"notebooks": []}
-    return {entry["notebook"]: entry for entry in card["notebooks"]}
-
-
-def written(folder: Path) -> dict[str, list[str]]:
-    """The SHA-256 of each file that runs wrote into their folder, by name, pages included."""
-    found, path = site.written_pages(folder), folder / "manifest.json"
-    for entry in (kept := entries(folder)).values():
-        for name, digest in [*entry.get("before", {}).items(), *entry["files"].items()]:
-            found.setdefault(name, []).append(digest)
-    return found | ({"manifest.json": [sha256(path)]} if kept else {})
-
-
-def empty(folder: Path) -> None:
-    """Remove all that an earlier attempt left; the lock file stays.
-
-    Raises ForeignFiles, before anything is removed, where there is anything else.
-    """
-    left, listed = everything(folder), written(folder)
-    check_ours(folder, left, listed | {".lock": None})
-    drop(folder, [name for name in listed if name in left], listed)
-
-
-def publish(new: Path, target: Path) -> None:
-    """Put a complete run in the place of the published one, without what only a run needs."""
-    for pattern in (".lock", "checkpoints/*-last.*", "checkpoints/*.jsonl"):
-        for path in new.glob(pattern):
-            path.unlink()
-    exchange(new, target, written)
+    made = set()
+    for path in sorted(new.rglob("*")):
+        name = path.relative_to(new).as_posix()
+        for_the_run_only = path.name == ".lock" or fnmatch(name, "checkpoints/*-last.*")
+        if path.is_file() and not for_the_run_only and path.suffix != ".jsonl":
+            write_whole(target / name, path.read_bytes())
+            made.add(name)
+    present = (path for path in target.rglob("*") if path.is_file())
+    return sorted({path.relative_to(target).as_posix() for path in present} - made)
 
 
 # ------------------------------------------------------------------ two runs side by side

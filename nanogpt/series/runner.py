@@ -1,4 +1,4 @@
-"""Run notebooks headless and keep what they make.
+"""Run notebooks headless and keep their results.
 
 Each notebook writes into a staging folder of its own. When it has passed, its files move to the
 output folder in one rename each. When it has not, they are kept below failed/ and replace nothing.
@@ -7,7 +7,6 @@ output folder in one rename each. When it has not, they are kept below failed/ a
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import sys
 import tempfile
@@ -21,20 +20,19 @@ from ..bench.environment import environment
 from ..console import clock, table
 from ..data import load_corpus
 from ..device import pick_device
-from ..export.ownership import check_exchange, check_ours, drop, everything
-from ..files import PUBLISHED, ROOT, ForeignFiles, held, read_json, sealed, sha256, write_json
+from ..files import OURS, PUBLISHED, ROOT, check_folder, held, read_json, sha256, write_json
 from . import execute, publish, site
 from .nbfile import SyncError, read
 from .plan import DEFAULT, RunError, assign, estimate
 from .profiles import Profile, get_profile
 
 INTERRUPTED = "interrupted"
-SHOWN = 20  # lines at most of what a failed notebook's kernel has logged
+SHOWN = 20  # lines at most of the log of a failed notebook's kernel
 EVERY = 10  # seconds between two lines of progress; on a terminal one line changes each second
 
 
-def run(plan: SimpleNamespace) -> bool:
-    """Do what the plan says; True when all notebooks passed, and are the published ones if asked.
+def run_series(plan: SimpleNamespace) -> bool:
+    """Do as the plan says; True when all notebooks passed, and are the published ones if asked.
 
     Its fields are the options of the command `run`. Raises RunError or ValueError before anything
     has run, OSError for a full disk, KeyboardInterrupt after a Ctrl-C; both say what is kept.
@@ -43,46 +41,47 @@ def run(plan: SimpleNamespace) -> bool:
     if plan.dry:
         print(series.pace)
         return True
-    out = series.out
+    out = series.prepare()
     with held(out / ".lock", f"into {out}"):
-        if plan.publish:
-            check_exchange(PUBLISHED, publish.written)  # refused now, not after the work
         try:
-            series.run()
+            series.watch()
         except OSError as error:
             raise OSError(f"{out}: {error}: {series.so_far}") from error
         if (plan.html or plan.publish) and any(out.glob("*.ipynb")):
             site.render(out, PUBLISHED if plan.publish else out)
         green = series.passed == len(series.sources)
         if plan.publish and green:
-            publish.publish(out, PUBLISHED)
-            out = PUBLISHED
-        series.report(out)
+            for name in publish.publish(out, PUBLISHED):
+                print(f"not of this run, and kept: {PUBLISHED / name}")
+        series.report(PUBLISHED if plan.publish and green else out)
         if series.interrupted:
             raise KeyboardInterrupt(series.so_far)
         same = not plan.reproduce or publish.print_comparison(PUBLISHED, out)
+    if series.whole and green and same:
+        shutil.rmtree(out)  # this very run has made it
     return same and green
 
 
 class Series:
-    """A run that can begin, and what has come of it. Raises RunError or CorpusError."""
+    """The notebooks of a run, and its results so far. Raises RunError or CorpusError."""
 
     def __init__(self, plan: SimpleNamespace):
-        whole = plan.publish or plan.reproduce
-        profile = find_profile("full" if whole and plan.profile == "auto" else plan.profile)
-        default = () if plan.all or whole or profile.name == "smoke" else DEFAULT
-        sources = select(plan.notebooks, plan.source or ROOT / "notebooks", default)
+        self.plan = plan
+        self.whole = plan.publish or plan.reproduce
+        profile = find_profile("full" if self.whole and plan.profile == "auto" else plan.profile)
+        default = () if plan.all or self.whole or profile.name == "smoke" else DEFAULT
+        self.sources = select(plan.notebooks, plan.source or ROOT / "notebooks", default)
         if plan.all and plan.notebooks:
             raise RunError("--all runs all notebooks: leave it out, or the names")
-        out = (plan.out or ROOT / "outputs" / "run" / profile.name).resolve()
-        check_out(out)
-        self.plan, self.corpus, self.whole = plan, load_corpus(), whole
-        if whole:
+        self.out = (plan.out or ROOT / "outputs" / "run" / profile.name).resolve()
+        check_out(self.out)
+        if plan.out:
+            check_folder(self.out, "manifest.json", plan.overwrite)
+        self.corpus = load_corpus()
+        if self.whole:
             publish.check(plan, profile.name, self.corpus)
-            out = publish.BUILD if plan.publish else publish.BUILD.with_name("reproduce")
-        self.out, self.sources = out, sources
-        self.values = assign(sources, plan.settings, profile.name)
-        self.pace = estimate(profile.name, [path.stem for path in sources])
+        self.values = assign(self.sources, plan.settings, profile.name)
+        self.pace = estimate(profile.name, [path.stem for path in self.sources])
         self.entries: list[dict] = []  # of the manifest
         self.interrupted = False
         self.cell: tuple[str, float] | None = None  # the one that runs, and since when
@@ -95,27 +94,29 @@ class Series:
 
     @property
     def so_far(self) -> str:
-        """What a run that was stopped leaves, in words."""
+        """The results that a stopped run leaves, in words."""
         return f"{self.passed} of {len(self.sources)} notebooks had passed and are kept"
 
-    def run(self) -> None:
-        """Run them and print how each went; `entries` are those of the manifest, in order.
-
-        A thread runs them, so that this one can say how far they are and wait for a Ctrl-C, which
-        stops the others. Raises their OSErrors.
-        """
-        for left in self.out.iterdir():  # of a run that was killed, and of no other name
-            if re.fullmatch(r"\.running-[a-z0-9_]{8}", left.name) and not left.is_symlink():
-                shutil.rmtree(left, ignore_errors=True)
+    def prepare(self) -> Path:
+        """The output folder, marked by a manifest; a new one for a run that is published."""
         if self.whole:
-            publish.empty(self.out)
+            publish.BUILD.mkdir(parents=True, exist_ok=True)
+            kind = "publish-" if self.plan.publish else "reproduce-"
+            self.out = Path(tempfile.mkdtemp(prefix=kind, dir=publish.BUILD))
         self.kept = publish.entries(self.out)
-        self._check_out()
         self.card = self._card()
+        self._write_manifest()
+        return self.out
+
+    def watch(self) -> None:
+        """Run all notebooks in a thread; say how far they are, and end them after a Ctrl-C.
+
+        Raises their OSErrors.
+        """
         print(f"{self.corpus.banner or self.corpus}\n{self.pace}", flush=True)
         self.begun = time.monotonic()
         with ThreadPoolExecutor(1) as pool:
-            future = pool.submit(self._run_all)
+            future = pool.submit(self.run_all)
             try:
                 while not wait([future], 1 if self.erase else EVERY).done:
                     self._tick()
@@ -126,42 +127,38 @@ class Series:
                 if not isinstance(error, KeyboardInterrupt):
                     raise
 
-    def _check_out(self) -> None:
-        """Raise ForeignFiles for what is in the way already: better now than after the work."""
-        names = {"manifest.json", *(f"{x}/-" for x in "figures json checkpoints html".split())}
-        if self.plan.html:
-            stems = {path.stem for path in (*self.sources, *self.out.glob("[0-9][0-9]_*.ipynb"))}
-            names |= {f"html/{stem}.html" for stem in stems | {"index", "live", "museum"}}
-        for source in self.sources:
-            failed = f"failed/{source.stem}"
-            names |= {source.name, f"{failed}/-", *self.kept.get(source.stem, {}).get("files", {})}
-            names |= {f"{failed}/{name}" for name in everything(self.out / failed)}
-        check_ours(self.out, names, publish.written(self.out))
-
-    def _run_all(self) -> None:
+    def run_all(self) -> None:
+        """Run the notebooks one after another, and keep the files of each."""
         for number, source in enumerate(self.sources, 1):
             print(f"{self.erase}[{number}/{len(self.sources)}] {source.stem}", flush=True)
             start = time.perf_counter()
-            with tempfile.TemporaryDirectory(prefix=".running-", dir=self.out) as staged:
-                error = self._execute(source, Path(staged))
-                self._keep(source, Path(staged), error, time.perf_counter() - start)
+            with tempfile.TemporaryDirectory(prefix=".running-", dir=self.out) as folder:
+                staged = Path(folder)
+                error = self.run_one(source, staged)
+                self._show_log(source.stem, staged / execute.LOG, error)
+                self._keep(source, staged, error, time.perf_counter() - start)
             if self.interrupted:
                 break
 
-    def _execute(self, source: Path, staged: Path) -> str | None:
-        """Why the notebook stopped, or None."""
+    def run_one(self, source: Path, staged: Path) -> str | None:
+        """Run a notebook; its error in one line, or None."""
         n_cells = len(read(source).cells) + 1  # with the cell of the parameters that are given
 
         def before_cell(index: int, cell) -> None:
             if self.interrupted:
                 raise execute.NotebookError(INTERRUPTED)
-            what = f"{source.stem}: cell {index + 1} of {n_cells}, {cell.get('id', '')}"
-            self.cell = what, time.monotonic()
+            place = f"{source.stem}: cell {index + 1} of {n_cells}, {cell.get('id', '')}"
+            self.cell = (place, time.monotonic())
 
         try:
-            own = {"variables": self._environment(staged), "timeout": self.plan.timeout}
-            target, values = staged / source.name, self.values[source.stem]
-            execute.execute(source, target, values, before_cell=before_cell, **own)
+            execute.execute(
+                source,
+                staged / source.name,
+                self.values[source.stem],
+                variables=self._environment(staged),
+                timeout=self.plan.timeout,
+                before_cell=before_cell,
+            )
         except (execute.NotebookError, SyncError, RuntimeError) as failure:  # no kernel: the last
             return INTERRUPTED if self.interrupted else str(failure).strip().partition("\n")[0]
         finally:
@@ -170,7 +167,8 @@ class Series:
 
     def _tick(self) -> None:
         """Say how far the running cell is: on a terminal in a line that the next one replaces."""
-        if not (cell := self.cell):
+        cell = self.cell
+        if cell is None:
             return
         spent, expected = time.monotonic() - self.begun, self.pace.total
         total = f" of about {clock(max(spent, expected))}" if expected else " so far"
@@ -190,43 +188,28 @@ class Series:
         return variables
 
     def _keep(self, source: Path, staged: Path, error: str | None, seconds: float) -> None:
-        """Move its files to where they belong, and write the manifest with its entry.
-
-        Weights are never dropped: a notebook that trained them once finds them the next time.
-        """
-        name, old = source.stem, self.kept.get(source.stem, {})
-        before, listed = old.get("before", {}) | old.get("files", {}), publish.written(self.out)
-        self._show_log(name, staged / execute.LOG, error)
-        found = (path for path in sorted(staged.rglob("*")) if path.is_file())
-        made = {path.relative_to(staged).as_posix(): sha256(path) for path in found}
-        try:
-            check_ours(self.out, [] if error else made, listed)
-        except ForeignFiles as foreign:
-            error = str(foreign)
-            print(f"{self.erase}{name} failed: {error}", flush=True)
-        to = f"failed/{name}/" if error else ""
-        kept = [x for x in before if x[:12] == "checkpoints/" or (error and x[:7] != "failed/")]
-        files = {file: before[file] for file in kept}
-        files |= {f"{to}{file}": digest for file, digest in made.items()}
+        """Move its files to their places, and write the manifest with its entry."""
+        folder = self.out / "failed" / source.stem if error else self.out
+        staged_files = sorted(path for path in staged.rglob("*") if path.is_file())
+        names = [path.relative_to(staged).as_posix() for path in staged_files]
+        target = staged / source.name
         entry = {
-            "notebook": name,
+            "notebook": source.stem,
             "ok": error is None,
             "seconds": round(seconds, 1),
             "error": error,
-            "parameters": self.values[name],
+            "parameters": self.values[source.stem],
             "corpus": self.corpus.name,
             "source_sha256": sha256(source),
-            "sha256": made.get(source.name),
-            "files": files,
+            "sha256": sha256(target) if target.is_file() else None,
+            "files": names,
         }
-        # Noted first: were it killed while it moves them, the next run knows the old and the new.
-        self._note(name, entry | {"before": before})
-        drop(self.out, before.keys() - files, listed)
-        for file in made:
-            (self.out / f"{to}{file}").parent.mkdir(parents=True, exist_ok=True)
-            os.replace(staged / file, self.out / f"{to}{file}")
-        self._note(name, entry)
+        for name, path in zip(names, staged_files, strict=True):
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            os.replace(path, folder / name)
+        self.kept[source.stem] = entry
         self.entries.append(entry)
+        self._write_manifest()
 
     def _show_log(self, name: str, log: Path, error: str | None) -> None:
         """Print why a notebook failed, and the end of its log; a log is kept for that alone."""
@@ -237,18 +220,17 @@ class Series:
         if not (error and lines):
             log.unlink(missing_ok=True)
 
-    def _note(self, name: str, entry: dict) -> None:
-        """Put the entry of a notebook into the manifest."""
-        self.kept[name] = entry
+    def _write_manifest(self) -> None:
         notebooks = [self.kept[name] for name in sorted(self.kept)]
-        write_json(self.out / "manifest.json", sealed({**self.card, "notebooks": notebooks}))
+        write_json(self.out / "manifest.json", {**self.card, "notebooks": notebooks})
 
     def _card(self) -> dict:
-        """What the whole run depends on, for the manifest."""
+        """The settings of the whole run, for the manifest."""
         corpus = self.corpus
         about = {"name": corpus.name, "real": corpus.real, "note": corpus.note}
         about |= {"characters": len(corpus.text), "sha256": corpus.sha256}
-        card = {"profile": self.pace.profile, "settings": list(self.plan.settings), "corpus": about}
+        card = {"format": f"{OURS} run", "profile": self.pace.profile}
+        card |= {"settings": list(self.plan.settings), "corpus": about}
         card |= {"work_seconds": self.pace.work} if self.pace.work else {}
         # Of the kernels: this process, which computes nothing, may have more.
         threads = get_profile(self.pace.profile).threads
@@ -266,7 +248,8 @@ class Series:
         print(f"{self.passed} of {len(self.sources)} passed, profile {self.pace.profile}, in {out}")
         if self.passed < len(rows):
             print(f"what failed, up to its error: {out / 'failed'}")
-        if (page := out / "html" / "index.html").is_file():
+        page = out / "html" / "index.html"
+        if page.is_file():
             print(f"to read: {page}")
 
 

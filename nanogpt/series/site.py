@@ -19,8 +19,7 @@ from ..checkpoint import load_checkpoint
 from ..config import SIZES
 from ..data import PRACTICE
 from ..engines.portable import packed
-from ..export.ownership import check_ours, drop
-from ..files import KEEPER, PUBLISHED, ROOT, sha256, write_whole
+from ..files import KEEPER, PUBLISHED, ROOT, write_whole
 from ..verify import museum
 from . import address
 from .html import TEMPLATES, Prose, blocks, coloured, minutes, promise, sections
@@ -37,15 +36,13 @@ FORMS = {
     "bias": "no biases",
 }
 LARGEST = 1_000_000  # bytes of weights: a third more in base64
-SEAL = len("<!-- sha256  -->\n") + 64
 
 
 def render(folder: Path, home: Path | None = None) -> Path:
     """Write the pages of an output folder into html/ and return the path of their index.
 
-    `home` is where readers will find the folder, if it moves. Pages of notebooks that have gone are
-    removed, and no other file. Raises SyncError for a folder without notebooks and for one that
-    cannot be read, and ForeignFiles for a page that is not ours in the way.
+    `home` is where readers will find the folder, if it moves. Raises SyncError for a folder without
+    notebooks and for a notebook that cannot be read.
     """
     paths = sorted(folder.glob("[0-9][0-9]_*.ipynb"))
     if not paths:
@@ -70,36 +67,9 @@ def render(folder: Path, home: Path | None = None) -> Path:
     rows = [[page["name"], page["heading"], *row] for page in pages for row in page["sections"]]
     texts = {"index.html": frame(search_index=_script(rows)), **more}
     texts |= {f"{page['name']}.html": frame(page=page) for page in pages}
-    _write(folder, texts)
+    for name, text in texts.items():
+        write_whole(html / name, text.encode())
     return html / "index.html"
-
-
-def _write(folder: Path, texts: dict[str, str]) -> None:
-    """Write these pages and remove our others. A file that is not ours is never replaced."""
-    wanted = {f"html/{name}": text for name, text in texts.items()}
-    listed = written_pages(folder)
-    check_ours(folder, wanted, listed)
-    drop(folder, listed.keys() - wanted, listed)
-    for name, text in wanted.items():
-        write_whole(folder / name, (text + _seal(name, text)).encode())
-
-
-def written_pages(folder: Path) -> dict[str, list[str]]:
-    """The SHA-256 of each page that we wrote below a folder, by name.
-
-    A page ends with a seal: the digest of its own text and name. Nobody has changed it since.
-    """
-    found = {}
-    for path in (folder / "html").glob("*.html"):
-        name, data = f"html/{path.name}", path.read_bytes() if path.is_file() else b""
-        text = data.decode("utf-8", "replace")
-        if text[-SEAL:] == _seal(name, text[:-SEAL]):
-            found[name] = [sha256(data)]
-    return found
-
-
-def _seal(name: str, text: str) -> str:
-    return f"<!-- sha256 {sha256(f'{name} {text}'.encode())} -->\n"
 
 
 def _about(path: Path, entries: dict, names: list[str], more: Collection[str]) -> dict:

@@ -118,7 +118,7 @@ def test_ctrl_c_then_resume_gives_the_same_bits_and_the_same_log(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--seed", "9"], "holds a run: --resume resumes it, --replace starts a new one"),
+        (["--seed", "9"], "holds a run: --resume resumes it, --overwrite starts a new one"),
         (["--resume", "--lr", "0.5"], "began with --lr 0.008, not 0.5: resume with the same"),
     ],
 )

@@ -58,7 +58,6 @@ def test_two_files_are_written_and_readers_find_the_same_metadata_in_json(saved)
     assert sorted(p.name for p in saved.parent.iterdir()) == ["fox.json", "fox.safetensors"]
     card = json.loads(saved.with_suffix(".json").read_text())
     assert card.pop("sha256") == sha256(saved)
-    assert len(card.pop("digest")) == 64
     assert card == load_checkpoint(saved).meta
 
 
@@ -145,7 +144,7 @@ def test_tensors_that_do_not_fit_the_config_are_named_as_such(tmp_path, changes)
     state = tiny_model().state_dict() | changes
     state = {key: tensor for key, tensor in state.items() if tensor is not None}
     raw(tmp_path / "fox.safetensors", meta_of(tiny_model()), state)
-    with pytest.raises(CheckpointError, match="tensors do not fit its own config"):
+    with pytest.raises(CheckpointError, match="tensors do not fit its config"):
         load_checkpoint(tmp_path / "fox")
 
 

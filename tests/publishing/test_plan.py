@@ -59,7 +59,7 @@ def test_a_slow_machine_is_told_that_it_takes_longer(machine):
 
 
 def test_a_dry_run_prints_the_minutes_and_runs_nothing(machine, capsys, monkeypatch):
-    monkeypatch.setattr(runner.Series, "run", None)
+    monkeypatch.setattr(runner.Series, "watch", None)
     machine(1.0)
     assert main(["run", "--profile", "full", "--all", "--plan"]) == 0
     said = capsys.readouterr().out
@@ -98,7 +98,8 @@ def test_a_run_says_how_far_it_is(sources, tmp_path, monkeypatch, capsys):
     one = series(*words)
     monkeypatch.setattr(runner, "time", SimpleNamespace(monotonic=lambda: 1000.0))
     one.begun = 935.0
-    assert one._execute(sources / "00_a.ipynb", tmp_path) is None
+    one.prepare()
+    assert one.run_one(sources / "00_a.ipynb", tmp_path) is None
     first, second = capsys.readouterr().out.splitlines()
     assert first.startswith("1:05 ")
     assert first.endswith("00_a: cell 4 of 5, train, 0:00")

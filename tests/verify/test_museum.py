@@ -3,10 +3,10 @@
 import pytest
 
 from nanogpt.cli import main
-from nanogpt.files import read_sealed
+from nanogpt.files import read_json
 from nanogpt.verify.museum import VERDICTS, exhibits, judged
 
-PUBLISHED = {row["name"]: row for row in read_sealed(VERDICTS)["exhibits"]}
+PUBLISHED = {row["name"]: row for row in read_json(VERDICTS)["exhibits"]}
 
 
 @pytest.mark.parametrize("path", exhibits(), ids=lambda path: path.stem)
@@ -29,7 +29,7 @@ def test_the_command_judges_those_that_are_named_and_writes_what_it_found(tmp_pa
     words = ["verify", "museum", "vllm_43810", "--seeds", "1", "--json", str(path)]
     assert main(words) == 0
     assert "1 of 1 bugs convicted, 1 of their repairs acquitted" in capsys.readouterr().out
-    (row,) = read_sealed(path)["exhibits"]
+    (row,) = read_json(path)["exhibits"]
     assert row["turn"]["expected"] != row["turn"]["got"]
     assert main(["verify", "museum", "vllm_1"]) == 2
     assert "no exhibit 'vllm_1' among the" in capsys.readouterr().err
