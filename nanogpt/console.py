@@ -1,4 +1,4 @@
-"""Progress and tables, on a terminal and in a notebook."""
+"""Progress on a terminal and in a notebook, and errors in a line."""
 
 from __future__ import annotations
 
@@ -34,29 +34,6 @@ class Progress(AbstractContextManager):
     def print(self, line: str) -> None:
         """Print a line above the bar."""
         print(line, flush=True) if self.bar.disable else self.bar.write(line)
-
-
-def table(rows: list[dict]) -> str:
-    """Rows of equal keys as text below these keys; a column without a word stands to the right."""
-    columns = []
-    for name in rows[0]:
-        column = [name, *(str(row[name]) for row in rows)]
-        width = max(map(len, column))
-        words = any(cell[:1].isalpha() for cell in column[1:])
-        columns.append([cell.ljust(width) if words else cell.rjust(width) for cell in column])
-    return "\n".join("  ".join(line).rstrip() for line in zip(*columns, strict=True))
-
-
-def clock(seconds: float) -> str:
-    """Minutes and seconds, as in 1:05."""
-    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
-
-
-def tolerate_any_text() -> None:
-    """Let stdout and stderr print a ? for each character that their encoding lacks."""
-    for stream in (sys.stdout, sys.stderr):
-        if getattr(stream, "errors", None) == "strict":
-            stream.reconfigure(errors="replace")
 
 
 def first_line(error: Exception) -> str:

@@ -7,17 +7,13 @@ and reads and writes `data` and `outputs` in the folder in which it is run.
 from __future__ import annotations
 
 import errno
-import glob
 import hashlib
 import json
 import os
-import re
 import secrets
 import tempfile
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
-
-from filelock import FileLock, Timeout
 
 FULL = {errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)}  # a full disk or quota
 PACKAGE = Path(__file__).resolve().parent
@@ -39,7 +35,7 @@ def atomic_path(path: Path):
     """
     path = Path(path)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-    with _advice(path.parent):
+    with writing_advice(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary.touch(exist_ok=False)
         mode = temporary.stat().st_mode  # the usual one: safetensors writes a private file
@@ -58,19 +54,8 @@ def atomic_path(path: Path):
         temporary.unlink(missing_ok=True)
 
 
-def remove_leftovers(path: Path) -> None:
-    """Remove what a killed process has left of writing `path`: temporary files of its very name.
-
-    Call it only where no other process can be writing this file.
-    """
-    pattern = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{8}}\.tmp")
-    for left in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
-        if pattern.fullmatch(left.name) and left.is_file() and not left.is_symlink():
-            left.unlink(missing_ok=True)
-
-
 @contextmanager
-def _advice(folder: Path):
+def writing_advice(folder: Path):
     """Say of an OSError which folder cannot be written. Without flock, FileLock's is another."""
     try:
         yield
@@ -80,36 +65,11 @@ def _advice(folder: Path):
         raise OSError(number, f"{problem}: choose another folder") from error
 
 
-@contextmanager
-def held(path: Path, target: str, wait: float = 0.0):
-    """Hold the file at `path` as a lock for a with-block; it ends with the process, too.
-
-    Raises ValueError, with advice, where another run still holds it after `wait` seconds or a file
-    that is no lock is there, and OSError for a folder that cannot be written. `target` stands in
-    the message, as in "to out/small". Of a lock that others wait for the empty file stays.
-    """
-    lock = FileLock(path)
-    check_writable(path)  # FileLock takes ENOENT for a Timeout
-    # To lock empties a file.
-    check_file(path, path.is_file() and path.stat().st_size == 0)
-    with _advice(path.parent), suppress(Timeout):
-        lock.acquire(timeout=wait)
-    if not lock.is_locked:  # a Timeout
-        raise ValueError(f"another run is writing {target}: wait for it, or name another place")
-    try:
-        yield
-    finally:
-        with suppress(OSError):  # the folder is gone or closed, or this is Windows
-            if not wait:
-                path.unlink()  # before it is released: the next run takes a new one
-        lock.release()
-
-
 def check_writable(path: Path) -> None:
     """Raise OSError when no file can be written at `path`."""
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, "this is a folder; name a file", str(path))
-    with _advice(path.parent):
+    with writing_advice(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=path.parent).close()
 
@@ -142,21 +102,6 @@ def check_file(path: Path, ours: bool, overwrite: bool = False) -> None:
     if os.path.lexists(path) and not (plain and (ours or overwrite)):
         cure = "move it away, or name another place"
         raise ValueError(f"{path} is there, and this command did not write it: {cure}")
-
-
-def check_folder(folder: Path, marker: str, overwrite: bool = False) -> None:
-    """Raise ValueError unless the folder is new, empty, or has our marker, a JSON file.
-
-    With `overwrite` any folder will do. Files of our names are replaced there, and no other.
-    """
-    if overwrite or not os.path.lexists(folder):
-        return
-    if not folder.is_dir():
-        raise ValueError(f"{folder} is a file: name a folder")
-    others = sorted(path.name for path in folder.iterdir() if path.name != ".lock")
-    if others and not is_marked(folder / marker):
-        problem = f"{folder} holds {others[0]}, and this command did not make that folder"
-        raise ValueError(f"{problem}: name a new or an empty one, or pass --overwrite")
 
 
 def is_marked(path: Path) -> bool:

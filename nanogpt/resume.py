@@ -21,7 +21,7 @@ from . import checkpoint
 from .checkpoint import CheckpointError
 from .config import TrainConfig
 from .data import Corpus
-from .files import check_file, held, remove_leftovers, write_whole
+from .files import check_file, write_whole
 from .model import GPT
 from .trainer import Trainer
 
@@ -29,8 +29,14 @@ FORMAT = "nanogpt-notebooks training state 3"
 
 
 def state_path(out: Path) -> Path:
-    """Where the state of the run that writes to `out` is."""
+    """The file of the state of the run that writes to `out`."""
     return out.with_name(f"{out.name}-last.state.safetensors")
+
+
+def run_paths(out: Path) -> list[Path]:
+    """All files of the run that writes to `out`."""
+    ends = (".safetensors", ".json", "-last.safetensors", "-last.json", ".jsonl")
+    return [state_path(out), *(out.with_name(f"{out.name}{end}") for end in ends)]
 
 
 class RunFiles:
@@ -63,20 +69,6 @@ class RunFiles:
             "vocabulary": {"characters": tokenizer.chars},
             "weights": {"dtype": str(model.lm_head.weight.dtype)},
         }
-
-    @contextmanager
-    def held(self):
-        """A with-block in which no other run writes these files. Raises ValueError.
-
-        What a killed run of these files has left half written is removed.
-        """
-        with held(self.out.with_name(f".{self.out.name}.lock"), f"to {self.out}"):
-            for path in (self.out, self.last):
-                for kind in ("safetensors", "json"):
-                    remove_leftovers(path.with_name(f"{path.name}.{kind}"))
-            remove_leftovers(self.state)
-            remove_leftovers(self.log)
-            yield
 
     def check(self, resume: bool) -> None:
         """Refuse, before anything changes, to begin here or to resume from here.

@@ -10,7 +10,6 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Hashable, Iterable
-from functools import partial
 from statistics import fmean, median
 
 import torch
@@ -51,11 +50,6 @@ def summary_text(s: dict, digits: int) -> str:
     return f"{s['median']:,.{digits}f}{spread}"
 
 
-def number_of(n: int, noun: str) -> str:
-    """A number and its noun, as in "1 request" and "2 requests"."""
-    return f"{n:,} {noun}{'s' * (n != 1)}"
-
-
 def duel(a: Tokens, b: Tokens, *, repeats: int = 5, device: torch.device = CPU) -> dict:
     """Time two token iterators, uncached and cached, in turns, after a warm-up of each.
 
@@ -77,22 +71,6 @@ def interleave(a: Tokens, b: Tokens, *, repeats: int, device=CPU) -> list[list[l
     if len(counts) > 1:
         raise ValueError(f"the runs gave {sorted(counts)} tokens: compare equal work")
     return runs
-
-
-def time_in_turns(
-    runs: dict[str, Callable], repeats: int, device: torch.device = CPU, after_turn=lambda: None
-) -> tuple[dict[str, list[float]], dict]:
-    """The seconds of every run of `in_turns`, and the last result of each."""
-
-    def timed(run: Callable) -> tuple:
-        before = clock(device)
-        returned = run()
-        return clock(device) - before, returned
-
-    timed_runs = {name: partial(timed, run) for name, run in runs.items()}
-    results = in_turns(timed_runs, repeats, after_turn)
-    seconds = {name: [one for one, _ in pairs] for name, pairs in results.items()}
-    return seconds, {name: pairs[-1][1] for name, pairs in results.items()}
 
 
 def in_turns(

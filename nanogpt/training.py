@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,9 +61,9 @@ def train(
     alone evaluates, prints and writes.
 
     Raises TypeError for an argument of another type; ValueError for a vocabulary or corpus that
-    does not fit, a state of other settings, or an `out` that another run is writing to or where
-    other files are in the way; CheckpointError for a damaged state and for trained weights whose
-    state is lost; MemoryError, with advice; and FloatingPointError when the loss is not finite.
+    does not fit, a state of other settings, or other files at `out`; CheckpointError for a damaged
+    state and for trained weights whose state is lost; MemoryError, with advice; and
+    FloatingPointError when the loss is not finite.
     """
     _check_types(model, corpus, config, tokenizer, device, resume, speed, watch)
     device = device or pick_device()
@@ -79,11 +79,9 @@ def train(
     if files:
         files.check(resume)
     processes.agree("a text of sha256", corpus.sha256[:12])
-    held = files.held() if files and processes.first else nullcontext()
     form = _form_to_train(model, config, device)
-    # The order matters: the model gets its weights back before another run may write the files.
     advice = memory_advice(config, processes)
-    with held, form as (worker, generator), advice, forked_random_state(device):
+    with form as (worker, generator), advice, forked_random_state(device):
         torch.manual_seed(config.seed)  # of dropout, which takes no generator
         trainer = Trainer(worker, data, config, generator, device, processes)
         run = TrainingRun(trainer, val, files, speed, watch)

@@ -21,8 +21,9 @@ from ..engines.toolchain import CannotBuild
 from ..generation import complete
 from ..model import GPT
 from ..sampling import draw_noise
-from ..timing import summary, time_in_turns
+from ..timing import summary
 from .roofline import Limits, breakdown, work
+from .tables import time_in_turns
 
 Peer = Callable[[Tensor], Tensor]  # of the noise (n, V): the n tokens drawn after the token 0
 

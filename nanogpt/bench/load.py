@@ -34,8 +34,9 @@ from ..sampling import SamplingParams
 from ..serving.batch import BatchEngine
 from ..serving.modules import ModuleBackend
 from ..serving.sequence import Request
-from ..timing import in_turns, number_of, summary
+from ..timing import in_turns, summary
 from ..verify.server import HTTPServer
+from .tables import number_of
 
 CHARS = "\n !$&',-.3:;?" + string.ascii_uppercase + string.ascii_lowercase  # Tiny Shakespeare's
 LATENCIES = ("ttft", "tpot", "itl", "e2el")

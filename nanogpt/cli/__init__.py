@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 
-from .ending import leave
+from .common import leave
 
 COMMANDS = {  # the words that call it: what it does
     "run": "run the notebooks and render them",
@@ -63,8 +63,6 @@ def main(argv: list[str] | None = None) -> int:
 
 def _dispatch(words: list[str]) -> int:
     """Only the command's own module is imported: --help and a wrong word answer without torch."""
-    from ..console import tolerate_any_text
-
     tolerate_any_text()
     for n in (1, 2):
         if (name := " ".join(words[:n])) in COMMANDS:
@@ -82,3 +80,10 @@ def _dispatch(words: list[str]) -> int:
         lines += ["", f"error: unknown command {rest[0]!r}"]
     print("\n".join(lines), file=sys.stdout if asked else sys.stderr)
     return 0 if asked else 2
+
+
+def tolerate_any_text() -> None:
+    """Let stdout and stderr print a ? for each character that their encoding lacks."""
+    for stream in (sys.stdout, sys.stderr):
+        if getattr(stream, "errors", None) == "strict":
+            stream.reconfigure(errors="replace")

@@ -8,10 +8,10 @@ from pathlib import Path
 import torch
 
 from ..bench.ladder import Peer, hugging_face, jax_scan, ladder, sharpened
+from ..bench.tables import table
 from ..bench.throughput import share_text
 from ..checkpoint import load_checkpoint
 from ..config import SIZES
-from ..console import table
 from ..convert import pack_heads
 from ..export.huggingface import exported
 from ..model import GPT

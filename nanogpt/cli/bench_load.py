@@ -9,13 +9,13 @@ from pathlib import Path
 from ..bench.ladder import sharpened
 from ..bench.load import CHARS, LATENCIES, LoadedServer, bound, load, poisson, schemes
 from ..bench.roofline import peak_arithmetic, read_bandwidth
+from ..bench.tables import number_of, table
 from ..checkpoint import load_checkpoint
 from ..config import SIZES
-from ..console import table
 from ..convert import pack_heads
 from ..model import GPT
 from ..serving.native_steps import BACKENDS, choose_backend
-from ..timing import number_of, summary_text
+from ..timing import summary_text
 from . import common
 
 RUNNING = 32  # most texts in a step

@@ -7,9 +7,9 @@ import argparse
 from torch import Tensor
 
 from ..bench import speculation as bench
+from ..bench.tables import table
 from ..checkpoint import Checkpoint, load_checkpoint
 from ..config import check_int
-from ..console import table
 from ..data import load_corpus, split
 from ..engines.drafts import DraftModel
 from ..files import KEEPER

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 
 from ..bench.step import step_rows
+from ..bench.tables import table
 from ..bench.training import KINDS, compared, train_in_turns
-from ..console import table
 from ..data import load_corpus
 from ..timing import summary_text
 from . import common

@@ -5,13 +5,15 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import signal
+import sys
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, NoReturn
 
 from ..config import SIZES, check_int
 from ..files import OURS, ROOT, check_file, check_writable, read_json, write_json
-from .ending import exit_code, speaks
 
 if TYPE_CHECKING:
     from ..device import Device
@@ -143,4 +145,72 @@ def run_command(words: str, about: str, module: ModuleType, argv: list[str]) -> 
     parser = Parser(words, about)
     module.options(parser)
     args = parser.parse_args(argv)
+    if signal.getsignal(signal.SIGINT) is leave:
+        import torch  # noqa: F401  (a Ctrl-C within an import can get lost)
+
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     return exit_code(lambda: module.run(args), vars(args))
+
+
+# ------------------------------------------------------------------ how a command ends
+
+
+def leave(number, frame) -> None:
+    """A Ctrl-C before a command has begun ends the process: nothing is written yet."""
+    if speaks():
+        os.write(2, b"\nstopped: nothing was written\n")
+    os._exit(130)
+
+
+def speaks() -> bool:
+    """Whether this process says what went wrong: of those that torchrun started here, one does."""
+    return os.environ.get("LOCAL_RANK", "0") == "0"
+
+
+def exit_code(command: Callable[[], int | None], names: Iterable[str] = ()) -> int:
+    """Run a command and return its exit code, 0 when it returns None; an error becomes one line.
+
+    1: done, with a bad result (a mismatch, a loss that is not finite); 2: it could not be done, and
+    a line on stderr names the cause; 130: stopped by Ctrl-C. `names` are those of its options, as
+    the library calls them. A KeyboardInterrupt may say which results were kept. An error that no
+    user can cause is not caught: it keeps its traceback.
+    """
+    try:
+        return command() or 0
+    except KeyboardInterrupt as stopped:
+        message = f"\nstopped: {stopped if str(stopped) else 'nothing was written'}"
+        code = 130
+    except FloatingPointError as error:
+        message = f"error: {error}"
+        code = 1
+    except BrokenPipeError:
+        raise
+    except (ValueError, OSError, ImportError, MemoryError) as error:
+        words = re.sub(r"\[(Errno|WinError) \S+\] ", "", str(error))
+        if isinstance(error, FileNotFoundError) and error.filename:
+            words += ": check the path"
+        message = f"error: {words or 'the memory of this machine is full'}"
+        code = 2
+    except RuntimeError as error:
+        from ..engines.toolchain import CannotBuild
+
+        if not isinstance(error, CannotBuild):
+            raise
+        message = f"error: {error}"
+        code = 2
+    if speaks():
+        print(in_options(message, names), file=sys.stderr)
+    return code
+
+
+def in_options(message: str, names: Iterable[str]) -> str:
+    """A library's message in the words of the command line: top_k=0 is --top-k 0 there."""
+
+    def option(found: re.Match) -> str:
+        name, value = found.groups()
+        if name not in names or not (value or "_" in name):  # plain words are words
+            return found[0]
+        option = f"--{name.replace('_', '-')}"
+        return option if value in (None, "True") else f"{option} {value}"
+
+    return re.sub(r"(?<![\w.-])([a-z]\w*)(?:=([^\s:;,]+))?", option, message)

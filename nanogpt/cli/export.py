@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from ..cluster.folders import check_folder
 from ..files import KEEPER, LECTURE_FORM, check_file, check_writable
 from .common import OUTPUTS, add_overwrite
 
@@ -12,7 +13,7 @@ from .common import OUTPUTS, add_overwrite
 def run(args: argparse.Namespace) -> None:
     """Write the checkpoint's weights, whole or not at all, and print how to load them."""
     from ..checkpoint import is_written, load_checkpoint, write_tensors
-    from ..export.huggingface import write_folder
+    from ..export.huggingface import MARK, write_folder
     from ..export.lecture import lecture_state_dict
 
     if args.form == "lecture":
@@ -26,7 +27,8 @@ def run(args: argparse.Namespace) -> None:
         how = "model.load_state_dict(safetensors.torch.load_file(PATH))"
     else:
         out, saved = args.out or OUTPUTS / "export", load_checkpoint(args.checkpoint or KEEPER)
-        what = f"for {write_folder(saved, out, args.overwrite)['architectures'][0]}"
+        check_folder(Path(out), MARK, args.overwrite)
+        what = f"for {write_folder(saved, Path(out))['architectures'][0]}"
         how = "AutoModelForCausalLM.from_pretrained(PATH)"
     print(f"{saved}\nwritten: {out}, {what}\n{how} loads it")
     if args.form != "lecture" and (size := saved.model.config.head_size) < 32:

@@ -6,7 +6,7 @@ import argparse
 from contextlib import nullcontext
 from pathlib import Path
 
-from ..files import held
+from ..cluster.folders import held
 from ..series.site import newest, render
 
 

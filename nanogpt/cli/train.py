@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from contextlib import nullcontext
 from dataclasses import fields, replace
 
 import torch
 
 from ..checkpoint import check_path
+from ..cluster.folders import held_run
 from ..cluster.processes import joined
 from ..config import RECIPES, SIZES, TrainConfig, override, recipe_for
 from ..data import CharTokenizer, load_corpus
@@ -54,7 +56,8 @@ def train_on(device: Device, processes: OneProcess, args: argparse.Namespace) ->
         if args.resume and not (saved or weights.is_file()):
             print(f"no run was saved at {out}: starting at step 0")
     settings = {"out": out, "device": device, "resume": args.resume, "speed": True}
-    history = train(model, corpus, recipe, processes=processes, **settings)
+    with held_run(out) if processes.first else nullcontext():
+        history = train(model, corpus, recipe, processes=processes, **settings)
     if processes.first:
         full = history["full_val"]
         block = history["block_size"]

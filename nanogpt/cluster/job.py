@@ -23,11 +23,12 @@ import torch
 
 from ..checkpoint import Checkpoint, load_checkpoint
 from ..config import check_int
-from ..files import OURS, check_folder, held, read_json, sha256, write_json, write_whole
+from ..files import OURS, read_json, sha256, write_json, write_whole
 from ..sampling import MOST_NEW, PLAIN, SamplingParams, check_length, check_sampling
 from ..serving.batch import serve
 from ..serving.native_steps import BACKENDS
 from ..serving.sequence import Request
+from .folders import check_folder, held
 
 MOST = 1_000_000  # texts of one job, and characters of one prompt: all are in memory
 OPTIONS = {"input": "--prompts, --samples or --seed", "weights": "--checkpoint"}

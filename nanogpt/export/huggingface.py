@@ -19,7 +19,7 @@ from torch import Tensor
 from ..checkpoint import Checkpoint
 from ..config import MODERN, GPTConfig
 from ..convert import check_standard, convert_state
-from ..files import OURS, atomic_path, check_folder, write_json, write_whole
+from ..files import OURS, atomic_path, write_json, write_whole
 from ..model import GPT
 
 RESIDUAL = 1e-9  # of a fold that is exact but for rounding, in float64
@@ -173,16 +173,14 @@ def nanochat(state: dict, c: GPTConfig) -> Exported:
 # ------------------------------------------------------------------ the folder
 
 
-def write_folder(saved: Checkpoint, folder: Path, overwrite: bool = False) -> dict:
+def write_folder(saved: Checkpoint, folder: Path) -> dict:
     """Export a checkpoint into `folder` and return its config.json.
 
     An earlier export there is replaced, file by file, each whole. Raises ExportError for a model
-    that has no counterpart, ValueError for a folder that holds anything else (unless `overwrite`),
-    and OSError.
+    that has no counterpart, and OSError.
     """
     config, tensors = exported(saved.model)
     folder = Path(folder).resolve()
-    check_folder(folder, MARK, overwrite)
     origin = {key: saved.meta[key] for key in ("config", "vocabulary", "corpus", "step", "losses")}
     write_json(folder / MARK, {"format": FORMAT, **origin, "sha256": saved.sha256})
     with atomic_path(folder / "model.safetensors") as temporary:

@@ -6,7 +6,7 @@ import inspect
 
 from IPython.display import display
 
-from ..console import table
+from ..bench.tables import table
 
 
 def show_source(*objects) -> None:

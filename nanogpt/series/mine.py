@@ -21,7 +21,8 @@ from traceback import extract_tb
 from types import ModuleType
 from typing import NamedTuple
 
-from ..files import ROOT, held, write_whole
+from ..cluster.folders import held
+from ..files import ROOT, write_whole
 from .blanks import FIRST_LINE, SOLUTION, judge, wrong
 
 KEPT = re.compile(r"^(\w+) = kept\(", re.M)  # in the judge cell of a kept blank

@@ -14,7 +14,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from ..bench.pace import seconds_of_work
-from ..console import clock, table
+from ..bench.tables import clock_text, table
 from ..files import PUBLISHED
 from .nbfile import read, read_manifest, tagged
 
@@ -67,7 +67,7 @@ class Pace:
         if not self.seconds:
             return f"profile {self.profile}"
         minutes = self.seconds | {"in all, about": self.total}
-        rows = [{"notebook": name, "minutes": clock(s)} for name, s in minutes.items()]
+        rows = [{"notebook": name, "minutes": clock_text(s)} for name, s in minutes.items()]
         speed = f"this machine has {self.speed:.2f} times the speed of the one that was measured"
         return f"profile {self.profile}: the same work on every machine\n{speed}\n{table(rows)}"
 

@@ -17,10 +17,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from ..bench.environment import environment
-from ..console import clock, table
+from ..bench.tables import clock_text, table
+from ..cluster.folders import check_folder, held
 from ..data import load_corpus
 from ..device import pick_device
-from ..files import OURS, PUBLISHED, ROOT, check_folder, held, read_json, sha256, write_json
+from ..files import OURS, PUBLISHED, ROOT, read_json, sha256, write_json
 from . import execute, publish, site
 from .nbfile import SyncError, read
 from .plan import DEFAULT, RunError, assign, estimate
@@ -171,8 +172,8 @@ class Series:
         if cell is None:
             return
         spent, expected = time.monotonic() - self.begun, self.pace.total
-        total = f" of about {clock(max(spent, expected))}" if expected else " so far"
-        line = f"{clock(spent)}{total} | {cell[0]}, {clock(time.monotonic() - cell[1])}"
+        total = f" of about {clock_text(max(spent, expected))}" if expected else " so far"
+        line = f"{clock_text(spent)}{total} | {cell[0]}, {clock_text(time.monotonic() - cell[1])}"
         if self.erase:
             line = f"{self.erase}{line[: shutil.get_terminal_size().columns - 1]}\r"
         print(line, end="" if self.erase else "\n", flush=True)

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from nanogpt import timing
-from nanogpt.timing import duel, metrics, summary, time_in_turns, time_tokens
+from nanogpt.bench.tables import time_in_turns
+from nanogpt.timing import duel, metrics, summary, time_tokens
 
 
 @pytest.fixture

@@ -12,9 +12,11 @@ import pytest
 import torch
 
 from nanogpt.bench.environment import environment
-from nanogpt.console import Progress, tolerate_any_text
+from nanogpt.cli import tolerate_any_text
+from nanogpt.cluster.folders import held
+from nanogpt.console import Progress
 from nanogpt.device import pick_device
-from nanogpt.files import atomic_path, held, write_json
+from nanogpt.files import atomic_path, write_json
 
 
 @pytest.fixture
@@ -147,7 +149,7 @@ def test_a_lock_that_cannot_be_made_is_not_another_runs():
 def test_a_folder_whose_files_cannot_be_locked_gets_the_same_advice(monkeypatch, tmp_path):
     """FileLock has an error of its own for some network drives."""
     missing = Mock(side_effect=NotImplementedError("no flock"))
-    monkeypatch.setattr("nanogpt.files.FileLock.acquire", missing)
+    monkeypatch.setattr("nanogpt.cluster.folders.FileLock.acquire", missing)
     advice = r"cannot write into .* \(no flock\): choose another folder"
     with pytest.raises(OSError, match=advice), held(tmp_path / "x.lock", "to x"):
         pass

@@ -16,6 +16,7 @@ from training_fixtures import CPU, fresh, log_of, stop_at, weights
 from nanogpt import training as loop
 from nanogpt.cache import cache_owners, kv_cache
 from nanogpt.checkpoint import load_checkpoint
+from nanogpt.cluster.folders import held_run
 from nanogpt.config import RECIPES, TrainConfig, recipe_for
 from nanogpt.convert import unpack_heads
 from nanogpt.data import Corpus, CorpusError, split
@@ -271,13 +272,11 @@ def test_a_batch_that_no_memory_holds_is_refused_before_the_first_evaluation(cor
         train(model, corpus, QUICK, device=CPU, watch=lambda *_: pytest.fail("it began"))
 
 
-def test_another_run_into_the_same_files_is_refused(corpus, tmp_path):
-    """Here one inside the other."""
-
-    def again(step, model):
-        train(fresh(corpus), corpus, QUICK, out=tmp_path / "fox", device=CPU)
-
-    with pytest.raises(ValueError, match="another run is writing to .*fox: wait for"):
-        train(fresh(corpus), corpus, QUICK, out=tmp_path / "fox", device=CPU, watch=again)
+def test_another_run_into_the_same_files_is_refused(tmp_path):
+    out = tmp_path / "fox"
+    refused = pytest.raises(ValueError, match="another run is writing to .*fox: wait for")
+    with held_run(out), refused, held_run(out):
+        pass
     assert not list(tmp_path.glob(".*"))
-    train(fresh(corpus), corpus, QUICK, out=tmp_path / "fox", device=CPU)
+    with held_run(out):
+        pass

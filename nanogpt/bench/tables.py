@@ -1,0 +1,48 @@
+"""Measurements in words: tables, clocks and counts; and the seconds of whole runs, in turns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+
+from .. import timing
+from ..timing import CPU, in_turns
+
+
+def time_in_turns(
+    runs: dict[str, Callable], repeats: int, device: torch.device = CPU, after_turn=lambda: None
+) -> tuple[dict[str, list[float]], dict]:
+    """The seconds of every run of `in_turns`, and the last result of each."""
+
+    def timed(run: Callable) -> tuple:
+        before = timing.clock(device)
+        returned = run()
+        return timing.clock(device) - before, returned
+
+    timed_runs = {name: partial(timed, run) for name, run in runs.items()}
+    results = in_turns(timed_runs, repeats, after_turn)
+    seconds = {name: [one for one, _ in pairs] for name, pairs in results.items()}
+    return seconds, {name: pairs[-1][1] for name, pairs in results.items()}
+
+
+def number_of(n: int, noun: str) -> str:
+    """A number and its noun, as in "1 request" and "2 requests"."""
+    return f"{n:,} {noun}{'s' * (n != 1)}"
+
+
+def table(rows: list[dict]) -> str:
+    """Rows of equal keys as text below these keys; a column without a word stands to the right."""
+    columns = []
+    for name in rows[0]:
+        column = [name, *(str(row[name]) for row in rows)]
+        width = max(map(len, column))
+        words = any(cell[:1].isalpha() for cell in column[1:])
+        columns.append([cell.ljust(width) if words else cell.rjust(width) for cell in column])
+    return "\n".join("  ".join(line).rstrip() for line in zip(*columns, strict=True))
+
+
+def clock_text(seconds: float) -> str:
+    """Minutes and seconds, as in 1:05."""
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"

@@ -1,0 +1,77 @@
+"""Places that more than one process may write to: locks, markers, and the rests of a killed run."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from ..files import check_file, check_writable, is_marked, writing_advice
+from ..resume import run_paths
+
+
+@contextmanager
+def held(path: Path, target: str, wait: float = 0.0):
+    """Hold the file at `path` as a lock for a with-block; it ends with the process, too.
+
+    Raises ValueError, with advice, where another run still holds it after `wait` seconds or a file
+    that is no lock is there, and OSError for a folder that cannot be written. `target` stands in
+    the message, as in "to out/small". Of a lock that others wait for the empty file stays.
+    """
+    lock = FileLock(path)
+    check_writable(path)  # FileLock takes ENOENT for a Timeout
+    # To lock empties a file.
+    check_file(path, path.is_file() and path.stat().st_size == 0)
+    with writing_advice(path.parent), suppress(Timeout):
+        lock.acquire(timeout=wait)
+    if not lock.is_locked:  # a Timeout
+        raise ValueError(f"another run is writing {target}: wait for it, or name another place")
+    try:
+        yield
+    finally:
+        with suppress(OSError):  # the folder is gone or closed, or this is Windows
+            if not wait:
+                path.unlink()  # before it is released: the next run takes a new one
+        lock.release()
+
+
+@contextmanager
+def held_run(out: Path):
+    """Hold the files of the training run `out` for a with-block, as `held` does.
+
+    Temporary files that a killed run of these files has left are removed.
+    """
+    with held(out.with_name(f".{out.name}.lock"), f"to {out}"):
+        for path in run_paths(out):
+            remove_leftovers(path)
+        yield
+
+
+def remove_leftovers(path: Path) -> None:
+    """Remove what a killed process has left of writing `path`: temporary files of its very name.
+
+    Call it only where no other process can be writing this file.
+    """
+    pattern = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{8}}\.tmp")
+    for left in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
+        if pattern.fullmatch(left.name) and left.is_file() and not left.is_symlink():
+            left.unlink(missing_ok=True)
+
+
+def check_folder(folder: Path, marker: str, overwrite: bool = False) -> None:
+    """Raise ValueError unless the folder is new, empty, or has our marker, a JSON file.
+
+    With `overwrite` any folder will do. Files of our names are replaced there, and no other.
+    """
+    if overwrite or not os.path.lexists(folder):
+        return
+    if not folder.is_dir():
+        raise ValueError(f"{folder} is a file: name a folder")
+    others = sorted(path.name for path in folder.iterdir() if path.name != ".lock")
+    if others and not is_marked(folder / marker):
+        problem = f"{folder} holds {others[0]}, and this command did not make that folder"
+        raise ValueError(f"{problem}: name a new or an empty one, or pass --overwrite")
