@@ -3,12 +3,12 @@
 The files are the lesson. Each stands on those above it and is read from top to bottom:
 
     config      shapes and recipes: plain numbers, and how they are checked
-    console     progress and tables on a terminal
-    files       whole files or none, and where things lie
-    device      the device, the environment card, several processes
+    console     progress on a terminal and in a notebook
+    files       whole files or none, and their places
+    device      the device, and why it was chosen
     data        corpus, characters as numbers, batches
     attention   who sees whom, and the weighted mean of values
-    cache       what a head remembers: KVCache, DynamicCache, StaticCache, kv_cache
+    cache       the keys and values of a head: KVCache, DynamicCache, StaticCache, kv_cache
     model       Head, Block, GPT, and how their weights start
     convert     one form of a model as another: a list of heads, one product for all
     checkpoint  weights to files and back
@@ -27,10 +27,10 @@ The folders go beyond it. A folder imports files, and the folders above it in th
     engines     faster ways to the same tokens, speculation, exact mode
     serving     many requests at once: scheduler, blocks, HTTP
     verify      the referee of any model or server, sweeps, the museum
-    bench       what things cost: the ladder, load, speculation, training
+    bench       the costs: the ladder, load, speculation, training
     export      weights as transformers and vLLM load them
-    cluster     several processes: torchrun, Ray
-    series      what runs, renders and publishes the notebooks
+    cluster     several processes: torchrun, Ray, locks
+    series      runs, renders and publishes the notebooks
     cli         python -m nanogpt run | train | generate | serve | bench | export …
 
 From a prompt to its token: generation.py (the loop), model.py and attention.py (the logits),

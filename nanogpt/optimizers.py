@@ -50,16 +50,22 @@ class Muon(torch.optim.Muon):
         if closure is not None or self.param_groups[0]["params"][0].device.type != "cpu":
             return super().step(closure)
         for group in self.param_groups:
-            params = []
-            grads = []
-            moments = []
-            self._init_group(group, params, grads, moments)
+            params = [p for p in group["params"] if p.grad is not None]
+            grads = [p.grad for p in params]
+            moments = [self._momentum(p) for p in params]
             if params:
                 torch._foreach_lerp_(moments, grads, 1 - group["momentum"])
                 torch._foreach_lerp_(grads, moments, group["momentum"])  # Nesterov
                 if group["weight_decay"]:
                     torch._foreach_mul_(params, 1 - group["lr"] * group["weight_decay"])
                 _update(params, grads, group["lr"], self.bf16)
+
+    def _momentum(self, p: Tensor) -> Tensor:
+        """The running mean of this parameter's gradients, under PyTorch's own name."""
+        state = self.state[p]
+        if "momentum_buffer" not in state:
+            state["momentum_buffer"] = torch.zeros_like(p)
+        return state["momentum_buffer"]
 
 
 def _update(params: list[Tensor], directions: list[Tensor], lr: float, bf16: bool) -> None:

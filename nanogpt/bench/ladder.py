@@ -87,8 +87,8 @@ def ladder(
     usable = {rung: engine for rung, (engine, _) in built.items() if engine}
     runs = {r: _generation(forms[e.per_head], n_new, seed, e) for r, e in usable.items()}
     if not runs:
-        why = next(iter(built.values()))[1]["unavailable"]
-        raise ValueError(f"nothing to time: rungs {only} cannot be built here ({why})")
+        reason = next(iter(built.values()))[1]["unavailable"]
+        raise ValueError(f"nothing to time: rungs {only} cannot be built here ({reason})")
     for label, decode in (peers or {}).items():
         rung = Rung("–", label, None)
         built[rung], runs[rung] = (None, {}), _generation(model, n_new, seed, None, decode)

@@ -66,12 +66,13 @@ def _schemes(args: argparse.Namespace, model: GPT, chars: str, asked: dict) -> d
 def report(r: dict) -> str:
     """The table of `load`, and what is to be said once."""
     if "server" in r:
-        who = f"{r['server']}, {r['model']}, in real time"
+        server = f"{r['server']}, {r['model']}, in real time"
     else:
-        who = f"{r['n_params']:,} parameters, {r['backend']}, at most {r['running']} at once"
+        server = f"{r['n_params']:,} parameters, {r['backend']}, at most {r['running']} at once"
     asked = f"{number_of(r['n'], 'request')} of a block of {r['block_size']}"
-    title = f"{asked}; {who}; {common.timings(r['repeats'])}; latencies in ms\n"
-    notes = [f"{number_of(n, 'request')} failed: {why}" for why, n in r.get("errors", {}).items()]
+    title = f"{asked}; {server}; {common.timings(r['repeats'])}; latencies in ms\n"
+    errors = r.get("errors", {})
+    notes = [f"{number_of(n, 'request')} failed: {reason}" for reason, n in errors.items()]
     at_once = [row for row in r["rows"] if row["rate"] is None and row["scheme"] != "prefix reuse"]
     if "bound" in r and at_once:
         speeds = ((row["scheme"], row["tokens_per_second"]["median"]) for row in at_once)

@@ -56,8 +56,8 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """What is wrong in one line: the usage of some commands fills a screen."""
-        why = f"error: {message}; `{self.prog} --help` lists the options\n"
-        self.exit(2, why if speaks() else None)
+        reason = f"error: {message}; `{self.prog} --help` lists the options\n"
+        self.exit(2, reason if speaks() else None)
 
 
 def check_clone() -> None:

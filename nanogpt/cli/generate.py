@@ -44,8 +44,8 @@ def _job(args: argparse.Namespace):
     from ..serving.native_steps import choose_backend
 
     saved = load_checkpoint(args.checkpoint)
-    backend, why = choose_backend(saved.model) if args.backend == "auto" else (args.backend, "")
-    print(f"{saved}\n{backend} steps{f': {why}' if why else ''}", flush=True)
+    backend, reason = choose_backend(saved.model) if args.backend == "auto" else (args.backend, "")
+    print(f"{saved}\n{backend} steps{f': {reason}' if reason else ''}", flush=True)
     sampling = SamplingParams(args.temperature, args.top_k, args.top_p, args.greedy)
     path = str(Path(args.checkpoint).resolve())
     task = Task(path, saved.sha256, args.max_new_tokens, sampling, backend)

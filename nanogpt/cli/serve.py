@@ -58,8 +58,8 @@ def _server(args: argparse.Namespace, saved):
 
     device = pick_device(args.device)
     model = saved.model.to(device.device).eval()
-    backend, why = (args.backend, "") if args.backend else choose_backend(saved.model)
-    print(f"{saved}\n{backend} steps{f': {why}' if why else ''}, {device}", flush=True)
+    backend, reason = (args.backend, "") if args.backend else choose_backend(saved.model)
+    print(f"{saved}\n{backend} steps{f': {reason}' if reason else ''}, {device}", flush=True)
     if backend == "modules" and model.config.per_head:  # the same function, sooner
         model = pack_heads(model)
     limits = {limit: getattr(args, limit) for limit in ("running", "waiting", "timeout")}

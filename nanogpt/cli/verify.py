@@ -137,7 +137,8 @@ def certificate(args: argparse.Namespace) -> int:
 
     said, wrong = check(args.path, load_checkpoint(args.checkpoint))
     print("\n".join(f"{name}: {words}" for name, words in said.items()))
-    print("\n".join(f"It does not hold: {why}" for why in wrong) or "It holds: computed again.")
+    lines = [f"It does not hold: {reason}" for reason in wrong]
+    print("\n".join(lines) or "It holds: computed again.")
     return int(bool(wrong))
 
 

@@ -60,8 +60,8 @@ class Engine:
         capacity = config.block_size if capacity is None else capacity
         check_int("batch", batch, 1)
         check_int("capacity", capacity, 1, config.block_size)
-        if why := self.refuses(config):
-            raise ValueError(why)
+        if reason := self.refuses(config):
+            raise ValueError(reason)
         self.config, self.batch, self.capacity = _inference(config), batch, capacity
         self.dtype, self.device = dtype, torch.device(device)
         before = time.perf_counter()
@@ -98,11 +98,11 @@ class Engine:
     @classmethod
     def supports(cls, model: GPT) -> str | None:
         """Why this engine cannot decode this model here and now; None when it can."""
-        why = cls.refuses(model.config) or (None if cls.per_head else not_standard(model))
-        if why is None and in_exact_mode() and not cls.in_torch:
+        reason = cls.refuses(model.config) or (None if cls.per_head else not_standard(model))
+        if reason is None and in_exact_mode() and not cls.in_torch:
             fixed = f"{cls.__name__} is compiled: `with exact(model):` cannot change how it adds up"
             return f"{fixed}; use Flat, the fastest engine that it covers"
-        return why
+        return reason
 
     def check(self, model: GPT, prompt: Tensor, n_new: int) -> None:
         """Raises ValueError when this generation does not fit what was built."""
@@ -110,10 +110,10 @@ class Engine:
         built = _described(self.config, self.batch, self.dtype, self.device)
         got = _described(model.config, len(prompt), weight.dtype, weight.device)
         if got != built:
-            why = f"this {name} was built for {built}, and got {got}"
-            raise ValueError(f"{why}: build another, or pass the class: engine={name}")
-        if why := self.supports(model):
-            raise ValueError(why)
+            reason = f"this {name} was built for {built}, and got {got}"
+            raise ValueError(f"{reason}: build another, or pass the class: engine={name}")
+        if reason := self.supports(model):
+            raise ValueError(reason)
         instead = ", or leave engine out"
         check_length(prompt.shape[1], n_new, self.capacity, f"this {name}: ", "capacity", instead)
 
@@ -130,8 +130,8 @@ class Engine:
         with building:
             engine = _built.pop(key, None)
             if engine is None:
-                if why := cls.supports(model):  # before minutes go into a build
-                    raise ValueError(why)
+                if reason := cls.supports(model):  # before minutes go into a build
+                    raise ValueError(reason)
                 try:
                     engine = cls(model.config, batch=batch, **kind)
                 except CannotBuild as error:
@@ -156,8 +156,8 @@ def require_float32_cpu(engine: Engine) -> None:
 def check_float32(weights: Iterable[Tensor]) -> None:
     """Raises ValueError unless all weights are float32, which compiled code takes them for."""
     if any(w.dtype != torch.float32 for w in weights):
-        why = "some weights are not float32, and this engine uses them as they lie in memory"
-        raise ValueError(f"{why}: cast the whole model")
+        reason = "some weights are not float32, and this engine uses them as they lie in memory"
+        raise ValueError(f"{reason}: cast the whole model")
 
 
 def _inference(config: GPTConfig) -> GPTConfig:

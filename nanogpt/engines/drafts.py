@@ -152,8 +152,8 @@ class DraftModel(Draft):
         super().check(model, prompt, n_new, engine)
         if (own := self.model.lm_head.weight.device) != model.lm_head.weight.device:
             raise ValueError(f"the draft model is on {own}, the target is not: move one of them")
-        if self.engine is not None and (why := self.engine.supports(self.model)):
-            raise ValueError(why)
+        if self.engine is not None and (reason := self.engine.supports(self.model)):
+            raise ValueError(reason)
         # The last token is not proposed, and the one before it is not read.
         positions = self.model.config.positions
         check_length(prompt.shape[1], n_new - 1, positions, "the draft model, for all but one: ")

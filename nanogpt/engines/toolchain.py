@@ -54,8 +54,10 @@ def machine() -> dict:
     try:
         version = subprocess.run(command, capture_output=True, text=True, timeout=60).stdout
     except (OSError, subprocess.SubprocessError) as error:
-        why = first_line(error)
-        raise CannotBuild(f"{command[0]} cannot be run: {why}; set CXX to another one") from error
+        reason = first_line(error)
+        raise CannotBuild(
+            f"{command[0]} cannot be run: {reason}; set CXX to another one"
+        ) from error
     return {
         "torch": torch.__version__,
         "compiler": [*version.splitlines()[:1], *compiler()],
@@ -86,7 +88,7 @@ def load_library(name: str, source: Path, shape: dict, *included: Path) -> ctype
 def compile_cpp(source: Path, out: Path, defines: dict) -> None:
     """Compile one C++ file into a library. Raises CannotBuild with what the compiler said."""
     names = [f"-D{name}={value}" for name, value in defines.items()]
-    why = ""
+    reason = ""
     for tuned in (["-march=native"], ["-mcpu=native"], []):
         flags = ["-std=c++17", "-O3", "-w", *tuned, *MATH.split(), "-shared", "-fPIC", *names]
         command = [*compiler(), *flags, str(source), "-o", str(out)]
@@ -94,8 +96,8 @@ def compile_cpp(source: Path, out: Path, defines: dict) -> None:
         if done.returncode == 0:
             return
         errors = (line for line in done.stderr.splitlines() if "error" in line)
-        why = why or next(errors, f"exit {done.returncode}")
-    raise CannotBuild(f"{compiler()[0]} cannot compile {source.name}: {why[:300]}")
+        reason = reason or next(errors, f"exit {done.returncode}")
+    raise CannotBuild(f"{compiler()[0]} cannot compile {source.name}: {reason[:300]}")
 
 
 def kept_build(name: str, parts: dict, suffix: str, make: Callable[[Path], None]) -> Path:
@@ -119,8 +121,8 @@ def kept_build(name: str, parts: dict, suffix: str, make: Callable[[Path], None]
     except CannotBuild:
         raise
     except OSError as error:
-        why = f"{path.parent} cannot keep builds ({error.strerror or error})"
-        raise CannotBuild(f"{why}: set NANOGPT_CACHE to another folder") from error
+        reason = f"{path.parent} cannot keep builds ({error.strerror or error})"
+        raise CannotBuild(f"{reason}: set NANOGPT_CACHE to another folder") from error
     except Exception as error:
         what = f"{type(error).__name__}: {first_line(error)}"
         raise CannotBuild(f"the build failed: {what}") from error
@@ -129,8 +131,8 @@ def kept_build(name: str, parts: dict, suffix: str, make: Callable[[Path], None]
 
 def cannot_load(path: Path, error: Exception) -> CannotBuild:
     """What to raise for a build that was kept and does not load."""
-    why = first_line(error)
-    return CannotBuild(f"{path} cannot be loaded ({why}): delete it to build it again")
+    reason = first_line(error)
+    return CannotBuild(f"{path} cannot be loaded ({reason}): delete it to build it again")
 
 
 def cache_folder() -> Path:

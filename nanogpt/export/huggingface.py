@@ -105,8 +105,10 @@ def fold_head_bias(weight: Tensor, bias: Tensor) -> Tensor:
     found = torch.linalg.lstsq(system, wanted[:, None], driver="gelsd").solution[:, 0]
     apart = float((system @ found - wanted).abs().max())
     if apart > RESIDUAL * max(1.0, float(found.abs().max())):
-        why = f"logits would be {apart:.2g} off; it does with {C + 1} characters at most, not {V}"
-        raise ExportError(f"the head's bias does not move into the last norm: {why}")
+        reason = (
+            f"logits would be {apart:.2g} off; it does with {C + 1} characters at most, not {V}"
+        )
+        raise ExportError(f"the head's bias does not move into the last norm: {reason}")
     return found[:C]
 
 

@@ -127,12 +127,12 @@ class Cells(PapermillNotebookClient):
             return super().execute_cell(cell, index, **more)
         except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
             if isinstance(error, CellTimeoutError):
-                why = f" ran longer than {self.timeout} s: give it more with --timeout"
+                reason = f" ran longer than {self.timeout} s: give it more with --timeout"
             elif isinstance(error, DeadKernelError):
-                why = " killed its kernel: often the memory was too small"
+                reason = " killed its kernel: often the memory was too small"
             else:
-                why = f": {error.ename}: {str(error.evalue).strip()}".partition("\n")[0]
-            raise NotebookError(f"cell {cell.id!r}{why}") from error
+                reason = f": {error.ename}: {str(error.evalue).strip()}".partition("\n")[0]
+            raise NotebookError(f"cell {cell.id!r}{reason}") from error
 
 
 def kill_all() -> None:
@@ -162,11 +162,11 @@ def check_outputs(path: Path) -> None:
     for cell in read(path).cells:
         for output in cell.get("outputs", []):
             if foreign := sorted(set(output.get("data", {})) - MIMES):
-                why = f"{', '.join(foreign)}; every reader sees only {', '.join(sorted(MIMES))}"
-                raise NotebookError(f"cell {cell.id!r} shows {why}")
+                reason = f"{', '.join(foreign)}; every reader sees only {', '.join(sorted(MIMES))}"
+                raise NotebookError(f"cell {cell.id!r} shows {reason}")
             if png_of(output) and not alt_text(output):
-                why = "shows a picture without alt text: use run.figure(…, alt)"
-                raise NotebookError(f"cell {cell.id!r} {why}")
+                reason = "shows a picture without alt text: use run.figure(…, alt)"
+                raise NotebookError(f"cell {cell.id!r} {reason}")
     if (size := path.stat().st_size) > MAX_BYTES:
-        why = f"has {size:,} bytes, over {MAX_BYTES:,}: draw fewer or smaller figures"
-        raise NotebookError(f"the executed notebook {why}")
+        reason = f"has {size:,} bytes, over {MAX_BYTES:,}: draw fewer or smaller figures"
+        raise NotebookError(f"the executed notebook {reason}")

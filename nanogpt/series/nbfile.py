@@ -62,8 +62,8 @@ def read(path: Path):
     try:
         return nbformat.read(path, as_version=4)
     except (ValueError, AttributeError, KeyError, RecursionError, ValidationError) as error:
-        why = f"{path} cannot be read as a notebook ({error}): restore it from git"
-        raise SyncError(why) from error
+        reason = f"{path} cannot be read as a notebook ({error}): restore it from git"
+        raise SyncError(reason) from error
 
 
 def to_text(nb) -> str:

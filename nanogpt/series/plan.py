@@ -100,16 +100,16 @@ def read_parameters(path: Path) -> dict[str, Parameter]:
     """
     cells = [cell for cell in read(path).cells if tagged(cell, "parameters")]
     if len(cells) != 1 or cells[0].cell_type != "code":
-        why = f"has {len(cells)} cells tagged 'parameters': it needs one code cell"
-        raise RunError(f"{path.name} {why}")
+        reason = f"has {len(cells)} cells tagged 'parameters': it needs one code cell"
+        raise RunError(f"{path.name} {reason}")
     found = {}
     try:
         for line in ast.parse(cells[0].source).body:
             default = ast.literal_eval(line.value)
             found[line.target.id] = Parameter(ast.unparse(line.annotation), default)
     except (SyntaxError, AttributeError, ValueError) as error:
-        why = f"each line must be `name: type = literal` ({error})"
-        raise RunError(f"{path.name}, cell {cells[0].id!r}: {why}") from error
+        reason = f"each line must be `name: type = literal` ({error})"
+        raise RunError(f"{path.name}, cell {cells[0].id!r}: {reason}") from error
     return found
 
 
@@ -121,8 +121,8 @@ def convert(name: str, parameter: Parameter, text: str):
     try:
         return READ[kind.removesuffix(" | None")](text)
     except (KeyError, ValueError):
-        why = f"a value of type {kind} is needed, as in -p {name}={default}"
-        raise RunError(f"-p {name}={text}: {why}") from None
+        reason = f"a value of type {kind} is needed, as in -p {name}={default}"
+        raise RunError(f"-p {name}={text}: {reason}") from None
 
 
 def assign(sources: list[Path], settings: Sequence[str], profile: str) -> dict[str, dict]:
@@ -139,8 +139,8 @@ def assign(sources: list[Path], settings: Sequence[str], profile: str) -> dict[s
             raise RunError(f"-p {setting!r}: not UTF-8 text")
         if not equals or name not in names:
             near = ", ".join(get_close_matches(name, names) or names) or "none"
-            why = f"write name=value, with a parameter of a chosen notebook: {near}"
-            raise RunError(f"-p {setting}: {why}")
+            reason = f"write name=value, with a parameter of a chosen notebook: {near}"
+            raise RunError(f"-p {setting}: {reason}")
     values = {name: {"profile": profile} for name in known}
     for name, parameters in known.items():
         own = {key: text for key, text in wanted.items() if key in parameters}

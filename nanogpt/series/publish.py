@@ -28,9 +28,10 @@ def check(plan, profile: str, corpus: Corpus) -> None:
     """Raise RunError unless the plan is what is published: all as it is, full, Shakespeare."""
     changed = plan.notebooks or plan.settings or plan.out or plan.source
     if changed or profile != "full" or corpus.sha256 != SHA256:
-        why = f"{'--publish' if plan.publish else '--reproduce'} runs all notebooks as they are, in"
-        why += " profile full, on Tiny Shakespeare (data/README.md): leave out names, -p, --out."
-        raise RunError(f"{why} This is profile {profile}, on {corpus.name}")
+        option = "--publish" if plan.publish else "--reproduce"
+        reason = f"{option} runs all notebooks as they are, in"
+        reason += " profile full, on Tiny Shakespeare (data/README.md): leave out names, -p, --out."
+        raise RunError(f"{reason} This is profile {profile}, on {corpus.name}")
 
 
 def entries(folder: Path) -> dict[str, dict]:

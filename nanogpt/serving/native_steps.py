@@ -111,8 +111,8 @@ class NativeBackend:
         weight = model.lm_head.weight
         if (weight.device.type, weight.dtype) != ("cpu", torch.float32):
             return f"native code reads float32 on the CPU, not {weight.dtype} on {weight.device}"
-        why = Native.supports(model)
-        return why and why.replace(INSTEAD, "use ModuleBackend")
+        reason = Native.supports(model)
+        return reason and reason.replace(INSTEAD, "use ModuleBackend")
 
     def most_steps(self, n_sequences: int) -> int:
         """Steps of so many sequences that one call may take, so that nobody waits for long."""
@@ -205,10 +205,10 @@ BACKENDS = {"native": NativeBackend, "modules": ModuleBackend}
 def choose_backend(model: GPT) -> tuple[str, str]:
     """The fastest of BACKENDS for this model here, and why it is not the native one."""
     try:
-        why = NativeBackend.supports(model)
-        if not why:
+        reason = NativeBackend.supports(model)
+        if not reason:
             NativeBackend(model, 1, 1)
             return "native", ""
     except CannotBuild as error:
-        why = str(error)
-    return "modules", why
+        reason = str(error)
+    return "modules", reason
