@@ -13,6 +13,8 @@ import sys
 import threading
 from collections.abc import Callable, Iterable
 
+EXTRAS = {"jax": "peers", "ray": "ray", "transformers": "export"}  # of the wheel; else notebooks
+
 
 def leave(number, frame) -> None:
     """A Ctrl-C before a command has begun ends the process: nothing is written yet.
@@ -45,6 +47,8 @@ def exit_code(command: Callable[[], int | None], names: Iterable[str] = ()) -> i
         why, code = f"error: {error}", 1
     except BrokenPipeError:
         raise
+    except ModuleNotFoundError as error:
+        why, code = f"error: {missing(error)}", 2
     except (ValueError, OSError, ImportError, MemoryError) as error:
         words = re.sub(r"\[(Errno|WinError) \S+\] ", "", str(error))
         if isinstance(error, FileNotFoundError) and error.filename:
@@ -59,6 +63,15 @@ def exit_code(command: Callable[[], int | None], names: Iterable[str] = ()) -> i
     if speaks():
         print(in_options(why, names), file=sys.stderr)
     return code
+
+
+def missing(error: ModuleNotFoundError) -> str:
+    """The package that is not installed, and the extra that installs it. Raises one of our own."""
+    package = (error.name or "").partition(".")[0]
+    if package in ("", "nanogpt"):
+        raise error
+    extra = EXTRAS.get(package, "notebooks")
+    return f'{package} is not installed: pip install "nanogpt-notebooks[{extra}]"'
 
 
 def in_options(message: str, names: Iterable[str]) -> str:

@@ -58,8 +58,9 @@ class Server:
     At most `running` requests hold blocks at a time and `waiting` wait beside them; the next one is
     refused. `timeout` are the seconds from a request's body to the end of its answer. All but the
     engine lives in one event loop. An error of one request ends its answer. When a step of the
-    engine or the loop fails, `failure` holds the error, and all ends. `trace(id, what, at)` is called there when a request was "received" and for each "token";
-    `id` is the answer's, `at` is time.perf_counter().
+    engine or the loop fails, `failure` holds the error, and all ends. `trace(id, what, at)` is
+    called there when a request was "received" and for each "token"; `id` is the answer's, `at` is
+    time.perf_counter().
     Raises ValueError for a model that the backend does not compute.
     """
 
