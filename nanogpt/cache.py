@@ -15,7 +15,7 @@ import torch
 import torch.nn as nn
 from torch import Tensor
 
-from .config import check_int
+from .config import check_int, check_type
 
 
 class KVCache(ABC):
@@ -48,7 +48,11 @@ class KVCache(ABC):
         for positions that do not ascend (on a CPU), and for more tokens than the cache can hold.
         A step like the one before costs two comparisons: of shapes and dtypes, and of the position.
         """
-        form = (k.shape, v.shape, pos.shape, k.dtype, v.dtype, pos.dtype, k.device, v.device)
+        try:  # costs nothing where it goes well
+            form = (k.shape, v.shape, pos.shape, k.dtype, v.dtype, pos.dtype, k.device, v.device)
+        except AttributeError:
+            given = f"k is a {type(k).__name__}, v a {type(v).__name__}, pos a {type(pos).__name__}"
+            raise TypeError(f"{given}: pass tensors") from None
         if form != self.checked:
             self._check_form(k, v, pos)
         pos = pos.long()  # index_copy_ takes no int32
@@ -238,6 +242,7 @@ def kv_cache(model: nn.Module, cache=DynamicCache, capacity: int | None = None):
 
 def enable_kv_cache(model: nn.Module, cache=DynamicCache, capacity: int | None = None) -> list:
     """What kv_cache does at its start. Returns the caches, one for each of cache_owners(model)."""
+    check_type("model", model, nn.Module)
     owners = require_owners(model)
     capacity = model.config.block_size if capacity is None else capacity
     caches = build_caches(owners, cache, capacity)
@@ -263,7 +268,7 @@ def build_caches(owners: list[nn.Module], cache, capacity: int) -> list:
     where there is none, or none shorter than the capacity, nothing may be forgotten, and a
     StaticCache of that capacity stands in.
     """
-    if not callable(cache):
+    if not callable(cache) or isinstance(cache, nn.Module):
         raise ValueError(f"cache={cache!r}: pass the class, as in DynamicCache, not an instance")
     check_int("capacity", capacity, 1)
     caches = [_empty_cache(owner, cache, capacity) for owner in owners]

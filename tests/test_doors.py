@@ -36,7 +36,9 @@ MALFORMED = {
 }
 # Right, and long: they would take minutes.
 LEFT_OUT = {("sweep", "sequences", "5"), ("sweep", "sequences", "huge"), ("train", "out", "x")}
-LEFT_OUT |= {("TrainConfig", "stages", "huge")}
+LEFT_OUT |= {("TrainConfig", "stages", "huge"), ("GPT", "head", "class")}
+LEFT_OUT |= {("referee", "seed", x) for x in ("5",)} | {("sweep", "seed", "5")}
+LEFT_OUT |= {("referee", "caches", "None")}
 CURES = "pass |choose|must be|correct it|correct the path"  # in place of the argument's name
 RIGHT = (TypeError, ValueError, OSError, CannotBuild)  # CheckpointError, CorpusError: ValueErrors
 TOKENS = torch.tensor([[1, 2, 3]])
@@ -51,7 +53,8 @@ WORKING = {
     "CausalSelfAttention": {"config": MODEL.config, "layer": 0},
     "CharTokenizer": {"vocabulary": "abc"},
     "draw_noise": {"n_new": 2, "batch": 1, "vocab_size": 5, "generator": None},
-    "generate": SHAPE | {"sampling": nanogpt.SamplingParams(), "cache": nanogpt.DynamicCache}
+    "generate": SHAPE
+    | {"sampling": nanogpt.SamplingParams(), "cache": nanogpt.DynamicCache}
     | {"generator": None, "noise": None, "past_block": "error", "engine": None, "draft": None},
     "complete": SHAPE,
     "compare": SHAPE | {"a": None, "b": nanogpt.StaticCache, "seed": 1, "temperature": 1.0},
@@ -95,7 +98,10 @@ def doors() -> dict[str, tuple]:
         found[name] = call, given
     for name, given in CACHES.items():
         cache = getattr(nanogpt, name)
-        found[f"{name}.update"] = lambda cache=cache, given=given, **x: cache(**given).update(**x), ONE
+        found[f"{name}.update"] = (
+            lambda cache=cache, given=given, **x: cache(**given).update(**x),
+            ONE,
+        )
     found["sweep"] = sweep, {"sequences": 1, "seed": 0, "dtype": "float32", "in_exact": False}
     return found
 
@@ -136,10 +142,12 @@ def complaint(name: str, argument: str, value) -> str | None:
 @pytest.mark.parametrize("name", sorted(DOORS))
 def test_a_wrong_argument_is_named(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    if hasattr(DOORS[name][0], "build"):  # of an engine the door is meant, and not its compiler
+        monkeypatch.setattr(DOORS[name][0], "build", lambda engine: None)
     wrong = []
     for argument in DOORS[name][1]:
         for label, value in MALFORMED.items():
             if (name, argument, label) not in LEFT_OUT:
                 problem = complaint(name, argument, value)
                 wrong += [f"{argument}={label}: {problem}"] if problem else []
-    assert wrong == []
+    assert not wrong, "\n".join(wrong)
