@@ -101,7 +101,9 @@ def attend_shared(
     if group == 1:
         return attend(q, k, v, mask, dropout)
     if mask is None:  # PyTorch's causal kernel needs a key for each query
-        return attend(q, *(x.repeat_interleave(group, dim=1) for x in (k, v)), None, dropout)
+        k = k.repeat_interleave(group, dim=1)
+        v = v.repeat_interleave(group, dim=1)
+        return attend(q, k, v, None, dropout)
     mask = torch.cat([mask] * group, dim=-2)
     y = attend(q.reshape(B, H // group, group * T, hs), k, v, mask, dropout)
     return y.view(B, H, T, hs)

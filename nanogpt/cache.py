@@ -25,6 +25,9 @@ class KVCache(ABC):
     so far, `last` is the position of the last one, `capacity` the most that fit (None: no limit).
     """
 
+    k: Tensor  # None while it is empty, as v and pos
+    v: Tensor
+    pos: Tensor
     limited = False  # whether there must be a capacity, which positions stay below
 
     def __init__(self, capacity: int | None = None):
@@ -130,7 +133,7 @@ class KVCache(ABC):
         if n == 0 or not pos.is_cpu:
             return self.last + n
         if n == 1:
-            first = last = pos.item()
+            first = last = int(pos)
         else:
             check_ascending(pos)
             first, last = int(pos[0]), int(pos[-1])
@@ -292,4 +295,6 @@ def _empty_cache(owner: nn.Module, cache, capacity: int):
 
 def measured_bytes(model: nn.Module) -> int:
     """Bytes that the caches of this model hold now, from their tensors."""
-    return sum(owner.cache.nbytes for owner in cache_owners(model) if owner.cache is not None)
+    return sum(
+        [int(owner.cache.nbytes) for owner in cache_owners(model) if owner.cache is not None]
+    )

@@ -35,7 +35,9 @@ from .sampling import (
 class Decoder(Protocol):
     """Texts of one length that are read from left to right, and what is remembered of them."""
 
-    length: int  # tokens read so far
+    @property
+    def length(self) -> int:
+        """Tokens read so far."""
 
     def read(self, tokens: Tensor) -> Tensor:
         """Read the next tokens; the logits behind each of them.  (B, T) -> (B, T, V)"""
@@ -72,7 +74,7 @@ def replica(model: GPT) -> GPT:
     threads do with them. Hooks are shared; what a forward of yours sets on `self` is set on the
     replica. Raises ValueError for a forward that was set on a module: it would run the original.
     """
-    copies = {module: copy(module) for module in model.modules()}
+    copies: dict = {module: copy(module) for module in model.modules()}
     for module, copied in copies.items():
         if "forward" in vars(module):
             why = f"a {type(module).__name__} has another forward, set on the instance"
@@ -274,7 +276,9 @@ def _decoder(model: GPT, prompt: Tensor, n_new: int, cache, slides: bool) -> Dec
     return CachedDecoder(model, cache, prompt.shape[1] + n_new - 1)
 
 
-def _noise(noise, generator, sampling: SamplingParams, shape: tuple, device) -> Tensor:
+def _noise(
+    noise, generator, sampling: SamplingParams, shape: tuple[int, int, int], device
+) -> Tensor:
     """The noise given, or drawn from the generator; greedy sampling needs none, and gets ones."""
     own = isinstance(generator, torch.Generator) and generator.device.type == "cpu"
     if generator is not None and not own:

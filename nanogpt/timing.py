@@ -81,7 +81,7 @@ def interleave(a: Tokens, b: Tokens, *, repeats: int, device=CPU) -> list[list[l
 
 def time_in_turns(
     runs: dict[str, Callable], repeats: int, device: torch.device = CPU, after_turn=lambda: None
-) -> tuple[dict[str, list[float]], dict]:
+) -> tuple[dict, dict]:
     """The seconds of every run of `in_turns`, and what each returned last."""
 
     def timed(run: Callable) -> tuple:
@@ -103,7 +103,7 @@ def in_turns(
     `after_turn` is called after every turn, the warm-up included. Raises ValueError.
     """
     check_int("repeats", repeats, 1)
-    found = {name: [] for name in runs}
+    found: dict[Hashable, list] = {name: [] for name in runs}
     with Progress((warmup + repeats) * len(runs), "timing") as bar:
         for _ in range(warmup + repeats):
             for name, run in runs.items():

@@ -23,7 +23,7 @@ from .trainer import Trainer, fixed_batches, full_loss, mean_loss, memory_advice
 
 NONE = type(None)
 # The tokenizer of notebook 01 is a class of its own cell.
-KINDS = {"model": GPT, "corpus": Corpus, "config": TrainConfig, "tokenizer": object}
+KINDS: dict = {"model": GPT, "corpus": Corpus, "config": TrainConfig, "tokenizer": object}
 # Of each evaluation, then of each step.
 HISTORY = ("step", "train", "val", "block", "lr_scale", "batch_loss")
 KINDS |= {"device": (Device, NONE), "resume": bool, "speed": bool, "watch": (Callable, NONE)}
