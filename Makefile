@@ -68,6 +68,7 @@ check: $(TOOLS) ## are notebooks in step, is the code clean? | python -m nanogpt
 	$(PY) -m nanogpt sync --check
 	$(VENV)/bin/ruff check
 	$(VENV)/bin/ruff format --check
+	$(VENV)/bin/mypy
 
 publish: $(READY) ## run all into outputs/published, or nothing | python -m nanogpt run --publish
 	$(PY) -m nanogpt run --publish $(ARGS)
@@ -95,6 +96,7 @@ clean: ## remove outputs/run and caches, nothing else | rm -rf outputs/run
 # The stamps come last, so a half-finished installation does not count; new requirements make them old.
 $(READY): requirements.txt constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or newer is needed: make PYTHON=python3.12 …")'
+	@test -z "$(PINNED)" || $(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14) and "PINNED=1 needs Python 3.11 to 3.13: make PYTHON=python3.13 …, or leave PINNED out")'
 	@rm -f $(VENV)/.ready-*
 	$(PYTHON) -m venv $(VENV)
 	$(PY) -m pip install --disable-pip-version-check --quiet --requirement requirements.txt $(EXACT)

@@ -126,7 +126,9 @@ def attend_shared(
     if group == 1:
         return attend(q, k, v, mask, dropout)
     if mask is None:  # PyTorch's causal kernel needs a key for each query
-        return attend(q, *(x.repeat_interleave(group, dim=1) for x in (k, v)), None, dropout)
+        k = k.repeat_interleave(group, dim=1)
+        v = v.repeat_interleave(group, dim=1)
+        return attend(q, k, v, None, dropout)
     # Keys are the large operand: queries are stacked below each other, and no key is copied.
     mask = torch.cat([mask] * group, dim=-2)
     y = attend(q.reshape(B, H // group, group * T, hs), k, v, mask, dropout)

@@ -16,7 +16,7 @@ import torch.nn as nn
 from torch import Tensor
 
 from .attention import check_ascending
-from .config import check_int
+from .config import check_int, check_type
 
 
 class KVCache(ABC):
@@ -27,6 +27,9 @@ class KVCache(ABC):
     limit).
     """
 
+    k: Tensor  # None while it is empty, as v and pos
+    v: Tensor
+    pos: Tensor
     limited = False  # whether there must be a capacity, which positions stay below
 
     def __init__(self, capacity: int | None = None):
@@ -50,7 +53,11 @@ class KVCache(ABC):
         for positions that do not ascend (on a CPU), and for more tokens than the cache can hold.
         A step like the one before costs two comparisons: of shapes and dtypes, and of the position.
         """
-        form = (k.shape, v.shape, pos.shape, k.dtype, v.dtype, pos.dtype, k.device, v.device)
+        try:
+            form = (k.shape, v.shape, pos.shape, k.dtype, v.dtype, pos.dtype, k.device, v.device)
+        except AttributeError:
+            given = f"k is a {type(k).__name__}, v a {type(v).__name__}, pos a {type(pos).__name__}"
+            raise TypeError(f"{given}: pass tensors") from None
         # In decoding every step has the same form, so it is checked once.
         if form != self.checked:
             self._check_form(k, v, pos)
@@ -131,7 +138,7 @@ class KVCache(ABC):
         if n == 0 or not pos.is_cpu:
             return self.last + n
         if n == 1:
-            first = last = pos.item()
+            first = last = int(pos)
         else:
             check_ascending(pos)
             first, last = int(pos[0]), int(pos[-1])
@@ -223,6 +230,7 @@ def kv_cache(model: nn.Module, cache=DynamicCache, capacity: int | None = None):
 
 def enable_kv_cache(model: nn.Module, cache=DynamicCache, capacity: int | None = None) -> list:
     """The start of kv_cache. Returns the caches, one for each of cache_owners(model)."""
+    check_type("model", model, nn.Module)
     owners = require_owners(model)
     capacity = model.config.block_size if capacity is None else capacity
     caches = build_caches(owners, cache, capacity)
@@ -248,7 +256,7 @@ def build_caches(owners: list[nn.Module], cache, capacity: int) -> list:
     where there is none, or none shorter than the capacity, nothing may be forgotten, and a
     StaticCache of that capacity stands in.
     """
-    if not callable(cache):
+    if not callable(cache) or isinstance(cache, nn.Module):
         raise ValueError(f"cache={cache!r}: pass the class, as in DynamicCache, not an instance")
     check_int("capacity", capacity, 1)
     caches = [_empty_cache(owner, cache, capacity) for owner in owners]
@@ -272,4 +280,6 @@ def _empty_cache(owner: nn.Module, cache, capacity: int):
 
 def measured_bytes(model: nn.Module) -> int:
     """Bytes that the caches of this model hold now, from their tensors."""
-    return sum(owner.cache.nbytes for owner in cache_owners(model) if owner.cache is not None)
+    return sum(
+        [int(owner.cache.nbytes) for owner in cache_owners(model) if owner.cache is not None]
+    )

@@ -92,7 +92,7 @@ def load_checkpoint(path: str | Path = files.KEEPER, *, origin: str | None = Non
     CheckpointError when the file is missing, damaged or foreign, or when its tensors do not fit its
     config.
     """
-    path = stem(path)
+    path = check_path("path", path)
     path = path.with_name(path.name + ".safetensors")
     if not path.is_file():
         raise CheckpointError(f"no checkpoint at {path}: train one (notebook 01), or correct it")

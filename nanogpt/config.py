@@ -352,6 +352,8 @@ def recipe_for(name: str, shape: GPTConfig) -> tuple[TrainConfig, GPTConfig]:
 
     Raises ValueError for a name that is not in RECIPES.
     """
+    check_type("name", name, str)
+    check_type("shape", shape, GPTConfig)
     if name not in RECIPES:
         raise ValueError(f"recipe={name!r} is unknown: choose {', '.join(RECIPES)}")
     recipe = RECIPES[name]

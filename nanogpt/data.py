@@ -21,6 +21,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from .config import check_type
 from .files import ROOT, sha256, write_whole
 
 PRACTICE = "practice corpus"
@@ -73,6 +74,7 @@ def load_corpus(path: str | Path | None = None) -> Corpus:
     Tiny Shakespeare. A failed download raises nothing: the practice corpus takes its place, with a
     note. With NANOGPT_OFFLINE=1 no download is tried; the note is then NANOGPT_OFFLINE_REASON.
     """
+    check_type("path", path, (str, Path, type(None)))
     named = path or os.environ.get("NANOGPT_DATA")
     if named:
         file = Path(named).expanduser()
@@ -149,6 +151,7 @@ class CharTokenizer:
     """One integer for each distinct character, in sorted order."""
 
     def __init__(self, vocabulary: str):
+        check_type("vocabulary", vocabulary, str)
         self.chars = "".join(sorted(set(vocabulary)))
         if not self.chars:
             raise ValueError("a vocabulary needs at least one character; the text given is empty")

@@ -34,7 +34,9 @@ from .sampling import (
 class Decoder(Protocol):
     """Texts of one length that are read from left to right, and what is remembered of them."""
 
-    length: int  # tokens read so far
+    @property
+    def length(self) -> int:
+        """Tokens read so far."""
 
     def read(self, tokens: Tensor) -> Tensor:
         """Read the next tokens; the logits behind each of them.  (B, T) -> (B, T, V)"""
@@ -251,7 +253,9 @@ def _decoder(model: GPT, prompt: Tensor, n_new: int, cache, slides: bool) -> Dec
     return CachedDecoder(model, cache, prompt.shape[1] + n_new - 1)
 
 
-def _noise(noise, generator, sampling: SamplingParams, shape: tuple, device) -> Tensor:
+def _noise(
+    noise, generator, sampling: SamplingParams, shape: tuple[int, int, int], device
+) -> Tensor:
     """The noise given, or drawn from the generator; greedy sampling needs none, and gets ones."""
     on_cpu = isinstance(generator, torch.Generator) and generator.device.type == "cpu"
     if generator is not None and not on_cpu:

@@ -8,6 +8,7 @@ Shapes: B batch, T tokens, C width, H heads, hs head size, S cached tokens, V vo
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from copy import copy
 
 import torch
@@ -27,7 +28,7 @@ from .attention import (
     visible,
 )
 from .cache import cache_owners
-from .config import GPTConfig
+from .config import GPTConfig, check_int, check_type
 
 
 class Head(nn.Module):
@@ -35,6 +36,7 @@ class Head(nn.Module):
 
     def __init__(self, config: GPTConfig):
         super().__init__()
+        check_type("config", config, GPTConfig)
         self.key = nn.Linear(config.n_embd, config.head_size, bias=False)
         self.query = nn.Linear(config.n_embd, config.head_size, bias=False)
         self.value = nn.Linear(config.n_embd, config.head_size, bias=False)
@@ -78,6 +80,8 @@ class CausalSelfAttention(nn.Module):
 
     def __init__(self, config: GPTConfig, layer: int = 0):
         super().__init__()
+        check_type("config", config, GPTConfig)
+        check_int("layer", layer, 0)
         self.config = config
         self.n_head = config.n_head
         self.window = config.window_of(layer)
@@ -159,6 +163,9 @@ class GPT(nn.Module):
         attention=CausalSelfAttention,
     ):
         super().__init__()
+        check_type("config", config, GPTConfig)
+        check_type("head", head, Callable)
+        check_type("generator", generator, (torch.Generator, type(None)))
         if config.per_head and attention is not CausalSelfAttention:
             raise ValueError(f"{attention.__name__} has no heads: set per_head=False")
         self.config = config
@@ -262,7 +269,7 @@ def replica(model: GPT) -> GPT:
     Raises ValueError for a forward that was set on a module: it would run the original.
     """
     # Shallow copies: the tensors stay where they are, so a replica costs no memory for weights.
-    copies = {module: copy(module) for module in model.modules()}
+    copies: dict = {module: copy(module) for module in model.modules()}
     for module, copied in copies.items():
         if "forward" in vars(module):
             problem = f"a {type(module).__name__} has another forward, set on the instance"

@@ -30,9 +30,9 @@ def make_optimizers(model: GPT, config: TrainConfig) -> list[torch.optim.Optimiz
     adam = torch.optim.AdamW(rest, weight_decay=0.0 if matrices else decay, **settings)
     if not matrices:
         return [adam]
-    muon = Muon(matrices, lr=config.muon_lr, weight_decay=decay)
-    muon.bf16 = config.bf16
-    return [adam, muon]
+    orthogonal = Muon(matrices, lr=config.muon_lr, weight_decay=decay)
+    orthogonal.bf16 = config.bf16
+    return [adam, orthogonal]
 
 
 class Muon(torch.optim.Muon):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .config import check_int, check_number, check_switch
+from .config import check_int, check_number, check_switch, check_type
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,9 @@ def draw_noise(
     whose `exponential_` is computed so too, the tokens are those of torch.multinomial called step
     by step, for probabilities in float32 or float64.
     """
+    for name, size in (("n_new", n_new), ("batch", batch), ("vocab_size", vocab_size)):
+        check_int(name, size, 0, MOST_NEW)
+    check_type("generator", generator, (torch.Generator, type(None)))
     u = torch.rand(n_new, batch, vocab_size, dtype=torch.float64, device="cpu", generator=generator)
     noise = u.neg_().log1p_().neg_().float()
     return noise.clamp_(min=torch.finfo(torch.float32).tiny)  # u may be 0, and p / 0 is no race

@@ -81,7 +81,7 @@ def in_turns(
     `after_turn` is called after every turn, the warm-up included. Raises ValueError.
     """
     check_int("repeats", repeats, 1)
-    results = {name: [] for name in runs}
+    results: dict[Hashable, list] = {name: [] for name in runs}
     with Progress((warmup + repeats) * len(runs), "timing") as bar:
         for _ in range(warmup + repeats):
             for name, run in runs.items():

@@ -31,7 +31,7 @@ from .trainer import (
 
 NONE = type(None)
 # The tokenizer of notebook 01 is a class of its own cell.
-KINDS = {"model": GPT, "corpus": Corpus, "config": TrainConfig, "tokenizer": object}
+KINDS: dict = {"model": GPT, "corpus": Corpus, "config": TrainConfig, "tokenizer": object}
 # Of each evaluation, then of each step.
 HISTORY = ("step", "train", "val", "block", "lr_scale", "batch_loss")
 KINDS |= {"device": (Device, NONE), "resume": bool, "speed": bool, "watch": (Callable, NONE)}
@@ -67,7 +67,12 @@ def train(
     """
     _check_types(model, corpus, config, tokenizer, device, resume, speed, watch)
     device = device or pick_device()
-    tokenizer = tokenizer or CharTokenizer(corpus.text)
+    if model.lm_head.weight.is_meta:
+        raise ValueError("the model is on the meta device, without numbers: build it on the CPU")
+    if tokenizer is None:
+        tokenizer = CharTokenizer(corpus.text)
+    if not hasattr(tokenizer, "encode") or not hasattr(tokenizer, "__len__"):
+        raise TypeError(f"tokenizer={tokenizer!r:.80}: pass a CharTokenizer of the text")
     n = model.config.vocab_size
     if n != len(tokenizer):
         cure = f"build the model with GPTConfig(vocab_size={len(tokenizer)})"

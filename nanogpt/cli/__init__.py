@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 
-from .common import leave
+from .common import leave, missing
 
 COMMANDS = {  # the words that call it: what it does
     "run": "run the notebooks and render them",
@@ -67,7 +67,11 @@ def _dispatch(words: list[str]) -> int:
     for n in (1, 2):
         if (name := " ".join(words[:n])) in COMMANDS:
             home = SHARED.get(name, name.replace(" ", "_"))
-            module = importlib.import_module(f"{__name__}.{home}")
+            try:
+                module = importlib.import_module(f"{__name__}.{home}")
+            except ModuleNotFoundError as error:
+                print(f"error: {name}: {missing(error)}", file=sys.stderr)
+                return 2
             from .common import run_command
 
             return run_command(name, COMMANDS[name], module, words[n:])

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ..device import Device
 
 OUTPUTS = ROOT / "outputs" / "run"
+EXTRAS = {"jax": "peers", "ray": "ray", "transformers": "export"}  # of the wheel; else notebooks
 
 
 def positive(text: str) -> int:
@@ -185,6 +186,9 @@ def exit_code(command: Callable[[], int | None], names: Iterable[str] = ()) -> i
         code = 1
     except BrokenPipeError:
         raise
+    except ModuleNotFoundError as error:
+        message = f"error: {missing(error)}"
+        code = 2
     except (ValueError, OSError, ImportError, MemoryError) as error:
         words = re.sub(r"\[(Errno|WinError) \S+\] ", "", str(error))
         if isinstance(error, FileNotFoundError) and error.filename:
@@ -201,6 +205,15 @@ def exit_code(command: Callable[[], int | None], names: Iterable[str] = ()) -> i
     if speaks():
         print(in_options(message, names), file=sys.stderr)
     return code
+
+
+def missing(error: ModuleNotFoundError) -> str:
+    """The package that is not installed, and the extra that installs it. Raises one of our own."""
+    package = (error.name or "").partition(".")[0]
+    if package in ("", "nanogpt"):
+        raise error
+    extra = EXTRAS.get(package, "notebooks")
+    return f'{package} is not installed: pip install "nanogpt-notebooks[{extra}]"'
 
 
 def in_options(message: str, names: Iterable[str]) -> str:

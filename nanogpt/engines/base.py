@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ..config import GPTConfig, check_int
+from ..config import GPTConfig, check_int, check_type
 from ..convert import not_standard
 from ..generation import Decoder, loop
 from ..model import GPT
@@ -57,13 +57,19 @@ class Engine:
         dtype: torch.dtype = torch.float32,
         device: str | torch.device = "cpu",
     ):
+        check_type("config", config, GPTConfig)
+        check_type("dtype", dtype, torch.dtype)
+        check_type("device", device, (str, torch.device))
         capacity = config.block_size if capacity is None else capacity
         check_int("batch", batch, 1)
         check_int("capacity", capacity, 1, config.block_size)
         if reason := self.refuses(config):
             raise ValueError(reason)
         self.config, self.batch, self.capacity = _inference(config), batch, capacity
-        self.dtype, self.device = dtype, torch.device(device)
+        try:
+            self.dtype, self.device = dtype, torch.device(device)
+        except RuntimeError:
+            raise ValueError(f'device={device!r}: pass one of torch, as "cpu"') from None
         before = time.perf_counter()
         with torch.inference_mode(False):  # its buffers serve outside of the caller's mode as well
             self.build()

@@ -16,6 +16,8 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 from ..attention import attend
+from ..config import check_type
+from ..model import GPT
 
 # PyTorch's CPU bmm takes another kernel for fewer products; one Head's matrix may have fewer.
 FEWEST_PRODUCTS = 400
@@ -45,6 +47,7 @@ class exact(TorchFunctionMode):
 
     def __init__(self, model):
         super().__init__()
+        check_type("model", model, GPT)
         self.length = model.config.block_size
 
     def __torch_function__(self, func, types, args=(), kwargs=None):

@@ -57,9 +57,10 @@ class Server:
 
     At most `running` requests hold blocks at a time and `waiting` wait beside them; the next one is
     refused. `timeout` are the seconds from a request's body to the end of its answer. All but the
-    engine lives in one event loop. When a part of it fails, `failure` holds the error, and all
-    ends. `trace(id, what, at)` is called there when a request was "received" and for each "token";
-    `id` is the answer's, `at` is time.perf_counter().
+    engine lives in one event loop. An error of one request ends its answer. When a step of the
+    engine or the loop fails, `failure` holds the error, and all ends. `trace(id, what, at)` is
+    called there when a request was "received" and for each "token"; `id` is the answer's, `at` is
+    time.perf_counter().
     Raises ValueError for a model that the backend does not compute.
     """
 
@@ -111,7 +112,7 @@ class Server:
         self.answers[request.id] = completion
         late = Refused(504, f"the answer took longer than {self.timeout:g} s")
         timer = self.loop.call_later(self.timeout, completion.end, late)
-        self.work.put(partial(self.engine.add, request))
+        self.work.put(partial(self._add, completion))
         try:
             yield
         finally:
@@ -144,6 +145,18 @@ class Server:
             for name in list(self.engine.alive):
                 self.engine.abort(name)
             self._tell([])
+
+    def _add(self, completion: Completion) -> None:
+        """In the engine's thread: take its request. An error ends this answer and no other."""
+        try:
+            self.engine.add(completion.request)
+        except Exception as error:
+            if not isinstance(error, ValueError):  # a ValueError says what is wrong with a request
+                traceback.print_exc()
+            status = 400 if isinstance(error, ValueError) else 500
+            refused = Refused(status, f"the engine does not take this request: {error}")
+            with suppress(RuntimeError):  # the loop has ended
+                self.loop.call_soon_threadsafe(completion.end, refused)
 
     def _has_step(self) -> bool:
         """Do what was asked for, and wait until there is a step to do. False at the end."""

@@ -51,6 +51,7 @@ class Request:
         if not isinstance(self.id, Hashable):
             raise ValueError(f"{where}its id must be a number, a text or another hashable value")
         limits.check_prompt(self.prompt, ndim=1, where=where)
+        limits.check_sampling(self.sampling, where=where)
         check_int(f"{where}max_new_tokens", self.max_new_tokens, 1, limits.MOST_NEW)
         check_number(f"{where}arrival", self.arrival, 0.0, 1e9)
         limits.check_seed(f"{where}seed", self.seed)

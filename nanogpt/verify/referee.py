@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ..comparison import rounding
 from ..console import first_line
+from ..sampling import check_seed
 from .report import Finding, Report
 from .subjects import NotOffered, Subject, cut, plans, subject_of, text, total
 
@@ -41,6 +42,7 @@ def referee(model, *, caches=None, seed: int = 0) -> Report:
         from .server import referee_server
 
         return referee_server(model, seed)
+    check_seed("seed", seed)
     subject = subject_of(model, caches)
     result = Report(subject.name)
     try:

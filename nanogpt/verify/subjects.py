@@ -268,8 +268,15 @@ SMALL = {
 
 def subject_of(model, caches=None) -> Subject:
     """The model as a Subject; `caches` are those of a GPT. Raises ValueError."""
+    if isinstance(model, nn.Module) and any(p.is_meta for p in model.parameters()):
+        raise ValueError("the model is on the meta device, without numbers: load its weights")
     if caches is not None:
-        if not isinstance(model, GPT) or not caches or not all(map(callable, caches)):
+        if (
+            not isinstance(caches, (list, tuple))
+            or not isinstance(model, GPT)
+            or not caches
+            or not all(map(callable, caches))
+        ):
             raise ValueError(f"caches={caches!r}: pass classes, as in [DynamicCache], and a GPT")
         return Ours(model, caches)
     if isinstance(model, Subject):

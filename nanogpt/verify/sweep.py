@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..cache import DynamicCache, StaticCache
 from ..comparison import both, rounding
-from ..config import GPTConfig
+from ..config import GPTConfig, check_int, check_switch
 from ..console import Progress
 from ..convert import pack_heads
 from ..engines.eager import Batched, Flat, Static
@@ -26,6 +26,7 @@ from ..sampling import PLAIN, SamplingParams, draw_noise
 
 COUNTS = ("cases", "sequences", "tokens", "mismatched", "explained", "logits", "differing_logits")
 COUNTS += ("too_close",)  # draws with a margin of at most twice the difference of the logits
+DTYPES = ("float32", "float64", "bfloat16")
 SHOWN = 10  # mismatches of which a result tells more than their number
 SHAPES = [(1, 8), (2, 8), (4, 4), (3, 16), (4, 16)]  # heads, head size; few: each is a native build
 # Rows of these fill no whole register. Drawn in exact mode only, where nothing is built.
@@ -140,6 +141,11 @@ def _mismatches(
 
 def sweep(sequences: int, *, seed: int = 0, dtype: str = "float32", in_exact: bool = False) -> dict:
     """Run cases until at least `sequences` texts are decoded; what was found, as plain data."""
+    check_int("sequences", sequences, 1)
+    check_int("seed", seed, 0, 2**63 - 1)
+    check_switch("in_exact", in_exact)
+    if dtype not in DTYPES:
+        raise ValueError(f"dtype={dtype!r}: choose {', '.join(DTYPES)}")
     result = {"seed": seed, "dtype": dtype, "exact": in_exact, **dict.fromkeys(COUNTS, 0)}
     result |= {"max_logit_diff": 0, "min_margin": inf, "mismatches": [], "ways": Counter()}
     with Progress(sequences, "texts") as bar:

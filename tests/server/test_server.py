@@ -325,6 +325,25 @@ def test_a_client_that_does_not_read_loses_its_connection(monkeypatch):
     server.engine.audit()
 
 
+@pytest.mark.parametrize(("kind", "status"), [(ValueError, 400), (RuntimeError, 500)])
+def test_a_request_that_the_engine_does_not_take_ends_alone(monkeypatch, capfd, kind, status):
+    def add(request):
+        raise kind("no room")
+
+    server = Server(model(), CHARS)
+    with listening(server) as url:
+        with monkeypatch.context() as patch:
+            patch.setattr(server.engine, "add", add)
+            code, body = post(url, prompt="ab")
+        assert code == status
+        assert "no room" in body["error"]["message"]
+        code, body = post(url, prompt="ab", max_tokens=3, seed=7)
+        assert code == 200
+        assert body["choices"][0]["text"] == expected(model(), "ab", 3, seed=7)
+        assert ask(url, "GET", "/health")[0] == 200
+    assert ("Traceback" in capfd.readouterr().err) == (status == 500)
+
+
 def test_a_step_that_fails_ends_every_request_and_health_says_so(capfd):
     with gated() as (server, url, gate):
         real = gate.step

@@ -1,0 +1,72 @@
+"""Every package that the code imports stands in pyproject.toml, and the lists agree."""
+
+import ast
+import re
+import sys
+
+import pytest
+
+from nanogpt.files import PACKAGE, ROOT
+
+tomllib = pytest.importorskip("tomllib", reason="Python 3.11 or newer reads TOML")
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+# Where a package goes by another name than its module.
+NAMES = {"PIL": "pillow", "IPython": "ipython", "prometheus_client": "prometheus-client"}
+NAMES["jupyter_client"] = "jupyter-client"
+# The extras whose packages a folder may import; the lesson and all other folders have none.
+EXTRAS = {
+    "serving": ["notebooks"],
+    "series": ["notebooks"],
+    "bench": ["notebooks", "peers"],
+    "verify": ["export"],
+    "export": ["export"],
+    "cluster": ["ray"],
+}
+COMMANDS = {"jupyterlab"}  # started, not imported
+
+
+def packages(requirements: list[str]) -> set[str]:
+    """The names in a list of requirements."""
+    return {re.match(r"[\w-]+", line)[0] for line in requirements}
+
+
+def imported() -> dict[str, set[str]]:
+    """The packages by the part that imports them: a folder, or "" for the files at the top."""
+    parts: dict[str, set[str]] = {}
+    for path in PACKAGE.rglob("*.py"):
+        folder, *name = path.relative_to(PACKAGE).parts
+        part = parts.setdefault(folder if name else "", set())
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                part.update(alias.name.split(".")[0] for alias in node.names)
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                part.add(node.module.split(".")[0])
+    own = {*sys.stdlib_module_names, "nanogpt"}
+    return {part: {NAMES.get(x, x) for x in names - own} for part, names in parts.items()}
+
+
+def test_a_part_imports_what_the_wheel_asks_for_and_the_extras_of_its_folder():
+    undeclared = {}
+    for part, names in imported().items():
+        extras = [PROJECT["optional-dependencies"][extra] for extra in EXTRAS.get(part, [])]
+        allowed = packages(PROJECT["dependencies"]) | packages(sum(extras, []))
+        undeclared[part] = names - allowed
+    assert {part: names for part, names in undeclared.items() if names} == {}
+
+
+def test_what_is_declared_for_the_series_is_used():
+    declared = PROJECT["dependencies"] + PROJECT["optional-dependencies"]["notebooks"]
+    assert packages(declared) - set.union(*imported().values()) == COMMANDS
+
+
+def test_requirements_are_those_of_the_wheel_and_its_notebooks():
+    lines = (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines()
+    wanted = PROJECT["dependencies"] + PROJECT["optional-dependencies"]["notebooks"]
+    assert sorted(line for line in lines if line and line[0] != "#") == sorted(wanted)
+
+
+def test_the_exact_set_pins_all_that_is_required():
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pinned = packages([line for line in lines if line and line[0] != "#"])
+    wanted = PROJECT["dependencies"] + PROJECT["optional-dependencies"]["notebooks"]
+    assert packages(wanted) <= pinned
