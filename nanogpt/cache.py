@@ -280,6 +280,5 @@ def _empty_cache(owner: nn.Module, cache, capacity: int):
 
 def measured_bytes(model: nn.Module) -> int:
     """Bytes that the caches of this model hold now, from their tensors."""
-    return sum(
-        [int(owner.cache.nbytes) for owner in cache_owners(model) if owner.cache is not None]
-    )
+    caches: list = [owner.cache for owner in cache_owners(model)]
+    return sum(cache.nbytes for cache in caches if cache is not None)

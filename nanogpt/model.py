@@ -28,7 +28,7 @@ from .attention import (
     visible,
 )
 from .cache import cache_owners
-from .config import GPTConfig, check_int, check_type
+from .config import GPTConfig, check_type
 
 
 class Head(nn.Module):
@@ -36,7 +36,6 @@ class Head(nn.Module):
 
     def __init__(self, config: GPTConfig):
         super().__init__()
-        check_type("config", config, GPTConfig)
         self.key = nn.Linear(config.n_embd, config.head_size, bias=False)
         self.query = nn.Linear(config.n_embd, config.head_size, bias=False)
         self.value = nn.Linear(config.n_embd, config.head_size, bias=False)
@@ -80,8 +79,6 @@ class CausalSelfAttention(nn.Module):
 
     def __init__(self, config: GPTConfig, layer: int = 0):
         super().__init__()
-        check_type("config", config, GPTConfig)
-        check_int("layer", layer, 0)
         self.config = config
         self.n_head = config.n_head
         self.window = config.window_of(layer)

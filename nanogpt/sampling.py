@@ -54,9 +54,7 @@ def draw_noise(
     whose `exponential_` is computed so too, the tokens are those of torch.multinomial called step
     by step, for probabilities in float32 or float64.
     """
-    for name, size in (("n_new", n_new), ("batch", batch), ("vocab_size", vocab_size)):
-        check_int(name, size, 0, MOST_NEW)
-    check_type("generator", generator, (torch.Generator, type(None)))
+    check_draw(n_new, batch, vocab_size, generator)
     u = torch.rand(n_new, batch, vocab_size, dtype=torch.float64, device="cpu", generator=generator)
     noise = u.neg_().log1p_().neg_().float()
     return noise.clamp_(min=torch.finfo(torch.float32).tiny)  # u may be 0, and p / 0 is no race
@@ -152,6 +150,13 @@ def check_sampling(sampling, vocab_size: int | None = None, where: str = "") -> 
 def check_seed(name: str, seed) -> None:
     """Raise ValueError unless torch.Generator().manual_seed takes it."""
     check_int(name, seed, -(2**63), 2**64 - 1)
+
+
+def check_draw(n_new, batch, vocab_size, generator) -> None:
+    """Raise ValueError, or TypeError for the generator, for arguments that draw no noise."""
+    for name, size in (("n_new", n_new), ("batch", batch), ("vocab_size", vocab_size)):
+        check_int(name, size, 0, MOST_NEW)
+    check_type("generator", generator, (torch.Generator, type(None)))
 
 
 def check_noise(noise, shape: tuple[int, int, int]) -> None:

@@ -67,16 +67,9 @@ def train(
     """
     _check_types(model, corpus, config, tokenizer, device, resume, speed, watch)
     device = device or pick_device()
-    if model.lm_head.weight.is_meta:
-        raise ValueError("the model is on the meta device, without numbers: build it on the CPU")
     if tokenizer is None:
         tokenizer = CharTokenizer(corpus.text)
-    if not hasattr(tokenizer, "encode") or not hasattr(tokenizer, "__len__"):
-        raise TypeError(f"tokenizer={tokenizer!r:.80}: pass a CharTokenizer of the text")
-    n = model.config.vocab_size
-    if n != len(tokenizer):
-        cure = f"build the model with GPTConfig(vocab_size={len(tokenizer)})"
-        raise ValueError(f"the model has {n} characters, the vocabulary {len(tokenizer)}: {cure}")
+    _check_vocabulary(model.config.vocab_size, len(tokenizer))
     data, val = split(tokenizer.encode(corpus.text), model.config.block_size)
     files = None if out is None else RunFiles(out, model, corpus, config, tokenizer)
     if resume and not files:
@@ -250,10 +243,22 @@ class TrainingRun:
             raise FloatingPointError(f"the loss is {loss} at step {step}: try {cure}")
 
 
+def _check_vocabulary(n_model: int, n: int) -> None:
+    if n_model != n:
+        cure = f"build the model with GPTConfig(vocab_size={n})"
+        raise ValueError(f"the model has {n_model} characters, the vocabulary {n}: {cure}")
+
+
 def _check_types(*given) -> None:
     """Raises TypeError for an argument of `train` of another type, by its name."""
     for (name, kind), value in zip(KINDS.items(), given, strict=True):
         check_type(name, value, kind)
+    model, tokenizer = given[0], given[3]
+    if model.lm_head.weight.is_meta:
+        raise ValueError("the model is on the meta device, without numbers: build it on the CPU")
+    sized = hasattr(tokenizer, "encode") and hasattr(tokenizer, "__len__")
+    if tokenizer is not None and not sized:
+        raise TypeError(f"tokenizer={tokenizer!r:.80}: pass a CharTokenizer of the text")
 
 
 class Meter:

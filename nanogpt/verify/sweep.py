@@ -141,7 +141,7 @@ def _mismatches(
 
 def sweep(sequences: int, *, seed: int = 0, dtype: str = "float32", in_exact: bool = False) -> dict:
     """Run cases until at least `sequences` texts are decoded; what was found, as plain data."""
-    check_int("sequences", sequences, 1)
+    check_int("sequences", sequences, 0)
     check_int("seed", seed, 0, 2**63 - 1)
     check_switch("in_exact", in_exact)
     if dtype not in DTYPES:
