@@ -15,6 +15,7 @@ import linecache
 import os
 import re
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from traceback import extract_tb
@@ -22,6 +23,7 @@ from types import ModuleType
 from typing import NamedTuple
 
 from ..files import ROOT, held, write_whole
+from . import judges
 from .blanks import FIRST_LINE, SOLUTION, judge, wrong
 
 KEPT = re.compile(r"^(\w+) = kept\(", re.M)  # in the judge cell of a kept blank
@@ -77,8 +79,7 @@ def kept(problem, answer, *, body=None):
     The answer, where it is right: it is then kept in the lesson. Else what the lesson has of that
     name, where it is right; else the solution. `problem` and `body` are those of `judge`.
     """
-    asked, cell = KEPT.search(_cell(problem)), _cell(answer)
-    name = asked[1] if asked else getattr(answer, "__name__", "it")
+    name, cell = problem.__name__, _cell(answer)
     right, filled = judge(problem, answer, body=body), cell.startswith(FIRST_LINE)
     if right and not filled:
         print(f"From here on your {name} runs{_keep(name, cell)}")
@@ -152,7 +153,7 @@ def judged(text: str = "", path: Path | None = None) -> Lesson:
     lesson = Lesson(scope, dict(scope), path)
     for name, blank in blanks().items():
         if (own := scope.get(name)) is not package.get(name):
-            if not (why := wrong(blank.problem(scope), own)):
+            if not (why := wrong(blank.problem, own)):
                 lesson.yours.append(name)
                 continue
             lesson.broken[name] = f"Your {name} in {path} is wrong: {why}"
@@ -226,15 +227,11 @@ def _cell(answer) -> str:
 
 
 class Blank(NamedTuple):
-    """A kept blank of a notebook: its judge and its solution, as text."""
+    """A kept blank: its judge, the number of its notebook, and its solution, as text."""
 
-    judge: str
+    problem: Callable[[object], str | None]
+    number: str
     solution: str
-
-    def problem(self, scope: dict):
-        """The function `problem` of its judge cell, which finds the names of `scope`."""
-        exec(self.judge, names := dict(scope))
-        return names["problem"]
 
 
 @functools.cache
@@ -247,5 +244,5 @@ def blanks() -> dict[str, Blank]:
         for i, text in enumerate(texts):
             if name := KEPT.search(text):
                 solution = SOLUTION.search("\n".join(texts[i:]))[1]
-                found[name[1]] = Blank(text[: name.start()], solution)
+                found[name[1]] = Blank(getattr(judges, name[1]), path.name[:2], solution)
     return found

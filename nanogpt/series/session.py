@@ -69,6 +69,17 @@ class Run:
         print(found.lines(published_findings(self.number).get(name)))
         return found.supported
 
+    def check(self, holds: bool, otherwise: str) -> bool:
+        """Print `otherwise` where it does not hold; an AssertionError where no code is the reader's.
+
+        A bare assertion would stop a page at code of the reader's that its judge has accepted.
+        """
+        if not holds:
+            if not lesson.load().yours:
+                raise AssertionError(otherwise)
+            print(f"Not with your code: {otherwise}.")
+        return bool(holds)
+
     def animation(
         self, figures: list, name: str, alt: str, *, note: str, milliseconds: int
     ) -> None:

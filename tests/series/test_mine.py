@@ -36,7 +36,7 @@ def answer(text: str, name: str = "visible", **more):
     """What a cell of this text defines, judged as its notebook judges it."""
     scope = mine.judged().scope | more
     mine._execute(text, f"<cell {len(linecache.cache)}>", scope)
-    return mine.kept(mine.blanks()[name].problem(scope), scope[name])
+    return mine.kept(mine.blanks()[name].problem, scope[name])
 
 
 def test_a_right_answer_is_kept_in_a_module_and_used_elsewhere(lesson, capsys):
@@ -114,7 +114,7 @@ def test_a_wrong_answer_goes_on_with_what_is_right(kept, said, lesson, capsys):
         assert printed.startswith("Not yet: ")
         assert said in printed
         assert ("From here on the solution's" in printed) is (said != "your visible from")
-        assert mine.wrong(mine.blanks()["visible"].problem(mine.judged().scope), found) is None
+        assert mine.wrong(mine.blanks()["visible"].problem, found) is None
     now = lesson.read_bytes() if lesson.exists() else None
     assert now == kept, "nothing of the reader's is changed"
 
