@@ -70,9 +70,10 @@ class Run:
         return found.supported
 
     def check(self, holds: bool, otherwise: str) -> bool:
-        """Print `otherwise` where it does not hold; an AssertionError where no code is the reader's.
+        """Print `otherwise` where it does not hold; where no code is the reader's, raise it.
 
         A bare assertion would stop a page at code of the reader's that its judge has accepted.
+        Raises AssertionError.
         """
         if not holds:
             if not lesson.load().yours:

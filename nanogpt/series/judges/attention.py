@@ -87,56 +87,58 @@ def _not_finite(found: Tensor) -> str:
 
 def _weight_mistakes(q: Tensor, k: Tensor, mask: Tensor) -> dict[str, Tensor]:
     """What common mistakes give, by what to say about them."""
-    hs = q.shape[-1]
-    T, S = mask.shape
-    raw = q @ k.mT
-    scores = raw * hs**-0.5
-    hidden = scores.masked_fill(~mask, HIDDEN)
-
-    def weights(scaled: Tensor) -> Tensor:
-        return scaled.masked_fill(~mask, HIDDEN).softmax(-1)
-
-    aligned = torch.ones(T, S).tril(S - T).bool()
-    found = {
-        "the mask is not used, so the future is not hidden: row 0 of a text should give all its "
-        "weight to character 0": scores.softmax(-1),
-        "a score of 0 still gets weight, because exp(0) is 1: hide with -inf": (
-            scores * mask
-        ).softmax(-1),
-        "you hide after the softmax, so the rows no longer sum to 1": scores.softmax(-1) * mask,
-        "where the mask is True a query may look; you hide it there": scores.masked_fill(
-            mask, HIDDEN
-        ).softmax(-1),
-        "the scores are not divided by √hs": weights(raw),
-        "the scores are divided by hs, not by its square root √hs": weights(raw / hs),
-        "the scores are divided by √S, the number of keys: hs is q.shape[-1]": weights(
-            raw * S**-0.5
-        ),
-        "the scores are divided by √T, the number of queries: hs is q.shape[-1]": weights(
-            raw * T**-0.5
-        ),
-        "the scores are multiplied by √hs: divide": weights(raw * hs**0.5),
-        "half the scores: that is √hs for hs = 4 alone; hs is q.shape[-1]": weights(raw / 2),
-        "these are logarithms of weights: softmax, not log_softmax": hidden.log_softmax(-1),
-        "the mask is one that you made yourself: take the one that comes in": scores.masked_fill(
-            ~aligned, HIDDEN
-        ).softmax(-1),
-        "the mask is a triangle of your own making: take the one that comes in": scores.masked_fill(
-            ~torch.ones(T, S).tril().bool(), HIDDEN
-        ).softmax(-1),
-        "these are the scores; the softmax is missing": hidden,
-    }
-    axes = {-2: "the softmax runs down the columns; each row, a query, must sum to 1"}
-    axes |= dict.fromkeys(
-        range(q.ndim - 2), "the softmax runs over the texts: its dimension is the last, -1"
-    )
-    found |= {words: hidden.softmax(axis) for axis, words in axes.items()}
+    found = _mask_mistakes(q @ k.mT * q.shape[-1] ** -0.5, mask)
+    for words, size in _scales(q.shape[-1], *mask.shape).items():
+        found[words] = (size * (q @ k.mT)).masked_fill(~mask, HIDDEN).softmax(-1)
     if q.ndim > 2:
-        found["every text gets the weights of the first one"] = weights(scores)[:1].expand_as(
-            scores
+        summed = _softmax_of(q, k.sum(0, keepdim=True), mask)
+        first = _softmax_of(q, k, mask)[:1].expand(*q.shape[:-1], k.shape[-2])
+        found["the keys are summed over the texts: each text has its own"] = summed
+        found["every text gets the weights of the first one"] = first
+    return found
+
+
+def _scales(hs: int, T: int, S: int) -> dict[str, float]:
+    """Factors of q kᵀ that are not 1 / √hs."""
+    found = {"the scores are not divided by √hs": 1}
+    found["the scores are divided by hs, not by its square root √hs"] = 1 / hs
+    found["the scores are multiplied by √hs: divide"] = hs**0.5
+    found["the scores are divided by √S, the number of keys: hs is q.shape[-1]"] = S**-0.5
+    found["the scores are divided by √T, the number of queries: hs is q.shape[-1]"] = T**-0.5
+    found["half the scores: that is √hs for hs = 4 alone; hs is q.shape[-1]"] = 0.5
+    return found
+
+
+def _mask_mistakes(scores: Tensor, mask: Tensor) -> dict[str, Tensor]:
+    """What a mask or a softmax gives that is used in another way."""
+
+    def weights(seen: Tensor) -> Tensor:
+        return scores.masked_fill(~seen, HIDDEN).softmax(-1)
+
+    T, S = mask.shape
+    hidden = scores.masked_fill(~mask, HIDDEN)
+    none = "the mask is not used, so the future is not hidden: row 0 of a text should give all its "
+    none += "weight to character 0"
+    zero = "a score of 0 still gets weight, because exp(0) is 1: hide with -inf"
+    found = {none: scores.softmax(-1), zero: (scores * mask).softmax(-1)}
+    late = "you hide after the softmax, so the rows no longer sum to 1"
+    found[late] = scores.softmax(-1) * mask
+    found["where the mask is True a query may look; you hide it there"] = weights(~mask)
+    for diagonal in (0, S - T):
+        own = torch.ones(T, S).tril(diagonal).bool()
+        shape = "aligned bottom right" if diagonal else "aligned top left"
+        found[f"the mask is a triangle of yours, {shape}: take the one that comes in"] = weights(
+            own
         )
-        summed = (q @ k.sum(0, keepdim=True).mT) * hs**-0.5
-        found["the keys are summed over the texts: each text has its own"] = weights(summed)
+    found["these are logarithms of weights: softmax, not log_softmax"] = hidden.log_softmax(-1)
+    found["these are the scores; the softmax is missing"] = hidden
+    found["the softmax runs down the columns; each row, a query, must sum to 1"] = hidden.softmax(
+        -2
+    )
+    for axis in range(scores.ndim - 2):
+        found["the softmax runs over the texts: its dimension is the last, -1"] = hidden.softmax(
+            axis
+        )
     return found
 
 

@@ -7,6 +7,8 @@ from statistics import median
 
 from .common import need, objects
 
+ROWS = [[3.0, 1.0, -1.0, 0.2], [-0.5, -0.25, -0.01], [4.0], [-7.0, 6.9, 0.0, 1e-3, 2.2]]
+
 
 def _is(found, right: float) -> bool:
     """Whether it is this number, up to rounding."""
@@ -34,34 +36,38 @@ def multiplications(answer) -> None:
         f"130; yours are {got[0]} and {got[1]}.",
     )
     for T, cached in product((10, 37, 300), (False, True)):
-        n = 1 if cached else T
-        way = "with" if cached else "without"
-        got = answer(T, 100, 0, 3, cached)  # no layer: the matrices alone
-        need(
-            got == n * 100,
-            f"{way} a cache {n} of {T} tokens are read, and pass through 100 weights each, "
-            f"{100 * n:,} multiplications; yours are {got}.",
-        )
-        got = answer(T, 0, 5, 3, cached)  # no matrices: attention alone
-        need(
-            cached or got != 30 * T,
-            f"without a cache each of the {T} tokens looks at {T}: yours is the look of one token.",
-        )
-        need(
-            got not in (15 * n * T, 6 * n * T),
-            f"in each of 5 layers a look meets keys and values, 2 · 5 · 3 for one token: over {T} "
-            f"tokens yours are {got}.",
-        )
-        need(
-            got == 30 * n * T,
-            f"{way} a cache {n} queries look at {T} tokens in 5 layers: 5 · 2 · 3 · {n} · {T} = "
-            f"{30 * n * T:,}, and yours are {got}.",
-        )
-        right = n * 1000 + n * T * 2 * 4 * 7
-        need(
-            answer(T, 1000, 4, 7, cached) == right,
-            f"matrices and look together, {way} a cache after {T} tokens, are {right:,}.",
-        )
+        _check_count(answer, T, cached)
+
+
+def _check_count(answer, T: int, cached: bool) -> None:
+    n = 1 if cached else T
+    way = "with" if cached else "without"
+    got = answer(T, 100, 0, 3, cached)  # no layer: the matrices alone
+    need(
+        got == n * 100,
+        f"{way} a cache {n} of {T} tokens are read, and pass through 100 weights each, "
+        f"{100 * n:,} multiplications; yours are {got}.",
+    )
+    got = answer(T, 0, 5, 3, cached)  # no matrices: attention alone
+    need(
+        cached or got != 30 * T,
+        f"without a cache each of the {T} tokens looks at {T}: yours is the look of one token.",
+    )
+    need(
+        got not in (15 * n * T, 6 * n * T),
+        f"in each of 5 layers a look meets keys and values, 2 · 5 · 3 for one token: over {T} "
+        f"tokens yours are {got}.",
+    )
+    need(
+        got == 30 * n * T,
+        f"{way} a cache {n} queries look at {T} tokens in 5 layers: 5 · 2 · 3 · {n} · {T} = "
+        f"{30 * n * T:,}, and yours are {got}.",
+    )
+    right = n * 1000 + n * T * 2 * 4 * 7
+    need(
+        answer(T, 1000, 4, 7, cached) == right,
+        f"matrices and look together, {way} a cache after {T} tokens, are {right:,}.",
+    )
 
 
 # ------------------------------------------------------------------ 05: times
@@ -140,25 +146,29 @@ def paired_speedup(answer) -> None:
         ([8.0, 1.0, 6.0, 20.0], [2.0, 1.0, 1.0, 2.0]),
         ([7.0], [2.0]),
     ):
-        ratios = [x / y for x, y in zip(a, b, strict=True)]
-        got, here = (
-            answer([*a], [*b]),
-            f"the ratios {', '.join(f'{x:g}' for x in ratios)} have the median",
-        )
-        whole = len(a) > 1 and _is(got, median(a) / median(b)) and not _is(got, median(ratios))
-        need(
-            not whole,
-            "this is the ratio of the medians: it divides runs that were not made together.",
-        )
-        need(
-            len(a) % 2 or got not in ratios,
-            f"{here} {median(ratios):g}, half-way between the two in the middle, and yours is "
-            f"{got:.3g}.",
-        )
-        need(
-            _is(got, median(ratios)),
-            f"{here} {median(ratios):g}, and yours is {got:.3g}. Are they in order?",
-        )
+        _check_ratio(answer, a, b)
+
+
+def _check_ratio(answer, a: list[float], b: list[float]) -> None:
+    ratios = [x / y for x, y in zip(a, b, strict=True)]
+    got, here = (
+        answer([*a], [*b]),
+        f"the ratios {', '.join(f'{x:g}' for x in ratios)} have the median",
+    )
+    whole = len(a) > 1 and _is(got, median(a) / median(b)) and not _is(got, median(ratios))
+    need(
+        not whole,
+        "this is the ratio of the medians: it divides runs that were not made together.",
+    )
+    need(
+        len(a) % 2 or got not in ratios,
+        f"{here} {median(ratios):g}, half-way between the two in the middle, and yours is "
+        f"{got:.3g}.",
+    )
+    need(
+        _is(got, median(ratios)),
+        f"{here} {median(ratios):g}, and yours is {got:.3g}. Are they in order?",
+    )
 
 
 # ------------------------------------------------------------------ 06: bytes, the roofline, 8 bits
@@ -258,19 +268,8 @@ def round_row(answer) -> None:
         f"code times scale gives the number back: 127 steps of {scale:.4g} are {127 * scale:.4g}, "
         "and should be 2.",
     )
-    for row in ([3.0, 1.0, -1.0, 0.2], [-0.5, -0.25, -0.01], [4.0], [-7.0, 6.9, 0.0, 1e-3, 2.2]):
-        codes, scale = answer([*row])
-        step = max(map(abs, row)) / 127
-        right = [round(number / step) for number in row]
-        need(
-            _is(scale, step),
-            f"the largest number of {row} without its sign is {max(map(abs, row))}: a step is "
-            f"{step:.4g}, and yours {scale:.4g}.",
-        )
-        need(
-            [*map(int, codes)] == right,
-            f"in steps of {step:.4g}, {row} are {right}, and yours are {[*codes]}.",
-        )
+    for row in ROWS:
+        _check_rounded(answer, row)
     try:
         codes, scale = answer([0.0, 0.0])
     except ZeroDivisionError:
@@ -281,4 +280,19 @@ def round_row(answer) -> None:
     )
     need(
         list(codes) == [0, 0], f"a row of zeros has the codes 0 and 0, and yours are {list(codes)}."
+    )
+
+
+def _check_rounded(answer, row: list[float]) -> None:
+    codes, scale = answer([*row])
+    step = max(map(abs, row)) / 127
+    right = [round(number / step) for number in row]
+    need(
+        _is(scale, step),
+        f"the largest number of {row} without its sign is {max(map(abs, row))}: a step is "
+        f"{step:.4g}, and yours {scale:.4g}.",
+    )
+    need(
+        [*map(int, codes)] == right,
+        f"in steps of {step:.4g}, {row} are {right}, and yours are {[*codes]}.",
     )

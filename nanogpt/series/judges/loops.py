@@ -179,8 +179,6 @@ def _check_text(answer, B: int, T: int, n: int, block_size: int) -> None:
     try:
         found = untouched(asked, prompt=prompt, noise=noise)
     except (ValueError, IndexError) as error:
-        if B == 1 and T + n - 1 < block_size:
-            raise
         _check_read(model, prompt, n, here)
         if T + n - 1 < block_size:
             raise
@@ -189,6 +187,13 @@ def _check_text(answer, B: int, T: int, n: int, block_size: int) -> None:
             "is the last token read, which nobody needs?"
         ) from None
     _check_read(model, prompt, n, here)
+    _check_tokens(found, model, prompt, noise)
+
+
+def _check_tokens(found: list, model: Watched, prompt: Tensor, noise: Tensor) -> None:
+    """Raise Objection unless these are the tokens of the plain pass, and the caches are off."""
+    (B, T), n = prompt.shape, len(noise)
+    here = f"for a prompt of {T} tokens"
     need(
         Loose.built > 0,
         f"{here} another cache is built than the class that came in: kv_cache(model, cache).",
@@ -199,11 +204,8 @@ def _check_text(answer, B: int, T: int, n: int, block_size: int) -> None:
         f"{n} rows of noise for {B} texts give {n} tokens of shape ({B}, 1); yours are "
         f"{len(found)}, of {_shapes(shapes)}.",
     )
-    need(
-        not model.caching,
-        "the caches are still on after the last token: `with kv_cache(model, cache):` removes "
-        "them.",
-    )
+    off = "`with kv_cache(model, cache):` removes them."
+    need(not model.caching, f"the caches are still on after the last token: {off}")
     right = complete(model, prompt, n, noise=noise)[:, T:]
     wrong = (torch.cat(found, dim=1) != right).nonzero()
     if len(wrong):
@@ -222,42 +224,48 @@ def _check_read(model: Watched, prompt: Tensor, n: int, here: str) -> None:
     """Raise Objection unless every token but the last was read once, at its own position."""
     T = prompt.shape[1]
     done = 0
-    for step, (tokens, where, caching, grad) in enumerate(model.read):
-        count = tokens.shape[1]
-        need(
-            caching,
-            f"{here}, at step {step} no cache is on: put the loop into `with kv_cache(model, "
-            "cache):`.",
-        )
-        need(
-            done + count <= max(T, step + T),
-            f"{here}, at step {step} the model reads {count} tokens; new to it is "
-            f"{max(1, T - done)}.",
-        )
-        right = [*range(done, done + count)]
-        wrong = where if where is None or isinstance(where[0], int) else where[0]
-        need(
-            wrong == right,
-            f"{here}, at step {step} it says {where}, and its tokens stand at {right}.",
-        )
-        again = done < T and not torch.equal(tokens[:, : T - done], prompt[:, done : done + count])
-        need(
-            not again,
-            f"{here}, at step {step} the model reads other tokens than the prompt's next ones.",
-        )
-        need(
-            not grad,
-            f"{here}, at step {step} PyTorch records it for gradients: put @torch.no_grad() above "
-            "the function.",
-        )
-        done += count
-    if len(model.read) > 1 and done == T + n and torch.equal(model.read[1][0], prompt[:, -1:]):
-        raise Objection(
-            f"{here} the second pass reads the prompt's last token again: that one is read "
-            "already, and the prefill's own logits decide the first new token."
-        )
+    for step, seen in enumerate(model.read):
+        done += _check_pass(seen, prompt, step, done, here)
+    again = len(model.read) > 1 and torch.equal(model.read[1][0], prompt[:, -1:])
+    need(
+        not (again and done == T + n),
+        f"{here} the second pass reads the prompt's last token again: that one is read already, "
+        "and "
+        "the prefill's own logits decide the first new token.",
+    )
     need(
         done <= T + n - 1,
         f"{here} the model reads {done} tokens, where {T + n - 1} are enough: nobody needs the "
         "logits behind the last one.",
     )
+
+
+def _check_pass(seen: tuple, prompt: Tensor, step: int, done: int, here: str) -> int:
+    """Raise Objection unless a pass read the next tokens, where they stand.  -> how many"""
+    tokens, where, caching, grad = seen
+    T, count = prompt.shape[1], tokens.shape[1]
+    need(
+        caching,
+        f"{here}, at step {step} no cache is on: put the loop into `with kv_cache(model, cache):`.",
+    )
+    need(
+        done + count <= max(T, step + T),
+        f"{here}, at step {step} the model reads {count} tokens; new to it is {max(1, T - done)}.",
+    )
+    right = [*range(done, done + count)]
+    wrong = where if where is None or isinstance(where[0], int) else where[0]
+    need(
+        wrong == right,
+        f"{here}, at step {step} it says {where}, and its tokens stand at {right}.",
+    )
+    again = done < T and not torch.equal(tokens[:, : T - done], prompt[:, done : done + count])
+    need(
+        not again,
+        f"{here}, at step {step} the model reads other tokens than the prompt's next ones.",
+    )
+    need(
+        not grad,
+        f"{here}, at step {step} PyTorch records it for gradients: put @torch.no_grad() above "
+        "the function.",
+    )
+    return count
