@@ -1,3 +1,4 @@
+# ruff: noqa: E501 (code in strings)
 """The certificate: it can be checked, and it cannot be had with a bug."""
 
 from dataclasses import replace
@@ -8,14 +9,14 @@ import pytest
 from nanogpt.checkpoint import load_checkpoint
 from nanogpt.cli import main
 from nanogpt.files import LECTURE_FORM
+from nanogpt.series import blanks, mine, proof, solutions
 from nanogpt.series import certificate as page
-from nanogpt.series import mine
 from nanogpt.series.session import open_run
 
-TEXT = mine.HEADER + "\n\n".join(blank.solution for blank in mine.blanks().values())
+TEXT = solutions.HEADER + "\n\n".join(blank.solution for blank in mine.blanks().values())
 GUARD, EMPTY = "if self.cache is not None", "pos.new_full((self.capacity,), -1)"
 LOOP, INIT = "pos[-1:] + 1", "    def __init__(self, capacity=None):\n"
-SPEED = {"speed": "400 tokens a second", "rung": "rung 2 of 9"}
+SPEED = {"speed": "400 tokens a second", "rung": "rung 2 of 9", "equal": True}
 
 
 @pytest.fixture
@@ -96,3 +97,90 @@ def test_a_text_that_turns_late_gets_none(run):
     mine.lesson_path().write_text(TEXT.replace(LOOP, f"({LOOP}) % 28"))
     with pytest.raises(mine.LessonError, match="its tokens stand at"):
         page.certificate(run, load_checkpoint(LECTURE_FORM), **SPEED)
+
+
+FIVE = {  # at once, each of which a page once certified
+    'float("-inf")).softmax(-1)': 'float("-inf")).softmax(-1).detach()',
+    "    optimizer.step()\n": "    torch.optim.SGD(model.parameters(), lr=0.1).step()\n",
+    "        self.k, self.v, self.pos = k, v, pos\n": (
+        "        k, v, pos = k[:, -200:], v[:, -200:], pos[-200:]\n"
+        "        self.k, self.v, self.pos = k, v, pos\n"
+    ),
+    "        return F.dropout(weights, self.dropout, self.training) @ v": "        return weights @ v",
+    "        self.k[:, pos], self.v[:, pos], self.pos[pos] = k, v, pos\n": (
+        "        fits = pos < self.capacity - 1\n        k, v, pos = k[:, fits], v[:, fits], pos[fits]\n"
+        "        self.k[:, pos], self.v[:, pos], self.pos[pos] = k, v, pos\n"
+    ),
+}
+
+
+@pytest.mark.parametrize("old", FIVE, ids=["detached", "own SGD", "200", "no dropout", "last slot"])
+def test_each_of_five_bugs_is_refused(old, run):
+    assert old in TEXT
+    mine.lesson_path().write_text(TEXT.replace(old, FIVE[old]))
+    with pytest.raises(mine.LessonError, match="no certificate: Your "):
+        page.certificate(run, load_checkpoint(LECTURE_FORM), **SPEED)
+
+
+# Accepted by the judges, were they not there: each is one that only the whole shows.
+WHOLE = {
+    "positions": (LOOP, f"({LOOP}) % 149", "generate_with_cache"),
+    "full": (
+        "        self.k, self.v, self.pos = k, v, pos\n",
+        "        k, v, pos = k[:, -140:], v[:, -140:], pos[-140:]\n"
+        "        self.k, self.v, self.pos = k, v, pos\n",
+        "KVCache",
+    ),
+    "training": ("loss.backward()", "(0.5 * loss).backward()", "steps"),
+    "exit": (
+        "        for row in noise:\n",
+        "        for row in noise:\n            exit(0)\n",
+        "SystemExit",
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", WHOLE)
+def test_a_fault_of_the_whole_is_found_without_the_judges(how):
+    old, new, word = WHOLE[how]
+    assert old in TEXT
+    scope = solutions.header()
+    solutions.execute(TEXT.replace(old, new), "<a lesson>", scope)
+    assert word in " ".join(proof.faults(scope))
+    assert proof.faults(mine.judged().scope) == []
+
+
+def test_without_a_cache_of_the_readers_or_with_unequal_tokens_there_is_none(run, capsys):
+    mine.lesson_path().write_text(mine.blanks()["visible"].solution)
+    assert page.certificate(run, load_checkpoint(LECTURE_FORM), **SPEED) == {}
+    assert "the caches are the solutions'" in capsys.readouterr().out
+    mine.lesson_path().write_text(TEXT)
+    with pytest.raises(mine.LessonError, match="other tokens on the ladder"):
+        page.certificate(run, load_checkpoint(LECTURE_FORM), **SPEED | {"equal": False})
+
+
+BROKEN = {
+    "class Head: pass": "Head",
+    "Head = 5": "Head",
+    "torch = None": "Head",
+    "del torch": "Head",
+    "globals().clear()": "",
+    "class KVCache:\n    def __init__(self, capacity=None):\n        raise SystemExit(0)": "KVCache",
+    "while True:\n    pass": "60 seconds",
+    "def sample(logits, noise):\n    while True:\n        pass": "sample",
+    "raise SystemExit(0)": "SystemExit",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("more", BROKEN)
+def test_a_lesson_that_breaks_out_is_a_line_and_exit_code_1(more, run, capsys, monkeypatch):
+    for module in (mine, blanks, proof) if "while" in more else ():
+        monkeypatch.setattr(module, "SECONDS", 1)
+    (path := mine.lesson_path()).write_text(f"{TEXT}\n{more}\n")
+    code = main(["verify", "model", str(path)])
+    printed = capsys.readouterr()
+    assert code == (0 if more == "globals().clear()" else 1)
+    assert "Traceback" not in printed.out + printed.err
+    assert BROKEN[more].replace("60 seconds", "1 second") in printed.out
