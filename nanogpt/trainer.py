@@ -97,6 +97,10 @@ class Trainer:
         batch = self.batch(step)  # 2 × (B, T)
         own = (part.chunk(self.ranks.size)[self.ranks.rank] for part in batch)
         x, y = (send(part, self.device.device) for part in own)  # (B / processes, T)
+        return self.move(x, y, step)
+
+    def move(self, x: Tensor, y: Tensor, step: int) -> Tensor:
+        """Move the weights by the loss of these windows; that loss.  2 × (B, T) -> ()"""
         loss = self._gradients(x, y, step)
         self.update()
         return loss

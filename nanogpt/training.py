@@ -40,6 +40,7 @@ def train(
     resume: bool = False,
     speed: bool = False,
     watch: Callable[[int, GPT], None] | None = None,
+    trainer: type[Trainer] = Trainer,
 ) -> dict:
     """Train the model in place and return its history as plain data, ready to plot.
 
@@ -49,7 +50,7 @@ def train(
     state, and ends with the same bits as a run that was never stopped. Ctrl-C finishes the step,
     saves, and is raised. Each evaluation prints a line (with `speed`, the throughput too) and calls
     `watch(step, model)`. Where torchrun has started several processes they share each batch; the
-    first one alone evaluates, prints and writes.
+    first one alone evaluates, prints and writes. `trainer` is the class that makes each step.
 
     Raises TypeError for an argument of another type; ValueError for a vocabulary or corpus that
     does not fit, a state of other settings, or an `out` that another run is writing to or where
@@ -74,10 +75,10 @@ def train(
     with held, _form_to_train(model, config, device) as (worker, generator), memory_advice(config):
         with forked_random_state(device):
             torch.manual_seed(config.seed)  # of dropout, which takes no generator
-            trainer = Trainer(worker, data, config, generator, device)
-            run = TrainingRun(trainer, val, files, speed, watch)
+            steps = trainer(worker, data, config, generator, device)
+            run = TrainingRun(steps, val, files, speed, watch)
             if resume:
-                run.done = files.load_state(trainer, run.history)
+                run.done = files.load_state(steps, run.history)
                 if ranks().first and run.done in run.history["step"][-1:]:
                     files.complete(worker, run.history)
             run.train()

@@ -49,8 +49,8 @@ def certificate(
     `speed` and `rung` are what the notebook measured, in words: "420 tokens a second [410 to 430]",
     "rung 2 of 9"; `equal` says whether the reader's loop gave the right tokens there. The page goes
     to outputs/mine as certificate.html and certificate.png. Without a cache of the reader's there
-    is none, {}. Raises LessonError for a lesson with a bug: an earlier page stays. ForeignFiles where
-    another file is in the way.
+    is none, {}. Raises LessonError for a lesson with a bug: an earlier page stays. ForeignFiles
+    where another file is in the way.
     """
     lesson = mine.load()
     if not (lesson.broken or {*CACHES} & {*lesson.yours}):

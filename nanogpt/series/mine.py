@@ -82,12 +82,12 @@ def mine(*names: str):
     return found if len(found) > 1 else found[0]
 
 
-def back(number: str) -> dict:
-    """The names of the kept blanks up to a notebook: after a restart, its first cell brings them.
+def back(number: str, *more: str) -> dict:
+    """The kept blanks of a notebook, and `more`: after a restart, its first cell brings them back.
 
     The reader's, and prints which; where there are none the solutions, until a blank is filled in.
     """
-    names = [name for name, blank in blanks().items() if blank.number <= number]
+    names = [*more, *(name for name, blank in blanks().items() if blank.number == number)]
     lesson = load()
     lesson.say([name for name in names if name in {*lesson.yours, *lesson.broken}])
     return {name: lesson.scope[name] for name in names}

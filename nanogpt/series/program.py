@@ -31,7 +31,7 @@ def merge(lesson: str, cell: str, name: str, order: list[str]) -> tuple[str, str
     Each name has a section, from its line `# %% NAME` to the next. A new one goes before the
     sections of the names after it in `order`, and replaces its import. Raises SyntaxError.
     """
-    section = f"# %% {name}\n{kept_parts(cell, name)}\n\n\n"
+    section = f"# %% {name}\n{kept_parts(cell, name)}\n\n"
     old = re.search(rf"^# %% {name}\n.*?(?=^# %% |\Z)", lesson, re.M | re.S)
     later = "|".join([*order[order.index(name) + 1 :], FOOTER.removeprefix("# %% ")])
     at = old or re.search(rf"(?=^# %% (?:{later})$)", lesson, re.M) or re.search(r"\Z", lesson)
