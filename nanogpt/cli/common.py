@@ -10,7 +10,16 @@ from types import ModuleType
 from typing import TYPE_CHECKING, NoReturn
 
 from ..config import SIZES, check_int
-from ..files import ROOT, check_file, check_writable, read_sealed, sealed, write_json
+from ..files import (
+    KEEPER,
+    LECTURE_FORM,
+    ROOT,
+    check_file,
+    check_writable,
+    read_sealed,
+    sealed,
+    write_json,
+)
 from .ending import exit_code, speaks
 
 if TYPE_CHECKING:
@@ -69,6 +78,21 @@ def add_shared(parser: argparse.ArgumentParser, *names: str) -> None:
     """Add options of OPTIONS by name."""
     for name in names:
         parser.add_argument(name, **OPTIONS[name])
+
+
+def add_lesson(parser: argparse.ArgumentParser, what: str) -> None:
+    """Add --lesson [PATH]; `what` says in the help what the reader's code does there."""
+    path = Path(os.environ.get("NANOGPT_MINE") or ROOT / "outputs" / "mine") / "lesson.py"
+    about = f"by the code that you wrote in the notebooks: {what} (outputs/mine/lesson.py)"
+    parser.add_argument("--lesson", nargs="?", type=Path, const=path, metavar="PATH", help=about)
+
+
+def weights_for(args: argparse.Namespace, default: Path) -> str | Path:
+    """The checkpoint asked for; where none was, but --lesson, one whose heads are the lecture's."""
+    if args.checkpoint not in (None, KEEPER) or not args.lesson:
+        return args.checkpoint or default
+    own = args.lesson.with_name("model.safetensors")
+    return own if own.is_file() else LECTURE_FORM
 
 
 def add_json(parser: argparse.ArgumentParser, default: str) -> None:
