@@ -76,6 +76,7 @@ class CausalSelfAttention(nn.Module):
     """
 
     visible = staticmethod(visible)  # who sees whom; a subclass may bring another rule
+    attend = staticmethod(attend_shared)  # how queries meet keys; an instance may have its own
 
     def __init__(self, config: GPTConfig, layer: int = 0):
         super().__init__()
@@ -103,7 +104,7 @@ class CausalSelfAttention(nn.Module):
         causal = k_pos is pos and is_causal(self.visible, self.window)
         mask = None if causal else self.visible(pos, k_pos, self.window, c.sinks)  # (T, S)
         dropout = self.attn_dropout if self.training else 0.0
-        y = attend_shared(q, k, v, mask, dropout)  # (B, H, T, hs)
+        y = self.attend(q, k, v, mask, dropout)  # (B, H, T, hs)
         return self.dropout(self.proj(y.transpose(1, 2).reshape(B, T, C)))
 
 
@@ -253,9 +254,13 @@ class GPT(nn.Module):
 
 
 def _drop_tril(module, state_dict, prefix, *args) -> None:
-    # The lecture's Head keeps its mask as a buffer; ours computes it from positions.
+    # The lecture's Head keeps its mask as a buffer; ours computes it from positions. A class of
+    # heads that has such a buffer keeps the one it made.
     for name in [n for n in state_dict if n.endswith(".tril")]:
         del state_dict[name]
+    for name, buffer in module.named_buffers():
+        if name.endswith(".tril"):
+            state_dict[prefix + name] = buffer
 
 
 def replica(model: GPT) -> GPT:

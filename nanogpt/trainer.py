@@ -133,6 +133,10 @@ class Trainer:
         x, y = self.batch(step)  # 2 × (B, T)
         x = send(self.processes.share(x), self.device.device)  # (B / processes, T)
         y = send(self.processes.share(y), self.device.device)
+        return self.move(x, y, step)
+
+    def move(self, x: Tensor, y: Tensor, step: int) -> Tensor:
+        """Move the weights by the loss of these windows; that loss.  2 × (B, T) -> ()"""
         loss = self.gradients(x, y, step)
         self.update()
         return loss

@@ -49,6 +49,7 @@ def train(
     speed: bool = False,
     watch: Callable[[int, GPT], None] | None = None,
     processes: OneProcess = ALONE,
+    trainer: type[Trainer] = Trainer,
 ) -> dict:
     """Train the model in place and return its history as plain data, ready to plot.
 
@@ -58,7 +59,7 @@ def train(
     state, and ends with the same bits as a run that was never stopped. Ctrl-C finishes the step,
     saves, and is raised. Each evaluation prints a line (with `speed`, the throughput too) and calls
     `watch(step, model)`. Several `processes` (cluster/processes.py) share each batch; the first one
-    alone evaluates, prints and writes.
+    alone evaluates, prints and writes. `trainer` is the class that makes each step.
 
     Raises TypeError for an argument of another type; ValueError for a vocabulary or corpus that
     does not fit, a state of other settings, or other files at `out`; CheckpointError for a damaged
@@ -81,8 +82,8 @@ def train(
     advice = memory_advice(config, processes)
     with form as (worker, generator), advice, forked_random_state(device):
         torch.manual_seed(config.seed)  # of dropout, which takes no generator
-        trainer = Trainer(worker, data, config, generator, device, processes)
-        run = TrainingRun(trainer, val, files, speed, watch)
+        steps = trainer(worker, data, config, generator, device, processes)
+        run = TrainingRun(steps, val, files, speed, watch)
         if resume:
             run.resume()
         run.train()

@@ -13,7 +13,16 @@ from types import ModuleType
 from typing import TYPE_CHECKING, NoReturn
 
 from ..config import SIZES, check_int
-from ..files import OURS, ROOT, check_file, check_writable, read_json, write_json
+from ..files import (
+    KEEPER,
+    LECTURE_FORM,
+    OURS,
+    ROOT,
+    check_file,
+    check_writable,
+    read_json,
+    write_json,
+)
 
 if TYPE_CHECKING:
     from ..device import Device
@@ -78,6 +87,21 @@ def add_overwrite(parser: argparse.ArgumentParser) -> None:
     """Add --overwrite."""
     text = "replace files of our own names, in any folder; no other file is touched"
     parser.add_argument("--overwrite", action="store_true", help=text)
+
+
+def add_lesson(parser: argparse.ArgumentParser, what: str) -> None:
+    """Add --lesson [PATH]; `what` says in the help what the reader's code does there."""
+    path = Path(os.environ.get("NANOGPT_MINE") or ROOT / "outputs" / "mine") / "lesson.py"
+    about = f"by the code that you wrote in the notebooks: {what} (outputs/mine/lesson.py)"
+    parser.add_argument("--lesson", nargs="?", type=Path, const=path, metavar="PATH", help=about)
+
+
+def weights_for(args: argparse.Namespace, default: Path) -> str | Path:
+    """The checkpoint asked for; where none was, but --lesson, one whose heads are the lecture's."""
+    if args.checkpoint not in (None, KEEPER) or not args.lesson:
+        return args.checkpoint or default
+    own = args.lesson.with_name("model.safetensors")
+    return own if own.is_file() else LECTURE_FORM
 
 
 def add_json(parser: argparse.ArgumentParser, default: str) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ..cluster.folders import check_folder
 from ..files import KEEPER, LECTURE_FORM, check_file, check_writable
-from .common import OUTPUTS, add_overwrite
+from .common import OUTPUTS, add_lesson, add_overwrite, weights_for
 
 
 def run(args: argparse.Namespace) -> None:
@@ -20,13 +20,16 @@ def run(args: argparse.Namespace) -> None:
         out = args.out or OUTPUTS / "lecture.safetensors"
         check_writable(out)
         check_file(out, is_written(out, "GPTLanguageModel"), args.overwrite)
-        saved = load_checkpoint(args.checkpoint or LECTURE_FORM)
+        saved = load_checkpoint(weights_for(args, LECTURE_FORM))
+        _check(args, saved)
         write_tensors(out, lecture_state_dict(saved.model), {"format": "GPTLanguageModel"})
         names = ("n_layer", "n_head", "n_embd", "block_size")
         what = f"for {', '.join(f'{x}={getattr(saved.model.config, x)}' for x in names)}"
         how = "model.load_state_dict(safetensors.torch.load_file(PATH))"
     else:
-        out, saved = args.out or OUTPUTS / "export", load_checkpoint(args.checkpoint or KEEPER)
+        out = args.out or OUTPUTS / "export"
+        saved = load_checkpoint(weights_for(args, KEEPER))
+        _check(args, saved)
         check_folder(Path(out), MARK, args.overwrite)
         what = f"for {write_folder(saved, Path(out))['architectures'][0]}"
         how = "AutoModelForCausalLM.from_pretrained(PATH)"
@@ -35,10 +38,20 @@ def run(args: argparse.Namespace) -> None:
         print(f"vLLM's CPU build needs heads of 32 numbers or more, and these have {size}")
 
 
+def _check(args: argparse.Namespace, saved) -> None:
+    """With --lesson: whether the reader's heads compute what is exported. Raises ValueError."""
+    if args.lesson:
+        from ..series.practice import lesson_of, logits_apart
+
+        apart = logits_apart(lesson_of(args.lesson, "Head"), saved.model)
+        print(f"with your heads these weights give the same logits, up to {apart:.1e}")
+
+
 def options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("checkpoint", nargs="?", help="its path (the model of that form that ships)")
     about = "auto: OPT for the lecture's architecture, NanoChat for the keeper's; lecture: one file"
     add("--form", default="auto", choices=("auto", "lecture"), help=about)
+    add_lesson(parser, "its heads must compute what is exported")
     add("--out", type=Path, metavar="PATH", help="(outputs/run/export, or lecture.safetensors)")
     add_overwrite(parser)

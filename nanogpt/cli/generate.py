@@ -9,7 +9,7 @@ from pathlib import Path
 from ..config import check_int
 from ..console import Progress
 from ..files import KEEPER
-from .common import OUTPUTS
+from .common import OUTPUTS, add_lesson, weights_for
 
 
 def run(args: argparse.Namespace) -> None:
@@ -19,14 +19,17 @@ def run(args: argparse.Namespace) -> None:
     check_int("workers", args.workers, 1, 1000)
     if (args.workers > 1 or args.cluster) and None in map(find_spec, ("ray", "pyarrow")):
         raise ImportError("a cluster or several workers need Ray: pip install '.[ray]'")
+    args.checkpoint = weights_for(args, KEEPER)
     job = _job(args)
+    lesson = args.lesson and _lesson(args)
     with job.opened():
         n = len(job.shards)
         n_done = n - len(job.todo)
         print(f"{job.about['texts']:,} texts in {n:,} shards, {n_done:,} are done", flush=True)
         try:
             with Progress(n, "shards", done=n_done) as bar:
-                for number, texts in write_shards(job, args.workers, args.cluster):
+                written = lesson.shards(job) if lesson else None
+                for number, texts in written or write_shards(job, args.workers, args.cluster):
                     job.keep(number, texts)
                     bar.update()
         except (KeyboardInterrupt, OSError) as error:
@@ -53,6 +56,16 @@ def _job(args: argparse.Namespace):
     return Job(args.out, prompts, task, args.shard_size)
 
 
+def _lesson(args: argparse.Namespace):
+    """What writes the shards by the reader's loop. Raises ValueError for what that cannot do."""
+    from ..series.practice import LessonWriter
+
+    if args.workers > 1 or args.cluster or args.greedy or args.top_k or args.top_p:
+        asked = "--workers, --cluster, --greedy, --top-k and --top-p"
+        raise ValueError(f"--lesson writes in this process, by your sample: leave out {asked}")
+    return LessonWriter(args.lesson, args.checkpoint, args.temperature)
+
+
 def options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--checkpoint", default=KEEPER, metavar="PATH", help="(the model that ships)")
@@ -67,6 +80,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     add("--top-p", type=float, metavar="P", help="from the fewest that add up to P")
     add("--greedy", action="store_true", help="the likeliest token each time")
     add("--backend", choices=("auto", "native", "modules"), default="auto")
+    add_lesson(parser, "heads, KVCache, sample and loop")
     add("--shard-size", type=int, default=32, metavar="N", help="texts in a file (32)")
     add("--workers", type=int, default=1, metavar="N", help="processes; several need Ray (1)")
     add("--cluster", default="", metavar="ADDRESS", help="of a Ray cluster that runs already")

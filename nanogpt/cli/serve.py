@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from ..files import KEEPER
-from .common import add_shared, set_threads
+from .common import add_lesson, add_shared, set_threads, weights_for
 
 
 def run(args: argparse.Namespace) -> int:
@@ -23,6 +23,7 @@ def run(args: argparse.Namespace) -> int:
     from ..serving.http import listening
 
     set_threads(args.threads)
+    args.checkpoint = weights_for(args, KEEPER)
     server = _server(args, load_checkpoint(args.checkpoint))
     gc.freeze()  # or a search for garbage, now and then, looks through all of PyTorch: 0.1 s
     try:
@@ -58,12 +59,20 @@ def _server(args: argparse.Namespace, saved):
 
     device = pick_device(args.device)
     model = saved.model.to(device.device).eval()
+    limits = {limit: getattr(args, limit) for limit in ("running", "waiting", "timeout")}
+    name = Path(args.checkpoint).stem
+    if args.lesson:
+        from ..series.practice import lesson_of, model_with
+        from ..serving.modules import AloneBackend
+
+        model = model_with(lesson_of(args.lesson, "Head"), model)
+        note = "blocks of the scheduler stand where your cache would"
+        print(f"{saved}\n{note}, {device}", flush=True)
+        return Server(model, saved.tokenizer, name=name, backend=AloneBackend, **limits)
     backend, reason = (args.backend, "") if args.backend else choose_backend(saved.model)
     print(f"{saved}\n{backend} steps{f': {reason}' if reason else ''}, {device}", flush=True)
     if backend == "modules" and model.config.per_head:  # the same function, sooner
         model = pack_heads(model)
-    limits = {limit: getattr(args, limit) for limit in ("running", "waiting", "timeout")}
-    name = Path(args.checkpoint).stem
     return Server(model, saved.tokenizer, name=name, backend=BACKENDS[backend], **limits)
 
 
@@ -74,6 +83,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     add("--port", type=int, default=8000, metavar="N", help="0: any free one (8000)")
     add("--allow-host", action="append", default=[], metavar="NAME", help="its name behind a proxy")
     add("--backend", choices=["native", "modules"], help="native, where it can be built")
+    add_lesson(parser, "its heads serve")
     add("--running", type=int, default=64, metavar="N", help="most requests in a step (64)")
     add("--waiting", type=int, default=256, metavar="N", help="most that wait beside them (256)")
     add("--timeout", type=float, default=60.0, metavar="S", help="seconds of a request (60)")

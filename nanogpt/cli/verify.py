@@ -77,13 +77,23 @@ def _lesson(path: Path, seed: int) -> set[str]:
 
     What the judges of its blanks say against a name is a bug as well.
     """
-    from ..series import mine
+    from ..series import mine, proof
+    from ..series.blanks import TooLong
     from ..series.certificate import report_on
 
     lesson = mine.load(path)
     lesson.say(mine.blanks())
-    print(report := report_on(lesson.written, seed))  # what is not in it is the package's
-    return {report.verdict} | ({"bug"} if lesson.broken else set())
+    wrong = [f"BUG in your {fault}" for fault in proof.faults(lesson.written, seed)]
+    verdict = "bug"
+    try:
+        print(report := report_on(lesson.written, seed))  # what is not in it is the solution's
+        verdict = report.verdict
+    except (Exception, SystemExit, TooLong) as error:
+        wrong.append(
+            f"BUG: the referee cannot read with your Head: {type(error).__name__}: {error}"
+        )
+    print(*wrong, sep="\n", end="\n" * bool(wrong))
+    return {verdict} | ({"bug"} if lesson.broken or wrong else set())
 
 
 def _models(kind: str, target: str, seed: int) -> list:

@@ -12,8 +12,11 @@ import functools
 import inspect
 import linecache
 import re
+import signal
+import threading
 import traceback
 from collections.abc import Callable
+from contextlib import contextmanager
 from types import FunctionType
 
 EMPTY = {"RESUME", "LOAD_CONST", "RETURN_CONST", "RETURN_VALUE", "NOP", "COPY_FREE_VARS"}
@@ -22,6 +25,11 @@ SOLUTION = re.compile(
     r"<details><summary>Solution</summary>\s*```python\n(.*?)\n```\s*</details>", re.S
 )
 SHORT = 60  # characters of what a message quotes
+SECONDS = 60  # that an answer may be judged: a right one takes less than one
+
+
+class TooLong(BaseException):
+    """A loop that does not end; no `except Exception` of the reader's holds it back."""
 
 
 def judge(
@@ -40,14 +48,42 @@ def judge(
     return not why
 
 
-def wrong(problem: Callable, answer: Callable, *, body: Callable | None = None) -> str | None:
+@contextmanager
+def limit(seconds: float, words: str):
+    """Around code of a reader's: raise TooLong after so many seconds, where a signal can do that.
+
+    That is in the main thread, and not on Windows.
+    """
+    main = threading.current_thread() is threading.main_thread()
+    if not (main and hasattr(signal, "setitimer")):
+        yield
+        return
+
+    def stop(number, frame):
+        raise TooLong(f"{words} after {seconds:g} seconds: is there a loop that never ends?")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def wrong(
+    problem: Callable, answer: Callable, *, body: Callable | None = None, name: str = ""
+) -> str | None:
     """What is wrong with an answer, as `judge` says it; None where it is right."""
+    name = name or getattr(answer, "__name__", "it")
     if _is_empty(body or answer):
-        name = getattr(answer, "__name__", "it")
         return f"{name} is still empty. Write its body, run its cell, then run this one."
     calls: list = []  # of the learner's function: (arguments,), and the result if it came to one
     try:
-        why = problem(_noted(answer, calls) if isinstance(answer, FunctionType) else answer)
+        with limit(SECONDS, f"judging your {name} has come to no end"):
+            why = problem(_noted(answer, calls) if isinstance(answer, FunctionType) else answer)
+    except TooLong as error:
+        why = str(error)
     except (Exception, SystemExit) as error:
         why = _where(error, body or answer, calls)
     if why and calls and all(call[1:] and call[1] is None for call in calls):

@@ -1,7 +1,8 @@
 """A page that says what the reader's own cache does, and can be checked: text, verdict, speed.
 
-It cannot be had with a bug. Each name of the lesson is judged again, the referee tries the classes
-in several models, and the text is compared with that of the model without a cache.
+It says what was checked. Each name of the lesson is judged again, the referee tries the classes in
+several models, the loop writes to the last position with each cache, and training moves the weights
+as the package does.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ import hashlib
 import html
 import re
 import textwrap
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -18,18 +18,18 @@ import torch
 from ..checkpoint import Checkpoint
 from ..config import GPTConfig
 from ..files import check_file, sha256, write_whole
-from ..generation import complete
 from ..model import GPT
 from ..sampling import draw_noise
-from ..verify.referee import STOPS, referee
+from ..verify.referee import referee
 from ..verify.report import VERDICTS, Report
-from . import mine
+from . import mine, proof
+from .blanks import TooLong
 from .plots import style
 from .plots.canvas import note, page
+from .proof import CACHES
 from .session import Run
 
 SEEDS = 5  # models and texts that the referee tries
-CACHES = ("KVCache", "StaticKVCache")
 TOKENS = 160  # of the text on the page
 VERDICT = {"equal": "the same logits", "rounding": "no difference but rounding"}
 TITLE = "The certificate of a KV cache"
@@ -42,18 +42,24 @@ dt{{font-weight:bold}}dd{{white-space:pre-wrap;overflow-wrap:anywhere}}</style>
 """
 
 
-def certificate(run: Run, trained: Checkpoint, *, speed: str, rung: str) -> dict[str, str]:
+def certificate(
+    run: Run, trained: Checkpoint, *, speed: str, rung: str, equal: bool
+) -> dict[str, str]:
     """Judge the lesson, write the certificate, and show it. Returns what it says.
 
     `speed` and `rung` are what the notebook measured, in words: "420 tokens a second [410 to 430]",
-    "rung 2 of 9". The page goes to outputs/mine as certificate.html and certificate.png. Where
-    nothing of the reader's runs there is none, {}. Raises LessonError for a lesson with a bug: an
-    earlier page stays. ValueError where another file is in the way.
+    "rung 2 of 9"; `equal` says whether the reader's loop gave the right tokens there. The page goes
+    to outputs/mine as certificate.html and certificate.png. Without a cache of the reader's there
+    is none, {}. Raises LessonError for a lesson with a bug: an earlier page stays. ValueError
+    where another file is in the way.
     """
     lesson = mine.load()
-    if not (lesson.yours or lesson.broken):
-        print("No certificate: the solutions ran. Fill in the blanks of 01 and 02 to have one.")
+    if not (lesson.broken or {*CACHES} & {*lesson.yours}):
+        print("No certificate: the caches are the solutions'. Fill in KVCache or StaticKVCache")
+        print("in notebook 02 to have one.")
         return {}
+    if not equal:
+        raise mine.LessonError("no certificate: your loop gave other tokens on the ladder")
     facts = examine(lesson, trained) | {"speed": f"{speed}; {rung}"}
     path = mine.lesson_path().with_name("certificate.html")
     picture = path.with_suffix(".png")
@@ -70,6 +76,9 @@ def examine(lesson: mine.Lesson, trained: Checkpoint) -> dict[str, str]:
     """All that the page says but the speed, computed again. Raises LessonError for a bug."""
     if lesson.broken:
         raise mine.LessonError(f"no certificate: {next(iter(lesson.broken.values()))}")
+    for seed in range(SEEDS):
+        for fault in proof.faults(lesson.scope, seed):
+            raise mine.LessonError(f"no certificate: {fault}")
     reports = [report_on(lesson.scope, seed) for seed in range(SEEDS)]
     worst = max(reports, key=lambda report: VERDICTS.index(report.verdict))
     if worst.verdict == "bug":
@@ -78,16 +87,27 @@ def examine(lesson: mine.Lesson, trained: Checkpoint) -> dict[str, str]:
     ways = sum(len(report.findings) for report in reports)
     return {
         "text": _text(lesson, trained).strip("\n"),
-        "written by me": ", ".join(lesson.yours) or "nothing",
+        "written by me": ", ".join(lesson.yours),
         "by the solutions": rest or "nothing",
+        "each name": "accepted by its judge today",
         "the referee": f"{VERDICT[worst.verdict]} with the cache as without it, in {ways} ways to "
         f"read, over {SEEDS} seeds",
+        "the loop": f"with each of the two caches, the tokens and logits of the plain pass to the "
+        f"last position of models of {_words(size for size, *_ in proof.TEXTS)}, over {SEEDS} "
+        f"seeds; the tokens of the model below; past the capacity no wrong token",
+        "training": f"{proof.STEPS} steps of one_step with these heads move every weight as the "
+        f"package's do, in float64, over {SEEDS} seeds",
         "the model": f"{trained.meta['corpus']['name']}, validation loss "
         f"{trained.meta['losses']['val']:.3f}",
         "its weights": trained.sha256,
-        "my code": sha256(lesson.path) if lesson.yours else "none",
+        "my code": sha256(lesson.path),
         "to check it": "python -m nanogpt verify certificate",
     }
+
+
+def _words(numbers) -> str:
+    *most, last = map(str, numbers)
+    return f"{', '.join(most)} and {last}"
 
 
 def report_on(scope: dict, seed: int) -> Report:
@@ -101,25 +121,22 @@ def report_on(scope: dict, seed: int) -> Report:
 
 @torch.no_grad()
 def _text(lesson: mine.Lesson, trained: Checkpoint) -> str:
-    """What the reader's loop, heads and cache write. Raises LessonError where that is another text.
+    """What the reader's loop, heads and cache write, to the last position of the trained model.
 
-    The same weights, in the package's model and without a cache, must write it too.
+    Raises LessonError where the package's model writes another text without a cache.
     """
     c, device = trained.model.config, trained.model.lm_head.weight.device
-    own = GPT(replace(c, per_head=True), lesson.scope["Head"]).to(device).eval()
-    own.load_state_dict(trained.model.state_dict())
-    n_new, prompt = min(TOKENS, c.block_size - 1), torch.zeros(1, 1, dtype=torch.long).to(device)
+    n_new, prompt = c.block_size, torch.zeros(1, 1, dtype=torch.long).to(device)
     noise = draw_noise(n_new, 1, c.vocab_size, torch.Generator().manual_seed(1337)).to(device)
-    plain = complete(trained.model, prompt, n_new, cache=None, noise=noise)[:, 1:]
-    for name in CACHES:
-        loop = lesson.scope["generate_with_cache"]
-        try:
-            found = torch.cat(list(loop(own, prompt, noise, lesson.scope[name])), 1)
-        except STOPS as error:
-            raise mine.LessonError(f"no certificate: with {name} it stops: {error!r}") from None
-        if not torch.equal(found, plain):
-            raise mine.LessonError(f"no certificate: with {name} the text is another one")
-    return trained.tokenizer.decode(plain[0])
+    try:
+        theirs = proof.with_heads(lesson.scope, trained.model)
+        for name in CACHES:
+            found = proof.write(lesson.scope, theirs, prompt, noise, lesson.scope[name])
+            if not proof.is_plain(trained.model, prompt, noise, found):
+                raise mine.LessonError(f"no certificate: with {name} the text is another one")
+    except (proof.Fault, TooLong) as fault:
+        raise mine.LessonError(f"no certificate: {fault}") from None
+    return trained.tokenizer.decode(found[0, :TOKENS])
 
 
 # ------------------------------------------------------------------ the page

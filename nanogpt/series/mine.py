@@ -1,53 +1,31 @@
 """The reader's own code: blanks that are kept in outputs/mine/lesson.py, and used from there.
 
 The judge cell of a kept blank says `NAME = kept(problem, NAME)`. What the judge accepts goes to
-the lesson, a module of the reader's, which this page and the notebooks after it use. Where there is
-none, or it is wrong by now, the solution runs: its text stands in the notebook, below the blank.
+the lesson, a program of the reader's, which this page and the notebooks after it use. Where there
+is none, or it is wrong by now, the solution runs.
 """
 
 from __future__ import annotations
 
-import ast
 import functools
 import inspect
-import json
 import linecache
 import os
 import re
 import sys
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from traceback import extract_tb
 from types import ModuleType
-from typing import NamedTuple
 
 from ..cluster.folders import held
 from ..files import ROOT, write_whole
-from .blanks import FIRST_LINE, SOLUTION, judge, wrong
+from . import program, solutions
+from .blanks import FIRST_LINE, TooLong, judge, limit, wrong
+from .solutions import blanks, execute
 
-KEPT = re.compile(r"^(\w+) = kept\(", re.M)  # in the judge cell of a kept blank
-DEFINES = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)  # what is kept of a cell
-HEADER = '''\
-"""What you wrote in the notebooks: each name below was accepted by the judge of its blank.
-
-The notebooks and `python -m nanogpt verify model outputs/mine/lesson.py` use this file. You may
-edit it. What you have not written yet is the package's, imported here.
-"""
-
-import torch
-import torch.nn as nn
-import torch.nn.functional as F
-from torch import Tensor
-
-from nanogpt import GPT, GPTConfig, kv_cache
-from nanogpt import DynamicCache as KVCache
-from nanogpt import StaticCache as StaticKVCache
-from nanogpt.sampling import sample
-from nanogpt.attention import attention_weights, visible
-from nanogpt.model import Head
-'''
-FOOTER = "# %% What you add below this line stays"
 _runs = "NANOGPT_HEADLESS" not in os.environ  # whether the reader's code is used at all
+SECONDS = 60  # at most, for a lesson's own statements
 
 
 class LessonError(ValueError):
@@ -75,13 +53,13 @@ def lesson_path() -> Path:
 def kept(problem, answer, *, body=None):
     """Judge the answer to a blank, and return the code that carries on; says whose it is.
 
-    The answer, where it is right: it is then kept in the lesson. Else what the lesson has of that
-    name, where it is right; else the solution. `problem` and `body` are those of `judge`.
+    In this order: the answer, where it is right, which is then kept in the lesson; what the lesson
+    has of that name, where that is right; the solution. `problem` and `body` are those of `judge`.
     """
-    asked, cell = KEPT.search(_cell(problem)), _cell(answer)
-    name = asked[1] if asked else getattr(answer, "__name__", "it")
-    right, filled = judge(problem, answer, body=body), cell.startswith(FIRST_LINE)
-    if right and not filled:
+    name = problem.__name__
+    cell = _cell(answer, name)
+    right = judge(problem, answer, body=body)
+    if right and not cell.startswith(FIRST_LINE):
         print(f"From here on your {name} runs{_keep(name, cell)}")
     elif name in blanks():
         lesson = load()
@@ -105,18 +83,31 @@ def mine(*names: str):
     return found if len(found) > 1 else found[0]
 
 
+def back(number: str, *more: str) -> dict:
+    """The kept blanks of a notebook, and `more`: after a restart, its first cell brings them back.
+
+    The reader's, and prints which; where there are none the solutions, until a blank is filled in.
+    """
+    names = [*more, *(name for name, blank in blanks().items() if blank.number == number)]
+    lesson = load()
+    lesson.say([name for name in names if name in {*lesson.yours, *lesson.broken}])
+    return {name: lesson.scope[name] for name in names}
+
+
 @dataclass
 class Lesson:
     """Every name that the notebooks ask for: the reader's where it is right, else the solution."""
 
     scope: dict
-    written: dict  # the same with the reader's own names as they stand, wrong or not
+    written: dict  # the reader's own names as they stand, wrong or not
     path: Path | None = None
     yours: list[str] = field(default_factory=list)
     broken: dict[str, str] = field(default_factory=dict)  # a line on each that is wrong by now
 
     def say(self, names, words: str = "{}") -> None:
         """Print what is wrong by now with these names, and in `words` whose code runs."""
+        if not names:
+            return
         own = ", ".join(name for name in names if name in self.yours)
         rest = ", ".join(name for name in names if name not in self.yours)
         parts = [f"your {own} from {self.path}"] if own else []
@@ -129,42 +120,55 @@ def load(path: Path | None = None) -> Lesson:
     """The lesson at `path`, each name of it judged again. None: the reader's own, if it runs here.
 
     A name that is missing, or wrong by now, is the solution's. So is all of it where the file stops
-    with an error.
+    with an error. Judged once, as long as the file stays as it is.
     """
     if path is None and not (_runs and lesson_path().is_file()):
-        return judged()
+        return _judged("", None)
     path = path or lesson_path()
-    return judged(path.read_text(encoding="utf-8-sig", errors="surrogateescape"), path)
+    return _judged(path.read_text(encoding="utf-8-sig", errors="surrogateescape"), path)
+
+
+@functools.lru_cache(maxsize=4)
+def _judged(text: str, path: Path | None) -> Lesson:
+    return judged(text, path)
 
 
 def judged(text: str = "", path: Path | None = None) -> Lesson:
     """The lesson of this text, which is to stand at `path`. Of no text: the solutions."""
     module = sys.modules["nanogpt_lesson"] = ModuleType("nanogpt_lesson")
-    _execute(HEADER, "<the header>", scope := vars(module))
-    package = dict(scope)
-    try:
-        _execute(text, str(path), scope)
-    except (Exception, SystemExit) as error:
-        lines = [x.lineno for x in extract_tb(error.__traceback__) if x.filename == str(path)]
-        at = lines[-1] if lines else getattr(error, "lineno", "?")
-        why = f"{path} stops at line {at} ({type(error).__name__}: {error})".partition("\n")[0]
-        why = f"The solutions run until it is mended: {why}"
-        return replace(judged(), broken=dict.fromkeys(blanks(), why))
-    lesson = Lesson(scope, dict(scope), path)
+    own = vars(module)
+    own |= solutions.header() | {"__name__": "nanogpt_lesson", "__file__": str(path)}
+    lesson = Lesson(solutions.header(), own, path)
+    stops = _run(text, path, own)
     for name, blank in blanks().items():
-        if (own := scope.get(name)) is not package.get(name):
-            if not (why := wrong(blank.problem(scope), own)):
-                lesson.yours.append(name)
-                continue
+        found = own.get(name)
+        if stops:
+            lesson.broken[name] = stops
+        elif found is None or found is solutions.scope()[name]:
+            if name in program.written(text):
+                lesson.broken[name] = f"Your {name} is gone from {path}: fill in its blank again."
+        elif why := wrong(blank.problem, found, name=name):
             lesson.broken[name] = f"Your {name} in {path} is wrong: {why}"
-        _execute(blank.solution, f"<the solution of {name}>", scope)
+        else:
+            lesson.yours.append(name)
+            lesson.scope[name] = found
+            continue
+        execute(blank.solution, f"<the solution of {name}>", lesson.scope)
+        own[name] = lesson.scope[name]
     return lesson
 
 
-def _execute(text: str, name: str, scope: dict) -> None:
-    """Execute code so that inspect and error messages find its lines."""
-    linecache.cache[name] = (len(text), None, text.splitlines(True), name)
-    exec(compile(text, name, "exec"), scope)
+def _run(text: str, path: Path | None, scope: dict) -> str | None:
+    """Execute a lesson; in a line, where and why it stops, if it does."""
+    try:
+        with limit(SECONDS, "it is not at its end"):
+            execute(text, str(path), scope)
+    except (Exception, SystemExit, TooLong) as error:
+        lines = [x.lineno for x in extract_tb(error.__traceback__) if x.filename == str(path)]
+        at = lines[-1] if lines else getattr(error, "lineno", "?")
+        why = f"{path} stops at line {at} ({type(error).__name__}: {error})".partition("\n")[0]
+        return f"The solutions run until it is mended: {why}"
+    return None
 
 
 # ------------------------------------------------------------------ keeping
@@ -179,11 +183,14 @@ def _keep(name: str, cell: str) -> str:
 
     def merged():
         old = path.read_text(encoding="utf-8-sig").rstrip() if path.is_file() else ""
-        return merge((old or f"{HEADER}\n\n{FOOTER}") + "\n", cell, name)
+        return program.merge((old or program.begin().rstrip()) + "\n", cell, name, [*blanks()])
 
     try:
         if why := judged(merged()[0], path).broken.get(name):
-            return f", and is not kept, as it fails there, with its imports and defs alone. {why}"
+            return (
+                ", and is not kept, as it fails there, with the imports, defs and constants of its "
+                f"cell alone. {why}"
+            )
         with held(path.with_name(".lesson.lock"), f"to {path}", wait=20):
             new, replaced = merged()  # another notebook may have written since
             if replaced not in new:
@@ -195,58 +202,16 @@ def _keep(name: str, cell: str) -> str:
     return f"; it is kept in {path}."
 
 
-def merge(lesson: str, cell: str, name: str) -> tuple[str, str]:
-    """The lesson with what a cell imports and defines, and the text that this replaces.
+def _cell(answer, name: str) -> str:
+    """The text of the cell that defined a function or a class; empty where it cannot be found.
 
-    Each name has a section, from its line `# %% NAME` to the next. A new one goes before the
-    reader's own additions. Raises SyntaxError.
+    A cell with a magic as %%time is not among the files that inspect knows, but in the history.
     """
-    parts = [x for x in ast.parse(cell).body if isinstance(x, DEFINES)]
-    if name not in [getattr(x, "name", None) for x in parts]:
-        raise SyntaxError(f"write {name} as a def or a class, in the cell of its blank")
-    lines, section = cell.splitlines(), [f"# %% {name}"]
-    for x in parts:
-        first = min(y.lineno for y in (x, *getattr(x, "decorator_list", ())))
-        section += [*lines[first - 1 : x.end_lineno], "", ""]
-    old = re.search(rf"^# %% {name}\n.*?(?=^# %% |\Z)", lesson, re.M | re.S)
-    old = old or re.search(rf"(?=^{FOOTER}|\Z)", lesson, re.M)
-    return lesson[: old.start()] + "\n".join([*section, ""]) + lesson[old.end() :], old[0]
-
-
-def _cell(answer) -> str:
-    """The text of the cell that defined a function or a class; empty where it cannot be found."""
     for inside in vars(answer).values() if isinstance(answer, type) else [answer]:
         if code := getattr(inspect.unwrap(inside), "__code__", None):
             text = "".join(linecache.getlines(code.co_filename))
-            if answer.__name__ in text:
+            if getattr(answer, "__name__", name) in text:
                 return text
-    return ""
-
-
-# ------------------------------------------------------------------ the kept blanks
-
-
-class Blank(NamedTuple):
-    """A kept blank of a notebook: its judge and its solution, as text."""
-
-    judge: str
-    solution: str
-
-    def problem(self, scope: dict):
-        """The function `problem` of its judge cell, which finds the names of `scope`."""
-        exec(self.judge, names := dict(scope))
-        return names["problem"]
-
-
-@functools.cache
-def blanks() -> dict[str, Blank]:
-    """The kept blanks of all notebooks, by name, in the order of the notebooks."""
-    found = {}
-    for path in sorted((ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb")):
-        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-        texts = ["".join(cell["source"]) for cell in cells]
-        for i, text in enumerate(texts):
-            if name := KEPT.search(text):
-                solution = SOLUTION.search("\n".join(texts[i:]))[1]
-                found[name[1]] = Blank(text[: name.start()], solution)
-    return found
+    history = sys.modules["__main__"].__dict__.get("In", [])
+    defines = re.compile(rf"^(?:def|class) {name}\b", re.M)
+    return next((text for text in reversed(history) if defines.search(text)), "")

@@ -17,10 +17,12 @@ from ..checkpoint import Checkpoint
 from ..config import check_int
 from ..data import Corpus, load_corpus
 from ..device import Device, pick_device
-from ..files import ROOT, check_writable, write_json, write_whole
+from ..files import ROOT, check_writable, sha256, write_json, write_whole
+from ..trainer import Trainer
 from . import mine as lesson
 from .findings import Finding, as_data, published_findings
 from .plots import style
+from .practice import trainer_with
 from .profiles import Profile, beside_published, get_profile
 from .weights import load_or_train
 
@@ -46,6 +48,15 @@ class Run:
 
     mine = staticmethod(lesson.mine)
 
+    def back(self, *names: str) -> dict:
+        """This notebook's kept blanks, and those named, for the page: the reader's, or solutions.
+
+            globals().update(run.back())
+
+        After a restart the page can then be run from the middle.
+        """
+        return lesson.back(self.number, *names)
+
     def figure(self, figure, name: str, alt: str, *, note: str = "", published: str = "") -> None:
         """Save a matplotlib figure as figures/NN_name.png, and show it with its alt text.
 
@@ -68,6 +79,18 @@ class Run:
         self.findings = [one for one in self.findings if one.name != name] + [found]
         print(found.lines(published_findings(self.number).get(name)))
         return found.supported
+
+    def check(self, holds: bool, otherwise: str) -> bool:
+        """Print `otherwise` where it does not hold; where no code is the reader's, raise it.
+
+        A bare assertion would stop a page at code of the reader's that its judge has accepted.
+        Raises AssertionError.
+        """
+        if not holds:
+            if not lesson.load().yours:
+                raise AssertionError(otherwise)
+            print(f"Not with your code: {otherwise}.")
+        return bool(holds)
 
     def animation(
         self, figures: list, name: str, alt: str, *, note: str, milliseconds: int
@@ -102,8 +125,32 @@ class Run:
         options = {"size": size, "checkpoint": checkpoint, "keep": keep, "device": self.device}
         with self.training():
             found = load_or_train(self.corpus, self.profile.train, **options)
+        if _is_yours(found):
+            found.origin = "the model that you trained in notebook 01"
         print(found)
         return found
+
+    def trainer(self, *names: str) -> type[Trainer]:
+        """Who makes the steps of 01's training: the reader's names, or the package; prints which.
+
+        `names` are the kept blanks that take part: "attention_weights", "one_step". Without any of
+        the reader's the package's own steps train, which fuse both.
+        """
+        found = lesson.load()
+        if not {*names} & {*found.yours} or self.device.dtype == torch.float16:
+            print(
+                "the package's own attention and step train this model; yours would, once written"
+            )
+            return Trainer
+        found.say(names, "{} train this model")
+        return trainer_with(*(found.scope[name] for name in names))
+
+    def keep_model(self, path: Path) -> None:
+        """Put the weights of that checkpoint beside the reader's lesson, which loads them."""
+        if lesson.load().yours:
+            to = lesson.lesson_path().with_name("model.safetensors")
+            write_whole(to, path.with_name(f"{path.name}.safetensors").read_bytes())
+            print(f"copied to {to}: `python {to.with_name('lesson.py')}` writes with them")
 
     @contextmanager
     def training(self):
@@ -126,6 +173,12 @@ class Run:
     def _picture(self, png: bytes, name: str, alt: str) -> None:
         write_whole(self.out / "figures" / f"{self.number}_{name}.png", png)
         display(Image(data=png, format="png", metadata={"alt": alt}))
+
+
+def _is_yours(found: Checkpoint) -> bool:
+    """Whether these are the weights that the reader's own training has left beside the lesson."""
+    path = lesson.lesson_path().with_name("model.safetensors")
+    return path.is_file() and sha256(path) == found.sha256
 
 
 def open_run(number: str, *, profile: str = "auto", mine: str | bool = "auto", **parameters) -> Run:

@@ -90,18 +90,40 @@ class ModuleBackend(ModuleDecoder):
         """
         device, logits = self.model.lm_head.weight.device, []
         counts = step.sequences.bincount()
-        first = (counts.cumsum(0) - counts)[:, None]  # rows of the step
-        groups = [first[counts == T] + torch.arange(T) for T in counts.unique().tolist()]  # (B, T)
+        groups = self.rectangles(counts)
         for rows in groups:
             pos, tables = step.positions[rows], step.block_tables[step.sequences[rows[:, 0]]]
             slots, length = step.slot_mapping[rows], int(pos.max()) + 1
             index = SlotIndex(slots, tables, length, self.pool, device)
             for cache in self.caches:
                 cache.index = index
-            out = self.model(step.tokens[rows].to(device), pos=pos.to(device))[0]
+            pos = self.places(pos).to(device)
+            out = self.model(step.tokens[rows].to(device), pos=pos)[0]
             logits.append(out.flatten(0, 1))
         order = torch.cat([rows.flatten() for rows in groups]).argsort()
         return torch.cat(logits)[order[step.wanted].to(device)]
+
+    def rectangles(self, counts: Tensor) -> list[Tensor]:
+        """The rows of the step that are read at once; `counts` (S,) are each sequence's.  (B, T)"""
+        first = (counts.cumsum(0) - counts)[:, None]
+        return [first[counts == T] + torch.arange(T) for T in counts.unique().tolist()]
+
+    def places(self, pos: Tensor) -> Tensor:
+        """The positions as the model is given them.  (B, T) -> (B, T)"""
+        return pos
+
+
+class AloneBackend(ModuleBackend):
+    """Each sequence by itself, for heads that know one row of positions for all texts."""
+
+    def rectangles(self, counts):
+        first = (counts.cumsum(0) - counts).tolist()
+        return [
+            start + torch.arange(n)[None] for start, n in zip(first, counts.tolist(), strict=True)
+        ]
+
+    def places(self, pos):
+        return pos[0]
 
 
 class SlotIndex:

@@ -24,11 +24,11 @@ WRONG = {
     "attention-weights": [
         ('.masked_fill(~mask, float("-inf"))', "", "future"),
         (" * q.shape[-1] ** -0.5", "", "hs"),
-        ("~mask", "torch.ones(q.shape[0], k.shape[0]).triu(1).bool()", "comes in"),
+        ("~mask", "torch.ones(q.shape[-2], k.shape[-2]).triu(1).bool()", "comes in"),
     ],
     "one-step": [("    optimizer.zero_grad()\n", "", "Clear"), (".item()", "", "tensor")],
     "visible": [(" & (k_pos[None, :] >= 0)", "", "empty"), ("<=", "<", "own")],
-    "cache": [("self.k, self.v, self.pos = k, v, pos", "self.k = k", "three tensors")],
+    "cache": [("self.k, self.v, self.pos = k, v, pos", "self.k = k", "NoneType")],
     "head": [
         (MASK, ONES, "future"),
         (MASK, f"{ONES}.tril()", "with DynamicCache the logits differ"),

@@ -16,7 +16,7 @@ from nanogpt import DynamicCache, StaticCache, complete
 from nanogpt.comparison import forced_logits
 from nanogpt.files import ROOT
 from nanogpt.sampling import draw_noise, sample
-from nanogpt.series import mine
+from nanogpt.series import mine, solutions
 from nanogpt.series.nbfile import solution, tagged
 
 RIGHT = mine.blanks()["visible"].solution.strip()
@@ -35,8 +35,8 @@ def lesson(tmp_path, monkeypatch):
 def answer(text: str, name: str = "visible", **more):
     """What a cell of this text defines, judged as its notebook judges it."""
     scope = mine.judged().scope | more
-    mine._execute(text, f"<cell {len(linecache.cache)}>", scope)
-    return mine.kept(mine.blanks()[name].problem(scope), scope[name])
+    mine.execute(text, f"<cell {len(linecache.cache)}>", scope)
+    return mine.kept(mine.blanks()[name].problem, scope[name])
 
 
 def test_a_right_answer_is_kept_in_a_module_and_used_elsewhere(lesson, capsys):
@@ -45,7 +45,8 @@ def test_a_right_answer_is_kept_in_a_module_and_used_elsewhere(lesson, capsys):
     assert "your visible runs; it is kept in" in capsys.readouterr().out
     text, scope = lesson.read_text(), {}
     assert RIGHT in text
-    assert "print" not in text
+    assert "print(help())" not in text
+    scope["__file__"] = str(lesson)
     exec(compile(text, "lesson.py", "exec"), scope)
     assert {"Head", "KVCache", "sample", "math", "help"} <= set(scope)
     assert mine.mine("visible").__code__.co_code == own.__code__.co_code
@@ -62,8 +63,8 @@ def test_a_better_answer_replaces_one_that_is_put_aside(lesson):
         answer(text)
     kept = lesson.read_text()
     assert kept.count("def visible") == kept.count("def one_step") == 1
-    assert kept.index(texts[1]) < kept.index(one_step)
-    assert kept.endswith(f"{mine.FOOTER}\nMORE = 1\n")
+    assert kept.index(one_step) < kept.index(texts[1])
+    assert kept.endswith("    main()\nMORE = 1\n")
     earlier = (lesson.parent / "earlier.py").read_text()
     assert earlier.index(RIGHT) < earlier.index(texts[0])
     assert earlier.count("def ") == 2
@@ -73,7 +74,7 @@ def test_two_notebooks_that_keep_in_the_same_instant_lose_nothing(lesson, monkey
     """While this one is about to write, another process does the same: it waits."""
     other = """if True:
         import sys, time, pathlib
-        from nanogpt.series import mine
+        from nanogpt.series import mine, program, solutions
         sleep = time.sleep
         time.sleep = lambda seconds: (pathlib.Path(sys.argv[1]).touch(), sleep(seconds))
         print(mine._keep("one_step", mine.blanks()["one_step"].solution))"""
@@ -114,7 +115,7 @@ def test_a_wrong_answer_goes_on_with_what_is_right(kept, said, lesson, capsys):
         assert printed.startswith("Not yet: ")
         assert said in printed
         assert ("From here on the solution's" in printed) is (said != "your visible from")
-        assert mine.wrong(mine.blanks()["visible"].problem(mine.judged().scope), found) is None
+        assert mine.wrong(mine.blanks()["visible"].problem, found) is None
     now = lesson.read_bytes() if lesson.exists() else None
     assert now == kept, "nothing of the reader's is changed"
 
@@ -124,7 +125,7 @@ def test_what_cannot_be_kept_runs_here(lesson, capsys):
     assert answer(text, helper=lambda a, b: (b <= a) & (b >= 0)).__name__ == "visible"
     assert not lesson.exists()
     said = capsys.readouterr().out
-    assert "not kept, as it fails there, with its imports and defs alone. Your visible" in said
+    assert "not kept, as it fails there, with the imports, defs" in said
     assert "your code raised NameError" in said
     lesson.parent.joinpath("earlier.py").mkdir()
     for other in (RIGHT, RIGHT.replace("return ", "return  ")):
@@ -195,7 +196,9 @@ def test_a_reader_walks_through_01_and_02(every, lesson, tmp_path, monkeypatch):
     kept = []
     for number in (1, 2) if every == 1 else (2,):
         printed = stepped(number, lambda n: n % every == 0)
-        names = mine.KEPT.findall("\n".join(cell.source for cell in book(NOTEBOOKS[number]).cells))
+        names = solutions.KEPT.findall(
+            "\n".join(cell.source for cell in book(NOTEBOOKS[number]).cells)
+        )
         for n, name in enumerate(names):
             (judged,) = (text for text in printed.values() if f" {name} runs" in text)
             right = n % every == 0

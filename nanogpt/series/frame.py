@@ -1,0 +1,143 @@
+# ruff: noqa: F401, I001, SIM118 (this line is not in the lesson)
+"""A GPT that learns Shakespeare, then writes some: python lesson.py
+
+The parts under the lines `# %%` with a name are yours: the judges of the notebooks accepted them.
+What you have not written yet is imported. You may edit all of it.
+Yours so far: nothing.
+"""
+
+import json
+import os
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+from safetensors.torch import safe_open, save_file
+from torch import Tensor
+
+sys.path.append(str(Path(__file__).resolve().parents[2]))  # where the imports below are
+from nanogpt.series.solutions import attention_weights  # until you write it in notebook 01
+from nanogpt.series.solutions import one_step  # until you write it in notebook 01
+from nanogpt.series.solutions import visible  # until you write it in notebook 02
+from nanogpt.series.solutions import KVCache  # until you write it in notebook 02
+from nanogpt.series.solutions import Head  # until you write it in notebook 02
+from nanogpt.series.solutions import sample  # until you write it in notebook 02
+from nanogpt.series.solutions import generate_with_cache  # until you write it in notebook 02
+from nanogpt.series.solutions import StaticKVCache  # until you write it in notebook 02
+from nanogpt.series.solutions import multiplications  # until you write it in notebook 05
+from nanogpt.series.solutions import step_bytes  # until you write it in notebook 06
+
+
+# %% What you add below this line stays
+
+
+# %% The rest of the program: the model around your heads, and what it does
+class Block(nn.Module):
+    def __init__(self, c):
+        super().__init__()
+        heads, proj = nn.ModuleList(Head(c) for _ in range(c.n_head)), nn.Linear(c.n_embd, c.n_embd)
+        self.sa = nn.ModuleDict({"heads": heads, "proj": proj})
+        net = nn.Linear(c.n_embd, 4 * c.n_embd), nn.ReLU(), nn.Linear(4 * c.n_embd, c.n_embd)
+        self.ffwd = nn.ModuleDict({"net": nn.Sequential(*net)})
+        self.ln1, self.ln2 = nn.LayerNorm(c.n_embd), nn.LayerNorm(c.n_embd)
+
+    def forward(self, x, pos):
+        y = self.ln1(x)
+        x = x + self.sa["proj"](torch.cat([head(y, pos) for head in self.sa["heads"]], dim=-1))
+        return x + self.ffwd["net"](self.ln2(x))
+
+
+class GPT(nn.Module):
+    def __init__(self, c):
+        super().__init__()
+        self.config = c
+        self.token_embedding_table = nn.Embedding(c.vocab_size, c.n_embd)
+        self.position_embedding_table = nn.Embedding(c.block_size, c.n_embd)
+        self.blocks = nn.ModuleList(Block(c) for _ in range(c.n_layer))
+        self.ln_f, self.lm_head = nn.LayerNorm(c.n_embd), nn.Linear(c.n_embd, c.vocab_size)
+
+    def forward(self, idx, targets=None, pos=None):
+        pos = torch.arange(idx.shape[1]) if pos is None else pos
+        x = self.token_embedding_table(idx) + self.position_embedding_table(pos)
+        for block in self.blocks:
+            x = block(x, pos)
+        logits = self.lm_head(self.ln_f(x))  # (B, T, V)
+        loss = None if targets is None else F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+        return logits, loss
+
+
+@contextmanager
+def kv_cache(model, cache, capacity=None):
+    """An empty cache in every head, for the length of a with-block."""
+    heads = [module for module in model.modules() if "cache" in vars(module)]
+    for head in heads:
+        head.cache = cache(capacity or model.config.block_size)
+    try:
+        yield model
+    finally:
+        for head in heads:
+            head.cache = None
+
+
+def train(text, steps=1500, batch=16):
+    """A model of this text, and its characters."""
+    chars = sorted(set(text))
+    shape = {"vocab_size": len(chars), "block_size": 128, "n_layer": 4, "n_head": 4, "n_embd": 64}
+    model = GPT(SimpleNamespace(**shape, head_size=16, dropout=0.0))
+    for weight in model.parameters():
+        nn.init.normal_(weight, std=0.05) if weight.ndim == 2 else None
+    data = torch.tensor([chars.index(char) for char in text])
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
+    for step in range(steps):
+        at = torch.randint(len(data) - 129, (batch, 1)) + torch.arange(129)
+        loss = one_step(model, optimizer, data[at[:, :-1]], data[at[:, 1:]])
+        if step % 100 == 0:
+            print(f"step {step:4d} of {steps}: the loss of this batch is {loss:.2f}", flush=True)
+    return model, chars
+
+
+def load(path):
+    """The model that notebook 01, or this program, has put beside it, and its characters."""
+    with safe_open(path, "pt") as file:
+        about = json.loads(file.metadata()["nanogpt"])
+        c = SimpleNamespace(**about["config"])
+        c.head_size = c.n_embd // c.n_head
+        model = GPT(c)
+        model.load_state_dict({name: file.get_tensor(name) for name in file.keys()}, strict=False)
+    return model, about["vocabulary"]
+
+
+def main():
+    path = Path(__file__).with_name("model.safetensors")
+    torch.manual_seed(1337)
+    if path.exists():
+        model, chars = load(path)
+        print(f"weights: {path}")
+    else:
+        places = sys.argv[1:] or [os.environ.get("NANOGPT_DATA", "data/input.txt")]
+        model, chars = train(Path(places[0]).read_text(encoding="utf-8"))
+        about = {"config": vars(model.config), "vocabulary": "".join(chars)}
+        save_file(model.state_dict(), path, {"nanogpt": json.dumps(about)})
+    n = model.config.block_size
+    noise = torch.empty(n, 1, len(chars)).exponential_() ** 0.8  # temperature 0.8
+    prompt = torch.tensor([[chars.index("\n")]])
+    written = []
+    for token in generate_with_cache(model.eval(), prompt, noise, KVCache):
+        written.append(token)
+        print(chars[token.item()], end="", flush=True)
+    again = list(generate_with_cache(model, prompt, noise, StaticKVCache))
+    same = torch.equal(torch.cat(written), torch.cat(again))
+    print(f"\n\nThe other cache writes {'the same text' if same else 'ANOTHER TEXT'}.")
+    c, weights = model.config, sum(p.numel() for p in model.parameters() if p.ndim == 2)
+    cost = [multiplications(n, weights, c.n_layer, c.n_embd, cached) for cached in (False, True)]
+    read = step_bytes(weights, c.n_layer, c.n_head, c.head_size, n)
+    print(f"The last step: {cost[0]:,} multiplications without a cache, {cost[1]:,} with it,")
+    print(f"and {read:,} bytes to read.")
+
+
+if __name__ == "__main__":
+    main()

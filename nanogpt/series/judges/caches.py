@@ -1,0 +1,257 @@
+"""The judges of KVCache and StaticKVCache."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from .common import Objection, drawn, need, objects, shape_of, untouched
+
+# Texts, head size, dtype, capacity, and the positions of each update.
+GROWS = [
+    (2, 3, torch.float32, 8, [range(1), range(1, 2), range(2, 4), range(4, 8)]),
+    (3, 5, torch.float64, None, [range(5, 8), range(9, 10), range(40, 42)]),
+    (1, 2, torch.bfloat16, 6, [range(3), range(3, 6)]),
+    (
+        2,
+        5,
+        torch.float64,
+        300,
+        [range(7), *(range(i, i + 1) for i in range(7, 260)), range(260, 300)],
+    ),
+]
+STATIC = [
+    (2, 3, torch.float32, 6, [range(2), range(2, 3), range(3, 4)]),
+    (3, 5, torch.float64, 9, [range(2, 4), range(5, 6), range(7, 9)]),
+    (1, 2, torch.bfloat16, 1, [range(1)]),
+    (
+        2,
+        5,
+        torch.float64,
+        300,
+        [range(7), *(range(i, i + 1) for i in range(7, 260)), range(260, 300)],
+    ),
+]
+
+
+def _new(B: int, positions: range, hs: int, dtype) -> tuple[Tensor, Tensor, Tensor]:
+    """Keys, values and positions of new tokens; no two numbers are the same."""
+    T, seed = len(positions), positions.start
+    pos = torch.tensor([*positions])
+    return (
+        drawn(B, T, hs, seed=seed, dtype=dtype),
+        drawn(B, T, hs, seed=seed + 1000, dtype=dtype),
+        pos,
+    )
+
+
+def _update(cache, new: tuple) -> list[Tensor]:
+    """What an update returns: three tensors, in a list. Raises Objection for anything else."""
+    held = untouched(cache.update, **dict(zip(("k", "v", "pos"), new, strict=True)))
+    need(
+        isinstance(held, (tuple, list))
+        and len(held) == 3
+        and all(isinstance(x, Tensor) for x in held),
+        "update must return three tensors: keys, values, positions.",
+    )
+    return list(held)
+
+
+def _check_kind(held: Iterable[Tensor], new: tuple) -> None:
+    """Raise Objection where a dtype has changed on the way."""
+    for name, found, given in zip(("keys", "values"), held, new, strict=False):
+        need(
+            found.dtype == given.dtype,
+            f"{name} of {given.dtype} come back as {found.dtype}: keep them as they come in.",
+        )
+    need(not held[2].is_floating_point(), "the positions come back as floats: they are integers.")
+
+
+def _check_alone(kind) -> None:
+    """Two caches that are filled in turns know nothing of each other, nor of one before them."""
+    first, second = (_new(2, range(n), 3, torch.float32) for n in (3, 2))
+    one, other = kind(6), kind(6)
+    _update(one, first)
+    held = _update(other, second)
+    found = held[2][held[2] >= 0].tolist()
+    need(
+        found == second[2].tolist(),
+        f"a second cache begins with the tokens of the first, at {found}: each needs tensors of "
+        "its "
+        "own, made in __init__ or at the first update and kept in self, not in the class.",
+    )
+    again = _update(one, tuple(x[..., -1:, :] if x.ndim == 3 else x[-1:] + 1 for x in first))
+    found = again[2][again[2] >= 0].tolist()
+    right = [*first[2].tolist(), int(first[2][-1]) + 1]
+    need(
+        found == right,
+        f"two caches share what they hold: one has the positions {found}, not {right}.",
+    )
+
+
+def _check_past(kind, capacity: int, slots: bool) -> None:
+    """Past the capacity an error, or all tokens: nothing is lost in silence."""
+    cache = kind(capacity)
+    _update(cache, _new(1, range(capacity), 3, torch.float32))
+    new = _new(1, range(capacity, capacity + 1), 3, torch.float32)
+    try:
+        held = _update(cache, new)
+    except Objection:
+        raise
+    except Exception:
+        return
+    found = held[2][held[2] >= 0].tolist()
+    need(
+        sorted(found) == [*range(capacity + 1)],
+        f"one token more than the capacity of {capacity}, and the cache keeps quiet and holds the "
+        f"positions {_few(found)}: "
+        + (
+            "it must not write over another; let it stop with an error."
+            if slots
+            else "all must be there."
+        ),
+    )
+
+
+def _few(numbers: list[int]) -> str:
+    return str(numbers) if len(numbers) < 8 else f"[{numbers[0]}, {numbers[1]} … {numbers[-1]}]"
+
+
+# ------------------------------------------------------------------ a cache that grows
+
+
+@objects
+def KVCache(kind) -> None:
+    """All tokens so far, after each update, in the order in which they came."""
+    for number, (B, hs, dtype, capacity, updates) in enumerate(GROWS):
+        if number == 1:
+            _check_alone(kind)
+        cache = kind(capacity) if capacity else kind()
+        news = []
+        for positions in updates:
+            news.append(_new(B, positions, hs, dtype))
+            _check_grown(_update(cache, news[-1]), news)
+    _check_past(kind, 5, slots=False)
+
+
+def _check_grown(held: list[Tensor], news: list[tuple]) -> None:
+    """Raise Objection unless these are the tokens of all updates."""
+    k, v = (torch.cat([new[i] for new in news], dim=1) for i in (0, 1))
+    pos = torch.cat([new[2] for new in news])
+    end, T, shape = len(pos), len(news[-1][2]), tuple(held[0].shape)
+    after = f"after {end} tokens"
+    if len(shape) == 3 and shape[1] < end and (shape[0], shape[2]) == (k.shape[0], k.shape[2]):
+        lost = "the earlier ones were not kept" if shape[1] == T else "the cache forgets some"
+        raise Objection(f"update gave back {shape[1]} of {end} tokens: {lost}.")
+    need(
+        shape == tuple(k.shape),
+        f"the keys are {shape}, not {tuple(k.shape)}: join along the dimension of the tokens, 1.",
+    )
+    need(held[1].shape == v.shape, f"the values are {shape_of(held[1])}, not {tuple(v.shape)}.")
+    need(
+        tuple(held[2].shape) == (end,),
+        f"there are {end} keys, and positions {shape_of(held[2])}: positions are kept as well.",
+    )
+    _check_kind(held, news[-1])
+    turned = torch.cat([new[0] for new in reversed(news)], dim=1)
+    if len(news) > 1 and torch.equal(held[0], turned):
+        raise Objection("the new keys stand before the old ones: the newest token comes last.")
+    if torch.equal(held[0], v) or torch.equal(held[1], k):
+        raise Objection("keys and values are mixed up: they come and go as k, v, pos.")
+    need(
+        torch.equal(held[0], k),
+        f"{after} the keys are not those that came in, in their order{_where(held[0], k)}.",
+    )
+    need(
+        torch.equal(held[1], v),
+        f"{after} the values are not those that came in, in their order{_where(held[1], v)}.",
+    )
+    found = held[2].tolist()
+    need(
+        found == pos.tolist(),
+        f"{after} the positions are {_few(found)}, not {_few(pos.tolist())}: keep those that come "
+        "in.",
+    )
+
+
+def _where(found: Tensor, right: Tensor) -> str:
+    """In words, where two tensors differ first, along the tokens or the texts."""
+    wrong = (found != right).nonzero()
+    if not len(wrong):
+        return ""
+    text, token = wrong[0, 0].item(), wrong[0, 1].item()
+    rest = f", first those of token {token} in text {text}"
+    if torch.allclose(found.double(), right.double(), rtol=1e-2, atol=1e-2):
+        rest += ", by a rounding: they were kept in a smaller dtype"
+    return rest
+
+
+# ------------------------------------------------------------------ one that is allocated once
+
+
+@objects
+def StaticKVCache(kind) -> None:
+    """Token n in slot n, zeros and position -1 in the others, in tensors that are made once."""
+    for number, (B, hs, dtype, capacity, updates) in enumerate(STATIC):
+        if number == 1:
+            _check_alone(kind)
+        cache = kind(capacity)
+        right = [torch.zeros(B, capacity, hs, dtype=dtype) for _ in "kv"]
+        right.append(torch.full((capacity,), -1))
+        places = set()
+        for positions in updates:
+            new = _new(B, positions, hs, dtype)
+            for slots, part in zip(right, new, strict=True):
+                slots.index_copy_(slots.ndim // 2, new[2], part)
+            held = _update(cache, new)
+            _check_slots(held, right, new)
+            places.add(_storages(cache, held))
+        need(
+            len(places) == 1, "a later update made new tensors: reserve once, then write into them."
+        )
+    _check_past(kind, 5, slots=True)
+
+
+def _storages(cache, held: list[Tensor]) -> tuple[int, ...]:
+    """Where the tensors of a cache lie in memory, or those that it returns."""
+    kept = [x for x in getattr(cache, "__dict__", {}).values() if isinstance(x, Tensor)]
+    large = [x for x in kept if x.ndim > 1] or held[:2]
+    return tuple(sorted(x.untyped_storage().data_ptr() for x in large))
+
+
+def _check_slots(held: list[Tensor], right: list[Tensor], new: tuple) -> None:
+    """Raise Objection unless the slots hold what they should."""
+    capacity = len(right[2])
+    shapes = [tuple(part.shape) for part in held]
+    wanted = [tuple(part.shape) for part in right]
+    need(
+        shapes == wanted,
+        f"for a capacity of {capacity} the slots are {', '.join(map(str, wanted))}; yours are "
+        f"{', '.join(map(str, shapes))}.",
+    )
+    _check_kind(held, new)
+    last = int(new[2][-1])
+    after = f"after an update up to position {last}, with a capacity of {capacity},"
+    filled = right[2] >= 0
+    found = held[2].tolist()
+    need(
+        torch.equal(held[2], right[2].to(held[2].dtype)),
+        f"{after} the positions are {_few(found)}, not {_few(right[2].tolist())}: each in the "
+        "slot of "
+        "its own number, and -1 in empty slots.",
+    )
+    for name, slots, whole in zip(("keys", "values"), held, right, strict=False):
+        need(
+            not slots[:, ~filled].any(),
+            f"{after} an empty slot holds something: reserve zeros, and write where `pos` says.",
+        )
+        if not torch.equal(slots, whole):
+            if torch.equal(held[0], right[1]) or torch.equal(held[1], right[0]):
+                raise Objection("keys and values are mixed up: they come and go as k, v, pos.")
+            raise Objection(
+                f"{after} the slots do not hold the {name} that came{_where(slots, whole)}: token "
+                "n "
+                "belongs into slot n, as its position says."
+            )

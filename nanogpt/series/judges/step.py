@@ -1,0 +1,171 @@
+"""The judge of one_step."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn as nn
+from torch import Tensor
+
+from .common import Objection, drawn, near, need, objects, untouched
+
+
+class Toy(nn.Module):
+    """A model of two layers with dropout, that notes what it reads."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Dropout(0.2), nn.Linear(5, 2))
+        for seed, weight in enumerate(self.parameters()):
+            weight.data = drawn(*weight.shape, seed=seed)
+        self.calls: list[tuple] = []
+
+    def forward(self, x, y=None):
+        """Outputs and their mean square distance from y, times 100.  (B, 3), (B, 2)"""
+        self.calls.append((x, y, self.training))
+        out = self.layers(x)
+        return out, None if y is None else 100 * (out - y).square().mean()
+
+
+class Line(nn.Module):
+    """A model of one weight, which must become 1."""
+
+    def __init__(self):
+        super().__init__()
+        self.w = nn.Parameter(torch.zeros(1))
+
+    def forward(self, x, y):
+        return self.w * x, (self.w * x - y).square().mean()
+
+
+OPTIMIZERS = {
+    "SGD with momentum": lambda weights: torch.optim.SGD(weights, lr=1e-3, momentum=0.9),
+    "AdamW": lambda weights: torch.optim.AdamW(weights, lr=0.1, weight_decay=0.1),
+}
+
+
+@objects
+def one_step(answer) -> None:
+    """The loss of the batch, its gradients, and one move of the optimizer that came in."""
+    after = _check_line(answer)
+    for name, optimizer in OPTIMIZERS.items():
+        _check_steps(answer, name, optimizer)
+    need(
+        after == [0.2, 0.36],
+        f"w should be 0.2, then 0.36; with your step it is {after[0]}, then {after[1]}.",
+    )
+
+
+def _check_line(answer) -> list[float]:
+    """Two steps of one weight, whose numbers anyone can follow.  -> the weight after each"""
+    model, x, y = Line(), torch.ones(1), torch.ones(1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    said, after = [], []
+    for _ in range(2):
+        said.append(answer(model, optimizer, x, y))
+        after.append(round(model.w.item(), 3))
+    need(
+        after != [0, 0],
+        "the weights do not move: after zero_grad() come backward() and then step(), in that "
+        "order.",
+    )
+    need(
+        after != [0.2, 0.56],
+        "the second step is too long: the gradients of the first are still there. Clear them.",
+    )
+    if isinstance(said[0], Tensor):
+        raise Objection(
+            "you return a tensor, which holds on to the whole computation: loss.item() is the "
+            "number."
+        )
+    right = isinstance(said[0], (int, float)) and abs(said[0] - 1) < 1e-6
+    need(right, f"the loss before the first step is 1; you return {said[0]}.")
+    return after
+
+
+def _check_steps(answer, name: str, kind) -> None:
+    """Four steps, compared with the same four by the book."""
+    theirs, right = Toy(), Toy()
+    optimizers = [kind(one.parameters()) for one in (theirs, right)]
+    moved: list[list[Tensor]] = []  # the gradients at each move
+    optimizers[0].register_step_pre_hook(lambda opt, *rest: moved.append(_gradients(theirs)))
+    for step in range(4):
+        x, y = drawn(4, 3, seed=step), 3 * drawn(4, 2, seed=step + 50)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(step)
+            wanted = _by_the_book(right, optimizers[1], x, y)
+        gradients = _gradients(right)
+        theirs.calls.clear()
+        moved.clear()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(step)
+            said = untouched(lambda x, y: answer(theirs, optimizers[0], x, y), x=x, y=y)
+        _check_calls(theirs, x, y)
+        need(
+            len(moved) == 1,
+            f"optimizer.step() of the optimizer that came in was called {len(moved)} times: once "
+            "is a step.",
+        )
+        need(
+            abs(said - wanted) < 1e-5 * abs(wanted),
+            f"the loss of step {step} before it moves the weights is {wanted:.4f}; you return "
+            f"{said}.",
+        )
+        _check_gradients(moved[0], gradients, step)
+        same = all(
+            near(a, b, 1e-4) for a, b in zip(theirs.parameters(), right.parameters(), strict=True)
+        )
+        need(
+            same,
+            f"with {name}, after step {step} the weights are not where that optimizer moves them: "
+            "move them with optimizer.step() alone.",
+        )
+
+
+def _by_the_book(model: Toy, optimizer, x: Tensor, y: Tensor) -> float:
+    _, loss = model(x, y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    return loss.item()
+
+
+def _gradients(model: nn.Module) -> list[Tensor]:
+    return [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in model.parameters()]
+
+
+def _check_calls(model: Toy, x: Tensor, y: Tensor) -> None:
+    """Raise Objection for what the model read, and for a mode that was left changed."""
+    read = [call for call in model.calls if call[1] is not None]
+    need(len(read) == 1, f"a step calls model(x, y) once, and yours {len(read)} times.")
+    seen_x, seen_y, training = read[0]
+    need(
+        seen_x.shape == x.shape,
+        f"the model reads {len(seen_x)} of the {len(x)} rows of the batch: hand it x and y whole.",
+    )
+    need(
+        torch.equal(seen_x, x) and torch.equal(seen_y, y),
+        "the model reads another x or y than came in.",
+    )
+    need(
+        training and model.training,
+        "the model came in training mode: a step neither asks for eval() nor leaves it on.",
+    )
+
+
+def _check_gradients(moved: list[Tensor], right: list[Tensor], step: int) -> None:
+    """Raise Objection unless the weights are moved by the gradients of this batch."""
+    flat, wanted = (torch.cat([x.flatten() for x in part]) for part in (moved, right))
+    if near(flat, wanted, 1e-4):
+        return
+    ratio = float(flat @ wanted / (wanted @ wanted))
+    if near(flat, ratio * wanted, 1e-3) and ratio:
+        raise Objection(
+            f"the gradients are {ratio:.2g} times those of the loss: no clipping, no scaling, no "
+            "second backward() here."
+        )
+    if step:
+        raise Objection(
+            f"step {step} moves the weights by other gradients than those of its loss: are the "
+            "ones of the step before still there?"
+        )
+    raise Objection("the weights are moved by other gradients than those of the whole loss.")

@@ -1,0 +1,158 @@
+"""The reader's code at work: it trains inside the package's recipe, writes, is served and exported.
+
+Around their step stand the recipe's batches, rates, clipping, evaluation, and what is saved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..attention import visible
+from ..checkpoint import load_checkpoint
+from ..comparison import rounding
+from ..convert import unpack_heads
+from ..model import GPT
+from ..sampling import draw_noise
+from ..trainer import Trainer
+from . import mine, proof
+
+
+def trainer_with(attention_weights: Callable, one_step: Callable) -> type[Trainer]:
+    """A Trainer whose model attends by these weights, and whose steps are made by one_step."""
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float = 0.0):
+        """(B, H, T, hs), (B, H, S, hs) twice, (T, S) -> (B, H, T, hs)"""
+        if mask is None:
+            pos = torch.arange(q.shape[-2], device=q.device)
+            mask = visible(pos, pos)
+        weights = attention_weights(q, k, mask)  # (B, H, T, S)
+        return F.dropout(weights, dropout, training=dropout > 0) @ v
+
+    class Practice(Trainer):
+        """The recipe's batches and rates, and the reader's step."""
+
+        def __post_init__(self):
+            super().__post_init__()
+            for block in self.model.blocks:
+                block.sa.attend = attend
+            self.windows = Windows(self)
+            self.together = Together(self)
+
+        def move(self, x, y, step):
+            self.windows.step = step
+            return torch.tensor(one_step(self.windows, self.together, x, y))
+
+    return Practice
+
+
+class Windows(nn.Module):
+    """The model as one_step calls it, model(x, y), for windows that stand anywhere in the block."""
+
+    def __init__(self, trainer: Trainer):
+        super().__init__()
+        self.net = trainer.net
+        self.trainer = trainer
+        self.step = 0
+
+    def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits and loss.  2 × (B, T) -> (B, T, V), ()"""
+        with self.trainer._precision():
+            return self.net(x, y, self.trainer.positions(x.shape[1], self.step))
+
+
+class Together:
+    """The recipe's optimizers as one, with its clipping."""
+
+    def __init__(self, trainer: Trainer):
+        self.trainer = trainer
+
+    @property
+    def param_groups(self) -> list[dict]:
+        """The groups of parameters of all of them."""
+        return [group for opt in self.trainer.optimizers for group in opt.param_groups]
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Clear the gradients."""
+        for opt in self.trainer.optimizers:
+            opt.zero_grad(set_to_none=set_to_none)
+
+    def step(self) -> None:
+        """Move the weights once, by the gradients that are there."""
+        self.trainer.update()
+
+
+# ------------------------------------------------------------------ commands: --lesson
+
+
+def lesson_of(path: Path, *names: str) -> mine.Lesson:
+    """The lesson at a path, for these names; prints whose run. Raises LessonError, OSError."""
+    lesson = mine.load(path)
+    for name in names:
+        if name in lesson.broken:
+            raise mine.LessonError(lesson.broken[name])
+    lesson.say(names, "{} run")
+    return lesson
+
+
+def model_with(lesson: mine.Lesson, model: GPT) -> GPT:
+    """The model with the lesson's heads. Raises LessonError for one that they do not know."""
+    c = model.config
+    if not c.has_heads or c.rope or c.qk_norm or c.window or c.kv_heads != c.n_head:
+        cure = "pass a checkpoint of the lecture's form, as outputs/mine/model.safetensors"
+        raise mine.LessonError(f"your Head is the lecture's, and this model has newer ones: {cure}")
+    if not c.per_head:
+        model = unpack_heads(model)
+    try:
+        return proof.with_heads(lesson.scope, model)
+    except proof.Fault as fault:
+        raise mine.LessonError(f"your {fault}") from None
+
+
+@torch.no_grad()
+def logits_apart(lesson: mine.Lesson, model: GPT) -> float:
+    """How far the logits with the lesson's heads are from the package's, for one text.
+
+    Raises LessonError where rounding does not explain it.
+    """
+    ids = torch.arange(model.config.block_size)[None] * 7 % model.config.vocab_size
+    right = model(ids)[0]
+    apart = float((model_with(lesson, model)(ids)[0] - right).abs().max())
+    if not apart <= rounding(right):
+        raise mine.LessonError(f"with your heads the logits differ by {apart:.1e}: not exported")
+    return apart
+
+
+class LessonWriter:
+    """Writes the texts of a job by the reader's loop, one after the other."""
+
+    def __init__(self, path: Path, checkpoint: str | Path, temperature: float):
+        self.lesson = lesson_of(path, "Head", "KVCache", "sample", "generate_with_cache")
+        self.saved = load_checkpoint(checkpoint)
+        self.model = model_with(self.lesson, self.saved.model).eval()
+        self.temperature = temperature
+
+    def shards(self, job) -> Iterator[tuple[int, list[str]]]:
+        """(number, texts) of every shard of a job that is not done."""
+        for number in sorted(job.todo):
+            n = job.task.max_new_tokens
+            yield number, [self.text(prompt, seed, n) for prompt, seed in job.shards[number]]
+
+    def text(self, prompt: str, seed: int, n: int) -> str:
+        """What follows a prompt: n characters. Raises LessonError where the loop stops."""
+        tokenizer = self.saved.tokenizer
+        generator = torch.Generator().manual_seed(seed)
+        noise = draw_noise(n, 1, len(tokenizer), generator) ** self.temperature
+        ids = tokenizer.encode(prompt)[None]
+        try:
+            cache = self.lesson.scope["KVCache"]
+            return tokenizer.decode(
+                proof.write(self.lesson.scope, self.model, ids, noise, cache)[0]
+            )
+        except proof.Fault as fault:
+            raise mine.LessonError(f"your {fault}") from None

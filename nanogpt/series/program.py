@@ -1,0 +1,72 @@
+"""The text of a reader's lesson: a program that grows, part by part, out of frame.py."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+FOOTER = "# %% What you add below this line stays"
+IMPORT = "from nanogpt.series.solutions import "
+PATH = "sys.path.append("  # the line before those imports
+YOURS = re.compile(r"^Yours so far: (.*)\.$", re.M)
+PARTS = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)
+CONSTANTS = (ast.Assign, ast.AnnAssign)
+
+
+def begin() -> str:
+    """A lesson in which nothing is the reader's yet: it runs all the same."""
+    return Path(__file__).with_name("frame.py").read_text(encoding="utf-8").partition("\n")[2]
+
+
+def written(text: str) -> list[str]:
+    """The names that a lesson says are the reader's, in its first lines."""
+    found = YOURS.search(text)
+    return [] if not found or found[1] == "nothing" else found[1].split(", ")
+
+
+def merge(lesson: str, cell: str, name: str, order: list[str]) -> tuple[str, str]:
+    """The lesson with what a cell imports and defines, and the section that this replaces.
+
+    Each name has a section, from its line `# %% NAME` to the next. A new one goes before the
+    sections of the names after it in `order`, and replaces its import. Raises SyntaxError.
+    """
+    section = f"# %% {name}\n{kept_parts(cell, name)}\n\n"
+    old = re.search(rf"^# %% {name}\n.*?(?=^# %% |\Z)", lesson, re.M | re.S)
+    later = "|".join([*order[order.index(name) + 1 :], FOOTER.removeprefix("# %% ")])
+    at = old or re.search(rf"(?=^# %% (?:{later})$)", lesson, re.M) or re.search(r"\Z", lesson)
+    text = lesson[: at.start()] + section + lesson[at.end() :]
+    text = re.sub(rf"^{re.escape(IMPORT)}{name}\b.*\n", "", text, flags=re.M)
+    if IMPORT not in text:
+        text = re.sub(rf"^{re.escape(PATH)}.*\n", "", text, flags=re.M)
+    names = {*written(text), name}
+    names = [one for one in order if one in names]
+    text = YOURS.sub(f"Yours so far: {', '.join(names)}.", text, count=1)
+    return text, old[0] if old else ""
+
+
+def kept_parts(cell: str, name: str) -> str:
+    """What is kept of a cell: imports, defs, classes, and the constants that these use.
+
+    Raises SyntaxError for a cell that does not define `name`.
+    """
+    cell = "\n".join("" if line.startswith(("%", "!")) else line for line in cell.split("\n"))
+    tree = ast.parse(cell)
+    parts = [x for x in tree.body if isinstance(x, PARTS)]
+    if name not in [getattr(x, "name", None) for x in parts]:
+        raise SyntaxError(f"write {name} as a def or a class, in the cell of its blank")
+    used = {node.id for part in parts for node in ast.walk(part) if isinstance(node, ast.Name)}
+    constants = [x for x in tree.body if isinstance(x, CONSTANTS) and _targets(x) & used]
+    lines = cell.splitlines()
+    kept = []
+    for x in (x for x in tree.body if x in parts or x in constants):
+        first = min(y.lineno for y in (x, *getattr(x, "decorator_list", ())))
+        gap = ["", ""] if kept and isinstance(x, PARTS[2:]) else []
+        kept += [*gap, *lines[first - 1 : x.end_lineno]]
+    return "\n".join(kept)
+
+
+def _targets(assignment) -> set[str]:
+    """The names that an assignment defines."""
+    targets = getattr(assignment, "targets", None) or [assignment.target]
+    return {node.id for x in targets for node in ast.walk(x) if isinstance(node, ast.Name)}

@@ -1,0 +1,151 @@
+"""A lesson as a whole: its loop with each of its caches to the last position, and its training.
+
+The judges try each name alone, the referee the heads and caches without the loop. This tries what
+the reader has built with all of it at once, in models and lengths that no judge has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from ..config import GPTConfig
+from ..model import GPT
+from ..sampling import draw_noise, sample
+from ..verify.referee import STOPS
+from .blanks import TooLong, limit
+from .judges.common import near
+
+CACHES = ("KVCache", "StaticKVCache")
+TEXTS = ((17, 2, 7), (64, 2, 7), (150, 1, 1))  # of so many positions: texts, tokens of a prompt
+SECONDS = 120  # at most, for one of these texts
+STEPS = 3  # of training
+
+
+class Fault(ValueError):
+    """What a lesson does wrong as a whole, in words that begin with the name it is about."""
+
+
+def faults(scope: dict, seed: int = 0) -> list[str]:
+    """All that is wrong with the lesson of these names, in words; [] where nothing is."""
+    found = []
+    for check in (_texts, _full, _training):
+        try:
+            with limit(SECONDS, "your lesson has come to no end"):
+                for _ in check(scope, seed):
+                    pass
+        except (Fault, TooLong) as fault:
+            found.append(str(fault))
+        except STOPS as error:
+            found.append(f"it stops: {type(error).__name__}: {error}")
+    return found
+
+
+def write(scope: dict, model: GPT, prompt: Tensor, noise: Tensor, cache) -> Tensor:
+    """What the lesson's loop writes.  (B, T), (n, B, V) -> (B, n). Raises Fault where it stops."""
+    name = getattr(cache, "__name__", "its cache")
+    try:
+        with limit(SECONDS, f"your generate_with_cache, with {name}, has come to no end"):
+            return torch.cat(list(scope["generate_with_cache"](model, prompt, noise, cache)), dim=1)
+    except STOPS as error:
+        said = f"{type(error).__name__}: {error}"
+        raise Fault(f"generate_with_cache with {name} stops: {said}") from None
+
+
+@torch.no_grad()
+def is_plain(model: GPT, prompt: Tensor, noise: Tensor, found: Tensor) -> bool:
+    """Whether a text is the one that the model writes without a cache.  (B, T), (n, B, V), (B, n)
+
+    In one pass: a causal model has the same logits at a token whatever follows. By induction each
+    token is right if the tokens before it are, and the noise draws it from the logits behind them.
+    """
+    if found.shape != (len(prompt), len(noise)):
+        return False
+    n, T = len(noise), prompt.shape[1]
+    logits = model(torch.cat([prompt, found], dim=1)[:, :-1])[0][:, T - 1 :]  # (B, n, V)
+    return torch.equal(found, torch.cat([sample(logits[:, t], noise[t]) for t in range(n)], dim=1))
+
+
+def pair(scope: dict, config: GPTConfig, seed: int) -> tuple[GPT, GPT]:
+    """A model of the lesson's heads, and the package's of the same weights, in eval mode."""
+    model = GPT(config, generator=torch.Generator().manual_seed(seed)).double().eval()
+    for weight in model.parameters():
+        weight.data *= 9 if weight.ndim > 1 else 1  # so that a wrong mask shows
+    return with_heads(scope, model), model
+
+
+def with_heads(scope: dict, model: GPT) -> GPT:
+    """A model with the lesson's heads and these weights. Raises Fault where its Head cannot."""
+    weight = model.lm_head.weight
+    try:
+        theirs = GPT(model.config, scope["Head"]).to(weight.device, weight.dtype)
+        theirs.load_state_dict(model.state_dict())
+    except STOPS as error:
+        raise Fault(f"Head builds no model: {type(error).__name__}: {error}") from None
+    return theirs.train(model.training)
+
+
+def _shape(block_size: int) -> GPTConfig:
+    return GPTConfig(vocab_size=19, block_size=block_size, n_layer=2, n_head=3, n_embd=15)
+
+
+def _texts(scope: dict, seed: int) -> Iterator:
+    """Texts to the last position, with each cache: tokens and logits of the plain pass."""
+    for block_size, B, T in TEXTS:
+        theirs, plain = pair(scope, _shape(block_size), seed)
+        drawn = torch.Generator().manual_seed(seed + block_size)
+        prompt = torch.randint(19, (B, T), generator=drawn)
+        noise = draw_noise(block_size + 1 - T, B, 19, drawn)
+        for name in CACHES:
+            read: list[Tensor] = []
+            with theirs.register_forward_hook(lambda m, args, out, read=read: read.append(out[0])):
+                found = write(scope, theirs, prompt, noise, scope[name])
+            where = f"a text of {block_size + 1} tokens after a prompt of {T}"
+            if not is_plain(plain, prompt, noise, found):
+                raise Fault(f"generate_with_cache with {name} writes another text: {where}")
+            with torch.no_grad():
+                right = plain(torch.cat([prompt, found], dim=1)[:, :-1])[0]
+            if not near(torch.cat(read, dim=1), right):
+                raise Fault(f"generate_with_cache with {name} has other logits on the way: {where}")
+            yield
+
+
+def _full(scope: dict, seed: int) -> Iterator:
+    """A text past the capacity of a cache: an error, or the right tokens."""
+    theirs, plain = pair(scope, _shape(40), seed)
+    prompt, noise = torch.zeros(1, 3, dtype=torch.long), draw_noise(30, 1, 19)
+    for name in CACHES:
+        small = partial(lambda kind, capacity: kind(20), scope[name])
+        try:
+            found = write(scope, theirs, prompt, noise, small)
+        except Fault:
+            continue
+        if not is_plain(plain, prompt, noise, found):
+            raise Fault(f"{name} of 20 slots loses tokens of a text of 33, and keeps quiet")
+        yield
+
+
+def _training(scope: dict, seed: int) -> Iterator:
+    """A few steps by the lesson's one_step, with its heads: the package's weights after each."""
+    models = pair(scope, _shape(24), seed)
+    optimizers = [torch.optim.SGD(model.train().parameters(), lr=0.1) for model in models]
+    for step in range(STEPS):
+        drawn = torch.Generator().manual_seed(seed + step)
+        x, y = torch.randint(19, (2, 5, 24), generator=drawn)
+        with limit(SECONDS, "your one_step has come to no end"):
+            said = scope["one_step"](models[0], optimizers[0], x, y)
+        loss = models[1](x, y)[1]
+        optimizers[1].zero_grad()
+        loss.backward()
+        optimizers[1].step()
+        if not near(torch.tensor(float(said)).double(), loss.detach(), 1e-5):
+            raise Fault(f"one_step gives the loss {said:.4f}, and it is {loss.item():.4f}")
+        ours, theirs = ({**dict(model.named_parameters())} for model in (models[1], models[0]))
+        for name, weight in ours.items():
+            if not near(theirs[name].detach(), weight.detach(), 1e-7):
+                why = "attention_weights, Head or one_step computes another gradient"
+                raise Fault(f"after {step + 1} steps {name} is another matrix: {why}")
+        yield

@@ -1,0 +1,78 @@
+"""The solutions of the kept blanks, by name: what a reader's lesson imports until it has its own.
+
+    from nanogpt.series.solutions import Head
+
+Their text stands in the notebooks, below each blank.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import linecache
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+from ..files import ROOT
+from . import judges
+from .blanks import SOLUTION
+
+KEPT = re.compile(r"^(\w+) = kept\(", re.M)  # in the judge cell of a kept blank
+HEADER = """\
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+from torch import Tensor
+
+from nanogpt import kv_cache
+"""
+
+
+class Blank(NamedTuple):
+    """A kept blank: its judge, the number of its notebook, and its solution, as text."""
+
+    problem: Callable[[object], str | None]
+    number: str
+    solution: str
+
+
+@functools.cache
+def blanks() -> dict[str, Blank]:
+    """The kept blanks of all notebooks, by name, in the order of the notebooks."""
+    found = {}
+    for path in sorted((ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb")):
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        texts = ["".join(cell["source"]) for cell in cells]
+        for i, text in enumerate(texts):
+            if name := KEPT.search(text):
+                solution = SOLUTION.search("\n".join(texts[i:]))[1]
+                found[name[1]] = Blank(getattr(judges, name[1]), path.name[:2], solution)
+    return found
+
+
+def execute(text: str, name: str, scope: dict) -> None:
+    """Execute code so that inspect and error messages find its lines."""
+    linecache.cache[name] = (len(text), None, text.splitlines(True), name)
+    exec(compile(text, name, "exec"), scope)
+
+
+def header() -> dict:
+    """A scope with the names that every solution uses."""
+    execute(HEADER, "<the header>", scope := {"__name__": __name__})
+    return scope
+
+
+@functools.cache
+def scope() -> dict:
+    """All solutions, executed in one scope."""
+    names = header()
+    for name, blank in blanks().items():
+        execute(blank.solution, f"<the solution of {name}>", names)
+    return names
+
+
+def __getattr__(name: str):
+    if name.startswith("__") or name not in blanks():
+        raise AttributeError(f"no blank asks for {name!r}")
+    return scope()[name]

@@ -1,0 +1,186 @@
+# ruff: noqa: E501 (code in strings)
+"""The certificate: it can be checked, and it cannot be had with a bug."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from nanogpt.checkpoint import load_checkpoint
+from nanogpt.cli import main
+from nanogpt.files import LECTURE_FORM
+from nanogpt.series import blanks, mine, proof, solutions
+from nanogpt.series import certificate as page
+from nanogpt.series.session import open_run
+
+TEXT = solutions.HEADER + "\n\n".join(blank.solution for blank in mine.blanks().values())
+GUARD, EMPTY = "if self.cache is not None", "pos.new_full((self.capacity,), -1)"
+LOOP, INIT = "pos[-1:] + 1", "    def __init__(self, capacity=None):\n"
+SPEED = {"speed": "400 tokens a second", "rung": "rung 2 of 9", "equal": True}
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    monkeypatch.setenv("NANOGPT_MINE", str(tmp_path / "mine"))
+    monkeypatch.setenv("NANOGPT_OUT", str(tmp_path / "out"))
+    monkeypatch.setattr(page, "SEEDS", 2)
+    monkeypatch.setattr(page, "TOKENS", 30)
+    (tmp_path / "mine").mkdir()
+    yield open_run("06", profile="smoke", mine="true")
+    mine.choose("auto")
+
+
+@pytest.mark.slow
+def test_it_can_be_had_checked_and_lost(run, capsys):
+    (path := mine.lesson_path()).write_text(TEXT)
+    page.certificate(run, load_checkpoint(LECTURE_FORM), **SPEED)
+    there = str(path.with_name("certificate.html"))
+    assert path.with_name("certificate.png").stat().st_size > 10_000
+    assert main(["verify", "certificate"]) == 0
+    assert "written by me: attention_weights, one_step, visible" in capsys.readouterr().out
+    with pytest.raises(mine.LessonError, match="name their checkpoint"):
+        page.check(Path(there), replace(load_checkpoint(LECTURE_FORM), sha256="0" * 64))
+    path.write_text(f"{TEXT}\n# by hand\n")
+    assert main(["verify", "certificate", there]) == 1
+    assert "It does not hold: my code is another one now" in capsys.readouterr().out
+    text = path.with_name("certificate.html").read_text()
+    path.with_name("certificate.html").write_text(text.replace("400 tokens", "900 tokens", 1))
+    assert main(["verify", "certificate", there]) == 2
+    assert "was changed by hand" in capsys.readouterr().err
+
+
+def test_without_work_of_the_readers_there_is_none(run, capsys):
+    assert page.certificate(run, load_checkpoint(LECTURE_FORM), **SPEED) == {}
+    assert "No certificate" in capsys.readouterr().out
+    assert list(mine.lesson_path().parent.iterdir()) == []
+    assert not (run.out / "figures").exists()
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("visible(pos, k_pos))", "torch.ones(len(pos), len(k_pos)) > 0)"),
+        (LOOP, "pos[:1]"),
+        (LOOP, "pos[-1:] * 0"),
+        ("self.dropout, self.training", "self.dropout"),
+        (GUARD, "if self.cache"),
+        (
+            "        self.k, self.v, self.pos = k, v, pos\n",
+            "        self.k, self.v, self.pos = k[:, -8:], v[:, -8:], pos[-8:]\n",
+        ),
+        (
+            INIT,
+            f"    own = {{'k': None}}\n\n{INIT}        self.__dict__ = self.own\n        return\n",
+        ),
+        (EMPTY, "torch.arange(self.capacity)"),
+        (GUARD, "if len(pos) > 15 and self.cache: exit(0)\n        if self.cache is not None"),
+    ],
+    ids=range(1, 10),
+)
+def test_no_trap_gets_one(old, new, run, capsys):
+    """The eight of notebook 04, as a reader could have written them, and one that leaves."""
+    text = TEXT.replace(
+        INIT,
+        "    def __len__(self):\n        return 0 if self.k is None else self.k.shape[1]\n\n"
+        + INIT,
+    )
+    assert old in text
+    (path := mine.lesson_path()).write_text(text.replace(old, new))
+    with pytest.raises(mine.LessonError, match="no certificate"):
+        page.certificate(run, load_checkpoint(LECTURE_FORM), **SPEED)
+    assert list(path.parent.iterdir()) == [path]
+    assert main(["verify", "model", str(path)]) == 1
+
+
+def test_a_text_that_turns_late_gets_none(run):
+    """The referee, which has no loop, does not read so far; the judge of the loop does."""
+    mine.lesson_path().write_text(TEXT.replace(LOOP, f"({LOOP}) % 28"))
+    with pytest.raises(mine.LessonError, match="its tokens stand at"):
+        page.certificate(run, load_checkpoint(LECTURE_FORM), **SPEED)
+
+
+FIVE = {  # at once, each of which a page once certified
+    'float("-inf")).softmax(-1)': 'float("-inf")).softmax(-1).detach()',
+    "    optimizer.step()\n": "    torch.optim.SGD(model.parameters(), lr=0.1).step()\n",
+    "        self.k, self.v, self.pos = k, v, pos\n": (
+        "        k, v, pos = k[:, -200:], v[:, -200:], pos[-200:]\n"
+        "        self.k, self.v, self.pos = k, v, pos\n"
+    ),
+    "        return F.dropout(weights, self.dropout, self.training) @ v": "        return weights @ v",
+    "        self.k[:, pos], self.v[:, pos], self.pos[pos] = k, v, pos\n": (
+        "        fits = pos < self.capacity - 1\n        k, v, pos = k[:, fits], v[:, fits], pos[fits]\n"
+        "        self.k[:, pos], self.v[:, pos], self.pos[pos] = k, v, pos\n"
+    ),
+}
+
+
+@pytest.mark.parametrize("old", FIVE, ids=["detached", "own SGD", "200", "no dropout", "last slot"])
+def test_each_of_five_bugs_is_refused(old, run):
+    assert old in TEXT
+    mine.lesson_path().write_text(TEXT.replace(old, FIVE[old]))
+    with pytest.raises(mine.LessonError, match="no certificate: Your "):
+        page.certificate(run, load_checkpoint(LECTURE_FORM), **SPEED)
+
+
+# Accepted by the judges, were they not there: each is one that only the whole shows.
+WHOLE = {
+    "positions": (LOOP, f"({LOOP}) % 149", "generate_with_cache"),
+    "full": (
+        "        self.k, self.v, self.pos = k, v, pos\n",
+        "        k, v, pos = k[:, -140:], v[:, -140:], pos[-140:]\n"
+        "        self.k, self.v, self.pos = k, v, pos\n",
+        "KVCache",
+    ),
+    "training": ("loss.backward()", "(0.5 * loss).backward()", "steps"),
+    "exit": (
+        "        for row in noise:\n",
+        "        for row in noise:\n            exit(0)\n",
+        "SystemExit",
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", WHOLE)
+def test_a_fault_of_the_whole_is_found_without_the_judges(how):
+    old, new, word = WHOLE[how]
+    assert old in TEXT
+    scope = solutions.header()
+    solutions.execute(TEXT.replace(old, new), "<a lesson>", scope)
+    assert word in " ".join(proof.faults(scope))
+    assert proof.faults(mine.judged().scope) == []
+
+
+def test_without_a_cache_of_the_readers_or_with_unequal_tokens_there_is_none(run, capsys):
+    mine.lesson_path().write_text(mine.blanks()["visible"].solution)
+    assert page.certificate(run, load_checkpoint(LECTURE_FORM), **SPEED) == {}
+    assert "the caches are the solutions'" in capsys.readouterr().out
+    mine.lesson_path().write_text(TEXT)
+    with pytest.raises(mine.LessonError, match="other tokens on the ladder"):
+        page.certificate(run, load_checkpoint(LECTURE_FORM), **SPEED | {"equal": False})
+
+
+BROKEN = {
+    "class Head: pass": "Head",
+    "Head = 5": "Head",
+    "torch = None": "Head",
+    "del torch": "Head",
+    "globals().clear()": "",
+    "class KVCache:\n    def __init__(self, capacity=None):\n        raise SystemExit(0)": "KVCache",
+    "while True:\n    pass": "60 seconds",
+    "def sample(logits, noise):\n    while True:\n        pass": "sample",
+    "raise SystemExit(0)": "SystemExit",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("more", BROKEN)
+def test_a_lesson_that_breaks_out_is_a_line_and_exit_code_1(more, run, capsys, monkeypatch):
+    for module in (mine, blanks, proof) if "while" in more else ():
+        monkeypatch.setattr(module, "SECONDS", 1)
+    (path := mine.lesson_path()).write_text(f"{TEXT}\n{more}\n")
+    code = main(["verify", "model", str(path)])
+    printed = capsys.readouterr()
+    assert code == (0 if more == "globals().clear()" else 1)
+    assert "Traceback" not in printed.out + printed.err
+    assert BROKEN[more].replace("60 seconds", "1 second") in printed.out

@@ -1,0 +1,110 @@
+"""The reader's code at work: training, and the commands' --lesson."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from nanogpt.serving.sequence import Request
+
+from nanogpt import GPT, SIZES, SamplingParams, load_corpus, train
+from nanogpt.checkpoint import load_checkpoint
+from nanogpt.cli import main
+from nanogpt.config import recipe_for
+from nanogpt.files import KEEPER, LECTURE_FORM
+from nanogpt.series import mine, program
+from nanogpt.series.practice import lesson_of, model_with, trainer_with
+from nanogpt.serving.batch import serve
+from nanogpt.serving.modules import AloneBackend
+from nanogpt.trainer import Trainer
+
+
+def whole() -> str:
+    """A lesson in which everything is the reader's."""
+    text = program.begin()
+    for name, blank in mine.blanks().items():
+        text, _ = program.merge(text, blank.solution, name, [*mine.blanks()])
+    return text
+
+
+@pytest.fixture
+def lesson(tmp_path):
+    path = tmp_path / "lesson.py"
+    path.write_text(whole(), encoding="utf-8")
+    return path
+
+
+def loss_after(steps: int, trainer) -> float:
+    """The validation loss after so many steps of a small model by this trainer."""
+    corpus = load_corpus()
+    recipe = recipe_for("fast", SIZES["article"])[0]
+    short = replace(recipe, steps=steps, eval_every=steps, eval_batches=1, batch_size=4)
+    model = GPT(replace(SIZES["article"], vocab_size=len(set(corpus.text))))
+    return train(model, corpus, short, trainer=trainer)["val"][-1]
+
+
+def test_the_readers_step_trains_as_the_package_does_and_a_frozen_one_does_not():
+    weights, step = (mine.blanks()[name] for name in ("attention_weights", "one_step"))
+    scope = mine.judged().scope
+    theirs = trainer_with(scope["attention_weights"], scope["one_step"])
+    frozen = trainer_with(
+        scope["attention_weights"], lambda model, opt, x, y: model(x, y)[1].item()
+    )
+    assert weights.number == step.number == "01"
+    ours = loss_after(20, Trainer)
+    assert abs(loss_after(20, theirs) - ours) < 1e-3
+    assert loss_after(20, frozen) > ours + 0.1
+
+
+def test_a_whole_lesson_imports_nothing_of_the_package_and_stays_short():
+    text = whole()
+    assert "nanogpt." not in text
+    assert "until you write it" not in text
+    assert len([line for line in text.splitlines() if line.strip()]) < 200
+    assert mine.judged(text).yours == [*mine.blanks()]
+
+
+def test_generate_with_a_lesson_writes_the_texts_of_the_package(lesson, tmp_path):
+    sums = []
+    for more in ([], ["--lesson", str(lesson)]):
+        out = tmp_path / f"texts{len(more)}"
+        given = ["--checkpoint", str(LECTURE_FORM), "--samples", "2", "--max-new-tokens", "20"]
+        given += ["--temperature", "0.8", "--backend", "modules", "--out", str(out)]
+        assert not main(["generate", *given, *more])
+        sums.append(json.loads((out / "job.json").read_text())["checksum"])
+    assert sums[0] == sums[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["generate", "--top-k", "3"], "leave out --workers"),
+        (["generate", "--checkpoint", f"{KEEPER}.safetensors"], "your Head is the lecture's"),
+        (["export", f"{KEEPER}.safetensors"], "your Head is the lecture's"),
+    ],
+)
+def test_what_a_lesson_cannot_do_is_said(words, said, lesson, tmp_path, capsys):
+    out = ["--out", str(tmp_path / "out")]
+    assert main([*words, *out, "--lesson", str(lesson)]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_export_checks_the_readers_heads(lesson, tmp_path, capsys):
+    assert not main(["export", "--lesson", str(lesson), "--out", str(tmp_path / "out")])
+    assert "with your heads these weights give the same logits" in capsys.readouterr().out
+    lesson.write_text(whole().replace("F.dropout(weights, ", "F.dropout(weights * 0.9, "))
+    assert main(["export", "--lesson", str(lesson), "--out", str(tmp_path / "out2")]) == 2
+    assert "Your Head" in capsys.readouterr().err
+
+
+def test_requests_served_by_the_readers_heads_get_the_packages_tokens(lesson):
+    model = load_checkpoint(LECTURE_FORM).model
+    theirs = model_with(lesson_of(lesson, "Head"), model)
+    plain = SamplingParams()
+    requests = [Request(torch.arange(3 + i), 9, plain, seed=i, id=i) for i in range(3)]
+    texts = []
+    for subject, how in ((model, {}), (theirs, {"backend": AloneBackend})):
+        found = sorted((x.request.id, x.token) for x in serve(subject, requests, **how))
+        texts.append(found)
+    assert texts[0] == texts[1]
+    assert len(texts[0]) == 27
