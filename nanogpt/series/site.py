@@ -1,6 +1,7 @@
 """Executed notebooks as a small site: one file a page, readable from a disk, nothing loaded.
 
-The look is in site.css, the frame of a page in site.html.j2, the cells are in html.py. One small
+The look is in site.css, the frame of a page in site.html.j2, the cells are drawn by nbconvert
+with the template in page/ and the filters in html.py. One small
 script, site.js, copies code, enlarges figures and searches; every page can be read without it. On
 live.html the model itself runs, its weights inside.
 """
@@ -23,7 +24,7 @@ from ..export.ownership import check_ours, drop
 from ..files import KEEPER, PUBLISHED, ROOT, sha256, write_whole
 from ..verify import museum
 from . import address
-from .html import TEMPLATES, Prose, blocks, coloured, minutes, promise, sections
+from .html import TEMPLATES, Prose, article, coloured, minutes, promise, sections
 from .mirror import colab
 from .nbfile import SyncError, place, read, read_manifest, title
 
@@ -106,7 +107,7 @@ def _about(path: Path, entries: dict, names: list[str], more: Collection[str]) -
     """A page: its cells, and what the index and its neighbours say of it."""
     name, nb, prose = path.stem, read(path), Prose({*names, *more})
     try:
-        drawn = blocks(nb, prose)
+        drawn = article(nb, prose)
         plain = re.sub(r"^\d\d\W+", "", title(nb))
         return {
             "name": name,
@@ -116,9 +117,9 @@ def _about(path: Path, entries: dict, names: list[str], more: Collection[str]) -
             "promise": promise(drawn),
             "entry": entries.get(name, {}),
             "colab": colab(name, address.REPO, address.REF),
-            "blocks": drawn,
+            "article": drawn,
             "contents": [heading for heading in prose.headings if heading["level"] in (2, 3)],
-            "sections": sections(drawn),
+            "sections": sections(nb, Prose(prose.pages)),
             "minutes": minutes(nb),
             **place(name, names),
         }

@@ -115,7 +115,7 @@ SAYS = {
         "a fold without one": "<summary>Code</summary>",
         "parameters": "<summary>Parameters of this run</summary>",
         "a picture from elsewhere": '<a href="https://img.example/a.png">a picture</a>',
-        "alt text and size": 'width="40" height="20" alt="a &#34;red&#34; &lt;field&gt;"',
+        "alt text and size": 'width="40" height="20" alt=\'a "red" &lt;field&gt;\'',
         "raw HTML": "&lt;script&gt;x()&lt;/script&gt;",
         "coloured code": '<span class="k">def</span>',
         "coloured output": '<span class="ansi-red-fg">&lt;red&gt;</span> &amp; plain',
