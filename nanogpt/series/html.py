@@ -24,11 +24,14 @@ from pygments.lexers import get_lexer_by_name
 from pygments.util import ClassNotFound
 from traitlets.config import Config
 
-from .nbfile import alt_text, ours, tagged
+from .nbfile import FILLED, alt_text, ours, png_of, tagged
 
 WIDE = 96  # characters of code that fit the column; longer lines scroll, and take the keyboard
 FOLD = re.compile(r"^<details>\s*<summary>([^<>\n]+)</summary> *$(.*?)^</details> *$", re.M | re.S)
 TITLE = "# @title "
+RIGHT = re.compile(
+    r"Right: (\S+) does what it should\.(?:\nFrom here on the solution's \1 runs\.)?"
+)
 SHOWN = ["image/png", "text/markdown", "text/plain"]  # of one output, the first that it has
 URL = "data:image/png;base64,"
 HEADING = re.compile(r'<h[1-6] id="([^"]+)">(.*?)</h[1-6]>', re.S)
@@ -99,9 +102,10 @@ def coloured(code: str, language: str = "python") -> str:
     return f'<div class="listing">{code}</div>\n'
 
 
-def article(nb, prose: Prose) -> str:
+def article(nb, prose: Prose, name: str = "", colab: str | None = None) -> str:
     """The cells of a notebook as nbconvert draws them, with the template in page/.
 
+    `name` and `colab`, the notebook's own, are where a reader fills in a blank.
     Raises SyntaxError, EOFError, OSError or ValueError for a picture that is damaged.
     """
     shown = [cell for cell in nb.cells if ours(cell).get("generated") != "links"]
@@ -112,20 +116,47 @@ def article(nb, prose: Prose) -> str:
         filters={
             "prose": prose.render,
             "part": part,
+            "verdict": verdict,
             "coloured": coloured,
             "picture": picture,
             "alt_text": alt_text,
         },
     )
-    body, _ = exporter.from_notebook_node(NotebookNode(nb | {"cells": shown}))
+    body, _ = exporter.from_notebook_node(
+        NotebookNode(nb | {"cells": shown}),
+        {"setup": setup(shown), "judges": judges(shown), "notebook": name, "colab": colab},
+    )
     return body
 
 
+def setup(cells: list) -> tuple[str, str] | None:
+    """The first and last id of the set-up: folded code before the first idea, without a picture."""
+    opening = []
+    for cell in cells[1:]:
+        folded = cell.cell_type == "code" and part(cell)["folded"]
+        if not folded or any(png_of(output) for output in cell.outputs):
+            break
+        opening.append(cell.get("id"))
+    return (opening[0], opening[-1]) if len(opening) > 1 and opening[0] else None
+
+
+def judges(cells: list) -> list[str]:
+    """The ids of the cells that judge a blank which this run filled in with the solution."""
+    pairs = zip(cells, cells[1:], strict=False)
+    return [judge.id for blank, judge in pairs if blank.source.startswith(FILLED)]
+
+
+def verdict(text: str) -> str:
+    """The words of a judge for a page, where the blank is empty: it judged the solution."""
+    return RIGHT.sub(r"The solution passes its judge: \1 does what it should.", text)
+
+
 def part(cell) -> dict:
-    """What the template asks of a code cell: {source, note, folded, answers, timing}.
+    """What the template asks of a code cell: {source, note, folded, filled, answers, timing}.
 
     `folded` is the label of its closed fold, None when it is open; `answers` is whether its outputs
-    are folded too, so that a reader guesses first.
+    are folded too, so that a reader guesses first; `filled` is whether it is a blank that this run
+    filled in.
     """
     note, folded, source = None, None, cell.source
     if tagged(cell, "injected-parameters"):
@@ -141,6 +172,7 @@ def part(cell) -> dict:
         "source": source,
         "note": note,
         "folded": folded,
+        "filled": cell.source.startswith(FILLED),
         "answers": (folded or "").startswith("The answers"),
         "timing": tagged(cell, "timing"),
     }

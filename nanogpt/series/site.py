@@ -107,7 +107,8 @@ def _about(path: Path, entries: dict, names: list[str], more: Collection[str]) -
     """A page: its cells, and what the index and its neighbours say of it."""
     name, nb, prose = path.stem, read(path), Prose({*names, *more})
     try:
-        drawn = article(nb, prose)
+        online = colab(name, address.REPO, address.REF)
+        drawn = article(nb, prose, name, online)
         plain = re.sub(r"^\d\d\W+", "", title(nb))
         return {
             "name": name,
@@ -116,7 +117,7 @@ def _about(path: Path, entries: dict, names: list[str], more: Collection[str]) -
             "heading": f"{name[:2]} · {plain}",
             "promise": promise(drawn),
             "entry": entries.get(name, {}),
-            "colab": colab(name, address.REPO, address.REF),
+            "colab": online,
             "article": drawn,
             "contents": [heading for heading in prose.headings if heading["level"] in (2, 3)],
             "sections": sections(nb, Prose(prose.pages)),
