@@ -1,4 +1,7 @@
-"""The cells of an executed notebook as HTML, and what they say. Knows no page and no folder."""
+"""The cells of an executed notebook as HTML, and what they say. Knows no page and no folder.
+
+nbconvert draws them with the template in page/. Its filters for prose, code and pictures are here.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +15,24 @@ from pathlib import Path
 
 import jinja2
 import mistune
-from nbconvert.filters.ansi import ansi2html
+from nbconvert import HTMLExporter
+from nbformat import NotebookNode
 from PIL import Image
 from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import get_lexer_by_name
 from pygments.util import ClassNotFound
+from traitlets.config import Config
 
-from .nbfile import alt_text, ours, png_of, tagged
+from .nbfile import FILLED, alt_text, ours, png_of, tagged
 
 WIDE = 96  # characters of code that fit the column; longer lines scroll, and take the keyboard
 FOLD = re.compile(r"^<details>\s*<summary>([^<>\n]+)</summary> *$(.*?)^</details> *$", re.M | re.S)
 TITLE = "# @title "
+RIGHT = re.compile(
+    r"Right: (\S+) does what it should\.(?:\nFrom here on the solution's \1 runs\.)?"
+)
+SHOWN = ["image/png", "text/markdown", "text/plain"]  # of one output, the first that it has
 URL = "data:image/png;base64,"
 HEADING = re.compile(r'<h[1-6] id="([^"]+)">(.*?)</h[1-6]>', re.S)
 NAME = re.compile(r"[A-Za-z_]\w{3,}")
@@ -93,66 +102,91 @@ def coloured(code: str, language: str = "python") -> str:
     return f'<div class="listing">{code}</div>\n'
 
 
-def blocks(nb, prose: Prose) -> list[dict]:
-    """The cells of a notebook as what the template draws: {kind, html, ...}.
+def article(nb, prose: Prose, name: str = "", colab: str | None = None) -> str:
+    """The cells of a notebook as nbconvert draws them, with the template in page/.
 
-    A code cell adds source, note, folded (what its closed fold says; None when it is open), answers
-    (whether its outputs are folded too, so that a reader guesses first), timing and outputs.
+    `name` and `colab`, the notebook's own, are where a reader fills in a blank.
+    Raises SyntaxError, EOFError, OSError or ValueError for a picture that is damaged.
     """
-    found = []
-    for cell in nb.cells:
-        if cell.cell_type == "code":
-            found.append(_code_block(cell, prose))
-        elif cell.cell_type == "markdown" and ours(cell).get("generated") != "links":
-            found.append({"kind": "prose", "html": prose.render(cell.source)})
-    return found
+    shown = [cell for cell in nb.cells if ours(cell).get("generated") != "links"]
+    exporter = HTMLExporter(
+        config=Config({"NbConvertBase": {"display_data_priority": SHOWN}}),
+        extra_template_basedirs=[str(Path(__file__).parent)],
+        template_name="page",
+        filters={
+            "prose": prose.render,
+            "part": part,
+            "verdict": verdict,
+            "coloured": coloured,
+            "picture": picture,
+            "alt_text": alt_text,
+        },
+    )
+    body, _ = exporter.from_notebook_node(
+        NotebookNode(nb | {"cells": shown}),
+        {"setup": setup(shown), "judges": judges(shown), "notebook": name, "colab": colab},
+    )
+    return body
 
 
-def _code_block(cell, prose: Prose) -> dict:
+def setup(cells: list) -> tuple[str, str] | None:
+    """The first and last id of the set-up: folded code before the first idea, without a picture."""
+    opening = []
+    for cell in cells[1:]:
+        folded = cell.cell_type == "code" and part(cell)["folded"]
+        if not folded or any(png_of(output) for output in cell.outputs):
+            break
+        opening.append(cell.get("id"))
+    return (opening[0], opening[-1]) if len(opening) > 1 and opening[0] else None
+
+
+def judges(cells: list) -> list[str]:
+    """The ids of the cells that judge a blank which this run filled in with the solution."""
+    pairs = zip(cells, cells[1:], strict=False)
+    return [judge.id for blank, judge in pairs if blank.source.startswith(FILLED)]
+
+
+def verdict(text: str) -> str:
+    """The words of a judge for a page, where the blank is empty: it judged the solution."""
+    return RIGHT.sub(r"The solution passes its judge: \1 does what it should.", text)
+
+
+def part(cell) -> dict:
+    """What the template asks of a code cell: {source, note, folded, filled, answers, timing}.
+
+    `folded` is the label of its closed fold, None when it is open; `answers` is whether its outputs
+    are folded too, so that a reader guesses first; `filled` is whether it is a blank that this run
+    filled in.
+    """
     note, folded, source = None, None, cell.source
     if tagged(cell, "injected-parameters"):
         folded = "Parameters of this run"
     elif tagged(cell, "hide-input"):
-        folded = "Code"  # what the closed fold says
+        folded = "Code"
         if source.startswith(TITLE):
             folded, _, source = source.removeprefix(TITLE).partition("\n")
     if mirrored := ours(cell).get("mirror"):
         names = ", ".join(name.removeprefix("nanogpt.") for name in mirrored)
         note = f"from the package: {names}"
     return {
-        "kind": "code",
-        "html": coloured(source),
         "source": source,
         "note": note,
         "folded": folded,
+        "filled": cell.source.startswith(FILLED),
         "answers": (folded or "").startswith("The answers"),
         "timing": tagged(cell, "timing"),
-        "outputs": [_output(output, prose) for output in cell.outputs],
     }
 
 
-def _output(output, prose: Prose) -> dict:
-    """One output as {kind, ...}: a picture, markdown, or text."""
-    data = output.get("data", {})
-    if png := png_of(output):
-        return picture(png) | {"alt": alt_text(output)}
-    if "text/markdown" in data:
-        return {"kind": "markdown", "html": prose.render(data["text/markdown"])}
-    text = output.get("text", data.get("text/plain", "")).rstrip()
-    text = "\n".join(output.get("traceback", [text]))
-    is_error = output.output_type == "error" or output.get("name") == "stderr"
-    return {"kind": "text", "html": ansi2html(text), "error": is_error}
-
-
 def picture(png: str) -> dict:
-    """{kind, src, width, height, still}: of an animation, the first frame, for want of motion."""
+    """{src, width, height, still}: of an animation, the first frame, for want of motion."""
     with Image.open(io.BytesIO(base64.b64decode(png))) as image:
         image.load()  # a damaged one is an error here
         size, still = {"width": image.width, "height": image.height}, None
         if getattr(image, "n_frames", 1) > 1:
             image.convert("RGB").quantize(64).save(first := io.BytesIO(), "PNG", optimize=True)
             still = URL + base64.b64encode(first.getvalue()).decode()
-    return {"kind": "picture", "src": URL + png, **size, "still": still}
+    return {"src": URL + png, **size, "still": still}
 
 
 # ------------------------------------------------------------------ what the cells say
@@ -164,11 +198,10 @@ def plain(text: str) -> str:
     return " ".join(html.unescape(re.sub(r"<[^>]+>", "", spaced)).split())
 
 
-def promise(drawn: list[dict]) -> str:
+def promise(text: str) -> str:
     """The first paragraph of a page, as plain words."""
-    prose = "".join(block["html"] for block in drawn if block["kind"] == "prose")
-    found = re.search(r"<p>(.*?)</p>", prose, re.S)
-    return plain(found[1]) if found else ""
+    first = re.search(r"<p>(.*?)</p>", text, re.S)
+    return plain(first[1]) if first else ""
 
 
 def minutes(nb) -> tuple[int, int]:
@@ -177,16 +210,19 @@ def minutes(nb) -> tuple[int, int]:
     return (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
 
 
-def sections(drawn: list[dict]) -> list[list[str]]:
-    """A page by heading, as rows of id, heading, text, and the names in its code."""
-    found = [["", "", "", ""]]
-    for block in drawn:
-        if block["kind"] == "code":
-            known = dict.fromkeys(found[-1][3].split() + NAME.findall(block["source"]))
-            found[-1][3] = " ".join(known)
-            continue
-        before, *parts = HEADING.split(block["html"])
-        found[-1][2] = f"{found[-1][2]} {plain(before)}".strip()
-        for id, heading, text in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
-            found.append([id, plain(heading), plain(text), ""])
-    return found[1:]
+def sections(nb, prose: Prose) -> list[list[str]]:
+    """A page by heading, as rows of id, heading, text, and the names in its code.
+
+    `prose` is one that has rendered nothing yet, so that the ids are those of the page.
+    """
+    rows = [["", "", "", ""]]
+    for cell in nb.cells:
+        if cell.cell_type == "code":
+            known = dict.fromkeys(rows[-1][3].split() + NAME.findall(part(cell)["source"]))
+            rows[-1][3] = " ".join(known)
+        elif cell.cell_type == "markdown" and ours(cell).get("generated") != "links":
+            before, *parts = HEADING.split(prose.render(cell.source))
+            rows[-1][2] = f"{rows[-1][2]} {plain(before)}".strip()
+            for id, heading, text in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
+                rows.append([id, plain(heading), plain(text), ""])
+    return rows[1:]

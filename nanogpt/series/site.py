@@ -1,6 +1,7 @@
 """Executed notebooks as a small site: one file a page, readable from a disk, nothing loaded.
 
-The look is in site.css, the frame of a page in site.html.j2, the cells are in html.py. One small
+The look is in site.css, the frame of a page in site.html.j2, the cells are drawn by nbconvert
+with the template in page/ and the filters in html.py. One small
 script, site.js, copies code, enlarges figures and searches; every page can be read without it. On
 live.html the model itself runs, its weights inside.
 """
@@ -22,7 +23,7 @@ from ..engines.portable import packed
 from ..files import KEEPER, PUBLISHED, ROOT, write_whole
 from ..verify import museum
 from . import address
-from .html import TEMPLATES, Prose, blocks, coloured, minutes, promise, sections
+from .html import TEMPLATES, Prose, article, coloured, minutes, promise, sections
 from .mirror import colab
 from .nbfile import SyncError, place, read, read_manifest, title
 
@@ -76,7 +77,8 @@ def _about(path: Path, entries: dict, names: list[str], more: Collection[str]) -
     """A page: its cells, and what the index and its neighbours say of it."""
     name, nb, prose = path.stem, read(path), Prose({*names, *more})
     try:
-        drawn = blocks(nb, prose)
+        online = colab(name, address.REPO, address.REF)
+        drawn = article(nb, prose, name, online)
         plain = re.sub(r"^\d\d\W+", "", title(nb))
         return {
             "name": name,
@@ -85,10 +87,10 @@ def _about(path: Path, entries: dict, names: list[str], more: Collection[str]) -
             "heading": f"{name[:2]} · {plain}",
             "promise": promise(drawn),
             "entry": entries.get(name, {}),
-            "colab": colab(name, address.REPO, address.REF),
-            "blocks": drawn,
+            "colab": online,
+            "article": drawn,
             "contents": [heading for heading in prose.headings if heading["level"] in (2, 3)],
-            "sections": sections(drawn),
+            "sections": sections(nb, Prose(prose.pages)),
             "minutes": minutes(nb),
             **place(name, names),
         }

@@ -12,7 +12,7 @@ from nanogpt.data import SHA256, CorpusError, load_corpus
 from nanogpt.files import PUBLISHED, ROOT, sha256
 from nanogpt.series import mirror, nbfile
 from nanogpt.series.execute import check_outputs
-from nanogpt.series.html import Prose, blocks, minutes, plain
+from nanogpt.series.html import Prose, minutes, part, plain
 from nanogpt.series.nbfile import alt_text, ours, png_of, tagged
 from nanogpt.series.plan import read_parameters
 
@@ -70,14 +70,16 @@ def test_it_opens_with_a_title_a_box_links_and_set_up(path):
 def test_the_box_says_how_long_it_takes(path):
     """200 words of prose or 20 lines of open code a minute; a blank takes 3 to 9 more."""
     nb = book(path)
-    drawn = blocks(nb, Prose(set()))
-    prose = "".join(block["html"] for block in drawn if block["kind"] == "prose")
+    shown = [cell for cell in nb.cells if ours(cell).get("generated") != "links"]
+    said = [cell.source for cell in shown if cell.cell_type == "markdown"]
+    prose = "".join(map(Prose(set()).render, said))
     words = len(plain(re.sub(r"<details.*?</details>", " ", prose, flags=re.S)).split())
-    code = [block["source"] for block in drawn if block["kind"] == "code" and not block["folded"]]
+    parts = [part(cell) for cell in shown if cell.cell_type == "code"]
+    code = [one["source"] for one in parts if not one["folded"]]
     lines = sum(bool(line.strip()) for source in code for line in source.split("\n"))
     read = round(words / 200 + lines / 20)
-    said = r"\*Minutes\*: (\d+) to read(?:, (\d+) with the blanks)?\.?$"
-    box = re.search(said, nb.cells[0].source, re.M)
+    pattern = r"\*Minutes\*: (\d+) to read(?:, (\d+) with the blanks)?\.?$"
+    box = re.search(pattern, nb.cells[0].source, re.M)
     assert box, f"*Minutes*: {read} to read, … with the blanks."
     assert minutes(nb) == (int(box[1]), int(box[2] or box[1])), "the map says what the box says"
     assert abs(int(box[1]) - read) <= 2, f"it takes {read}"

@@ -113,7 +113,7 @@ SAYS = {
         "a fold without one": "<summary>Code</summary>",
         "parameters": "<summary>Parameters of this run</summary>",
         "a picture from elsewhere": '<a href="https://img.example/a.png">a picture</a>',
-        "alt text and size": 'width="40" height="20" alt="a &#34;red&#34; &lt;field&gt;"',
+        "alt text and size": 'alt=\'a "red" &lt;field&gt;\' height="20"',
         "raw HTML": "&lt;script&gt;x()&lt;/script&gt;",
         "coloured code": '<span class="k">def</span>',
         "coloured output": '<span class="ansi-red-fg">&lt;red&gt;</span> &amp; plain',
@@ -206,6 +206,39 @@ def test_many_equal_headings_and_markup_in_one_leave_the_page_and_the_search_who
     (rows,) = re.findall(r'id="search-index">(.*?)</script>', index.read_text(), re.S)
     assert "<" not in rows
     assert json.loads(rows)[-1][2:4] == ["script-120", "<!--<script>"]
+
+
+def test_set_up_is_one_fold_and_no_blank_is_called_right(tmp_path):
+    """A page shows the blank, that the solution passes, and where to write one's own."""
+    nb = nbformat.v4.new_notebook(
+        cells=[
+            prose("# 00 · One\n\n**More.**", "title"),
+            code("import os", "setup", [output("python 3\n")], tags=["hide-input"]),
+            code("profile = 1", "injected", tags=["injected-parameters"]),
+            prose("## An idea", "idea"),
+            code(FILLED + "class Head: ...", "head", tags=["blank"]),
+            code(
+                "judge()",
+                "judge",
+                [
+                    output(
+                        "Right: Head does what it should.\nFrom here on the solution's Head runs.\n"
+                    )
+                ],
+                tags=["hide-input"],
+            ),
+        ]
+    )
+    nbformat.write(nb, tmp_path / "00_one.ipynb")
+    text = squeezed(site.render(tmp_path).with_name("00_one.html"))
+    before, _, after = text.partition('<details class="setup">')
+    assert "python 3" in after
+    assert "python 3" not in before
+    assert after.index("Parameters of this run") < after.index("An idea")
+    assert "The solution passes its judge: Head does what it should." in text
+    assert "Right: Head" not in text
+    assert "Head runs" not in text
+    assert "jupyter lab notebooks/00_one.ipynb" in text
 
 
 def test_a_damaged_picture_is_named_by_its_notebook(tmp_path):
