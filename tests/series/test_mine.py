@@ -215,11 +215,11 @@ def test_a_reader_walks_through_01_and_02(every, lesson, tmp_path, monkeypatch):
 
 
 def test_a_constant_beside_the_def_is_kept_and_one_that_nothing_uses_is_not(lesson):
-    text = "LOWEST = 0\nOTHER = print('no')\n" + RIGHT.replace(">= 0", ">= LOWEST")
+    text = "LOWEST = 0\nUNUSED = print('no')\n" + RIGHT.replace(">= 0", ">= LOWEST")
     answer(text)
     kept = lesson.read_text()
     assert "LOWEST = 0\n" in kept
-    assert "OTHER" not in kept
+    assert "UNUSED" not in kept
     assert mine.load().yours == ["visible"]
 
 
