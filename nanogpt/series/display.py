@@ -9,15 +9,22 @@ from IPython.display import display
 from ..bench.tables import table
 
 
-def show_source(*objects) -> None:
+def show_source(*objects, fold: str = "") -> None:
     """Show the source of functions and classes as it runs, so that text and code cannot differ."""
-    show_code("\n\n".join(inspect.getsource(thing).rstrip() for thing in objects), "python")
+    text = "\n\n".join(inspect.getsource(thing).rstrip() for thing in objects)
+    show_code(text, "python", fold=fold)
 
 
-def show_code(text: str, language: str) -> None:
-    """Show code of any language, highlighted where the reader's program can."""
+def show_code(text: str, language: str, *, fold: str = "") -> None:
+    """Show code of any language, highlighted where the reader's program can.
+
+    Under the words `fold`, where there are some: a click opens it.
+    """
     code = text.strip("\n")
-    _show(f"```{language}\n{code}\n```", code)
+    block = f"```{language}\n{code}\n```"
+    if fold:
+        block = f"<details><summary>{fold}</summary>\n\n{block}\n\n</details>"
+    _show(block, code)
 
 
 def show_table(rows: list[dict]) -> None:

@@ -34,7 +34,7 @@ def faults(scope: dict, seed: int = 0) -> list[str]:
     found = []
     for check in (_texts, _full, _training):
         try:
-            with limit(SECONDS, "your lesson has come to no end"):
+            with limit(SECONDS, "your lesson has come to no end"), torch.enable_grad():
                 for _ in check(scope, seed):
                     pass
         except (Fault, TooLong) as fault:

@@ -18,11 +18,12 @@ from ..config import check_int
 from ..data import Corpus, load_corpus
 from ..device import Device, pick_device
 from ..files import ROOT, check_writable, sha256, write_json, write_whole
+from ..model import GPT
 from ..trainer import Trainer
 from . import mine as lesson
 from .findings import Finding, as_data, published_findings
 from .plots import style
-from .practice import trainer_with
+from .practice import model_with, trainer_with
 from .profiles import Profile, beside_published, get_profile
 from .weights import load_or_train
 
@@ -144,6 +145,15 @@ class Run:
             return Trainer
         found.say(names, "{} train this model")
         return trainer_with(*(found.scope[name] for name in names))
+
+    def my_model(self, model: GPT) -> GPT:
+        """The model with the reader's heads, or the solution's; prints which.
+
+        Raises LessonError for an architecture that the lecture's heads do not know.
+        """
+        found = lesson.load()
+        found.say(["Head"])
+        return model_with(found, model)
 
     def keep_model(self, path: Path) -> None:
         """Put the weights of that checkpoint beside the reader's lesson, which loads them."""

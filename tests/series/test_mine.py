@@ -209,3 +209,63 @@ def test_a_reader_walks_through_01_and_02(every, lesson, tmp_path, monkeypatch):
     assert ("your " in printed["attend"]) is ("attention_weights" in kept)
     assert printed["run-both"].count("True") == 2
     assert printed["compare"].count("✓ all 100 tokens equal") == 2
+
+
+# ------------------------------------------------------------------ what a cell may hold
+
+
+def test_a_constant_beside_the_def_is_kept_and_one_that_nothing_uses_is_not(lesson):
+    text = "LOWEST = 0\nUNUSED = print('no')\n" + RIGHT.replace(">= 0", ">= LOWEST")
+    answer(text)
+    kept = lesson.read_text()
+    assert "LOWEST = 0\n" in kept
+    assert "UNUSED" not in kept
+    assert mine.load().yours == ["visible"]
+
+
+def test_a_cell_with_a_magic_is_found_in_the_history(lesson, monkeypatch, capsys):
+    import __main__
+
+    cell = f"%%time\n{RIGHT}"
+    monkeypatch.setattr(__main__, "In", ["", cell, "visible"], raising=False)
+    scope = mine.judged().scope
+    exec(compile(RIGHT, "<timed exec>", "exec"), scope)
+    mine.kept(mine.blanks()["visible"].problem, scope["visible"])
+    assert "it is kept in" in capsys.readouterr().out
+    assert "%%time" not in lesson.read_text()
+
+
+def test_a_name_that_is_gone_from_the_lesson_is_said(lesson, capsys):
+    answer(RIGHT)
+    lesson.write_text(lesson.read_text().replace(RIGHT, ""))
+    mine.mine("visible")
+    assert "Your visible is gone from" in capsys.readouterr().out
+
+
+def test_after_a_restart_the_first_cell_brings_every_name_back(lesson, capsys):
+    answer(RIGHT)
+    capsys.readouterr()
+    names = mine.back("02", "attention_weights")
+    assert capsys.readouterr().out == f"your visible from {lesson}\n"
+    assert list(names)[:3] == ["attention_weights", "visible", "KVCache"]
+    assert RIGHT.startswith(f"def {names['visible'].__name__}")
+
+
+def test_a_lesson_is_judged_with_gradients_wherever_it_is_asked_for(lesson):
+    lesson.write_text(mine.blanks()["Head"].solution)
+    with torch.no_grad():
+        mine.load()
+    with torch.inference_mode():
+        assert mine.judged(lesson.read_text(), lesson).broken == {}
+
+
+def test_the_lecture_s_own_buffer_loads_into_a_model_and_out_of_it():
+    class Triangle(mine.judged().scope["Head"]):
+        def __init__(self, config):
+            super().__init__(config)
+            self.register_buffer("tril", torch.ones(config.block_size, config.block_size).tril())
+
+    plain, own = tiny_model(), tiny_model(head=Triangle)
+    own.load_state_dict(plain.state_dict())
+    plain.load_state_dict(own.state_dict())
+    assert all(module.tril.sum() > 0 for module in own.modules() if isinstance(module, Triangle))

@@ -21,7 +21,8 @@ def objects(judge: Callable) -> Callable:
     @functools.wraps(judge)
     def problem(answer) -> str | None:
         try:
-            return judge(answer)
+            with torch.inference_mode(False), torch.enable_grad():  # whatever its caller has set
+                return judge(answer)
         except Objection as objection:
             return str(objection)
 
