@@ -14,6 +14,7 @@ import linecache
 import re
 import signal
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from contextlib import contextmanager
@@ -52,7 +53,7 @@ def judge(
 def limit(seconds: float, words: str):
     """Around code of a reader's: raise TooLong after so many seconds, where a signal can do that.
 
-    That is in the main thread, and not on Windows.
+    That is in the main thread, and not on Windows. Inside another limit that one goes on after it.
     """
     main = threading.current_thread() is threading.main_thread()
     if not (main and hasattr(signal, "setitimer")):
@@ -63,12 +64,15 @@ def limit(seconds: float, words: str):
         raise TooLong(f"{words} after {seconds:g} seconds: is there a loop that never ends?")
 
     before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    begun = time.monotonic()
+    left, _ = signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+        rest = max(0.01, left - (time.monotonic() - begun)) if left else 0
+        signal.setitimer(signal.ITIMER_REAL, rest)
 
 
 def wrong(

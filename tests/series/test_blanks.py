@@ -2,7 +2,7 @@
 
 import pytest
 
-from nanogpt.series.blanks import judge
+from nanogpt.series.blanks import TooLong, judge, limit
 
 
 def problem(double):
@@ -48,3 +48,26 @@ def test_of_a_class_one_method_is_the_blank(capsys):
 
     assert not judge(lambda kind: None, Doubles, body=Doubles.twice)
     assert "Doubles is still empty" in capsys.readouterr().out
+
+
+def test_a_loop_that_never_ends_is_stopped_also_after_an_inner_limit_was_kept():
+    def spins():
+        with limit(0.2, "the outer one"):
+            with limit(60, "the inner one"):
+                pass
+            while True:
+                pass
+
+    with pytest.raises(TooLong, match="the outer one after 0.2 seconds"):
+        spins()
+
+
+def test_an_answer_that_never_ends_is_told_by_its_name(monkeypatch, capsys):
+    monkeypatch.setattr("nanogpt.series.blanks.SECONDS", 0.2)
+
+    def spins(x):
+        while True:
+            x = -x
+
+    assert not judge(problem, spins)
+    assert "Not yet: judging your spins has come to no end" in capsys.readouterr().out
