@@ -91,7 +91,7 @@ def _models(kind: str, target: str, seed: int) -> list:
     from ..checkpoint import load_checkpoint
     from ..convert import pack_heads
     from ..verify.server import HTTPServer
-    from ..verify.subjects import from_folder, small
+    from ..verify.huggingface import from_folder, small
 
     if kind != "model":
         return [small(target, seed) if kind == "class" else HTTPServer(target)]

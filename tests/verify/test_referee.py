@@ -17,9 +17,9 @@ from nanogpt.cli import main
 from nanogpt.model import Head
 from nanogpt.serving.http import Server, serving
 from nanogpt.serving.modules import ModuleBackend
-from nanogpt.verify import subjects
+from nanogpt.verify import texts
 from nanogpt.verify.server import HTTPServer
-from nanogpt.verify.subjects import small as architecture
+from nanogpt.verify.huggingface import small as architecture
 
 # Small models of these architectures run in float64, with more than one kind of position and mask.
 SOUND = "gpt2 llama mistral opt nanochat bloom mpt gemma gemma2 gemma3_text gpt_neox phi phi3 qwen2"
@@ -240,7 +240,7 @@ def test_a_model_without_float64_says_what_it_cannot_exclude(monkeypatch):
 def test_architectures_of_transformers_are_acquitted(monkeypatch):
     """By shorter texts than usual; past a window of theirs all the same."""
     pytest.importorskip("transformers")
-    monkeypatch.setattr(subjects, "LENGTH", 28)
+    monkeypatch.setattr(texts, "LENGTH", 28)
     for kind in SOUND.split():
         report = referee(architecture(kind))
         assert any(f.way == "its cache, rejected drafts taken back" for f in report.findings)
