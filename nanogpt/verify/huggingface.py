@@ -14,7 +14,7 @@ from ..generation import replica
 from .subjects import NotOffered, Subject, copied, through
 from .texts import high_water
 
-LARGEST = 20_000_000  # parameters of a model that is called small
+LARGEST = 100_000_000  # parameters of a model that is called small
 REFUSALS = ("not compatible", "not support", "only support", "unsupported", "expected a cache")
 
 
@@ -35,6 +35,8 @@ class HuggingFace(Subject):
             next((n for x in names if isinstance(n := getattr(config, x, None), int)), None)
             for names in (limits, windows)
         )
+        if (self.longest or 0) < 1:
+            self.longest = None
         pads = (getattr(config, "pad_token_id", None), *_tokens_of_images(model.config))
         self.specials = tuple(i for i in (0, 1, 2) if i not in pads)
         self.takes = inspect.signature(model.forward).parameters
@@ -133,7 +135,9 @@ class HuggingFace(Subject):
         return torch.cat(found, 1)
 
     def to(self, dtype):
-        return HuggingFace(copied(self.model, dtype))
+        other = HuggingFace(copied(self.model, dtype))
+        other.builds = self.builds
+        return other
 
 
 class _Session:
@@ -179,7 +183,7 @@ SMALL = {
     **{"eos_token_id": 2, "hidden_dropout": 0.0, "attention_dropout": 0.0},
     # Encoders with a decoder beside them name its layers apart.
     **{"decoder_layers": 4, "decoder_attention_heads": 4, "decoder_ffn_dim": 48},
-    **{"encoder_layers": 1, "encoder_attention_heads": 4, "encoder_ffn_dim": 48},
+    **{"encoder_layers": 4, "encoder_attention_heads": 4, "encoder_ffn_dim": 48},
     **{"is_decoder": True, "add_cross_attention": False},
     # Experts: few, and two of them for a token.
     **{"num_experts": 4, "num_local_experts": 4, "n_routed_experts": 4, "num_experts_per_tok": 2},
@@ -195,12 +199,24 @@ SMALL = {
     **{"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8},
     **{"linear_value_head_dim": 8, "mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_state": 8},
     **{"mamba_num_heads": 8, "mamba_head_dim": 8, "ssm_state_size": 8, "mamba_n_groups": 1},
-    **{"n_groups": 1, "chunk_size": 16, "attention_chunk_size": 16, "layer_types": None},
+    **{"n_groups": 1, "chunk_size": 16, "attention_chunk_size": 16},
     **{"hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 97, "d_ff": 48},
     **{"lru_width": 32, "attention_window_size": 12, "n_inner": 48, "embedding_size": 32},
     **{"hybrid_override_pattern": "M*-M", "word_embedding_dimension": 32, "d_kv": 8},
     **{"num_codebooks": 1, "attn_layer_indices": [1, 3], "attn_layer_idx": [1, 3]},
+    **{"num_kv_shared_layers": 1, "attention_types": [[["global", "local"], 2]], "d_head": 8},
+    **{"num_encoder_layers": 4, "num_decoder_layers": 4, "num_encoder_attention_heads": 4},
+    **{"num_decoder_attention_heads": 4, "window_size": 12, "default_language": "en_XX"},
+    **{"indexer_n_heads": 2, "indexer_kv_heads": 1, "indexer_head_dim": 16, "hc_lowrank": 8},
+    **{"ple_embed_dim": 32, "ngram_vocab_size_base": 97, "router_hidden_size": 16},
+    **{
+        "attention_head_dim": 16,
+        "mamba_headdim": 8,
+        "n_mamba_heads": 8,
+        "attention_hidden_size": 64,
+    },
 }
+LAYERS = ("layer_types", "layers_block_type", "mlp_layer_types")
 HEADS = ("kv_lora_rank", "rotary_dim", "qk_nope_head_dim")  # where these are, head_dim is not set
 
 
@@ -214,33 +230,54 @@ def small(kind: str, seed: int = 0) -> HuggingFace:
 
     with _transformers(f"builds no small {kind!r}"), torch.random.fork_rng(devices=[]):
         known, error = AutoConfig.for_model(kind), None
-        for left_out in ((), ("layer_types",), ("head_dim", "layer_types"), tuple(HYBRID)):
+        for left_out in TRIED:
             torch.manual_seed(seed)
             try:
                 model = _built(kind, _sizes(known, left_out))
                 model(torch.tensor([[3, 4, 5]]), use_cache=False)
-                return HuggingFace(model)
+                subject = HuggingFace(model)
+                lines = "from nanogpt.verify.huggingface import small"
+                subject.builds = f"{lines}\n\nMODEL = small({kind!r}, {seed})"
+                subject.sizes = _sizes(known, left_out)
+                return subject
             except Exception as why:  # as many kinds as there are models
                 error = error or why
         raise error
 
 
-HYBRID = ("hybrid_override_pattern", "attn_layer_indices", "attn_layer_idx", "n_groups", "d_kv")
-HYBRID += ("num_codebooks", "chunk_size", "lru_width", "q_lora_rank", "head_dim")
+# Sizes that are left out where a model is not built with them, from few to many.
+TRIED = ((), LAYERS, ("head_dim", "num_key_value_heads"), ("head_dim", *LAYERS))
+TRIED += (("n_groups", "d_kv", "num_codebooks", "chunk_size", "lru_width", "q_lora_rank"),)
+TRIED += (("hybrid_override_pattern", "attn_layer_indices", "attn_layer_idx", "v_head_dim"),)
 
 
 def _sizes(known, left_out: tuple) -> dict:
     """What a small model's configuration says, of all that this one has."""
     config = known.get_text_config()
-    sizes = {x: n for x, n in SMALL.items() if hasattr(config, x) and x not in left_out}
-    if any(getattr(config, name, None) for name in HEADS):
+    usual = config.to_dict()
+    names = {*usual, *(x for x, y in config.attribute_map.items() if y in usual and x in SMALL)}
+    sizes = {x: n for x, n in SMALL.items() if x in names and x not in left_out}
+    for one, other in config.attribute_map.items():  # two names of one thing
+        if one in sizes and other in sizes:
+            sizes.pop(one)
+    if any(usual.get(name) for name in HEADS):
         sizes.pop("head_dim", None)
-    if getattr(config, "q_lora_rank", 1) is None:
+    if usual.get("kv_lora_rank"):  # its keys are as many as its heads
+        sizes["num_key_value_heads"] = SMALL["num_attention_heads"]
+    if usual.get("q_lora_rank", 1) is None:
         sizes.pop("q_lora_rank", None)
-    types = sizes.pop("layer_types", 0)
-    if types is None and (kinds := list(dict.fromkeys(config.layer_types or ()))):
-        sizes["layer_types"] = (kinds * 4)[: max(4, len(kinds))]
-        sizes |= {x: len(sizes["layer_types"]) for x in ("num_hidden_layers",) if x in sizes}
+    if "mamba_headdim" in usual:  # its attention reads two states side by side
+        sizes["attention_hidden_size"] = 2 * SMALL["hidden_size"]
+    if "state_size" in usual and "num_heads" in usual:  # heads of a state, of twice the width
+        sizes["num_heads"] = 2 * SMALL["hidden_size"] // SMALL["head_dim"]
+    for name in LAYERS:
+        if name in usual and name not in left_out:
+            kinds = list(dict.fromkeys(usual[name] or ("conv", "full_attention")))
+            sizes[name] = (kinds * 4)[: max(4, len(kinds))]
+            sizes["num_hidden_layers"] = max(4, len(kinds), sizes.get("num_hidden_layers", 4))
+    for name in LAYERS:
+        if name in sizes:
+            sizes[name] = (sizes[name] * 4)[: sizes["num_hidden_layers"]]
     return sizes
 
 
@@ -277,7 +314,10 @@ def from_folder(path, trust: bool = False) -> HuggingFace:
 
     options = {"local_files_only": True, "trust_remote_code": trust}
     with _transformers(f"loads no model from {path}"):
-        return HuggingFace(AutoModelForCausalLM.from_pretrained(path, **options))
+        subject = HuggingFace(AutoModelForCausalLM.from_pretrained(path, **options))
+        lines = "from nanogpt.verify.huggingface import from_folder"
+        subject.builds = f"{lines}\n\nMODEL = from_folder({str(path)!r}, trust={trust})"
+        return subject
 
 
 @contextmanager

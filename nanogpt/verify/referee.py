@@ -203,7 +203,7 @@ class Case:
         words = f"off by {self.yard.noise:.1e}: it varies by itself"
         if self.yard.noise > 0.1 * spread:
             words += "; dropout is on (call eval()), or it draws in another way"
-            raise Stopped(Finding(way, "undecided", words, self.yard.noise))
+            raise Stopped(Finding(way, "bug", words, self.yard.noise))
         self.result.notes.append(f"{way}: {words}; less than six times that is no finding")
 
     def _causal(self, ids: Tensor, alone: Tensor) -> Tensor:

@@ -27,6 +27,7 @@ class Finding:
     # Of a bug: the likeliest token after each, as it should be and as it is (-1: no number), and
     # the difference of their logits; or a server's two texts.
     turn: tuple = field(default=(), repr=False)
+    how: dict = field(default_factory=dict, repr=False)  # the pieces of a way to read a text
     known: bool = False  # a bug that the caller knows of, by name
 
     def __str__(self) -> str:

@@ -16,6 +16,7 @@ from .subjects import NotOffered
 
 BLOCKS = (16, 32)  # tokens of a KV block, in most servers: prompts end before, at and after one
 LONGER = (64, 128, 130, 255, 256, 257, 300)  # tokens of longer prompts
+LETTERS = "abcdefghij"
 NEW = 12  # tokens of an answer
 MANY = 40  # prompts that push others out of a pool of blocks
 LARGEST = 1 << 24  # bytes of an answer that are read
@@ -136,10 +137,11 @@ def referee_server(
 
 def _requests(pick: random.Random, longest: int, new: int = NEW) -> list[dict]:
     """Greedy ones. Each begins with a letter of its own, so that the first time each is cold."""
-    phrases = ["".join(pick.choices("abcdefghij", k=5)) for _ in "ABC"]
+    phrases = ["".join(pick.choices(LETTERS, k=5)) for _ in "ABC"]
     whole = "".join(pick.choice(phrases) for _ in range(60))
     ends = sorted({1, 2, 7, *(n + d for n in BLOCKS for d in (-1, 0, 1)), 50, *LONGER})
-    prompts = [chr(97 + i) + whole[: n - 1] for i, n in enumerate(ends) if n + new <= longest]
+    starts = (LETTERS[i % 10] * (1 + i // 10) for i in range(len(ends)))
+    prompts = [(a + whole)[:n] for a, n in zip(starts, ends, strict=True) if n + new <= longest]
     return [{"prompt": prompt, "max_tokens": new, **GREEDY} for prompt in prompts]
 
 
@@ -211,7 +213,7 @@ def _echoes(server, requests: list[dict], cold: list[dict]) -> list[Finding]:
 def _parted(server, requests: list[dict], cold: list[dict]) -> Iterator[Finding]:
     """Prompts that leave an earlier one inside a block; then others come, and they come again."""
     longest = requests[-1]
-    prompt, letters = longest["prompt"], "jihgfedcba"
+    prompt, letters = longest["prompt"], LETTERS[::-1]
     points = [n for n in (1, 5, 15, 16, 17, 24, 33, 70, 130, 200) if n < len(prompt)]
     tail = letters * (len(prompt) // 10 + 1)
     asked = [longest | {"prompt": prompt[:n] + tail[: len(prompt) - n]} for n in points]
@@ -219,11 +221,10 @@ def _parted(server, requests: list[dict], cold: list[dict]) -> Iterator[Finding]
         raise NotOffered("its prompts are too short")
     server.ask([longest])
     first = _alone(server, asked)
-    others = [longest | {"prompt": chr(107 + i % 10) * len(prompt)} for i in range(MANY)]
-    for i, other in enumerate(others):
-        other["prompt"] = f"{letters[i // 10]}{letters[i % 10]}{other['prompt'][2:]}"
+    starts = (letters[i // 10] + letters[i % 10] + letters[i % 7] for i in range(MANY))
+    others = [longest | {"prompt": (a + tail)[: len(prompt)], "max_tokens": 1} for a in starts]
     for i in range(0, MANY, 8):
-        server.ask([other | {"max_tokens": 1} for other in others[i : i + 8]])
+        server.ask(others[i : i + 8])
     yield _compared("prompts that leave an earlier one, and again", first, _alone(server, asked))
     pair = server.ask([*asked, *asked])
     yield _compared("the same, all at once and twice", first, pair[: len(asked)])

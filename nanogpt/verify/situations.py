@@ -89,8 +89,10 @@ def _through(case: Case, stage: int, cache: str, way: Way, ids, expected) -> lis
     read = partial(case.subject.cached, pieces, cache)
     found = case.read(f"{cache}, {way.name}", read, expected[: way.rows, :kept])
     if found and found.verdict == "bug":
+        how = {"seed": case.seed + stage, "length": ids.shape[1], "rows": way.rows}
+        found.how = how | {"lengths": list(way.lengths), "cache": cache}
         found.code = SCRIPT.format(
-            model=getattr(case, "builds", "# MODEL: what was judged"),
+            model=case.subject.builds or "# MODEL: what was judged",
             given=case.given,
             copy=f".to({case.dtype})" if len(case.dtypes) > 1 else "",
             seed=case.seed + stage,
@@ -105,9 +107,10 @@ def _through(case: Case, stage: int, cache: str, way: Way, ids, expected) -> lis
 
 def _batch(case: Case, cache: str, rows: int) -> list:
     """Unequal texts at once, two of which begin alike and two of which are equal."""
-    n = min(24, case.lengths[0])
+    n = min(40 if rows < 8 else 28, case.lengths[0])
     ids = text(case.subject, rows, case.seed + 100 + rows, n)
-    ids[1, : n - 6] = ids[0, : n - 6]
+    shared = min(16, n - 11)  # a usual block; they part inside of the prompt
+    ids[1, :shared] = ids[0, :shared]
     if rows > 2:
         ids[-1] = ids[0]
     pieces = cut(ids, [n - 7, 1, 1, 3, 2], case.subject.vocab_size)

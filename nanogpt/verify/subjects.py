@@ -37,6 +37,7 @@ class Subject:
     window: int | None = None
     rewinds = False  # whether pieces may be integers
     edges: tuple[int, ...] = ()
+    builds = ""  # lines that make MODEL once more, for a script that shows a bug
     expects: float | None = None
     right_padding: bool | None = None
     deepest: int | None = None  # tokens that one rewind takes back at most

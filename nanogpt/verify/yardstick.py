@@ -52,7 +52,8 @@ class Yardstick:
     @property
     def limit(self) -> float:
         if self.other is None:
-            return max(self.base, TIMES * self.moved, 6 * self.noise)
+            base = self.base * (TIMES if self.eps < 1e-4 else 1)
+            return max(base, TIMES * self.moved, 6 * self.noise)
         shrinks = math.sqrt(self.eps / torch.finfo(self.other).eps)  # half-way, in magnitudes
         return max(TIMES * self.moved * shrinks, ULPS * self.ulp, 6 * self.noise)
 
