@@ -209,12 +209,7 @@ SMALL = {
     **{"num_decoder_attention_heads": 4, "window_size": 12, "default_language": "en_XX"},
     **{"indexer_n_heads": 2, "indexer_kv_heads": 1, "indexer_head_dim": 16, "hc_lowrank": 8},
     **{"ple_embed_dim": 32, "ngram_vocab_size_base": 97, "router_hidden_size": 16},
-    **{
-        "attention_head_dim": 16,
-        "mamba_headdim": 8,
-        "n_mamba_heads": 8,
-        "attention_hidden_size": 64,
-    },
+    **{"attention_head_dim": 16, "mamba_headdim": 8, "n_mamba_heads": 8},
 }
 LAYERS = ("layer_types", "layers_block_type", "mlp_layer_types")
 HEADS = ("kv_lora_rank", "rotary_dim", "qk_nope_head_dim")  # where these are, head_dim is not set

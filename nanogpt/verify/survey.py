@@ -33,7 +33,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, StaticC
 
 config = AutoConfig.for_model({kind!r}, **{sizes})
 torch.manual_seed({seed})
-model = AutoModelForCausalLM.from_config(config)
+model = AutoModelForCausalLM.from_config(config{eager})
 for p in model.parameters():
     if p.ndim > 1:
         torch.nn.init.normal_(p, std=0.3)
@@ -139,6 +139,7 @@ def script(subject: HuggingFace, finding: Finding) -> str:
         way=finding.way,
         words=finding.words,
         sizes=subject.sizes,
+        eager=', experts_implementation="eager"' * any("expert" in x for x in subject.sizes),
         seed=0,
         pieces=[piece if isinstance(piece, int) else piece.tolist() for piece in pieces],
         state=state,
