@@ -68,6 +68,7 @@ def referee(
         result = Report(subject.name)
         case = Case(subject, seed, "MODEL" if caches is None else "MODEL, CACHES", result)
         case.settings(seconds, length, requests, expects, say)
+        case.known = tuple(known)
         try:
             case.run()
         except Stopped as why:
@@ -75,24 +76,26 @@ def referee(
     finally:
         for module, training in modes:
             module.training = training
-    mark_known(result, known)
+    for name in mark_known(result, known):
+        result.notes.append(f"the known failure {name!r} did not occur")
     result.seconds = time.monotonic() - case.began
     return result
 
 
-def mark_known(result: Report, known: Iterable[str]) -> None:
-    """Mark the bugs whose ways have one of these names, and say which names had none."""
+def mark_known(result: Report, known: Iterable[str]) -> list[str]:
+    """Mark the bugs whose ways have one of these names; the names that had none."""
+    absent = []
     for name in known:
         hits = [f for f in result.findings + result.padding if name in f.way and f.verdict == "bug"]
         for finding in hits:
             finding.known = True
-        if not hits:
-            result.notes.append(f"the known failure {name!r} did not occur")
+        absent += [] if hits else [name]
+    return absent
 
 
 def _modes(model) -> list[tuple[nn.Module, bool]]:
     """Each module of the caller's model, and whether it is in train mode."""
-    model = getattr(model, "model", model)
+    model = model if isinstance(model, nn.Module) else getattr(model, "model", model)
     return [(m, m.training) for m in model.modules()] if isinstance(model, nn.Module) else []
 
 
@@ -110,6 +113,8 @@ class Case:
         (self.dtype, self.subject), *coarser = self.dtypes.items()
         self.other, self.coarse = coarser[0] if coarser else (None, None)
         self.spent = self.units = 0.0
+        self.held: dict[int, tuple[Tensor, Tensor] | None] = {}  # texts and logits, by length
+        self.known: tuple[str, ...] = ()
         self.refused: dict[str, list[str]] = {}  # reasons, and the ways that are not offered
 
     def settings(self, seconds, length, requests, expects, say) -> None:
@@ -189,8 +194,8 @@ class Case:
         if alone.isnan().any():
             words = "its logits are NaN: no cache can be judged"
             raise Stopped(Finding("the plain pass", "bug", words, math.nan))
-        again = [self.alone(ids) for _ in range(2)]
-        apart = [float((one - alone).abs().nan_to_num(math.inf).max()) for one in again]
+        again = [self.plain(ids[:1]) for _ in range(2)]
+        apart = [float((one - alone[:1]).abs().nan_to_num(math.inf).max()) for one in again]
         if max(apart) <= max(self.yard.limit, self.yard.base):
             return
         stays = float((again[0] - again[1]).abs().nan_to_num(math.inf).max())
@@ -297,30 +302,14 @@ class Case:
     # -------------------------------------------------------------- the ways
 
     def run(self) -> None:
-        """All comparisons, of short texts and then of longer ones, until there is a bug."""
-        from .situations import situations
+        """All comparisons, of short texts and then of longer ones, until there is a bug.
 
+        A few of either come first: a large model may have no time for more.
+        """
         s, notes = self.subject, self.result.notes
-        for stage, n in enumerate(self.lengths):
-            if stage and not self._allows(f"texts of {n} tokens", 6 * n):
-                continue
-            try:
-                ids, expected = self._texts(n, stage)
-            except Stopped as why:
-                if not stage:
-                    raise
-                notes.append(f"texts of {n} tokens were not read: {why.args[0].words}")
-                break
-            self.refuses = (ValueError,) if stage else ()  # a cache may be shorter than its model
-            for name, cost, trial in situations(self, stage, ids, expected):
-                if self._allows(name, cost):
-                    self._try(name, cost, trial)
-            if not stage and not self.result.findings:
-                why = next(iter(self.refused), "no time was left")
-                raise ValueError(f"{s.name} has no cache that can be used: {why}")
-            if self.result.verdict == "bug" and n < self.lengths[-1]:
-                notes.append(f"texts of more than {n} tokens were not read: shorter ones convict")
-                break
+        stages = {0, len(self.lengths) - 1}
+        if self._stages(sorted(stages), core=True):
+            self._stages(range(len(self.lengths)), core=False)
         for why, ways in self.refused.items():
             more = f", and {len(ways) - 3} more ways" if len(ways) > 3 else ""
             notes.append(f"not offered by this model: {'; '.join(ways[:3])}{more} ({why})")
@@ -332,6 +321,49 @@ class Case:
         far = [e for e in edges_of(s) if e >= self.lengths[-1] and e != s.window]
         if far:
             notes.append(f"not passed: {', '.join(map(str, far))} tokens")
+
+    def _stages(self, stages: Iterable[int], core: bool) -> bool:
+        """Try these lengths of texts; whether none is left to be tried because of a bug."""
+        for stage in stages:
+            n, notes = self.lengths[stage], self.result.notes
+            if not self._read(n, stage):
+                continue
+            self.refuses = (ValueError,) if stage else ()  # a cache may be shorter than its model
+            self._all(stage, core)
+            mark_known(self.result, self.known)  # they do not stop longer texts
+            if self.result.verdict == "bug" and n < self.lengths[-1]:
+                if core:
+                    self._all(stage, False)
+                notes.append(f"texts of more than {n} tokens were not read: shorter ones convict")
+                return False
+        return True
+
+    def _all(self, stage: int, core: bool) -> None:
+        """Try what comes first with these texts, or all else."""
+        from .situations import situations
+
+        for first, name, cost, trial in situations(self, stage, *self.held[stage]):
+            if first == core and self._allows(name, cost):
+                self._try(name, cost, trial)
+        if not stage and not self.result.findings and self.refused and not core:
+            why = next(iter(self.refused))
+            raise ValueError(f"{self.subject.name} has no cache that can be used: {why}")
+
+    def _read(self, n: int, stage: int) -> bool:
+        """Whether there are texts of n tokens to compare with; what they need is read once."""
+        if stage in self.held:
+            return self.held[stage] is not None
+        if stage and not self._allows(f"texts of {n} tokens", 6 * n):
+            return False
+        try:
+            self.held[stage] = self._texts(n, stage)
+            return True
+        except Stopped as why:
+            if not stage:
+                raise
+            self.held[stage] = None
+            self.result.notes.append(f"texts of {n} tokens were not read: {why.args[0].words}")
+            return False
 
     def _texts(self, n: int, stage: int) -> tuple[Tensor, Tensor]:
         """Three texts of n tokens, and their logits.  (3, n), (3, n, V)"""
@@ -366,7 +398,7 @@ class Case:
         needed = cost * self.spent / self.units if self.units else 0
         if needed <= left and left > 0:
             return True
-        self.result.unreached.append(name)
+        self.result.unreached += [] if name in self.result.unreached else [name]
         return False
 
 

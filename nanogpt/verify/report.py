@@ -50,7 +50,8 @@ class Report:
     def verdict(self) -> str:
         """That of the cache: the worst of its findings. Known bugs are no part of it."""
         judged = (f.verdict for f in self.findings if not f.known)
-        return max(judged, key=VERDICTS.index, default="equal")
+        nothing = "undecided" if self.unreached and not self.findings else "equal"
+        return max(judged, key=VERDICTS.index, default=nothing)
 
     @property
     def bugs(self) -> list[Finding]:

@@ -1,6 +1,7 @@
 """What is tried with the texts: ways to read one, requests, company, padding, beams.
 
-A situation is its name, its cost, and a function that gives the findings.
+A situation is whether it is one of the few that come first, its name, its cost, and a function
+that gives the findings.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from .yardstick import thinned
 if TYPE_CHECKING:
     from .referee import Case
 
-Situation = tuple[str, float, Callable[[], list]]
+Situation = tuple[bool, str, float, Callable[[], list]]
 BATCHES = (2, 4, 8)  # texts at once, beside the usual three
 DRAFTS = 5  # tokens that a cache of a window may be asked to forget
 PADDED = (3, 2, 4, 8)
@@ -45,31 +46,35 @@ def situations(case: Case, stage: int, ids: Tensor, expected: Tensor) -> Iterato
     n, subject = ids.shape[1], case.subject
     last = n == case.lengths[-1]
     for cache in subject.caches:
+        usual = cache == subject.caches[0]
         if stage:
             ways = long_ways(n, edges_of(subject), _deepest(subject), case.pick)
         else:
             ways = short_ways(n, subject.window, subject.rewinds, case.pick)
         for way in ways:
             trial = partial(_through, case, stage, cache, way, ids, expected)
-            yield f"{cache}, {way.name}", way.cost, trial
+            yield way.core and usual, f"{cache}, {way.name}", way.cost, trial
         cost = 12 * n
-        yield f"{cache}, requests", cost, partial(_requests, case, cache, ids, expected)
+        yield False, f"{cache}, requests", cost, partial(_requests, case, cache, ids, expected)
         parts = _parting_points(n, subject, stage)
         for start in range(0, len(parts), 4):
             trial = partial(_parting, case, cache, ids, parts[start : start + 4])
-            yield f"{cache}, requests that part at {parts[start : start + 4]}", cost, trial
-        yield f"{cache}, interleaved", 8 * n, partial(_interleaved, case, cache, ids, expected)
-        yield f"{cache}, beams", 6 * n, partial(_beams, case, cache, ids, expected)
+            yield False, f"{cache}, requests that part at {parts[start : start + 4]}", cost, trial
+        turns = partial(_interleaved, case, cache, ids, expected)
+        yield False, f"{cache}, interleaved", 8 * n, turns
+        yield False, f"{cache}, beams", 6 * n, partial(_beams, case, cache, ids, expected)
         if not stage:
             for rows in BATCHES:
-                yield f"{cache}, a batch of {rows}", 60 * rows, partial(_batch, case, cache, rows)
-            yield f"{cache}, the first ids", 120, partial(_special, case, cache)
+                trial = partial(_batch, case, cache, rows)
+                yield False, f"{cache}, a batch of {rows}", 60 * rows, trial
+            yield False, f"{cache}, the first ids", 120, partial(_special, case, cache)
         if stage or last:
             many = partial(_many, case, cache, case.requests * (1 + 3 * (stage > 1)), stage)
-            yield f"{cache}, many requests", 40 * case.requests, many
+            yield False, f"{cache}, many requests", 40 * case.requests, many
     for rows in PADDED if not stage else (4,):
-        yield f"padding of {rows} texts", 4 * rows * n, partial(_padding, case, rows, n)
-    yield "padding on the right", 4 * 3 * n, partial(_right_padding, case, ids, expected)
+        trial = partial(_padding, case, rows, n)
+        yield False, f"padding of {rows} texts", 4 * rows * n, trial
+    yield False, "padding on the right", 4 * 3 * n, partial(_right_padding, case, ids, expected)
 
 
 def _deepest(subject) -> int:

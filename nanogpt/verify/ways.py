@@ -7,6 +7,10 @@ from dataclasses import dataclass
 
 from .texts import total
 
+CORE = ("a prompt of 2, then 8", "chunks after a prompt", "random chunks", "rejected drafts taken")
+CORE += ("three texts", "one prompt, then", "single tokens across", "chunks across every edge")
+CORE += ("rejected drafts at every edge",)
+
 
 @dataclass(frozen=True)
 class Way:
@@ -15,6 +19,11 @@ class Way:
     name: str
     rows: int
     lengths: tuple
+
+    @property
+    def core(self) -> bool:
+        """Whether it is one of the few with which a large model begins."""
+        return self.name.startswith(CORE)
 
     @property
     def cost(self) -> int:

@@ -18,8 +18,8 @@ from nanogpt.model import Head
 from nanogpt.serving.http import Server, serving
 from nanogpt.serving.modules import ModuleBackend
 from nanogpt.verify import texts
-from nanogpt.verify.server import HTTPServer
 from nanogpt.verify.huggingface import small as architecture
+from nanogpt.verify.server import HTTPServer
 
 # Small models of these architectures run in float64, with more than one kind of position and mask.
 SOUND = "gpt2 llama mistral opt nanochat bloom mpt gemma gemma2 gemma3_text gpt_neox phi phi3 qwen2"
