@@ -76,8 +76,9 @@ class HuggingFace(Subject):
         def rewind(n):
             nonlocal cropped
             (held,) = state.values()
-            if cropped and self.window:
-                raise NotOffered("a crop leaves no more than the window: read before the next one")
+            layers = getattr(held, "layers", ())
+            if cropped and any(getattr(layer, "record_past", False) for layer in layers):
+                raise NotOffered("a crop keeps no more than it must: read before the next one")
             cropped = True
             try:
                 held.crop(-n)
