@@ -46,7 +46,8 @@ class HuggingFace(Subject):
     @property
     def bidirectional(self) -> bool:
         """Whether the model is told to see later tokens, as an encoder does."""
-        return getattr(self.config, "is_decoder", True) is False
+        flags = (getattr(self.config, name, True) for name in ("is_decoder", "causal"))
+        return False in flags or getattr(self.config, "attn_type", "") == "bi"
 
     @torch.no_grad()
     def plain(self, ids):
@@ -212,6 +213,8 @@ SMALL = {
     **{"ple_embed_dim": 32, "ngram_vocab_size_base": 97, "router_hidden_size": 16},
     **{"attention_head_dim": 16, "mamba_headdim": 8, "n_mamba_heads": 8},
 }
+HYBRID = {"lfm2_moe": ("conv", "full_attention")}  # layers of kinds that name none
+LINEAR = ("linear_attention", "full_attention")  # those of the other ones
 LAYERS = ("layer_types", "layers_block_type", "mlp_layer_types")
 HEADS = ("kv_lora_rank", "rotary_dim", "qk_nope_head_dim")  # where these are, head_dim is not set
 
@@ -268,7 +271,9 @@ def _sizes(known, left_out: tuple) -> dict:
         sizes["num_heads"] = 2 * SMALL["hidden_size"] // SMALL["head_dim"]
     for name in LAYERS:
         if name in usual and name not in left_out:
-            kinds = list(dict.fromkeys(usual[name] or ("conv", "full_attention")))
+            kinds = list(
+                dict.fromkeys(usual[name] or HYBRID.get(known.model_type, LINEAR))
+            )
             sizes[name] = (kinds * 4)[: max(4, len(kinds))]
             sizes["num_hidden_layers"] = max(4, len(kinds), sizes.get("num_hidden_layers", 4))
     for name in LAYERS:

@@ -214,8 +214,9 @@ def _many(case: Case, cache: str, count: int, stage: int) -> list:
 def _interleaved(case: Case, cache: str, ids: Tensor, expected: Tensor) -> list:
     """Two texts, each with a cache of its own, read by turns."""
     subject, n = case.subject, ids.shape[1]
-    plans = [[5, 1, 1, 3, 1, n // 2 - 11], [2, 4, 1, 1, 1, n // 2 - 9]]
-    plans = [[*plan, 1, 2, n - n // 2 - 3] for plan in plans]
+    half = n // 2
+    plans = [[3, 1, 1, half - 5], [1, 2, 2, half - 5]]
+    plans = [[*plan, 1, 2, n - half - 3] for plan in plans]
 
     def read() -> Tensor:
         sessions = [subject.session(cache) for _ in plans]
@@ -263,7 +264,7 @@ def _padding(case: Case, rows: int, n: int) -> list[Finding | None]:
     """
     n = n if rows < 4 else min(n, 48)
     ids = text(case.subject, rows, case.seed, n)
-    pads = [0, 5, n // 3, 1, n // 2, 2, 16, 3][:rows]
+    pads = [min(pad, n - 4) for pad in (0, 5, n // 3, 1, n // 2, 2, 16, 3)][:rows]
     place = torch.arange(n) - torch.tensor(pads)[:, None]  # in the own text; (B, T)
     mask, ids = (place >= 0).long(), ids.gather(1, place.clamp(min=0))
     real = (place >= 0)[..., None]
