@@ -271,9 +271,7 @@ def _sizes(known, left_out: tuple) -> dict:
         sizes["num_heads"] = 2 * SMALL["hidden_size"] // SMALL["head_dim"]
     for name in LAYERS:
         if name in usual and name not in left_out:
-            kinds = list(
-                dict.fromkeys(usual[name] or HYBRID.get(known.model_type, LINEAR))
-            )
+            kinds = list(dict.fromkeys(usual[name] or HYBRID.get(known.model_type, LINEAR)))
             sizes[name] = (kinds * 4)[: max(4, len(kinds))]
             sizes["num_hidden_layers"] = max(4, len(kinds), sizes.get("num_hidden_layers", 4))
     for name in LAYERS:

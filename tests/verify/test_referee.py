@@ -1,6 +1,7 @@
 """The referee acquits what is sound and convicts what is not: ours, others', traps, servers."""
 
 import functools
+import json
 import random
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -400,3 +401,50 @@ def test_a_server_that_answers_nonsense_is_one_line(answer, capsys):
         assert main(["verify", "server", f"http://127.0.0.1:{http.server_port}"]) == 2
         http.shutdown()
     assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def odd(choice, **model):
+    """What a server answers to each path."""
+    data = [{"id": "m", **model}]
+    return {"models": {"data": data}, "completions": {"choices": [choice]}}
+
+
+DEEP = b'{"data": ' + b"[" * 100_000
+ODD = {
+    "a length that is a text": odd({"text": "abc"}, max_model_len="many"),
+    "a length of nothing": odd({"text": "abc"}, max_model_len=None),
+    "a length of 12": odd({"text": "abc"}, max_model_len=12),
+    "null among log-probabilities": odd(
+        {"text": "ab", "logprobs": {"tokens": ["a", "b"], "token_logprobs": [None, -1.0]}}
+    ),
+    "tokens that are numbers": odd(
+        {"text": "ab", "logprobs": {"tokens": [1, 2], "token_logprobs": [-1.0, -2.0]}}
+    ),
+    "log-probabilities that are a text": odd({"text": "ab", "logprobs": "none"}),
+    "a text that is null": odd({"text": None}),
+    "JSON nested too deep": {"models": DEEP, "completions": DEEP},
+}
+
+
+@pytest.mark.parametrize("kind", ODD)
+def test_an_odd_server_ends_in_a_verdict_or_one_line(kind, capsys):
+    class Odd(BaseHTTPRequestHandler):
+        def do_GET(self):
+            answer = ODD[kind][self.path.rsplit("/", 1)[-1]]
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(answer if isinstance(answer, bytes) else json.dumps(answer).encode())
+
+        do_POST = do_GET
+
+        def log_message(self, *arguments):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Odd) as http:
+        threading.Thread(target=http.serve_forever, args=(0.01,), daemon=True).start()
+        code = main(["verify", "server", f"http://127.0.0.1:{http.server_port}"])
+        http.shutdown()
+    said = capsys.readouterr()
+    assert code in (0, 1, 2, 3)
+    assert (code == 2) == said.err.startswith("error: ")
