@@ -17,8 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from ..engines.toolchain import first_line
-from .report import Finding, Report
-from .subjects import NotOffered, Subject, subject_of
+from .door import subject_of
+from .report import Finding, Report, mark_known
+from .subjects import NotOffered, Subject
 from .texts import edges_of, lengths_of, text
 from .yardstick import ULPS, Yardstick, jitter, name_of, narrowed, thinned
 
@@ -80,17 +81,6 @@ def referee(
         result.notes.append(f"the known failure {name!r} did not occur")
     result.seconds = time.monotonic() - case.began
     return result
-
-
-def mark_known(result: Report, known: Iterable[str]) -> list[str]:
-    """Mark the bugs whose ways have one of these names; the names that had none."""
-    absent = []
-    for name in known:
-        hits = [f for f in result.findings + result.padding if name in f.way and f.verdict == "bug"]
-        for finding in hits:
-            finding.known = True
-        absent += [] if hits else [name]
-    return absent
 
 
 def _modes(model) -> list[tuple[nn.Module, bool]]:
@@ -208,7 +198,8 @@ class Case:
         words = f"off by {self.yard.noise:.1e}: it varies by itself"
         if self.yard.noise > 0.1 * spread:
             words += "; dropout is on (call eval()), or it draws in another way"
-            raise Stopped(Finding(way, "bug", words, self.yard.noise))
+            turn = _turn(again[0], alone[:1], 0)
+            raise Stopped(Finding(way, "bug", words, self.yard.noise, 0, turn=turn))
         self.result.notes.append(f"{way}: {words}; less than six times that is no finding")
 
     def _causal(self, ids: Tensor, alone: Tensor) -> Tensor:

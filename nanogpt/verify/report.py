@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 
 VERDICTS = ("equal", "rounding", "undecided", "bug")  # from good to bad
@@ -99,6 +100,17 @@ class Report:
             names = "; ".join(self.unreached[:6]) + "; …" * (len(self.unreached) > 6)
             lines.append(f"  no time was left for {len(self.unreached)} ways: {names}")
         return "\n".join(lines)
+
+
+def mark_known(result: Report, known: Iterable[str]) -> list[str]:
+    """Mark the bugs whose ways have one of these names; the names that had none."""
+    absent = []
+    for name in known:
+        hits = [f for f in result.findings + result.padding if name in f.way and f.verdict == "bug"]
+        for finding in hits:
+            finding.known = True
+        absent += [] if hits else [name]
+    return absent
 
 
 def _alike(findings: list[Finding], by_verdict: bool = False) -> list[list[Finding]]:

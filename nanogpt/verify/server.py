@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPException
 
-from .report import Finding, Report
+from .report import Finding, Report, mark_known
 from .subjects import NotOffered
 
 BLOCKS = (16, 32)  # tokens of a KV block, in most servers: prompts end before, at and after one
@@ -103,8 +103,6 @@ def referee_server(
     What is not begun after `seconds` is named in the report. Raises ConnectionError for a server
     that does not answer a simple request.
     """
-    from .referee import mark_known
-
     server = HTTPServer(server) if isinstance(server, str) else server
     report, began = Report(_clean(getattr(server, "name", type(server).__name__))), time.monotonic()
     longest = getattr(server, "longest", 256)

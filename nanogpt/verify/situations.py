@@ -1,7 +1,7 @@
 """What is tried with the texts: ways to read one, requests, company, padding, beams.
 
 A situation is whether it is one of the few that come first, its name, its cost, and a function
-that gives the findings.
+that gives the findings. `case` is the Case of referee.py.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -20,16 +19,13 @@ from .texts import cut, edges_of, text, total
 from .ways import Way, long_ways, short_ways
 from .yardstick import thinned
 
-if TYPE_CHECKING:
-    from .referee import Case
-
 Situation = tuple[bool, str, float, Callable[[], list]]
 BATCHES = (2, 4, 8)  # texts at once, beside the usual three
 DRAFTS = 5  # tokens that a cache of a window may be asked to forget
 PADDED = (3, 2, 4, 8)
 SCRIPT = """\
 import torch
-from nanogpt.verify.subjects import subject_of
+from nanogpt.verify.door import subject_of
 from nanogpt.verify.texts import cut, text
 
 {model}
@@ -41,7 +37,7 @@ print((got.double() - wanted.double()).abs().amax((0, 2)))  # one difference for
 """
 
 
-def situations(case: Case, stage: int, ids: Tensor, expected: Tensor) -> Iterator[Situation]:
+def situations(case, stage: int, ids: Tensor, expected: Tensor) -> Iterator[Situation]:
     """All that is tried with these texts, cheap things first."""
     n, subject = ids.shape[1], case.subject
     last = n == case.lengths[-1]
@@ -87,7 +83,7 @@ def _deepest(subject) -> int:
 # ------------------------------------------------------------------ one text, a batch
 
 
-def _through(case: Case, stage: int, cache: str, way: Way, ids, expected) -> list:
+def _through(case, stage: int, cache: str, way: Way, ids, expected) -> list:
     """Texts read in pieces of these lengths."""
     ids, kept = ids[: way.rows], total(way.lengths)
     pieces = cut(ids, list(way.lengths), case.subject.vocab_size)
@@ -110,7 +106,7 @@ def _through(case: Case, stage: int, cache: str, way: Way, ids, expected) -> lis
     return [found]
 
 
-def _batch(case: Case, cache: str, rows: int) -> list:
+def _batch(case, cache: str, rows: int) -> list:
     """Unequal texts at once, two of which begin alike and two of which are equal."""
     n = min(40 if rows < 8 else 28, case.lengths[0])
     ids = text(case.subject, rows, case.seed + 100 + rows, n)
@@ -123,7 +119,7 @@ def _batch(case: Case, cache: str, rows: int) -> list:
     return [case.read(f"{cache}, {rows} texts that begin alike, in a batch", read, case.alone(ids))]
 
 
-def _special(case: Case, cache: str) -> list:
+def _special(case, cache: str) -> list:
     """A text in which the first ids stand: they often mean something else."""
     if not case.subject.specials or case.subject.vocab_size <= 30:
         return []
@@ -138,7 +134,7 @@ def _special(case: Case, cache: str) -> list:
 # ------------------------------------------------------------------ requests
 
 
-def _asked(case: Case, cache: str, way: str, asked: dict) -> list:
+def _asked(case, cache: str, way: str, asked: dict) -> list:
     """Requests one after the other: the first that is wrong, or the last one that is right."""
     found = None
     for name, (ids, expected, lengths) in asked.items():
@@ -152,7 +148,7 @@ def _asked(case: Case, cache: str, way: str, asked: dict) -> list:
     return [found]
 
 
-def _requests(case: Case, cache: str, ids: Tensor, expected: Tensor) -> list:
+def _requests(case, cache: str, ids: Tensor, expected: Tensor) -> list:
     """A, one that begins as A does, the beginning of A alone, B, A."""
     n = ids.shape[1]
     half, (a, b) = n // 2, ids[:2, None]
@@ -176,7 +172,7 @@ def _parting_points(n: int, subject, stage: int) -> list[int]:
     return sorted(p for p in points if 0 < p < n - 4)
 
 
-def _parting(case: Case, cache: str, ids: Tensor, points: list[int]) -> list:
+def _parting(case, cache: str, ids: Tensor, points: list[int]) -> list:
     """Requests whose prompts begin as the one before, and then part: also inside of a block."""
     a, b = ids[:2, None]
     n = ids.shape[1]
@@ -190,7 +186,7 @@ def _parting(case: Case, cache: str, ids: Tensor, points: list[int]) -> list:
     return _asked(case, cache, way, asked)
 
 
-def _many(case: Case, cache: str, count: int, stage: int) -> list:
+def _many(case, cache: str, count: int, stage: int) -> list:
     """Many short requests, half of which begin as an earlier one does, for as many blocks."""
     pick = random.Random(case.seed + 31)
     most = case.lengths[0]
@@ -211,7 +207,7 @@ def _many(case: Case, cache: str, count: int, stage: int) -> list:
 # ------------------------------------------------------------------ company
 
 
-def _interleaved(case: Case, cache: str, ids: Tensor, expected: Tensor) -> list:
+def _interleaved(case, cache: str, ids: Tensor, expected: Tensor) -> list:
     """Two texts, each with a cache of its own, read by turns."""
     subject, n = case.subject, ids.shape[1]
     half = n // 2
@@ -230,7 +226,7 @@ def _interleaved(case: Case, cache: str, ids: Tensor, expected: Tensor) -> list:
     return [case.read(f"{cache}, two texts interleaved, of {n} tokens", read, expected[:2])]
 
 
-def _beams(case: Case, cache: str, ids: Tensor, expected: Tensor) -> list:
+def _beams(case, cache: str, ids: Tensor, expected: Tensor) -> list:
     """Three texts change places and are doubled, as beams are, and go on."""
     subject, n = case.subject, ids.shape[1]
     half, rows = n // 2, [2, 0, 0]
@@ -257,7 +253,7 @@ def _beams(case: Case, cache: str, ids: Tensor, expected: Tensor) -> list:
 # ------------------------------------------------------------------ padding
 
 
-def _padding(case: Case, rows: int, n: int) -> list[Finding | None]:
+def _padding(case, rows: int, n: int) -> list[Finding | None]:
     """Shorter texts beside longer ones, padded on the left: without a cache, then with one.
 
     What one pass without a cache does with padding is no fault of the cache.
@@ -289,7 +285,7 @@ def _padding(case: Case, rows: int, n: int) -> list[Finding | None]:
     return [case.read(way, partial(read, lengths), thinned(plain))]
 
 
-def _right_padding(case: Case, ids: Tensor, expected: Tensor) -> list[Finding | None]:
+def _right_padding(case, ids: Tensor, expected: Tensor) -> list[Finding | None]:
     """Prompts padded on the right, then single tokens: the padding stays between them."""
     n, subject = ids.shape[1], case.subject
     prompt, new = n // 2, 6

@@ -13,7 +13,6 @@ from ..caches.paged import PagedCache
 from ..caches.rolling import RollingCache
 from ..config import check_int
 from ..generation import CachedDecoder, ModuleDecoder
-from ..model import GPT
 from .texts import high_water
 
 
@@ -181,23 +180,3 @@ def copied(model: nn.Module, dtype: torch.dtype) -> nn.Module:
         if need > free:
             raise NotOffered(f"{dtype} needs {need / 1e6:,.0f} MB, and {free / 1e6:,.0f} are free")
     return copy.deepcopy(model).to("cpu", dtype)
-
-
-def subject_of(model, caches=None) -> Subject:
-    """The model as a Subject; `caches` are those of a GPT. Raises ValueError."""
-    if caches is not None:
-        if not isinstance(model, GPT) or not caches or not all(map(callable, caches)):
-            raise ValueError(f"caches={caches!r}: pass classes, as in [DynamicCache], and a GPT")
-        return Ours(model, caches)
-    if isinstance(model, Subject):
-        return model
-    if callable(getattr(model, "plain", None)) and callable(getattr(model, "cached", None)):
-        return Given(model)
-    if isinstance(model, GPT) or all(hasattr(model, x) for x in ("blocks", "config", "modules")):
-        return Ours(model)
-    if hasattr(model, "get_output_embeddings") and hasattr(model, "config"):
-        from .huggingface import HuggingFace
-
-        return HuggingFace(model)
-    kinds = "a GPT, a model of transformers, a server's http://…, or an object with"
-    raise ValueError(f"{type(model).__name__}: pass {kinds} plain(ids) and cached(pieces)")
