@@ -82,10 +82,11 @@ class RunFiles:
         for path in (self.out, self.last):
             checkpoint.check_checkpoint(path)
         log = self.log.read_bytes() if self.log.is_file() else b""
-        check_file(self.log, not log or log.startswith(b'{"step": '))
-        weights = self.out.with_name(f"{self.out.name}.safetensors")
-        if weights.is_file() and not self.state.is_file():
-            step = checkpoint.read_tensors(weights)[1].get("step", 0)
+        # The state is written first, so a log without one is of something else.
+        check_file(self.log, not log or (self.state.is_file() and log.startswith(b'{"step": ')))
+        for path in () if self.state.is_file() else (self.out, self.last):
+            weights = path.with_name(f"{path.name}.safetensors")
+            step = checkpoint.read_tensors(weights)[1].get("step", 0) if weights.is_file() else 0
             if step:  # at 0 nothing was trained: a run that was killed before its first save
                 lost = f"{weights} was trained for {step:,} steps, and the state of its run is lost"
                 raise CheckpointError(f"{lost}: restore {self.state}, or give another out=PATH")

@@ -30,7 +30,7 @@ from nanogpt.series.nbfile import filled
 from nanogpt.series.plots import style
 from nanogpt.timing import summary
 from nanogpt.training import train
-from nanogpt.verify import subjects
+from nanogpt.verify import texts
 
 TINY = {"n_layer": 1, "n_head": 1, "n_embd": 16}
 LESS = {"00": {"n_new": 20}, "01": {"steps": 4}, "08": {"n_long": 40}}  # parameters
@@ -79,7 +79,7 @@ def small(tmp_path_factory):
             patch.setitem(shapes.SIZES, name, replace(shape, **TINY))
         peak = summary([1e9]) | {"how": "not measured"}  # a large product takes seconds
         patch.setattr(roofline, "peak_arithmetic", lambda **_: peak)
-        patch.setattr(subjects, "LENGTH", 28)  # tokens that the referee reads
+        patch.setattr(texts, "LENGTH", 28)  # tokens that the referee reads
         patch.setattr(style, "to_png", drawn)
         patch.setattr(style, "to_apng", lambda figures, *_: drawn(figures[-1]))
         # Cells that name a shape leave the number of layers out.

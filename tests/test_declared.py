@@ -18,7 +18,7 @@ EXTRAS = {
     "serving": ["notebooks"],
     "series": ["notebooks"],
     "bench": ["notebooks", "peers"],
-    "verify": ["export"],
+    "verify": ["export", "test"],  # its fixture is a plugin of pytest
     "export": ["export"],
     "cluster": ["ray"],
 }

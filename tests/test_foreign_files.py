@@ -119,6 +119,7 @@ CASES = [  # the command, whether it has run before, the arrangement, its exit c
     ("bench", False, put("out.json", '{"environment": {}}'), 2),
     ("train", False, put("out.json", '{"my": "notes"}'), 2),
     ("train", False, put("out.jsonl"), 2),
+    ("train", False, put("out.jsonl", '{"step": 0, "my": "log"}'), 2),
     ("train", True, put("out.jsonl"), 2),
     ("train --overwrite", True, put("out-notes.jsonl"), 0),
     ("generate", False, put("out/notes.txt"), 2),

@@ -25,6 +25,7 @@ COMMANDS = {  # the words that call it: what it does
     "verify model": "is a model's cached text off by rounding, or by a bug?",
     "verify class": "the same of a small model of one of transformers' architectures",
     "verify server": "does company, a cached prefix or a seed change a server's texts?",
+    "verify kinds": "the same of every causal architecture of transformers, as a table",
     "verify museum": "are public bugs of caches convicted, and their repairs acquitted?",
     "verify certificate": "does the certificate in outputs/mine still hold?",
     "verify sweep": "decode thousands of texts with and without a cache",

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import sys
+import time
 from pathlib import Path
 
-from ..files import KEEPER, LECTURE_FORM
+from ..files import KEEPER, LECTURE_FORM, ROOT
 from .common import POSITIVE, add_json, check_clone, json_path, measured_device, write_result
 
+KINDS = ROOT / "outputs" / "kinds"
+ENDS = "Exit code 0: equal or rounding; 1: a bug; 2: nothing was judged; 3: undecided."
 JUDGED = {  # the last word of the command: what it judges, and how that is called
     "model": (KEEPER, "a folder of transformers, a checkpoint, or your lesson.py"),
     "class": ("llama", "an architecture of transformers, as gpt2"),
@@ -21,10 +25,16 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(kind=kind)
     if kind in JUDGED:
         default, about = JUDGED[kind]
-        parser.epilog = "Exit code 0: equal or rounding; 1: a bug."
-        add("--seed", type=int, default=0, metavar="N", help="other texts (0)")
+        parser.epilog = ENDS
+        _referee_options(parser, kind)
         about += f" ({default}); or several"
         add("targets", nargs="*", default=[str(default)], metavar=kind.upper(), help=about)
+    elif kind == "kinds":
+        parser.epilog = "Writes kinds.json, README.md and a script for each bug. Exit code 0."
+        add("names", nargs="*", metavar="KIND", help="architectures (all)")
+        add("--minutes", type=float, default=20.0, metavar="N", help="for all of them (20)")
+        add("--seconds", type=float, default=6.0, metavar="N", help="for each (6)")
+        add("--folder", type=Path, default=KINDS, metavar="PATH", help=f"({KINDS})")
     elif kind == "museum":
         parser.epilog = "The site's page is made from notebooks/museum/verdicts.json."
         add("names", nargs="*", metavar="NAME", help="exhibits, as vllm_43810 (all)")
@@ -48,9 +58,25 @@ def options(parser: argparse.ArgumentParser) -> None:
         parser.set_defaults(json="", threads=1)
 
 
+def _referee_options(parser: argparse.ArgumentParser, kind: str) -> None:
+    """The options of `referee`."""
+    add = parser.add_argument
+    add("--seed", type=int, default=0, metavar="N", help="other texts (0)")
+    add("--seconds", type=float, default=60.0, metavar="N", help="for each target (60)")
+    add("--known", action="append", default=[], metavar="NAME", help="part of a known bug's way")
+    add("--json", type=Path, metavar="PATH", help="write the reports there as well")
+    if kind != "server":
+        add("--length", **POSITIVE, help="tokens of the longest texts (past every edge)")
+        add("--requests", **POSITIVE, default=24, help="read one after the other (24)")
+        about = "a lossy cache may move this part of the largest logit, as 1e-2 for int8"
+        add("--expects", type=float, metavar="X", help=about)
+    if kind == "model":
+        add("--trust-remote-code", action="store_true", help="run the code in the folder")
+
+
 def run(args: argparse.Namespace) -> int:
     """Judge, and print why. Exit code 1: there is a bug."""
-    others = {"museum": museum, "certificate": certificate, "sweep": sweep}
+    others = {"museum": museum, "certificate": certificate, "sweep": sweep, "kinds": kinds}
     return others.get(args.kind, referee)(args)
 
 
@@ -59,17 +85,47 @@ def run(args: argparse.Namespace) -> int:
 
 def referee(args: argparse.Namespace) -> int:
     """Print the report on each target."""
+    from ..files import write_whole
     from ..verify.referee import referee
+    from ..verify.report import CODES, VERDICTS
 
-    verdicts = set()
+    names = ("seed", "seconds", "known", "length", "requests", "expects")
+    options = {name: getattr(args, name) for name in names if hasattr(args, name)}
+    verdicts, reports = {"equal"}, []
     for target in args.targets:
         if args.kind == "model" and target.endswith(".py"):
             verdicts |= _lesson(Path(target), args.seed)
             continue
-        for model in _models(args.kind, target, args.seed):
-            print(report := referee(model, seed=args.seed), flush=True)
+        for model in _models(args, target):
+            report = referee(model, say=Teller(args.seconds), **options)
+            print(_printable(str(report)), flush=True)
+            reports.append(report.to_json())
             verdicts.add(report.verdict)
-    return int("bug" in verdicts)
+    if args.json:
+        write_whole(args.json, f"[{', '.join(reports)}]\n".encode())
+    return CODES[max(verdicts, key=VERDICTS.index)]
+
+
+class Teller:
+    """Says now and then which way is tried: over one line of a terminal, elsewhere on lines."""
+
+    def __init__(self, seconds: float):
+        self.seconds, self.began, self.told = seconds, time.monotonic(), 0.0
+        self.terminal = sys.stderr.isatty()
+
+    def __call__(self, way: str) -> None:
+        now = time.monotonic() - self.began
+        if now - self.told < (0.2 if self.terminal else 15):
+            return
+        self.told = now
+        line = f"{now:3.0f} of {self.seconds:.0f} s: {way}"
+        end = "\r" if self.terminal else "\n"
+        print(f"{line[:78]:78}", end=end, file=sys.stderr, flush=True)
+
+
+def _printable(words: str) -> str:
+    """Without characters that move a terminal's cursor."""
+    return "".join(c if c.isprintable() or c == "\n" else "?" for c in words)
 
 
 def _lesson(path: Path, seed: int) -> set[str]:
@@ -96,19 +152,20 @@ def _lesson(path: Path, seed: int) -> set[str]:
     return {verdict} | ({"bug"} if lesson.broken or wrong else set())
 
 
-def _models(kind: str, target: str, seed: int) -> list:
+def _models(args: argparse.Namespace, target: str) -> list:
     """What `referee` judges; a checkpoint of ours in both its forms. Raises ValueError."""
     from ..checkpoint import load_checkpoint
     from ..convert import pack_heads
+    from ..verify.huggingface import from_folder, small
     from ..verify.server import HTTPServer
-    from ..verify.subjects import from_folder, small
 
+    kind = args.kind
     if kind != "model":
-        return [small(target, seed) if kind == "class" else HTTPServer(target)]
+        return [small(target, args.seed) if kind == "class" else HTTPServer(target)]
     if not target or "://" in target:
         raise ValueError(f"{target!r} is no folder and no file; `verify server` takes addresses")
     if (Path(target) / "config.json").is_file():
-        return [from_folder(target)]
+        return [from_folder(target, args.trust_remote_code)]
     if Path(target).is_dir():
         raise ValueError(f"{target} is a folder without config.json: no model of transformers")
     model = load_checkpoint(target).model
@@ -116,6 +173,19 @@ def _models(kind: str, target: str, seed: int) -> list:
 
 
 # ------------------------------------------------------------------ the museum, a page, a sweep
+
+
+def kinds(args: argparse.Namespace) -> int:
+    """Judge each architecture and write the table."""
+    from ..verify import survey
+
+    names = args.names or survey.kinds()
+    rows = []
+    for row in survey.survey(names, args.minutes, args.seconds, print):
+        rows.append(row)
+    survey.write(args.folder, rows, args.seconds)
+    print(f"written: {args.folder}")
+    return 0
 
 
 def museum(args: argparse.Namespace) -> int:
@@ -146,9 +216,9 @@ def certificate(args: argparse.Namespace) -> int:
     from ..series.certificate import check
 
     said, wrong = check(args.path, load_checkpoint(args.checkpoint))
-    print("\n".join(f"{name}: {words}" for name, words in said.items()))
+    print(_printable("\n".join(f"{name}: {words}" for name, words in said.items())))
     lines = [f"It does not hold: {reason}" for reason in wrong]
-    print("\n".join(lines) or "It holds: computed again.")
+    print(_printable("\n".join(lines)) or "It holds: computed again.")
     return int(bool(wrong))
 
 

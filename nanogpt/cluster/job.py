@@ -72,6 +72,8 @@ def _lines(path: Path) -> Iterator[tuple[str, str]]:
                 if not line:
                     return
                 number += 1
+                if number > 10 * MOST:
+                    raise ValueError(f"{path} has over {10 * MOST:,} lines: cut it into files")
                 if len(line) > MOST:
                     cure = "write a prompt in each line"
                     raise ValueError(f"{path}, line {number} has over {MOST:,} characters: {cure}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import html
+import math
 import re
 import textwrap
 from pathlib import Path
@@ -83,6 +84,8 @@ def examine(lesson: mine.Lesson, trained: Checkpoint) -> dict[str, str]:
     worst = max(reports, key=lambda report: VERDICTS.index(report.verdict))
     if worst.verdict == "bug":
         raise mine.LessonError(f"no certificate, the referee finds a {worst.bugs[0]}")
+    if worst.verdict not in VERDICT:
+        raise mine.LessonError(f"no certificate, the referee cannot decide: {worst}")
     rest = ", ".join(name for name in mine.blanks() if name not in lesson.yours)
     ways = sum(len(report.findings) for report in reports)
     return {
@@ -116,7 +119,7 @@ def report_on(scope: dict, seed: int) -> Report:
     model = GPT(shape, scope["Head"], torch.Generator().manual_seed(seed)).eval()
     for weight in model.parameters():
         weight.data *= 9 if weight.ndim > 1 else 1  # so that a wrong mask shows
-    return referee(model, seed=seed, caches=[scope[name] for name in CACHES])
+    return referee(model, seed=seed, caches=[scope[name] for name in CACHES], seconds=math.inf)
 
 
 @torch.no_grad()
@@ -181,8 +184,9 @@ def check(path: Path, trained: Checkpoint) -> tuple[dict[str, str], list[str]]:
     if (said := read(path)) is None:
         why = "was changed by hand" if path.is_file() else "is not there"
         raise mine.LessonError(f"{path} {why}: the last cell of notebook 06 writes it")
-    if said["its weights"] != trained.sha256:
-        need = said["its weights"][:12]
+    weights = said.get("its weights", "none that it names")
+    if weights != trained.sha256:
+        need = "".join(c if c.isprintable() else "?" for c in weights[:12])
         raise mine.LessonError(f"it is of other weights, {need}…: name their checkpoint")
     try:
         now = examine(mine.load(path.with_name("lesson.py")), trained)

@@ -53,6 +53,7 @@ def render(folder: Path, home: Path | None = None) -> Path:
     entries = {entry["notebook"]: entry for entry in card["notebooks"]}
     names = [path.stem for path in paths]
     more = {"live.html": live_page(folder, home or folder), "museum.html": museum_page(names)}
+    more["your_cache.html"] = your_cache_page(bool(more["museum.html"]))
     more = {name: text for name, text in more.items() if text}
     pages = [_about(path, entries, names, more) for path in paths]
     kept = address.REPO if PUBLISHED in (folder.resolve(), home) else ""  # its files are online
@@ -115,6 +116,13 @@ def museum_page(names: Collection[str]) -> str | None:
         coloured=coloured,
         repository=address.REPO and f"https://github.com/{address.REPO}/blob/{address.REF}",
     )
+
+
+def your_cache_page(museum: bool) -> str:
+    """How other projects use the referee; `museum` says whether that page is beside it."""
+    repository = address.REPO and f"https://github.com/{address.REPO}"
+    frame = TEMPLATES.get_template("your_cache.html.j2")
+    return frame.render(museum=museum, repository=repository)
 
 
 def live_page(folder: Path, home: Path) -> str | None:

@@ -23,6 +23,7 @@ from .referee import referee
 FOLDER = ROOT / "notebooks" / "museum"
 VERDICTS = FOLDER / "verdicts.json"  # what the site's page is made from
 LETTERS = ".abcdefghijklmnopqrstuvwxyzäöü"  # no number, and the 29 tokens of an exhibit
+SHOWN = 40  # tokens of a picture: those around the first that changes
 KINDS = {"issues": "issue", "pull": "pull request"}
 POWERS = "0123456789abcdefghi"  # of ten, from -16 to 2
 
@@ -56,9 +57,9 @@ def judged(path: Path, seeds: Iterable[int]) -> dict:
     counts, found, missed = Counter(), Counter(), Counter()
     for seed in seeds:
         model = make(seed, bug=True)
-        report = referee(model, seed=seed)
+        report = referee(model, seed=seed, seconds=math.inf)
         counts["convicted"] += bool(report.bugs)
-        counts["acquitted"] += not referee(make(seed, bug=False), seed=seed).bugs
+        counts["acquitted"] += not referee(make(seed, bug=False), seed=seed, seconds=math.inf).bugs
         for finding in report.findings + report.padding:
             way = finding.way
             for cache in getattr(model, "caches", ()):
@@ -73,6 +74,10 @@ def _picture(expected=None, got=None, sizes=None) -> dict:
     """Finding.turn as short texts: a letter for each token, a power of ten for each difference."""
     if sizes is None:
         return {"expected": expected, "got": got} if expected else {}
+    wrong = (i for i, (a, b) in enumerate(zip(expected, got, strict=True)) if a != b)
+    start = max(0, next(wrong, 0) - SHOWN // 2) if len(expected) > SHOWN else 0
+    part = slice(start, start + SHOWN)
+    expected, got, sizes = expected[part], got[part], sizes[part]
     rows = ["".join(LETTERS[token + 1] for token in row) for row in (expected, got)]
     powers = (math.floor(math.log10(min(max(size, 1e-16), 1e2))) for size in sizes)
     sizes = "".join(POWERS[power + 16] for power in powers)

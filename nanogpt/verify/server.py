@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import json
 import random
+import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPException
 
-from .report import Finding, Report
+from .report import Finding, Report, mark_known
 from .subjects import NotOffered
 
 BLOCKS = (16, 32)  # tokens of a KV block, in most servers: prompts end before, at and after one
+LONGER = (64, 128, 130, 255, 256, 257, 300)  # tokens of longer prompts
+LETTERS = "abcdefghij"
 NEW = 12  # tokens of an answer
+MANY = 40  # prompts that push others out of a pool of blocks
+LARGEST = 1 << 24  # bytes of an answer that are read
 GREEDY, DRAWN = {"temperature": 0.0}, {"temperature": 1.0}
 
 
@@ -27,9 +32,11 @@ class HTTPServer:
         self.name = url.rstrip("/").removesuffix("/v1")
         try:
             (model, *_) = self._call("models")["data"]
-            self.model, self.longest = model["id"], model.get("max_model_len") or 256
+            self.model, longest = model["id"], model.get("max_model_len")
         except (KeyError, TypeError, ValueError, AttributeError):
             raise ConnectionError(f"{url}/v1/models names no model: is it a server?") from None
+        plausible = isinstance(longest, int) and longest > 1
+        self.longest = longest if plausible else 256
         self.extras = {"logprobs": 1}
         try:
             self.ask([{"prompt": "a", "max_tokens": 1, **GREEDY}])
@@ -46,48 +53,95 @@ class HTTPServer:
         try:
             choice = answer["choices"][0]
             shown = choice.get("logprobs") or {}
-            more = {"logprobs": shown.get("token_logprobs"), "tokens": shown.get("tokens")}
-            return {"text": choice["text"] + "", **more}
+            return {"text": choice["text"] + "", **_shown(shown)}
         except (KeyError, IndexError, TypeError, AttributeError):
-            raise ConnectionError(f"{self.name} answers nonsense: {str(answer)[:100]}") from None
+            raise ConnectionError(f"{self.name} answers nonsense: {_clean(str(answer))}") from None
 
     def _call(self, what: str, body: dict | None = None):
         data, head = body and json.dumps(body).encode(), {"Content-Type": "application/json"}
         try:
             request = urllib.request.Request(f"{self.name}/v1/{what}", data, head)
             with urllib.request.urlopen(request, timeout=60) as response:
-                return json.load(response)
+                return json.loads(response.read(LARGEST))
         except urllib.error.HTTPError as error:
-            said = " ".join(error.read(200).decode(errors="replace").split())
+            said = _clean(_body(error))
             raise ConnectionError(f"{self.name}/v1/{what}: HTTP {error.code}: {said}") from None
+        except RecursionError:
+            raise ConnectionError(f"{self.name}/v1/{what}: JSON that is nested too deep") from None
         except (OSError, ValueError, HTTPException) as error:
-            raise ConnectionError(f"no server answers at {self.name}: {error}") from None
+            why = _clean(str(error))
+            raise ConnectionError(f"no server answers at {self.name}: {why}") from None
 
 
-def referee_server(server, seed: int = 0) -> Report:
-    """Ask for the same texts in ways that must not matter. `server` is a URL, or has `ask`."""
+def _shown(logprobs) -> dict:
+    """Log-probabilities and tokens of an answer, or None where they are anything else."""
+    values, tokens = (logprobs.get(key) for key in ("token_logprobs", "tokens"))
+    usable = isinstance(values, list) and isinstance(tokens, list) and len(values) == len(tokens)
+    if not usable or not all(isinstance(token, str) for token in tokens):
+        return {"logprobs": None, "tokens": None}
+    numbers = [value if isinstance(value, float) else None for value in values]
+    return {"logprobs": numbers, "tokens": tokens}
+
+
+def _body(error: urllib.error.HTTPError) -> str:
+    try:
+        return error.read(200).decode(errors="replace")
+    except (OSError, HTTPException):
+        return "nothing that can be read"
+
+
+def _clean(words: str) -> str:
+    """In one line, without characters that move a terminal's cursor."""
+    return " ".join("".join(c if c.isprintable() else " " for c in words[:200]).split())
+
+
+def referee_server(
+    server, seed: int = 0, seconds: float = 60.0, known: Iterable[str] = ()
+) -> Report:
+    """Ask for the same texts in ways that must not matter. `server` is a URL, or has `ask`.
+
+    What is not begun after `seconds` is named in the report. Raises ConnectionError for a server
+    that does not answer a simple request.
+    """
     server = HTTPServer(server) if isinstance(server, str) else server
-    report = Report(getattr(server, "name", type(server).__name__))
-    requests = _requests(random.Random(seed), getattr(server, "longest", 256))
+    report, began = Report(_clean(getattr(server, "name", type(server).__name__))), time.monotonic()
+    longest = getattr(server, "longest", 256)
+    new = min(NEW, longest // 2)
+    if new < 1:
+        raise ValueError(f"{report.model} reads {longest} tokens: 2 are needed")
+    requests = _requests(random.Random(seed), longest, new)
     cold = _alone(server, requests)
-    for what, findings in {"company": _company, "a seed": _seeds, "echo": _echoes}.items():
+    trials: dict[str, Callable] = {"company": _company, "a seed": _seeds, "echo": _echoes}
+    trials |= {"a shared beginning": _parted, "token ids": _token_ids}
+    for what, findings in trials.items():
+        if time.monotonic() - began > seconds:
+            report.unreached.append(what)
+            continue
         try:
-            report.findings += findings(server, requests, cold)
+            for finding in findings(server, requests, cold):
+                report.findings.append(finding)
         except NotOffered as why:
             report.notes.append(f"{what} is not offered: {why}")
+        except ConnectionError as why:
+            words = f"it answered before, and now: {why}"
+            report.findings.append(Finding(what, "bug", words))
     if not any(answer["logprobs"] for answer in cold):
         words = "no log-probabilities are shown: a bug in fewer than half of the texts"
         report.notes.append(f"{words} cannot be told from rounding")
+    for name in mark_known(report, known):
+        report.notes.append(f"the known failure {name!r} did not occur")
+    report.seconds = time.monotonic() - began
     return report
 
 
-def _requests(pick: random.Random, longest: int) -> list[dict]:
+def _requests(pick: random.Random, longest: int, new: int = NEW) -> list[dict]:
     """Greedy ones. Each begins with a letter of its own, so that the first time each is cold."""
-    phrases = ["".join(pick.choices("abcdefghij", k=5)) for _ in "ABC"]
+    phrases = ["".join(pick.choices(LETTERS, k=5)) for _ in "ABC"]
     whole = "".join(pick.choice(phrases) for _ in range(60))
-    ends = sorted({1, 2, 7, *(n + d for n in BLOCKS for d in (-1, 0, 1)), 50})
-    prompts = [chr(97 + i) + whole[: n - 1] for i, n in enumerate(ends) if n + NEW <= longest]
-    return [{"prompt": prompt, "max_tokens": NEW, **GREEDY} for prompt in prompts]
+    ends = sorted({1, 2, 7, *(n + d for n in BLOCKS for d in (-1, 0, 1)), 50, *LONGER})
+    starts = (LETTERS[i % 10] * (1 + i // 10) for i in range(len(ends)))
+    prompts = [(a + whole)[:n] for a, n in zip(starts, ends, strict=True) if n + new <= longest]
+    return [{"prompt": prompt, "max_tokens": new, **GREEDY} for prompt in prompts]
 
 
 def _company(server, requests: list[dict], cold: list[dict]) -> Iterator[Finding]:
@@ -97,10 +151,13 @@ def _company(server, requests: list[dict], cold: list[dict]) -> Iterator[Finding
     others = [requests[-1] | DRAWN | {"seed": 7}, requests[-1]]
     yield _compared("alone, against all in company", cold, server.ask([*requests, *others]))
     yield _compared("after others, again alone", cold, _alone(server, requests))
-    half = NEW // 2
+    new = requests[0]["max_tokens"]
+    half = new // 2
+    if not half:
+        return
     rest = [{"text": answer["text"][half:], "logprobs": None} for answer in cold]
     grown = [
-        request | {"prompt": request["prompt"] + answer["text"][:half], "max_tokens": NEW - half}
+        request | {"prompt": request["prompt"] + answer["text"][:half], "max_tokens": new - half}
         for request, answer in zip(requests, cold, strict=True)
     ]
     yield _compared("its own text given back as a prompt", rest, _alone(server, grown))
@@ -140,8 +197,9 @@ def _echoes(server, requests: list[dict], cold: list[dict]) -> list[Finding]:
             raise NotOffered(error) from None
         n = len(tokens)  # its last ones are those given back, and one more that was drawn
         if n > 1 and (back.get("tokens") or [])[-n:-1] == tokens[:-1] and back["logprobs"]:
-            pairs = zip(values, back["logprobs"][-n:-1], strict=False)
-            apart.append(max(abs(a - b) for a, b in pairs))
+            pairs = list(zip(values, back["logprobs"][-n:-1], strict=False))
+            shown = [abs(a - b) for a, b in pairs if a is not None and b is not None]
+            apart += [max(shown)] if shown else []
     if not apart:
         raise NotOffered("there are no log-probabilities with it")
     wrong, worst = [x for x in apart if not x <= 0.1], max(apart)
@@ -149,6 +207,44 @@ def _echoes(server, requests: list[dict], cold: list[dict]) -> list[Finding]:
     verdict = "bug" if bug else "rounding" if worst > 1e-4 else "equal"
     words = f"{len(apart)} texts, up to {worst:.1e} nats apart"
     return [Finding("log-probabilities drawn, against echoed", verdict, words)]
+
+
+def _parted(server, requests: list[dict], cold: list[dict]) -> Iterator[Finding]:
+    """Prompts that leave an earlier one inside a block; then others come, and they come again."""
+    longest = requests[-1]
+    prompt, letters = longest["prompt"], LETTERS[::-1]
+    points = [n for n in (1, 5, 15, 16, 17, 24, 33, 70, 130, 200) if n < len(prompt)]
+    tail = letters * (len(prompt) // 10 + 1)
+    asked = [longest | {"prompt": prompt[:n] + tail[: len(prompt) - n]} for n in points]
+    if not asked:
+        raise NotOffered("its prompts are too short")
+    server.ask([longest])
+    first = _alone(server, asked)
+    starts = (letters[i // 10] + letters[i % 10] + letters[i % 7] for i in range(MANY))
+    others = [longest | {"prompt": (a + tail)[: len(prompt)], "max_tokens": 1} for a in starts]
+    for i in range(0, MANY, 8):
+        server.ask(others[i : i + 8])
+    yield _compared("prompts that leave an earlier one, and again", first, _alone(server, asked))
+    pair = server.ask([*asked, *asked])
+    yield _compared("the same, all at once and twice", first, pair[: len(asked)])
+    yield _compared("the first of these against the second", pair[: len(asked)], pair[len(asked) :])
+    after = _alone(server, requests)
+    yield _compared(f"after {MANY} other prompts, again alone", cold, after)
+
+
+def _token_ids(server, requests: list[dict], _) -> Iterator[Finding]:
+    """Prompts as numbers of tokens: the same in company, and after one another."""
+    pick = random.Random(len(requests))
+    longest = len(requests[-1]["prompt"])
+    ends = [n for n in (2, 16, 17, 33, 130, 200) if n <= longest]
+    prompts = [[3 + i, *(pick.randrange(3, 10) for _ in range(n - 1))] for i, n in enumerate(ends)]
+    asked = [requests[0] | {"prompt": prompt} for prompt in prompts]
+    try:
+        first = _alone(server, asked)
+    except (ConnectionError, TypeError, AttributeError) as error:
+        raise NotOffered(error) from None
+    yield _compared("prompts of token ids, again", first, _alone(server, asked))
+    yield _compared("prompts of token ids, in company", first, server.ask([*asked, requests[-1]]))
 
 
 def _alone(server, requests: list[dict]) -> list[dict]:
@@ -174,4 +270,7 @@ def _compared(way: str, a: list[dict], b: list[dict]) -> Finding:
 def _tie(a: dict, b: dict) -> float:
     """How far apart the first two tokens that differ are, in nats; 0 where it is not shown."""
     rows = zip(*(zip(x.get("tokens") or [], x.get("logprobs") or []) for x in (a, b)))  # noqa: B905
-    return next((abs(p - q) for (s, p), (t, q) in rows if s != t), 0.0)
+    apart = [(p, q) for (s, p), (t, q) in rows if s != t]
+    if not apart or None in apart[0]:
+        return 0.0
+    return abs(apart[0][0] - apart[0][1])

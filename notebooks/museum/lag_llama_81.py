@@ -24,3 +24,7 @@ class Flag(Tiny):
         logits = super().step(cache, ids, mask)
         self.begun = self.begun or cache.kept
         return logits
+
+    def forget(self, cache, n):
+        super().forget(cache, n)
+        self.begun = self.begun and (self.bug or cache.t > 0)

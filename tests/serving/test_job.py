@@ -138,10 +138,13 @@ def test_prompts_that_are_none_are_refused_with_their_line(tmp_path):
         read_prompts(None, 10**9)
 
 
-def test_an_endless_file_of_prompts_ends_with_a_message(monkeypatch):
+def test_an_endless_file_of_prompts_ends_with_a_message(monkeypatch, tmp_path):
     with pytest.raises(ValueError, match="line 1 has over 1,000,000 characters"):
         read_prompts(Path("/dev/zero"))
     monkeypatch.setattr(module, "MOST", 1000)
+    (tmp_path / "empty.txt").write_text("\n" * 10_001)
+    with pytest.raises(ValueError, match="has over 10,000 lines"):
+        read_prompts(tmp_path / "empty.txt")
     monkeypatch.setattr(
         module, "_lines", lambda path: zip(itertools.repeat(""), itertools.repeat("a"))
     )

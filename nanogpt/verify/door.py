@@ -1,0 +1,30 @@
+"""What may be handed to the referee, and what it makes of it."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from ..model import GPT
+from .huggingface import HuggingFace
+from .subjects import Given, Ours, Subject
+
+
+def subject_of(model, caches=None) -> Subject:
+    """The model as a Subject; `caches` are those of a GPT. Raises ValueError."""
+    if isinstance(model, nn.Module) and any(p.is_meta for p in model.parameters()):
+        raise ValueError("the model is on the meta device, without numbers: load its weights")
+    if caches is not None:
+        classes = isinstance(caches, (list, tuple)) and caches and all(map(callable, caches))
+        if not isinstance(model, GPT) or not classes:
+            raise ValueError(f"caches={caches!r}: pass classes, as in [DynamicCache], and a GPT")
+        return Ours(model, caches)
+    if isinstance(model, Subject):
+        return model
+    if callable(getattr(model, "plain", None)) and callable(getattr(model, "cached", None)):
+        return Given(model)
+    if isinstance(model, GPT) or all(hasattr(model, x) for x in ("blocks", "config", "modules")):
+        return Ours(model)
+    if hasattr(model, "get_output_embeddings") and hasattr(model, "config"):
+        return HuggingFace(model)
+    kinds = "a GPT, a model of transformers, a server's http://…, or an object with"
+    raise ValueError(f"{type(model).__name__}: pass {kinds} plain(ids) and cached(pieces)")

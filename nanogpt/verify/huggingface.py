@@ -1,0 +1,330 @@
+"""Models of transformers as the referee sees them, and how small ones are built."""
+
+from __future__ import annotations
+
+import inspect
+from contextlib import contextmanager
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from ..console import first_line
+from ..model import replica
+from .subjects import NotOffered, Subject, copied, through
+from .texts import high_water
+
+LARGEST = 100_000_000  # parameters of a model that is called small
+REFUSALS = ("not compatible", "not support", "only support", "unsupported", "expected a cache")
+
+
+class HuggingFace(Subject):
+    """A causal language model of transformers, with its own cache and, where it can, a static one.
+
+    The static cache is allocated once, and reset() between two requests.
+    """
+
+    def __init__(self, model):
+        replica(getattr(model, "_orig_mod", model))  # ValueError: a forward that copies would share
+        config = self.config = model.config.get_text_config()
+        self.model, self.name = model.eval(), type(model).__name__
+        self.vocab_size, self._static = config.vocab_size, {}
+        limits = ("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx")
+        windows = ("sliding_window", "attention_window_size", "window_size")
+        self.longest, self.window = (
+            next((n for x in names if isinstance(n := getattr(config, x, None), int)), None)
+            for names in (limits, windows)
+        )
+        if (self.longest or 0) < 1:
+            self.longest = None
+        pads = (getattr(config, "pad_token_id", None), *_tokens_of_images(model.config))
+        self.specials = tuple(i for i in (0, 1, 2) if i not in pads)
+        self.takes = inspect.signature(model.forward).parameters
+        self.rewinds = "past_key_values" in self.takes
+        self.caches = ("its cache", "static cache") if self.rewinds else ("its cache",)
+
+    @property
+    def bidirectional(self) -> bool:
+        """Whether the model is told to see later tokens, as an encoder does."""
+        flags = (getattr(self.config, name, True) for name in ("is_decoder", "causal"))
+        return False in flags or getattr(self.config, "attn_type", "") == "bi"
+
+    @torch.no_grad()
+    def plain(self, ids):
+        return self.model(ids.to(self.model.device), use_cache=False).logits
+
+    @torch.no_grad()
+    def cached(self, pieces, cache=None):
+        state, taken_back = {}, any(isinstance(piece, int) for piece in pieces)
+        if cache == "static cache":
+            state = {"past_key_values": self._allocated(len(pieces[0]), high_water(pieces))}
+        elif taken_back:
+            from transformers import DynamicCache as Growing
+
+            state = {"past_key_values": Growing(config=self.model.config)}
+
+        cropped = False
+
+        def read(ids):
+            nonlocal cropped
+            cropped = False
+            empty = taken_back and not getattr(state["past_key_values"], "read", False)
+            out = self._read(state, ids)
+            if empty:
+                _record(state["past_key_values"])
+            return out
+
+        def rewind(n):
+            nonlocal cropped
+            (held,) = state.values()
+            layers = getattr(held, "layers", ())
+            if cropped and any(getattr(layer, "record_past", False) for layer in layers):
+                raise NotOffered("a crop keeps no more than it must: read before the next one")
+            cropped = True
+            try:
+                held.crop(-n)
+            except (NotImplementedError, ValueError, AttributeError, RuntimeError) as error:
+                raise NotOffered(f"its cache refuses to crop: {error}") from None
+
+        return through(read, rewind, pieces)
+
+    def _read(self, state: dict, ids: Tensor, **more) -> Tensor:
+        """Logits of the next tokens. `state` has what the model wants back with those after."""
+        try:
+            out = self.model(ids, use_cache=True, **more, **state)
+        except (ValueError, NotImplementedError, AttributeError, TypeError) as error:
+            if any(words in str(error).lower() for words in REFUSALS):
+                raise NotOffered(f"it refuses this cache: {first_line(error)}") from None
+            raise
+        for key in ("past_key_values", "cache_params", "state"):
+            if getattr(out, key, None) is not None:
+                state[key] = out[key]
+                return out.logits
+        raise NotOffered(f"{self.name} returns no cache")
+
+    def _allocated(self, batch: int, needed: int):
+        """A static cache with room for these tokens, at most twice as many."""
+        from transformers import StaticCache as Allocated
+
+        sizes = [n for rows, n in self._static if rows == batch and needed <= n <= 2 * needed]
+        key = (batch, min(sizes, default=needed))
+        if key not in self._static:
+            try:
+                self._static[key] = Allocated(config=self.model.config, max_cache_len=key[1])
+            except Exception as error:
+                raise NotOffered(f"no static cache: {error}") from None
+        self._static[key].reset()
+        return self._static[key]
+
+    def session(self, cache=None):
+        if cache == "static cache":
+            raise NotOffered("one static cache serves one text after the other")
+        return _Session(self)
+
+    @torch.no_grad()
+    def padded(self, ids, mask, lengths):
+        if "attention_mask" not in self.takes:
+            raise NotOffered("it takes no attention_mask, so padding would be read as text")
+        if lengths and not self.rewinds:
+            raise NotOffered("its state takes no mask of what was read before")
+        pos, state, found, end = (mask.cumsum(1) - 1).clamp(min=0), {}, [], 0
+        read = partial(self._read, state) if lengths else partial(self.model, use_cache=False)
+        for piece in ids.split(lengths or ids.shape[1], 1):
+            start, end = end, end + piece.shape[1]
+            more = {"attention_mask": mask[:, :end], "position_ids": pos[:, start:end]}
+            out = read(piece, **{name: x for name, x in more.items() if name in self.takes})
+            found.append(out if lengths else out.logits)
+        return torch.cat(found, 1)
+
+    def to(self, dtype):
+        other = HuggingFace(copied(self.model, dtype))
+        other.builds = self.builds
+        return other
+
+
+class _Session:
+    """One text's cache, beside which others may be read."""
+
+    def __init__(self, subject: HuggingFace):
+        self.subject, self.state = subject, {}
+
+    @torch.no_grad()
+    def read(self, ids: Tensor) -> Tensor:
+        return self.subject._read(self.state, ids)
+
+    def reorder(self, rows: list[int]) -> None:
+        (held,) = self.state.values()
+        if not hasattr(held, "reorder_cache"):
+            raise NotOffered("its cache has no reorder_cache")
+        held.reorder_cache(torch.tensor(rows))
+
+
+def _record(cache) -> None:
+    """Let a cache keep what drafts push out, as generation does after the prompt."""
+    if not getattr(cache, "is_croppable", True):
+        raise NotOffered("its cache says that it is not croppable")
+    cache.read = True
+    if hasattr(cache, "activate_past_recording"):
+        cache.activate_past_recording()
+
+
+def _tokens_of_images(config) -> list[int]:
+    """Ids that stand for something else than text."""
+    names = [name for name in vars(config) if name.endswith(("_token_id", "_token_index"))]
+    return [getattr(config, n) for n in names if n[:3] not in ("bos", "eos", "sep", "cls")]
+
+
+# ------------------------------------------------------------------ small models
+
+SMALL = {
+    **{"vocab_size": 97, "hidden_size": 32, "intermediate_size": 48, "head_dim": 8},
+    **{"num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2},
+    **{"max_position_embeddings": 512, "n_positions": 512, "sliding_window": 12},
+    **{"n_embd": 32, "n_layer": 4, "n_head": 4, "d_model": 32, "n_heads": 4, "n_layers": 4},
+    **{"ffn_dim": 48, "word_embed_proj_dim": 32, "pad_token_id": 0, "bos_token_id": 1},
+    **{"eos_token_id": 2, "hidden_dropout": 0.0, "attention_dropout": 0.0},
+    # Encoders with a decoder beside them name its layers apart.
+    **{"decoder_layers": 4, "decoder_attention_heads": 4, "decoder_ffn_dim": 48},
+    **{"encoder_layers": 4, "encoder_attention_heads": 4, "encoder_ffn_dim": 48},
+    **{"is_decoder": True, "add_cross_attention": False},
+    # Experts: few, and two of them for a token.
+    **{"num_experts": 4, "num_local_experts": 4, "n_routed_experts": 4, "num_experts_per_tok": 2},
+    **{"moe_intermediate_size": 16, "shared_expert_intermediate_size": 16, "n_shared_experts": 1},
+    **{"n_group": 1, "topk_group": 1, "first_k_dense_replace": 1, "moe_num_experts": 4},
+    **{"moe_k": 2, "moe_topk": 2, "num_experts_per_token": 2, "expert_ffn_hidden_size": 16},
+    # Latent attention has head sizes of its own.
+    **{"kv_lora_rank": 16, "q_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8},
+    **{"v_head_dim": 8, "rotary_dim": 4, "index_n_heads": 2, "index_head_dim": 16},
+    # Hybrids: an attention layer among four, and linear ones.
+    **{"attn_layer_period": 2, "attn_layer_offset": 1, "expert_layer_period": 2},
+    **{"expert_layer_offset": 1, "layer_group_size": 2, "full_attention_interval": 2},
+    **{"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8},
+    **{"linear_value_head_dim": 8, "mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_state": 8},
+    **{"mamba_num_heads": 8, "mamba_head_dim": 8, "ssm_state_size": 8, "mamba_n_groups": 1},
+    **{"n_groups": 1, "chunk_size": 16, "attention_chunk_size": 16},
+    **{"hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 97, "d_ff": 48},
+    **{"lru_width": 32, "attention_window_size": 12, "n_inner": 48, "embedding_size": 32},
+    **{"hybrid_override_pattern": "M*-M", "word_embedding_dimension": 32, "d_kv": 8},
+    **{"num_codebooks": 1, "attn_layer_indices": [1, 3], "attn_layer_idx": [1, 3]},
+    **{"num_kv_shared_layers": 1, "attention_types": [[["global", "local"], 2]], "d_head": 8},
+    **{"num_encoder_layers": 4, "num_decoder_layers": 4, "num_encoder_attention_heads": 4},
+    **{"num_decoder_attention_heads": 4, "window_size": 12, "default_language": "en_XX"},
+    **{"indexer_n_heads": 2, "indexer_kv_heads": 1, "indexer_head_dim": 16, "hc_lowrank": 8},
+    **{"ple_embed_dim": 32, "ngram_vocab_size_base": 97, "router_hidden_size": 16},
+    **{"attention_head_dim": 16, "mamba_headdim": 8, "n_mamba_heads": 8},
+}
+HYBRID = {"lfm2_moe": ("conv", "full_attention")}  # layers of kinds that name none
+LINEAR = ("linear_attention", "full_attention")  # those of the other ones
+LAYERS = ("layer_types", "layers_block_type", "mlp_layer_types")
+HEADS = ("kv_lora_rank", "rotary_dim", "qk_nope_head_dim")  # where these are, head_dim is not set
+
+
+def small(kind: str, seed: int = 0) -> HuggingFace:
+    """A small model of one of transformers' architectures, as in small("llama").
+
+    Weights are normal(0, 0.3): those of a new model are so small that a wrong mask hardly shows.
+    Raises ValueError for a name that transformers does not know, or cannot build small.
+    """
+    from transformers import AutoConfig
+
+    with _transformers(f"builds no small {kind!r}"), torch.random.fork_rng(devices=[]):
+        known, error = AutoConfig.for_model(kind), None
+        for left_out in TRIED:
+            torch.manual_seed(seed)
+            try:
+                model = _built(kind, _sizes(known, left_out))
+                model(torch.tensor([[3, 4, 5]]), use_cache=False)
+                subject = HuggingFace(model)
+                lines = "from nanogpt.verify.huggingface import small"
+                subject.builds = f"{lines}\n\nMODEL = small({kind!r}, {seed})"
+                subject.sizes = _sizes(known, left_out)
+                return subject
+            except Exception as why:  # as many kinds as there are models
+                error = error or why
+        raise error
+
+
+# Sizes that are left out where a model is not built with them, from few to many.
+TRIED = ((), LAYERS, ("head_dim", "num_key_value_heads"), ("head_dim", *LAYERS))
+TRIED += (("n_groups", "d_kv", "num_codebooks", "chunk_size", "lru_width", "q_lora_rank"),)
+TRIED += (("hybrid_override_pattern", "attn_layer_indices", "attn_layer_idx", "v_head_dim"),)
+
+
+def _sizes(known, left_out: tuple) -> dict:
+    """What a small model's configuration says, of all that this one has."""
+    config = known.get_text_config()
+    usual = config.to_dict()
+    names = {*usual, *(x for x, y in config.attribute_map.items() if y in usual and x in SMALL)}
+    sizes = {x: n for x, n in SMALL.items() if x in names and x not in left_out}
+    for one, other in config.attribute_map.items():  # two names of one thing
+        if one in sizes and other in sizes:
+            sizes.pop(one)
+    if any(usual.get(name) for name in HEADS):
+        sizes.pop("head_dim", None)
+    if usual.get("kv_lora_rank"):  # its keys are as many as its heads
+        sizes["num_key_value_heads"] = SMALL["num_attention_heads"]
+    if usual.get("q_lora_rank", 1) is None:
+        sizes.pop("q_lora_rank", None)
+    if "mamba_headdim" in usual:  # its attention reads two states side by side
+        sizes["attention_hidden_size"] = 2 * SMALL["hidden_size"]
+    if "state_size" in usual and "num_heads" in usual:  # heads of a state, of twice the width
+        sizes["num_heads"] = 2 * SMALL["hidden_size"] // SMALL["head_dim"]
+    for name in LAYERS:
+        if name in usual and name not in left_out:
+            kinds = list(dict.fromkeys(usual[name] or HYBRID.get(known.model_type, LINEAR)))
+            sizes[name] = (kinds * 4)[: max(4, len(kinds))]
+            sizes["num_hidden_layers"] = max(4, len(kinds), sizes.get("num_hidden_layers", 4))
+    for name in LAYERS:
+        if name in sizes:
+            sizes[name] = (sizes[name] * 4)[: sizes["num_hidden_layers"]]
+    return sizes
+
+
+def _built(kind: str, sizes: dict) -> nn.Module:
+    """The model with these sizes and weights that show a mistake. Raises all that may happen."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    config = AutoConfig.for_model(kind)
+    if config.get_text_config() is not config:
+        name = next(x for x in vars(config) if getattr(config, x) is config.get_text_config())
+        config = AutoConfig.for_model(kind, **{name: sizes})
+    else:
+        config = AutoConfig.for_model(kind, **sizes)
+    with torch.device("meta"):
+        shape = AutoModelForCausalLM.from_config(config)
+    if (n := sum(p.numel() for p in shape.parameters())) > LARGEST:
+        raise ValueError(f"its smallest has {n:,} parameters; at most {LARGEST:,} are built")
+    options = {"experts_implementation": "eager"}  # the other ways have no float64
+    try:
+        model = AutoModelForCausalLM.from_config(config, **options)
+    except (TypeError, ValueError):
+        model = AutoModelForCausalLM.from_config(config)
+    for p in (p for p in model.parameters() if p.ndim > 1):
+        nn.init.normal_(p, std=0.3)
+    return model.eval()
+
+
+def from_folder(path, trust: bool = False) -> HuggingFace:
+    """The causal language model in a folder that transformers wrote. Raises ValueError.
+
+    `trust` runs code that lies in the folder.
+    """
+    from transformers import AutoModelForCausalLM
+
+    options = {"local_files_only": True, "trust_remote_code": trust}
+    with _transformers(f"loads no model from {path}"):
+        subject = HuggingFace(AutoModelForCausalLM.from_pretrained(path, **options))
+        lines = "from nanogpt.verify.huggingface import from_folder"
+        subject.builds = f"{lines}\n\nMODEL = from_folder({str(path)!r}, trust={trust})"
+        return subject
+
+
+@contextmanager
+def _transformers(cannot: str):
+    from transformers import logging
+
+    logging.set_verbosity_error()
+    try:
+        yield
+    except Exception as error:  # as many kinds as there are models
+        raise ValueError(f"transformers {cannot}: {first_line(error)}") from None

@@ -1,0 +1,208 @@
+"""Every architecture of transformers, small, before the referee: a table, and scripts for its bugs.
+
+The scripts use transformers alone, so that a maintainer can paste them.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ..console import first_line
+from ..files import write_json, write_whole
+from .huggingface import HuggingFace, small
+from .referee import STOPS, referee
+from .report import Finding, Report
+from .subjects import NotOffered
+from .texts import cut, text
+
+SECONDS = 6.0  # for each kind
+LATE = 5  # times as long, and a kind is given up
+SCRIPT = '''\
+"""{name} ({kind}) of transformers {version}: {way}.
+
+{words}
+"""
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, StaticCache
+
+config = AutoConfig.for_model({kind!r}, **{sizes})
+torch.manual_seed({seed})
+model = AutoModelForCausalLM.from_config(config{eager})
+for p in model.parameters():
+    if p.ndim > 1:
+        torch.nn.init.normal_(p, std=0.3)
+model = model.eval().double()
+
+# What is read in turn: tokens, or how many of the last ones are taken back.
+pieces = {pieces}
+state, kept = {{{state}}}, []
+with torch.no_grad():
+    for piece in pieces:
+        if isinstance(piece, int):
+            state["past_key_values"].crop(-piece)
+            kept = [torch.cat(kept, 1)[:, :-piece]]
+            continue
+        out = model(torch.tensor(piece), use_cache=True, **state)
+        kept.append(out.logits)
+        for name in ("past_key_values", "cache_params", "state"):
+            if getattr(out, name, None) is not None:
+                state = {{name: out[name]}}
+                break
+    wanted = model(torch.tensor({ids}), use_cache=False).logits
+got = torch.cat(kept, 1)
+print((got - wanted[:, : got.shape[1]]).abs().amax((0, 2)))  # one difference for each token
+'''
+HEAD = """\
+# The referee on every causal architecture of transformers
+
+{made}; {kinds} kinds, {seconds:.0f} seconds of one core each: {counted}.
+Each is built small, with random weights. A bug here is a difference between a cached and a plain
+pass in float64 that rounding does not explain; the script shows it in transformers alone. *left*
+counts ways for which no time was left. Made by `python -m nanogpt verify kinds`.
+"""
+COLUMNS = ("kind", "verdict", "ways", "left", "what shows it, or why not", "size", "script")
+
+
+def kinds() -> list[str]:
+    """The names of all causal architectures that transformers knows."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    return sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
+
+
+def survey(names: Iterable[str], minutes: float, seconds: float, say: Callable) -> Iterator[dict]:
+    """The row of each kind, for so many minutes; what was not reached has a row as well."""
+    end = time.monotonic() + 60 * minutes
+    for kind in names:
+        if time.monotonic() > end:
+            yield {"kind": kind, "verdict": "not reached"}
+            continue
+        row = _row(kind, seconds)
+        say(f"{kind:28} {row['verdict']:12} {row.get('way') or row.get('why', '')}"[:110])
+        yield row
+
+
+def _row(kind: str, seconds: float) -> dict:
+    """What the referee says of one architecture, as plain data."""
+    began, row = time.monotonic(), {"kind": kind}
+    try:
+        with _alarm(LATE * seconds):
+            subject = small(kind)
+            report = referee(subject, seconds=seconds)
+    except TimeoutError:
+        return row | {"verdict": "timed out", "why": f"no answer in {LATE * seconds:.0f} s"}
+    except (ValueError, NotOffered) as why:
+        word = "not built" if "builds no small" in str(why) else "refused"
+        return row | {"verdict": word, "why": first_line(why)}
+    except (MemoryError, *STOPS) as error:
+        return row | {"verdict": "stopped", "why": f"{type(error).__name__}: {first_line(error)}"}
+    row |= {"verdict": report.verdict, "ways": len(report.findings)}
+    row |= {"left": len(report.unreached), "seconds": round(time.monotonic() - began, 1)}
+    if report.verdict == "bug":
+        row |= _evidence(subject, report)
+    return row
+
+
+def _evidence(subject: HuggingFace, report: Report) -> dict:
+    """The simplest way that convicts, its size, and a script."""
+    bugs = [f for f in report.findings if f.verdict == "bug"]
+    first = min(bugs, key=lambda f: (not f.how, len(f.how.get("lengths", ())), f.way))
+    size = first.size if first.size < float("inf") else None
+    row = {"way": first.way, "size": size, "words": first.words}
+    return row | {"bugs": len(bugs), "code": script(subject, first)}
+
+
+def script(subject: HuggingFace, finding: Finding) -> str:
+    """Lines that show a bug in transformers alone; "" for what is no way to read one batch."""
+    import transformers
+
+    if not finding.how:
+        return ""
+    how = finding.how
+    ids = text(subject, seed=how["seed"], length=how["length"])[: how["rows"]]
+    pieces = cut(ids, how["lengths"], subject.vocab_size)
+    state = ""
+    if how["cache"] == "static cache":
+        state = f'"past_key_values": StaticCache(config=config, max_cache_len={how["length"] + 8})'
+    elif any(isinstance(piece, int) for piece in pieces):
+        state = '"past_key_values": DynamicCache(config=config)'
+    return SCRIPT.format(
+        name=subject.name,
+        kind=subject.model.config.model_type,
+        version=transformers.__version__,
+        way=finding.way,
+        words=finding.words,
+        sizes=subject.sizes,
+        eager=', experts_implementation="eager"' * any("expert" in x for x in subject.sizes),
+        seed=0,
+        pieces=[piece if isinstance(piece, int) else piece.tolist() for piece in pieces],
+        state=state,
+        ids=ids.tolist(),
+    )
+
+
+@contextmanager
+def _alarm(seconds: float):
+    """Raise TimeoutError in the with-block after so long, where the system has such a clock."""
+    if not hasattr(signal, "setitimer"):
+        yield
+        return
+
+    def ring(number, frame):
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def write(folder: Path, rows: list[dict], seconds: float) -> None:
+    """The table as kinds.json and README.md, and a script for each bug that has one."""
+    import torch
+    import transformers
+
+    folder.mkdir(parents=True, exist_ok=True)
+    versions = {"transformers": transformers.__version__, "torch": torch.__version__}
+    write_json(
+        folder / "kinds.json", {"what": "kinds", **versions, "seconds": seconds, "rows": rows}
+    )
+    for row in rows:
+        if row.get("code"):
+            write_whole(folder / f"{row['kind']}.py", row["code"].encode())
+    write_whole(folder / "README.md", table(rows, versions, seconds).encode())
+
+
+def table(rows: list[dict], versions: dict, seconds: float) -> str:
+    """The survey as a page of Markdown."""
+    counts = Counter(row["verdict"] for row in rows)
+    counted = ", ".join(f"{n} {verdict}" for verdict, n in counts.most_common())
+    made = f"transformers {versions['transformers']}, torch {versions['torch']}"
+    head = HEAD.format(made=made, kinds=len(rows), seconds=seconds, counted=counted)
+    lines = [*head.splitlines(), "", f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
+    order = ("bug", "undecided", "rounding", "equal")
+    rank = {verdict: i for i, verdict in enumerate(order)}
+    for row in sorted(rows, key=lambda row: (rank.get(row["verdict"], 9), row["kind"])):
+        why = (row.get("way") or row.get("why") or "").replace("|", "/")
+        size = "" if row.get("size") is None else f"{row['size']:.1e}"
+        code = f"[{row['kind']}.py]({row['kind']}.py)" if row.get("code") else ""
+        cells = [
+            row["kind"],
+            row["verdict"],
+            row.get("ways", ""),
+            row.get("left", ""),
+            why,
+            size,
+            code,
+        ]
+        lines.append(f"| {' | '.join(map(str, cells))} |")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,128 @@
+"""How far logits may differ before it is a bug: measured in the model itself.
+
+Rounding shrinks when the dtype grows, and a bug does not. What float32 moves the plain pass by is
+what a float32 inside a model of float64 may do, several times; what float64 rounds is far less.
+"""
+
+from __future__ import annotations
+
+import math
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ..comparison import rounding
+
+ULPS = 4  # units in the last place of the largest logit, up to which logits are called equal
+TIMES = 4  # so far beyond the largest difference of a sample may another one lie
+NARROW = (torch.float32, torch.bfloat16, torch.float16)
+STEP = 8192  # logits of a token that are compared; of a larger vocabulary every second, and so on
+
+
+class Yardstick:
+    """What is equal, what rounding explains, and what is declared; it grows with what is measured.
+
+    `limit` is what rounding explains in this dtype, `inside` what it does where float32 is inside
+    the model, where it varies by itself, or where a lossy cache was declared.
+    """
+
+    def __init__(self, dtype: torch.dtype, other: torch.dtype | None, expects: float | None):
+        self.dtype, self.other, self.expects = dtype, other, expects
+        self.eps = torch.finfo(dtype).eps
+        self.largest = self.moved = self.noise = self.base = 0.0
+
+    def add(self, plain: Tensor, coarse: Tensor | None = None, jittered: Tensor | None = None):
+        """Learn from a plain pass, and the same in a coarser dtype or with jitter.  (B, T, V)"""
+        plain = plain.double().nan_to_num()
+        self.largest = max(self.largest, float(plain.abs().max()))
+        self.base = max(self.base, rounding(plain.to(self.dtype)))
+        for other in (coarse, jittered):
+            if other is not None:
+                moved = (other.double() - plain).abs().nan_to_num().amax(-1)
+                # A router that falls to another side at one token must not excuse all others.
+                usual = 32 * float(moved.median()) or math.inf
+                self.moved = max(self.moved, min(float(moved.max()), usual))
+
+    @property
+    def ulp(self) -> float:
+        return self.eps * self.largest
+
+    @property
+    def limit(self) -> float:
+        if self.other is None:
+            base = self.base * (TIMES if self.eps < 1e-4 else 1)
+            return max(base, TIMES * self.moved, 6 * self.noise)
+        shrinks = math.sqrt(self.eps / torch.finfo(self.other).eps)  # half-way, in magnitudes
+        return max(TIMES * self.moved * shrinks, ULPS * self.ulp, 6 * self.noise)
+
+    @property
+    def inside(self) -> float:
+        float32 = TIMES * self.moved * (self.other == torch.float32)
+        return max(self.limit, float32, (self.expects or 0) * self.largest)
+
+    @property
+    def lossy(self) -> bool:
+        """Whether what was declared is the widest of all."""
+        return bool(self.expects) and self.inside == self.expects * self.largest
+
+    @property
+    def words(self) -> str:
+        if self.lossy:
+            return f"{self.inside:.1e} was declared"
+        if self.noise:
+            return f"the plain pass varies by {self.noise:.1e}"
+        if self.other is None:
+            return f"rounding explains {self.limit:.1e}"
+        return f"{name_of(self.other)} moves the plain pass by {self.moved:.1e}"
+
+
+def name_of(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def thinned(logits: Tensor) -> Tensor:
+    """Some logits of a large vocabulary: a wrong cache moves nearly all.  (…, V)"""
+    return logits[..., :: -(-logits.shape[-1] // STEP)]
+
+
+class _Narrow(TorchDispatchMode):
+    """Counts operations whose results are floats of fewer bits."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        tensors = out if isinstance(out, (tuple, list)) else [out]
+        self.count += any(isinstance(x, Tensor) and x.dtype in NARROW for x in tensors)
+        return out
+
+
+def narrowed(run) -> int:
+    """How many operations of run() compute in float32 or less."""
+    with _Narrow() as mode:
+        run()
+    return mode.count
+
+
+@contextmanager
+def jitter(model: nn.Module, eps: float, seed: int):
+    """Move what every layer gives by as much as rounding may, for the length of a with-block."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def move(module, inputs, out):
+        if isinstance(out, Tensor) and out.is_floating_point():
+            signs = torch.rand(out.shape, generator=generator, dtype=torch.float64) * 2 - 1
+            return (out * (1 + eps * signs)).to(out.dtype)
+        return None
+
+    layers = [m for m in model.modules() if isinstance(m, (nn.Linear, nn.Embedding, nn.LayerNorm))]
+    hooks = [layer.register_forward_hook(move) for layer in layers]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()

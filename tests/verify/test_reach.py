@@ -1,0 +1,408 @@
+"""The referee reaches what begins late, names what it did not reach, and is fair to noise."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+import textwrap
+from types import SimpleNamespace
+
+import pytest
+import torch
+from conftest import tiny_model
+from parts import Paged, Session, Tiny, empty
+
+from nanogpt import referee
+from nanogpt.cli import main
+from nanogpt.files import ROOT
+from nanogpt.verify import assert_sound
+from nanogpt.verify.report import CODES, CacheBug, Finding, Report
+from nanogpt.verify.subjects import NotOffered, Ours, through
+from nanogpt.verify.texts import cut, edges_of, high_water, lengths_of, text, total
+from nanogpt.verify.ways import long_ways, short_ways
+
+
+class Long(Tiny):
+    longest = 330
+
+
+def wrong_at(n, change):
+    """A model whose cache changes its keys by change(k) once it holds more than n of them."""
+
+    class Late(Long):
+        def store(self, cache, layer, k, v):
+            k, v = super().store(cache, layer, k, v)
+            return (change(k), v) if cache.kept and k.shape[2] > n else (k, v)
+
+    return Late()
+
+
+@pytest.mark.parametrize("n", [48, 64, 128, 256, 300])
+def test_what_begins_late_is_convicted(n):
+    report = referee(wrong_at(n, lambda k: k * 0.5), seconds=math.inf)
+    assert report.verdict == "bug"
+    assert all(f.how.get("length", n) >= n for f in report.bugs)
+
+
+def test_a_sound_model_is_read_past_every_edge_and_acquitted():
+    report = referee(Long(), seconds=math.inf)
+    assert report.verdict in ("equal", "rounding"), report
+    assert not report.unreached
+    assert any("token by token, to 330" in f.way for f in report.findings)
+
+
+class Second(Long):
+    """The second of two rewinds takes back one token too few."""
+
+    last = None
+
+    def forget(self, cache, n):
+        again = self.last == cache.t
+        super().forget(cache, n - (again and n > 1))
+        self.last = cache.t
+
+
+class ToNothing(Long):
+    """What is taken back to nothing leaves its keys in place."""
+
+    def forget(self, cache, n):
+        cache.stale = cache.t == n
+        if cache.stale:
+            cache.t = 0
+            return
+        super().forget(cache, n)
+
+    def store(self, cache, layer, k, v):
+        if getattr(cache, "stale", False) and layer in cache.k:
+            old = cache.k.pop(layer)
+            cache.stale = layer == 0
+            cache.k[layer], cache.v[layer] = k + old.mean(2, keepdim=True), v
+            return cache.k[layer], v
+        return super().store(cache, layer, k, v)
+
+
+class Fours(Long):
+    """The fourth text of a batch reads the keys of the first."""
+
+    def store(self, cache, layer, k, v):
+        k, v = super().store(cache, layer, k, v)
+        if cache.kept and len(k) >= 4:
+            k = k.clone()
+            k[3] = k[0]
+        return k, v
+
+
+class RoundedUp(Session):
+    """A beginning that is known is rounded up to eight tokens."""
+
+    def shared(self, cache, ids):
+        n = super().shared(cache, ids)
+        return min(-(-n // 8) * 8, cache.t, ids.shape[1]) if n > 8 else n
+
+
+class Multiples(Long):
+    """The last key of a prompt of 32 or 64 tokens is lost."""
+
+    def store(self, cache, layer, k, v):
+        found = super().store(cache, layer, k, v)
+        if cache.kept and cache.t == 0 and k.shape[2] % 32 == 0:
+            cache.k[layer] = cache.k[layer].clone()
+            cache.k[layer][:, :, -1] = 0
+        return found
+
+
+class Leaking(Paged):
+    """After twenty requests a block is given away twice."""
+
+    longest, blocks = 96, 300
+    count = 0
+
+    def start(self):
+        held = super().start()
+        self.count += 1
+        if self.count % 20 == 0:
+            self.free[-2] = self.free[-1]
+        return held
+
+
+class Specials(Long):
+    """The id 1 counts as a position once more."""
+
+    vocab_size = 61
+
+    def positions(self, cache, ids, mask):
+        pos = super().positions(cache, ids, mask)
+        return pos + (ids == 1).cumsum(1) if cache.kept and cache.t else pos
+
+
+@pytest.mark.parametrize(
+    "model", [Second, ToNothing, Fours, RoundedUp, Multiples, Leaking, Specials]
+)
+def test_each_way_that_was_added_convicts(model):
+    assert referee(model(), seconds=math.inf).verdict == "bug"
+
+
+def test_texts_by_turns_are_read_where_a_model_has_sessions():
+    report = referee(tiny_model(block_size=48), seconds=math.inf)
+    ways = [f.way for f in report.findings]
+    assert "DynamicCache, two texts interleaved, of 40 tokens" in ways
+
+    class Mixed(Long):
+        def session(self, cache=None):
+            held = self.held = getattr(self, "held", empty())
+            return SimpleNamespace(
+                read=lambda ids: self.step(
+                    held, ids, torch.ones(len(ids), held.t + ids.shape[1], dtype=int)
+                )
+            )
+
+    assert "two texts interleaved" in str(referee(Mixed(), length=40).bugs)
+
+
+def test_beams_that_keep_their_places_are_convicted():
+    class Beams(Long):
+        keeps = True
+
+        def session(self, cache=None):
+            held = empty()
+
+            def reorder(rows):
+                for kept in (held.k, held.v):
+                    kept.update({i: x[rows] for i, x in kept.items() if i or not self.keeps})
+
+            def read(ids):
+                return self.step(held, ids, torch.ones(len(ids), held.t + ids.shape[1], dtype=int))
+
+            return SimpleNamespace(read=read, reorder=reorder)
+
+    model = Beams()
+    assert any("beams" in f.way for f in referee(model, length=40).bugs)
+    model.keeps = False
+    assert not referee(model, length=40).bugs
+
+
+# ------------------------------------------------------------------ what was not reached
+
+
+def test_what_there_was_no_time_for_is_named():
+    report = referee(Long(), seconds=0)
+    assert (report.verdict, report.findings) == ("undecided", [])
+    assert "no time was left" in str(report)
+    assert "texts of 330 tokens" in report.unreached
+
+
+def test_length_limits_the_texts():
+    report = referee(Long(), length=60, seconds=math.inf)
+    assert "to 60" in " ".join(f.way for f in report.findings)
+    assert "not passed: 64, 128, 256 tokens" in str(report)
+
+
+# ------------------------------------------------------------------ fairness
+
+
+class Noisy(Tiny):
+    noise = 1e-4
+
+    def step(self, cache, ids, mask):
+        logits = super().step(cache, ids, mask)
+        return logits + self.noise * torch.randn_like(logits)
+
+
+def test_noise_is_measured_first_and_named():
+    report = referee(Noisy())
+    assert report.verdict != "bug", report
+    assert "it varies by itself" in str(report)
+
+
+class Int8(Tiny):
+    def store(self, cache, layer, k, v):
+        scale = k.abs().amax(-1, keepdim=True) / 127
+        return super().store(cache, layer, (k / scale).round() * scale if cache.kept else k, v)
+
+
+def test_a_lossy_cache_can_be_declared():
+    assert referee(Int8()).verdict == "bug"
+    declared = referee(Int8(), expects=0.1)
+    assert declared.verdict == "rounding"
+    assert "was declared" in str(declared)
+    Int8.expects = 1e-5
+    assert referee(Int8()).verdict == "bug"
+
+
+def test_a_difference_that_nothing_explains_is_undecided():
+    class Slight(Tiny):
+        def store(self, cache, layer, k, v):
+            return super().store(cache, layer, k * (1 + 1e-9) if cache.kept else k, v)
+
+    report = referee(Slight())
+    assert (report.verdict, report.code) == ("undecided", 3)
+    assert "no float32 inside" in str(report)
+
+
+def test_float32_inside_is_told_from_that():
+    class Inside(Tiny):
+        def store(self, cache, layer, k, v):
+            return super().store(cache, layer, k.float().to(k.dtype) if cache.kept else k, v)
+
+    report = referee(Inside())
+    assert report.verdict == "rounding"
+    assert "something computes in float32" in str(report)
+
+
+class Half(Tiny):
+    """A model that has 16 bits alone."""
+
+    def __init__(self, seed=0, bug=False):
+        super().__init__(seed, bug)
+        self.w = {name: w.bfloat16() for name, w in self.w.items()}
+
+    def to(self, dtype):
+        raise NotOffered("bfloat16 alone")
+
+
+def test_a_tie_in_16_bits_is_left_open_and_a_bug_is_not():
+    class Tie(Half):
+        def step(self, cache, ids, mask):
+            logits = super().step(cache, ids, mask)
+            at = torch.arange(cache.t - ids.shape[1], cache.t)
+            return logits + 9 * (cache.kept and ids.shape[1] < 3) * (at == 20)[None, :, None]
+
+    assert referee(Half()).verdict in ("equal", "rounding")
+    assert referee(Tie()).verdict == "undecided"
+
+    class Wrong(Half):
+        def positions(self, cache, ids, mask):
+            return super().positions(cache, ids, mask) * (not cache.kept or cache.t == 0)
+
+    assert referee(Wrong()).verdict == "bug"
+
+
+def test_a_full_pool_is_no_bug():
+    class Few(Paged):
+        blocks = 26
+
+    report = referee(Few())
+    assert report.verdict in ("equal", "rounding"), report
+    assert "pop from empty list" in str(report)
+
+
+def test_a_model_of_transformers_keeps_its_mode_and_says_that_it_is_bidirectional():
+    transformers = pytest.importorskip("transformers")
+    sizes = {"vocab_size": 40, "hidden_size": 16, "intermediate_size": 16}
+    sizes |= {"num_hidden_layers": 2, "num_attention_heads": 2, "max_position_embeddings": 64}
+    config = transformers.LlamaConfig(**sizes)
+    model = transformers.AutoModelForCausalLM.from_config(config).train()
+    assert referee(model, length=40).verdict in ("equal", "rounding")
+    assert all(module.training for module in model.modules())
+    config = transformers.BertConfig(**sizes)
+    with pytest.raises(ValueError, match="is bidirectional"):
+        referee(transformers.AutoModelForCausalLM.from_config(config))
+
+
+# ------------------------------------------------------------------ for the tests of others
+
+
+def test_assert_sound_raises_the_report():
+    assert assert_sound(Tiny(), length=40).verdict in ("equal", "rounding")
+    with pytest.raises(CacheBug, match="many rejected drafts|a prompt of"):
+        assert_sound(wrong_at(20, lambda k: k * 0.5))
+
+
+def test_known_failures_are_no_bugs_and_are_missed_once_they_are_gone():
+    model = wrong_at(38, lambda k: k * 0.5)
+    report = referee(model, length=40, known=["texts", "requests", "Tiny's cache", "padding"])
+    assert report.verdict in ("equal", "rounding"), report
+    assert "known bug" in str(report)
+    assert "'no such way' did not occur" in str(referee(Tiny(), length=40, known=["no such way"]))
+
+
+def test_json_is_strict():
+    finding = Finding("a way", "bug", "it stops", math.inf, turn=([1], [2], [math.nan]))
+    report = Report("m", [finding])
+    assert json.loads(report.to_json())["findings"][0]["size"] == "inf"
+    assert json.loads(report.to_json())["verdict"] == "bug"
+    assert CODES == {"equal": 0, "rounding": 0, "bug": 1, "undecided": 3}
+
+
+def test_the_script_of_a_bug_of_transformers_runs_as_it_is(tmp_path, capsys):
+    pytest.importorskip("transformers")
+    path = tmp_path / "report.json"
+    assert main(["verify", "class", "mamba", "--length", "40", "--json", str(path)]) == 1
+    (report,) = json.loads(path.read_text())
+    code = next(f["code"] for f in report["findings"] if f["code"])
+    capsys.readouterr()
+    exec(compile(code, "script", "exec"), {})
+    assert "tensor(" in capsys.readouterr().out
+
+
+def test_the_plugin_fails_and_skips_tests(tmp_path):
+    (tmp_path / "test_caches.py").write_text(
+        textwrap.dedent(
+            """
+        from parts import Tiny
+
+        class Wrong(Tiny):
+            def positions(self, cache, ids, mask):
+                return super().positions(cache, ids, mask) * (not cache.kept)
+
+        class Slight(Tiny):
+            def store(self, cache, layer, k, v):
+                return super().store(cache, layer, k * (1 + 1e-9) if cache.kept else k, v)
+
+        def test_sound(assert_sound):
+            assert_sound(Tiny(), length=40)
+
+        def test_wrong(assert_sound):
+            assert_sound(Wrong(), length=40)
+
+        def test_slight(assert_sound):
+            assert_sound(Slight(), length=40)
+        """
+        )
+    )
+    command = [sys.executable, "-m", "pytest", "-p", "nanogpt.verify.plugin", "--junit-xml=x.xml"]
+    paths = [str(ROOT), str(ROOT / "notebooks" / "museum")]
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+    ended = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert "1 failed, 1 passed, 1 skipped" in ended.stdout
+    assert 'name="cache verdict" value="bug"' in (tmp_path / "x.xml").read_text()
+
+
+# ------------------------------------------------------------------ the texts
+
+
+def test_drafts_are_taken_back_in_turns():
+    ids = torch.arange(10)[None]
+    pieces = cut(ids, [(2, 2, 1), 3], 50)
+    assert [p if isinstance(p, int) else p.shape[1] for p in pieces] == [5, 1, 2, 3]
+    assert (total([(2, 2, 1), 3]), high_water(pieces)) == (5, 5)
+
+    def read(piece):
+        return piece[..., None].float()
+
+    assert through(read, lambda n: None, pieces)[0, :, 0].tolist() == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("n", [16, 17, 40, 96, 330])
+@pytest.mark.parametrize("window", [None, 4, 8])
+def test_ways_fit_into_the_text(n, window):
+    import random
+
+    ways = short_ways(n, window, True, random.Random(0))
+    if n >= 40:  # those of shorter texts are never asked for
+        ways += long_ways(n, [16, 32, 64, 128, 256], 9**9, random.Random(0))
+    ids = text(Long(), length=n)
+    for way in ways:
+        pieces = cut(ids[: way.rows], list(way.lengths), 29)
+        assert all(isinstance(p, int) or p.shape[1] for p in pieces), way
+        assert high_water(pieces) <= n, way
+        assert total(way.lengths) <= n
+
+
+def test_edges_are_those_that_a_model_names_and_the_usual_ones():
+    named = SimpleNamespace(window=50, capacity=200, config=SimpleNamespace(block_size=77))
+    assert edges_of(named) == [16, 32, 50, 64, 77, 128, 200, 256]
+    short = SimpleNamespace(longest=20, window=None)
+    assert lengths_of(short) == [20]
+    assert isinstance(Ours(tiny_model()).longest, int)
