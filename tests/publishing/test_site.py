@@ -134,7 +134,7 @@ SAYS = {
         "a still where no motion is wanted": 'media="(prefers-reduced-motion: reduce)" srcset="d',
     },
     "index": {
-        "where to begin": "Start with 00 · One &lt;of&gt; two",
+        "where to begin": "from 00 · One &lt;of&gt; two",
         "the promise": "What it promises.",
         "how long": " · ran in 12 s",
         "a part": 'href="00_one.html#a-part-2"',
