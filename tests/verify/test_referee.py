@@ -245,7 +245,8 @@ def test_architectures_of_transformers_are_acquitted():
     pytest.importorskip("transformers")
     for kind in SOUND.split():
         report = referee(architecture(kind), length=28)
-        assert any(f.way == "its cache, rejected drafts taken back" for f in report.findings)
+        ways = " ".join(finding.way for finding in report.findings)
+        assert "rewind" in ways or "drafts" in ways, report
         print(f"{kind:14} {report.verdict:9} {[f.verdict for f in report.padding]}")
         assert report.verdict in ("equal", "rounding"), report
 
