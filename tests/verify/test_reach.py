@@ -363,7 +363,11 @@ def test_the_plugin_fails_and_skips_tests(tmp_path):
     )
     command = [sys.executable, "-m", "pytest", "-p", "nanogpt.verify.plugin", "--junit-xml=x.xml"]
     paths = [str(ROOT), str(ROOT / "notebooks" / "museum")]
-    env = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+    # Where the package is installed, pytest would load its plugin a second time by the entry point.
+    env = os.environ | {
+        "PYTHONPATH": os.pathsep.join(paths),
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+    }
     ended = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
     assert "1 failed, 1 passed, 1 skipped" in ended.stdout
     assert 'name="cache verdict" value="bug"' in (tmp_path / "x.xml").read_text()
