@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import html
 import io
+import json
 import re
 import textwrap
 from itertools import count
@@ -24,7 +25,7 @@ from pygments.lexers import get_lexer_by_name
 from pygments.util import ClassNotFound
 from traitlets.config import Config
 
-from .nbfile import FILLED, alt_text, ours, png_of, tagged
+from .nbfile import FILLED, alt_text, moving, ours, png_of, tagged
 
 WIDE = 96  # characters of code that fit the column; longer lines scroll, and take the keyboard
 FOLD = re.compile(r"^<details>\s*<summary>([^<>\n]+)</summary> *$(.*?)^</details> *$", re.M | re.S)
@@ -120,6 +121,8 @@ def article(nb, prose: Prose, name: str = "", colab: str | None = None) -> str:
             "coloured": coloured,
             "picture": picture,
             "alt_text": alt_text,
+            "moving": moving,
+            "script_json": script_json,
         },
     )
     body, _ = exporter.from_notebook_node(
@@ -127,6 +130,21 @@ def article(nb, prose: Prose, name: str = "", colab: str | None = None) -> str:
         {"setup": setup(shown), "judges": judges(shown), "notebook": name, "colab": colab},
     )
     return body
+
+
+def script_json(data) -> str:
+    """Data as JSON that stands in a <script>, which no text in it can end."""
+    return json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def moving_kinds(nb) -> list[str]:
+    """The kinds of figures on a page that move, each once. Raises ValueError for an unknown one."""
+    outputs = [output for cell in nb.cells for output in cell.get("outputs", [])]
+    kinds = sorted({about["kind"] for about in map(moving, outputs) if about})
+    known = {path.stem for path in (Path(__file__).parent / "figures").glob("*.js")}
+    if unknown := set(kinds) - known:
+        raise ValueError(f"no script for figures of kind {', '.join(unknown)}")
+    return kinds
 
 
 def setup(cells: list) -> tuple[str, str] | None:

@@ -105,6 +105,11 @@ def alt_text(output) -> str:
     return output.get("metadata", {}).get("image/png", {}).get("alt", "")
 
 
+def moving(output) -> dict | None:
+    """{kind, data} of a picture that moves on a page; None for all others."""
+    return output.get("metadata", {}).get("image/png", {}).get("moving")
+
+
 def solution(nb, index: int) -> str:
     """The code in the first folded solution after the blank at `index`. Raises SyncError."""
     for cell in nb.cells[index + 1 :]:

@@ -58,14 +58,24 @@ class Run:
         """
         return lesson.back(self.number, *names)
 
-    def figure(self, figure, name: str, alt: str, *, note: str = "", published: str = "") -> None:
+    def figure(
+        self,
+        figure,
+        name: str,
+        alt: str,
+        *,
+        note: str = "",
+        published: str = "",
+        moving: tuple[str, dict] | None = None,
+    ) -> None:
         """Save a matplotlib figure as figures/NN_name.png, and show it with its alt text.
 
         Its footer states the conditions of this run, after `note`. A figure that this run did not
-        measure states the conditions `published` instead.
+        measure states the conditions `published` instead. `moving` is the kind of a figure that
+        reacts to a hand, a script in figures/, and its data: a page shows it in place of the still.
         """
         footer = f"published, not of this run: {published}" if published else self._footer(note)
-        self._picture(style.to_png(figure, footer), name, alt)
+        self._picture(style.to_png(figure, footer), name, alt, moving)
 
     def finding(
         self, name: str, claim: str, holds: bool, numbers: str, *, enough=True, needs=""
@@ -180,9 +190,13 @@ class Run:
         parts = [note, conditions(self.card), self.corpus.name, f"profile {self.profile.name}"]
         return "  ·  ".join(part for part in parts if part)
 
-    def _picture(self, png: bytes, name: str, alt: str) -> None:
+    def _picture(self, png: bytes, name: str, alt: str, moving=None) -> None:
         write_whole(self.out / "figures" / f"{self.number}_{name}.png", png)
-        display(Image(data=png, format="png", metadata={"alt": alt}))
+        about = {"alt": alt}
+        if moving:
+            kind, data = moving
+            about["moving"] = {"kind": kind, "data": data}
+        display(Image(data=png, format="png", metadata=about))
 
 
 def _is_yours(found: Checkpoint) -> bool:

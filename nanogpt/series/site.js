@@ -39,7 +39,7 @@ function enlarge(image) {
   document.body.append(dialog);
   dialog.showModal();
 }
-for (const figure of document.querySelectorAll("figure")) {
+for (const figure of document.querySelectorAll("figure:not(.moving)")) {
   const button = make("button", { type: "button", className: "enlarge", title: "Enlarge" });
   button.append(...figure.childNodes);
   button.addEventListener("click", () => enlarge(button.querySelector("img")));

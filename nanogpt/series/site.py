@@ -9,7 +9,6 @@ live.html the model itself runs, its weights inside.
 from __future__ import annotations
 
 import base64
-import json
 import re
 from collections.abc import Collection
 from functools import partial
@@ -23,7 +22,17 @@ from ..engines.portable import packed
 from ..files import KEEPER, PUBLISHED, ROOT, write_whole
 from ..verify import museum
 from . import address
-from .html import TEMPLATES, Prose, article, coloured, minutes, promise, sections
+from .html import (
+    TEMPLATES,
+    Prose,
+    article,
+    coloured,
+    minutes,
+    moving_kinds,
+    promise,
+    script_json,
+    sections,
+)
 from .mirror import colab
 from .nbfile import SyncError, place, read, read_manifest, title
 
@@ -67,7 +76,7 @@ def render(folder: Path, home: Path | None = None) -> Path:
         above=f"https://github.com/{kept}/blob/{address.REF}/outputs/published/" if kept else "../",
     )
     rows = [[page["name"], page["heading"], *row] for page in pages for row in page["sections"]]
-    texts = {"index.html": frame(search_index=_script(rows)), **more}
+    texts = {"index.html": frame(search_index=script_json(rows)), **more}
     texts |= {f"{page['name']}.html": frame(page=page) for page in pages}
     for name, text in texts.items():
         write_whole(html / name, text.encode())
@@ -93,15 +102,11 @@ def _about(path: Path, entries: dict, names: list[str], more: Collection[str]) -
             "contents": [heading for heading in prose.headings if heading["level"] in (2, 3)],
             "sections": sections(nb, Prose(prose.pages)),
             "minutes": minutes(nb),
+            "moving": moving_kinds(nb),
             **place(name, names),
         }
     except (ValueError, OSError, SyntaxError, EOFError) as error:  # the last three: of a picture
         raise SyncError(f"{name}.ipynb cannot be rendered ({error}): run it again") from error
-
-
-def _script(data) -> str:
-    """Data as JSON that stands in a <script>, which no text in it can end."""
-    return json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
 
 
 def museum_page(names: Collection[str]) -> str | None:
@@ -155,7 +160,7 @@ def live_page(folder: Path, home: Path) -> str | None:
         newer=[FORMS[name] for name in newer],
         parameters=config.n_params,
         checkpoint=(kept.relative_to(ROOT) if kept.is_relative_to(ROOT) else kept).as_posix(),
-        data=_script(data),
+        data=script_json(data),
     )
 
 
