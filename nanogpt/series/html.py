@@ -25,7 +25,7 @@ from pygments.lexers import get_lexer_by_name
 from pygments.util import ClassNotFound
 from traitlets.config import Config
 
-from .nbfile import FILLED, alt_text, moving, ours, png_of, tagged
+from .nbfile import FILLED, alt_text, figure_name, moving, ours, phone_png, png_of, tagged
 
 WIDE = 96  # characters of code that fit the column; longer lines scroll, and take the keyboard
 FOLD = re.compile(r"^<details>\s*<summary>([^<>\n]+)</summary> *$(.*?)^</details> *$", re.M | re.S)
@@ -35,6 +35,21 @@ RIGHT = re.compile(
 )
 SHOWN = ["image/png", "text/markdown", "text/plain"]  # of one output, the first that it has
 URL = "data:image/png;base64,"
+COVERS = {  # the figure that a notebook is about, by its name
+    "00": "race",
+    "01": "loss",
+    "02": "triangle",
+    "03": "margins",
+    "04": "traps",
+    "05": "per_token",
+    "06": "ladder",
+    "07": "drafted",
+    "08": "ring",
+    "09": "schedules",
+    "10": "request",
+    "11": "look_back",
+    "12": "last_bits",
+}
 HEADING = re.compile(r'<h[1-6] id="([^"]+)">(.*?)</h[1-6]>', re.S)
 NAME = re.compile(r"[A-Za-z_]\w{3,}")
 MINUTES = re.compile(r"^- \*Minutes\*: (\d+) to read(?:, (\d+) with the blanks)?", re.M)
@@ -122,6 +137,7 @@ def article(nb, prose: Prose, name: str = "", colab: str | None = None) -> str:
             "picture": picture,
             "alt_text": alt_text,
             "moving": moving,
+            "phone_png": phone_png,
             "script_json": script_json,
         },
     )
@@ -205,6 +221,24 @@ def picture(png: str) -> dict:
             image.convert("RGB").quantize(64).save(first := io.BytesIO(), "PNG", optimize=True)
             still = URL + base64.b64encode(first.getvalue()).decode()
     return {"src": URL + png, **size, "still": still}
+
+
+def cover(nb, number: str) -> dict | None:
+    """{src, width, height, alt}: the upper part of the figure of COVERS, else of the first; small.
+
+    As a phone shows it, where there is such a one: its words are large. None without figures.
+    """
+    shown = [one for cell in nb.cells for one in cell.get("outputs", []) if png_of(one)]
+    if not shown:
+        return None
+    about = [one for one in shown if figure_name(one) == COVERS.get(number)]
+    output = [*about, *shown][0]
+    with Image.open(io.BytesIO(base64.b64decode(phone_png(output) or png_of(output)))) as image:
+        wide, high = image.size
+        part = image.convert("RGB").crop((0, 0, wide, min(high, wide * 7 // 8)))
+    part.quantize(32, dither=Image.Dither.NONE).save(small := io.BytesIO(), "PNG", optimize=True)
+    src = URL + base64.b64encode(small.getvalue()).decode()
+    return {"src": src, "width": part.width, "height": part.height, "alt": alt_text(output)}
 
 
 # ------------------------------------------------------------------ what the cells say

@@ -105,6 +105,16 @@ def alt_text(output) -> str:
     return output.get("metadata", {}).get("image/png", {}).get("alt", "")
 
 
+def figure_name(output) -> str:
+    """The name that a notebook gave to its figure, else nothing."""
+    return output.get("metadata", {}).get("image/png", {}).get("name", "")
+
+
+def phone_png(output) -> str | None:
+    """The picture as a phone shows it, in base64, or None."""
+    return output.get("metadata", {}).get("image/png", {}).get("phone")
+
+
 def moving(output) -> dict | None:
     """{kind, data} of a picture that moves on a page; None for all others."""
     return output.get("metadata", {}).get("image/png", {}).get("moving")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import gc
 import os
 import platform
@@ -73,9 +74,12 @@ class Run:
         Its footer states the conditions of this run, after `note`. A figure that this run did not
         measure states the conditions `published` instead. `moving` is the kind of a figure that
         reacts to a hand, a script in figures/, and its data: a page shows it in place of the still.
+        Every figure is drawn again for phones.
         """
         footer = f"published, not of this run: {published}" if published else self._footer(note)
-        self._picture(style.to_png(figure, footer), name, alt, moving)
+        narrow = style.for_phone(figure)
+        phone = style.to_png(narrow, footer) if narrow else None
+        self._picture(style.to_png(figure, footer), name, alt, moving, phone)
 
     def finding(
         self, name: str, claim: str, holds: bool, numbers: str, *, enough=True, needs=""
@@ -106,8 +110,15 @@ class Run:
     def animation(
         self, figures: list, name: str, alt: str, *, note: str, milliseconds: int
     ) -> None:
-        """The same for an animated PNG; without animation, viewers show the first frame."""
-        self._picture(style.to_apng(figures, self._footer(note), milliseconds), name, alt)
+        """The same for an animated PNG; without animation, viewers show the first frame.
+
+        That for phones has every third frame, for as long.
+        """
+        footer, phone = self._footer(note), None
+        narrow = [style.for_phone(one) for one in (figures[0], *figures[1:-1:3], figures[-1])]
+        if all(narrow):
+            phone = style.to_apng(narrow, footer, 3 * milliseconds)
+        self._picture(style.to_apng(figures, footer, milliseconds), name, alt, phone=phone)
 
     def save(self, **results) -> None:
         """Write the results, plain data, as json/NN.json with all that they depend on."""
@@ -190,9 +201,11 @@ class Run:
         parts = [note, conditions(self.card), self.corpus.name, f"profile {self.profile.name}"]
         return "  ·  ".join(part for part in parts if part)
 
-    def _picture(self, png: bytes, name: str, alt: str, moving=None) -> None:
+    def _picture(self, png: bytes, name: str, alt: str, moving=None, phone=None) -> None:
         write_whole(self.out / "figures" / f"{self.number}_{name}.png", png)
-        about = {"alt": alt}
+        about = {"alt": alt, "name": name}
+        if phone:
+            about["phone"] = base64.b64encode(phone).decode("ascii")
         if moving:
             kind, data = moving
             about["moving"] = {"kind": kind, "data": data}

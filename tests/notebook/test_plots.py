@@ -147,6 +147,40 @@ def test_no_two_words_of_a_figure_lie_on_each_other(name):
     assert not [1 for one, other in itertools.combinations(boxes, 2) if one.overlaps(other)]
 
 
+@pytest.mark.parametrize("name", FIGURES)
+def test_on_a_phone_every_word_can_be_read_and_stays_on_the_figure(name):
+    """420 pixels wide, a word is at least 10 high."""
+    figure = style.for_phone(drawn(name)[0])
+    png = Image.open(io.BytesIO(style.to_png(figure, "a footer " * 20)))
+    assert png.width == int(style.PHONE * DPI * style.FINER)
+    said = [text for text in figure.findobj(Text) if text.get_text()]
+    assert min(text.get_fontsize() for text in said) * 420 / (72 * style.PHONE) >= 10
+    placed = [*figure.texts, *(text for legend in figure.legends for text in legend.get_texts())]
+    for axes in figure.axes:
+        placed += [*axes.texts, axes.xaxis.label, axes.yaxis.label]
+    boxes = extents(figure, [text for text in placed if text.get_text()])
+    wide, high = figure.bbox.size
+    assert all(box.x0 >= -2 and box.x1 <= wide + 2 for box in boxes)
+    assert all(box.y0 >= -2 and box.y1 <= high + 2 for box in boxes)
+
+
+def extents(figure, texts):
+    """Where texts stand, in pixels of the figure as it is drawn at 100 to the inch."""
+    figure.set_dpi(100)
+    figure.draw_without_rendering()
+    return [text.get_window_extent() for text in texts]
+
+
+def test_a_long_footer_takes_lines_and_its_words_stay():
+    figure = plots.lines(*FIGURES["lines"][0])
+    style.to_png(figure, "measured here, and " * 20)
+    (footer,) = [text for text in figure.texts if "measured" in text.get_text()]
+    assert footer.get_text().split() == ("measured here, and " * 20).split()
+    below, *names = extents(figure, [footer, *figure.legends[0].get_texts()])
+    assert below.x1 <= figure.bbox.width
+    assert below.y1 <= min(box.y0 for box in names)
+
+
 def test_other_alphabets_are_drawn_without_a_flood_of_warnings(recwarn):
     style.to_png(plots.typing_race("日本語", DUEL))
     assert not recwarn.list

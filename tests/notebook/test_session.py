@@ -1,5 +1,6 @@
 """What notebook cells call: opening a run, keeping figures and results, showing tables and code."""
 
+import base64
 import json
 from dataclasses import replace
 from functools import partial
@@ -77,7 +78,9 @@ def test_a_picture_is_kept_as_a_file_and_shown_with_alt_text(run, out):
     animate = partial(run.animation, note="", milliseconds=120)
     for show, drawn in ((run.figure, frames[0]), (animate, frames)):
         output = shown(show, drawn, "counts", "two bars")
-        assert output.metadata["image/png"]["alt"] == "two bars"
+        about = output.metadata["image/png"]
+        assert (about["alt"], about["name"]) == ("two bars", "counts")
+        assert base64.b64decode(about["phone"]).startswith(b"\x89PNG")
         kept = (out / "figures" / "07_counts.png").read_bytes()
         assert kept.startswith(b"\x89PNG")
         assert (b"acTL" in kept) == (drawn is frames)
@@ -89,9 +92,9 @@ def test_a_figure_that_was_not_measured_here_states_its_own_conditions(run, monk
     with capture_output():
         run.figure(a_figure(), "counts", "two bars", published="a machine, torch 2")
         run.figure(a_figure(), "counts", "two bars", note="batch 1")
-    assert footers[0] == "published, not of this run: a machine, torch 2"
-    assert footers[1].startswith("batch 1")
-    assert footers[1].endswith("mine.txt  ·  profile smoke")
+    assert set(footers[:2]) == {"published, not of this run: a machine, torch 2"}, "on a phone too"
+    assert footers[2].startswith("batch 1")
+    assert footers[2].endswith("mine.txt  ·  profile smoke")
 
 
 def test_saved_results_carry_all_they_depend_on(run, out):

@@ -16,7 +16,6 @@ from matplotlib.patches import FancyBboxPatch, Rectangle
 from . import style
 from .style import BEHIND, BLUE, GREY, INK, ORANGE, PAPER, VERMILION, ink_on, on_paper
 
-PAGE = style.WIDTH - 0.2  # inches that a page is wide
 DARK = "#8a5f00"  # dark orange: lines that must be seen on paper
 FILLS = {  # what a cell is
     "old": {"facecolor": "#bcdcf0", "edgecolor": BLUE},
@@ -29,10 +28,25 @@ FILLS = {  # what a cell is
 def new_panels(
     height: float, title: str, rows: int = 1, columns: int = 1, **kwargs
 ) -> tuple[Figure, list[Axes]]:
-    """A figure of the one width, `height` inches high, with axes in rows under one title."""
-    figure = Figure(figsize=(style.WIDTH, height), dpi=style.DPI, layout="constrained")
-    figure.suptitle(title, x=0.012, ha="left", fontsize=11.5, fontweight="bold")
+    """A figure of the one width, `height` inches high, with axes in rows under one title.
+
+    A title on more lines than one makes it higher.
+    """
+    title = style.wrapped(title, 11.5, style.width() - 0.1, bold=True)
+    size = style.width(), height + 0.19 * title.count("\n")
+    figure = Figure(figsize=size, dpi=style.DPI, layout="constrained")
+    figure.suptitle(title, x=0.09 / style.width(), ha="left", fontsize=11.5, fontweight="bold")
     return figure, figure.subplots(rows, columns, squeeze=False, **kwargs).flatten().tolist()
+
+
+def fit_names(title: str = "", xlabel: str = "", ylabel: str = "", **settings) -> dict:
+    """Settings of axes whose names are on as many lines as a phone needs."""
+    names = {"title": title, "xlabel": xlabel, "ylabel": ylabel}
+    if style.narrow():
+        names["title"] = style.wrapped(title.strip(), 9.5, 3.4, bold=True)
+        names["xlabel"] = style.wrapped(xlabel, 9.5, 3.0)
+        names["ylabel"] = style.wrapped(ylabel, 9.5, 2.2)
+    return {name: words for name, words in names.items() if words} | settings
 
 
 def label(
@@ -57,13 +71,25 @@ def bare(axes: Axes) -> None:
 
 
 def names_below(figure: Figure, handles: Sequence[Artist]) -> None:
-    """Names under all panels, four to a line or two long ones, for the lines and marks given."""
+    """Names under all panels, four to a line or two long ones, for the lines and marks given.
+
+    On a phone half as many.
+    """
     columns = 4 if max(len(handle.get_label()) for handle in handles) < 20 else 2
+    if style.narrow():
+        columns //= 2
+        lines = -(-len(handles) // columns)
+        figure.set_figheight(figure.get_figheight() + 0.19 * (lines - 1))
     place = {"loc": "outside lower center", "borderaxespad": 1.8}
     figure.legend(handles=handles, ncols=min(len(handles), columns), fontsize=9, **place)
 
 
 # ------------------------------------------------------------------ pages
+
+
+def page_width() -> float:
+    """Inches across the page that is being drawn."""
+    return style.width() - 0.2
 
 
 def page(height: float, title: str, equal: bool = False) -> tuple[Figure, Axes]:
@@ -72,7 +98,7 @@ def page(height: float, title: str, equal: bool = False) -> tuple[Figure, Axes]:
     `equal`: circles stay round whatever the footer takes.
     """
     figure, (axes,) = new_panels((height + 0.4) * (1.07 if equal else 1), title)
-    axes.set(xlim=(-0.04, PAGE), ylim=(height, 0))
+    axes.set(xlim=(-0.04, page_width()), ylim=(height, 0))
     if equal:
         axes.set_aspect("equal", anchor="N")
     axes.axis("off")
@@ -101,17 +127,22 @@ def pill(axes: Axes, x: float, y: float, text: str, width: float, kind: str = "n
 
 def row_name(axes: Axes, y: float, text: str, note: str = "") -> None:
     """The name of a row on the left edge, level with y, and a grey note under it."""
-    up = 0.09 if note else 0.0
-    axes.text(0, y - up, text, fontsize=11, weight="bold", va="center")
+    up, smaller = 0.09 if note else 0.0, style.narrow()
+    axes.text(0, y - up, text, fontsize=11 - smaller, weight="bold", va="center")
     if note:
-        axes.text(0, y + up + 0.02, note, fontsize=9, va="center", color=GREY)
+        axes.text(0, y + up + 0.02, note, fontsize=9 - smaller, va="center", color=GREY)
 
 
 def legend(axes: Axes, y: float, rows: Sequence[tuple[str, str]]) -> None:
-    """What each kind of cell means, a line of words each, from y down."""
-    for i, (kind, words) in enumerate(rows):
-        axes.add_patch(Rectangle((0.02, y + 0.26 * i - 0.08), 0.24, 0.16, lw=0.9, **FILLS[kind]))
-        axes.text(0.36, y + 0.26 * i, words, fontsize=10.5, va="center_baseline")
+    """What each kind of cell means, in words beside it, from y down."""
+    size = 10 if style.narrow() else 10.5
+    for kind, words in rows:
+        lines = style.wrapped(words, size, page_width() - 0.4)
+        more = lines.count("\n")
+        axes.add_patch(Rectangle((0.02, y - 0.08), 0.24, 0.16, lw=0.9, **FILLS[kind]))
+        look = {"va": "center" if more else "center_baseline", "linespacing": 1.25}
+        axes.text(0.36, y + 0.085 * more, lines, fontsize=size, **look)
+        y += 0.26 + 0.17 * more
 
 
 def grid(

@@ -27,6 +27,8 @@ KINDS = {  # what a time is spent on: its name and its look
 def losses(history: dict, references: dict[str, float], title: str) -> Figure:
     """Training and validation loss by step; `references` are horizontal lines with their names."""
     figure, (axes,) = canvas.new_panels(3.8, title)
+    most = 5 if style.narrow() else 8
+    axes.locator_params(axis="x", nbins=most)
     steps, raw = history["step"], history["batch_loss"]
     axes.plot(range(1, len(raw) + 1), raw, color="#c3c8d0", lw=0.8, zorder=1, label="each batch")
     axes.plot(steps, history["train"], color=SKY, ls="--", marker="s", ms=3.5, label="train")
@@ -36,11 +38,11 @@ def losses(history: dict, references: dict[str, float], title: str) -> Figure:
         axes.axhline(value, color=GREY, lw=0.9, ls=":")
         # Where the curves leave space: on the left under a low line, on the right over a high one.
         low = value < min(history["val"])
-        x, dy, va, ha = (0, -3, "top", "left") if low else (steps[-1], 3, "bottom", "right")
+        x, *by, va, ha = (0, 5, -4, "top", "left") if low else (steps[-1], -4, 4, "bottom", "right")
         look = {"textcoords": "offset points", "fontsize": 8.5, "bbox": style.BEHIND}
-        axes.annotate(f" {name} ", (x, value), (0, dy), va=va, ha=ha, **look)
+        axes.annotate(name, (x, value), by, va=va, ha=ha, **look)
     axes.set(xlabel="step", ylabel="cross-entropy (nats per character)", xlim=(0, steps[-1]))
-    axes.set_ylim(min([*references.values(), *raw, *history["train"]]) - 0.25, None)
+    axes.set_ylim(min([*references.values(), *raw, *history["train"]]) - 0.3, None)
     canvas.names_below(figure, axes.get_legend_handles_labels()[0])
     return figure
 
@@ -57,14 +59,16 @@ def _stages(axes: Axes, steps: Sequence[int], blocks: Sequence[int]) -> None:
 
 @styled
 def lines(panels: Sequence[dict], title: str) -> Figure:
-    """Curves in panels, two in a row, with the names of the first panel's below.
+    """Curves in panels, two in a row, with the names of the first panel's below; on a phone one.
 
     A panel is {"curves": {name: (x, y)}}, where y holds numbers, or summaries, which are drawn with
     their range; a third sequence beside them is drawn as open marks. Its "log" names the
     logarithmic axes, as in "xy"; its "unit" is the number that is drawn as 1; "first" is the look
-    of its first curve; with "ls" "" points are not joined; all else sets the axes, as xlabel does.
+    of its first curve; with "ls" "" points are not joined; "levels" are dashed lines across, and
+    "shade" is a stretch of x behind the curves; all else sets the axes, as xlabel does.
     """
-    size = {"rows": (len(panels) + 1) // 2, "columns": min(len(panels), 2)}
+    columns = 1 if style.narrow() else min(len(panels), 2)
+    size = {"rows": -(-len(panels) // columns), "columns": columns}
     figure, places = canvas.new_panels(0.8 + 2.6 * size["rows"], title, **size)
     for axes, panel in zip(places, panels, strict=True):
         _curves(axes, **panel)
@@ -72,8 +76,14 @@ def lines(panels: Sequence[dict], title: str) -> Figure:
     return figure
 
 
-def _curves(axes: Axes, curves: dict, log="", unit=1.0, ls="-", first=0, **settings) -> None:
+def _curves(
+    axes: Axes, curves: dict, log="", unit=1.0, ls="-", first=0, levels=(), shade=None, **settings
+) -> None:
     looks = LOOKS[first:]
+    for level in levels:
+        axes.axhline(level, color=GREY, lw=1, ls="--", zorder=0)
+    if shade:
+        axes.axvspan(*shade, color=PALE, alpha=0.55, lw=0, zorder=0)
     for (name, (x, y, *marks)), (colour, mark) in zip(curves.items(), looks, strict=False):
         spans = [style.low_mid_high(v, unit) if isinstance(v, dict) else [v / unit] * 3 for v in y]
         low, mid, high = zip(*spans, strict=True)
@@ -92,31 +102,42 @@ def _curves(axes: Axes, curves: dict, log="", unit=1.0, ls="-", first=0, **setti
         axes.yaxis.set_major_formatter("{x:g}")
     axes.minorticks_off()
     axes.grid(axis="both", visible=True)
-    axes.set(**settings)
+    axes.set(**canvas.fit_names(**settings))
 
 
 @styled
 def dots(panels: Sequence[dict], title: str, size: float | None = None) -> Figure:
     """Numbers as dots with their ranges, a row each, in panels side by side that share the rows.
 
-    `size` is that of the words, in points. A panel is {"rows": {name: value}}: a summary, a number,
-    or None where nothing was measured, for which "missing" stands. Its "limit" is a summary too, a
-    band across all rows, with a name above it, "limited"; "base" has the names that others improve
-    on, "rough" those whose mark is open; "form" writes a number; all else sets the axes.
+    On a phone they stand under each other. `size` is that of the words on a page, in points. A
+    panel is {"rows": {name: value}}: a summary, a number, or None where nothing was measured, for
+    which "missing" stands. Its "limit" is a summary too, a band across all rows, with a name above
+    it, "limited"; "base" has the names that others improve on, "rough" those whose mark is open;
+    "form" writes a number; "zero" is a line from top to bottom; all else sets the axes.
     """
+    small, n = style.narrow(), len(panels)
     names = list(max((panel["rows"] for panel in panels), key=len))
-    heights = [1 + name.count("\n") / 2 for name in names]
-    alike = len({panel["xlabel"] for panel in panels}) == 1
-    shape = {"columns": len(panels), "sharey": True, "sharex": alike}
-    figure, places = canvas.new_panels(1.5 + 0.36 * sum(heights), title, **shape)
-    for axes, panel in zip(places, panels, strict=True):
+    words = [style.wrapped(name, 9, 1.3) if small else name for name in names]
+    heights = sum(1 + name.count("\n") / 2 for name in words)
+    height = 0.5 + n * (0.9 + 0.33 * heights) if small else 1.5 + 0.36 * heights
+    shared = {"sharey": True, "sharex": len({panel["xlabel"] for panel in panels}) == 1}
+    places = {"rows": n} if small else {"columns": n}
+    figure, column = canvas.new_panels(height, title, **places, **shared)
+    for axes, panel in zip(column, panels, strict=True):
         _dots(axes, names, **panel)
-        if size:
-            axes.tick_params(labelsize=size)
-            axes.xaxis.label.set_fontsize(size)
-            for text in axes.texts:
-                text.set_fontsize(size)
+        axes.set_yticks(range(len(names)), words)
+        axes.tick_params(labelbottom=True)
+        _resize(axes, 9 if small else size)
     return figure
+
+
+def _resize(axes: Axes, size: float | None) -> None:
+    """Give all words of the axes one size, in points; None leaves them as they are."""
+    if size:
+        axes.tick_params(labelsize=size)
+        for text in (*axes.texts, axes.xaxis.label):
+            text.set_fontsize(size)
+        axes.set_title(axes.get_title("left"), fontsize=size)
 
 
 def _dots(
@@ -129,6 +150,7 @@ def _dots(
     base: Sequence[str] = (),
     rough: Sequence[str] = (),
     missing: str = "not measured here",
+    zero: float | None = None,
     **settings,
 ) -> None:
     beside = axes.get_yaxis_transform()  # x as a share of the axes, y as the number of a row
@@ -147,11 +169,12 @@ def _dots(
         axes.axvspan(low, high, color=VERMILION, alpha=0.16, lw=0, zorder=0)
         axes.axvline(mid, color=VERMILION, lw=1.6, ls="--", zorder=0.5)
         canvas.label(axes, mid, -0.8, limited, VERMILION, ha="center", bbox=style.BEHIND)
-    axes.set_yticks(range(len(names)), names)
+    if zero is not None:
+        axes.axvline(zero, color=GREY, lw=1, zorder=0)
     axes.tick_params(axis="y", length=0)
     axes.grid(axis="y", visible=False)
     axes.grid(axis="x", visible=True)
-    axes.set(ylim=(len(names) - 0.4, -1.2 if limit else -0.6), **settings)
+    axes.set(ylim=(len(names) - 0.4, -1.2 if limit else -0.6), **canvas.fit_names(**settings))
     axes.minorticks_off()
 
 
@@ -177,7 +200,7 @@ def timelines(panels: Sequence[dict], title: str, clock: str) -> Figure:
         axes.set(ylim=(len(panel["rows"]) - 0.4, -0.6), ylabel="" if by_name else "requests")
         axes.tick_params(axis="y", length=0)
         axes.grid(axis="y", visible=False)
-        axes.set_title(panel["name"])
+        axes.set(**canvas.fit_names(panel["name"]))
     column[-1].set(xlabel=clock, xlim=(0, None))
     drawn = (axes.get_legend_handles_labels() for axes in column)
     named = {name: handle for pair in drawn for handle, name in zip(*pair, strict=True)}

@@ -8,7 +8,7 @@ from matplotlib.colors import BoundaryNorm, LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from . import canvas
+from . import canvas, style
 from .style import BLANKS, BLUE, GREEN, INK, MONO, ORANGE, PALE, PAPER, VERMILION, styled
 
 LEVELS = [1, 2, 4, 16, 64, 256]  # float32 numbers apart
@@ -19,23 +19,42 @@ def token_strips(strips: list[dict], title: str, columns: int = 40, wrong: bool 
     """Strips of characters, the first `columns` of each; some are green, the others orange.
 
     A strip has a `label` and its `text`; where it is marked, also `green`, whether each character
-    is, and a `note` on the whole text. If the others are `wrong`, they are red and struck out.
+    is, and a `note` on the whole text. If the others are `wrong`, they are red and struck out. On a
+    phone a strip is folded, under its label.
     """
-    figure, (axes,) = canvas.new_panels(1.05 + 0.44 * len(strips), title)
     other = (VERMILION, 0.3) if wrong else (ORANGE, 0.85)
-    for y, strip in enumerate(strips):
-        marks = strip.get("green", [None] * columns)
-        for x, (char, green) in enumerate(zip(strip["text"][:columns], marks, strict=False)):
-            colour, alpha = (PALE, 1) if green is None else (GREEN, 0.32) if green else other
-            axes.add_patch(Rectangle((x, y), 0.94, 0.76, color=colour, alpha=alpha, lw=0))
-            canvas.letter(axes, x + 0.47, y + 0.4, char, 6.8 if columns > 40 else 8)
-            if colour == VERMILION:
-                axes.plot((x + 0.12, x + 0.82), (y + 0.4, y + 0.4), color=VERMILION, lw=1)
-        axes.text(-0.4, y + 0.4, strip["label"], ha="right", va="center", fontsize=8.3)
-        canvas.label(axes, columns + 0.4, y + 0.4, strip.get("note", ""), size=8.3)
-    axes.set(xlim=(-0.3 * columns, 1.17 * columns), ylim=(len(strips) - 0.1, -0.15))
+    folded = style.narrow()
+    across = min(columns, 30) if folded else columns
+    step = 0.85 + -(-columns // across) if folded else 1
+    height = (0.7 if folded else 1.05) + 0.44 * step * len(strips)
+    figure, (axes,) = canvas.new_panels(height, title)
+    for i, strip in enumerate(strips):
+        top = step * i + 0.7 * folded
+        _strip(axes, top, strip, columns, across, other)
+        label, note = strip["label"], strip.get("note", "")
+        if folded:
+            axes.text(0, top - 0.32, label, va="center", fontsize=9)
+            canvas.label(axes, across, top - 0.32, note, size=9, ha="right")
+        else:
+            axes.text(-0.4, top + 0.4, label, ha="right", va="center", fontsize=8.3)
+            canvas.label(axes, across + 0.4, top + 0.4, note, size=8.3)
+    sides = (0, across) if folded else (-0.3 * columns, 1.17 * columns)
+    axes.set(xlim=sides, ylim=(step * len(strips) - 0.1, -0.15))
     axes.axis("off")
     return figure
+
+
+def _strip(axes: Axes, top: float, strip: dict, columns: int, across: int, other: tuple) -> None:
+    """The characters of a strip in lines of `across`, from `top` down."""
+    marks = strip.get("green", [None] * columns)
+    size = 8 if across <= 40 else 6.8
+    for i, (char, green) in enumerate(zip(strip["text"][:columns], marks, strict=False)):
+        x, y = i % across, top + i // across
+        colour, alpha = (PALE, 1) if green is None else (GREEN, 0.32) if green else other
+        axes.add_patch(Rectangle((x, y), 0.94, 0.76, color=colour, alpha=alpha, lw=0))
+        canvas.letter(axes, x + 0.47, y + 0.4, char, size)
+        if colour == VERMILION:
+            axes.plot((x + 0.12, x + 0.82), (y + 0.4, y + 0.4), color=VERMILION, lw=1)
 
 
 @styled
@@ -53,11 +72,12 @@ def last_bits(panels: list[dict], title: str) -> Figure:
     for axes, panel in zip(column, panels, strict=True):
         place = {"aspect": "auto", "extent": (0.5, len(panel["apart"]) + 0.5, 1, 0)}
         image = axes.imshow(np.transpose(panel["apart"]), interpolation="nearest", **look, **place)
-        axes.set_title(panel["label"])
+        axes.set(**canvas.fit_names(title=panel["label"]))
         axes.set(yticks=(), ylabel="character")
         axes.grid(False)
     column[-1].set_xlabel("new token")
-    bar = figure.colorbar(image, ax=column, extend="min", aspect=30)
+    place = {"location": "bottom" if style.narrow() else "right"}
+    bar = figure.colorbar(image, ax=column, extend="min", aspect=30, **place)
     bar.set_ticks(LEVELS, labels=[*map(str, LEVELS[:-1]), f"{LEVELS[-1]}+"])
     bar.set_label("float32 numbers apart")
     return figure
@@ -69,17 +89,22 @@ def masks(panels: list[dict], title: str) -> Figure:
 
     Queries down, keys across, in the order in which the cache holds them; -1 is an empty slot. With
     `names`, those of the queries and of the keys, these stand in the place of positions.
-    Panels stand in rows of three, as high as their queries need; one alone is as wide as the page.
+    Panels stand in rows of three, on a phone of two, as high as their queries need; one alone is as
+    wide as the page.
     """
-    columns = min(len(panels), 3)
-    rows = [panels[i : i + 3] for i in range(0, len(panels), 3)]
+    columns = min(len(panels), 2 if style.narrow() else 3)
+    rows = [panels[i : i + columns] for i in range(0, len(panels), columns)]
     heights = [2.0 + max(len(panel["q"]) for panel in row) for row in rows]
     size = {"rows": len(rows), "columns": columns, "height_ratios": heights}
-    figure, places = canvas.new_panels(0.5 + 0.465 / columns * sum(heights), title, **size)
+    cell = 0.0612 * style.width() / columns  # inches, with the space around a panel
+    height = 0.5 + cell * sum(heights) + 0.2 * len(rows) * style.narrow()
+    figure, places = canvas.new_panels(height, title, **size)
     for axes in places[len(panels) :]:
         axes.remove()
     for axes, panel in zip(places, panels, strict=False):
         _mask(axes, panel)
+        if style.narrow():
+            axes.set_title(style.wrapped(axes.get_title("left"), 8.5, 3.4 / columns, bold=True))
     return figure
 
 
@@ -91,7 +116,7 @@ def _mask(axes: Axes, panel: dict) -> None:
     queries, keys = q_pos, ["∅" if p < 0 else p for p in k_pos]
     if len(keys) > 12:  # every second name, the last among them: all would touch
         keys = [key if (len(keys) - i) % 2 else "" for i, key in enumerate(keys)]
-    font = {"fontsize": 6.6}
+    font = {"fontsize": 6.8}
     if "names" in panel:
         queries, keys = ([BLANKS.get(c, c) for c in chars] for chars in panel["names"])
         font = {"fontsize": 10, "family": MONO, "parse_math": False}

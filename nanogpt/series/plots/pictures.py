@@ -14,7 +14,6 @@ from . import style
 from .canvas import (
     DARK,
     FILLS,
-    PAGE,
     bare,
     cells,
     grid,
@@ -23,13 +22,13 @@ from .canvas import (
     new_panels,
     note,
     page,
+    page_width,
     pill,
     row_name,
 )
 from .style import BLUE, GREY, ORANGE, PALE, VERMILION, styled
 
-# Of the picture of a decode step: where cells begin, and their height, in inches; its rows.
-LEFT, BOX = 1.25, 0.36
+BOX = 0.36  # inches: the height of the cells of a decode step; and its rows
 QUERY, KEYS, VALUES, OUTPUT, BELOW = 0.16, 0.72, 2.06, 3.02, 3.42
 GAP = 0.32  # inches that the characters beside a step of attention take
 STEPS = {  # of attention: its name, and the words beside it
@@ -55,14 +54,15 @@ STEPS = {  # of attention: its name, and the words beside it
 
 @styled
 def attention_step(chars: Sequence[str], step: str, data: Sequence, title: str) -> Figure:
-    """One step of causal self-attention, with a few words beside it.
+    """One step of causal self-attention, with a few words beside it, on a phone below.
 
     `step` is "scores", "weights" or "mix", and `data` what it makes: (T, T), queries down and keys
     across; of "mix" what it is made of, the weights and the values (T, hs), which are drawn up to
     their eighth column.
     """
-    figure, axes = page(4.4, title)
-    x, y, side = GAP, 0.55, 3.75
+    small = style.narrow()
+    figure, axes = page(5.15 if small else 4.4, title)
+    x, y, side = GAP, 0.55, 3.3 if small else 3.75
     axes.text(0, 0.1, STEPS[step][0], fontsize=11, weight="bold", va="center", color=GREY)
     cell = (side - 0.45 * (step == "mix")) / len(chars)
     letters(axes, chars, (x - 0.14, y + cell / 2), (0, cell))
@@ -73,7 +73,12 @@ def attention_step(chars: Sequence[str], step: str, data: Sequence, title: str) 
         if step == "weights":  # of the future they are zero: its cells stay empty
             data = [[*row[: i + 1], *[None] * (len(row) - i - 1)] for i, row in enumerate(data)]
         _values(axes, (x, y), (cell, cell), data, share=step == "weights")
-    note(axes, 4.75, 0.75, STEPS[step][1], size=12)
+    if small:
+        parts = (part.replace("\n", " ") for part in STEPS[step][1].split("\n\n"))
+        words = style.wrapped("\n".join(parts), 10, page_width())
+        note(axes, 0, y + side + 0.2, words, size=10)
+    else:
+        note(axes, 4.75, 0.75, STEPS[step][1], size=12)
     return figure
 
 
@@ -90,7 +95,7 @@ def _values(axes: Axes, corner: tuple, size: tuple, rows, share=False, most: flo
     colours = [[None if v is None else shade(v) for v in row] for row in rows]
     texts = [["" if v is None else written(v) for v in row] for row in rows]
     font = min(9.5, 24 * size[0])
-    grid(axes, *corner, size, colours, texts if font >= 7.5 else None, font)
+    grid(axes, *corner, size, colours, texts if font >= 6.8 else None, font)
 
 
 def _mix(axes: Axes, corner: tuple, side: float, high: float, weights, values) -> None:
@@ -113,36 +118,50 @@ def triangle(chars: Sequence[str], n_prompt: int, title: str, weights: Sequence)
     The first `n_prompt` rows are the prefill's, in blue, each further row is a decode step, in
     orange; a darker cell has more weight.
     """
-    n, side = len(chars), 3.9
+    small = style.narrow()
+    n, side = len(chars), 3.15 if small else 3.9
     cell = side / n
-    figure, axes = page(side + 0.4, title)
-    x, y = 0.62, 0.3
+    figure, axes = page(side + (2.0 if small else 0.4), title)
+    x, y = 0.34 if small else 0.62, 0.3
     colours = []
     for i, row in enumerate(weights):
         phase = BLUE if i < n_prompt else ORANGE
         shades = [style.mixed(phase, 0.15 + 0.85 * weight**0.5) for weight in row[: i + 1]]
         colours.append(shades + [None] * (n - i - 1))
-    axes.text(x - 0.16, y - 0.14, "keys →", fontsize=9, color=GREY, ha="right", va="center")
     grid(axes, x, y, (cell, cell), colours)
     letters(axes, chars, (x + cell / 2, y - 0.14), (cell, 0), 11)
     letters(axes, chars, (x - 0.16, y + cell / 2), (0, cell), 11)
-    _spans(axes, x + side + 0.12, y, cell, n_prompt, n)
+    if not small:
+        axes.text(x - 0.16, y - 0.14, "keys →", fontsize=9, color=GREY, ha="right", va="center")
+    _spans(axes, x + side + (0.06 if small else 0.12), y, cell, n_prompt, n)
     return figure
 
 
 def _spans(axes: Axes, x: float, y: float, cell: float, n_prompt: int, n: int) -> None:
-    """Beside the triangle: which rows are computed together, and what they write and read."""
+    """Beside the triangle, on a phone below: which rows go together, what they write and read."""
     later = n - n_prompt
     prefill = f"{n_prompt} rows in one pass,\nwrites {n_prompt} keys and values"
     decode = f"one row a step, {later} step{'s' * (later != 1)}.\nEach writes 1 key and 1 value\n"
     decode += "and reads the rest from the cache"
     spans = ("prefill", BLUE, prefill, 0, n_prompt), ("decode", ORANGE, decode, n_prompt, n)
+    hatched, below = "hatched: the future, hidden", y + cell * n + 0.2
     for phase, colour, words, start, end in spans:
         top, bottom = y + cell * start + 0.03, y + cell * end - 0.03
         axes.plot([x, x], [top, bottom], color=colour, lw=5, solid_capstyle="butt")
+        if style.narrow():
+            place = (0, 0.14), (below + 0.08, below + 0.08)
+            axes.plot(*place, color=colour, lw=5, solid_capstyle="butt")
+            flat = f"{phase}: " + words.replace("\n", " ")
+            lines = style.wrapped(flat, 10, page_width() - 0.3)
+            note(axes, 0.24, below, lines, 10)
+            below += 0.22 + 0.2 * (lines.count("\n") + 1)
+            continue
         note(axes, x + 0.16, (top + bottom) / 2 - 0.2, phase, 12, va="bottom", weight="bold")
         note(axes, x + 0.16, (top + bottom) / 2 - 0.16, words)
-    note(axes, x + 0.16, y - 0.14, "hatched: the future, hidden", 9, va="center", color=GREY)
+    if style.narrow():
+        note(axes, 0, below, f"queries down, keys across; {hatched}", 8, color=GREY)
+    else:
+        note(axes, x + 0.16, y - 0.14, hatched, 9, va="center", color=GREY)
 
 
 @styled
@@ -153,16 +172,17 @@ def decode_step(chars: Sequence[str], weights: Sequence[float], title: str) -> F
     values. The last row is what a model without a cache computes in the same step.
     """
     n = len(chars)
-    kinds, wide = ["old"] * (n - 1) + ["new"], min(0.9, (PAGE - LEFT) / n)
-    figure, axes = page(BELOW + 1.38, title)
-    middles = [LEFT + wide * (i + 0.5) for i in range(n)]
+    left = 0.88 if style.narrow() else 1.25  # inches: where cells begin
+    kinds, wide = ["old"] * (n - 1) + ["new"], min(0.9, (page_width() - left) / n)
+    figure, axes = page(BELOW + (1.9 if style.narrow() else 1.38), title)
+    middles = [left + wide * (i + 0.5) for i in range(n)]
     _compare(axes, middles)
     _weigh(axes, weights, middles, wide)
     _output(axes, weights, middles)
     for y in (KEYS, VALUES):
-        cells(axes, LEFT, y, (wide, BOX), chars, kinds)
+        cells(axes, left, y, (wide, BOX), chars, kinds)
     row_name(axes, BELOW + 0.2, "no cache")
-    cells(axes, LEFT, BELOW + 0.02, (wide, BOX), chars, ["again"] * n)
+    cells(axes, left, BELOW + 0.02, (wide, BOX), chars, ["again"] * n)
     old = f"from earlier steps: {_pairs(n - 1)}. The query reads all {n}"
     again = f"without a cache, computed in this step: {_pairs(n)}"
     new = f"computed and written to the cache: {_pairs(1)}"
@@ -174,7 +194,7 @@ def _compare(axes: Axes, middles: Sequence[float]) -> None:
     """The query above, and a line from it to each key."""
     row_name(axes, QUERY, "query", "this step only")
     row_name(axes, KEYS + BOX / 2, "keys", "in the cache")
-    last = min(middles[-1], PAGE - 0.23)  # the whole of it stays on the page
+    last = min(middles[-1], page_width() - 0.23)  # the whole of it stays on the page
     for x in middles:
         line = {"color": DARK, "lw": 0.9, "alpha": 0.75, "zorder": 0}
         axes.plot([last, x], [QUERY, KEYS], **line)
@@ -188,7 +208,8 @@ def _weigh(axes: Axes, weights, middles: Sequence[float], wide: float) -> None:
     for x, weight in zip(middles, weights, strict=True):
         high = 0.52 * weight / tallest
         axes.bar(x, -high, 0.6 * wide, base, color=BLUE, lw=0)
-        font = {"ha": "center", "va": "bottom", "fontsize": 9.5 if wide > 0.45 else 8}
+        size = 9.5 if wide > 0.45 else 8 if wide > 0.3 else 7
+        font = {"ha": "center", "va": "bottom", "fontsize": size}
         axes.text(x, base - high - 0.03, "<1%" if weight < 0.005 else f"{weight:.0%}", **font)
 
 
@@ -196,7 +217,7 @@ def _output(axes: Axes, weights, middles: Sequence[float]) -> None:
     """A line from each value to the output, as thick as its weight."""
     row_name(axes, VALUES + BOX / 2, "values", "in the cache")
     row_name(axes, OUTPUT, "output", "this step only")
-    centre = min(middles[-1], PAGE - 0.64)
+    centre = min(middles[-1], page_width() - 0.64)
     look = {"color": style.mixed(BLUE, 0.55), "zorder": 0, "solid_capstyle": "butt"}
     for x, weight in zip(middles, weights, strict=True):
         axes.plot([x, centre], [VALUES + BOX, OUTPUT - 0.15], lw=0.5 + 7 * weight, **look)
@@ -215,7 +236,7 @@ def heads(panels: Sequence[dict], title: str, columns: int) -> Figure:
     A panel has a `label` and its `rows`, a row for each head: its mean weight on the character
     itself, on the one before it, and so on. Darker is more; large ones are written, in percent.
     """
-    n = len(panels[0]["rows"])
+    n, small = len(panels[0]["rows"]), style.narrow()
     size = {"rows": -(-len(panels) // columns), "columns": columns, "sharex": True, "sharey": True}
     figure, places = new_panels(0.9 + (0.45 + 0.32 * n) * size["rows"], title, **size)
     for axes, panel in zip(places, panels, strict=True):
@@ -226,14 +247,17 @@ def heads(panels: Sequence[dict], title: str, columns: int) -> Figure:
             for j, share in enumerate(row):
                 if share >= 0.2:
                     words = {"ha": "center", "color": style.ink_on(style.mixed(BLUE, share**0.7))}
-                    note(axes, j + 0.5, i + 0.5, f"{100 * share:.0f}", 10, "center", **words)
+                    size = 7.5 if small else 10
+                    note(axes, j + 0.5, i + 0.5, f"{100 * share:.0f}", size, "center", **words)
         bare(axes)
         axes.set(xlim=(0, len(row)), ylim=(n, 0))
         axes.set_xticks([j + 0.5 for j in range(len(row))], range(len(row)))
         axes.set_yticks([i + 0.5 for i in range(n)], [f"head {i}" for i in range(n)])
-        axes.set_title(panel["label"], fontsize=10.5, color=style.INK)
+        label = style.wrapped(panel["label"], 8.5, 0.95, bold=True) if small else panel["label"]
+        axes.set_title(label, fontsize=8.5 if small else 10.5, color=style.INK)
+        axes.tick_params(labelsize=8 if small else 9.5)
     for axes in places[-columns:]:
-        axes.set_xlabel("characters back")
+        axes.set_xlabel("characters back", fontsize=8 if small else 9.5)
     return figure
 
 
@@ -244,25 +268,35 @@ def arrows(angles: Sequence[tuple[float, float]], title: str, pairs: Sequence) -
     `angles[p]` are those of a query and a key at position p, in radians. Above, a dial for each of
     the first six positions; below, two large ones: a query and an earlier key, each of `pairs`.
     """
-    figure, axes = page(4.15, title, equal=True)
+    small, wide = style.narrow(), page_width()
+    figure, axes = page(6.1 if small else 4.15, title, equal=True)
+    across = 3 if small else 6
     for position, turned in enumerate(angles[:6]):
-        centre = ((position + 0.5) * PAGE / 6, 0.5)
+        centre = ((position % across + 0.5) * wide / across, 0.5 + 1.3 * (position // across))
         _dial(axes, centre, 0.42, *turned)
-        note(axes, centre[0], 1.0, f"position {position}", 10, ha="center")
+        note(axes, centre[0], centre[1] + 0.5, f"position {position}", 10, ha="center")
     for i, (later, earlier) in enumerate(pairs):
-        query, key = angles[later][0], angles[earlier][1]
-        centre = (PAGE * (0.13 + 0.5 * i), 2.4)
-        _dial(axes, centre, 0.85, query, key)
-        between = degrees((query - key + pi) % (2 * pi) - pi)
-        ends = sorted((-degrees(key), -degrees(key) - between))
-        look = {"facecolor": PALE, "edgecolor": GREY, "lw": 0.8}
-        axes.add_patch(Wedge(centre, 0.45 * 0.85, *ends, **look))
+        centre = (wide * (0.25 + 0.5 * i), 3.6) if small else (wide * (0.13 + 0.5 * i), 2.4)
+        between = _angle(axes, centre, angles[later][0], angles[earlier][1])
         words = f"query at {later}\nkey at {earlier}\ndistance {later - earlier}\n\n"
         words += f"angle {between:.0f}°".replace("-", "−")
-        note(axes, centre[0] + 1.1, 1.7, words, 12)
+        if small:
+            note(axes, centre[0], 4.55, words.replace("\n\n", "\n"), 10, ha="center")
+        else:
+            note(axes, centre[0] + 1.1, 1.7, words, 12)
     rows = [("new", "the query, turned by its position"), ("old", "the key, turned by its own")]
-    legend(axes, 3.7, rows)
+    legend(axes, 5.65 if small else 3.7, rows)
     return figure
+
+
+def _angle(axes: Axes, centre: tuple, query: float, key: float) -> float:
+    """A large dial with the angle between its arrows, in degrees, which it returns."""
+    _dial(axes, centre, 0.85, query, key)
+    between = degrees((query - key + pi) % (2 * pi) - pi)
+    ends = sorted((-degrees(key), -degrees(key) - between))
+    look = {"facecolor": PALE, "edgecolor": GREY, "lw": 0.8}
+    axes.add_patch(Wedge(centre, 0.45 * 0.85, *ends, **look))
+    return between
 
 
 def _dial(axes: Axes, centre: tuple, radius: float, query: float, key: float) -> None:
@@ -278,19 +312,26 @@ def _dial(axes: Axes, centre: tuple, radius: float, query: float, key: float) ->
 def ring(capacity: int, positions: Sequence[int], title: str) -> Figure:
     """The slots of a rolling cache after each of `positions`: position p lies in slot p % capacity.
 
-    The slot that the next position overwrites is orange.
+    The slot that the next position overwrites is orange. On a phone a ring stands under the other.
     """
-    figure, axes = page(3.75, title, equal=True)
-    wide = PAGE / len(positions)
+    small, wide = style.narrow(), page_width() / len(positions)
+    end = 2.1 * len(positions)
+    figure, axes = page(end + 1.2 if small else 3.75, title, equal=True)
     for i, last in enumerate(positions):
-        _ring(axes, ((i + 0.5) * wide, 1.3), min(1.02, 0.45 * wide), capacity, last)
         lost = last + 1 - capacity
         words = f"position {last + 1} takes slot {(last + 1) % capacity}"
         words += f",\nposition {lost} is lost" if lost >= 0 else ",\nwhich is free"
-        note(axes, (i + 0.5) * wide, 2.58, words, 10.5, ha="center")
+        if small:
+            _ring(axes, (0.95, 1.05 + 2.1 * i), 0.83, capacity, last)
+            note(axes, 1.98, 1.05 + 2.1 * i, words, 9, "center")
+        else:
+            _ring(axes, ((i + 0.5) * wide, 1.3), min(1.02, 0.45 * wide), capacity, last)
+            note(axes, (i + 0.5) * wide, 2.58, words, 10.5, ha="center")
     rows = [("new", "the slot that the next position takes"), ("old", "a position that is kept")]
-    legend(axes, 3.37, rows)
-    note(axes, 4.2, 3.3, "large: the position held\nsmall: the number of the slot")
+    legend(axes, end + 0.2 if small else 3.37, rows)
+    at = (0, end + 0.65) if small else (4.2, 3.3)
+    words = "large: the position held\nsmall: the number of the slot"
+    note(axes, *at, words, 10 if small else 10.5)
     return figure
 
 

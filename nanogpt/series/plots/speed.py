@@ -20,14 +20,15 @@ THIN = 0.85  # how opaque the colours of the map are
 def typing_race(text: str, duel: dict, share: float | None = None) -> Figure:
     """Both texts when `share` of the slower one's time has passed; None: when the first is done."""
     title = f"The race: the same text, {duel['speedup']['median']:.2f}× as fast"
-    figure, columns = canvas.new_panels(3.3, title, columns=2)
+    places = {"rows": 2} if style.narrow() else {"columns": 2}
+    figure, both = canvas.new_panels(6.0 if style.narrow() else 3.3, title, **places)
     systems = [duel["systems"][name] for name in ("uncached", "cached")]
     # When each token came, in seconds from the start:
     arrivals = [list(accumulate([x["ttft"]["median"], *x["itl"]])) for x in systems]
     finish = [moments[-1] for moments in arrivals]
     clock = min(finish) if share is None else share * max(finish)
     looks = ("without a cache", VERMILION), ("with it", BLUE)
-    for axes, moments, (label, colour) in zip(columns, arrivals, looks, strict=True):
+    for axes, moments, (label, colour) in zip(both, arrivals, looks, strict=True):
         done, n = sum(moment <= clock + 1e-12 for moment in moments), len(moments)
         _page(axes, text[:done], done / n, colour)
         heading = f"{label}: {done} of {n} tokens{' ✓' * (done == n)}"
@@ -58,23 +59,36 @@ def speedup_map(cells: list[dict], rows: list[str], columns: list[int], title: s
 
     A cell has its `row`, its `n_new` and its `speedup`, a summary: the median, and below it the
     range. What was not measured, past the model's block or too long for this machine, is a dash.
+    On a phone models stand across.
     """
-    figure, (axes,) = canvas.new_panels(0.9 + 0.47 * len(rows), title)
+    turned = style.narrow()
+    height = 2.0 + 0.42 * len(columns) if turned else 0.9 + 0.47 * len(rows)
+    figure, (axes,) = canvas.new_panels(height, title)
     found = {(cell["row"], cell["n_new"]): cell["speedup"] for cell in cells}
     missing = {"median": float("nan")}
     values = [[found.get((row, n), missing)["median"] for n in columns] for row in rows]
     colours = LinearSegmentedColormap.from_list("lose-win", (VERMILION, "#f7f7f7", BLUE))
     colours = colours.with_extremes(bad=PAPER)
     top = max(1.2, *(speedup["median"] for speedup in found.values()))
+    values = list(zip(*values, strict=True)) if turned else values
     axes.imshow(values, cmap=colours, norm=TwoSlopeNorm(1.0, 0.5, top), aspect="auto", alpha=THIN)
     for y, row in enumerate(rows):
         for x, n in enumerate(columns):
-            _speedup(axes, x, y, found.get((row, n)))
+            place = (y, x) if turned else (x, y)
+            _speedup(axes, *place, found.get((row, n)))
+    marks = "slower with the cache: ▼ in every repeat, ▽ in most"
+    canvas.bare(axes)
+    if turned:
+        axes.xaxis.tick_top()
+        names = [style.wrapped(row, 7.5, 0.6) for row in rows]
+        axes.set_xticks(range(len(rows)), names, fontsize=7.5)
+        axes.set_yticks(range(len(columns)), columns)
+        axes.set(ylabel="new tokens\n(from a 1-token prompt)")
+        axes.set_xlabel(style.wrapped(marks, 9, 3.2), fontsize=9)
+        return figure
     axes.set_xticks(range(len(columns)), columns)
     axes.set_yticks(range(len(rows)), rows, fontsize=8.5)
-    marks = "slower with the cache: ▼ in every repeat, ▽ in most"
     axes.set_xlabel(f"new tokens (from a 1-token prompt);  {marks}")
-    canvas.bare(axes)
     return figure
 
 

@@ -12,12 +12,18 @@ alone:
     GREY       what waits, is plain, or was not measured
 
 Curves take them in the order of `charts.LOOKS`, so what is improved on comes first.
+
+Each figure is drawn for a page, and again for a phone (`for_phone`): narrower, with words as large.
 """
 
 from __future__ import annotations
 
+import functools
 import io
+import textwrap
 import warnings
+from collections.abc import Callable
+from contextvars import ContextVar
 
 import matplotlib
 import numpy as np
@@ -29,7 +35,9 @@ BLUE, VERMILION, GREEN, ORANGE = "#0072B2", "#D55E00", "#009E73", "#E69F00"
 SKY, INK, GREY, PALE, PAPER = "#56B4E9", "#1f2430", "#6b7280", "#e5e7eb", "#ffffff"
 BLANKS = {" ": "␣", "\n": "↵"}  # what cannot be seen, made visible
 MONO = "DejaVu Sans Mono"
-WIDTH, DPI = 7.6, 130
+WIDTH, PHONE, DPI = 7.6, 3.9, 130  # inches across, on a page and on a phone
+FINER = 1.4  # how much finer the pixels of a figure on a phone are
+FOOTER = 6.8  # points: the smallest words of a figure
 BEHIND = {"facecolor": PAPER, "lw": 0, "pad": 1.5}  # a box that keeps lines from crossing words
 STYLE = {
     **matplotlib.rcParamsDefault,  # whatever the reader's own are
@@ -55,29 +63,85 @@ STYLE = {
     "lines.linewidth": 1.8,
     "legend.frameon": False,
 }
-styled = matplotlib.rc_context(STYLE)  # the decorator of every figure function
+_width = ContextVar("width", default=WIDTH)
 
 
-def to_png(figure: Figure, footer: str = "") -> bytes:
-    """The figure as PNG bytes with its conditions in the footer; equal figures give equal bytes."""
+def width() -> float:
+    """Inches across the figure that is being drawn."""
+    return _width.get()
+
+
+def narrow() -> bool:
+    """Whether a figure is being drawn for a phone."""
+    return width() < WIDTH
+
+
+def styled(draw: Callable[..., Figure]) -> Callable[..., Figure]:
+    """The decorator of every figure function: this style, and a figure that can be drawn again."""
+
+    @functools.wraps(draw)
+    def drawn(*args, **kwargs) -> Figure:
+        with matplotlib.rc_context(STYLE):
+            figure = draw(*args, **kwargs)
+        figure.again = functools.partial(drawn, *args, **kwargs)
+        return figure
+
+    return drawn
+
+
+def for_phone(figure: Figure) -> Figure | None:
+    """The figure as a phone shows it; None for one that no figure function has drawn."""
+    if not hasattr(figure, "again"):
+        return None
+    before = _width.set(PHONE)
+    try:
+        return figure.again()
+    finally:
+        _width.reset(before)
+
+
+def wrapped(text: str, points: float, inches: float, bold: bool = False) -> str:
+    """Words in as many lines as they take in `inches`, at that size; line breaks stay."""
+    letters = int(72 * inches / (points * (0.61 if bold else 0.54)))
+    return "\n".join(textwrap.fill(line, letters) for line in text.split("\n"))
+
+
+def to_png(figure: Figure, footer: str = "", finer: float = FINER) -> bytes:
+    """The figure as PNG bytes with its conditions in the footer; equal figures give equal bytes.
+
+    `finer` is how much finer the pixels of a phone are.
+    """
     with matplotlib.rc_context(STYLE), warnings.catch_warnings():
         # Characters of other alphabets are drawn as boxes.
         warnings.filterwarnings("ignore", message="Glyph .* missing")
         if footer:
-            figure.get_layout_engine().set(rect=(0, 0.055, 1, 0.93))
-            figure.text(0.012, 0.012, footer, fontsize=6.8, color=GREY, ha="left", va="bottom")
+            _write_footer(figure, footer)
         buffer = io.BytesIO()
-        figure.savefig(buffer, format="png", dpi=DPI, metadata={"Software": None})
+        dpi = DPI * (finer if figure.get_figwidth() < WIDTH else 1)
+        figure.savefig(buffer, format="png", dpi=dpi, metadata={"Software": None})
     smaller = io.BytesIO()  # in 256 colours, which is about a third of the bytes
     few = Image.open(buffer).convert("RGB").quantize(256, dither=Image.Dither.NONE)
     few.save(smaller, format="PNG", optimize=True)
     return smaller.getvalue()
 
 
+def _write_footer(figure: Figure, footer: str) -> None:
+    """The footer in the left corner, on as many lines as it takes, and room for them below."""
+    wide, high = figure.get_size_inches()
+    lines = wrapped(footer, FOOTER, wide - 0.15)
+    share = (0.08 + 1.3 * FOOTER / 72 * (lines.count("\n") + 1)) / high
+    for legend in figure.legends:  # it stands on the footer
+        legend.borderaxespad = (72 * share * high + 2) / legend.get_texts()[0].get_fontsize()
+    figure.get_layout_engine().set(rect=(0, share, 1, 0.985 - share))
+    place = {"ha": "left", "va": "bottom", "linespacing": 1.25}
+    figure.text(0.09 / wide, 0.04 / high, lines, fontsize=FOOTER, color=GREY, **place)
+
+
 def to_apng(figures: list[Figure], footer: str, milliseconds: int) -> bytes:
     """Figures as one animated PNG that loops and rests 2.5 s on its first and its last frame."""
     # One palette for all frames keeps the file small; text and flat areas lose nothing visible.
-    frames = [Image.open(io.BytesIO(to_png(figure, footer))).convert("RGB") for figure in figures]
+    drawn = (to_png(figure, footer, finer=1) for figure in figures)
+    frames = [Image.open(io.BytesIO(png)).convert("RGB") for png in drawn]
     palette = frames[-1].quantize(64)
     frames = [frame.quantize(palette=palette, dither=Image.Dither.NONE) for frame in frames]
     times = [2500, *[milliseconds] * (len(frames) - 2), 2500]
