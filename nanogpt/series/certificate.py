@@ -11,10 +11,10 @@ import hashlib
 import html
 import math
 import re
-import textwrap
 from pathlib import Path
 
 import torch
+from matplotlib.patches import Rectangle
 
 from ..checkpoint import Checkpoint
 from ..config import GPTConfig
@@ -26,7 +26,7 @@ from ..verify.report import VERDICTS, Report
 from . import mine, proof
 from .blanks import TooLong
 from .plots import style
-from .plots.canvas import note, page
+from .plots.canvas import note, page, page_width
 from .proof import CACHES
 from .session import Run
 
@@ -34,11 +34,25 @@ SEEDS = 5  # models and texts that the referee tries
 TOKENS = 160  # of the text on the page
 VERDICT = {"equal": "the same logits", "rounding": "no difference but rounding"}
 TITLE = "The certificate of a KV cache"
+SERIF = "DejaVu Serif"
 MARK = b"nanogpt-notebooks certificate"  # behind the picture's end, where readers stop
 HTML = f"""\
 <!doctype html><html lang="en"><meta charset="utf-8"><title>{TITLE}</title>
-<style>body{{font:16px/1.5 system-ui,sans-serif;max-width:44em;margin:3em auto;padding:0 1em}}
-dt{{font-weight:bold}}dd{{white-space:pre-wrap;overflow-wrap:anywhere}}</style>
+<meta name="viewport" content="width=device-width, initial-scale=1"><style>
+:root{{color-scheme:light}}
+body{{font:17px/1.5 Charter,Georgia,"DejaVu Serif",serif;color:{style.INK};background:{style.PAPER};
+max-width:42em;margin:3em auto;padding:2.5em;border:9px double {style.BLUE};box-sizing:border-box}}
+h1{{margin:0 0 1em;text-align:center;font-weight:normal;font-size:2.1em;line-height:1.2}}
+dl{{display:grid;grid-template-columns:9em 1fr;gap:.7em 1.4em;margin:0}}
+dt{{color:{style.GREY};font-size:.85em;text-align:right}}
+dd{{margin:0;white-space:pre-wrap;overflow-wrap:anywhere}}
+dt:first-of-type{{display:none}}
+dd:first-of-type{{grid-column:1/-1;margin:0 0 1em;padding:1em 1.5em;background:#f6f6f4;
+font:.88em/1.5 ui-monospace,Menlo,"DejaVu Sans Mono",monospace}}
+@media(max-width:40em){{body{{margin:.5em;padding:1.2em}}dl{{display:block}}dt{{text-align:left}}}}
+@media(max-width:40em){{dd{{margin:0 0 .8em}}}}
+@page{{margin:1.5cm}}@media print{{body{{margin:0 auto;print-color-adjust:exact}}}}
+</style>
 <h1>{TITLE}</h1><dl>
 """
 
@@ -154,14 +168,34 @@ def render(facts: dict[str, str]) -> str:
 
 @style.styled
 def draw(facts: dict[str, str]):
-    """The page as a figure, without the end of a long text."""
-    lines = []
+    """The page as a picture in a frame, without the end of a long text."""
+    small, wide = style.narrow(), page_width()
+    left = 0.3 if small else 1.75  # inches: where the words begin, after their names
+    lines = facts["text"].splitlines()[:8]
+    text = style.wrapped("\n".join(lines), 9.5, wide - 1.1, bold=True)  # or as wide
+    rows = []
     for name, words in facts.items():
-        for line in words.splitlines()[:8]:
-            lines += textwrap.wrap(f"{name:17} {line}", 92, subsequent_indent=" " * 18) or [""]
-            name = ""
-    figure, axes = page(0.19 * len(lines) + 0.2, TITLE)
-    note(axes, 0.1, 0.1, "\n".join(lines), size=9, family=style.MONO)
+        digest = " " not in words
+        rows.append((name, style.wrapped(words, 9.5, wide - left - 0.45, bold=digest)))
+    title = style.wrapped(TITLE, 19, wide - 0.7)
+    top, middle = 0.6 + 0.34 * title.count("\n"), 0.21 * (text.count("\n") + 1)
+    heights = [0.21 * (words.count("\n") + 1) + (0.27 if small else 0.09) for _, words in rows[1:]]
+    height = top + middle + sum(heights) + 1.1
+    figure, axes = page(height, "")
+    for edge, line in ((0.04, 2.4), (0.11, 0.7)):
+        size = wide - 2 * edge, height - 2 * edge
+        axes.add_patch(Rectangle((edge, edge), *size, fill=False, edgecolor=style.BLUE, lw=line))
+    look = {"family": SERIF, "ha": "center", "linespacing": 1.2}
+    axes.text(wide / 2, 0.35, title, fontsize=19, va="top", **look)
+    panel = {"facecolor": "#f6f6f4", "lw": 0}
+    axes.add_patch(Rectangle((0.3, top + 0.25), wide - 0.6, middle + 0.2, **panel))
+    note(axes, 0.45, top + 0.36, text, size=9.5, family=style.MONO)
+    y = top + middle + 0.7
+    for (name, words), high in zip(rows[1:], heights, strict=True):
+        place = (0.3, "left") if small else (left - 0.18, "right")
+        note(axes, place[0], y, name, size=8.5, color=style.GREY, ha=place[1])
+        note(axes, left, y + 0.19 * small, words, size=9.5, family=SERIF)
+        y += high
     return figure
 
 
