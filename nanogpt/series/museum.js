@@ -15,6 +15,9 @@ function show() {
     bug.hidden = !(inGroup && words.every((word) => text.includes(word)));
     shown += !bug.hidden;
   }
+  for (const box of document.querySelectorAll("pre")) {
+    if (box.scrollWidth > box.clientWidth) box.tabIndex = 0; // what scrolls takes the keyboard
+  }
   for (const room of document.querySelectorAll(".room")) room.hidden = !room.querySelector(".bug:not([hidden])");
   count.textContent = shown === bugs.length ? "" : `${shown || "None"} of ${bugs.length} rooms`;
 }

@@ -26,6 +26,16 @@ for (const box of document.querySelectorAll(".listing")) {
   box.append(button);
 }
 
+// Scroll: a box that is wider than the page takes the keyboard, so that its end is in reach.
+function reach() {
+  for (const box of document.querySelectorAll("pre, .table")) {
+    if (box.scrollWidth > box.clientWidth) box.tabIndex = 0;
+  }
+}
+reach();
+addEventListener("resize", reach);
+document.addEventListener("toggle", reach, true); // a fold opens
+
 // Enlarge: each figure becomes a button that shows it as large as the window, or life-size.
 function enlarge(image) {
   const large = make("img", { src: image.currentSrc || image.src, alt: image.alt });

@@ -27,6 +27,7 @@ from .html import (
     Prose,
     article,
     coloured,
+    cover,
     minutes,
     moving_kinds,
     promise,
@@ -102,6 +103,7 @@ def _about(path: Path, entries: dict, names: list[str], more: Collection[str]) -
             "contents": [heading for heading in prose.headings if heading["level"] in (2, 3)],
             "sections": sections(nb, Prose(prose.pages)),
             "minutes": minutes(nb),
+            "cover": cover(nb, name[:2]),
             "moving": moving_kinds(nb),
             **place(name, names),
         }

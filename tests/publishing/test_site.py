@@ -1,6 +1,7 @@
 """The pages: readable from a disk by everyone, true to the notebooks; nothing loads."""
 
 import base64
+import io
 import json
 import os
 import re
@@ -9,6 +10,7 @@ from pathlib import Path
 import nbformat
 import pytest
 from notebook_fixtures import Page, code, output, page_faults, png, prose, write
+from PIL import Image
 
 from nanogpt.cli import main
 from nanogpt.series import address, site
@@ -136,8 +138,7 @@ SAYS = {
     "index": {
         "where to begin": "from 00 · One &lt;of&gt; two",
         "the promise": "What it promises.",
-        "how long": " · ran in 12 s",
-        "a part": 'href="00_one.html#a-part-2"',
+        "a picture with its words": 'alt="a &#34;red&#34; &lt;field&gt;"> <h3><a href="00_',
     },
 }
 SAYS_NOT = {
@@ -268,9 +269,29 @@ def test_the_map_and_next_lead_along_the_spine_and_a_branch_says_where_it_leaves
     assert "<span>A branch from</span> 01 · b" in pages["11_d"]
     assert 'A branch leaves here: <a href="11_d.html">11 · d</a>' in pages["01_b"]
     assert "00 to 12, in order: 28 min to read, 80 with the blanks" in pages["index"]
-    (branch,) = re.findall(r"<ul><li>(.*?)</ul>", pages["index"])
-    assert "11_d.html" in branch
-    assert "7 min, 20 with the blanks" in branch, "as the box says"
+    spine, branches = re.findall(r'<[ou]l class="cards">(.*?)</[ou]l>', pages["index"])
+    assert re.findall(r'href="(\w+)', spine) == ["00_a", "01_b", "02_c", "12_e"]
+    assert re.findall(r'href="(\w+)', branches) == ["11_d"]
+    assert "7 min, 20 with the blanks · leaves from 01 · b" in branches, "as the box says"
+
+
+def drawn(figure, alt="a figure of a run"):
+    """An output with a figure as run.figure shows it: its name, and its picture for a phone."""
+    shown, tall = output(picture=png(), alt=alt), io.BytesIO()
+    Image.new("RGB", (30, 60)).save(tall, "PNG")
+    about = {"name": figure, "phone": base64.b64encode(tall.getvalue()).decode()}
+    shown.metadata["image/png"] |= about
+    return shown
+
+
+def test_a_phone_gets_its_own_picture_and_a_card_the_upper_part_of_it(tmp_path):
+    cell = [code("plot()", "plot", [drawn("first", "another"), drawn("ladder", "nine rungs")])]
+    write(tmp_path / "06_limit.ipynb", *cell, title="06 · To the limit")
+    pages = rendered(tmp_path)
+    source = r'<source height="60" media="\(max-width: 500px\)" srcset="data:[^"]+" width="30"/>'
+    assert len(re.findall(source, pages["06_limit"])) == 2
+    (size,) = re.findall(r'<li class="card"> <img src="data:[^"]+" (.*?)>', pages["index"])
+    assert size == 'width="30" height="26" alt="nine rungs"'
 
 
 PRACTISED = {"notebook": "00_one", "ok": True, "seconds": 9.0, "corpus": "practice corpus"}
