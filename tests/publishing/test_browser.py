@@ -1,8 +1,12 @@
 """The pages in a real browser: nothing is asked for or complained about, keys reach everything."""
 
+import base64
+import io
+
 import pytest
 from chromium import browsed
 from notebook_fixtures import code, output, png, prose, write
+from PIL import Image
 
 from nanogpt.series import site
 
@@ -25,7 +29,12 @@ def pages(tmp_path_factory):
         prose(f"## {'Averylongword' * 12}", "wide"),
         title="00 · One",
     )
+    plot = output(picture=png(), alt="a figure")
+    tall = io.BytesIO()
+    Image.new("RGB", (30, 60)).save(tall, "PNG")
+    plot.metadata["image/png"]["phone"] = base64.b64encode(tall.getvalue()).decode()
     nb_cells = [prose("## Other\n\nA `RollingCache` has a mask too.", "other"), "class Ring: ..."]
+    nb_cells.append(code("plot()", "plot", [plot]))
     write(folder / "01_two.ipynb", *nb_cells, title="01 · Two <b>")
     return site.render(folder).parent
 
@@ -42,6 +51,30 @@ def test_a_page_fits_the_window(browser, pages, width, scheme):
     if width == 420:  # a figure fills a phone
         image = "document.querySelector('figure img').getBoundingClientRect().width"
         assert browser.evaluate(image) == width
+
+
+def test_what_is_wider_than_a_phone_scrolls_in_its_box_and_takes_the_keyboard(browser, pages):
+    browser.show(420)
+    browser.open(pages / "00_one.html")
+    browser.evaluate("document.querySelectorAll('details').forEach((fold) => (fold.open = true))")
+    wider = (
+        "[...document.querySelectorAll('pre, .table')].filter((e) => e.scrollWidth > e.clientWidth)"
+    )
+    browser.until(f"{wider}.length && {wider}.every((box) => box.tabIndex === 0)")
+    assert browser.evaluate("document.querySelector('.table').tabIndex") == 0
+    overflow = f"{wider}.map((box) => getComputedStyle(box).overflowX)"
+    assert set(browser.evaluate(overflow)) == {"auto"}
+
+
+def test_a_phone_shows_the_picture_that_is_made_for_it(browser, pages):
+    name = "document.querySelector('figure img').currentSrc.length"
+    sizes = {}
+    for width in (420, 1400):
+        browser.show(width)
+        browser.open(pages / "01_two.html")
+        browser.until(f"{name} > 0")
+        sizes[width] = browser.evaluate("document.querySelector('figure img').naturalHeight")
+    assert sizes == {420: 60, 1400: 20}
 
 
 def test_the_tab_key_reaches_everything_and_shows_where_it_is(browser, pages):

@@ -12,8 +12,8 @@ from nanogpt.data import SHA256, CorpusError, load_corpus
 from nanogpt.files import PUBLISHED, ROOT, sha256
 from nanogpt.series import mirror, nbfile
 from nanogpt.series.execute import check_outputs
-from nanogpt.series.html import Prose, minutes, part, plain
-from nanogpt.series.nbfile import alt_text, ours, png_of, tagged
+from nanogpt.series.html import COVERS, Prose, minutes, part, plain, verdict
+from nanogpt.series.nbfile import FILLED, alt_text, ours, png_of, tagged
 from nanogpt.series.plan import read_parameters
 
 REAL_CORPUS = True
@@ -142,6 +142,23 @@ def test_plumbing_is_folded_and_the_lesson_is_open(path):
 
 
 @each
+def test_the_first_idea_comes_right_after_the_folded_set_up(path):
+    title, *rest = [cell for cell in book(path).cells if ours(cell).get("generated") != "links"]
+    first = next(i for i, cell in enumerate(rest) if cell.cell_type == "markdown")
+    assert 2 <= first <= 3
+    assert all(tagged(cell, "hide-input") for cell in rest[:first])
+    assert rest[first].source.startswith("## ")
+
+
+def test_each_notebook_draws_the_figure_that_stands_on_its_card():
+    for path in NOTEBOOKS:
+        text = "\n".join(cell.source for cell in code_cells(path))
+        figures = re.findall(r"run\.(?:figure|animation)\((.*?)\)$", text, re.M | re.S)
+        name = f'"{COVERS[path.stem[:2]]}"'
+        assert any(name in drawn for drawn in figures), f"{path.stem} draws no {name}"
+
+
+@each
 def test_headings_are_in_order(path):
     levels = [len(mark) for mark in re.findall(r"^(#+) ", "\n".join(texts(path).values()), re.M)]
     assert (levels[0], levels.count(1)) == (1, 1)
@@ -206,6 +223,16 @@ def test_every_picture_is_a_figure_with_alt_text(path):
     shown = [output for cell in code_cells(path) for output in cell.outputs if png_of(output)]
     assert all(len(alt_text(output)) > 20 for output in shown)
     assert {base64.b64decode(png_of(output)) for output in shown} == figures
+
+
+@published
+def test_after_every_blank_stand_its_judge_and_its_solution(path):
+    cells = book(path).cells
+    for i, cell in enumerate(cells):
+        if cell.source.startswith(FILLED):
+            said = verdict("".join(output.get("text", "") for output in cells[i + 1].outputs))
+            assert said.startswith("The solution passes its judge: "), cell.id
+            assert "<summary>Solution" in cells[i + 2].source, cell.id
 
 
 @published
