@@ -154,8 +154,9 @@ def test_each_notebook_draws_the_figure_that_stands_on_its_card():
     for path in NOTEBOOKS:
         text = "\n".join(cell.source for cell in code_cells(path))
         figures = re.findall(r"run\.(?:figure|animation)\((.*?)\)$", text, re.M | re.S)
-        name = f'"{COVERS[path.stem[:2]]}"'
-        assert any(name in drawn for drawn in figures), f"{path.stem} draws no {name}"
+        name = COVERS.get(path.stem[:2])
+        found = name is None or any(f'"{name}"' in drawn for drawn in figures)
+        assert found, f"{path.stem} draws no {name}"
 
 
 @each

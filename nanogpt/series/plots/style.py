@@ -90,7 +90,10 @@ def styled(draw: Callable[..., Figure]) -> Callable[..., Figure]:
 
 
 def for_phone(figure: Figure) -> Figure | None:
-    """The figure as a phone shows it; None for one that no figure function has drawn."""
+    """The figure as a phone shows it; None for one that no figure function has drawn.
+
+    It is drawn again from its data: what a cell has added to the axes since is not on it.
+    """
     if not hasattr(figure, "again"):
         return None
     before = _width.set(PHONE)
