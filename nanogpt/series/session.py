@@ -112,12 +112,12 @@ class Run:
     ) -> None:
         """The same for an animated PNG; without animation, viewers show the first frame.
 
-        That for phones has every third frame, for as long.
+        That for phones has every sixth frame, for as long: the file stays small.
         """
         footer, phone = self._footer(note), None
-        narrow = [style.for_phone(one) for one in (figures[0], *figures[1:-1:3], figures[-1])]
+        narrow = [style.for_phone(one) for one in (figures[0], *figures[1:-1:6], figures[-1])]
         if all(narrow):
-            phone = style.to_apng(narrow, footer, 3 * milliseconds)
+            phone = style.to_apng(narrow, footer, 6 * milliseconds)
         self._picture(style.to_apng(figures, footer, milliseconds), name, alt, phone=phone)
 
     def save(self, **results) -> None:
