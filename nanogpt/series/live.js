@@ -239,7 +239,7 @@ let pointed = null; // the written character under the pointer: { lane, i }
 let chosen = null; // the one that a tap, a click or a key has chosen; it stays
 const shown = () => pointed ?? chosen;
 const picks = () => [Number(at("layer").value), at("head").value];
-const percent = (x) => (x < 0.001 ? "under 0.1%" : `${(100 * x).toLocaleString("en", { maximumSignificantDigits: x < 0.1 ? 1 : 2 })}%`);
+const percent = (x) => (x < 0.001 ? "under 0.1%" : `${(100 * x).toLocaleString("en", { maximumSignificantDigits: 2 })}%`);
 
 function called(token) {
   const character = LIVE.vocabulary[token];
