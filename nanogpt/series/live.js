@@ -4,6 +4,7 @@ const MODEL = new Model(LIVE.config, LIVE.weights);
 const SLIDERS = ["temperature", "topK", "topP"];
 const at = (id) => document.getElementById(id);
 const number = (x) => Math.round(x).toLocaleString("en");
+const short = (x) => x.toLocaleString("en", { maximumSignificantDigits: 2 });
 const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
 const strip = location.hash === "#strip";
 
@@ -65,18 +66,19 @@ function board(canvas) {
   return { width, height, fill, clear };
 }
 
-// How fine the clock of the browser is: some tick only once in a millisecond.
+// How fine the clock of the browser is: some tick only once in a millisecond. One that stands still tells nothing.
 function tick() {
   const start = performance.now();
-  let now;
-  do now = performance.now();
-  while (now === start);
-  return now - start;
+  for (let i = 0; i < 1e7; i++) {
+    const now = performance.now();
+    if (now > start) return now - start;
+  }
+  return Infinity;
 }
-const SHORTEST = 10 * Math.min(...Array.from({ length: 5 }, tick));
+const SHORTEST = 10 * Math.min(tick(), tick(), tick());
 
-// The milliseconds of each step, the first left out: it reads the prompt both ways. Neighbours that are
-// too short for the clock are timed together. Their median, and the two ends of the middle half.
+// The milliseconds of a step: their median, and the two ends of their middle half. The first is left out, as it
+// reads the prompt both ways; neighbours that are too short for the clock are timed together.
 function pace(steps) {
   const each = [];
   let group = [];
@@ -106,7 +108,7 @@ class Lane {
   begin({ tokens, seed, length, full, sampling, fault }) {
     this.decoding = new Decoding(MODEL, tokens, seed, sampling, this.cached, this.cached ? fault : "");
     Object.assign(this, { prompt: tokens.length, total: tokens.length + length, full, ms: 0, steps: [], begun: null });
-    this.letters = []; // an element for each character of the text
+    this.letters = []; // an element for each character of the text that is drawn
     for (const name of ["prompted", "written"]) this.part(name).replaceChildren();
   }
 
@@ -157,17 +159,17 @@ class Lane {
     this.drawCells();
   }
 
-  // In view: the first mistake, else the end.
-  scroll(first) {
-    this.code.scrollTop = first ? first.offsetTop - this.code.offsetTop - 2 * first.offsetHeight : this.code.scrollHeight;
+  // This character in view, or the end.
+  scroll(letter) {
+    this.code.scrollTop = letter ? letter.offsetTop - this.code.offsetTop - 2 * letter.offsetHeight : this.code.scrollHeight;
   }
 
   get count() {
     const written = this.steps.length, all = this.total - this.prompt, read = this.read(written);
     const said = `${written} of ${all} characters, ${number(read)} positions read`;
     if (this.cached || !running || this.done || !written) return said;
-    const left = ((this.total - 1) * this.total - (this.decoding.text.length - 1) * this.decoding.text.length) / 2;
-    const seconds = (left * this.ms) / read / 1000;
+    const upTo = (length) => (length * (length - 1)) / 2; // positions read for a text of that length, from none
+    const seconds = ((upTo(this.total) - upTo(this.decoding.text.length)) * this.ms) / read / 1000;
     return seconds < 5 ? said : `${said}, about ${number(seconds)} s more`;
   }
 
@@ -197,7 +199,7 @@ function differences(text, right) {
   return { places, length };
 }
 
-// A character of a text. A line end is marked, so that it can be pointed at.
+// The element of a character. A line end is marked, so that it can be pointed at.
 function letter(token) {
   const character = LIVE.vocabulary[token];
   return Object.assign(document.createElement("span"), { textContent: character, className: character === "\n" ? "end" : "" });
@@ -225,143 +227,11 @@ function report() {
 // Both ways over the same characters: their median steps, and the positions that they read.
 function compared(length) {
   const [plain, cached] = LANES.map((lane) => pace(lane.steps.slice(0, length)));
-  if (Math.min(plain.n, cached.n) < FEWEST) return `To say how much faster one way is, ${FEWEST + 1} steps are needed.`;
-  const ms = (x) => x.toLocaleString("en", { maximumSignificantDigits: 2 });
-  const said = ({ median, low, high }) => `${ms(median)} ms (middle half ${ms(low)} to ${ms(high)})`;
+  if (Math.min(plain.n, cached.n) < FEWEST) return "Write more to see how much faster one way is.";
+  const said = ({ median, low, high }) => `${short(median)} ms (middle half ${short(low)} to ${short(high)})`;
   const [all, few] = LANES.map((lane) => lane.read(length));
-  return `By the median of ${length - 1} steps, a step with the cache was ${(plain.median / cached.median).toFixed(1)} times as fast here: ${said(cached)} in place of ${said(plain)}. All of them read ${(all / few).toFixed(1)} times fewer positions.`;
-}
-
-// ---------------------------------------------------------------- what the model looked at
-
-const HELP = "Point at a written character, tap it, or walk through the text with the arrow keys. The heat behind the text is what the model looked at when it wrote that character.";
-let pointed = null; // the written character under the pointer: { lane, i }
-let chosen = null; // the one that a tap, a click or a key has chosen; it stays
-const shown = () => pointed ?? chosen;
-const picks = () => [Number(at("layer").value), at("head").value];
-const percent = (x) => (x < 0.001 ? "under 0.1%" : `${(100 * x).toLocaleString("en", { maximumSignificantDigits: 2 })}%`);
-
-function called(token) {
-  const character = LIVE.vocabulary[token];
-  return { "\n": "a line end", " ": "a space" }[character] ?? `“${character}”`;
-}
-
-// The weights of a step in the layer and the head that are picked, or the mean over the layer's heads.
-function weightsOf({ looked }) {
-  const { n_head } = LIVE.config, [layer, head] = picks();
-  const heads = looked.slice(layer * n_head, (layer + 1) * n_head);
-  if (head !== "mean") return heads[head];
-  return heads[0].map((_, i) => heads.reduce((sum, weights) => sum + weights[i], 0) / n_head);
-}
-
-// The heat behind the text, and in words.
-function drawLook() {
-  for (const lane of LANES) {
-    lane.code.classList.toggle("heated", shown()?.lane === lane);
-    for (const old of lane.code.querySelectorAll("[style], .picked")) {
-      old.removeAttribute("style");
-      old.classList.remove("picked");
-    }
-  }
-  at("picked").textContent = shown() ? heat(shown()) : HELP;
-}
-
-function heat({ lane, i }) {
-  const step = lane.decoding.seen[i], weights = weightsOf(step), most = Math.max(...weights);
-  step.places.forEach((place, j) => lane.letters[place].style.setProperty("--heat", (weights[j] / most).toFixed(4)));
-  lane.letters[lane.prompt + i].classList.add("picked");
-  const [own, ...others] = step.chances, place = step.places[weights.indexOf(most)], back = lane.prompt + i - place;
-  const rivals = others.map(({ token, chance }) => `${called(token)} ${percent(chance)}`).join(", ");
-  return `Character ${i + 1}: ${called(own.token)}, with a probability of ${percent(own.chance)}. ${rivals ? `The likeliest others: ${rivals}.` : "There was no other."} Most weight, ${percent(most)}, went to ${called(lane.decoding.text[place])}, ${back} ${back === 1 ? "place" : "places"} before.`;
-}
-
-function point(next) {
-  pointed = next;
-  drawLook();
-}
-
-// The text of a lane is one stop of the Tab key: its box, or the character that is chosen in it.
-function choose(lane, i, focus = true) {
-  release();
-  chosen = { lane, i };
-  const letter = lane.letters[lane.prompt + i];
-  letter.tabIndex = 0;
-  lane.code.tabIndex = -1;
-  if (focus) letter.focus();
-  point(null);
-}
-
-function release() {
-  if (!chosen) return;
-  const { lane, i } = chosen;
-  lane.letters[lane.prompt + i]?.removeAttribute("tabindex");
-  lane.code.tabIndex = 0;
-  chosen = null;
-}
-
-// Where a key leads: into the text from outside, along it, or to the nearest character of the next line.
-function led(lane, i, key) {
-  const last = lane.steps.length - 1;
-  const into = { ArrowRight: 0, ArrowDown: 0, Home: 0, ArrowLeft: last, ArrowUp: last, End: last };
-  const along = { ArrowRight: Math.min(i + 1, last), ArrowLeft: Math.max(i - 1, 0), Home: 0, End: last };
-  if (i === undefined || !(key in into)) return into[key];
-  return along[key] ?? nextLine(lane.letters.slice(lane.prompt, lane.prompt + last + 1), i, key === "ArrowUp" ? -1 : 1);
-}
-
-function nextLine(letters, i, way) {
-  const { offsetTop: top, offsetLeft: left } = letters[i];
-  const tops = letters.map((letter) => letter.offsetTop).filter((other) => (other - top) * way > 0);
-  const line = way < 0 ? Math.max(...tops) : Math.min(...tops); // infinite where there is none
-  const far = (j) => (letters[j].offsetTop === line ? Math.abs(letters[j].offsetLeft - left) : Infinity);
-  return [...letters.keys()].reduce((best, j) => (far(j) < far(best) ? j : best), i);
-}
-
-function walk(lane, event) {
-  if (event.ctrlKey || event.altKey || event.metaKey || event.shiftKey || !lane.steps.length) return;
-  if (event.key === "Escape") {
-    release();
-    lane.code.focus();
-    point(null);
-    return;
-  }
-  const next = led(lane, chosen?.lane === lane ? chosen.i : undefined, event.key);
-  if (next === undefined) return;
-  event.preventDefault();
-  choose(lane, next);
-}
-
-// One character on or back, for those without arrow keys. The first time it is the last one written.
-function turn(by) {
-  const { lane, i } = chosen ?? { lane: LANES[1], i: LANES[1].steps.length };
-  const next = Math.min(Math.max(i + by, 0), lane.steps.length - 1);
-  if (next >= 0) choose(lane, next, false);
-}
-
-// The newest step with a cache: its query, the keys, their weights, in the head that is picked or all of the layer.
-function drawStep() {
-  const { decoding } = LANES[1], { n_embd, n_head } = LIVE.config, hs = n_embd / n_head, [layer, head] = picks();
-  at("inside-title").textContent = `The newest step in layer ${layer}, ${head === "mean" ? "all heads" : `head ${head}`}`;
-  const row = decoding.rows?.at(-1);
-  at("seen").hidden = !row;
-  if (!row) return [at("query"), at("keys")].forEach(board);
-  const [from, to] = head === "mean" ? [0, n_embd] : [head * hs, (Number(head) + 1) * hs];
-  const weights = weightsOf(row), own = row.queries[layer].subarray(from, to);
-  const isNew = (slot) => decoding.rows.some((each) => each.slot === slot);
-  const used = decoding.cache[layer].keys.slice(0, row.last + 1).map((key) => key.subarray(from, to));
-  const left = board(at("query")), right = board(at("keys")), high = (right.height * 0.66) / own.length, wide = right.width / used.length;
-  const cells = ({ fill }, colour, numbers, x, end) => {
-    const most = Math.max(...numbers.map(Math.abs));
-    numbers.forEach((value, i) => fill(colour, x, i * high, end, (i + 1) * high, 0.06 + 0.94 * ((value / most + 1) / 2) ** 2));
-  };
-  cells(left, "now", own, 0, left.width);
-  const most = Math.max(...weights), floor = right.height, gap = wide < 4 ? 0 : 1;
-  used.forEach((key, slot) => {
-    const colour = isNew(slot) ? "now" : "kept", [x, end] = [slot * wide, (slot + 1) * wide - gap];
-    cells(right, colour, key, x, end);
-    right.fill(colour, x, floor - (floor * 0.3 * weights[slot]) / most, end, floor);
-  });
-  const heads = LIVE.config.n_layer * n_head, { length } = decoding.rows;
-  at("seen").textContent = `The newest token that was read is ${called(row.token)} at position ${row.position}. Its query meets ${weights.length} keys. Written in this step: ${length === 1 ? "one key and one value" : `${length} keys and ${length} values`} of each head, ${number(length * 2 * hs)} numbers; for all ${heads} heads ${number(length * 2 * hs * heads)}.`;
+  const much = (plain.median / cached.median).toFixed(1);
+  return `By the median of ${length - 1} steps, a step with the cache was ${much} times as fast here: ${said(cached)} in place of ${said(plain)}. All of them read ${(all / few).toFixed(1)} times fewer positions.`;
 }
 
 function draw() {
@@ -381,7 +251,7 @@ function drawTimes() {
     const points = steps.map((ms, i) => `${x(i).toFixed(1)},${(height - (height * ms) / highest).toFixed(1)}`);
     box.querySelector(`.${id}`).setAttribute("points", points.join(" "));
   }
-  at("highest").textContent = highest.toLocaleString("en", { maximumSignificantDigits: 2 });
+  at("highest").textContent = short(highest);
   at("chart").hidden = false;
 }
 
@@ -488,19 +358,10 @@ for (const id of ["layer", "head"]) {
     drawLook();
   });
 }
-at("before").addEventListener("click", () => turn(-1));
-at("after").addEventListener("click", () => turn(1));
-for (const lane of strip ? [] : LANES) {
-  // The written character that an event is about; null elsewhere.
-  const about = ({ target }) => {
-    const i = lane.letters?.indexOf(target) - lane.prompt;
-    return i >= 0 ? { lane, i } : null;
-  };
-  lane.code.addEventListener("pointerover", (event) => point(about(event)));
-  lane.code.addEventListener("pointerleave", () => point(null));
-  lane.code.addEventListener("click", (event) => about(event) && choose(lane, about(event).i));
-  lane.code.addEventListener("keydown", (event) => walk(lane, event));
-}
+at("before").addEventListener("click", () => move(-1));
+at("after").addEventListener("click", () => move(1));
+at("own").addEventListener("click", () => at("prompt").select());
+if (!strip) LANES.forEach(watch);
 for (const part of [at("faults"), at("settings"), at("slowly")]) part.addEventListener("change", show);
 for (const watched of [matchMedia("(prefers-color-scheme: dark)"), matchMedia("(max-width: 38rem)")]) watched.addEventListener("change", draw);
 

@@ -168,7 +168,7 @@ def test_every_seed_gives_the_text_of_python_to_the_character(browser, pages, na
 
 @torch.no_grad()
 def redrawn(page, text, preset):
-    """The text of a preset, each new character drawn by Python after those before it, in one pass."""
+    """A preset's text, each new character drawn by Python after those before it, in one pass."""
     tokenizer, n_new = named_in(page).tokenizer, len(text) - len(preset["prompt"])
     noise = draw_noise(n_new, 1, len(tokenizer), torch.Generator().manual_seed(preset["seed"]))
     logits = windowed(page)(tokenizer.encode(text)[None, :-1])[0][0, -n_new:]
