@@ -167,7 +167,7 @@ class Lane {
   get count() {
     const written = this.steps.length, all = this.total - this.prompt, read = this.read(written);
     const said = `${written} of ${all} characters, ${number(read)} positions read`;
-    if (this.cached || !running || this.done || !written) return said;
+    if (strip || this.cached || !running || this.done || !written) return said;
     const upTo = (length) => (length * (length - 1)) / 2; // positions read for a text of that length, from none
     const seconds = ((upTo(this.total) - upTo(this.decoding.text.length)) * this.ms) / read / 1000;
     return seconds < 5 ? said : `${said}, about ${number(seconds)} s more`;
@@ -228,18 +228,27 @@ function report() {
 function compared(length) {
   const [plain, cached] = LANES.map((lane) => pace(lane.steps.slice(0, length)));
   if (Math.min(plain.n, cached.n) < FEWEST) return "Write more to see how much faster one way is.";
+  const much = (plain.median / cached.median).toFixed(1);
+  const faster = `By the median of ${length - 1} steps, a step with the cache was ${much} times as fast here`;
+  if (strip) return `${faster}.`;
   const said = ({ median, low, high }) => `${short(median)} ms (middle half ${short(low)} to ${short(high)})`;
   const [all, few] = LANES.map((lane) => lane.read(length));
-  const much = (plain.median / cached.median).toFixed(1);
-  return `By the median of ${length - 1} steps, a step with the cache was ${much} times as fast here: ${said(cached)} in place of ${said(plain)}. All of them read ${(all / few).toFixed(1)} times fewer positions.`;
+  return `${faster}: ${said(cached)} in place of ${said(plain)}. All of them read ${(all / few).toFixed(1)} times fewer positions.`;
 }
 
 function draw() {
   if (!LANES[0].decoding) return; // the form has asked for what cannot be since the page was opened
   const right = LANES[0].written, equal = Math.min(...LANES.map((lane) => lane.steps.length));
   LANES.forEach((lane) => lane.draw(right, equal));
-  if (strip) return;
-  drawStep();
+  if (!strip && isStepDue()) drawStep();
+}
+
+// The newest step is a large picture: while the lanes write it is drawn five times a second, and when the last has come.
+function isStepDue() {
+  const { decoding, done } = LANES[1], row = decoding.rows?.at(-1), now = performance.now();
+  if (running && (row === isStepDue.row || (!done && now < isStepDue.next))) return false;
+  Object.assign(isStepDue, { row, next: now + 200 });
+  return true;
 }
 
 // The milliseconds of each step over the length of the text, one line for each lane.
