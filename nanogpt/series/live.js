@@ -33,7 +33,8 @@ function readForm() {
   };
   const prompt = at("prompt").value.replaceAll("\r\n", "\n");
   if (!prompt) throw new Error("The prompt is empty: the model needs at least one character to go on from.");
-  const tokens = encode(prompt), { block_size, rope } = LIVE.config;
+  const tokens = encode(prompt);
+  const { block_size, rope } = LIVE.config;
   const room = rope ? Infinity : block_size + 1 - tokens.length; // a position table ends
   if (tokens.length > block_size) throw new Error(`The prompt has ${tokens.length} characters. The model reads at most ${block_size}.`);
   const asked = Math.round(field("length", 1, LIVE.longest, "The number of new characters"));
@@ -91,7 +92,8 @@ function pace(steps) {
   }
   each.sort((a, b) => a - b);
   const [low, median, high] = [0.25, 0.5, 0.75].map((share) => {
-    const at = share * (each.length - 1), under = Math.floor(at);
+    const at = share * (each.length - 1);
+    const under = Math.floor(at);
     return each[under] + (at - under) * (each[Math.ceil(at)] - each[under]);
   });
   return { low, median, high, n: each.length };
@@ -165,8 +167,9 @@ class Lane {
   }
 
   get count() {
-    const written = this.steps.length, all = this.total - this.prompt, read = this.read(written);
-    const said = `${written} of ${all} characters, ${number(read)} positions read`;
+    const written = this.steps.length;
+    const read = this.read(written);
+    const said = `${written} of ${this.total - this.prompt} characters, ${number(read)} positions read`;
     if (strip || this.cached || !running || this.done || !written) return said;
     const upTo = (length) => (length * (length - 1)) / 2; // positions read for a text of that length, from none
     const seconds = ((upTo(this.total) - upTo(this.decoding.text.length)) * this.ms) / read / 1000;
@@ -238,14 +241,17 @@ function compared(length) {
 
 function draw() {
   if (!LANES[0].decoding) return; // the form has asked for what cannot be since the page was opened
-  const right = LANES[0].written, equal = Math.min(...LANES.map((lane) => lane.steps.length));
+  const right = LANES[0].written;
+  const equal = Math.min(...LANES.map((lane) => lane.steps.length));
   LANES.forEach((lane) => lane.draw(right, equal));
   if (!strip && isStepDue()) drawStep();
 }
 
 // The newest step is a large picture: while the lanes write it is drawn five times a second, and when the last has come.
 function isStepDue() {
-  const { decoding, done } = LANES[1], row = decoding.rows?.at(-1), now = performance.now();
+  const { decoding, done } = LANES[1];
+  const row = decoding.rows?.at(-1);
+  const now = performance.now();
   if (running && (row === isStepDue.row || (!done && now < isStepDue.next))) return false;
   Object.assign(isStepDue, { row, next: now + 200 });
   return true;

@@ -14,7 +14,8 @@ function nameOf(token) {
 
 // The weights of a step in the layer and the head that are picked, or the mean over the layer's heads.
 function weightsOf({ looked }) {
-  const { n_head } = LIVE.config, [layer, head] = picks();
+  const { n_head } = LIVE.config;
+  const [layer, head] = picks();
   const heads = looked.slice(layer * n_head, (layer + 1) * n_head);
   if (head !== "mean") return heads[head];
   return heads[0].map((_, i) => heads.reduce((sum, weights) => sum + weights[i], 0) / n_head);

@@ -287,7 +287,8 @@ class Decoding {
 
   // The token at a place of the text, and the slots of the cache that it writes and sees.
   row(token, at) {
-    const window = this.model.config.block_size, row = { token, at, position: at };
+    const window = this.model.config.block_size;
+    const row = { token, at, position: at };
     if (this.cached) return { ...row, slot: at % window, first: 0, last: Math.min(at, window - 1) };
     return { ...row, slot: at, first: Math.max(0, at - window + 1), last: at };
   }
@@ -303,7 +304,8 @@ class Decoding {
     Object.assign(this, { rows, start, fresh: this.text.length });
     this.reads.push(rows.length);
     for (const { slot, at } of rows) this.places[slot] = at;
-    const probs = likely(logits, this.sampling), token = sample(probs, this.noise());
+    const probs = likely(logits, this.sampling);
+    const token = sample(probs, this.noise());
     this.remember(rows.at(-1), probs, token);
     this.text.push(token);
   }
