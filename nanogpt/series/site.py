@@ -37,9 +37,9 @@ FORMS = {
     "bias": "no biases",
 }
 LARGEST = 1_000_000  # bytes of weights: a third more in base64
-# Rotary positions have no end, but a model has learned to look back no further than its block. So on
-# the page a character sees the last block_size: there the keeper's loss is 1.46 at places 500 to 700 of
-# a text and 1.43 at 128 to 256. Where each character sees all of the text it rises to 1.91.
+# Rotary positions have no end, but a model has learned to look back no further than its block. So
+# on the page a character sees the last block_size: the keeper's loss is then 1.46 at places 500 to
+# 700 of a text, and 1.43 at 128 to 256. Where it sees all of the text, the loss rises to 1.91.
 LONGEST = 600  # new characters
 # Prompts, and seeds whose text reads well at the temperature of the form.
 PRESETS = [
