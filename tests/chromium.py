@@ -19,7 +19,8 @@ SWITCHES = (
     "--headless=new --no-sandbox --disable-gpu --no-first-run --disable-dev-shm-usage "
     "--disable-background-networking --disable-component-update --disable-sync"
 )
-KEYS = {"Tab": 9, "Enter": 13, "Escape": 27}
+KEYS = {"Tab": 9, "Enter": 13, "Escape": 27, "End": 35, "Home": 36}
+KEYS |= {"ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40}
 browsed = pytest.mark.skipif(not BINARY, reason="needs chromium or google-chrome on the PATH")
 
 
@@ -127,6 +128,34 @@ class Chromium:
         text = "\r" if key == "Enter" else ""
         self.send("Input.dispatchKeyEvent", type="keyDown", text=text, **about)
         self.send("Input.dispatchKeyEvent", type="keyUp", **about)
+
+    def middle(self, selector: str) -> tuple[float, float]:
+        """Scroll a selector's first element into view. Where its middle is then, in the window."""
+        box = (
+            "(() => { const box = document.querySelector(%r); "
+            "box.scrollIntoView({ block: 'center', behavior: 'instant' });"
+            "const at = box.getBoundingClientRect();"
+            "return [at.x + at.width / 2, at.y + at.height / 2]; })()"
+        )
+        return tuple(self.evaluate(box % selector))
+
+    def point(self, x: float, y: float, kind: str = "mouseMoved", held: bool = False) -> None:
+        """One event of the pointer: mousePressed, mouseReleased, or mouseMoved, the button held."""
+        about = {"x": x, "y": y}
+        if held or kind != "mouseMoved":
+            about |= {"button": "left", "clickCount": int(kind != "mouseMoved")}
+        self.send("Input.dispatchMouseEvent", type=kind, **about)
+
+    def click(self, selector: str) -> None:
+        """Move the pointer to the middle of a selector's first element, and click."""
+        at = self.middle(selector)
+        for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
+            self.point(*at, kind)
+
+    def tap(self, x: float, y: float) -> None:
+        """Touch the screen with a finger, and take it off."""
+        self.send("Input.dispatchTouchEvent", type="touchStart", touchPoints=[{"x": x, "y": y}])
+        self.send("Input.dispatchTouchEvent", type="touchEnd", touchPoints=[])
 
     def write(self, text: str) -> None:
         """Type a text where the focus is."""
