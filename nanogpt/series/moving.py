@@ -116,7 +116,7 @@ def watched():
 
     def weighing(q, k, mask):
         if seen and seen[-1]["mask"] is None:
-            seen[-1]["mask"] = mask.broadcast_to(q.shape[-2], k.shape[-2]).tolist()
+            seen[-1]["mask"] = mask.broadcast_to(q.shape[-2], k.shape[-2])
         return weigh(q, k, mask)
 
     with (
@@ -124,6 +124,9 @@ def watched():
         patch.object(attention, "attention_weights", weighing),
     ):
         yield seen
+    for step in seen:
+        if step["mask"] is not None:
+            step["mask"] = step["mask"].tolist()  # not before: a GPU would have to wait
 
 
 def grid(seen: list[dict], n_new: int, character: Callable[[int], str]) -> dict | None:

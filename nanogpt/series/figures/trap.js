@@ -5,7 +5,7 @@ FIGURES.trap = (data, stage) => {
   const TOP = 74;
   const WHY = {
     a: "a later key is seen", o: "keys of another text are seen", t: "a token is seen twice",
-    p: "a position is not the place", u: "an earlier key is hidden",
+    p: "position and place differ", u: "an earlier key is hidden",
   };
   const state = { on: 0, row: 0 };
   const trap = () => data.traps[state.on];

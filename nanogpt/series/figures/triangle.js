@@ -56,7 +56,7 @@ FIGURES.triangle = (data, stage) => {
       written("queries", 10, TOP + side / 2, upright),
       each.map((i) => names(i, pass)),
       each.map((i) => each.map((j) => square(i, j, pass))),
-      svg("rect", { class: "again", x: LEFT - 1, y: TOP - 1, width: whole + 2, height: whole + 2 }),
+      whole ? svg("rect", { class: "again", x: LEFT - 1, y: TOP - 1, width: whole + 2, height: whole + 2 }) : [],
       svg("circle", { class: "handle", cx: LEFT + corner, cy: TOP + corner, r: 9 }),
       svg("circle", { class: "grip", cx: LEFT + corner, cy: TOP + corner, r: GRIP })];
   }
