@@ -251,6 +251,9 @@ def test_the_keyboard_steps_through_a_text_and_picks_characters_layers_and_heads
     moved.press("ArrowDown", on=f"{here} .knob:nth-child(2) select")
     moved.press("ArrowDown", on=f"{here} .knob:nth-child(3) select")
     check_step(moved, numbers, T - 5, 1, 1, 2)
+    moved.press("End", on=f"{here} svg[role=slider]")
+    check_step(moved, numbers, T - 5, 1, 1, T - 5)
+    assert "Both are new" in moved.text(f"{here} .told")
     moved.press("Home", on=f"{here} input")
     check_step(moved, numbers, 0, 1, 1, 0)
 
