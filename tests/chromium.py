@@ -142,6 +142,13 @@ class Chromium:
             button = "none" if kind == "mouseMoved" else "left"
             self.send("Input.dispatchMouseEvent", type=kind, button=button, clickCount=1, **at)
 
+    def pointer(self, x: float, y: float, kind: str = "mouseMoved", held: bool = False) -> None:
+        """One event of the mouse at a point of the window; `held` is its button, while it moves."""
+        about = {"x": x, "y": y, "type": kind}
+        if held or kind != "mouseMoved":
+            about |= {"button": "left", "clickCount": int(kind != "mouseMoved")}
+        self.send("Input.dispatchMouseEvent", **about)
+
     def click(self, element: str) -> None:
         """Click in the middle of a JavaScript expression's element."""
         self.point(element, "mousePressed", "mouseReleased")
