@@ -1,0 +1,106 @@
+"""The data of the figures that move with what a run has measured: plain data in and out.
+
+Each function returns a kind, a script in figures/, and its data, as `Run.figure` takes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from statistics import linear_regression, median
+
+from ..config import GPTConfig
+from ..timing import summary
+
+GROUPS = 16  # of neighbouring tokens, at least: one point each
+PARTS = ("arithmetic", "memory", "overhead")
+DOES = {  # what a rung does, by the labels of bench.ladder
+    "per-Head, no cache": "Reads the whole text again for every token, head by head.",
+    "your loop (notebook 02)": "Your heads keep keys and values, and your loop reads one token a step.",
+    "per-Head, cache by torch.cat": "Reads one token a step. In every head torch.cat copies the cache to add a row.",
+    "batched heads, torch.cat": "All heads of a layer in one matrix product, with one cache: fewer calls.",
+    "static cache, inference_mode": "The cache is allocated once and written in place, without bookkeeping for gradients.",
+    "flat step, eager": "One function over plain tensors: no module is called.",
+    "compiled step": "The step is compiled: many small operations become a few loops.",
+    "CUDA graph of a step": "The step is recorded once and replayed: one launch a token.",
+    "CUDA graph of 16 steps": "Sixteen steps are recorded as one graph: one launch for sixteen tokens.",
+    "native loop": "The whole loop in C++: no call of Python or torch between two tokens.",
+    "native loop, 8-bit weights": "The loop in C++ with weights in 8 bits: a quarter of their bytes, and not quite the same model.",
+}
+
+
+def moving_cost(config: GPTConfig, timing: dict, count: Callable) -> tuple[str, dict]:
+    """The cost of a token against its place: the shape that is counted, the times measured.
+
+    `timing` is a duel after a prompt of one token, and `count` is notebook 05's `multiplications`.
+    `line` is the straight line through all times, in seconds: `step` for every step and `each` for
+    every multiplication; `off` is the median distance from it, as a share. It is None where the
+    times do not grow with the multiplications, as in a very short text.
+    """
+    W, L, C = config.matrix_weights, config.n_layer, config.n_embd
+    gaps = [timing["systems"][name]["itl"] for name in ("uncached", "cached")]
+    places = range(2, len(gaps[0]) + 2)  # the first token has no gap before it
+    size = max(1, len(places) // GROUPS)
+    points = []
+    for i in range(0, len(places), size):
+        near = places[i : i + size]
+        without, cached = (_rounded(summary(own[i : i + size])) for own in gaps)
+        points.append({"from": near[0], "to": near[-1], "without": without, "with": cached})
+    counts = [count(T, W, L, C, cached) for cached in (False, True) for T in places]
+    return "cost", {
+        "layers": L,
+        "width": C,
+        "vocabulary": config.vocab_size,
+        "block": (W - config.vocab_size * C) // L / C**2,  # weights of a layer, in units of C · C
+        "tokens": len(places) + 1,
+        "turns": timing["speedup"]["n"],
+        "points": points,
+        "line": _line(counts, gaps[0] + gaps[1]),
+    }
+
+
+def _line(counts: list[int], seconds: list[float]) -> dict | None:
+    """{step, each, off} of the least-squares line; None where a part of it would be negative."""
+    if len({*counts}) < 2:
+        return None
+    each, step = linear_regression(counts, seconds)
+    if each <= 0 or step < 0:
+        return None
+    off = median(abs(step + each * n - s) / s for n, s in zip(counts, seconds, strict=True))
+    return {"step": step, "each": each, "off": off, "n": len(seconds)}
+
+
+def moving_ladder(ladders: list[tuple[str, dict, str]]) -> tuple[str, dict]:
+    """The rungs of some ladders, each with the parts of a token's time.
+
+    A ladder is its name, its result as bench.ladder gives it, and the conditions that it was
+    published with; "" is this run. Raises KeyError for a rung without a line in DOES.
+    """
+    return "ladder", {"ladders": [_ladder(*one) for one in ladders]}
+
+
+def _ladder(name: str, result: dict, published: str) -> dict:
+    limits, base = result["limits"], result["rungs"][0]["tokens_per_second"]["median"]
+    ends = ("low", "median", "high")
+    return {
+        "name": name,
+        "published": published,
+        "tokens": result["n_new"],
+        "turns": result["repeats"],
+        "roofline": {end: limits["roofline"][end] / base for end in ends},
+        "peak": {end: limits["peak"][end] for end in ends},
+        "read": {end: limits["read"][end] for end in ends},
+        "rungs": [_rung(row) for row in result["rungs"]],
+    }
+
+
+def _rung(row: dict) -> dict:
+    about = {"rung": row["rung"], "label": row["label"], "does": DOES[row["label"]]}
+    if "speedup" not in row:
+        return about | {"unavailable": row.get("unavailable", "not measured")}
+    split = {part: row["split"][part] for part in PARTS}
+    return about | {"speedup": row["speedup"], "equal": row["equal"], "split": split}
+
+
+def _rounded(found: dict) -> dict:
+    """A summary in seconds, to a tenth of a microsecond."""
+    return found | {end: round(found[end], 7) for end in ("low", "median", "high")}
