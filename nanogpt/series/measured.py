@@ -15,16 +15,16 @@ GROUPS = 16  # of neighbouring tokens, at least: one point each
 PARTS = ("arithmetic", "memory", "overhead")
 DOES = {  # what a rung does, by the labels of bench.ladder
     "per-Head, no cache": "Reads the whole text again for every token, head by head.",
-    "your loop (notebook 02)": "Your heads keep keys and values, and your loop reads one token a step.",
-    "per-Head, cache by torch.cat": "Reads one token a step. In every head torch.cat copies the cache to add a row.",
-    "batched heads, torch.cat": "All heads of a layer in one matrix product, with one cache: fewer calls.",
-    "static cache, inference_mode": "The cache is allocated once and written in place, without bookkeeping for gradients.",
+    "your loop (notebook 02)": "Your heads keep keys and values; your loop reads one token a step.",
+    "per-Head, cache by torch.cat": "Reads one token a step. In every head, torch.cat copies the cache.",
+    "batched heads, torch.cat": "All heads of a layer in one product, with one cache: fewer calls.",
+    "static cache, inference_mode": "The cache is allocated once and written in place: no copies.",
     "flat step, eager": "One function over plain tensors: no module is called.",
     "compiled step": "The step is compiled: many small operations become a few loops.",
     "CUDA graph of a step": "The step is recorded once and replayed: one launch a token.",
-    "CUDA graph of 16 steps": "Sixteen steps are recorded as one graph: one launch for sixteen tokens.",
+    "CUDA graph of 16 steps": "Sixteen steps are one recorded graph: one launch for all of them.",
     "native loop": "The whole loop in C++: no call of Python or torch between two tokens.",
-    "native loop, 8-bit weights": "The loop in C++ with weights in 8 bits: a quarter of their bytes, and not quite the same model.",
+    "native loop, 8-bit weights": "The same with a quarter of the bytes: not quite the same model.",
 }
 
 
@@ -73,7 +73,7 @@ def moving_ladder(ladders: list[tuple[str, dict, str]]) -> tuple[str, dict]:
     """The rungs of some ladders, each with the parts of a token's time.
 
     A ladder is its name, its result as bench.ladder gives it, and the conditions that it was
-    published with; "" is this run. Raises KeyError for a rung without a line in DOES.
+    published with; "" is this run.
     """
     return "ladder", {"ladders": [_ladder(*one) for one in ladders]}
 
@@ -94,7 +94,7 @@ def _ladder(name: str, result: dict, published: str) -> dict:
 
 
 def _rung(row: dict) -> dict:
-    about = {"rung": row["rung"], "label": row["label"], "does": DOES[row["label"]]}
+    about = {"rung": row["rung"], "label": row["label"], "does": DOES.get(row["label"], "")}
     if "speedup" not in row:
         return about | {"unavailable": row.get("unavailable", "not measured")}
     split = {part: row["split"][part] for part in PARTS}
