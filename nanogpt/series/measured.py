@@ -16,7 +16,7 @@ PARTS = ("arithmetic", "memory", "overhead")
 DOES = {  # what a rung does, by the labels of bench.ladder
     "per-Head, no cache": "Reads the whole text again for every token, head by head.",
     "your loop (notebook 02)": "Your heads keep keys and values; your loop reads one token a step.",
-    "per-Head, cache by torch.cat": "Reads one token a step. In every head, torch.cat copies the cache.",
+    "per-Head, cache by torch.cat": "Reads one token a step. In a head, torch.cat copies the cache.",
     "batched heads, torch.cat": "All heads of a layer in one product, with one cache: fewer calls.",
     "static cache, inference_mode": "The cache is allocated once and written in place: no copies.",
     "flat step, eager": "One function over plain tensors: no module is called.",

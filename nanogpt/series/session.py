@@ -146,9 +146,9 @@ class Run:
         """
         for folder in [*self._folders(), PUBLISHED]:
             results = (read_json(folder / "json" / "05.json") or {}).get("results", {})
-            found, own = results.get("gain_255"), results.get("checkpoint") == checkpoint
-            if found and (own or folder == PUBLISHED):
-                return style.format_ratio(found, 2) + ", published, not of this run," * (not own)
+            found, published = results.get("gain_255"), folder == PUBLISHED
+            if found and (published or results["checkpoint"] == checkpoint):
+                return style.format_ratio(found, 2) + ", published, not of this run," * published
         return "what it prints"
 
     def trainer(self, *names: str) -> type[Trainer]:
