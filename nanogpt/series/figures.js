@@ -53,6 +53,7 @@ function duration(seconds) {
 
 // A large number in words: 34.71 billion.
 function inWords(number) {
+  if (number < 1e6) return grouped(number);
   const how = { notation: "compact", compactDisplay: "long", maximumSignificantDigits: 4 };
   return number.toLocaleString("en", how);
 }

@@ -6,17 +6,19 @@ Each function returns a kind, a script in figures/, and its data, as `Run.figure
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from statistics import linear_regression, median
 
 from ..config import GPTConfig
 from ..timing import summary
 
-GROUPS = 16  # of neighbouring tokens, at least: one point each
+GROUPS = 16  # of neighbouring tokens, at most: one point each
+FAR = 0.25  # from the line, as a share: where half of the times are farther, it says nothing
 PARTS = ("arithmetic", "memory", "overhead")
 DOES = {  # what a rung does, by the labels of bench.ladder
     "per-Head, no cache": "Reads the whole text again for every token, head by head.",
     "your loop (notebook 02)": "Your heads keep keys and values; your loop reads one token a step.",
-    "per-Head, cache by torch.cat": "Reads one token a step. In a head, torch.cat copies the cache.",
+    "per-Head, cache by torch.cat": "Reads one token a step; torch.cat copies each head's cache.",
     "batched heads, torch.cat": "All heads of a layer in one product, with one cache: fewer calls.",
     "static cache, inference_mode": "The cache is allocated once and written in place: no copies.",
     "flat step, eager": "One function over plain tensors: no module is called.",
@@ -34,16 +36,17 @@ def moving_cost(config: GPTConfig, timing: dict, count: Callable) -> tuple[str, 
     `timing` is a duel after a prompt of one token, and `count` is notebook 05's `multiplications`.
     `line` is the straight line through all times, in seconds: `step` for every step and `each` for
     every multiplication; `off` is the median distance from it, as a share. It is None where the
-    times do not grow with the multiplications, as in a very short text.
+    times lie on no such line, as in a very short text.
     """
     W, L, C = config.matrix_weights, config.n_layer, config.n_embd
     gaps = [timing["systems"][name]["itl"] for name in ("uncached", "cached")]
     places = range(2, len(gaps[0]) + 2)  # the first token has no gap before it
-    size = max(1, len(places) // GROUPS)
+    groups = max(1, min(GROUPS, len(places) // 3))
+    cuts = [len(places) * i // groups for i in range(groups + 1)]
     points = []
-    for i in range(0, len(places), size):
-        near = places[i : i + size]
-        without, cached = (_rounded(summary(own[i : i + size])) for own in gaps)
+    for start, stop in pairwise(cuts):
+        near = places[start:stop]
+        without, cached = (_rounded(summary(own[start:stop])) for own in gaps)
         points.append({"from": near[0], "to": near[-1], "without": without, "with": cached})
     counts = [count(T, W, L, C, cached) for cached in (False, True) for T in places]
     return "cost", {
@@ -59,13 +62,11 @@ def moving_cost(config: GPTConfig, timing: dict, count: Callable) -> tuple[str, 
 
 
 def _line(counts: list[int], seconds: list[float]) -> dict | None:
-    """{step, each, off} of the least-squares line; None where a part of it would be negative."""
-    if len({*counts}) < 2:
-        return None
+    """{step, each, off, n} of the least-squares line; None where it says nothing."""
     each, step = linear_regression(counts, seconds)
-    if each <= 0 or step < 0:
-        return None
     off = median(abs(step + each * n - s) / s for n, s in zip(counts, seconds, strict=True))
+    if each <= 0 or step < 0 or off > FAR:
+        return None
     return {"step": step, "each": each, "off": off, "n": len(seconds)}
 
 

@@ -70,11 +70,10 @@ function costPoints(points, { step, each }, { x, y, end }) {
 }
 
 // How the points are scaled, or why there are none.
-function costNote({ line, points, turns, layers, width }, own) {
+function costNote({ line, turns, layers, width }, own) {
   if (!own) return `The run has measured ${layers} layers of width ${width}. Of another model there is only the count.`;
-  if (!line) return "The times of this run do not grow with the multiplications: its text is too short to draw them here.";
-  const many = points[0].to - points[0].from + 1;
-  return `Points: the times measured, medians of ${turns}; lowest, median and highest of ${many} neighbouring tokens. `
+  if (!line) return "The times of this run lie on no straight line over the count: its text is too short, or the machine was busy.";
+  return `Points: the times measured, medians of ${turns}; lowest, median and highest of neighbouring tokens. `
     + `Dashed: the straight line through all ${line.n} times, which sets the scale on the right. It gives ${duration(line.step)} `
     + `to every step, whatever it multiplies, and 1 ms to ${inWords(1e-3 / line.each)} multiplications. Half of the times lie `
     + `within ${(100 * line.off).toFixed(0)} % of it.`;

@@ -1,24 +1,24 @@
 // The ladder as it was measured: speed over rung 1 on a log scale, and the roofline. A rung opens
 // into the time of one of its tokens: arithmetic and memory are computed from the limits of the
 // machine, overhead is the rest of what was measured.
-const PARTS = {
+const TIME_PARTS = {
   arithmetic: "computed: its operations, at a peak of",
   memory: "computed: what reading its bytes takes beyond that, at",
   overhead: "the rest of the time measured: calls, allocation, and falling short of the peak",
 };
 
 // Billions a second, with the spread.
-function rate({ median, low, high }, unit) {
+function rateText({ median, low, high }, unit) {
   const billions = (value) => (value / 1e9).toLocaleString("en", { maximumSignificantDigits: 3 });
   return ` ${billions(median)} billion ${unit} a second [${billions(low)} – ${billions(high)}]`;
 }
 
-function total(row) {
+function timeOf(row) {
   return Object.values(row.split).reduce((sum, part) => sum + part, 0);
 }
 
-function share(row, part) {
-  return `${Math.round((100 * row.split[part]) / total(row))} %`;
+function shareOf(row, part) {
+  return `${Math.round((100 * row.split[part]) / timeOf(row))} %`;
 }
 
 // Percent from the left on a log scale over all ladders.
@@ -32,52 +32,55 @@ function ladderScale(ladders) {
 }
 
 // A box between two speeds on a track.
-function span(className, { low, high }, percent) {
+function spanned(className, { low, high }, percent) {
   const box = make("span", { className });
   box.style.left = `${percent(low)}%`;
   box.style.width = `${percent(high) - percent(low)}%`;
   return box;
 }
 
-function at(className, speed, percent, words = "") {
+function placed(className, speed, percent, words = "") {
   const mark = make("span", { className }, words);
   mark.style.left = `${percent(speed)}%`;
   return mark;
 }
 
 // Where the rung stands, before the lines of the decades and of the roofline.
-function track(row, { roofline }, { percent, decades }) {
-  const lines = decades.map((speed) => at("decade", speed, percent));
-  const limit = [span("band", roofline, percent), at("roofline", roofline.median, percent)];
+function rungTrack(row, { roofline }, { percent, decades }) {
+  const lines = decades.map((speed) => placed("decade", speed, percent));
+  const limit = [spanned("band", roofline, percent), placed("roofline", roofline.median, percent)];
   const { speedup } = row;
   const rough = row.label.endsWith("8-bit weights") ? " rough" : ""; // not quite the same model
   const look = `dot ${row.rung === "1" ? "without" : "with"}${rough}`;
-  const marks = speedup ? [span("whisker", speedup, percent), at(look, speedup.median, percent)] : [];
+  const reason = make("span", { className: "reason", title: row.unavailable }, row.unavailable);
+  const marks = speedup ? [spanned("whisker", speedup, percent), placed(look, speedup.median, percent)] : [reason];
   return make("span", { className: "track" }, ...lines, ...limit, ...marks);
 }
 
 // The time of a token as a bar, as long as its share of `longest`.
 function timeBar(row, longest, words) {
   const bar = make("div", { className: "time" });
-  bar.style.width = `${(100 * total(row)) / longest}%`;
-  for (const part in PARTS) {
+  bar.style.width = `${(100 * timeOf(row)) / longest}%`;
+  for (const part in TIME_PARTS) {
     const box = make("span", { className: part });
-    box.style.flexGrow = row.split[part] / total(row);
+    box.style.flexGrow = row.split[part] / timeOf(row);
     bar.append(box);
   }
-  return make("div", { className: "timed" }, make("span", {}, `${words}: ${duration(total(row))} a token`), bar);
+  return make("div", { className: "timed" }, make("span", {}, `${words}: ${duration(timeOf(row))} a token`), bar);
 }
 
 // What a rung opens into: what it does, its time beside that of the rung before, and its parts.
-function opened(row, before, { peak, read }) {
-  const longest = Math.max(...[row, before].filter(Boolean).map(total));
+function openedRung(row, before, { peak, read }) {
+  const longest = Math.max(...[row, before].filter(Boolean).map(timeOf));
   const bars = before ? [timeBar(before, longest, `before, rung ${before.rung}`)] : [];
-  const limits = { arithmetic: rate(peak, "operations"), memory: rate(read, "bytes"), overhead: "" };
-  const parts = Object.entries(PARTS).map(([part, words]) => {
-    const number = make("b", {}, `${part} ${duration(row.split[part])}, ${share(row, part)}`);
+  const limits = { arithmetic: rateText(peak, "operations"), memory: rateText(read, "bytes"), overhead: "" };
+  const parts = Object.entries(TIME_PARTS).map(([part, words]) => {
+    const number = make("b", {}, `${part} ${duration(row.split[part])}, ${shareOf(row, part)}`);
     return make("li", { className: part }, number, ` ${words}${limits[part]}`);
   });
-  if (row.split.overhead === 0) parts.at(-1).append("; none is left, as the token took no longer than the median limits allow");
+  if (row.split.overhead === 0) {
+    parts.at(-1).append(". None is left: at these medians the limits take as long as the token or longer, and memory ends where its time does");
+  }
   return [make("p", {}, row.does), ...bars, timeBar(row, longest, `rung ${row.rung}`), make("ul", { className: "parts" }, ...parts)];
 }
 
@@ -96,17 +99,17 @@ FIGURES.ladder = ({ ladders }, stage) => {
       return;
     }
     const { median, low, high, n } = row.speedup;
-    const parts = Object.keys(PARTS).map((part) => `${part} ${share(row, part)}`).join(", ");
+    const parts = Object.keys(TIME_PARTS).map((part) => `${part} ${shareOf(row, part)}`).join(", ");
     told.textContent = `Rung ${row.rung}, ${row.label}, ${ladder.name}: ${times(median)} (${times(low)} to ${times(high)}, n = ${n}) `
-      + `the speed of rung 1; its tokens ${row.equal ? "are equal" : "differ"}. ${duration(total(row))} a token: ${parts}.`;
+      + `the speed of rung 1; its tokens ${row.equal ? "are equal" : "differ"}. ${duration(timeOf(row))} a token: ${parts}.`;
   }
 
   function drawRung(row, i) {
     const name = make("span", { className: "name" }, `${row.rung} ${row.label}`);
-    const value = make("span", { className: "value" }, row.speedup ? times(row.speedup.median) : row.unavailable);
-    const button = make("button", { type: "button", disabled: !row.speedup }, name, track(row, ladder, scale), value);
+    const value = make("span", { className: "value" }, row.speedup ? times(row.speedup.median) : "–");
+    const button = make("button", { type: "button", disabled: !row.speedup }, name, rungTrack(row, ladder, scale), value);
     const before = ladder.rungs.slice(0, i).findLast((one) => one.split && one.rung !== "–");
-    const panel = make("div", { className: "opened" }, ...(row.split ? opened(row, before, ladder) : []));
+    const panel = make("div", { className: "opened" }, ...(row.split ? openedRung(row, before, ladder) : []));
     button.addEventListener("click", () => {
       open = open === row.rung ? null : row.rung;
       show();
@@ -127,8 +130,8 @@ FIGURES.ladder = ({ ladders }, stage) => {
   function draw() {
     const { percent, decades } = scale;
     const { median } = ladder.roofline;
-    const ticks = decades.map((speed) => at("tick", speed, percent, `${grouped(speed)}×`));
-    const axes = [[at("tick", median, percent, `roofline ${times(median)}`)], ticks].map((marks) =>
+    const ticks = decades.map((speed) => placed("tick", speed, percent, `${grouped(speed)}×`));
+    const axes = [[placed("tick", median, percent, `roofline ${times(median)}`)], ticks].map((marks) =>
       make("li", { className: "axis" }, make("span", { className: "track" }, ...marks)));
     list.replaceChildren(axes[0], ...ladder.rungs.map(drawRung), axes[1]);
     const whose = ladder.published ? `Published, not of this run (${ladder.published})` : "Measured in this run";
