@@ -286,14 +286,20 @@ def test_sliders_change_the_model_and_a_button_brings_back_the_one_that_was_meas
 
 
 @slow
-def test_the_points_stand_where_their_times_are(cost):
-    """A circle is as far above its curve as every step takes: where the dashed line is."""
-    data = COST[1]
-    tops = each(cost, ".plot circle.without", "Number(e.getAttribute('cy'))")
-    times_of = [point["without"]["median"] for point in data["points"]]
-    rise = (tops[0] - tops[-1]) / (times_of[-1] - times_of[0])
-    for top, seconds in zip(tops, times_of, strict=True):
-        assert top == pytest.approx(tops[0] - rise * (seconds - times_of[0]), abs=0.1)
+def test_points_and_lines_stand_where_their_times_and_counts_are(cost):
+    """In one scale: a dashed line is as far above its curve as every step takes."""
+    data, height = COST[1], "Number(e.getAttribute('cy'))"
+    tops = each(cost, ".plot circle.without", height)
+    seconds = [point["without"]["median"] for point in data["points"]]
+    rise = (tops[0] - tops[-1]) / (seconds[-1] - seconds[0])  # pixels for a second
+    step, multiplication = (rise * data["line"][name] for name in ("step", "each"))
+    (ground,) = each(cost, ".plot .here", "Number(e.getAttribute('y2'))")
+    for top, time in zip(tops, seconds, strict=True):
+        assert ground - top == pytest.approx(rise * time, abs=0.1)
+    for cached, way in ((False, "without"), (True, "with")):
+        ends = each(cost, f".plot .curve.{way}", "Number(e.getAttribute('d').split(',').at(-1))")
+        curve = ground - multiplication * count(255, MEDIUM, cached)
+        assert ends == pytest.approx([curve, curve - step], abs=0.1)
     words = each(cost, ".plot text", "e.textContent")
     assert f"{duration(data['line']['step'])} in every step" in words
 
