@@ -198,6 +198,7 @@ def table_at(place, layers=4, width=128):
         where = f"measured, tokens {near[0]['from']} to {near[0]['to']}"
         said = [where, duration(a), duration(b), times(a / b)]
     return [
+        ["", "without", "with", " "],
         [f"multiplications of token {place:,}", *(f"{n:,}" for n in now), times(now[0] / now[1])],
         ["of the text so far, shaded", *map(compact, sums), times(sums[0] / sums[1])],
         [
@@ -270,7 +271,7 @@ def test_sliders_change_the_model_and_a_button_brings_back_the_one_that_was_meas
     note = cost.text(".stage .meta")
     line = COST[1]["line"]
     assert duration(line["step"]) in note
-    assert f"1 ms to {compact(1e-3 / line['each'])} multiplications" in note
+    assert f"1 ms for {compact(1e-3 / line['each'])} multiplications" in note
     cost.press("ArrowRight", on=".knob:nth-child(1) input")
     cost.press("ArrowRight", on=".knob:nth-child(2) input")
     assert table_of(cost) == table_at(128, layers=5, width=160)
@@ -382,7 +383,7 @@ def test_both_figures_fit_the_window_and_their_words_are_large_enough(
         open_figure(browser, pages / f"{page}.html", width, scheme)
         if button:
             browser.press("Enter", on=button)
-        assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        assert browser.evaluate("document.documentElement.scrollWidth") <= width
         words = "[...e.childNodes].some((n) => n.nodeType === 3 && n.data.trim())"
         scale = "(e.getScreenCTM ? e.getScreenCTM().a : 1)"
         size = f"Number.parseFloat(getComputedStyle(e).fontSize) * {scale}"

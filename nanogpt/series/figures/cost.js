@@ -1,6 +1,5 @@
-// The cost of a token against its place in the text: multiplications with and without a cache, as
-// notebook 05 counts them, and the times that the run has measured. A shaded area is the sum up to
-// the place that is pointed at.
+// The cost of a token against its place in the text: multiplications, as notebook 05 counts them, and
+// the times of the run. A shaded area is the sum up to the place that is pointed at.
 const COST = { height: 320, left: 50, right: 46, top: 22, bottom: 40 };
 const WAYS = ["without", "with"];
 
@@ -49,9 +48,9 @@ function costAxes({ x, y, end }, most, tokens, perMs) {
     drawn.push(text(short(count), left - 6, y(count) + 4, "end"));
   }
   for (const place of ticks(tokens)) drawn.push(text(place, x(place), height - bottom + 18, "middle"));
-  if (!perMs) return drawn;
-  const milliseconds = ticks(most / perMs).map((ms) => text(ms, end + 6, y(ms * perMs) + 4, "start"));
-  return [...drawn, ...milliseconds, text("ms, measured", end + COST.right, 11, "end")];
+  if (perMs) drawn.push(text("ms, measured", end + COST.right, 11, "end"));
+  for (const ms of perMs ? ticks(most / perMs) : []) drawn.push(text(ms, end + 6, y(ms * perMs) + 4, "start"));
+  return drawn;
 }
 
 // What was measured, as high as the multiplications that take as long.
@@ -73,10 +72,9 @@ function costPoints(points, { step, each }, { x, y, end }) {
 function costNote({ line, turns, layers, width }, own) {
   if (!own) return `The run has measured ${layers} layers of width ${width}. Of another model there is only the count.`;
   if (!line) return "The times of this run lie on no straight line over the count: its text is too short, or the machine was busy.";
-  return `Points: the times measured, medians of ${turns}; lowest, median and highest of neighbouring tokens. `
-    + `Dashed: the straight line through all ${line.n} times, which sets the scale on the right. It gives ${duration(line.step)} `
-    + `to every step, whatever it multiplies, and 1 ms to ${inWords(1e-3 / line.each)} multiplications. Half of the times lie `
-    + `within ${(100 * line.off).toFixed(0)} % of it.`;
+  return `Points: times measured, medians of ${turns}; lowest, median and highest of neighbouring tokens. Dashed: the straight line `
+    + `through all ${line.n} times, which sets the scale on the right: ${duration(line.step)} for every step, whatever it multiplies, `
+    + `and 1 ms for ${inWords(1e-3 / line.each)} multiplications. Half of the times lie within ${(100 * line.off).toFixed(0)} % of it.`;
 }
 
 FIGURES.cost = (data, stage) => {
@@ -129,6 +127,7 @@ FIGURES.cost = (data, stage) => {
     const near = isOwn() && data.points.find((point) => point.from <= place && place <= point.to);
     const measured = near && WAYS.map((way) => near[way].median);
     told.replaceChildren(
+      row("", WAYS, (way) => way, " "),
       row(`multiplications of token ${grouped(place)}`, now, grouped),
       row("of the text so far, shaded", sums, inWords),
       row("if that text doubles", twice.map((sum, i) => sum / sums[i]), (ratio) => `${ratio.toFixed(1)} times`, " "),
@@ -165,7 +164,8 @@ FIGURES.cost = (data, stage) => {
   pointable(plot, (x) => scale.place(x), () => state.place, (place) => change({ place }));
   const key = WAYS.map((way) => make("span", { className: way }, `${way} a cache`));
   setKnobs();
-  stage.append(knobs, make("p", { className: "key" }, ...key), plot, told, back, note);
+  const hint = make("small", {}, "Point at a place, or press the arrow keys.");
+  stage.append(knobs, make("p", { className: "key" }, ...key, hint), plot, told, back, note);
   onWidth(plot, draw);
   change({});
 };

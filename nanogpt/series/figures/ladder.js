@@ -39,9 +39,11 @@ function spanned(className, { low, high }, percent) {
   return box;
 }
 
+// A mark at a speed; its words end at the right edge where it stands there, and begin at the left one.
 function placed(className, speed, percent, words = "") {
   const mark = make("span", { className }, words);
   mark.style.left = `${percent(speed)}%`;
+  if (words) mark.style.transform = `translateX(-${percent(speed)}%)`;
   return mark;
 }
 
