@@ -162,10 +162,10 @@ FIGURES.cost = (data, stage) => {
     plot.focus();
   });
   pointable(plot, (x) => scale.place(x), () => state.place, (place) => change({ place }));
-  const key = WAYS.map((way) => make("span", { className: way }, `${way} a cache`));
+  const key = make("p", { className: "key" }, ...WAYS.map((way) => make("span", { className: way }, `${way} a cache`)));
+  key.append(make("small", {}, "Point at a place, or press the arrow keys."));
   setKnobs();
-  const hint = make("small", {}, "Point at a place, or press the arrow keys.");
-  stage.append(knobs, make("p", { className: "key" }, ...key, hint), plot, told, back, note);
+  stage.append(knobs, key, plot, told, back, note);
   onWidth(plot, draw);
   change({});
 };

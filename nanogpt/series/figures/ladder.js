@@ -39,11 +39,13 @@ function spanned(className, { low, high }, percent) {
   return box;
 }
 
-// A mark at a speed; its words end at the right edge where it stands there, and begin at the left one.
+// A mark at a speed. Words have it in their middle, near the edges at their begin or their end.
 function placed(className, speed, percent, words = "") {
   const mark = make("span", { className }, words);
-  mark.style.left = `${percent(speed)}%`;
-  if (words) mark.style.transform = `translateX(-${percent(speed)}%)`;
+  const left = percent(speed);
+  const back = left < 8 ? 0 : left > 88 ? 100 : 50;
+  mark.style.left = `${left}%`;
+  if (words) mark.style.transform = `translateX(-${back}%)`;
   return mark;
 }
 
