@@ -34,35 +34,43 @@ def moving_cost(config: GPTConfig, timing: dict, count: Callable) -> tuple[str, 
     """The cost of a token against its place: the shape that is counted, the times measured.
 
     `timing` is a duel after a prompt of one token, and `count` is notebook 05's `multiplications`.
-    `line` is the straight line through all times, in seconds: `step` for every step and `each` for
-    every multiplication; `off` is the median distance from it, as a share. It is None where the
-    times lie on no such line, as in a very short text.
+    `line` is the straight line through the points' medians, in seconds: `step` for every step and
+    `each` for every multiplication; half of them are no farther from it than the share `off`. It is
+    None where they lie on no such line, as in a very short text.
     """
     W, L, C = config.matrix_weights, config.n_layer, config.n_embd
-    gaps = [timing["systems"][name]["itl"] for name in ("uncached", "cached")]
-    places = range(2, len(gaps[0]) + 2)  # the first token has no gap before it
-    groups = max(1, min(GROUPS, len(places) // 3))
-    cuts = [len(places) * i // groups for i in range(groups + 1)]
-    points = []
-    for start, stop in pairwise(cuts):
-        near = places[start:stop]
-        without, cached = (_rounded(summary(own[start:stop])) for own in gaps)
-        points.append({"from": near[0], "to": near[-1], "without": without, "with": cached})
-    counts = [count(T, W, L, C, cached) for cached in (False, True) for T in places]
+    points = _points(*(timing["systems"][name]["itl"] for name in ("uncached", "cached")))
     return "cost", {
         "layers": L,
         "width": C,
         "vocabulary": config.vocab_size,
         "block": (W - config.vocab_size * C) // L / C**2,  # weights of a layer, in units of C · C
-        "tokens": len(places) + 1,
+        "tokens": points[-1]["to"],
         "turns": timing["speedup"]["n"],
         "points": points,
-        "line": _line(counts, gaps[0] + gaps[1]),
+        "line": _line(points, lambda T, cached: count(T, W, L, C, cached)),
     }
 
 
-def _line(counts: list[int], seconds: list[float]) -> dict | None:
+def _points(without: list[float], cached: list[float]) -> list[dict]:
+    """The gaps of neighbouring places as summaries; the first token has no gap before it."""
+    groups = max(1, min(GROUPS, len(cached) // 3))
+    cuts = [len(cached) * i // groups for i in range(groups + 1)]
+    points = []
+    for start, stop in pairwise(cuts):
+        both = {"without": without[start:stop], "with": cached[start:stop]}
+        near = {way: _rounded(summary(gaps)) for way, gaps in both.items()}
+        points.append({"from": start + 2, "to": stop + 1} | near)
+    return points
+
+
+def _line(points: list[dict], count: Callable) -> dict | None:
     """{step, each, off, n} of the least-squares line; None where it says nothing."""
+    counts, seconds = [], []
+    for point in points:
+        for cached, way in ((False, "without"), (True, "with")):
+            counts.append((count(point["from"], cached) + count(point["to"], cached)) / 2)
+            seconds.append(point[way]["median"])
     each, step = linear_regression(counts, seconds)
     off = median(abs(step + each * n - s) / s for n, s in zip(counts, seconds, strict=True))
     if each <= 0 or step < 0 or off > FAR:
