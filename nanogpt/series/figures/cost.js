@@ -1,5 +1,5 @@
 // The cost of a token against its place in the text: multiplications, as notebook 05 counts them, and
-// the times of the run. A shaded area is the sum up to the place that is pointed at.
+// the times of the run. A shaded area is the sum up to where the reader points.
 const COST = { height: 320, left: 50, right: 46, top: 22, bottom: 40 };
 const WAYS = ["without", "with"];
 
@@ -56,7 +56,7 @@ function costAxes({ x, y, end }, most, tokens, perMs) {
 // What was measured, as high as the multiplications that take as long.
 function costPoints(points, { step, each }, { x, y, end }) {
   const place = { x: end - 6, y: y(step / each / 2) + 4, "text-anchor": "end" };
-  const drawn = [svg("text", place, `${duration(step)} in every step`)];
+  const drawn = [];
   for (const point of points) {
     const at = x((point.from + point.to) / 2);
     for (const way of WAYS) {
@@ -65,7 +65,8 @@ function costPoints(points, { step, each }, { x, y, end }) {
       drawn.push(svg("circle", { cx: at, cy: middle, r: 3, class: way }));
     }
   }
-  return drawn;
+  const room = y(0) - y(step / each) > 30; // for words between the lines
+  return room ? [...drawn, svg("text", place, `${duration(step)} in every step`)] : drawn;
 }
 
 // How the points are scaled, or why there are none.
