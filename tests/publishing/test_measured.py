@@ -182,6 +182,11 @@ def times(ratio):
     return f"{ratio:.1f}×" if ratio < 20 else f"{ratio:,.0f}×"
 
 
+def one(selector):
+    """A JavaScript expression of the first element of a selector."""
+    return f"document.querySelector({selector!r})"
+
+
 def each(browser, selector, what):
     """A JavaScript expression of each element `e` of a selector."""
     return browser.evaluate(f"[...document.querySelectorAll({selector!r})].map((e) => {what})")
@@ -260,17 +265,17 @@ def test_keys_move_the_place_and_the_table_is_what_python_counts(cost):
 
 @slow
 def test_a_pointer_and_a_finger_move_the_place(cost):
-    x, y = cost.middle(".plot")
-    cost.point(x, y)
-    place = int(cost.evaluate("document.querySelector('.plot').getAttribute('aria-valuenow')"))
+    now = "Number(document.querySelector('.plot').getAttribute('aria-valuenow'))"
+    cost.press("Home", on=".plot")
+    cost.point(one(".plot"))
+    place = cost.evaluate(now)
     assert abs(place - 128) <= 2
     assert table_of(cost) == table_at(place)
-    here = "document.querySelector('.here').getBoundingClientRect().x"
-    assert abs(cost.evaluate(here) - x) < 2, "the line stands under the pointer"
-    cost.tap(x + 150, y)
-    cost.until(f"document.querySelector('.plot').getAttribute('aria-valuenow') > {place}")
-    moved = int(cost.evaluate("document.querySelector('.plot').getAttribute('aria-valuenow')"))
-    assert table_of(cost) == table_at(moved)
+    (here,) = each(cost, ".here", "e.getBoundingClientRect().x")
+    assert abs(here - cost.middle(one(".plot"))["x"]) < 2, "the line stands under the pointer"
+    cost.tap("[...document.querySelectorAll('.plot circle')].at(-1)")
+    cost.until(f"{now} > {place}")
+    assert table_of(cost) == table_at(cost.evaluate(now))
 
 
 @slow
@@ -344,7 +349,7 @@ def test_enter_and_a_click_open_a_rung_into_the_parts_of_its_time(ladder):
     assert [ladder.text(".told"), parts_of(ladder)] == [*said_of(0, 1)]
     assert open_of(ladder) == [False, True, False, False]
     assert DOES["per-Head, cache by torch.cat"] in ladder.text(".opened:not([hidden])")
-    ladder.click(".rungs li:nth-child(5) button")
+    ladder.click(one(".rungs li:nth-child(5) button"))
     assert [ladder.text(".told"), parts_of(ladder)] == [*said_of(0, 3)]
     assert open_of(ladder) == [False, False, False, True]
     ladder.press("Enter", on=".rungs li:nth-child(5) button")
@@ -358,7 +363,7 @@ def test_enter_and_a_click_open_a_rung_into_the_parts_of_its_time(ladder):
 def test_bars_are_as_long_as_times_and_dots_stand_where_speeds_are(ladder):
     still = {"name": "prefers-reduced-motion", "value": "reduce"}
     ladder.send("Emulation.setEmulatedMedia", features=[still])
-    ladder.click(".rungs li:nth-child(3) button")
+    ladder.click(one(".rungs li:nth-child(3) button"))
     width, opened = "e.getBoundingClientRect().width", ".opened:not([hidden])"
     before, own = each(ladder, f"{opened} .time", width)
     first, second = (sum(row["split"].values()) for row in LADDERS[0][1]["rungs"][:2])
@@ -367,9 +372,9 @@ def test_bars_are_as_long_as_times_and_dots_stand_where_speeds_are(ladder):
     split = LADDERS[0][1]["rungs"][1]["split"]
     for width, part in zip(parts, PARTS, strict=True):
         assert width / sum(parts) == pytest.approx(split[part] / second, abs=0.01)
-    _, one, ten, *_ = each(ladder, ".tick", "Number.parseFloat(e.style.left)")
+    _, unit, ten, *_ = each(ladder, ".tick", "Number.parseFloat(e.style.left)")
     dot = each(ladder, ".dot", "Number.parseFloat(e.style.left)")[1]
-    assert 10 ** ((dot - one) / (ten - one)) == pytest.approx(4.0, rel=0.001)
+    assert 10 ** ((dot - unit) / (ten - unit)) == pytest.approx(4.0, rel=0.001)
 
 
 @slow
