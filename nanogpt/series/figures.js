@@ -128,6 +128,54 @@ function grouped(number) {
   return Math.round(number).toLocaleString("en");
 }
 
+// A ratio in words: 2.4×, and from 20 on without decimals.
+function times(ratio) {
+  return `${ratio < 20 ? ratio.toFixed(1) : grouped(ratio)}×`;
+}
+
+// Seconds in words, to three digits.
+function duration(seconds) {
+  if (!seconds) return "0\u00a0µs";
+  const [unit, name] = seconds < 1e-3 ? [1e6, "µs"] : [1e3, "ms"];
+  return `${(seconds * unit).toLocaleString("en", { minimumSignificantDigits: 3, maximumSignificantDigits: 3 })}\u00a0${name}`;
+}
+
+// A large number in words: 34.71 billion.
+function inWords(number) {
+  if (number < 1e6) return grouped(number);
+  const how = { notation: "compact", compactDisplay: "long", maximumSignificantDigits: 4 };
+  return number.toLocaleString("en", how);
+}
+
+// Round numbers from 0 up to `most`, about four of them.
+function ticks(most) {
+  const power = 10 ** Math.floor(Math.log10(most / 4));
+  const step = [1, 2, 5, 10].map((n) => n * power).find((n) => most / n < 5);
+  return Array.from({ length: Math.floor(most / step) + 1 }, (_, i) => i * step);
+}
+
+// Calls draw(width) now and whenever the width of the element changes, so that words in an SVG that
+// is as wide keep their size.
+function onWidth(element, draw) {
+  new ResizeObserver(() => element.clientWidth && draw(element.clientWidth)).observe(element);
+}
+
+// Lets a pointer and the keys of a slider set a place along an element: `at` is the place under so
+// many pixels from its left edge, `now` where it stands, and `go` goes to one, in range or not.
+function pointable(element, at, now, go) {
+  for (const event of ["pointermove", "pointerdown"]) {
+    element.addEventListener(event, ({ clientX }) => go(at(clientX - element.getBoundingClientRect().left)));
+  }
+  const less = { ArrowLeft: 1, ArrowDown: 1, PageDown: 10, Home: Infinity };
+  const more = { ArrowRight: 1, ArrowUp: 1, PageUp: 10, End: Infinity };
+  element.addEventListener("keydown", (event) => {
+    const by = (more[event.key] ?? 0) - (less[event.key] ?? 0);
+    if (!by) return;
+    event.preventDefault();
+    go(now() + by);
+  });
+}
+
 function startFigures() {
   for (const figure of document.querySelectorAll("figure.moving")) {
     const stage = make("div", { className: "stage" });
