@@ -72,10 +72,11 @@ function costPoints(points, { step, each }, { x, y, end }) {
 // How the points are scaled, or why there are none.
 function costNote({ line, turns, layers, width }, own) {
   if (!own) return `The run has measured ${layers} layers of width ${width}. Of another model there is only the count.`;
-  if (!line) return "The times of this run lie on no straight line over the count: its text is too short, or the machine was busy.";
-  return `Points: times measured, medians of ${turns}; lowest, median and highest of neighbouring tokens. Dashed: the straight line `
-    + `through all ${line.n} medians, which sets the scale on the right: ${duration(line.step)} for every step, whatever it multiplies, `
-    + `and 1 ms for ${inWords(1e-3 / line.each)} multiplications. Half of them lie within ${(100 * line.off).toFixed(0)} % of it.`;
+  if (!line) return "This run's times lie on no straight line over the count: its text is short, or the machine was busy.";
+  const off = `${(100 * line.off).toFixed(0)} %`;
+  return `Points: times measured, medians of ${turns}; lowest, median and highest of neighbouring tokens. `
+    + `Dashed: the straight line through all ${line.n} medians, which sets the scale on the right: ${duration(line.step)} for `
+    + `every step, whatever it multiplies, and 1 ms for ${inWords(1e-3 / line.each)} multiplications. Half lie within ${off} of it.`;
 }
 
 FIGURES.cost = (data, stage) => {

@@ -83,9 +83,12 @@ function openedRung(row, before, { peak, read }) {
     return make("li", { className: part }, number, ` ${words}${limits[part]}`);
   });
   if (row.split.overhead === 0) {
-    parts.at(-1).append(". None is left: at these medians the limits take as long as the token or longer, and memory ends where its time does");
+    parts.at(-1).append(
+      ". None is left: at these medians the limits take as long as the token or longer, and memory ends where its time does",
+    );
   }
-  return [make("p", {}, row.does), ...bars, timeBar(row, longest, `rung ${row.rung}`), make("ul", { className: "parts" }, ...parts)];
+  bars.push(timeBar(row, longest, `rung ${row.rung}`));
+  return [make("p", {}, row.does), ...bars, make("ul", { className: "parts" }, ...parts)];
 }
 
 FIGURES.ladder = ({ ladders }, stage) => {
@@ -104,8 +107,9 @@ FIGURES.ladder = ({ ladders }, stage) => {
     }
     const { median, low, high, n } = row.speedup;
     const parts = Object.keys(TIME_PARTS).map((part) => `${part} ${shareOf(row, part)}`).join(", ");
-    told.textContent = `Rung ${row.rung}, ${row.label}, ${ladder.name}: ${times(median)} (${times(low)} to ${times(high)}, n = ${n}) `
-      + `the speed of rung 1; its tokens ${row.equal ? "are equal" : "differ"}. ${duration(timeOf(row))} a token: ${parts}.`;
+    told.textContent = `Rung ${row.rung}, ${row.label}, ${ladder.name}: `
+      + `${times(median)} (${times(low)} to ${times(high)}, n = ${n}) the speed of rung 1; `
+      + `its tokens ${row.equal ? "are equal" : "differ"}. ${duration(timeOf(row))} a token: ${parts}.`;
   }
 
   function drawRung(row, i) {
