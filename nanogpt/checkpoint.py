@@ -187,9 +187,7 @@ def _checked_config(path: Path, meta: dict) -> GPTConfig:
     if form != FORMAT:
         raise CheckpointError(f"{path} has format {form!r}, not {FORMAT!r}: train again")
     try:
-        fields = dict(meta["config"])
-        ngrams = fields.pop("ngrams", 1)  # a field that is gone; older files say 1, for none
-        config = GPTConfig(**fields)
+        config = GPTConfig(**meta["config"])
         chars = meta["vocabulary"]
         size = config.vocab_size
         if not isinstance(chars, str) or not len(chars) == len(set(chars)) == size:
@@ -200,9 +198,6 @@ def _checked_config(path: Path, meta: dict) -> GPTConfig:
             raise ValueError("the corpus has no name")
     except (KeyError, TypeError, ValueError) as error:
         raise _foreign(path, error) from error
-    if ngrams != 1:
-        problem = f"{path} holds a model with n-gram tables (ngrams={ngrams})"
-        raise CheckpointError(f"{problem}, which GPT has no longer: train again, without them")
     others = meta.get("own_classes")
     if others:
         problem = f"{path} holds a model with {others}, and a plain GPT is another function"

@@ -155,7 +155,7 @@ class RunFiles:
             tensors, meta = self.read_state()
             with _foreign_as_error(self.state):
                 done = _restore(tensors, meta, trainer, history)
-        trainer.processes.agree("saved steps:", done)
+        trainer.agree("saved steps:", done)
         return done
 
     def read_state(self) -> tuple[dict[str, Tensor], dict]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import ceil
+from typing import ClassVar
 
 import torch
 import torch.nn as nn
@@ -22,47 +23,8 @@ EVAL_SEED = 4242  # of the fixed evaluation windows: the same for every training
 BATCH = 16  # windows of a batch of them
 
 
-class OneProcess:
-    """A process that trains by itself.
-
-    Several that share each batch are `Team` in cluster/processes.py, with these same methods.
-    """
-
-    size = 1
-    rank = 0
-    first = True  # whether this process writes, prints and evaluates
-
-    def connect(self, trainer) -> None:
-        """Prepare the trainer's net for gradients that all processes share."""
-
-    def share(self, batch: Tensor) -> Tensor:
-        """The rows of a batch that this process computes.  (B, T) -> (B / size, T)"""
-        return batch
-
-    def begin_step(self, seed: int, step: int) -> None:
-        """Set the random state of dropout, where it is not that of a process by itself."""
-
-    def part(self, net: nn.Module, last: bool):
-        """A with-block around one part of a batch; gradients are shared behind the last part."""
-        return nullcontext()
-
-    def mean(self, values: Tensor) -> Tensor:
-        """The mean over all processes."""
-        return values
-
-    def any(self, asked: bool, step: int, last: bool) -> bool:
-        """Whether any process is asked to stop before this step."""
-        return asked
-
-    def agree(self, name: str, value) -> None:
-        """Raise ValueError unless all processes have the same value."""
-
-
-ALONE = OneProcess()
-
-
 @contextmanager
-def memory_advice(config: TrainConfig, processes: OneProcess = ALONE):
+def memory_advice(config: TrainConfig, processes: int = 1):
     """Around training: where the memory is exhausted, a MemoryError that says what takes less."""
     try:
         yield
@@ -73,7 +35,7 @@ def memory_advice(config: TrainConfig, processes: OneProcess = ALONE):
             raise
         size = config.batch_size
         batch = f"a batch of {size} windows in parts of {size // config.accumulate}"
-        most = size // processes.size
+        most = size // processes
         cure = f"a smaller model or batch_size, or more parts, up to accumulate={most}"
         raise MemoryError(f"the memory is exhausted by {batch}: take {cure}") from error
 
@@ -98,9 +60,8 @@ class BFloat16Linear(TorchFunctionMode):
 class Trainer:
     """A model, its optimizers and where its batches come from; `step` moves the weights once.
 
-    Where several processes train together each computes its share of every batch. The batches are
-    the same for any number of processes, and so is the run, except for rounding. Raises ValueError
-    for a batch that cannot be shared evenly, and for a stage longer than the model's block.
+    For several processes there is a subclass of it, in cluster/processes.py. Raises ValueError for
+    a batch that cannot be shared evenly, and for a stage longer than the model's block.
     """
 
     model: GPT
@@ -108,7 +69,9 @@ class Trainer:
     config: TrainConfig
     generator: torch.Generator
     device: Device
-    processes: OneProcess = ALONE
+
+    size: ClassVar[int] = 1  # processes that share each batch
+    first: ClassVar[bool] = True  # whether this one evaluates, prints and writes
 
     def __post_init__(self):
         model = self.model
@@ -123,17 +86,13 @@ class Trainer:
         # Small gradients would vanish in float16: they are scaled up.
         small = device.dtype == torch.float16
         self.scaler = torch.amp.GradScaler(device.device.type, enabled=small)
-        self.processes.connect(self)
 
     def step(self, step: int) -> Tensor:
         """Update number `step` (from 0); the loss of its batch before it, a 0-dim tensor."""
         for opt, rate in zip(self.optimizers, self.rates, strict=True):
             opt.param_groups[0]["lr"] = rate * self.config.scale(step)
-        self.processes.begin_step(self.config.seed, step)
         x, y = self.batch(step)  # 2 × (B, T)
-        x = send(self.processes.share(x), self.device.device)  # (B / processes, T)
-        y = send(self.processes.share(y), self.device.device)
-        return self.move(x, y, step)
+        return self.move(send(x, self.device.device), send(y, self.device.device), step)
 
     def move(self, x: Tensor, y: Tensor, step: int) -> Tensor:
         """Move the weights by the loss of these windows; that loss.  2 × (B, T) -> ()"""
@@ -188,14 +147,14 @@ class Trainer:
         """Raise ValueError for windows that the model or the processes cannot take."""
         config = self.config
         limit = self.model.config.block_size
-        pieces = config.accumulate * self.processes.size
+        pieces = config.accumulate * self.size
         begins = [0, *(ceil(share * config.steps) for share, _ in config.stages)]
         for block, n in map(self.window, begins):
             if block > limit:
                 cure = "shorten it, or take a model with a larger block_size"
                 raise ValueError(f"a stage has block {block}, the model {limit}: {cure}")
             if n % pieces:
-                shared = f"{self.processes.size} processes in {config.accumulate} parts each"
+                shared = f"{self.size} processes in {config.accumulate} parts each"
                 cure = f"take a multiple of {pieces}"
                 raise ValueError(f"batch_size={n} cannot be shared by {shared}: {cure}")
             torch.empty(4, n, block)  # fails here, before the first step, if no memory holds it
@@ -211,13 +170,23 @@ class Trainer:
     def gradients(self, x: Tensor, y: Tensor, step: int = 0) -> Tensor:
         """Put the mean gradient of the batch into the parameters, in `accumulate` parts."""
         n = self.config.accumulate
-        total = 0.0
+        total = torch.zeros((), device=x.device)
         for i, (x_part, y_part) in enumerate(zip(x.chunk(n), y.chunk(n), strict=True)):
-            with self.processes.part(self.net, last=i == n - 1):
-                loss = self.loss(x_part, y_part, step) / n
-                self.scaler.scale(loss).backward()
-            total = total + loss.detach()
-        return self.processes.mean(total)
+            total = total + self.backward(x_part, y_part, step, last=i == n - 1)
+        return total
+
+    def backward(self, x: Tensor, y: Tensor, step: int, last: bool) -> Tensor:
+        """Add the gradient of one part of a batch to the others; its share of the loss."""
+        loss = self.loss(x, y, step) / self.config.accumulate
+        self.scaler.scale(loss).backward()
+        return loss.detach()
+
+    def stops(self, asked: bool, step: int, last: bool) -> bool:
+        """Whether training stops before this step, where this process is asked to or not."""
+        return asked
+
+    def agree(self, name: str, value) -> None:
+        """Raise ValueError unless all processes have the same value."""
 
 
 @torch.no_grad()

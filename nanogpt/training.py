@@ -20,8 +20,6 @@ from .device import Device, forked_random_state, pick_device, synchronize
 from .model import GPT, look_back, zero_init
 from .resume import RunFiles, deferred_interrupt
 from .trainer import (
-    ALONE,
-    OneProcess,
     Trainer,
     fixed_batches,
     full_loss,
@@ -48,7 +46,6 @@ def train(
     resume: bool = False,
     speed: bool = False,
     watch: Callable[[int, GPT], None] | None = None,
-    processes: OneProcess = ALONE,
     trainer: type[Trainer] = Trainer,
 ) -> dict:
     """Train the model in place and return its history as plain data, ready to plot.
@@ -58,8 +55,8 @@ def train(
     and the state of the run. With `resume`, a run that was stopped continues from its last saved
     state, and ends with the same bits as a run that was never stopped. Ctrl-C finishes the step,
     saves, and is raised. Each evaluation prints a line (with `speed`, the throughput too) and calls
-    `watch(step, model)`. Several `processes` (cluster/processes.py) share each batch; the first one
-    alone evaluates, prints and writes. `trainer` is the class that makes each step.
+    `watch(step, model)`. `trainer` is the class that makes each step: one of several processes has
+    its own (cluster/processes.py), and the first of them alone evaluates, prints and writes.
 
     Raises TypeError for an argument of another type; ValueError for a vocabulary or corpus that
     does not fit, a state of other settings, or other files at `out`; CheckpointError for a damaged
@@ -77,12 +74,11 @@ def train(
         raise ValueError("resume=True, but no `out` says where the run was saved")
     if files:
         files.check(resume)
-    processes.agree("a text of sha256", corpus.sha256[:12])
     form = _form_to_train(model, config, device)
-    advice = memory_advice(config, processes)
+    advice = memory_advice(config, trainer.size)
     with form as (worker, generator), advice, forked_random_state(device):
         torch.manual_seed(config.seed)  # of dropout, which takes no generator
-        steps = trainer(worker, data, config, generator, device, processes)
+        steps = trainer(worker, data, config, generator, device)
         run = TrainingRun(steps, val, files, speed, watch)
         if resume:
             run.resume()
@@ -130,7 +126,7 @@ class TrainingRun:
         trainer = self.trainer
         self.config = trainer.config
         self.model = trainer.model
-        self.first = trainer.processes.first
+        self.first = trainer.first
         self.device = trainer.device.device
         self.fixed: dict[int, list] = {}  # windows of both parts of the text, by their block
         self.history = {name: [] for name in HISTORY}
@@ -220,7 +216,7 @@ class TrainingRun:
     def stop_if_asked(self, step: int) -> None:
         """Save and raise KeyboardInterrupt, with advice, where Ctrl-C was pressed."""
         last = step == self.config.steps
-        if self.trainer.processes.any(bool(self.interrupts), step, last):
+        if self.trainer.stops(bool(self.interrupts), step, last):
             self.save(step)
             saved = " and saved: the same call with resume=True resumes from here"
             lost = "; nothing was saved, as no `out` was given"

@@ -19,7 +19,8 @@ SWITCHES = (
     "--headless=new --no-sandbox --disable-gpu --no-first-run --disable-dev-shm-usage "
     "--disable-background-networking --disable-component-update --disable-sync"
 )
-KEYS = {"Tab": 9, "Enter": 13, "Escape": 27}
+KEYS = {"Tab": 9, "Enter": 13, "Escape": 27, "End": 35, "Home": 36}
+KEYS |= {"ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40}
 browsed = pytest.mark.skipif(not BINARY, reason="needs chromium or google-chrome on the PATH")
 
 
@@ -127,6 +128,36 @@ class Chromium:
         text = "\r" if key == "Enter" else ""
         self.send("Input.dispatchKeyEvent", type="keyDown", text=text, **about)
         self.send("Input.dispatchKeyEvent", type="keyUp", **about)
+
+    def middle(self, element: str) -> dict[str, float]:
+        """Where on the screen, after scrolling there, the middle of an expression's element is."""
+        self.evaluate(f"{element}.scrollIntoView({{ block: 'center', behavior: 'instant' }})")
+        middle = "{ x: box.x + box.width / 2, y: box.y + box.height / 2 }"
+        return self.evaluate(f"((box) => ({middle}))({element}.getBoundingClientRect())")
+
+    def point(self, element: str, *then: str) -> None:
+        """Move the mouse to the middle of a JavaScript expression's element, `then` press it."""
+        at = self.middle(element)
+        for kind in ("mouseMoved", *then):
+            button = "none" if kind == "mouseMoved" else "left"
+            self.send("Input.dispatchMouseEvent", type=kind, button=button, clickCount=1, **at)
+
+    def pointer(self, x: float, y: float, kind: str = "mouseMoved", held: bool = False) -> None:
+        """One event of the mouse at a point of the window; `held` is its button, while it moves."""
+        about = {"x": x, "y": y, "type": kind}
+        if held or kind != "mouseMoved":
+            about |= {"button": "left", "clickCount": int(kind != "mouseMoved")}
+        self.send("Input.dispatchMouseEvent", **about)
+
+    def click(self, element: str) -> None:
+        """Click in the middle of a JavaScript expression's element."""
+        self.point(element, "mousePressed", "mouseReleased")
+
+    def tap(self, element: str) -> None:
+        """Touch an element as a finger does, on a window that is shown as a phone's."""
+        at = self.middle(element)
+        self.send("Input.dispatchTouchEvent", type="touchStart", touchPoints=[at])
+        self.send("Input.dispatchTouchEvent", type="touchEnd", touchPoints=[])
 
     def write(self, text: str) -> None:
         """Type a text where the focus is."""

@@ -15,7 +15,7 @@ from dataclasses import replace
 import nbformat
 import pytest
 import torch
-from notebook_fixtures import NOTEBOOKS, png
+from notebook_fixtures import NOTEBOOKS, brief_referee, png
 from pretend_cuda import PretendCuda
 
 from nanogpt import config as shapes
@@ -30,10 +30,9 @@ from nanogpt.series.nbfile import filled
 from nanogpt.series.plots import style
 from nanogpt.timing import summary
 from nanogpt.training import train
-from nanogpt.verify import texts
 
 TINY = {"n_layer": 1, "n_head": 1, "n_embd": 16}
-LESS = {"00": {"n_new": 20}, "01": {"steps": 4}, "08": {"n_long": 40}}  # parameters
+LESS = {"00": {"n_new": 12}, "01": {"steps": 4}, "08": {"n_long": 40}}  # parameters
 RUN = "00 01 02 03 04 05 06 07 09 11 12".split()  # 08 takes minutes so, 10 starts torchrun
 SLOW = pytest.mark.slow
 PICTURE = png()
@@ -82,7 +81,7 @@ def small(tmp_path_factory):
             patch.setitem(shapes.SIZES, name, replace(shape, **TINY))
         peak = summary([1e9]) | {"how": "not measured"}  # a large product takes seconds
         patch.setattr(roofline, "peak_arithmetic", lambda **_: peak)
-        patch.setattr(texts, "LENGTH", 28)  # tokens that the referee reads
+        brief_referee(patch)
         patch.setattr(style, "to_png", drawn)
         patch.setattr(style, "to_apng", lambda figures, *_: drawn(figures[-1]))
         # Cells that name a shape leave the number of layers out.

@@ -159,11 +159,11 @@ def some_runs(runs) -> None:
     """For each of two processes: runs, one after another; what is refused is printed."""
     rank = os.environ["RANK"]
     options(parser := Parser("train", ""))
-    with joined(pick_device("cpu")) as (device, processes):
+    with joined(pick_device("cpu")) as (device, trainer):
         for _, *one in runs:
             try:
                 words = [word.replace("RANK", rank) for word in one]
-                train_on(device, processes, parser.parse_args(words))
+                train_on(device, trainer, parser.parse_args(words))
             except ValueError as error:
                 print("refused:", error)
 

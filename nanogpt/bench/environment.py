@@ -43,10 +43,10 @@ def conditions(card: dict) -> str:
 
 
 def _cpu_name() -> str:
-    found = None
+    model = None
     with suppress(OSError):
-        found = re.search(r"^model name\s*: (.+)", Path("/proc/cpuinfo").read_text(), re.M)
-    return found[1] if found else platform.processor() or platform.machine()
+        model = re.search(r"^model name\s*: (.+)", Path("/proc/cpuinfo").read_text(), re.M)
+    return model[1] if model else platform.processor() or platform.machine()
 
 
 def _git_state() -> dict:

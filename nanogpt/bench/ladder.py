@@ -93,17 +93,22 @@ def ladder(
         rung = Rung("–", label, None)
         built[rung], runs[rung] = (None, {}), _generation(model, n_new, seed, None, decode)
     seconds, tokens = time_in_turns(runs, repeats, limits.device, limits.measure)
-    base, found, rows = next(iter(runs)), limits.as_dict(), []
+    base = next(iter(runs))
+    bounds = limits.as_dict()
+    rows = []
     for rung, (_, how) in built.items():
         rows.append({"rung": rung.number, "label": rung.label} | how)
-        if own := seconds.get(rung):
-            rows[-1]["tokens_per_second"] = summary(n_new / s for s in own)
-            pairs = zip(seconds[base], own, strict=True)
+        if rung in seconds:
+            turns = seconds[rung]
+            rows[-1]["tokens_per_second"] = summary(n_new / s for s in turns)
+            pairs = zip(seconds[base], turns, strict=True)
             rows[-1]["speedup"] = summary(a / b for a, b in pairs)
             rows[-1]["equal"] = torch.equal(tokens[rung], tokens[base])
-            rows[-1]["split"] = _split(model, rung, median(own) / n_new, n_new, found)
-    about = {"n_params": model.n_params, "n_new": n_new, "repeats": repeats, "limits": found}
-    same = {rung: own for rung, own in seconds.items() if torch.equal(tokens[rung], tokens[base])}
+            rows[-1]["split"] = _split(model, rung, median(turns) / n_new, n_new, bounds)
+    about = {"n_params": model.n_params, "n_new": n_new, "repeats": repeats, "limits": bounds}
+    same = {
+        rung: turns for rung, turns in seconds.items() if torch.equal(tokens[rung], tokens[base])
+    }
     return about | {"rungs": rows, "best": _best(same, n_new, limits)}
 
 
@@ -155,8 +160,8 @@ def _generation(model: GPT, n_new: int, seed: int, engine, peer=None) -> Callabl
 
 
 def _split(model: GPT, rung: Rung, seconds: float, n_new: int, limits: dict) -> dict:
-    own = model.lm_head.weight.element_size()
-    sizes = {"itemsize": rung.itemsize or own, "kv_itemsize": own}
+    itemsize = model.lm_head.weight.element_size()
+    sizes = {"itemsize": rung.itemsize or itemsize, "kv_itemsize": itemsize}
     need = work(model.config, n_new, cached=rung.engine is not Uncached, **sizes)
     return breakdown(seconds, need, limits["read"]["median"], limits["peak"]["median"])
 
@@ -207,7 +212,7 @@ def _loop(c: GPTConfig, w: dict, noise):
     positions = jnp.arange(len(noise))
 
     def step(carry, now):
-        (token, caches), (pos, own), kept = carry, now, []
+        (token, caches), (pos, noise_row), kept = carry, now, []
         x = w["token_embedding_table.weight"][token] + w["position_embedding_table.weight"][pos]
         for i, (keys, values) in enumerate(caches):
             at = f"blocks.{i}"
@@ -222,7 +227,7 @@ def _loop(c: GPTConfig, w: dict, noise):
             inner = nn.relu(_linear(w, f"{at}.ffwd.net.0", _norm(w, f"{at}.ln2", x)))
             x = x + _linear(w, f"{at}.ffwd.net.2", inner)
         probs = nn.softmax(_linear(w, "lm_head", _norm(w, "ln_f", x)))
-        token = jnp.argmax(probs / own)
+        token = jnp.argmax(probs / noise_row)
         return (token, kept), token
 
     cache = jnp.zeros((c.n_head, len(noise), c.head_size))

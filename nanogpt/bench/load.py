@@ -135,7 +135,7 @@ def _rows(
         base = base or speeds
         ratios = [a / b for a, b in zip(speeds, base, strict=True)]
         differ = [
-            sum(own.tokens != texts[i].tokens for i, own in replies.items())
+            sum(reply.tokens != texts[i].tokens for i, reply in replies.items())
             for replies in (runs if texts else [])
         ]
         yield {

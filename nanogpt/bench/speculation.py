@@ -55,7 +55,7 @@ def speculation(
         "n_params": model.n_params,
         "n_new": n_new,
         "repeats": len(base),
-        "rows": [_row(*key, n_new, own, base) for key, own in runs.items()],
+        "rows": [_row(*key, n_new, turns, base) for key, turns in runs.items()],
         "plain": summary(n_new / seconds for seconds, _, _ in base),
         "roofline": summary(limits.bounds()),
     }
@@ -86,11 +86,11 @@ def _row(draft: str, k: int, n_new: int, runs: list, base: list) -> dict:
         "draft": draft,
         "k": k,
         "acceptance_rate": rate,
-        "equal": all(torch.equal(own[1], plain[1]) for own, plain in pairs),
+        "equal": all(torch.equal(drafted[1], plain[1]) for drafted, plain in pairs),
         "tokens_per_pass": n_new * len(runs) / sum(one.passes for one in stats),
         "predicted": expected_tokens(rate, k),
         "tokens_per_second": summary(n_new / seconds for seconds, _, _ in runs),
-        "speedup": summary(plain[0] / own[0] for own, plain in pairs),
+        "speedup": summary(plain[0] / drafted[0] for drafted, plain in pairs),
     }
 
 
@@ -111,7 +111,7 @@ def pass_seconds(model: GPT, counts: list[int], *, repeats: int = 15) -> dict[in
         passes = {n: partial(session.check, place, place + n) for n in counts}
         turns = {n: partial(Timer(one, one).timeit, IN_A_ROW) for n, one in passes.items()}
         seconds = in_turns(turns, repeats)
-    return {n: summary(total / IN_A_ROW for total in own) for n, own in seconds.items()}
+    return {n: summary(total / IN_A_ROW for total in turns) for n, turns in seconds.items()}
 
 
 def usual_drafts(model: GPT, text: Tensor) -> Drafts:

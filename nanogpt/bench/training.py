@@ -219,16 +219,16 @@ def effects(rows: list[dict]) -> dict[tuple[str, str], dict]:
     """
     by_name = {row["name"]: row for row in rows}
     ladder = [entry.name for entry in IDEAS[: len(CHANGES) + 5]]
-    found = {(b, "on top"): (a, b) for a, b in zip(ladder, ladder[1:], strict=False)}
-    found["Muon", "alone"] = RATES, "Muon"
+    sides = {(b, "on top"): (a, b) for a, b in zip(ladder, ladder[1:], strict=False)}
+    sides["Muon", "alone"] = RATES, "Muon"
     for name in by_name:
         if name.startswith("only "):
-            found[name.removeprefix("only "), "alone"] = RATES, name
+            sides[name.removeprefix("only "), "alone"] = RATES, name
         if name.startswith("all but "):
-            found[name.removeprefix("all but "), "without"] = name, WHOLE
+            sides[name.removeprefix("all but "), "without"] = name, WHOLE
     return {
         key: {what: _effect(by_name[a][what], by_name[b][what]) for what in ("loss", "seconds")}
-        for key, (a, b) in found.items()
+        for key, (a, b) in sides.items()
     }
 
 

@@ -100,8 +100,8 @@ def weights_for(args: argparse.Namespace, default: Path) -> str | Path:
     """The checkpoint asked for; where none was, but --lesson, one whose heads are the lecture's."""
     if args.checkpoint not in (None, KEEPER) or not args.lesson:
         return args.checkpoint or default
-    own = args.lesson.with_name("model.safetensors")
-    return own if own.is_file() else LECTURE_FORM
+    weights = args.lesson.with_name("model.safetensors")
+    return weights if weights.is_file() else LECTURE_FORM
 
 
 def add_json(parser: argparse.ArgumentParser, default: str) -> None:
@@ -243,10 +243,10 @@ def missing(error: ModuleNotFoundError) -> str:
 def in_options(message: str, names: Iterable[str]) -> str:
     """A library's message in the words of the command line: top_k=0 is --top-k 0 there."""
 
-    def option(found: re.Match) -> str:
-        name, value = found.groups()
+    def option(match: re.Match) -> str:
+        name, value = match.groups()
         if name not in names or not (value or "_" in name):  # plain words are words
-            return found[0]
+            return match[0]
         option = f"--{name.replace('_', '-')}"
         return option if value in (None, "True") else f"{option} {value}"
 

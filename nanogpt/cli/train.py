@@ -17,7 +17,7 @@ from ..device import Device, pick_device
 from ..files import check_writable
 from ..model import GPT
 from ..resume import state_path
-from ..trainer import OneProcess
+from ..trainer import Trainer
 from ..training import train
 from .common import OUTPUTS, add_shared, set_threads
 
@@ -26,14 +26,14 @@ def run(args: argparse.Namespace) -> None:
     """Join the other processes, if there are any, and train; a Ctrl-C says how to resume."""
     set_threads(args.threads)
     try:
-        with joined(pick_device(args.device)) as (device, processes):
-            train_on(device, processes, args)
+        with joined(pick_device(args.device)) as (device, trainer):
+            train_on(device, trainer, args)
     except KeyboardInterrupt as stopped:
         start = "this step" if stopped.args else "the last evaluation, if there was one"
         raise KeyboardInterrupt(f"the same command with --resume resumes from {start}") from stopped
 
 
-def train_on(device: Device, processes: OneProcess, args: argparse.Namespace) -> None:
+def train_on(device: Device, trainer: type[Trainer], args: argparse.Namespace) -> None:
     """Train as the options say; of several processes the first one prints. Raises ValueError."""
     recipe, shape = _configs(args)
     corpus = load_corpus(args.data)
@@ -47,18 +47,18 @@ def train_on(device: Device, processes: OneProcess, args: argparse.Namespace) ->
         raise ValueError(f"{out} holds a run: {cure}")
     shape = replace(shape, vocab_size=len(CharTokenizer(corpus.text)))
     model = GPT(shape, generator=torch.Generator().manual_seed(recipe.seed))
-    if processes.first:
+    if trainer.first:
         check_writable(weights)
         print(corpus.banner or corpus)
-        together = f", {processes.size} processes" if processes.size > 1 else ""
+        together = f", {trainer.size} processes" if trainer.size > 1 else ""
         print(f"{model.n_params:,} parameters, block {shape.block_size}, {device}{together}")
         print(recipe, flush=True)
         if args.resume and not (saved or weights.is_file()):
             print(f"no run was saved at {out}: starting at step 0")
     settings = {"out": out, "device": device, "resume": args.resume, "speed": True}
-    with held_run(out) if processes.first else nullcontext():
-        history = train(model, corpus, recipe, processes=processes, **settings)
-    if processes.first:
+    with held_run(out) if trainer.first else nullcontext():
+        history = train(model, corpus, recipe, trainer=trainer, **settings)
+    if trainer.first:
         full = history["full_val"]
         block = history["block_size"]
         print(f"full validation loss {full:.4f} at block {block}, of the last weights")

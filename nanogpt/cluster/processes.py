@@ -15,7 +15,9 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from datetime import timedelta
+from typing import ClassVar
 
 import torch
 import torch.distributed as dist
@@ -23,8 +25,8 @@ import torch.nn as nn
 from torch import Tensor
 
 from ..device import Device, forked_random_state
-from ..files import ROOT
-from ..trainer import ALONE, OneProcess
+from ..files import ROOT, sha256
+from ..trainer import Trainer
 
 # How long a process waits for another one, such as the first while it evaluates: NCCL's own 10
 # minutes may be too short for that.
@@ -34,52 +36,56 @@ TIMEOUT = timedelta(hours=2)
 _KEPT: list[dist.ProcessGroup] = []
 
 
-class Team(OneProcess):
-    """The processes that torch.distributed connects; each computes its share of every batch."""
+@dataclass(eq=False)
+class TeamTrainer(Trainer):
+    """The trainer of one of several processes, each of which computes its share of every batch.
 
-    def __init__(self, device: torch.device):
-        self.device = device
-        self.rank = dist.get_rank()
-        self.size = dist.get_world_size()
-        self.first = self.rank == 0
+    The batches are the same for any number of processes, and so is the run, except for rounding.
+    """
 
-    def connect(self, trainer) -> None:
+    rank: ClassVar[int]  # of this process, from 0
+
+    def __post_init__(self):
         """Average gradients over all processes, in an order that is settled before the first step.
 
         DDP sorts its buckets of gradients after one backward pass, and sorted buckets are added up
         in another order. So there is one pass for nothing, in a resumed run as in a new one, and
         both compute the same bits.
         """
-        trainer.net = nn.parallel.DistributedDataParallel(trainer.net)
-        block, n = trainer.window(0)
-        zeros = torch.zeros(n // self.size, block, dtype=torch.int64, device=self.device)
-        with forked_random_state(trainer.device):
-            trainer.gradients(zeros, zeros)
-        for optimizer in trainer.optimizers:
+        self.agree("a text of sha256", sha256(self.data.numpy().tobytes())[:12])
+        super().__post_init__()
+        self.net = nn.parallel.DistributedDataParallel(self.net)
+        block, n = self.window(0)
+        zeros = torch.zeros(n // self.size, block, dtype=torch.int64, device=self.device.device)
+        with forked_random_state(self.device):
+            self.gradients(zeros, zeros)
+        for optimizer in self.optimizers:
             optimizer.zero_grad(set_to_none=True)
 
-    def share(self, batch: Tensor) -> Tensor:
-        return batch.chunk(self.size)[self.rank]
+    def batch(self, step: int) -> tuple[Tensor, Tensor]:
+        """The share of this process.  2 × (B / processes, T)
 
-    def begin_step(self, seed: int, step: int) -> None:
-        """Dropout differs between processes; the first one has the state of a process alone.
-
-        The others' follows from the step, so that a resumed run draws what the whole one drew.
+        Dropout differs between processes; the first one has the state of a process alone. The
+        others' follows from the step, so that a resumed run draws what the whole one drew.
         """
         if self.rank:
-            torch.manual_seed(seed + 1_000_003 * self.rank + step)
+            torch.manual_seed(self.config.seed + 1_000_003 * self.rank + step)
+        x, y = super().batch(step)
+        return x.chunk(self.size)[self.rank], y.chunk(self.size)[self.rank]
 
-    def part(self, net: nn.Module, last: bool):
-        return nullcontext() if last else net.no_sync()
+    def backward(self, x: Tensor, y: Tensor, step: int, last: bool) -> Tensor:
+        with nullcontext() if last else self.net.no_sync():  # shared behind the last part
+            return super().backward(x, y, step, last)
 
-    def mean(self, values: Tensor) -> Tensor:
-        dist.all_reduce(values)
-        return values.div_(self.size)
+    def gradients(self, x: Tensor, y: Tensor, step: int = 0) -> Tensor:
+        return self._mean(super().gradients(x, y, step))
 
-    def any(self, asked: bool, step: int, last: bool) -> bool:
-        if self.device.type == "cuda" and step % 10 and not last:
+    def stops(self, asked: bool, step: int, last: bool) -> bool:
+        """Whether any process is asked to stop."""
+        device = self.device.device
+        if device.type == "cuda" and step % 10 and not last:
             return False  # to agree waits for the queue
-        return float(self.mean(torch.tensor(float(asked), device=self.device))) > 0
+        return float(self._mean(torch.tensor(float(asked), device=device))) > 0
 
     def agree(self, name: str, value) -> None:
         values = [value] * self.size
@@ -91,17 +97,27 @@ class Team(OneProcess):
                     "all must read the same files, so put them where all can"
                 )
 
+    def _mean(self, values: Tensor) -> Tensor:
+        """The mean over all processes."""
+        dist.all_reduce(values)
+        return values.div_(self.size)
+
+
+def trainer_of(rank: int, size: int) -> type[TeamTrainer]:
+    """The trainer of process number `rank`, from 0, of so many."""
+    return type("TeamTrainer", (TeamTrainer,), {"rank": rank, "size": size, "first": rank == 0})
+
 
 @contextmanager
 def joined(device: Device):
-    """Connect to the other processes of torchrun, for a with-block: gives Device and processes.
+    """Connect to the other processes of torchrun, for a with-block: gives Device and Trainer class.
 
     NCCL between GPUs, gloo between CPUs. In a process that torchrun did not start these are the
-    device given and `ALONE`. Raises ValueError for more processes than GPUs, and ConnectionError
+    device given and `Trainer`. Raises ValueError for more processes than GPUs, and ConnectionError
     where another process is lost.
     """
     if "LOCAL_RANK" not in os.environ:
-        yield device, ALONE
+        yield device, Trainer
         return
     gpu = device.device.type == "cuda"
     if gpu:
@@ -110,7 +126,7 @@ def joined(device: Device):
     dist.init_process_group("nccl" if gpu else "gloo", timeout=TIMEOUT)
     _KEPT.append(dist.group.WORLD)
     try:
-        yield device, Team(device.device)
+        yield device, trainer_of(dist.get_rank(), dist.get_world_size())
     except RuntimeError as error:
         if not (isinstance(error, dist.DistError) or "gloo" in str(error)):
             raise

@@ -150,8 +150,9 @@ class DraftModel(Draft):
 
     def check(self, model, prompt, n_new, engine=None):
         super().check(model, prompt, n_new, engine)
-        if (own := self.model.lm_head.weight.device) != model.lm_head.weight.device:
-            raise ValueError(f"the draft model is on {own}, the target is not: move one of them")
+        device = self.model.lm_head.weight.device
+        if device != model.lm_head.weight.device:
+            raise ValueError(f"the draft model is on {device}, the target is not: move one of them")
         if self.engine is not None and (reason := self.engine.supports(self.model)):
             raise ValueError(reason)
         # The last token is not proposed, and the one before it is not read.

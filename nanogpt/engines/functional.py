@@ -83,8 +83,8 @@ def rotations(
 
 def _weights_of(*modules) -> list[Tensor | None]:
     """Weight and bias of each module; None for one that it has not."""
-    found = [getattr(module, name, None) for module in modules for name in ("weight", "bias")]
-    return [None if w is None else w.detach() for w in found]
+    parts = [getattr(module, name, None) for module in modules for name in ("weight", "bias")]
+    return [None if w is None else w.detach() for w in parts]
 
 
 def _layer(block: Block) -> Layer:

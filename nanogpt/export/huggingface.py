@@ -102,14 +102,14 @@ def fold_head_bias(weight: Tensor, bias: Tensor) -> Tensor:
     """
     (V, C), wanted = weight.shape, bias.double()
     system = torch.cat([weight.double(), -torch.ones(V, 1, dtype=torch.float64)], dim=1)
-    found = torch.linalg.lstsq(system, wanted[:, None], driver="gelsd").solution[:, 0]
-    apart = float((system @ found - wanted).abs().max())
-    if apart > RESIDUAL * max(1.0, float(found.abs().max())):
+    solution = torch.linalg.lstsq(system, wanted[:, None], driver="gelsd").solution[:, 0]
+    apart = float((system @ solution - wanted).abs().max())
+    if apart > RESIDUAL * max(1.0, float(solution.abs().max())):
         reason = (
             f"logits would be {apart:.2g} off; it does with {C + 1} characters at most, not {V}"
         )
         raise ExportError(f"the head's bias does not move into the last norm: {reason}")
-    return found[:C]
+    return solution[:C]
 
 
 def _norm(ours: str, theirs: str, state: dict) -> dict[str, Tensor]:

@@ -4,7 +4,9 @@ const MODEL = new Model(LIVE.config, LIVE.weights);
 const SLIDERS = ["temperature", "topK", "topP"];
 const at = (id) => document.getElementById(id);
 const number = (x) => Math.round(x).toLocaleString("en");
+const short = (x) => x.toLocaleString("en", { maximumSignificantDigits: 2 });
 const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
+const strip = location.hash === "#strip";
 
 function encode(text) {
   const tokens = [...text].map((c) => LIVE.vocabulary.indexOf(c));
@@ -31,9 +33,11 @@ function readForm() {
   };
   const prompt = at("prompt").value.replaceAll("\r\n", "\n");
   if (!prompt) throw new Error("The prompt is empty: the model needs at least one character to go on from.");
-  const tokens = encode(prompt), room = LIVE.config.block_size + 1 - tokens.length;
-  if (room < 1) throw new Error(`The prompt has ${tokens.length} characters. The model reads at most ${LIVE.config.block_size}.`);
-  const asked = Math.round(field("length", 1, LIVE.config.block_size, "The number of new characters"));
+  const tokens = encode(prompt);
+  const { block_size, rope } = LIVE.config;
+  const room = rope ? Infinity : block_size + 1 - tokens.length; // a position table ends
+  if (tokens.length > block_size) throw new Error(`The prompt has ${tokens.length} characters. The model reads at most ${block_size}.`);
+  const asked = Math.round(field("length", 1, LIVE.longest, "The number of new characters"));
   const seed = Math.floor(field("seed", 0, 2 ** 32 - 1, "The seed"));
   const sampling = Object.fromEntries(SLIDERS.map((id) => [id, Number(at(id).value)]));
   const fault = document.querySelector("[name=fault]:checked").value;
@@ -45,7 +49,7 @@ function python({ prompt, seed, length, sampling: { temperature, topK, topP } })
   return `prompt = saved.tokenizer.encode(${JSON.stringify(prompt)})[None]
 sampling = SamplingParams(temperature=${temperature}${more})
 seed = torch.Generator().manual_seed(${seed})
-tokens = complete(model, prompt, ${length}, sampling, generator=seed)`;
+tokens = complete(model, prompt, ${length}, sampling, ${LIVE.config.rope ? "cache=RollingCache, " : ""}generator=seed)`;
 }
 
 // A canvas of the size that it has on the screen, empty; its colours; and how to fill a part of it.
@@ -59,7 +63,40 @@ function board(canvas) {
     context.globalAlpha = strength;
     context.fillRect(Math.round(left), Math.round(top), Math.max(1, Math.round(right) - Math.round(left)), Math.round(bottom) - Math.round(top));
   };
-  return { width, height, fill };
+  const clear = (left, top, right, bottom) => context.clearRect(Math.round(left), Math.round(top), Math.round(right) - Math.round(left), Math.round(bottom) - Math.round(top));
+  return { width, height, fill, clear };
+}
+
+// How fine the clock of the browser is: some tick only once in a millisecond. One that stands still tells nothing.
+function tick() {
+  const start = performance.now();
+  for (let i = 0; i < 1e7; i++) {
+    const now = performance.now();
+    if (now > start) return now - start;
+  }
+  return Infinity;
+}
+const SHORTEST = 10 * Math.min(tick(), tick(), tick());
+
+// The milliseconds of a step: their median, and the two ends of their middle half. The first is left out, as it
+// reads the prompt both ways; neighbours that are too short for the clock are timed together.
+function pace(steps) {
+  const each = [];
+  let group = [];
+  for (const ms of steps.slice(1)) {
+    group.push(ms);
+    const sum = group.reduce((a, b) => a + b);
+    if (sum < SHORTEST) continue;
+    for (const _ of group) each.push(sum / group.length);
+    group = [];
+  }
+  each.sort((a, b) => a - b);
+  const [low, median, high] = [0.25, 0.5, 0.75].map((share) => {
+    const at = share * (each.length - 1);
+    const under = Math.floor(at);
+    return each[under] + (at - under) * (each[Math.ceil(at)] - each[under]);
+  });
+  return { low, median, high, n: each.length };
 }
 
 // One way to decode: its text, its clock and its picture. Only its own steps are timed.
@@ -67,11 +104,14 @@ class Lane {
   constructor(id, cached) {
     Object.assign(this, { box: at(id), cached, decoding: null });
     this.part = (name) => this.box.querySelector(`.${name}`);
+    this.code = this.part("code");
   }
 
   begin({ tokens, seed, length, full, sampling, fault }) {
     this.decoding = new Decoding(MODEL, tokens, seed, sampling, this.cached, this.cached ? fault : "");
     Object.assign(this, { prompt: tokens.length, total: tokens.length + length, full, ms: 0, steps: [], begun: null });
+    this.letters = []; // an element for each character of the text that is drawn
+    for (const name of ["prompted", "written"]) this.part(name).replaceChildren();
   }
 
   get done() {
@@ -82,8 +122,9 @@ class Lane {
     return decode(this.decoding.text.slice(this.prompt));
   }
 
-  get rate() {
-    return this.steps.length / ((this.ms - (this.begun?.ms ?? 0)) / 1000);
+  // How many positions its first steps have read.
+  read(steps) {
+    return this.decoding.reads.slice(0, steps).reduce((a, b) => a + b, 0);
   }
 
   // Goes on with a step until it is whole, or until that time: without a cache, a step of a long text
@@ -104,115 +145,117 @@ class Lane {
     return true;
   }
 
-  draw(right) {
-    this.part("prompted").textContent = decode(this.decoding.text.slice(0, this.prompt));
-    this.part("written").replaceChildren(...marked(this.written, right));
-    const code = this.part("code"), first = this.part("first"); // in view: the first mistake, else the end
-    code.scrollTop = first ? first.offsetTop - code.offsetTop - 2 * first.offsetHeight : code.scrollHeight;
-    this.part("rate").textContent = this.steps.length ? `${number(this.rate)} tokens a second` : "";
-    this.part("count").textContent = `${this.steps.length} of ${this.total - this.prompt} characters, ${number(this.decoding.computed)} positions read`;
+  draw(right, equal) {
+    const { text } = this.decoding;
+    for (const token of text.slice(this.letters.length)) {
+      const part = this.letters.length < this.prompt ? "prompted" : "written";
+      this.letters.push(this.part(part).appendChild(letter(token)));
+    }
+    const [first, ...others] = differences(this.written, right).places;
+    if (first !== undefined) this.letters[this.prompt + first].classList.add("first");
+    for (const i of others) this.letters[this.prompt + i].classList.add("off");
+    if (shown()?.lane !== this) this.scroll(this.letters[this.prompt + first]);
+    const { median, n } = pace(this.steps.slice(0, equal));
+    this.part("rate").textContent = n ? `${number(1000 / median)} tokens a second` : "";
+    this.part("count").textContent = this.count;
     this.drawCells();
   }
 
-  // A column for each position, a row for each head of each layer: its keys and its values.
+  // This character in view, or the end.
+  scroll(letter) {
+    this.code.scrollTop = letter ? letter.offsetTop - this.code.offsetTop - 2 * letter.offsetHeight : this.code.scrollHeight;
+  }
+
+  get count() {
+    const written = this.steps.length;
+    const read = this.read(written);
+    const said = `${written} of ${this.total - this.prompt} characters, ${number(read)} positions read`;
+    if (strip || this.cached || !running || this.done || !written) return said;
+    const upTo = (length) => (length * (length - 1)) / 2; // positions read for a text of that length, from none
+    const seconds = ((upTo(this.total) - upTo(this.decoding.text.length)) * this.ms) / read / 1000;
+    return seconds < 5 ? said : `${said}, about ${number(seconds)} s more`;
+  }
+
+  // A column for each position, a row for each head of each layer: its keys and its values. A ring
+  // keeps those of the last block_size positions.
   drawCells() {
-    const { width, height, fill } = board(this.part("cells")), rows = LIVE.config.n_layer * LIVE.config.n_head;
-    const columns = this.total - 1, [wide, high] = [width / columns, height / rows], gap = wide < 3 ? 0 : 1;
-    for (let column = 0; column < columns; column++) {
-      const read = column < this.decoding.fresh, now = read && column >= this.decoding.first;
-      for (let row = 0; row < rows; row++) {
-        fill(now ? "now" : read ? "kept" : "line", column * wide, row * high, (column + 1) * wide - gap, (row + 1) * high - 1);
+    const { width, height, fill, clear } = board(this.part("cells")), rows = LIVE.config.n_layer * LIVE.config.n_head;
+    const columns = this.total - 1, [wide, high] = [width / columns, height / rows], { start, fresh } = this.decoding;
+    const forgotten = Math.max(0, fresh - LIVE.config.block_size);
+    const parts = { line: [0, columns], kept: [Math.min(forgotten, start), start], now: [start, fresh] };
+    for (let row = 0; row < rows; row++) {
+      for (const [colour, [from, to]] of Object.entries(parts)) {
+        if (from < to) fill(colour, from * wide, row * high, to * wide, (row + 1) * high - 1);
       }
     }
+    for (let column = 1; wide >= 3 && column <= columns; column++) clear(column * wide - 1, 0, column * wide, height);
   }
 }
 
 const LANES = [new Lane("plain", false), new Lane("cached", true)];
 let running = 0; // the number of the run that goes on; 0 when none does
 
-// Where two texts differ, as far as both are written: the first place, counted from 1, and how many.
+// Where two texts differ, as far as both are written.
 function differences(text, right) {
   const length = Math.min(text.length, right.length);
   const places = [...Array(length).keys()].filter((i) => text[i] !== right[i]);
-  return { first: places[0] + 1, many: places.length, length };
+  return { places, length };
 }
 
-// The text in pieces: the first character that differs from the right text is marked, then all others.
-function marked(text, right) {
-  const pieces = [];
-  let first = true;
-  for (let i = 0; i < text.length; i++) {
-    const off = i < right.length && text[i] !== right[i], kind = !off ? "" : first ? "first" : "off";
-    const shown = kind && text[i] === "\n" ? "↵\n" : text[i];
-    first &&= !off;
-    if (pieces.at(-1)?.className === kind && kind !== "first") pieces.at(-1).textContent += shown;
-    else pieces.push(Object.assign(document.createElement(kind === "first" ? "mark" : "span"), { className: kind, textContent: shown }));
-  }
-  return pieces;
+// The element of a character. A line end is marked, so that it can be pointed at.
+function letter(token) {
+  const character = LIVE.vocabulary[token];
+  return Object.assign(document.createElement("span"), { textContent: character, className: character === "\n" ? "end" : "" });
 }
 
-function report(end) {
-  const [plain, cached] = LANES, { first, many, length } = differences(cached.written, plain.written);
+const FEWEST = 10; // steps from which the page says how much faster one way is
+
+function report() {
+  const [plain, cached] = LANES, { places, length } = differences(cached.written, plain.written);
   const what = at("result"), { fault } = cached.decoding;
-  if (many) {
-    const strong = Object.assign(document.createElement("strong"), { textContent: `${many} of ${length} characters differ, from character ${first}.` });
+  if (places.length) {
+    const strong = Object.assign(document.createElement("strong"), { textContent: `${places.length} of ${length} characters differ, from character ${places[0] + 1}.` });
     what.replaceChildren(strong, fault ? "" : " That is a mistake of ours: please report it, with your prompt and your seed.");
-  } else if (!end) {
+  } else if (running || !length) {
     what.textContent = "";
   } else if (fault) {
     what.textContent = `None of ${length} characters differs, this time. The cache is broken all the same: try another seed or a longer prompt.`;
-  } else if (plain.steps.length === 1) {
+  } else if (length === 1) {
     what.textContent = "The same character. The first step has nothing to keep: both ways read the whole prompt.";
   } else {
-    const much = (cached.rate / plain.rate).toFixed(1), less = (plain.decoding.computed / cached.decoding.computed).toFixed(1);
-    what.textContent = `The same text, to the character. With the cache it came ${much} times as fast here, from ${less} times fewer positions.`;
+    what.textContent = `The same ${length} characters. ${compared(length)}`;
   }
 }
 
-// The head that the reader picks, in the newest step with a cache: its query, the keys, their weights.
-function drawHead() {
-  const { decoding } = LANES[1], { n_embd, n_head } = LIVE.config, hs = n_embd / n_head;
-  const [layer, head] = [Number(at("layer").value), Number(at("head").value)], from = head * hs;
-  const row = decoding.rows?.at(-1);
-  for (const id of ["heat", "seen"]) at(id).hidden = !row;
-  if (!row) return [at("query"), at("keys")].forEach(board);
-  const query = row.queries[layer], { keys } = decoding.cache[layer], weights = MODEL.share(query, keys, head, row.last).slice(0, row.last + 1);
-  const isNew = (slot) => decoding.rows.some((each) => each.slot === slot);
-  const used = keys.slice(0, row.last + 1).map((key) => key.subarray(from, from + hs)), own = query.subarray(from, from + hs);
-  const left = board(at("query")), right = board(at("keys")), high = (right.height * 0.66) / hs, wide = right.width / used.length;
-  const cells = ({ fill }, colour, numbers, x, end) => {
-    const most = Math.max(...numbers.map(Math.abs));
-    numbers.forEach((value, i) => fill(colour, x, i * high, end, (i + 1) * high, 0.06 + 0.94 * ((value / most + 1) / 2) ** 2));
-  };
-  cells(left, "now", own, 0, left.width);
-  const most = Math.max(...weights), floor = right.height, gap = wide < 4 ? 0 : 1;
-  used.forEach((key, slot) => {
-    const colour = isNew(slot) ? "now" : "kept", [x, end] = [slot * wide, (slot + 1) * wide - gap];
-    cells(right, colour, key, x, end);
-    right.fill(colour, x, floor - (floor * 0.3 * weights[slot]) / most, end, floor);
-  });
-  explain(decoding, row, weights, isNew, 2 * hs);
-}
-
-// The text with the weight of each token behind it, and the step in words.
-function explain({ text, rows }, row, weights, isNew, numbers) {
-  // In the slots stand the first tokens of the text; a broken cache keeps writing into one of them.
-  const tokens = [...weights].map((_, slot) => (slot === row.slot ? row.token : text[slot])), most = Math.max(...weights);
-  const name = (token) => (token === undefined ? "" : LIVE.vocabulary[token].replace("\n", "↵"));
-  at("heat").replaceChildren(...tokens.map((token, slot) => {
-    const piece = Object.assign(document.createElement("span"), { textContent: name(token), className: slot === row.slot ? "new" : "" });
-    piece.style.background = `color-mix(in srgb, var(--${isNew(slot) ? "now" : "kept"}) ${Math.round((60 * weights[slot]) / most)}%, transparent)`;
-    return piece;
-  }));
-  const top = weights.indexOf(most), heads = LIVE.config.n_layer * LIVE.config.n_head;
-  at("seen").textContent = `The newest token that was read is “${name(row.token)}” at position ${row.position}. Its query meets ${weights.length} keys. Most weight, ${Math.round(100 * most)}%, goes to “${name(tokens[top])}”. Written in this step: ${rows.length === 1 ? "one key and one value" : `${rows.length} keys and ${rows.length} values`}, ${number(rows.length * numbers)} numbers; for all ${heads} heads ${number(rows.length * numbers * heads)}.`;
+// Both ways over the same characters: their median steps, and the positions that they read.
+function compared(length) {
+  const [plain, cached] = LANES.map((lane) => pace(lane.steps.slice(0, length)));
+  if (Math.min(plain.n, cached.n) < FEWEST) return "Write more to see how much faster one way is.";
+  const much = (plain.median / cached.median).toFixed(1);
+  const faster = `By the median of ${length - 1} steps, a step with the cache was ${much} times as fast here`;
+  if (strip) return `${faster}.`;
+  const said = ({ median, low, high }) => `${short(median)} ms (middle half ${short(low)} to ${short(high)})`;
+  const [all, few] = LANES.map((lane) => lane.read(length));
+  const fewer = `All of them read ${(all / few).toFixed(1)} times fewer positions`;
+  return `${faster}: ${said(cached)} in place of ${said(plain)}. ${fewer}. That is JavaScript in your browser; notebook 05 has the gain in Python.`;
 }
 
 function draw() {
   if (!LANES[0].decoding) return; // the form has asked for what cannot be since the page was opened
   const right = LANES[0].written;
-  LANES.forEach((lane) => lane.draw(right));
-  if (!document.documentElement.classList.contains("strip")) drawHead();
+  const equal = Math.min(...LANES.map((lane) => lane.steps.length));
+  LANES.forEach((lane) => lane.draw(right, equal));
+  if (!strip && isStepDue()) drawStep();
+}
+
+// The newest step is a large picture: while the lanes write it is drawn five times a second, and when the last has come.
+function isStepDue() {
+  const { decoding, done } = LANES[1];
+  const row = decoding.rows?.at(-1);
+  const now = performance.now();
+  if (running && (row === isStepDue.row || (!done && now < isStepDue.next))) return false;
+  Object.assign(isStepDue, { row, next: now + 200 });
+  return true;
 }
 
 // The milliseconds of each step over the length of the text, one line for each lane.
@@ -224,7 +267,7 @@ function drawTimes() {
     const points = steps.map((ms, i) => `${x(i).toFixed(1)},${(height - (height * ms) / highest).toFixed(1)}`);
     box.querySelector(`.${id}`).setAttribute("points", points.join(" "));
   }
-  at("highest").textContent = highest.toLocaleString("en", { maximumSignificantDigits: 2 });
+  at("highest").textContent = short(highest);
   at("chart").hidden = false;
 }
 
@@ -234,7 +277,8 @@ function finish(how) {
   const end = LANES.every((lane) => lane.done), full = LANES[0].full ? ` The model’s context of ${LIVE.config.block_size} characters is full.` : "";
   at("status").textContent = end ? `Done.${full}` : how;
   if (LANES[0].steps.length > 1) drawTimes();
-  report(end);
+  draw();
+  report();
 }
 
 // Both lanes get the same share of the core: the one that has used less of it goes on. In slow motion
@@ -250,17 +294,29 @@ function go(run, slowly, steps) {
     if (slowly && whole && LANES[0].steps.length === LANES[1].steps.length) pause = 250;
   }
   const left = behind().length;
-  if (wrote && (steps === Infinity || !left)) {
+  if (wrote && left && steps === Infinity) {
     draw();
-    report(false);
+    report();
   }
   if (left) setTimeout(() => go(run, slowly, steps), pause);
   else finish("A still, as your system asks for less motion. “Write” writes the whole text.");
 }
 
-// The number beside each slider.
+const PRESET = ["prompt", "seed", "length"]; // what a preset sets; it also puts the sliders back
+
+// The number beside each slider, and which preset the form holds.
 function label() {
   for (const id of SLIDERS) at(id).labels[0].querySelector("output").textContent = Number(at(id).value) < at(id).max || id === "temperature" ? at(id).value : "all";
+  for (const button of at("presets").querySelectorAll("button")) {
+    const holds = PRESET.every((id) => at(id).value === button.dataset[id]) && SLIDERS.every((id) => at(id).value === at(id).defaultValue);
+    button.setAttribute("aria-pressed", holds);
+  }
+}
+
+function preset({ dataset }) {
+  for (const id of SLIDERS) at(id).value = at(id).defaultValue;
+  for (const id of PRESET) at(id).value = dataset[id];
+  show();
 }
 
 // Reads the form and puts both lanes at the prompt; false where the form asks for what cannot be.
@@ -269,6 +325,8 @@ function prepare() {
   at("error").textContent = at("result").textContent = at("status").textContent = "";
   at("stop").disabled = true;
   label();
+  release();
+  point(null);
   at("what").textContent = document.querySelector("[name=fault]:checked").parentElement.title;
   try {
     const asked = readForm();
@@ -296,7 +354,6 @@ function oneStep() {
   if (running) finish("Stopped.");
   if (LANES.every((lane) => lane.done) && !prepare()) return;
   LANES.filter((lane) => !lane.done).forEach((lane) => lane.work());
-  draw();
   finish(`Step ${LANES[0].steps.length}.`);
 }
 
@@ -310,10 +367,20 @@ at("form").addEventListener("submit", (event) => {
 at("step").addEventListener("click", oneStep);
 at("stop").addEventListener("click", () => finish("Stopped."));
 at("settings").addEventListener("input", label);
-for (const id of ["layer", "head"]) at(id).addEventListener("change", draw);
+for (const button of at("presets").querySelectorAll("button")) button.addEventListener("click", () => preset(button));
+for (const id of ["layer", "head"]) {
+  at(id).addEventListener("change", () => {
+    draw();
+    drawLook();
+  });
+}
+at("before").addEventListener("click", () => move(-1));
+at("after").addEventListener("click", () => move(1));
+at("own").addEventListener("click", () => at("prompt").select());
+if (!strip) LANES.forEach(watch);
 for (const part of [at("faults"), at("settings"), at("slowly")]) part.addEventListener("change", show);
 for (const watched of [matchMedia("(prefers-color-scheme: dark)"), matchMedia("(max-width: 38rem)")]) watched.addEventListener("change", draw);
 
-document.documentElement.classList.toggle("strip", location.hash === "#strip");
+document.documentElement.classList.toggle("strip", strip);
 at("form").hidden = false;
 show();

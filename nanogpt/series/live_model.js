@@ -136,19 +136,18 @@ class Model {
     this.scores = new Float64Array(config.block_size);
   }
 
-  // For each layer, one row of keys and one of values for each position.
+  // For each layer, one row of keys and one of values for each slot, made when it is first written.
   emptyCache() {
-    const { n_layer, block_size, n_embd } = this.config;
-    const rows = () => Array.from({ length: block_size }, () => new Float64Array(n_embd));
-    return Array.from({ length: n_layer }, () => ({ keys: rows(), values: rows() }));
+    return Array.from({ length: this.config.n_layer }, () => ({ keys: [], values: [] }));
   }
 
-  // The logits after the last row. A row {token, position, slot, last} writes its keys and values
-  // into its slot of the cache and looks at the slots 0 … last. With `drop`, dropout is on.
+  // The logits after the last row. A row {token, position, slot, first, last} writes its keys and values
+  // into its slot of the cache and looks at the slots first … last. With `drop`, dropout is on.
   // It pauses after each row of each layer, as a browser must be free to draw and to scroll.
   *logits(rows, cache, drop) {
     const { weights: w, config } = this, xs = rows.map((row) => this.embed(row));
-    rows.at(-1).queries = []; // of the newest token, one for each layer: the page shows them
+    // Of the newest token, for the page: its queries in each layer, its weights in each head of each.
+    Object.assign(rows.at(-1), { queries: [], looked: [] });
     for (const [layer, block] of w.blocks.entries()) {
       const here = cache[layer], queries = [];
       for (const [i, row] of rows.entries()) {
@@ -156,8 +155,8 @@ class Model {
         yield;
       }
       rows.at(-1).queries.push(queries.at(-1));
-      for (const [i, { last }] of rows.entries()) {
-        this.compute(block, xs[i], queries[i], here, last, drop);
+      for (const [i, row] of rows.entries()) {
+        this.compute(block, xs[i], queries[i], here, row, drop);
         yield;
       }
     }
@@ -168,15 +167,15 @@ class Model {
   store({ qkv, ln1 }, x, { position, slot }, { keys, values }) {
     const C = x.length, all = multiply(qkv, normalise(ln1, x), new Float64Array(3 * C));
     this.normAndRotate(all.subarray(0, 2 * C), position); // before the key is kept: its angle never changes
-    keys[slot].set(all.subarray(C, 2 * C));
-    values[slot].set(all.subarray(2 * C));
+    keys[slot] = all.subarray(C, 2 * C);
+    values[slot] = all.subarray(2 * C);
     return all.subarray(0, C);
   }
 
   // The rest of a block for one row: attention, then the feed-forward part, each added to x.
-  compute({ proj, into, back, ln2 }, x, queries, here, last, drop) {
+  compute({ proj, into, back, ln2 }, x, queries, here, row, drop) {
     const C = x.length, { relu2 } = this.config;
-    add(x, multiply(proj, this.attend(queries, here, last, drop), new Float64Array(C)), drop);
+    add(x, multiply(proj, this.attend(queries, here, row, drop), new Float64Array(C)), drop);
     const hidden = multiply(into, normalise(ln2, x), new Float64Array(4 * C));
     for (let i = 0; i < hidden.length; i++) {
       const positive = Math.max(hidden[i], 0);
@@ -210,25 +209,26 @@ class Model {
     }
   }
 
-  // softmax(q kᵀ / √hs) of one head over the slots 0 … last, in an array that the next call uses again.
-  share(q, keys, head, last) {
+  // softmax(q kᵀ / √hs) of one head over the slots first … last, in an array that the next call uses again.
+  share(q, keys, head, { first, last }) {
     const hs = this.config.n_embd / this.config.n_head, from = head * hs;
-    for (let s = 0; s <= last; s++) {
+    for (let s = first; s <= last; s++) {
       const key = keys[s];
       let dot = 0;
       for (let i = from; i < from + hs; i++) dot += q[i] * key[i];
-      this.scores[s] = dot / Math.sqrt(hs);
+      this.scores[s - first] = dot / Math.sqrt(hs);
     }
-    return softmax(this.scores, last + 1);
+    return softmax(this.scores, last - first + 1);
   }
 
   // What every head mixes of the values.
-  attend(q, { keys, values }, last, drop) {
-    const { n_embd: C, n_head: H } = this.config, hs = C / H, out = new Float64Array(C);
+  attend(q, { keys, values }, row, drop) {
+    const { n_embd: C, n_head: H } = this.config, hs = C / H, out = new Float64Array(C), { first, last } = row;
     for (let head = 0; head < H; head++) {
-      const weights = this.share(q, keys, head, last), from = head * hs;
-      for (let s = 0; s <= last; s++) {
-        const weight = drop ? weights[s] * drop() : weights[s], value = values[s];
+      const weights = this.share(q, keys, head, row), from = head * hs;
+      row.looked?.push(Float32Array.from(weights.subarray(0, last - first + 1)));
+      for (let s = first; s <= last; s++) {
+        const weight = drop ? weights[s - first] * drop() : weights[s - first], value = values[s];
         for (let i = from; i < from + hs; i++) out[i] += weight * value[i];
       }
     }
@@ -236,10 +236,10 @@ class Model {
   }
 }
 
-// sample(): the token that wins the race, of the topK likeliest that reach topP together.
-function sample(logits, noise, { temperature, topK, topP }) {
+// The probabilities of the next token, up to a factor: those of the topK likeliest that reach topP together.
+function likely(logits, { temperature, topK, topP }) {
   const probs = softmax(logits.map((x) => x / temperature), logits.length);
-  const order = [...probs.keys()].sort((a, b) => probs[b] - probs[a] || a - b);
+  const order = likeliest(probs);
   const weakest = probs[order[Math.min(topK, probs.length) - 1]];
   for (let i = 0; i < probs.length; i++) if (probs[i] < weakest) probs[i] = 0;
   const sum = order.reduce((sum, i) => sum + probs[i], 0);
@@ -249,6 +249,13 @@ function sample(logits, noise, { temperature, topK, topP }) {
     reached += share;
     if (reached - share >= topP) probs[i] = 0;
   }
+  return probs;
+}
+
+const likeliest = (probs) => [...probs.keys()].sort((a, b) => probs[b] - probs[a] || a - b);
+
+// sample(): the token that wins the race.
+function sample(probs, noise) {
   let best = 0;
   for (let i = 1; i < probs.length; i++) if (probs[i] / noise[i] > probs[best] / noise[best]) best = i;
   return best;
@@ -258,33 +265,58 @@ function sample(logits, noise, { temperature, topK, topP }) {
 const FAULTS = {
   position: (row, prefill) => (prefill ? row : { ...row, position: 0 }),
   mask: (row, prefill, prompt) => (prefill ? { ...row, last: prompt - 1 } : row),
-  append: (row, prefill, prompt) => (prefill ? row : { ...row, slot: prompt, last: prompt }),
+  append: (row, prefill, prompt, window) => (prefill ? row : { ...row, slot: prompt % window, last: Math.min(prompt, window - 1) }),
   dropout: (row) => row,
 };
 const DROPPED = 0.2; // the lecture's rate
 
 // generate(): run step() for each new token, or next(), which does not pause. Without a cache every step reads the whole text.
+// A token sees the last block_size ones. The cache has a slot for each of them: a new one takes that of the oldest.
 class Decoding {
   constructor(model, prompt, seed, sampling, cached, fault = "") {
     Object.assign(this, { model, sampling, cached, fault, prompt: prompt.length, text: [...prompt] });
     this.noise = noiseOf(seed, model.config.vocab_size);
     this.cache = model.emptyCache();
-    this.computed = this.first = this.fresh = 0; // fresh: the first position that no step has read
+    this.places = []; // of each slot: where in the text its token stands
+    this.seen = []; // of each new token: what it was drawn from
+    this.reads = []; // of each step: how many positions it read
+    this.start = this.fresh = 0; // of the last step: the first position that it read, the first that it did not
     const bits = mersenne(seed);
     if (fault === "dropout") this.drop = () => (bits() < DROPPED * 2 ** 32 ? 0 : 1 / (1 - DROPPED));
   }
 
+  // The token at a place of the text, and the slots of the cache that it writes and sees.
+  row(token, at) {
+    const window = this.model.config.block_size;
+    const row = { token, at, position: at };
+    if (this.cached) return { ...row, slot: at % window, first: 0, last: Math.min(at, window - 1) };
+    return { ...row, slot: at, first: Math.max(0, at - window + 1), last: at };
+  }
+
   // One step; it pauses as `logits` does, and what the page shows of it changes when it is whole.
   *step() {
-    const first = this.cached ? this.fresh : 0, prefill = this.fresh === 0;
+    const start = this.cached ? this.fresh : 0, prefill = this.fresh === 0;
     const change = FAULTS[this.fault] ?? ((row) => row);
-    const rows = this.text.slice(first).map((token, i) => {
-      const at = first + i;
-      return change({ token, position: at, slot: at, last: at }, prefill, this.prompt);
+    const rows = this.text.slice(start).map((token, i) => {
+      return change(this.row(token, start + i), prefill, this.prompt, this.model.config.block_size);
     });
     const logits = yield* this.model.logits(rows, this.cache, this.drop);
-    Object.assign(this, { rows, first, fresh: this.text.length, computed: this.computed + rows.length });
-    this.text.push(sample(logits, this.noise(), this.sampling));
+    Object.assign(this, { rows, start, fresh: this.text.length });
+    this.reads.push(rows.length);
+    for (const { slot, at } of rows) this.places[slot] = at;
+    const probs = likely(logits, this.sampling);
+    const token = sample(probs, this.noise());
+    this.remember(rows.at(-1), probs, token);
+    this.text.push(token);
+  }
+
+  // What the newest token was drawn from: the weights of each head, and the places in the text they belong to;
+  // its probability, and the two likeliest others with theirs.
+  remember({ first, last, looked }, probs, token) {
+    const sum = probs.reduce((sum, p) => sum + p, 0);
+    const others = likeliest(probs).filter((other) => other !== token && probs[other]).slice(0, 2);
+    const chances = [token, ...others].map((each) => ({ token: each, chance: probs[each] / sum }));
+    this.seen.push({ places: Uint16Array.from(this.places.slice(first, last + 1)), looked, chances });
   }
 
   next() {

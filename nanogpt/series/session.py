@@ -18,7 +18,7 @@ from ..checkpoint import Checkpoint
 from ..config import check_int
 from ..data import Corpus, load_corpus
 from ..device import Device, pick_device
-from ..files import ROOT, check_writable, sha256, write_json, write_whole
+from ..files import PUBLISHED, ROOT, check_writable, read_json, sha256, write_json, write_whole
 from ..model import GPT
 from ..trainer import Trainer
 from . import mine as lesson
@@ -140,10 +140,8 @@ class Run:
 
         Raises CheckpointError for a file that is named and does not fit.
         """
-        size, folders = self.profile.size, [self.out]
-        if "NANOGPT_RUN" in os.environ:  # where the runner puts what earlier notebooks made
-            folders.append(Path(os.environ["NANOGPT_RUN"]))
-        keep = [folder / "checkpoints" / size for folder in folders]
+        size = self.profile.size
+        keep = [folder / "checkpoints" / size for folder in self._folders()]
         options = {"size": size, "checkpoint": checkpoint, "keep": keep, "device": self.device}
         with self.training():
             found = load_or_train(self.corpus, self.profile.train, **options)
@@ -151,6 +149,18 @@ class Run:
             found.origin = "the model that you trained in notebook 01"
         print(found)
         return found
+
+    def gain(self, checkpoint: str) -> str:
+        """The gain of the cache of those weights, as notebook 05 has measured it in this run.
+
+        Where it has not, the published one, marked as such.
+        """
+        for folder in [*self._folders(), PUBLISHED]:
+            results = (read_json(folder / "json" / "05.json") or {}).get("results", {})
+            found, published = results.get("gain_255"), folder == PUBLISHED
+            if found and (published or results["checkpoint"] == checkpoint):
+                return style.format_ratio(found, 2) + ", published, not of this run," * published
+        return "what it prints"
 
     def trainer(self, *names: str) -> type[Trainer]:
         """Who makes the steps of 01's training: the reader's names, or the package; prints which.
@@ -196,6 +206,11 @@ class Run:
     def checkpoint(self, name: str) -> Path:
         """Where a checkpoint of that name goes, without suffix."""
         return self.out / "checkpoints" / name
+
+    def _folders(self) -> list[Path]:
+        """Where this notebook's files are, and where the runner puts those of earlier ones."""
+        earlier = os.environ.get("NANOGPT_RUN")
+        return [self.out, *([Path(earlier)] if earlier else [])]
 
     def _footer(self, note: str) -> str:
         parts = [note, conditions(self.card), self.corpus.name, f"profile {self.profile.name}"]

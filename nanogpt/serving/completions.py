@@ -110,14 +110,17 @@ class Completion:
 
     def _shown(self, n: int) -> dict:
         """The log-probabilities of the next n characters, each of which is a token."""
-        own, self._logprobs = self._logprobs[:n], self._logprobs[n:]
+        logprobs = self._logprobs[:n]
+        self._logprobs = self._logprobs[n:]
         start, self._n_shown = self._n_shown, self._n_shown + n
-        top = [{**p.top, p.token: p.value} if p.value is not None else {} for p in own]
+        top = [{**p.top, p.token: p.value} if p.value is not None else {} for p in logprobs]
         # JSON has no infinite number, and no NaN.
         top = [{token: max(-9999.0, x) for token, x in best.items()} or None for best in top]
         return {
-            "tokens": [self.chars[p.token] for p in own],
-            "token_logprobs": [best and best[p.token] for p, best in zip(own, top, strict=True)],
+            "tokens": [self.chars[p.token] for p in logprobs],
+            "token_logprobs": [
+                best and best[p.token] for p, best in zip(logprobs, top, strict=True)
+            ],
             "top_logprobs": [best and {self.chars[t]: x for t, x in best.items()} for best in top],
             "text_offset": list(range(start, start + n)),
         }
@@ -148,8 +151,8 @@ class Reader:
         same |= {"logprobs": n_top, "echo": asked["echo"] and n_top is not None}
         seeds = [(seed + i) % 2**64 if i else seed for i in range(len(prompts))]
         return [
-            Completion(Request(prompt, seed=own, **same), asked, self.tokenizer.chars, i)
-            for i, (prompt, own) in enumerate(zip(prompts, seeds, strict=True))
+            Completion(Request(prompt, seed=seed, **same), asked, self.tokenizer.chars, i)
+            for i, (prompt, seed) in enumerate(zip(prompts, seeds, strict=True))
         ]
 
     def _fields(self, body: dict, most: int) -> dict:
@@ -170,8 +173,10 @@ class Reader:
         for name, value in body.items():
             if name not in fields | UNUSED and value not in (ABSENT.get(name), [], {}):
                 known = f"leave it out; the fields are {', '.join(sorted(fields))}"
-                why = f"{name:.60}={json.dumps(value):.60}: this server does not have it: {known}"
-                raise Refused(400, why, name)
+                reason = (
+                    f"{name:.60}={json.dumps(value):.60}: this server does not have it: {known}"
+                )
+                raise Refused(400, reason, name)
         asked = {name: _field(body, name, *rule) for name, rule in rules.items()}
         asked["stop"] = [asked["stop"]] if isinstance(asked["stop"], str) else asked["stop"]
         about = {"id": f"cmpl-{secrets.token_hex(12)}", "object": "text_completion"}

@@ -96,8 +96,8 @@ class Server:
     def trouble(self) -> Refused | None:
         """Why nothing is answered now; None while all is well."""
         if self.failure:
-            why = f"{type(self.failure).__name__}: {self.failure}"
-            return Refused(500, f"the server failed ({why}): start it again")
+            cause = f"{type(self.failure).__name__}: {self.failure}"
+            return Refused(500, f"the server failed ({cause}): start it again")
         return Refused(503, "the server is ending") if self.draining else None
 
     @contextmanager
@@ -176,13 +176,13 @@ class Server:
         drawn = defaultdict(list)
         for output in outputs:
             drawn[output.request.id].append(output)
-        for name, own in drawn.items():
+        for name, tokens in drawn.items():
             if completion := self.answers.get(name):
-                if own[0].index == 0:
+                if tokens[0].index == 0:
                     self.metrics.ttft.observe(at - completion.begun)
-                for _ in own:
+                for _ in tokens:
                     self.trace(completion.head["id"], "token", at)
-                completion.take(own)
+                completion.take(tokens)
         if self.failure:
             self.hurry()
 
@@ -231,13 +231,13 @@ class Handler(RequestHandler):
             if method != wanted:
                 raise Refused(405, f"{path} takes {wanted}, not {method}")
             await route(self)
-        except Refused as why:
+        except Refused as refusal:
             if self._headers_written:  # the last event of an answer that has begun
-                return self.finish(event(why.body()))
-            self.set_status(why.status)
-            if why.status in (429, 503):
+                return self.finish(event(refusal.body()))
+            self.set_status(refusal.status)
+            if refusal.status in (429, 503):
                 self.set_header("Retry-After", "1")
-            self.finish(why.body())
+            self.finish(refusal.body())
 
     get = head = post = put = patch = delete = options = answer
 
@@ -329,8 +329,8 @@ def bind(host: str, port: int) -> list[socket.socket]:
     try:
         return bind_sockets(port, host)
     except OSError as error:
-        why = f"cannot listen at {host}, port {port} ({error.strerror})"
-        raise OSError(f"{why}: choose another --host, or --port 0 for a free one") from error
+        problem = f"cannot listen at {host}, port {port} ({error.strerror})"
+        raise OSError(f"{problem}: choose another --host, or --port 0 for a free one") from error
 
 
 async def _accept(listener: socket.socket, http: HTTPServer) -> None:
@@ -345,8 +345,8 @@ async def _accept(listener: socket.socket, http: HTTPServer) -> None:
             if error.errno not in FULL:
                 raise
             if not told:
-                why = f"{error.strerror}; raise the limit with ulimit -n"
-                print(f"new connections must wait until others close: {why}", file=sys.stderr)
+                cure = f"{error.strerror}; raise the limit with ulimit -n"
+                print(f"new connections must wait until others close: {cure}", file=sys.stderr)
             told = True
             await asyncio.sleep(0.1)
         else:

@@ -109,16 +109,6 @@ def test_metadata_of_a_wrong_kind_ends_in_our_error(tmp_path, meta):
         load_checkpoint(tmp_path / "fox")
 
 
-def test_an_old_file_without_ngram_tables_loads_and_one_with_them_says_so(tmp_path):
-    meta = meta_of(tiny_model())
-    old = {**meta, "config": config | {"ngrams": 1}}
-    raw(tmp_path / "fox.safetensors", old)
-    assert load_checkpoint(tmp_path / "fox").model.config == tiny_model().config
-    raw(tmp_path / "fox.safetensors", {**meta, "config": config | {"ngrams": 3}})
-    with pytest.raises(CheckpointError, match=r"n-gram tables \(ngrams=3\).*train again"):
-        load_checkpoint(tmp_path / "fox")
-
-
 @pytest.mark.parametrize("metadata", [None, {"format": "pt"}, {"nanogpt": "[" * 100_000}])
 def test_foreign_weights_say_how_to_load_them(tmp_path, metadata):
     save_file(tiny_model().state_dict(), tmp_path / "fox.safetensors", metadata=metadata)

@@ -88,6 +88,7 @@ FIGURES = {
     "triangle": ([TEXT, 3, "x", [[0.25] * 4] * 4], "3 rows in one pass|one row a step, 1 step."),
     "arrows": ([ANGLES, "x", [[5, 2], [13, 10]]], "angle 86°"),
     "heads": ([[LOOKS] * 2, "x", 2], "step 0|head 1|90 |characters back"),
+    "heads, of an odd number": ([[LOOKS] * 3, "x", 2], "step 0|head 1|90 |characters back"),
     "ring": ([4, [1, 6], "x"], "slot 2, which is free|7 takes slot 3, position 3 is lost"),
     "token_strips": ([[STRIP, {"label": "y", "text": "ab"}], "one trap"], "✗ 1 of 3|one trap"),
     "token_strips, not wrong": ([[STRIP] * 2, "two of three", 60, False], "two of three|✗ 1 of 3"),

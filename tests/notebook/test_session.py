@@ -11,6 +11,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 
 from nanogpt.data import PRACTICE
+from nanogpt.files import write_json
 from nanogpt.model import Head
 from nanogpt.series import display, plots, session
 
@@ -144,3 +145,24 @@ def test_shown_source_is_the_package_s_own_text_and_code_names_its_language():
     assert data["text/markdown"] == f"```python\n{data['text/plain']}\n```"
     data = shown(display.show_code, "\nint x;\n", "cpp").data
     assert data == {"text/markdown": "```cpp\nint x;\n```", "text/plain": "int x;"}
+
+
+def test_the_gain_of_the_cache_is_quoted_from_this_run_or_marked_as_published(
+    run, out, monkeypatch, tmp_path
+):
+    def keep(folder, median, checkpoint):
+        gain = median and {"median": median, "low": 2.0, "high": 4.0, "n": 5}
+        results = {"gain_255": gain, "checkpoint": checkpoint}
+        write_json(folder / "json" / "05.json", {"results": results})
+
+    monkeypatch.setattr(session, "PUBLISHED", tmp_path / "published")
+    assert run.gain("abc") == "what it prints"
+    keep(tmp_path / "published", 3.5, "xyz")
+    published = "3.50× (2.00–4.00, n = 5), published, not of this run,"
+    assert run.gain("abc") == published
+    keep(out, None, "abc")
+    assert run.gain("abc") == published, "this run was too short to tell"
+    monkeypatch.setenv("NANOGPT_RUN", str(tmp_path / "run"))
+    keep(tmp_path / "run", 3.0, "abc")
+    assert run.gain("abc") == "3.00× (2.00–4.00, n = 5)"
+    assert run.gain("def") == published, "measured with other weights"

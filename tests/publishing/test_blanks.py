@@ -7,7 +7,7 @@ import io
 
 import nbformat
 import pytest
-from notebook_fixtures import NOTEBOOKS, book, code, prose
+from notebook_fixtures import NOTEBOOKS, book, brief_referee, code, prose
 
 from nanogpt.series.execute import normalise
 from nanogpt.series.mine import judged as lesson
@@ -156,7 +156,8 @@ def test_every_blank_is_here():
 
 
 @pytest.mark.parametrize("blank", BLANKS)
-def test_a_blank_is_judged_solved_empty_and_wrong(blank):
+def test_a_blank_is_judged_solved_empty_and_wrong(blank, monkeypatch):
+    brief_referee(monkeypatch)
     said, empty, right = judged(blank)
     decorated = [node for node in ast.walk(ast.parse(empty)) if getattr(node, "decorator_list", 0)]
     assert not decorated, "the judge looks for an empty body, and a decorator would hide it"

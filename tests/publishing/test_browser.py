@@ -45,7 +45,7 @@ def test_a_page_fits_the_window(browser, pages, width, scheme):
     browser.show(width, scheme)
     for name in ("index", "00_one"):
         browser.open(pages / f"{name}.html")
-        assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        assert browser.evaluate("document.documentElement.scrollWidth") <= width
     dark = browser.evaluate("matchMedia('(prefers-color-scheme: dark)').matches")
     assert dark == (scheme == "dark")
     if width == 420:  # a figure fills a phone

@@ -1,9 +1,11 @@
 """The page that runs the model: the text that Python writes, in a real browser, from one file."""
 
+import contextlib
+import io
 import json
 import re
-import shutil
 from dataclasses import replace
+from statistics import median, quantiles
 from string import ascii_letters
 
 import pytest
@@ -13,29 +15,35 @@ from chromium import browsed
 from conftest import tiny_model
 from notebook_fixtures import page_faults, prose, write
 
-from nanogpt import SamplingParams, complete, load_checkpoint, save_checkpoint
+from nanogpt import (
+    DynamicCache,
+    RollingCache,
+    SamplingParams,
+    complete,
+    load_checkpoint,
+    save_checkpoint,
+)
 from nanogpt.config import MODERN
+from nanogpt.convert import pack_heads
 from nanogpt.engines.native import rounded
 from nanogpt.files import PUBLISHED, ROOT
 from nanogpt.model import GPT
-from nanogpt.sampling import draw_noise
+from nanogpt.sampling import draw_noise, sample
 from nanogpt.series import site
 
-PROMPT, N_NEW = "KING:\n", 100
+PROMPT, N_NEW = "KING:\n", 100  # past a block of 64, where positions are rotary
 LIVE_PAGE = True
 LARGEST_SEED = 2**32 - 1
 SAMPLINGS = [(0.8, None, None), (1.2, 10, None), (0.5, None, 0.9), (2.0, 20, 0.7)]
-# The first pixel of the cells of the lane with a cache, as [red, green, blue, opacity].
-PIXEL = "[...LANES[1].part('cells').getContext('2d').getImageData(0, 1, 1, 1).data]"
-
-
-def shown(test):
-    return pytest.mark.slow(browsed(test))
+# The first row of pixels of the cells of the lane with a cache: red, green, blue, opacity, red, …
+PIXELS = "((cells) => [...cells.getContext('2d').getImageData(0, 1, cells.width, 1).data])"
+PIXELS += "(LANES[1].part('cells'))"
 
 
 CHARS = "".join(sorted("\n :" + ascii_letters))  # of the models of FORMS, which nothing has trained
 FAULTS = ("position", "mask", "append", "dropout")
-SHAPE = {"vocab_size": len(CHARS), "block_size": 256, "n_embd": 32}
+BLOCK = 64
+SHAPE = {"vocab_size": len(CHARS), "block_size": BLOCK, "n_embd": 32}
 FORMS = {
     "lecture": {},
     "newer": MODERN,
@@ -43,11 +51,9 @@ FORMS = {
     "rotations, LayerNorm": {"rope": True, "relu2": True},
 }
 
-# Sampling is the same in every form, and the model that ships takes the longest.
-DRAWN = [("shipped", SAMPLINGS[0], 5)] + [("newer", sampling, 20) for sampling in SAMPLINGS[1:]]
-DRAWN += [(name, SAMPLINGS[0], 20) for name in FORMS]
+DRAWN = [("newer", sampling) for sampling in SAMPLINGS] + [(name, SAMPLINGS[0]) for name in FORMS]
 # What a position is differs from form to form.
-BROKEN = [("shipped", fault) for fault in FAULTS] + [(name, "position") for name in FORMS]
+BROKEN = [("newer", fault) for fault in FAULTS] + [(name, "position") for name in FORMS]
 
 
 def render(folder):
@@ -58,16 +64,15 @@ def render(folder):
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
     """The page of the model that ships, and one for each of FORMS."""
-    folder = tmp_path_factory.mktemp("shipped")
-    shutil.copytree(PUBLISHED / "checkpoints", folder / "checkpoints")
-    found = {"shipped": render(folder)}
+    found = {"shipped": render(tmp_path_factory.mktemp("shipped"))}
     with pytest.MonkeyPatch.context() as patch:
         for name, form in FORMS.items():
             folder = tmp_path_factory.mktemp("form")
             model = tiny_model(**SHAPE, **form)
             save_checkpoint(folder / "keeper", model, meta_of(model, vocabulary=CHARS))
             patch.setattr(site, "KEEPER", folder / "keeper")
-            found[name] = render(folder)
+            found[name] = folder / "live.html"
+            found[name].write_text(site.live_page(folder, folder))
     return found
 
 
@@ -80,6 +85,33 @@ def named_in(page):
     """The checkpoint that a page names in its Python."""
     (named,) = re.findall(r'load_checkpoint\("(.*)"\)', page.read_text())
     return load_checkpoint(ROOT / named)
+
+
+def windowed(page):
+    """The model of a page as it runs there: its weights rounded, past its block a window."""
+    model = pack_heads(rounded(named_in(page).model)).double()
+    for block in model.blocks:
+        block.sa.window = model.config.block_size if model.config.rope else None
+    return model
+
+
+def in_python(page, prompt, n_new, seeds, sampling):
+    """The texts of these seeds, by the package."""
+    model, tokenizer = windowed(page), named_in(page).tokenizer
+    cache = RollingCache if model.config.rope else DynamicCache
+    generators = [torch.Generator().manual_seed(seed) for seed in seeds]
+    noise = [draw_noise(n_new, 1, len(tokenizer), generator) for generator in generators]
+    prompts = tokenizer.encode(prompt)[None].repeat(len(seeds), 1)
+    sampling = SamplingParams(*sampling)
+    rows = complete(model, prompts, n_new, sampling, cache=cache, noise=torch.cat(noise, dim=1))
+    return [tokenizer.decode(row) for row in rows]
+
+
+def begun(browser, page, n_new=N_NEW, **values):
+    """Open a page and let both lanes write so many characters after the PROMPT."""
+    browser.open(page)
+    fill(browser, prompt=PROMPT, length=str(n_new), **values)
+    browser.until("!running && LANES[0].steps.length")
 
 
 def fill(browser, **values):
@@ -121,57 +153,101 @@ def test_the_model_that_ships_is_named_before_one_of_the_folder(tmp_path, monkey
     assert f'load_checkpoint("{tmp_path / "keeper"}")' in site.live_page(tmp_path, PUBLISHED)
 
 
-@shown
-@pytest.mark.parametrize(("name", "sampling", "n_seeds"), DRAWN)
-def test_every_seed_gives_the_text_of_python_to_the_character(
-    browser, pages, name, sampling, n_seeds
-):
-    seeds = [*range(n_seeds)]
-    saved = named_in(pages[name])
-    model, tokenizer, n = rounded(saved.model).double(), saved.tokenizer, len(saved.tokenizer)
-    drawn = [draw_noise(N_NEW, 1, n, torch.Generator().manual_seed(seed)) for seed in seeds]
-    prompts = tokenizer.encode(PROMPT)[None].repeat(n_seeds, 1)
-    rows = complete(model, prompts, N_NEW, SamplingParams(*sampling), noise=torch.cat(drawn, dim=1))
-    texts = [tokenizer.decode(row) for row in rows]
+@browsed
+@pytest.mark.parametrize(("name", "sampling"), DRAWN)
+def test_every_seed_gives_the_text_of_python_to_the_character(browser, pages, name, sampling):
+    n_new = N_NEW if FORMS[name].get("rope") else BLOCK + 1 - len(PROMPT)
+    seeds = [0, 1, 2, LARGEST_SEED]
+    texts = in_python(pages[name], PROMPT, n_new, seeds, sampling)
     browser.open(pages[name])
     names = zip(("temperature", "topK", "topP"), sampling, strict=True)
     asked = json.dumps({name: value for name, value in names if value})
-    written = f"{seeds}.map((seed) => write({PROMPT!r}, seed, {N_NEW}, {asked}))"
-    assert browser.evaluate(written) == texts
-    uncached = f"write({PROMPT!r}, 3, 60, {asked}, false)"
-    assert browser.evaluate(uncached) == texts[3][: len(PROMPT) + 60]
-    seed, sampling = torch.Generator().manual_seed(LARGEST_SEED), SamplingParams(*sampling)
-    tokens = complete(model, tokenizer.encode("a")[None], 256, sampling, generator=seed)[0]
-    written = browser.evaluate(f"write('a', {LARGEST_SEED}, 256, {asked})")
-    assert written == tokenizer.decode(tokens), "the largest seed, and a full context"
+    each = f"(seed) => write({PROMPT!r}, seed, {n_new}, {asked}, seed > 0)"  # one without a cache
+    assert browser.evaluate(f"{seeds}.map({each})") == texts
 
 
-@shown
+@torch.no_grad()
+def redrawn(page, text, preset):
+    """A preset's text, each new character drawn by Python after those before it, in one pass."""
+    tokenizer, n_new = named_in(page).tokenizer, len(text) - len(preset["prompt"])
+    noise = draw_noise(n_new, 1, len(tokenizer), torch.Generator().manual_seed(preset["seed"]))
+    logits = windowed(page)(tokenizer.encode(text)[None, :-1])[0][0, -n_new:]
+    drawn = sample(logits, noise[:, 0], SamplingParams(*SAMPLINGS[0]))
+    return preset["prompt"] + tokenizer.decode(drawn[:, 0])
+
+
+@browsed
+def test_a_preset_is_a_click_and_reads_as_in_python(browser, page):
+    browser.open(page)
+    buttons = "[...at('presets').querySelectorAll('button')]"
+    pressed = f"{buttons}.map((button) => button.getAttribute('aria-pressed'))"
+    assert browser.evaluate(pressed) == ["true", "false", "false"], "the page opens with the first"
+    browser.evaluate("at('topK').value = 3")
+    browser.click(f"{buttons}[1]")
+    assert browser.evaluate(pressed) == ["false", "true", "false"]
+    browser.until("LANES[1].done")
+    text = browser.text("#cached .code")
+    assert len(text) == len(site.PRESETS[1]["prompt"]) + site.PRESETS[1]["length"]
+    assert text == redrawn(page, text, site.PRESETS[1])
+    browser.press("Enter", on="#stop")
+    browser.evaluate("at('seed').value = 9, label()")
+    assert browser.evaluate(pressed) == ["false"] * 3
+
+
+@browsed
+@pytest.mark.slow
+def test_600_characters_are_read_long_before_the_plain_way_has_them(browser, page):
+    browser.open(page)
+    browser.press("Enter", on="#presets button:last-of-type")
+    browser.until("LANES[1].done")
+    text = browser.text("#cached .code")
+    assert len(text) == len(site.PRESETS[2]["prompt"]) + 600
+    assert text == redrawn(page, text, site.PRESETS[2])
+    browser.until("LANES[0].steps.length > 11")
+    assert " s more" in browser.text("#plain .count")
+    browser.press("Enter", on="#stop")
+    written = browser.evaluate("LANES[0].steps.length")
+    assert 11 < written < 600
+    assert f"The same {written} characters." in browser.text("#result")
+
+
+@browsed
+@pytest.mark.parametrize("name", ["newer", "lecture"])
+def test_the_python_that_the_page_shows_prints_its_text(browser, pages, name):
+    n_new = N_NEW if name == "newer" else 20
+    begun(browser, pages[name], n_new, seed="5", topK="9")
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(browser.text("details pre"), {})
+    for lane in ("plain", "cached"):
+        assert browser.text(f"#{lane} .code") + "\n" == printed.getvalue()
+
+
+@browsed
 @pytest.mark.parametrize(("name", "fault"), BROKEN)
 def test_a_broken_cache_goes_wrong_where_the_page_says_and_as_much(browser, pages, name, fault):
-    browser.show(1400)
     browser.open(pages[name])
     written = "write('KING:\\n', seed, 40, { temperature: 0.8 }, true, fault).slice(6)"
     texts = f"(seed) => ['', '{fault}'].map((fault) => {written})"
-    # A good model often forgives a prefill of six characters without a mask.
-    differs = f"[...Array(50).keys()].find((seed) => new Set(({texts})(seed)).size === 2)"
+    differs = f"[...Array(9).keys()].find((seed) => new Set(({texts})(seed)).size === 2)"
     seed = browser.evaluate(differs)
-    browser.evaluate(f"at('length').value = 40, at('seed').value = {seed}")
-    browser.evaluate(f"document.querySelector('[value={fault}]').click()")
+    browser.evaluate(f"document.querySelector('[value={fault}]').checked = true")
+    fill(browser, prompt=PROMPT, length="40", seed=str(seed))
     browser.until("at('status').textContent === 'Done.'")
     right, wrong = browser.evaluate("LANES.map((lane) => lane.written)")
     assert [right, wrong] == browser.evaluate(f"({texts})({seed})")
     off = [i for i, (a, b) in enumerate(zip(right, wrong, strict=True)) if a != b]
     said = f"{len(off)} of 40 characters differ, from character {off[0] + 1}."
     assert browser.text("#result") == said
-    assert browser.text("#cached mark").strip("\n") == wrong[off[0]].replace("\n", "↵")
+    assert browser.text("#cached .first") == wrong[off[0]]
+    assert browser.evaluate("LANES[1].code.querySelectorAll('.off').length") == len(off) - 1
 
 
-@shown
-def test_where_motion_is_unwanted_the_page_stands_still_and_steps_when_asked(browser, page):
+@browsed
+def test_where_motion_is_unwanted_the_page_stands_still_and_steps_when_asked(browser, pages):
     calm = [{"name": "prefers-reduced-motion", "value": "reduce"}]
     browser.send("Emulation.setEmulatedMedia", features=calm)
-    browser.open(page)
+    browser.open(pages["lecture"])
     browser.until("!running")
     assert browser.evaluate("[running, ...LANES.map((lane) => lane.steps.length)]") == [0, 40, 40]
     browser.press("Enter", on="#step")
@@ -179,14 +255,14 @@ def test_where_motion_is_unwanted_the_page_stands_still_and_steps_when_asked(bro
     slide = "at('topK').value = 9, at('topK').dispatchEvent(new Event('input', {bubbles: true}))"
     browser.evaluate(slide)
     assert browser.text("[for=topK] output") == "9", "while it is dragged"
-    fill(browser, prompt="a" * 256)
+    fill(browser, prompt="a" * BLOCK)
     browser.until("!running")
-    assert browser.text("#status") == "Done. The model’s context of 256 characters is full."
+    assert browser.text("#status") == "Done. The model’s context of 64 characters is full."
     assert "nothing to keep" in browser.text("#result")
     assert "“" in browser.text("#seen")
 
 
-@shown
+@browsed
 @pytest.mark.parametrize("width", [420, 1400])
 def test_the_part_that_the_index_shows_fits_its_frame(browser, page, width):
     browser.show(width)
@@ -196,30 +272,177 @@ def test_the_part_that_the_index_shows_fits_its_frame(browser, page, width):
     browser.show(int(wide))
     browser.send("Page.navigate", url=f"{page.as_uri()}#strip")
     browser.loaded()
+    browser.until("LANES[0].steps.length > 11")
+    browser.press("Enter", on="#stop")
+    assert "times as fast" in browser.text("#result")
+    assert browser.evaluate("document.body.offsetHeight") <= high
     for fault in FAULTS:
         browser.evaluate(f"document.querySelector('[value={fault}]').click()")
         assert browser.evaluate("document.body.offsetHeight") <= high, fault
         assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth"), fault
 
 
-@shown
-def test_a_race_by_keyboard_ends_with_equal_texts_times_and_cells(browser, page):
+@browsed
+def test_a_race_by_keyboard_ends_with_equal_texts_times_and_cells(browser, pages):
     browser.show(1400)
-    browser.open(page)
-    fill(browser, prompt="ROMEO:\n", length="40", seed="7")
-    browser.until("at('status').textContent === 'Done.'")
-    texts = browser.evaluate("LANES.map((lane) => lane.box.querySelector('.code').textContent)")
-    wanted = browser.evaluate("write('ROMEO:\\n', 7, 40, { temperature: 0.8 })")
+    begun(browser, pages["newer"], seed="7")
+    texts = browser.evaluate("LANES.map((lane) => lane.code.textContent)")
+    wanted = browser.evaluate(f"write({PROMPT!r}, 7, {N_NEW}, {{ temperature: 0.8 }})")
     assert texts == [wanted, wanted]
-    for lane, passes in (("plain", sum(range(7, 47))), ("cached", 46)):
+    for lane, passes in (("plain", sum(range(6, 106))), ("cached", 105)):
         assert f"{passes:,} positions" in browser.text(f"#{lane} .count")
-    assert "The same text" in browser.text("#result")
-    red, _, blue, _ = browser.evaluate(PIXEL)
-    assert red < blue, "the first position is kept, in blue"
-    assert browser.evaluate("at('times').querySelector('.cached').points.length") == 40
+    assert browser.evaluate("at('times').querySelector('.cached').points.length") == N_NEW
+    pixels = browser.evaluate(PIXELS)
+    bluer = [blue - red for red, blue in zip(pixels[::4], pixels[2::4], strict=True)]
+    there = [int(len(bluer) * place / 105) for place in (20, 80)]
+    assert [bluer[at] > 99 for at in there] == [False, True], "of 105, 64 are kept, in blue"
 
 
-@shown
+@browsed
+def test_how_much_faster_is_said_by_medians_over_equal_characters(browser, pages):
+    begun(browser, pages["newer"], 60)
+    steps = browser.evaluate("LANES.map((lane) => lane.steps)")
+    # After a slow one, which reads the prompt, steps of 1, 2, … times the shortest.
+    many = [1000, *range(1, 8)]
+    low, _, high = quantiles(many[1:], method="inclusive")
+    found = browser.evaluate(f"pace({many}.map((n) => n * SHORTEST))")
+    unit = browser.evaluate("SHORTEST")
+    assert [found[key] / unit for key in ("low", "median", "high")] == pytest.approx([low, 4, high])
+    found = browser.evaluate("pace([1, 0, 0, 0, SHORTEST, 0, 0])")
+    assert [found["n"], found["median"]] == [4, unit / 4], "short steps are timed together"
+    taken = "LANES.forEach((lane, i) => { lane.steps = lane.steps.map((_, n) => STEPS[i][n]) })"
+    plain, cached = [[unit * 50 * (i + 1) for i in range(60)], [unit * 2] * 60]
+    browser.evaluate(f"{taken.replace('STEPS', json.dumps([plain, cached]))}, report()")
+    ratio = median(plain[1:]) / median(cached[1:])
+    assert "By the median of 59 steps" in browser.text("#result")
+    assert f"{ratio:.1f} times as fast" in browser.text("#result")
+    # The plain way was stopped: only what both have written counts.
+    browser.evaluate("LANES[0].steps.length = 30, LANES[0].decoding.text.length = 36, report()")
+    ratio = median(plain[1:30]) / median(cached[1:30])
+    read = sum(range(6, 36)) / 35
+    said = browser.text("#result")
+    assert "The same 30 characters" in said
+    assert f"{ratio:.1f} times as fast" in said
+    assert f"{read:.1f} times fewer positions" in said
+    assert [len(lane) for lane in steps] == [60, 60]
+
+
+# ---------------------------------------------------------------- what the model looked at
+
+
+@torch.no_grad()
+def looked_at(page, text, n_prompt):
+    """For each new character of a text: weights (layer, head, place), and its probabilities."""
+    model, tokenizer = windowed(page), named_in(page).tokenizer
+    seen = []
+
+    def attend(q, k, v, mask, dropout):
+        mask = torch.ones(q.shape[-2], k.shape[-2]).tril().bool() if mask is None else mask
+        scores = (q @ k.mT / q.shape[-1] ** 0.5).masked_fill(~mask, -torch.inf)
+        seen.append(scores.softmax(-1)[0])
+        return seen[-1] @ v
+
+    for block in model.blocks:
+        block.sa.attend = attend
+    logits = model(tokenizer.encode(text)[None, :-1])[0][0, n_prompt - 1 :]
+    weights = torch.stack(seen)[:, :, n_prompt - 1 :]  # (layer, head, new, place)
+    return weights.permute(2, 0, 1, 3), (logits / SAMPLINGS[0][0]).softmax(-1)
+
+
+def percents(words):
+    return [float(number) / 100 for number in re.findall(r"([\d.]+)%", words)]
+
+
+@browsed
+@pytest.mark.parametrize("name", ["newer", "lecture"])
+def test_a_character_shows_what_the_model_looked_at_when_it_wrote_it(browser, pages, name):
+    n_new = N_NEW if name == "newer" else 30
+    browser.show(1400)
+    begun(browser, pages[name], n_new, seed="3")
+    text = browser.text("#cached .code")
+    weights, probs = looked_at(pages[name], text, len(PROMPT))
+    vocabulary = named_in(pages[name]).tokenizer.chars
+    heat = "LANES[L].letters.map((letter) => Number(letter.style.getPropertyValue('--heat')))"
+    # Both ways, the mean and a head, the first character and one past the block.
+    for lane, i, layer, head in ((0, 0, 1, "mean"), (1, n_new - 3, 0, 1), (0, n_new - 9, 1, 0)):
+        browser.evaluate(f"at('layer').value = {layer}, at('head').value = {head!r}")
+        browser.point(f"LANES[{lane}].letters[{len(PROMPT) + i}]")
+        each = weights[i, layer].mean(0) if head == "mean" else weights[i, layer, head]
+        found = browser.evaluate(heat.replace("L]", f"{lane}]"))
+        assert found[: len(each)] == pytest.approx((each / each.max()).tolist(), abs=1e-4)
+        assert set(found[len(PROMPT) + i :]) == {0}
+        token = vocabulary.index(text[len(PROMPT) + i])
+        others = probs[i].clone()
+        others[token] = 0
+        wanted = [probs[i, token], *others.topk(2).values, each.max()]
+        said = browser.text("#picked")
+        assert percents(said) == pytest.approx([float(x) for x in wanted], rel=0.06, abs=1e-3)
+        assert f"Character {i + 1}: " in said
+    browser.point("at('settings')")
+    assert not any(browser.evaluate(heat.replace("L]", "0]")))
+    assert "Point at" in browser.text("#picked")
+
+
+@browsed
+def test_the_arrow_keys_walk_through_the_text_and_the_tab_key_leaves_it(browser, pages):
+    browser.show(1400)
+    begun(browser, pages["newer"])
+    browser.press("ArrowRight", on="#cached .code")
+    focused = "LANES[1].letters.indexOf(document.activeElement) - LANES[1].prompt"
+    assert browser.evaluate(focused) == 0
+    for key, there in (("ArrowRight", 1), ("End", 99), ("ArrowRight", 99), ("ArrowLeft", 98)):
+        browser.press(key)
+        assert browser.evaluate(focused) == there
+        assert f"Character {there + 1}:" in browser.text("#picked")
+    top = "document.activeElement.offsetTop"
+    low = browser.evaluate(top)
+    browser.press("ArrowUp")
+    high = browser.evaluate(top)
+    assert high < low
+    browser.press("ArrowDown")
+    assert browser.evaluate(top) == low
+    stops = "document.querySelectorAll('#cached [tabindex=\"0\"]').length"
+    assert browser.evaluate(stops) == 1, "the text is one stop of the Tab key"
+    browser.press("Tab")
+    assert browser.evaluate("LANES[1].code.contains(document.activeElement)") is False
+    assert "Character" in browser.text("#picked"), "it stays chosen while another head is picked"
+    here = browser.evaluate("chosen.i")
+    browser.press("Enter", on="#before")
+    assert browser.evaluate("chosen.i") == here - 1
+    browser.press("Escape", on="#cached .picked")
+    assert "Point at" in browser.text("#picked")
+    assert browser.evaluate("document.activeElement === LANES[1].code")
+
+
+@browsed
+def test_a_finger_chooses_a_character_too(browser, pages):
+    browser.show(420, "dark")
+    browser.send("Emulation.setTouchEmulationEnabled", enabled=True)
+    try:
+        begun(browser, pages["newer"])
+        browser.tap("LANES[1].letters[20]")
+        browser.until("chosen")
+    finally:
+        browser.send("Emulation.setTouchEmulationEnabled", enabled=False)
+    assert f"Character {21 - len(PROMPT)}:" in browser.text("#picked")
+    assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+@browsed
+def test_whatever_can_have_the_focus_has_a_name(browser, pages):
+    begun(browser, pages["newer"])
+    browser.press("End", on="#plain .code")
+    nodes = browser.send("Accessibility.getFullAXTree")["nodes"]
+    named = {}
+    for node in nodes:
+        about = {each["name"]: each["value"].get("value") for each in node.get("properties", [])}
+        if about.get("focusable") and not node["ignored"]:
+            named[node["nodeId"]] = node["role"]["value"], node.get("name", {}).get("value")
+    assert len(named) > 20
+    assert [role for role, name in named.values() if not name] == []
+
+
+@browsed
 def test_what_cannot_be_written_is_said_and_nothing_starts(browser, page):
     browser.open(page)
     browser.evaluate("at('form').noValidate = true")
@@ -227,7 +450,7 @@ def test_what_cannot_be_written_is_said_and_nothing_starts(browser, page):
         ({"prompt": "Zürich\u200b €"}, "ü U+200B €"),
         ({"prompt": ""}, "empty"),
         ({"prompt": "a" * 257}, "257 characters"),
-        ({"prompt": "a", "length": ""}, "from 1 to 256"),
+        ({"prompt": "a", "length": ""}, "from 1 to 600"),
         ({"length": "9", "seed": "-1"}, "from 0 to 4,294,967,295"),
     ]:
         fill(browser, **values)
@@ -235,7 +458,7 @@ def test_what_cannot_be_written_is_said_and_nothing_starts(browser, page):
         assert browser.evaluate("running") == 0
 
 
-@shown
+@browsed
 def test_a_phone_shows_it_all_and_stop_stops(browser, page):
     browser.show(420, "dark")
     browser.open(page)
@@ -252,20 +475,17 @@ def test_a_phone_shows_it_all_and_stop_stops(browser, page):
     assert browser.evaluate("LANES.map((lane) => lane.steps.length)") == steps
 
 
-@shown
-def test_a_step_pauses_and_goes_on_to_the_same_token(browser, page):
-    browser.open(page)
-    fill(browser, length="9")
-    browser.until("!running")
+@browsed
+def test_a_step_pauses_and_goes_on_to_the_same_token(browser, pages):
+    begun(browser, pages["newer"], 9)
     pieces = """(() => {
       LANES[0].begin(readForm());
       let pieces = 1;
       while (!LANES[0].work(0)) pieces++;
       return [pieces, LANES[0].steps.length, LANES[0].decoding.text.length];
     })()"""
-    rows = (
-        len(PROMPT) * 2 * named_in(page).model.config.n_layer
-    )  # each pauses in each half of a block
+    # Each row pauses in each half of a block.
+    rows = len(PROMPT) * 2 * named_in(pages["newer"]).model.config.n_layer
     assert browser.evaluate(pieces) == [rows + 1, 1, len(PROMPT) + 1]
     assert browser.evaluate("LANES[0].written") == browser.evaluate("LANES[1].written[0]")
 

@@ -20,11 +20,12 @@ from training_fixtures import (
 )
 
 from nanogpt.cli import main
-from nanogpt.cluster.processes import Team, joined, torchrun
+from nanogpt.cluster.processes import joined, torchrun, trainer_of
+from nanogpt.config import GPTConfig, TrainConfig
 from nanogpt.data import practice_corpus
 from nanogpt.device import Device
 from nanogpt.resume import state_path
-from nanogpt.trainer import ALONE
+from nanogpt.trainer import Trainer
 
 pytestmark = pytest.mark.skipif(
     not (dist.is_available() and dist.is_gloo_available()), reason="this torch has no gloo"
@@ -174,9 +175,9 @@ def test_after_a_kill_torchrun_ends_all_and_resume_ends_with_the_same_bits(
 
 def test_a_process_that_torchrun_did_not_start_is_alone(alone):
     device = Device(torch.device("cpu"), torch.float32, "tests")
-    with joined(device) as (given, processes):
+    with joined(device) as (given, trainer):
         assert given is device
-        assert processes is ALONE
+        assert trainer is Trainer
 
 
 @pytest.fixture
@@ -188,12 +189,17 @@ def alone(monkeypatch):
 @pytest.mark.parametrize("rank", [0, 2])
 def test_dropout_of_the_other_processes_follows_from_the_step(rank):
     """So a resumed run draws what the whole one drew; the first one is as a process alone."""
-    process = SimpleNamespace(rank=rank)
+    trainer = object.__new__(trainer_of(rank, 4))  # connected to no others
+    trainer.config = TrainConfig(batch_size=4, seed=5)
+    trainer.model = SimpleNamespace(config=GPTConfig(block_size=8))
+    trainer.data = torch.arange(99) % 5
+    trainer.epochs = None
+    trainer.generator = torch.Generator()
     drawn = []
     with torch.random.fork_rng():
         for step, before in ((7, 1), (7, 2), (8, 2)):
             torch.manual_seed(before)
-            Team.begin_step(process, 5, step)
+            trainer.batch(step)
             drawn.append(float(torch.rand(1)))
     assert (drawn[0] == drawn[1]) == bool(rank)
     assert (drawn[1] == drawn[2]) != bool(rank)

@@ -237,8 +237,12 @@ def heads(panels: Sequence[dict], title: str, columns: int) -> Figure:
     itself, on the one before it, and so on. Darker is more; large ones are written, in percent.
     """
     n, small = len(panels[0]["rows"]), style.narrow()
+    columns = min(columns, len(panels))
     size = {"rows": -(-len(panels) // columns), "columns": columns, "sharex": True, "sharey": True}
     figure, places = new_panels(0.9 + (0.45 + 0.32 * n) * size["rows"], title, **size)
+    for axes in places[len(panels) :]:
+        axes.remove()
+    places = places[: len(panels)]
     for axes, panel in zip(places, panels, strict=True):
         grid(
             axes, 0, 0, (1, 1), [[style.mixed(BLUE, w**0.7) for w in row] for row in panel["rows"]]
@@ -258,6 +262,7 @@ def heads(panels: Sequence[dict], title: str, columns: int) -> Figure:
         axes.tick_params(labelsize=8 if small else 9.5)
     for axes in places[-columns:]:
         axes.set_xlabel("characters back", fontsize=8 if small else 9.5)
+        axes.tick_params(labelbottom=True)  # of the upper row, above an empty place
     return figure
 
 

@@ -1,0 +1,115 @@
+"""The data of the figures that move with what a run has measured: plain data in and out.
+
+Each function returns a kind, a script in figures/, and its data, as `Run.figure` takes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from statistics import linear_regression, median
+
+from ..config import GPTConfig
+from ..timing import summary
+
+GROUPS = 16  # of neighbouring tokens, at most: one point each
+FAR = 0.25  # from the line, as a share: where half of the times are farther, it says nothing
+PARTS = ("arithmetic", "memory", "overhead")
+DOES = {  # what a rung does, by the labels of bench.ladder
+    "per-Head, no cache": "Reads the whole text again for every token, head by head.",
+    "your loop (notebook 02)": "Your heads keep keys and values; your loop reads one token a step.",
+    "per-Head, cache by torch.cat": "Reads one token a step; torch.cat copies each head's cache.",
+    "batched heads, torch.cat": "All heads of a layer in one product, with one cache: fewer calls.",
+    "static cache, inference_mode": "The cache is allocated once and written in place: no copies.",
+    "flat step, eager": "One function over plain tensors: no module is called.",
+    "compiled step": "The step is compiled: many small operations become a few loops.",
+    "CUDA graph of a step": "The step is recorded once and replayed: one launch a token.",
+    "CUDA graph of 16 steps": "Sixteen steps are one recorded graph: one launch for all of them.",
+    "native loop": "The whole loop in C++: no call of Python or torch between two tokens.",
+    "native loop, 8-bit weights": "The same with a quarter of the bytes: not quite the same model.",
+}
+
+
+def moving_cost(config: GPTConfig, timing: dict, count: Callable) -> tuple[str, dict]:
+    """The cost of a token against its place: the shape that is counted, the times measured.
+
+    `timing` is a duel after a prompt of one token, and `count` is notebook 05's `multiplications`.
+    `line` is the straight line through the points' medians, in seconds: `step` for every step and
+    `each` for every multiplication; half of them are no farther from it than the share `off`. It is
+    None where they lie on no such line, as in a very short text.
+    """
+    W, L, C = config.matrix_weights, config.n_layer, config.n_embd
+    points = _points(*(timing["systems"][name]["itl"] for name in ("uncached", "cached")))
+    return "cost", {
+        "layers": L,
+        "width": C,
+        "vocabulary": config.vocab_size,
+        "block": (W - config.vocab_size * C) // L / C**2,  # weights of a layer, in units of C · C
+        "tokens": points[-1]["to"],
+        "turns": timing["speedup"]["n"],
+        "points": points,
+        "line": _line(points, lambda T, cached: count(T, W, L, C, cached)),
+    }
+
+
+def _points(without: list[float], cached: list[float]) -> list[dict]:
+    """The gaps of neighbouring places as summaries; the first token has no gap before it."""
+    groups = max(1, min(GROUPS, len(cached) // 3))
+    cuts = [len(cached) * i // groups for i in range(groups + 1)]
+    points = []
+    for start, stop in pairwise(cuts):
+        both = {"without": without[start:stop], "with": cached[start:stop]}
+        near = {way: _rounded(summary(gaps)) for way, gaps in both.items()}
+        points.append({"from": start + 2, "to": stop + 1} | near)
+    return points
+
+
+def _line(points: list[dict], count: Callable) -> dict | None:
+    """{step, each, off, n} of the least-squares line; None where it says nothing."""
+    counts, seconds = [], []
+    for point in points:
+        for cached, way in ((False, "without"), (True, "with")):
+            counts.append((count(point["from"], cached) + count(point["to"], cached)) / 2)
+            seconds.append(point[way]["median"])
+    each, step = linear_regression(counts, seconds)
+    off = median(abs(step + each * n - s) / s for n, s in zip(counts, seconds, strict=True))
+    if each <= 0 or step < 0 or off > FAR:
+        return None
+    return {"step": step, "each": each, "off": off, "n": len(seconds)}
+
+
+def moving_ladder(ladders: list[tuple[str, dict, str]]) -> tuple[str, dict]:
+    """The rungs of some ladders, each with the parts of a token's time.
+
+    A ladder is its name, its result as bench.ladder gives it, and the conditions that it was
+    published with; "" is this run.
+    """
+    return "ladder", {"ladders": [_ladder(*one) for one in ladders]}
+
+
+def _ladder(name: str, result: dict, published: str) -> dict:
+    limits, base = result["limits"], result["rungs"][0]["tokens_per_second"]["median"]
+    ends = ("low", "median", "high")
+    return {
+        "name": name,
+        "published": published,
+        "tokens": result["n_new"],
+        "turns": result["repeats"],
+        "roofline": {end: limits["roofline"][end] / base for end in ends},
+        "peak": {end: limits["peak"][end] for end in ends},
+        "read": {end: limits["read"][end] for end in ends},
+        "rungs": [_rung(row) for row in result["rungs"]],
+    }
+
+
+def _rung(row: dict) -> dict:
+    about = {"rung": row["rung"], "label": row["label"], "does": DOES.get(row["label"], "")}
+    if "speedup" not in row:
+        return about | {"unavailable": row.get("unavailable", "not measured")}
+    split = {part: row["split"][part] for part in PARTS}
+    return about | {"speedup": row["speedup"], "equal": row["equal"], "split": split}
+
+
+def _rounded(found: dict) -> dict:
+    """A summary in seconds, to a tenth of a microsecond."""
+    return found | {end: round(found[end], 7) for end in ("low", "median", "high")}

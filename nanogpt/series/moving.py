@@ -1,0 +1,189 @@
+"""The data of figures that react to a hand: plain numbers of a run, for the scripts in figures/.
+
+The name of the script and its data go to `run.figure(…, moving=(name, data))`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import contextmanager
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+
+from .. import attention
+from ..config import GPTConfig
+from ..model import GPT
+
+SHOWN = 8  # numbers of a query, a key or a value that a figure draws
+AHEAD, OTHER, TWICE, PLACE, UNSEEN = "aotpu"  # what is wrong with a cell of a mask
+SEEN, HIDDEN = ".-"
+
+
+# ------------------------------------------------------------------ decode: one step
+
+
+@torch.no_grad()
+def decode(model: GPT, tokens: Tensor, chars: str) -> dict:
+    """Weights, queries, keys and values of every head, over a text.  (1, T) and its characters
+
+    `weights[layer][head][t]` are the t + 1 weights of query t. Of each query, key and value the
+    first SHOWN numbers are kept. The model is one of lists of heads.
+    """
+    pos = torch.arange(tokens.shape[1], device=tokens.device)
+    x = model.embed(tokens, pos)
+    layers = []
+    for block in model.blocks:
+        y = block.ln1(x)
+        layers.append([_head(head, y, pos, model.config) for head in block.sa.heads])
+        x = block(x, pos)
+    names = ("weights", "queries", "keys", "values")
+    parts = {name: [[head[name] for head in heads] for heads in layers] for name in names}
+    return {"chars": chars, "size": model.config.head_size, **parts}
+
+
+def _head(head, x: Tensor, pos: Tensor, config: GPTConfig) -> dict:
+    """What one head makes of what it reads.  (1, T, C)"""
+    q, k = (attention.norm_and_rotate(y(x), pos, config) for y in (head.query, head.key))
+    weights = attention.attention_weights(q, k, attention.visible(pos, pos))[0].tolist()
+    vectors = {"queries": q, "keys": k, "values": head.value(x)}
+    short = {name: rounded(y[0, :, :SHOWN].tolist(), 2) for name, y in vectors.items()}
+    return {"weights": [rounded(row[: t + 1], 4) for t, row in enumerate(weights)], **short}
+
+
+def rounded(numbers, digits: int):
+    """Nested lists of numbers, each rounded to that many digits."""
+    if isinstance(numbers, list):
+        return [rounded(one, digits) for one in numbers]
+    return round(numbers, digits) + 0.0  # no minus before a zero
+
+
+# ------------------------------------------------------------------ triangle: passes
+
+
+def triangle(chars: str, weights: Sequence, prompt: int, config: GPTConfig) -> dict:
+    """The weights of one head over a text, (T, T), and what `work` needs to count.
+
+    `prompt` characters are the prefill at first; a reader moves its end.
+    """
+    rows = [rounded(list(row[: t + 1]), 4) for t, row in enumerate(weights)]
+    shape = [config.matrix_weights, config.n_layer, config.n_embd]
+    return {"chars": chars, "weights": rows, "prompt": prompt, "shape": shape}
+
+
+def passes(length: int, prompt: int, chunk: int) -> list[tuple[int, int]]:
+    """First and last row, the last one excluded, of each pass that reads `length` tokens.
+
+    The prompt is read in chunks of at most `chunk`, what follows token by token.
+    """
+    starts = [*range(0, prompt, chunk), *range(prompt, length)]
+    return list(zip(starts, [*starts[1:], length], strict=True))
+
+
+def work(data: dict, prompt: int, chunk: int) -> list[dict]:
+    """What each pass costs, with a cache and without: rows and multiplications, as pairs.
+
+    Counted as notebook 05 does. Without a cache the prompt is read at once, with its last chunk.
+    """
+    from .solutions import multiplications  # it reads the notebooks
+
+    found = []
+    for start, end in passes(len(data["chars"]), prompt, chunk):
+        n = end - start
+        again = end if end >= prompt else 0  # without a cache
+        cached = n * multiplications(end, *data["shape"], True)
+        uncached = multiplications(again, *data["shape"], False)
+        found.append({"rows": (n, again), "multiplications": (cached, uncached)})
+    return found
+
+
+# ------------------------------------------------------------------ trap: masks and positions
+
+
+@contextmanager
+def watched():
+    """A list of the passes through any GPT while the block runs: tokens, positions, mask.
+
+    The mask is that of the pass's first head, (T, S), if it attends by nanogpt.attention.
+    """
+    seen: list[dict] = []
+    embed, weigh = GPT.embed, attention.attention_weights
+
+    def embedding(model, idx, pos):
+        seen.append({"tokens": idx[0].tolist(), "pos": pos.tolist(), "mask": None})
+        return embed(model, idx, pos)
+
+    def weighing(q, k, mask):
+        if seen and seen[-1]["mask"] is None:
+            seen[-1]["mask"] = mask.broadcast_to(q.shape[-2], k.shape[-2])
+        return weigh(q, k, mask)
+
+    with (
+        patch.object(GPT, "embed", embedding),
+        patch.object(attention, "attention_weights", weighing),
+    ):
+        yield seen
+    for step in seen:
+        if step["mask"] is not None:
+            step["mask"] = step["mask"].tolist()  # not before: a GPU would have to wait
+
+
+def grid(seen: list[dict], n_new: int, character: Callable[[int], str]) -> dict | None:
+    """Queries and keys of the last text that was read in those passes, and which cells are wrong.
+
+    A query or key is (character, position that the code gave it, place in the text); the place of
+    a key of an earlier text is None. `cells` are rows of letters: SEEN and HIDDEN are right. None
+    where a mask is not known, or is not over the tokens in the order in which they were read.
+    """
+    first = max(i for i, step in enumerate(seen) if len(step["tokens"]) > 1)  # the last prefill
+    before = sum(len(step["tokens"]) for step in seen[:first])
+    read = [pair for step in seen for pair in zip(step["tokens"], step["pos"], strict=True)]
+    prompt = len(seen[first]["tokens"])
+    later = len(read) - before - prompt
+    end = prompt + n_new - 1  # the last new token is drawn, and never read
+    places = [None] * before + [*range(prompt), *range(end - later, end)]
+    keys = [(character(t), p, place) for (t, p), place in zip(read, places, strict=True)]
+    masks = [step["mask"] for step in seen]
+    held = 0
+    for step, mask in zip(seen, masks, strict=True):
+        held += len(step["tokens"])
+        if mask is None or len(mask[0]) != held:
+            return None
+    rows = [row for mask in masks[first:] for row in mask]
+    cells = [_cells(keys, before + i, row) for i, row in enumerate(rows)]
+    return {"queries": keys[before:], "keys": keys, "cells": cells}
+
+
+def _cells(keys: list[tuple], own: int, row: list[bool]) -> str:
+    """A row of the mask as letters: that of the query which is number `own` of all tokens read."""
+    row = row + [False] * (len(keys) - len(row))
+    return "".join(_cell(keys, own, j, sees) for j, sees in enumerate(row))
+
+
+def _cell(keys: list[tuple], own: int, j: int, sees: bool) -> str:
+    _, q_pos, q_place = keys[own]
+    _, k_pos, k_place = keys[j]
+    twice = any(place == k_place for _, _, place in keys[:j])
+    if not sees:
+        needed = k_place is not None and k_place <= q_place and not twice
+        return UNSEEN if needed else HIDDEN
+    if k_place is None:
+        return OTHER
+    if k_place > q_place:
+        return AHEAD
+    if twice:
+        return TWICE
+    return SEEN if (q_pos, k_pos) == (q_place, k_place) else PLACE
+
+
+def panel(trap: dict) -> dict:
+    """A trap with a `name` and a `grid` as plots.masks draws it."""
+    q, k = ([position for _, position, _ in trap["grid"][name]] for name in ("queries", "keys"))
+    mask = [[letter not in (HIDDEN, UNSEEN) for letter in row] for row in trap["grid"]["cells"]]
+    return {"label": trap["name"], "q": q, "k": k, "mask": mask}
+
+
+def differing(text: str, truth: str) -> list[int]:
+    """The places at which two texts of one length differ."""
+    return [i for i, (a, b) in enumerate(zip(text, truth, strict=True)) if a != b]
