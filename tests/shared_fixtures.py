@@ -124,7 +124,7 @@ def ambient_rng():
 
 @pytest.fixture(scope="session")
 def golden() -> dict:
-    return json.loads((Path(__file__).parent / "data" / "golden.json").read_text())
+    return json.loads((Path(__file__).parent / "lesson" / "golden.json").read_text())
 
 
 @pytest.fixture(scope="session")

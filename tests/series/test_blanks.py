@@ -4,6 +4,8 @@ import pytest
 
 from nanogpt.series.blanks import TooLong, judge, limit
 
+REAL_CORPUS = True
+
 
 def problem(double):
     got = double(3)

@@ -13,6 +13,8 @@ from nanogpt.series import blanks, mine, proof, solutions
 from nanogpt.series import certificate as page
 from nanogpt.series.session import open_run
 
+REAL_CORPUS = True
+
 TEXT = solutions.HEADER + "\n\n".join(blank.solution for blank in mine.blanks().values())
 GUARD, EMPTY = "if self.cache is not None", "pos.new_full((self.capacity,), -1)"
 LOOP, INIT = "pos[-1:] + 1", "    def __init__(self, capacity=None):\n"

@@ -15,6 +15,8 @@ from nanogpt.files import ROOT
 from nanogpt.series import judges, mine
 from nanogpt.series.blanks import SOLUTION, wrong
 
+REAL_CORPUS = True
+
 # Accepted by a judge, which cannot see it; the certificate refuses each.
 LATER: dict[tuple[str, str], str] = {}
 

@@ -19,6 +19,8 @@ from nanogpt.sampling import draw_noise, sample
 from nanogpt.series import mine, solutions
 from nanogpt.series.nbfile import solution, tagged
 
+REAL_CORPUS = True
+
 RIGHT = mine.blanks()["visible"].solution.strip()
 WRONG = RIGHT.replace("<=", "<")
 

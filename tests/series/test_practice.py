@@ -17,6 +17,8 @@ from nanogpt.serving.modules import AloneBackend
 from nanogpt.serving.sequence import Request
 from nanogpt.trainer import Trainer
 
+REAL_CORPUS = True
+
 
 def whole() -> str:
     """A lesson in which everything is the reader's."""

@@ -16,7 +16,7 @@ from nanogpt.files import write_json
 from nanogpt.generation import complete
 from nanogpt.model import GPT
 
-RECORD = Path(__file__).parents[1] / "data" / "tokens.json"
+RECORD = Path(__file__).with_name("tokens.json")
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 
@@ -39,7 +39,7 @@ def recorded_text(model, device, **ways):
     ids=["heads", "flat"],
 )
 def test_the_tokens_are_those_that_were_recorded(device, per_head, ways):
-    """On a CPU, by `python tests/decoding/test_logits.py`; rounding is far below the margins."""
+    """On a CPU, by `python tests/lesson/test_logits.py`; rounding is far below the margins."""
     if device == "cuda" and not torch.cuda.is_available():
         pytest.skip("no GPU")
     found = json.loads(RECORD.read_text())

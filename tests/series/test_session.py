@@ -15,6 +15,8 @@ from nanogpt.files import write_json
 from nanogpt.model import Head
 from nanogpt.series import display, plots, session
 
+REAL_CORPUS = True
+
 
 @pytest.fixture(autouse=True)
 def out(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""Karpathy's own numbers: data/golden.json was computed by his gpt.py, and ours must agree."""
+"""Karpathy's own numbers: golden.json was computed by his gpt.py, and ours must agree."""
 
 import pytest
 import torch
