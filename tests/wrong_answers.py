@@ -132,7 +132,7 @@ WRONG = {
         ),
         "x and y exchanged": ("model(x, y)", "model(y, x)"),
         "x as the target": ("model(x, y)", "model(x, x)"),
-        "the first text only": ("model(x, y)", "model(x[:1], y[:1])", "rows"),
+        "the first text only": ("model(x, y)", "model(x[:1], y[:1])", "whole"),
         "clipped in silence": (
             "    optimizer.step()\n",
             "    nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n    optimizer.step()\n",
