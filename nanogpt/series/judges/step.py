@@ -8,7 +8,6 @@ from torch import Tensor
 
 from .common import Objection, drawn, near, need, objects, untouched
 
-
 ROWS = 70  # windows of a batch, of which each has so many inputs and outputs
 WIDE = (300, 280)
 
@@ -106,9 +105,7 @@ def _check_steps(answer, name: str, kind) -> None:
     moved: list[list[Tensor]] = []  # the gradients at each move
     optimizers[0].register_step_post_hook(lambda opt, *rest: moved.append(_gradients(theirs)))
     for step in range(4):
-        x, y = (
-            drawn(ROWS, n, seed=step + 50 * i, dtype=torch.float64) for i, n in enumerate(WIDE)
-        )
+        x, y = (drawn(ROWS, n, seed=step + 50 * i, dtype=torch.float64) for i, n in enumerate(WIDE))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(step)
             wanted = _by_the_book(right, optimizers[1], x, y)
