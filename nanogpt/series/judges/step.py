@@ -105,7 +105,7 @@ def _check_steps(answer, name: str, kind) -> None:
     moved: list[list[Tensor]] = []  # the gradients at each move
     optimizers[0].register_step_post_hook(lambda opt, *rest: moved.append(_gradients(theirs)))
     for step in range(4):
-        x, y = (drawn(ROWS, n, seed=step + 50 * i, dtype=torch.float64) for i, n in enumerate(WIDE))
+        x, y = (drawn(ROWS, n, seed=step, dtype=torch.float64) for n in WIDE)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(step)
             wanted = _by_the_book(right, optimizers[1], x, y)
@@ -117,12 +117,7 @@ def _check_steps(answer, name: str, kind) -> None:
             torch.manual_seed(step)
             said = untouched(lambda x, y: answer(theirs, optimizers[0], x, y), x=x, y=y)
             same_draws = torch.equal(torch.get_rng_state(), later)
-        _check_calls(theirs, x, y)
-        need(
-            same_draws,
-            "your step seeds the random numbers, or draws some: then dropout is not what it would "
-            "be without your step.",
-        )
+        _check_calls(theirs, x, y, same_draws)
         need(
             len(moved) == 1,
             f"optimizer.step() of the optimizer that came in was called {len(moved)} times: once "
@@ -156,8 +151,8 @@ def _gradients(model: nn.Module) -> list[Tensor]:
     return [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in model.parameters()]
 
 
-def _check_calls(model: Toy, x: Tensor, y: Tensor) -> None:
-    """Raise Objection for what the model read, and for a mode that was left changed."""
+def _check_calls(model: Toy, x: Tensor, y: Tensor, same_draws: bool) -> None:
+    """Raise Objection for what the model read, and for a mode or a seed that was changed."""
     read = [call for call in model.calls if call[1] is not None]
     need(len(read) == 1, f"a step calls model(x, y) once, and yours {len(read)} times.")
     seen_x, seen_y, training = read[0]
@@ -168,6 +163,11 @@ def _check_calls(model: Toy, x: Tensor, y: Tensor) -> None:
     need(
         training and model.training,
         "the model came in training mode: a step neither asks for eval() nor leaves it on.",
+    )
+    need(
+        same_draws,
+        "your step seeds the random numbers, or draws some: then dropout is not what it would be "
+        "without your step.",
     )
 
 
