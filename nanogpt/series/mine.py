@@ -212,6 +212,7 @@ def _cell(answer, name: str) -> str:
             text = "".join(linecache.getlines(code.co_filename))
             if getattr(answer, "__name__", name) in text:
                 return text
-    history = sys.modules["__main__"].__dict__.get("In", [])
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    typed = getattr(getattr(shell, "history_manager", None), "input_hist_raw", [])
     defines = re.compile(rf"^(?:def|class) {name}\b", re.M)
-    return next((text for text in reversed(history) if defines.search(text)), "")
+    return next((text for text in reversed(typed) if defines.search(text)), "")

@@ -31,7 +31,7 @@ def merge(lesson: str, cell: str, name: str, order: list[str]) -> tuple[str, str
     Each name has a section, from its line `# %% NAME` to the next. A new one goes before the
     sections of the names after it in `order`, and replaces its import. Raises SyntaxError.
     """
-    section = f"# %% {name}\n{kept_parts(cell, name)}\n\n"
+    section = f"# %% {name}\n{kept_parts(cell, name)}\n\n\n"
     old = re.search(rf"^# %% {name}\n.*?(?=^# %% |\Z)", lesson, re.M | re.S)
     later = "|".join([*order[order.index(name) + 1 :], FOOTER.removeprefix("# %% ")])
     at = old or re.search(rf"(?=^# %% (?:{later})$)", lesson, re.M) or re.search(r"\Z", lesson)
@@ -48,7 +48,7 @@ def merge(lesson: str, cell: str, name: str, order: list[str]) -> tuple[str, str
 def kept_parts(cell: str, name: str) -> str:
     """What is kept of a cell: imports, defs, classes, and the constants that these use.
 
-    Raises SyntaxError for a cell that does not define `name`.
+    With the comments right above each. Raises SyntaxError for a cell that does not define `name`.
     """
     cell = "\n".join("" if line.startswith(("%", "!")) else line for line in cell.split("\n"))
     tree = ast.parse(cell)
@@ -61,6 +61,8 @@ def kept_parts(cell: str, name: str) -> str:
     kept = []
     for x in (x for x in tree.body if x in parts or x in constants):
         first = min(y.lineno for y in (x, *getattr(x, "decorator_list", ())))
+        while first > 1 and re.match("#(?! %%)", lines[first - 2]):  # a comment right above
+            first -= 1
         gap = ["", ""] if kept and isinstance(x, PARTS[2:]) else []
         kept += [*gap, *lines[first - 1 : x.end_lineno]]
     return "\n".join(kept)
