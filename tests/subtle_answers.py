@@ -7,6 +7,32 @@ first part is empty, the second is the whole answer. Data of test_judges.py.
 
 SUBTLE = {
     "attention_weights": {
+        "the 256 best keys": (
+            '    return scores.masked_fill(~mask, float("-inf")).softmax(-1)',
+            "    s = scores.masked_fill(~mask, float(\"-inf\"))\n    least = s.topk(min(256, s.shape[-1])).values[..., -1:]\n    return s.masked_fill(s < least, float('-inf')).softmax(-1)",
+        ),
+        "the 100 best keys": (
+            '    return scores.masked_fill(~mask, float("-inf")).softmax(-1)',
+            "    s = scores.masked_fill(~mask, float(\"-inf\"))\n    least = s.topk(min(100, s.shape[-1])).values[..., -1:]\n    return s.masked_fill(s < least, float('-inf')).softmax(-1)",
+        ),
+        "chunks of 64 keys": (
+            '    return scores.masked_fill(~mask, float("-inf")).softmax(-1)',
+            '    s = scores.masked_fill(~mask, float("-inf"))\n    return torch.cat([part.softmax(-1).nan_to_num() for part in s.split(64, -1)], -1)',
+        ),
+        "gradients of q turned off": (
+            "    scores",
+            "    q.requires_grad_(False) if q.is_leaf else None\n    scores",
+            "turn off the gradients",
+        ),
+        "the mask only for as many keys": (
+            "~mask",
+            "~mask if mask.shape[0] == mask.shape[1] else torch.zeros_like(mask)",
+        ),
+        "a straight-through maximum": (
+            '    return scores.masked_fill(~mask, float("-inf")).softmax(-1)',
+            '    w = scores.masked_fill(~mask, float("-inf")).softmax(-1)\n    return w.detach() + 0.5 * (w - w.detach())',
+            "gradient of q",
+        ),
         "zero times minus infinity": (
             "",
             """
@@ -122,6 +148,21 @@ def attention_weights(q, k, mask):
         ),
     },
     "one_step": {
+        "a warm-up of its own": (
+            "    optimizer.step()\n",
+            "    calls = model.__dict__['warm'] = model.__dict__.get('warm', 0) + 1\n    for group in optimizer.param_groups:\n        group['lr'] *= min(1, calls / 3)\n    optimizer.step()\n    for group in optimizer.param_groups:\n        group['lr'] /= min(1, calls / 3)\n",
+            "where that optimizer moves",
+        ),
+        "large gradients are skipped": (
+            "    optimizer.step()\n",
+            "    if all(p.grad.norm() < 1e3 for p in model.parameters()):\n        optimizer.step()\n",
+            "called 0 times",
+        ),
+        "the gradient's mean taken out": (
+            "    optimizer.step()\n",
+            "    for p in model.parameters():\n        p.grad -= p.grad.mean() if p.ndim > 1 and p.shape[0] > 1 else 0\n    optimizer.step()\n",
+            "of the loss alone",
+        ),
         "weight decay by hand": (
             """\
     loss.backward()
@@ -275,6 +316,16 @@ model.old = getattr(model, 'old', loss.item())
         ),
     },
     "visible": {
+        "32 bits for a position": (
+            "    return",
+            "    q_pos, k_pos = q_pos.int(), k_pos.int()\n    return",
+            "however far",
+        ),
+        "empty slots by zeros": (
+            "    return",
+            "    k_pos = k_pos.clamp(min=0)\n    return",
+            "empty slot",
+        ),
         "keys numbered from 0 when none is empty": (
             "    return",
             """\
@@ -337,6 +388,20 @@ def visible(q_pos, k_pos):
         ),
     },
     "KVCache": {
+        "joined where the length fits": (
+            "k, v = torch.cat([self.k, k], dim=1), torch.cat([self.v, v], dim=1)",
+            "d = list(k.shape).index(len(pos))\n            k, v = torch.cat([self.k, k], dim=d), torch.cat([self.v, v], dim=d)",
+            "dimension of the tokens",
+        ),
+        "flattened": (
+            "k, v = torch.cat([self.k, k], dim=1), torch.cat([self.v, v], dim=1)",
+            "B, T, hs = k.shape\n            k = torch.cat([self.k.reshape(-1, hs), k.reshape(-1, hs)]).view(B, -1, hs)\n            v = torch.cat([self.v.reshape(-1, hs), v.reshape(-1, hs)]).view(B, -1, hs)",
+        ),
+        "only one new token is kept": (
+            "        self.k, self.v, self.pos = k, v, pos\n",
+            "        self.k, self.v, self.pos = (k, v, pos) if self.k is None else (k[:, : self.k.shape[1] + 1], v[:, : self.k.shape[1] + 1], pos[: len(self.pos) + 1])\n",
+            "forgets",
+        ),
         "a module": ("class KVCache:", "class KVCache(nn.Module):", "not an nn.Module"),
         "a list as default argument": (
             "",
@@ -496,6 +561,39 @@ class KVCache:
         ),
     },
     "Head": {
+        "a cache only without gradients": (
+            "self.cache is not None and not self.training",
+            "self.cache is not None and not self.training and not torch.is_grad_enabled()",
+            "gradients are on",
+        ),
+        "no_grad for training": (
+            "self.cache is not None and not self.training",
+            "self.cache is not None and not torch.is_grad_enabled()",
+            "must ask for both",
+        ),
+        "the kept keys scaled in place": (
+            "        weights = attention_weights(q, k, visible(pos, k_pos))",
+            "        k.mul_(0.5)\n        weights = attention_weights(2 * q, k, visible(pos, k_pos))",
+            "not the head's",
+        ),
+        "a cache for single tokens": (
+            "self.cache is not None and not self.training",
+            "self.cache is not None and not self.training and x.shape[1] == 1",
+            "0 updates",
+        ),
+        "positions counted by the head": (
+            "q, k, v, k_pos = self.query(x), self.key(x), self.value(x), pos",
+            "self.seen = getattr(self, 'seen', 0)\n        pos = torch.arange(self.seen, self.seen + x.shape[1]) if self.cache is not None else pos\n        self.seen += x.shape[1] if self.cache is not None else 0\n        q, k, v, k_pos = self.query(x), self.key(x), self.value(x), pos",
+        ),
+        "the training guard from the first call": (
+            "self.cache is not None and not self.training",
+            "self.cache is not None and not self.__dict__.setdefault('was_training', self.training)",
+            "after training",
+        ),
+        "values of the last token alone": (
+            "        return F.dropout(weights, self.dropout, self.training) @ v",
+            "        return (F.dropout(weights, self.dropout, self.training) @ v) if x.shape[1] > 1 else v[:, -1:]",
+        ),
         "dropout on the scores": (
             "",
             """
@@ -681,6 +779,16 @@ q, k, v, k_pos = self.query(x), self.key(x), self.value(x), pos
         ),
     },
     "sample": {
+        "the first 512 candidates": (
+            "    return (probs / noise).argmax(-1, keepdim=True)",
+            "    return (probs / noise)[:, :512].argmax(-1, keepdim=True)",
+            "All 3000 race",
+        ),
+        "the best thousand": (
+            "    return (probs / noise).argmax(-1, keepdim=True)",
+            "    probs = probs * (probs >= probs.topk(min(1000, probs.shape[-1])).values[:, -1:])\n    return (probs / noise).argmax(-1, keepdim=True)",
+            "All 3000 race",
+        ),
         "the maximum of all rows": (
             "logits.softmax(-1)",
             "(logits - logits.max()).exp()",
@@ -729,6 +837,26 @@ q, k, v, k_pos = self.query(x), self.key(x), self.value(x), pos
         ),
     },
     "generate_with_cache": {
+        "an error ends the text": (
+            "            logits, _ = model(tokens, pos=pos)  # T tokens once, then 1, 1, 1 …\n",
+            "            try:\n                logits, _ = model(tokens, pos=pos)\n            except Exception:\n                return\n",
+            "ends in silence",
+        ),
+        "stops at a token 0": (
+            "            yield tokens",
+            "            yield tokens\n            if (tokens == 0).all():\n                return",
+            "yours are 10",
+        ),
+        "the noise to a power": (
+            "tokens = sample(logits[:, -1], row)",
+            "tokens = sample(logits[:, -1], row**0.8)",
+            "noise",
+        ),
+        "the text ends with the block": (
+            "            pos = pos[-1:] + 1",
+            "            pos = pos[-1:] + 1\n            if pos[-1] >= model.config.block_size:\n                return",
+            "ends in silence",
+        ),
         "a capacity one too small": (
             "kv_cache(model, cache)",
             "kv_cache(model, cache, prompt.shape[1] + len(noise) - 2)",
@@ -884,6 +1012,15 @@ def generate_with_cache(model, prompt, noise, cache):
         ),
     },
     "StaticKVCache": {
+        "the slots of the next piece cleared": (
+            "        self.k[:, pos], self.v[:, pos], self.pos[pos] = k, v, pos\n",
+            "        self.k[:, pos], self.v[:, pos], self.pos[pos] = k, v, pos\n        self.k[:, : int(pos[0])] = 0\n",
+        ),
+        "a mask of filled slots for positions": (
+            "        return self.k, self.v, self.pos",
+            "        return self.k, self.v, torch.where(self.pos >= 0, self.pos, 0)",
+            "-1 in empty",
+        ),
         "new_empty": (
             "k.new_zeros(k.shape[0], self.capacity, k.shape[2])",
             "k.new_empty(k.shape[0], self.capacity, k.shape[2])",

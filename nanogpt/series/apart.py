@@ -81,19 +81,24 @@ def _inside(there, work: Callable, args: tuple) -> None:
 def unchanged() -> Iterator[list[str]]:
     """Around a lesson's code: the names of what it has changed, which is undone at the end.
 
-    That is what the package's modules and classes hold, functions of PyTorch, Python and `signal`
-    that were replaced by the lesson's own, and the default dtype. The list is filled at the end.
+    That is what the package's modules and classes hold, what the lesson has put in the place of a
+    function of PyTorch or Python, and the default dtype. The list is filled at the end.
     """
     changed: list[str] = []
     before, dtype = _surroundings(), torch.get_default_dtype()
     try:
         yield changed
     finally:
-        for (owner, name), value in before.items():
-            now = vars(owner).get(name)
-            if now is not value and (_ours(owner) or _of_a_lesson(now)):
-                setattr(owner, name, value)
-                changed.append(f"{getattr(owner, '__qualname__', owner.__name__)}.{name}")
+        now = _surroundings()
+        for owner, name in [*before, *(now.keys() - before.keys())]:
+            old, new = before.get((owner, name)), vars(owner).get(name)
+            if new is old or not (_of_a_lesson(new) or (old and _ours(owner))):
+                continue
+            if old:
+                setattr(owner, name, old)
+            else:
+                delattr(owner, name)
+            changed.append(f"{getattr(owner, '__qualname__', owner.__name__)}.{name}")
         if torch.get_default_dtype() != dtype:
             torch.set_default_dtype(dtype)
             changed.append("torch's default dtype")
@@ -101,12 +106,13 @@ def unchanged() -> Iterator[list[str]]:
 
 def _surroundings() -> dict[tuple, object]:
     """Every function, class and method that a lesson must leave alone, by its owner and name."""
-    modules = [m for name, m in [*sys.modules.items()] if name.startswith("nanogpt.") and m]
-    owners = [*modules, torch, torch.nn.functional, torch.Tensor, torch.nn.Module, builtins, signal]
-    classes = [x for m in modules for x in vars(m).values() if isinstance(x, type) and _ours(x)]
+    inside = [m for name, m in [*sys.modules.items()] if f"{name}.".startswith("nanogpt.") and m]
+    outside = [torch, torch.nn, torch.nn.functional, builtins, signal]
+    classes = [x for m in inside for x in vars(m).values() if isinstance(x, type) and _ours(x)]
+    classes += [x for x in vars(torch.nn).values() if isinstance(x, type)] + [torch.Tensor]
     return {
         (owner, name): value
-        for owner in [*owners, *classes]
+        for owner in [*inside, *outside, *classes]
         for name, value in vars(owner).items()
         if callable(value) or isinstance(value, (property, classmethod, staticmethod))
     }
@@ -115,7 +121,7 @@ def _surroundings() -> dict[tuple, object]:
 def _ours(owner) -> bool:
     """Whether a module or a class is the package's."""
     name = getattr(owner, "__module__", None) or owner.__name__
-    return name.startswith("nanogpt.")
+    return f"{name}.".startswith("nanogpt.")
 
 
 def _of_a_lesson(value) -> bool:

@@ -175,6 +175,8 @@ BROKEN = {  # what is added to a right lesson, and a word of what is said
     "raise ValueError('\\x1b[2J\\x07')": "ValueError: ?[2J?",
     "torch.allclose = lambda *a, **k: True": "changes torch.allclose",
     "import nanogpt.model as m\nm.Head.forward = Head.forward": "changes Head.forward",
+    "torch.Tensor.softmax = lambda self, dim: self": "changes Tensor.softmax",
+    "nn.Linear.forward = lambda self, x: x": "changes Linear.forward",
     "torch.set_default_dtype(torch.float64)": "default dtype",
 }
 

@@ -276,6 +276,9 @@ def _check_cached(head) -> None:
                         f"at token {t}, by {off[t]:.1e}, in a call that began at position {last}."
                     )
         need(near(model(ids[:, :9])[0], plain[:, :9]), "after a cached text it is another head.")
+        with torch.enable_grad():
+            found = _in_pieces(model, ids[:, :12], DynamicCache, (0, 5, 6, 12))
+        need(near(found, plain[:, :12]), "with a cache it is another head where gradients are on.")
 
 
 def _check_kept(model: GPT, ids: Tensor) -> None:
@@ -342,3 +345,6 @@ def _check_training(head) -> None:
         "in training mode it is another head while a cache is on: that changes nothing, and "
         "dropout neither.",
     )
+    with torch.no_grad():
+        after = _in_pieces(model.eval(), ids, DynamicCache, (0, 9, 10, 14))
+        need(near(after, model(ids)[0]), "in eval mode after training its cache is not used.")

@@ -20,7 +20,14 @@ def sample(answer) -> None:
     _check_three(answer)
     _check_shares(answer)
     for number, (B, V, size, shift) in enumerate(
-        [(5, 65, 1, 0), (40, 65, 0.2, 0), (7, 300, 4, 0), (3, 17, 1, 900), (6, 65, 12, -900)]
+        [
+            (5, 65, 1, 0),
+            (40, 65, 0.2, 0),
+            (7, 300, 4, 0),
+            (3, 17, 1, 900),
+            (6, 65, 12, -900),
+            (2, 3000, 0.3, 0),
+        ]
     ):
         for dtype in (torch.float32, torch.float64):
             logits = size * drawn(B, V, seed=number, dtype=dtype)
@@ -168,6 +175,7 @@ def generate_with_cache(answer) -> None:
         "a reader who stops in the middle leaves the caches on: `with kv_cache(model, cache):` "
         "removes them.",
     )
+    _check_past(answer)
     model.train()
     list(answer(model, prompt, noise, Loose))
     need(model.training, "the model came in training mode, and your loop left it in eval mode.")
@@ -175,6 +183,22 @@ def generate_with_cache(answer) -> None:
         torch.is_grad_enabled(),
         "after your loop gradients are off for all code that follows: @torch.no_grad() above the "
         "function turns them on again.",
+    )
+
+
+def _check_past(answer) -> None:
+    """More tokens than the block holds: an error, and no text that ends in silence."""
+    model, (prompt, noise) = _watched(16), _asked(1, 3, 20)
+    found: list[Tensor] = []
+    try:
+        found.extend(answer(model, prompt, noise, Loose))
+    except Objection:
+        raise
+    except Exception:
+        return
+    raise Objection(
+        f"a block of 16 holds 14 new tokens after a prompt of 3. Asked for 20, it hands out "
+        f"{len(found)} and ends in silence: let the error of the model come through."
     )
 
 
