@@ -569,7 +569,7 @@ class KVCache:
         "no_grad for training": (
             "self.cache is not None and not self.training",
             "self.cache is not None and not torch.is_grad_enabled()",
-            "must ask for both",
+            "gradients are on",
         ),
         "the kept keys scaled in place": (
             "        weights = attention_weights(q, k, visible(pos, k_pos))",
