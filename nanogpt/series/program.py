@@ -31,14 +31,14 @@ def merge(lesson: str, cell: str, name: str, order: list[str]) -> tuple[str, str
     Each name has a section, from its line `# %% NAME` to the next. A new one goes before the
     sections of the names after it in `order`, and replaces its import. Raises SyntaxError.
     """
-    section = f"# %% {name}\n{kept_parts(cell, name)}\n\n\n"
+    section = f"# %% {name}\n{kept_parts(cell, name)}\n\n"
     old = re.search(rf"^# %% {name}\n.*?(?=^# %% |\Z)", lesson, re.M | re.S)
     later = "|".join([*order[order.index(name) + 1 :], FOOTER.removeprefix("# %% ")])
     at = old or re.search(rf"(?=^# %% (?:{later})$)", lesson, re.M) or re.search(r"\Z", lesson)
     text = lesson[: at.start()] + section + lesson[at.end() :]
     text = re.sub(rf"^{re.escape(IMPORT)}{name}\b.*\n", "", text, flags=re.M)
     if IMPORT not in text:
-        text = re.sub(rf"^{re.escape(PATH)}.*\n", "", text, flags=re.M)
+        text = re.sub(rf"^\n{re.escape(PATH)}.*\n", "", text, flags=re.M)
     names = {*written(text), name}
     names = [one for one in order if one in names]
     text = YOURS.sub(f"Yours so far: {', '.join(names)}.", text, count=1)
