@@ -132,7 +132,7 @@ WRONG = {
         ),
         "x and y exchanged": ("model(x, y)", "model(y, x)"),
         "x as the target": ("model(x, y)", "model(x, x)"),
-        "the first text only": ("model(x, y)", "model(x[:1], y[:1])", "rows"),
+        "the first text only": ("model(x, y)", "model(x[:1], y[:1])", "whole"),
         "clipped in silence": (
             "    optimizer.step()\n",
             "    nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n    optimizer.step()\n",
@@ -714,7 +714,7 @@ def generate_with_cache(model, prompt, noise, cache):
 # Whole answers, where a replacement would not say it.
 WRONG["KVCache"] |= {
     "keeps capacity - 1": ("", FORGETS.replace("MOST", "(capacity or 999) - 1"), "forgets"),
-    "keeps the last capacity": ("", FORGETS.replace("MOST", "capacity or 999"), "keeps quiet"),
+    "keeps the last capacity": ("", FORGETS.replace("MOST", "capacity or 10**6"), "keeps quiet"),
     "shared by all caches": ("", SHARED, "tensors of its own"),
 }
 del WRONG["KVCache"]["keeps the first capacity"]

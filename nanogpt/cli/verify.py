@@ -129,27 +129,19 @@ def _printable(words: str) -> str:
 
 
 def _lesson(path: Path, seed: int) -> set[str]:
-    """The verdicts on a reader's classes, as they stand in their file. Raises OSError.
+    """The verdicts on a reader's classes, as they stand in their file. Raises ValueError.
 
-    What the judges of its blanks say against a name is a bug as well.
+    They are judged in a process of their own, which they may end, or never leave.
     """
-    from ..series import mine, proof
-    from ..series.blanks import TooLong
-    from ..series.certificate import report_on
+    from ..series.apart import Ended, apart
+    from ..series.certificate import judge_file
 
-    lesson = mine.load(path)
-    lesson.say(mine.blanks())
-    wrong = [f"BUG in your {fault}" for fault in proof.faults(lesson.written, seed)]
-    verdict = "bug"
     try:
-        print(report := report_on(lesson.written, seed))  # what is not in it is the solution's
-        verdict = report.verdict
-    except (Exception, SystemExit, TooLong) as error:
-        wrong.append(
-            f"BUG: the referee cannot read with your Head: {type(error).__name__}: {error}"
-        )
-    print(*wrong, sep="\n", end="\n" * bool(wrong))
-    return {verdict} | ({"bug"} if lesson.broken or wrong else set())
+        lines, verdicts = apart(judge_file, path, seed)
+    except Ended as error:
+        lines, verdicts = [f"BUG in {path}: {error}"], {"bug"}
+    print(_printable("\n".join(lines)), flush=True)
+    return verdicts
 
 
 def _models(args: argparse.Namespace, target: str) -> list:
@@ -212,10 +204,13 @@ def museum(args: argparse.Namespace) -> int:
 
 def certificate(args: argparse.Namespace) -> int:
     """Compute again all that the page says."""
-    from ..checkpoint import load_checkpoint
-    from ..series.certificate import check
+    from ..series.apart import Ended, apart
+    from ..series.certificate import check_at, read
 
-    said, wrong = check(args.path, load_checkpoint(args.checkpoint))
+    try:
+        said, wrong = apart(check_at, args.path, args.checkpoint)
+    except Ended as error:
+        said, wrong = read(args.path) or {}, [f"the lesson is refused: {error}"]
     print(_printable("\n".join(f"{name}: {words}" for name, words in said.items())))
     lines = [f"It does not hold: {reason}" for reason in wrong]
     print(_printable("\n".join(lines)) or "It holds: computed again.")

@@ -27,6 +27,7 @@ SOLUTION = re.compile(
 )
 SHORT = 60  # characters of what a message quotes
 SECONDS = 60  # that an answer may be judged: a right one takes less than one
+watch: Callable[[float, str], None] | None = None  # hears of each step of a reader's code
 
 
 class TooLong(BaseException):
@@ -55,6 +56,8 @@ def limit(seconds: float, words: str):
 
     That is in the main thread, and not on Windows. Inside another limit that one goes on after it.
     """
+    if watch:
+        watch(seconds, words)
     main = threading.current_thread() is threading.main_thread()
     if not (main and hasattr(signal, "setitimer")):
         yield
@@ -88,7 +91,9 @@ def wrong(
             why = problem(_noted(answer, calls) if isinstance(answer, FunctionType) else answer)
     except TooLong as error:
         why = str(error)
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         why = _where(error, body or answer, calls)
     if why and calls and all(call[1:] and call[1] is None for call in calls):
         why = f"{why.rstrip('.')}. It returned None: does it end with `return`?"

@@ -7,8 +7,10 @@ as the package does.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import html
+import io
 import math
 import re
 from pathlib import Path
@@ -16,7 +18,7 @@ from pathlib import Path
 import torch
 from matplotlib.patches import Rectangle
 
-from ..checkpoint import Checkpoint
+from ..checkpoint import Checkpoint, load_checkpoint
 from ..config import GPTConfig
 from ..files import check_file, sha256, write_whole
 from ..model import GPT
@@ -24,7 +26,8 @@ from ..sampling import draw_noise
 from ..verify.referee import referee
 from ..verify.report import VERDICTS, Report
 from . import mine, proof
-from .blanks import TooLong
+from .apart import unchanged
+from .blanks import TooLong, limit
 from .plots import style
 from .plots.canvas import note, page, page_width
 from .proof import CACHES
@@ -32,6 +35,7 @@ from .session import Run
 
 SEEDS = 5  # models and texts that the referee tries
 TOKENS = 160  # of the text on the page
+REFEREE = 600  # seconds at most, for one of these models
 VERDICT = {"equal": "the same logits", "rounding": "no difference but rounding"}
 TITLE = "The certificate of a KV cache"
 SERIF = "DejaVu Serif"
@@ -91,10 +95,10 @@ def examine(lesson: mine.Lesson, trained: Checkpoint) -> dict[str, str]:
     """All that the page says but the speed, computed again. Raises LessonError for a bug."""
     if lesson.broken:
         raise mine.LessonError(f"no certificate: {next(iter(lesson.broken.values()))}")
-    for seed in range(SEEDS):
-        for fault in proof.faults(lesson.scope, seed):
-            raise mine.LessonError(f"no certificate: {fault}")
-    reports = [report_on(lesson.scope, seed) for seed in range(SEEDS)]
+    with unchanged() as changed:
+        reports, text = _computed(lesson, trained)
+    if changed:
+        raise mine.LessonError(f"no certificate: it changes {changed[0]}: {mine.ALONE}")
     worst = max(reports, key=lambda report: VERDICTS.index(report.verdict))
     if worst.verdict == "bug":
         raise mine.LessonError(f"no certificate, the referee finds a {worst.bugs[0]}")
@@ -103,7 +107,7 @@ def examine(lesson: mine.Lesson, trained: Checkpoint) -> dict[str, str]:
     rest = ", ".join(name for name in mine.blanks() if name not in lesson.yours)
     ways = sum(len(report.findings) for report in reports)
     return {
-        "text": _text(lesson, trained).strip("\n"),
+        "text": text.strip("\n"),
         "written by me": ", ".join(lesson.yours),
         "by the solutions": rest or "nothing",
         "each name": "accepted by its judge today",
@@ -122,6 +126,50 @@ def examine(lesson: mine.Lesson, trained: Checkpoint) -> dict[str, str]:
     }
 
 
+def _computed(lesson: mine.Lesson, trained: Checkpoint) -> tuple[list[Report], str]:
+    """What the referee says over the seeds, and the text. Raises LessonError for a fault."""
+    for seed in range(SEEDS):
+        for fault in proof.faults(lesson.scope, seed):
+            raise mine.LessonError(f"no certificate: {fault}")
+    try:
+        reports = [report_on(lesson.scope, seed) for seed in range(SEEDS)]
+    except TooLong as error:
+        raise mine.LessonError(f"no certificate: {error}") from None
+    return reports, _text(lesson, trained)
+
+
+def judge_file(path: Path, seed: int) -> tuple[list[str], set[str]]:
+    """What is to say of a reader's classes as they stand in their file, and the verdicts on them.
+
+    What the judges of its blanks say against a name is a bug as well. Raises OSError, and
+    LessonError for a file without a name of the reader's.
+    """
+    lesson, verdict, said = mine.load(path), "bug", io.StringIO()
+    with contextlib.redirect_stdout(said):
+        lesson.say(mine.blanks())
+    lines = [said.getvalue().rstrip()]
+    if not lesson.yours:
+        if not lesson.broken:
+            raise mine.LessonError(f"{path} has nothing of yours yet: fill in a blank first")
+        return lines, {"bug"}
+    with unchanged() as changed:
+        wrong = [f"BUG in your {fault}" for fault in proof.faults(lesson.written, seed)]
+        try:
+            report = report_on(lesson.written, seed)  # what is not in it is the solution's
+            lines.append(str(report))
+            verdict = report.verdict
+        except BaseException as error:
+            how = f"{type(error).__name__}: {error}"
+            wrong.append(f"BUG: the referee cannot read with your Head: {how}")
+    wrong += [f"BUG: it changes {name}: {mine.ALONE}" for name in changed[:1]]
+    return lines + wrong, {verdict} | ({"bug"} if lesson.broken or wrong else set())
+
+
+def check_at(path: Path, checkpoint: str | Path) -> tuple[dict[str, str], list[str]]:
+    """As `check`, with the weights of that checkpoint."""
+    return check(path, load_checkpoint(checkpoint))
+
+
 def _words(numbers) -> str:
     *most, last = map(str, numbers)
     return f"{', '.join(most)} and {last}"
@@ -133,7 +181,11 @@ def report_on(scope: dict, seed: int) -> Report:
     model = GPT(shape, scope["Head"], torch.Generator().manual_seed(seed)).eval()
     for weight in model.parameters():
         weight.data *= 9 if weight.ndim > 1 else 1  # so that a wrong mask shows
-    return referee(model, seed=seed, caches=[scope[name] for name in CACHES], seconds=math.inf)
+    caches = [scope[name] for name in CACHES]
+    with limit(
+        REFEREE, "the referee, with your Head, KVCache and StaticKVCache, is not at its end"
+    ):
+        return referee(model, seed=seed, caches=caches, seconds=math.inf)
 
 
 @torch.no_grad()

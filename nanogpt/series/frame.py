@@ -83,9 +83,9 @@ def kv_cache(model, cache, capacity=None):
             head.cache = None
 
 
-def train(text, steps=1500, batch=16):
-    """A model of this text, and its characters."""
-    chars = sorted(set(text))
+def train(text, path, steps=1500, batch=16):
+    """Train a model of this text; its weights go to `path`."""
+    chars = "".join(sorted(set(text)))
     shape = {"vocab_size": len(chars), "block_size": 128, "n_layer": 4, "n_head": 4, "n_embd": 64}
     model = GPT(SimpleNamespace(**shape, head_size=16, dropout=0.0))
     for weight in model.parameters():
@@ -97,16 +97,17 @@ def train(text, steps=1500, batch=16):
         loss = one_step(model, optimizer, data[at[:, :-1]], data[at[:, 1:]])
         if step % 100 == 0:
             print(f"step {step:4d} of {steps}: the loss of this batch is {loss:.2f}", flush=True)
-    return model, chars
+    about = {"config": vars(model.config), "vocabulary": chars}
+    save_file(model.state_dict(), path, {"nanogpt": json.dumps(about)})
 
 
 def load(path):
-    """The model that notebook 01, or this program, has put beside it, and its characters."""
+    """The model that notebook 01, or `train`, has put there, and its characters."""
     with safe_open(path, "pt") as file:
         about = json.loads(file.metadata()["nanogpt"])
         c = SimpleNamespace(**about["config"])
         c.head_size = c.n_embd // c.n_head
-        model = GPT(c)
+        model = GPT(c).eval()
         model.load_state_dict({name: file.get_tensor(name) for name in file.keys()}, strict=False)
     return model, about["vocabulary"]
 
@@ -114,29 +115,24 @@ def load(path):
 def main():
     path = Path(__file__).with_name("model.safetensors")
     torch.manual_seed(1337)
-    if path.exists():
-        model, chars = load(path)
-        print(f"weights: {path}")
-    else:
-        places = sys.argv[1:] or [os.environ.get("NANOGPT_DATA", "data/input.txt")]
-        model, chars = train(Path(places[0]).read_text(encoding="utf-8"))
-        about = {"config": vars(model.config), "vocabulary": "".join(chars)}
-        save_file(model.state_dict(), path, {"nanogpt": json.dumps(about)})
-    n = model.config.block_size
+    if not path.exists():
+        places = [*sys.argv[1:], os.environ.get("NANOGPT_DATA", "data/input.txt")]
+        train(Path(places[0]).read_text(encoding="utf-8"), path)
+    model, chars = load(path)
+    c, n = model.config, model.config.block_size
     noise = torch.empty(n, 1, len(chars)).exponential_() ** 0.8  # temperature 0.8
-    prompt = torch.tensor([[chars.index("\n")]])
-    written = []
-    for token in generate_with_cache(model.eval(), prompt, noise, KVCache):
-        written.append(token)
-        print(chars[token.item()], end="", flush=True)
-    again = list(generate_with_cache(model, prompt, noise, StaticKVCache))
-    same = torch.equal(torch.cat(written), torch.cat(again))
+    texts = {KVCache: "", StaticKVCache: ""}
+    for cache in texts:
+        for token in generate_with_cache(model, torch.zeros(1, 1).long(), noise, cache):
+            texts[cache] += chars[token]
+            print(chars[token] if cache is KVCache else "", end="", flush=True)
+    same = texts[KVCache] == texts[StaticKVCache]
     print(f"\n\nThe other cache writes {'the same text' if same else 'ANOTHER TEXT'}.")
-    c, weights = model.config, sum(p.numel() for p in model.parameters() if p.ndim == 2)
+    matrices = [p for p in [*model.blocks.parameters(), model.lm_head.weight] if p.ndim == 2]
+    weights = sum(matrix.numel() for matrix in matrices)
     cost = [multiplications(n, weights, c.n_layer, c.n_embd, cached) for cached in (False, True)]
-    read = step_bytes(weights, c.n_layer, c.n_head, c.head_size, n)
     print(f"The last step: {cost[0]:,} multiplications without a cache, {cost[1]:,} with it,")
-    print(f"and {read:,} bytes to read.")
+    print(f"and {step_bytes(weights, c.n_layer, c.n_head, c.head_size, n):,} bytes to read.")
 
 
 if __name__ == "__main__":

@@ -21,11 +21,13 @@ from types import ModuleType
 from ..cluster.folders import held
 from ..files import ROOT, write_whole
 from . import program, solutions
-from .blanks import FIRST_LINE, TooLong, judge, limit, wrong
+from .apart import unchanged
+from .blanks import FIRST_LINE, judge, limit, wrong
 from .solutions import blanks, execute
 
 _runs = "NANOGPT_HEADLESS" not in os.environ  # whether the reader's code is used at all
 SECONDS = 60  # at most, for a lesson's own statements
+ALONE = "a lesson leaves all names but its own as they are"
 
 
 class LessonError(ValueError):
@@ -139,15 +141,25 @@ def judged(text: str = "", path: Path | None = None) -> Lesson:
     own = vars(module)
     own |= solutions.header() | {"__name__": "nanogpt_lesson", "__file__": str(path)}
     lesson = Lesson(solutions.header(), own, path)
-    stops = _run(text, path, own)
+    with unchanged() as changed:
+        stops = _run(text, path, own)
+    if changed:
+        stops = f"The solutions run until it is mended: {path} changes {changed[0]}: {ALONE}."
+    _judge_all(lesson, text, stops)
+    return lesson
+
+
+def _judge_all(lesson: Lesson, text: str, stops: str | None) -> None:
+    """Fill the lesson: each name by the reader, where it is right, else by the solution."""
+    own, path = lesson.written, lesson.path
     for name, blank in blanks().items():
         found = own.get(name)
         if stops:
             lesson.broken[name] = stops
         elif found is None or found is solutions.scope()[name]:
-            if name in program.written(text):
+            if name in program.written(text) or _defines(text, name):
                 lesson.broken[name] = f"Your {name} is gone from {path}: fill in its blank again."
-        elif why := wrong(blank.problem, found, name=name):
+        elif why := _wrong(blank, found, name):
             lesson.broken[name] = f"Your {name} in {path} is wrong: {why}"
         else:
             lesson.yours.append(name)
@@ -155,15 +167,23 @@ def judged(text: str = "", path: Path | None = None) -> Lesson:
             continue
         execute(blank.solution, f"<the solution of {name}>", lesson.scope)
         own[name] = lesson.scope[name]
-    return lesson
+
+
+def _wrong(blank, found, name: str) -> str | None:
+    """What its judge says against an answer, or that it changes what judges it."""
+    with unchanged() as changed:
+        why = wrong(blank.problem, found, name=name)
+    return f"it changes {changed[0]}: {ALONE}." if changed else why
 
 
 def _run(text: str, path: Path | None, scope: dict) -> str | None:
     """Execute a lesson; in a line, where and why it stops, if it does."""
     try:
-        with limit(SECONDS, "it is not at its end"):
+        with limit(SECONDS, "the lesson is not at its end"):
             execute(text, str(path), scope)
-    except (Exception, SystemExit, TooLong) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         lines = [x.lineno for x in extract_tb(error.__traceback__) if x.filename == str(path)]
         at = lines[-1] if lines else getattr(error, "lineno", "?")
         why = f"{path} stops at line {at} ({type(error).__name__}: {error})".partition("\n")[0]
@@ -212,6 +232,11 @@ def _cell(answer, name: str) -> str:
             text = "".join(linecache.getlines(code.co_filename))
             if getattr(answer, "__name__", name) in text:
                 return text
-    history = sys.modules["__main__"].__dict__.get("In", [])
-    defines = re.compile(rf"^(?:def|class) {name}\b", re.M)
-    return next((text for text in reversed(history) if defines.search(text)), "")
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    typed = getattr(getattr(shell, "history_manager", None), "input_hist_raw", [])
+    return next((text for text in reversed(typed) if _defines(text, name)), "")
+
+
+def _defines(text: str, name: str) -> bool:
+    """Whether a line of this text begins the def or the class of that name."""
+    return bool(re.search(rf"^(?:def|class) {name}\b", text, re.M))

@@ -60,10 +60,10 @@ class Windows(nn.Module):
         self.trainer = trainer
         self.step = 0
 
-    def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, idx: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Logits and loss.  2 × (B, T) -> (B, T, V), ()"""
         with self.trainer._precision():
-            return self.net(x, y, self.trainer.positions(x.shape[1], self.step))
+            return self.net(idx, targets, self.trainer.positions(idx.shape[1], self.step))
 
 
 class Together:
@@ -82,9 +82,11 @@ class Together:
         for opt in self.trainer.optimizers:
             opt.zero_grad(set_to_none=set_to_none)
 
-    def step(self) -> None:
-        """Move the weights once, by the gradients that are there."""
+    def step(self, closure: Callable | None = None) -> Tensor | None:
+        """Move the weights once, by the gradients that are there or that closure() computes."""
+        loss = closure() if closure else None
         self.trainer.update()
+        return loss
 
 
 # ------------------------------------------------------------------ commands: --lesson

@@ -38,7 +38,7 @@ def merge(lesson: str, cell: str, name: str, order: list[str]) -> tuple[str, str
     text = lesson[: at.start()] + section + lesson[at.end() :]
     text = re.sub(rf"^{re.escape(IMPORT)}{name}\b.*\n", "", text, flags=re.M)
     if IMPORT not in text:
-        text = re.sub(rf"^{re.escape(PATH)}.*\n", "", text, flags=re.M)
+        text = re.sub(rf"^\n{re.escape(PATH)}.*\n", "", text, flags=re.M)
     names = {*written(text), name}
     names = [one for one in order if one in names]
     text = YOURS.sub(f"Yours so far: {', '.join(names)}.", text, count=1)
@@ -48,7 +48,7 @@ def merge(lesson: str, cell: str, name: str, order: list[str]) -> tuple[str, str
 def kept_parts(cell: str, name: str) -> str:
     """What is kept of a cell: imports, defs, classes, and the constants that these use.
 
-    Raises SyntaxError for a cell that does not define `name`.
+    With the comments right above each. Raises SyntaxError for a cell that does not define `name`.
     """
     cell = "\n".join("" if line.startswith(("%", "!")) else line for line in cell.split("\n"))
     tree = ast.parse(cell)
@@ -61,6 +61,8 @@ def kept_parts(cell: str, name: str) -> str:
     kept = []
     for x in (x for x in tree.body if x in parts or x in constants):
         first = min(y.lineno for y in (x, *getattr(x, "decorator_list", ())))
+        while first > 1 and re.match("#(?! %%)", lines[first - 2]):  # a comment right above
+            first -= 1
         gap = ["", ""] if kept and isinstance(x, PARTS[2:]) else []
         kept += [*gap, *lines[first - 1 : x.end_lineno]]
     return "\n".join(kept)

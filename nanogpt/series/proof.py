@@ -15,7 +15,6 @@ from torch import Tensor
 from ..config import GPTConfig
 from ..model import GPT
 from ..sampling import draw_noise, sample
-from ..verify.referee import STOPS
 from .blanks import TooLong, limit
 from .judges.common import near
 
@@ -39,8 +38,10 @@ def faults(scope: dict, seed: int = 0) -> list[str]:
                     pass
         except (Fault, TooLong) as fault:
             found.append(str(fault))
-        except STOPS as error:
-            found.append(f"it stops: {type(error).__name__}: {error}")
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            found.append(f"lesson: it stops with {type(error).__name__}: {error}")
     return found
 
 
@@ -50,7 +51,9 @@ def write(scope: dict, model: GPT, prompt: Tensor, noise: Tensor, cache) -> Tens
     try:
         with limit(SECONDS, f"your generate_with_cache, with {name}, has come to no end"):
             return torch.cat(list(scope["generate_with_cache"](model, prompt, noise, cache)), dim=1)
-    except STOPS as error:
+    except (KeyboardInterrupt, TooLong):
+        raise
+    except BaseException as error:
         said = f"{type(error).__name__}: {error}"
         raise Fault(f"generate_with_cache with {name} stops: {said}") from None
 
@@ -83,7 +86,9 @@ def with_heads(scope: dict, model: GPT) -> GPT:
     try:
         theirs = GPT(model.config, scope["Head"]).to(weight.device, weight.dtype)
         theirs.load_state_dict(model.state_dict())
-    except STOPS as error:
+    except (KeyboardInterrupt, TooLong):
+        raise
+    except BaseException as error:
         raise Fault(f"Head builds no model: {type(error).__name__}: {error}") from None
     return theirs.train(model.training)
 

@@ -5,11 +5,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from nanogpt.checkpoint import load_checkpoint
 from nanogpt.cli import main
 from nanogpt.files import LECTURE_FORM
-from nanogpt.series import blanks, mine, proof, solutions
+from nanogpt.series import apart, blanks, mine, proof, solutions
 from nanogpt.series import certificate as page
 from nanogpt.series.session import open_run
 
@@ -162,27 +163,69 @@ def test_without_a_cache_of_the_readers_or_with_unequal_tokens_there_is_none(run
         page.certificate(run, load_checkpoint(LECTURE_FORM), **SPEED | {"equal": False})
 
 
-BROKEN = {
+BROKEN = {  # what is added to a right lesson, and a word of what is said
     "class Head: pass": "Head",
     "Head = 5": "Head",
     "torch = None": "Head",
     "del torch": "Head",
-    "globals().clear()": "",
+    "globals().clear()": "is gone from",
     "class KVCache:\n    def __init__(self, capacity=None):\n        raise SystemExit(0)": "KVCache",
-    "while True:\n    pass": "60 seconds",
+    "while True:\n    pass": "1 second",
     "def sample(logits, noise):\n    while True:\n        pass": "sample",
     "raise SystemExit(0)": "SystemExit",
+    "class Bye(BaseException): pass\n\ndef visible(q, k):\n    raise Bye": "raised Bye",
+    "raise ValueError('\\x1b[2J\\x07')": "ValueError: ?[2J?",
+    "torch.allclose = lambda *a, **k: True": "changes torch.allclose",
+    "import nanogpt.model as m\nm.Head.forward = Head.forward": "changes Head.forward",
+    "torch.Tensor.softmax = lambda self, dim: self": "changes Tensor.softmax",
+    "nn.Linear.forward = lambda self, x: x": "changes Linear.forward",
+    "torch.set_default_dtype(torch.float64)": "default dtype",
 }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("more", BROKEN)
 def test_a_lesson_that_breaks_out_is_a_line_and_exit_code_1(more, run, capsys, monkeypatch):
+    monkeypatch.setattr("nanogpt.series.apart.apart", lambda work, *args: work(*args))
     for module in (mine, blanks, proof) if "while" in more else ():
         monkeypatch.setattr(module, "SECONDS", 1)
     (path := mine.lesson_path()).write_text(f"{TEXT}\n{more}\n")
     code = main(["verify", "model", str(path)])
     printed = capsys.readouterr()
-    assert code == (0 if more == "globals().clear()" else 1)
+    assert code == 1
     assert "Traceback" not in printed.out + printed.err
-    assert BROKEN[more].replace("60 seconds", "1 second") in printed.out
+    assert BROKEN[more] in printed.out
+    assert torch.get_default_dtype() == torch.float32
+    assert not torch.allclose(torch.zeros(1), torch.ones(1))
+
+
+LEAVES = {
+    "import os\nprint('Right')\nos._exit(0)": "ends the process of its judge with exit code 0",
+    "import os\nos.kill(os.getpid(), 9)": "by signal 9",
+    "raise KeyboardInterrupt": "stops with KeyboardInterrupt",
+    "while True:\n    try:\n        while True: pass\n    except BaseException: pass": "nothing stops it",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("more", LEAVES)
+def test_a_lesson_that_ends_its_judge_or_never_lets_go_is_a_line_too(
+    more, run, capsys, monkeypatch
+):
+    monkeypatch.setattr(apart, "SPARE", -55 if "while" in more else 120)
+    path = mine.lesson_path()
+    path.write_text(f"{more}\n{TEXT}\n")
+    path.with_name("certificate.html").write_text(page.render({"its weights": "0"}))
+    for target in (["model", str(path)], ["certificate", str(path.with_name("certificate.html"))]):
+        if target[0] == "certificate" and "while" in more:
+            continue
+        assert main(["verify", *target]) in ((1,) if target[0] == "model" else (1, 2))
+        printed = capsys.readouterr()
+        assert "Right" not in printed.out
+        assert target[0] == "certificate" or LEAVES[more] in printed.out
+
+
+def test_a_lesson_without_a_name_of_the_readers_is_not_judged(run, capsys):
+    (path := mine.lesson_path()).write_text("import math\n")
+    assert main(["verify", "model", str(path)]) == 2
+    assert "nothing of yours yet" in capsys.readouterr().err

@@ -9,14 +9,15 @@ from statistics import median
 
 import pytest
 from right_answers import RIGHT
-from wrong_answers import WRONG
+from subtle_answers import SUBTLE
+from wrong_answers import WRONG as PLAIN
 
 from nanogpt.files import ROOT
 from nanogpt.series import judges, mine
 from nanogpt.series.blanks import SOLUTION, wrong
 
 REAL_CORPUS = True
-
+WRONG = {name: PLAIN[name] | SUBTLE.get(name, {}) for name in PLAIN}
 # Accepted by a judge, which cannot see it; the certificate refuses each.
 LATER: dict[tuple[str, str], str] = {}
 
@@ -69,5 +70,6 @@ def test_a_wrong_answer_is_refused_for_its_cause(name, misconception):
 def test_the_tables_are_long_enough():
     assert sum(map(len, RIGHT.values())) + len(judges.__all__) >= 40
     assert sum(map(len, WRONG.values())) >= 150
+    assert [name for name in SUBTLE if PLAIN[name].keys() & SUBTLE[name].keys()] == []
     assert len(LATER) <= 5
     assert set(LATER) <= {(name, how) for name in WRONG for how in WRONG[name]}

@@ -10,10 +10,12 @@ from .common import Objection, drawn, first_match, near, need, objects, shape_of
 HIDDEN = float("-inf")
 # Leading dimensions, queries, keys, head size, and how long the queries are.
 SHAPES = [
-    ((), 6, 5, 3, 1.0, torch.float32),
+    ((), 5, 6, 3, 1.0, torch.float32),
     ((2, 3), 4, 7, 5, 1.0, torch.float32),
     ((3,), 6, 130, 9, 1.0, torch.float64),
     ((2,), 1, 11, 17, 1.0, torch.float32),
+    ((9,), 7, 4, 6, 1.0, torch.float64),
+    ((2,), 3, 1200, 8, 1.0, torch.float64),
     ((2,), 5, 8, 6, 300.0, torch.float64),
     ((2,), 5, 8, 6, 1000.0, torch.float64),
 ]
@@ -25,15 +27,35 @@ SHAPES = [
 @objects
 def attention_weights(answer) -> None:
     """Scores, mask and softmax, for any leading dimensions; gradients flow through all of it."""
-    for number, (lead, T, S, hs, size, dtype) in enumerate(SHAPES):
+    for lead, T, S, hs, size, dtype in SHAPES:
         q = size * drawn(*lead, T, hs, seed=1, dtype=dtype)
         k = drawn(*lead, S, hs, seed=2, dtype=dtype)
-        mask = _some_mask(T, S) if number else torch.ones(T, S).tril().bool()
+        mask = _some_mask(T, S)
         if size == 300:  # the scores that can be seen are far below those that cannot
             scores = (q @ k.mT).flatten(0, -3)[0]
             mask = scores <= scores.median(-1, keepdim=True).values
         _check_weights(untouched(answer, q=q, k=k, mask=mask), q, k, mask)
+        _check_again(answer, q, k, mask)
     _check_gradients(answer)
+
+
+def _check_again(answer, q: Tensor, k: Tensor, mask: Tensor) -> None:
+    """A second call of the same shapes has its own q, k and mask, and leaves gradients on."""
+    need(
+        torch.is_grad_enabled(),
+        "after your function gradients are off for all code that follows: leave them on.",
+    )
+    q, k, mask = -q, k.flip(-2), mask.flip(-1)
+    again = answer(q, k, mask)
+    if words := not near(again, _softmax_of(q, k, mask)) and first_match(
+        again, _mask_mistakes(q @ k.mT * q.shape[-1] ** -0.5, mask)
+    ):
+        raise Objection(f"{words}.")
+    need(
+        near(again, _softmax_of(q, k, mask)),
+        "the first call is right, and a second one of the same shapes is not: nothing may be kept "
+        "from one call to the next.",
+    )
 
 
 def _some_mask(T: int, S: int) -> Tensor:
@@ -61,27 +83,38 @@ def _check_weights(found, q: Tensor, k: Tensor, mask: Tensor) -> None:
         return need(found.dtype == q.dtype, same)
     if words := first_match(found, _weight_mistakes(q, k, mask)):
         raise Objection(f"{words}.")
-    need(found.isfinite().all(), _not_finite(found))
-    if near(found, right, 1e-2) and q.dtype == torch.float64:
-        raise Objection(f"{here} in float64 they are right to float32 only: keep the dtype.")
+    need(found.isfinite().all(), _not_finite(found, q, k))
     leaked = (found * ~mask).abs().max()
     need(
         leaked == 0,
         f"a key that the mask hides gets a weight of {leaked:.2g}, where scores reach "
         f"{(q @ k.mT).abs().max() * q.shape[-1] ** -0.5:.0f}: hide it with -inf.",
     )
+    if near(found, right, 1e-3):
+        by = (found - right).abs().max()
+        raise Objection(
+            f"{here} in {q.dtype} they are off by {by:.1e}: keep the dtype, round nothing and add "
+            "nothing."
+        )
+    wrong = (~torch.isclose(found, right, atol=1e-4)).flatten(0, -2).any(-1).nonzero()[0, 0]
     rows = [
-        [round(share, 3) for share in x.flatten(0, -2)[1 % x[..., 0].numel()].tolist()[:7]]
-        for x in (right, found)
+        [round(share, 3) for share in x.flatten(0, -2)[wrong].tolist()[:7]] for x in (right, found)
     ]
-    raise Objection(f"{here} a row of weights begins {rows[0]}; yours begins {rows[1]}.")
+    raise Objection(f"{here} row {wrong} of the weights begins {rows[0]}; yours begins {rows[1]}.")
 
 
-def _not_finite(found: Tensor) -> str:
+def _not_finite(found: Tensor, q: Tensor, k: Tensor) -> str:
     kind = "NaN" if found.isnan().any() else "infinite"
+    scores = (q @ k.mT).abs().max() * q.shape[-1] ** -0.5
+    if scores < 50:
+        return (
+            f"some of your weights are {kind}, and the scores are small: 0 times infinity is NaN, "
+            "and so is a row that sees no key. Fill with masked_fill."
+        )
     return (
-        f"some of your weights are {kind}: exp() of a large score overflows. "
-        "Take the row's maximum out first, or use softmax, which does."
+        f"some of your weights are {kind}, where scores reach {scores:.0f}: exp() of a large one "
+        "overflows, and a row of which all are 0 cannot be divided by its sum. Take out the "
+        "maximum of each row's own visible scores first, or use softmax, which does."
     )
 
 
@@ -121,6 +154,7 @@ def _mask_mistakes(scores: Tensor, mask: Tensor) -> dict[str, Tensor]:
     none += "weight to character 0"
     zero = "a score of 0 still gets weight, because exp(0) is 1: hide with -inf"
     found = {none: scores.softmax(-1), zero: (scores * mask).softmax(-1)}
+    found["every query gets the mask of the last one"] = weights(mask[-1:].expand(T, S))
     late = "you hide after the softmax, so the rows no longer sum to 1"
     found[late] = scores.softmax(-1) * mask
     found["where the mask is True a query may look; you hide it there"] = weights(~mask)
@@ -157,6 +191,7 @@ def _check_gradients(answer) -> None:
             "no gradient flows through your weights, so queries and keys would never learn: "
             "no detach(), no no_grad(), no new torch.tensor(…) on the way.",
         )
+        need(q.requires_grad and k.requires_grad, "you turn off the gradients of what comes in.")
         both.append(torch.autograd.grad((out * upstream).sum(), (q, k), allow_unused=True))
     for name, found, right in zip("qk", *both, strict=True):
         need(
@@ -176,13 +211,19 @@ def visible(answer) -> None:
     slots = torch.tensor([0, 1, 2, 3, -1, -1])
     shuffled = torch.randperm(300, generator=torch.Generator().manual_seed(0)) - 1
     far = torch.tensor([0, 40_000, 3, -1, 2**31, 39_999])
-    cases = [(pos[3:], pos), (pos, pos), (pos, slots), (pos[1:3], slots)]
+    cases = [(pos[3:], pos), (pos[1:2], pos), (pos, pos), (pos, slots), (pos[1:3], slots)]
+    cases += [(pos[3:], slots), (pos[:1], slots), (pos[2:], pos[2:]), (pos[2:] + 7, pos + 6)]
     cases += [(torch.arange(250, 273), torch.arange(273)), (torch.tensor([299, 3, 120]), shuffled)]
     cases += [
         (torch.tensor([40_000, 2**31]), far),
+        (torch.tensor([2**24, 2**53]), torch.tensor([2**24 + 1, 2**53 + 1, 5])),
         (pos[:1], pos[:1]),
         (torch.arange(300), shuffled),
     ]
+    nine = torch.arange(9)
+    early, late = (answer(nine[at : at + 1], nine) for at in (2, 5))
+    kept = torch.equal(early, nine[None] <= 2) and torch.equal(early, late)
+    need(not kept, "a second call of the same shapes gets the mask of the first: keep nothing.")
     for q_pos, k_pos in cases:
         mask = untouched(answer, q_pos=q_pos, k_pos=k_pos)
         shape = (len(q_pos), len(k_pos))
@@ -198,9 +239,8 @@ def visible(answer) -> None:
         )
         right = (k_pos[None, :] <= q_pos[:, None]) & (k_pos[None, :] >= 0)
         for i, j in (mask != right).nonzero()[:1].tolist():
-            raise Objection(
-                f"{here}: {_wrong_look(int(q_pos[i]), int(k_pos[j]), bool(mask[i, j]))}"
-            )
+            look = _wrong_look(int(q_pos[i]), int(k_pos[j]), bool(mask[i, j]))
+            raise Objection(f"{here}: {look}")
 
 
 def _few(pos: Tensor) -> str:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import contextmanager
 
 import torch
+import torch.nn as nn
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from .common import Objection, drawn, need, objects, shape_of, untouched
 
@@ -21,6 +24,7 @@ GROWS = [
         300,
         [range(7), *(range(i, i + 1) for i in range(7, 260)), range(260, 300)],
     ),
+    (1, 2, torch.float32, None, [range(1050), range(1050, 1051), range(1051, 1100)]),
 ]
 STATIC = [
     (2, 3, torch.float32, 6, [range(2), range(2, 3), range(3, 4)]),
@@ -69,6 +73,24 @@ def _check_kind(held: Iterable[Tensor], new: tuple) -> None:
     need(not held[2].is_floating_point(), "the positions come back as floats: they are integers.")
 
 
+def _check_class(kind) -> None:
+    """A cache is a plain class: what a head holds as a module becomes a part of the model."""
+    need(
+        isinstance(kind, type) and not issubclass(kind, nn.Module),
+        "a cache is a plain class, not an nn.Module: in a head that would become a part of the "
+        "model, and kv_cache(model) could not take it away.",
+    )
+
+
+class Unwritten(TorchFunctionMode):
+    """In its with-block, memory that nobody has written holds 7, and not what lies there."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        named = getattr(func, "__name__", "") in ("empty", "empty_like", "new_empty")
+        return out.fill_(7) if named else out
+
+
 def _check_alone(kind) -> None:
     """Two caches that are filled in turns know nothing of each other, nor of one before them."""
     first, second = (_new(2, range(n), 3, torch.float32) for n in (3, 2))
@@ -82,13 +104,18 @@ def _check_alone(kind) -> None:
         "its "
         "own, made in __init__ or at the first update and kept in self, not in the class.",
     )
-    again = _update(one, tuple(x[..., -1:, :] if x.ndim == 3 else x[-1:] + 1 for x in first))
+    more = _new(2, range(3, 4), 3, torch.float32)
+    again = _update(one, more)
     found = again[2][again[2] >= 0].tolist()
-    right = [*first[2].tolist(), int(first[2][-1]) + 1]
     need(
-        found == right,
-        f"two caches share what they hold: one has the positions {found}, not {right}.",
+        found == [0, 1, 2, 3],
+        f"two caches share what they hold: one has the positions {found}, not [0, 1, 2, 3].",
     )
+    for held, old, new in zip(again[:2], first, more, strict=False):
+        need(
+            torch.equal(held[:, :4], torch.cat([old, new], dim=1)),
+            "two caches share what they hold: one has written over the other's keys or values.",
+        )
 
 
 def _check_past(kind, capacity: int, slots: bool) -> None:
@@ -125,6 +152,7 @@ def _few(numbers: list[int]) -> str:
 @objects
 def KVCache(kind) -> None:
     """All tokens so far, after each update, in the order in which they came."""
+    _check_class(kind)
     for number, (B, hs, dtype, capacity, updates) in enumerate(GROWS):
         if number == 1:
             _check_alone(kind)
@@ -132,8 +160,24 @@ def KVCache(kind) -> None:
         news = []
         for positions in updates:
             news.append(_new(B, positions, hs, dtype))
-            _check_grown(_update(cache, news[-1]), news)
+            with _no_capacity(capacity, positions.stop):
+                held = _update(cache, news[-1])
+            _check_grown(held, news)
     _check_past(kind, 5, slots=False)
+
+
+@contextmanager
+def _no_capacity(capacity: int | None, end: int):
+    """Around an update up to that position: an error is an objection where no capacity is set."""
+    try:
+        yield
+    except (ValueError, RuntimeError, IndexError) as error:
+        if capacity:
+            raise
+        raise Objection(
+            f"made without a capacity, it stops on the way to {end} tokens ({error}): "
+            "capacity=None is no limit, and positions may begin anywhere."
+        ) from None
 
 
 def _check_grown(held: list[Tensor], news: list[tuple]) -> None:
@@ -194,24 +238,42 @@ def _where(found: Tensor, right: Tensor) -> str:
 @objects
 def StaticKVCache(kind) -> None:
     """Token n in slot n, zeros and position -1 in the others, in tensors that are made once."""
-    for number, (B, hs, dtype, capacity, updates) in enumerate(STATIC):
+    _check_class(kind)
+    for number, case in enumerate(STATIC):
         if number == 1:
             _check_alone(kind)
-        cache = kind(capacity)
-        right = [torch.zeros(B, capacity, hs, dtype=dtype) for _ in "kv"]
-        right.append(torch.full((capacity,), -1))
-        places = set()
-        for positions in updates:
-            new = _new(B, positions, hs, dtype)
-            for slots, part in zip(right, new, strict=True):
-                slots.index_copy_(slots.ndim // 2, new[2], part)
-            held = _update(cache, new)
-            _check_slots(held, right, new)
-            places.add(_storages(cache, held))
-        need(
-            len(places) == 1, "a later update made new tensors: reserve once, then write into them."
-        )
+        with Unwritten():
+            _check_static(kind, *case)
     _check_past(kind, 5, slots=True)
+    _check_twice(kind)
+
+
+def _check_twice(kind) -> None:
+    """A slot that is written again holds what came last."""
+    cache = kind(4)
+    _update(cache, _new(1, range(3), 3, torch.float32))
+    k, v, pos = _new(1, range(2, 3), 3, torch.float32)
+    held = _update(cache, (2 * k, 3 * v, pos))
+    need(
+        torch.equal(held[0][:, 2:3], 2 * k) and torch.equal(held[1][:, 2:3], 3 * v),
+        "a slot that is written a second time does not hold what came last: write, do not add.",
+    )
+
+
+def _check_static(kind, B: int, hs: int, dtype, capacity: int, updates: list[range]) -> None:
+    """After each update the slots hold what they should, in the tensors of the first."""
+    cache = kind(capacity)
+    right = [torch.zeros(B, capacity, hs, dtype=dtype) for _ in "kv"]
+    right.append(torch.full((capacity,), -1))
+    places = set()
+    for positions in updates:
+        new = _new(B, positions, hs, dtype)
+        for slots, part in zip(right, new, strict=True):
+            slots.index_copy_(slots.ndim // 2, new[2], part)
+        held = _update(cache, new)
+        _check_slots(held, right, new)
+        places.add(_storages(cache, held))
+    need(len(places) == 1, "a later update made new tensors: reserve once, then write into them.")
 
 
 def _storages(cache, held: list[Tensor]) -> tuple[int, ...]:

@@ -8,6 +8,7 @@ from statistics import median
 from .common import need, objects
 
 ROWS = [[3.0, 1.0, -1.0, 0.2], [-0.5, -0.25, -0.01], [4.0], [-7.0, 6.9, 0.0, 1e-3, 2.2]]
+ROWS += [[1e-7, -3e-8, 2e-9], [2e20, -1.0]]  # a scale has no limits
 
 
 def _is(found, right: float) -> bool:
@@ -76,7 +77,12 @@ def _check_count(answer, T: int, cached: bool) -> None:
 @objects
 def latency(answer) -> None:
     """TTFT, TPOT, ITL and E2EL of several time lines."""
-    for moments in ([10.0, 13.0, 14.0, 16.0], [0.0, 2.0, 3.0, 4.0, 14.0], [1.0, 1.5, 2.5]):
+    for moments in (
+        [10.0, 13.0, 14.0, 16.0],
+        [0.0, 2.0, 3.0, 4.0, 14.0],
+        [1.0, 1.5, 2.5],
+        [0.0, 0.001234, 0.001290, 0.002],
+    ):
         _check_latency(answer, moments)
     got = answer([0.0, 1.0])
     need(got["tpot"] is None, "a single token has no gap after it: its TPOT is None.")
@@ -143,6 +149,7 @@ def paired_speedup(answer) -> None:
     )
     for a, b in (
         ([1.0, 10.0, 100.0], [2.0, 1.0, 100.0]),
+        ([9.0, 6.0, 4.0, 1.0, 2.0], [3.0, 2.0, 8.0, 0.5, 4.0]),
         ([8.0, 1.0, 6.0, 20.0], [2.0, 1.0, 1.0, 2.0]),
         ([7.0], [2.0]),
     ):
@@ -154,6 +161,17 @@ def _check_ratio(answer, a: list[float], b: list[float]) -> None:
     got, here = (
         answer([*a], [*b]),
         f"the ratios {', '.join(f'{x:g}' for x in ratios)} have the median",
+    )
+    middle = sorted(ratios)[1:-1] or ratios
+    need(
+        not _is(got, sum(middle) / len(middle)) or _is(got, median(ratios)),
+        f"{here} {median(ratios):g}, and yours, {got:.3g}, is a mean of those between the ends.",
+    )
+    apart = median(x / y for x, y in zip(sorted(a), sorted(b), strict=True))
+    need(
+        not _is(got, apart) or _is(got, median(ratios)),
+        f"{here} {median(ratios):g}, and yours, {got:.3g}, pairs runs that were not made together: "
+        "sort the ratios, not the runs.",
     )
     whole = len(a) > 1 and _is(got, median(a) / median(b)) and not _is(got, median(ratios))
     need(
@@ -232,6 +250,12 @@ def fastest(answer) -> None:
         _is(got, 1),
         f"1 s of arithmetic beside 0.2 s of reading allow 1 token per second, not {got:.3g}: "
         "arithmetic can be the limit too.",
+    )
+    got = answer(10.0, 8.0, 1000.0, 2.0)  # 0.01 s of arithmetic, 4 s of reading
+    need(
+        _is(got, 0.25),
+        "10 operations at 1,000 and 8 bytes at 2 per second allow 0.25 tokens per second, not "
+        f"{got:.3g}: compare times, not numbers.",
     )
     got = answer(3.0, 7.0, 12.0, 2.0)
     need(

@@ -38,11 +38,20 @@ def _pair(head, **changes) -> tuple[nn.Module, nn.Module]:
     for seed, weight in enumerate(shipped.parameters()):
         weight.data = drawn(*weight.shape, seed=seed) / 3
     theirs = head(config)
-    names = [sorted(name for name, _ in one.named_parameters()) for one in (theirs, shipped)]
-    need(
-        names[0] == names[1],
-        f"a head has the weights {', '.join(names[1])}; yours has {', '.join(names[0]) or 'none'}.",
+    has, asked = (
+        {name: tuple(weight.shape) for name, weight in sorted(one.named_parameters())}
+        for one in (theirs, shipped)
     )
+    need(
+        [*has] == [*asked],
+        f"a head has the weights {', '.join(asked)}; yours has {', '.join(has) or 'none'}.",
+    )
+    for name, shape in asked.items():
+        need(
+            has[name] == shape,
+            f"with n_embd {config.n_embd} and head_size {config.head_size}, {name} is {shape}, and "
+            f"yours {has[name]}: config says how large, and nn.Linear takes what comes in first.",
+        )
     need(
         "cache" in vars(theirs) and theirs.cache is None,
         "a new head needs self.cache = None, in __init__: kv_cache(model) sets and removes it.",
@@ -72,7 +81,12 @@ def _check_alone(head) -> None:
     )
     if not near(out, right):
         by = f"without a cache it is off by {(out - right).abs().max():.1e}"
-        raise Objection(f"{by}: {_head_mistake(shipped, x, pos, out)}")
+        small = "something is kept or computed in a smaller dtype: leave the dtype that comes in."
+        rounded = near(out, right, 1e-2)
+        raise Objection(f"{by}: {small if rounded else _head_mistake(shipped, x, pos, out)}")
+    for text in range(len(x)):
+        alone = theirs(x[text : text + 1], pos)
+        need(near(alone, right[text : text + 1]), "a text alone is not what it is among others.")
     long, places = drawn(2, LONG, 15, dtype=torch.float64), torch.arange(LONG)
     off = (theirs(long, places) - shipped(long, places)).abs().amax((0, 2))  # (T,)
     late = (off > 1e-9).nonzero()
@@ -153,55 +167,105 @@ def _check_learns(head) -> None:
         )
 
 
+SHARE = 0.25  # of the weights that are dropped below
+TEXTS = 60
+
+
 def _check_dropout(head) -> None:
-    """A text of one token has one weight, 1: dropout makes it 0 or 1 / (1 - p), for all of v."""
-    share = 0.25
-    theirs, shipped = _pair(head, dropout=share)
-    x, pos = drawn(800, 1, 15, seed=3, dtype=torch.float64), torch.arange(1)
+    """In training each weight is dropped by a draw of its own, and those that stay become larger.
+
+    One head, wider than its text is long: then its weights can be computed from its output.
+    """
+    theirs, shipped = _pair(head, dropout=SHARE, n_head=1)
+    pos = torch.arange(6)
+    x = drawn(1, len(pos), 15, seed=3, dtype=torch.float64).expand(TEXTS, -1, -1).contiguous()
+    whole = torch.linalg.pinv(shipped.value(x))  # (B, hs, T)
+    seen = torch.ones(len(pos), len(pos)).tril().bool()
+    weights = (shipped(x, pos) @ whole)[:, seen]  # (B, 21)
+    factors = []
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(0)
-        ratio = (theirs.train()(x, pos) / shipped(x, pos))[:, 0]  # (B, hs)
-    dropped = (ratio == 0).double()
+        for _ in range(2):
+            out = theirs.train()(x, pos)
+            mixed = out @ whole
+            need(
+                near(mixed @ shipped.value(x), out, 1e-6),
+                "in training single numbers are dropped: dropout belongs on the weights, before "
+                "they meet v.",
+            )
+            factors.append(mixed[:, seen] / weights)
+    _check_factors(*factors, factors[0] * weights, seen)
+
+
+def _check_factors(first: Tensor, again: Tensor, shares: Tensor, seen: Tensor) -> None:
+    """What the weights were multiplied by in two calls, and what they became.  (B, 21) each"""
+    kept = 1 / (1 - SHARE)
     need(
-        dropped.mean() > 0,
+        not near(first, torch.ones_like(first), 1e-6),
         "in training nothing is dropped: config.dropout is the share of weights to set to 0.",
     )
+    rows = torch.zeros(len(first), *seen.shape, dtype=first.dtype)
+    rows[:, seen] = shares
+    total = rows.sum(-1)  # (B, T)
     need(
-        (dropped.mean(1) % 1 == 0).all(),
-        "in training single numbers are dropped: dropout belongs on the weights, before they meet "
-        "v.",
+        not (((total - 1).abs() < 1e-6) | (total.abs() < 1e-6)).all(),
+        "in training each row of weights still sums to 1: dropout comes after the softmax, and the "
+        "rest is not divided again.",
     )
-    kept = ratio[dropped[:, 0] == 0]
+    dropped = first.abs() < 1e-6
     need(
-        near(kept, torch.full_like(kept, 1 / (1 - share))),
-        f"in training the weights that stay must become 1 / (1 - p) = {1 / (1 - share):.3f} times "
-        "as large.",
+        (dropped | ((first - kept).abs() < 1e-6)).all(),
+        f"in training the weights that stay must become 1 / (1 - p) = {kept:.3f} times as large.",
     )
+    _check_draws(dropped, again.abs() < 1e-6, seen)
     need(
-        abs(dropped.mean() - share) < 0.08,
-        f"in training {dropped.mean():.0%} of the weights are dropped; config.dropout is "
-        f"{share:.0%}.",
+        abs(dropped.double().mean() - SHARE) < 0.06,
+        f"in training {dropped.double().mean():.0%} of the weights are dropped; config.dropout is "
+        f"{SHARE:.0%}.",
     )
 
 
-def _model(head) -> GPT:
+def _check_draws(dropped: Tensor, again: Tensor, seen: Tensor) -> None:
+    """Raise Objection unless each weight had a draw of its own, in each of two calls.  (B, 21)"""
+    square = torch.zeros(len(dropped), *seen.shape)
+    square[:, seen] = dropped.float()
+    last = square[:, -1]  # (B, T): the row that sees all
+    for alike, what in (
+        (square.std(0).max() == 0, "all texts drop the same weights"),
+        (last.std(-1).max() == 0, "a query drops all of its weights or none"),
+        (all(square[:, i:, i].std(-1).max() == 0 for i in range(4)), "all queries drop one key"),
+    ):
+        need(not alike, f"in training {what}: each weight has a draw of its own.")
+    need(
+        not torch.equal(dropped, again),
+        "in training two calls drop the same weights: leave the random numbers to go on.",
+    )
+
+
+def _model(head, dropout: float = 0.0) -> GPT:
     """Two layers of three of their heads, with large weights, in float64, in eval mode."""
-    config = GPTConfig(vocab_size=11, block_size=LONG, n_layer=2, n_head=3, n_embd=15)
-    model = GPT(config, head=head, generator=torch.Generator().manual_seed(0)).double().eval()
-    for weight in model.parameters():
+    shape = {"vocab_size": 11, "block_size": LONG, "n_layer": 2, "n_head": 3, "n_embd": 15}
+    config = GPTConfig(**shape, dropout=dropout)
+    shipped = GPT(config, generator=torch.Generator().manual_seed(0)).double().eval()
+    for weight in shipped.parameters():
         weight.data *= 9 if weight.ndim > 1 else 1  # so that a wrong mask shows
+    model = GPT(config, head=head).double().eval()
+    model.load_state_dict(shipped.state_dict())
     return model
 
 
 def _check_cached(head) -> None:
     """With a cache, in pieces of many lengths, up to the last position: the plain logits."""
     ids = torch.randint(11, (2, LONG), generator=torch.Generator().manual_seed(2))
-    model = _model(head)
+    model = _model(head, dropout=0.5)  # which is off, cache or not, in eval mode
+    ways = [(2, (0, 9, 10, 11, 29, 30, 161, 162, LONG)), (1, (0, 1, 2, 7, 250, 251, LONG))]
     with torch.no_grad():
         plain = _model(PackageHead)(ids)[0]
+        _check_kept(model, ids)
         for cache in (DynamicCache, StaticCache, Backwards):
-            for cuts in ((0, 9, 10, 11, 29, 30, 161, 162, LONG), (0, 1, 2, 7, 250, 251, LONG)):
-                off = (_in_pieces(model, ids, cache, cuts) - plain).abs().amax((0, 2))  # (T,)
+            for texts, cuts in ways:
+                found = _in_pieces(model, ids[:texts], cache, cuts)
+                off = (found - plain[:texts]).abs().amax((0, 2))  # (T,)
                 late = (~(off <= 1e-9)).nonzero()
                 if len(late):
                     t = int(late[0])
@@ -212,6 +276,36 @@ def _check_cached(head) -> None:
                         f"at token {t}, by {off[t]:.1e}, in a call that began at position {last}."
                     )
         need(near(model(ids[:, :9])[0], plain[:, :9]), "after a cached text it is another head.")
+        with torch.enable_grad():
+            found = _in_pieces(model, ids[:, :12], DynamicCache, (0, 5, 6, 12))
+        need(near(found, plain[:, :12]), "with a cache it is another head where gradients are on.")
+
+
+def _check_kept(model: GPT, ids: Tensor) -> None:
+    """In one pass the cache of a head gets the keys and values of that head, once."""
+    updates: list[tuple[Tensor, Tensor]] = []
+
+    class Noting:
+        def __init__(self, capacity):
+            pass
+
+        def update(self, k, v, pos):
+            updates.append((k, v))
+            return k, v, pos
+
+    head, read = model.blocks[0].sa.heads[0], []
+    hook = head.register_forward_pre_hook(lambda module, args: read.append(args[0]))
+    with kv_cache(model, Noting), hook:
+        model(ids[:, :5], pos=torch.arange(5))
+    times = len(updates) / len(cache_owners(model))
+    need(times == 1, f"one pass makes {times:g} updates in each head: one is enough.")
+    layers = head.key, head.value
+    for name, kept, layer in zip(("keys", "values"), updates[0], layers, strict=True):
+        right = layer(read[0])
+        shapes = f"{tuple(kept.shape)}, and the head has {tuple(right.shape)}: keep what it uses"
+        order = "that are not the head's: update(k, v, pos), in this order"
+        words = order if kept.shape == right.shape else shapes
+        need(near(kept, right), f"the cache gets {name} {words}.")
 
 
 class Backwards(DynamicCache):
@@ -232,15 +326,25 @@ def _in_pieces(model: GPT, ids: Tensor, cache, cuts: tuple[int, ...]) -> Tensor:
 
 def _check_training(head) -> None:
     """In training mode a cache that is on is neither written nor read."""
-    model = _model(head).train()
+    model = _model(head, dropout=0.2).train()
     ids = torch.arange(14)[None] % 11
-    with torch.no_grad():
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(0)
         plain = model(ids)[0]
         with kv_cache(model, DynamicCache):
+            torch.manual_seed(0)
             out = model(ids)[0]
             held = [owner.cache.length for owner in cache_owners(model)]
     need(
-        not any(held) and near(out, plain),
+        not any(held),
         "in training mode the head used its cache: the guard must ask for both, is there a cache, "
         "and is this not training?",
     )
+    need(
+        near(out, plain),
+        "in training mode it is another head while a cache is on: that changes nothing, and "
+        "dropout neither.",
+    )
+    with torch.no_grad():
+        after = _in_pieces(model.eval(), ids, DynamicCache, (0, 9, 10, 14))
+        need(near(after, model(ids)[0]), "in eval mode after training its cache is not used.")

@@ -20,10 +20,18 @@ def sample(answer) -> None:
     _check_three(answer)
     _check_shares(answer)
     for number, (B, V, size, shift) in enumerate(
-        [(5, 65, 1, 0), (40, 65, 0.2, 0), (7, 300, 4, 0), (3, 17, 1, 900), (6, 65, 12, -900)]
+        [
+            (5, 65, 1, 0),
+            (40, 65, 0.2, 0),
+            (7, 300, 4, 0),
+            (3, 17, 1, 900),
+            (6, 65, 12, -900),
+            (2, 3000, 0.3, 0),
+        ]
     ):
         for dtype in (torch.float32, torch.float64):
-            logits = size * drawn(B, V, seed=number, dtype=dtype) + shift
+            logits = size * drawn(B, V, seed=number, dtype=dtype)
+            logits += shift * torch.arange(1, B + 1)[:, None]  # each row at a level of its own
             noise = draw_noise(50, B, V, torch.Generator().manual_seed(number)).to(dtype)
             for row in noise[: 50 if dtype == torch.float32 else 5]:
                 _check_race(answer, logits, row)
@@ -68,10 +76,11 @@ def _check_shares(answer) -> None:
         max(share) < 1,
         f"of 20,000 draws all are token {drawn_tokens[0].item()}: is the noise used?",
     )
+    need(min(share) > 0, f"of 20,000 draws token {share.index(min(share))} is never one: all race.")
     need(
         all(abs(a - b) < 0.02 for a, b in zip(share, (0.5, 0.3, 0.2), strict=True)),
         f"for the probabilities 0.5, 0.3 and 0.2 the shares of 20,000 draws are {share}: is it a "
-        "softmax?",
+        "softmax, and the noise as it comes?",
     )
 
 
@@ -91,11 +100,12 @@ def _check_race(answer, logits: Tensor, noise: Tensor) -> None:
     if logits.abs().max() > 500:
         raise Objection(
             f"{here}: its logits are around {logits[row].mean():.0f}, and only their differences "
-            "count. exp() of them overflows or is 0; softmax takes the maximum out first."
+            "count. exp() of them overflows or is 0; softmax takes each row's own maximum out "
+            "first."
         )
     raise Objection(
-        f"{here}: the winner is the candidate with the {rank}. largest logit. All {V} race, each "
-        "row with its own noise, at temperature 1."
+        f"{here}: the winner is number {rank} by its logit. All {V} race, each row with its own "
+        "noise, as it comes, at temperature 1."
     )
 
 
@@ -103,15 +113,22 @@ def _check_race(answer, logits: Tensor, noise: Tensor) -> None:
 
 
 class Loose:
-    """A cache that takes any positions, and counts how many are built."""
+    """A cache that takes any positions below its capacity, and counts how many are built."""
 
     built = 0
 
     def __init__(self, capacity):
         Loose.built += 1
         self.held = []
+        self.capacity = capacity
 
     def update(self, *new):
+        last = int(new[2].max())
+        need(
+            last < self.capacity,
+            f"the caches are made for {self.capacity} tokens, and one at position {last} has to be "
+            "read: kv_cache(model, cache) makes them for the whole block.",
+        )
         self.held.append(new)
         k, v, pos = zip(*self.held, strict=True)
         return torch.cat(k, 1), torch.cat(v, 1), torch.cat(pos)
@@ -146,15 +163,43 @@ def generate_with_cache(answer) -> None:
     model, (prompt, noise) = _watched(16), _asked(1, 3, 8)
     steps = answer(model, prompt, noise, Loose)
     next(steps)
+    read = sum(tokens.shape[1] for tokens, *_ in model.read)
+    need(
+        read == 3,
+        f"before the first token is handed out the model reads {read} tokens, and the prompt has "
+        "3: `yield` each token as soon as it is drawn, and read it after that.",
+    )
     steps.close()
     need(
         not model.caching,
         "a reader who stops in the middle leaves the caches on: `with kv_cache(model, cache):` "
         "removes them.",
     )
+    _check_past(answer)
     model.train()
     list(answer(model, prompt, noise, Loose))
     need(model.training, "the model came in training mode, and your loop left it in eval mode.")
+    need(
+        torch.is_grad_enabled(),
+        "after your loop gradients are off for all code that follows: @torch.no_grad() above the "
+        "function turns them on again.",
+    )
+
+
+def _check_past(answer) -> None:
+    """More tokens than the block holds: an error, and no text that ends in silence."""
+    model, (prompt, noise) = _watched(16), _asked(1, 3, 20)
+    found: list[Tensor] = []
+    try:
+        found.extend(answer(model, prompt, noise, Loose))
+    except Objection:
+        raise
+    except Exception:
+        return
+    raise Objection(
+        f"a block of 16 holds 14 new tokens after a prompt of 3. Asked for 20, it hands out "
+        f"{len(found)} and ends in silence: let the error of the model come through."
+    )
 
 
 def _asked(B: int, T: int, n: int) -> tuple[Tensor, Tensor]:
@@ -187,6 +232,7 @@ def _check_text(answer, B: int, T: int, n: int, block_size: int) -> None:
             "is the last token read, which nobody needs?"
         ) from None
     _check_read(model, prompt, n, here)
+    need(not model.training, "the model came in eval mode, and your loop left it in training mode.")
     _check_tokens(found, model, prompt, noise)
 
 
@@ -197,6 +243,12 @@ def _check_tokens(found: list, model: Watched, prompt: Tensor, noise: Tensor) ->
     need(
         Loose.built > 0,
         f"{here} another cache is built than the class that came in: kv_cache(model, cache).",
+    )
+    heads = model.config.n_head
+    need(
+        Loose.built <= heads,
+        f"{here} {Loose.built} caches are built for {heads} heads: one with-block around all steps "
+        "keeps what was read.",
     )
     shapes = {getattr(token, "shape", None) for token in found}
     need(
