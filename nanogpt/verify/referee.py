@@ -102,12 +102,14 @@ class Case:
         self.seed, self.given, self.result = seed, given, result
         self.began, self.pick = time.monotonic(), random.Random(seed)
         self.dtypes = self._dtypes(subject)
+        self.as_given = subject  # its cache may have another dtype there
         (self.dtype, self.subject), *coarser = self.dtypes.items()
         self.other, self.coarse = coarser[0] if coarser else (None, None)
         self.spent = self.units = 0.0
         self.held: dict[int, tuple[Tensor, Tensor] | None] = {}  # texts and logits, by length
         self.known: tuple[str, ...] = ()
         self.refused: dict[str, list[str]] = {}  # reasons, and the ways that are not offered
+        self.room: dict[str, int] = {}  # the most tokens, of all texts, that each cache has held
 
     def settings(self, seconds, length, requests, expects, say) -> None:
         """What `referee` was asked for."""
@@ -215,10 +217,11 @@ class Case:
             ahead = self.judge(way, self.plain(ids[:1, :t]), alone[:1, :t])
             if ahead.verdict == "bug":
                 if getattr(self.subject, "bidirectional", False):
-                    cure = "build it with is_decoder=True to have a cache"
+                    cure = "an encoder has a cache where it is built with is_decoder=True"
                     raise ValueError(f"{self.subject.name} is bidirectional: {cure}")
                 ahead.words += ": it looks ahead, or depends on the length; instead of it the "
                 ahead.words += "cache is compared with plain passes that end at each token"
+                ahead.how = {"seed": self.seed, "length": n, "ends": t}
                 self.result.findings.append(ahead)
                 ends = range(1, n + 1)
                 return torch.cat([self.plain(ids[:, :t])[:, -1:] for t in ends], dim=1)
@@ -226,10 +229,11 @@ class Case:
 
     # -------------------------------------------------------------- a verdict
 
-    def judge(self, way: str, got: Tensor, expected: Tensor, again: Callable | None = None):
+    def judge(self, way: str, got: Tensor, expected: Tensor, again=None, inside=None) -> Finding:
         """The Finding on these logits, by the size of their differences.  (B, T, V) twice
 
         `again` computes them once more: where rounding of float64 is too little to explain them.
+        `inside` is what rounding explains in another dtype than the finest.
         """
         if not isinstance(got, Tensor):
             raise ValueError(f"{way}: logits must be a tensor, (B, T, V), not {type(got).__name__}")
@@ -239,14 +243,15 @@ class Case:
         diffs = (got.double() - expected.double()).abs().amax((0, 2))  # (T,)
         size, yard = float(diffs.max()), self.yard
         words = "NaN" if math.isnan(size) else f"off by {size:.1e}" if size else "to the bit"
-        words += f" in {name_of(self.dtype)}"
-        if size <= yard.inside:
+        words += f" in {name_of(got.dtype if inside else self.dtype)}"
+        inside = inside or yard.inside
+        if size <= inside:
             verdict = "equal" if size <= ULPS * yard.ulp else "rounding"
             if size > yard.limit and not yard.lossy and again is not None:
                 verdict = self._float32_inside(again, size)
             explained = f", where {yard.words}" if size else ""
             return Finding(way, verdict, words + explained, size)
-        wrong = ~(diffs <= yard.inside)
+        wrong = ~(diffs <= inside)
         at = int(wrong.nonzero()[0])
         words += f" from token {at} on, where {yard.words}"
         if self._may_be_a_tie(got, expected, at):
@@ -271,21 +276,26 @@ class Case:
         diffs = (got.double() - expected.double()).abs().amax(-1)[:, at:]  # (B, T - at)
         return float((diffs > self.yard.inside).float().mean()) < 0.5
 
-    def read(self, way: str, read: Callable, expected: Tensor) -> Finding | None:
+    def read(self, way: str, read: Callable, expected: Tensor, inside=None) -> Finding | None:
         """The verdict on the logits that read() gives; None where the model has no such way."""
+        cache, size = way.split(", ")[0], expected.shape[0] * expected.shape[1]
         try:
             got = read()
         except (NotOffered, NotImplementedError, MemoryError) as why:
             self.not_offered(way, why)
             return None
         except STOPS as error:
-            if isinstance(error, self.refuses) or any(x in str(error).lower() for x in FULL):
+            full = any(x in str(error).lower() for x in FULL)
+            leaks = full and 2 * size <= self.room.get(cache, 0)
+            if (full or isinstance(error, self.refuses)) and not leaks:
                 self.not_offered(way, error)
                 return None
             words = f"it stops with {type(error).__name__}: {first_line(error)}"
-            return Finding(way, "bug", words, math.inf)
+            more = f", at {size} tokens, where {self.room[cache]} were read before" if leaks else ""
+            return Finding(way, "bug", words + more, math.inf)
+        self.room[cache] = max(size, self.room.get(cache, 0))
         got = thinned(got) if isinstance(got, Tensor) else got
-        return self.judge(way, got, expected, read)
+        return self.judge(way, got, expected, read, inside)
 
     def not_offered(self, way: str, why: Exception) -> None:
         ways = self.refused.setdefault(first_line(why), [])
