@@ -21,9 +21,9 @@ from .door import subject_of
 from .reference import STOPS, Reference, Stopped
 from .report import Finding, Report, mark_known
 from .situations import situations
-from .subjects import NotOffered, Subject
+from .subjects import NotOffered
 from .texts import edges_of, lengths_of
-from .yardstick import Yardstick, name_of, thinned
+from .yardstick import thinned
 
 SECONDS = 60.0  # after which no further way is begun
 REQUESTS = 24  # one after the other, many of which share a beginning
@@ -67,9 +67,9 @@ def referee(
     try:
         subject = subject_of(model, caches)
         result = Report(subject.name)
-        case = Case(subject, seed, "MODEL" if caches is None else "MODEL, CACHES", result)
-        case.settings(seconds, length, requests, expects, say)
-        case.known = tuple(known)
+        given = "MODEL" if caches is None else "MODEL, CACHES"
+        case = Case(subject, seed, result, expects, given)
+        case.settings(seconds, length, requests, tuple(known), say)
         try:
             case.run()
         except Stopped as why:
@@ -92,28 +92,21 @@ def _modes(model) -> list[tuple[nn.Module, bool]]:
 class Case(Reference):
     """One model under the referee: all comparisons, and the time that is left for them."""
 
-    def __init__(self, subject: Subject, seed: int, given: str, result: Report):
-        self.began, self.pick = time.monotonic(), random.Random(seed)
-        super().__init__(subject, seed, result)
-        self.given = given
+    def __init__(self, subject, seed: int, result: Report, expects: float | None, given: str):
+        self.began, self.pick, self.given = time.monotonic(), random.Random(seed), given
+        super().__init__(subject, seed, result, expects)
         self.spent = self.units = 0.0
         self.held: dict[int, tuple[Tensor, Tensor] | None] = {}  # texts and logits, by length
-        self.known: tuple[str, ...] = ()
         self.refused: dict[str, list[str]] = {}  # reasons, and the ways that are not offered
         self.room: dict[str, set] = {}  # texts and tokens for which each cache had room
 
-    def settings(self, seconds, length, requests, expects, say) -> None:
+    def settings(self, seconds, length, requests, known, say) -> None:
         """What `referee` was asked for."""
-        self.seconds, self.requests, self.say = seconds, requests, say
-        lossy = self.subject.expects if expects is None else expects
-        self.yard = Yardstick(self.dtype, self.other, lossy)
+        self.seconds, self.requests, self.known, self.say = seconds, requests, known, say
         self.lengths = lengths_of(self.subject, length)
         if self.lengths[0] < SHORTEST:
             name, n = self.subject.name, self.lengths[0]
             raise ValueError(f"{name} reads {n} tokens: {SHORTEST} are needed")
-        if self.other is None:
-            only = f"only in {name_of(self.dtype)}: rounding is told by its size alone"
-            self.result.notes.append(only)
 
     def read(self, way: str, read: Callable, expected: Tensor, inside=None) -> Finding | None:
         """The verdict on the logits that read() gives; None where the model has no such way."""

@@ -31,14 +31,17 @@ class Stopped(Exception):
 class Reference:
     """One model: its finest dtype, its yardstick, and what its logits should be."""
 
-    def __init__(self, subject: Subject, seed: int, result: Report):
+    def __init__(self, subject: Subject, seed: int, result: Report, expects: float | None):
         self.seed, self.result = seed, result
         self.dtypes = self._dtypes(subject)
         self.as_given = subject  # its cache may have another dtype there
         (self.dtype, self.subject), *coarser = self.dtypes.items()
         self.other, self.coarse = coarser[0] if coarser else (None, None)
-
-    yard: Yardstick  # set by what the caller asks for
+        lossy = self.subject.expects if expects is None else expects
+        self.yard = Yardstick(self.dtype, self.other, lossy)
+        if self.other is None:
+            only = f"only in {name_of(self.dtype)}: rounding is told by its size alone"
+            result.notes.append(only)
 
     def _dtypes(self, subject: Subject) -> dict[torch.dtype, Subject]:
         """The model in every dtype in which it runs, the finest first.

@@ -184,3 +184,13 @@ def test_a_lesson_that_breaks_out_is_a_line_and_exit_code_1(more, run, capsys, m
     assert code == (0 if more == "globals().clear()" else 1)
     assert "Traceback" not in printed.out + printed.err
     assert BROKEN[more].replace("60 seconds", "1 second") in printed.out
+
+
+@pytest.mark.parametrize("text", ["<dt>" * 100_000, "<dt>\x1b[2J</dt><dd>\x07</dd>", "\0", ""])
+def test_a_page_that_is_none_is_one_line_at_once(text, tmp_path, capsys):
+    (tmp_path / "page.html").write_text(text)
+    assert main(["verify", "certificate", str(tmp_path / "page.html")]) == 2
+    said = capsys.readouterr().err
+    assert "was changed by hand" in said
+    assert said.count("\n") == 1
+    assert said.strip().isprintable()
