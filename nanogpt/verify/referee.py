@@ -119,12 +119,13 @@ class Case(Reference):
             return None
         except STOPS as error:
             full = any(x in str(error).lower() for x in FULL)
-            leaks = full and any(rows <= b and tokens <= t for b, t in room)
-            if (full or isinstance(error, self.refuses)) and not leaks:
+            if full and any(rows <= b and tokens <= t for b, t in room):
+                words = f"{cache} has no room for what it read before: are blocks given back?"
+                self.result.notes.append(words)
+            if full or isinstance(error, self.refuses):
                 self.not_offered(way, error)
                 return None
             words = f"it stops with {type(error).__name__}: {first_line(error)}"
-            words += "; as much was read before: something is not given back" * leaks
             return Finding(way, "bug", words, math.inf)
         if way.startswith(cache) or "through the cache" in way:
             room.add((rows, tokens))
