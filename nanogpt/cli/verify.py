@@ -8,7 +8,15 @@ import time
 from pathlib import Path
 
 from ..files import KEEPER, LECTURE_FORM, ROOT
-from .common import POSITIVE, add_json, check_clone, json_path, measured_device, write_result
+from .common import (
+    POSITIVE,
+    add_json,
+    check_clone,
+    json_path,
+    measured_device,
+    set_threads,
+    write_result,
+)
 
 KINDS = ROOT / "outputs" / "kinds"
 ENDS = "Exit code 0: equal or rounding; 1: a bug; 2: nothing was judged; 3: undecided."
@@ -171,6 +179,7 @@ def kinds(args: argparse.Namespace) -> int:
     """Judge each architecture and write the table."""
     from ..verify import survey
 
+    set_threads(1)  # small models: more threads only wait for each other
     names = args.names or survey.kinds()
     rows = []
     for row in survey.survey(names, args.minutes, args.seconds, print):
@@ -187,6 +196,7 @@ def museum(args: argparse.Namespace) -> int:
     from ..verify.museum import exhibits, judged
 
     check_clone()
+    set_threads(1)
     path = json_path(args.json, "museum.json")
     paths, rows, n = exhibits(args.names), [], args.seeds
     with Progress(len(paths), "bugs") as bar:

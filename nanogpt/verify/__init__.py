@@ -4,7 +4,7 @@
 
     assert_sound(model)  # raises CacheBug, with the report and a script that shows it
 
-Read report, subjects, texts, ways and door, then yardstick, situations and referee.
+Read report, subjects, texts, ways and door, then yardstick, reference, situations, referee.
 """
 
 from __future__ import annotations

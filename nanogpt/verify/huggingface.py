@@ -15,6 +15,7 @@ from .subjects import NotOffered, Subject, copied, through
 from .texts import high_water
 
 LARGEST = 100_000_000  # parameters of a model that is called small
+TWO_WAYS = ("cpmant",)  # kinds whose whole prompt is read in both directions
 REFUSALS = ("not compatible", "not support", "only support", "unsupported", "expected a cache")
 
 
@@ -45,7 +46,9 @@ class HuggingFace(Subject):
 
     @property
     def bidirectional(self) -> bool:
-        """Whether the model is told to see later tokens, as an encoder does."""
+        """Whether the model sees later tokens by design, as an encoder does."""
+        if self.config.model_type in TWO_WAYS:
+            return True
         flags = (getattr(self.config, name, True) for name in ("is_decoder", "causal"))
         return False in flags or getattr(self.config, "attn_type", "") == "bi"
 
@@ -272,6 +275,7 @@ def _sizes(known, left_out: tuple) -> dict:
     for name in LAYERS:
         if name in usual and name not in left_out:
             kinds = list(dict.fromkeys(usual[name] or HYBRID.get(known.model_type, LINEAR)))
+            kinds = list(LINEAR) if kinds == ["linear_attention"] else kinds
             sizes[name] = (kinds * 4)[: max(4, len(kinds))]
             sizes["num_hidden_layers"] = max(4, len(kinds), sizes.get("num_hidden_layers", 4))
     for name in LAYERS:

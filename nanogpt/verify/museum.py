@@ -22,8 +22,10 @@ from .referee import referee
 
 FOLDER = ROOT / "notebooks" / "museum"
 VERDICTS = FOLDER / "verdicts.json"  # what the site's page is made from
-LETTERS = ".abcdefghijklmnopqrstuvwxyzäöü"  # no number, and the 29 tokens of an exhibit
-SHOWN = 40  # tokens of a picture: those around the first that changes
+# No number, and a word for each of the 29 tokens of an exhibit.
+WORDS = "– the king and my lord will not come to her night love with a sword he said no more"
+WORDS = f"{WORDS} than this day we live for gold once again still".split()
+SHOWN = 16  # tokens of a picture: those around the first that changes
 KINDS = {"issues": "issue", "pull": "pull request"}
 POWERS = "0123456789abcdefghi"  # of ten, from -16 to 2
 
@@ -70,18 +72,22 @@ def judged(path: Path, seeds: Iterable[int]) -> dict:
     return result | counts | {"found": dict(found), "missed": dict(missed)}
 
 
-def _picture(expected=None, got=None, sizes=None) -> dict:
-    """Finding.turn as short texts: a letter for each token, a power of ten for each difference."""
-    if sizes is None:
-        return {"expected": expected, "got": got} if expected else {}
-    wrong = (i for i, (a, b) in enumerate(zip(expected, got, strict=True)) if a != b)
-    start = max(0, next(wrong, 0) - SHOWN // 2) if len(expected) > SHOWN else 0
+def _picture(expected=(), got=(), sizes=()) -> dict:
+    """Finding.turn as short texts: a word for each token, a power of ten for each difference.
+
+    A server's texts are letters: a word for each as well, and no sizes.
+    """
+    if not expected:
+        return {}
+    if isinstance(expected, str):
+        expected, got = ([ord(letter) - ord("a") for letter in row] for row in (expected, got))
+    wrong = (i for i, (a, b) in enumerate(zip(expected, got, strict=False)) if a != b)
+    start = max(0, min(next(wrong, 0) - SHOWN // 4, len(expected) - SHOWN))
     part = slice(start, start + SHOWN)
-    expected, got, sizes = expected[part], got[part], sizes[part]
-    rows = ["".join(LETTERS[token + 1] for token in row) for row in (expected, got)]
-    powers = (math.floor(math.log10(min(max(size, 1e-16), 1e2))) for size in sizes)
-    sizes = "".join(POWERS[power + 16] for power in powers)
-    return {"expected": rows[0], "got": rows[1], "sizes": sizes}
+    rows = [" ".join(WORDS[(token + 1) % 30] for token in row[part]) for row in (expected, got)]
+    powers = (math.floor(math.log10(min(max(size, 1e-16), 1e2))) for size in sizes[part])
+    drawn = {"sizes": "".join(POWERS[power + 16] for power in powers)} if sizes else {}
+    return {"expected": rows[0], "got": rows[1], **drawn}
 
 
 def rooms() -> dict | None:
@@ -102,7 +108,8 @@ def _room(row: dict) -> dict:
     """What the page says of an exhibit, beside its verdicts."""
     owner, kind, number = re.fullmatch(r".*\.com/(.+)/(\w+)/(\w+)", row["thread"]).groups()
     trap = re.search(r"otebook 04's (\w+) trap", row["about"])
-    pairs = enumerate(zip(row["turn"].get("expected", ""), row["turn"].get("got", ""), strict=True))
+    texts = [row.get("turn", {}).get(key, "").split() for key in ("expected", "got")]
+    pairs = enumerate(zip(*texts, strict=False))
     path = FOLDER / f"{row['name']}.py"
     code = path.read_text(encoding="utf-8").split('"""', 2)[2].strip() if path.is_file() else ""
     return row | {

@@ -98,7 +98,8 @@ class Report:
         lines += [f"  note: {note}" for note in dict.fromkeys(self.notes)]
         if self.unreached:
             names = "; ".join(self.unreached[:6]) + "; …" * (len(self.unreached) > 6)
-            lines.append(f"  no time was left for {len(self.unreached)} ways: {names}")
+            n = len(self.unreached)
+            lines.append(f"  no time was left for {n} way{'s' * (n > 1)}: {names}")
         return "\n".join(lines)
 
 

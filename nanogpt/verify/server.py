@@ -20,6 +20,7 @@ LETTERS = "abcdefghij"
 NEW = 12  # tokens of an answer
 MANY = 40  # prompts that push others out of a pool of blocks
 LARGEST = 1 << 24  # bytes of an answer that are read
+PATIENCE = 60  # seconds for an answer
 GREEDY, DRAWN = {"temperature": 0.0}, {"temperature": 1.0}
 
 
@@ -61,16 +62,21 @@ class HTTPServer:
         data, head = body and json.dumps(body).encode(), {"Content-Type": "application/json"}
         try:
             request = urllib.request.Request(f"{self.name}/v1/{what}", data, head)
-            with urllib.request.urlopen(request, timeout=60) as response:
-                return json.loads(response.read(LARGEST))
+            with urllib.request.urlopen(request, timeout=PATIENCE) as response:
+                said = _whole(response)
         except urllib.error.HTTPError as error:
-            said = _clean(_body(error))
+            said = _clean(_body(error)) or _clean(str(error.reason))
             raise ConnectionError(f"{self.name}/v1/{what}: HTTP {error.code}: {said}") from None
-        except RecursionError:
-            raise ConnectionError(f"{self.name}/v1/{what}: JSON that is nested too deep") from None
         except (OSError, ValueError, HTTPException) as error:
             why = _clean(str(error))
             raise ConnectionError(f"no server answers at {self.name}: {why}") from None
+        try:
+            return json.loads(said)
+        except RecursionError:
+            raise ConnectionError(f"{self.name}/v1/{what}: JSON that is nested too deep") from None
+        except ValueError as error:
+            why = _clean(str(error))
+            raise ConnectionError(f"{self.name}/v1/{what} is no JSON: {why}") from None
 
 
 def _shown(logprobs) -> dict:
@@ -81,6 +87,20 @@ def _shown(logprobs) -> dict:
         return {"logprobs": None, "tokens": None}
     numbers = [value if isinstance(value, float) else None for value in values]
     return {"logprobs": numbers, "tokens": tokens}
+
+
+def _whole(response) -> bytes:
+    """All that a server answers. Raises OSError for one that goes on and on."""
+    parts, size, began = [], 0, time.monotonic()
+    while size < LARGEST:
+        part = response.read1(1 << 16)
+        if not part:
+            break
+        parts.append(part)
+        size += len(part)
+        if time.monotonic() - began > PATIENCE:
+            raise OSError(f"after {PATIENCE} s its answer has {size} bytes and no end")
+    return b"".join(parts)
 
 
 def _body(error: urllib.error.HTTPError) -> str:

@@ -18,11 +18,11 @@ from .huggingface import HuggingFace, small
 from .referee import STOPS, referee
 from .report import Finding, Report
 from .subjects import NotOffered
-from .texts import cut, text
+from .texts import cut, text, total
 
 SECONDS = 6.0  # for each kind
 LATE = 5  # times as long, and a kind is given up
-SCRIPT = '''\
+MODEL = '''\
 """{name} ({kind}) of transformers {version}: {way}.
 
 {words}
@@ -38,7 +38,9 @@ for p in model.parameters():
     if p.ndim > 1:
         torch.nn.init.normal_(p, std=0.3)
 model = model.eval().double()
-
+ids = torch.tensor({ids})
+'''
+CACHED = """
 # What is read in turn: tokens, or how many of the last ones are taken back.
 pieces = {pieces}
 state, kept = {{{state}}}, []
@@ -54,10 +56,19 @@ with torch.no_grad():
             if getattr(out, name, None) is not None:
                 state = {{name: out[name]}}
                 break
-    wanted = model(torch.tensor({ids}), use_cache=False).logits
+    wanted = model(ids, use_cache=False).logits
 got = torch.cat(kept, 1)
-print((got - wanted[:, : got.shape[1]]).abs().amax((0, 2)))  # one difference for each token
-'''
+print("logits:", tuple(got.shape), "of a text:", tuple(wanted.shape))
+n = min(got.shape[1], wanted.shape[1])
+print((got[:, :n] - wanted[:, :n]).abs().amax((0, 2)))  # one difference for each token
+"""
+PLAIN = """
+# Two passes without a cache: over the first tokens, and over all.
+with torch.no_grad():
+    got = model(ids[:, :{ends}], use_cache=False).logits
+    wanted = model(ids, use_cache=False).logits
+print((got - wanted[:, :{ends}]).abs().amax((0, 2)))  # one difference for each token
+"""
 HEAD = """\
 # The referee on every causal architecture of transformers
 
@@ -110,29 +121,41 @@ def _row(kind: str, seconds: float) -> dict:
 
 
 def _evidence(subject: HuggingFace, report: Report) -> dict:
-    """The simplest way that convicts, its size, and a script."""
+    """The simplest way that convicts, its size, and a script; a wrong plain pass comes first."""
     bugs = [f for f in report.findings if f.verdict == "bug"]
-    first = min(bugs, key=lambda f: (not f.how, len(f.how.get("lengths", ())), f.way))
+    first = min(bugs, key=_length)
     size = first.size if first.size < float("inf") else None
     row = {"way": first.way, "size": size, "words": first.words}
     return row | {"bugs": len(bugs), "code": script(subject, first)}
+
+
+def _length(finding: Finding) -> int:
+    """Tokens that show a bug; the most for what has no script."""
+    if not finding.how:
+        return 10**9
+    return total(finding.how["lengths"]) if "lengths" in finding.how else 0
 
 
 def script(subject: HuggingFace, finding: Finding) -> str:
     """Lines that show a bug in transformers alone; "" for what is no way to read one batch."""
     import transformers
 
-    if not finding.how:
-        return ""
     how = finding.how
-    ids = text(subject, seed=how["seed"], length=how["length"])[: how["rows"]]
-    pieces = cut(ids, how["lengths"], subject.vocab_size)
-    state = ""
-    if how["cache"] == "static cache":
-        state = f'"past_key_values": StaticCache(config=config, max_cache_len={how["length"] + 8})'
-    elif any(isinstance(piece, int) for piece in pieces):
-        state = '"past_key_values": DynamicCache(config=config)'
-    return SCRIPT.format(
+    if not how:
+        return ""
+    ids = text(subject, seed=how["seed"], length=how["length"])[: how.get("rows", 1)]
+    more = {"ends": how.get("ends")}
+    if "lengths" in how:
+        pieces = cut(ids, how["lengths"], subject.vocab_size)
+        ids = ids[:, : total(how["lengths"])]
+        more["pieces"] = [x if isinstance(x, int) else x.tolist() for x in pieces]
+        more["state"] = ""
+        if how["cache"] == "static cache":
+            room = how["length"] + 8
+            more["state"] = f'"past_key_values": StaticCache(config=config, max_cache_len={room})'
+        elif any(isinstance(piece, int) for piece in pieces):
+            more["state"] = '"past_key_values": DynamicCache(config=config)'
+    return (MODEL + (CACHED if "lengths" in how else PLAIN)).format(
         name=subject.name,
         kind=subject.model.config.model_type,
         version=transformers.__version__,
@@ -141,9 +164,8 @@ def script(subject: HuggingFace, finding: Finding) -> str:
         sizes=subject.sizes,
         eager=', experts_implementation="eager"' * any("expert" in x for x in subject.sizes),
         seed=0,
-        pieces=[piece if isinstance(piece, int) else piece.tolist() for piece in pieces],
-        state=state,
         ids=ids.tolist(),
+        **more,
     )
 
 
@@ -178,8 +200,13 @@ def write(folder: Path, rows: list[dict], seconds: float) -> None:
     )
     for row in rows:
         if row.get("code"):
-            write_whole(folder / f"{row['kind']}.py", row["code"].encode())
+            write_whole(folder / _script_name(row), row["code"].encode())
     write_whole(folder / "README.md", table(rows, versions, seconds).encode())
+
+
+def _script_name(row: dict) -> str:
+    """Not the kind alone: a script named xlstm.py would be imported for the package xlstm."""
+    return f"{row['kind']}_shown.py"
 
 
 def table(rows: list[dict], versions: dict, seconds: float) -> str:
@@ -194,7 +221,7 @@ def table(rows: list[dict], versions: dict, seconds: float) -> str:
     for row in sorted(rows, key=lambda row: (rank.get(row["verdict"], 9), row["kind"])):
         why = (row.get("way") or row.get("why") or "").replace("|", "/")
         size = "" if row.get("size") is None else f"{row['size']:.1e}"
-        code = f"[{row['kind']}.py]({row['kind']}.py)" if row.get("code") else ""
+        code = f"[{_script_name(row)}]({_script_name(row)})" if row.get("code") else ""
         cells = [
             row["kind"],
             row["verdict"],

@@ -46,6 +46,7 @@ def short_ways(n: int, window: int | None, rewinds: bool, pick: random.Random) -
         "chunks after a prompt": fill(k, sizes=(1, 2, 3, 7)),
         "random chunks": fill(sizes=(2, 3, 4, 5)),
         f"a prompt of {k}, then token by token": fill(k),
+        "chunks of every size": _sizes(n, pick),
     }
     for m in (16, 32):
         if m + 4 <= n:
@@ -66,18 +67,19 @@ def _rewinds(n: int, edge: int) -> list[Way]:
         "a rewind to nothing": [(0, 5), 4, (0, 2), 1, (edge, 3), 2],
         "many rejected drafts": [2, *[(1, 1 + i % 4) for i in range(n - 10)]],
     }
-    return [
-        Way(name, 1, tuple(lengths + [1] * (n - used)))
-        for name, lengths in drafts.items()
-        if (used := total(lengths)) < n - 4 and lengths
-    ]
+    found = []
+    for name, lengths in drafts.items():
+        left = n - total(lengths)
+        if left > 4:
+            found.append(Way(name, 1, (*lengths, *[1] * left)))
+    return found + [Way(f"{way.name}, in a batch", 3, way.lengths) for way in found[:1]]
 
 
 def long_ways(n: int, edges: list[int], deepest: int, pick: random.Random) -> list[Way]:
     """The ways to read texts of n tokens, past all of these edges."""
     edges = [e for e in edges if 8 < e <= n - 2]
     fill = _Filler(n, pick)
-    ways = {f"a prompt of {e}, then tokens": _upto(n, [e, 1, 1, 2, 1, 5]) for e in edges}
+    ways = _prompts(n, edges)
     ways |= {
         "one prompt, then a token": [n - 1, 1],
         "chunks that end at every edge": _to(n, edges, lambda e: [e]),
@@ -85,9 +87,14 @@ def long_ways(n: int, edges: list[int], deepest: int, pick: random.Random) -> li
         "single tokens across every edge": _to(n, edges, lambda e: [*range(e - 2, e + 3)]),
         f"chunks of 32, to {n}": fill(sizes=(32,)),
         f"random chunks, to {n}": fill(7, sizes=(1, 2, 5, 17, 40)),
+        f"chunks of every size, to {n}": _sizes(n, pick),
     }
     for e in edges:
         ways[f"chunks of {e} after 5 tokens"] = fill(5, sizes=(e,))
+    step = 16 if n < 200 else 64
+    multiples = range(step, n - 2, step)
+    around = {e + d for e in edges for d in (-1, 1)}
+    ways |= _prompts(n, sorted({*multiples, *around}))
     found = [Way(name, 1, tuple(lengths)) for name, lengths in ways.items() if lengths]
     if deepest:
         found += _long_rewinds(n, edges, deepest)
@@ -103,13 +110,28 @@ def _long_rewinds(n: int, edges: list[int], deepest: int) -> list[Way]:
     lengths, at = [], 0
     for e in edges:
         if at < e - 2 and e + 4 <= n:
-            lengths += [e - 2 - at, (1, 3), (0, 2, 1), 1, (1, 2)]
+            lengths += [e - 2 - at, (1, 3), (1, 2), (0, 2, 1), (1, 2)]  # back to e, and around it
             at = e + 1
     found = [Way("rejected drafts at every edge", 1, (*lengths, n - at))] if lengths else []
     if (deep := n // 2) <= deepest:
         found.append(Way("half a text taken back, twice", 1, (8, (0, deep), 2, (0, deep), n - 10)))
     rounds = [(1, 1 + i % 5) for i in range(n - 12)]
     return [*found, Way(f"rejected drafts at every token, to {n}", 1, (3, *rounds, 9))]
+
+
+def _prompts(n: int, lengths: list[int]) -> dict[str, list[int]]:
+    """Prompts of these lengths, each with single tokens and pairs behind it."""
+    return {f"a prompt of {m}, then tokens": _upto(n, [m, 1, 1, 2, 1, 5]) for m in lengths}
+
+
+def _sizes(n: int, pick: random.Random) -> list[int]:
+    """Chunks of 1, 2, 3 … tokens, each once and in any order, after a prompt; n in all."""
+    sizes, left = [], n - 3
+    while left > len(sizes):
+        sizes.append(len(sizes) + 1)
+        left -= len(sizes)
+    pick.shuffle(sizes)
+    return [3, *sizes, *[left] * (left > 0)]
 
 
 def _to(n: int, edges: list[int], stops) -> list[int]:

@@ -17,6 +17,7 @@ from ..comparison import rounding
 
 ULPS = 4  # units in the last place of the largest logit, up to which logits are called equal
 TIMES = 4  # so far beyond the largest difference of a sample may another one lie
+ALONE = 16  # the same where float32 is the only dtype: nothing else tells what it rounds
 NARROW = (torch.float32, torch.bfloat16, torch.float16)
 STEP = 8192  # logits of a token that are compared; of a larger vocabulary every second, and so on
 
@@ -32,6 +33,7 @@ class Yardstick:
         self.dtype, self.other, self.expects = dtype, other, expects
         self.eps = torch.finfo(dtype).eps
         self.largest = self.moved = self.noise = self.base = 0.0
+        self.shapes = 0.0  # what plain passes of other shapes, as a batch, differ by
 
     def add(self, plain: Tensor, coarse: Tensor | None = None, jittered: Tensor | None = None):
         """Learn from a plain pass, and the same in a coarser dtype or with jitter.  (B, T, V)"""
@@ -52,8 +54,8 @@ class Yardstick:
     @property
     def limit(self) -> float:
         if self.other is None:
-            base = self.base * (TIMES if self.eps < 1e-4 else 1)
-            return max(base, TIMES * self.moved, 6 * self.noise)
+            base = self.base * (ALONE if self.eps < 1e-4 else 1)
+            return max(base, TIMES * self.moved, TIMES * self.shapes, 6 * self.noise)
         shrinks = math.sqrt(self.eps / torch.finfo(self.other).eps)  # half-way, in magnitudes
         return max(TIMES * self.moved * shrinks, ULPS * self.ulp, 6 * self.noise)
 
@@ -126,3 +128,12 @@ def jitter(model: nn.Module, eps: float, seed: int):
     finally:
         for hook in hooks:
             hook.remove()
+
+
+def turn_of(got: Tensor, expected: Tensor, at: int) -> tuple[list, list, list]:
+    """Finding.turn of the text that is wrong at token `at`.  (B, T, V) twice"""
+    diffs = (got.double() - expected.double()).abs().amax(-1).nan_to_num(math.inf)  # (B, T)
+    row = int(diffs[:, at].argmax())
+    rows = [logits[row].nan_to_num(nan=0, posinf=0, neginf=0) for logits in (expected, got)]
+    tokens = [torch.where(one.any(-1), one.argmax(-1), -1).tolist() for one in rows]
+    return *tokens, diffs[row].tolist()

@@ -229,3 +229,13 @@ def test_a_lesson_without_a_name_of_the_readers_is_not_judged(run, capsys):
     (path := mine.lesson_path()).write_text("import math\n")
     assert main(["verify", "model", str(path)]) == 2
     assert "nothing of yours yet" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["<dt>" * 100_000, "<dt>\x1b[2J</dt><dd>\x07</dd>", "\0", ""])
+def test_a_page_that_is_none_is_one_line_at_once(text, tmp_path, capsys):
+    (tmp_path / "page.html").write_text(text)
+    assert main(["verify", "certificate", str(tmp_path / "page.html")]) == 2
+    said = capsys.readouterr().err
+    assert "was changed by hand" in said
+    assert said.count("\n") == 1
+    assert said.strip().isprintable()

@@ -30,7 +30,7 @@ def test_every_exhibit_has_a_room_with_its_thread_in_one_small_file(page):
     traps = ["tinyllm_17", "onnxruntime_genai_2354", "mlx_vlm_1983", "ng_video_lecture_16"]
     traps += ["llms_from_scratch_1048", "fairseq_757", "lag_llama_81"]
     assert rooms[: len(traps)] == traps
-    assert text.count('<svg class="turned"') >= len(NAMES) - 2
+    assert text.count('<div class="turned"') >= len(NAMES) - 2
     assert f"{len(NAMES)} bugs convicted, their {len(NAMES)} repairs acquitted" in text
 
 

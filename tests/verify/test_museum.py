@@ -12,8 +12,8 @@ PUBLISHED = {row["name"]: row for row in SAID["exhibits"]}
 
 @pytest.mark.parametrize("path", exhibits(), ids=lambda path: path.stem)
 def test_a_public_bug_is_convicted_and_its_repair_acquitted(path):
-    row = judged(path, range(2))
-    assert (row["convicted"], row["acquitted"]) == (2, 2), row
+    row = judged(path, [0])  # the published verdicts are over more seeds
+    assert (row["convicted"], row["acquitted"]) == (1, 1), row
     published = PUBLISHED[path.stem]
     same = ["name", "thread", "group", "about", "way"]
     assert {key: published[key] for key in same} == {key: row[key] for key in same}

@@ -22,11 +22,7 @@ from nanogpt.verify.huggingface import small as architecture
 from nanogpt.verify.server import HTTPServer
 
 # Small models of these architectures run in float64, with more than one kind of position and mask.
-SOUND = "gpt2 llama mistral opt nanochat bloom mpt gemma gemma2 gemma3_text gpt_neox phi phi3 qwen2"
-SOUND += " qwen3 olmo olmo2 olmo3 stablelm starcoder2 biogpt xglm cohere cohere2 glm granite helium"
-SOUND += (
-    " gpt_bigcode persimmon nemotron ministral smollm3 ernie4_5 seed_oss arcee apertus ctrl lfm2"
-)
+SOUND = "gpt2 llama mistral opt bloom mpt gemma3_text gpt_neox phi qwen3 olmo3 cohere2 ctrl lfm2"
 
 
 OURS = {"heads": tiny_model, "batched": lambda: tiny_model(False)}
@@ -36,7 +32,7 @@ OURS["rope, window"] = lambda: small(rope=True, window=6, sinks=2).model
 @pytest.mark.parametrize("kind", OURS)
 def test_our_caches_are_acquitted(kind):
     model = OURS[kind]().train()
-    report = referee(model)
+    report = referee(model, length=28)
     assert report.verdict in ("equal", "rounding"), report
     assert not report.bugs
     ways = " ".join(f.way for f in report.findings)
@@ -253,8 +249,8 @@ def test_architectures_of_transformers_are_acquitted():
 
 def test_padding_is_told_apart_from_the_cache(capsys):
     pytest.importorskip("transformers")
-    assert main(["verify", "class", "llama", "--length", "40"]) == 0
-    assert main(["verify", "model", "--length", "40"]) == 0  # the one that ships
+    assert main(["verify", "class", "llama", "--length", "20"]) == 0
+    assert main(["verify", "model", "--length", "20"]) == 0  # the one that ships
     said = capsys.readouterr().out
     assert "LlamaForCausalLM: equal" in said
     assert "padding, which is not the cache's: equal: left padding of" in said
