@@ -27,6 +27,7 @@ SOLUTION = re.compile(
 )
 SHORT = 60  # characters of what a message quotes
 SECONDS = 60  # that an answer may be judged: a right one takes less than one
+PATIENCE = 5  # times as long by the clock, on a machine that has more to do
 watch: Callable[[float, str], None] | None = None  # hears of each step of a reader's code
 
 
@@ -54,20 +55,26 @@ def judge(
 def limit(seconds: float, words: str):
     """Around code of a reader's: raise TooLong after so many seconds, where a signal can do that.
 
-    That is in the main thread, and not on Windows. Inside another limit that one goes on after it.
+    They are seconds of computing: by the clock it may take PATIENCE times as long. A signal comes
+    in the main thread, and not on Windows. Inside another limit that one goes on after it.
     """
     if watch:
-        watch(seconds, words)
+        watch(PATIENCE * seconds, words)
     main = threading.current_thread() is threading.main_thread()
     if not (main and hasattr(signal, "setitimer")):
         yield
         return
 
     def stop(number, frame):
+        waited = time.monotonic() - begun
+        if time.process_time() - computed < seconds and waited < PATIENCE * seconds:
+            signal.setitimer(signal.ITIMER_REAL, max(0.01, seconds / 10))
+            return
         raise TooLong(f"{words} after {seconds:g} seconds: is there a loop that never ends?")
 
     before = signal.signal(signal.SIGALRM, stop)
     begun = time.monotonic()
+    computed = time.process_time()
     left, _ = signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         yield

@@ -212,7 +212,9 @@ LEAVES = {
 def test_a_lesson_that_ends_its_judge_or_never_lets_go_is_a_line_too(
     more, run, capsys, monkeypatch
 ):
-    monkeypatch.setattr(apart, "SPARE", -55 if "while" in more else 120)
+    if "while" in more:  # 5 seconds of the 300 that it has
+        monkeypatch.setattr(apart, "START", 900)
+        monkeypatch.setattr(apart, "SPARE", -295)
     path = mine.lesson_path()
     path.write_text(f"{more}\n{TEXT}\n")
     path.with_name("certificate.html").write_text(page.render({"its weights": "0"}))
