@@ -34,7 +34,7 @@ class Reference:
     def __init__(self, subject: Subject, seed: int, result: Report, expects: float | None):
         self.seed, self.result = seed, result
         self.dtypes = self._dtypes(subject)
-        self.as_given = subject  # its cache may have another dtype there
+        self.as_given = self._as_given(subject)  # its cache may have another dtype there
         (self.dtype, self.subject), *coarser = self.dtypes.items()
         self.other, self.coarse = coarser[0] if coarser else (None, None)
         lossy = self.subject.expects if expects is None else expects
@@ -64,6 +64,16 @@ class Reference:
             except (NotOffered, MemoryError, *STOPS) as why:
                 self.result.notes.append(f"not in {name_of(dtype)}: {first_line(why)}")
         return found or {own: subject}
+
+    def _as_given(self, subject: Subject) -> Subject:
+        """The model in its own dtype, and like the others on the CPU, where it can be copied."""
+        own = subject.plain(text(subject, 1)[:, :2]).dtype
+        if own in self.dtypes:
+            return self.dtypes[own]
+        try:
+            return subject_of(subject.to(own))
+        except (NotOffered, MemoryError, *STOPS):
+            return subject
 
     # -------------------------------------------------------------- the plain pass
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from notebook_fixtures import brief_referee
 
 from nanogpt.checkpoint import load_checkpoint
 from nanogpt.cli import main
@@ -22,8 +23,14 @@ LOOP, INIT = "pos[-1:] + 1", "    def __init__(self, capacity=None):\n"
 SPEED = {"speed": "400 tokens a second", "rung": "rung 2 of 9", "equal": True}
 
 
+APART = apart.apart
+
+
 @pytest.fixture
 def run(tmp_path, monkeypatch):
+    """Notebook 06's run; what is judged is judged briefly and in this process."""
+    brief_referee(monkeypatch)
+    monkeypatch.setattr(apart, "apart", lambda work, *args: work(*args))
     monkeypatch.setenv("NANOGPT_MINE", str(tmp_path / "mine"))
     monkeypatch.setenv("NANOGPT_OUT", str(tmp_path / "out"))
     monkeypatch.setattr(page, "SEEDS", 2)
@@ -186,7 +193,6 @@ BROKEN = {  # what is added to a right lesson, and a word of what is said
 @pytest.mark.slow
 @pytest.mark.parametrize("more", BROKEN)
 def test_a_lesson_that_breaks_out_is_a_line_and_exit_code_1(more, run, capsys, monkeypatch):
-    monkeypatch.setattr("nanogpt.series.apart.apart", lambda work, *args: work(*args))
     for module in (mine, blanks, proof) if "while" in more else ():
         monkeypatch.setattr(module, "SECONDS", 1)
     (path := mine.lesson_path()).write_text(f"{TEXT}\n{more}\n")
