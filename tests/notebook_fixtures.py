@@ -39,11 +39,13 @@ def cells_of(notebook: int, *ids: str, imports: str = "import torch") -> dict:
 
 
 def brief_referee(patch: pytest.MonkeyPatch) -> None:
-    """The referee reads short texts alone: the notebooks' cells are tested here, not its reach."""
+    """The referee reads a few short texts alone: the notebooks' cells are tested here, not its reach."""
     from nanogpt.verify import texts
+    from nanogpt.verify.referee import referee
 
     for name, value in {"LENGTH": 28, "MIDDLE": 28, "LONG": 28, "USUAL": (16,)}.items():
         patch.setattr(texts, name, value)
+    patch.setitem(referee.__kwdefaults__, "requests", 6)
 
 
 def png(colour: str = "red", frames: int = 1) -> bytes:

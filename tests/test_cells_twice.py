@@ -48,6 +48,7 @@ INSTEAD = {
     "09": {
         "min(160,": "min(48,",
         "crowd[:: 3 if": "crowd[:: 8 if",
+        '"n": 6 if quick': '"n": 2 if quick',
         # The pretended device is there for one thread, and a server has a thread of its own.
         "client.submit(over_http, requests).result()": "drive(engine, requests)",
     },
