@@ -39,7 +39,7 @@ def cells_of(notebook: int, *ids: str, imports: str = "import torch") -> dict:
 
 
 def brief_referee(patch: pytest.MonkeyPatch) -> None:
-    """The referee reads a few short texts alone: the notebooks' cells are tested here, not its reach."""
+    """The referee reads a few short texts: cells are tested here, and not its reach."""
     from nanogpt.verify import texts
     from nanogpt.verify.referee import referee
 
