@@ -218,6 +218,7 @@ LEAVES = {
 def test_a_lesson_that_ends_its_judge_or_never_lets_go_is_a_line_too(
     more, run, capsys, monkeypatch
 ):
+    monkeypatch.setattr(apart, "apart", APART)
     if "while" in more:  # 5 seconds of the 300 that it has
         monkeypatch.setattr(apart, "START", 900)
         monkeypatch.setattr(apart, "SPARE", -295)
