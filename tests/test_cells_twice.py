@@ -34,7 +34,6 @@ from nanogpt.training import train
 TINY = {"n_layer": 1, "n_head": 1, "n_embd": 16}
 LESS = {"00": {"n_new": 12}, "01": {"steps": 4}, "08": {"n_long": 40}}  # parameters
 RUN = "00 01 02 03 04 05 06 07 09 11 12".split()  # 08 takes minutes so, 10 starts torchrun
-SLOW = pytest.mark.slow
 PICTURE = png()
 # What the cells name themselves: one layer, and fewer tokens, which change no line that they run.
 INSTEAD = {
@@ -94,7 +93,8 @@ def small(tmp_path_factory):
         yield folder / "model"
 
 
-@pytest.mark.parametrize("number", [pytest.param(n, marks=[SLOW] * (n != "00")) for n in RUN])
+@pytest.mark.slow
+@pytest.mark.parametrize("number", RUN)
 def test_every_cell_says_the_same_after_all_the_others(number, small, tmp_path, monkeypatch):
     path = next(path for path in NOTEBOOKS if path.stem[:2] == number)
     monkeypatch.setenv("NANOGPT_OUT", str(tmp_path))

@@ -155,7 +155,13 @@ def test_every_blank_is_here():
     assert list(WRONG) == list(BLANKS)
 
 
-@pytest.mark.parametrize("blank", BLANKS)
+# Their judges ask the referee.
+SLOW = "every-second read-on repaired-loop asked-head one-text masked-head fixed-attention".split()
+
+
+@pytest.mark.parametrize(
+    "blank", [pytest.param(blank, marks=[pytest.mark.slow] * (blank in SLOW)) for blank in BLANKS]
+)
 def test_a_blank_is_judged_solved_empty_and_wrong(blank, monkeypatch):
     brief_referee(monkeypatch)
     said, empty, right = judged(blank)

@@ -66,6 +66,7 @@ def test_without_work_of_the_readers_there_is_none(run, capsys):
     assert not (run.out / "figures").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("old", "new"),
     [

@@ -44,6 +44,7 @@ def loss_after(steps: int, trainer) -> float:
     return train(model, corpus, short, trainer=trainer)["val"][-1]
 
 
+@pytest.mark.slow
 def test_the_readers_step_trains_as_the_package_does_and_a_frozen_one_does_not():
     weights, step = (mine.blanks()[name] for name in ("attention_weights", "one_step"))
     scope = mine.judged().scope

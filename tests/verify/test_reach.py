@@ -432,6 +432,7 @@ def test_the_script_of_a_bug_of_transformers_runs_as_it_is(tmp_path, capsys):
     assert "tensor(" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_plugin_fails_and_skips_tests(tmp_path):
     (tmp_path / "test_caches.py").write_text(
         textwrap.dedent(
