@@ -79,6 +79,7 @@ def test_what_needs_the_notebooks_says_so_and_how_to_get_them(wheel, tmp_path, w
     assert not list((tmp_path / "elsewhere").iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", ["run --plan", "serve"])
 def test_a_command_that_needs_an_extra_names_it(words, tmp_path):
     """As in an environment with the wheel's own dependencies alone."""

@@ -42,7 +42,17 @@ def said(name: str, source: str) -> str | None:
 
 
 def answers(table: dict) -> list:
-    return [pytest.param(name, how, id=f"{name}: {how}") for name in table for how in table[name]]
+    """The answers of a table as parameters; subtle ones are many, and slow together."""
+    return [
+        pytest.param(
+            name,
+            how,
+            id=f"{name}: {how}",
+            marks=[pytest.mark.slow] * (how in SUBTLE.get(name, ())),
+        )
+        for name in table
+        for how in table[name]
+    ]
 
 
 @pytest.mark.parametrize(("name", "style"), answers(RIGHT))

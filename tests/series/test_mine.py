@@ -73,6 +73,7 @@ def test_a_better_answer_replaces_one_that_is_put_aside(lesson):
     assert earlier.count("def ") == 2
 
 
+@pytest.mark.slow
 def test_two_notebooks_that_keep_in_the_same_instant_lose_nothing(lesson, monkeypatch):
     """While this one is about to write, another process does the same: it waits."""
     other = """if True:

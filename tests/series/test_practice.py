@@ -66,6 +66,7 @@ def test_a_whole_lesson_imports_nothing_of_the_package_and_stays_short():
     assert mine.judged(text).yours == [*mine.blanks()]
 
 
+@pytest.mark.slow
 def test_generate_with_a_lesson_writes_the_texts_of_the_package(lesson, tmp_path):
     sums = []
     for more in ([], ["--lesson", str(lesson)]):
@@ -77,6 +78,7 @@ def test_generate_with_a_lesson_writes_the_texts_of_the_package(lesson, tmp_path
     assert sums[0] == sums[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -91,6 +93,7 @@ def test_what_a_lesson_cannot_do_is_said(words, said, lesson, tmp_path, capsys):
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_export_checks_the_readers_heads(lesson, tmp_path, capsys):
     assert not main(["export", "--lesson", str(lesson), "--out", str(tmp_path / "out")])
     assert "with your heads these weights give the same logits" in capsys.readouterr().out

@@ -29,6 +29,7 @@ OURS = {"heads": tiny_model, "batched": lambda: tiny_model(False)}
 OURS["rope, window"] = lambda: small(rope=True, window=6, sinks=2).model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", OURS)
 def test_our_caches_are_acquitted(kind):
     model = OURS[kind]().train()
@@ -274,6 +275,7 @@ def test_a_forward_set_on_an_instance_is_refused(part):
         referee(model)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["bert", "mamba"])
 def test_transformers_adds_no_lines(kind, capfd):
     pytest.importorskip("transformers")
@@ -313,6 +315,7 @@ def test_what_cannot_be_judged_is_one_line_and_exit_code_2(
 # ------------------------------------------------------------------ servers
 
 
+@pytest.mark.slow
 def test_our_server_is_acquitted():
     server = Server(tiny_model(False, vocab_size=13), CHARS, backend=ModuleBackend)
     with listening(server) as url:
