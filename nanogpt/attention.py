@@ -4,8 +4,6 @@ Shapes: B batch, H heads, T queries, S keys, hs head size. The leading dimension
 one function serves the lecture's heads (B, T, hs) and the batched ones (B, H, T, hs).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch
@@ -35,27 +33,15 @@ def visible(q_pos: Tensor, k_pos: Tensor, window: int | None = None, sinks: int 
     return mask & ((gap < window) | (k_pos < sinks))
 
 
-# The positions checked last, and their version: all layers of a step get one tensor.
-_ascending = None, None
-
-
 def check_ascending(pos: Tensor) -> None:
     """Raise ValueError unless the positions of each text ascend.  (…, T), on the CPU
 
-    A model checks at its door, and each cache again, since a cache may be used without a model; the
-    same tensor is read once. Attention itself needs positions in no order. The causal kernel, a
-    ring and a rewind do: they rely on the order in which tokens come.
+    A model checks at its door, and each cache again, since a cache may be used without a model.
+    Attention itself needs positions in no order. The causal kernel, a ring and a rewind do: they
+    rely on the order in which tokens come.
     """
-    global _ascending
-    if pos.shape[-1] < 2:
-        return
-    version = None if pos.is_inference() else pos._version  # such tensors have none
-    seen, last = _ascending
-    if version is not None and seen is pos and last == version:
-        return
-    if not (pos.diff() > 0).all():
+    if pos.shape[-1] > 1 and not (pos.diff() > 0).all():
         raise ValueError(f"positions {pos.tolist()} do not ascend: pass tokens in the text's order")
-    _ascending = pos, version
 
 
 def is_causal(rule: Callable, window: int | None) -> bool:

@@ -5,8 +5,6 @@ and returns those of all tokens that it holds, with their positions. `rewind(n)`
 Leading dimensions are free: (B, T, hs) for one of the lecture's heads, (B, H, T, hs) for all heads.
 """
 
-from __future__ import annotations
-
 import threading
 from abc import ABC, abstractmethod
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Checkpoints: safetensors and JSON, each whole or absent. Nothing is ever unpickled."""
 
-from __future__ import annotations
-
 import json
 import os
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Do two ways of decoding give the same tokens, how close are their logits, and is that luck?"""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Shapes and recipes as plain numbers, each checked where it is given. Knows no tensor, no file."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from math import ceil
 
@@ -155,7 +153,7 @@ class GPTConfig:
     def n_params(self) -> int:
         """Parameters of a model of this shape."""
         tables = self.vocab_size + (self.positions or 0)  # rows
-        return self.matrix_weights + self.vector_weights + tables * self.n_embd
+        return self.weight_bytes(1) + tables * self.n_embd
 
     @property
     def matrix_weights(self) -> int:
@@ -168,18 +166,13 @@ class GPTConfig:
         block = queries_and_projection + keys_and_values + feed_forward
         return self.n_layer * block + self.vocab_size * C
 
-    @property
-    def vector_weights(self) -> int:
-        """Biases, and the weights and biases of LayerNorms."""
+    def weight_bytes(self, itemsize: int = 4) -> int:
+        """Bytes of weights that one decoded token reads: all but the tables."""
         C = self.n_embd
         L = self.n_layer
         biases = 6 * C * L + self.vocab_size if self.bias else 0
         norms = 0 if self.rms_norm else 2 * C * (2 * L + 1)
-        return biases + norms
-
-    def weight_bytes(self, itemsize: int = 4) -> int:
-        """Bytes of weights that one decoded token reads: all but the tables."""
-        return itemsize * (self.matrix_weights + self.vector_weights)
+        return itemsize * (self.matrix_weights + biases + norms)
 
     def cache_bytes(self, length: int, batch: int = 1, itemsize: int = 4) -> int:
         """Bytes that caches of `length` tokens of `batch` texts take, when nothing is forgotten.

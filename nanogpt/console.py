@@ -1,7 +1,5 @@
 """Progress on a terminal and in a notebook, and errors in a line."""
 
-from __future__ import annotations
-
 import os
 import sys
 from contextlib import AbstractContextManager

@@ -1,7 +1,5 @@
 """Weights from one form of the model to the other, and to and from Karpathy's own class."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
@@ -9,7 +7,6 @@ from functools import lru_cache
 import torch
 import torch.nn as nn
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 from .config import GPTConfig
 from .model import GPT
@@ -33,9 +30,7 @@ def _converted(model: GPT, per_head: bool) -> GPT:
     if model.config.per_head == per_head:
         form = "per-Head" if per_head else "batched"
         raise ValueError(f"the model is {form} already (config.per_head={per_head})")
-    weight = model.lm_head.weight
-    copy = on_meta(replace(model.config, per_head=per_head))
-    copy.to(weight.dtype).to_empty(device=weight.device)
+    copy = GPT(replace(model.config, per_head=per_head)).to(model.lm_head.weight)
     copy.load_state_dict(convert_state(model.state_dict(), model.config, per_head=per_head))
     return copy.train(model.training)
 
@@ -70,7 +65,8 @@ def not_standard(model: nn.Module) -> str | None:
 @lru_cache(maxsize=16)
 def _layout(config: GPTConfig) -> list[tuple[type, float | None]]:
     """The class of each of a GPT's modules, and the eps of norms."""
-    return [(type(module), vars(module).get("eps")) for module in _modules(on_meta(config))]
+    narrow = replace(config, vocab_size=1, block_size=1, n_embd=2 * config.n_head)
+    return [(type(module), vars(module).get("eps")) for module in _modules(GPT(narrow))]
 
 
 def _modules(module: nn.Module) -> Iterator[nn.Module]:
@@ -79,20 +75,6 @@ def _modules(module: nn.Module) -> Iterator[nn.Module]:
     for child in module._modules.values():
         if child is not None:
             yield from _modules(child)
-
-
-def on_meta(config: GPTConfig) -> GPT:
-    """The config's model with the shapes of its weights, but no memory for them."""
-    with torch.device("meta"), _NoInit():
-        return GPT(config)
-
-
-class _NoInit(TorchFunctionMode):
-    """Skips torch.nn.init: to draw numbers on "meta", torch imports its compiler, for 2 seconds."""
-
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        if getattr(func, "__module__", "") != nn.init.__name__:
-            return func(*args, **(kwargs or {}))
 
 
 def own_classes(model: nn.Module) -> list[str]:

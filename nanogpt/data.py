@@ -5,10 +5,7 @@ a download of Tiny Shakespeare. Without a network it takes a practice corpus tha
 itself; it is never mistaken for the real one.
 """
 
-from __future__ import annotations
-
 import codecs
-import hashlib
 import http.client
 import json
 import os
@@ -16,6 +13,7 @@ import random
 import re
 import urllib.request
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import torch
@@ -226,36 +224,24 @@ class Epochs:
     def __init__(self, data: Tensor, seed: int):
         self.data = data
         self.seed = seed
-        self._order: tuple[tuple, Tensor] = ((), torch.empty(0))  # of the newest epoch
+        self._order = lru_cache(maxsize=2)(self._drawn_order)  # a batch may end in the next epoch
 
     def batch(self, stage: int, block_size: int, first: int, n: int) -> tuple[Tensor, Tensor]:
         """Windows `first` to `first + n` of that stage of a run.  2 × (n, block_size)"""
-        places = []
-        while n:
-            starts = self._starts(stage, block_size, first)[:n]
-            places.append(starts)
-            first += len(starts)
-            n -= len(starts)
-        return windows(self.data, torch.cat(places), block_size)
-
-    def _starts(self, stage: int, block_size: int, first: int) -> Tensor:
-        """Where window `first` begins, and all that follow it in its epoch."""
         size = max(1, (len(self.data) - block_size) // block_size)  # windows of an epoch
-        epoch = first // size
-        key = (self.seed, stage, block_size, epoch)
-        if self._order[0] != key:
-            generator = torch.Generator().manual_seed(_mixed(*key))
-            spare = len(self.data) - size * block_size  # at least one character follows a window
-            offset = int(torch.randint(min(block_size, spare), (1,), generator=generator))
-            order = torch.randperm(size, generator=generator) * block_size + offset
-            self._order = (key, order)
-        return self._order[1][first % size :]
+        places = []
+        for number in range(first, first + n):
+            order = self._order(stage, block_size, number // size, size)
+            places.append(order[number % size])
+        return windows(self.data, torch.stack(places), block_size)
 
-
-def _mixed(*numbers: int) -> int:
-    """One seed of several numbers: other numbers, another seed."""
-    text = ",".join(map(str, numbers)).encode()
-    return int.from_bytes(hashlib.sha256(text).digest()[:7], "big")
+    def _drawn_order(self, stage: int, block_size: int, epoch: int, size: int) -> Tensor:
+        """Where the windows of an epoch begin.  (size,)"""
+        numbers = f"{self.seed},{stage},{block_size},{epoch}".encode()
+        generator = torch.Generator().manual_seed(int(sha256(numbers)[:14], 16))
+        spare = len(self.data) - size * block_size  # at least one character follows a window
+        offset = torch.randint(min(block_size, spare), (1,), generator=generator)
+        return torch.randperm(size, generator=generator) * block_size + offset
 
 
 # ------------------------------------------------------------------ the practice corpus

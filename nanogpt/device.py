@@ -1,7 +1,5 @@
 """The device that tensors live on, and why it was chosen."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -4,8 +4,6 @@ In a checkout all lies in it. A copy that pip installed has the package and the 
 and reads and writes `data` and `outputs` in the folder in which it is run.
 """
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import json

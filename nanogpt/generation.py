@@ -5,8 +5,6 @@ plain one here, and a draft's own (engines/speculation.py). No timing code: time
 outside.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
 from typing import Protocol

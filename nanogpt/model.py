@@ -5,8 +5,6 @@ https://github.com/karpathy/ng-video-lecture, so a checkpoint of one loads into 
 Shapes: B batch, T tokens, C width, H heads, hs head size, S cached tokens, V vocabulary.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from copy import copy

@@ -1,7 +1,5 @@
 """What moves the weights: AdamW, and Muon in batches of matrices."""
 
-from __future__ import annotations
-
 import math
 
 import torch
@@ -79,16 +77,21 @@ def _update(params: list[Tensor], directions: list[Tensor], lr: float, bf16: boo
         torch._foreach_add_([params[i] for i in alike], list(steps))
 
 
+def _wide(x: Tensor) -> Tensor:
+    """In float32, at least as many columns as rows, and no singular value above 1."""
+    x = x.float() if x.shape[-2] <= x.shape[-1] else x.float().mT
+    return x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)
+
+
 def orthogonal(x: Tensor) -> Tensor:
     """Nearly the orthogonal matrices nearest to these: all singular values come close to 1.
 
     (n, rows, columns) -> (n, rows, columns), float32. A step multiplies x by p = a + b g + c g²,
     where g = x xᵀ. So the polynomials are multiplied first, which are small, and x once at the end.
     """
-    wide = x.shape[-2] <= x.shape[-1]
-    x = x.float() if wide else x.float().mT
-    x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)  # no singular value above 1
     a, b, c = POLYNOMIAL
+    wide = x.shape[-2] <= x.shape[-1]
+    x = _wide(x)
     gram = torch.bmm(x, x.mT)
     product = None
     for _ in range(5):
@@ -105,10 +108,9 @@ def orthogonal_bf16(x: Tensor) -> Tensor:
 
     Polynomials that are multiplied first lose too many digits in bfloat16: training then diverges.
     """
-    wide = x.shape[-2] <= x.shape[-1]
-    x = x.float() if wide else x.float().mT
-    x = (x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)).bfloat16()
     a, b, c = POLYNOMIAL
+    wide = x.shape[-2] <= x.shape[-1]
+    x = _wide(x).bfloat16()
     for _ in range(5):
         gram = torch.bmm(x, x.mT)
         p = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)

@@ -4,8 +4,6 @@ The state is all that the next step depends on: weights, the optimizers' moments
 the history. It is one safetensors file, written whole or not at all; nothing is unpickled.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import signal
@@ -25,7 +23,7 @@ from .files import check_file, write_whole
 from .model import GPT
 from .trainer import Trainer
 
-FORMAT = "nanogpt-notebooks training state 3"
+FORMAT = "nanogpt-notebooks training state 4"
 
 
 def state_path(out: Path) -> Path:
@@ -63,11 +61,11 @@ class RunFiles:
         }
         free = ("accumulate", "compile")  # the same run, computed in another way
         self.settings = {  # what must be the same for a run to be resumed
-            "config": self.meta["config"],
-            "train": {k: v for k, v in self.meta["train"].items() if k not in free},
-            "corpus": {"sha256": corpus.sha256},
-            "vocabulary": {"characters": tokenizer.chars},
-            "weights": {"dtype": str(model.lm_head.weight.dtype)},
+            **self.meta["config"],
+            **{name: x for name, x in self.meta["train"].items() if name not in free},
+            "text": corpus.sha256,
+            "characters": tokenizer.chars,
+            "dtype": str(model.lm_head.weight.dtype),
         }
 
     def check(self, resume: bool) -> None:
@@ -76,15 +74,17 @@ class RunFiles:
         Raises the errors of `read_state`; ValueError for a file that no run wrote; CheckpointError
         for trained weights whose state is lost.
         """
-        if resume and self.state.is_file():
+        saved = self.state.is_file()
+        if resume and saved:
             self.read_state()
         check_file(self.state, checkpoint.is_written(self.state, FORMAT))
         for path in (self.out, self.last):
             checkpoint.check_checkpoint(path)
         log = self.log.read_bytes() if self.log.is_file() else b""
-        # The state is written first, so a log without one is of something else.
-        check_file(self.log, not log or (self.state.is_file() and log.startswith(b'{"step": ')))
-        for path in () if self.state.is_file() else (self.out, self.last):
+        # Without a state a run has logged no more than its first evaluation.
+        begun = log.startswith(b'{"step": ') and (saved or log.count(b"\n") <= 1)
+        check_file(self.log, begun or not log)
+        for path in () if saved else (self.out, self.last):
             weights = path.with_name(f"{path.name}.safetensors")
             step = checkpoint.read_tensors(weights)[1].get("step", 0) if weights.is_file() else 0
             if step:  # at 0 nothing was trained: a run that was killed before its first save
@@ -92,27 +92,16 @@ class RunFiles:
                 raise CheckpointError(f"{lost}: restore {self.state}, or give another out=PATH")
 
     def save_newest(self, model: GPT, history: dict, speed: dict) -> None:
-        """Write what belongs to the newest evaluation: a line of the log, and checkpoints.
-
-        The state of the run is written before them: a run that is killed in between resumes from
-        it, and `complete` writes what is missing.
-        """
+        """Write what belongs to the newest evaluation: a line of the log, and checkpoints."""
         newest = {name: history[name][-1] for name in ("step", "train", "val", "block")}
         losses = {name: newest[name] for name in ("train", "val")}
         if "full_val" in history:
             losses["full_val"] = history["full_val"]  # of the last weights, which these are
         meta = {**self.meta, "step": newest["step"], "losses": losses}
-        self._write_log(len(history["step"]), newest | speed)
         if _is_best(history):
             checkpoint.write_checkpoint(self.out, model, meta)
-        checkpoint.write_checkpoint(self.last, model, meta)  # last: `complete` looks at it
-
-    def complete(self, model: GPT, history: dict) -> None:
-        """Write what a kill between the state and its checkpoints has kept from being written."""
-        path = self.last.with_name(f"{self.last.name}.safetensors")
-        saved = checkpoint.read_tensors(path)[1].get("step") if path.is_file() else None
-        if saved != history["step"][-1]:
-            self.save_newest(model, history, {})
+        checkpoint.write_checkpoint(self.last, model, meta)
+        self._write_log(len(history["step"]), newest | speed)
 
     def _write_log(self, lines: int, newest: dict) -> None:
         """Put line number `lines` into the log, in the place of it and of any that follow.
@@ -172,10 +161,9 @@ class RunFiles:
             before = meta["about"]
             now = json.loads(json.dumps(self.settings))
             changed = [
-                f"{'text ' * (part == 'corpus')}{key}={before[part].get(key)!r}, not {value!r}"
-                for part, values in now.items()
-                for key, value in values.items()
-                if before[part].get(key) != value
+                f"{name}={before.get(name)!r}, not {value!r}"
+                for name, value in now.items()
+                if before.get(name) != value
             ]
         if changed:
             began = f"the run in {self.state} began with {'; '.join(changed)}"

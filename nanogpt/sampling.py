@@ -4,8 +4,6 @@ Randomness is data: the noise of a whole generation is drawn before the first st
 seed means the same on every device, and the token at a step depends on the text before it alone.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -5,8 +5,6 @@ ITL: inter-token latency, each gap after it. TPOT: time per output token, the me
 E2EL: end-to-end latency, the sum. All are seconds; a ratio of two systems is what to quote.
 """
 
-from __future__ import annotations
-
 import gc
 import time
 from collections.abc import Callable, Hashable, Iterable

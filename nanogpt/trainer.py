@@ -1,7 +1,5 @@
 """One update of the weights (batch, loss, gradients, optimizers), and the losses between them."""
 
-from __future__ import annotations
-
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import ceil

@@ -1,7 +1,5 @@
 """The training loop: `train`, and how the run is measured, saved and reported."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable
@@ -134,10 +132,8 @@ class TrainingRun:
         self.meter = Meter(trainer.device)
 
     def resume(self) -> None:
-        """Go back to the saved state, and write the checkpoints that a kill has kept from it."""
+        """Go back to the saved state."""
         self.done = self.files.load_state(self.trainer, self.history)
-        if self.first and self.done in self.history["step"][-1:]:
-            self.files.complete(self.model, self.history)
 
     def train(self) -> None:
         """All steps that are not done yet, with the first evaluation before them."""
@@ -181,10 +177,11 @@ class TrainingRun:
                 self.history[name].append(value)
             if step == self.config.steps:
                 self.history["full_val"] = full_loss(self.model, self.val)
-            # The state first: a run killed between the two resumes from it and writes the rest.
-            self.save(step)
             if self.files:
                 self.files.save_newest(self.model, self.history, self.meter.summary())
+            # The state last: a run killed between the two resumes from the one before, and comes
+            # to the same files.
+            self.save(step)
             line = f"step {step:5d} of {self.config.steps}"
             line += f" | train {losses['train']:.4f} | val {losses['val']:.4f}"
             if self.config.stages:
