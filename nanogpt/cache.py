@@ -49,7 +49,6 @@ class KVCache(ABC):
 
         Raises ValueError, before anything changes, for shapes, dtypes or devices that do not fit,
         for positions that do not ascend (on a CPU), and for more tokens than the cache can hold.
-        A step like the one before costs two comparisons: of shapes and dtypes, and of the position.
         """
         try:
             form = (k.shape, v.shape, pos.shape, k.dtype, v.dtype, pos.dtype, k.device, v.device)

@@ -236,9 +236,8 @@ class TrainConfig:
     def __post_init__(self):
         for name in ("steps", "batch_size", "accumulate", "eval_every", "eval_batches"):
             check_int(name, getattr(self, name), 1, 2**31 - 1)
-        for name in ("decay", "batched", "fused", "zero_init", "compile"):
-            check_switch(name, getattr(self, name))
-        for name in ("look_back", "epochs", "bf16"):
+        switches = ("decay", "compile", "batched", "fused", "zero_init", "look_back")
+        for name in (*switches, "epochs", "bf16"):
             check_switch(name, getattr(self, name))
         check_positive("lr", self.lr)
         for name in ("muon_lr", "clip"):

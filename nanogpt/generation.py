@@ -158,22 +158,16 @@ def generate(
 
     `cache` is a class (DynamicCache, StaticCache), or None to compute the whole text again for
     every token. Randomness comes from `generator` (CPU; seed 1337 when None) or from `noise`
-    (n_new, B, V), drawn beforehand. Past block_size the learned position table has no row:
-    past_block="error" refuses. "slide" reads the last block_size tokens again for each token, as
-    the lecture does: every position has changed, so no cached row is valid. Rotary positions have
-    no such end.
+    (n_new, B, V). Past block_size a learned position table has no row: past_block="error" refuses,
+    "slide" reads the last block_size tokens again for each token, as the lecture does.
 
-    `engine` is another way to compute the same tokens, a class or an instance from nanogpt.engines:
-    generate(model, prompt, 200, engine=Native). It brings a cache of its own.
-
+    `engine`, from nanogpt.engines, is another way to the same tokens, with a cache of its own.
     `draft`, from nanogpt.engines.drafts, proposes tokens, and the model reads several in one pass:
-    generate(model, prompt, 200, draft=PromptLookup()). The tokens are the same, however bad the
-    draft is; the iterator's `stats` count passes and proposals.
+    the tokens are the same, however bad the draft is; the iterator's `stats` count its passes.
 
-    The arguments are checked here, at the call. The model's weights are used as they are at each
-    step (by an engine, at the first); its modes and caches are neither used nor changed, so
-    threads may generate with one model, and use it meanwhile. Raises ValueError, and TypeError
-    for what is no model.
+    The arguments are checked at the call. The model's modes and caches are neither used nor
+    changed, so threads may generate with one model, and use it meanwhile. Raises ValueError, and
+    TypeError for an object that is no model.
     """
     check_type("model", model, GPT)
     vocab_size = model.config.vocab_size

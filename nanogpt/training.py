@@ -17,13 +17,7 @@ from .data import CharTokenizer, Corpus, split
 from .device import Device, forked_random_state, pick_device, synchronize
 from .model import GPT, look_back, zero_init
 from .resume import RunFiles, deferred_interrupt
-from .trainer import (
-    Trainer,
-    fixed_batches,
-    full_loss,
-    mean_loss,
-    memory_advice,
-)
+from .trainer import Trainer, fixed_batches, full_loss, mean_loss, memory_advice
 
 NONE = type(None)
 # The tokenizer of notebook 01 is a class of its own cell.
@@ -53,8 +47,7 @@ def train(
     and the state of the run. With `resume`, a run that was stopped continues from its last saved
     state, and ends with the same bits as a run that was never stopped. Ctrl-C finishes the step,
     saves, and is raised. Each evaluation prints a line (with `speed`, the throughput too) and calls
-    `watch(step, model)`. `trainer` is the class that makes each step: one of several processes has
-    its own (cluster/processes.py), and the first of them alone evaluates, prints and writes.
+    `watch(step, model)`. `trainer` is the class that makes each step.
 
     Raises TypeError for an argument of another type; ValueError for a vocabulary or corpus that
     does not fit, a state of other settings, or other files at `out`; CheckpointError for a damaged
@@ -65,7 +58,10 @@ def train(
     device = device or pick_device()
     if tokenizer is None:
         tokenizer = CharTokenizer(corpus.text)
-    _check_vocabulary(model.config.vocab_size, len(tokenizer))
+    n = len(tokenizer)
+    if model.config.vocab_size != n:
+        has = f"the model has {model.config.vocab_size} characters, the vocabulary {n}"
+        raise ValueError(f"{has}: build the model with GPTConfig(vocab_size={n})")
     data, val = split(tokenizer.encode(corpus.text), model.config.block_size)
     files = None if out is None else RunFiles(out, model, corpus, config, tokenizer)
     if resume and not files:
@@ -139,7 +135,7 @@ class TrainingRun:
         """All steps that are not done yet, with the first evaluation before them."""
         steps = self.config.steps
         every = self.config.eval_every
-        bar = Progress(steps, "train", done=self.done, hidden=not self.first)
+        bar = Progress(steps, "train", initial=self.done, hidden=not self.first)
         with bar as self.bar, deferred_interrupt() as self.interrupts:
             if not self.history["step"]:
                 self.evaluate(0)
@@ -152,15 +148,14 @@ class TrainingRun:
 
     def record(self, step: int, loss: Tensor) -> None:
         """Note the loss of a step. Raises FloatingPointError where it is not finite."""
-        note = ""
         if self.device.type == "cpu":  # on a GPU this would wait for the queue
             self._check_finite(float(loss), step)
-            note = f"loss {float(loss):.2f}"
+            self.bar.set_postfix_str(f"loss {float(loss):.2f}", refresh=False)
         self.history["lr_scale"].append(self.config.scale(step))
         self.history["batch_loss"].append(loss)
         block, n = self.trainer.window(step)
         self.meter.tokens += n * block
-        self.bar.update(note=note)
+        self.bar.update()
 
     def evaluate(self, step: int) -> None:
         """Measure the losses, save the run, print a line, call `watch`.
@@ -179,9 +174,8 @@ class TrainingRun:
                 self.history["full_val"] = full_loss(self.model, self.val)
             if self.files:
                 self.files.save_newest(self.model, self.history, self.meter.summary())
-            # The state last: a run killed between the two resumes from the one before, and comes
-            # to the same files.
-            self.save(step)
+                # The state last: a run killed before it comes again to the same files.
+                self.files.save_state(step, self.trainer, self.history)
             line = f"step {step:5d} of {self.config.steps}"
             line += f" | train {losses['train']:.4f} | val {losses['val']:.4f}"
             if self.config.stages:
@@ -205,16 +199,12 @@ class TrainingRun:
         train, val = torch.stack(means).tolist()  # one wait
         return {"train": train, "val": val}
 
-    def save(self, step: int) -> None:
-        """Write the state on which the next step depends."""
-        if self.files and self.first:
-            self.files.save_state(step, self.trainer, self.history)
-
     def stop_if_asked(self, step: int) -> None:
         """Save and raise KeyboardInterrupt, with advice, where Ctrl-C was pressed."""
         last = step == self.config.steps
         if self.trainer.stops(bool(self.interrupts), step, last):
-            self.save(step)
+            if self.files and self.first:
+                self.files.save_state(step, self.trainer, self.history)
             saved = " and saved: the same call with resume=True resumes from here"
             lost = "; nothing was saved, as no `out` was given"
             raise KeyboardInterrupt(f"stopped after {step} steps{saved if self.files else lost}")
@@ -235,12 +225,6 @@ class TrainingRun:
             rate = f"half the learning rate (lr={c.lr / 2:g}{muon})"
             cure = f"{rate} or a longer warm-up (warmup={max(10, 2 * c.warmup)})"
             raise FloatingPointError(f"the loss is {loss} at step {step}: try {cure}")
-
-
-def _check_vocabulary(n_model: int, n: int) -> None:
-    if n_model != n:
-        cure = f"build the model with GPTConfig(vocab_size={n})"
-        raise ValueError(f"the model has {n_model} characters, the vocabulary {n}: {cure}")
 
 
 def _check_types(*given) -> None:

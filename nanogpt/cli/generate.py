@@ -27,7 +27,7 @@ def run(args: argparse.Namespace) -> None:
         n_done = n - len(job.todo)
         print(f"{job.about['texts']:,} texts in {n:,} shards, {n_done:,} are done", flush=True)
         try:
-            with Progress(n, "shards", done=n_done) as bar:
+            with Progress(n, "shards", initial=n_done) as bar:
                 written = lesson.shards(job) if lesson else None
                 for number, texts in written or write_shards(job, args.workers, args.cluster):
                     job.keep(number, texts)

@@ -69,8 +69,12 @@ def _configs(args: argparse.Namespace) -> tuple:
     """The recipe, with what was changed on the command line, and the shape that it wants."""
     recipe, shape = recipe_for(args.recipe, SIZES[_size(args)])
     shape = override(shape, n_head=args.n_head)
-    given = {f.name: x for f in fields(TrainConfig) if (x := getattr(args, f.name)) is not None}
-    return replace(recipe, **{name: None if x == "none" else x for name, x in given.items()}), shape
+    changes = {}
+    for field in fields(TrainConfig):
+        value = getattr(args, field.name)
+        if value is not None:
+            changes[field.name] = None if value == "none" else value
+    return replace(recipe, **changes), shape
 
 
 def _size(args: argparse.Namespace) -> str:
@@ -105,9 +109,11 @@ def options(parser: argparse.ArgumentParser) -> None:
     add_shared(parser, "--data", "--device", "--threads")
     add("--no-muon", dest="muon_lr", action="store_const", const="none", help="--muon-lr none")
     group = parser.add_argument_group("changes to the recipe")
-    switch, whole = {"action": argparse.BooleanOptionalAction}, {"type": int, "metavar": "N"}
-    kinds = {"bool": switch, "int": whole}
-    kinds["tuple[tuple[float, int], ...]"] = {"type": stages, "metavar": "SHARE:BLOCK,…"}
+    kinds: dict = {
+        bool: {"action": argparse.BooleanOptionalAction},
+        int: {"type": int, "metavar": "N"},
+        tuple[tuple[float, int], ...]: {"type": stages, "metavar": "SHARE:BLOCK,…"},
+    }
     for field in fields(TrainConfig):
         kind = kinds.get(field.type, {"type": number, "metavar": "N"})
         text = field.metadata["help"].replace("%", "%%").replace("None:", "none:")

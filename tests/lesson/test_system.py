@@ -85,7 +85,7 @@ def test_progress_is_plain_lines_where_nobody_watches(monkeypatch, watched, valu
     if watched == "notebook":
         monkeypatch.setitem(sys.modules, "ipykernel", json)
     with Progress(1, "steps") as progress:
-        assert progress.bar.disable == (value == "1" or watched == "no")
+        assert progress.disable == (value == "1" or watched == "no")
 
 
 def test_where_nobody_watches_a_line_is_printed_at_once_and_no_bar(monkeypatch):
@@ -93,7 +93,8 @@ def test_where_nobody_watches_a_line_is_printed_at_once_and_no_bar(monkeypatch):
     shown = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(shown, encoding="ascii"))
     with Progress(2, "steps") as bar:
-        bar.update(2, note="loss 1.00")
+        bar.set_postfix_str("loss 1.00", refresh=False)
+        bar.update(2)
         bar.print("step 2 of 2")
         assert shown.getvalue() == b"step 2 of 2\n"
     assert shown.getvalue() == b"step 2 of 2\n"
