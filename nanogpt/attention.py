@@ -36,9 +36,7 @@ def visible(q_pos: Tensor, k_pos: Tensor, window: int | None = None, sinks: int 
 def check_ascending(pos: Tensor) -> None:
     """Raise ValueError unless the positions of each text ascend.  (…, T), on the CPU
 
-    A model checks at its door, and each cache again, since a cache may be used without a model.
-    Attention itself needs positions in no order. The causal kernel, a ring and a rewind do: they
-    rely on the order in which tokens come.
+    Attention itself needs positions in no order. The causal kernel, a ring and a rewind rely on it.
     """
     if pos.shape[-1] > 1 and not (pos.diff() > 0).all():
         raise ValueError(f"positions {pos.tolist()} do not ascend: pass tokens in the text's order")
@@ -69,8 +67,7 @@ def rotate(x: Tensor, pos: Tensor, base: float) -> Tensor:
 def norm_and_rotate(x: Tensor, pos: Tensor, config: GPTConfig) -> Tensor:
     """qk_norm and rotary positions, where the config has them.  (…, T, hs), (…, T) -> (…, T, hs)
 
-    Applied to queries and keys. The lecture has neither. A key is rotated before it is cached:
-    its angle never changes.
+    The lecture has neither. A key is rotated before it is cached: its angle never changes.
     """
     if config.qk_norm:
         x = rms_norm(x)
@@ -119,9 +116,6 @@ def attend_shared(
     mask = torch.cat([mask] * group, dim=-2)
     y = attend(q.reshape(B, H // group, group * T, hs), k, v, mask, dropout)
     return y.view(B, H, T, hs)
-
-
-# ------------------------------------------------------------------ norms and activations
 
 
 def rms_norm(x: Tensor) -> Tensor:

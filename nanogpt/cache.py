@@ -20,9 +20,8 @@ from .config import check_int, check_type
 class KVCache(ABC):
     """Counts tokens and checks them; a subclass says in `store` how they are kept.
 
-    `k`, `v` and `pos` are the tensors kept (None while it is empty), `length` counts the tokens
-    stored so far, `last` is the position of the last one, `capacity` the most that fit (None: no
-    limit).
+    `k`, `v` and `pos` are the tensors kept, `length` counts the tokens stored so far, `last` is the
+    position of the last one, `capacity` the most that fit (None: no limit).
     """
 
     k: Tensor  # None while it is empty, as v and pos
@@ -127,12 +126,9 @@ class KVCache(ABC):
             raise ValueError(f"{kinds}: all must be alike; reset() before another dtype")
 
     def _last_position(self, pos: Tensor) -> int:
-        """The position of the last new token. Raises ValueError when positions do not ascend.
-
-        On a GPU it is counted, not read: reading would stop the queue in every layer.
-        """
+        """The position of the last new token. Raises ValueError when positions do not ascend."""
         n = pos.shape[0]
-        if n == 0 or not pos.is_cpu:
+        if n == 0 or not pos.is_cpu:  # counted: reading would stop a GPU's queue in every layer
             return self.last + n
         if n == 1:
             first = last = int(pos)
@@ -140,7 +136,7 @@ class KVCache(ABC):
             check_ascending(pos)
             first, last = int(pos[0]), int(pos[-1])
         if first <= self.last:
-            late = f"position {first} must come after position {self.last}, which is cached already"
+            late = f"position {first} must come after position {self.last}, which is cached"
             raise ValueError(f"{late}: count through the whole text; reset() before another")
         return last
 
@@ -205,9 +201,7 @@ def cache_owners(model: nn.Module) -> list[nn.Module]:
 def require_owners(model: nn.Module) -> list[nn.Module]:
     """cache_owners(model). Raises ValueError for a block without one: it would not see the past."""
     if not all(cache_owners(block) for block in model.blocks):
-        problem = "an attention module has no `cache` attribute, so it would not see the past"
-        cure = "set self.cache = None in its __init__, or decode without a cache"
-        raise ValueError(f"{problem}: {cure}")
+        raise ValueError("an attention has no `cache`: set self.cache = None in its __init__")
     return cache_owners(model)
 
 
@@ -233,8 +227,8 @@ def enable_kv_cache(model: nn.Module, cache=DynamicCache, capacity: int | None =
     caches = build_caches(owners, cache, capacity)
     with _attaching:
         if any(owner.cache is not None for owner in owners):
-            cure = "call disable_kv_cache(model), or take a copy.deepcopy(model) for this thread"
-            raise ValueError(f"a KV cache is already on: leave its with-block, {cure}")
+            cure = "leave its with-block, call disable_kv_cache(model), or copy.deepcopy the model"
+            raise ValueError(f"a KV cache is already on: {cure}")
         for owner, built in zip(owners, caches, strict=True):
             owner.cache = built
     return caches
@@ -250,8 +244,7 @@ def build_caches(owners: list[nn.Module], cache, capacity: int) -> list:
     """An empty cache for each module. Raises ValueError for a `cache` that builds none.
 
     `cache` is a class or a function of the capacity. A class that rolls gets its module's window;
-    where there is none, or none shorter than the capacity, nothing may be forgotten, and a
-    StaticCache of that capacity stands in.
+    where there is none below the capacity, a StaticCache stands in.
     """
     if not callable(cache) or isinstance(cache, nn.Module):
         raise ValueError(f"cache={cache!r}: pass the class, as in DynamicCache, not an instance")
@@ -259,7 +252,7 @@ def build_caches(owners: list[nn.Module], cache, capacity: int) -> list:
     caches = [_empty_cache(owner, cache, capacity) for owner in owners]
     if any(isinstance(built, nn.Module) or not hasattr(built, "update") for built in caches):
         need = "plain objects with update(k, v, pos), not an nn.Module"
-        raise ValueError(f"cache={cache!r} must build {need}: a cache is not part of the model")
+        raise ValueError(f"cache={cache!r} must build {need}")
     return caches
 
 

@@ -28,9 +28,8 @@ def save_checkpoint(path: str | Path, model: GPT, meta: dict) -> None:
 
     The weights are stored per Head, under the lecture's names. The same metadata is in the header
     of the weights' file, with a digest of both, so one rename replaces everything together and a
-    damaged bit is noticed when it is read. Raises TypeError and ValueError for other arguments, for
-    a model that load_checkpoint would refuse, and where a file that is no checkpoint is in the way;
-    and OSError.
+    damaged bit is noticed when it is read. Raises TypeError and ValueError for a model that
+    load_checkpoint would refuse and where a file that is no checkpoint is in the way; and OSError.
     """
     check_type("model", model, GPT)
     check_type("meta", meta, dict)
@@ -84,11 +83,10 @@ class Checkpoint:
 
 
 def load_checkpoint(path: str | Path = files.KEEPER, *, origin: str | None = None) -> Checkpoint:
-    """Read a checkpoint, a float32 model: `path` with or without `.safetensors`.
+    """Read a checkpoint: `path` with or without `.safetensors`; by default the keeper, which ships.
 
-    Without a path, the keeper, the best model that ships. Nothing is unpickled. Raises
-    CheckpointError when the file is missing, damaged or foreign, or when its tensors do not fit its
-    config.
+    Raises CheckpointError when the file is missing, damaged or foreign, or when its tensors do not
+    fit its config.
     """
     path = check_path("path", path)
     path = path.with_name(path.name + ".safetensors")
@@ -111,10 +109,9 @@ def load_checkpoint(path: str | Path = files.KEEPER, *, origin: str | None = Non
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor], meta: dict) -> str:
-    """Write tensors and JSON metadata as one safetensors file, whole or not at all.
+    """Write tensors and JSON metadata as one safetensors file; its SHA-256. Raises OSError.
 
-    Its header holds a digest of both, so a damaged bit is noticed when it is read. Returns the
-    file's SHA-256. Raises OSError.
+    Its header holds a digest of both, so a damaged bit is noticed when it is read.
     """
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     meta = {**meta, "digest": _digest(json.dumps(meta), tensors)}
@@ -134,9 +131,8 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict]:
             header = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, ValueError) as error:
-        raise CheckpointError(
-            f"{path} is damaged or no safetensors file ({error}): {damaged}"
-        ) from error
+        problem = f"{path} is damaged or no safetensors file ({error})"
+        raise CheckpointError(f"{problem}: {damaged}") from error
     try:
         meta = dict(json.loads(header["nanogpt"]))
         digest = meta.pop("digest")
@@ -198,8 +194,8 @@ def _checked_config(path: Path, meta: dict) -> GPTConfig:
         raise _foreign(path, error) from error
     others = meta.get("own_classes")
     if others:
-        problem = f"{path} holds a model with {others}, and a plain GPT is another function"
-        raise CheckpointError(f"{problem}: build the model with that class, and load its tensors")
+        cure = "build the model with them, and load its tensors"
+        raise CheckpointError(f"{path} holds a model with classes of its own, {others}: {cure}")
     return config
 
 
@@ -218,8 +214,7 @@ def _check_numbers(path: Path, state: dict[str, Tensor]) -> None:
     """Raise CheckpointError unless all tensors are of finite floating-point numbers."""
     for name, tensor in state.items():
         if not tensor.is_floating_point() or not tensor.float().isfinite().all():
-            numbers = f"NaN, infinity or numbers that are not floating point in {name}"
-            raise CheckpointError(f"{path} holds {numbers}: train again, or from an earlier one")
+            raise CheckpointError(f"{path}: {name} holds NaN, infinity or integers: train again")
 
 
 def _foreign(path: Path, error: Exception) -> CheckpointError:

@@ -34,10 +34,8 @@ class Comparison:
         if not self.equal:
             defect = "logits are NaN" if math.isnan(self.logit_diffs[n]) else "tokens differ"
             verdict = f"✗ {defect} from new token {n} on ({n} of {self.n_new} equal before it)"
-        return (
-            f"{verdict} | max |Δlogit| {self.max_logit_diff:.1e} | "
-            f"smallest margin {self.min_margin:.1e}"
-        )
+        difference = f"max |Δlogit| {self.max_logit_diff:.1e}"
+        return f"{verdict} | {difference} | smallest margin {self.min_margin:.1e}"
 
 
 def compare(

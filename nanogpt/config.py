@@ -47,10 +47,7 @@ def option(default, help: str):
 
 
 def override(config, **changes):
-    """The config with some fields changed; None leaves a field as it is.
-
-    Raises ValueError for a value that does not fit, TypeError for a field that it does not have.
-    """
+    """The config with some fields changed; None leaves a field. Raises ValueError, TypeError."""
     return replace(config, **{name: x for name, x in changes.items() if x is not None})
 
 
@@ -113,8 +110,7 @@ class GPTConfig:
         check_int("sinks", self.sinks, 0, 2**31)
         check_int("full_every", self.full_every, 0)
         if self.window is None and (self.sinks or self.full_every):
-            given = f"sinks={self.sinks} and full_every={self.full_every}"
-            raise ValueError(f"{given} need a window: set window")
+            raise ValueError(f"sinks={self.sinks}, full_every={self.full_every}: set a window too")
         if self.per_head and not self.has_heads:
             given = f"n_kv_head={self.n_kv_head}, window={self.window}"
             raise ValueError(f"{given}: a list of Heads has neither; set per_head=False")
@@ -178,7 +174,7 @@ class GPTConfig:
         """Bytes that caches of `length` tokens of `batch` texts take, when nothing is forgotten.
 
         K and V are 2 · layers · heads · head size · tokens · batch · itemsize, where heads counts
-        those with their own keys. `itemsize` is 4 for float32, 2 for bfloat16.
+        those with their own keys; `itemsize` is 4 for float32.
         """
         tokens = length * batch
         return 2 * self.n_layer * self.kv_heads * self.head_size * tokens * itemsize
@@ -210,9 +206,7 @@ class TrainConfig:
     muon_lr: float | None = option(0.02, "Muon: the matrices inside the blocks; None: AdamW")
     warmup: int = option(20, "steps from 0 up to the full learning rate")
     decay: bool = option(True, "fall in a straight line until the last step; without it, stay")
-    weight_decay: float = option(
-        0.0, "share of the matrices, times lr, that a step takes away; without Muon, of all weights"
-    )
+    weight_decay: float = option(0.0, "share of the matrices (AdamW alone: of all), times lr")
     beta2: float = option(0.99, "AdamW averages squared gradients over about 1 / (1 - beta2) steps")
     final: float = option(0.0, "share of the learning rate that the straight line falls to")
     clip: float | None = option(None, "longest gradient; None: no limit")
@@ -226,9 +220,7 @@ class TrainConfig:
         (), "short windows first: 0.5:64,0.85:128 until these shares of the steps, then block_size"
     )
     epochs: bool = option(False, "every window of the text once before any comes again")
-    bf16: bool = option(
-        False, "linear layers in bfloat16 on a CPU: sooner where it multiplies that"
-    )
+    bf16: bool = option(False, "linear layers in bfloat16 on a CPU: sooner where it has that")
     eval_every: int = option(200, "steps between two evaluations, each of which saves the run")
     eval_batches: int = option(4, "fixed batches of 16 windows of each split in an evaluation")
     seed: int = option(1337, "for weights and batches; sampling has a seed of its own")
@@ -255,13 +247,12 @@ class TrainConfig:
 
     def _check_stages(self) -> None:
         """Raise ValueError unless the stages are pairs of a growing share and a block."""
-        try:
-            if not isinstance(self.stages, (tuple, list)):
-                raise TypeError
-            stages = tuple((share, block) for share, block in self.stages)
-        except (TypeError, ValueError):
-            need = "each must be (share of the steps, block), as in ((0.5, 64), (0.85, 128))"
-            raise ValueError(f"stages={self.stages!r}: {need}") from None
+        kinds = (tuple, list)
+        given = self.stages if isinstance(self.stages, kinds) else [self.stages]
+        if not all(isinstance(stage, kinds) and len(stage) == 2 for stage in given):
+            need = "pass pairs (share of the steps, block), as in ((0.5, 64), (0.85, 128))"
+            raise ValueError(f"stages={self.stages!r}: {need}")
+        stages = tuple(map(tuple, given))
         object.__setattr__(self, "stages", stages)  # JSON has lists
         last = 0.0
         for share, block in stages:
@@ -340,10 +331,7 @@ RECIPES = {
 
 
 def recipe_for(name: str, shape: GPTConfig) -> tuple[TrainConfig, GPTConfig]:
-    """How that recipe trains a model of this shape, and the shape as it changes it.
-
-    Raises ValueError for a name that is not in RECIPES.
-    """
+    """How that recipe trains this shape, and the shape as it changes it. Raises ValueError."""
     check_type("name", name, str)
     check_type("shape", shape, GPTConfig)
     if name not in RECIPES:

@@ -93,10 +93,7 @@ def load_corpus(path: str | Path | None = None) -> Corpus:
 
 
 def read_corpus(path: Path) -> Corpus:
-    """Any UTF-8 text as a corpus. Raises CorpusError when it is unfit to train on.
-
-    That is: not UTF-8, empty, one character repeated, with NUL bytes, or a cut Tiny Shakespeare.
-    """
+    """A UTF-8 text as a corpus. Raises CorpusError for a file that is unfit to train on."""
     data = path.read_bytes()
     digest = sha256(data)
     if digest == SHA256:
@@ -112,9 +109,8 @@ def read_corpus(path: Path) -> Corpus:
     if len(set(text)) < 2:
         raise CorpusError(f"{path} has no two different characters: put a text there or delete it")
     if text.startswith("First Citizen:\nBefore we proceed any further"):
-        sizes = f"{len(data):,} bytes and sha256 {digest[:12]}…, not {SIZE:,} and {SHA256[:12]}…"
-        problem = f"{path} begins like Tiny Shakespeare but has {sizes}: a cut or altered copy"
-        raise CorpusError(f"{problem}; delete it to fetch it again")
+        cut = f"a cut or altered Tiny Shakespeare, {len(data):,} bytes of {SIZE:,}"
+        raise CorpusError(f"{path} is {cut}, sha256 {digest[:12]}…; delete it to fetch it again")
     return Corpus(text, path.name, digest)
 
 
@@ -127,8 +123,7 @@ def practice_corpus(note: str = "asked for.") -> Corpus:
 def fetch(target: Path, url: str = URL, digest: str = SHA256, size: int = SIZE) -> Path:
     """Download to `target`, whole and checked.
 
-    Raises CorpusError for every failure of the network and the server, OSError for a folder that
-    cannot be written; nothing is left behind.
+    Raises CorpusError for every failure of the network, OSError for a folder that is closed.
     """
     try:
         with urllib.request.urlopen(url, timeout=TIMEOUT) as answer:
@@ -217,8 +212,8 @@ def send(x: Tensor, device: torch.device) -> Tensor:
 class Epochs:
     """Windows without replacement: all of the text once, in a drawn order, then all of it again.
 
-    Every epoch cuts the text at other places. Which windows a step gets follows from its number
-    alone, so a run that is resumed needs nothing saved for it.
+    Every epoch cuts the text at other places. The windows of a step follow from its number alone,
+    so nothing is saved for a run that is resumed.
     """
 
     def __init__(self, data: Tensor, seed: int):
@@ -250,9 +245,8 @@ class Epochs:
 def practice_text(characters: int = 1_000_000, seed: int = 1337) -> str:
     """That many characters of play-like text; the same seed gives the same text everywhere.
 
-    The grammar is in practice.json: the 65 characters of Tiny Shakespeare, and no line of it. For
-    each {name} it has lists of a count and of texts that become it, each so many times as likely.
-    The only source of randomness is Python's `random()`, which all versions keep equal.
+    The grammar is in practice.json: for each {name} lists of a count and of texts that become it,
+    each so many times as likely. All versions of Python keep `random()` equal.
     """
     rules = {}
     for rule, lists in json.loads(GRAMMAR.read_text(encoding="utf-8")).items():

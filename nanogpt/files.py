@@ -28,8 +28,7 @@ LECTURE_FORM = WEIGHTS / "medium"
 def atomic_path(path: Path):
     """A temporary path beside `path`, renamed to it when the block succeeds, else removed.
 
-    A file at `path` is untouched until then. Raises OSError, with advice, when the folder cannot be
-    written or the disk is full.
+    Raises OSError, with advice, when the folder cannot be written or the disk is full.
     """
     path = Path(path)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
@@ -88,8 +87,6 @@ def sha256(data: bytes | Path) -> str:
     """The SHA-256 of some bytes or of a file, in hexadecimal."""
     return hashlib.sha256(data if isinstance(data, bytes) else Path(data).read_bytes()).hexdigest()
 
-
-# ------------------------------------------------------------------ files that may be replaced
 
 OURS = "nanogpt-notebooks"  # the beginning of the field "format" in the JSON files that we write
 

@@ -120,7 +120,7 @@ class SlidingDecoder(UncachedDecoder):
     """Past the end of the position table, reads the last block_size tokens, as in the lecture.
 
     Every position changes there, so no cached row is valid. Up to the end it is cached, unless
-    `cache` is None. Only the last logits of a read are those that the next token is drawn from.
+    `cache` is None. Only the last logits of a read are used.
     """
 
     def __init__(self, model: GPT, cache):
@@ -193,9 +193,6 @@ def complete(model: GPT, prompt: Tensor, n_new: int, *args, **kwargs) -> Tensor:
     return torch.cat([prompt, *([steps.rest()] if hasattr(steps, "rest") else steps)], dim=1)
 
 
-# ------------------------------------------------------------------ checks of the arguments
-
-
 def _slides(model: GPT, prompt: Tensor, n_new: int, past_block: str) -> bool:
     """Whether the window slides over this text. Raises ValueError where it may not."""
     if past_block not in ("error", "slide"):
@@ -215,12 +212,8 @@ def _check_draft(draft, cache, slides: bool) -> None:
     if isinstance(draft, type) or not hasattr(draft, "loop"):
         raise ValueError(f"draft={draft!r}: pass a draft that you built, as in PromptLookup()")
     if cache is None or slides:
-        need = "a draft needs a cache, to take rejected tokens back"
-        absent = "there is none with cache=None and where the window slides"
-        raise ValueError(f"{need}, and {absent}: leave draft out")
-
-
-# ------------------------------------------------------------------ the decoder and the noise
+        absent = "there is none with cache=None, nor where the window slides"
+        raise ValueError(f"a draft takes tokens back from a cache, and {absent}: leave it out")
 
 
 def _ready(engine, model: GPT, prompt: Tensor, n_new: int, cache):

@@ -217,17 +217,14 @@ class GPT(nn.Module):
     def _positions(self, idx: Tensor, pos: Tensor | None) -> Tensor:
         """The checked positions of these tokens.  (B, T) -> (T,) or (B, T)"""
         if idx.ndim != 2 or 0 in idx.shape:
-            raise ValueError(
-                f"the tokens have shape {tuple(idx.shape)}: (B, T) is needed, at least one token"
-            )
+            raise ValueError(f"tokens of shape {tuple(idx.shape)}: pass (B, T), at least one")
         T = idx.shape[1]
         limit = self.config.positions
         if limit is not None and limit < T:
             raise ValueError(f"{T} tokens > block_size {limit}: the position table ends there")
         if pos is None:
             if not self.training and self.caching:
-                cure = "pass pos, their positions in the text, as pos=torch.tensor([9])"
-                raise ValueError(f"a KV cache is on, and these tokens may stand anywhere: {cure}")
+                raise ValueError("a KV cache is on: pass pos, positions as in torch.tensor([9])")
             return torch.arange(T, device=idx.device)
         if pos.shape not in ((T,), idx.shape):
             raise ValueError(f"pos has shape {tuple(pos.shape)}: {T} tokens need one position each")
@@ -236,9 +233,8 @@ class GPT(nn.Module):
             check_ascending(pos)
             low, high = map(int, pos.aminmax())
             if low < 0 or (limit is not None and high >= limit):
-                raise ValueError(
-                    f"positions {low} to {high}, but the model has 0 to {(limit or math.inf) - 1}"
-                )
+                end = (limit or math.inf) - 1
+                raise ValueError(f"positions {low} to {high}, but the model has 0 to {end}")
         return pos
 
     @property
@@ -265,16 +261,14 @@ def replica(model: GPT) -> GPT:
     """The model's modules once more, over the very same weights: in eval mode, without caches.
 
     Code that runs in it neither sees nor changes the modes and the caches of the model, so threads
-    do not meet. Hooks are shared; attributes that a forward of yours sets are set on the replica.
-    Raises ValueError for a forward that was set on a module: it would run the original.
+    do not meet. Raises ValueError for a forward that was set on a module: it runs the original.
     """
     # Shallow copies: the tensors stay where they are, so a replica costs no memory for weights.
     copies: dict = {module: copy(module) for module in model.modules()}
     for module, copied in copies.items():
         if "forward" in vars(module):
             problem = f"a {type(module).__name__} has another forward, set on the instance"
-            cure = "define it in a class, or take it off"
-            raise ValueError(f"{problem}, and a copy must run: {cure}")
+            raise ValueError(f"{problem}: define it in a class, or take it off")
         children = {name: copies.get(child) for name, child in module._modules.items()}
         vars(copied).update(training=False, _modules=children)
         if "cache" in vars(copied):
@@ -294,8 +288,7 @@ ROTARY_PAIRS = 3  # the fastest: they tell neighbours apart, the slow ones canno
 def zero_init(model: GPT, generator: torch.Generator) -> None:
     """Start each block as the identity and the head at zero: the first loss is exactly ln(vocab).
 
-    Embeddings are drawn from normal(0, 0.3): as long as the blocks add nothing, they are the whole
-    signal.
+    Embeddings are drawn from normal(0, 0.3): at first they are the whole signal.
     """
     with torch.no_grad():
         for block in model.blocks:

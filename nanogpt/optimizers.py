@@ -34,11 +34,10 @@ def make_optimizers(model: GPT, config: TrainConfig) -> list[torch.optim.Optimiz
 
 
 class Muon(torch.optim.Muon):
-    """PyTorch's Muon, sooner on a CPU.
+    """PyTorch's Muon, sooner on a CPU: the matrices of one shape are a batch, in float32.
 
-    PyTorch goes matrix by matrix, in bfloat16, which few CPUs multiply fast. Here the matrices of
-    one shape are a batch, in float32. Arguments, state and rule are the same; on other devices the
-    step is PyTorch's own. With `bf16` the products are in bfloat16 here too.
+    PyTorch goes matrix by matrix, in bfloat16, which few CPUs multiply fast; with `bf16` so do the
+    batches. Arguments, state and rule are the same. On other devices the step is PyTorch's own.
     """
 
     bf16 = False

@@ -31,12 +31,6 @@ def state_path(out: Path) -> Path:
     return out.with_name(f"{out.name}-last.state.safetensors")
 
 
-def run_paths(out: Path) -> list[Path]:
-    """All files of the run that writes to `out`."""
-    ends = (".safetensors", ".json", "-last.safetensors", "-last.json", ".jsonl")
-    return [state_path(out), *(out.with_name(f"{out.name}{end}") for end in ends)]
-
-
 class RunFiles:
     """Where one run is saved. `out` is a path without suffix.
 
@@ -104,11 +98,7 @@ class RunFiles:
         self._write_log(len(history["step"]), newest | speed)
 
     def _write_log(self, lines: int, newest: dict) -> None:
-        """Put line number `lines` into the log, in the place of it and of any that follow.
-
-        Those are of another run, or of one that was killed after it had logged more than its state
-        knows.
-        """
+        """Put line number `lines` into the log, in the place of those that a killed run left."""
         old = self.log.read_bytes().splitlines(keepends=True) if self.log.is_file() else []
         kept = old[: lines - 1]
         if kept != old:
@@ -135,10 +125,7 @@ class RunFiles:
         checkpoint.write_tensors(self.state, tensors, meta)
 
     def load_state(self, trainer: Trainer, history: dict) -> int:
-        """Put everything back as it was saved; the number of steps done, 0 when nothing was saved.
-
-        Raises what `read_state` raises, and ValueError where not all processes read the same.
-        """
+        """Put everything back as it was saved; the number of steps done. Raises as read_state."""
         done = 0
         if self.state.is_file():
             tensors, meta = self.read_state()
@@ -148,16 +135,15 @@ class RunFiles:
         return done
 
     def read_state(self) -> tuple[dict[str, Tensor], dict]:
-        """The tensors of the state and what it says of them.
+        """The tensors of the state and its metadata.
 
-        Raises CheckpointError for a damaged file, and ValueError when the run began with other
-        settings: to continue with these would be neither the one run nor the other.
+        Raises CheckpointError for a damaged file, ValueError for a run that began with other
+        settings.
         """
         tensors, meta = checkpoint.read_tensors(self.state)
         with _foreign_as_error(self.state):
             if meta["format"] != FORMAT:
-                has = f"{self.state} has format {meta['format']!r}"
-                raise CheckpointError(f"{has}, this version reads {FORMAT!r}")
+                raise CheckpointError(f"{self.state} has format {meta['format']!r}, not {FORMAT!r}")
             before = meta["about"]
             now = json.loads(json.dumps(self.settings))
             changed = [
@@ -209,32 +195,29 @@ def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 def deferred_interrupt():
     """Gives a list that the first Ctrl-C is put into, so that no step is cut in half.
 
-    A second Ctrl-C is raised. Where signals cannot be caught, outside of the main thread, or are
-    ignored, nothing changes.
+    A second Ctrl-C is raised. Outside of the main thread, and where it is ignored, nothing changes.
     """
-    asked: list[int] = []
-    ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-    if ignored or threading.current_thread() is not threading.main_thread():
-        yield asked
-        return
+    signals: list[int] = []
 
     def note(number, frame):
-        if asked:
+        if signals:
             raise KeyboardInterrupt
-        asked.append(number)
+        signals.append(number)
 
-    before = signal.signal(signal.SIGINT, note)
+    before = signal.getsignal(signal.SIGINT)
+    here = threading.current_thread() is threading.main_thread()
+    catches = here and before is not signal.SIG_IGN
+    if catches:
+        signal.signal(signal.SIGINT, note)
     try:
-        yield asked
+        yield signals
     finally:
-        signal.signal(signal.SIGINT, before or signal.SIG_DFL)
+        if catches:
+            signal.signal(signal.SIGINT, before or signal.SIG_DFL)
 
 
 def _is_best(history: dict) -> bool:
-    """Whether the newest evaluation is the best of those at the longest block so far.
-
-    A loss depends on its block, so a stage of longer windows begins a new comparison.
-    """
+    """Whether the newest loss is the lowest so far of its block, which no block before exceeds."""
     *before, newest = zip(history["block"], history["val"], strict=True)
     same = [loss for block, loss in before if block == newest[0]]
     return newest[0] == max(history["block"]) and newest[1] < min(same, default=math.inf)

@@ -116,8 +116,7 @@ def check_tokens(low: int, high: int, vocab_size: int, subject: str) -> None:
     """Raise ValueError when the lowest or the highest of some tokens is not in the vocabulary."""
     if low < 0 or high >= vocab_size:
         vocabulary = f"the vocabulary has 0 to {vocab_size - 1}"
-        cure = "pass tokens that its tokenizer encoded"
-        raise ValueError(f"{subject} tokens {low} to {high}; {vocabulary}: {cure}")
+        raise ValueError(f"{subject} tokens {low} to {high}; {vocabulary}")
 
 
 def check_length(
@@ -139,8 +138,7 @@ def check_length(
 def check_sampling(sampling, vocab_size: int | None = None, where: str = "") -> None:
     """Raise ValueError unless these are SamplingParams whose top_k the vocabulary can give."""
     if not isinstance(sampling, SamplingParams):
-        need = "pass SamplingParams, as in SamplingParams(temperature=0.8)"
-        raise ValueError(f"{where}sampling={sampling!r}: {need}")
+        raise ValueError(f"{where}sampling={sampling!r}: pass SamplingParams(temperature=0.8)")
     if sampling.top_k is not None and vocab_size is not None:
         check_int(f"{where}top_k", sampling.top_k, 1, vocab_size)
 

@@ -3,7 +3,6 @@
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import ceil
-from typing import ClassVar
 
 import torch
 import torch.nn as nn
@@ -33,16 +32,15 @@ def memory_advice(config: TrainConfig, processes: int = 1):
             raise
         size = config.batch_size
         batch = f"a batch of {size} windows in parts of {size // config.accumulate}"
-        most = size // processes
-        cure = f"a smaller model or batch_size, or more parts, up to accumulate={most}"
+        cure = f"a smaller model or batch_size, or up to accumulate={size // processes}"
         raise MemoryError(f"the memory is exhausted by {batch}: take {cure}") from error
 
 
 class BFloat16Linear(TorchFunctionMode):
     """A with-block in which linear layers multiply in bfloat16, and all else stays in float32.
 
-    On a CPU that has the instructions, products take about half the time. Attention does not: its
-    kernel is slower in bfloat16 than in float32, so autocast, which changes both, gains nothing.
+    On a CPU that has the instructions, products take about half the time. Attention's kernel is
+    slower in bfloat16 than in float32, so autocast, which changes both, gains nothing.
     """
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
@@ -59,7 +57,7 @@ class Trainer:
     """A model, its optimizers and where its batches come from; `step` moves the weights once.
 
     For several processes there is a subclass of it, in cluster/processes.py. Raises ValueError for
-    a batch that cannot be shared evenly, and for a stage longer than the model's block.
+    a batch without equal shares, and for a stage longer than the model's block.
     """
 
     model: GPT
@@ -68,8 +66,8 @@ class Trainer:
     generator: torch.Generator
     device: Device
 
-    size: ClassVar[int] = 1  # processes that share each batch
-    first: ClassVar[bool] = True  # whether this one evaluates, prints and writes
+    size = 1  # processes that share each batch
+    first = True  # whether this one evaluates, prints and writes
 
     def __post_init__(self):
         model = self.model
@@ -149,12 +147,10 @@ class Trainer:
         begins = [0, *(ceil(share * config.steps) for share, _ in config.stages)]
         for block, n in map(self.window, begins):
             if block > limit:
-                cure = "shorten it, or take a model with a larger block_size"
-                raise ValueError(f"a stage has block {block}, the model {limit}: {cure}")
+                raise ValueError(f"a stage has block {block}, the model {limit}: shorten it")
             if n % pieces:
                 shared = f"{self.size} processes in {config.accumulate} parts each"
-                cure = f"take a multiple of {pieces}"
-                raise ValueError(f"batch_size={n} cannot be shared by {shared}: {cure}")
+                raise ValueError(f"batch_size={n}, {shared}: take a multiple of {pieces}")
             torch.empty(4, n, block)  # fails here, before the first step, if no memory holds it
 
     def _precision(self):
@@ -189,10 +185,7 @@ class Trainer:
 
 @torch.no_grad()
 def mean_loss(model: GPT, batches: list[tuple[Tensor, Tensor]]) -> Tensor:
-    """Mean cross-entropy in nats over the (B, T) pairs given, in eval mode and without caches.
-
-    The model's own modes and caches are neither used nor changed.
-    """
+    """Mean cross-entropy in nats over (B, T) pairs, whatever the model's modes and caches are."""
     model = replica(model)
     losses = [model(x, y)[1].double() * y.numel() for x, y in batches]
     return torch.stack(losses).sum() / sum(y.numel() for _, y in batches)
@@ -206,9 +199,8 @@ def fixed_batches(data: Tensor, block_size: int, n: int, device) -> list:
 
 
 def full_loss(model: GPT, data: Tensor, every: int = 1) -> float:
-    """The loss over all of `data` in non-overlapping windows of the model's block_size, in nats.
+    """The loss in nats over `data`, or over each n-th of its non-overlapping windows with every=n.
 
-    With every=n the loss over each n-th of these windows.
     A loss depends on the block it is measured at: compare only losses of one block_size.
     """
     T = model.config.block_size

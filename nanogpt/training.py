@@ -22,9 +22,8 @@ from .trainer import Trainer, fixed_batches, full_loss, mean_loss, memory_advice
 NONE = type(None)
 # The tokenizer of notebook 01 is a class of its own cell.
 KINDS: dict = {"model": GPT, "corpus": Corpus, "config": TrainConfig, "tokenizer": object}
-# Of each evaluation, then of each step.
-HISTORY = ("step", "train", "val", "block", "lr_scale", "batch_loss")
 KINDS |= {"device": (Device, NONE), "resume": bool, "speed": bool, "watch": (Callable, NONE)}
+HISTORY = ("step", "train", "val", "block", "lr_scale", "batch_loss")
 
 
 def train(
@@ -222,8 +221,7 @@ class TrainingRun:
         c = self.config
         if not math.isfinite(loss):
             muon = f", muon_lr={c.muon_lr / 2:g}" if c.muon_lr else ""
-            rate = f"half the learning rate (lr={c.lr / 2:g}{muon})"
-            cure = f"{rate} or a longer warm-up (warmup={max(10, 2 * c.warmup)})"
+            cure = f"lr={c.lr / 2:g}{muon}, or warmup={max(10, 2 * c.warmup)}"
             raise FloatingPointError(f"the loss is {loss} at step {step}: try {cure}")
 
 
@@ -249,10 +247,7 @@ class Meter:
         self.last = time.perf_counter()
 
     def lap(self, trained: bool) -> None:
-        """The time since the last lap, which counts if it was spent on training.
-
-        Waits for a GPU's queue.
-        """
+        """Count the time since the last lap if it was spent on training; waits for a GPU."""
         synchronize(self.device.device)
         before = self.last
         self.last = time.perf_counter()

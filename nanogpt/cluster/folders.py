@@ -11,7 +11,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from ..files import check_file, check_writable, is_marked, writing_advice
-from ..resume import run_paths
+from ..resume import state_path
 
 
 @contextmanager
@@ -46,7 +46,8 @@ def held_run(out: Path):
     Temporary files that a killed run of these files has left are removed.
     """
     with held(out.with_name(f".{out.name}.lock"), f"to {out}"):
-        for path in run_paths(out):
+        ends = (".safetensors", ".json", "-last.safetensors", "-last.json", ".jsonl")
+        for path in (state_path(out), *(out.with_name(f"{out.name}{end}") for end in ends)):
             remove_leftovers(path)
         yield
 

@@ -43,7 +43,7 @@ WRONG = {
     "shape of positions": ((KEYS, VALUES, torch.tensor([[4]])), "must be"),
     "dtype of positions": ((KEYS, VALUES, torch.tensor([4.0])), "integers"),
     "an old position": (new_tokens([3]), "position 3 must come after position 3, which is cached"),
-    "a chunk that overlaps": (new_tokens([2, 4]), "cached already"),
+    "a chunk that overlaps": (new_tokens([2, 4]), "must come after position 3"),
     "a position twice": (new_tokens([5, 5]), "do not ascend"),
 }
 

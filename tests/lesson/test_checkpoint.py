@@ -152,10 +152,10 @@ def test_a_tensor_that_holds_no_finite_numbers_is_named_and_is_not_saved(saved, 
     model, before = tiny_model(n_layer=1, n_head=1), saved.read_bytes()
     state = model.state_dict()
     raw(saved.with_name("raw.safetensors"), meta_of(model), state | {key: spoil(state[key])})
-    with pytest.raises(CheckpointError, match=f"raw.safetensors holds NaN, .* in {key}: train"):
+    with pytest.raises(CheckpointError, match=f"raw.safetensors: {key} holds NaN.*: train"):
         load_checkpoint(saved.with_name("raw"))
     state[key].fill_(float("nan"))
-    with pytest.raises(ValueError, match=f"not saved, .* in {key}"):
+    with pytest.raises(ValueError, match=f"not saved, .*{key}"):
         save_checkpoint(saved, model, meta_of(model))
     assert saved.read_bytes() == before
 
@@ -179,7 +179,7 @@ def test_a_model_with_a_head_of_one_s_own_is_not_loaded_as_another_function(tmp_
 
     model = tiny_model(head=Doubled)
     save_checkpoint(tmp_path / "fox", model, meta_of(model))
-    with pytest.raises(CheckpointError, match="Doubled.* another function: build the model"):
+    with pytest.raises(CheckpointError, match="Doubled.*: build the model"):
         load_checkpoint(tmp_path / "fox")
     state = load_file(tmp_path / "fox.safetensors")
     assert all(torch.equal(tensor, state[name]) for name, tensor in model.state_dict().items())
