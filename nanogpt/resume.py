@@ -76,8 +76,8 @@ class RunFiles:
             checkpoint.check_checkpoint(path)
         log = self.log.read_bytes() if self.log.is_file() else b""
         # Without a state a run has logged no more than its first evaluation.
-        begun = log.startswith(b'{"step": ') and (saved or log.count(b"\n") <= 1)
-        check_file(self.log, begun or not log)
+        first = log.startswith(b'{"step": 0, "train": ')
+        check_file(self.log, not log or (first and (saved or log.count(b"\n") <= 1)))
         for path in () if saved else (self.out, self.last):
             weights = path.with_name(f"{path.name}.safetensors")
             step = checkpoint.read_tensors(weights)[1].get("step", 0) if weights.is_file() else 0

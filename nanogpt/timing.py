@@ -42,12 +42,6 @@ def summary(values: Iterable[float]) -> dict:
     return {"median": median(values), "low": values[0], "high": values[-1], "n": len(values)}
 
 
-def summary_text(s: dict, digits: int) -> str:
-    """A summary as text: median [low – high]; of one measurement, the number alone."""
-    spread = f" [{s['low']:,.{digits}f} – {s['high']:,.{digits}f}]" if s["n"] > 1 else ""
-    return f"{s['median']:,.{digits}f}{spread}"
-
-
 def duel(a: Tokens, b: Tokens, *, repeats: int = 5, device: torch.device = CPU) -> dict:
     """Time two token iterators, uncached and cached, in turns, after a warm-up of each.
 

@@ -15,7 +15,7 @@ from notebook_fixtures import write as write_notebook
 from training_fixtures import TINY
 
 from nanogpt import GPTConfig, save_checkpoint
-from nanogpt.cli import bench_ladder, main
+from nanogpt.cli import bench, main
 from nanogpt.config import SIZES
 from nanogpt.files import sha256
 from nanogpt.series import execute, plan, publish, runner
@@ -41,8 +41,8 @@ def here(tmp_path, monkeypatch):
     monkeypatch.setenv("NANOGPT_DATA", str(here / "text.txt"))
     monkeypatch.setenv("TQDM_DISABLE", "1")
     monkeypatch.setattr(execute, "run_cells", run_cells_here)
-    monkeypatch.setattr(bench_ladder, "ladder", lambda model, **_: {"rungs": [], "n_new": 1})
-    monkeypatch.setattr(bench_ladder, "report", lambda result: "")
+    monkeypatch.setattr(bench, "ladder", lambda model, **_: {"rungs": [], "n_new": 1})
+    monkeypatch.setattr(bench.reports, "ladder_text", lambda result: "")
     monkeypatch.setitem(SIZES, "small", GPTConfig(**TINY))
     model = tiny_model()
     save_checkpoint(here / "fox", model, meta_of(model))

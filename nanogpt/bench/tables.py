@@ -27,6 +27,17 @@ def time_in_turns(
     return seconds, {name: pairs[-1][1] for name, pairs in results.items()}
 
 
+def summary_text(s: dict, digits: int) -> str:
+    """A summary as text: median [low – high]; of one measurement, the number alone."""
+    spread = f" [{s['low']:,.{digits}f} – {s['high']:,.{digits}f}]" if s["n"] > 1 else ""
+    return f"{s['median']:,.{digits}f}{spread}"
+
+
+def repeats_text(n: int) -> str:
+    """How often each thing was timed, in words."""
+    return f"medians of {n}, in turns" if n > 1 else "timed once, in turns"
+
+
 def number_of(n: int, noun: str) -> str:
     """A number and its noun, as in "1 request" and "2 requests"."""
     return f"{n:,} {noun}{'s' * (n != 1)}"

@@ -1,8 +1,8 @@
 """The command line, `python -m nanogpt COMMAND …`: each command parses, calls a library, prints.
 
-A new command is a module, and one line in COMMANDS. The words that call it are the module's name:
-`bench ladder` is bench_ladder.py. Only those in SHARED have one module. Its options(parser) adds
-the options, its run(args) returns the exit code, or None for 0.
+A new command is one line in COMMANDS here, and one in the CALLS of its module, which its first word
+names: two functions, one that adds its options to a parser, and one that takes their values and
+returns the exit code, or None for 0.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 
-from .common import leave, missing
+from .common import leave, missing, run_command
 
 COMMANDS = {  # the words that call it: what it does
     "run": "run the notebooks and render them",
@@ -34,7 +34,7 @@ COMMANDS = {  # the words that call it: what it does
     "site": "render executed notebooks again",
     "sync": "write the package's code into the notebooks",
 }
-SHARED = {name: "verify" for name in COMMANDS if name.startswith("verify ")}
+MODULES = dict.fromkeys(["run", "site", "sync"], "notebooks")  # of a first word, if not the word
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -66,25 +66,25 @@ def _dispatch(words: list[str]) -> int:
     """Only the command's own module is imported: --help and a wrong word answer without torch."""
     tolerate_any_text()
     for n in (1, 2):
-        if (name := " ".join(words[:n])) in COMMANDS:
-            home = SHARED.get(name, name.replace(" ", "_"))
+        name = " ".join(words[:n])
+        if name in COMMANDS:
+            home = MODULES.get(words[0], words[0])
             try:
                 module = importlib.import_module(f"{__name__}.{home}")
             except ModuleNotFoundError as error:
                 print(f"error: {name}: {missing(error)}", file=sys.stderr)
                 return 2
-            from .common import run_command
-
-            return run_command(name, COMMANDS[name], module, words[n:])
+            return run_command(name, COMMANDS[name], module.CALLS[name], words[n:])
     group = [name for name in COMMANDS if name.split()[0] in words[:1]]  # as of "bench"
-    first, rest = (words[0], words[1:]) if group else ("COMMAND", words)
-    asked = rest[:1] in (["-h"], ["--help"])
+    first = words[0] if group else "COMMAND"
+    rest = words[1:] if group else words
+    wants_help = rest[:1] in (["-h"], ["--help"])
     lines = [f"usage: python -m nanogpt {first} …   (--help after a command shows its options)", ""]
     lines += [f"  {name:18} {COMMANDS[name]}" for name in group or COMMANDS]
-    if rest and not asked:
+    if rest and not wants_help:
         lines += ["", f"error: unknown command {rest[0]!r}"]
-    print("\n".join(lines), file=sys.stdout if asked else sys.stderr)
-    return 0 if asked else 2
+    print("\n".join(lines), file=sys.stdout if wants_help else sys.stderr)
+    return 0 if wants_help else 2
 
 
 def tolerate_any_text() -> None:

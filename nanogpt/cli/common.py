@@ -9,7 +9,6 @@ import signal
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, NoReturn
 
 from ..config import SIZES, check_int
@@ -132,11 +131,6 @@ def n_tokens(args: argparse.Namespace, block_size: int) -> int:
     return n
 
 
-def timings(n: int) -> str:
-    """How often each thing was timed, in words."""
-    return f"medians of {n}, in turns" if n > 1 else "timed once, in turns"
-
-
 def measured_device(args: argparse.Namespace) -> Device:
     """The device of --device, with --threads; said in a line. Raises ValueError."""
     set_threads(args.threads)
@@ -165,16 +159,17 @@ def set_threads(n: int) -> None:
     torch.set_num_threads(n)
 
 
-def run_command(words: str, about: str, module: ModuleType, argv: list[str]) -> int:
+def run_command(words: str, about: str, calls: tuple[Callable, Callable], argv: list[str]) -> int:
     """Parse the options of the command that these words call, and run it. Returns its exit code."""
+    options, run = calls
     parser = Parser(words, about)
-    module.options(parser)
+    options(parser)
     args = parser.parse_args(argv)
     if signal.getsignal(signal.SIGINT) is leave:
         import torch  # noqa: F401  (a Ctrl-C within an import can get lost)
 
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    return exit_code(lambda: module.run(args), vars(args))
+    return exit_code(lambda: run(args), vars(args))
 
 
 # ------------------------------------------------------------------ how a command ends

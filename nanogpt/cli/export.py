@@ -55,3 +55,6 @@ def options(parser: argparse.ArgumentParser) -> None:
     add_lesson(parser, "its heads must compute what is exported")
     add("--out", type=Path, metavar="PATH", help="(outputs/run/export, or lecture.safetensors)")
     add_overwrite(parser)
+
+
+CALLS = {"export": (options, run)}

@@ -84,3 +84,6 @@ def options(parser: argparse.ArgumentParser) -> None:
     add("--shard-size", type=int, default=32, metavar="N", help="texts in a file (32)")
     add("--workers", type=int, default=1, metavar="N", help="processes; several need Ray (1)")
     add("--cluster", default="", metavar="ADDRESS", help="of a Ray cluster that runs already")
+
+
+CALLS = {"generate": (options, run)}

@@ -88,3 +88,6 @@ def options(parser: argparse.ArgumentParser) -> None:
     add("--waiting", type=int, default=256, metavar="N", help="most that wait beside them (256)")
     add("--timeout", type=float, default=60.0, metavar="S", help="seconds of a request (60)")
     add_shared(parser, "--threads", "--device")
+
+
+CALLS = {"serve": (options, run)}

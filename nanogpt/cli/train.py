@@ -118,3 +118,6 @@ def options(parser: argparse.ArgumentParser) -> None:
         kind = kinds.get(field.type, {"type": number, "metavar": "N"})
         text = field.metadata["help"].replace("%", "%%").replace("None:", "none:")
         group.add_argument(f"--{field.name.replace('_', '-')}", help=text, **kind)
+
+
+CALLS = {"train": (options, run)}

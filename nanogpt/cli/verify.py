@@ -27,48 +27,15 @@ JUDGED = {  # the last word of the command: what it judges, and how that is call
 }
 
 
-def options(parser: argparse.ArgumentParser) -> None:
-    """The options of the command that the parser's last word names."""
-    add, kind = parser.add_argument, parser.prog.split()[-1]
+def referee_options(parser: argparse.ArgumentParser) -> None:
+    """The options of `verify model`, `verify class` and `verify server`."""
+    kind = parser.prog.split()[-1]
+    default, about = JUDGED[kind]
+    parser.epilog = ENDS
     parser.set_defaults(kind=kind)
-    if kind in JUDGED:
-        default, about = JUDGED[kind]
-        parser.epilog = ENDS
-        _referee_options(parser, kind)
-        about += f" ({default}); or several"
-        add("targets", nargs="*", default=[str(default)], metavar=kind.upper(), help=about)
-    elif kind == "kinds":
-        parser.epilog = "Writes kinds.json, README.md and a script for each bug. Exit code 0."
-        add("names", nargs="*", metavar="KIND", help="architectures (all)")
-        add("--minutes", type=float, default=20.0, metavar="N", help="for all of them (20)")
-        add("--seconds", type=float, default=6.0, metavar="N", help="for each (6)")
-        add("--folder", type=Path, default=KINDS, metavar="PATH", help=f"({KINDS})")
-    elif kind == "museum":
-        parser.epilog = "The site's page is made from notebooks/museum/verdicts.json."
-        add("names", nargs="*", metavar="NAME", help="exhibits, as vllm_43810 (all)")
-        add("--seeds", **POSITIVE, default=2, help="models and texts of each (2)")
-        add_json(parser, "museum.json")
-    elif kind == "certificate":
-        parser.epilog = "Exit code 0: it holds; 1: it does not; 2: there is none that can be read."
-        from ..series.mine import lesson_path
-
-        page = lesson_path().with_name("certificate.html")
-        add("path", nargs="?", type=Path, default=page, help=f"the page ({page}), beside lesson.py")
-        add("--checkpoint", default=LECTURE_FORM, metavar="PATH", help="its weights (shipped)")
-    else:
-        parser.epilog = "The result is written at the end; a sweep that is stopped leaves none."
-        add("--sequences", **POSITIVE, default=1000, help="texts to decode twice, at least (1000)")
-        about = "another seed, other models and texts (0)"
-        add("--seed", type=int, default=0, metavar="N", help=about)
-        add("--dtype", choices=["float32", "float64", "bfloat16"], default="float32")
-        add("--exact", action="store_true", help="in exact mode: the logits must be the same bits")
-        add_json(parser, "sweep-DTYPE.json, always")
-        parser.set_defaults(json="", threads=1)
-
-
-def _referee_options(parser: argparse.ArgumentParser, kind: str) -> None:
-    """The options of `referee`."""
     add = parser.add_argument
+    about += f" ({default}); or several"
+    add("targets", nargs="*", default=[str(default)], metavar=kind.upper(), help=about)
     add("--seed", type=int, default=0, metavar="N", help="other texts (0)")
     add("--seconds", type=float, default=60.0, metavar="N", help="for each target (60)")
     add("--known", action="append", default=[], metavar="NAME", help="part of a known bug's way")
@@ -82,12 +49,6 @@ def _referee_options(parser: argparse.ArgumentParser, kind: str) -> None:
         add("--trust-remote-code", action="store_true", help="run the code in the folder")
 
 
-def run(args: argparse.Namespace) -> int:
-    """Judge, and print why. Exit code 1: there is a bug."""
-    others = {"museum": museum, "certificate": certificate, "sweep": sweep, "kinds": kinds}
-    return others.get(args.kind, referee)(args)
-
-
 # ------------------------------------------------------------------ a model, a class, a server
 
 
@@ -99,7 +60,8 @@ def referee(args: argparse.Namespace) -> int:
 
     names = ("seed", "seconds", "known", "length", "requests", "expects")
     options = {name: getattr(args, name) for name in names if hasattr(args, name)}
-    verdicts, reports = {"equal"}, []
+    verdicts = {"equal"}
+    reports = []
     for target in args.targets:
         if args.kind == "model" and target.endswith(".py"):
             verdicts |= _lesson(Path(target), args.seed)
@@ -118,7 +80,9 @@ class Teller:
     """Says now and then which way is tried: over one line of a terminal, elsewhere on lines."""
 
     def __init__(self, seconds: float):
-        self.seconds, self.began, self.told = seconds, time.monotonic(), 0.0
+        self.seconds = seconds
+        self.began = time.monotonic()
+        self.told = 0.0  # seconds after it began
         self.terminal = sys.stderr.isatty()
 
     def __call__(self, way: str) -> None:
@@ -175,18 +139,33 @@ def _models(args: argparse.Namespace, target: str) -> list:
 # ------------------------------------------------------------------ the museum, a page, a sweep
 
 
+def kinds_options(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = "Writes kinds.json, README.md and a script for each bug. Exit code 0."
+    add = parser.add_argument
+    add("names", nargs="*", metavar="KIND", help="architectures (all)")
+    add("--minutes", type=float, default=20.0, metavar="N", help="for all of them (20)")
+    add("--seconds", type=float, default=6.0, metavar="N", help="for each (6)")
+    add("--folder", type=Path, default=KINDS, metavar="PATH", help=f"({KINDS})")
+
+
 def kinds(args: argparse.Namespace) -> int:
     """Judge each architecture and write the table."""
     from ..verify import survey
 
     set_threads(1)  # small models: more threads only wait for each other
     names = args.names or survey.kinds()
-    rows = []
-    for row in survey.survey(names, args.minutes, args.seconds, print):
-        rows.append(row)
+    rows = list(survey.survey(names, args.minutes, args.seconds, print))
     survey.write(args.folder, rows, args.seconds)
     print(f"written: {args.folder}")
     return 0
+
+
+def museum_options(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = "The site's page is made from notebooks/museum/verdicts.json."
+    add = parser.add_argument
+    add("names", nargs="*", metavar="NAME", help="exhibits, as vllm_43810 (all)")
+    add("--seeds", **POSITIVE, default=2, help="models and texts of each (2)")
+    add_json(parser, "museum.json")
 
 
 def museum(args: argparse.Namespace) -> int:
@@ -198,10 +177,13 @@ def museum(args: argparse.Namespace) -> int:
     check_clone()
     set_threads(1)
     path = json_path(args.json, "museum.json")
-    paths, rows, n = exhibits(args.names), [], args.seeds
+    paths = exhibits(args.names)
+    n = args.seeds
+    rows = []
     with Progress(len(paths), "bugs") as bar:
         for exhibit in paths:
-            rows.append(row := judged(exhibit, range(n)))
+            row = judged(exhibit, range(n))
+            rows.append(row)
             bar.update(1)
             bar.print(f"{row['name']:28} convicted {row['convicted']} of {n}, by {row.get('way')}")
     bugs, repairs = (sum(row[key] == n for row in rows) for key in ("convicted", "acquitted"))
@@ -212,19 +194,41 @@ def museum(args: argparse.Namespace) -> int:
     return int({bugs, repairs} != {len(rows)})
 
 
+def certificate_options(parser: argparse.ArgumentParser) -> None:
+    from ..series.mine import lesson_path
+
+    parser.epilog = "Exit code 0: it holds; 1: it does not; 2: there is none that can be read."
+    page = lesson_path().with_name("certificate.html")
+    add = parser.add_argument
+    add("path", nargs="?", type=Path, default=page, help=f"the page ({page}), beside lesson.py")
+    add("--checkpoint", default=LECTURE_FORM, metavar="PATH", help="its weights (shipped)")
+
+
 def certificate(args: argparse.Namespace) -> int:
     """Compute again all that the page says."""
     from ..series.apart import Ended, apart
     from ..series.certificate import check_at, read
 
     try:
-        said, wrong = apart(check_at, args.path, args.checkpoint)
+        claims, reasons = apart(check_at, args.path, args.checkpoint)
     except Ended as error:
-        said, wrong = read(args.path) or {}, [f"the lesson is refused: {error}"]
-    print(_printable("\n".join(f"{name}: {words}" for name, words in said.items())))
-    lines = [f"It does not hold: {reason}" for reason in wrong]
+        claims = read(args.path) or {}
+        reasons = [f"the lesson is refused: {error}"]
+    print(_printable("\n".join(f"{name}: {words}" for name, words in claims.items())))
+    lines = [f"It does not hold: {reason}" for reason in reasons]
     print(_printable("\n".join(lines)) or "It holds: computed again.")
-    return int(bool(wrong))
+    return int(bool(reasons))
+
+
+def sweep_options(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = "The result is written at the end; a sweep that is stopped leaves none."
+    add = parser.add_argument
+    add("--sequences", **POSITIVE, default=1000, help="texts to decode twice, at least (1000)")
+    add("--seed", type=int, default=0, metavar="N", help="another seed, other models and texts (0)")
+    add("--dtype", choices=["float32", "float64", "bfloat16"], default="float32")
+    add("--exact", action="store_true", help="in exact mode: the logits must be the same bits")
+    add_json(parser, "sweep-DTYPE.json, always")
+    parser.set_defaults(json="", threads=1)
 
 
 def sweep(args: argparse.Namespace) -> int:
@@ -239,3 +243,11 @@ def sweep(args: argparse.Namespace) -> int:
     print(describe(result))
     write_result(path, device, {"what": "sweep"} | result)
     return int(not passed(result))
+
+
+CALLS = {f"verify {kind}": (referee_options, referee) for kind in JUDGED} | {
+    "verify kinds": (kinds_options, kinds),
+    "verify museum": (museum_options, museum),
+    "verify certificate": (certificate_options, certificate),
+    "verify sweep": (sweep_options, sweep),
+}

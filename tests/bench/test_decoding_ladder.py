@@ -10,8 +10,9 @@ from conftest import tiny_model
 from nanogpt.bench import ladder as decoding
 from nanogpt.bench import roofline
 from nanogpt.bench.ladder import Rung, hugging_face, jax_scan, ladder, rungs
+from nanogpt.bench.reports import ladder_text
 from nanogpt.checkpoint import load_checkpoint, save_checkpoint
-from nanogpt.cli import bench_ladder, main
+from nanogpt.cli import main
 from nanogpt.config import MODERN, SIZES
 from nanogpt.convert import pack_heads
 from nanogpt.engines.eager import Flat
@@ -87,7 +88,7 @@ def test_the_best_rung_has_full_weights_and_equal_tokens(model, limits, monkeypa
     result = ladder(model, n_new=8, repeats=1)
     assert [row["equal"] for row in result["rungs"]] == [True, False, True]
     assert result["best"]["rung"] == slow.number
-    assert "differ" in bench_ladder.report(result)
+    assert "differ" in ladder_text(result)
 
 
 def test_a_rung_that_cannot_be_built_says_why_and_the_others_run(model, limits, monkeypatch):
@@ -96,7 +97,7 @@ def test_a_rung_that_cannot_be_built_says_why_and_the_others_run(model, limits, 
     result, why = ladder(model, n_new=4, repeats=1), "no C++ compiler (c++)"
     assert result["rungs"][1] == {"rung": "7", "label": "native", "unavailable": why}
     assert result["rungs"][0]["equal"]
-    assert f"not here: {why}" in bench_ladder.report(result)
+    assert f"not here: {why}" in ladder_text(result)
     with pytest.raises(ValueError, match="n_new=25"):
         ladder(model, n_new=25)
     with pytest.raises(ValueError, match="nothing to time: rungs 7 cannot be built here .no C"):
@@ -119,7 +120,7 @@ def test_a_peer_with_our_weights_and_noise_gives_our_tokens(package, peers, mode
     assert theirs
     assert all(row["equal"] for row in theirs)
     assert [row["rung"] for row in (result["best"], ours)] == ["2", "2"], "the best is ours"
-    assert all(row["label"] in bench_ladder.report(result) for row in theirs)
+    assert all(row["label"] in ladder_text(result) for row in theirs)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from nanogpt.bench.load import (
     poisson,
     schemes,
 )
-from nanogpt.cli import bench_load, main
+from nanogpt.cli import bench, main
 from nanogpt.serving.batch import BatchEngine
 from nanogpt.serving.sequence import Request
 
@@ -98,7 +98,7 @@ def test_the_bound_counts_tokens_read_and_the_keys_and_values_before_each():
 
 
 def test_the_command_writes_what_it_prints(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(bench_load, "choose_backend", lambda model: ("modules", ""))
+    monkeypatch.setattr(bench, "choose_backend", lambda model: ("modules", ""))
     path = tmp_path / "load.json"
     words = "--size article --rates inf --requests 1 --repeats 1"
     assert main(["bench", "load", *words.split(), "--json", str(path)]) == 0

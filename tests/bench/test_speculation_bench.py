@@ -10,11 +10,11 @@ from decoding_fixtures import V, build, text
 from draft_fixtures import Wrong
 
 from nanogpt.bench import speculation
+from nanogpt.bench.reports import losses_text
 from nanogpt.bench.speculation import pass_seconds, usual_drafts
 from nanogpt.bench.training import published
 from nanogpt.checkpoint import save_checkpoint
 from nanogpt.cli import main
-from nanogpt.cli.bench_speculate import compared
 from nanogpt.config import MODERN, GPTConfig
 from nanogpt.data import CharTokenizer, load_corpus
 from nanogpt.engines.drafts import DraftModel, NGram
@@ -107,7 +107,7 @@ def test_the_command_prints_a_table_and_writes_it(newer, tmp_path, capsys):
     ],
 )
 def test_a_draft_that_predicts_as_well_as_its_target_is_called_none(draft, said):
-    text = compared({"loss": 1.5}, None if draft is None else {"loss": draft})
+    text = losses_text({"loss": 1.5}, None if draft is None else {"loss": draft})
     assert text.endswith(said) or (said in text and text.endswith("choose a smaller one"))
 
 

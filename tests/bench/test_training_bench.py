@@ -7,7 +7,7 @@ import torch
 
 from nanogpt.bench import training
 from nanogpt.bench.training import KINDS, Entry, Runner, compared, train_in_turns
-from nanogpt.cli import bench_train, main
+from nanogpt.cli import bench, main
 from nanogpt.data import practice_corpus
 from nanogpt.device import Device
 from nanogpt.model import GPT
@@ -98,7 +98,7 @@ def test_the_command_prints_rows_and_writes_them(runs, tmp_path, monkeypatch, ca
     data.write_text(practice_corpus().text[:20_000], encoding="utf-8")
     monkeypatch.setitem(KINDS, "race", ENTRIES)
     monkeypatch.setattr(
-        bench_train, "train_in_turns", lambda *_, seed, **__: [run | {"seed": seed} for run in runs]
+        bench, "train_in_turns", lambda *_, seed, **__: [run | {"seed": seed} for run in runs]
     )
     assert main(["bench", "train", "--seeds", "2", "--data", str(data), "--json", str(path)]) == 0
     result, said = json.loads(path.read_text()), capsys.readouterr().out
@@ -107,7 +107,7 @@ def test_the_command_prints_rows_and_writes_them(runs, tmp_path, monkeypatch, ca
 
 
 def test_a_stop_keeps_the_complete_seeds(tmp_path, monkeypatch, capsys, corpus):
-    monkeypatch.setattr(bench_train, "load_corpus", lambda _: corpus)
+    monkeypatch.setattr(bench, "load_corpus", lambda _: corpus)
     path, seeds = tmp_path / "race.json", []
 
     def stopped_at_the_second(entries, corpus, *, seed, device):
@@ -116,7 +116,7 @@ def test_a_stop_keeps_the_complete_seeds(tmp_path, monkeypatch, capsys, corpus):
             raise KeyboardInterrupt
         return [made("lecture", seed, 10.0, 1.8)]
 
-    monkeypatch.setattr(bench_train, "train_in_turns", stopped_at_the_second)
+    monkeypatch.setattr(bench, "train_in_turns", stopped_at_the_second)
     assert main(["bench", "train", "--json", str(path)]) == 130
     assert len(json.loads(path.read_text())["runs"]) == 1
     assert f"the complete seeds are in {path}" in capsys.readouterr().err

@@ -8,7 +8,7 @@ import pytest
 from fault_fixtures import contents
 from notebook_fixtures import code, output, prose, write
 
-from nanogpt.cli import main, sync
+from nanogpt.cli import main, notebooks
 from nanogpt.files import ROOT, atomic_path
 from nanogpt.series import mirror, nbfile
 
@@ -36,7 +36,7 @@ def root(tmp_path, monkeypatch):
     config = tmp_path / "nanogpt" / "series"
     config.mkdir(parents=True)
     shutil.copy(ROOT / "nanogpt" / "series" / "address.py", config)
-    monkeypatch.setattr(sync, "ROOT", tmp_path)
+    monkeypatch.setattr(notebooks, "ROOT", tmp_path)
     return tmp_path
 
 

@@ -6,8 +6,8 @@ import pytest
 from notebook_fixtures import NOTEBOOKS, write
 
 from nanogpt.cli import main
-from nanogpt.cli import run as command
 from nanogpt.cli.common import Parser
+from nanogpt.cli.notebooks import run_options
 from nanogpt.series import execute, plan, runner
 from nanogpt.series.plan import DEFAULT, RunError, assign, estimate
 from nanogpt.series.runner import select
@@ -34,7 +34,8 @@ def machine(monkeypatch):
 
 
 def series(*words) -> runner.Series:
-    command.options(parser := Parser("run", ""))
+    parser = Parser("run", "")
+    run_options(parser)
     return runner.Series(parser.parse_args(words))
 
 

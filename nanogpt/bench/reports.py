@@ -1,0 +1,147 @@
+"""The results of the four benchmarks as text for a terminal."""
+
+from __future__ import annotations
+
+from .load import LATENCIES
+from .tables import number_of, repeats_text, summary_text, table
+from .throughput import share_text
+
+
+def ladder_text(result: dict) -> str:
+    """The result of `ladder`: a row for each rung, and the roofline below."""
+    limits = result["limits"]
+    rows = [row for row in result["rungs"] if "unavailable" not in row]
+    lines = [
+        f"\n{result['n_params']:,} parameters, {limits['dtype']}, {result['n_new']} tokens of one "
+        f"text after a prompt of one; {repeats_text(result['repeats'])}\n",
+        table([_rung(row) for row in rows]),
+    ]
+    absent = [row for row in result["rungs"] if "unavailable" in row]
+    lines += [f"{row['rung']}  {row['label']}: not here: {row['unavailable']}" for row in absent]
+    read = limits["read"]
+    peak = limits["peak"]
+    bound = summary_text(limits["roofline"], 0)
+    lines += [
+        f"\nread bandwidth {read['median'] / 1e9:.0f} GB/s over {limits['step_bytes'] / 1e6:.1f} "
+        f"MB ({read['how']}), peak {peak['median'] / 1e9:.0f} GFLOP/s ({peak['how']})",
+        f"roofline bound, where a token reads all weights and its cache once: {bound} tokens/s",
+    ]
+    best = result["best"]
+    if best:
+        share = share_text(best["share_of_bound"]["median"])
+        lines.append(f"best at equal weights and tokens: rung {best['rung']}; its share: {share}")
+    return "\n".join(lines)
+
+
+def _rung(row: dict) -> dict:
+    build = row.get("build_seconds", 0)
+    return {
+        "rung": row["rung"],
+        "": row["label"],
+        "tokens/s": summary_text(row["tokens_per_second"], 0),
+        "ratio to the first": summary_text(row["speedup"], 1),
+        "tokens": "equal" if row["equal"] else "differ",
+        "build (s)": f"{build:.1f}" if build > 0.05 else "",  # below that nothing is built
+    }
+
+
+def training_text(rows: list[dict]) -> str:
+    """The rows of `compared`: how soon each recipe reached its loss."""
+    return table(
+        [
+            {
+                "recipe": row["name"],
+                "for": f"{row['goal']:g}" if row["goal"] else "–",
+                "block": row["block_size"],
+                "params": f"{row['n_params'] / 1e6:.2f}M",
+                "steps": f"{row['steps']:,}",
+                "seconds": summary_text(row["seconds"], 1),
+                "loss": summary_text(row["loss"], 4),
+                "sooner": f"{summary_text(row['sooner'], 1)} ×" if "sooner" in row else "",
+            }
+            for row in rows
+        ]
+    )
+
+
+def speculation_text(result: dict) -> str:
+    """The result of `speculation`: a row for each draft and number of proposals."""
+    rows = [
+        {
+            "draft": row["draft"],
+            "k": row["k"],
+            "acceptance": f"{row['acceptance_rate']:.2f}",
+            "a pass": f"{row['tokens_per_pass']:.2f}",
+            "formula": f"{row['predicted']:.2f}",
+            "tokens/s": summary_text(row["tokens_per_second"], 0),
+            "ratio": summary_text(row["speedup"], 2),
+            "tokens": "equal" if row["equal"] else "differ",
+        }
+        for row in result["rows"]
+    ]
+    return (
+        f"\n{result['n_params']:,} parameters, {result['n_new']} tokens after a prompt of one; "
+        f"{repeats_text(result['repeats'])}\n\n{table(rows)}\n"
+        f"without a draft {summary_text(result['plain'], 0)} tokens/s, of a roofline bound of "
+        f"{summary_text(result['roofline'], 0)}: one reading of weights and cache a token"
+    )
+
+
+def losses_text(target: dict, draft: dict | None) -> str:
+    """The losses of target and draft in a line, and a warning where the draft is the better one."""
+    text = f"validation loss of the target {target['loss']:.3f}"
+    if draft is None:
+        return text
+    text += f", of the draft {draft['loss']:.3f}"
+    if draft["loss"] > target["loss"]:
+        return text
+    return f"{text}: the draft predicts no worse, so this measures no draft: choose a smaller one"
+
+
+def load_text(result: dict) -> str:
+    """The result of `load`: a row for each rate and scheme, and notes below."""
+    requests = f"{number_of(result['n'], 'request')} of a block of {result['block_size']}"
+    if "server" in result:
+        server = f"{result['server']}, {result['model']}, in real time"
+    else:
+        size = f"{result['n_params']:,} parameters, {result['backend']}"
+        server = f"{size}, at most {result['running']} at once"
+    repeats = repeats_text(result["repeats"])
+    title = f"{requests}; {server}; {repeats}; latencies in ms\n"
+    errors = result.get("errors", {})
+    notes = [f"{number_of(n, 'request')} failed: {reason}" for reason, n in errors.items()]
+    if "bound" in result:
+        notes += _shares(result)
+    return "\n".join([title, table([_load_row(row) for row in result["rows"]]), *notes])
+
+
+def _shares(result: dict) -> list[str]:
+    """Each scheme's share of the bound, where all requests come at once; a line, or none."""
+    bound = result["bound"]
+    shares = []
+    for row in result["rows"]:
+        if row["rate"] is None and row["scheme"] != "prefix reuse":
+            share = row["tokens_per_second"]["median"] / bound
+            shares.append(f"{row['scheme']} {share:.0%}")
+    if not shares:
+        return []
+    machine = f"{result['peak'] / 1e9:.0f} GFLOP/s and {result['bandwidth'] / 1e9:.0f} GB/s"
+    return [f"\nall at once, {machine} allow {bound:,.0f} tokens/s: {', '.join(shares)}"]
+
+
+def _load_row(row: dict) -> dict:
+    words = {None: "not compared", 0: "equal", 1: "1 text differs"}
+    tokens = words.get(row["differ"], f"{row['differ']} texts differ")
+    if row["failed"]:
+        tokens += f", {row['failed']} failed"
+    shown = {
+        "rate": "inf" if row["rate"] is None else f"{row['rate']:g}",
+        "": row["scheme"][:24],
+        "tokens/s": f"{row['tokens_per_second']['median']:,.0f}",
+        "ratio": summary_text(row["ratio"], 2) if row["ratio"] else "",
+    }
+    for name in LATENCIES:
+        pair = (row[f"{name}_p50"], row[f"{name}_p95"])
+        times = ["–" if time is None else f"{1000 * time['median']:.2f}" for time in pair]
+        shown[f"{name.upper()} p50, p95"] = ", ".join(times)
+    return shown | {"goodput": f"{row['goodput']['median']:.1f}", "tokens": tokens}

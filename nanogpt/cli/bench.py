@@ -1,0 +1,233 @@
+"""python -m nanogpt bench KIND: the costs of decoding, speculation, serving and training."""
+
+from __future__ import annotations
+
+import argparse
+from math import inf
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ..bench import load, reports, speculation
+from ..bench.ladder import Peer, hugging_face, jax_scan, ladder, sharpened
+from ..bench.roofline import peak_arithmetic, read_bandwidth
+from ..bench.step import step_rows
+from ..bench.tables import table
+from ..bench.training import KINDS, compared, train_in_turns
+from ..checkpoint import Checkpoint, load_checkpoint
+from ..config import SIZES, check_int
+from ..convert import pack_heads
+from ..data import load_corpus, split
+from ..engines.drafts import DraftModel
+from ..export.huggingface import exported
+from ..files import KEEPER
+from ..model import GPT
+from ..serving.native_steps import BACKENDS, choose_backend
+from ..trainer import full_loss
+from . import common
+
+RUNNING = 32  # most texts in a step
+LIMITS = {"ttft": 0.5, "tpot": 0.05}  # seconds: what a good request meets
+
+
+# ------------------------------------------------------------------ bench ladder
+
+
+def ladder_options(parser: argparse.ArgumentParser) -> None:
+    common.add_shared(parser, "--size", "--checkpoint", "--tokens")
+    common.add_shared(parser, "--repeats", "--threads", "--device")
+    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
+    parser.add_argument("--rungs", metavar="NUMBERS", help="only these, as in 1467")
+    peer = "beside the same weights in transformers, in JAX: pip install '.[peers]'"
+    parser.add_argument("--peer", nargs="+", choices=["hf", "jax"], default=[], help=peer)
+    common.add_json(parser, "ladder-SIZE.json")
+
+
+def time_ladder(args: argparse.Namespace) -> None:
+    """How fast does this machine decode, by each engine?"""
+    name = Path(args.checkpoint).stem if args.checkpoint else args.size
+    path = common.json_path(args.json, f"ladder-{name}.json")
+    device = common.measured_device(args)
+    about = {"what": "ladder", "model": name, "dtype": args.dtype}
+    if args.checkpoint:
+        saved = load_checkpoint(args.checkpoint)
+        model = saved.model
+        about["checkpoint"] = saved.sha256
+    else:
+        model = sharpened(GPT(SIZES[args.size]))
+    model = model.to(device=device.device, dtype=getattr(torch, args.dtype)).eval()
+    n_new = common.n_tokens(args, model.config.block_size)
+    peers = _peers(args.peer, model)
+    result = ladder(model, n_new=n_new, repeats=args.repeats, only=args.rungs, peers=peers)
+    print(reports.ladder_text(result))
+    common.write_result(path, device, about | result)
+
+
+def _peers(names: list[str], model: GPT) -> dict[str, Peer]:
+    weight = model.lm_head.weight
+    if names and (weight.device.type, weight.dtype) != ("cpu", torch.float32):
+        raise ValueError("--peer computes float32 on the CPU: give --device cpu --dtype float32")
+    packed = pack_heads(model) if model.config.per_head else model
+    try:
+        peers = hugging_face(exported(packed)) if "hf" in names else {}
+        return peers | (jax_scan(packed) if "jax" in names else {})
+    except ImportError as error:
+        raise ImportError(f"{error}: pip install '.[peers]'") from error
+
+
+# ------------------------------------------------------------------ bench train
+
+
+def train_options(parser: argparse.ArgumentParser) -> None:
+    kind = parser.add_mutually_exclusive_group().add_argument
+    how = {"action": "store_const", "dest": "kind", "default": "race"}
+    kind("--ideas", const="ideas", help="add one idea at a time, at about equal seconds", **how)
+    kind("--heads", const="heads", help="shared keys and windows, at equal steps", **how)
+    kind("--step", const="step", help="the seconds of one step by part, beside the peak", **how)
+    parser.add_argument("--seeds", **common.POSITIVE, default=3, help="how many, from 1337 on (3)")
+    common.add_shared(parser, "--data", "--device", "--threads")
+    common.add_json(parser, "race.json, ideas.json, heads.json or step.json")
+
+
+def time_training(args: argparse.Namespace) -> None:
+    """How soon does each recipe reach a loss? A stop keeps the seeds that are complete."""
+    path = common.json_path(args.json, f"{args.kind}.json")
+    device = common.measured_device(args)
+    corpus = load_corpus(args.data)
+    if args.kind == "step":
+        rows = [row for name in ("fast", "keeper") for row in step_rows(name, corpus, device)]
+        common.write_result(path, device, {"what": "step", "rows": rows})
+        print(table(rows))
+        return
+    print(f"{corpus.banner or corpus}; losses over its validation text, each at its own block")
+    about = {"what": args.kind, "corpus": corpus.name, "sha256": corpus.sha256}
+    runs: list = []
+    try:
+        for seed in range(1337, 1337 + args.seeds):
+            runs += train_in_turns(KINDS[args.kind], corpus, seed=seed, device=device)
+            result = about | {"rows": compared(runs), "runs": runs}
+            common.write_result(path, device, result)
+    except KeyboardInterrupt:
+        kept = f"the complete seeds are in {path}" if path and runs else ""
+        raise KeyboardInterrupt(kept) from None
+    print(f"\n{reports.training_text(result['rows'])}")
+
+
+# ------------------------------------------------------------------ bench speculate
+
+
+def speculate_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--target", metavar="PATH", default=KEEPER, help="the model that decides (the keeper)")
+    add("--draft", metavar="PATH", help="a smaller model that proposes, beside the usual drafts")
+    how = {"type": common.positive, "nargs": "+", "default": [3, 5, 7, 11, 15], "metavar": "K"}
+    add("--k", **how, help="numbers of proposals for each pass (3 5 7 11 15)")
+    common.add_shared(parser, "--tokens", "--repeats", "--threads", "--data")
+    common.add_json(parser, "speculate.json")
+    parser.set_defaults(device="cpu")
+
+
+def time_speculation(args: argparse.Namespace) -> None:
+    """What does speculation buy, at the same tokens?"""
+    path = common.json_path(args.json, "speculate.json")
+    device = common.measured_device(args)
+    saved = load_checkpoint(args.target)
+    corpus = load_corpus(args.data)
+    model = saved.model.eval()
+    block = model.config.block_size
+    check_int("k", max(args.k), 1, block - 2)
+    print(f"table counted in: {corpus.banner or corpus}")
+    draft = load_checkpoint(args.draft) if args.draft else None
+    n_new = common.n_tokens(args, block)
+    data, val = split(saved.tokenizer.encode(corpus.text), block)
+    drafts = speculation.usual_drafts(model, data)
+    if draft and draft.tokenizer.chars != saved.tokenizer.chars:
+        raise ValueError("the draft and the target have different characters: both need the same")
+    if draft:
+        name = f"a GPT of {draft.model.n_params / 1e6:.2f}M"
+        drafts = {name: lambda k: DraftModel(draft.model.eval(), k)} | drafts
+    result = speculation.speculation(model, drafts, args.k, n_new=n_new, repeats=args.repeats)
+    result["passes"] = speculation.pass_seconds(model, sorted({1, *(k + 1 for k in args.k)}))
+    result["proposal"] = speculation.pass_seconds(draft.model, [1])[1] if draft else None
+    print(reports.speculation_text(result))
+    about = {"what": "speculate", "corpus": corpus.name, "target": _origin(saved, val)}
+    about["draft"] = _origin(draft, val) if draft else None
+    print(reports.losses_text(about["target"], about["draft"]))
+    common.write_result(path, device, about | result)
+
+
+def _origin(saved: Checkpoint, val: Tensor) -> dict:
+    """Which weights these were, how many, and how good: their loss on this validation text."""
+    about = {"sha256": saved.sha256, "step": saved.meta["step"], "losses": saved.meta["losses"]}
+    return about | {"n_params": saved.model.n_params, "loss": full_loss(saved.model, val)}
+
+
+# ------------------------------------------------------------------ bench load
+
+
+def load_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    common.add_shared(parser, "--size", "--checkpoint", "--threads", "--device")
+    how = {"type": float, "nargs": "+", "default": [5.0, 20.0, 80.0, inf], "metavar": "X"}
+    add("--rates", **how, help="requests a second (5 20 80 inf)")
+    add("--requests", **common.POSITIVE, default=64, help="requests at each rate (64)")
+    add("--repeats", **common.POSITIVE, default=3, help="timed after a warm-up (3)")
+    add("--url", metavar="URL", help="a server instead, greedy, as in http://127.0.0.1:8000")
+    common.add_json(parser, "load-SIZE.json")
+
+
+def time_load(args: argparse.Namespace) -> int:
+    """Throughput and latency under a stream of requests. Exit code 1: tokens differ, or failures.
+
+    Of a server at --url the texts are compared with those of the model, where there is one.
+    """
+    name = Path(args.checkpoint).stem if args.checkpoint else args.size
+    path = common.json_path(args.json, f"load-{'server' if args.url else name}.json")
+    device = common.measured_device(args)
+    saved = load_checkpoint(args.checkpoint) if args.checkpoint else None
+    chars = saved.tokenizer.chars if saved else load.CHARS
+    model = saved.model if saved else None
+    if not model and not args.url:
+        model = sharpened(GPT(SIZES[args.size]))
+    if model:
+        packed = pack_heads(model) if model.config.per_head else model  # the same function, sooner
+        model = packed.to(device.device).eval()
+    settings = {"n": args.requests, "repeats": args.repeats, "limits": LIMITS}
+    settings["block_size"] = (model.config if model else SIZES[args.size]).block_size
+    measured = _server if args.url else _schemes
+    result = {"what": "load", "model": name} | settings | measured(args, model, chars, settings)
+    print(f"\n{reports.load_text(result)}")
+    common.write_result(path, device, result)
+    return int(any(row["differ"] or row["failed"] for row in result["rows"]))
+
+
+def _server(args: argparse.Namespace, model: GPT | None, chars: str, settings: dict) -> dict:
+    """The server at --url."""
+    server = load.LoadedServer(args.url, chars)
+    settings = settings | {"vocab_size": len(chars), "greedy": True, "model": model}
+    rows = load.load({server.model: server}, args.rates, **settings)
+    return {"server": args.url, "model": server.model, "rows": rows, "errors": dict(server.errors)}
+
+
+def _schemes(args: argparse.Namespace, model: GPT, chars: str, settings: dict) -> dict:
+    """Every scheme of our engine."""
+    backend = choose_backend(model)[0]
+    systems = load.schemes(model, backend=BACKENDS[backend], running=RUNNING)
+    rows = load.load(systems, args.rates, vocab_size=len(chars), **settings)
+    c = model.config
+    device = model.lm_head.weight.device
+    read = read_bandwidth(c.cache_bytes(c.block_size // 3, RUNNING), device=device)["high"]
+    peak = peak_arithmetic(device=device)["high"]
+    requests = load.poisson(args.requests, inf, len(chars), c.block_size)
+    about = {"n_params": model.n_params, "backend": backend, "running": RUNNING}
+    about |= {"peak": peak, "bandwidth": read, "bound": load.bound(c, requests, peak, read)}
+    return about | {"rows": rows}
+
+
+CALLS = {
+    "bench ladder": (ladder_options, time_ladder),
+    "bench train": (train_options, time_training),
+    "bench speculate": (speculate_options, time_speculation),
+    "bench load": (load_options, time_load),
+}

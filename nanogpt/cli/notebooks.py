@@ -1,0 +1,101 @@
+"""python -m nanogpt run, site, sync: notebooks executed, rendered, and in step with the package."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+
+from ..checkpoint import load_checkpoint
+from ..cluster.folders import held
+from ..files import ROOT
+from ..series import address, runner
+from ..series.mirror import set_address, sync
+from ..series.nbfile import SyncError
+from ..series.plan import DEFAULT
+from ..series.site import newest, render
+from .common import add_overwrite, check_clone, positive
+
+
+def run_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("notebooks", nargs="*", help="numbers or names, such as 00 03")
+    add("--all", action="store_true", help=f"all of them; else {' '.join(DEFAULT)}")
+    known = "auto (gpu where there is one, else laptop), smoke, laptop, full (as published), gpu"
+    add("--profile", default="auto", help=known)
+    add("--plan", dest="dry", action="store_true", help="print what it would do, with minutes")
+    setting = {"dest": "settings", "metavar": "NAME=VALUE", "help": "set a notebook's parameter"}
+    add("-p", action="append", default=[], **setting)
+    add("--out", type=Path, metavar="FOLDER", help="where to write (outputs/run/PROFILE)")
+    add("--timeout", type=positive, default=1800, metavar="S", help="seconds of a cell (1800)")
+    add_overwrite(parser)
+    add("--no-html", dest="html", action="store_false", help="do not render the pages")
+    add("--source", type=Path, help=argparse.SUPPRESS)
+    add = parser.add_mutually_exclusive_group().add_argument
+    add("--publish", action="store_true", help="write outputs/published, if all pass")
+    add("--reproduce", action="store_true", help="compare a whole run with outputs/published")
+
+
+def run_notebooks(args: argparse.Namespace) -> int:
+    """Execute them, and render their pages. Exit code 1: one of them failed, or differs."""
+    if not args.source:
+        check_clone()
+    whole = args.publish or args.reproduce
+    checkpoint = "" if whole else os.environ.get("NANOGPT_CHECKPOINT", "")
+    for setting in args.settings:
+        name, _, value = setting.partition("=")
+        checkpoint = value if name == "checkpoint" else checkpoint
+    if checkpoint not in ("", "auto"):
+        load_checkpoint(ROOT / checkpoint)  # in which kernels run; refused before one does
+    # A polite kill tidies up as a Ctrl-C does.
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        return 0 if runner.run_series(SimpleNamespace(**vars(args))) else 1
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def site_options(parser: argparse.ArgumentParser) -> None:
+    about = "one that `run` has written into (the newest of outputs/run, else outputs/published)"
+    parser.add_argument("folder", nargs="?", type=Path, help=about)
+
+
+def render_site(args: argparse.Namespace) -> None:
+    """Write FOLDER/html and print the path of its index."""
+    folder = (args.folder or newest()).resolve()
+    # A folder that is not there is not made for its lock: rendering says what is missing.
+    with held(folder / ".lock", f"into {folder}") if folder.is_dir() else nullcontext():
+        print(render(folder))
+
+
+def sync_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--check", action="store_true", help="list what differs and write nothing")
+    parser.add_argument("--repo", metavar="OWNER/NAME", help="set the repository's address")
+    parser.add_argument("--ref", help="the branch or tag that badges and the set-up cell name")
+
+
+def sync_notebooks(args: argparse.Namespace) -> int:
+    """Exit codes: 0 equal now, 1 something differs (with --check), 2 it could not be done."""
+    check_clone()
+    check = args.check
+    if (args.repo or args.ref) and check:
+        raise SyncError("--check writes nothing, so it cannot go with --repo or --ref")
+    if args.repo or args.ref:
+        differ = set_address(args.repo or address.REPO, args.ref or address.REF, ROOT)
+    else:
+        differ = sync(ROOT, check=check)
+    for path in differ:
+        print(f"{'differs' if check else 'written'}: {path.relative_to(ROOT)}")
+    if differ and check:
+        print("run `make sync` (python -m nanogpt sync); edit mirrored code in nanogpt/, not here")
+    return int(bool(differ) and check)
+
+
+CALLS = {
+    "run": (run_options, run_notebooks),
+    "site": (site_options, render_site),
+    "sync": (sync_options, sync_notebooks),
+}
