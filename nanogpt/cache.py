@@ -5,7 +5,6 @@ and returns those of all tokens that it holds, with their positions. `rewind(n)`
 Leading dimensions are free: (B, T, hs) for one of the lecture's heads, (B, H, T, hs) for all heads.
 """
 
-import threading
 from abc import ABC, abstractmethod
 from contextlib import contextmanager
 
@@ -190,8 +189,6 @@ class StaticCache(KVCache):
 
 # ------------------------------------------------------------------ caches on and off
 
-_attaching = threading.Lock()  # two threads must not both find that no cache is on
-
 
 def cache_owners(model: nn.Module) -> list[nn.Module]:
     """The modules that can hold a cache: every Head, or every batched attention."""
@@ -225,12 +222,11 @@ def enable_kv_cache(model: nn.Module, cache=DynamicCache, capacity: int | None =
     owners = require_owners(model)
     capacity = model.config.block_size if capacity is None else capacity
     caches = build_caches(owners, cache, capacity)
-    with _attaching:
-        if any(owner.cache is not None for owner in owners):
-            cure = "leave its with-block, call disable_kv_cache(model), or copy.deepcopy the model"
-            raise ValueError(f"a KV cache is already on: {cure}")
-        for owner, built in zip(owners, caches, strict=True):
-            owner.cache = built
+    if any(owner.cache is not None for owner in owners):
+        cure = "leave its with-block, call disable_kv_cache(model), or copy.deepcopy the model"
+        raise ValueError(f"a KV cache is already on: {cure}")
+    for owner, built in zip(owners, caches, strict=True):
+        owner.cache = built
     return caches
 
 

@@ -357,10 +357,7 @@ def _look_back_rotary(model: GPT) -> None:
 
 
 def _first_heads(model: GPT) -> list[tuple[Tensor, Tensor]]:
-    """The weights of query and key of each head of the first block, as views.  2 × (hs, C)
-
-    A key that several heads share comes once; for the others a copy that nobody reads.
-    """
+    """The weights of query and key of each head of the first block, as views.  2 × (hs, C)"""
     attention = model.blocks[0].sa
     c = model.config
     if c.per_head:
@@ -368,5 +365,6 @@ def _first_heads(model: GPT) -> list[tuple[Tensor, Tensor]]:
     rows = attention.qkv.weight.view(-1, c.head_size, c.n_embd)
     group = c.n_head // c.kv_heads
     keys = [rows[c.n_head + h // group] for h in range(c.n_head)]
+    # A key that several heads share comes once; for the others a copy that nobody reads.
     keys = [key if h % group == 0 else key.clone() for h, key in enumerate(keys)]
     return list(zip(rows, keys, strict=False))

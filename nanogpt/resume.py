@@ -65,8 +65,7 @@ class RunFiles:
     def check(self, resume: bool) -> None:
         """Refuse, before anything changes, to begin here or to resume from here.
 
-        Raises the errors of `read_state`; ValueError for a file that no run wrote; CheckpointError
-        for trained weights whose state is lost.
+        Raises ValueError for a file that no run wrote, CheckpointError for a lost state.
         """
         saved = self.state.is_file()
         if resume and saved:

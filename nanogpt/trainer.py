@@ -115,8 +115,7 @@ class Trainer:
     def positions(self, T: int, step: int) -> Tensor | None:
         """Where the windows of that step stand: (T,); None for 0 … T-1.
 
-        Windows shorter than the block stand anywhere in it. Otherwise the later rows of a position
-        table would meet their first gradient when most of the training is over.
+        Windows shorter than the block stand anywhere in it, so that every row of a table learns.
         """
         config = self.model.config
         room = config.block_size - T

@@ -157,10 +157,7 @@ class TrainingRun:
         self.bar.update()
 
     def evaluate(self, step: int) -> None:
-        """Measure the losses, save the run, print a line, call `watch`.
-
-        Losses are those of fixed windows as long as the ones that are trained at this step.
-        """
+        """Measure losses at the block that is trained now, save, print a line, call `watch`."""
         self.meter.lap(trained=True)
         if self.first:
             block, _ = self.trainer.window(max(0, step - 1))
