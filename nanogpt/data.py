@@ -5,7 +5,7 @@ a download of Tiny Shakespeare. Without a network it takes a practice corpus tha
 itself; it is never mistaken for the real one.
 """
 
-import codecs
+import hashlib
 import http.client
 import json
 import os
@@ -99,9 +99,9 @@ def read_corpus(path: Path) -> Corpus:
     if digest == SHA256:
         return Corpus(data.decode("ascii"), "Tiny Shakespeare", digest)
     try:
-        text = data.removeprefix(codecs.BOM_UTF8).decode("utf-8").replace("\r\n", "\n")
+        text = data.decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
-        byte = f"byte {error.start} of {len(data):,} is {data[error.start]:#04x}"
+        byte = f"byte {error.start} of {len(data):,} is {error.object[error.start]:#04x}"
         raise CorpusError(f"{path} is not UTF-8 text: {byte}; save it as UTF-8") from None
     place = text.find("\0")
     if place >= 0:
@@ -233,7 +233,7 @@ class Epochs:
     def _drawn_order(self, stage: int, block_size: int, epoch: int, size: int) -> Tensor:
         """Where the windows of an epoch begin.  (size,)"""
         numbers = f"{self.seed},{stage},{block_size},{epoch}".encode()
-        generator = torch.Generator().manual_seed(int(sha256(numbers)[:14], 16))
+        generator = torch.Generator().manual_seed(int(hashlib.sha256(numbers).hexdigest()[:14], 16))
         spare = len(self.data) - size * block_size  # at least one character follows a window
         offset = torch.randint(min(block_size, spare), (1,), generator=generator)
         return torch.randperm(size, generator=generator) * block_size + offset

@@ -93,7 +93,7 @@ MOST_NEW = 2**31 - 1  # tokens of one generation: native code counts in 32 bits
 
 
 def check_prompt(prompt, vocab_size: int | None = None, ndim: int = 2, where: str = "") -> None:
-    """Raise ValueError unless these are tokens, (B, T) or (T,), of the vocabulary if it is known."""
+    """Raise ValueError unless these are tokens, (B, T) or (T,), of a known vocabulary."""
     need = "(B, T)" if ndim == 2 else "(T,)"
     example = "tokenizer.encode(text)[None]" if ndim == 2 else "tokenizer.encode(text)"
     given = f"a {type(prompt).__name__}"
