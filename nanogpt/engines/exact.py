@@ -83,9 +83,11 @@ def padded(n: int) -> int:
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """F.linear, row by row.  (…, K), (N, K), (N,) -> (…, N)"""
-    (N, K), k = weight.shape, padded(weight.shape[1])
+    N, K = weight.shape
+    k = padded(weight.shape[1])
     n = padded(max(N, -(-FEWEST_PRODUCTS // k)))
-    rows, w = F.pad(x.reshape(-1, 1, K), (0, k - K)), F.pad(weight, (0, k - K, 0, n - N)).t()
+    rows = F.pad(x.reshape(-1, 1, K), (0, k - K))
+    w = F.pad(weight, (0, k - K, 0, n - N)).t()
     if x.dtype in (torch.float16, torch.bfloat16):
         w = w.float()  # before it is repeated
     y = rowwise(rows, w.expand(len(rows), -1, -1))[..., :N].reshape(*x.shape[:-1], N)
@@ -99,12 +101,14 @@ def padded_attend(
 
     Raises ValueError when there are more keys.
     """
-    (*lead, T, hs), S = q.shape, k.shape[-2]
+    *lead, T, hs = q.shape
+    S = k.shape[-2]
     if length < S:
         raise ValueError(f"{S} keys > {length}, the block_size that this exact mode was opened for")
     if mask is None:
         mask = torch.ones(T, S, dtype=torch.bool, device=q.device).tril()
-    n_keys, size = padded(length), padded(hs)
+    n_keys = padded(length)
+    size = padded(hs)
     mask = F.pad(mask, (0, n_keys - S)).expand(*lead, T, n_keys).reshape(-1, T, n_keys)
     q = F.pad(q, (0, size - hs)).reshape(-1, T, size)
     k, v = (F.pad(x, (0, size - hs, 0, n_keys - S)).reshape(-1, n_keys, size) for x in (k, v))
