@@ -171,7 +171,7 @@ def step(w: Weights, caches: list, tokens: Tensor, start: int, c: GPTConfig) -> 
     for layer, (keys, values) in zip(w.layers, caches, strict=True):
         qkv = F.linear(norm(x, layer.ln1_weight, layer.ln1_bias), layer.qkv)
         q, k, v = qkv.view(B, T, 3, c.n_head, -1).permute(2, 0, 3, 1, 4).unbind(0)  # (B, H, T, hs)
-        # The next line changes nothing in the lecture's model.
+        # The next two lines change nothing in the lecture's model.
         q = placed(q, places, c)
         k = placed(k, places, c)
         keys[:, :, start:end] = k
