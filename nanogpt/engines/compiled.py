@@ -32,8 +32,8 @@ from .toolchain import CannotBuild
 
 INLINED = 8  # numbers: constants of so few cannot be exchanged after the build
 OPTIONS = {
-    # Inductor inlines what is cheap to compute again. At its own threshold (30) it repeats a
-    # LayerNorm for each row of the matrix behind it; at 0 it stores products before it adds them
+    # Inductor inlines values that are cheap to compute again. At its own threshold (30) it repeats
+    # a LayerNorm for each row of the matrix behind it; at 0 it stores products before it adds them
     # up. Both were slower here, at 0.22M parameters and at 10.8M.
     "realize_opcount_threshold": 5,
     "realize_reads_threshold": 5,

@@ -41,8 +41,8 @@ class exact(TorchFunctionMode):
     the model, the caches that keep rows in the order of the text (not RollingCache; Int8Cache
     rounds), and the engines up to Flat. Any other matrix product inside, as in a Head of your own,
     raises ValueError, and compiled and native engines refuse. torch.compile is not covered. As
-    with torch.no_grad(), what counts is where the work is done: in this thread, and for a
-    generator, where it is read. Slower: notebook 12 measures by how much. Tested on the CPU only.
+    with torch.no_grad(), the place of the work counts: in this thread, and for a generator, where
+    it is read. Slower: notebook 12 measures by how much. Tested on the CPU only.
     """
 
     def __init__(self, model):

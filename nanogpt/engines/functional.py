@@ -1,6 +1,6 @@
 """The model as one function over plain tensors: no module, no check, arithmetic only.
 
-A step computes what `model.GPT` computes, on the model's own weights. Compilers work best on this
+A step computes the logits of `model.GPT`, on the model's own weights. Compilers work best on this
 form: `compiled` translates it, `native` writes it out in C++. It knows the lecture's architecture
 and the one of the recipe `keeper`, and no groups or windows.
 """

@@ -124,7 +124,7 @@ class Server:
             self.work.put(partial(self.engine.abort, request.id))  # if it has not ended
 
     async def drain(self) -> None:
-        """Take no more requests, wait for those that run, and end what is left after a while."""
+        """Take no more requests, wait for those that run, and end the rest after a while."""
         self.draining = True
         for seconds in (DRAIN, 1.0):  # for their texts, then for their errors
             end = self.loop.time() + seconds
@@ -154,7 +154,7 @@ class Server:
         try:
             self.engine.add(completion.request)
         except Exception as error:
-            if not isinstance(error, ValueError):  # a ValueError says what is wrong with a request
+            if not isinstance(error, ValueError):  # a ValueError is a mistake of the request
                 traceback.print_exc()
             status = 400 if isinstance(error, ValueError) else 500
             refused = Refused(status, f"the engine does not take this request: {error}")
