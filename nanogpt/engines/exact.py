@@ -111,12 +111,14 @@ def padded_attend(
     size = padded(hs)
     mask = F.pad(mask, (0, n_keys - S)).expand(*lead, T, n_keys).reshape(-1, T, n_keys)
     q = F.pad(q, (0, size - hs)).reshape(-1, T, size)
-    k, v = (F.pad(x, (0, size - hs, 0, n_keys - S)).reshape(-1, n_keys, size) for x in (k, v))
+    k = F.pad(k, (0, size - hs, 0, n_keys - S)).reshape(-1, n_keys, size)
+    v = F.pad(v, (0, size - hs, 0, n_keys - S)).reshape(-1, n_keys, size)
     chunk = max(1, COPIED_AT_ONCE // k.numel())  # queries at once: each gets a copy of the keys
     out = []
     for part, see in zip(q.split(chunk, dim=1), mask.split(chunk, dim=1), strict=True):
         n, t, _ = part.shape
-        keys, values = (x[:, None].expand(n, t, -1, -1).flatten(0, 1) for x in (k, v))
+        keys = k[:, None].expand(n, t, -1, -1).flatten(0, 1)
+        values = v[:, None].expand(n, t, -1, -1).flatten(0, 1)
         scores = rowwise(part.reshape(n * t, 1, size), keys.transpose(1, 2)).view(n, t, n_keys)
         weights = (scores * hs**-0.5).masked_fill(~see, float("-inf")).softmax(-1)
         weights = F.dropout(weights, dropout, training=dropout > 0)

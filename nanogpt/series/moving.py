@@ -17,8 +17,14 @@ from ..config import GPTConfig
 from ..model import GPT
 
 SHOWN = 8  # numbers of a query, a key or a value that a figure draws
-AHEAD, OTHER, TWICE, PLACE, UNSEEN = "aotpu"  # mistakes of a cell of a mask
-SEEN, HIDDEN = ".-"
+# A letter for each cell of a mask: right ones, then mistakes.
+SEEN = "."
+HIDDEN = "-"
+AHEAD = "a"  # it sees a later token
+OTHER = "o"  # … a token of another text
+TWICE = "t"  # … a token for the second time
+PLACE = "p"  # … a token, at a wrong position
+UNSEEN = "u"  # it hides a token that must be seen
 
 
 # ------------------------------------------------------------------ decode: one step
@@ -45,7 +51,8 @@ def decode(model: GPT, tokens: Tensor, chars: str) -> dict:
 
 def _head(head, x: Tensor, pos: Tensor, config: GPTConfig) -> dict:
     """Weights, queries, keys and values of one head over its input.  (1, T, C)"""
-    q, k = (attention.norm_and_rotate(y(x), pos, config) for y in (head.query, head.key))
+    q = attention.norm_and_rotate(head.query(x), pos, config)
+    k = attention.norm_and_rotate(head.key(x), pos, config)
     weights = attention.attention_weights(q, k, attention.visible(pos, pos))[0].tolist()
     vectors = {"queries": q, "keys": k, "values": head.value(x)}
     short = {name: rounded(y[0, :, :SHOWN].tolist(), 2) for name, y in vectors.items()}

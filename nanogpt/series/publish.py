@@ -116,7 +116,8 @@ def print_comparison(old: Path, new: Path) -> bool:
     if compared and not differences:
         print(f"reproduced: {compared} cells and the weights are those of {old.name}, to the byte")
         return True
-    published, current = (read_manifest(folder).get("environment", {}) for folder in (old, new))
+    published = read_manifest(old).get("environment", {})
+    current = read_manifest(new).get("environment", {})
     pairs = ((key, published.get(key), current.get(key)) for key in MACHINE)
     changed = "; ".join(f"{key} {was}, here {now}" for key, was, now in pairs if was != now)
     n = len(differences)

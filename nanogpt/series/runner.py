@@ -36,7 +36,7 @@ def run_series(plan: SimpleNamespace) -> bool:
     """Do as the plan says; True when all notebooks passed, and are the published ones if asked.
 
     Its fields are the options of the command `run`. Raises RunError or ValueError before anything
-    has run, OSError for a full disk, KeyboardInterrupt after a Ctrl-C; both count the results that are kept.
+    has run, OSError for a full disk, KeyboardInterrupt after a Ctrl-C; both count the kept results.
     """
     series = Series(plan)
     if plan.dry:

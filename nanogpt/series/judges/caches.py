@@ -94,7 +94,8 @@ class Unwritten(TorchFunctionMode):
 
 def _check_alone(kind) -> None:
     """Two caches that are filled in turns know nothing of each other, nor of one before them."""
-    first, second = (_new(2, range(n), 3, torch.float32) for n in (3, 2))
+    first = _new(2, range(3), 3, torch.float32)
+    second = _new(2, range(2), 3, torch.float32)
     one = kind(6)
     other = kind(6)
     _update(one, first)

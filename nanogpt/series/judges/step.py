@@ -109,7 +109,8 @@ def _check_steps(answer, name: str, kind) -> None:
     moved: list[list[Tensor]] = []  # the gradients at each move
     optimizers[0].register_step_post_hook(lambda opt, *rest: moved.append(_gradients(theirs)))
     for step in range(4):
-        x, y = (drawn(ROWS, n, seed=step, dtype=torch.float64) for n in WIDE)
+        x = drawn(ROWS, WIDE[0], seed=step, dtype=torch.float64)
+        y = drawn(ROWS, WIDE[1], seed=step, dtype=torch.float64)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(step)
             wanted = _by_the_book(right, optimizers[1], x, y)

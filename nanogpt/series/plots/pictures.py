@@ -383,6 +383,7 @@ def _ring(axes: Axes, centre: tuple, radius: float, capacity: int, last: int) ->
         axes.add_patch(Wedge(centre, radius, first - turn / 2, first + turn / 2, **look))
         turned = np.array((cos(first * pi / 180), sin(first * pi / 180)))
         font = {"ha": "center", "va": "center_baseline"}
-        inside, outside = (centre + share * radius * turned for share in (0.77, 1.12))
+        inside = centre + 0.77 * radius * turned
+        outside = centre + 1.12 * radius * turned
         axes.text(*outside, slot, fontsize=8.5, color=GREY, **font)
         axes.text(*inside, held if held >= 0 else "", fontsize=12, weight="bold", **font)
