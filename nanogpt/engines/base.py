@@ -1,4 +1,4 @@
-"""What every engine shares: it is built for one shape, kept for the next generation, and checked.
+"""The base of all engines: each is built for one shape, kept for the next generation, and checked.
 
 An engine is one way of decoding the same tokens, as in generate(…, engine=…). It is built for a
 shape: a model's config, a batch, a capacity, a dtype, a device. It holds no weights: each
@@ -63,25 +63,29 @@ class Engine:
         capacity = config.block_size if capacity is None else capacity
         check_int("batch", batch, 1)
         check_int("capacity", capacity, 1, config.block_size)
-        if reason := self.refuses(config):
+        reason = self.refuses(config)
+        if reason:
             raise ValueError(reason)
-        self.config, self.batch, self.capacity = _inference(config), batch, capacity
+        self.config = _inference(config)
+        self.batch = batch
+        self.capacity = capacity
         try:
-            self.dtype, self.device = dtype, torch.device(device)
+            self.dtype = dtype
+            self.device = torch.device(device)
         except RuntimeError:
             raise ValueError(f'device={device!r}: pass one of torch, as "cpu"') from None
-        before = time.perf_counter()
+        start = time.perf_counter()
         with torch.inference_mode(False):  # its buffers serve outside of the caller's mode as well
             self.build()
-        self.build_seconds = time.perf_counter() - before
+        self.build_seconds = time.perf_counter() - start
 
     def build(self) -> None:
-        """Make what the shape alone decides. Raises CannotBuild, in one line."""
+        """Make the parts that the shape alone decides. Raises CannotBuild, in one line."""
 
     def decoder(self, model: GPT) -> Decoder:
         """A decoder over the model's weights as they are now, for one generation.
 
-        What `tokens` runs over, unless an engine has loops of its own.
+        `tokens` runs over it, unless an engine has loops of its own.
         """
         raise NotImplementedError
 
@@ -96,8 +100,8 @@ class Engine:
         """Why this engine does not compute that architecture; None when it does."""
         if cls.shares_keys or config.has_heads:
             return None
-        other = {name: getattr(config, name) for name in ("n_kv_head", "window")}
-        given = ", ".join(f"{name}={value}" for name, value in other.items() if value is not None)
+        settings = {name: getattr(config, name) for name in ("n_kv_head", "window")}
+        given = ", ".join(f"{name}={x}" for name, x in settings.items() if x is not None)
         need = "a list of Heads" if cls.per_head else "heads with keys of their own and no window"
         return f"{cls.__name__} decodes {need}, and this has {given}: {INSTEAD}"
 
@@ -111,14 +115,16 @@ class Engine:
         return reason
 
     def check(self, model: GPT, prompt: Tensor, n_new: int) -> None:
-        """Raises ValueError when this generation does not fit what was built."""
-        weight, name = model.lm_head.weight, type(self).__name__
+        """Raises ValueError when this generation does not fit the shape that was built."""
+        weight = model.lm_head.weight
+        name = type(self).__name__
         built = _described(self.config, self.batch, self.dtype, self.device)
         got = _described(model.config, len(prompt), weight.dtype, weight.device)
         if got != built:
             reason = f"this {name} was built for {built}, and got {got}"
             raise ValueError(f"{reason}: build another, or pass the class: engine={name}")
-        if reason := self.supports(model):
+        reason = self.supports(model)
+        if reason:
             raise ValueError(reason)
         instead = ", or leave engine out"
         check_length(prompt.shape[1], n_new, self.capacity, f"this {name}: ", "capacity", instead)
@@ -136,12 +142,14 @@ class Engine:
         with building:
             engine = _built.pop(key, None)
             if engine is None:
-                if reason := cls.supports(model):  # before minutes go into a build
+                reason = cls.supports(model)  # before minutes go into a build
+                if reason:
                     raise ValueError(reason)
                 try:
                     engine = cls(model.config, batch=batch, **kind)
                 except CannotBuild as error:
-                    if (instead := cls.fallback) is None:
+                    instead = cls.fallback
+                    if instead is None:
                         raise
                     words = f"cannot be built here, {instead.__name__} decodes instead: {error}"
                     warn_caller(f"{cls.__name__} {words}")
@@ -167,19 +175,23 @@ def check_float32(weights: Iterable[Tensor]) -> None:
 
 
 def _inference(config: GPTConfig) -> GPTConfig:
-    """The config without what leaves the arithmetic of inference the same."""
+    """The config without the fields that leave the arithmetic of inference the same."""
     return replace(config, dropout=0.0, per_head=False)
 
 
 def _described(config: GPTConfig, batch: int, dtype: torch.dtype, device: torch.device) -> str:
-    c, other = config, "".join(f", {name}={v}" for name, v in config.beyond_lecture.items())
+    c = config
+    other = "".join(f", {name}={v}" for name, v in config.beyond_lecture.items())
     shape = f"{c.n_layer} layers, {c.n_head} heads, width {c.n_embd}, block {c.block_size}"
     return f"{shape}, {c.vocab_size} tokens{other}; a batch of {batch}; {dtype} on {device.type}"
 
 
 def warn_caller(message: str) -> None:
     """Warn, pointing at the line outside this package that led here."""
-    package, frame, level = Path(__file__).parents[1], sys._getframe(1), 2
+    package = Path(__file__).parents[1]
+    frame = sys._getframe(1)
+    level = 2
     while frame.f_back is not None and package in Path(frame.f_code.co_filename).parents:
-        frame, level = frame.f_back, level + 1
+        frame = frame.f_back
+        level += 1
     warnings.warn(message, stacklevel=level)

@@ -1,7 +1,7 @@
 """The decode step and its draw as one call: compiled on a CPU (rung 6), a CUDA graph on a GPU.
 
 On a CPU torch.export traces the step, Inductor writes C++ for it (AOTInductor), a compiler builds
-that, and what comes out is kept in the user's cache folder. Noise is an input, so a draw is
+that, and the result is kept in the user's cache folder. Noise is an input, so a draw is
 arithmetic like the rest. A graph is recorded once, and replayed.
 """
 
@@ -32,8 +32,8 @@ from .toolchain import CannotBuild
 
 INLINED = 8  # numbers: constants of so few cannot be exchanged after the build
 OPTIONS = {
-    # Inductor inlines what is cheap to compute again. At its own threshold (30) it repeats a
-    # LayerNorm for each row of the matrix behind it; at 0 it stores products before it adds them
+    # Inductor inlines values that are cheap to compute again. At its own threshold (30) it repeats
+    # a LayerNorm for each row of the matrix behind it; at 0 it stores products before it adds them
     # up. Both were slower here, at 0.22M parameters and at 10.8M.
     "realize_opcount_threshold": 5,
     "realize_reads_threshold": 5,
@@ -61,14 +61,18 @@ class Step(nn.Module):
             self.register_buffer(name, tensor)
 
     def forward(self, token: Tensor, pos: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        c, w = self.config, self._buffers
-        named = functional.Layer._fields
-        layers = [functional.Layer(*(w.get(f"{n}_{i}") for n in named)) for i in range(c.n_layer)]
+        c = self.config
+        w = self._buffers
+        layers = []
+        for i in range(c.n_layer):
+            tensors = [w.get(f"{name}_{i}") for name in functional.Layer._fields]
+            layers.append(functional.Layer(*tensors))
         weights = functional.Weights(*map(w.get, functional.Weights._fields[:-1]), layers)
         empty = w["places"] > pos  # (capacity,): not written yet
 
         def attend(i: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            keys, values = w[f"keys_{i}"], w[f"values_{i}"]  # (B, H, hs, S), (B, H, S, hs)
+            keys = w[f"keys_{i}"]  # (B, H, hs, S)
+            values = w[f"values_{i}"]  # (B, H, S, hs)
             keys.index_copy_(3, pos, k[..., None])
             values.index_copy_(2, pos, v[:, :, None])
             scores = (keys * q[..., None]).sum(2) * c.head_size**-0.5  # (B, H, S)
@@ -88,22 +92,26 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def constants(weights: functional.Weights, kv: list) -> dict[str, Tensor]:
-    """All buffers of a Step, by name; what a form of the model has not is left out."""
+    """All buffers of a Step, by name, without those that this form of the model has not."""
     named = {name: tensor for name, tensor in weights._asdict().items() if name != "layers"}
     for i, (layer, (keys, values)) in enumerate(zip(weights.layers, kv, strict=True)):
         named |= {f"{name}_{i}": tensor for name, tensor in layer._asdict().items()}
         named |= {f"keys_{i}": keys.mT, f"values_{i}": values}
-    there = {name: tensor for name, tensor in named.items() if tensor is not None}
-    return there | {"places": torch.arange(kv[0][1].shape[2])}
+    buffers = {name: tensor for name, tensor in named.items() if tensor is not None}
+    return buffers | {"places": torch.arange(kv[0][1].shape[2])}
 
 
 def empty_kv(config: GPTConfig, batch: int, capacity: int) -> list:
     """Zeroed keys and values of every layer, (B, H, S, hs). In memory keys are (B, H, hs, S)."""
-    shape, hs, kind = (batch, config.n_head), config.head_size, {"dtype": torch.float32}
-    return [
-        (torch.zeros(*shape, hs, capacity, **kind).mT, torch.zeros(*shape, capacity, hs, **kind))
-        for _ in range(config.n_layer)
-    ]
+    shape = (batch, config.n_head)
+    hs = config.head_size
+    kind = {"dtype": torch.float32}
+    kv = []
+    for _ in range(config.n_layer):
+        keys = torch.zeros(*shape, hs, capacity, **kind).mT
+        values = torch.zeros(*shape, capacity, hs, **kind)
+        kv.append((keys, values))
+    return kv
 
 
 class Compiled(Exclusive):
@@ -129,7 +137,7 @@ class Compiled(Exclusive):
         step = Step(self.config, self.batch, self.capacity)
         tokens = torch.zeros(self.batch, dtype=torch.int64)
         noise = torch.ones(self.batch, self.config.vocab_size, dtype=torch.float32)
-        # Inductor's own files go into a temporary folder, and what is kept is one file, ours.
+        # Inductor's own files go into a temporary folder; the one file that is kept is ours.
         with (
             torch.no_grad(),
             warnings.catch_warnings(),
@@ -143,7 +151,7 @@ class Compiled(Exclusive):
             shutil.copyfile(torch._inductor.aoti_compile_and_package(exported, **options), path)
 
     def _bind(self, weights: functional.Weights) -> dict[str, Tensor]:
-        """Let the compiled step use these weights in place, as long as what this returns lives."""
+        """Let the compiled step use these weights in place, while the returned tensors live."""
         tensors = constants(weights, self.kv)
         check_float32(tensor for name, tensor in tensors.items() if name != "places")
         bound = {name: tensor.contiguous() for name, tensor in tensors.items()}
@@ -155,7 +163,9 @@ class Compiled(Exclusive):
         bound = self._bind(weights)
         with torch.inference_mode():
             for keys, values in self.kv:
-                keys.zero_(), values.zero_()  # what is empty counts 0 times, and 0 times NaN is NaN
+                # Empty places count 0 times, and 0 times NaN is NaN.
+                keys.zero_()
+                values.zero_()
             if prompt.shape[1] > 1:
                 functional.step(weights, self.kv, prompt[:, :-1], 0, self.config)
         # A plain draw is made inside the compiled step; any other one outside, from its logits.
@@ -174,8 +184,8 @@ class Compiled(Exclusive):
 
 # ------------------------------------------------------------------ CUDA graphs
 # A GPU runs this model's kernels faster than Python can launch them one by one. A graph launches
-# all of a step at once. What changes from token to token (the token, its position, its noise) is
-# advanced on the device, so nothing waits for the host.
+# all of a step at once. The parts that change from token to token (the token, its position, its
+# noise) are advanced on the device, so nothing waits for the host.
 
 
 class Graph(Exclusive):
@@ -194,7 +204,9 @@ class Graph(Exclusive):
             raise CannotBuild(f"the step cannot be recorded: {first_line(error)}") from error
 
     def _allocate(self) -> None:
-        c, B, size = self.config, self.batch, self.capacity + self.steps
+        c = self.config
+        B = self.batch
+        size = self.capacity + self.steps
         kind = {"dtype": self.dtype, "device": self.device}
         weights = functional.flatten(GPT(c).to(**kind))
         # A copy of the rotations, which others share and which another base changes.
@@ -203,7 +215,8 @@ class Graph(Exclusive):
         self.noise = torch.ones(size, B, c.vocab_size, device=self.device)
         integers = {"dtype": torch.int64, "device": self.device}
         self.token = torch.zeros(B, 1, **integers)
-        self.pos, self.count = torch.zeros(1, **integers), torch.zeros(1, **integers)
+        self.pos = torch.zeros(1, **integers)
+        self.count = torch.zeros(1, **integers)
         self.out = torch.zeros(size, B, 1, **integers)
         self.places = torch.arange(size, device=self.device)
 
@@ -213,7 +226,8 @@ class Graph(Exclusive):
         side.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(side), torch.no_grad():
             for _ in range(3):
-                self.pos.zero_(), self.count.zero_()
+                self.pos.zero_()
+                self.count.zero_()
                 work()
         torch.cuda.current_stream(self.device).wait_stream(side)
         graph = torch.cuda.CUDAGraph()
@@ -226,7 +240,8 @@ class Graph(Exclusive):
             noise = self.noise.index_select(0, self.count)[0]  # (B, V)
             self.token.copy_(sample(self._step(), noise))
             self.out.index_copy_(0, self.count, self.token[None])
-            self.pos.add_(1), self.count.add_(1)
+            self.pos.add_(1)
+            self.count.add_(1)
 
     def _step(self) -> Tensor:
         """One step at self.pos: it reads all places and masks the empty ones.  -> (B, V)"""
@@ -239,18 +254,20 @@ class Graph(Exclusive):
             return F.scaled_dot_product_attention(q[:, :, None], keys, values, attn_mask=mask)
 
         # The clamp serves steps past the end, which nobody looks at.
-        here = self.pos.clamp(max=self.config.block_size - 1)
-        return functional.step_at(self.weights, self.token[:, 0], here, self.config, attend)
+        place = self.pos.clamp(max=self.config.block_size - 1)
+        return functional.step_at(self.weights, self.token[:, 0], place, self.config, attend)
 
     @torch.no_grad()
     def _begin(self, model: GPT, prompt: Tensor, noise: Tensor) -> None:
         # The graph holds addresses, so the model's weights are copied to them, as they are now.
-        mine, new = self.weights, functional.flatten(model)
-        torch._foreach_copy_(functional.in_order(mine), functional.in_order(new))
+        targets = functional.in_order(self.weights)
+        sources = functional.in_order(functional.flatten(model))
+        torch._foreach_copy_(targets, sources)
         for keys, values in self.kv:
-            keys.zero_(), values.zero_()
+            keys.zero_()
+            values.zero_()
         if prompt.shape[1] > 1:
-            functional.step(mine, self.kv, prompt[:, :-1], 0, self.config)
+            functional.step(self.weights, self.kv, prompt[:, :-1], 0, self.config)
         self.token.copy_(prompt[:, -1:])
         self.pos.fill_(prompt.shape[1] - 1)
         self.count.zero_()

@@ -1,4 +1,4 @@
-"""What guesses the next tokens: a table, the text itself, or a smaller GPT."""
+"""Drafts, which guess the next tokens: a table, the text itself, or a smaller GPT."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ Guess = Callable[[Tensor, Tensor], Tensor | None]
 
 
 class Draft(ABC):
-    """What guesses the next tokens, up to k for each pass of the target model.
+    """Guesses the next tokens, up to k for each pass of the target model.
 
     One draft may serve several generations, one inside the other too.
     """
 
-    vocab_size: int | None = None  # of what it knows, where it knows more than the text
-    engine: type | None = None  # what decodes the draft where an engine decodes the target
+    vocab_size: int | None = None  # of its own vocabulary, where it has one
+    engine: type | None = None  # decodes the draft where an engine decodes the target
 
     def __init__(self, k: int = 4):
         check_int("k", k, 1)
@@ -75,7 +75,8 @@ class NGram(Draft):
             raise ValueError(f"n={n}: {size}: choose a smaller n")
         check_prompt(text, vocab_size, ndim=1, where="the text to count in: ")
         check_int("tokens of the text to count in", len(text), n)
-        self.vocab_size, self.tables = vocab_size, []  # log-probabilities after m tokens, (V**m, V)
+        self.vocab_size = vocab_size
+        self.tables = []  # log-probabilities after m tokens, (V**m, V)
         probs = torch.full((1, vocab_size), 1 / vocab_size)
         for m in range(n):
             powers = vocab_size ** torch.arange(m, -1, -1)  # m + 1 tokens as one number
@@ -100,7 +101,7 @@ class NGram(Draft):
 
 
 class PromptLookup(Draft):
-    """What followed the last n tokens when they stood in the text before.
+    """The token that followed the last n tokens when they stood in the text before.
 
     Of all matches it takes the longest, up to n tokens, and of those the latest: prompt lookup
     (Saxena 2023) and LLMA (Yang et al. 2023, arXiv 2304.04487). It proposes nothing where no text
@@ -146,14 +147,17 @@ class DraftModel(Draft):
         if engine is not None and not decodes:
             given = getattr(engine, "__name__", engine)
             raise ValueError(f"engine={given} decodes no draft: pass Native, Native8 or Rough8")
-        self.model, self.engine, self.vocab_size = model, engine, model.config.vocab_size
+        self.model = model
+        self.engine = engine
+        self.vocab_size = model.config.vocab_size
 
     def check(self, model, prompt, n_new, engine=None):
         super().check(model, prompt, n_new, engine)
         device = self.model.lm_head.weight.device
         if device != model.lm_head.weight.device:
             raise ValueError(f"the draft model is on {device}, the target is not: move one of them")
-        if self.engine is not None and (reason := self.engine.supports(self.model)):
+        reason = None if self.engine is None else self.engine.supports(self.model)
+        if reason:
             raise ValueError(reason)
         # The last token is not proposed, and the one before it is not read.
         positions = self.model.config.positions
@@ -163,8 +167,8 @@ class DraftModel(Draft):
         decoder = CachedDecoder(self.model, DynamicCache, self.model.config.block_size)
 
         def guess(text, noise):
-            kept = min(decoder.length, text.shape[1] - 1)  # all but the last token stands for sure
-            decoder.rewind(decoder.length - kept)  # guesses that turned out to be wrong
-            return sample(decoder.read(text[:, kept:])[:, -1], noise, sampling)
+            valid = min(decoder.length, text.shape[1] - 1)  # all but the last token stands for sure
+            decoder.rewind(decoder.length - valid)  # guesses that turned out to be wrong
+            return sample(decoder.read(text[:, valid:])[:, -1], noise, sampling)
 
         return guess

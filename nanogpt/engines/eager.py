@@ -52,7 +52,8 @@ class StepDecoder:
     """A decoder over a function step(tokens, start) that has buffers of its own."""
 
     def __init__(self, step: Callable[[Tensor, int], Tensor]):
-        self.step, self.length = step, 0
+        self.step = step
+        self.length = 0
 
     def read(self, tokens: Tensor) -> Tensor:
         with torch.inference_mode():  # no autograd bookkeeping at all
@@ -61,7 +62,7 @@ class StepDecoder:
         return logits
 
     def rewind(self, n: int) -> None:
-        self.length -= n  # what lies past the end is overwritten before it is read
+        self.length -= n  # rows past the end are overwritten before they are read
 
 
 class Static(Engine):
@@ -76,7 +77,8 @@ class Static(Engine):
 
     def decoder(self, model):
         model = pack_heads(model) if model.config.per_head else model
-        positions, caches = functional.flatten(model).positions, self.buffers()
+        positions = functional.flatten(model).positions
+        caches = self.buffers()
         return StepDecoder(lambda tokens, start: self.step(model, positions, caches, tokens, start))
 
     def buffers(self) -> list:
@@ -86,15 +88,19 @@ class Static(Engine):
     @staticmethod
     def step(model: GPT, positions: Tensor, caches: list, tokens: Tensor, start: int) -> Tensor:
         """Logits behind the tokens at start, start + 1, ….  (B, T) -> (B, T, V)"""
-        (B, T), end = tokens.shape, start + tokens.shape[1]
-        mask, places = functional.chunk_mask(start, end, tokens.device), positions[start:end]
+        B, T = tokens.shape
+        end = start + tokens.shape[1]
+        mask = functional.chunk_mask(start, end, tokens.device)
+        places = positions[start:end]
         c = model.config
         x = functional.embed(model.token_embedding_table.weight, tokens, places, c)
         for block, (keys, values) in zip(model.blocks, caches, strict=True):
             qkv = block.sa.qkv(block.ln1(x)).view(B, T, 3, block.sa.n_head, -1)
             q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)  # (B, H, T, hs)
-            q, k = functional.placed(q, places, c), functional.placed(k, places, c)
-            keys[:, :, start:end], values[:, :, start:end] = k, v
+            q = functional.placed(q, places, c)
+            k = functional.placed(k, places, c)
+            keys[:, :, start:end] = k
+            values[:, :, start:end] = v
             y = F.scaled_dot_product_attention(q, keys[:, :, :end], values[:, :, :end], **mask)
             x = x + block.sa.proj(y.transpose(1, 2).reshape(B, T, -1))
             up, relu, down, _ = block.ffwd.net  # the last one is dropout
@@ -108,15 +114,17 @@ class Flat(Static):
     fallback = Static
 
     def decoder(self, model):
-        weights, caches, c = functional.flatten(model), self.buffers(), self.config
+        weights = functional.flatten(model)
+        caches = self.buffers()
+        c = self.config
         return StepDecoder(lambda tokens, start: functional.step(weights, caches, tokens, start, c))
 
 
 class Exclusive(Flat):
     """An engine whose buffers serve one generation at a time; Flat computes a second one.
 
-    A subclass generates in run(model, prompt, noise, sampling), with the buffers to itself. What a
-    draft proposes is read by Flat's decoder, too, which has buffers of its own.
+    A subclass generates in run(model, prompt, noise, sampling), with the buffers to itself. The
+    proposals of a draft are read by Flat's decoder, too, which has buffers of its own.
     """
 
     fallback = Flat

@@ -41,8 +41,8 @@ class exact(TorchFunctionMode):
     the model, the caches that keep rows in the order of the text (not RollingCache; Int8Cache
     rounds), and the engines up to Flat. Any other matrix product inside, as in a Head of your own,
     raises ValueError, and compiled and native engines refuse. torch.compile is not covered. As
-    with torch.no_grad(), what counts is where the work is done: in this thread, and for a
-    generator, where it is read. Slower: notebook 12 measures by how much. Tested on the CPU only.
+    with torch.no_grad(), the place of the work counts: in this thread, and for a generator, where
+    it is read. Slower: notebook 12 measures by how much. Tested on the CPU only.
     """
 
     def __init__(self, model):
@@ -83,9 +83,11 @@ def padded(n: int) -> int:
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """F.linear, row by row.  (…, K), (N, K), (N,) -> (…, N)"""
-    (N, K), k = weight.shape, padded(weight.shape[1])
+    N, K = weight.shape
+    k = padded(weight.shape[1])
     n = padded(max(N, -(-FEWEST_PRODUCTS // k)))
-    rows, w = F.pad(x.reshape(-1, 1, K), (0, k - K)), F.pad(weight, (0, k - K, 0, n - N)).t()
+    rows = F.pad(x.reshape(-1, 1, K), (0, k - K))
+    w = F.pad(weight, (0, k - K, 0, n - N)).t()
     if x.dtype in (torch.float16, torch.bfloat16):
         w = w.float()  # before it is repeated
     y = rowwise(rows, w.expand(len(rows), -1, -1))[..., :N].reshape(*x.shape[:-1], N)
@@ -99,20 +101,24 @@ def padded_attend(
 
     Raises ValueError when there are more keys.
     """
-    (*lead, T, hs), S = q.shape, k.shape[-2]
+    *lead, T, hs = q.shape
+    S = k.shape[-2]
     if length < S:
         raise ValueError(f"{S} keys > {length}, the block_size that this exact mode was opened for")
     if mask is None:
         mask = torch.ones(T, S, dtype=torch.bool, device=q.device).tril()
-    n_keys, size = padded(length), padded(hs)
+    n_keys = padded(length)
+    size = padded(hs)
     mask = F.pad(mask, (0, n_keys - S)).expand(*lead, T, n_keys).reshape(-1, T, n_keys)
     q = F.pad(q, (0, size - hs)).reshape(-1, T, size)
-    k, v = (F.pad(x, (0, size - hs, 0, n_keys - S)).reshape(-1, n_keys, size) for x in (k, v))
+    k = F.pad(k, (0, size - hs, 0, n_keys - S)).reshape(-1, n_keys, size)
+    v = F.pad(v, (0, size - hs, 0, n_keys - S)).reshape(-1, n_keys, size)
     chunk = max(1, COPIED_AT_ONCE // k.numel())  # queries at once: each gets a copy of the keys
     out = []
     for part, see in zip(q.split(chunk, dim=1), mask.split(chunk, dim=1), strict=True):
         n, t, _ = part.shape
-        keys, values = (x[:, None].expand(n, t, -1, -1).flatten(0, 1) for x in (k, v))
+        keys = k[:, None].expand(n, t, -1, -1).flatten(0, 1)
+        values = v[:, None].expand(n, t, -1, -1).flatten(0, 1)
         scores = rowwise(part.reshape(n * t, 1, size), keys.transpose(1, 2)).view(n, t, n_keys)
         weights = (scores * hs**-0.5).masked_fill(~see, float("-inf")).softmax(-1)
         weights = F.dropout(weights, dropout, training=dropout > 0)

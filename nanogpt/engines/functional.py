@@ -1,8 +1,8 @@
 """The model as one function over plain tensors: no module, no check, arithmetic only.
 
-A step computes what `model.GPT` computes, on the model's own weights. Compilers work best on this
+A step computes the logits of `model.GPT`, on the model's own weights. Compilers work best on this
 form: `compiled` translates it, `native` writes it out in C++. It knows the lecture's architecture
-and that of the recipe `keeper`, and no groups or windows.
+and the one of the recipe `keeper`, and no groups or windows.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Weights(NamedTuple):
     """All weights of a model."""
 
     tokens: Tensor  # (V, C)
-    positions: Tensor  # (block_size, C); with rotary positions what `rotations` returns
+    positions: Tensor  # (block_size, C); with rotary positions the result of `rotations`
     ln_weight: Tensor | None
     ln_bias: Tensor | None
     head_weight: Tensor  # (V, C)
@@ -55,7 +55,8 @@ def flatten(model: GPT) -> Weights:
 
     For a model made of the package's own modules only: an engine asks `not_standard` first.
     """
-    c, head = model.config, model.lm_head.weight
+    c = model.config
+    head = model.lm_head.weight
     if c.rope:
         positions = rotations(c.block_size, c.head_size, c.rope_base, head.dtype, head.device)
     else:
@@ -69,7 +70,7 @@ def flatten(model: GPT) -> Weights:
 def rotations(
     length: int, head_size: int, base: float, dtype: torch.dtype, device: torch.device
 ) -> Tensor:
-    """What `attention.rotate` multiplies by at positions 0 … length - 1.  -> (length, 2 hs)
+    """The factors of `attention.rotate` at positions 0 … length - 1.  -> (length, 2 hs)
 
     cos, cos, -sin and sin, each half a head wide. Nobody writes into it: it is kept.
     """
@@ -83,19 +84,26 @@ def rotations(
 
 def _weights_of(*modules) -> list[Tensor | None]:
     """Weight and bias of each module; None for one that it has not."""
-    parts = [getattr(module, name, None) for module in modules for name in ("weight", "bias")]
-    return [None if w is None else w.detach() for w in parts]
+    tensors = []
+    for module in modules:
+        for name in ("weight", "bias"):
+            tensor = getattr(module, name, None)
+            tensors.append(None if tensor is None else tensor.detach())
+    return tensors
 
 
 def _layer(block: Block) -> Layer:
     if isinstance(block.sa, CausalSelfAttention):
         qkv = block.sa.qkv.weight
     else:
-        parts, heads = ("query", "key", "value"), block.sa.heads
-        single = [getattr(head, part).weight for part in parts for head in heads]
-        if len({weight.dtype for weight in single}) > 1:  # torch.cat would convert them in silence
+        parts = ("query", "key", "value")
+        heads = block.sa.heads
+        matrices = [getattr(head, part).weight for part in parts for head in heads]
+        if (
+            len({matrix.dtype for matrix in matrices}) > 1
+        ):  # torch.cat would convert them in silence
             raise ValueError("the heads' weights are not of one dtype: cast the whole model")
-        qkv = torch.cat(single)
+        qkv = torch.cat(matrices)
     up, _, down, _ = block.ffwd.net
     rest = _weights_of(block.sa.proj, block.ln2, up, down)
     return Layer(*_weights_of(block.ln1), qkv.detach(), *rest)
@@ -115,7 +123,7 @@ def buffers(config: GPTConfig, batch: int, capacity: int, **kind) -> list:
 def chunk_mask(start: int, end: int, device: torch.device) -> dict:
     """The mask of tokens start … end - 1 over keys 0 … end - 1, for scaled_dot_product_attention.
 
-    A single token sees all keys, and a prefill is what PyTorch calls causal. A chunk at a later
+    A single token sees all keys, and PyTorch calls a prefill causal. A chunk at a later
     start is neither: is_causal would align its first query with the first key.
     """
     if end - start == 1 or start == 0:
@@ -125,7 +133,7 @@ def chunk_mask(start: int, end: int, device: torch.device) -> dict:
 
 
 def embed(table: Tensor, tokens: Tensor, places: Tensor, c: GPTConfig) -> Tensor:
-    """What goes into the first block; `places` are the rows of Weights.positions."""
+    """The input of the first block; `places` are the rows of Weights.positions."""
     x = F.embedding(tokens, table)
     x = x if c.rope else x + places
     return rms_norm(x) if c.rms_norm else x
@@ -153,17 +161,21 @@ def relu(x: Tensor, c: GPTConfig) -> Tensor:
 def step(w: Weights, caches: list, tokens: Tensor, start: int, c: GPTConfig) -> Tensor:
     """Read tokens at positions start, start + 1, …; logits behind each.  (B, T) -> (B, T, V)
 
-    `caches` is what `buffers` returns; the new rows are written into it.
+    `caches` is the result of `buffers`; the new rows are written into it.
     """
-    (B, T), end = tokens.shape, start + tokens.shape[1]
-    mask, places = chunk_mask(start, end, tokens.device), w.positions[start:end]
+    B, T = tokens.shape
+    end = start + tokens.shape[1]
+    mask = chunk_mask(start, end, tokens.device)
+    places = w.positions[start:end]
     x = embed(w.tokens, tokens, places, c)  # (B, T, C)
     for layer, (keys, values) in zip(w.layers, caches, strict=True):
         qkv = F.linear(norm(x, layer.ln1_weight, layer.ln1_bias), layer.qkv)
         q, k, v = qkv.view(B, T, 3, c.n_head, -1).permute(2, 0, 3, 1, 4).unbind(0)  # (B, H, T, hs)
-        # The next line changes nothing in the lecture's model.
-        q, k = placed(q, places, c), placed(k, places, c)
-        keys[:, :, start:end], values[:, :, start:end] = k, v
+        # The next two lines change nothing in the lecture's model.
+        q = placed(q, places, c)
+        k = placed(k, places, c)
+        keys[:, :, start:end] = k
+        values[:, :, start:end] = v
         y = F.scaled_dot_product_attention(q, keys[:, :, :end], values[:, :, :end], **mask)
         y = y.transpose(1, 2).reshape(B, T, c.n_embd)
         x = x + F.linear(y, layer.proj_weight, layer.proj_bias)
@@ -178,10 +190,11 @@ def step_at(
 ) -> Tensor:
     """`step` for one token of each text at a position that is a tensor, so no shape depends on it.
 
-    (B,), (1,) -> (B, V). attend(i, q, k, v) keeps the new key and value of layer i and returns what
-    the query gathers, all (B, H, hs).
+    (B,), (1,) -> (B, V). attend(i, q, k, v) keeps the new key and value of layer i and returns the
+    mean that the query gathers, all (B, H, hs).
     """
-    B, places = len(token), F.embedding(pos, w.positions)  # one row
+    B = len(token)
+    places = F.embedding(pos, w.positions)  # one row
     x = embed(w.tokens, token, places, c)  # (B, C)
     for i, layer in enumerate(w.layers):
         u = norm(x, layer.ln1_weight, layer.ln1_bias)

@@ -43,7 +43,7 @@ def form_of(config: GPTConfig) -> tuple[str, ...]:
 
 
 def shape_of(width: int, n_head: int, vocab: int, form: tuple[str, ...]) -> dict[str, int]:
-    """What native.cpp is compiled for, by the names in it."""
+    """The numbers that native.cpp is compiled for, by their names in it."""
     on = {name.upper(): int(name in form) for name in FORM}
     return {"C": width, "H": n_head, "V": vocab} | on
 
@@ -61,12 +61,18 @@ def decoder_library(
     shape = shape_of(width, n_head, vocab, form) | {"L2": l2_bytes()}
     shape |= {"BITS": bits, "INT8_INPUTS": int(int8_inputs)}
     lib = load_library("native", SOURCE, shape)
-    pointer, number = ctypes.c_void_p, ctypes.c_int64
-    lib.decode.argtypes, lib.decode.restype = [pointer, number, number], None
-    lib.check.argtypes, lib.check.restype = [pointer, number, number, pointer], None
-    lib.quantize.argtypes, lib.quantize.restype = [pointer, number, number, pointer, pointer], None
-    lib.read_all.argtypes, lib.read_all.restype = [pointer, number, number], ctypes.c_float
-    lib.multiply_add.argtypes, lib.multiply_add.restype = [number, pointer], number
+    pointer = ctypes.c_void_p
+    number = ctypes.c_int64
+    lib.decode.argtypes = [pointer, number, number]
+    lib.decode.restype = None
+    lib.check.argtypes = [pointer, number, number, pointer]
+    lib.check.restype = None
+    lib.quantize.argtypes = [pointer, number, number, pointer, pointer]
+    lib.quantize.restype = None
+    lib.read_all.argtypes = [pointer, number, number]
+    lib.read_all.restype = ctypes.c_float
+    lib.multiply_add.argtypes = [number, pointer]
+    lib.multiply_add.restype = number
     return lib
 
 
@@ -80,8 +86,9 @@ class Native(Engine):
 
     def build(self):
         require_float32_cpu(self)
-        c, how = self.config, (self.bits, self.int8_inputs)
-        self.library = decoder_library(c.n_embd, c.n_head, c.vocab_size, form_of(c), *how)
+        c = self.config
+        rounding = (self.bits, self.int8_inputs)
+        self.library = decoder_library(c.n_embd, c.n_head, c.vocab_size, form_of(c), *rounding)
         self.spare = []  # keys and values of the last generation: fresh memory costs time
 
     def tokens(self, model, prompt, noise, sampling, draft=None):
@@ -99,7 +106,7 @@ class Native(Engine):
         return [w.contiguous() for w in named]
 
     def matrix(self, weight: Tensor) -> list[Tensor]:
-        """What stands for a matrix: itself."""
+        """The tensors that stand for a matrix: itself."""
         return [weight]
 
 
@@ -119,7 +126,7 @@ class Native8(Native):
 class Rough8(Native8):
     """Native8 that rounds the vectors to 8 bits as well: integers times integers.
 
-    Faster again, and further from the model: good for guessing what it will say (DraftModel).
+    Faster again, and further from the model: good for guessing its tokens (DraftModel).
     """
 
     int8_inputs = True
@@ -158,12 +165,14 @@ def rounded(model: GPT) -> GPT:
 
 
 class NativeTokens(Iterator[Tensor]):
-    """The tokens of a native generation. What is known at the first of them is used for all."""
+    """The tokens of a native generation. The model as it is at the first is used for all."""
 
     def __init__(self, engine: Native, model: GPT, prompt: Tensor, noise: Tensor, sampling):
-        text, T = text_of(prompt, len(noise)), prompt.shape[1]
+        text = text_of(prompt, len(noise))
+        T = prompt.shape[1]
         self.session = partial(Session, engine, model, text, T, noise, sampling)
-        self.begun, self._steps = False, self._stream()
+        self.begun = False
+        self._steps = self._stream()
 
     def __next__(self) -> Tensor:
         self.begun = True
@@ -184,13 +193,18 @@ class NativeTokens(Iterator[Tensor]):
 
     def _stream(self) -> Iterator[Tensor]:
         with self.session() as session:
-            text, known = session.text, session.T
-            read, end, chunk = 0, text.shape[1], 1  # the first token at once, then more in one call
+            text = session.text
+            known = session.T
+            end = text.shape[1]
+            read = 0
+            chunk = 1  # the first token at once, then more in one call
             while known < end:
                 new = min(chunk, end - known)
                 session.decode(read, known + new - 1)
                 yield from text[:, known : known + new].clone().split(1, dim=1)
-                read, known, chunk = known + new - 1, known + new, min(4 * chunk, 64)
+                read = known + new - 1
+                known += new
+                chunk = min(4 * chunk, 64)
 
 
 def text_of(prompt: Tensor, n_new: int) -> Tensor:
@@ -217,14 +231,23 @@ class Session:
     """One generation in native code: its text, its noise, keys and values. A context manager.
 
     `text` (B, length) begins with a prompt of T tokens; step t of the noise draws token T + t.
-    Native code checks no position: read only what the text and the engine's capacity hold.
+    Native code checks no position: read no further than the text and the engine's capacity reach.
     """
 
     def __init__(
-        self, engine: Native, model: GPT, text: Tensor, T: int, noise: Tensor, how: SamplingParams
+        self,
+        engine: Native,
+        model: GPT,
+        text: Tensor,
+        T: int,
+        noise: Tensor,
+        sampling: SamplingParams,
     ):
-        c, (B, length) = engine.config, text.shape
-        self.engine, self.text, self.T = engine, text, T
+        c = engine.config
+        B, length = text.shape
+        self.engine = engine
+        self.text = text
+        self.T = T
         self.weights = engine.weights(model)  # held, so that their memory stays where it is
         self.pointers = (ctypes.c_void_p * len(self.weights))(*[w.data_ptr() for w in self.weights])
         capacity = -(-engine.capacity // 16) * 16  # whole tiles of keys
@@ -232,7 +255,7 @@ class Session:
             self.kv = engine.spare.pop()
         except IndexError:
             self.kv = torch.empty(2, c.n_layer * B * capacity * c.n_embd, **FLOAT)
-        self.noise = None if how.greedy else noise.float().contiguous()
+        self.noise = None if sampling.greedy else noise.float().contiguous()
         self.arguments = Arguments(
             weights=ctypes.addressof(self.pointers),
             keys=self.kv[0].data_ptr(),
@@ -242,14 +265,14 @@ class Session:
             batch=B,
             capacity=capacity,
             length=length,
-            temperature=how.temperature,
-            top_p=1.0 if how.top_p is None else how.top_p,
-            top_k=how.top_k or 0,
+            temperature=sampling.temperature,
+            top_p=1.0 if sampling.top_p is None else sampling.top_p,
+            top_k=sampling.top_k or 0,
         )
         self.known(T)
 
     def known(self, length: int) -> None:
-        """Set how many tokens of the text are known; `decode` draws what comes behind them."""
+        """Set how many tokens of the text are known; `decode` draws those behind them."""
         self.arguments.known = length
         if self.noise is not None:
             step_bytes = self.noise[0].nbytes
@@ -280,7 +303,10 @@ class NativeSpeculation(SpeculativeLoop):
     """
 
     def __init__(self, engine: Native, model: GPT, draft: Draft, prompt: Tensor, *args):
-        self.engine, self.model, self.draft, self.drafter = engine, model, draft, None
+        self.engine = engine
+        self.model = model
+        self.draft = draft
+        self.drafter = None
         if isinstance(draft, DraftModel) and (draft.engine or not Native.supports(draft.model)):
             drafter = (draft.engine or Native).ready(draft.model, len(prompt))
             self.drafter = drafter if isinstance(drafter, Native) else None  # not a fallback
@@ -288,11 +314,14 @@ class NativeSpeculation(SpeculativeLoop):
 
     @torch.no_grad()
     def _run(self, prompt, noise):
-        text, known = text_of(prompt, len(noise)), prompt.shape[1]
-        end, generation = text.shape[1], (text, known, noise, self.sampling)
+        text = text_of(prompt, len(noise))
+        known = prompt.shape[1]
+        end = text.shape[1]
+        generation = (text, known, noise, self.sampling)
         with ExitStack() as sessions:
             target = sessions.enter_context(Session(self.engine, self.model, *generation))
-            drafting, valid = None, 0  # tokens of the text whose keys and values the draft holds
+            drafting = None
+            valid = 0  # tokens of the text whose keys and values the draft holds
             if self.drafter is not None:
                 drafting = Session(self.drafter, self.draft.model, *generation)
                 sessions.enter_context(drafting)
@@ -307,14 +336,14 @@ class NativeSpeculation(SpeculativeLoop):
                     drafting.known(known)
                     drafting.decode(valid, known + k - 1)
                 guessed = text[:, known : known + k].tolist()
-                pairs = zip(self.verified, guessed, strict=True)  # what a text knows comes first
+                pairs = zip(self.verified, guessed, strict=True)  # verified tokens come first
                 proposed = [(sure + row[len(sure) :])[: len(row)] for sure, row in pairs]
                 if proposed != guessed:
                     _write(text, known, proposed)
                 choices = target.check(known - 1, known + k)
                 new = self.accept(proposed, choices)
                 _write(text, known, [row[:new] for row in choices])
-                if drafting is not None:  # of its guesses, what was right in every text stays
+                if drafting is not None:  # the guesses that were right in every text stay
                     valid = known + min(k - 1, *map(matching, guessed, choices))
                 known += new
                 yield from text[:, known - new : known].clone().split(1, dim=1)

@@ -1,4 +1,4 @@
-"""A model's weights as bytes, for an engine in another language: that of the live page."""
+"""A model's weights as bytes, for an engine in another language: the one of the live page."""
 
 from __future__ import annotations
 
@@ -15,9 +15,14 @@ def packed(model: GPT) -> bytes:
     The matrices are those of Native8, rounded to 8 bits: codes, and a scale for each row. All else
     is float32.
     """
+    if model.config.per_head:
+        model = pack_heads(model)
     parts = []
-    for module in (pack_heads(model) if model.config.per_head else model).modules():
-        for tensor in module.parameters(recurse=False):
-            is_matrix = isinstance(module, nn.Linear) and tensor.ndim == 2
-            parts += quantize(tensor.detach()) if is_matrix else [tensor.detach()]
+    for module in model.modules():
+        for parameter in module.parameters(recurse=False):
+            tensor = parameter.detach()
+            if isinstance(module, nn.Linear) and tensor.ndim == 2:
+                parts += quantize(tensor)
+            else:
+                parts.append(tensor)
     return b"".join(part.numpy().tobytes() for part in parts)

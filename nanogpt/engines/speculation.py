@@ -53,8 +53,10 @@ class DraftStats:
 
 def matching(proposals: list[int], choices: list[int]) -> int:
     """How many of the first proposals equal the choices."""
-    differ = (i for i, (a, b) in enumerate(zip(proposals, choices, strict=False)) if a != b)
-    return next(differ, len(proposals))
+    for n, (proposal, choice) in enumerate(zip(proposals, choices, strict=False)):
+        if proposal != choice:
+            return n
+    return len(proposals)
 
 
 def expected_tokens(a: float, k: int) -> float:
@@ -74,15 +76,18 @@ class SpeculativeLoop(ABC, Iterator[Tensor]):
         text = torch.cat(list(steps), dim=1)
         steps.stats.passes  # of the model
 
-    A batch advances together, by the fewest tokens that a pass brought to any of its texts. What a
-    text gained beyond that is right whatever follows. It is kept in `verified`, a list for each
-    text, proposed first in the next pass, and accepted again. A subclass says in `_run` how the
-    model reads several tokens in one pass.
+    A batch advances together, by the fewest tokens that a pass brought to any of its texts. Tokens
+    that a text gained beyond that are right whatever follows. They are kept in `verified`, a list
+    for each text, proposed first in the next pass, and accepted again. A subclass says in `_run`
+    how the model reads several tokens in one pass.
     """
 
     def __init__(self, draft, prompt: Tensor, noise: Tensor, sampling: SamplingParams):
-        self.vocab_size, self.sampling, self.stats = noise.shape[-1], sampling, DraftStats()
-        self.guess, self.k = draft.begin(prompt, sampling), draft.k
+        self.vocab_size = noise.shape[-1]
+        self.sampling = sampling
+        self.stats = DraftStats()
+        self.guess = draft.begin(prompt, sampling)
+        self.k = draft.k
         self.verified: list[list[int]] = [[] for _ in prompt]
         self._steps = self._run(prompt, noise)
 
@@ -97,8 +102,8 @@ class SpeculativeLoop(ABC, Iterator[Tensor]):
         self._steps.close()
 
     def propose(self, text: Tensor, noise: Tensor) -> Tensor:
-        """What may follow, at most one token for each row of the noise.  (B, t) -> (B, k)"""
-        longer = text.clone()  # a draft may write into what it is given
+        """Guesses of the next tokens, at most one for each row of the noise.  (B, t) -> (B, k)"""
+        longer = text.clone()  # a draft may write into it
         verified, n_verified = self._verified(text.device)
         for place, row in enumerate(noise):
             token = self.guess(longer, row)
@@ -110,7 +115,7 @@ class SpeculativeLoop(ABC, Iterator[Tensor]):
                 token = torch.where(known < 0, token, known)
             longer = torch.cat([longer, token], dim=1)
         proposals = longer[:, text.shape[1] :]
-        if text.is_cpu:  # on a GPU with what the pass waits for anyway
+        if text.is_cpu:  # on a GPU with the choices, for which the pass waits anyway
             self.check_tokens(proposals.flatten().tolist())
         return proposals
 
@@ -123,7 +128,7 @@ class SpeculativeLoop(ABC, Iterator[Tensor]):
         return send(torch.tensor(rows, dtype=torch.long), device), n
 
     def accept(self, proposals: list[list[int]], choices: list[list[int]]) -> int:
-        """How many tokens the batch advances; what some texts gained beyond that is kept."""
+        """How many tokens the batch advances; tokens that some texts gained beyond are kept."""
         gained = []
         for guesses, row, known in zip(proposals, choices, self.verified, strict=True):
             right = matching(guesses, row)
@@ -139,7 +144,8 @@ class SpeculativeLoop(ABC, Iterator[Tensor]):
     def check_tokens(self, proposed: list[int]) -> None:
         """Raises ValueError for proposals that are not in the vocabulary."""
         if proposed:
-            low, high = min(proposed), max(proposed)
+            low = min(proposed)
+            high = max(proposed)
             check_tokens(low, high, self.vocab_size, "the draft proposed")
 
 
@@ -155,7 +161,8 @@ class Speculation(SpeculativeLoop):
         while len(noise):
             rows = noise[: self.k + 1]
             proposals = self.propose(text, rows[:-1])  # (B, k); the last token is never read
-            k, unread = proposals.shape[1], text[:, self.decoder.length :]
+            k = proposals.shape[1]
+            unread = text[:, self.decoder.length :]
             read = proposals if text.is_cpu else proposals.clamp(0, self.vocab_size - 1)
             logits = self.decoder.read(torch.cat([unread, read], dim=1))[:, -k - 1 :]
             choices = self._draw(logits, rows, proposals)
@@ -163,7 +170,8 @@ class Speculation(SpeculativeLoop):
             self.check_tokens([token for row in both for token in row[:k]])
             n = self.accept([row[:k] for row in both], [row[k:] for row in both])
             self.decoder.rewind(k + 1 - n)  # the last of the n tokens has not been read
-            text, noise = torch.cat([text, *choices[:n]], dim=1), noise[n:]
+            text = torch.cat([text, *choices[:n]], dim=1)
+            noise = noise[n:]
             yield from choices[:n]
 
     def _draw(self, logits: Tensor, noise: Tensor, proposals: Tensor) -> list[Tensor]:

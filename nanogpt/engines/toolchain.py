@@ -1,4 +1,4 @@
-"""What a compiler made is kept in the user's cache folder, under a key of all that it depends on.
+"""Builds are kept in the user's cache folder, under a key of all that they depend on.
 
 A build that fails or is killed leaves nothing that is used, and processes that need the same build
 wait for one of them.
@@ -38,7 +38,8 @@ def compiler() -> list[str]:
     """CXX with its flags, else the first of c++, g++ and clang++. Raises CannotBuild."""
     named = os.environ.get("CXX", "").split()
     for name, *flags in [named] if named else [["c++"], ["g++"], ["clang++"]]:
-        if path := shutil.which(name):
+        path = shutil.which(name)
+        if path:
             return [path, *flags]
     tried = " ".join(named) or "c++, g++, clang++"
     raise CannotBuild(f"no C++ compiler ({tried}): install one, or set CXX")
@@ -46,7 +47,7 @@ def compiler() -> list[str]:
 
 @lru_cache(maxsize=1)
 def machine() -> dict:
-    """What compiled code depends on besides its source: torch, the compiler, the processor."""
+    """The parts of a build's key besides its source: torch, the compiler, the processor."""
     info = Path("/proc/cpuinfo")  # of Linux: its paragraphs are the cores
     cpu = info.read_text().split("\n\n")[0].splitlines() if info.exists() else []
     flags = [line for line in cpu if line.startswith(("flags", "Features"))]
@@ -69,8 +70,8 @@ def machine() -> dict:
 
 def l2_bytes() -> int:
     """The size of a core's L2 cache, where Linux tells it; else 1 MiB."""
-    told = Path("/sys/devices/system/cpu/cpu0/cache/index2/size")  # as in "2048K"
-    size = told.read_text().strip() if told.exists() else ""
+    path = Path("/sys/devices/system/cpu/cpu0/cache/index2/size")  # as in "2048K"
+    size = path.read_text().strip() if path.exists() else ""
     return int(size[:-1]) * 1024 if size[:-1].isdigit() and size.endswith("K") else 2**20
 
 
@@ -86,7 +87,7 @@ def load_library(name: str, source: Path, shape: dict, *included: Path) -> ctype
 
 
 def compile_cpp(source: Path, out: Path, defines: dict) -> None:
-    """Compile one C++ file into a library. Raises CannotBuild with what the compiler said."""
+    """Compile one C++ file into a library. Raises CannotBuild with the compiler's first error."""
     names = [f"-D{name}={value}" for name, value in defines.items()]
     reason = ""
     for tuned in (["-march=native"], ["-mcpu=native"], []):
@@ -124,13 +125,13 @@ def kept_build(name: str, parts: dict, suffix: str, make: Callable[[Path], None]
         reason = f"{path.parent} cannot keep builds ({error.strerror or error})"
         raise CannotBuild(f"{reason}: set NANOGPT_CACHE to another folder") from error
     except Exception as error:
-        what = f"{type(error).__name__}: {first_line(error)}"
-        raise CannotBuild(f"the build failed: {what}") from error
+        cause = f"{type(error).__name__}: {first_line(error)}"
+        raise CannotBuild(f"the build failed: {cause}") from error
     return path
 
 
 def cannot_load(path: Path, error: Exception) -> CannotBuild:
-    """What to raise for a build that was kept and does not load."""
+    """The error to raise for a build that was kept and does not load."""
     reason = first_line(error)
     return CannotBuild(f"{path} cannot be loaded ({reason}): delete it to build it again")
 

@@ -1,1 +1,1 @@
-"""What runs, renders and publishes the notebooks, and what their cells import."""
+"""Runs, renders and publishes the notebooks, and holds the imports of their cells."""

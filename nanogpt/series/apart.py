@@ -1,4 +1,4 @@
-"""A reader's lesson in a process of its own, and what it must leave as it is.
+"""A reader's lesson in a process of its own, and the names that it must leave as they are.
 
 A lesson may end its process, never end, or change the package that judges it. `apart` makes an
 error with a reason of the first two, and `unchanged` finds the third and takes it back.
@@ -30,68 +30,71 @@ def apart(work: Callable, *args):
     """work(*args) in a new process, which prints nothing; its result. Raises Ended, and ValueError
     with the words of a ValueError or an OSError of its own.
 
-    `work` is a function of a module. What it says through blanks.watch is how long each step of it
+    `work` is a function of a module. Before each step it says through blanks.watch how long that
     may take.
     """
     context = multiprocessing.get_context("spawn")
-    here, there = context.Pipe(duplex=False)
-    process = context.Process(target=_inside, args=(there, work, args), daemon=True)
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_inside, args=(sender, work, args), daemon=True)
     process.start()
-    there.close()
-    words, seconds = "your lesson has not been read", START
+    sender.close()
+    words = "your lesson has not been read"
+    seconds = START
     try:
-        while here.poll(seconds + SPARE):
-            kind, *said = here.recv()
+        while receiver.poll(seconds + SPARE):
+            kind, *parts = receiver.recv()
             if kind == "result":
-                return said[0]
+                return parts[0]
             if kind == "refused":
-                raise ValueError(said[0])
+                raise ValueError(parts[0])
             if kind == "stopped":
-                raise Ended(f"it stops with {said[0]}")
-            words, seconds = said
+                raise Ended(f"it stops with {parts[0]}")
+            words, seconds = parts
         raise Ended(f"{words} after {seconds:g} seconds, and nothing stops it")
     except EOFError:
         process.join(SPARE)
         code = process.exitcode
-        how = f"by signal {-code}" if code and code < 0 else f"with exit code {code}"
-        raise Ended(f"it ends the process of its judge {how} (at the step: {words})") from None
+        ending = f"by signal {-code}" if code and code < 0 else f"with exit code {code}"
+        raise Ended(f"it ends the process of its judge {ending} (at the step: {words})") from None
     finally:
         process.kill()
         process.join()
 
 
-def _inside(there, work: Callable, args: tuple) -> None:
+def _inside(sender, work: Callable, args: tuple) -> None:
     """In the new process: send the result, or the error that no judge has caught."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    for stream in (1, 2):  # a verdict is said by the one who asked
+    for stream in (1, 2):  # the process that started this one prints the verdict
         os.dup2(nowhere, stream)
-    blanks.watch = lambda seconds, words: there.send(("step", words, seconds))
+    blanks.watch = lambda seconds, words: sender.send(("step", words, seconds))
     try:
-        there.send(("result", work(*args)))
+        sender.send(("result", work(*args)))
     except (ValueError, OSError) as error:
-        there.send(("refused", str(error)))
+        sender.send(("refused", str(error)))
     except BaseException as error:
-        there.send(("stopped", f"{type(error).__name__}: {error}".partition("\n")[0]))
+        sender.send(("stopped", f"{type(error).__name__}: {error}".partition("\n")[0]))
 
 
-# ------------------------------------------------------------------ what a lesson must leave alone
+# ------------------------------------------------------------------ names to leave alone
 
 
 @contextmanager
 def unchanged() -> Iterator[list[str]]:
-    """Around a lesson's code: the names of what it has changed, which is undone at the end.
+    """Around a lesson's code: the names that it has changed, which is undone at the end.
 
-    That is what the package's modules and classes hold, what the lesson has put in the place of a
-    function of PyTorch or Python, and the default dtype. The list is filled at the end.
+    Those are the attributes of the package's modules and classes, the functions of PyTorch or
+    Python that the lesson has exchanged, and the default dtype. The list is filled at the end.
     """
     changed: list[str] = []
-    before, dtype = _surroundings(), torch.get_default_dtype()
+    before = _surroundings()
+    dtype = torch.get_default_dtype()
     try:
         yield changed
     finally:
         now = _surroundings()
         for owner, name in [*before, *(now.keys() - before.keys())]:
-            old, new = before.get((owner, name)), vars(owner).get(name)
+            old = before.get((owner, name))
+            new = vars(owner).get(name)
             if new is old or not (_of_a_lesson(new) or (old and _ours(owner))):
                 continue
             if old:
@@ -108,14 +111,17 @@ def _surroundings() -> dict[tuple, object]:
     """Every function, class and method that a lesson must leave alone, by its owner and name."""
     inside = [m for name, m in [*sys.modules.items()] if f"{name}.".startswith("nanogpt.") and m]
     outside = [torch, torch.nn, torch.nn.functional, builtins, signal]
-    classes = [x for m in inside for x in vars(m).values() if isinstance(x, type) and _ours(x)]
-    classes += [x for x in vars(torch.nn).values() if isinstance(x, type)] + [torch.Tensor]
-    return {
-        (owner, name): value
-        for owner in [*inside, *outside, *classes]
-        for name, value in vars(owner).items()
-        if callable(value) or isinstance(value, (property, classmethod, staticmethod))
-    }
+    classes = []
+    for module in inside:
+        classes += [x for x in vars(module).values() if isinstance(x, type) and _ours(x)]
+    classes += [x for x in vars(torch.nn).values() if isinstance(x, type)]
+    classes.append(torch.Tensor)
+    values = {}
+    for owner in [*inside, *outside, *classes]:
+        for name, value in vars(owner).items():
+            if callable(value) or isinstance(value, (property, classmethod, staticmethod)):
+                values[owner, name] = value
+    return values
 
 
 def _ours(owner) -> bool:

@@ -1,4 +1,4 @@
-"""Blanks: functions that the learner fills in, and a judge that runs them and says what is wrong.
+"""Blanks: functions that the learner fills in, and a judge that runs them and names a mistake.
 
 A blank is a code cell tagged "blank". The cell after it, folded, calls `judge`, or `kept` of
 notebook.mine. A hint and the solution follow in the text. A run without a reader fills in the
@@ -25,7 +25,7 @@ FIRST_LINE = "# @title The solution, filled in by a run without a reader"
 SOLUTION = re.compile(
     r"<details><summary>Solution</summary>\s*```python\n(.*?)\n```\s*</details>", re.S
 )
-SHORT = 60  # characters of what a message quotes
+SHORT = 60  # characters that a message quotes
 SECONDS = 60  # that an answer may be judged: a right one takes less than one
 PATIENCE = 5  # times as long by the clock, on a machine that has more to do
 watch: Callable[[float, str], None] | None = None  # hears of each step of a reader's code
@@ -38,17 +38,17 @@ class TooLong(BaseException):
 def judge(
     problem: Callable[[object], str | None], answer: Callable, *, body: Callable | None = None
 ) -> bool:
-    """Whether the learner's answer is right; prints that, or what is wrong with it.
+    """Whether the learner's answer is right; prints that, or the objection to it.
 
-    `problem(answer)` tries it and returns None, or one sentence that says what is wrong and where.
+    `problem(answer)` tries it and returns None, or one sentence that names a mistake and its place.
     `body` is the function to fill in, where it is not the answer itself but a method of it. An
     error in the learner's code is reported by its line, without a traceback; one in the check by
-    what the learner's code returned.
+    the result of the learner's code.
     """
-    why = wrong(problem, answer, body=body)
+    objection = wrong(problem, answer, body=body)
     right = f"Right: {getattr(answer, '__name__', 'it')} does what it should."
-    print(f"Not yet: {why}" if why else right)
-    return not why
+    print(f"Not yet: {objection}" if objection else right)
+    return not objection
 
 
 @contextmanager
@@ -72,39 +72,40 @@ def limit(seconds: float, words: str):
             return
         raise TooLong(f"{words} after {seconds:g} seconds: is there a loop that never ends?")
 
-    before = signal.signal(signal.SIGALRM, stop)
+    handler = signal.signal(signal.SIGALRM, stop)
     begun = time.monotonic()
     computed = time.process_time()
-    left, _ = signal.setitimer(signal.ITIMER_REAL, seconds)
+    remaining, _ = signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-        rest = max(0.01, left - (time.monotonic() - begun)) if left else 0
+        signal.signal(signal.SIGALRM, handler)
+        rest = max(0.01, remaining - (time.monotonic() - begun)) if remaining else 0
         signal.setitimer(signal.ITIMER_REAL, rest)
 
 
 def wrong(
     problem: Callable, answer: Callable, *, body: Callable | None = None, name: str = ""
 ) -> str | None:
-    """What is wrong with an answer, as `judge` says it; None where it is right."""
+    """The objection to an answer, as `judge` prints it; None where it is right."""
     name = name or getattr(answer, "__name__", "it")
     if _is_empty(body or answer):
         return f"{name} is still empty. Write its body, run its cell, then run this one."
     calls: list = []  # of the learner's function: (arguments,), and the result if it came to one
     try:
         with limit(SECONDS, f"judging your {name} has come to no end"):
-            why = problem(_noted(answer, calls) if isinstance(answer, FunctionType) else answer)
+            noted = _noted(answer, calls) if isinstance(answer, FunctionType) else answer
+            objection = problem(noted)
     except TooLong as error:
-        why = str(error)
+        objection = str(error)
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        why = _where(error, body or answer, calls)
-    if why and calls and all(call[1:] and call[1] is None for call in calls):
-        why = f"{why.rstrip('.')}. It returned None: does it end with `return`?"
-    return why
+        objection = _where(error, body or answer, calls)
+    if objection and calls and all(call[1:] and call[1] is None for call in calls):
+        objection = f"{objection.rstrip('.')}. It returned None: does it end with `return`?"
+    return objection
 
 
 def _is_empty(function: Callable) -> bool:
@@ -131,15 +132,17 @@ def _noted(function: Callable, calls: list) -> Callable:
 
 def _where(error: BaseException, function: Callable, calls: list) -> str:
     """An exception as one sentence, with the last line of the learner's own code on its way."""
-    said = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+    words = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
     code = getattr(inspect.unwrap(function), "__code__", None)  # below decorators
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame.lineno for frame in frames if code and frame.filename == code.co_filename]
-    line = linecache.getline(code.co_filename, own[-1]).strip() if own else ""
+    lines = [frame.lineno for frame in frames if code and frame.filename == code.co_filename]
+    line = linecache.getline(code.co_filename, lines[-1]).strip() if lines else ""
     at = f", in the line `{line}`" if line else ""
-    if calls and len(given := ", ".join(map(repr, calls[-1][0]))) <= SHORT:
-        at += f", for {function.__name__}({given})"
-    if own or not (calls and calls[-1][1:]):
-        return f"your code raised {said}{at}."
+    if calls:
+        given = ", ".join(map(repr, calls[-1][0]))
+        if len(given) <= SHORT:
+            at += f", for {function.__name__}({given})"
+    if lines or not (calls and calls[-1][1:]):
+        return f"your code raised {words}{at}."
     result = f"{calls[-1][1]!r}".partition("\n")[0][:SHORT]
-    return f"the check cannot use what your code returned, {result} ({said}){at}."
+    return f"the check cannot use what your code returned, {result} ({words}){at}."

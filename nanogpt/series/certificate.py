@@ -1,6 +1,6 @@
-"""A page that says what the reader's own cache does, and can be checked: text, verdict, speed.
+"""A page on the reader's own cache that can be checked: text, verdict, speed.
 
-It says what was checked. Each name of the lesson is judged again, the referee tries the classes in
+It states its checks. Each name of the lesson is judged again, the referee tries the classes in
 several models, the loop writes to the last position with each cache, and training moves the weights
 as the package does.
 """
@@ -64,9 +64,9 @@ font:.88em/1.5 ui-monospace,Menlo,"DejaVu Sans Mono",monospace}}
 def certificate(
     run: Run, trained: Checkpoint, *, speed: str, rung: str, equal: bool
 ) -> dict[str, str]:
-    """Judge the lesson, write the certificate, and show it. Returns what it says.
+    """Judge the lesson, write the certificate, and show it. Returns its facts, by name.
 
-    `speed` and `rung` are what the notebook measured, in words: "420 tokens a second [410 to 430]",
+    `speed` and `rung` are measured in the notebook, in words: "420 tokens a second [410 to 430]",
     "rung 2 of 9"; `equal` says whether the reader's loop gave the right tokens there. The page goes
     to outputs/mine as certificate.html and certificate.png. Without a cache of the reader's there
     is none, {}. Raises LessonError for a lesson with a bug: an earlier page stays. ValueError
@@ -92,7 +92,7 @@ def certificate(
 
 
 def examine(lesson: mine.Lesson, trained: Checkpoint) -> dict[str, str]:
-    """All that the page says but the speed, computed again. Raises LessonError for a bug."""
+    """The facts of the page without the speed, computed again. Raises LessonError for a bug."""
     if lesson.broken:
         raise mine.LessonError(f"no certificate: {next(iter(lesson.broken.values()))}")
     with unchanged() as changed:
@@ -127,7 +127,7 @@ def examine(lesson: mine.Lesson, trained: Checkpoint) -> dict[str, str]:
 
 
 def _computed(lesson: mine.Lesson, trained: Checkpoint) -> tuple[list[Report], str]:
-    """What the referee says over the seeds, and the text. Raises LessonError for a fault."""
+    """The referee's reports over the seeds, and the text. Raises LessonError for a fault."""
     for seed in range(SEEDS):
         for fault in proof.faults(lesson.scope, seed):
             raise mine.LessonError(f"no certificate: {fault}")
@@ -139,15 +139,17 @@ def _computed(lesson: mine.Lesson, trained: Checkpoint) -> tuple[list[Report], s
 
 
 def judge_file(path: Path, seed: int) -> tuple[list[str], set[str]]:
-    """What is to say of a reader's classes as they stand in their file, and the verdicts on them.
+    """Lines on a reader's classes as they stand in their file, and the verdicts on them.
 
-    What the judges of its blanks say against a name is a bug as well. Raises OSError, and
+    An objection of a blank's judge to a name is a bug as well. Raises OSError, and
     LessonError for a file without a name of the reader's.
     """
-    lesson, verdict, said = mine.load(path), "bug", io.StringIO()
-    with contextlib.redirect_stdout(said):
+    lesson = mine.load(path)
+    verdict = "bug"
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
         lesson.say(mine.blanks())
-    lines = [said.getvalue().rstrip()]
+    lines = [output.getvalue().rstrip()]
     if not lesson.yours:
         if not lesson.broken:
             raise mine.LessonError(f"{path} has nothing of yours yet: fill in a blank first")
@@ -155,12 +157,12 @@ def judge_file(path: Path, seed: int) -> tuple[list[str], set[str]]:
     with unchanged() as changed:
         wrong = [f"BUG in your {fault}" for fault in proof.faults(lesson.written, seed)]
         try:
-            report = report_on(lesson.written, seed)  # what is not in it is the solution's
+            report = report_on(lesson.written, seed)  # missing names are the solution's
             lines.append(str(report))
             verdict = report.verdict
         except BaseException as error:
-            how = f"{type(error).__name__}: {error}"
-            wrong.append(f"BUG: the referee cannot read with your Head: {how}")
+            cause = f"{type(error).__name__}: {error}"
+            wrong.append(f"BUG: the referee cannot read with your Head: {cause}")
     wrong += [f"BUG: it changes {name}: {mine.ALONE}" for name in changed[:1]]
     return lines + wrong, {verdict} | ({"bug"} if lesson.broken or wrong else set())
 
@@ -176,7 +178,7 @@ def _words(numbers) -> str:
 
 
 def report_on(scope: dict, seed: int) -> Report:
-    """What the referee finds in the classes of a lesson, in a small model."""
+    """The referee's report on the classes of a lesson, in a small model."""
     shape = GPTConfig(vocab_size=17, block_size=64, n_layer=2, n_head=2, n_embd=16)
     model = GPT(shape, scope["Head"], torch.Generator().manual_seed(seed)).eval()
     for weight in model.parameters():
@@ -190,29 +192,31 @@ def report_on(scope: dict, seed: int) -> Report:
 
 @torch.no_grad()
 def _text(lesson: mine.Lesson, trained: Checkpoint) -> str:
-    """What the reader's loop, heads and cache write, to the last position of the trained model.
+    """The text of the reader's loop, heads and cache, to the last position of the trained model.
 
     Raises LessonError where the package's model writes another text without a cache.
     """
-    c, device = trained.model.config, trained.model.lm_head.weight.device
-    n_new, prompt = c.block_size, torch.zeros(1, 1, dtype=torch.long).to(device)
+    c = trained.model.config
+    device = trained.model.lm_head.weight.device
+    n_new = c.block_size
+    prompt = torch.zeros(1, 1, dtype=torch.long).to(device)
     noise = draw_noise(n_new, 1, c.vocab_size, torch.Generator().manual_seed(1337)).to(device)
     try:
         theirs = proof.with_heads(lesson.scope, trained.model)
         for name in CACHES:
-            found = proof.write(lesson.scope, theirs, prompt, noise, lesson.scope[name])
-            if not proof.is_plain(trained.model, prompt, noise, found):
+            tokens = proof.write(lesson.scope, theirs, prompt, noise, lesson.scope[name])
+            if not proof.is_plain(trained.model, prompt, noise, tokens):
                 raise mine.LessonError(f"no certificate: with {name} the text is another one")
     except (proof.Fault, TooLong) as fault:
         raise mine.LessonError(f"no certificate: {fault}") from None
-    return trained.tokenizer.decode(found[0, :TOKENS])
+    return trained.tokenizer.decode(tokens[0, :TOKENS])
 
 
 # ------------------------------------------------------------------ the page
 
 
 def render(facts: dict[str, str]) -> str:
-    """The page, with a digest by which `read` sees what was changed."""
+    """The page, with a digest by which `read` sees a change."""
     rows = ((name, html.escape(words)) for name, words in facts.items())
     text = HTML + "".join(f"<dt>{name}</dt><dd>{words}</dd>\n" for name, words in rows)
     return f"{text}<!-- sha256 {hashlib.sha256(text.encode()).hexdigest()} -->\n"
@@ -221,17 +225,20 @@ def render(facts: dict[str, str]) -> str:
 @style.styled
 def draw(facts: dict[str, str]):
     """The page as a picture in a frame, without the end of a long text."""
-    small, wide = style.narrow(), page_width()
-    left = 0.3 if small else 1.75  # inches: where the words begin, after their names
+    small = style.narrow()
+    wide = page_width()
+    indent = 0.3 if small else 1.75  # inches: where the words begin, after their names
     lines = facts["text"].splitlines()[:8]
     text = style.wrapped("\n".join(lines), 9.5, wide - 1.1, bold=True)  # or as wide
     rows = []
     for name, words in facts.items():
         digest = " " not in words
-        rows.append((name, style.wrapped(words, 9.5, wide - left - 0.45, bold=digest)))
+        rows.append((name, style.wrapped(words, 9.5, wide - indent - 0.45, bold=digest)))
     title = style.wrapped(TITLE, 19, wide - 0.7)
-    top, middle = 0.6 + 0.34 * title.count("\n"), 0.21 * (text.count("\n") + 1)
-    heights = [0.21 * (words.count("\n") + 1) + (0.27 if small else 0.09) for _, words in rows[1:]]
+    top = 0.6 + 0.34 * title.count("\n")
+    middle = 0.21 * (text.count("\n") + 1)
+    gap = 0.27 if small else 0.09
+    heights = [0.21 * (words.count("\n") + 1) + gap for _, words in rows[1:]]
     height = top + middle + sum(heights) + 1.1
     figure, axes = page(height, "")
     for edge, line in ((0.04, 2.4), (0.11, 0.7)):
@@ -244,9 +251,9 @@ def draw(facts: dict[str, str]):
     note(axes, 0.45, top + 0.36, text, size=9.5, family=style.MONO)
     y = top + middle + 0.7
     for (name, words), high in zip(rows[1:], heights, strict=True):
-        place = (0.3, "left") if small else (left - 0.18, "right")
+        place = (0.3, "left") if small else (indent - 0.18, "right")
         note(axes, place[0], y, name, size=8.5, color=style.GREY, ha=place[1])
-        note(axes, left, y + 0.19 * small, words, size=9.5, family=SERIF)
+        note(axes, indent, y + 0.19 * small, words, size=9.5, family=SERIF)
         y += high
     return figure
 
@@ -255,7 +262,7 @@ def draw(facts: dict[str, str]):
 
 
 def read(path: Path) -> dict[str, str] | None:
-    """What the certificate at `path` says; None for one that was changed."""
+    """The facts of the certificate at `path`, by name; None for one that was changed."""
     text = path.read_bytes().decode(errors="replace") if path.is_file() else ""
     rows = re.findall("<dt>([^<]*)</dt><dd>([^<]*)</dd>", text)  # words are escaped: no "<"
     facts = {name: html.unescape(words) for name, words in rows}
@@ -263,19 +270,20 @@ def read(path: Path) -> dict[str, str] | None:
 
 
 def check(path: Path, trained: Checkpoint) -> tuple[dict[str, str], list[str]]:
-    """What the certificate says, and why it does not hold today; computes all of it again.
+    """The facts of the certificate, and why it does not hold today; computes all of it again.
 
     Raises LessonError where there is none that can be read, or other weights are needed.
     """
-    if (said := read(path)) is None:
-        why = "was changed by hand" if path.is_file() else "is not there"
-        raise mine.LessonError(f"{path} {why}: the last cell of notebook 06 writes it")
-    weights = said.get("its weights", "none that it names")
+    facts = read(path)
+    if facts is None:
+        reason = "was changed by hand" if path.is_file() else "is not there"
+        raise mine.LessonError(f"{path} {reason}: the last cell of notebook 06 writes it")
+    weights = facts.get("its weights", "none that it names")
     if weights != trained.sha256:
         need = "".join(c if c.isprintable() else "?" for c in weights[:12])
         raise mine.LessonError(f"it is of other weights, {need}…: name their checkpoint")
     try:
         now = examine(mine.load(path.with_name("lesson.py")), trained)
     except mine.LessonError as error:
-        return said, [str(error)]
-    return said, [f"{key} is another one now" for key in now if now[key] != said.get(key)]
+        return facts, [str(error)]
+    return facts, [f"{key} is another one now" for key in now if now[key] != facts.get(key)]

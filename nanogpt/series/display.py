@@ -30,11 +30,15 @@ def show_code(text: str, language: str, *, fold: str = "") -> None:
 def show_table(rows: list[dict]) -> None:
     """Show rows of equal keys as a table, also where only plain text is read."""
     names = list(rows[0])
-    lines = [names] + [[str(row[name]) for name in names] for row in rows]
-    escaped = ([cell.replace("|", "\\|") for cell in line] for line in lines)
-    head, *body = (f"| {' | '.join(line)} |" for line in escaped)
-    markdown = "\n".join([head, "|" + "---|" * len(names), *body])
-    _show(markdown, table(rows))
+    lines = [_markdown_row(names), "|" + "---|" * len(names)]
+    for row in rows:
+        lines.append(_markdown_row([str(row[name]) for name in names]))
+    _show("\n".join(lines), table(rows))
+
+
+def _markdown_row(cells: list[str]) -> str:
+    escaped = [cell.replace("|", "\\|") for cell in cells]
+    return f"| {' | '.join(escaped)} |"
 
 
 def _show(markdown: str, plain: str) -> None:

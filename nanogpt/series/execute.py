@@ -31,7 +31,7 @@ from . import (
 from .nbfile import METADATA, SyncError, alt_text, png_of, read
 
 START_TIMEOUT = 120  # seconds for a kernel to answer, on a cold disk
-MIMES = {"text/plain", "image/png", "text/markdown"}  # what every reader shows, without trust
+MIMES = {"text/plain", "image/png", "text/markdown"}  # every reader shows these, without trust
 MAX_BYTES = 1_000_000  # of an executed notebook: the web does not show larger ones
 LOG = "kernel.log"
 ENVIRONMENT = {
@@ -96,21 +96,23 @@ def run_cells(nb_man, variables: dict, log: Path, timeout: int, before_cell: Cal
     """Run all cells in a new kernel and put their outputs into the notebook. Raises NotebookError.
 
     The kernel is this very interpreter: a `python3` from elsewhere on the machine may be another
-    one. Personal IPython start-up files are left out, and what a kernel leaves in the temporary
-    folder goes with it. On its way out a kernel may log that it was interrupted though all is well,
+    one. Personal IPython start-up files are left out, and the temporary files of a kernel
+    go with it. On its way out a kernel may log that it was interrupted though all is well,
     so its log goes into a file, for the case that its notebook fails.
     """
     kernel = AsyncKernelManager(kernel_spec_manager=KernelSpecManager(kernel_dirs=[]))
     with suppress(TraitError):  # where channels can be encrypted; else newer ones print a warning
         kernel.transport_encryption = "auto"
     client = Cells(nb_man, kernel, timeout=timeout, startup_timeout=START_TIMEOUT)
-    client.resources, client.before_cell = {"metadata": {"path": str(ROOT)}}, before_cell
+    client.resources = {"metadata": {"path": str(ROOT)}}
+    client.before_cell = before_cell
     # Killed at the end: asked to end, a kernel would take another 3 seconds.
-    client.record_timing, client.shutdown_kernel = False, "immediate"
+    client.record_timing = False
+    client.shutdown_kernel = "immediate"
     _alive.add(kernel)
     with tempfile.TemporaryDirectory(prefix="nanogpt-kernel-") as home, open(log, "ab") as errors:
-        own = {"IPYTHONDIR": home, "TMPDIR": home, **ENVIRONMENT, **variables}
-        env = {name: x for name, x in {**os.environ, **own}.items() if x is not None}
+        settings = {"IPYTHONDIR": home, "TMPDIR": home, **ENVIRONMENT, **variables}
+        env = {name: x for name, x in {**os.environ, **settings}.items() if x is not None}
         client.execute(env=env, stderr=errors)
 
 
@@ -143,11 +145,12 @@ def kill_all() -> None:
 
 
 def normalise(nb):
-    """The executed notebook without what differs between runs: dates, ids, fragments, folders."""
+    """The executed notebook without the parts that differ between runs: dates, ids, folders."""
     nb.metadata = nbformat.from_dict(METADATA)
     for cell in nb.cells:
         if nbfile.tagged(cell, "injected-parameters"):
-            cell.id, cell.source = "injected-parameters", cell.source.strip("\n")
+            cell.id = "injected-parameters"
+            cell.source = cell.source.strip("\n")
         cell.source = nbfile.ours(cell).pop("blank", cell.source)
         nbfile.keep_metadata(cell)
         CoalesceStreamsPreprocessor().preprocess_cell(cell, {}, 0)
@@ -161,12 +164,14 @@ def check_outputs(path: Path) -> None:
     """Raise NotebookError for outputs that some readers cannot see, or that are too many."""
     for cell in read(path).cells:
         for output in cell.get("outputs", []):
-            if foreign := sorted(set(output.get("data", {})) - MIMES):
+            foreign = sorted(set(output.get("data", {})) - MIMES)
+            if foreign:
                 reason = f"{', '.join(foreign)}; every reader sees only {', '.join(sorted(MIMES))}"
                 raise NotebookError(f"cell {cell.id!r} shows {reason}")
             if png_of(output) and not alt_text(output):
                 reason = "shows a picture without alt text: use run.figure(…, alt)"
                 raise NotebookError(f"cell {cell.id!r} {reason}")
-    if (size := path.stat().st_size) > MAX_BYTES:
+    size = path.stat().st_size
+    if size > MAX_BYTES:
         reason = f"has {size:,} bytes, over {MAX_BYTES:,}: draw fewer or smaller figures"
         raise NotebookError(f"the executed notebook {reason}")

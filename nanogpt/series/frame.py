@@ -39,11 +39,13 @@ from nanogpt.series.solutions import step_bytes  # until you write it in noteboo
 class Block(nn.Module):
     def __init__(self, c):
         super().__init__()
-        heads, proj = nn.ModuleList(Head(c) for _ in range(c.n_head)), nn.Linear(c.n_embd, c.n_embd)
+        heads = nn.ModuleList(Head(c) for _ in range(c.n_head))
+        proj = nn.Linear(c.n_embd, c.n_embd)
         self.sa = nn.ModuleDict({"heads": heads, "proj": proj})
         net = nn.Linear(c.n_embd, 4 * c.n_embd), nn.ReLU(), nn.Linear(4 * c.n_embd, c.n_embd)
         self.ffwd = nn.ModuleDict({"net": nn.Sequential(*net)})
-        self.ln1, self.ln2 = nn.LayerNorm(c.n_embd), nn.LayerNorm(c.n_embd)
+        self.ln1 = nn.LayerNorm(c.n_embd)
+        self.ln2 = nn.LayerNorm(c.n_embd)
 
     def forward(self, x, pos):
         y = self.ln1(x)
@@ -58,7 +60,8 @@ class GPT(nn.Module):
         self.token_embedding_table = nn.Embedding(c.vocab_size, c.n_embd)
         self.position_embedding_table = nn.Embedding(c.block_size, c.n_embd)
         self.blocks = nn.ModuleList(Block(c) for _ in range(c.n_layer))
-        self.ln_f, self.lm_head = nn.LayerNorm(c.n_embd), nn.Linear(c.n_embd, c.vocab_size)
+        self.ln_f = nn.LayerNorm(c.n_embd)
+        self.lm_head = nn.Linear(c.n_embd, c.vocab_size)
 
     def forward(self, idx, targets=None, pos=None):
         pos = torch.arange(idx.shape[1]) if pos is None else pos
@@ -119,7 +122,8 @@ def main():
         places = [*sys.argv[1:], os.environ.get("NANOGPT_DATA", "data/input.txt")]
         train(Path(places[0]).read_text(encoding="utf-8"), path)
     model, chars = load(path)
-    c, n = model.config, model.config.block_size
+    c = model.config
+    n = model.config.block_size
     noise = torch.empty(n, 1, len(chars)).exponential_() ** 0.8  # temperature 0.8
     texts = {KVCache: "", StaticKVCache: ""}
     for cache in texts:

@@ -1,4 +1,4 @@
-"""The cells of an executed notebook as HTML, and what they say. Knows no page and no folder.
+"""The cells of an executed notebook as HTML, and their text. Knows no page and no folder.
 
 nbconvert draws them with the template in page/. Its filters for prose, code and pictures are here.
 """
@@ -11,7 +11,6 @@ import io
 import json
 import re
 import textwrap
-from itertools import count
 from pathlib import Path
 
 import jinja2
@@ -69,14 +68,15 @@ class Prose(mistune.HTMLRenderer):
 
     def __init__(self, pages: set[str]):
         super().__init__(escape=True)
-        self.pages, self.headings = pages, []
+        self.pages = pages
+        self.headings = []
         self.markdown = mistune.create_markdown(renderer=self, plugins=["table", "strikethrough"])
 
     def render(self, text: str) -> str:
         """Markdown as HTML, its tables in a box that scrolls."""
         first, *parts = FOLD.split(text)
         drawn = self.markdown(first)
-        for summary, inner, after in zip(*(parts[i::3] for i in range(3)), strict=True):
+        for summary, inner, after in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
             drawn += f'<details class="fold">\n<summary>{html.escape(summary)}</summary>\n'
             drawn += f"{self.markdown(inner)}</details>\n{self.markdown(after)}"
         drawn = drawn.replace("<table>", '<div class="table"><table>')
@@ -87,17 +87,21 @@ class Prose(mistune.HTMLRenderer):
         words = re.sub(r"<[^>]+>|&\w+;", "", text).lower()
         base = re.sub(r"[^a-z0-9]+", "-", words).strip("-") or "part"
         taken = {"main", *(heading["id"] for heading in self.headings)}
-        names = (f"{base}-{n}" if n > 1 else base for n in count(1))
-        name = next(name for name in names if name not in taken)
+        name = base
+        n = 1
+        while name in taken:
+            n += 1
+            name = f"{base}-{n}"
         self.headings.append({"id": name, "text": text, "level": level})
         inner = text if level == 1 else f'<a class="anchor" href="#{name}">{text}</a>'
         return f'<h{level} id="{name}">{inner}</h{level}>\n'
 
     def link(self, text: str, url: str, title: str | None = None) -> str:
-        found = re.fullmatch(r"(?:[^:]*/)?(\w+)\.ipynb(#.*)?|html/(\w+\.html)", url)
-        if found and (found[1] or found[3]) not in self.pages:
-            return text
-        url = found[3] or f"{found[1]}.html{found[2] or ''}" if found else url
+        target = re.fullmatch(r"(?:[^:]*/)?(\w+)\.ipynb(#.*)?|html/(\w+\.html)", url)
+        if target:
+            if (target[1] or target[3]) not in self.pages:
+                return text
+            url = target[3] or f"{target[1]}.html{target[2] or ''}"
         return super().link(text, url, title)
 
     image = link
@@ -155,12 +159,16 @@ def script_json(data) -> str:
 
 def moving_kinds(nb) -> list[str]:
     """The kinds of figures on a page that move, each once. Raises ValueError for an unknown one."""
-    outputs = [output for cell in nb.cells for output in cell.get("outputs", [])]
-    kinds = sorted({about["kind"] for about in map(moving, outputs) if about})
-    known = {path.stem for path in (Path(__file__).parent / "figures").glob("*.js")}
-    if unknown := set(kinds) - known:
+    kinds = set()
+    for cell in nb.cells:
+        for output in cell.get("outputs", []):
+            figure = moving(output)
+            if figure:
+                kinds.add(figure["kind"])
+    unknown = kinds - {path.stem for path in (Path(__file__).parent / "figures").glob("*.js")}
+    if unknown:
         raise ValueError(f"no script for figures of kind {', '.join(unknown)}")
-    return kinds
+    return sorted(kinds)
 
 
 def setup(cells: list) -> tuple[str, str] | None:
@@ -186,20 +194,23 @@ def verdict(text: str) -> str:
 
 
 def part(cell) -> dict:
-    """What the template asks of a code cell: {source, note, folded, filled, answers, timing}.
+    """The template's facts on a code cell: {source, note, folded, filled, answers, timing}.
 
     `folded` is the label of its closed fold, None when it is open; `answers` is whether its outputs
     are folded too, so that a reader guesses first; `filled` is whether it is a blank that this run
     filled in.
     """
-    note, folded, source = None, None, cell.source
+    note = None
+    folded = None
+    source = cell.source
     if tagged(cell, "injected-parameters"):
         folded = "Parameters of this run"
     elif tagged(cell, "hide-input"):
         folded = "Code"
         if source.startswith(TITLE):
             folded, _, source = source.removeprefix(TITLE).partition("\n")
-    if mirrored := ours(cell).get("mirror"):
+    mirrored = ours(cell).get("mirror")
+    if mirrored:
         names = ", ".join(name.removeprefix("nanogpt.") for name in mirrored)
         note = f"from the package: {names}"
     return {
@@ -216,9 +227,11 @@ def picture(png: str) -> dict:
     """{src, width, height, still}: of an animation, the first frame, for want of motion."""
     with Image.open(io.BytesIO(base64.b64decode(png))) as image:
         image.load()  # a damaged one is an error here
-        size, still = {"width": image.width, "height": image.height}, None
+        size = {"width": image.width, "height": image.height}
+        still = None
         if getattr(image, "n_frames", 1) > 1:
-            image.convert("RGB").quantize(64).save(first := io.BytesIO(), "PNG", optimize=True)
+            first = io.BytesIO()
+            image.convert("RGB").quantize(64).save(first, "PNG", optimize=True)
             still = URL + base64.b64encode(first.getvalue()).decode()
     return {"src": URL + png, **size, "still": still}
 
@@ -228,20 +241,23 @@ def cover(nb, number: str) -> dict | None:
 
     As a phone shows it, where there is such a one: its words are large. None without figures.
     """
-    shown = [one for cell in nb.cells for one in cell.get("outputs", []) if png_of(one)]
-    if not shown:
+    figures = []
+    for cell in nb.cells:
+        figures += filter(png_of, cell.get("outputs", []))
+    if not figures:
         return None
-    about = [one for one in shown if figure_name(one) == COVERS.get(number)]
-    output = [*about, *shown][0]
+    named = [figure for figure in figures if figure_name(figure) == COVERS.get(number)]
+    output = [*named, *figures][0]
     with Image.open(io.BytesIO(base64.b64decode(phone_png(output) or png_of(output)))) as image:
         wide, high = image.size
         part = image.convert("RGB").crop((0, 0, wide, min(high, wide * 7 // 8)))
-    part.quantize(32, dither=Image.Dither.NONE).save(small := io.BytesIO(), "PNG", optimize=True)
+    small = io.BytesIO()
+    part.quantize(32, dither=Image.Dither.NONE).save(small, "PNG", optimize=True)
     src = URL + base64.b64encode(small.getvalue()).decode()
     return {"src": src, "width": part.width, "height": part.height, "alt": alt_text(output)}
 
 
-# ------------------------------------------------------------------ what the cells say
+# ------------------------------------------------------------------ the text of the cells
 
 
 def plain(text: str) -> str:
@@ -258,8 +274,8 @@ def promise(text: str) -> str:
 
 def minutes(nb) -> tuple[int, int]:
     """The minutes that the box of a notebook states: to read, and with the blanks; else 0, 0."""
-    found = MINUTES.search(nb.cells[0].source)
-    return (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
+    numbers = MINUTES.search(nb.cells[0].source)
+    return (int(numbers[1]), int(numbers[2] or numbers[1])) if numbers else (0, 0)
 
 
 def sections(nb, prose: Prose) -> list[list[str]]:

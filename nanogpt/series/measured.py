@@ -1,4 +1,4 @@
-"""The data of the figures that move with what a run has measured: plain data in and out.
+"""The data of the figures that move with a run's measurements: plain data in and out.
 
 Each function returns a kind, a script in figures/, and its data, as `Run.figure` takes them.
 """
@@ -15,7 +15,7 @@ from ..timing import summary
 GROUPS = 16  # of neighbouring tokens, at most: one point each
 FAR = 0.25  # from the line, as a share: where half of the times are farther, it says nothing
 PARTS = ("arithmetic", "memory", "overhead")
-DOES = {  # what a rung does, by the labels of bench.ladder
+DOES = {  # the work of a rung, by the labels of bench.ladder
     "per-Head, no cache": "Reads the whole text again for every token, head by head.",
     "your loop (notebook 02)": "Your heads keep keys and values; your loop reads one token a step.",
     "per-Head, cache by torch.cat": "Reads one token a step; torch.cat copies each head's cache.",
@@ -38,7 +38,9 @@ def moving_cost(config: GPTConfig, timing: dict, count: Callable) -> tuple[str, 
     `each` for every multiplication; half of them are no farther from it than the share `off`. It is
     None where they lie on no such line, as in a very short text.
     """
-    W, L, C = config.matrix_weights, config.n_layer, config.n_embd
+    W = config.matrix_weights
+    L = config.n_layer
+    C = config.n_embd
     points = _points(*(timing["systems"][name]["itl"] for name in ("uncached", "cached")))
     return "cost", {
         "layers": L,
@@ -66,7 +68,8 @@ def _points(without: list[float], cached: list[float]) -> list[dict]:
 
 def _line(points: list[dict], count: Callable) -> dict | None:
     """{step, each, off, n} of the least-squares line; None where it says nothing."""
-    counts, seconds = [], []
+    counts = []
+    seconds = []
     for point in points:
         for cached, way in ((False, "without"), (True, "with")):
             counts.append((count(point["from"], cached) + count(point["to"], cached)) / 2)
@@ -88,7 +91,8 @@ def moving_ladder(ladders: list[tuple[str, dict, str]]) -> tuple[str, dict]:
 
 
 def _ladder(name: str, result: dict, published: str) -> dict:
-    limits, base = result["limits"], result["rungs"][0]["tokens_per_second"]["median"]
+    limits = result["limits"]
+    base = result["rungs"][0]["tokens_per_second"]["median"]
     ends = ("low", "median", "high")
     return {
         "name": name,
@@ -110,6 +114,6 @@ def _rung(row: dict) -> dict:
     return about | {"speedup": row["speedup"], "equal": row["equal"], "split": split}
 
 
-def _rounded(found: dict) -> dict:
+def _rounded(times: dict) -> dict:
     """A summary in seconds, to a tenth of a microsecond."""
-    return found | {end: round(found[end], 7) for end in ("low", "median", "high")}
+    return times | {end: round(times[end], 7) for end in ("low", "median", "high")}

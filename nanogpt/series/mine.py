@@ -1,8 +1,8 @@
 """The reader's own code: blanks that are kept in outputs/mine/lesson.py, and used from there.
 
-The judge cell of a kept blank says `NAME = kept(problem, NAME)`. What the judge accepts goes to
-the lesson, a program of the reader's, which this page and the notebooks after it use. Where there
-is none, or it is wrong by now, the solution runs.
+The judge cell of a kept blank says `NAME = kept(problem, NAME)`. Accepted code goes to the
+lesson, a program of the reader's, which this page and the notebooks after it use. Where there is
+none, or it is wrong by now, the solution runs.
 """
 
 from __future__ import annotations
@@ -42,9 +42,10 @@ def choose(mine: str | bool) -> None:
     """
     global _runs
     choices = {"auto": "NANOGPT_HEADLESS" not in os.environ, "true": True, "false": False}
-    if (said := str(mine).lower()) not in choices:
+    choice = str(mine).lower()
+    if choice not in choices:
         raise ValueError(f"mine={mine!r}: choose {', '.join(choices)}")
-    _runs = choices[said]
+    _runs = choices[choice]
 
 
 def lesson_path() -> Path:
@@ -55,8 +56,8 @@ def lesson_path() -> Path:
 def kept(problem, answer, *, body=None):
     """Judge the answer to a blank, and return the code that carries on; says whose it is.
 
-    In this order: the answer, where it is right, which is then kept in the lesson; what the lesson
-    has of that name, where that is right; the solution. `problem` and `body` are those of `judge`.
+    In this order: the answer, where it is right, which is then kept in the lesson; the lesson's own
+    code of that name, where it is right; the solution. `problem` and `body` are those of `judge`.
     """
     name = problem.__name__
     cell = _cell(answer, name)
@@ -71,18 +72,19 @@ def kept(problem, answer, *, body=None):
 
 
 def mine(*names: str):
-    """What the reader wrote in the blanks of earlier notebooks, or the solution; prints which.
+    """The reader's code from the blanks of earlier notebooks, or the solution; prints which.
 
         Head, KVCache = run.mine("Head", "KVCache")
 
     One object for one name, else a list. Raises LessonError for a name of no kept blank.
     """
-    if unknown := [name for name in names if name not in blanks()]:
+    unknown = [name for name in names if name not in blanks()]
+    if unknown:
         raise LessonError(f"no blank asks for {unknown[0]}: there is {', '.join(blanks())}")
     lesson = load()
     lesson.say(names)
-    found = [lesson.scope[name] for name in names]
-    return found if len(found) > 1 else found[0]
+    objects = [lesson.scope[name] for name in names]
+    return objects if len(objects) > 1 else objects[0]
 
 
 def back(number: str, *more: str) -> dict:
@@ -107,12 +109,12 @@ class Lesson:
     broken: dict[str, str] = field(default_factory=dict)  # a line on each that is wrong by now
 
     def say(self, names, words: str = "{}") -> None:
-        """Print what is wrong by now with these names, and in `words` whose code runs."""
+        """Print which of these names are wrong by now, and in `words` whose code runs."""
         if not names:
             return
-        own = ", ".join(name for name in names if name in self.yours)
+        yours = ", ".join(name for name in names if name in self.yours)
         rest = ", ".join(name for name in names if name not in self.yours)
-        parts = [f"your {own} from {self.path}"] if own else []
+        parts = [f"your {yours} from {self.path}"] if yours else []
         parts += [f"the solution's {rest}"] if rest else []
         lines = dict.fromkeys(self.broken[name] for name in names if name in self.broken)
         print(*lines, words.format("; ".join(parts)), sep="\n")
@@ -137,12 +139,13 @@ def _judged(text: str, path: Path | None) -> Lesson:
 
 def judged(text: str = "", path: Path | None = None) -> Lesson:
     """The lesson of this text, which is to stand at `path`. Of no text: the solutions."""
-    module = sys.modules["nanogpt_lesson"] = ModuleType("nanogpt_lesson")
-    own = vars(module)
-    own |= solutions.header() | {"__name__": "nanogpt_lesson", "__file__": str(path)}
-    lesson = Lesson(solutions.header(), own, path)
+    module = ModuleType("nanogpt_lesson")
+    sys.modules["nanogpt_lesson"] = module
+    names = vars(module)
+    names |= solutions.header() | {"__name__": "nanogpt_lesson", "__file__": str(path)}
+    lesson = Lesson(solutions.header(), names, path)
     with unchanged() as changed:
-        stops = _run(text, path, own)
+        stops = _run(text, path, names)
     if changed:
         stops = f"The solutions run until it is mended: {path} changes {changed[0]}: {ALONE}."
     _judge_all(lesson, text, stops)
@@ -151,29 +154,32 @@ def judged(text: str = "", path: Path | None = None) -> Lesson:
 
 def _judge_all(lesson: Lesson, text: str, stops: str | None) -> None:
     """Fill the lesson: each name by the reader, where it is right, else by the solution."""
-    own, path = lesson.written, lesson.path
+    written = lesson.written
+    path = lesson.path
     for name, blank in blanks().items():
-        found = own.get(name)
+        answer = written.get(name)
+        missing = answer is None or answer is solutions.scope()[name]
+        objection = None if stops or missing else _wrong(blank, answer, name)
         if stops:
             lesson.broken[name] = stops
-        elif found is None or found is solutions.scope()[name]:
+        elif missing:
             if name in program.written(text) or _defines(text, name):
                 lesson.broken[name] = f"Your {name} is gone from {path}: fill in its blank again."
-        elif why := _wrong(blank, found, name):
-            lesson.broken[name] = f"Your {name} in {path} is wrong: {why}"
+        elif objection:
+            lesson.broken[name] = f"Your {name} in {path} is wrong: {objection}"
         else:
             lesson.yours.append(name)
-            lesson.scope[name] = found
+            lesson.scope[name] = answer
             continue
         execute(blank.solution, f"<the solution of {name}>", lesson.scope)
-        own[name] = lesson.scope[name]
+        written[name] = lesson.scope[name]
 
 
-def _wrong(blank, found, name: str) -> str | None:
-    """What its judge says against an answer, or that it changes what judges it."""
+def _wrong(blank, answer, name: str) -> str | None:
+    """The objection of its judge to an answer, or that it changes the judge."""
     with unchanged() as changed:
-        why = wrong(blank.problem, found, name=name)
-    return f"it changes {changed[0]}: {ALONE}." if changed else why
+        objection = wrong(blank.problem, answer, name=name)
+    return f"it changes {changed[0]}: {ALONE}." if changed else objection
 
 
 def _run(text: str, path: Path | None, scope: dict) -> str | None:
@@ -186,8 +192,8 @@ def _run(text: str, path: Path | None, scope: dict) -> str | None:
     except BaseException as error:
         lines = [x.lineno for x in extract_tb(error.__traceback__) if x.filename == str(path)]
         at = lines[-1] if lines else getattr(error, "lineno", "?")
-        why = f"{path} stops at line {at} ({type(error).__name__}: {error})".partition("\n")[0]
-        return f"The solutions run until it is mended: {why}"
+        reason = f"{path} stops at line {at} ({type(error).__name__}: {error})".partition("\n")[0]
+        return f"The solutions run until it is mended: {reason}"
     return None
 
 
@@ -195,7 +201,7 @@ def _run(text: str, path: Path | None, scope: dict) -> str | None:
 
 
 def _keep(name: str, cell: str) -> str:
-    """Put what a cell defines into the lesson. Returns where it is kept, or why it is not."""
+    """Put the definitions of a cell into the lesson. Returns where they are kept, or why not."""
     if not _runs or name not in blanks():
         return "."
     path = lesson_path().resolve()
@@ -206,10 +212,11 @@ def _keep(name: str, cell: str) -> str:
         return program.merge((old or program.begin().rstrip()) + "\n", cell, name, [*blanks()])
 
     try:
-        if why := judged(merged()[0], path).broken.get(name):
+        objection = judged(merged()[0], path).broken.get(name)
+        if objection:
             return (
                 ", and is not kept, as it fails there, with the imports, defs and constants of its "
-                f"cell alone. {why}"
+                f"cell alone. {objection}"
             )
         with held(path.with_name(".lesson.lock"), f"to {path}", wait=20):
             new, replaced = merged()  # another notebook may have written since
@@ -227,11 +234,14 @@ def _cell(answer, name: str) -> str:
 
     A cell with a magic as %%time is not among the files that inspect knows, but in the history.
     """
-    for inside in vars(answer).values() if isinstance(answer, type) else [answer]:
-        if code := getattr(inspect.unwrap(inside), "__code__", None):
-            text = "".join(linecache.getlines(code.co_filename))
-            if getattr(answer, "__name__", name) in text:
-                return text
+    parts = vars(answer).values() if isinstance(answer, type) else [answer]
+    for part in parts:
+        code = getattr(inspect.unwrap(part), "__code__", None)
+        if code is None:
+            continue
+        text = "".join(linecache.getlines(code.co_filename))
+        if getattr(answer, "__name__", name) in text:
+            return text
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     typed = getattr(getattr(shell, "history_manager", None), "input_hist_raw", [])
     return next((text for text in reversed(typed) if _defines(text, name)), "")

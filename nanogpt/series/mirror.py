@@ -41,22 +41,23 @@ import tempfile
 from pathlib import Path
 
 URL = os.environ.get("NANOGPT_REPO", "@URL@")
-NAME, REF = "@NAME@", os.environ.get("NANOGPT_REF", "@REF@")
+NAME = "@NAME@"
+REF = os.environ.get("NANOGPT_REF", "@REF@")
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # the same sums each time on a GPU
 os.environ["GIT_TERMINAL_PROMPT"] = "0"  # git fails rather than asks
-here, door = Path.cwd(), "nanogpt/series/session.py"
-places = (here, *here.parents, here / NAME, *map(Path, sys.path))
-root = next((p.resolve() for p in places if (p / door).exists()), None)
+folder = Path.cwd()
+places = (folder, *folder.parents, folder / NAME, *map(Path, sys.path))
+root = next((p.resolve() for p in places if (p / "nanogpt/series/session.py").exists()), None)
 if root is None:
     if not URL:
-        why = "no repository here and no address: start inside one (papermill --cwd), or first run"
-        raise RuntimeError(f"{why}  %env NANOGPT_REPO=https://github.com/owner/name")
-    with tempfile.TemporaryDirectory(dir=here) as new:  # renamed once complete, else gone
+        need = "no repository here and no address: start inside one (papermill --cwd), or first run"
+        raise RuntimeError(f"{need}  %env NANOGPT_REPO=https://github.com/owner/name")
+    with tempfile.TemporaryDirectory(dir=folder) as new:  # renamed once complete, else gone
         clone = ["git", "clone", "-q", "--depth=1", f"--branch={REF}", "--", URL, f"{new}/{NAME}"]
         done = subprocess.run(clone, stderr=subprocess.PIPE, text=True, timeout=300)
         if done.returncode:
             raise RuntimeError(f"cannot fetch {REF} of {URL}: set NANOGPT_REPO. git: {done.stderr}")
-        root = Path(new, NAME).rename(here / NAME)
+        root = Path(new, NAME).rename(folder / NAME)
 sys.path[:0] = {str(root)} - set(sys.path)
 from nanogpt.series.session import begin
 
@@ -82,14 +83,17 @@ def links_cell(name: str, titles: dict[str, str], repo: str, ref: str) -> str:
     `titles` has the title of each notebook of the series by the name of its file, in order.
     """
     links = {other: f"[{words}]({other})" for other, words in titles.items()}
-    near, parts = place(name, titles), []
+    near = place(name, titles)
+    parts = []
     if repo:
         executed = f"https://github.com/{repo}/blob/{ref}/outputs/published/{name}"
         badge = f"{BADGE}({colab(name.removesuffix('.ipynb'), repo, ref)})"
         parts = [badge, f"[with outputs]({executed})"]
     if near["before"]:
-        parts += [f"{'a branch from' if near['origin'] else '←'} {links[near['before']]}"]
-    parts += [f"{links[near['after']]} →"] if near["after"] else []
+        arrow = "a branch from" if near["origin"] else "←"
+        parts.append(f"{arrow} {links[near['before']]}")
+    if near["after"]:
+        parts.append(f"{links[near['after']]} →")
     parts += [f"branch: {links[other]}" for other in near["branches"]]
     return " · ".join(parts)
 
@@ -98,8 +102,10 @@ def write_cells(nb, name: str, titles: dict[str, str], repo: str, ref: str) -> N
     """Make a source notebook as it should be, in place: generated, mirrored, without outputs."""
     for cell in nb.cells:
         keep_metadata(cell)
-        if (kind := ours(cell).get("generated")) == "setup":
-            cell.source, cell.metadata["tags"] = setup_cell(repo, ref), ["hide-input"]
+        kind = ours(cell).get("generated")
+        if kind == "setup":
+            cell.source = setup_cell(repo, ref)
+            cell.metadata["tags"] = ["hide-input"]
         elif kind == "links":
             cell.source = links_cell(name, titles, repo, ref)
         try:
@@ -110,9 +116,12 @@ def write_cells(nb, name: str, titles: dict[str, str], repo: str, ref: str) -> N
         cell.source = (code or cell.source).strip("\n")
         fold(cell)
         if cell.cell_type == "code":
-            cell.outputs, cell.execution_count = [], None
+            cell.outputs = []
+            cell.execution_count = None
     nb.cells = [cell for cell in nb.cells if cell.source]  # editors leave an empty one behind
-    nb.metadata, nb.nbformat, nb.nbformat_minor = nbformat.from_dict(METADATA), 4, 5
+    nb.metadata = nbformat.from_dict(METADATA)
+    nb.nbformat = 4
+    nb.nbformat_minor = 5
 
 
 def sync(
@@ -123,7 +132,7 @@ def sync(
     check: bool = False,
     more: dict[Path, str] | None = None,
 ) -> list[Path]:
-    """Write what differs below `root` (with `check`: nothing) and return the paths that differed.
+    """Write the files below `root` that differ (with `check`: none), and return their paths.
 
     These are the notebooks, the badges of the README, and the files whose texts `more` gives.
     Everything is written aside before the first file is replaced, so an error changes nothing.
@@ -135,13 +144,9 @@ def sync(
     for path, nb in books.items():
         write_cells(nb, path.name, titles, repo, ref)
         wanted[path] = to_text(nb)
-    if (readme := root / "README.md").is_file():
-        owner, _, name = repo.partition("/")
-        pages = f"https://{owner.lower()}.github.io/{name}/" if repo else PAGES
-        wanted[readme] = PUBLISHED_LINK.sub(
-            lambda link: (f"{BADGE}({colab(link[2], repo, ref)}) " if repo else "") + link[1],
-            ONLINE.sub(rf"\g<1>{pages}", readme.read_text(encoding="utf-8")),
-        )
+    readme = root / "README.md"
+    if readme.is_file():
+        wanted[readme] = with_address(readme.read_text(encoding="utf-8"), repo, ref)
     wanted |= more or {}
     differ = [path for path, text in wanted.items() if path.read_text(encoding="utf-8") != text]
     with ExitStack() as files:  # all are written beside the old ones before the first is renamed
@@ -150,10 +155,22 @@ def sync(
     return differ
 
 
-def set_address(repo: str, ref: str, root: Path = ROOT) -> list[Path]:
-    """Write the repository's address wherever it stands, and return what changed.
+def with_address(readme: str, repo: str, ref: str) -> str:
+    """The text of the README, with the address in its badges and its link to the pages."""
 
-    That is series/address.py and all that `sync` writes; what is published gets it when it is
+    def with_badge(link: re.Match) -> str:
+        badge = f"{BADGE}({colab(link[2], repo, ref)}) " if repo else ""
+        return badge + link[1]
+
+    owner, _, name = repo.partition("/")
+    pages = f"https://{owner.lower()}.github.io/{name}/" if repo else PAGES
+    return PUBLISHED_LINK.sub(with_badge, ONLINE.sub(rf"\g<1>{pages}", readme))
+
+
+def set_address(repo: str, ref: str, root: Path = ROOT) -> list[Path]:
+    """Write the repository's address wherever it stands, and return the changed paths.
+
+    Those are series/address.py and all that `sync` writes; published files get it when they are
     published again. Raises SyncError unless `repo` is owner/name and `ref` a plain branch or tag.
     """
     if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}/[A-Za-z0-9._-]{1,100}(?<!\.git)(?<!\.)", repo):

@@ -17,8 +17,14 @@ from ..config import GPTConfig
 from ..model import GPT
 
 SHOWN = 8  # numbers of a query, a key or a value that a figure draws
-AHEAD, OTHER, TWICE, PLACE, UNSEEN = "aotpu"  # what is wrong with a cell of a mask
-SEEN, HIDDEN = ".-"
+# A letter for each cell of a mask: right ones, then mistakes.
+SEEN = "."
+HIDDEN = "-"
+AHEAD = "a"  # it sees a later token
+OTHER = "o"  # … a token of another text
+TWICE = "t"  # … a token for the second time
+PLACE = "p"  # … a token, at a wrong position
+UNSEEN = "u"  # it hides a token that must be seen
 
 
 # ------------------------------------------------------------------ decode: one step
@@ -44,8 +50,9 @@ def decode(model: GPT, tokens: Tensor, chars: str) -> dict:
 
 
 def _head(head, x: Tensor, pos: Tensor, config: GPTConfig) -> dict:
-    """What one head makes of what it reads.  (1, T, C)"""
-    q, k = (attention.norm_and_rotate(y(x), pos, config) for y in (head.query, head.key))
+    """Weights, queries, keys and values of one head over its input.  (1, T, C)"""
+    q = attention.norm_and_rotate(head.query(x), pos, config)
+    k = attention.norm_and_rotate(head.key(x), pos, config)
     weights = attention.attention_weights(q, k, attention.visible(pos, pos))[0].tolist()
     vectors = {"queries": q, "keys": k, "values": head.value(x)}
     short = {name: rounded(y[0, :, :SHOWN].tolist(), 2) for name, y in vectors.items()}
@@ -63,7 +70,7 @@ def rounded(numbers, digits: int):
 
 
 def triangle(chars: str, weights: Sequence, prompt: int, config: GPTConfig) -> dict:
-    """The weights of one head over a text, (T, T), and what `work` needs to count.
+    """The weights of one head over a text, (T, T), and the shape by which `work` counts.
 
     `prompt` characters are the prefill at first; a reader moves its end.
     """
@@ -75,27 +82,27 @@ def triangle(chars: str, weights: Sequence, prompt: int, config: GPTConfig) -> d
 def passes(length: int, prompt: int, chunk: int) -> list[tuple[int, int]]:
     """First and last row, the last one excluded, of each pass that reads `length` tokens.
 
-    The prompt is read in chunks of at most `chunk`, what follows token by token.
+    The prompt is read in chunks of at most `chunk`, the rest token by token.
     """
     starts = [*range(0, prompt, chunk), *range(prompt, length)]
     return list(zip(starts, [*starts[1:], length], strict=True))
 
 
 def work(data: dict, prompt: int, chunk: int) -> list[dict]:
-    """What each pass costs, with a cache and without: rows and multiplications, as pairs.
+    """The cost of each pass, with a cache and without: rows and multiplications, as pairs.
 
     Counted as notebook 05 does. Without a cache the prompt is read at once, with its last chunk.
     """
     from .solutions import multiplications  # it reads the notebooks
 
-    found = []
+    costs = []
     for start, end in passes(len(data["chars"]), prompt, chunk):
         n = end - start
         again = end if end >= prompt else 0  # without a cache
         cached = n * multiplications(end, *data["shape"], True)
         uncached = multiplications(again, *data["shape"], False)
-        found.append({"rows": (n, again), "multiplications": (cached, uncached)})
-    return found
+        costs.append({"rows": (n, again), "multiplications": (cached, uncached)})
+    return costs
 
 
 # ------------------------------------------------------------------ trap: masks and positions
@@ -105,10 +112,11 @@ def work(data: dict, prompt: int, chunk: int) -> list[dict]:
 def watched():
     """A list of the passes through any GPT while the block runs: tokens, positions, mask.
 
-    The mask is that of the pass's first head, (T, S), if it attends by nanogpt.attention.
+    The mask is the one of the pass's first head, (T, S), if it attends by nanogpt.attention.
     """
     seen: list[dict] = []
-    embed, weigh = GPT.embed, attention.attention_weights
+    embed = GPT.embed
+    weigh = attention.attention_weights
 
     def embedding(model, idx, pos):
         seen.append({"tokens": idx[0].tolist(), "pos": pos.tolist(), "mask": None})
@@ -138,7 +146,9 @@ def grid(seen: list[dict], n_new: int, character: Callable[[int], str]) -> dict 
     """
     first = max(i for i, step in enumerate(seen) if len(step["tokens"]) > 1)  # the last prefill
     before = sum(len(step["tokens"]) for step in seen[:first])
-    read = [pair for step in seen for pair in zip(step["tokens"], step["pos"], strict=True)]
+    read = []  # pairs of a token and its position
+    for step in seen:
+        read += zip(step["tokens"], step["pos"], strict=True)
     prompt = len(seen[first]["tokens"])
     later = len(read) - before - prompt
     end = prompt + n_new - 1  # the last new token is drawn, and never read
@@ -150,21 +160,23 @@ def grid(seen: list[dict], n_new: int, character: Callable[[int], str]) -> dict 
         held += len(step["tokens"])
         if mask is None or len(mask[0]) != held:
             return None
-    rows = [row for mask in masks[first:] for row in mask]
+    rows = []
+    for mask in masks[first:]:
+        rows += mask
     cells = [_cells(keys, before + i, row) for i, row in enumerate(rows)]
     return {"queries": keys[before:], "keys": keys, "cells": cells}
 
 
-def _cells(keys: list[tuple], own: int, row: list[bool]) -> str:
-    """A row of the mask as letters: that of the query which is number `own` of all tokens read."""
+def _cells(keys: list[tuple], query: int, row: list[bool]) -> str:
+    """A row of the mask as letters; its query is number `query` of all tokens read."""
     row = row + [False] * (len(keys) - len(row))
-    return "".join(_cell(keys, own, j, sees) for j, sees in enumerate(row))
+    return "".join(_cell(keys, query, j, sees) for j, sees in enumerate(row))
 
 
-def _cell(keys: list[tuple], own: int, j: int, sees: bool) -> str:
-    _, q_pos, q_place = keys[own]
-    _, k_pos, k_place = keys[j]
-    twice = any(place == k_place for _, _, place in keys[:j])
+def _cell(keys: list[tuple], query: int, key: int, sees: bool) -> str:
+    _, q_pos, q_place = keys[query]
+    _, k_pos, k_place = keys[key]
+    twice = any(place == k_place for _, _, place in keys[:key])
     if not sees:
         needed = k_place is not None and k_place <= q_place and not twice
         return UNSEEN if needed else HIDDEN
@@ -179,8 +191,11 @@ def _cell(keys: list[tuple], own: int, j: int, sees: bool) -> str:
 
 def panel(trap: dict) -> dict:
     """A trap with a `name` and a `grid` as plots.masks draws it."""
-    q, k = ([position for _, position, _ in trap["grid"][name]] for name in ("queries", "keys"))
-    mask = [[letter not in (HIDDEN, UNSEEN) for letter in row] for row in trap["grid"]["cells"]]
+    q = [position for _, position, _ in trap["grid"]["queries"]]
+    k = [position for _, position, _ in trap["grid"]["keys"]]
+    mask = []
+    for row in trap["grid"]["cells"]:
+        mask.append([letter not in (HIDDEN, UNSEEN) for letter in row])
     return {"label": trap["name"], "q": q, "k": k, "mask": mask}
 
 

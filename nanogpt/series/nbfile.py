@@ -31,14 +31,16 @@ FILLED = "# For you to fill in. This run used the solution that is folded below.
 
 
 class SyncError(ValueError):
-    """A notebook, a page, a name or an address that cannot be used; it says what to do."""
+    """A notebook, a page, a name or an address that cannot be used; the message names the cure."""
 
 
 def title(nb) -> str:
     """The first heading of a notebook, without its hash. Raises SyncError when there is none."""
     for cell in nb.cells:
-        if cell.cell_type == "markdown" and (found := re.search(r"^# +(.+)$", cell.source, re.M)):
-            return found[1].strip()
+        if cell.cell_type == "markdown":
+            heading = re.search(r"^# +(.+)$", cell.source, re.M)
+            if heading:
+                return heading[1].strip()
     raise SyncError("a notebook has no heading: begin its first cell with '# Title'")
 
 
@@ -48,12 +50,18 @@ def place(name: str, names: Iterable[str]) -> dict:
     `origin` is the one that a branch leaves, None on the spine. `before` and `after` lead along the
     spine, from a branch back to its origin and on from there. `branches` leave this notebook.
     """
-    found = {other[:2]: other for other in names}
-    leaves = {found[n]: found[at] for n, at in BRANCHES.items() if {n, at} <= found.keys()}
-    spine, origin = [other for other in names if other not in leaves], leaves.get(name)
+    names_by_number = {other[:2]: other for other in names}
+    leaves = {
+        names_by_number[n]: names_by_number[at]
+        for n, at in BRANCHES.items()
+        if {n, at} <= names_by_number.keys()
+    }
+    spine = [other for other in names if other not in leaves]
+    origin = leaves.get(name)
     i = spine.index(origin or name)
     branches = [other for other in names if leaves.get(other) == name]
-    before, after = origin or [None, *spine][i], [*spine, None][i + 1]
+    before = origin or [None, *spine][i]
+    after = [*spine, None][i + 1]
     return {"origin": origin, "before": before, "after": after, "branches": branches}
 
 
@@ -77,14 +85,14 @@ def tagged(cell, tag: str) -> bool:
 
 
 def ours(cell) -> dict:
-    """What this project notes in a cell's metadata."""
+    """This project's own notes in a cell's metadata."""
     return cell.metadata.get("nanogpt", {})
 
 
 def keep_metadata(cell) -> None:
-    """Drop what editors and papermill note in a cell's metadata; keep what we put there."""
-    kept = ("tags", "nanogpt", "jupyter", "cellView")
-    cell.metadata = {key: value for key, value in cell.metadata.items() if key in kept and value}
+    """Drop the notes of editors and papermill in a cell's metadata; keep ours."""
+    fields = ("tags", "nanogpt", "jupyter", "cellView")
+    cell.metadata = {key: value for key, value in cell.metadata.items() if key in fields and value}
 
 
 def fold(cell) -> None:
@@ -125,8 +133,10 @@ def solution(nb, index: int) -> str:
     for cell in nb.cells[index + 1 :]:
         if tagged(cell, "blank"):
             break
-        if cell.cell_type == "markdown" and (found := SOLUTION.search(cell.source)):
-            return found[1]
+        if cell.cell_type == "markdown":
+            folded = SOLUTION.search(cell.source)
+            if folded:
+                return folded[1]
     raise SyncError(
         f"the blank {nb.cells[index].id!r} has no solution: put <details><summary>Solution"
         f"</summary>, a block of Python and </details> into a text cell below it"
@@ -151,5 +161,5 @@ def filled(nb):
 
 def read_manifest(folder: Path) -> dict:
     """manifest.json of an output folder; {"notebooks": []} where there is none that can be read."""
-    found = read_json(folder / "manifest.json")
-    return {"notebooks": []} | (found if isinstance(found, dict) else {})
+    manifest = read_json(folder / "manifest.json")
+    return {"notebooks": []} | (manifest if isinstance(manifest, dict) else {})

@@ -1,4 +1,4 @@
-"""What this package changes in other people's modules, and why. Import it before nbformat.
+"""Changes in other people's modules, and why. Import it before nbformat.
 
 jsonschema, which nbformat needs, compiles a grammar of addresses when it is imported: seconds.
 Notebooks have no such field. So the grammar is compiled when one is first checked.

@@ -1,7 +1,7 @@
-"""What a run will do, with which parameters, and how long that will take, before it begins.
+"""The plan of a run: its notebooks, their parameters, and how long it will take.
 
 One number is measured, how soon this machine does a fixed piece of work. It scales the seconds that
-each notebook took elsewhere. It says how long a run takes, and never changes what the run does.
+each notebook took elsewhere. It says how long a run takes, and never changes its work.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..bench.tables import clock_text, table
 from ..files import PUBLISHED
 from .nbfile import read, read_manifest, tagged
 
-# What `make run` runs: the spine, and of the branches what fits beside it into ten minutes.
+# `make run` runs the spine, and the branches that fit beside it into ten minutes.
 DEFAULT = ("00", "01", "02", "03", "04", "05", "06", "07", "12")
 WORK = 0.062  # seconds of `seconds_of_work` where LAPTOP was measured
 LAPTOP = {  # seconds of each notebook there, by its number
@@ -39,7 +39,7 @@ LAPTOP = {  # seconds of each notebook there, by its number
 
 
 class RunError(ValueError):
-    """A run that cannot begin; the message says what is wrong and what to do."""
+    """A run that cannot begin; the message names the mistake and its cure."""
 
 
 # Of a line `name: kind = default` of a parameters cell; kind is the annotation as written.
@@ -53,7 +53,7 @@ class Pace:
     """How long each notebook takes here, where that is known. No count of any follows from it."""
 
     profile: str
-    work: float | None = None  # what `seconds_of_work` gave here
+    work: float | None = None  # `seconds_of_work` here
     speed: float = 1.0  # of this machine, as a multiple of the one where the seconds were measured
     seconds: dict[str, float] = field(default_factory=dict)
 
@@ -75,15 +75,16 @@ class Pace:
 def estimate(profile: str, names: list[str]) -> Pace:
     """How long these notebooks take here, from one short measurement of this machine.
 
-    What is known is the seconds of `laptop`, in LAPTOP, and of `full`, in the published manifest.
+    Known are the seconds of `laptop`, in LAPTOP, and of `full`, in the published manifest.
     """
     if profile not in ("laptop", "full"):
         return Pace(profile)
-    took, reference = {name: LAPTOP[name[:2]] for name in names if name[:2] in LAPTOP}, WORK
+    took = {name: LAPTOP[name[:2]] for name in names if name[:2] in LAPTOP}
+    reference = WORK
     if profile == "full":
-        found = read_manifest(PUBLISHED)
-        took |= {entry["notebook"]: entry["seconds"] for entry in found["notebooks"]}
-        reference = found.get("work_seconds", WORK)
+        manifest = read_manifest(PUBLISHED)
+        took |= {entry["notebook"]: entry["seconds"] for entry in manifest["notebooks"]}
+        reference = manifest.get("work_seconds", WORK)
     work = round(seconds_of_work(), 4)
     speed = reference / work
     return Pace(profile, work, speed, {x: took[x] / speed for x in names if x in took})
@@ -102,15 +103,15 @@ def read_parameters(path: Path) -> dict[str, Parameter]:
     if len(cells) != 1 or cells[0].cell_type != "code":
         reason = f"has {len(cells)} cells tagged 'parameters': it needs one code cell"
         raise RunError(f"{path.name} {reason}")
-    found = {}
+    parameters = {}
     try:
         for line in ast.parse(cells[0].source).body:
             default = ast.literal_eval(line.value)
-            found[line.target.id] = Parameter(ast.unparse(line.annotation), default)
+            parameters[line.target.id] = Parameter(ast.unparse(line.annotation), default)
     except (SyntaxError, AttributeError, ValueError) as error:
         reason = f"each line must be `name: type = literal` ({error})"
         raise RunError(f"{path.name}, cell {cells[0].id!r}: {reason}") from error
-    return found
+    return parameters
 
 
 def convert(name: str, parameter: Parameter, text: str):
@@ -131,10 +132,11 @@ def assign(sources: list[Path], settings: Sequence[str], profile: str) -> dict[s
     Raises RunError for a setting that none of them knows.
     """
     known = {path.stem: read_parameters(path) for path in sources}
-    names = sorted({name for parameters in known.values() for name in parameters} - {"profile"})
+    names = sorted(set().union(*known.values()) - {"profile"})
     wanted = {}
     for setting in settings:
-        name, equals, wanted[name] = setting.partition("=")
+        name, equals, text = setting.partition("=")
+        wanted[name] = text
         if setting != setting.encode(errors="replace").decode():  # bytes of a shell
             raise RunError(f"-p {setting!r}: not UTF-8 text")
         if not equals or name not in names:
@@ -143,6 +145,6 @@ def assign(sources: list[Path], settings: Sequence[str], profile: str) -> dict[s
             raise RunError(f"-p {setting}: {reason}")
     values = {name: {"profile": profile} for name in known}
     for name, parameters in known.items():
-        own = {key: text for key, text in wanted.items() if key in parameters}
-        values[name] |= {key: convert(key, parameters[key], text) for key, text in own.items()}
+        chosen = {key: text for key, text in wanted.items() if key in parameters}
+        values[name] |= {key: convert(key, parameters[key], text) for key, text in chosen.items()}
     return values

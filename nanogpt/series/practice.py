@@ -1,6 +1,6 @@
 """The reader's code at work: it trains inside the package's recipe, writes, is served and exported.
 
-Around their step stand the recipe's batches, rates, clipping, evaluation, and what is saved.
+Around their step stand the recipe's batches, rates, clipping, evaluation and checkpoints.
 """
 
 from __future__ import annotations
@@ -75,7 +75,10 @@ class Together:
     @property
     def param_groups(self) -> list[dict]:
         """The groups of parameters of all of them."""
-        return [group for opt in self.trainer.optimizers for group in opt.param_groups]
+        groups = []
+        for opt in self.trainer.optimizers:
+            groups += opt.param_groups
+        return groups
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients."""
@@ -146,7 +149,7 @@ class LessonWriter:
             yield number, [self.text(prompt, seed, n) for prompt, seed in job.shards[number]]
 
     def text(self, prompt: str, seed: int, n: int) -> str:
-        """What follows a prompt: n characters. Raises LessonError where the loop stops."""
+        """The n characters after a prompt. Raises LessonError where the loop stops."""
         tokenizer = self.saved.tokenizer
         generator = torch.Generator().manual_seed(seed)
         noise = draw_noise(n, 1, len(tokenizer), generator) ** self.temperature

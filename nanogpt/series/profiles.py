@@ -85,21 +85,25 @@ def get_profile(name: str, *, cuda: bool = False) -> Profile:
 
     Raises ValueError for a name that is not in PROFILES.
     """
-    name = ("gpu" if cuda else "laptop") if name == "auto" else name
+    if name == "auto":
+        name = "gpu" if cuda else "laptop"
     if name not in PROFILES:
         raise ValueError(f"profile={name!r} is unknown: choose auto, {', '.join(PROFILES)}")
     return PROFILES[name]
 
 
 def beside_published(profile: Profile) -> str:
-    """In one line, in which counts this profile differs from that of the published run."""
+    """In one line, in which counts this profile differs from the one of the published run."""
     if profile == FULL:
         return "the published run is of this profile"
     names = ("size", "seeds", "lengths", "sizes", "batches", "repeats")
     pairs = [(name, getattr(profile, name), getattr(FULL, name)) for name in names]
     pairs.insert(1, ("steps", profile.train.steps, FULL.train.steps))
-    other = [f"{name} {_short(mine)} for {_short(its)}" for name, mine, its in pairs if mine != its]
-    return f"beside the published run: {', '.join(other) or 'the same counts'}"
+    differences = []
+    for name, count, published in pairs:
+        if count != published:
+            differences.append(f"{name} {_short(count)} for {_short(published)}")
+    return f"beside the published run: {', '.join(differences) or 'the same counts'}"
 
 
 def _short(value) -> str:

@@ -21,12 +21,12 @@ def begin() -> str:
 
 def written(text: str) -> list[str]:
     """The names that a lesson says are the reader's, in its first lines."""
-    found = YOURS.search(text)
-    return [] if not found or found[1] == "nothing" else found[1].split(", ")
+    line = YOURS.search(text)
+    return [] if not line or line[1] == "nothing" else line[1].split(", ")
 
 
 def merge(lesson: str, cell: str, name: str, order: list[str]) -> tuple[str, str]:
-    """The lesson with what a cell imports and defines, and the section that this replaces.
+    """The lesson with a cell's imports and definitions, and the section that they replace.
 
     Each name has a section, from its line `# %% NAME` to the next. A new one goes before the
     sections of the names after it in `order`, and replaces its import. Raises SyntaxError.
@@ -46,7 +46,7 @@ def merge(lesson: str, cell: str, name: str, order: list[str]) -> tuple[str, str
 
 
 def kept_parts(cell: str, name: str) -> str:
-    """What is kept of a cell: imports, defs, classes, and the constants that these use.
+    """The parts of a cell that are kept: imports, defs, classes, and the constants that they use.
 
     With the comments right above each. Raises SyntaxError for a cell that does not define `name`.
     """
@@ -55,20 +55,27 @@ def kept_parts(cell: str, name: str) -> str:
     parts = [x for x in tree.body if isinstance(x, PARTS)]
     if name not in [getattr(x, "name", None) for x in parts]:
         raise SyntaxError(f"write {name} as a def or a class, in the cell of its blank")
-    used = {node.id for part in parts for node in ast.walk(part) if isinstance(node, ast.Name)}
+    used = set().union(*map(_names, parts))
     constants = [x for x in tree.body if isinstance(x, CONSTANTS) and _targets(x) & used]
     lines = cell.splitlines()
-    kept = []
-    for x in (x for x in tree.body if x in parts or x in constants):
+    section = []
+    for x in tree.body:
+        if x not in parts and x not in constants:
+            continue
         first = min(y.lineno for y in (x, *getattr(x, "decorator_list", ())))
         while first > 1 and re.match("#(?! %%)", lines[first - 2]):  # a comment right above
             first -= 1
-        gap = ["", ""] if kept and isinstance(x, PARTS[2:]) else []
-        kept += [*gap, *lines[first - 1 : x.end_lineno]]
-    return "\n".join(kept)
+        gap = ["", ""] if section and isinstance(x, PARTS[2:]) else []
+        section += [*gap, *lines[first - 1 : x.end_lineno]]
+    return "\n".join(section)
 
 
 def _targets(assignment) -> set[str]:
     """The names that an assignment defines."""
     targets = getattr(assignment, "targets", None) or [assignment.target]
-    return {node.id for x in targets for node in ast.walk(x) if isinstance(node, ast.Name)}
+    return set().union(*map(_names, targets))
+
+
+def _names(tree: ast.AST) -> set[str]:
+    """All names in a piece of code."""
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}

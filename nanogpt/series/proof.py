@@ -1,7 +1,7 @@
 """A lesson as a whole: its loop with each of its caches to the last position, and its training.
 
-The judges try each name alone, the referee the heads and caches without the loop. This tries what
-the reader has built with all of it at once, in models and lengths that no judge has.
+The judges try each name alone, the referee the heads and caches without the loop. This tries all
+of it at once, in models and lengths that no judge has.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ STEPS = 3  # of training
 
 
 class Fault(ValueError):
-    """What a lesson does wrong as a whole, in words that begin with the name it is about."""
+    """A mistake of a lesson as a whole, in words that begin with the name it is about."""
 
 
 def faults(scope: dict, seed: int = 0) -> list[str]:
     """All that is wrong with the lesson of these names, in words; [] where nothing is."""
-    found = []
+    words = []
     for check in (_texts, _full, _training):
         try:
             with limit(SECONDS, "your lesson has come to no end"), torch.enable_grad():
                 for _ in check(scope, seed):
                     pass
         except (Fault, TooLong) as fault:
-            found.append(str(fault))
+            words.append(str(fault))
         except KeyboardInterrupt:
             raise
         except BaseException as error:
-            found.append(f"lesson: it stops with {type(error).__name__}: {error}")
-    return found
+            words.append(f"lesson: it stops with {type(error).__name__}: {error}")
+    return words
 
 
 def write(scope: dict, model: GPT, prompt: Tensor, noise: Tensor, cache) -> Tensor:
-    """What the lesson's loop writes.  (B, T), (n, B, V) -> (B, n). Raises Fault where it stops."""
+    """The text of the lesson's loop.  (B, T), (n, B, V) -> (B, n). Raises Fault where it stops."""
     name = getattr(cache, "__name__", "its cache")
     try:
         with limit(SECONDS, f"your generate_with_cache, with {name}, has come to no end"):
@@ -54,22 +54,23 @@ def write(scope: dict, model: GPT, prompt: Tensor, noise: Tensor, cache) -> Tens
     except (KeyboardInterrupt, TooLong):
         raise
     except BaseException as error:
-        said = f"{type(error).__name__}: {error}"
-        raise Fault(f"generate_with_cache with {name} stops: {said}") from None
+        cause = f"{type(error).__name__}: {error}"
+        raise Fault(f"generate_with_cache with {name} stops: {cause}") from None
 
 
 @torch.no_grad()
-def is_plain(model: GPT, prompt: Tensor, noise: Tensor, found: Tensor) -> bool:
-    """Whether a text is the one that the model writes without a cache.  (B, T), (n, B, V), (B, n)
+def is_plain(model: GPT, prompt: Tensor, noise: Tensor, text: Tensor) -> bool:
+    """Whether a text is the one of the model without a cache.  (B, T), (n, B, V), (B, n)
 
     In one pass: a causal model has the same logits at a token whatever follows. By induction each
     token is right if the tokens before it are, and the noise draws it from the logits behind them.
     """
-    if found.shape != (len(prompt), len(noise)):
+    if text.shape != (len(prompt), len(noise)):
         return False
-    n, T = len(noise), prompt.shape[1]
-    logits = model(torch.cat([prompt, found], dim=1)[:, :-1])[0][:, T - 1 :]  # (B, n, V)
-    return torch.equal(found, torch.cat([sample(logits[:, t], noise[t]) for t in range(n)], dim=1))
+    n = len(noise)
+    T = prompt.shape[1]
+    logits = model(torch.cat([prompt, text], dim=1)[:, :-1])[0][:, T - 1 :]  # (B, n, V)
+    return torch.equal(text, torch.cat([sample(logits[:, t], noise[t]) for t in range(n)], dim=1))
 
 
 def pair(scope: dict, config: GPTConfig, seed: int) -> tuple[GPT, GPT]:
@@ -107,12 +108,12 @@ def _texts(scope: dict, seed: int) -> Iterator:
         for name in CACHES:
             read: list[Tensor] = []
             with theirs.register_forward_hook(lambda m, args, out, read=read: read.append(out[0])):
-                found = write(scope, theirs, prompt, noise, scope[name])
+                text = write(scope, theirs, prompt, noise, scope[name])
             where = f"a text of {block_size + 1} tokens after a prompt of {T}"
-            if not is_plain(plain, prompt, noise, found):
+            if not is_plain(plain, prompt, noise, text):
                 raise Fault(f"generate_with_cache with {name} writes another text: {where}")
             with torch.no_grad():
-                right = plain(torch.cat([prompt, found], dim=1)[:, :-1])[0]
+                right = plain(torch.cat([prompt, text], dim=1)[:, :-1])[0]
             if not near(torch.cat(read, dim=1), right):
                 raise Fault(f"generate_with_cache with {name} has other logits on the way: {where}")
             yield
@@ -121,14 +122,15 @@ def _texts(scope: dict, seed: int) -> Iterator:
 def _full(scope: dict, seed: int) -> Iterator:
     """A text past the capacity of a cache: an error, or the right tokens."""
     theirs, plain = pair(scope, _shape(40), seed)
-    prompt, noise = torch.zeros(1, 3, dtype=torch.long), draw_noise(30, 1, 19)
+    prompt = torch.zeros(1, 3, dtype=torch.long)
+    noise = draw_noise(30, 1, 19)
     for name in CACHES:
         small = partial(lambda kind, capacity: kind(20), scope[name])
         try:
-            found = write(scope, theirs, prompt, noise, small)
+            text = write(scope, theirs, prompt, noise, small)
         except Fault:
             continue
-        if not is_plain(plain, prompt, noise, found):
+        if not is_plain(plain, prompt, noise, text):
             raise Fault(f"{name} of 20 slots loses tokens of a text of 33, and keeps quiet")
         yield
 
@@ -141,16 +143,16 @@ def _training(scope: dict, seed: int) -> Iterator:
         drawn = torch.Generator().manual_seed(seed + step)
         x, y = torch.randint(19, (2, 5, 24), generator=drawn)
         with limit(SECONDS, "your one_step has come to no end"):
-            said = scope["one_step"](models[0], optimizers[0], x, y)
-        loss = models[1](x, y)[1]
+            loss = scope["one_step"](models[0], optimizers[0], x, y)
+        right = models[1](x, y)[1]
         optimizers[1].zero_grad()
-        loss.backward()
+        right.backward()
         optimizers[1].step()
-        if not near(torch.tensor(float(said)).double(), loss.detach(), 1e-5):
-            raise Fault(f"one_step gives the loss {said:.4f}, and it is {loss.item():.4f}")
-        ours, theirs = ({**dict(model.named_parameters())} for model in (models[1], models[0]))
-        for name, weight in ours.items():
+        if not near(torch.tensor(float(loss)).double(), right.detach(), 1e-5):
+            raise Fault(f"one_step gives the loss {loss:.4f}, and it is {right.item():.4f}")
+        theirs = dict(models[0].named_parameters())
+        for name, weight in models[1].named_parameters():
             if not near(theirs[name].detach(), weight.detach(), 1e-7):
-                why = "attention_weights, Head or one_step computes another gradient"
-                raise Fault(f"after {step + 1} steps {name} is another matrix: {why}")
+                reason = "attention_weights, Head or one_step computes another gradient"
+                raise Fault(f"after {step + 1} steps {name} is another matrix: {reason}")
         yield

@@ -1,4 +1,4 @@
-"""outputs/published as a whole: what may go there, how it is exchanged, and a run beside it.
+"""outputs/published as a whole: the runs that may go there, their exchange, a run beside it.
 
 On one machine with the same versions nothing but timings may differ between two runs; elsewhere
 the comparison says which cells do, and where.
@@ -16,7 +16,7 @@ from .nbfile import read, read_manifest, tagged
 from .plan import RunError
 from .profiles import PROFILES
 
-# What notebook 01 trains, and the others load.
+# The model that notebook 01 trains, and the others load.
 WEIGHTS = f"checkpoints/{PROFILES['full'].size}.safetensors"
 # Where a run for publication works, in a new folder each time.
 BUILD = ROOT / "outputs" / "run"
@@ -25,7 +25,7 @@ MACHINE = "python torch platform device device_name dtype threads cpu_capability
 
 
 def check(plan, profile: str, corpus: Corpus) -> None:
-    """Raise RunError unless the plan is what is published: all as it is, full, Shakespeare."""
+    """Raise RunError unless the plan is the published one: all as it is, full, Shakespeare."""
     changed = plan.notebooks or plan.settings or plan.out or plan.source
     if changed or profile != "full" or corpus.sha256 != SHA256:
         option = "--publish" if plan.publish else "--reproduce"
@@ -63,26 +63,30 @@ def compare_runs(old: Path, new: Path) -> tuple[int, list[str]]:
 
     Of cells that measure time only the sources are compared, and they do not count.
     """
-    compared, found = 0, []
+    compared = 0
+    differences = []
     for path in sorted(old.glob("[0-9][0-9]_*.ipynb")):
         if not (new / path.name).is_file():
-            found.append(f"{path.stem}: it was not run")
+            differences.append(f"{path.stem}: it was not run")
             continue
-        cells, others = ({c.id: c for c in read(x / path.name).cells} for x in (old, new))
+        cells = {cell.id: cell for cell in read(path).cells}
+        others = {cell.id: cell for cell in read(new / path.name).cells}
         compared += sum(not tagged(cell, "timing") for cell in cells.values())
         for name in cells | others:
-            if what := difference(cells.get(name), others.get(name)):
-                found.append(f"{path.stem}, cell {name!r}: {what}")
-    return compared, found
+            change = difference(cells.get(name), others.get(name))
+            if change:
+                differences.append(f"{path.stem}, cell {name!r}: {change}")
+    return compared, differences
 
 
 def difference(cell, other) -> str:
-    """What is not the same about two cells, in words; empty when nothing is."""
+    """The difference of two cells, in words; empty where there is none."""
     if cell is None or other is None:
         return "it is not there any more" if cell else "a new cell"
     if cell.source != other.source:
         return "its source has changed"
-    a, b = shown(cell), shown(other)
+    a = shown(cell)
+    b = shown(other)
     if tagged(cell, "timing") or a == b:
         return ""
     pairs = zip_longest(a.splitlines(True), b.splitlines(True), fillvalue="")
@@ -91,30 +95,37 @@ def difference(cell, other) -> str:
 
 
 def shown(cell) -> str:
-    """What a reader sees of a cell's outputs, as lines; of a picture its checksum."""
+    """A cell's outputs as a reader sees them, in lines; of a picture its checksum."""
     text = ""
     for output in cell.get("outputs", []):
-        said = output.get("text", f"{output.get('ename')}: {output.get('evalue')}")
-        data = output.get("data", {output.get("name", output.output_type): said})
+        words = output.get("text", f"{output.get('ename')}: {output.get('evalue')}")
+        data = output.get("data", {output.get("name", output.output_type): words})
         for kind, content in data.items():
             text += f"{kind}: {sha256(content.encode()) if kind == 'image/png' else content}\n"
     return text
 
 
 def print_comparison(old: Path, new: Path) -> bool:
-    """Print what is the same and what is not; True when all is."""
-    compared, found = compare_runs(old, new)
-    one, two = (sha256(x / WEIGHTS) if (x / WEIGHTS).is_file() else None for x in (old, new))
-    if not one or one != two:
-        found.append(f"{WEIGHTS}: other bytes, or not there")
-    for line in found:
+    """Print whether the new run is the same, and the differences; True where there are none."""
+    compared, differences = compare_runs(old, new)
+    weights = _digest(old / WEIGHTS)
+    if not weights or weights != _digest(new / WEIGHTS):
+        differences.append(f"{WEIGHTS}: other bytes, or not there")
+    for line in differences:
         print(line)
-    if compared and not found:
+    if compared and not differences:
         print(f"reproduced: {compared} cells and the weights are those of {old.name}, to the byte")
         return True
-    before, here = (read_manifest(folder).get("environment", {}) for folder in (old, new))
-    pairs = ((key, before.get(key), here.get(key)) for key in MACHINE)
+    published = read_manifest(old).get("environment", {})
+    current = read_manifest(new).get("environment", {})
+    pairs = ((key, published.get(key), current.get(key)) for key in MACHINE)
     changed = "; ".join(f"{key} {was}, here {now}" for key, was, now in pairs if was != now)
-    print(f"{len(found)} differences in {compared} cells. Equal bits are promised for one machine")
+    n = len(differences)
+    print(f"{n} differences in {compared} cells. Equal bits are promised for one machine")
     print(f"and the same versions. {changed or 'These are the same: has the code changed since?'}")
     return False
+
+
+def _digest(path: Path) -> str | None:
+    """The SHA-256 of a file; None where there is none."""
+    return sha256(path) if path.is_file() else None

@@ -36,7 +36,7 @@ def run_series(plan: SimpleNamespace) -> bool:
     """Do as the plan says; True when all notebooks passed, and are the published ones if asked.
 
     Its fields are the options of the command `run`. Raises RunError or ValueError before anything
-    has run, OSError for a full disk, KeyboardInterrupt after a Ctrl-C; both say what is kept.
+    has run, OSError for a full disk, KeyboardInterrupt after a Ctrl-C; both count the kept results.
     """
     series = Series(plan)
     if plan.dry:
@@ -104,7 +104,7 @@ class Series:
             publish.BUILD.mkdir(parents=True, exist_ok=True)
             kind = "publish-" if self.plan.publish else "reproduce-"
             self.out = Path(tempfile.mkdtemp(prefix=kind, dir=publish.BUILD))
-        self.kept = publish.entries(self.out)
+        self.manifest = publish.entries(self.out)  # by notebook, also of earlier runs
         self.card = self._card()
         self._write_manifest()
         return self.out
@@ -171,7 +171,8 @@ class Series:
         cell = self.cell
         if cell is None:
             return
-        spent, expected = time.monotonic() - self.begun, self.pace.total
+        spent = time.monotonic() - self.begun
+        expected = self.pace.total
         total = f" of about {clock_text(max(spent, expected))}" if expected else " so far"
         line = f"{clock_text(spent)}{total} | {cell[0]}, {clock_text(time.monotonic() - cell[1])}"
         if self.erase:
@@ -179,7 +180,7 @@ class Series:
         print(line, end="" if self.erase else "\n", flush=True)
 
     def _environment(self, staged: Path) -> dict[str, str | None]:
-        """The kernel's variables: where to write, what the run has made, what not to fetch."""
+        """The kernel's variables: its folders, the run's, and whether to fetch the corpus."""
         variables = {"NANOGPT_OUT": str(staged), "NANOGPT_RUN": str(self.out)}
         if not self.corpus.real:
             # The download has failed once: do not wait for it in each kernel.
@@ -208,7 +209,7 @@ class Series:
         for name, path in zip(names, staged_files, strict=True):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             os.replace(path, folder / name)
-        self.kept[source.stem] = entry
+        self.manifest[source.stem] = entry
         self.entries.append(entry)
         self._write_manifest()
 
@@ -216,13 +217,13 @@ class Series:
         """Print why a notebook failed, and the end of its log; a log is kept for that alone."""
         lines = log.read_text("utf-8", "replace").strip().splitlines() if log.is_file() else []
         if error and error != INTERRUPTED:
-            said = "\n    ".join([f"{name} failed: {error}", *lines[-SHOWN:]])
-            print(f"{self.erase}{said}", flush=True)
+            words = "\n    ".join([f"{name} failed: {error}", *lines[-SHOWN:]])
+            print(f"{self.erase}{words}", flush=True)
         if not (error and lines):
             log.unlink(missing_ok=True)
 
     def _write_manifest(self) -> None:
-        notebooks = [self.kept[name] for name in sorted(self.kept)]
+        notebooks = [self.manifest[name] for name in sorted(self.manifest)]
         write_json(self.out / "manifest.json", {**self.card, "notebooks": notebooks})
 
     def _card(self) -> dict:
@@ -238,7 +239,7 @@ class Series:
         return card | {"environment": environment() | ({"threads": threads} if threads else {})}
 
     def report(self, out: Path) -> None:
-        """Print a table of what ran, how many passed, and where to look."""
+        """Print a table of the notebooks that ran, how many passed, and where to look."""
         rows = []
         for entry in sorted(self.entries, key=lambda entry: entry["notebook"]):
             result = "passed" if entry["ok"] else f"FAILED  {entry['error']}"
@@ -256,7 +257,9 @@ class Series:
 
 def findings_line(out: Path, sources: Sequence[Path]) -> str:
     """How many of these notebooks' findings hold in the run at `out`, in one line."""
-    holds, not_so, too_short = 0, 0, 0
+    holds = 0
+    not_so = 0
+    too_short = 0
     for source in sources:
         saved = read_json(out / "json" / f"{source.stem[:2]}.json")
         for finding in saved.get("findings", []) if isinstance(saved, dict) else []:
@@ -267,7 +270,7 @@ def findings_line(out: Path, sources: Sequence[Path]) -> str:
     return f"findings: {holds} hold, {not_so} do not in this run{short}"
 
 
-# ------------------------------------------------------------------ what is asked for
+# ------------------------------------------------------------------ the notebooks of a run
 
 
 def find_profile(name: str) -> Profile:
@@ -290,21 +293,22 @@ def select(names: Sequence[str], folder: Path, default: Sequence[str] = ()) -> l
         raise RunError(f"no notebooks in {folder}: they are named NN_title.ipynb")
     if not names:
         return [path for path in sources if path.stem[:2] in default] or sources
-    there, chosen = {}, set()
+    paths_by_name = {}
+    chosen = set()
     for path in sources:
         words = (path.stem, path.stem[:2], str(int(path.stem[:2])), path.stem[3:], path.resolve())
-        there |= dict.fromkeys(words, path)
+        paths_by_name |= dict.fromkeys(words, path)
     for name in map(Path, names):
         key = name.resolve() if len(name.parts) > 1 else name.name.removesuffix(".ipynb")
-        if key not in there:
+        if key not in paths_by_name:
             stems = ", ".join(path.stem for path in sources)
             raise RunError(f"'{name}' names no notebook: there is {stems}")
-        chosen.add(there[key])
+        chosen.add(paths_by_name[key])
     return sorted(chosen)
 
 
 def check_out(out: Path) -> None:
-    """Raise RunError for an output folder where executed copies would replace what is ours."""
+    """Raise RunError for an output folder where executed copies would replace our own files."""
     inside = ROOT / "outputs" not in out.parents and ROOT in (out, *out.parents)
     if inside or PUBLISHED in (out, *out.parents):
         raise RunError(f"{out} is part of the project itself: choose a folder below outputs/run")

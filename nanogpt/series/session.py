@@ -1,4 +1,4 @@
-"""What a notebook opens: a run, which keeps its figures, its results and its model."""
+"""A notebook's run, which keeps its figures, its results and its model."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ..device import Device, pick_device
 from ..files import PUBLISHED, ROOT, check_writable, read_json, sha256, write_json, write_whole
 from ..model import GPT
 from ..trainer import Trainer
-from . import mine as lesson
+from . import mine as lessons
 from .findings import Finding, as_data, published_findings
 from .plots import style
 from .practice import model_with, trainer_with
@@ -30,7 +30,7 @@ from .weights import load_or_train
 
 
 def begin() -> None:
-    """Print what was found: versions, the device and why it was chosen."""
+    """Print the versions, the device and why it was chosen."""
     print(f"python {platform.python_version()}, torch {torch.__version__}")
     print(f"device {pick_device()}")
 
@@ -48,7 +48,7 @@ class Run:
     card: dict = field(repr=False)  # the environment card
     findings: list[Finding] = field(default_factory=list, repr=False)
 
-    mine = staticmethod(lesson.mine)
+    mine = staticmethod(lessons.mine)
 
     def back(self, *names: str) -> dict:
         """This notebook's kept blanks, and those named, for the page: the reader's, or solutions.
@@ -57,7 +57,7 @@ class Run:
 
         After a restart the page can then be run from the middle.
         """
-        return lesson.back(self.number, *names)
+        return lessons.back(self.number, *names)
 
     def figure(
         self,
@@ -90,10 +90,10 @@ class Run:
         its steps, seeds or repeats can tell, and `needs` how many it takes and how many there are.
         Where the run does not support the claim, the published finding stands below it.
         """
-        found = Finding(name, claim, numbers, bool(holds), bool(enough), needs)
-        self.findings = [one for one in self.findings if one.name != name] + [found]
-        print(found.lines(published_findings(self.number).get(name)))
-        return found.supported
+        finding = Finding(name, claim, numbers, bool(holds), bool(enough), needs)
+        self.findings = [one for one in self.findings if one.name != name] + [finding]
+        print(finding.lines(published_findings(self.number).get(name)))
+        return finding.supported
 
     def check(self, holds: bool, otherwise: str) -> bool:
         """Print `otherwise` where it does not hold; where no code is the reader's, raise it.
@@ -102,7 +102,7 @@ class Run:
         Raises AssertionError.
         """
         if not holds:
-            if not lesson.load().yours:
+            if not lessons.load().yours:
                 raise AssertionError(otherwise)
             print(f"Not with your code: {otherwise}.")
         return bool(holds)
@@ -112,9 +112,10 @@ class Run:
     ) -> None:
         """The same for an animated PNG; without animation, viewers show the first frame.
 
-        That for phones has every sixth frame, for as long: the file stays small.
+        The one for phones has every sixth frame, for as long: the file stays small.
         """
-        footer, phone = self._footer(note), None
+        footer = self._footer(note)
+        phone = None
         narrow = [style.for_phone(one) for one in (figures[0], *figures[1:-1:6], figures[-1])]
         if all(narrow):
             phone = style.to_apng(narrow, footer, 6 * milliseconds)
@@ -144,11 +145,11 @@ class Run:
         keep = [folder / "checkpoints" / size for folder in self._folders()]
         options = {"size": size, "checkpoint": checkpoint, "keep": keep, "device": self.device}
         with self.training():
-            found = load_or_train(self.corpus, self.profile.train, **options)
-        if _is_yours(found):
-            found.origin = "the model that you trained in notebook 01"
-        print(found)
-        return found
+            trained = load_or_train(self.corpus, self.profile.train, **options)
+        if _is_yours(trained):
+            trained.origin = "the model that you trained in notebook 01"
+        print(trained)
+        return trained
 
     def gain(self, checkpoint: str) -> str:
         """The gain of the cache of those weights, as notebook 05 has measured it in this run.
@@ -157,51 +158,52 @@ class Run:
         """
         for folder in [*self._folders(), PUBLISHED]:
             results = (read_json(folder / "json" / "05.json") or {}).get("results", {})
-            found, published = results.get("gain_255"), folder == PUBLISHED
-            if found and (published or results["checkpoint"] == checkpoint):
-                return style.format_ratio(found, 2) + ", published, not of this run," * published
+            ratio = results.get("gain_255")
+            published = folder == PUBLISHED
+            if ratio and (published or results["checkpoint"] == checkpoint):
+                return style.format_ratio(ratio, 2) + ", published, not of this run," * published
         return "what it prints"
 
     def trainer(self, *names: str) -> type[Trainer]:
-        """Who makes the steps of 01's training: the reader's names, or the package; prints which.
+        """The trainer of 01's model: by the reader's names, or the package; prints which.
 
         `names` are the kept blanks that take part: "attention_weights", "one_step". Without any of
         the reader's the package's own steps train, which fuse both.
         """
-        found = lesson.load()
-        if not {*names} & {*found.yours} or self.device.dtype == torch.float16:
+        lesson = lessons.load()
+        if not {*names} & {*lesson.yours} or self.device.dtype == torch.float16:
             print(
                 "the package's own attention and step train this model; yours would, once written"
             )
             return Trainer
-        found.say(names, "{} train this model")
-        return trainer_with(*(found.scope[name] for name in names))
+        lesson.say(names, "{} train this model")
+        return trainer_with(*(lesson.scope[name] for name in names))
 
     def my_model(self, model: GPT) -> GPT:
         """The model with the reader's heads, or the solution's; prints which.
 
         Raises LessonError for an architecture that the lecture's heads do not know.
         """
-        found = lesson.load()
-        found.say(["Head"])
-        return model_with(found, model)
+        lesson = lessons.load()
+        lesson.say(["Head"])
+        return model_with(lesson, model)
 
     def keep_model(self, path: Path) -> None:
         """Put the weights of that checkpoint beside the reader's lesson, which loads them."""
-        if lesson.load().yours:
-            to = lesson.lesson_path().with_name("model.safetensors")
+        if lessons.load().yours:
+            to = lessons.lesson_path().with_name("model.safetensors")
             write_whole(to, path.with_name(f"{path.name}.safetensors").read_bytes())
             print(f"copied to {to}: `python {to.with_name('lesson.py')}` writes with them")
 
     @contextmanager
     def training(self):
         """A with-block in which torch has the CPU threads that the profile gives to training."""
-        before = torch.get_num_threads()
-        torch.set_num_threads(self.profile.train_threads or before)
+        threads = torch.get_num_threads()
+        torch.set_num_threads(self.profile.train_threads or threads)
         try:
             yield
         finally:
-            torch.set_num_threads(before)
+            torch.set_num_threads(threads)
 
     def checkpoint(self, name: str) -> Path:
         """Where a checkpoint of that name goes, without suffix."""
@@ -227,14 +229,14 @@ class Run:
         display(Image(data=png, format="png", metadata=about))
 
 
-def _is_yours(found: Checkpoint) -> bool:
+def _is_yours(trained: Checkpoint) -> bool:
     """Whether these are the weights that the reader's own training has left beside the lesson."""
-    path = lesson.lesson_path().with_name("model.safetensors")
-    return path.is_file() and sha256(path) == found.sha256
+    path = lessons.lesson_path().with_name("model.safetensors")
+    return path.is_file() and sha256(path) == trained.sha256
 
 
 def open_run(number: str, *, profile: str = "auto", mine: str | bool = "auto", **parameters) -> Run:
-    """Check a notebook's parameters, load the corpus, and print what will run.
+    """Check a notebook's parameters, load the corpus, and print the settings.
 
     `mine` says whose code runs where the reader wrote some, as notebook.mine.choose takes it.
     Files go to the folder that NANOGPT_OUT names, else to outputs/run/PROFILE-lab: apart from those
@@ -242,10 +244,10 @@ def open_run(number: str, *, profile: str = "auto", mine: str | bool = "auto", *
     profile or `mine`, or an unusable seed, CorpusError for a corpus that cannot be used, and
     OSError for a folder that cannot be written.
     """
-    gc.freeze()  # what is imported: timings collect garbage before each turn
+    gc.freeze()  # the imported objects: timings collect garbage before each turn
     device = pick_device()
     chosen = get_profile(profile, cuda=device.device.type == "cuda")
-    lesson.choose(mine)
+    lessons.choose(mine)
     check_int("seed", parameters.get("seed", 0), 0, 2**63 - 1)
     if chosen.threads:
         torch.set_num_threads(chosen.threads)

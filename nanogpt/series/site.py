@@ -37,7 +37,7 @@ from .html import (
 from .mirror import colab
 from .nbfile import SyncError, place, read, read_manifest, title
 
-# What live_model.js computes: the lecture's form, and these fields of a newer one.
+# live_model.js computes the lecture's form, and these fields of a newer one.
 SHAPE = ("vocab_size", "block_size", "n_layer", "n_head", "n_embd", "rope_base")
 FORMS = {
     "rms_norm": "RMSNorm without weights",
@@ -73,7 +73,8 @@ def render(folder: Path, home: Path | None = None) -> Path:
     paths = sorted(folder.glob("[0-9][0-9]_*.ipynb"))
     if not paths:
         raise SyncError(f"no executed notebooks in {folder}: run some first: python -m nanogpt run")
-    card, html = read_manifest(folder), folder / "html"
+    card = read_manifest(folder)
+    html = folder / "html"
     where = card.get("environment")
     entries = {entry["notebook"]: entry for entry in card["notebooks"]}
     names = [path.stem for path in paths]
@@ -81,7 +82,8 @@ def render(folder: Path, home: Path | None = None) -> Path:
     more["your_cache.html"] = your_cache_page(bool(more["museum.html"]))
     more = {name: text for name, text in more.items() if text}
     pages = [_about(path, entries, names, more) for path in paths]
-    kept = address.REPO if PUBLISHED in (folder.resolve(), home) else ""  # its files are online
+    repo = address.REPO if PUBLISHED in (folder.resolve(), home) else ""  # its files are online
+    above = f"https://github.com/{repo}/blob/{address.REF}/outputs/published/" if repo else "../"
     frame = partial(
         TEMPLATES.get_template("site.html.j2").render,
         pages=pages,
@@ -89,9 +91,11 @@ def render(folder: Path, home: Path | None = None) -> Path:
         conditions=f"{conditions(where)}, Python {where['python']}" if where else "",
         practice=PRACTICE,
         more=more,
-        above=f"https://github.com/{kept}/blob/{address.REF}/outputs/published/" if kept else "../",
+        above=above,
     )
-    rows = [[page["name"], page["heading"], *row] for page in pages for row in page["sections"]]
+    rows = []
+    for page in pages:
+        rows += [[page["name"], page["heading"], *row] for row in page["sections"]]
     texts = {"index.html": frame(search_index=script_json(rows)), **more}
     texts |= {f"{page['name']}.html": frame(page=page) for page in pages}
     for name, text in texts.items():
@@ -100,8 +104,10 @@ def render(folder: Path, home: Path | None = None) -> Path:
 
 
 def _about(path: Path, entries: dict, names: list[str], more: Collection[str]) -> dict:
-    """A page: its cells, and what the index and its neighbours say of it."""
-    name, nb, prose = path.stem, read(path), Prose({*names, *more})
+    """A page: its cells, and its entries in the index and in its neighbours."""
+    name = path.stem
+    nb = read(path)
+    prose = Prose({*names, *more})
     try:
         online = colab(name, address.REPO, address.REF)
         drawn = article(nb, prose, name, online)
@@ -127,9 +133,9 @@ def _about(path: Path, entries: dict, names: list[str], more: Collection[str]) -
 
 
 def museum_page(names: Collection[str]) -> str | None:
-    """The public bugs, what finds and what misses each; None without verdicts of the referee.
+    """The public bugs, and the checks that find or miss each; None without the referee's verdicts.
 
-    `names` are the pages beside it. That of notebook 04 is linked if it is among them.
+    `names` are the pages beside it. The one of notebook 04 is linked if it is among them.
     """
     rooms = museum.rooms()
     return rooms and TEMPLATES.get_template("museum.html.j2").render(
@@ -153,7 +159,7 @@ def live_page(folder: Path, home: Path) -> str | None:
     That is a checkpoint that is missing or damaged; a form beyond FORMS, or a width that 4 does not
     divide; or more than LARGEST bytes. `home` is where readers will find the folder.
     """
-    stem, kept = _writer(folder, home)
+    stem, place = _writer(folder, home)
     try:
         saved = load_checkpoint(stem)
         losses = saved.meta["losses"]
@@ -180,7 +186,7 @@ def live_page(folder: Path, home: Path) -> str | None:
         longest=longest,
         presets=[preset for preset in PRESETS if set(preset["prompt"]) <= set(chars)],
         parameters=config.n_params,
-        checkpoint=(kept.relative_to(ROOT) if kept.is_relative_to(ROOT) else kept).as_posix(),
+        checkpoint=(place.relative_to(ROOT) if place.is_relative_to(ROOT) else place).as_posix(),
         data=script_json(data),
     )
 
@@ -193,8 +199,8 @@ def _writer(folder: Path, home: Path) -> tuple[Path, Path]:
     if KEEPER.with_suffix(".safetensors").is_file():
         return KEEPER, KEEPER
     names = [f"checkpoints/{size}" for size in SIZES]
-    found = (name for name in names if (folder / f"{name}.safetensors").is_file())
-    name = next(found, names[0])
+    trained = [name for name in names if (folder / f"{name}.safetensors").is_file()]
+    name = [*trained, names[0]][0]
     return folder / name, (home / name).resolve()
 
 

@@ -1,4 +1,4 @@
-"""The solutions of the kept blanks, by name: what a reader's lesson imports until it has its own.
+"""The solutions of the kept blanks, by name: a reader's lesson imports them until it has its own.
 
     from nanogpt.series.solutions import Head
 
@@ -40,15 +40,16 @@ class Blank(NamedTuple):
 @functools.cache
 def blanks() -> dict[str, Blank]:
     """The kept blanks of all notebooks, by name, in the order of the notebooks."""
-    found = {}
+    by_name = {}
     for path in sorted((ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb")):
         cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
         texts = ["".join(cell["source"]) for cell in cells]
         for i, text in enumerate(texts):
-            if name := KEPT.search(text):
+            name = KEPT.search(text)
+            if name:
                 solution = SOLUTION.search("\n".join(texts[i:]))[1]
-                found[name[1]] = Blank(getattr(judges, name[1]), path.name[:2], solution)
-    return found
+                by_name[name[1]] = Blank(getattr(judges, name[1]), path.name[:2], solution)
+    return by_name
 
 
 def execute(text: str, name: str, scope: dict) -> None:
@@ -59,8 +60,9 @@ def execute(text: str, name: str, scope: dict) -> None:
 
 def header() -> dict:
     """A scope with the names that every solution uses."""
-    execute(HEADER, "<the header>", scope := {"__name__": __name__})
-    return scope
+    names = {"__name__": __name__}
+    execute(HEADER, "<the header>", names)
+    return names
 
 
 @functools.cache

@@ -38,31 +38,31 @@ def load_or_train(
     named = os.environ.get("NANOGPT_CHECKPOINT") if checkpoint == "auto" else checkpoint
     if named:
         origin = "NANOGPT_CHECKPOINT" if checkpoint == "auto" else "your checkpoint"
-        found = load_checkpoint(named, origin=origin)
-        if found.tokenizer.chars != CharTokenizer(corpus.text).chars:
+        trained = load_checkpoint(named, origin=origin)
+        if trained.tokenizer.chars != CharTokenizer(corpus.text).chars:
             raise CheckpointError(f"{named} has other characters than {corpus.name}: train on it")
     else:
-        found = _found(keep, corpus)
-    if found is None:
+        trained = _earlier(keep, corpus)
+    if trained is None:
         shape = replace(SIZES[size], vocab_size=len(CharTokenizer(corpus.text)))
         model = GPT(shape, generator=torch.Generator().manual_seed(config.seed))
         train(model, corpus, config, out=keep[0], device=device)
-        found = load_checkpoint(keep[0], origin="trained just now")
-    found.model.to(device.device).eval()
-    return found
+        trained = load_checkpoint(keep[0], origin="trained just now")
+    trained.model.to(device.device).eval()
+    return trained
 
 
-def _found(keep: Sequence[Path], corpus: Corpus) -> Checkpoint | None:
-    """The model of this text that is kept, or that ships (the practice corpus borrows that)."""
+def _earlier(keep: Sequence[Path], corpus: Corpus) -> Checkpoint | None:
+    """The model of this text that is kept, or that ships (the practice corpus borrows it)."""
     places = [(path, "the model that this run trained") for path in keep]
     for path, origin in [*places, (LECTURE_FORM, "published weights")]:
         if path.with_name(f"{path.name}.safetensors").is_file():
             try:
-                found = load_checkpoint(path, origin=origin)
+                trained = load_checkpoint(path, origin=origin)
             except CheckpointError as error:
                 raise CheckpointError(f"{error}: delete it to train a model again") from error
-            same_characters = found.tokenizer.chars == CharTokenizer(corpus.text).chars
+            same_characters = trained.tokenizer.chars == CharTokenizer(corpus.text).chars
             borrowed = same_characters and not corpus.real and path == LECTURE_FORM
-            if borrowed or found.meta["corpus"].get("sha256") == corpus.sha256:
-                return found
+            if borrowed or trained.meta["corpus"].get("sha256") == corpus.sha256:
+                return trained
     return None

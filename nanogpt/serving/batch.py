@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Hashable, Iterable, Iterator
-from itertools import accumulate, chain, zip_longest
+from itertools import chain, zip_longest
 
 import torch
 from torch import Tensor
@@ -37,23 +37,23 @@ class Scheduler:
     def schedule(self) -> list[Sequence]:
         """The sequences of the next step, each with its num_scheduled_tokens."""
         batch = []
-        left = self.budget
+        budget = self.budget
         for seq in list(self.running):
-            n = min(seq.pending, left)
+            n = min(seq.pending, budget)
             # The youngest loses its blocks when an older one needs them.
             if n and seq.running and self._reserve(seq, n):
                 batch.append(seq)
-                left -= n
-        while left and self.waiting and len(self.running) < self.max_running:
+                budget -= n
+        while budget and self.waiting and len(self.running) < self.max_running:
             seq = self.waiting[0]
             if not self.block_manager.admit(seq):
                 break
             seq.running = True
             self.running.append(self.waiting.popleft())
-            n = min(seq.pending, left)
+            n = min(seq.pending, budget)
             self._reserve(seq, n)
             batch.append(seq)
-            left -= n
+            budget -= n
         return batch
 
     def _reserve(self, seq: Sequence, n: int) -> bool:
@@ -171,11 +171,7 @@ class BatchEngine:
             logits = self.backend.logits
         else:
             logits = self.backend.read(flat_step(batch, self.block_manager.block_len))
-            last = [n - 1 for n in accumulate(seq.wanted for seq in batch)]
-            drawing = [(seq, row) for seq, row in zip(batch, last, strict=True) if seq.draws]
-            seqs, rows = map(list, zip(*drawing, strict=True)) if drawing else ([], [])
-            tokens = iter(self._draw(seqs, logits if len(rows) == len(logits) else logits[rows]))
-            drawn = [[next(tokens)] if seq.draws else [] for seq in batch]
+            drawn = self._draw_each(batch, logits)
         if any(seq.request.logprobs is not None for seq in batch):
             self._note(batch, drawn, logits)
         return self._append(batch, drawn)  # up to here a step that fails can be tried again
@@ -190,12 +186,29 @@ class BatchEngine:
         running = len(self.scheduler.running)
         # The youngest may be in its prompt.
         if most > 1 and len(batch) == running and all(s.pending == 1 for s in reversed(batch)):
-            left = [seq.request.max_new_tokens - seq.num_new_tokens for seq in batch]
-            for steps in range(min(most, max(left)), 1, -1):
-                drawn = [min(steps, n) for n in left]
+            remaining = [seq.request.max_new_tokens - seq.num_new_tokens for seq in batch]
+            for steps in range(min(most, max(remaining)), 1, -1):
+                drawn = [min(steps, n) for n in remaining]
                 if self.block_manager.extend_all(batch, drawn):
                     return drawn
         return [int(seq.draws) for seq in batch]
+
+    def _draw_each(self, batch: list[Sequence], logits: Tensor) -> list[list[int]]:
+        """For each sequence the token drawn from the last of its rows; none inside a prompt."""
+        seqs = []
+        rows = []
+        row = -1
+        for seq in batch:
+            row += seq.wanted
+            if seq.draws:
+                seqs.append(seq)
+                rows.append(row)
+        chosen = logits if len(rows) == len(logits) else logits[rows]
+        tokens = iter(self._draw(seqs, chosen))
+        drawn = []
+        for seq in batch:
+            drawn.append([next(tokens)] if seq.draws else [])
+        return drawn
 
     def _draw(self, batch: list[Sequence], logits: Tensor) -> list[int]:
         """A token for each sequence, from its own noise.  (W, V) -> W"""
@@ -265,7 +278,10 @@ class BatchEngine:
                 ended.append(seq)
         for seq in ended:
             self.scheduler.finish(self.alive.pop(seq.request.id))
-        return [output for step in zip_longest(*columns) for output in step if output]
+        outputs: list[Output] = []
+        for step in zip_longest(*columns):
+            outputs += filter(None, step)  # None: a sequence that drew fewer tokens
+        return outputs
 
 
 def _logprobs(logits: Tensor, tokens: list[int], n_top: int) -> list[Logprob]:

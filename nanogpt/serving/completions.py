@@ -1,4 +1,4 @@
-"""The completions part of OpenAI's interface: what a body asks for, and what an answer looks like.
+"""The completions part of OpenAI's interface: the bodies of requests, and the form of answers.
 
 Knows neither sockets nor threads. Beside the fields of that interface there is `top_k`, as other
 servers have it, and every answer names its `seed`: the same request with it gives the same text. Of
@@ -31,7 +31,8 @@ class Refused(Exception):
 
     def __init__(self, status: int, message: str, param: str | None = None):
         super().__init__(message)
-        self.status, self.param = status, param
+        self.status = status
+        self.param = param
 
     def body(self) -> dict:
         """The error as that interface writes it."""
@@ -41,47 +42,55 @@ class Refused(Exception):
 
 
 class Completion:
-    """The answer to one prompt of a body, whose checked fields are `asked`.
+    """The answer to one prompt of a body, whose checked fields are `fields`.
 
     It shows max_tokens of the drawn tokens, with echo after the prompt. The engine's side calls
     `take` and `end`, which call `tell`, all in one event loop. A text that may be the beginning of
     a stop is held back.
     """
 
-    def __init__(self, request: Request, asked: dict, chars: str, index: int):
-        self.request, self.asked, self.chars, self.index = request, asked, chars, index
-        self.head = asked["head"] | {"seed": request.seed}
-        # What stands in every event of a stream, before its piece and after it.
+    def __init__(self, request: Request, fields: dict, chars: str, index: int):
+        self.request = request
+        self.fields = fields
+        self.chars = chars
+        self.index = index
+        self.head = fields["head"] | {"seed": request.seed}
+        # The text of every event of a stream, before its piece and after it.
         shape = {"index": index, "text": "\0", "logprobs": None, "finish_reason": None}
         self._shape = event({**self.head, "choices": [shape]}).rsplit(json.dumps("\0"), 1)
         self.begun = time.perf_counter()
         self.reason: str | None = None  # why the text has ended: "stop" or "length"
-        self.error: Refused | None = None  # what ended it early
+        self.error: Refused | None = None  # the reason of an early end
         self.tell: Callable[[Completion], None] = lambda _: None
-        self._text, self._held = "", ""  # what can be sent now, and what may become a stop
-        self.n_new, self._n_shown = 0, 0
+        self._text = ""  # can be sent now
+        self._held = ""  # may become a stop
+        self.n_new = 0
+        self._n_shown = 0
         self._logprobs: list[Logprob] = []  # of characters that are not sent yet
 
     def take(self, outputs: list[Output]) -> None:
         """The next tokens from the engine."""
         if self.reason:  # they were drawn behind a stop
             return
-        if self.asked["echo"] and outputs[0].index == 0:
+        if self.fields["echo"] and outputs[0].index == 0:
             prompt = self.request.prompt.tolist()
             self._text = "".join(self.chars[token] for token in prompt)
             self._logprobs = [Logprob(prompt[0], None, {})]  # nothing is before it
         for output in outputs:
             self._logprobs += output.logprobs
-            if self.asked["max_tokens"]:  # else the prompt alone is asked for
+            if self.fields["max_tokens"]:  # else the prompt alone is asked for
                 self.n_new += 1
                 self._held += self.chars[output.token]
-            if stops := [stop for stop in self.asked["stop"] if self._held.endswith(stop)]:
-                self._held, self.reason = self._held.removesuffix(max(stops, key=len)), "stop"
+            stops = [stop for stop in self.fields["stop"] if self._held.endswith(stop)]
+            if stops:
+                self._held = self._held.removesuffix(max(stops, key=len))
+                self.reason = "stop"
                 break
         if outputs[-1].finished:
             self.reason = self.reason or "length"
         n = len(self._held) - (0 if self.reason else self._may_stop())
-        self._text, self._held = self._text + self._held[:n], self._held[n:]
+        self._text += self._held[:n]
+        self._held = self._held[n:]
         self.tell(self)
 
     def end(self, error: Refused) -> None:
@@ -91,20 +100,25 @@ class Completion:
 
     def _may_stop(self) -> int:
         """How many of the last characters may become a stop."""
-        stops = self.asked["stop"]
-        lengths = range(min(len(self._held), max(map(len, stops), default=0)), 0, -1)
-        return next((n for n in lengths for stop in stops if stop.startswith(self._held[-n:])), 0)
+        stops = self.fields["stop"]
+        longest = min(len(self._held), max(map(len, stops), default=0))
+        for n in range(longest, 0, -1):
+            if any(stop.startswith(self._held[-n:]) for stop in stops):
+                return n
+        return 0
 
     def event(self) -> str:
         """The next event of a streamed answer, if there is one to send."""
         if self.reason or (self._text and self.request.logprobs is not None):
             return event({**self.head, "choices": [self.choice()]})
-        text, self._text = self._text, ""
+        text = self._text
+        self._text = ""
         return json.dumps(text).join(self._shape) if text else ""
 
     def choice(self) -> dict:
-        """What has come since the last event, or all of it."""
-        text, self._text = self._text, ""
+        """The text since the last event, or all of it."""
+        text = self._text
+        self._text = ""
         shown = None if self.request.logprobs is None else self._shown(len(text))
         return {"index": self.index, "text": text, "logprobs": shown, "finish_reason": self.reason}
 
@@ -112,16 +126,24 @@ class Completion:
         """The log-probabilities of the next n characters, each of which is a token."""
         logprobs = self._logprobs[:n]
         self._logprobs = self._logprobs[n:]
-        start, self._n_shown = self._n_shown, self._n_shown + n
-        top = [{**p.top, p.token: p.value} if p.value is not None else {} for p in logprobs]
-        # JSON has no infinite number, and no NaN.
-        top = [{token: max(-9999.0, x) for token, x in best.items()} or None for best in top]
+        start = self._n_shown
+        self._n_shown += n
+        values = []
+        tops = []
+        for logprob in logprobs:
+            if logprob.value is None:  # of the first character: nothing is before it
+                values.append(None)
+                tops.append(None)
+                continue
+            top = {**logprob.top, logprob.token: logprob.value}
+            # JSON has no infinite number, and no NaN.
+            finite = {token: max(-9999.0, value) for token, value in top.items()}
+            values.append(finite[logprob.token])
+            tops.append({self.chars[token]: value for token, value in finite.items()})
         return {
             "tokens": [self.chars[p.token] for p in logprobs],
-            "token_logprobs": [
-                best and best[p.token] for p, best in zip(logprobs, top, strict=True)
-            ],
-            "top_logprobs": [best and {self.chars[t]: x for t, x in best.items()} for best in top],
+            "token_logprobs": values,
+            "top_logprobs": tops,
             "text_offset": list(range(start, start + n)),
         }
 
@@ -130,10 +152,12 @@ class Reader:
     """Reads bodies for one model. A text has at most `longest` tokens, its last one not counted."""
 
     def __init__(self, tokenizer: CharTokenizer, name: str, longest: int):
-        self.tokenizer, self.name, self.longest = tokenizer, name, longest
+        self.tokenizer = tokenizer
+        self.name = name
+        self.longest = longest
 
     def read(self, data: bytes) -> list[Completion]:
-        """What a body in JSON asks for, by prompt. Raises Refused, which names the field."""
+        """The completions that a body in JSON asks for. Raises Refused, which names the field."""
         try:
             body = json.loads(data)
         except (ValueError, RecursionError) as error:
@@ -141,19 +165,23 @@ class Reader:
         if not isinstance(body, dict):
             raise Refused(400, 'the body must be a JSON object, as in {"prompt": "KING:"}')
         body = {name: value for name, value in body.items() if value is not None}
-        if (name := body.get("model", self.name)) != self.name:
+        name = body.get("model", self.name)
+        if name != self.name:
             message = f"model {json.dumps(name):.60} is not here: this server has {self.name!r}"
             raise Refused(404, message, "model")
         prompts = self._prompts(body.get("prompt"))
-        asked = self._fields(body, self.longest + 1 - max(map(len, prompts)))
-        n_top, seed = asked["logprobs"], asked["seed"]
-        same = {"sampling": _sampling(asked), "max_new_tokens": max(asked["max_tokens"], 1)}
-        same |= {"logprobs": n_top, "echo": asked["echo"] and n_top is not None}
-        seeds = [(seed + i) % 2**64 if i else seed for i in range(len(prompts))]
-        return [
-            Completion(Request(prompt, seed=seed, **same), asked, self.tokenizer.chars, i)
-            for i, (prompt, seed) in enumerate(zip(prompts, seeds, strict=True))
-        ]
+        fields = self._fields(body, self.longest + 1 - max(map(len, prompts)))
+        n_top = fields["logprobs"]
+        seed = fields["seed"]
+        same = {"sampling": _sampling(fields), "max_new_tokens": max(fields["max_tokens"], 1)}
+        same |= {"logprobs": n_top, "echo": fields["echo"] and n_top is not None}
+        completions = []
+        for i, prompt in enumerate(prompts):
+            if i > 0:
+                seed = (seed + 1) % 2**64
+            request = Request(prompt, seed=seed, **same)
+            completions.append(Completion(request, fields, self.tokenizer.chars, i))
+        return completions
 
     def _fields(self, body: dict, most: int) -> dict:
         """All fields but the prompt, checked; at most so many tokens fit behind the longest one."""
@@ -169,24 +197,26 @@ class Reader:
             "logprobs": (None, check_int, 0, LOGPROBS),
             "echo": (False, check_switch),
         }
-        fields = {"model", "prompt", *rules}
+        names = {"model", "prompt", *rules}
         for name, value in body.items():
-            if name not in fields | UNUSED and value not in (ABSENT.get(name), [], {}):
-                known = f"leave it out; the fields are {', '.join(sorted(fields))}"
+            if name not in names | UNUSED and value not in (ABSENT.get(name), [], {}):
+                known = f"leave it out; the fields are {', '.join(sorted(names))}"
                 reason = (
                     f"{name:.60}={json.dumps(value):.60}: this server does not have it: {known}"
                 )
                 raise Refused(400, reason, name)
-        asked = {name: _field(body, name, *rule) for name, rule in rules.items()}
-        asked["stop"] = [asked["stop"]] if isinstance(asked["stop"], str) else asked["stop"]
+        fields = {name: _field(body, name, *rule) for name, rule in rules.items()}
+        if isinstance(fields["stop"], str):
+            fields["stop"] = [fields["stop"]]
         about = {"id": f"cmpl-{secrets.token_hex(12)}", "object": "text_completion"}
-        return asked | {"head": about | {"created": int(time.time()), "model": self.name}}
+        return fields | {"head": about | {"created": int(time.time()), "model": self.name}}
 
     def _prompts(self, prompt) -> list[Tensor]:
         """The tokens (T,) of each prompt: a text or a list of tokens, or a list of either."""
         several = isinstance(prompt, list) and prompt and not isinstance(prompt[0], int)
         try:
-            return [self._prompt(one) for one in (prompt if several else [prompt])]
+            prompts = prompt if several else [prompt]
+            return [self._prompt(one) for one in prompts]
         except ValueError as error:
             raise Refused(400, str(error), "prompt") from None
 
@@ -194,20 +224,23 @@ class Reader:
         tokens = isinstance(prompt, list) and all(type(token) is int for token in prompt)
         if not tokens and not isinstance(prompt, str):
             raise ValueError(f"prompt={json.dumps(prompt):.60}: pass text, tokens or lists of them")
-        if (n := len(prompt)) > self.longest:
+        n = len(prompt)
+        if n > self.longest:
             raise ValueError(f"a prompt of {n:,} tokens: the model reads {self.longest} at most")
         last = len(self.tokenizer) - 1
-        if tokens and (wrong := [token for token in prompt if not 0 <= token <= last]):
-            raise ValueError(f"token {wrong[0]!r:.60}: must be in [0, {last}]")
+        unknown = [token for token in prompt if not 0 <= token <= last] if tokens else []
+        if unknown:
+            raise ValueError(f"token {unknown[0]!r:.60}: must be in [0, {last}]")
         return self.tokenizer.encode(self.tokenizer.decode(prompt) if tokens else prompt)
 
 
-def _sampling(asked: dict) -> SamplingParams:
+def _sampling(fields: dict) -> SamplingParams:
     """Below 1e-6 it takes the likeliest token, and then top_p and top_k change nothing."""
-    if asked["temperature"] < 1e-6:
+    if fields["temperature"] < 1e-6:
         return SamplingParams(greedy=True)
-    top_p = None if asked["top_p"] == 1 else asked["top_p"]
-    return SamplingParams(asked["temperature"], max(asked["top_k"], 0) or None, top_p)
+    top_k = max(fields["top_k"], 0) or None
+    top_p = None if fields["top_p"] == 1 else fields["top_p"]
+    return SamplingParams(fields["temperature"], top_k, top_p)
 
 
 def _field(body: dict, name: str, default, check, *limits):
@@ -216,7 +249,7 @@ def _field(body: dict, name: str, default, check, *limits):
         if name in body:
             check(name, body[name], *limits)
     except (TypeError, ValueError) as error:
-        words = str(error).rpartition(": ")[2].lower()  # what it must be: true, not True
+        words = str(error).rpartition(": ")[2].lower()  # as JSON writes it: true, not True
         need = "must be an object" if check is check_type else words
         raise Refused(400, f"{name}={json.dumps(body[name]):.60}: {need}", name) from None
     return body.get(name, default)

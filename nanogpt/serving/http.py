@@ -1,11 +1,8 @@
-"""The server: who is let in and admitted, its engine's thread, and its end."""
+"""The server: requests that are let in and admitted, its engine's thread, and its end."""
 
 from __future__ import annotations
 
 import asyncio
-import errno
-import socket
-import sys
 import threading
 import time
 import traceback
@@ -19,8 +16,8 @@ from queue import SimpleQueue
 import prometheus_client as prometheus
 from tornado.httpserver import HTTPServer
 from tornado.httputil import HTTPServerRequest
-from tornado.iostream import IOStream, StreamClosedError
-from tornado.netutil import bind_sockets, is_valid_ip
+from tornado.iostream import StreamClosedError
+from tornado.netutil import is_valid_ip
 from tornado.web import Application, RequestHandler, stream_request_body
 
 from ..config import check_int, check_positive
@@ -30,16 +27,16 @@ from .batch import BatchEngine
 from .completions import Completion, Reader, Refused, event
 from .modules import ModuleBackend
 from .sequence import Output
+from .sockets import accept, bind
 
 BUDGET = 256  # tokens of a step
 BODY = 2**20  # bytes of a body that are kept; of a longer one the rest is read and dropped
 LONGEST = 2**36  # bytes of a body: more do not come in the time that a body may take
-DRAIN = 10.0  # seconds that are left to who is answered when the server ends
-FULL = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}  # no connection more, for now
+DRAIN = 10.0  # seconds for the answers that are being written when the server ends
 
 
 class Metrics:
-    """What a server counts, and how busy its engine is, for Prometheus to read."""
+    """The counts of a server, and how busy its engine is, for Prometheus to read."""
 
     def __init__(self, engine: BatchEngine):
         self.registry = prometheus.CollectorRegistry()
@@ -58,7 +55,7 @@ class Server:
     At most `running` requests hold blocks at a time and `waiting` wait beside them; the next one is
     refused. `timeout` are the seconds from a request's body to the end of its answer. All but the
     engine lives in one event loop. An error of one request ends its answer. When a step of the
-    engine or the loop fails, `failure` holds the error, and all ends. `trace(id, what, at)` is
+    engine or the loop fails, `failure` holds the error, and all ends. `trace(id, kind, at)` is
     called there when a request was "received" and for each "token"; `id` is the answer's, `at` is
     time.perf_counter().
     Raises ValueError for a model that the backend does not compute.
@@ -74,21 +71,27 @@ class Server:
         running: int = 64,
         waiting: int = 256,
         timeout: float = 60.0,
-        trace: Callable[[str, str, float], None] = lambda name, what, at: None,
+        trace: Callable[[str, str, float], None] = lambda name, kind, at: None,
     ):
         check_int("running", running, 1, 4096)  # each needs memory
         check_int("waiting", waiting, 0)
         check_positive("timeout", timeout)
-        if (n := len(tokenizer)) != (size := model.config.vocab_size):
+        n = len(tokenizer)
+        size = model.config.vocab_size
+        if n != size:
             raise ValueError(f"the tokenizer has {n} characters, the model's vocabulary {size}")
-        self.most, self.timeout = running + waiting, timeout
-        self.trace, self.created = trace, int(time.time())
+        self.most = running + waiting
+        self.timeout = timeout
+        self.trace = trace
+        self.created = int(time.time())
         self.reader = Reader(tokenizer, name, model.config.block_size)
         self.engine = BatchEngine(model, backend=backend, max_running=running, budget=BUDGET)
         self.metrics = Metrics(self.engine)
         self.answers: dict[Hashable, Completion] = {}  # by the request's id
-        self.draining, self.loop, self.failure = False, None, None
-        # What is to be done with the engine before its next step; None ends its thread.
+        self.draining = False
+        self.loop = None
+        self.failure = None
+        # Calls that the engine's thread makes before the next step; None ends it.
         self.work: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
         self.thread = threading.Thread(target=self._run_engine, name="engine", daemon=True)
 
@@ -121,7 +124,7 @@ class Server:
             self.work.put(partial(self.engine.abort, request.id))  # if it has not ended
 
     async def drain(self) -> None:
-        """Take no more requests, wait for those that run, and end what is left after a while."""
+        """Take no more requests, wait for those that run, and end the rest after a while."""
         self.draining = True
         for seconds in (DRAIN, 1.0):  # for their texts, then for their errors
             end = self.loop.time() + seconds
@@ -151,7 +154,7 @@ class Server:
         try:
             self.engine.add(completion.request)
         except Exception as error:
-            if not isinstance(error, ValueError):  # a ValueError says what is wrong with a request
+            if not isinstance(error, ValueError):  # a ValueError is a mistake of the request
                 traceback.print_exc()
             status = 400 if isinstance(error, ValueError) else 500
             refused = Refused(status, f"the engine does not take this request: {error}")
@@ -159,11 +162,12 @@ class Server:
                 self.loop.call_soon_threadsafe(completion.end, refused)
 
     def _has_step(self) -> bool:
-        """Do what was asked for, and wait until there is a step to do. False at the end."""
+        """Make the calls in `work`, and wait until there is a step to do. False at the end."""
         while not self.engine.busy or not self.work.empty():
-            if (work := self.work.get()) is None:
+            call = self.work.get()
+            if call is None:
                 return False
-            work()
+            call()
         return True
 
     def _tell(self, outputs: list[Output]) -> None:
@@ -171,30 +175,33 @@ class Server:
             self.loop.call_soon_threadsafe(self._deliver, outputs, time.perf_counter())
 
     def _deliver(self, outputs: list[Output], at: float) -> None:
-        """In the loop: what a step has drawn, or the engine's end."""
+        """In the loop: the tokens that a step has drawn, or the engine's end."""
         self.metrics.tokens.inc(len(outputs))
         drawn = defaultdict(list)
         for output in outputs:
             drawn[output.request.id].append(output)
         for name, tokens in drawn.items():
-            if completion := self.answers.get(name):
-                if tokens[0].index == 0:
-                    self.metrics.ttft.observe(at - completion.begun)
-                for _ in tokens:
-                    self.trace(completion.head["id"], "token", at)
-                completion.take(tokens)
+            completion = self.answers.get(name)
+            if completion is None:  # it has ended already
+                continue
+            if tokens[0].index == 0:
+                self.metrics.ttft.observe(at - completion.begun)
+            for _ in tokens:
+                self.trace(completion.head["id"], "token", at)
+            completion.take(tokens)
         if self.failure:
             self.hurry()
 
 
 def let_in(request: HTTPServerRequest, hosts: set[str]) -> None:
-    """Raises Refused for what a web page from elsewhere may have sent through a browser here.
+    """Raises Refused for a request that a web page from elsewhere may have sent by a browser here.
 
     A page may call this server by a name that it makes point here (DNS rebinding), and then read
     the answers. So the Host must be a number or one of `hosts`. A page's browser names its Origin,
     and asks first before it sends JSON for another one: nobody is told that it may.
     """
-    name, origin = request.host_name.strip("[]"), request.headers.get("Origin")
+    name = request.host_name.strip("[]")
+    origin = request.headers.get("Origin")
     if name not in hosts and not is_valid_ip(name):
         cure = f"call it by its address, or start it with --allow-host {name[:60] or 'NAME'}"
         raise Refused(403, f"the Host {name[:60]!r} is not this server: {cure} if that is its name")
@@ -208,12 +215,14 @@ def let_in(request: HTTPServerRequest, hosts: set[str]) -> None:
 
 @stream_request_body
 class Handler(RequestHandler):
-    """Every request: whether it is let in, then what its address gives. Errors are JSON, too."""
+    """Every request: whether it is let in, then the answer of its address. Errors are JSON, too."""
 
     completions: Sequence[Completion] = ()
 
     def initialize(self, server: Server, hosts: set[str]):
-        self.server, self.hosts, self.body = server, hosts, bytearray()
+        self.server = server
+        self.hosts = hosts
+        self.body = bytearray()
         self.late = server.loop.call_later(30.0, self.request.connection.stream.close)
 
     def data_received(self, chunk: bytes):
@@ -222,7 +231,8 @@ class Handler(RequestHandler):
 
     async def answer(self):
         self.late.cancel()  # for a body; a timer costs less than tornado's body_timeout, a task
-        method, path = self.request.method, self.request.path
+        method = self.request.method
+        path = self.request.path
         try:
             let_in(self.request, self.hosts)
             if path not in ROUTES:
@@ -249,12 +259,13 @@ class Handler(RequestHandler):
 
     async def health(self):
         """200 while requests are answered, else why not."""
-        if trouble := self.server.trouble:
+        trouble = self.server.trouble
+        if trouble:
             raise trouble
         self.finish({"status": "ok"})
 
     async def metrics(self):
-        """What is counted, as Prometheus reads it."""
+        """The counts, as Prometheus reads them."""
         self.set_header("Content-Type", prometheus.CONTENT_TYPE_LATEST)
         self.finish(prometheus.generate_latest(self.server.metrics.registry))
 
@@ -266,10 +277,12 @@ class Handler(RequestHandler):
         if len(self.body) > BODY:
             raise Refused(413, f"the body is longer than {BODY:,} bytes, the most that is read")
         self.completions = self.server.reader.read(self.body)
-        if (n := len(self.completions)) > self.server.most:
+        n = len(self.completions)
+        if n > self.server.most:
             raise Refused(400, f"{n} prompts: {self.server.most} at most are served", "prompt")
-        self.ended, self.stream = asyncio.Future(), self.request.connection.stream
-        if self.completions[0].asked["stream"]:
+        self.ended = asyncio.Future()
+        self.stream = self.request.connection.stream
+        if self.completions[0].fields["stream"]:
             self.set_header("Content-Type", "text/event-stream; charset=utf-8")
             self.set_header("Cache-Control", "no-cache")
             self.stream.set_nodelay(True)  # a token does not wait for the next
@@ -282,14 +295,15 @@ class Handler(RequestHandler):
             await self.stream.write(b"")  # until the client has read all, or its time is over
 
     def tell(self, completion: Completion) -> None:
-        """Send what it has to say in a stream, and note when all have ended."""
+        """Send its next event in a stream, and note when all have ended."""
         if completion.error:
-            if self.stream.writing():  # who does not read is not waited for
+            if self.stream.writing():  # nobody waits for a client that does not read
                 self.stream.close()
             if not self.ended.done():
                 self.ended.set_exception(completion.error)
         elif not self.ended.done():
-            if piece := completion.asked["stream"] and completion.event():
+            piece = completion.event() if completion.fields["stream"] else ""
+            if piece:
                 self.write(piece)
             if all(one.reason for one in self.completions):
                 self.ended.set_result(None)  # the piece goes with the end
@@ -298,15 +312,16 @@ class Handler(RequestHandler):
 
     def _last(self) -> dict | str:
         """The whole answer, or the end of a stream."""
-        head, asked = self.completions[0].head, self.completions[0].asked
+        head = self.completions[0].head
+        fields = self.completions[0].fields
         n = sum(len(one.request.prompt) for one in self.completions)
         new = sum(one.n_new for one in self.completions)
         usage = {"prompt_tokens": n, "completion_tokens": new, "total_tokens": n + new}
-        choices = [] if asked["stream"] else [one.choice() for one in self.completions]
+        choices = [] if fields["stream"] else [one.choice() for one in self.completions]
         end = {**head, "choices": choices, "usage": usage}
-        shown = asked["stream_options"].get("include_usage") is True
+        shown = fields["stream_options"].get("include_usage") is True
         last = (event(end) if shown else "") + "data: [DONE]\n\n"
-        return last if asked["stream"] else end
+        return last if fields["stream"] else end
 
     def on_connection_close(self):
         super().on_connection_close()
@@ -323,44 +338,14 @@ ROUTES = {
 }
 
 
-def bind(host: str, port: int) -> list[socket.socket]:
-    """Sockets that listen there; port 0 takes a free one. Raises ValueError, OSError."""
-    check_int("port", port, 0, 65535)
-    try:
-        return bind_sockets(port, host)
-    except OSError as error:
-        problem = f"cannot listen at {host}, port {port} ({error.strerror})"
-        raise OSError(f"{problem}: choose another --host, or --port 0 for a free one") from error
-
-
-async def _accept(listener: socket.socket, http: HTTPServer) -> None:
-    """Take connections as they come; while no descriptor is left for one, they wait."""
-    loop, told = asyncio.get_running_loop(), False
-    while True:
-        try:
-            connection, address = await loop.sock_accept(listener)
-        except ConnectionError:  # it has left already
-            continue
-        except OSError as error:
-            if error.errno not in FULL:
-                raise
-            if not told:
-                cure = f"{error.strerror}; raise the limit with ulimit -n"
-                print(f"new connections must wait until others close: {cure}", file=sys.stderr)
-            told = True
-            await asyncio.sleep(0.1)
-        else:
-            http.handle_stream(IOStream(connection, max_buffer_size=BODY), address)
-
-
 async def _answer(server: Server, sockets: list, hosts: set[str], started: Future) -> None:
-    """Answer until what `started` gets is cancelled; then finish what runs, and close all."""
+    """Answer until the result of `started` is cancelled; then finish the answers, and close all."""
     server.loop = asyncio.get_running_loop()
     routes = [(".*", Handler, {"server": server, "hosts": hosts})]
     limits = {"idle_connection_timeout": 60.0, "max_body_size": LONGEST}
     http = HTTPServer(Application(routes, log_function=lambda handler: None), **limits)
     server.thread.start()
-    accepting = asyncio.gather(*(_accept(listener, http) for listener in sockets))
+    accepting = asyncio.gather(*(accept(listener, http, BODY) for listener in sockets))
     started.set_result(accepting)
     try:
         with suppress(asyncio.CancelledError):
@@ -386,7 +371,8 @@ def listening(
     Port 0 is any free one. Requests call it by a number, localhost, `host` or one of `allow_hosts`.
     The model must not change meanwhile. Raises ValueError, OSError.
     """
-    sockets, started = bind(host, port), Future()
+    sockets = bind(host, port)
+    started = Future()
     hosts = {name.lower() for name in ("localhost", host, *allow_hosts)}
     host, port = sockets[0].getsockname()[:2]
     url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -25,8 +25,8 @@ class StepInput(NamedTuple):
     """N tokens of S sequences. Those of a sequence stand side by side, in its own order.
 
     All tensors are int64, contiguous, on the CPU. A query sees the keys of its own sequence, up to
-    its own position, and no other. Slots past the last position of a sequence hold what an earlier
-    one left there, NaN perhaps: they must not even be multiplied by 0.
+    its own position, and no other. Slots past the last position of a sequence hold numbers of an
+    earlier one, NaN perhaps: they must not even be multiplied by 0.
     """
 
     tokens: Tensor  # (N,)
@@ -34,17 +34,19 @@ class StepInput(NamedTuple):
     positions: Tensor  # (N,): in the sequence, not in the step
     slot_mapping: Tensor  # (N,): the slot where its key and value go; -1: held already
     block_tables: Tensor  # (S, longest): the blocks of each, in order; -1 after the last one
-    wanted: Tensor  # (W,): the rows of the step whose logits are asked for, ascending; may be none
+    wanted: Tensor  # (W,): the rows of the step whose logits are requested, ascending; may be none
 
 
 def flat_step(batch: list[Sequence], block_len: int) -> StepInput:
     """The tokens that are to be read, one after another, and where their blocks lie."""
-    tokens, facts = [], []
+    tokens = []
+    facts = []
     for seq in batch:
-        start, n = seq.num_computed_tokens, seq.num_scheduled_tokens
+        start = seq.num_computed_tokens
+        n = seq.num_scheduled_tokens
         tokens += seq.tokens[start : start + n]
         facts += (n, start, seq.num_cached_tokens, seq.wanted)
-    counts, starts, cached, asked = _tensor(facts).view(-1, 4).unbind(1)  # (S,) each
+    counts, starts, cached, n_wanted = _tensor(facts).view(-1, 4).unbind(1)  # (S,) each
     first = counts.cumsum(0) - counts  # where each sequence begins in the step
     sequences = torch.arange(len(batch)).repeat_interleave(counts)  # (N,)
     positions = torch.arange(len(tokens)) - (first - starts)[sequences]
@@ -53,7 +55,7 @@ def flat_step(batch: list[Sequence], block_len: int) -> StepInput:
     tables = _tensor(list(chain.from_iterable(padded))).view(len(batch), longest)
     slots = tables[sequences, positions // block_len] * block_len + positions % block_len
     slots[positions < cached[sequences]] = -1  # held by a block that sequences share
-    wanted = (torch.arange(len(tokens)) >= (first + counts - asked)[sequences]).nonzero()[:, 0]
+    wanted = (torch.arange(len(tokens)) >= (first + counts - n_wanted)[sequences]).nonzero()[:, 0]
     return StepInput(_tensor(tokens), sequences, positions, slots, tables, wanted)
 
 
@@ -88,12 +90,15 @@ class ModuleBackend(ModuleDecoder):
 
         All keys of a rectangle are stored before any of its queries looks.
         """
-        device, logits = self.model.lm_head.weight.device, []
+        device = self.model.lm_head.weight.device
+        logits = []
         counts = step.sequences.bincount()
         groups = self.rectangles(counts)
         for rows in groups:
-            pos, tables = step.positions[rows], step.block_tables[step.sequences[rows[:, 0]]]
-            slots, length = step.slot_mapping[rows], int(pos.max()) + 1
+            pos = step.positions[rows]
+            tables = step.block_tables[step.sequences[rows[:, 0]]]
+            slots = step.slot_mapping[rows]
+            length = int(pos.max()) + 1
             index = SlotIndex(slots, tables, length, self.pool, device)
             for cache in self.caches:
                 cache.index = index
@@ -134,25 +139,30 @@ class SlotIndex:
     cleared when its first slot is written: 0 times an old number may be NaN.
     """
 
-    kept: Tensor  # (N,) of the B·H·T new rows, those that are stored
-    new: Tensor  # (N,) slots, to which they are written
-    first: Tensor  # blocks to clear before
+    rows: Tensor  # (N,) of the B·H·T new rows, those that are stored
+    targets: Tensor  # (N,) slots, to which they are written
+    cleared: Tensor  # blocks to clear before
     read: Tensor  # (B·H·n,) blocks to read
 
     def __init__(self, slots: Tensor, tables: Tensor, length: int, pool: tuple, device):
         n_blocks, heads, block_len = pool
         head = torch.arange(heads)
         slots = slots[:, None].expand(-1, heads, -1)  # (B, H, T)
-        block, offset = slots // block_len, slots % block_len
-        new = (block * heads + head[:, None]) * block_len + offset
-        kept = (slots >= 0).flatten().nonzero()[:, 0]
-        first = (block * heads + head[:, None])[(slots >= 0) & (offset == 0)]
+        block = slots // block_len
+        offset = slots % block_len
+        targets = (block * heads + head[:, None]) * block_len + offset
+        rows = (slots >= 0).flatten().nonzero()[:, 0]
+        cleared = (block * heads + head[:, None])[(slots >= 0) & (offset == 0)]
         used = tables[:, : -(-length // block_len)] % n_blocks  # (B, n)
         read = (used[:, None] * heads + head[:, None]).flatten()  # (B·H·n,)
-        rows = kept, new.flatten()[kept], first, read
-        self.kept, self.new, self.first, self.read = (x.to(device) for x in rows)
-        self.length, self.k_pos = length, torch.arange(length, device=device)
-        self.buffers = {}  # what was read; the next layer writes over it, as fresh memory is slow
+        self.rows = rows.to(device)
+        self.targets = targets.flatten()[rows].to(device)
+        self.cleared = cleared.to(device)
+        self.read = read.to(device)
+        self.length = length
+        self.k_pos = torch.arange(length, device=device)
+        # Of a layer's keys and values; the next layer writes over them, as fresh memory is slow.
+        self.buffers = {}
 
 
 class BlockCache:
@@ -161,10 +171,13 @@ class BlockCache:
     One block more than asked for stands where a shorter sequence has none.
     """
 
-    k = v = index = None  # k, v (n_blocks + 1, H, block_len, hs) from the first update on
+    k = None  # (n_blocks + 1, H, block_len, hs) from the first update on
+    v = None
+    index = None  # the SlotIndex of the rectangle that is read
 
     def __init__(self, n_blocks: int, block_len: int):
-        self.n_blocks, self.block_len = n_blocks + 1, block_len
+        self.n_blocks = n_blocks + 1
+        self.block_len = block_len
 
     def update(self, k: Tensor, v: Tensor, pos: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Store the new rows, and return all of each sequence.
@@ -175,14 +188,17 @@ class BlockCache:
         B, *heads, T, hs = k.shape
         if self.k is None:
             shape = self.n_blocks, *heads, self.block_len, hs
-            self.k, self.v = k.new_zeros(shape), v.new_zeros(shape)
-        index, held = self.index, []
+            self.k = k.new_zeros(shape)
+            self.v = v.new_zeros(shape)
+        index = self.index
+        held = []
         for name, pool, new in (("k", self.k, k), ("v", self.v, v)):
-            new, blocks = new.reshape(-1, hs), pool.view(-1, self.block_len * hs)
-            if len(index.first):
-                blocks.index_fill_(0, index.first, 0.0)
-            new = new if len(index.kept) == len(new) else new[index.kept]
-            pool.view(-1, hs).index_copy_(0, index.new, new)
+            new = new.reshape(-1, hs)
+            blocks = pool.view(-1, self.block_len * hs)
+            if len(index.cleared):
+                blocks.index_fill_(0, index.cleared, 0.0)
+            new = new if len(index.rows) == len(new) else new[index.rows]
+            pool.view(-1, hs).index_copy_(0, index.targets, new)
             blocks = torch.index_select(blocks, 0, index.read, out=index.buffers.get(name))
             index.buffers[name] = blocks
             held.append(blocks.view(B, *heads, -1, hs)[..., : index.length, :])

@@ -27,7 +27,7 @@ WORK = 1e8  # multiplications in one call that may take several steps: about ten
 class NativeStep(ctypes.Structure):
     """One step, as native.cpp's struct of this name; the fields in its order.
 
-    What is here where StepInput has tensors, native code fills in itself.
+    Native code itself fills in the fields that StepInput has as tensors.
     """
 
     _fields_ = [
@@ -39,7 +39,7 @@ class NativeStep(ctypes.Structure):
 
 
 class NativeSequence(ctypes.Structure):
-    """What native code knows of a sequence, as its struct of this name; the fields in its order."""
+    """A sequence as native code knows it, in its struct of this name; the fields in its order."""
 
     _fields_ = [
         *((name, ctypes.c_void_p) for name in ("tokens", "block_table", "noise")),
@@ -48,11 +48,13 @@ class NativeSequence(ctypes.Structure):
     ]
 
     def __init__(self, seq: Sequence, block_len: int):
-        request, sampling = seq.request, seq.request.sampling
+        request = seq.request
+        sampling = request.sampling
         length = seq.num_prompt_tokens + request.max_new_tokens
         self.all_tokens = array("q", seq.tokens + [0] * (length - len(seq.tokens)))
         self.table = array("q", [0] * -(-length // block_len))
-        self.known, self.n_known = None, 0  # the list that `table` copies, and how much of it
+        self.known = None  # the list that `table` copies
+        self.n_known = 0  # its numbers that are copied
         self.numbers = None if sampling.greedy else seq.noise.float().contiguous()
         self.address = ctypes.addressof(self)
         super().__init__(
@@ -68,7 +70,9 @@ class NativeSequence(ctypes.Structure):
     def copy(self, blocks: list[int]) -> None:
         """Where the sequence lies now. A block table only grows; a new one begins from nothing."""
         start = self.n_known if self.known is blocks else 0
-        self.known, self.n_known, self.n_blocks = blocks, len(blocks), len(blocks)
+        self.known = blocks
+        self.n_known = len(blocks)
+        self.n_blocks = len(blocks)
         self.table[start : len(blocks)] = array("q", blocks[start:])
 
 
@@ -86,7 +90,8 @@ class NativeBackend:
     def __init__(self, model: GPT, n_blocks: int, block_len: int):
         c = model.config
         self.library = step_library(c.n_embd, c.n_head, c.vocab_size, form_of(c))
-        self.lanes, self.vocab_size = self.library.lanes(), c.vocab_size
+        self.lanes = self.library.lanes()
+        self.vocab_size = c.vocab_size
         padded_len = self._up(block_len)
         rows = c.n_layer * n_blocks * c.n_embd
         self.kv = torch.zeros(2, rows * padded_len, **FLOAT)  # values leave some unused
@@ -119,26 +124,33 @@ class NativeBackend:
         return max(1, min(64, int(WORK / (self.size * n_sequences))))
 
     def draw(self, batch: list[Sequence], steps: list[int]) -> list[list[int]]:
-        """Read what is scheduled, and decode. -> the tokens of each, as many as its steps.
+        """Read the scheduled tokens, and decode. -> the tokens of each, as many as its steps.
 
         Where steps is 0 no token is drawn. `logits` then holds the rows that the first step wanted,
         and one for each later token, step by step. Nothing of a sequence changes here.
         """
-        facts, longest, n_logits = [], 0, 0
+        facts = []
+        longest = 0
+        n_logits = 0
         for seq, n_new in zip(batch, steps, strict=True):
             if seq.native is None:
                 seq.native = NativeSequence(seq, self.step.block_len)
-            native, blocks, n_blocks = seq.native, seq.block_table, len(seq.block_table)
+            native = seq.native
+            blocks = seq.block_table
+            n_blocks = len(blocks)
             if native.n_known != n_blocks or native.known is not blocks:
                 native.copy(blocks)
             if n_blocks > longest:
                 longest = n_blocks
-            start, n = seq.num_computed_tokens, seq.num_scheduled_tokens
-            facts += (native.address, start, n, seq.num_cached_tokens, n_new, wanted := seq.wanted)
+            start = seq.num_computed_tokens
+            n = seq.num_scheduled_tokens
+            wanted = seq.wanted
+            facts += (native.address, start, n, seq.num_cached_tokens, n_new, wanted)
             n_logits += wanted + max(0, n_new - 1)
         most = max(1, *steps)
         self._grow(sum(facts[2::6]), n_logits, longest)
-        turns, drawn = array("q", facts), array("q", bytes(8 * len(batch) * most))
+        turns = array("q", facts)
+        drawn = array("q", bytes(8 * len(batch) * most))
         where = turns.buffer_info()[0], len(batch), most, drawn.buffer_info()[0]
         self.library.run_steps(ctypes.byref(self.step), *where)
         return [
@@ -150,12 +162,15 @@ class NativeBackend:
         """Memory for a step of N tokens, of sequences of at most `longest` blocks, and W logits."""
         need = self.library.work_size(N, longest, self.step.padded_len)
         if need > self.n_work:
-            self.work, self.n_work = torch.empty(need, **FLOAT), need
+            self.work = torch.empty(need, **FLOAT)
+            self.n_work = need
             self.step.work = self.work.data_ptr()
         if self.n_logits < W:
-            self.logits, self.n_logits = torch.empty(W, self._up(self.vocab_size), **FLOAT), W
+            self.logits = torch.empty(W, self._up(self.vocab_size), **FLOAT)
+            self.n_logits = W
             self.first_logits = self.logits.data_ptr()
-        self.step.logits, self.step.longest = self.first_logits, longest
+        self.step.logits = self.first_logits
+        self.step.longest = longest
 
     def _up(self, n: int) -> int:
         """n, up to whole registers."""
@@ -163,15 +178,17 @@ class NativeBackend:
 
     def _weights(self, model: GPT, longest: int) -> list[Tensor]:
         """The model's tensors in the order in which native.cpp reads them, as it reads them."""
-        c, weights = model.config, flatten(model)
+        c = model.config
+        weights = flatten(model)
         tokens, positions, *others = in_order(weights)
         if c.rope:  # they have no end: as many as the longest sequence that fits
             kind = weights.head_weight.dtype, weights.head_weight.device
             positions = rotations(longest, c.head_size, c.rope_base, *kind)
-        named = [self._rows(tokens), self._rows(positions)]
-        named += [panels(w, self.lanes) if w.ndim == 2 else self._rows(w) for w in others]
-        check_float32(named)
-        return named
+        tensors = [self._rows(tokens), self._rows(positions)]
+        for weight in others:
+            tensors.append(panels(weight, self.lanes) if weight.ndim == 2 else self._rows(weight))
+        check_float32(tensors)
+        return tensors
 
     def _rows(self, x: Tensor) -> Tensor:
         """Rows that begin at multiples of a register.  (…, n) -> (…, n up to whole registers)"""
@@ -191,9 +208,12 @@ def step_library(
     """native.cpp compiled for these numbers, now or at an earlier time. Raises CannotBuild."""
     shape = shape_of(width, n_head, vocab, form) | {"L2": 0, "BITS": 32, "INT8_INPUTS": 0}
     lib = load_library("serving", SOURCE, shape, INCLUDED)
-    pointer, number = ctypes.c_void_p, ctypes.c_int64
-    lib.lanes.argtypes, lib.lanes.restype = [], number
-    lib.work_size.argtypes, lib.work_size.restype = [number] * 3, number
+    pointer = ctypes.c_void_p
+    number = ctypes.c_int64
+    lib.lanes.argtypes = []
+    lib.lanes.restype = number
+    lib.work_size.argtypes = [number] * 3
+    lib.work_size.restype = number
     lib.run_steps.argtypes = [pointer, pointer, number, number, pointer]
     lib.run_steps.restype = None
     return lib

@@ -150,7 +150,7 @@ def block_hash(parent: bytes, tokens: list[int]) -> bytes:
 
 
 class BlockManager:
-    """`n_blocks` blocks of `block_len` positions: held by one sequence or more, or kept, or empty.
+    """`n_blocks` blocks of `block_len` positions: held by sequences, or reusable, or empty.
 
     With reuse=False nothing is kept and nothing found: every sequence computes all of its own.
     """
@@ -161,14 +161,14 @@ class BlockManager:
         self.reuse = reuse
         self.ref_counts = [0] * n_blocks  # how many sequences hold each block
         self.empty = list(range(n_blocks))[::-1]
-        self.kept: dict[int, None] = {}  # full, and held by nobody; the longest unused first
+        self.reusable: dict[int, None] = {}  # full, and held by nobody; the longest unused first
         self.block_of: dict[bytes, int] = {}
         self.hash_of: dict[int, bytes] = {}
 
     @property
     def available(self) -> int:
         """Blocks that sequences can take."""
-        return len(self.empty) + len(self.kept)
+        return len(self.empty) + len(self.reusable)
 
     def blocks_for(self, length: int) -> int:
         """Blocks that so many positions need."""
@@ -185,7 +185,7 @@ class BlockManager:
         if self.blocks_for(len(seq.tokens)) - len(cached) + revived > self.available:
             return False
         for block in cached:
-            self.kept.pop(block, None)
+            self.reusable.pop(block, None)
             self.ref_counts[block] += 1
         seq.block_table = cached
         seq.num_cached_tokens = len(cached) * self.block_len
@@ -203,14 +203,18 @@ class BlockManager:
 
     def extend_all(self, seqs: list[Sequence], counts: list[int]) -> bool:
         """Blocks for so many more positions of each. False, and nothing happens, if too few are."""
-        lengths = [seq.num_computed_tokens + n for seq, n in zip(seqs, counts, strict=True)]
-        new = (self.blocks_for(n) - len(s.block_table) for s, n in zip(seqs, lengths, strict=True))
-        return sum(n for n in new if n > 0) <= self.available and all(
-            self.extend(seq, length) for seq, length in zip(seqs, lengths, strict=True)
-        )
+        lengths = []
+        n_new = 0
+        for seq, n in zip(seqs, counts, strict=True):
+            length = seq.num_computed_tokens + n
+            lengths.append(length)
+            n_new += max(0, self.blocks_for(length) - len(seq.block_table))
+        if n_new > self.available:
+            return False
+        return all(self.extend(seq, length) for seq, length in zip(seqs, lengths, strict=True))
 
     def advance(self, seq: Sequence, n: int) -> None:
-        """The next n tokens of a sequence are computed, and what is full now can be found.
+        """The next n tokens of a sequence are computed, and blocks that are full now can be found.
 
         Of equal blocks the first one is found.
         """
@@ -235,13 +239,14 @@ class BlockManager:
     def audit(self, held: Iterable[Sequence]) -> None:
         """Raises AssertionError unless these sequences' blocks, and they alone, are held."""
         count = [0] * self.n_blocks
-        for block in (block for seq in held for block in seq.block_table):
-            count[block] += 1
+        for seq in held:
+            for block in seq.block_table:
+                count[block] += 1
         assert count == self.ref_counts, f"blocks held {count}, counted {self.ref_counts}"
-        unused = sorted([*self.empty, *self.kept])
+        unused = sorted([*self.empty, *self.reusable])
         assert unused == [b for b, n in enumerate(count) if n == 0], f"blocks lost: {unused}"
         assert {b: n for n, b in self.block_of.items()} == self.hash_of, "hashes do not match"
-        assert set(self.kept) <= set(self.hash_of), "a block is kept that nobody can find"
+        assert set(self.reusable) <= set(self.hash_of), "a block is kept that nobody can find"
         assert not set(self.empty) & set(self.hash_of), "an empty block can be found"
 
     def _take(self) -> int:
@@ -249,8 +254,8 @@ class BlockManager:
         if self.empty:
             block = self.empty.pop()
         else:
-            block = next(iter(self.kept))
-            del self.kept[block]
+            block = next(iter(self.reusable))
+            del self.reusable[block]
             del self.block_of[self.hash_of.pop(block)]
         self.ref_counts[block] = 1
         return block
@@ -260,7 +265,7 @@ class BlockManager:
         for block in reversed(blocks):
             self.ref_counts[block] -= 1
             if self.ref_counts[block] == 0 and block in self.hash_of:
-                self.kept[block] = None
+                self.reusable[block] = None
             elif self.ref_counts[block] == 0:
                 self.empty.append(block)
 

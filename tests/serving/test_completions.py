@@ -25,10 +25,10 @@ def test_what_is_left_out_or_null_has_a_default_and_each_request_a_seed_of_its_o
     assert read(temperature=0, top_p=0.5, top_k=-1).request.sampling == SamplingParams(greedy=True)
     for same in ("ab", ["ab"], CHARS.encode("ab").tolist()):
         assert read(prompt=same).request.prompt.tolist() == CHARS.encode("ab").tolist()
-    assert read(stop="\n").asked["stop"] == ["\n"]
+    assert read(stop="\n").fields["stop"] == ["\n"]
     # What tasks of lm-eval ask for beside: humaneval has five stops, and translations name a beam.
     stops = ["\nclass", "\ndef", "\n#", "\nif", "\nprint"]
-    assert read(stop=stops, num_beams=1).asked["stop"] == stops
+    assert read(stop=stops, num_beams=1).fields["stop"] == stops
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The judges of the kept blanks: each tries an answer and says in a sentence what is wrong.
+"""The judges of the kept blanks: each tries an answer and names a mistake in a sentence.
 
 A judge has the name of its blank. It compares numbers, never the form of the code: at shapes whose
 dimensions all differ, in two dtypes, over long texts and up to a capacity, with gradients where

@@ -45,16 +45,18 @@ def _check_again(answer, q: Tensor, k: Tensor, mask: Tensor) -> None:
         torch.is_grad_enabled(),
         "after your function gradients are off for all code that follows: leave them on.",
     )
-    q, k, mask = -q, k.flip(-2), mask.flip(-1)
+    q = -q
+    k = k.flip(-2)
+    mask = mask.flip(-1)
     again = answer(q, k, mask)
-    if words := not near(again, _softmax_of(q, k, mask)) and first_match(
-        again, _mask_mistakes(q @ k.mT * q.shape[-1] ** -0.5, mask)
-    ):
+    if near(again, _softmax_of(q, k, mask)):
+        return
+    words = first_match(again, _mask_mistakes(q @ k.mT * q.shape[-1] ** -0.5, mask))
+    if words:
         raise Objection(f"{words}.")
-    need(
-        near(again, _softmax_of(q, k, mask)),
+    raise Objection(
         "the first call is right, and a second one of the same shapes is not: nothing may be kept "
-        "from one call to the next.",
+        "from one call to the next."
     )
 
 
@@ -70,41 +72,43 @@ def _softmax_of(q: Tensor, k: Tensor, mask: Tensor) -> Tensor:
     return scores.masked_fill(~mask, HIDDEN).softmax(-1)
 
 
-def _check_weights(found, q: Tensor, k: Tensor, mask: Tensor) -> None:
+def _check_weights(weights, q: Tensor, k: Tensor, mask: Tensor) -> None:
     """Raise Objection unless these are the weights of q, k and mask."""
     right = _softmax_of(q, k, mask)
-    here = f"for q {tuple(q.shape)} and k {tuple(k.shape)}"
-    shape = f"{here} the weights are {tuple(right.shape)}, a row for each query; yours are"
-    if not isinstance(found, Tensor) or found.shape != right.shape:
+    case = f"for q {tuple(q.shape)} and k {tuple(k.shape)}"
+    shape = f"{case} the weights are {tuple(right.shape)}, a row for each query; yours are"
+    if not isinstance(weights, Tensor) or weights.shape != right.shape:
         turned = " Turn the last two dimensions around: k.transpose(-2, -1)." if q.ndim > 2 else ""
-        raise Objection(f"{shape} {shape_of(found)}.{turned}")
-    if near(found, right):
-        same = f"{here} in {q.dtype} the weights are {found.dtype}: keep the dtype that comes in."
-        return need(found.dtype == q.dtype, same)
-    if words := first_match(found, _weight_mistakes(q, k, mask)):
+        raise Objection(f"{shape} {shape_of(weights)}.{turned}")
+    if near(weights, right):
+        same = f"{case} in {q.dtype} the weights are {weights.dtype}: keep the dtype that comes in."
+        return need(weights.dtype == q.dtype, same)
+    words = first_match(weights, _weight_mistakes(q, k, mask))
+    if words:
         raise Objection(f"{words}.")
-    need(found.isfinite().all(), _not_finite(found, q, k))
-    leaked = (found * ~mask).abs().max()
+    need(weights.isfinite().all(), _not_finite(weights, q, k))
+    leaked = (weights * ~mask).abs().max()
     need(
         leaked == 0,
         f"a key that the mask hides gets a weight of {leaked:.2g}, where scores reach "
         f"{(q @ k.mT).abs().max() * q.shape[-1] ** -0.5:.0f}: hide it with -inf.",
     )
-    if near(found, right, 1e-3):
-        by = (found - right).abs().max()
+    if near(weights, right, 1e-3):
+        by = (weights - right).abs().max()
         raise Objection(
-            f"{here} in {q.dtype} they are off by {by:.1e}: keep the dtype, round nothing and add "
+            f"{case} in {q.dtype} they are off by {by:.1e}: keep the dtype, round nothing and add "
             "nothing."
         )
-    wrong = (~torch.isclose(found, right, atol=1e-4)).flatten(0, -2).any(-1).nonzero()[0, 0]
-    rows = [
-        [round(share, 3) for share in x.flatten(0, -2)[wrong].tolist()[:7]] for x in (right, found)
-    ]
-    raise Objection(f"{here} row {wrong} of the weights begins {rows[0]}; yours begins {rows[1]}.")
+    wrong = (~torch.isclose(weights, right, atol=1e-4)).flatten(0, -2).any(-1).nonzero()[0, 0]
+    rows = []
+    for part in (right, weights):
+        row = part.flatten(0, -2)[wrong].tolist()[:7]
+        rows.append([round(share, 3) for share in row])
+    raise Objection(f"{case} row {wrong} of the weights begins {rows[0]}; yours begins {rows[1]}.")
 
 
-def _not_finite(found: Tensor, q: Tensor, k: Tensor) -> str:
-    kind = "NaN" if found.isnan().any() else "infinite"
+def _not_finite(weights: Tensor, q: Tensor, k: Tensor) -> str:
+    kind = "NaN" if weights.isnan().any() else "infinite"
     scores = (q @ k.mT).abs().max() * q.shape[-1] ** -0.5
     if scores < 50:
         return (
@@ -119,31 +123,31 @@ def _not_finite(found: Tensor, q: Tensor, k: Tensor) -> str:
 
 
 def _weight_mistakes(q: Tensor, k: Tensor, mask: Tensor) -> dict[str, Tensor]:
-    """What common mistakes give, by what to say about them."""
-    found = _mask_mistakes(q @ k.mT * q.shape[-1] ** -0.5, mask)
+    """The weights of common mistakes, by the words about them."""
+    mistakes = _mask_mistakes(q @ k.mT * q.shape[-1] ** -0.5, mask)
     for words, size in _scales(q.shape[-1], *mask.shape).items():
-        found[words] = (size * (q @ k.mT)).masked_fill(~mask, HIDDEN).softmax(-1)
+        mistakes[words] = (size * (q @ k.mT)).masked_fill(~mask, HIDDEN).softmax(-1)
     if q.ndim > 2:
         summed = _softmax_of(q, k.sum(0, keepdim=True), mask)
         first = _softmax_of(q, k, mask)[:1].expand(*q.shape[:-1], k.shape[-2])
-        found["the keys are summed over the texts: each text has its own"] = summed
-        found["every text gets the weights of the first one"] = first
-    return found
+        mistakes["the keys are summed over the texts: each text has its own"] = summed
+        mistakes["every text gets the weights of the first one"] = first
+    return mistakes
 
 
 def _scales(hs: int, T: int, S: int) -> dict[str, float]:
     """Factors of q kᵀ that are not 1 / √hs."""
-    found = {"the scores are not divided by √hs": 1}
-    found["the scores are divided by hs, not by its square root √hs"] = 1 / hs
-    found["the scores are multiplied by √hs: divide"] = hs**0.5
-    found["the scores are divided by √S, the number of keys: hs is q.shape[-1]"] = S**-0.5
-    found["the scores are divided by √T, the number of queries: hs is q.shape[-1]"] = T**-0.5
-    found["half the scores: that is √hs for hs = 4 alone; hs is q.shape[-1]"] = 0.5
-    return found
+    factors = {"the scores are not divided by √hs": 1}
+    factors["the scores are divided by hs, not by its square root √hs"] = 1 / hs
+    factors["the scores are multiplied by √hs: divide"] = hs**0.5
+    factors["the scores are divided by √S, the number of keys: hs is q.shape[-1]"] = S**-0.5
+    factors["the scores are divided by √T, the number of queries: hs is q.shape[-1]"] = T**-0.5
+    factors["half the scores: that is √hs for hs = 4 alone; hs is q.shape[-1]"] = 0.5
+    return factors
 
 
 def _mask_mistakes(scores: Tensor, mask: Tensor) -> dict[str, Tensor]:
-    """What a mask or a softmax gives that is used in another way."""
+    """The weights of a mask or a softmax that is used in another way, by the words about it."""
 
     def weights(seen: Tensor) -> Tensor:
         return scores.masked_fill(~seen, HIDDEN).softmax(-1)
@@ -153,27 +157,27 @@ def _mask_mistakes(scores: Tensor, mask: Tensor) -> dict[str, Tensor]:
     none = "the mask is not used, so the future is not hidden: row 0 of a text should give all its "
     none += "weight to character 0"
     zero = "a score of 0 still gets weight, because exp(0) is 1: hide with -inf"
-    found = {none: scores.softmax(-1), zero: (scores * mask).softmax(-1)}
-    found["every query gets the mask of the last one"] = weights(mask[-1:].expand(T, S))
+    mistakes = {none: scores.softmax(-1), zero: (scores * mask).softmax(-1)}
+    mistakes["every query gets the mask of the last one"] = weights(mask[-1:].expand(T, S))
     late = "you hide after the softmax, so the rows no longer sum to 1"
-    found[late] = scores.softmax(-1) * mask
-    found["where the mask is True a query may look; you hide it there"] = weights(~mask)
+    mistakes[late] = scores.softmax(-1) * mask
+    mistakes["where the mask is True a query may look; you hide it there"] = weights(~mask)
     for diagonal in (0, S - T):
-        own = torch.ones(T, S).tril(diagonal).bool()
+        triangle = torch.ones(T, S).tril(diagonal).bool()
         shape = "aligned bottom right" if diagonal else "aligned top left"
-        found[f"the mask is a triangle of yours, {shape}: take the one that comes in"] = weights(
-            own
+        mistakes[f"the mask is a triangle of yours, {shape}: take the one that comes in"] = weights(
+            triangle
         )
-    found["these are logarithms of weights: softmax, not log_softmax"] = hidden.log_softmax(-1)
-    found["these are the scores; the softmax is missing"] = hidden
-    found["the softmax runs down the columns; each row, a query, must sum to 1"] = hidden.softmax(
-        -2
+    mistakes["these are logarithms of weights: softmax, not log_softmax"] = hidden.log_softmax(-1)
+    mistakes["these are the scores; the softmax is missing"] = hidden
+    mistakes["the softmax runs down the columns; each row, a query, must sum to 1"] = (
+        hidden.softmax(-2)
     )
     for axis in range(scores.ndim - 2):
-        found["the softmax runs over the texts: its dimension is the last, -1"] = hidden.softmax(
+        mistakes["the softmax runs over the texts: its dimension is the last, -1"] = hidden.softmax(
             axis
         )
-    return found
+    return mistakes
 
 
 def _check_gradients(answer) -> None:
@@ -193,9 +197,9 @@ def _check_gradients(answer) -> None:
         )
         need(q.requires_grad and k.requires_grad, "you turn off the gradients of what comes in.")
         both.append(torch.autograd.grad((out * upstream).sum(), (q, k), allow_unused=True))
-    for name, found, right in zip("qk", *both, strict=True):
+    for name, gradient, right in zip("qk", *both, strict=True):
         need(
-            found is not None and near(found, right),
+            gradient is not None and near(gradient, right),
             f"the weights are right, and the gradient of {name} is not: something on the way is "
             "detached, so training would teach it nothing, or something else.",
         )
@@ -221,26 +225,27 @@ def visible(answer) -> None:
         (torch.arange(300), shuffled),
     ]
     nine = torch.arange(9)
-    early, late = (answer(nine[at : at + 1], nine) for at in (2, 5))
-    kept = torch.equal(early, nine[None] <= 2) and torch.equal(early, late)
-    need(not kept, "a second call of the same shapes gets the mask of the first: keep nothing.")
+    early = answer(nine[2:3], nine)
+    late = answer(nine[5:6], nine)
+    repeated = torch.equal(early, nine[None] <= 2) and torch.equal(early, late)
+    need(not repeated, "a second call of the same shapes gets the mask of the first: keep nothing.")
     for q_pos, k_pos in cases:
         mask = untouched(answer, q_pos=q_pos, k_pos=k_pos)
         shape = (len(q_pos), len(k_pos))
-        here = f"queries at {_few(q_pos)}, keys at {_few(k_pos)}"
+        case = f"queries at {_few(q_pos)}, keys at {_few(k_pos)}"
         need(
             isinstance(mask, Tensor) and tuple(mask.shape) == shape,
-            f"{here}: the mask must be {shape}, a row for each query, a column for each key; "
+            f"{case}: the mask must be {shape}, a row for each query, a column for each key; "
             f"yours is {shape_of(mask)}.",
         )
         need(
             mask.dtype == torch.bool,
-            f"{here}: the mask must hold True and False, and yours holds {mask.dtype}.",
+            f"{case}: the mask must hold True and False, and yours holds {mask.dtype}.",
         )
         right = (k_pos[None, :] <= q_pos[:, None]) & (k_pos[None, :] >= 0)
         for i, j in (mask != right).nonzero()[:1].tolist():
             look = _wrong_look(int(q_pos[i]), int(k_pos[j]), bool(mask[i, j]))
-            raise Objection(f"{here}: {look}")
+            raise Objection(f"{case}: {look}")
 
 
 def _few(pos: Tensor) -> str:

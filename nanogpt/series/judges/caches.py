@@ -42,7 +42,8 @@ STATIC = [
 
 def _new(B: int, positions: range, hs: int, dtype) -> tuple[Tensor, Tensor, Tensor]:
     """Keys, values and positions of new tokens; no two numbers are the same."""
-    T, seed = len(positions), positions.start
+    T = len(positions)
+    seed = positions.start
     pos = torch.tensor([*positions])
     return (
         drawn(B, T, hs, seed=seed, dtype=dtype),
@@ -52,7 +53,7 @@ def _new(B: int, positions: range, hs: int, dtype) -> tuple[Tensor, Tensor, Tens
 
 
 def _update(cache, new: tuple) -> list[Tensor]:
-    """What an update returns: three tensors, in a list. Raises Objection for anything else."""
+    """The three tensors that an update returns, in a list. Raises Objection for anything else."""
     held = untouched(cache.update, **dict(zip(("k", "v", "pos"), new, strict=True)))
     need(
         isinstance(held, (tuple, list))
@@ -65,16 +66,16 @@ def _update(cache, new: tuple) -> list[Tensor]:
 
 def _check_kind(held: Iterable[Tensor], new: tuple) -> None:
     """Raise Objection where a dtype has changed on the way."""
-    for name, found, given in zip(("keys", "values"), held, new, strict=False):
+    for name, part, given in zip(("keys", "values"), held, new, strict=False):
         need(
-            found.dtype == given.dtype,
-            f"{name} of {given.dtype} come back as {found.dtype}: keep them as they come in.",
+            part.dtype == given.dtype,
+            f"{name} of {given.dtype} come back as {part.dtype}: keep them as they come in.",
         )
     need(not held[2].is_floating_point(), "the positions come back as floats: they are integers.")
 
 
 def _check_class(kind) -> None:
-    """A cache is a plain class: what a head holds as a module becomes a part of the model."""
+    """A cache is a plain class: a module in a head becomes a part of the model."""
     need(
         isinstance(kind, type) and not issubclass(kind, nn.Module),
         "a cache is a plain class, not an nn.Module: in a head that would become a part of the "
@@ -83,7 +84,7 @@ def _check_class(kind) -> None:
 
 
 class Unwritten(TorchFunctionMode):
-    """In its with-block, memory that nobody has written holds 7, and not what lies there."""
+    """In its with-block, memory that nobody has written holds 7, and no old numbers."""
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         out = func(*args, **(kwargs or {}))
@@ -93,23 +94,24 @@ class Unwritten(TorchFunctionMode):
 
 def _check_alone(kind) -> None:
     """Two caches that are filled in turns know nothing of each other, nor of one before them."""
-    first, second = (_new(2, range(n), 3, torch.float32) for n in (3, 2))
-    one, other = kind(6), kind(6)
+    first = _new(2, range(3), 3, torch.float32)
+    second = _new(2, range(2), 3, torch.float32)
+    one = kind(6)
+    other = kind(6)
     _update(one, first)
     held = _update(other, second)
-    found = held[2][held[2] >= 0].tolist()
+    positions = held[2][held[2] >= 0].tolist()
     need(
-        found == second[2].tolist(),
-        f"a second cache begins with the tokens of the first, at {found}: each needs tensors of "
-        "its "
-        "own, made in __init__ or at the first update and kept in self, not in the class.",
+        positions == second[2].tolist(),
+        f"a second cache begins with the tokens of the first, at {positions}: each needs tensors "
+        "of its own, made in __init__ or at the first update and kept in self, not in the class.",
     )
     more = _new(2, range(3, 4), 3, torch.float32)
     again = _update(one, more)
-    found = again[2][again[2] >= 0].tolist()
+    positions = again[2][again[2] >= 0].tolist()
     need(
-        found == [0, 1, 2, 3],
-        f"two caches share what they hold: one has the positions {found}, not [0, 1, 2, 3].",
+        positions == [0, 1, 2, 3],
+        f"two caches share what they hold: one has the positions {positions}, not [0, 1, 2, 3].",
     )
     for held, old, new in zip(again[:2], first, more, strict=False):
         need(
@@ -129,11 +131,11 @@ def _check_past(kind, capacity: int, slots: bool) -> None:
         raise
     except Exception:
         return
-    found = held[2][held[2] >= 0].tolist()
+    positions = held[2][held[2] >= 0].tolist()
     need(
-        sorted(found) == [*range(capacity + 1)],
+        sorted(positions) == [*range(capacity + 1)],
         f"one token more than the capacity of {capacity}, and the cache keeps quiet and holds the "
-        f"positions {_few(found)}: "
+        f"positions {_few(positions)}: "
         + (
             "it must not write over another; let it stop with an error."
             if slots
@@ -182,9 +184,12 @@ def _no_capacity(capacity: int | None, end: int):
 
 def _check_grown(held: list[Tensor], news: list[tuple]) -> None:
     """Raise Objection unless these are the tokens of all updates."""
-    k, v = (torch.cat([new[i] for new in news], dim=1) for i in (0, 1))
+    k = torch.cat([new[0] for new in news], dim=1)
+    v = torch.cat([new[1] for new in news], dim=1)
     pos = torch.cat([new[2] for new in news])
-    end, T, shape = len(pos), len(news[-1][2]), tuple(held[0].shape)
+    end = len(pos)
+    T = len(news[-1][2])
+    shape = tuple(held[0].shape)
     after = f"after {end} tokens"
     if len(shape) == 3 and shape[1] < end and (shape[0], shape[2]) == (k.shape[0], k.shape[2]):
         lost = "the earlier ones were not kept" if shape[1] == T else "the cache forgets some"
@@ -212,22 +217,23 @@ def _check_grown(held: list[Tensor], news: list[tuple]) -> None:
         torch.equal(held[1], v),
         f"{after} the values are not those that came in, in their order{_where(held[1], v)}.",
     )
-    found = held[2].tolist()
+    positions = held[2].tolist()
     need(
-        found == pos.tolist(),
-        f"{after} the positions are {_few(found)}, not {_few(pos.tolist())}: keep those that come "
-        "in.",
+        positions == pos.tolist(),
+        f"{after} the positions are {_few(positions)}, not {_few(pos.tolist())}: keep those that "
+        "come in.",
     )
 
 
-def _where(found: Tensor, right: Tensor) -> str:
+def _where(result: Tensor, right: Tensor) -> str:
     """In words, where two tensors differ first, along the tokens or the texts."""
-    wrong = (found != right).nonzero()
+    wrong = (result != right).nonzero()
     if not len(wrong):
         return ""
-    text, token = wrong[0, 0].item(), wrong[0, 1].item()
+    text = wrong[0, 0].item()
+    token = wrong[0, 1].item()
     rest = f", first those of token {token} in text {text}"
-    if torch.allclose(found.double(), right.double(), rtol=1e-2, atol=1e-2):
+    if torch.allclose(result.double(), right.double(), rtol=1e-2, atol=1e-2):
         rest += ", by a rounding: they were kept in a smaller dtype"
     return rest
 
@@ -249,7 +255,7 @@ def StaticKVCache(kind) -> None:
 
 
 def _check_twice(kind) -> None:
-    """A slot that is written again holds what came last."""
+    """A slot that is written again holds the last numbers."""
     cache = kind(4)
     _update(cache, _new(1, range(3), 3, torch.float32))
     k, v, pos = _new(1, range(2, 3), 3, torch.float32)
@@ -261,7 +267,7 @@ def _check_twice(kind) -> None:
 
 
 def _check_static(kind, B: int, hs: int, dtype, capacity: int, updates: list[range]) -> None:
-    """After each update the slots hold what they should, in the tensors of the first."""
+    """After each update the slots hold the right numbers, in the tensors of the first."""
     cache = kind(capacity)
     right = [torch.zeros(B, capacity, hs, dtype=dtype) for _ in "kv"]
     right.append(torch.full((capacity,), -1))
@@ -278,13 +284,13 @@ def _check_static(kind, B: int, hs: int, dtype, capacity: int, updates: list[ran
 
 def _storages(cache, held: list[Tensor]) -> tuple[int, ...]:
     """Where the tensors of a cache lie in memory, or those that it returns."""
-    kept = [x for x in getattr(cache, "__dict__", {}).values() if isinstance(x, Tensor)]
-    large = [x for x in kept if x.ndim > 1] or held[:2]
+    tensors = [x for x in getattr(cache, "__dict__", {}).values() if isinstance(x, Tensor)]
+    large = [x for x in tensors if x.ndim > 1] or held[:2]
     return tuple(sorted(x.untyped_storage().data_ptr() for x in large))
 
 
 def _check_slots(held: list[Tensor], right: list[Tensor], new: tuple) -> None:
-    """Raise Objection unless the slots hold what they should."""
+    """Raise Objection unless the slots hold the right numbers."""
     capacity = len(right[2])
     shapes = [tuple(part.shape) for part in held]
     wanted = [tuple(part.shape) for part in right]
@@ -297,12 +303,11 @@ def _check_slots(held: list[Tensor], right: list[Tensor], new: tuple) -> None:
     last = int(new[2][-1])
     after = f"after an update up to position {last}, with a capacity of {capacity},"
     filled = right[2] >= 0
-    found = held[2].tolist()
+    positions = held[2].tolist()
     need(
         torch.equal(held[2], right[2].to(held[2].dtype)),
-        f"{after} the positions are {_few(found)}, not {_few(right[2].tolist())}: each in the "
-        "slot of "
-        "its own number, and -1 in empty slots.",
+        f"{after} the positions are {_few(positions)}, not {_few(right[2].tolist())}: each in the "
+        "slot of its own number, and -1 in empty slots.",
     )
     for name, slots, whole in zip(("keys", "values"), held, right, strict=False):
         need(

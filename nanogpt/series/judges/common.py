@@ -1,4 +1,4 @@
-"""What the judges share: an objection, tensors that must stay as they are, and seeded numbers."""
+"""Tools of all judges: an objection, tensors that must stay as they are, and seeded numbers."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def near(a, b: Tensor, tolerance: float | None = None) -> bool:
 
 
 def shape_of(x) -> str:
-    """The shape of a tensor in words, or what it is instead."""
+    """The shape of a tensor in words, or the type of another object."""
     return str(tuple(x.shape)) if isinstance(x, Tensor) else f"a {type(x).__name__}"
 
 
@@ -71,6 +71,6 @@ def untouched(call: Callable, **given):
     return result
 
 
-def first_match(found: Tensor, mistakes: dict[str, Tensor]) -> str | None:
+def first_match(result: Tensor, mistakes: dict[str, Tensor]) -> str | None:
     """The words of the mistake that gives these very numbers, or None."""
-    return next((words for words, wrong in mistakes.items() if near(found, wrong)), None)
+    return next((words for words, wrong in mistakes.items() if near(result, wrong)), None)

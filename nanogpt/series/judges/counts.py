@@ -11,10 +11,10 @@ ROWS = [[3.0, 1.0, -1.0, 0.2], [-0.5, -0.25, -0.01], [4.0], [-7.0, 6.9, 0.0, 1e-
 ROWS += [[1e-7, -3e-8, 2e-9], [2e20, -1.0]]  # a scale has no limits
 
 
-def _is(found, right: float) -> bool:
+def _is(number, right: float) -> bool:
     """Whether it is this number, up to rounding."""
     try:
-        return abs(float(found) - right) <= 1e-9 * max(1.0, abs(right))
+        return abs(float(number) - right) <= 1e-9 * max(1.0, abs(right))
     except (TypeError, ValueError):
         return False
 
@@ -100,8 +100,9 @@ def _check_latency(answer, moments: list[float]) -> None:
         f"a dict with ttft, tpot, itl and e2el is asked for, and this is {got!r}.",
     )
     first, *rest = [b - a for a, b in zip(moments, moments[1:], strict=False)]
-    said, itl = f"for the time stamps {moments}", list(got["itl"])
-    need(_is(got["ttft"], first), f"{said} TTFT is {first} s, and yours is {got['ttft']} s.")
+    case = f"for the time stamps {moments}"
+    itl = list(got["itl"])
+    need(_is(got["ttft"], first), f"{case} TTFT is {first} s, and yours is {got['ttft']} s.")
     need(
         len(itl) != len(rest) + 1,
         "your ITL begins with the wait for the first token: that one is TTFT, which holds the "
@@ -109,7 +110,7 @@ def _check_latency(answer, moments: list[float]) -> None:
     )
     need(
         len(itl) == len(rest) and all(map(_is, itl, rest)),
-        f"{said} the gaps are {rest}, and your ITL is {itl}.",
+        f"{case} the gaps are {rest}, and your ITL is {itl}.",
     )
     mean = sum(rest) / len(rest)
     need(
@@ -118,12 +119,12 @@ def _check_latency(answer, moments: list[float]) -> None:
     )
     need(
         _is(got["tpot"], mean),
-        f"{said} the mean of the gaps is {mean:.3g}, and your TPOT is {got['tpot']}"
+        f"{case} the mean of the gaps is {mean:.3g}, and your TPOT is {got['tpot']}"
         + (": that is their median." if _is(got["tpot"], median(rest)) else "."),
     )
     need(
         _is(got["e2el"], moments[-1] - moments[0]),
-        f"{said} it is {moments[-1] - moments[0]} s from the call to the last token, and your "
+        f"{case} it is {moments[-1] - moments[0]} s from the call to the last token, and your "
         f"E2EL is {got['e2el']}.",
     )
 
@@ -131,7 +132,8 @@ def _check_latency(answer, moments: list[float]) -> None:
 @objects
 def paired_speedup(answer) -> None:
     """The median of the ratios, of an odd and of an even number of pairs."""
-    a, b = [2.0, 6.0, 40.0], [1.0, 2.0, 10.0]  # ratios 2, 3, 4; the machine slowed down meanwhile
+    a = [2.0, 6.0, 40.0]
+    b = [1.0, 2.0, 10.0]  # ratios 2, 3, 4; the machine slowed down meanwhile
     got = answer([*a], [*b])
     need(
         not _is(got, 1 / 3),
@@ -158,19 +160,17 @@ def paired_speedup(answer) -> None:
 
 def _check_ratio(answer, a: list[float], b: list[float]) -> None:
     ratios = [x / y for x, y in zip(a, b, strict=True)]
-    got, here = (
-        answer([*a], [*b]),
-        f"the ratios {', '.join(f'{x:g}' for x in ratios)} have the median",
-    )
+    got = answer([*a], [*b])
+    case = f"the ratios {', '.join(f'{x:g}' for x in ratios)} have the median"
     middle = sorted(ratios)[1:-1] or ratios
     need(
         not _is(got, sum(middle) / len(middle)) or _is(got, median(ratios)),
-        f"{here} {median(ratios):g}, and yours, {got:.3g}, is a mean of those between the ends.",
+        f"{case} {median(ratios):g}, and yours, {got:.3g}, is a mean of those between the ends.",
     )
     apart = median(x / y for x, y in zip(sorted(a), sorted(b), strict=True))
     need(
         not _is(got, apart) or _is(got, median(ratios)),
-        f"{here} {median(ratios):g}, and yours, {got:.3g}, pairs runs that were not made together: "
+        f"{case} {median(ratios):g}, and yours, {got:.3g}, pairs runs that were not made together: "
         "sort the ratios, not the runs.",
     )
     whole = len(a) > 1 and _is(got, median(a) / median(b)) and not _is(got, median(ratios))
@@ -180,12 +180,12 @@ def _check_ratio(answer, a: list[float], b: list[float]) -> None:
     )
     need(
         len(a) % 2 or got not in ratios,
-        f"{here} {median(ratios):g}, half-way between the two in the middle, and yours is "
+        f"{case} {median(ratios):g}, half-way between the two in the middle, and yours is "
         f"{got:.3g}.",
     )
     need(
         _is(got, median(ratios)),
-        f"{here} {median(ratios):g}, and yours is {got:.3g}. Are they in order?",
+        f"{case} {median(ratios):g}, and yours is {got:.3g}. Are they in order?",
     )
 
 

@@ -38,19 +38,18 @@ def _pair(head, **changes) -> tuple[nn.Module, nn.Module]:
     for seed, weight in enumerate(shipped.parameters()):
         weight.data = drawn(*weight.shape, seed=seed) / 3
     theirs = head(config)
-    has, asked = (
-        {name: tuple(weight.shape) for name, weight in sorted(one.named_parameters())}
-        for one in (theirs, shipped)
-    )
+    shapes = _shapes(theirs)
+    wanted = _shapes(shipped)
     need(
-        [*has] == [*asked],
-        f"a head has the weights {', '.join(asked)}; yours has {', '.join(has) or 'none'}.",
+        [*shapes] == [*wanted],
+        f"a head has the weights {', '.join(wanted)}; yours has {', '.join(shapes) or 'none'}.",
     )
-    for name, shape in asked.items():
+    for name, size in wanted.items():
         need(
-            has[name] == shape,
-            f"with n_embd {config.n_embd} and head_size {config.head_size}, {name} is {shape}, and "
-            f"yours {has[name]}: config says how large, and nn.Linear takes what comes in first.",
+            shapes[name] == size,
+            f"with n_embd {config.n_embd} and head_size {config.head_size}, {name} is {size}, and "
+            f"yours {shapes[name]}: config says how large, and nn.Linear takes what comes in "
+            "first.",
         )
     need(
         "cache" in vars(theirs) and theirs.cache is None,
@@ -60,10 +59,16 @@ def _pair(head, **changes) -> tuple[nn.Module, nn.Module]:
     return theirs.double().eval(), shipped.double().eval()
 
 
+def _shapes(head: nn.Module) -> dict[str, tuple]:
+    """The shape of each weight of a head, by name."""
+    return {name: tuple(weight.shape) for name, weight in sorted(head.named_parameters())}
+
+
 def _check_alone(head) -> None:
     """Without a cache, in eval mode: the numbers of the lecture's head."""
     theirs, shipped = _pair(head, dropout=0.5)
-    x, pos = drawn(4, 7, 15, dtype=torch.float64), torch.arange(7)
+    x = drawn(4, 7, 15, dtype=torch.float64)
+    pos = torch.arange(7)
     right = shipped(x, pos)
     out = untouched(lambda *given: _guarded(theirs, *given), x=x, pos=pos)
     need(
@@ -87,7 +92,8 @@ def _check_alone(head) -> None:
     for text in range(len(x)):
         alone = theirs(x[text : text + 1], pos)
         need(near(alone, right[text : text + 1]), "a text alone is not what it is among others.")
-    long, places = drawn(2, LONG, 15, dtype=torch.float64), torch.arange(LONG)
+    long = drawn(2, LONG, 15, dtype=torch.float64)
+    places = torch.arange(LONG)
     off = (theirs(long, places) - shipped(long, places)).abs().amax((0, 2))  # (T,)
     late = (off > 1e-9).nonzero()
     if len(late):
@@ -109,8 +115,11 @@ def _guarded(theirs, x, pos):
 
 def _head_mistake(shipped, x: Tensor, pos: Tensor, out: Tensor) -> str:
     """Which mistake gives this output of a head without a cache."""
-    q, k, v = shipped.query(x), shipped.key(x), shipped.value(x)  # (B, T, hs)
-    hs, T = q.shape[-1], len(pos)
+    q = shipped.query(x)
+    k = shipped.key(x)
+    v = shipped.value(x)  # (B, T, hs)
+    hs = q.shape[-1]
+    T = len(pos)
     mask = pos[None, :] <= pos[:, None]
     hidden = (q @ k.mT * hs**-0.5).masked_fill(~mask, HIDDEN)
 
@@ -155,8 +164,8 @@ def _check_learns(head) -> None:
         out = one.train()(x, torch.arange(7))
         need(out.requires_grad, "no gradient flows through your head: it would learn nothing.")
         total = (out * drawn(3, 7, 5, seed=2, dtype=torch.float64)).sum()
-        found = torch.autograd.grad(total, [*given.values()], allow_unused=True)
-        both.append(dict(zip(given, found, strict=True)))
+        gradients = torch.autograd.grad(total, [*given.values()], allow_unused=True)
+        both.append(dict(zip(given, gradients, strict=True)))
     theirs, right = both
     for name, gradient in right.items():
         need(
@@ -198,8 +207,8 @@ def _check_dropout(head) -> None:
 
 
 def _check_factors(first: Tensor, again: Tensor, shares: Tensor, seen: Tensor) -> None:
-    """What the weights were multiplied by in two calls, and what they became.  (B, 21) each"""
-    kept = 1 / (1 - SHARE)
+    """The factors of the weights in two calls, and the weights after one.  (B, 21) each"""
+    factor = 1 / (1 - SHARE)
     need(
         not near(first, torch.ones_like(first), 1e-6),
         "in training nothing is dropped: config.dropout is the share of weights to set to 0.",
@@ -214,8 +223,8 @@ def _check_factors(first: Tensor, again: Tensor, shares: Tensor, seen: Tensor) -
     )
     dropped = first.abs() < 1e-6
     need(
-        (dropped | ((first - kept).abs() < 1e-6)).all(),
-        f"in training the weights that stay must become 1 / (1 - p) = {kept:.3f} times as large.",
+        (dropped | ((first - factor).abs() < 1e-6)).all(),
+        f"in training the weights that stay must become 1 / (1 - p) = {factor:.3f} times as large.",
     )
     _check_draws(dropped, again.abs() < 1e-6, seen)
     need(
@@ -230,12 +239,12 @@ def _check_draws(dropped: Tensor, again: Tensor, seen: Tensor) -> None:
     square = torch.zeros(len(dropped), *seen.shape)
     square[:, seen] = dropped.float()
     last = square[:, -1]  # (B, T): the row that sees all
-    for alike, what in (
+    for alike, words in (
         (square.std(0).max() == 0, "all texts drop the same weights"),
         (last.std(-1).max() == 0, "a query drops all of its weights or none"),
         (all(square[:, i:, i].std(-1).max() == 0 for i in range(4)), "all queries drop one key"),
     ):
-        need(not alike, f"in training {what}: each weight has a draw of its own.")
+        need(not alike, f"in training {words}: each weight has a draw of its own.")
     need(
         not torch.equal(dropped, again),
         "in training two calls drop the same weights: leave the random numbers to go on.",
@@ -261,11 +270,11 @@ def _check_cached(head) -> None:
     ways = [(2, (0, 9, 10, 11, 29, 30, 161, 162, LONG)), (1, (0, 1, 2, 7, 250, 251, LONG))]
     with torch.no_grad():
         plain = _model(PackageHead)(ids)[0]
-        _check_kept(model, ids)
+        _check_updates(model, ids)
         for cache in (DynamicCache, StaticCache, Backwards):
             for texts, cuts in ways:
-                found = _in_pieces(model, ids[:texts], cache, cuts)
-                off = (found - plain[:texts]).abs().amax((0, 2))  # (T,)
+                logits = _in_pieces(model, ids[:texts], cache, cuts)
+                off = (logits - plain[:texts]).abs().amax((0, 2))  # (T,)
                 late = (~(off <= 1e-9)).nonzero()
                 if len(late):
                     t = int(late[0])
@@ -277,11 +286,11 @@ def _check_cached(head) -> None:
                     )
         need(near(model(ids[:, :9])[0], plain[:, :9]), "after a cached text it is another head.")
         with torch.enable_grad():
-            found = _in_pieces(model, ids[:, :12], DynamicCache, (0, 5, 6, 12))
-        need(near(found, plain[:, :12]), "with a cache it is another head where gradients are on.")
+            logits = _in_pieces(model, ids[:, :12], DynamicCache, (0, 5, 6, 12))
+        need(near(logits, plain[:, :12]), "with a cache it is another head where gradients are on.")
 
 
-def _check_kept(model: GPT, ids: Tensor) -> None:
+def _check_updates(model: GPT, ids: Tensor) -> None:
     """In one pass the cache of a head gets the keys and values of that head, once."""
     updates: list[tuple[Tensor, Tensor]] = []
 
@@ -293,19 +302,20 @@ def _check_kept(model: GPT, ids: Tensor) -> None:
             updates.append((k, v))
             return k, v, pos
 
-    head, read = model.blocks[0].sa.heads[0], []
+    head = model.blocks[0].sa.heads[0]
+    read = []
     hook = head.register_forward_pre_hook(lambda module, args: read.append(args[0]))
     with kv_cache(model, Noting), hook:
         model(ids[:, :5], pos=torch.arange(5))
     times = len(updates) / len(cache_owners(model))
     need(times == 1, f"one pass makes {times:g} updates in each head: one is enough.")
     layers = head.key, head.value
-    for name, kept, layer in zip(("keys", "values"), updates[0], layers, strict=True):
+    for name, part, layer in zip(("keys", "values"), updates[0], layers, strict=True):
         right = layer(read[0])
-        shapes = f"{tuple(kept.shape)}, and the head has {tuple(right.shape)}: keep what it uses"
+        shapes = f"{tuple(part.shape)}, and the head has {tuple(right.shape)}: keep what it uses"
         order = "that are not the head's: update(k, v, pos), in this order"
-        words = order if kept.shape == right.shape else shapes
-        need(near(kept, right), f"the cache gets {name} {words}.")
+        words = order if part.shape == right.shape else shapes
+        need(near(part, right), f"the cache gets {name} {words}.")
 
 
 class Backwards(DynamicCache):

@@ -38,26 +38,27 @@ def sample(answer) -> None:
 
 
 def _check_three(answer) -> None:
-    """One row of three candidates, and what is wrong with the form of the answer."""
-    logits, noise = torch.tensor([[0.5, 0.3, 0.2]]).log(), torch.tensor([[1.0, 0.2, 9.0]])
-    found = untouched(answer, logits=logits, noise=noise)
+    """One row of three candidates, and mistakes in the form of the answer."""
+    logits = torch.tensor([[0.5, 0.3, 0.2]]).log()
+    noise = torch.tensor([[1.0, 0.2, 9.0]])
+    token = untouched(answer, logits=logits, noise=noise)
     need(
-        isinstance(found, Tensor) and found.shape == (1, 1),
+        isinstance(token, Tensor) and token.shape == (1, 1),
         "each row needs one token, as a tensor (B, 1); for one row of three yours is "
-        f"{shape_of(found)}.",
+        f"{shape_of(token)}.",
     )
     need(
-        not found.is_floating_point(),
-        f"a token is an integer, the index that argmax gives; yours is {found.dtype}.",
+        not token.is_floating_point(),
+        f"a token is an integer, the index that argmax gives; yours is {token.dtype}.",
     )
     need(
-        not any(answer(logits, noise) != found for _ in range(20)),
+        not any(answer(logits, noise) != token for _ in range(20)),
         "the same noise gave two tokens: it draws numbers of its own.",
     )
-    unused = answer(logits, torch.tensor([[9.0, 9.0, 0.01]])) == found
-    need(not unused or found == 2, "another noise gave the same token: is the noise used?")
+    unused = answer(logits, torch.tensor([[9.0, 9.0, 0.01]])) == token
+    need(not unused or token == 2, "another noise gave the same token: is the noise used?")
     need(
-        found != 2,
+        token != 2,
         "with the noise 1.0, 0.2, 9.0 token 2 is the last: the largest probability / noise wins.",
     )
 
@@ -86,25 +87,25 @@ def _check_shares(answer) -> None:
 
 def _check_race(answer, logits: Tensor, noise: Tensor) -> None:
     """Raise Objection where another token wins, and the race is not too close to call."""
-    found = untouched(answer, logits=logits, noise=noise)
+    tokens = untouched(answer, logits=logits, noise=noise)
     race = logits.double().log_softmax(-1) - noise.double().log()
     two = race.topk(2).values
     clear = two[:, 0] - two[:, 1] > 1e-3
-    wrong = (found != race.argmax(-1, keepdim=True))[:, 0] & clear
+    wrong = (tokens != race.argmax(-1, keepdim=True))[:, 0] & clear
     if not wrong.any():
         return
     B, V = logits.shape
     row = int(wrong.nonzero()[0, 0])
     rank = int((logits[row] > logits[row, race[row].argmax()]).sum()) + 1
-    here = f"of {B} rows of {V} candidates, row {row} is drawn wrong"
+    case = f"of {B} rows of {V} candidates, row {row} is drawn wrong"
     if logits.abs().max() > 500:
         raise Objection(
-            f"{here}: its logits are around {logits[row].mean():.0f}, and only their differences "
+            f"{case}: its logits are around {logits[row].mean():.0f}, and only their differences "
             "count. exp() of them overflows or is 0; softmax takes each row's own maximum out "
             "first."
         )
     raise Objection(
-        f"{here}: the winner is number {rank} by its logit. All {V} race, each row with its own "
+        f"{case}: the winner is number {rank} by its logit. All {V} race, each row with its own "
         "noise, as it comes, at temperature 1."
     )
 
@@ -135,7 +136,7 @@ class Loose:
 
 
 class Watched(GPT):
-    """A GPT that notes what it reads."""
+    """A GPT that notes the tokens that it reads."""
 
     def forward(self, idx, targets=None, pos=None):
         where = None if pos is None else pos.tolist()
@@ -160,7 +161,8 @@ def generate_with_cache(answer) -> None:
     """The tokens of the plain pass, each token read once at its own position, to capacity."""
     for B, T, n, block_size in TEXTS:
         _check_text(answer, B, T, n, block_size)
-    model, (prompt, noise) = _watched(16), _asked(1, 3, 8)
+    model = _watched(16)
+    prompt, noise = _prompt_and_noise(1, 3, 8)
     steps = answer(model, prompt, noise, Loose)
     next(steps)
     read = sum(tokens.shape[1] for tokens, *_ in model.read)
@@ -188,31 +190,33 @@ def generate_with_cache(answer) -> None:
 
 def _check_past(answer) -> None:
     """More tokens than the block holds: an error, and no text that ends in silence."""
-    model, (prompt, noise) = _watched(16), _asked(1, 3, 20)
-    found: list[Tensor] = []
+    model = _watched(16)
+    prompt, noise = _prompt_and_noise(1, 3, 20)
+    tokens: list[Tensor] = []
     try:
-        found.extend(answer(model, prompt, noise, Loose))
+        tokens.extend(answer(model, prompt, noise, Loose))
     except Objection:
         raise
     except Exception:
         return
     raise Objection(
         f"a block of 16 holds 14 new tokens after a prompt of 3. Asked for 20, it hands out "
-        f"{len(found)} and ends in silence: let the error of the model come through."
+        f"{len(tokens)} and ends in silence: let the error of the model come through."
     )
 
 
-def _asked(B: int, T: int, n: int) -> tuple[Tensor, Tensor]:
+def _prompt_and_noise(B: int, T: int, n: int) -> tuple[Tensor, Tensor]:
     prompt = torch.randint(11, (B, T), generator=torch.Generator().manual_seed(B + T))
     return prompt, draw_noise(n, B, 11, torch.Generator().manual_seed(n))
 
 
 def _check_text(answer, B: int, T: int, n: int, block_size: int) -> None:
-    """One prompt, its tokens, and what the model read for them."""
-    model, (prompt, noise) = _watched(block_size), _asked(B, T, n)
+    """One prompt, its tokens, and the passes of the model for them."""
+    model = _watched(block_size)
+    prompt, noise = _prompt_and_noise(B, T, n)
     Loose.built = 0
 
-    def asked(prompt, noise):
+    def collect(prompt, noise):
         steps = answer(model, prompt, noise, Loose)
         need(
             hasattr(steps, "__next__"),
@@ -220,104 +224,106 @@ def _check_text(answer, B: int, T: int, n: int, block_size: int) -> None:
         )
         return list(steps)
 
-    here = f"for a prompt of {T} tokens"
+    case = f"for a prompt of {T} tokens"
     try:
-        found = untouched(asked, prompt=prompt, noise=noise)
+        tokens = untouched(collect, prompt=prompt, noise=noise)
     except (ValueError, IndexError) as error:
-        _check_read(model, prompt, n, here)
+        _check_read(model, prompt, n, case)
         if T + n - 1 < block_size:
             raise
         raise Objection(
-            f"{here} and {n} new ones, which a block of {block_size} holds, it stops ({error}): "
+            f"{case} and {n} new ones, which a block of {block_size} holds, it stops ({error}): "
             "is the last token read, which nobody needs?"
         ) from None
-    _check_read(model, prompt, n, here)
+    _check_read(model, prompt, n, case)
     need(not model.training, "the model came in eval mode, and your loop left it in training mode.")
-    _check_tokens(found, model, prompt, noise)
+    _check_tokens(tokens, model, prompt, noise)
 
 
-def _check_tokens(found: list, model: Watched, prompt: Tensor, noise: Tensor) -> None:
+def _check_tokens(tokens: list, model: Watched, prompt: Tensor, noise: Tensor) -> None:
     """Raise Objection unless these are the tokens of the plain pass, and the caches are off."""
-    (B, T), n = prompt.shape, len(noise)
-    here = f"for a prompt of {T} tokens"
+    B, T = prompt.shape
+    n = len(noise)
+    case = f"for a prompt of {T} tokens"
     need(
         Loose.built > 0,
-        f"{here} another cache is built than the class that came in: kv_cache(model, cache).",
+        f"{case} another cache is built than the class that came in: kv_cache(model, cache).",
     )
     heads = model.config.n_head
     need(
         Loose.built <= heads,
-        f"{here} {Loose.built} caches are built for {heads} heads: one with-block around all steps "
+        f"{case} {Loose.built} caches are built for {heads} heads: one with-block around all steps "
         "keeps what was read.",
     )
-    shapes = {getattr(token, "shape", None) for token in found}
+    shapes = {getattr(token, "shape", None) for token in tokens}
     need(
-        len(found) == n and shapes == {(B, 1)},
+        len(tokens) == n and shapes == {(B, 1)},
         f"{n} rows of noise for {B} texts give {n} tokens of shape ({B}, 1); yours are "
-        f"{len(found)}, of {_shapes(shapes)}.",
+        f"{len(tokens)}, of {_shapes(shapes)}.",
     )
     off = "`with kv_cache(model, cache):` removes them."
     need(not model.caching, f"the caches are still on after the last token: {off}")
     right = complete(model, prompt, n, noise=noise)[:, T:]
-    wrong = (torch.cat(found, dim=1) != right).nonzero()
+    wrong = (torch.cat(tokens, dim=1) != right).nonzero()
     if len(wrong):
         text, step = min(wrong.tolist(), key=lambda pair: pair[1])
         raise Objection(
-            f"{here} and {B} texts, token {step} of text {text} is another one: the last logits, "
+            f"{case} and {B} texts, token {step} of text {text} is another one: the last logits, "
             "and the noise of that very step and text?"
         )
 
 
-def _shapes(found: set) -> str:
-    return ", ".join(str(tuple(x)) if x is not None else "no tensor" for x in found)
+def _shapes(shapes: set) -> str:
+    return ", ".join(str(tuple(x)) if x is not None else "no tensor" for x in shapes)
 
 
-def _check_read(model: Watched, prompt: Tensor, n: int, here: str) -> None:
+def _check_read(model: Watched, prompt: Tensor, n: int, case: str) -> None:
     """Raise Objection unless every token but the last was read once, at its own position."""
     T = prompt.shape[1]
     done = 0
     for step, seen in enumerate(model.read):
-        done += _check_pass(seen, prompt, step, done, here)
+        done += _check_pass(seen, prompt, step, done, case)
     again = len(model.read) > 1 and torch.equal(model.read[1][0], prompt[:, -1:])
     need(
         not (again and done == T + n),
-        f"{here} the second pass reads the prompt's last token again: that one is read already, "
+        f"{case} the second pass reads the prompt's last token again: that one is read already, "
         "and "
         "the prefill's own logits decide the first new token.",
     )
     need(
         done <= T + n - 1,
-        f"{here} the model reads {done} tokens, where {T + n - 1} are enough: nobody needs the "
+        f"{case} the model reads {done} tokens, where {T + n - 1} are enough: nobody needs the "
         "logits behind the last one.",
     )
 
 
-def _check_pass(seen: tuple, prompt: Tensor, step: int, done: int, here: str) -> int:
+def _check_pass(seen: tuple, prompt: Tensor, step: int, done: int, case: str) -> int:
     """Raise Objection unless a pass read the next tokens, where they stand.  -> how many"""
     tokens, where, caching, grad = seen
-    T, count = prompt.shape[1], tokens.shape[1]
+    T = prompt.shape[1]
+    count = tokens.shape[1]
     need(
         caching,
-        f"{here}, at step {step} no cache is on: put the loop into `with kv_cache(model, cache):`.",
+        f"{case}, at step {step} no cache is on: put the loop into `with kv_cache(model, cache):`.",
     )
     need(
         done + count <= max(T, step + T),
-        f"{here}, at step {step} the model reads {count} tokens; new to it is {max(1, T - done)}.",
+        f"{case}, at step {step} the model reads {count} tokens; new to it is {max(1, T - done)}.",
     )
     right = [*range(done, done + count)]
     wrong = where if where is None or isinstance(where[0], int) else where[0]
     need(
         wrong == right,
-        f"{here}, at step {step} it says {where}, and its tokens stand at {right}.",
+        f"{case}, at step {step} it says {where}, and its tokens stand at {right}.",
     )
     again = done < T and not torch.equal(tokens[:, : T - done], prompt[:, done : done + count])
     need(
         not again,
-        f"{here}, at step {step} the model reads other tokens than the prompt's next ones.",
+        f"{case}, at step {step} the model reads other tokens than the prompt's next ones.",
     )
     need(
         not grad,
-        f"{here}, at step {step} PyTorch records it for gradients: put @torch.no_grad() above "
+        f"{case}, at step {step} PyTorch records it for gradients: put @torch.no_grad() above "
         "the function.",
     )
     return count

@@ -13,7 +13,7 @@ WIDE = (300, 280)
 
 
 class Toy(nn.Module):
-    """A model of two layers with dropout, in float64, that notes what it reads."""
+    """A model of two layers with dropout, in float64, that notes its inputs."""
 
     def __init__(self):
         super().__init__()
@@ -66,11 +66,14 @@ def one_step(answer) -> None:
 
 def _check_line(answer) -> list[float]:
     """Two steps of one weight, whose numbers anyone can follow.  -> the weight after each"""
-    model, x, y = Line(), torch.ones(1, 1), torch.ones(1, 1)
+    model = Line()
+    x = torch.ones(1, 1)
+    y = torch.ones(1, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    said, after = [], []
+    losses = []
+    after = []
     for _ in range(2):
-        said.append(answer(model, optimizer, x, y))
+        losses.append(answer(model, optimizer, x, y))
         after.append(round(model.w.item(), 3))
         need(
             torch.is_grad_enabled(),
@@ -85,27 +88,29 @@ def _check_line(answer) -> list[float]:
         after != [0.2, 0.56],
         "the second step is too long: the gradients of the first are still there. Clear them.",
     )
-    if isinstance(said[0], Tensor):
+    if isinstance(losses[0], Tensor):
         raise Objection(
             "you return a tensor, which holds on to the whole computation: loss.item() is the "
             "number."
         )
-    number = isinstance(said[0], (int, float))
-    need(number or said[0] is None, f"return the loss as a number, not as {said[0]!r}.")
-    late = " That is the loss after it." if number and abs(said[0] - 0.64) < 1e-6 else ""
-    right = number and abs(said[0] - 1) < 1e-6
-    need(right, f"the loss before the first step is 1; you return {said[0]}.{late}")
+    number = isinstance(losses[0], (int, float))
+    need(number or losses[0] is None, f"return the loss as a number, not as {losses[0]!r}.")
+    late = " That is the loss after it." if number and abs(losses[0] - 0.64) < 1e-6 else ""
+    right = number and abs(losses[0] - 1) < 1e-6
+    need(right, f"the loss before the first step is 1; you return {losses[0]}.{late}")
     return after
 
 
 def _check_steps(answer, name: str, kind) -> None:
     """Four steps, compared with the same four by the book."""
-    theirs, right = Toy(), Toy()
+    theirs = Toy()
+    right = Toy()
     optimizers = [kind(one.parameters()) for one in (theirs, right)]
     moved: list[list[Tensor]] = []  # the gradients at each move
     optimizers[0].register_step_post_hook(lambda opt, *rest: moved.append(_gradients(theirs)))
     for step in range(4):
-        x, y = (drawn(ROWS, n, seed=step, dtype=torch.float64) for n in WIDE)
+        x = drawn(ROWS, WIDE[0], seed=step, dtype=torch.float64)
+        y = drawn(ROWS, WIDE[1], seed=step, dtype=torch.float64)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(step)
             wanted = _by_the_book(right, optimizers[1], x, y)
@@ -115,7 +120,7 @@ def _check_steps(answer, name: str, kind) -> None:
         moved.clear()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(step)
-            said = untouched(lambda x, y: answer(theirs, optimizers[0], x, y), x=x, y=y)
+            loss = untouched(lambda x, y: answer(theirs, optimizers[0], x, y), x=x, y=y)
             same_draws = torch.equal(torch.get_rng_state(), later)
         _check_calls(theirs, x, y, same_draws)
         need(
@@ -124,9 +129,9 @@ def _check_steps(answer, name: str, kind) -> None:
             "is a step.",
         )
         need(
-            abs(said - wanted) < 1e-9 * abs(wanted),
+            abs(loss - wanted) < 1e-9 * abs(wanted),
             f"the loss of step {step} before it moves the weights is {wanted:.4f}; you return "
-            f"{said}.",
+            f"{loss}.",
         )
         _check_gradients(moved[0], gradients, step)
         same = all(
@@ -152,7 +157,7 @@ def _gradients(model: nn.Module) -> list[Tensor]:
 
 
 def _check_calls(model: Toy, x: Tensor, y: Tensor, same_draws: bool) -> None:
-    """Raise Objection for what the model read, and for a mode or a seed that was changed."""
+    """Raise Objection for other inputs of the model, and for a mode or a seed that was changed."""
     read = [call for call in model.calls if call[1] is not None]
     need(len(read) == 1, f"a step calls model(x, y) once, and yours {len(read)} times.")
     seen_x, seen_y, training = read[0]
@@ -173,7 +178,8 @@ def _check_calls(model: Toy, x: Tensor, y: Tensor, same_draws: bool) -> None:
 
 def _check_gradients(moved: list[Tensor], right: list[Tensor], step: int) -> None:
     """Raise Objection unless the weights are moved by the gradients of this batch."""
-    flat, wanted = (torch.cat([x.flatten() for x in part]) for part in (moved, right))
+    flat = torch.cat([x.flatten() for x in moved])
+    wanted = torch.cat([x.flatten() for x in right])
     if near(flat, wanted, 1e-9):
         return
     ratio = float(flat @ wanted / (wanted @ wanted))

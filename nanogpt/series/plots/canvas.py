@@ -1,4 +1,4 @@
-"""What figures are drawn with: figures and panels, axes, words that do not collide, pages.
+"""The tools of all figures: figures and panels, axes, words that do not collide, pages.
 
 A page is a drawn picture without axes: x runs to the right and y down, both in inches from the top
 left corner.
@@ -17,7 +17,7 @@ from . import style
 from .style import BEHIND, BLUE, GREY, INK, ORANGE, PAPER, VERMILION, ink_on, on_paper
 
 DARK = "#8a5f00"  # dark orange: lines that must be seen on paper
-FILLS = {  # what a cell is
+FILLS = {  # by the kind of a cell
     "old": {"facecolor": "#bcdcf0", "edgecolor": BLUE},
     "new": {"facecolor": ORANGE, "edgecolor": DARK},
     "again": {"facecolor": PAPER, "edgecolor": VERMILION, "hatch": "////"},
@@ -52,7 +52,7 @@ def fit_names(title: str = "", xlabel: str = "", ylabel: str = "", **settings) -
 def label(
     axes: Axes, x: float, y: float, text: str, colour: str = INK, size: float = 8.5, **kwargs
 ) -> None:
-    """A bold name in the colour of what it names (or darker), level with y, from x on."""
+    """A bold name in the colour of its thing (or darker), level with y, from x on."""
     font = {"fontsize": size, "va": "center", "weight": "bold", **kwargs}
     axes.text(x, y, text, color=on_paper(colour), **font)
 
@@ -109,17 +109,18 @@ def cells(axes: Axes, x: float, y: float, size: tuple, texts: Sequence, kinds: S
     """A row of boxes without gaps, a character in each; a kind is one of FILLS."""
     width, height = size
     for i, (text, kind) in enumerate(zip(texts, kinds, strict=True)):
-        left = x + i * width
+        left_edge = x + i * width
         look = {"lw": 0.9, "hatch_linewidth": 0.6, **FILLS[kind]}
-        axes.add_patch(Rectangle((left + 0.03, y), width - 0.06, height, **look))
+        axes.add_patch(Rectangle((left_edge + 0.03, y), width - 0.06, height, **look))
         font = {"va": "center_baseline", "weight": "bold"}
         font |= {"bbox": BEHIND} if "hatch" in look else {}
-        letter(axes, left + width / 2, y + height / 2, text, 11.5, **font)
+        letter(axes, left_edge + width / 2, y + height / 2, text, 11.5, **font)
 
 
 def pill(axes: Axes, x: float, y: float, text: str, width: float, kind: str = "new") -> None:
-    """A rounded box around the point (x, y), for what passes by and is not kept."""
-    corner, shape = (x - width / 2, y - 0.15), "round,pad=0,rounding_size=0.15"
+    """A rounded box around the point (x, y), for a thing that passes by and is not kept."""
+    corner = (x - width / 2, y - 0.15)
+    shape = "round,pad=0,rounding_size=0.15"
     axes.add_patch(FancyBboxPatch(corner, width, 0.3, shape, **FILLS[kind]))
     font = {"ha": "center", "va": "center_baseline", "weight": "bold", "fontsize": 10.5}
     axes.text(x, y, text, parse_math=False, **font)
@@ -127,14 +128,15 @@ def pill(axes: Axes, x: float, y: float, text: str, width: float, kind: str = "n
 
 def row_name(axes: Axes, y: float, text: str, note: str = "") -> None:
     """The name of a row on the left edge, level with y, and a grey note under it."""
-    up, smaller = 0.09 if note else 0.0, style.narrow()
+    up = 0.09 if note else 0.0
+    smaller = style.narrow()
     axes.text(0, y - up, text, fontsize=11 - smaller, weight="bold", va="center")
     if note:
         axes.text(0, y + up + 0.02, note, fontsize=9 - smaller, va="center", color=GREY)
 
 
 def legend(axes: Axes, y: float, rows: Sequence[tuple[str, str]]) -> None:
-    """What each kind of cell means, in words beside it, from y down."""
+    """The meaning of each kind of cell, in words beside it, from y down."""
     size = 10 if style.narrow() else 10.5
     for kind, words in rows:
         lines = style.wrapped(words, size, page_width() - 0.4)
@@ -155,14 +157,15 @@ def grid(
     width, height = size
     for i, row in enumerate(colours):
         for j, colour in enumerate(row):
-            left, top = x + j * width, y + i * height
+            left_edge = x + j * width
+            top = y + i * height
             look = {"facecolor": colour, "edgecolor": PAPER, "lw": 0.9}
             if colour is None:
                 look = {"facecolor": PAPER, "edgecolor": "#d3d8df", "lw": 0, "hatch": "///"}
-            axes.add_patch(Rectangle((left, top), width, height, **look))
+            axes.add_patch(Rectangle((left_edge, top), width, height, **look))
             if texts and colour is not None:
                 place = {"ha": "center", "va": "center_baseline", "fontsize": font}
-                middle = left + width / 2, top + height / 2
+                middle = left_edge + width / 2, top + height / 2
                 axes.text(*middle, texts[i][j], color=ink_on(colour), **place)
 
 

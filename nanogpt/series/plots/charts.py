@@ -14,7 +14,7 @@ from .style import BLUE, GREEN, GREY, INK, ORANGE, PALE, PAPER, SKY, VERMILION, 
 
 LOOKS = ((VERMILION, "s"), (BLUE, "o"), (ORANGE, "^"), (GREEN, "D"), (GREY, "v"), (SKY, "P"))
 LOOKS += ((INK, "X"), ("#CC79A7", "."))  # of curves
-KINDS = {  # what a time is spent on: its name and its look
+KINDS = {  # of times in a timeline: name and look
     "travels": ("on its way", {"facecolor": SKY}),
     "waits": ("waits", {"color": GREY, "lw": 1, "ls": ":"}),
     "prompt": ("reads the prompt", {"facecolor": BLUE}),
@@ -29,7 +29,8 @@ def losses(history: dict, references: dict[str, float], title: str) -> Figure:
     figure, (axes,) = canvas.new_panels(3.8, title)
     most = 5 if style.narrow() else 8
     axes.locator_params(axis="x", nbins=most)
-    steps, raw = history["step"], history["batch_loss"]
+    steps = history["step"]
+    raw = history["batch_loss"]
     axes.plot(range(1, len(raw) + 1), raw, color="#c3c8d0", lw=0.8, zorder=1, label="each batch")
     axes.plot(steps, history["train"], color=SKY, ls="--", marker="s", ms=3.5, label="train")
     axes.plot(steps, history["val"], color=BLUE, marker="o", ms=3.5, label="validation")
@@ -38,9 +39,11 @@ def losses(history: dict, references: dict[str, float], title: str) -> Figure:
         axes.axhline(value, color=GREY, lw=0.9, ls=":")
         # Where the curves leave space: on the left under a low line, on the right over a high one.
         low = value < min(history["val"])
-        x, *by, va, ha = (0, 5, -4, "top", "left") if low else (steps[-1], -4, 4, "bottom", "right")
         look = {"textcoords": "offset points", "fontsize": 8.5, "bbox": style.BEHIND}
-        axes.annotate(name, (x, value), by, va=va, ha=ha, **look)
+        if low:
+            axes.annotate(name, (0, value), (5, -4), va="top", ha="left", **look)
+        else:
+            axes.annotate(name, (steps[-1], value), (-4, 4), va="bottom", ha="right", **look)
     axes.set(xlabel="step", ylabel="cross-entropy (nats per character)", xlim=(0, steps[-1]))
     axes.set_ylim(min([*references.values(), *raw, *history["train"]]) - 0.3, None)
     canvas.names_below(figure, axes.get_legend_handles_labels()[0])
@@ -85,8 +88,7 @@ def _curves(
     if shade:
         axes.axvspan(*shade, color=PALE, alpha=0.55, lw=0, zorder=0)
     for (name, (x, y, *marks)), (colour, mark) in zip(curves.items(), looks, strict=False):
-        spans = [style.low_mid_high(v, unit) if isinstance(v, dict) else [v / unit] * 3 for v in y]
-        low, mid, high = zip(*spans, strict=True)
+        low, mid, high = zip(*(_range(value, unit) for value in y), strict=True)
         axes.fill_between(x, low, high, color=colour, alpha=0.15, lw=0)
         look = {"marker": mark, "ms": 4, "ls": ls, "markevery": max(1, len(x) // 20) if ls else 1}
         axes.plot(x, mid, color=colour, label=name, **look)
@@ -105,19 +107,27 @@ def _curves(
     axes.set(**canvas.fit_names(**settings))
 
 
+def _range(value, unit: float) -> tuple[float, float, float]:
+    """Low, median and high of a summary, in units of `unit`; of a number three times itself."""
+    if isinstance(value, dict):
+        return style.low_mid_high(value, unit)
+    return (value / unit,) * 3
+
+
 @styled
 def dots(panels: Sequence[dict], title: str, size: float | None = None) -> Figure:
     """Numbers as dots with their ranges, a row each, in panels side by side that share the rows.
 
-    On a phone they stand under each other. `size` is that of the words on a page, in points. A
+    On a phone they stand under each other. `size` is the one of words on a page, in points. A
     panel is {"rows": {name: value}}: a summary, a number, or None where nothing was measured, for
     which "missing" stands. Its "limit" is a summary too, a band across all rows, with a name above
     it, "limited"; "base" has the names that others improve on, "rough" those whose mark is open;
     "form" writes a number; "zero" is a line from top to bottom; all else sets the axes.
     """
-    small, n = style.narrow(), len(panels)
+    small = style.narrow()
+    n = len(panels)
     names = list(max((panel["rows"] for panel in panels), key=len))
-    words = [style.wrapped(name, 9, 1.3) if small else name for name in names]
+    words = [style.wrapped(name, 9, 1.3) for name in names] if small else names
     heights = sum(1 + name.count("\n") / 2 for name in words)
     height = 0.5 + n * (0.9 + 0.33 * heights) if small else 1.5 + 0.36 * heights
     shared = {"sharey": True, "sharex": len({panel["xlabel"] for panel in panels}) == 1}
@@ -155,7 +165,8 @@ def _dots(
 ) -> None:
     beside = axes.get_yaxis_transform()  # x as a share of the axes, y as the number of a row
     for y, name in enumerate(names):
-        if (value := rows.get(name)) is None:
+        value = rows.get(name)
+        if value is None:
             look = {"transform": beside, "bbox": style.BEHIND}
             canvas.note(axes, 0.03, y, missing, 8, "center", **look)
             continue
@@ -187,14 +198,16 @@ def timelines(panels: Sequence[dict], title: str, clock: str) -> Figure:
     computes for nobody.
     """
     by_name = "name" in panels[0]["rows"][0]
-    heights = [0.55 + (0.3 if by_name else 0.15) * len(panel["rows"]) for panel in panels]
+    row_height = 0.3 if by_name else 0.15
+    heights = [0.55 + row_height * len(panel["rows"]) for panel in panels]
     size = {"rows": len(panels), "sharex": True, "height_ratios": heights}
     figure, column = canvas.new_panels(1.1 + sum(heights), title, **size)
     for axes, panel in zip(column, panels, strict=True):
         for y, row in enumerate(panel["rows"]):
             for span in row["spans"]:
                 _span(axes, y, *span)
-            if times := row.get("tokens"):
+            times = row.get("tokens")
+            if times:
                 axes.vlines(times, y - 0.4, y + 0.4, color=ORANGE, lw=1.1, label=KINDS["token"][0])
         axes.set_yticks(range(len(panel["rows"])), [row.get("name", "") for row in panel["rows"]])
         axes.set(ylim=(len(panel["rows"]) - 0.4, -0.6), ylabel="" if by_name else "requests")
@@ -202,14 +215,17 @@ def timelines(panels: Sequence[dict], title: str, clock: str) -> Figure:
         axes.grid(axis="y", visible=False)
         axes.set(**canvas.fit_names(panel["name"]))
     column[-1].set(xlabel=clock, xlim=(0, None))
-    drawn = (axes.get_legend_handles_labels() for axes in column)
-    named = {name: handle for pair in drawn for handle, name in zip(*pair, strict=True)}
-    canvas.names_below(figure, [*named.values()])
+    handles = {}  # by name, each once
+    for axes in column:
+        handles |= {
+            name: handle for handle, name in zip(*axes.get_legend_handles_labels(), strict=True)
+        }
+    canvas.names_below(figure, [*handles.values()])
     return figure
 
 
 def _span(axes: Axes, y: float, start: float, end: float, kind: str) -> None:
-    """A time in row y: a box, or the dotted line of one who waits."""
+    """A time in row y: a box, or the dotted line of a request that waits."""
     name, look = KINDS[kind]
     if kind == "waits":
         axes.plot([start, end], [y, y], label=name, **look)

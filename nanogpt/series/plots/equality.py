@@ -31,7 +31,8 @@ def token_strips(strips: list[dict], title: str, columns: int = 40, wrong: bool 
     for i, strip in enumerate(strips):
         top = step * i + 0.7 * folded
         _strip(axes, top, strip, columns, across, other)
-        label, note = strip["label"], strip.get("note", "")
+        label = strip["label"]
+        note = strip.get("note", "")
         if folded:
             axes.text(0, top - 0.32, label, va="center", fontsize=9)
             canvas.label(axes, across, top - 0.32, note, size=9, ha="right")
@@ -49,8 +50,14 @@ def _strip(axes: Axes, top: float, strip: dict, columns: int, across: int, other
     marks = strip.get("green", [None] * columns)
     size = 8 if across <= 40 else 6.8
     for i, (char, green) in enumerate(zip(strip["text"][:columns], marks, strict=False)):
-        x, y = i % across, top + i // across
-        colour, alpha = (PALE, 1) if green is None else (GREEN, 0.32) if green else other
+        x = i % across
+        y = top + i // across
+        look = other
+        if green is None:
+            look = (PALE, 1)
+        elif green:
+            look = (GREEN, 0.32)
+        colour, alpha = look
         axes.add_patch(Rectangle((x, y), 0.94, 0.76, color=colour, alpha=alpha, lw=0))
         canvas.letter(axes, x + 0.47, y + 0.4, char, size)
         if colour == VERMILION:
@@ -94,7 +101,9 @@ def masks(panels: list[dict], title: str) -> Figure:
     """
     columns = min(len(panels), 2 if style.narrow() else 3)
     rows = [panels[i : i + columns] for i in range(0, len(panels), columns)]
-    heights = [2.0 + max(len(panel["q"]) for panel in row) for row in rows]
+    heights = []
+    for row in rows:
+        heights.append(2.0 + max(len(panel["q"]) for panel in row))
     size = {"rows": len(rows), "columns": columns, "height_ratios": heights}
     cell = 0.0612 * style.width() / columns  # inches, with the space around a panel
     height = 0.5 + cell * sum(heights) + 0.2 * len(rows) * style.narrow()
@@ -109,16 +118,20 @@ def masks(panels: list[dict], title: str) -> Figure:
 
 
 def _mask(axes: Axes, panel: dict) -> None:
-    """One mask: what is allowed is blue, a query's own position darker."""
+    """One mask: allowed keys are blue, a query's own position darker."""
     colours = LinearSegmentedColormap.from_list("mask", (PALE, "#9cc7e4", BLUE))
-    q_pos, k_pos = panel["q"], panel["k"]
+    q_pos = panel["q"]
+    k_pos = panel["k"]
     shades = np.where(np.equal.outer(q_pos, k_pos), 1.0, 0.62) * np.array(panel["mask"])
-    queries, keys = q_pos, ["∅" if p < 0 else p for p in k_pos]
+    queries = q_pos
+    keys = ["∅" if p < 0 else p for p in k_pos]
     if len(keys) > 12:  # every second name, the last among them: all would touch
         keys = [key if (len(keys) - i) % 2 else "" for i, key in enumerate(keys)]
     font = {"fontsize": 6.8}
     if "names" in panel:
-        queries, keys = ([BLANKS.get(c, c) for c in chars] for chars in panel["names"])
+        query_names, key_names = panel["names"]
+        queries = [BLANKS.get(char, char) for char in query_names]
+        keys = [BLANKS.get(char, char) for char in key_names]
         font = {"fontsize": 10, "family": MONO, "parse_math": False}
     axes.pcolormesh(shades, cmap=colours, vmin=0, vmax=1, edgecolors=PAPER, lw=1.2)
     axes.set_aspect("equal")

@@ -29,7 +29,11 @@ from .canvas import (
 from .style import BLUE, GREY, ORANGE, PALE, VERMILION, styled
 
 BOX = 0.36  # inches: the height of the cells of a decode step; and its rows
-QUERY, KEYS, VALUES, OUTPUT, BELOW = 0.16, 0.72, 2.06, 3.02, 3.42
+QUERY = 0.16
+KEYS = 0.72
+VALUES = 2.06
+OUTPUT = 3.02
+BELOW = 3.42
 GAP = 0.32  # inches that the characters beside a step of attention take
 STEPS = {  # of attention: its name, and the words beside it
     "scores": (
@@ -56,13 +60,15 @@ STEPS = {  # of attention: its name, and the words beside it
 def attention_step(chars: Sequence[str], step: str, data: Sequence, title: str) -> Figure:
     """One step of causal self-attention, with a few words beside it, on a phone below.
 
-    `step` is "scores", "weights" or "mix", and `data` what it makes: (T, T), queries down and keys
-    across; of "mix" what it is made of, the weights and the values (T, hs), which are drawn up to
-    their eighth column.
+    `step` is "scores", "weights" or "mix", and `data` its result: (T, T), queries down and keys
+    across; of "mix" its operands, the weights and the values (T, hs), which are drawn up to their
+    eighth column.
     """
     small = style.narrow()
     figure, axes = page(5.15 if small else 4.4, title)
-    x, y, side = GAP, 0.55, 3.3 if small else 3.75
+    x = GAP
+    y = 0.55
+    side = 3.3 if small else 3.75
     axes.text(0, 0.1, STEPS[step][0], fontsize=11, weight="bold", va="center", color=GREY)
     cell = (side - 0.45 * (step == "mix")) / len(chars)
     letters(axes, chars, (x - 0.14, y + cell / 2), (0, cell))
@@ -84,7 +90,10 @@ def attention_step(chars: Sequence[str], step: str, data: Sequence, title: str) 
 
 def _values(axes: Axes, corner: tuple, size: tuple, rows, share=False, most: float = 0) -> None:
     """Numbers as coloured cells: shares in blue, others blue or red; written where they fit."""
-    most = 1.0 if share else most or max(abs(v) for row in rows for v in row if v is not None) or 1
+    if share:
+        most = 1.0
+    elif not most:
+        most = max(abs(v) for row in rows for v in row if v is not None) or 1
 
     def shade(v: float) -> tuple:
         return style.mixed(BLUE if v >= 0 else VERMILION, 0.06 + 0.9 * min(abs(v / most), 1) ** 0.7)
@@ -92,8 +101,11 @@ def _values(axes: Axes, corner: tuple, size: tuple, rows, share=False, most: flo
     def written(v: float) -> str:
         return f"{v:.0%}" if share else f"{round(v, 1) + 0.0:.1f}".replace("-", "−")
 
-    colours = [[None if v is None else shade(v) for v in row] for row in rows]
-    texts = [["" if v is None else written(v) for v in row] for row in rows]
+    colours = []
+    texts = []
+    for row in rows:
+        colours.append([None if v is None else shade(v) for v in row])
+        texts.append(["" if v is None else written(v) for v in row])
     font = min(9.5, 24 * size[0])
     grid(axes, *corner, size, colours, texts if font >= 6.8 else None, font)
 
@@ -101,9 +113,12 @@ def _values(axes: Axes, corner: tuple, size: tuple, rows, share=False, most: flo
 def _mix(axes: Axes, corner: tuple, side: float, high: float, weights, values) -> None:
     """The last row of weights as a column, times the rows of values, and their sum below."""
     x, y = corner
-    row, rows = weights[-1], [list(v[:8]) for v in values]
-    output, most = (np.array(row) @ np.array(rows)).tolist(), float(np.abs(rows).max())
-    wide, right = (side - 1.0) / len(output), x + 1.0
+    row = weights[-1]
+    rows = [list(v[:8]) for v in values]
+    output = (np.array(row) @ np.array(rows)).tolist()
+    most = float(np.abs(rows).max())
+    wide = (side - 1.0) / len(output)
+    right = x + 1.0
     _values(axes, corner, (0.55, high), [[w] for w in row], share=True)
     note(axes, x + 0.775, y + (side - 0.45) / 2, "×", 15, ha="center", va="center")
     _values(axes, (right, y), (wide, high), rows, most=most)
@@ -119,10 +134,12 @@ def triangle(chars: Sequence[str], n_prompt: int, title: str, weights: Sequence)
     orange; a darker cell has more weight.
     """
     small = style.narrow()
-    n, side = len(chars), 3.15 if small else 3.9
+    n = len(chars)
+    side = 3.15 if small else 3.9
     cell = side / n
     figure, axes = page(side + (2.0 if small else 0.4), title)
-    x, y = 0.34 if small else 0.62, 0.3
+    x = 0.34 if small else 0.62
+    y = 0.3
     colours = []
     for i, row in enumerate(weights):
         phase = BLUE if i < n_prompt else ORANGE
@@ -138,15 +155,17 @@ def triangle(chars: Sequence[str], n_prompt: int, title: str, weights: Sequence)
 
 
 def _spans(axes: Axes, x: float, y: float, cell: float, n_prompt: int, n: int) -> None:
-    """Beside the triangle, on a phone below: which rows go together, what they write and read."""
+    """Beside the triangle, on a phone below: which rows go together, and their reads and writes."""
     later = n - n_prompt
     prefill = f"{n_prompt} rows in one pass,\nwrites {n_prompt} keys and values"
     decode = f"one row a step, {later} step{'s' * (later != 1)}.\nEach writes 1 key and 1 value\n"
     decode += "and reads the rest from the cache"
     spans = ("prefill", BLUE, prefill, 0, n_prompt), ("decode", ORANGE, decode, n_prompt, n)
-    hatched, below = "hatched: the future, hidden", y + cell * n + 0.2
+    hatched = "hatched: the future, hidden"
+    below = y + cell * n + 0.2
     for phase, colour, words, start, end in spans:
-        top, bottom = y + cell * start + 0.03, y + cell * end - 0.03
+        top = y + cell * start + 0.03
+        bottom = y + cell * end - 0.03
         axes.plot([x, x], [top, bottom], color=colour, lw=5, solid_capstyle="butt")
         if style.narrow():
             place = (0, 0.14), (below + 0.08, below + 0.08)
@@ -166,23 +185,24 @@ def _spans(axes: Axes, x: float, y: float, cell: float, n_prompt: int, n: int) -
 
 @styled
 def decode_step(chars: Sequence[str], weights: Sequence[float], title: str) -> Figure:
-    """What one step of decoding reads and writes, in one head; all sequences are (S,).
+    """The reads and writes of one step of decoding, in one head; all sequences are (S,).
 
     The query of the last of `chars` meets the key of each; `weights` (they sum to 1) mix the
-    values. The last row is what a model without a cache computes in the same step.
+    values. The last row stands for the work of a model without a cache in the same step.
     """
     n = len(chars)
-    left = 0.88 if style.narrow() else 1.25  # inches: where cells begin
-    kinds, wide = ["old"] * (n - 1) + ["new"], min(0.9, (page_width() - left) / n)
+    margin = 0.88 if style.narrow() else 1.25  # inches: where cells begin
+    kinds = ["old"] * (n - 1) + ["new"]
+    wide = min(0.9, (page_width() - margin) / n)
     figure, axes = page(BELOW + (1.9 if style.narrow() else 1.38), title)
-    middles = [left + wide * (i + 0.5) for i in range(n)]
+    middles = [margin + wide * (i + 0.5) for i in range(n)]
     _compare(axes, middles)
     _weigh(axes, weights, middles, wide)
     _output(axes, weights, middles)
     for y in (KEYS, VALUES):
-        cells(axes, left, y, (wide, BOX), chars, kinds)
+        cells(axes, margin, y, (wide, BOX), chars, kinds)
     row_name(axes, BELOW + 0.2, "no cache")
-    cells(axes, left, BELOW + 0.02, (wide, BOX), chars, ["again"] * n)
+    cells(axes, margin, BELOW + 0.02, (wide, BOX), chars, ["again"] * n)
     old = f"from earlier steps: {_pairs(n - 1)}. The query reads all {n}"
     again = f"without a cache, computed in this step: {_pairs(n)}"
     new = f"computed and written to the cache: {_pairs(1)}"
@@ -203,12 +223,17 @@ def _compare(axes: Axes, middles: Sequence[float]) -> None:
 
 def _weigh(axes: Axes, weights, middles: Sequence[float], wide: float) -> None:
     """A bar on each value: the share of it in the mix."""
-    base, tallest = VALUES - 0.06, max(weights)
+    base = VALUES - 0.06
+    tallest = max(weights)
     row_name(axes, base - 0.3, "weights", "sum to 100%")
+    size = 7.0
+    if wide > 0.45:
+        size = 9.5
+    elif wide > 0.3:
+        size = 8.0
     for x, weight in zip(middles, weights, strict=True):
         high = 0.52 * weight / tallest
         axes.bar(x, -high, 0.6 * wide, base, color=BLUE, lw=0)
-        size = 9.5 if wide > 0.45 else 8 if wide > 0.3 else 7
         font = {"ha": "center", "va": "bottom", "fontsize": size}
         axes.text(x, base - high - 0.03, "<1%" if weight < 0.005 else f"{weight:.0%}", **font)
 
@@ -236,7 +261,8 @@ def heads(panels: Sequence[dict], title: str, columns: int) -> Figure:
     A panel has a `label` and its `rows`, a row for each head: its mean weight on the character
     itself, on the one before it, and so on. Darker is more; large ones are written, in percent.
     """
-    n, small = len(panels[0]["rows"]), style.narrow()
+    n = len(panels[0]["rows"])
+    small = style.narrow()
     columns = min(columns, len(panels))
     size = {"rows": -(-len(panels) // columns), "columns": columns, "sharex": True, "sharey": True}
     figure, places = new_panels(0.9 + (0.45 + 0.32 * n) * size["rows"], title, **size)
@@ -244,9 +270,10 @@ def heads(panels: Sequence[dict], title: str, columns: int) -> Figure:
         axes.remove()
     places = places[: len(panels)]
     for axes, panel in zip(places, panels, strict=True):
-        grid(
-            axes, 0, 0, (1, 1), [[style.mixed(BLUE, w**0.7) for w in row] for row in panel["rows"]]
-        )
+        colours = []
+        for row in panel["rows"]:
+            colours.append([style.mixed(BLUE, weight**0.7) for weight in row])
+        grid(axes, 0, 0, (1, 1), colours)
         for i, row in enumerate(panel["rows"]):
             for j, share in enumerate(row):
                 if share >= 0.2:
@@ -273,7 +300,8 @@ def arrows(angles: Sequence[tuple[float, float]], title: str, pairs: Sequence) -
     `angles[p]` are those of a query and a key at position p, in radians. Above, a dial for each of
     the first six positions; below, two large ones: a query and an earlier key, each of `pairs`.
     """
-    small, wide = style.narrow(), page_width()
+    small = style.narrow()
+    wide = page_width()
     figure, axes = page(6.1 if small else 4.15, title, equal=True)
     across = 3 if small else 6
     for position, turned in enumerate(angles[:6]):
@@ -319,7 +347,8 @@ def ring(capacity: int, positions: Sequence[int], title: str) -> Figure:
 
     The slot that the next position overwrites is orange. On a phone a ring stands under the other.
     """
-    small, wide = style.narrow(), page_width() / len(positions)
+    small = style.narrow()
+    wide = page_width() / len(positions)
     end = 2.1 * len(positions)
     figure, axes = page(end + 1.2 if small else 3.75, title, equal=True)
     for i, last in enumerate(positions):
@@ -345,12 +374,16 @@ def _ring(axes: Axes, centre: tuple, radius: float, capacity: int, last: int) ->
     note(axes, *centre, f"after\nposition\n{last}", 10, ha="center", va="center")
     for slot in range(capacity):
         held = last - (last - slot) % capacity
-        kind = "new" if slot == (last + 1) % capacity else "old" if held >= 0 else "free"
-        first, turn = 360 * slot / capacity - 90, 360 / capacity
+        kind = "old" if held >= 0 else "free"
+        if slot == (last + 1) % capacity:
+            kind = "new"
+        first = 360 * slot / capacity - 90
+        turn = 360 / capacity
         look = {"width": 0.46 * radius, "lw": 1, **FILLS[kind]}
         axes.add_patch(Wedge(centre, radius, first - turn / 2, first + turn / 2, **look))
         turned = np.array((cos(first * pi / 180), sin(first * pi / 180)))
         font = {"ha": "center", "va": "center_baseline"}
-        inside, outside = (centre + share * radius * turned for share in (0.77, 1.12))
+        inside = centre + 0.77 * radius * turned
+        outside = centre + 1.12 * radius * turned
         axes.text(*outside, slot, fontsize=8.5, color=GREY, **font)
         axes.text(*inside, held if held >= 0 else "", fontsize=12, weight="bold", **font)

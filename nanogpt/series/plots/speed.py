@@ -1,4 +1,4 @@
-"""Figures of speed: what the cache buys and costs."""
+"""Figures of speed: the gain of the cache, and its cost."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ def typing_race(text: str, duel: dict, share: float | None = None) -> Figure:
     clock = min(finish) if share is None else share * max(finish)
     looks = ("without a cache", VERMILION), ("with it", BLUE)
     for axes, moments, (label, colour) in zip(both, arrivals, looks, strict=True):
-        done, n = sum(moment <= clock + 1e-12 for moment in moments), len(moments)
+        done = sum(moment <= clock + 1e-12 for moment in moments)
+        n = len(moments)
         _page(axes, text[:done], done / n, colour)
         heading = f"{label}: {done} of {n} tokens{' ✓' * (done == n)}"
         axes.set_title(heading, fontsize=9, color=style.on_paper(colour))
@@ -42,7 +43,9 @@ def _page(axes: Axes, text: str, done: float, colour: str) -> None:
     canvas.bare(axes)
     axes.add_patch(Rectangle((0, 0), 1, 1, color=colour, alpha=0.06, lw=0))
     axes.add_patch(Rectangle((0, 0), done, 0.025, color=colour, lw=0))
-    wrapped = [piece for line in text.split("\n") for piece in textwrap.wrap(line, 46) or [""]]
+    wrapped = []
+    for line in text.split("\n"):
+        wrapped += textwrap.wrap(line, 46) or [""]
     font = {
         "family": style.MONO,
         "fontsize": 8.6,
@@ -58,24 +61,26 @@ def speedup_map(cells: list[dict], rows: list[str], columns: list[int], title: s
     """E2EL without the cache over E2EL with it: models and batches down, new tokens across.
 
     A cell has its `row`, its `n_new` and its `speedup`, a summary: the median, and below it the
-    range. What was not measured, past the model's block or too long for this machine, is a dash.
-    On a phone models stand across.
+    range. One that was not measured, past the model's block or too long for this machine, is a
+    dash. On a phone models stand across.
     """
     turned = style.narrow()
     height = 2.0 + 0.42 * len(columns) if turned else 0.9 + 0.47 * len(rows)
     figure, (axes,) = canvas.new_panels(height, title)
-    found = {(cell["row"], cell["n_new"]): cell["speedup"] for cell in cells}
+    speedups = {(cell["row"], cell["n_new"]): cell["speedup"] for cell in cells}
     missing = {"median": float("nan")}
-    values = [[found.get((row, n), missing)["median"] for n in columns] for row in rows]
+    values = []
+    for row in rows:
+        values.append([speedups.get((row, n), missing)["median"] for n in columns])
     colours = LinearSegmentedColormap.from_list("lose-win", (VERMILION, "#f7f7f7", BLUE))
     colours = colours.with_extremes(bad=PAPER)
-    top = max(1.2, *(speedup["median"] for speedup in found.values()))
+    top = max(1.2, *(speedup["median"] for speedup in speedups.values()))
     values = list(zip(*values, strict=True)) if turned else values
     axes.imshow(values, cmap=colours, norm=TwoSlopeNorm(1.0, 0.5, top), aspect="auto", alpha=THIN)
     for y, row in enumerate(rows):
         for x, n in enumerate(columns):
             place = (y, x) if turned else (x, y)
-            _speedup(axes, *place, found.get((row, n)))
+            _speedup(axes, *place, speedups.get((row, n)))
     marks = "slower with the cache: ▼ in every repeat, ▽ in most"
     canvas.bare(axes)
     if turned:
@@ -98,7 +103,9 @@ def _speedup(axes: Axes, x: int, y: int, speedup: dict | None) -> None:
         axes.text(x, y, "–", ha="center", va="center", color=GREY)
         return
     value = speedup["median"]
-    mark = "▼ " if speedup["high"] < 1 else "▽ " if value < 1 else ""
+    mark = "▽ " if value < 1 else ""
+    if speedup["high"] < 1:
+        mark = "▼ "
     ground = style.mixed(axes.images[0].to_rgba(value)[:3], THIN)
     look = {"color": style.ink_on(ground), "ha": "center", "va": "center"}
     axes.text(x, y - 0.14, f"{mark}{value:.2f}×", fontsize=9, weight="bold", **look)

@@ -4,14 +4,14 @@ One palette: Okabe and Ito's, which colour-blind readers tell apart. The title s
 the footer the conditions. Never imports torch. A colour means one thing in every figure, and never
 alone:
 
-    BLUE       what is kept or ours: the cache, with the cache
-    SKY        a second kind of what is blue
-    ORANGE     what this step makes: the new token, its query, a step of decoding
-    VERMILION  what is improved on, or wrong: no cache, the lecture's way, a mistake, a limit
+    BLUE       kept, or ours: the cache, with the cache
+    SKY        a second kind of blue things
+    ORANGE     made in this step: the new token, its query, a step of decoding
+    VERMILION  improved on, or wrong: no cache, the lecture's way, a mistake, a limit
     GREEN      accepted, or equal
-    GREY       what waits, is plain, or was not measured
+    GREY       waiting, plain, or not measured
 
-Curves take them in the order of `charts.LOOKS`, so what is improved on comes first.
+Curves take them in the order of `charts.LOOKS`, so the way that is improved on comes first.
 
 Each figure is drawn for a page, and again for a phone (`for_phone`): narrower, with words as large.
 """
@@ -31,11 +31,20 @@ from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from PIL import Image
 
-BLUE, VERMILION, GREEN, ORANGE = "#0072B2", "#D55E00", "#009E73", "#E69F00"
-SKY, INK, GREY, PALE, PAPER = "#56B4E9", "#1f2430", "#6b7280", "#e5e7eb", "#ffffff"
-BLANKS = {" ": "␣", "\n": "↵"}  # what cannot be seen, made visible
+BLUE = "#0072B2"
+VERMILION = "#D55E00"
+GREEN = "#009E73"
+ORANGE = "#E69F00"
+SKY = "#56B4E9"
+INK = "#1f2430"
+GREY = "#6b7280"
+PALE = "#e5e7eb"
+PAPER = "#ffffff"
+BLANKS = {" ": "␣", "\n": "↵"}  # blank characters, made visible
 MONO = "DejaVu Sans Mono"
-WIDTH, PHONE, DPI = 7.6, 3.9, 130  # inches across, on a page and on a phone
+WIDTH = 7.6  # inches across, on a page
+PHONE = 3.9  # and on a phone
+DPI = 130
 FINER = 1.4  # how much finer the pixels of a figure on a phone are
 FOOTER = 6.8  # points: the smallest words of a figure
 BEHIND = {"facecolor": PAPER, "lw": 0, "pad": 1.5}  # a box that keeps lines from crossing words
@@ -92,7 +101,7 @@ def styled(draw: Callable[..., Figure]) -> Callable[..., Figure]:
 def for_phone(figure: Figure) -> Figure | None:
     """The figure as a phone shows it; None for one that no figure function has drawn.
 
-    It is drawn again from its data: what a cell has added to the axes since is not on it.
+    It is drawn again from its data: additions of a cell to the axes since then are not on it.
     """
     if not hasattr(figure, "again"):
         return None
