@@ -93,8 +93,9 @@ def write(path: Path, *cells, title: str = "Small", parameters: str | None = PAR
     return path
 
 
-def run_cells_here(nb_man, variables, log, timeout, before_cell) -> None:
-    """execute.run_cells without a kernel: the cells run in this process, in turn."""
+def run_cells_here(nb_man, kernel_name, *, options, **_) -> None:
+    """papermill's engine without a kernel: the cells run in this process, in turn."""
+    variables, _log, _timeout, before_cell = options
     scope = {}
     with pytest.MonkeyPatch.context() as patch:
         for name, value in variables.items():

@@ -107,7 +107,7 @@ def writer(request, monkeypatch, tmp_path):
     little.write_text("To be, or not to be.\n" * 100)
     monkeypatch.setenv("NANOGPT_DATA", str(little))
     monkeypatch.setenv("TQDM_DISABLE", "1")
-    monkeypatch.setattr(execute, "run_cells", run_cells_here)
+    monkeypatch.setattr(execute.Strict, "execute_managed_notebook", run_cells_here)
     return WRITERS[request.param]
 
 

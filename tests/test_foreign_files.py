@@ -40,7 +40,7 @@ def here(tmp_path, monkeypatch):
     (here / "text.txt").write_text(TEXT * 100)
     monkeypatch.setenv("NANOGPT_DATA", str(here / "text.txt"))
     monkeypatch.setenv("TQDM_DISABLE", "1")
-    monkeypatch.setattr(execute, "run_cells", run_cells_here)
+    monkeypatch.setattr(execute.Strict, "execute_managed_notebook", run_cells_here)
     monkeypatch.setattr(bench, "ladder", lambda model, **_: {"rungs": [], "n_new": 1})
     monkeypatch.setattr(bench.reports, "ladder_text", lambda result: "")
     monkeypatch.setitem(SIZES, "small", GPTConfig(**TINY))

@@ -1,40 +1,67 @@
 """How many files a reader opens to follow the code: counted by running it."""
 
+import http.client
+import json
 import sys
 import threading
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import torch
+from notebook_fixtures import write
+from server_fixtures import Counted
 
 import nanogpt
 from nanogpt.config import SIZES, GPTConfig, recipe_for
 from nanogpt.device import pick_device
 from nanogpt.generation import generate
 from nanogpt.model import GPT
+from nanogpt.series.execute import Strict, execute
+from nanogpt.serving.http import listening
+from nanogpt.serving.modules import ModuleBackend
+from nanogpt.serving.native_steps import NativeBackend
 from nanogpt.trainer import Trainer
 
 PACKAGE = Path(nanogpt.__file__).parent
+FORWARD = {"model.py", "attention.py"}  # a step of the model: counted on the path of a prompt
 
 
-def files_of(call) -> set[str]:
-    """The files of the package whose functions run during the call, in all threads."""
-    files = set()
+@contextmanager
+def noted():
+    """The calls into the package, in all threads: each as its file and the levels above it."""
+    calls = set()
 
     def note(frame, event, arg):
         path = Path(frame.f_code.co_filename)
         if event == "call" and PACKAGE in path.parents:
-            files.add(path.relative_to(PACKAGE).as_posix())
+            calls.add((path.relative_to(PACKAGE).as_posix(), levels(frame)))
 
     before = sys.getprofile()
     sys.setprofile(note)
     threading.setprofile(note)
     try:
-        call()
+        yield calls
     finally:
         sys.setprofile(before)
         threading.setprofile(None)
-    return files
+
+
+def levels(frame) -> tuple[str, ...]:
+    """The functions of the package that have called each other, this one last."""
+    names = []
+    while frame:
+        if PACKAGE in Path(frame.f_code.co_filename).parents:
+            names.append(frame.f_code.co_name)
+        frame = frame.f_back
+    return tuple(reversed(names))
+
+
+def files_of(call) -> set[str]:
+    """The files of the package whose functions run during the call, in all threads."""
+    with noted() as calls:
+        call()
+    return {file for file, _ in calls}
 
 
 def test_from_a_prompt_to_its_token():
@@ -55,3 +82,40 @@ def test_a_training_step(recipe):
     assert {"trainer.py", "data.py", "model.py", "attention.py"} <= files
     assert len(files) <= 6, files
     assert not [name for name in files if "/" in name], "all are files of the lesson"
+
+
+@pytest.mark.parametrize("backend", [ModuleBackend, NativeBackend])
+def test_a_request_over_http(backend):
+    """From its first byte, on a connection that is open, to the last token of its answer."""
+    body = json.dumps({"prompt": "abc", "max_tokens": 4, "temperature": 0.9, "seed": 1})
+
+    def ask(connection):
+        connection.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
+        answer = json.loads(connection.getresponse().read())
+        assert answer["usage"]["completion_tokens"] == 4, answer
+
+    with noted() as calls, listening(Counted(backend=backend)) as url:
+        connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=20)
+        ask(connection)
+        calls.clear()
+        ask(connection)
+        files = {file for file, _ in calls}
+        connection.close()
+    assert {"serving/http.py", "serving/batch.py", "serving/sequence.py"} <= files
+    assert len(files - FORWARD) <= 8, files
+    names = [file for file in files if file.startswith("serving/")]
+    assert len(names) <= 5, f"the names that a reader has to know: {names}"
+
+
+@pytest.mark.slow
+def test_a_notebook(tmp_path):
+    """From its file to its first cell, and to the file with its outputs."""
+    source = write(tmp_path / "00_one.ipynb", "print(1)")
+    with noted() as calls:
+        execute(source, tmp_path / "out.ipynb", {})
+    files = {file for file, _ in calls}
+    assert len(files) <= 8, files
+    paths = [path for _, path in calls if path[-1] == "execute_cell"]
+    steps = ("execute", Strict.execute_managed_notebook.__name__, "execute_cell")
+    assert {tuple(name for name in path if name in steps) for path in paths} == {steps}
+    assert max(map(len, paths)) <= 4, paths

@@ -82,38 +82,35 @@ def execute(
 
 
 class Strict(NBClientEngine):
-    """papermill's own engine, with our kernel, a word before each cell, and our errors."""
+    """papermill's own engine, with our kernel, a word before each cell, and our errors.
 
-    @classmethod
-    def execute_managed_notebook(cls, nb_man, kernel_name, *, options, **_) -> None:
-        run_cells(nb_man, *options)
+    The kernel is this very interpreter: a `python3` from elsewhere on the machine may be another
+    one. Personal IPython start-up files are left out, and the temporary files of a kernel go with
+    it. On its way out a kernel may log that it was interrupted though all is well, so its log goes
+    into a file, for the case that its notebook fails.
+    """
+
+    @staticmethod
+    def execute_managed_notebook(nb_man, kernel_name, *, options, **_) -> None:
+        """Run all cells in a new kernel, their outputs into the notebook. Raises NotebookError."""
+        variables, log, timeout, before_cell = options
+        kernel = AsyncKernelManager(kernel_spec_manager=KernelSpecManager(kernel_dirs=[]))
+        with suppress(TraitError):  # where channels can be encrypted; else newer ones print a warning
+            kernel.transport_encryption = "auto"
+        client = Cells(nb_man, kernel, timeout=timeout, startup_timeout=START_TIMEOUT)
+        client.resources = {"metadata": {"path": str(ROOT)}}
+        client.before_cell = before_cell
+        # Killed at the end: asked to end, a kernel would take another 3 seconds.
+        client.record_timing = False
+        client.shutdown_kernel = "immediate"
+        _alive.add(kernel)
+        with tempfile.TemporaryDirectory(prefix="nanogpt-kernel-") as home, open(log, "ab") as errors:
+            settings = {"IPYTHONDIR": home, "TMPDIR": home, **ENVIRONMENT, **variables}
+            env = {name: x for name, x in {**os.environ, **settings}.items() if x is not None}
+            client.execute(env=env, stderr=errors)
 
 
 papermill_engines.register("nanogpt", Strict)
-
-
-def run_cells(nb_man, variables: dict, log: Path, timeout: int, before_cell: Callable) -> None:
-    """Run all cells in a new kernel and put their outputs into the notebook. Raises NotebookError.
-
-    The kernel is this very interpreter: a `python3` from elsewhere on the machine may be another
-    one. Personal IPython start-up files are left out, and the temporary files of a kernel
-    go with it. On its way out a kernel may log that it was interrupted though all is well,
-    so its log goes into a file, for the case that its notebook fails.
-    """
-    kernel = AsyncKernelManager(kernel_spec_manager=KernelSpecManager(kernel_dirs=[]))
-    with suppress(TraitError):  # where channels can be encrypted; else newer ones print a warning
-        kernel.transport_encryption = "auto"
-    client = Cells(nb_man, kernel, timeout=timeout, startup_timeout=START_TIMEOUT)
-    client.resources = {"metadata": {"path": str(ROOT)}}
-    client.before_cell = before_cell
-    # Killed at the end: asked to end, a kernel would take another 3 seconds.
-    client.record_timing = False
-    client.shutdown_kernel = "immediate"
-    _alive.add(kernel)
-    with tempfile.TemporaryDirectory(prefix="nanogpt-kernel-") as home, open(log, "ab") as errors:
-        settings = {"IPYTHONDIR": home, "TMPDIR": home, **ENVIRONMENT, **variables}
-        env = {name: x for name, x in {**os.environ, **settings}.items() if x is not None}
-        client.execute(env=env, stderr=errors)
 
 
 class Cells(PapermillNotebookClient):

@@ -35,7 +35,7 @@ def sources(tmp_path):
 @pytest.fixture
 def no_kernels(monkeypatch):
     """Cells run in this process: a kernel costs seconds."""
-    monkeypatch.setattr(execute, "run_cells", run_cells_here)
+    monkeypatch.setattr(execute.Strict, "execute_managed_notebook", run_cells_here)
 
 
 @pytest.fixture
