@@ -49,6 +49,7 @@ def test_a_model_of_either_form_comes_back_to_the_bit_under_the_names_of_the_lec
         assert not back.model.training
         assert back.tokenizer.chars == CHARS
         assert back.meta == meta_of(model)
+        assert back.origin == "fox.safetensors"
         assert back.sha256 == sha256(tmp_path / "fox.safetensors")
         close = {"rtol": 0, "atol": 1e-4}
         torch.testing.assert_close(back.model(tokens(2, 9))[0], model(tokens(2, 9))[0], **close)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nanogpt.config import SIZES, TrainConfig, override
+from nanogpt.config import SIZES, GPTConfig, TrainConfig, override
 from nanogpt.series.profiles import PROFILES, get_profile
 
 
@@ -22,6 +22,59 @@ def test_override_changes_what_is_given_and_nothing_else():
         override(TrainConfig(), batch=3)
     with pytest.raises(ValueError, match="steps=0"):
         override(TrainConfig(), steps=0)
+
+
+WINDOW = {"per_head": False, "window": 4}
+EDGES = {  # the class, the field, its smallest and largest value, one beyond each
+    TrainConfig: {
+        **dict.fromkeys(("steps", "eval_every", "eval_batches"), (1, 2**31 - 1, 0, 2**31)),
+        "batch_size": (1, 2**31 - 1, 0, 2**31),
+        "accumulate": (1, 4, 0, 3),
+        "warmup": (0, 1e30, -1, 1e31),
+        "weight_decay": (0, 1e30, -1e-9, 1e31),
+        "final": (0, 1, -1e-9, 1.001),
+        "beta2": (0, 1 - 2**-53, -1e-9, 1.0),
+        "seed": (0, 2**63 - 1, -1, 2**63),
+        **dict.fromkeys(("lr", "muon_lr", "clip"), (1e-30, 1e30, 0, 1e31)),
+        "stages": (((0.0, 1),), ((1.0, 2**31 - 1),), ((0.5, 0),), ((0.5, 2**31),)),
+    },
+    GPTConfig: {
+        **dict.fromkeys(("vocab_size", "block_size", "n_layer"), (1, 2**40, 0, -1)),
+        "n_head": (1, 64, 0, 65),
+        "n_embd": (4, 4096, 3, 0),
+        "dropout": (0, 1 - 2**-53, -1e-9, 1.0),
+        "rope_base": (1.0, 1e30, 0.999, 1e31),
+        "window": (1, 2**31, 0, 2**31 + 1),
+        "sinks": (0, 2**31, -1, 2**31 + 1),
+        "full_every": (0, 2**40, -1, 0.5),
+        "n_kv_head": (1, 4, 0, 3),
+    },
+}
+CASES = [(kind, name) for kind, fields in EDGES.items() for name in fields]
+
+
+@pytest.mark.parametrize(("kind", "name"), CASES, ids=[name for _, name in CASES])
+def test_a_field_takes_its_smallest_and_its_largest_value_and_none_beyond(kind, name):
+    others = WINDOW if name in ("window", "sinks", "full_every") else {}
+    if name == "n_kv_head":
+        others = {"per_head": False}
+    *right, low, high = EDGES[kind][name]
+    for value in right:
+        assert getattr(kind(**{**others, name: value}), name) == value
+    for value in (low, high):
+        with pytest.raises(ValueError, match=name.removesuffix("s")):
+            kind(**{**others, name: value})
+
+
+def test_stages_begin_where_their_shares_say():
+    config = TrainConfig(steps=10, batch_size=3, stages=((0.25, 4), (0.5, 8)))
+    assert [config.stage(step) for step in range(10)] == [0, 0, 0, 1, 1, 2, 2, 2, 2, 2]
+    assert [config.stage_begin(step) for step in range(10)] == [0, 0, 0, 3, 3, 5, 5, 5, 5, 5]
+    assert [config.window(step, 16) for step in (0, 3, 5)] == [(4, 12), (8, 6), (16, 3)]
+    assert TrainConfig(steps=9, batch_size=1, stages=((0.5, 8),)).window(0, 4) == (8, 1)
+    for stages in (0.5, ((0.5,),), ((0.6, 4), (0.5, 8)), ((0.5, 4, 4),), "ab"):
+        with pytest.raises(ValueError, match="stages"):
+            TrainConfig(stages=stages)
 
 
 def test_profiles_are_found_by_name_and_auto_looks_for_cuda():
