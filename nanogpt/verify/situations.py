@@ -97,7 +97,7 @@ def _through(case, stage: int, cache: str, way: Way, ids, expected) -> list:
         found.how = how | {"lengths": list(way.lengths), "cache": cache}
         found.code = SCRIPT.format(
             model=case.subject.builds or "# MODEL: what was judged",
-            given=case.given,
+            given=case.arguments,
             copy=f".to({case.dtype})" if len(case.dtypes) > 1 else "",
             seed=case.seed + stage,
             n=ids.shape[1],
