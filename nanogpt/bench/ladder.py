@@ -193,8 +193,9 @@ def jax_scan(model: GPT) -> dict[str, Peer]:
     import jax
 
     check_standard(model)
-    if other := model.config.beyond_lecture:
-        raise ValueError(f"--peer jax computes the lecture's architecture, and this has {other}")
+    extras = model.config.beyond_lecture
+    if extras:
+        raise ValueError(f"--peer jax computes the lecture's architecture, and this has {extras}")
     weights = {name: jax.dlpack.from_dlpack(w.detach()) for name, w in model.state_dict().items()}
     loop = jax.jit(partial(_loop, model.config))
 

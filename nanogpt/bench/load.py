@@ -107,13 +107,13 @@ def load(
     without one those of the first system; None where there is neither. With several systems `ratio`
     is the speed over the first one's, pair by pair. Raises ValueError.
     """
-    asked = {rate: poisson(n, rate, vocab_size, block_size, greedy) for rate in rates}
+    requests_at = {rate: poisson(n, rate, vocab_size, block_size, greedy) for rate in rates}
     every = poisson(n, inf, vocab_size, block_size, greedy)
     for system in systems.values():
         system(every[:8])
     texts = drive(BatchEngine(model), every) if model else None
     rows = []
-    for rate, requests in asked.items():
+    for rate, requests in requests_at.items():
         turns = {name: partial(system, requests) for name, system in systems.items()}
         done = in_turns(turns, repeats, warmup=0)
         if len(systems) > 1:
@@ -258,7 +258,7 @@ class LoadedServer(HTTPServer):
         prompt = "".join(self.chars[token] for token in request.prompt.tolist())
         body = {"model": self.model, "prompt": prompt, "max_tokens": request.max_new_tokens}
         body |= {"temperature": 0.0, "stream": True, "stream_options": {"include_usage": True}}
-        came: list[tuple[float, bytes]] = []
+        chunks: list[tuple[float, bytes]] = []
         response = await client.fetch(
             f"{self.name}/v1/completions",
             method="POST",
@@ -266,25 +266,26 @@ class LoadedServer(HTTPServer):
             body=json.dumps(body),
             request_timeout=600.0,
             decompress_response=False,
-            streaming_callback=lambda data: came.append((time.perf_counter() - start, data)),
+            streaming_callback=lambda data: chunks.append((time.perf_counter() - start, data)),
             raise_error=False,
         )
         if response.code != 200:
-            said = b"".join(data for _, data in came).decode(errors="replace")[:200]
-            raise ConnectionError(f"HTTP {response.code}: {said}")
-        return self._read(came)
+            message = b"".join(data for _, data in chunks).decode(errors="replace")[:200]
+            raise ConnectionError(f"HTTP {response.code}: {message}")
+        return self._read(chunks)
 
-    def _read(self, came: list[tuple[float, bytes]]) -> Reply:
+    def _read(self, chunks: list[tuple[float, bytes]]) -> Reply:
         """Its characters, and the moment of each event that had any.
 
         With usage in the stream there are as many tokens as it says. Raises ConnectionError.
         """
         text, moments, ended, n = "", [], False, None
-        for moment, event in _events(came):
+        for moment, event in _events(chunks):
             n = (event.get("usage") or {}).get("completion_tokens", n)
             for choice in event.get("choices", []):
                 ended |= choice.get("finish_reason") is not None
-                if piece := choice.get("text"):
+                piece = choice.get("text")
+                if piece:
                     text += piece
                     moments.append(moment)
         if not ended or not moments:
@@ -295,10 +296,10 @@ class LoadedServer(HTTPServer):
         return Reply([self.chars.find(char) for char in text], moments)
 
 
-def _events(came: list[tuple[float, bytes]]) -> Iterator[tuple[float, dict]]:
+def _events(chunks: list[tuple[float, bytes]]) -> Iterator[tuple[float, dict]]:
     """The events up to [DONE], JSON objects, each with its moment. Raises ConnectionError."""
     rest = b""
-    for moment, piece in came:
+    for moment, piece in chunks:
         *lines, rest = (rest + piece).split(b"\n")
         for line in lines:
             data = line.removeprefix(b"data:").strip()

@@ -58,8 +58,11 @@ def read_bandwidth(n_bytes: int, *, repeats: int = 5, device: torch.device = CPU
     """
     buffer = torch.ones(max(n_bytes // 4, 1024), device=device)
     times = max(1, (1 << 25) // buffer.nbytes) if device.type == "cpu" else 4
-    if lib := _native(device):
-        how, address, n = "native loop", buffer.data_ptr(), buffer.numel()
+    lib = _native(device)
+    if lib:
+        how = "native loop"
+        address = buffer.data_ptr()
+        n = buffer.numel()
         seconds = _timed(lambda: lib.read_all(address, n, times), repeats, device)
     else:
         how = "torch.sum"
@@ -69,8 +72,10 @@ def read_bandwidth(n_bytes: int, *, repeats: int = 5, device: torch.device = CPU
 
 def peak_arithmetic(*, repeats: int = 5, device: torch.device = CPU, dtype=torch.float32) -> dict:
     """Floating-point operations per second: multiply-adds in registers, else a large matmul."""
-    if lib := _native(device):
-        out, rounds = ctypes.c_float(0), 1 << 19
+    lib = _native(device)
+    if lib:
+        out = ctypes.c_float(0)
+        rounds = 1 << 19
         flop = lib.multiply_add(1, ctypes.addressof(out))
         seconds = _timed(lambda: lib.multiply_add(rounds, ctypes.addressof(out)), repeats, device)
         return summary(rounds * flop / s for s in seconds) | {"how": "native loop"}

@@ -29,14 +29,17 @@ class PagedCache(KVCache):
         self.users = torch.zeros(0, dtype=torch.long)  # how many texts hold each page of the pool
 
     def store(self, k, v, pos):
-        B, T, start = k.shape[0], len(pos), self.length
+        B = k.shape[0]
+        T = len(pos)
+        end = self.length + T
         if self.table is None:
-            self.table, self.pos = torch.zeros(B, 0, dtype=torch.long), pos[:0]
+            self.table = torch.zeros(B, 0, dtype=torch.long)
+            self.pos = pos[:0]
         self._own_last_page(k)
-        self._add_pages(-(-(start + T) // self.page) - self.table.shape[1], k)
-        i = torch.arange(start, start + T)
-        pages, slots = self.table[:, i // self.page], (i % self.page).expand(B, T)  # (B, T) each
-        pages, slots = send(pages, k.device), send(slots, k.device)
+        self._add_pages(-(-end // self.page) - self.table.shape[1], k)  # rounded up
+        i = torch.arange(self.length, end)
+        pages = send(self.table[:, i // self.page], k.device)  # (B, T)
+        slots = send((i % self.page).expand(B, T), k.device)  # (B, T)
         self.k[pages, slots] = k.movedim(-2, 1)  # (B, T, …, hs)
         self.v[pages, slots] = v.movedim(-2, 1)
         self.pos = torch.cat([self.pos, pos])
@@ -44,30 +47,37 @@ class PagedCache(KVCache):
 
     def tensors(self):
         """K and V of all texts, gathered from their pages.  (B, …, S, hs), twice"""
-        table, length = send(self.table, self.k.device), len(self.pos)
-        texts = (pool[table].flatten(1, 2)[:, :length] for pool in (self.k, self.v))
-        return tuple(x.movedim(1, -2) for x in texts)
+        table = send(self.table, self.k.device)
+        length = len(self.pos)
+        k = self.k[table].flatten(1, 2)[:, :length]
+        v = self.v[table].flatten(1, 2)[:, :length]
+        return k.movedim(1, -2), v.movedim(1, -2)
 
     def fork(self, n: int) -> None:
         """Turn the one text held into n texts that share it; it is held once. Raises ValueError."""
-        held = 0 if self.table is None else len(self.table)
-        if held != 1:
-            raise ValueError(f"fork needs a cache of one text, and there are {held}")
+        texts = 0 if self.table is None else len(self.table)
+        if texts != 1:
+            raise ValueError(f"fork needs a cache of one text, and there are {texts}")
         check_int("fork: n", n, 1)
         self.users[self.table[0]] += n - 1
         self.table = self.table.expand(n, -1).clone()
-        self.kind, self.checked = ((n, *self.kind[0][1:]), *self.kind[1:]), None
+        (_, *others), *form = self.kind  # leading dimensions, and the rest
+        self.kind = ((n, *others), *form)
+        self.checked = None
 
     def forget(self, n):
-        left = self.length - n
-        self.table = self.table[:, : -(-left // self.page)]  # rounded up
+        length = self.length - n
+        self.table = self.table[:, : -(-length // self.page)]  # rounded up
         pages = int(self.table.max()) + 1  # pages further on in the texts were taken later
-        self.k, self.v, self.users = self.k[:pages], self.v[:pages], self.users[:pages]
-        self.pos = self.pos[:left]
-        if left % self.page:  # empty slots of the last pages hold zeros
+        self.k = self.k[:pages]
+        self.v = self.v[:pages]
+        self.users = self.users[:pages]
+        self.pos = self.pos[:length]
+        end = length % self.page
+        if end:  # empty slots of the last pages hold zeros
             last = send(self.table[:, -1], self.k.device)
-            self.k[last, left % self.page :] = 0
-            self.v[last, left % self.page :] = 0
+            self.k[last, end:] = 0
+            self.v[last, end:] = 0
 
     def _own_last_page(self, like: Tensor) -> None:
         """Copy a partly filled last page that texts share, for all of them but one."""
@@ -77,7 +87,8 @@ class PagedCache(KVCache):
             old = int(self.table[text, -1])
             if self.users[old] > 1:
                 (new,) = self._take(1, like)
-                self.k[new], self.v[new] = self.k[old], self.v[old]
+                self.k[new] = self.k[old]
+                self.v[new] = self.v[old]
                 self.users[old] -= 1
                 self.table[text, -1] = new
 
@@ -91,8 +102,11 @@ class PagedCache(KVCache):
         if n == 0 and self.k is not None:
             return self.table.new_empty(0)
         fresh = like.new_zeros(n, self.page, *like.shape[1:-2], like.shape[-1])
-        self.k, self.v = (
-            fresh.clone() if x is None else torch.cat([x, fresh]) for x in (self.k, self.v)
-        )
+        if self.k is None:
+            self.k = fresh
+            self.v = fresh.clone()
+        else:
+            self.k = torch.cat([self.k, fresh])
+            self.v = torch.cat([self.v, fresh])
         self.users = torch.cat([self.users, torch.ones(n, dtype=torch.long)])
         return torch.arange(len(self.users) - n, len(self.users))

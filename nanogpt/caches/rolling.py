@@ -24,7 +24,8 @@ class RollingCache(KVCache):
     def __init__(self, window: int, sinks: int = 0):
         check_int("window", window, 1)
         check_int("sinks", sinks, 0)
-        self.window, self.sinks = window, sinks
+        self.window = window
+        self.sinks = sinks
         super().__init__(sinks + window)
 
     def reset(self):
@@ -36,8 +37,10 @@ class RollingCache(KVCache):
             self.reserve(k, v, pos)
         self.undo = None
         if pos.shape[0] > 1:
-            both = ((self.k, k, -2), (self.v, v, -2), (self.pos, pos, 0))
-            self.undo = tuple(torch.cat([ring, new], dim) for ring, new, dim in both)
+            ring_k = torch.cat([self.k, k], dim=-2)
+            ring_v = torch.cat([self.v, v], dim=-2)
+            ring_pos = torch.cat([self.pos, pos])
+            self.undo = (ring_k, ring_v, ring_pos)
         new, slots = (send(x, k.device) for x in self._slots(pos.shape[0]))
         self.k.index_copy_(-2, slots, k.index_select(-2, new))
         self.v.index_copy_(-2, slots, v.index_select(-2, new))
@@ -45,23 +48,29 @@ class RollingCache(KVCache):
         return self.undo or (self.k, self.v, self.pos)
 
     def _slots(self, n: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Which of n new tokens stay when all have come, and the slot of each."""
-        start, end, sinks = self.length, self.length + n, self.sinks
-        stay = [*range(start, min(end, sinks)), *range(max(start, sinks, end - self.window), end)]
-        slots = [i if i < sinks else sinks + (i - sinks) % self.window for i in stay]
-        return torch.tensor(stay, dtype=torch.long) - start, torch.tensor(slots, dtype=torch.long)
+        """The numbers of those of n new tokens that stay, and the slot of each."""
+        start = self.length
+        end = start + n
+        sinks = range(start, min(end, self.sinks))
+        recent = range(max(start, self.sinks, end - self.window), end)
+        slots = [*sinks, *(self.sinks + (i - self.sinks) % self.window for i in recent)]
+        numbers = torch.tensor([*sinks, *recent], dtype=torch.long) - start
+        return numbers, torch.tensor(slots, dtype=torch.long)
 
     @property
     def rewindable(self):
         return 0 if self.undo is None else len(self.undo[2]) - self.capacity
 
     def forget(self, n):
-        T, (k, v, pos) = self.rewindable, self.undo
-        ring, stay = slice(self.capacity), slice(self.capacity, len(pos) - n)
-        self.k, self.v, self.pos = (
-            x.clone() for x in (k[..., ring, :], v[..., ring, :], pos[ring])
-        )
-        self.undo, self.length = None, self.length - T
+        T = self.rewindable
+        k, v, pos = self.undo
+        ring = slice(self.capacity)
+        self.k = k[..., ring, :].clone()
+        self.v = v[..., ring, :].clone()
+        self.pos = pos[ring].clone()
+        self.undo = None
+        self.length -= T
         self.last = int(self.pos.max()) if pos.is_cpu else self.last - T
         if n < T:
-            self.update(k[..., stay, :], v[..., stay, :], pos[stay])
+            again = slice(self.capacity, len(pos) - n)
+            self.update(k[..., again, :], v[..., again, :], pos[again])

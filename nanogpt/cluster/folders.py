@@ -53,14 +53,14 @@ def held_run(out: Path):
 
 
 def remove_leftovers(path: Path) -> None:
-    """Remove what a killed process has left of writing `path`: temporary files of its very name.
+    """Remove the rests of a killed process that wrote `path`: temporary files of its very name.
 
     Call it only where no other process can be writing this file.
     """
     pattern = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{8}}\.tmp")
-    for left in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
-        if pattern.fullmatch(left.name) and left.is_file() and not left.is_symlink():
-            left.unlink(missing_ok=True)
+    for rest in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
+        if pattern.fullmatch(rest.name) and rest.is_file() and not rest.is_symlink():
+            rest.unlink(missing_ok=True)
 
 
 def check_folder(folder: Path, marker: str, overwrite: bool = False) -> None:

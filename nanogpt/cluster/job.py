@@ -87,7 +87,7 @@ def _object(line: str) -> str:
     try:
         ((name, prompt),) = json.loads(line).items()
     except (ValueError, AttributeError, RecursionError):
-        name, prompt = None, None
+        name = prompt = None
     if name != "prompt" or not isinstance(prompt, str) or not prompt:
         raise ValueError('write {"prompt": "ROMEO:"}, and no other field')
     return prompt
@@ -189,16 +189,20 @@ class ShardWriter:
 
     def __init__(self, task: Task):
         torch.set_num_threads(1)
-        self.task, self.saved = task, load_checkpoint(task.checkpoint)
+        self.task = task
+        self.saved = load_checkpoint(task.checkpoint)
 
     def __call__(self, shard: dict) -> dict:
         """{"shard": its number, "prompts": pairs} -> {"shard": …, "texts": without prompts}."""
-        task, tokenizer = self.task, self.saved.tokenizer
-        requests = [
-            Request(tokenizer.encode(prompt), task.max_new_tokens, task.sampling, seed, id=i)
-            for i, (prompt, seed) in enumerate(shard["prompts"])
-        ]
-        tokens: list[list[int]] = [[] for _ in requests]
+        task = self.task
+        tokenizer = self.saved.tokenizer
+        requests = []
+        tokens: list[list[int]] = []
+        for i, (prompt, seed) in enumerate(shard["prompts"]):
+            prompt_tokens = tokenizer.encode(prompt)
+            request = Request(prompt_tokens, task.max_new_tokens, task.sampling, seed, id=i)
+            requests.append(request)
+            tokens.append([])
         for output in serve(self.saved.model, requests, backend=BACKENDS[task.backend]):
             tokens[output.request.id].append(output.token)
         return {"shard": shard["shard"], "texts": [tokenizer.decode(new) for new in tokens]}
@@ -212,7 +216,9 @@ def write_shards(job: Job, workers: int = 1, cluster: str = "") -> Iterator[tupl
     address `cluster` is: its machines need this package, and the checkpoint at the same path.
     Raises ImportError without Ray, ChildProcessError where its workers do not start, or fail.
     """
-    shards = [{"shard": n, "prompts": [list(p) for p in job.shards[n]]} for n in job.todo]
+    shards = []
+    for n in job.todo:
+        shards.append({"shard": n, "prompts": [list(pair) for pair in job.shards[n]]})
     if not shards or (workers == 1 and not cluster):
         written = map(ShardWriter(job.task), shards)
     else:

@@ -100,13 +100,14 @@ def fold_head_bias(weight: Tensor, bias: Tensor) -> Tensor:
     enough. That has a solution for any bias where V <= C + 1. Raises ExportError where there is
     none but for rounding. float64.
     """
-    (V, C), wanted = weight.shape, bias.double()
+    V, C = weight.shape
+    target = bias.double()
     system = torch.cat([weight.double(), -torch.ones(V, 1, dtype=torch.float64)], dim=1)
-    solution = torch.linalg.lstsq(system, wanted[:, None], driver="gelsd").solution[:, 0]
-    apart = float((system @ solution - wanted).abs().max())
-    if apart > RESIDUAL * max(1.0, float(solution.abs().max())):
+    solution = torch.linalg.lstsq(system, target[:, None], driver="gelsd").solution[:, 0]
+    residual = float((system @ solution - target).abs().max())
+    if residual > RESIDUAL * max(1.0, float(solution.abs().max())):
         reason = (
-            f"logits would be {apart:.2g} off; it does with {C + 1} characters at most, not {V}"
+            f"logits would be {residual:.2g} off; it does with {C + 1} characters at most, not {V}"
         )
         raise ExportError(f"the head's bias does not move into the last norm: {reason}")
     return solution[:C]
@@ -118,7 +119,8 @@ def _norm(ours: str, theirs: str, state: dict) -> dict[str, Tensor]:
 
 def opt(state: dict, c: GPTConfig) -> Exported:
     """OPTForCausalLM. Its table of positions begins with two rows that no token uses."""
-    table, top = state["position_embedding_table.weight"], "model.decoder"
+    table = state["position_embedding_table.weight"]
+    top = "model.decoder"
     out = {
         f"{top}.embed_tokens.weight": state["token_embedding_table.weight"],
         f"{top}.embed_positions.weight": torch.cat([torch.zeros(2, c.n_embd), table]),
@@ -126,7 +128,8 @@ def opt(state: dict, c: GPTConfig) -> Exported:
         **_norm("ln_f", f"{top}.final_layer_norm", state),
     }
     for i in range(c.n_layer):
-        ours, theirs = f"blocks.{i}", f"{top}.layers.{i}"
+        ours = f"blocks.{i}"
+        theirs = f"{top}.layers.{i}"
         for name, rows in zip("qkv", state[f"{ours}.sa.qkv.weight"].chunk(3), strict=True):
             out[f"{theirs}.self_attn.{name}_proj.weight"] = rows
             out[f"{theirs}.self_attn.{name}_proj.bias"] = torch.zeros(c.n_embd)
@@ -153,7 +156,8 @@ def nanochat(state: dict, c: GPTConfig) -> Exported:
         "lm_head.weight": state["lm_head.weight"],
     }
     for i in range(c.n_layer):
-        ours, theirs = f"blocks.{i}", f"model.layers.{i}"
+        ours = f"blocks.{i}"
+        theirs = f"model.layers.{i}"
         parts = state[f"{ours}.sa.qkv.weight"].split([n * c.head_size for n in heads])
         for name, rows, n in zip("qkv", parts, heads, strict=True):
             signs = flip.repeat(n)[:, None] if name != "v" else 1.0

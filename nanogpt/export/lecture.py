@@ -14,9 +14,10 @@ def lecture_state_dict(model: GPT) -> dict[str, Tensor]:
 
     Raises ValueError for an architecture that is not his.
     """
-    if other := model.config.beyond_lecture:
+    extras = model.config.beyond_lecture
+    if extras:
         raise ValueError(
-            f"the lecture's class has no {', '.join(other)}: it cannot load this model's weights"
+            f"the lecture's class has no {', '.join(extras)}: it cannot load this model's weights"
         )
     state = dict(model.state_dict())
     if not model.config.per_head:

@@ -1,4 +1,4 @@
-"""What may be handed to the referee, and what it makes of it."""
+"""The models that the referee takes, each as a Subject."""
 
 from __future__ import annotations
 

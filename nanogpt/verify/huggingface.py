@@ -242,8 +242,8 @@ def small(kind: str, seed: int = 0) -> HuggingFace:
                 subject.builds = f"{lines}\n\nMODEL = small({kind!r}, {seed})"
                 subject.sizes = _sizes(known, left_out)
                 return subject
-            except Exception as why:  # as many kinds as there are models
-                error = error or why
+            except Exception as failure:  # as many kinds as there are models
+                error = error or failure
         raise error
 
 
@@ -296,7 +296,8 @@ def _built(kind: str, sizes: dict) -> nn.Module:
         config = AutoConfig.for_model(kind, **sizes)
     with torch.device("meta"):
         shape = AutoModelForCausalLM.from_config(config)
-    if (n := sum(p.numel() for p in shape.parameters())) > LARGEST:
+    n = sum(p.numel() for p in shape.parameters())
+    if n > LARGEST:
         raise ValueError(f"its smallest has {n:,} parameters; at most {LARGEST:,} are built")
     options = {"experts_implementation": "eager"}  # the other ways have no float64
     try:

@@ -1,7 +1,7 @@
-"""What the logits of a model should be: its plain passes, all that moves them, and the verdict.
+"""The logits that a model should have: its plain passes, all that moves them, and the verdict.
 
-A model is run in float64 where it can be. What moves a plain pass is measured first: a batch, later
-tokens, the same pass again, fewer bits. yardstick.py learns from each.
+A model is run in float64 where it can be. The influences on a plain pass are measured first: a
+batch, later tokens, the same pass again, fewer bits. yardstick.py learns from each.
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ class Stopped(Exception):
 
 
 class Reference:
-    """One model: its finest dtype, its yardstick, and what its logits should be."""
+    """One model: its finest dtype, its yardstick, and the logits that it should have."""
 
     def __init__(self, subject: Subject, seed: int, result: Report, expects: float | None):
-        self.seed, self.result = seed, result
+        self.seed = seed
+        self.result = result
         self.dtypes = self._dtypes(subject)
         self.as_given = self._as_given(subject)  # its cache may have another dtype there
         (self.dtype, self.subject), *coarser = self.dtypes.items()
@@ -40,38 +41,40 @@ class Reference:
         lossy = self.subject.expects if expects is None else expects
         self.yard = Yardstick(self.dtype, self.other, lossy)
         if self.other is None:
-            only = f"only in {name_of(self.dtype)}: rounding is told by its size alone"
-            result.notes.append(only)
+            note = f"only in {name_of(self.dtype)}: rounding is told by its size alone"
+            result.notes.append(note)
 
     def _dtypes(self, subject: Subject) -> dict[torch.dtype, Subject]:
         """The model in every dtype in which it runs, the finest first.
 
         Raises ValueError for one that does not run at all: there is nothing to compare with.
         """
-        found, ids = {}, text(subject, 1)[:, :2]
+        ids = text(subject, 1)[:, :2]
         try:
-            torch.finfo(own := subject.plain(ids).dtype)  # a TypeError unless these are floats
+            native = subject.plain(ids).dtype
+            torch.finfo(native)  # a TypeError unless these are floats
         except STOPS as error:
-            why = f"{type(error).__name__}: {first_line(error)}"
-            raise ValueError(f"{subject.name} reads no text without a cache ({why})") from None
+            reason = f"{type(error).__name__}: {first_line(error)}"
+            raise ValueError(f"{subject.name} reads no text without a cache ({reason})") from None
+        copies = {}
         for dtype in DTYPES:
-            if len(found) == 2:
-                break  # the two finest measure what rounding does
+            if len(copies) == 2:
+                break  # the two finest measure the rounding
             try:
                 copy = subject_of(subject.to(dtype))
                 copy.plain(ids)
-                found[dtype] = copy
-            except (NotOffered, MemoryError, *STOPS) as why:
-                self.result.notes.append(f"not in {name_of(dtype)}: {first_line(why)}")
-        return found or {own: subject}
+                copies[dtype] = copy
+            except (NotOffered, MemoryError, *STOPS) as error:
+                self.result.notes.append(f"not in {name_of(dtype)}: {first_line(error)}")
+        return copies or {native: subject}
 
     def _as_given(self, subject: Subject) -> Subject:
         """The model in its own dtype, and like the others on the CPU, where it can be copied."""
-        own = subject.plain(text(subject, 1)[:, :2]).dtype
-        if own in self.dtypes:
-            return self.dtypes[own]
+        native = subject.plain(text(subject, 1)[:, :2]).dtype
+        if native in self.dtypes:
+            return self.dtypes[native]
         try:
-            return subject_of(subject.to(own))
+            return subject_of(subject.to(native))
         except (NotOffered, MemoryError, *STOPS):
             return subject
 
@@ -82,8 +85,8 @@ class Reference:
         try:
             return thinned((subject or self.subject).plain(ids))
         except STOPS as error:
-            why = f"too long, or it keeps an earlier text ({first_line(error)})"
-            words = f"it stops at {len(ids)} texts of {ids.shape[1]} tokens, after others: {why}"
+            cause = f"too long, or it keeps an earlier text ({first_line(error)})"
+            words = f"it stops at {len(ids)} texts of {ids.shape[1]} tokens, after others: {cause}"
             raise Stopped(Finding("the plain pass", "bug", words, math.inf)) from None
 
     def alone(self, ids: Tensor, subject: Subject | None = None) -> Tensor:
@@ -91,9 +94,10 @@ class Reference:
         return torch.cat([self.plain(row[None], subject) for row in ids])
 
     def first(self, n: int) -> tuple[Tensor, Tensor]:
-        """Short texts and what their logits must be; measures all that moves a plain pass."""
+        """Short texts and their right logits; measures all that moves a plain pass."""
         ids = text(self.subject, seed=self.seed, length=n)
-        together, alone = self.plain(ids), self.alone(ids)
+        together = self.plain(ids)
+        alone = self.alone(ids)
         self.yard.add(alone)
         self._repeated(ids, alone)
         self.measure(ids, alone)
@@ -102,41 +106,45 @@ class Reference:
         return ids, self._causal(ids, alone)
 
     def measure(self, ids: Tensor, alone: Tensor) -> None:
-        """Let the yardstick learn what rounding does to these texts."""
+        """Let the yardstick learn how far rounding moves the logits of these texts."""
         self.yard.add(alone)
         if self.coarse is not None:
             self.yard.add(alone, self.alone(ids, self.coarse))
             return
-        module, eps = getattr(self.subject, "model", None), self.yard.eps
-        for seed in range(3) if isinstance(module, nn.Module) else ():
-            with jitter(module, eps, seed):
+        module = getattr(self.subject, "model", None)
+        if not isinstance(module, nn.Module):
+            return
+        for seed in range(3):
+            with jitter(module, self.yard.eps, seed):
                 self.yard.add(alone, jittered=self.alone(ids))
 
     def _repeated(self, ids: Tensor, alone: Tensor) -> None:
-        """The same plain pass again: what varies by itself is no cache's fault, and is measured."""
+        """The same plain pass again: noise of the model is no cache's fault, and is measured."""
         if alone.isnan().any():
             words = "its logits are NaN: no cache can be judged"
             raise Stopped(Finding("the plain pass", "bug", words, math.nan))
-        again = [self.plain(ids[:1]) for _ in range(2)]
-        apart = [float((one - alone[:1]).abs().nan_to_num(math.inf).max()) for one in again]
-        if max(apart) <= max(self.yard.limit, self.yard.base):
+        second = self.plain(ids[:1])
+        third = self.plain(ids[:1])
+        off_second = _largest_difference(second, alone[:1])
+        off_third = _largest_difference(third, alone[:1])
+        if max(off_second, off_third) <= max(self.yard.limit, self.yard.base):
             return
-        stays = float((again[0] - again[1]).abs().nan_to_num(math.inf).max())
+        between = _largest_difference(second, third)
         way = "the plain pass, a second time"
-        if stays <= self.yard.base:
-            words = f"off by {apart[0]:.1e}, then the same: something of an earlier text is kept"
-            raise Stopped(Finding(way, "bug", words, apart[0]))
+        if between <= self.yard.base:
+            words = f"off by {off_second:.1e}, then the same: something of an earlier text is kept"
+            raise Stopped(Finding(way, "bug", words, off_second))
         spread = float(alone.double().std())
-        self.yard.noise = max(*apart, stays)
+        self.yard.noise = max(off_second, off_third, between)
         words = f"off by {self.yard.noise:.1e}: it varies by itself"
         if self.yard.noise > 0.1 * spread:
             words += "; dropout is on (call eval()), or it draws in another way"
-            turn = turn_of(again[0], alone[:1], 0)
+            turn = turn_of(second, alone[:1], 0)
             raise Stopped(Finding(way, "bug", words, self.yard.noise, 0, turn=turn))
         self.result.notes.append(f"{way}: {words}; less than six times that is no finding")
 
     def _causal(self, ids: Tensor, alone: Tensor) -> Tensor:
-        """What the logits must be.  (B, T, V)
+        """The logits that a cache must give.  (B, T, V)
 
         Where the plain pass looks ahead, those of plain passes that end at each token.
         """
@@ -152,9 +160,13 @@ class Reference:
                 ahead.words += "cache is compared with plain passes that end at each token"
                 ahead.how = {"seed": self.seed, "length": n, "ends": t}
                 self.result.findings.append(ahead)
-                ends = range(1, n + 1)
-                return torch.cat([self.plain(ids[:, :t])[:, -1:] for t in ends], dim=1)
+                return self._prefixes(ids)
         return alone
+
+    def _prefixes(self, ids: Tensor) -> Tensor:
+        """The last logits of plain passes that end at each token.  (B, T) -> (B, T, V)"""
+        ends = range(1, ids.shape[1] + 1)
+        return torch.cat([self.plain(ids[:, :end])[:, -1:] for end in ends], dim=1)
 
     def texts(self, n: int, stage: int) -> tuple[Tensor, Tensor]:
         """Three texts of n tokens, and their logits.  (3, n), (3, n, V)"""
@@ -164,16 +176,15 @@ class Reference:
         alone = self.alone(ids)
         self.measure(ids, alone)
         way = f"the plain pass of {n} tokens, with later ones and without them"
-        for part in (n // 2, n // 3, n - 1) if self.other is None else (n // 2,):
-            ahead = self.sample(way, self.plain(ids[:1, :part]), alone[:1, :part])
+        # Without a coarser dtype these samples are all that measures the rounding: more of them.
+        ends = (n // 2, n // 3, n - 1) if self.other is None else (n // 2,)
+        for end in ends:
+            ahead = self.sample(way, self.plain(ids[:1, :end]), alone[:1, :end])
             if ahead.verdict == "bug":
-                break
-        else:
-            return ids, alone
-        ahead.words += ": it looks ahead, or depends on the length"
-        self.result.findings.append(ahead)
-        ends = range(1, n + 1)
-        return ids, torch.cat([self.plain(ids[:, :t])[:, -1:] for t in ends], dim=1)
+                ahead.words += ": it looks ahead, or depends on the length"
+                self.result.findings.append(ahead)
+                return ids, self._prefixes(ids)
+        return ids, alone
 
     # -------------------------------------------------------------- a verdict
 
@@ -181,7 +192,7 @@ class Reference:
         """The Finding on these logits, by the size of their differences.  (B, T, V) twice
 
         `again` computes them once more: where rounding of float64 is too little to explain them.
-        `inside` is what rounding explains in another dtype than the finest.
+        `inside` is the difference that rounding explains in another dtype than the finest.
         """
         if not isinstance(got, Tensor):
             raise ValueError(f"{way}: logits must be a tensor, (B, T, V), not {type(got).__name__}")
@@ -189,16 +200,17 @@ class Reference:
             words = f"logits {tuple(got.shape)}, where {tuple(expected.shape)} are wanted"
             return Finding(way, "bug", words, math.inf)
         diffs = (got.double() - expected.double()).abs().amax((0, 2))  # (T,)
-        size, yard = float(diffs.max()), self.yard
-        words = "NaN" if math.isnan(size) else f"off by {size:.1e}" if size else "to the bit"
-        words += f" in {name_of(got.dtype if inside else self.dtype)}"
+        size = float(diffs.max())
+        dtype = got.dtype if inside else self.dtype
+        words = f"{_size_in_words(size)} in {name_of(dtype)}"
+        yard = self.yard
         inside = inside or yard.inside
         if size <= inside:
             verdict = "equal" if size <= ULPS * yard.ulp else "rounding"
             if size > yard.limit and not yard.lossy and again is not None:
                 verdict = self._float32_inside(again, size)
-            explained = f", where {yard.words}" if size else ""
-            return Finding(way, verdict, words + explained, size)
+            explanation = f", where {yard.words}" if size else ""
+            return Finding(way, verdict, words + explanation, size)
         wrong = ~(diffs <= inside)
         at = int(wrong.nonzero()[0])
         words += f" from token {at} on, where {yard.words}"
@@ -209,13 +221,13 @@ class Reference:
 
     def sample(self, way: str, got: Tensor, expected: Tensor) -> Finding:
         """The verdict on a plain pass of another shape; the yardstick learns its rounding."""
-        found = self.judge(way, got, expected)
-        if found.verdict != "bug":
-            self.yard.shapes = max(self.yard.shapes, found.size)
-        return found
+        finding = self.judge(way, got, expected)
+        if finding.verdict != "bug":
+            self.yard.shapes = max(self.yard.shapes, finding.size)
+        return finding
 
     def _float32_inside(self, again: Callable, size: float) -> str:
-        """The verdict on what float32 explains and float64 does not: does float32 compute here?"""
+        """The verdict on a size that float32 explains, not float64: does float32 compute here?"""
         if narrowed(again):
             words = "something computes in float32 even where the model is in float64: a bug"
             self.result.notes.append(f"{words} below {self.yard.inside:.1e} cannot be excluded")
@@ -230,3 +242,14 @@ class Reference:
             return False
         diffs = (got.double() - expected.double()).abs().amax(-1)[:, at:]  # (B, T - at)
         return float((diffs > self.yard.inside).float().mean()) < 0.5
+
+
+def _largest_difference(a: Tensor, b: Tensor) -> float:
+    """Infinite where one of both is NaN."""
+    return float((a - b).abs().nan_to_num(math.inf).max())
+
+
+def _size_in_words(size: float) -> str:
+    if math.isnan(size):
+        return "NaN"
+    return f"off by {size:.1e}" if size else "to the bit"

@@ -1,4 +1,4 @@
-"""What a referee says: findings, each with its evidence, and one verdict."""
+"""The report of a referee: findings, each with its evidence, and one verdict."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ class Finding:
 
 @dataclass
 class Report:
-    """What `referee` found; `padding` says what padding does without a cache."""
+    """The findings of `referee`; `padding` has those on padding without a cache."""
 
     model: str
     findings: list[Finding] = field(default_factory=list)
     padding: list[Finding] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)  # what was not tried, or cannot be excluded
+    notes: list[str] = field(default_factory=list)  # ways not tried, causes not excluded
     unreached: list[str] = field(default_factory=list)  # ways for which no time was left
     seconds: float = 0.0
 
     @property
     def verdict(self) -> str:
-        """That of the cache: the worst of its findings. Known bugs are no part of it."""
+        """The verdict on the cache: the worst of its findings. Known bugs are no part of it."""
         judged = (f.verdict for f in self.findings if not f.known)
         nothing = "undecided" if self.unreached and not self.findings else "equal"
         return max(judged, key=VERDICTS.index, default=nothing)
@@ -57,8 +57,8 @@ class Report:
     @property
     def bugs(self) -> list[Finding]:
         """All that is wrong, padding included, and not known."""
-        found = self.findings + self.padding
-        return [f for f in found if f.verdict == "bug" and not f.known]
+        findings = self.findings + self.padding
+        return [f for f in findings if f.verdict == "bug" and not f.known]
 
     @property
     def code(self) -> int:
@@ -72,7 +72,7 @@ class Report:
         return self
 
     def to_json(self) -> str:
-        """Strict JSON: what is infinite or no number is a text."""
+        """Strict JSON: an infinite size, or one that is no number, is a text."""
         data = {"verdict": self.verdict, "code": self.code} | asdict(self)
         return json.dumps(_plain(data), indent=1, allow_nan=False)
 
@@ -110,7 +110,8 @@ def mark_known(result: Report, known: Iterable[str]) -> list[str]:
         hits = [f for f in result.findings + result.padding if name in f.way and f.verdict == "bug"]
         for finding in hits:
             finding.known = True
-        absent += [] if hits else [name]
+        if not hits:
+            absent.append(name)
     return absent
 
 
@@ -118,7 +119,8 @@ def _alike(findings: list[Finding], by_verdict: bool = False) -> list[list[Findi
     """Findings with the same evidence, or the same verdict, together."""
     groups: dict[str, list[Finding]] = {}
     for finding in findings:
-        groups.setdefault(finding.verdict if by_verdict else finding.words, []).append(finding)
+        key = finding.verdict if by_verdict else finding.words
+        groups.setdefault(key, []).append(finding)
     return list(groups.values())
 
 
@@ -127,7 +129,7 @@ def _plain(value):
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, dict):
-        return {str(key): _plain(one) for key, one in value.items()}
+        return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(one) for one in value]
+        return [_plain(item) for item in value]
     return value

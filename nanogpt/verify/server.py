@@ -58,25 +58,26 @@ class HTTPServer:
         except (KeyError, IndexError, TypeError, AttributeError):
             raise ConnectionError(f"{self.name} answers nonsense: {_clean(str(answer))}") from None
 
-    def _call(self, what: str, body: dict | None = None):
-        data, head = body and json.dumps(body).encode(), {"Content-Type": "application/json"}
+    def _call(self, path: str, body: dict | None = None):
+        data = body and json.dumps(body).encode()
+        headers = {"Content-Type": "application/json"}
         try:
-            request = urllib.request.Request(f"{self.name}/v1/{what}", data, head)
+            request = urllib.request.Request(f"{self.name}/v1/{path}", data, headers)
             with urllib.request.urlopen(request, timeout=PATIENCE) as response:
-                said = _whole(response)
+                answer = _whole(response)
         except urllib.error.HTTPError as error:
-            said = _clean(_body(error)) or _clean(str(error.reason))
-            raise ConnectionError(f"{self.name}/v1/{what}: HTTP {error.code}: {said}") from None
+            message = _clean(_body(error)) or _clean(str(error.reason))
+            raise ConnectionError(f"{self.name}/v1/{path}: HTTP {error.code}: {message}") from None
         except (OSError, ValueError, HTTPException) as error:
-            why = _clean(str(error))
-            raise ConnectionError(f"no server answers at {self.name}: {why}") from None
+            reason = _clean(str(error))
+            raise ConnectionError(f"no server answers at {self.name}: {reason}") from None
         try:
-            return json.loads(said)
+            return json.loads(answer)
         except RecursionError:
-            raise ConnectionError(f"{self.name}/v1/{what}: JSON that is nested too deep") from None
+            raise ConnectionError(f"{self.name}/v1/{path}: JSON that is nested too deep") from None
         except ValueError as error:
-            why = _clean(str(error))
-            raise ConnectionError(f"{self.name}/v1/{what} is no JSON: {why}") from None
+            reason = _clean(str(error))
+            raise ConnectionError(f"{self.name}/v1/{path} is no JSON: {reason}") from None
 
 
 def _shown(logprobs) -> dict:
@@ -133,18 +134,18 @@ def referee_server(
     cold = _alone(server, requests)
     trials: dict[str, Callable] = {"company": _company, "a seed": _seeds, "echo": _echoes}
     trials |= {"a shared beginning": _parted, "token ids": _token_ids}
-    for what, findings in trials.items():
+    for name, trial in trials.items():
         if time.monotonic() - began > seconds:
-            report.unreached.append(what)
+            report.unreached.append(name)
             continue
         try:
-            for finding in findings(server, requests, cold):
+            for finding in trial(server, requests, cold):
                 report.findings.append(finding)
-        except NotOffered as why:
-            report.notes.append(f"{what} is not offered: {why}")
-        except ConnectionError as why:
-            words = f"it answered before, and now: {why}"
-            report.findings.append(Finding(what, "bug", words))
+        except NotOffered as refusal:
+            report.notes.append(f"{name} is not offered: {refusal}")
+        except ConnectionError as error:
+            words = f"it answered before, and now: {error}"
+            report.findings.append(Finding(name, "bug", words))
     if not any(answer["logprobs"] for answer in cold):
         words = "no log-probabilities are shown: a bug in fewer than half of the texts"
         report.notes.append(f"{words} cannot be told from rounding")
@@ -207,24 +208,27 @@ def _seeds(server, requests: list[dict], _) -> Iterator[Finding]:
 
 def _echoes(server, requests: list[dict], cold: list[dict]) -> list[Finding]:
     """A text given back as a prompt has the log-probabilities with which it was drawn."""
-    apart, how = [], {"max_tokens": 1, "echo": True, "logprobs": 1}
+    apart = []
+    how = {"max_tokens": 1, "echo": True, "logprobs": 1}
     for request, answer in zip(requests, cold, strict=True):
         values, tokens = (answer.get(key) or [] for key in ("logprobs", "tokens"))
         try:
-            asked = request | how | {"prompt": request["prompt"] + "".join(tokens[:-1])}
-            back = server.ask([asked])[0] if tokens else {}
+            repeat = request | how | {"prompt": request["prompt"] + "".join(tokens[:-1])}
+            echo = server.ask([repeat])[0] if tokens else {}
         except ConnectionError as error:
             raise NotOffered(error) from None
         n = len(tokens)  # its last ones are those given back, and one more that was drawn
-        if n > 1 and (back.get("tokens") or [])[-n:-1] == tokens[:-1] and back["logprobs"]:
-            pairs = list(zip(values, back["logprobs"][-n:-1], strict=False))
+        if n > 1 and (echo.get("tokens") or [])[-n:-1] == tokens[:-1] and echo["logprobs"]:
+            pairs = list(zip(values, echo["logprobs"][-n:-1], strict=False))
             shown = [abs(a - b) for a, b in pairs if a is not None and b is not None]
             apart += [max(shown)] if shown else []
     if not apart:
         raise NotOffered("there are no log-probabilities with it")
-    wrong, worst = [x for x in apart if not x <= 0.1], max(apart)
-    bug = 2 * len(wrong) > len(apart) or worst > 1
-    verdict = "bug" if bug else "rounding" if worst > 1e-4 else "equal"
+    wrong = [x for x in apart if not x <= 0.1]
+    worst = max(apart)
+    verdict = "rounding" if worst > 1e-4 else "equal"
+    if 2 * len(wrong) > len(apart) or worst > 1:
+        verdict = "bug"
     words = f"{len(apart)} texts, up to {worst:.1e} nats apart"
     return [Finding("log-probabilities drawn, against echoed", verdict, words)]
 
@@ -235,19 +239,21 @@ def _parted(server, requests: list[dict], cold: list[dict]) -> Iterator[Finding]
     prompt, letters = longest["prompt"], LETTERS[::-1]
     points = [n for n in (1, 5, 15, 16, 17, 24, 33, 70, 130, 200) if n < len(prompt)]
     tail = letters * (len(prompt) // 10 + 1)
-    asked = [longest | {"prompt": prompt[:n] + tail[: len(prompt) - n]} for n in points]
-    if not asked:
+    branches = [longest | {"prompt": prompt[:n] + tail[: len(prompt) - n]} for n in points]
+    if not branches:
         raise NotOffered("its prompts are too short")
     server.ask([longest])
-    first = _alone(server, asked)
+    first = _alone(server, branches)
     starts = (letters[i // 10] + letters[i % 10] + letters[i % 7] for i in range(MANY))
     others = [longest | {"prompt": (a + tail)[: len(prompt)], "max_tokens": 1} for a in starts]
     for i in range(0, MANY, 8):
         server.ask(others[i : i + 8])
-    yield _compared("prompts that leave an earlier one, and again", first, _alone(server, asked))
-    pair = server.ask([*asked, *asked])
-    yield _compared("the same, all at once and twice", first, pair[: len(asked)])
-    yield _compared("the first of these against the second", pair[: len(asked)], pair[len(asked) :])
+    yield _compared("prompts that leave an earlier one, and again", first, _alone(server, branches))
+    pair = server.ask([*branches, *branches])
+    yield _compared("the same, all at once and twice", first, pair[: len(branches)])
+    yield _compared(
+        "the first of these against the second", pair[: len(branches)], pair[len(branches) :]
+    )
     after = _alone(server, requests)
     yield _compared(f"after {MANY} other prompts, again alone", cold, after)
 
@@ -258,13 +264,15 @@ def _token_ids(server, requests: list[dict], _) -> Iterator[Finding]:
     longest = len(requests[-1]["prompt"])
     ends = [n for n in (2, 16, 17, 33, 130, 200) if n <= longest]
     prompts = [[3 + i, *(pick.randrange(3, 10) for _ in range(n - 1))] for i, n in enumerate(ends)]
-    asked = [requests[0] | {"prompt": prompt} for prompt in prompts]
+    numbered = [requests[0] | {"prompt": prompt} for prompt in prompts]
     try:
-        first = _alone(server, asked)
+        first = _alone(server, numbered)
     except (ConnectionError, TypeError, AttributeError) as error:
         raise NotOffered(error) from None
-    yield _compared("prompts of token ids, again", first, _alone(server, asked))
-    yield _compared("prompts of token ids, in company", first, server.ask([*asked, requests[-1]]))
+    yield _compared("prompts of token ids, again", first, _alone(server, numbered))
+    yield _compared(
+        "prompts of token ids, in company", first, server.ask([*numbered, requests[-1]])
+    )
 
 
 def _alone(server, requests: list[dict]) -> list[dict]:
@@ -281,7 +289,8 @@ def _compared(way: str, a: list[dict], b: list[dict]) -> Finding:
         return Finding(way, "equal", f"{len(a)} of {len(a)} texts")
     texts = tuple(answer["text"] for answer in wrong[0])
     words = f"{len(wrong)} of {len(a)} texts differ; the first: {texts[0]!r} and {texts[1]!r}"
-    if tie := max(_tie(*pair) for pair in wrong):
+    tie = max(_tie(*pair) for pair in wrong)
+    if tie:
         words += f"; the tokens that part them are up to {tie:.1e} nats apart"
     bug = 2 * len(wrong) > len(a) or tie > 1
     return Finding(way, "bug" if bug else "rounding", words, turn=texts)

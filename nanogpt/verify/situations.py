@@ -32,14 +32,15 @@ from nanogpt.verify.texts import cut, text
 subject = subject_of({given}){copy}
 ids = text(subject, seed={seed}, length={n})[:{rows}]
 got = subject.cached(cut(ids, {lengths}, subject.vocab_size), {cache!r})
-wanted = torch.cat([subject.plain(row[None]) for row in ids])[:, :{kept}]
+wanted = torch.cat([subject.plain(row[None]) for row in ids])[:, :{tokens}]
 print((got.double() - wanted.double()).abs().amax((0, 2)))  # one difference for each token
 """
 
 
 def situations(case, stage: int, ids: Tensor, expected: Tensor) -> Iterator[Situation]:
     """All that is tried with these texts, cheap things first."""
-    n, subject = ids.shape[1], case.subject
+    n = ids.shape[1]
+    subject = case.subject
     last = n == case.lengths[-1]
     for cache in subject.caches:
         usual = cache == subject.caches[0]
@@ -88,25 +89,26 @@ def _deepest(subject) -> int:
 
 def _through(case, stage: int, cache: str, way: Way, ids, expected) -> list:
     """Texts read in pieces of these lengths."""
-    ids, kept = ids[: way.rows], total(way.lengths)
+    ids = ids[: way.rows]
+    tokens = total(way.lengths)
     pieces = cut(ids, list(way.lengths), case.subject.vocab_size)
     read = partial(case.subject.cached, pieces, cache)
-    found = case.read(f"{cache}, {way.name}", read, expected[: way.rows, :kept])
-    if found and found.verdict == "bug":
+    finding = case.read(f"{cache}, {way.name}", read, expected[: way.rows, :tokens])
+    if finding and finding.verdict == "bug":
         how = {"seed": case.seed + stage, "length": ids.shape[1], "rows": way.rows}
-        found.how = how | {"lengths": list(way.lengths), "cache": cache}
-        found.code = SCRIPT.format(
+        finding.how = how | {"lengths": list(way.lengths), "cache": cache}
+        finding.code = SCRIPT.format(
             model=case.subject.builds or "# MODEL: what was judged",
-            given=case.given,
+            given=case.arguments,
             copy=f".to({case.dtype})" if len(case.dtypes) > 1 else "",
             seed=case.seed + stage,
             n=ids.shape[1],
             rows=way.rows,
             lengths=list(way.lengths),
             cache=cache,
-            kept=kept,
+            tokens=tokens,
         )
-    return [found]
+    return [finding]
 
 
 def _as_given(case, cache: str, ids: Tensor, expected: Tensor) -> list:
@@ -115,7 +117,9 @@ def _as_given(case, cache: str, ids: Tensor, expected: Tensor) -> list:
     Only a bug is a finding: what rounding does is told by the finest dtype. A difference at few
     tokens is none: in few bits, a router's near tie may part them.
     """
-    subject, yard, n = case.as_given, case.yard, ids.shape[1]
+    subject = case.as_given
+    yard = case.yard
+    n = ids.shape[1]
     plain = case.alone(ids, subject)
     if plain.dtype == expected.dtype:
         return []
@@ -124,12 +128,12 @@ def _as_given(case, cache: str, ids: Tensor, expected: Tensor) -> list:
     inside = max(2 * TIMES * moved, least, yard.inside)
     pieces = cut(ids[:1], [n // 2, 1, 1, 3, *[1] * (n - n // 2 - 5)], subject.vocab_size)
     way = f"{cache}, in {name_of(plain.dtype)}, as it was given"
-    found = case.read(way, partial(subject.cached, pieces, cache), plain[:1], inside)
-    if found is None or found.verdict != "bug":
+    finding = case.read(way, partial(subject.cached, pieces, cache), plain[:1], inside)
+    if finding is None or finding.verdict != "bug":
         return []
-    sizes = found.turn[2][found.position :] if found.turn else ()
+    sizes = finding.turn[2][finding.position :] if finding.turn else ()
     few = 2 * sum(size > inside for size in sizes) < len(sizes)
-    return [] if few else [found]
+    return [] if few else [finding]
 
 
 def _batch(case, cache: str, rows: int) -> list:
@@ -140,10 +144,11 @@ def _batch(case, cache: str, rows: int) -> list:
     ids[1, :shared] = ids[0, :shared]
     if rows > 2:
         ids[-1] = ids[0]
-    lengths, expected = [n - 7, 1, 1, 3, 2], case.alone(ids)
-    asked = {"the batch": (ids, expected, lengths)}
-    asked["its rows moved"] = (ids.roll(1, 0), expected.roll(1, 0), lengths)
-    return _asked(case, cache, f"{cache}, {rows} texts that begin alike, in a batch", asked)
+    lengths = [n - 7, 1, 1, 3, 2]
+    expected = case.alone(ids)
+    requests = {"the batch": (ids, expected, lengths)}
+    requests["its rows moved"] = (ids.roll(1, 0), expected.roll(1, 0), lengths)
+    return _in_turn(case, cache, f"{cache}, {rows} texts that begin alike, in a batch", requests)
 
 
 def _samples(case, cache: str) -> list:
@@ -163,48 +168,50 @@ def _special(case, cache: str) -> list:
     ids = text(case.subject, 1, case.seed + 7, case.lengths[0])
     for i, special in enumerate(case.subject.specials):
         ids[0, 4 + 5 * i : 6 + 5 * i] = special
-    expected, n = case.alone(ids), ids.shape[1]
-    asked = {"in pieces": (ids, expected, [7, 1, 1, 4, 1, 1, n - 15])}
-    asked["token by token"] = (ids, expected, [3] + [1] * 12 + [n - 15])
-    return _asked(case, cache, f"{cache}, a text with the ids 0 to 2", asked)
+    expected = case.alone(ids)
+    n = ids.shape[1]
+    requests = {"in pieces": (ids, expected, [7, 1, 1, 4, 1, 1, n - 15])}
+    requests["token by token"] = (ids, expected, [3] + [1] * 12 + [n - 15])
+    return _in_turn(case, cache, f"{cache}, a text with the ids 0 to 2", requests)
 
 
 # ------------------------------------------------------------------ requests
 
 
-def _asked(case, cache: str, way: str, asked: dict) -> list:
+def _in_turn(case, cache: str, way: str, requests: dict) -> list:
     """Requests one after the other: the first that is wrong, or the last one that is right."""
-    found = None
-    for name, (ids, expected, lengths) in asked.items():
+    finding = None
+    for name, (ids, expected, lengths) in requests.items():
         pieces = cut(ids, lengths, case.subject.vocab_size)
-        found = case.read(way, partial(case.subject.cached, pieces, cache), expected)
-        if found is None:
+        finding = case.read(way, partial(case.subject.cached, pieces, cache), expected)
+        if finding is None:
             break
-        if found.verdict == "bug":
-            found.words += f"; wrong is {name}, of {', '.join(list(asked)[:9])}"
+        if finding.verdict == "bug":
+            finding.words += f"; wrong is {name}, of {', '.join(list(requests)[:9])}"
             break
-    return [found]
+    return [finding]
 
 
 def _requests(case, cache: str, ids: Tensor, expected: Tensor) -> list:
     """A, one that begins as A does, A in another order, the beginning of A alone, B, A."""
     n = ids.shape[1]
-    half, (a, b) = n // 2, ids[:2, None]
+    half = n // 2
+    a, b = ids[:2, None]
     shared = torch.cat([a[:, :half], b[:, half:]], dim=1)
     mixed = torch.cat([expected[:1, :half], case.plain(shared)[:, half:]], dim=1)
     first = [half - 3, 1, 1, 1]
     whole = [*first, 1, 1, 2, n - half - 4]
-    asked = {"A": (a, expected[:1], whole), "one that begins as A does": (shared, mixed, whole)}
+    requests = {"A": (a, expected[:1], whole), "one that begins as A does": (shared, mixed, whole)}
     moved = a.clone()
     moved[:, 1:4] = moved[:, 1:4].flip(1)
-    asked["A in another order"] = (moved, case.plain(moved), whole)
+    requests["A in another order"] = (moved, case.plain(moved), whole)
     if case.subject.vocab_size > 512:
         alike = torch.where(a + 256 < case.subject.vocab_size, a + 256, a - 256)
-        asked["A with other ids, equal in their last byte"] = (alike, case.plain(alike), whole)
-    asked |= {"half of A": (a[:, :half], expected[:1, :half], first)}
-    asked |= {"B": (b, expected[1:2], whole), "A again": (a, expected[:1], whole)}
-    asked |= {"all of A at once": (a, expected[:1], [n - 1, 1])}
-    return _asked(case, cache, f"{cache}, requests one after the other", asked)
+        requests["A with other ids, equal in their last byte"] = (alike, case.plain(alike), whole)
+    requests |= {"half of A": (a[:, :half], expected[:1, :half], first)}
+    requests |= {"B": (b, expected[1:2], whole), "A again": (a, expected[:1], whole)}
+    requests |= {"all of A at once": (a, expected[:1], [n - 1, 1])}
+    return _in_turn(case, cache, f"{cache}, requests one after the other", requests)
 
 
 def _parting_points(n: int, subject, stage: int) -> list[int]:
@@ -220,14 +227,14 @@ def _parting(case, cache: str, ids: Tensor, points: list[int]) -> list:
     """Requests whose prompts begin as the one before, and then part: also inside of a block."""
     a, b = ids[:2, None]
     n = ids.shape[1]
-    asked = {"A": (a, case.plain(a), [n - 4, 1, 1, 2])}
+    requests = {"A": (a, case.plain(a), [n - 4, 1, 1, 2])}
     for p in points:
         parted = torch.cat([a[:, :p], b[:, p:]], dim=1)
         wanted = case.plain(parted)
-        asked[f"one that leaves A after {p}"] = (parted, wanted, [n - 4, 1, 1, 2])
-    asked["A again"] = (a, asked["A"][1], [n - 3, 1, 2])
+        requests[f"one that leaves A after {p}"] = (parted, wanted, [n - 4, 1, 1, 2])
+    requests["A again"] = (a, requests["A"][1], [n - 3, 1, 2])
     way = f"{cache}, requests that part after {points[0]} to {points[-1]} of {n} tokens"
-    return _asked(case, cache, way, asked)
+    return _in_turn(case, cache, way, requests)
 
 
 def _many(case, cache: str, count: int, stage: int) -> list:
@@ -235,17 +242,19 @@ def _many(case, cache: str, count: int, stage: int) -> list:
     pick = random.Random(case.seed + 31)
     most = case.lengths[0]
     fresh = iter(text(case.subject, count, case.seed + 17, most))
-    rows, asked = [], {}
+    rows = []
+    requests = {}
     for i, row in enumerate(fresh):
         n = pick.randrange(5, most + 1)
         if rows and pick.random() < 0.5:
-            other, p = pick.choice(rows), pick.randrange(1, most)
+            other = pick.choice(rows)
+            p = pick.randrange(1, most)
             row = torch.cat([other[:p], row[len(other[:p]) :]])
         row = row[:n]
         rows.append(row)
         lengths = [n - 2, 1, 1] if i % 3 else [n // 2, 1, n - n // 2 - 1]
-        asked[f"request {i}"] = (row[None], case.plain(row[None]), [x for x in lengths if x])
-    return _asked(case, cache, f"{cache}, {count} requests of many lengths", asked)
+        requests[f"request {i}"] = (row[None], case.plain(row[None]), [x for x in lengths if x])
+    return _in_turn(case, cache, f"{cache}, {count} requests of many lengths", requests)
 
 
 # ------------------------------------------------------------------ company
@@ -253,7 +262,8 @@ def _many(case, cache: str, count: int, stage: int) -> list:
 
 def _interleaved(case, cache: str, ids: Tensor, expected: Tensor) -> list:
     """Texts, each with a cache of its own, read by turns; the last one comes later."""
-    subject, n = case.subject, ids.shape[1]
+    subject = case.subject
+    n = ids.shape[1]
     half = n // 2
     starts = [[3, 1, 1, half - 5], [1, 2, 2, half - 5], [2, 2, half - 4]]
     plans = [[*start, 1, 2, n - half - 3] for start in starts]
@@ -261,22 +271,23 @@ def _interleaved(case, cache: str, ids: Tensor, expected: Tensor) -> list:
     def read() -> Tensor:
         sessions = [subject.session(cache) for _ in "AB"]
         rows = [cut(ids[i : i + 1], plan, subject.vocab_size) for i, plan in enumerate(plans)]
-        found = [[], [], []]
+        logits = [[], [], []]
         for turn in range(len(plans[0])):
             if turn == 1:
                 sessions.append(subject.session(cache))
-            for i, session in enumerate(sessions):
-                found[i].append(session.read(rows[i][len(found[i])]))
-        return torch.cat([torch.cat(parts, 1) for parts in found])
+            for session, pieces, parts in zip(sessions, rows, logits, strict=False):
+                parts.append(session.read(pieces[len(parts)]))
+        return torch.cat([torch.cat(parts, 1) for parts in logits])
 
-    found = case.read(f"{cache}, texts interleaved, of {n} tokens", read, expected)
+    finding = case.read(f"{cache}, texts interleaved, of {n} tokens", read, expected)
     case.room.pop(cache, None)  # nothing closes a session: it may keep its blocks
-    return [found]
+    return [finding]
 
 
 def _beams(case, cache: str, ids: Tensor, expected: Tensor) -> list:
     """Three texts change places and are doubled, as beams are, go on, and do so once more."""
-    subject, n = case.subject, ids.shape[1]
+    subject = case.subject
+    n = ids.shape[1]
     half = n // 2
     moves = {half: [2, 0, 0], half + 2: [1, 2, 1]}
     moved = ids.clone()
@@ -284,25 +295,28 @@ def _beams(case, cache: str, ids: Tensor, expected: Tensor) -> list:
         moved[:, :at] = moved[rows, :at]
 
     def read() -> Tensor:
-        session, found, start = subject.session(cache), None, 0
+        session = subject.session(cache)
         written = ids.clone()
+        logits = torch.empty(0)
+        start = 0
         for length in (half - 2, 1, 1, 1, 1, 3, n - half - 5):
             if start in moves:
                 rows = moves[start]
                 session.reorder(rows)
-                found, written[:, :start] = found[rows], written[rows, :start]
+                logits = logits[rows]
+                written[:, :start] = written[rows, :start]
             new = session.read(written[:, start : start + length])
-            found = new if found is None else torch.cat([found, new], 1)
+            logits = torch.cat([logits, new], 1) if start else new
             start += length
-        return found
+        return logits
 
     way = f"{cache}, beams that change places, of {n} tokens"
     try:
         session = subject.session(cache)
         session.read(ids[:, :3])
         session.reorder([0, 1, 2])
-    except Exception as why:  # the ways before this one judge it
-        case.not_offered(way, why)
+    except Exception as error:  # the ways before this one judge it
+        case.not_offered(way, error)
         return []
     return [case.read(way, read, case.alone(moved))]
 
@@ -321,7 +335,8 @@ def _padding(case, rows: int, n: int) -> list[Finding | None]:
     if rows == 2:
         pads = [3, 8]  # as where batches are padded to a multiple
     place = torch.arange(n) - torch.tensor(pads)[:, None]  # in the own text; (B, T)
-    mask, ids = (place >= 0).long(), ids.gather(1, place.clamp(min=0))
+    mask = (place >= 0).long()
+    ids = ids.gather(1, place.clamp(min=0))
     real = (place >= 0)[..., None]
 
     def read(lengths: list | None) -> Tensor:
@@ -330,11 +345,11 @@ def _padding(case, rows: int, n: int) -> list[Finding | None]:
     texts = [row[place_ >= 0][None] for row, place_ in zip(ids, place, strict=True)]
     alone = [torch.nn.functional.pad(case.plain(x), (0, 0, n - x.shape[1], 0)) for x in texts]
     way = f"left padding of {rows} texts in one pass, against each text alone"
-    found = case.read(way, partial(read, None), torch.cat(alone))
-    if found is None:
+    finding = case.read(way, partial(read, None), torch.cat(alone))
+    if finding is None:
         return []
-    case.result.padding.append(found)
-    if found.size == float("inf"):  # it stopped
+    case.result.padding.append(finding)
+    if finding.size == float("inf"):  # it stopped
         return []
     plain = read(None)
     real = real & plain.isfinite().all(-1, keepdim=True)  # NaN in one pass is not the cache's
@@ -346,8 +361,10 @@ def _padding(case, rows: int, n: int) -> list[Finding | None]:
 
 def _right_padding(case, ids: Tensor, expected: Tensor) -> list[Finding | None]:
     """Prompts padded on the right, then single tokens: the padding stays between them."""
-    n, subject = ids.shape[1], case.subject
-    prompt, new = n // 2, 6
+    n = ids.shape[1]
+    subject = case.subject
+    prompt = n // 2
+    new = 6
     pads = torch.tensor([0, 3, n // 4])
     columns = torch.arange(prompt + new)
     padding = (columns >= prompt - pads[:, None]) & (columns < prompt)

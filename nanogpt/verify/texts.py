@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 LENGTH = 40  # tokens of a short text; more where a window asks for it
-MIDDLE = 150  # of those between
+MIDDLE = 150  # tokens of a text between both
 LONG = 330  # tokens of a long one: past 256, and some more
 SPARE = 8  # tokens of drafts, for which a short text leaves room
 USUAL = (16, 32, 64, 128, 256)  # tokens at which blocks, pages, tables and buffers end
@@ -19,7 +19,7 @@ NAMES += ("original_max_position_embeddings", "max_cache_len", "sinks", "table")
 
 
 def edges_of(subject) -> list[int]:
-    """The lengths at which something of the model may change: what it names, and the usual ones."""
+    """The lengths at which something of the model may change: its own, and the usual ones."""
     named = list(getattr(subject, "edges", ()))
     for holder in (subject, getattr(subject, "config", None)):
         named += [getattr(holder, name, None) for name in NAMES]
@@ -36,7 +36,8 @@ def length_of(subject) -> int:
 
 def lengths_of(subject, length: int | None = None) -> list[int]:
     """Tokens of the texts to read, short ones first: past every edge, as far as the model goes."""
-    short, most = length_of(subject), subject.longest or 10**9
+    short = length_of(subject)
+    most = subject.longest or 10**9
     edges = [e for e in edges_of(subject) if e <= FARTHEST]
     long = length or max(LONG, edges[-1] + 40)
     if not length and short < 2 * (subject.window or 0) <= 2 * FARTHEST:
@@ -48,15 +49,22 @@ def lengths_of(subject, length: int | None = None) -> list[int]:
 
 def text(subject, batch: int = 3, seed: int = 0, length: int | None = None) -> Tensor:
     """Texts in which phrases come back, as A B A does: mere repetition hides bugs.  (B, T)"""
-    pick, n = random.Random(seed), length or length_of(subject)
+    pick = random.Random(seed)
+    n = length or length_of(subject)
     low = 3 if subject.vocab_size > 30 else 0  # a large vocabulary begins with special tokens
+
+    def tokens(count: int) -> list[int]:
+        return [pick.randrange(low, subject.vocab_size) for _ in range(count)]
+
     rows = []
     for _ in range(batch):
-        phrases = [[pick.randrange(low, subject.vocab_size) for _ in range(5)] for _ in "AB"]
-        rows.append(row := [])
+        phrases = [tokens(5), tokens(5)]
+        row = []
         while len(row) < n:
-            row += pick.choice(phrases) + [pick.randrange(low, subject.vocab_size)]
-    return torch.tensor([row[:n] for row in rows])
+            row += pick.choice(phrases)
+            row += tokens(1)
+        rows.append(row[:n])
+    return torch.tensor(rows)
 
 
 def cut(ids: Tensor, lengths: list, vocab_size: int) -> list:
@@ -64,27 +72,35 @@ def cut(ids: Tensor, lengths: list, vocab_size: int) -> list:
 
     (2, 3, 1) is one with 4 others, which are taken back 1 and 3 at a time.
     """
-    pieces, start = [], 0
-    for n in lengths:
-        n, *wrong = n if isinstance(n, tuple) else (n,)
-        piece, start = ids[:, start : start + n], start + n
-        if wrong:
+    pieces = []
+    start = 0
+    for length in lengths:
+        n, *rewinds = length if isinstance(length, tuple) else (length,)
+        piece = ids[:, start : start + n]
+        start += n
+        if rewinds:
+            # Wrong ones: each is another token than the text has there.
             first = ids[:, min(start, ids.shape[1] - 1)][:, None]
-            others = (first + 1 + torch.arange(sum(wrong))) % vocab_size
+            others = (first + 1 + torch.arange(sum(rewinds))) % vocab_size
             piece = torch.cat([piece, others], dim=1)
-        pieces += [piece, *reversed(wrong)]
+        pieces.append(piece)
+        pieces += reversed(rewinds)
     return pieces
 
 
 def total(lengths: list) -> int:
     """The tokens that are kept of pieces of these lengths."""
-    return sum(n[0] if isinstance(n, tuple) else n for n in lengths)
+    count = 0
+    for length in lengths:
+        count += length[0] if isinstance(length, tuple) else length
+    return count
 
 
 def high_water(pieces: list) -> int:
     """The most tokens that a cache holds while these pieces are read."""
-    held = most = 0
+    level = 0
+    highest = 0
     for piece in pieces:
-        held += -piece if isinstance(piece, int) else piece.shape[1]
-        most = max(most, held)
-    return most
+        level += -piece if isinstance(piece, int) else piece.shape[1]
+        highest = max(highest, level)
+    return highest

@@ -1,7 +1,7 @@
 """How far logits may differ before it is a bug: measured in the model itself.
 
-Rounding shrinks when the dtype grows, and a bug does not. What float32 moves the plain pass by is
-what a float32 inside a model of float64 may do, several times; what float64 rounds is far less.
+Rounding shrinks when the dtype grows, and a bug does not. A float32 inside a model of float64 may
+move logits by as much as float32 moves the plain pass, several times; float64 rounds far less.
 """
 
 from __future__ import annotations
@@ -17,23 +17,30 @@ from ..comparison import rounding
 
 ULPS = 4  # units in the last place of the largest logit, up to which logits are called equal
 TIMES = 4  # so far beyond the largest difference of a sample may another one lie
-ALONE = 16  # the same where float32 is the only dtype: nothing else tells what it rounds
+ALONE = 16  # the same where float32 is the only dtype: nothing else measures its rounding
 NARROW = (torch.float32, torch.bfloat16, torch.float16)
 STEP = 8192  # logits of a token that are compared; of a larger vocabulary every second, and so on
 
 
 class Yardstick:
-    """What is equal, what rounding explains, and what is declared; it grows with what is measured.
+    """The differences that are equal, explained, and declared; each measurement may widen them.
 
-    `limit` is what rounding explains in this dtype, `inside` what it does where float32 is inside
-    the model, where it varies by itself, or where a lossy cache was declared.
+    `limit` is the difference that rounding explains in this dtype, `inside` the one where float32
+    is inside the model, where it varies by itself, or where a lossy cache was declared.
     """
 
     def __init__(self, dtype: torch.dtype, other: torch.dtype | None, expects: float | None):
-        self.dtype, self.other, self.expects = dtype, other, expects
+        self.dtype = dtype
+        self.other = other  # a coarser dtype, in which the model runs too
+        self.expects = expects
         self.eps = torch.finfo(dtype).eps
-        self.largest = self.moved = self.noise = self.base = 0.0
-        self.shapes = 0.0  # what plain passes of other shapes, as a batch, differ by
+        self.largest = 0.0  # logit
+        self.base = 0.0  # the change by rounding that `comparison.rounding` expects
+        # The largest differences of plain passes: in the other dtype or with jitter, of one that
+        # is repeated, of other shapes, as a batch.
+        self.moved = 0.0
+        self.noise = 0.0
+        self.shapes = 0.0
 
     def add(self, plain: Tensor, coarse: Tensor | None = None, jittered: Tensor | None = None):
         """Learn from a plain pass, and the same in a coarser dtype or with jitter.  (B, T, V)"""
@@ -66,7 +73,7 @@ class Yardstick:
 
     @property
     def lossy(self) -> bool:
-        """Whether what was declared is the widest of all."""
+        """Whether the declared difference is the widest of all."""
         return bool(self.expects) and self.inside == self.expects * self.largest
 
     @property
@@ -112,7 +119,7 @@ def narrowed(run) -> int:
 
 @contextmanager
 def jitter(model: nn.Module, eps: float, seed: int):
-    """Move what every layer gives by as much as rounding may, for the length of a with-block."""
+    """Move the outputs of all layers as far as rounding may, for the length of a with-block."""
     generator = torch.Generator().manual_seed(seed)
 
     def move(module, inputs, out):
