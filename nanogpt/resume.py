@@ -99,9 +99,9 @@ class RunFiles:
     def _write_log(self, lines: int, newest: dict) -> None:
         """Put line number `lines` into the log, in the place of those that a killed run left."""
         old = self.log.read_bytes().splitlines(keepends=True) if self.log.is_file() else []
-        kept = old[: lines - 1]
-        if kept != old:
-            write_whole(self.log, b"".join(kept))
+        earlier = old[: lines - 1]
+        if earlier != old:
+            write_whole(self.log, b"".join(earlier))
         with open(self.log, "a", encoding="utf-8") as file:
             file.write(json.dumps(newest) + "\n")
 
@@ -204,8 +204,8 @@ def deferred_interrupt():
         signals.append(number)
 
     before = signal.getsignal(signal.SIGINT)
-    here = threading.current_thread() is threading.main_thread()
-    catches = here and before is not signal.SIG_IGN
+    in_main = threading.current_thread() is threading.main_thread()
+    catches = in_main and before is not signal.SIG_IGN
     if catches:
         signal.signal(signal.SIGINT, note)
     try:

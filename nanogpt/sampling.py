@@ -128,8 +128,8 @@ def check_length(
         return
     most = positions + 1 - n_prompt
     cure = f"ask for at most {most}" if most > 0 else f"shorten the prompt to at most {positions}"
-    asked = f"{where}a prompt of {n_prompt} and {n_new} new tokens"
-    raise ValueError(f"{asked} exceed {limit} {positions}: {cure}{otherwise}")
+    text = f"{where}a prompt of {n_prompt} and {n_new} new tokens"
+    raise ValueError(f"{text} exceed {limit} {positions}: {cure}{otherwise}")
 
 
 def check_sampling(sampling, vocab_size: int | None = None, where: str = "") -> None:

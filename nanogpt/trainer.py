@@ -174,9 +174,9 @@ class Trainer:
         self.scaler.scale(loss).backward()
         return loss.detach()
 
-    def stops(self, asked: bool, step: int, last: bool) -> bool:
-        """Whether training stops before this step, where this process is asked to or not."""
-        return asked
+    def stops(self, request: bool, step: int, last: bool) -> bool:
+        """Whether training stops before this step, by this process's request or another's."""
+        return request
 
     def agree(self, name: str, value) -> None:
         """Raise ValueError unless all processes have the same value."""

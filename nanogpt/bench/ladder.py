@@ -82,7 +82,8 @@ def ladder(
     first rung's; and the machine's limits, measured between the turns. Raises ValueError.
     """
     check_int("n_new", n_new, 2, model.config.block_size)
-    forms, limits = _forms(model), Limits(model, n_new)
+    forms = _forms(model)
+    limits = Limits(model, n_new)
     built = {rung: _build(rung, model) for rung in _chosen(limits.device, only)}
     usable = {rung: engine for rung, (engine, _) in built.items() if engine}
     runs = {r: _generation(forms[e.per_head], n_new, seed, e) for r, e in usable.items()}
@@ -91,7 +92,8 @@ def ladder(
         raise ValueError(f"nothing to time: rungs {only} cannot be built here ({reason})")
     for label, decode in (peers or {}).items():
         rung = Rung("–", label, None)
-        built[rung], runs[rung] = (None, {}), _generation(model, n_new, seed, None, decode)
+        built[rung] = (None, {})
+        runs[rung] = _generation(model, n_new, seed, None, decode)
     seconds, tokens = time_in_turns(runs, repeats, limits.device, limits.measure)
     base = next(iter(runs))
     bounds = limits.as_dict()
@@ -113,10 +115,10 @@ def ladder(
 
 
 def _chosen(device: torch.device, only: str | None) -> list[Rung]:
-    there = {rung.number: rung for rung in rungs(device)}
-    if only is not None and (not only or set(only) - set(there)):
-        raise ValueError(f"no rungs {only}: choose from {''.join(there)}, as in 1467")
-    return [rung for number, rung in there.items() if only is None or number in only]
+    known = {rung.number: rung for rung in rungs(device)}
+    if only is not None and (not only or set(only) - set(known)):
+        raise ValueError(f"no rungs {only}: choose from {''.join(known)}, as in 1467")
+    return [rung for number, rung in known.items() if only is None or number in only]
 
 
 def _build(rung: Rung, model: GPT) -> tuple[Engine | None, dict]:
@@ -213,14 +215,17 @@ def _loop(c: GPTConfig, w: dict, noise):
     positions = jnp.arange(len(noise))
 
     def step(carry, now):
-        (token, caches), (pos, noise_row), kept = carry, now, []
+        token, caches = carry
+        pos, noise_row = now
+        longer = []  # the caches with this token
         x = w["token_embedding_table.weight"][token] + w["position_embedding_table.weight"][pos]
         for i, (keys, values) in enumerate(caches):
             at = f"blocks.{i}"
             qkv = _linear(w, f"{at}.sa.qkv", _norm(w, f"{at}.ln1", x))
             q, k, v = qkv.reshape(3, c.n_head, c.head_size)
-            keys, values = keys.at[:, pos].set(k), values.at[:, pos].set(v)  # (H, n, hs)
-            kept.append((keys, values))
+            keys = keys.at[:, pos].set(k)  # (H, n, hs)
+            values = values.at[:, pos].set(v)
+            longer.append((keys, values))
             scores = jnp.einsum("hd,htd->ht", q, keys) * c.head_size**-0.5
             shares = nn.softmax(jnp.where(positions <= pos, scores, -jnp.inf))
             mixed = jnp.einsum("ht,htd->hd", shares, values)
@@ -229,7 +234,7 @@ def _loop(c: GPTConfig, w: dict, noise):
             x = x + _linear(w, f"{at}.ffwd.net.2", inner)
         probs = nn.softmax(_linear(w, "lm_head", _norm(w, "ln_f", x)))
         token = jnp.argmax(probs / noise_row)
-        return (token, kept), token
+        return (token, longer), token
 
     cache = jnp.zeros((c.n_head, len(noise), c.head_size))
     return lax.scan(step, (0, [(cache, cache)] * c.n_layer), (positions, noise))[1]

@@ -35,7 +35,7 @@ from ..serving.batch import BatchEngine
 from ..serving.modules import ModuleBackend
 from ..serving.sequence import Request
 from ..timing import in_turns, summary
-from ..verify.server import HTTPServer
+from ..verify.server import RemoteServer
 from .tables import number_of
 
 CHARS = "\n !$&',-.3:;?" + string.ascii_uppercase + string.ascii_lowercase  # Tiny Shakespeare's
@@ -71,7 +71,10 @@ def poisson(n: int, rate: float, vocab_size: int, block_size: int, greedy=False)
     """
     if rate != inf:
         check_positive("rates", rate)
-    draw, gaps, arrival, out = random.Random(1), random.Random(2), 0.0, []
+    draw = random.Random(1)
+    gaps = random.Random(2)
+    arrival = 0.0
+    out = []
     common = [draw.randrange(vocab_size) for _ in range(block_size // 4)]
     for i in range(n):
         length = draw.randint(max(1, block_size // 16), max(1, block_size // 2))
@@ -221,7 +224,7 @@ def _admit(engine: BatchEngine, arrived: deque[Request], static_batch: int | Non
 # ------------------------------------------------------------------ a server, ours or another
 
 
-class LoadedServer(HTTPServer):
+class LoadedServer(RemoteServer):
     """A server with /v1/completions. Called with greedy requests it returns the whole replies.
 
     Each request is sent when it arrives, whether or not others are answered. `errors` counts those
@@ -231,7 +234,8 @@ class LoadedServer(HTTPServer):
 
     def __init__(self, url: str, chars: str = CHARS):
         super().__init__(url)
-        self.chars, self.errors = chars, Counter()
+        self.chars = chars
+        self.errors = Counter()
 
     def __call__(self, requests: list[Request]) -> Replies:
         return asyncio.run(self._serve(requests))
@@ -279,7 +283,10 @@ class LoadedServer(HTTPServer):
 
         With usage in the stream there are as many tokens as it says. Raises ConnectionError.
         """
-        text, moments, ended, n = "", [], False, None
+        text = ""
+        moments = []
+        ended = False
+        n = None
         for moment, event in _events(chunks):
             n = (event.get("usage") or {}).get("completion_tokens", n)
             for choice in event.get("choices", []):
@@ -337,8 +344,10 @@ def measures(requests: Sequence[Request], replies: Replies, limits: dict[str, fl
 
 def _latencies(arrival: float, reply: Reply) -> dict[str, list[float]]:
     """Of one request: a list of every gap for itl, of one or none for the others."""
-    n, moments = len(reply.tokens), reply.moments
-    ttft, e2el = moments[0] - arrival, moments[-1] - arrival
+    n = len(reply.tokens)
+    moments = reply.moments
+    ttft = moments[0] - arrival
+    e2el = moments[-1] - arrival
     tpot = [(e2el - ttft) / (n - 1)] if n > 1 else []
     itl = [b - a for a, b in zip(moments, moments[1:], strict=False)]
     return {"ttft": [ttft], "tpot": tpot, "itl": itl, "e2el": [e2el]}

@@ -90,9 +90,12 @@ class Limits:
 
     def __init__(self, model: GPT, n_new: int):
         weight = model.lm_head.weight
-        self.device, self.dtype, size = weight.device, weight.dtype, weight.element_size()
+        self.device = weight.device
+        self.dtype = weight.dtype
+        size = weight.element_size()
         self.need = work(model.config, n_new, cached=True, itemsize=size, kv_itemsize=size)
-        self.reads, self.peaks = [], []
+        self.reads = []
+        self.peaks = []
 
     def measure(self) -> None:
         """Measure both limits, between a benchmark's turns. The first time is not counted."""
@@ -101,7 +104,8 @@ class Limits:
 
     def bounds(self) -> list[float]:
         """Tokens per second at the machine's limits, turn by turn."""
-        need, turns = self.need, zip(self.reads[1:], self.peaks[1:], strict=True)
+        need = self.need
+        turns = zip(self.reads[1:], self.peaks[1:], strict=True)
         return [min(a["median"] / need["bytes"], b["median"] / need["flop"]) for a, b in turns]
 
     def as_dict(self) -> dict:

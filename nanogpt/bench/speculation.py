@@ -79,7 +79,8 @@ def _run(model: GPT, n_new: int, seeds: count, draft: Draft | None) -> tuple:
 
 
 def _row(draft: str, k: int, n_new: int, runs: list, base: list) -> dict:
-    stats, pairs = [stats for _, _, stats in runs], list(zip(runs, base, strict=True))
+    stats = [stats for _, _, stats in runs]
+    pairs = list(zip(runs, base, strict=True))
     accepted = sum(one.accepted for one in stats)
     rate = accepted / max(1, accepted + sum(one.rejected for one in stats))
     return {
@@ -101,7 +102,8 @@ def pass_seconds(model: GPT, counts: list[int], *, repeats: int = 15) -> dict[in
     small model is the shorter of the two. Raises ValueError for counts that the block cannot hold,
     CannotBuild without a compiler.
     """
-    engine, block = _native(model), model.config.block_size
+    engine = _native(model)
+    block = model.config.block_size
     place = min(100, block - 1 - max(counts))
     check_int("tokens in one pass", max(counts), 1, block - 1)
     text = torch.zeros(1, block, dtype=torch.int64)

@@ -44,7 +44,9 @@ def step_rows(recipe: str, corpus: Corpus, device: Device) -> list[dict]:
     shape = SIZES[RECIPES[recipe].size]
     sizes = {name: getattr(shape, name) for name in ("block_size", "n_layer", "n_head", "n_embd")}
     runner = Runner(Entry(recipe, recipe, shape=sizes), corpus, 1337, device)
-    trainer, config, rows = runner.trainer, runner.config, []
+    trainer = runner.trainer
+    config = runner.config
+    rows = []
     peak = peak_flops(device)
     for begin in dict.fromkeys([0, *(round(share * config.steps) for share, _ in config.stages)]):
         block, n = trainer.window(begin)

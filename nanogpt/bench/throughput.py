@@ -36,7 +36,8 @@ def peak_flops(device: Device) -> float | None:
     if device.device.type == "cuda":
         name = torch.cuda.get_device_name(device.device)
         return next((peak for part, peak in PEAKS.items() if re.search(rf"\b{part}\b", name)), None)
-    a, best = torch.ones(256, 256), float("inf")
+    a = torch.ones(256, 256)
+    best = float("inf")
     for _ in range(32):  # what else runs here disturbs most of them, but not the shortest
         before = time.perf_counter()
         a @ a

@@ -54,13 +54,17 @@ class Runner:
     ):
         tokenizer = CharTokenizer(corpus.text)
         config, shape = entry.configs(len(tokenizer), seed)
-        self.entry, self.seed, self.device = entry, seed, device
+        self.entry = entry
+        self.seed = seed
+        self.device = device
         self.config = override(config, steps=steps)
         model = GPT(shape, generator=torch.Generator().manual_seed(seed))
         self.model, generator = prepare(model, self.config, device)
         data, self.val = split(tokenizer.encode(corpus.text), shape.block_size)
         self.trainer = Trainer(self.model, data, self.config, generator, device)
-        self.done, self.seconds, self.curve = 0, 0.0, []
+        self.done = 0
+        self.seconds = 0.0
+        self.curve = []
 
     def advance(self, until: int) -> None:
         """Train up to step `until`, on the clock."""
@@ -117,7 +121,8 @@ def compared(runs: list[dict]) -> list[dict]:
     baseline = {run["seed"]: run for run in runs if run["name"] == BASELINE}
     least = summary(run["loss"] for run in baseline.values())["median"] if baseline else 0.0
     blocks = {run["block_size"] for run in baseline.values()}
-    groups, rows = {}, []
+    groups = {}
+    rows = []
     for run in runs:
         groups.setdefault((run["name"], run["goal"], run["block_size"]), []).append(run)
     for group in groups.values():

@@ -109,8 +109,8 @@ def time_training(args: argparse.Namespace) -> None:
             result = about | {"rows": compared(runs), "runs": runs}
             common.write_result(path, device, result)
     except KeyboardInterrupt:
-        kept = f"the complete seeds are in {path}" if path and runs else ""
-        raise KeyboardInterrupt(kept) from None
+        message = f"the complete seeds are in {path}" if path and runs else ""
+        raise KeyboardInterrupt(message) from None
     print(f"\n{reports.training_text(result['rows'])}")
 
 

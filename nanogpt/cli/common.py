@@ -120,14 +120,15 @@ def json_path(given: str | None, default: str) -> Path | None:
     path = Path(given or OUTPUTS / default)
     command = re.split(r"[-.]", default)[0]
     check_writable(path)
-    there = read_json(path)
-    check_file(path, isinstance(there, dict) and there.get("what") == command)
+    data = read_json(path)
+    check_file(path, isinstance(data, dict) and data.get("what") == command)
     return path
 
 
 def n_tokens(args: argparse.Namespace, block_size: int) -> int:
     """The new tokens of --tokens, or as many as a block allows. Raises ValueError."""
-    check_int("tokens", n := args.tokens or min(255, block_size), 2, block_size)
+    n = args.tokens or min(255, block_size)
+    check_int("tokens", n, 2, block_size)
     return n
 
 

@@ -34,7 +34,8 @@ def run(args: argparse.Namespace) -> None:
         what = f"for {write_folder(saved, Path(out))['architectures'][0]}"
         how = "AutoModelForCausalLM.from_pretrained(PATH)"
     print(f"{saved}\nwritten: {out}, {what}\n{how} loads it")
-    if args.form != "lecture" and (size := saved.model.config.head_size) < 32:
+    size = saved.model.config.head_size
+    if args.form != "lecture" and size < 32:
         print(f"vLLM's CPU build needs heads of 32 numbers or more, and these have {size}")
 
 

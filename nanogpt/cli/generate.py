@@ -33,8 +33,8 @@ def run(args: argparse.Namespace) -> None:
                     job.keep(number, texts)
                     bar.update()
         except (KeyboardInterrupt, OSError) as error:
-            kept = f"{n - len(job.todo):,} of {n:,} shards are kept in {job.folder}"
-            parts = [str(error), f"{kept}: the same command resumes"]
+            shards = f"{n - len(job.todo):,} of {n:,} shards are kept in {job.folder}"
+            parts = [str(error), f"{shards}: the same command resumes"]
             raise type(error)("; ".join(filter(None, parts))) from error
         print(f"checksum of all texts: {job.checksum()}")
     print(f"written: {args.out}/shards")
@@ -61,8 +61,8 @@ def _lesson(args: argparse.Namespace):
     from ..series.practice import LessonWriter
 
     if args.workers > 1 or args.cluster or args.greedy or args.top_k or args.top_p:
-        asked = "--workers, --cluster, --greedy, --top-k and --top-p"
-        raise ValueError(f"--lesson writes in this process, by your sample: leave out {asked}")
+        options = "--workers, --cluster, --greedy, --top-k and --top-p"
+        raise ValueError(f"--lesson writes in this process, by your sample: leave out {options}")
     return LessonWriter(args.lesson, args.checkpoint, args.temperature)
 
 

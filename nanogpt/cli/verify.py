@@ -111,7 +111,8 @@ def _lesson(path: Path, seed: int) -> set[str]:
     try:
         lines, verdicts = apart(judge_file, path, seed)
     except Ended as error:
-        lines, verdicts = [f"BUG in {path}: {error}"], {"bug"}
+        lines = [f"BUG in {path}: {error}"]
+        verdicts = {"bug"}
     print(_printable("\n".join(lines)), flush=True)
     return verdicts
 
@@ -121,11 +122,11 @@ def _models(args: argparse.Namespace, target: str) -> list:
     from ..checkpoint import load_checkpoint
     from ..convert import pack_heads
     from ..verify.huggingface import from_folder, small
-    from ..verify.server import HTTPServer
+    from ..verify.server import RemoteServer
 
     kind = args.kind
     if kind != "model":
-        return [small(target, args.seed) if kind == "class" else HTTPServer(target)]
+        return [small(target, args.seed) if kind == "class" else RemoteServer(target)]
     if not target or "://" in target:
         raise ValueError(f"{target!r} is no folder and no file; `verify server` takes addresses")
     if (Path(target) / "config.json").is_file():
@@ -207,12 +208,12 @@ def certificate_options(parser: argparse.ArgumentParser) -> None:
 def certificate(args: argparse.Namespace) -> int:
     """Compute again all that the page says."""
     from ..series.apart import Ended, apart
-    from ..series.certificate import check_at, read
+    from ..series.certificate import check_at, facts_at
 
     try:
         claims, reasons = apart(check_at, args.path, args.checkpoint)
     except Ended as error:
-        claims = read(args.path) or {}
+        claims = facts_at(args.path) or {}
         reasons = [f"the lesson is refused: {error}"]
     print(_printable("\n".join(f"{name}: {words}" for name, words in claims.items())))
     lines = [f"It does not hold: {reason}" for reason in reasons]

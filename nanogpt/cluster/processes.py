@@ -80,12 +80,12 @@ class TeamTrainer(Trainer):
     def gradients(self, x: Tensor, y: Tensor, step: int = 0) -> Tensor:
         return self._mean(super().gradients(x, y, step))
 
-    def stops(self, asked: bool, step: int, last: bool) -> bool:
-        """Whether any process is asked to stop."""
+    def stops(self, request: bool, step: int, last: bool) -> bool:
+        """Whether any process has a request to stop."""
         device = self.device.device
         if device.type == "cuda" and step % 10 and not last:
             return False  # to agree waits for the queue
-        return float(self._mean(torch.tensor(float(asked), device=device))) > 0
+        return float(self._mean(torch.tensor(float(request), device=device))) > 0
 
     def agree(self, name: str, value) -> None:
         values = [value] * self.size

@@ -122,9 +122,9 @@ class PromptLookup(Draft):
         t = text.shape[1] - 1  # places before the last
         same = torch.ones(len(text), t, dtype=torch.bool, device=text.device)
         length = torch.zeros_like(same, dtype=torch.long)  # of the match that ends here
-        for back in range(min(self.n, t)):
-            same[:, :back] = False
-            same[:, back:] &= text[:, : t - back] == text[:, t - back, None]
+        for i in range(min(self.n, t)):  # the last character but i, beside all others
+            same[:, :i] = False
+            same[:, i:] &= text[:, : t - i] == text[:, t - i, None]
             length += same
         if not same.numel() or (text.is_cpu and not length.any()):
             return None

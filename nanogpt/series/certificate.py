@@ -85,7 +85,7 @@ def certificate(
     check_file(path, path.is_file() and path.read_bytes().startswith(HTML[:50].encode()))
     check_file(picture, picture.is_file() and picture.read_bytes().endswith(MARK))
     write_whole(picture, style.to_png(draw(facts)) + MARK)
-    write_whole(path, render(facts).encode())
+    write_whole(path, page_of(facts).encode())
     print(f"written: {path}, and the same as .png")
     run.figure(draw(facts), "certificate", "; ".join(map(": ".join, facts.items())))
     return facts
@@ -169,7 +169,7 @@ def judge_file(path: Path, seed: int) -> tuple[list[str], set[str]]:
 
 def check_at(path: Path, checkpoint: str | Path) -> tuple[dict[str, str], list[str]]:
     """As `check`, with the weights of that checkpoint."""
-    return check(path, load_checkpoint(checkpoint))
+    return recomputed(path, load_checkpoint(checkpoint))
 
 
 def _words(numbers) -> str:
@@ -215,7 +215,7 @@ def _text(lesson: mine.Lesson, trained: Checkpoint) -> str:
 # ------------------------------------------------------------------ the page
 
 
-def render(facts: dict[str, str]) -> str:
+def page_of(facts: dict[str, str]) -> str:
     """The page, with a digest by which `read` sees a change."""
     rows = ((name, html.escape(words)) for name, words in facts.items())
     text = HTML + "".join(f"<dt>{name}</dt><dd>{words}</dd>\n" for name, words in rows)
@@ -261,20 +261,20 @@ def draw(facts: dict[str, str]):
 # ------------------------------------------------------------------ the check
 
 
-def read(path: Path) -> dict[str, str] | None:
+def facts_at(path: Path) -> dict[str, str] | None:
     """The facts of the certificate at `path`, by name; None for one that was changed."""
     text = path.read_bytes().decode(errors="replace") if path.is_file() else ""
     rows = re.findall("<dt>([^<]*)</dt><dd>([^<]*)</dd>", text)  # words are escaped: no "<"
     facts = {name: html.unescape(words) for name, words in rows}
-    return facts if render(facts) == text else None
+    return facts if page_of(facts) == text else None
 
 
-def check(path: Path, trained: Checkpoint) -> tuple[dict[str, str], list[str]]:
+def recomputed(path: Path, trained: Checkpoint) -> tuple[dict[str, str], list[str]]:
     """The facts of the certificate, and why it does not hold today; computes all of it again.
 
     Raises LessonError where there is none that can be read, or other weights are needed.
     """
-    facts = read(path)
+    facts = facts_at(path)
     if facts is None:
         reason = "was changed by hand" if path.is_file() else "is not there"
         raise mine.LessonError(f"{path} {reason}: the last cell of notebook 06 writes it")

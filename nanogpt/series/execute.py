@@ -95,7 +95,7 @@ class Strict(NBClientEngine):
         """Run all cells in a new kernel, their outputs into the notebook. Raises NotebookError."""
         variables, log, timeout, before_cell = options
         kernel = AsyncKernelManager(kernel_spec_manager=KernelSpecManager(kernel_dirs=[]))
-        with suppress(TraitError):  # where channels can be encrypted; else newer ones print a warning
+        with suppress(TraitError):  # newer ones print a warning where channels are not encrypted
             kernel.transport_encryption = "auto"
         client = Cells(nb_man, kernel, timeout=timeout, startup_timeout=START_TIMEOUT)
         client.resources = {"metadata": {"path": str(ROOT)}}
@@ -104,7 +104,10 @@ class Strict(NBClientEngine):
         client.record_timing = False
         client.shutdown_kernel = "immediate"
         _alive.add(kernel)
-        with tempfile.TemporaryDirectory(prefix="nanogpt-kernel-") as home, open(log, "ab") as errors:
+        with (
+            tempfile.TemporaryDirectory(prefix="nanogpt-kernel-") as home,
+            open(log, "ab") as errors,
+        ):
             settings = {"IPYTHONDIR": home, "TMPDIR": home, **ENVIRONMENT, **variables}
             env = {name: x for name, x in {**os.environ, **settings}.items() if x is not None}
             client.execute(env=env, stderr=errors)

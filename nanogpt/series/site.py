@@ -20,13 +20,11 @@ from ..config import SIZES
 from ..data import PRACTICE
 from ..engines.portable import packed
 from ..files import KEEPER, PUBLISHED, ROOT, write_whole
-from ..verify import museum
 from . import address
 from .html import (
     TEMPLATES,
     Prose,
     article,
-    coloured,
     cover,
     minutes,
     moving_kinds,
@@ -35,6 +33,7 @@ from .html import (
     sections,
 )
 from .mirror import colab
+from .museum_page import museum_page
 from .nbfile import SyncError, place, read, read_manifest, title
 
 # live_model.js computes the lecture's form, and these fields of a newer one.
@@ -130,20 +129,6 @@ def _about(path: Path, entries: dict, names: list[str], more: Collection[str]) -
         }
     except (ValueError, OSError, SyntaxError, EOFError) as error:  # the last three: of a picture
         raise SyncError(f"{name}.ipynb cannot be rendered ({error}): run it again") from error
-
-
-def museum_page(names: Collection[str]) -> str | None:
-    """The public bugs, and the checks that find or miss each; None without the referee's verdicts.
-
-    `names` are the pages beside it. The one of notebook 04 is linked if it is among them.
-    """
-    rooms = museum.rooms()
-    return rooms and TEMPLATES.get_template("museum.html.j2").render(
-        rooms,
-        notebook=next((name for name in sorted(names) if name.startswith("04_")), None),
-        coloured=coloured,
-        repository=address.REPO and f"https://github.com/{address.REPO}/blob/{address.REF}",
-    )
 
 
 def your_cache_page(museum: bool) -> str:

@@ -28,14 +28,14 @@ class HuggingFace(Subject):
     def __init__(self, model):
         replica(getattr(model, "_orig_mod", model))  # ValueError: a forward that copies would share
         config = self.config = model.config.get_text_config()
-        self.model, self.name = model.eval(), type(model).__name__
-        self.vocab_size, self._static = config.vocab_size, {}
+        self.model = model.eval()
+        self.name = type(model).__name__
+        self.vocab_size = config.vocab_size
+        self._static = {}
         limits = ("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx")
         windows = ("sliding_window", "attention_window_size", "window_size")
-        self.longest, self.window = (
-            next((n for x in names if isinstance(n := getattr(config, x, None), int)), None)
-            for names in (limits, windows)
-        )
+        self.longest = _first_integer(config, limits)
+        self.window = _first_integer(config, windows)
         if (self.longest or 0) < 1:
             self.longest = None
         pads = (getattr(config, "pad_token_id", None), *_tokens_of_images(model.config))
@@ -58,7 +58,8 @@ class HuggingFace(Subject):
 
     @torch.no_grad()
     def cached(self, pieces, cache=None):
-        state, taken_back = {}, any(isinstance(piece, int) for piece in pieces)
+        state = {}
+        taken_back = any(isinstance(piece, int) for piece in pieces)
         if cache == "static cache":
             state = {"past_key_values": self._allocated(len(pieces[0]), high_water(pieces))}
         elif taken_back:
@@ -130,14 +131,18 @@ class HuggingFace(Subject):
             raise NotOffered("it takes no attention_mask, so padding would be read as text")
         if lengths and not self.rewinds:
             raise NotOffered("its state takes no mask of what was read before")
-        pos, state, found, end = (mask.cumsum(1) - 1).clamp(min=0), {}, [], 0
+        pos = (mask.cumsum(1) - 1).clamp(min=0)
+        state = {}
+        logits = []
+        end = 0
         read = partial(self._read, state) if lengths else partial(self.model, use_cache=False)
         for piece in ids.split(lengths or ids.shape[1], 1):
-            start, end = end, end + piece.shape[1]
+            start = end
+            end = end + piece.shape[1]
             more = {"attention_mask": mask[:, :end], "position_ids": pos[:, start:end]}
             out = read(piece, **{name: x for name, x in more.items() if name in self.takes})
-            found.append(out if lengths else out.logits)
-        return torch.cat(found, 1)
+            logits.append(out if lengths else out.logits)
+        return torch.cat(logits, 1)
 
     def to(self, dtype):
         other = HuggingFace(copied(self.model, dtype))
@@ -145,11 +150,21 @@ class HuggingFace(Subject):
         return other
 
 
+def _first_integer(config, names: tuple[str, ...]) -> int | None:
+    """The value of the first of these attributes that is an integer."""
+    for name in names:
+        value = getattr(config, name, None)
+        if isinstance(value, int):
+            return value
+    return None
+
+
 class _Session:
     """One text's cache, beside which others may be read."""
 
     def __init__(self, subject: HuggingFace):
-        self.subject, self.state = subject, {}
+        self.subject = subject
+        self.state = {}
 
     @torch.no_grad()
     def read(self, ids: Tensor) -> Tensor:
@@ -231,7 +246,8 @@ def small(kind: str, seed: int = 0) -> HuggingFace:
     from transformers import AutoConfig
 
     with _transformers(f"builds no small {kind!r}"), torch.random.fork_rng(devices=[]):
-        known, error = AutoConfig.for_model(kind), None
+        known = AutoConfig.for_model(kind)
+        error = None
         for left_out in TRIED:
             torch.manual_seed(seed)
             try:

@@ -18,7 +18,7 @@ from types import ModuleType
 
 import torch
 
-from ..files import ROOT, read_json
+from ..files import ROOT
 from .referee import referee
 
 FOLDER = ROOT / "notebooks" / "museum"
@@ -27,7 +27,6 @@ VERDICTS = FOLDER / "verdicts.json"  # from which the site's page is made
 WORDS = "– the king and my lord will not come to her night love with a sword he said no more"
 WORDS = f"{WORDS} than this day we live for gold once again still".split()
 SHOWN = 16  # tokens of a picture: those around the first that changes
-KINDS = {"issues": "issue", "pull": "pull request"}
 POWERS = "0123456789abcdefghi"  # of ten, from -16 to 2
 
 
@@ -102,7 +101,7 @@ def _picture(expected=(), got=(), sizes=()) -> dict:
     if isinstance(expected, str):
         expected = _letter_numbers(expected)
         got = _letter_numbers(got)
-    first = _first_difference(expected, got) or 0
+    first = first_difference(expected, got) or 0
     start = max(0, min(first - SHOWN // 4, len(expected) - SHOWN))
     part = slice(start, start + SHOWN)
     picture = {"expected": _in_words(expected[part]), "got": _in_words(got[part])}
@@ -125,44 +124,9 @@ def _power(size: float) -> str:
     return POWERS[power + 16]
 
 
-def _first_difference(expected: Sequence, got: Sequence) -> int | None:
+def first_difference(expected: Sequence, got: Sequence) -> int | None:
+    """Where two texts part; None where one is the other's beginning."""
     for i, (a, b) in enumerate(zip(expected, got, strict=False)):
         if a != b:
             return i
     return None
-
-
-def rooms() -> dict | None:
-    """The data of the site's page, from the verdicts that were written; None where they are not."""
-    data = read_json(VERDICTS)
-    if not isinstance(data, dict):
-        return None
-    rows = [_room(row) for row in data["exhibits"]]
-    seeds = data["seeds"]
-    names = set()
-    convictions = Counter()  # bugs that a way convicts with every seed
-    alone = Counter()  # bugs that no other way convicts
-    for row in rows:
-        names |= {*row["found"], *row["missed"]}
-        convictions.update(way for way, n in row["found"].items() if n == seeds)
-        if len(row["found"]) == 1:
-            alone.update(row["found"].keys())
-    ways = [{"way": way, "found": convictions[way], "alone": alone[way]} for way in sorted(names)]
-    ways.sort(key=lambda way: -way["found"])
-    return {"bugs": rows, "seeds": seeds, "powers": POWERS, "ways": ways}
-
-
-def _room(row: dict) -> dict:
-    """An exhibit's row with the facts that the page shows beside its verdicts."""
-    owner, kind, number = re.fullmatch(r".*\.com/(.+)/(\w+)/(\w+)", row["thread"]).groups()
-    trap = re.search(r"otebook 04's (\w+) trap", row["about"])
-    turn = row.get("turn", {})
-    path = FOLDER / f"{row['name']}.py"
-    code = path.read_text(encoding="utf-8").split('"""', 2)[2].strip() if path.is_file() else ""
-    return row | {
-        "owner": owner,
-        "number": f"{KINDS.get(kind, kind)} {number}",
-        "trap": trap and trap[1],
-        "first": _first_difference(turn.get("expected", "").split(), turn.get("got", "").split()),
-        "code": code,
-    }

@@ -21,10 +21,11 @@ NEW = 12  # tokens of an answer
 MANY = 40  # prompts that push others out of a pool of blocks
 LARGEST = 1 << 24  # bytes of an answer that are read
 PATIENCE = 60  # seconds for an answer
-GREEDY, DRAWN = {"temperature": 0.0}, {"temperature": 1.0}
+GREEDY = {"temperature": 0.0}
+DRAWN = {"temperature": 1.0}
 
 
-class HTTPServer:
+class RemoteServer:
     """A server with /v1/completions. Raises ValueError for no address, else ConnectionError."""
 
     def __init__(self, url: str):
@@ -33,7 +34,8 @@ class HTTPServer:
         self.name = url.rstrip("/").removesuffix("/v1")
         try:
             (model, *_) = self._call("models")["data"]
-            self.model, longest = model["id"], model.get("max_model_len")
+            self.model = model["id"]
+            longest = model.get("max_model_len")
         except (KeyError, TypeError, ValueError, AttributeError):
             raise ConnectionError(f"{url}/v1/models names no model: is it a server?") from None
         plausible = isinstance(longest, int) and longest > 1
@@ -92,7 +94,9 @@ def _shown(logprobs) -> dict:
 
 def _whole(response) -> bytes:
     """All that a server answers. Raises OSError for one that goes on and on."""
-    parts, size, began = [], 0, time.monotonic()
+    parts = []
+    size = 0
+    began = time.monotonic()
     while size < LARGEST:
         part = response.read1(1 << 16)
         if not part:
@@ -124,8 +128,9 @@ def referee_server(
     What is not begun after `seconds` is named in the report. Raises ConnectionError for a server
     that does not answer a simple request.
     """
-    server = HTTPServer(server) if isinstance(server, str) else server
-    report, began = Report(_clean(getattr(server, "name", type(server).__name__))), time.monotonic()
+    server = RemoteServer(server) if isinstance(server, str) else server
+    report = Report(_clean(getattr(server, "name", type(server).__name__)))
+    began = time.monotonic()
     longest = getattr(server, "longest", 256)
     new = min(NEW, longest // 2)
     if new < 1:
@@ -236,7 +241,8 @@ def _echoes(server, requests: list[dict], cold: list[dict]) -> list[Finding]:
 def _parted(server, requests: list[dict], cold: list[dict]) -> Iterator[Finding]:
     """Prompts that leave an earlier one inside a block; then others come, and they come again."""
     longest = requests[-1]
-    prompt, letters = longest["prompt"], LETTERS[::-1]
+    prompt = longest["prompt"]
+    letters = LETTERS[::-1]
     points = [n for n in (1, 5, 15, 16, 17, 24, 33, 70, 130, 200) if n < len(prompt)]
     tail = letters * (len(prompt) // 10 + 1)
     branches = [longest | {"prompt": prompt[:n] + tail[: len(prompt) - n]} for n in points]

@@ -31,7 +31,9 @@ class Subject:
     it may move. `right_padding` says whether `padded` takes that too; None: it is found out.
     """
 
-    name, vocab_size, caches = "model", 32, ("its cache",)
+    name = "model"
+    vocab_size = 32
+    caches = ("its cache",)
     longest: int | None = None
     window: int | None = None
     rewinds = False  # whether pieces may be integers
@@ -87,15 +89,15 @@ class Given(Subject):
 
 
 def through(read, rewind, pieces: list) -> Tensor:
-    """Read pieces in order, or forget; the logits of what was kept.  -> (B, T, V)"""
-    kept = []
+    """Read pieces in order, or forget; the logits of the tokens that stayed.  -> (B, T, V)"""
+    logits = []
     for piece in pieces:
         if isinstance(piece, int):
             rewind(piece)
-            kept = [torch.cat(kept, dim=1)[:, :-piece]]
+            logits = [torch.cat(logits, dim=1)[:, :-piece]]
         else:
-            kept.append(read(piece))
-    return torch.cat(kept, dim=1)
+            logits.append(read(piece))
+    return torch.cat(logits, dim=1)
 
 
 class Ours(Subject):
@@ -108,14 +110,18 @@ class Ours(Subject):
     rewinds = True
 
     def __init__(self, model: nn.Module, caches=(DynamicCache, StaticCache, PagedCache)):
-        owners, config = require_owners(model), model.config
+        owners = require_owners(model)
+        config = model.config
         form = "per-Head" if getattr(config, "per_head", False) else "packed"
-        self.model, self.name = model, f"{type(model).__name__}, {form}"
-        self.vocab_size, self.window = config.vocab_size, getattr(config, "window", None)
+        self.model = model
+        self.name = f"{type(model).__name__}, {form}"
+        self.vocab_size = config.vocab_size
+        self.window = getattr(config, "window", None)
         self.longest = getattr(config, "positions", getattr(config, "block_size", None))
         rolling = [RollingCache] if self.window and RollingCache not in caches else []
         self.kinds = {getattr(kind, "__name__", str(kind)): kind for kind in (*caches, *rolling)}
-        self.caches, self._held = tuple(self.kinds), {}
+        self.caches = tuple(self.kinds)
+        self._held = {}
         for kind in caches:
             build_caches(owners, kind, 1)
 

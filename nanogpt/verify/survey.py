@@ -101,7 +101,8 @@ def survey(names: Iterable[str], minutes: float, seconds: float, say: Callable) 
 
 def _row(kind: str, seconds: float) -> dict:
     """What the referee says of one architecture, as plain data."""
-    began, row = time.monotonic(), {"kind": kind}
+    began = time.monotonic()
+    row = {"kind": kind}
     try:
         with _alarm(LATE * seconds):
             subject = small(kind)
@@ -219,7 +220,7 @@ def table(rows: list[dict], versions: dict, seconds: float) -> str:
     order = ("bug", "undecided", "rounding", "equal")
     rank = {verdict: i for i, verdict in enumerate(order)}
     for row in sorted(rows, key=lambda row: (rank.get(row["verdict"], 9), row["kind"])):
-        why = (row.get("way") or row.get("why") or "").replace("|", "/")
+        reason = (row.get("way") or row.get("why") or "").replace("|", "/")
         size = "" if row.get("size") is None else f"{row['size']:.1e}"
         code = f"[{_script_name(row)}]({_script_name(row)})" if row.get("code") else ""
         cells = [
@@ -227,7 +228,7 @@ def table(rows: list[dict], versions: dict, seconds: float) -> str:
             row["verdict"],
             row.get("ways", ""),
             row.get("left", ""),
-            why,
+            reason,
             size,
             code,
         ]

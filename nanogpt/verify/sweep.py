@@ -62,7 +62,8 @@ def draw_case(seed: int, number: int, dtype: str, in_exact: bool) -> Case:
     """The same case for the same arguments, on every machine."""
     pick = random.Random(f"{seed} {number}")
     n_head, head_size = pick.choice(SHAPES + ODD_SHAPES if in_exact else SHAPES)
-    block, n_layer = pick.choice([8, 16, 24, 32]), pick.choice([1, 2, 3])
+    block = pick.choice([8, 16, 24, 32])
+    n_layer = pick.choice([1, 2, 3])
     config = GPTConfig(block_size=block, n_layer=n_layer, n_head=n_head, n_embd=n_head * head_size)
     prompt = pick.choice([1, 1, block - 1, block, pick.randint(1, block), pick.randint(1, block)])
     most = block - prompt + 1  # the last token is only returned, so it may stand past the block
@@ -71,7 +72,8 @@ def draw_case(seed: int, number: int, dtype: str, in_exact: bool) -> Case:
     way = pick.choice(ways)
     if "cache" in WAYS[way][1] and pick.random() < 0.15:  # past the table, where the window slides
         n_new = most + pick.randint(1, 4)
-    chunk, batch = pick.choice([1, 5, 7, 99]), pick.randint(1, 6)
+    chunk = pick.choice([1, 5, 7, 99])
+    batch = pick.randint(1, 6)
     drawn = [PLAIN, PLAIN, SamplingParams(greedy=True)]
     drawn += [SamplingParams(temperature=t) for t in (0.7, 1.5)]
     if in_exact or dtype == "float64":  # these have edges that a draw's margin does not measure
@@ -126,21 +128,23 @@ def _mismatches(
     token is explained where the draw was closer than twice its logits' difference.
     """
     beyond = ~(diffs <= limit)  # (steps, B); a limit that is NaN allows nothing
-    wrong, mismatches = got != expected, []  # (B, n_new)
+    wrong = got != expected  # (B, n_new)
+    mismatches = []
     wrong[:, : len(beyond)] |= beyond.T
     for i in wrong.any(1).nonzero().flatten().tolist():
         step = int(wrong[i].nonzero()[0])
-        found = {"case": case.number, "way": case.way, "text": i, "step": step}
+        mismatch = {"case": case.number, "way": case.way, "text": i, "step": step}
         if step < len(margins):
-            margin, diff = float(margins[step, i]), float(diffs[:, i].max())
+            margin = float(margins[step, i])
+            diff = float(diffs[:, i].max())
             explained = margin <= 2 * diff and not beyond[:, i].any().item()
-            found |= {"margin": margin, "logit_diff": diff, "explained": explained}
-        mismatches.append(found)
+            mismatch |= {"margin": margin, "logit_diff": diff, "explained": explained}
+        mismatches.append(mismatch)
     return mismatches
 
 
 def sweep(sequences: int, *, seed: int = 0, dtype: str = "float32", in_exact: bool = False) -> dict:
-    """Run cases until at least `sequences` texts are decoded; what was found, as plain data."""
+    """Run cases until at least `sequences` texts are decoded; counts and mismatches as data."""
     check_int("sequences", sequences, 0)
     check_int("seed", seed, 0, 2**63 - 1)
     check_switch("in_exact", in_exact)
@@ -169,7 +173,8 @@ def passed(result: dict) -> bool:
 
 def describe(result: dict) -> str:
     """The result in two lines."""
-    r, mode = result, " in exact mode" if result["exact"] else ""
+    r = result
+    mode = " in exact mode" if result["exact"] else ""
     return (
         f"{r['sequences']:,} texts, {r['tokens']:,} tokens, {r['dtype']}{mode}: "
         f"{r['mismatched']} differ ({r['explained']} of them explained by rounding)\n"

@@ -19,7 +19,7 @@ from nanogpt.model import Head
 from nanogpt.serving.http import Server, listening
 from nanogpt.serving.modules import ModuleBackend
 from nanogpt.verify.huggingface import small as architecture
-from nanogpt.verify.server import HTTPServer
+from nanogpt.verify.server import RemoteServer
 
 # Small models of these architectures run in float64, with more than one kind of position and mask.
 SOUND = "gpt2 llama opt bloom gemma3_text phi olmo3 lfm2"
@@ -325,7 +325,7 @@ def test_our_server_is_acquitted():
         assert referee(OffByOne(url)).verdict == "bug"
 
 
-class OffByOne(HTTPServer):
+class OffByOne(RemoteServer):
     """A server that shows with each echoed token the log-probability of the next one."""
 
     def ask(self, requests):

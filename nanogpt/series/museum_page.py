@@ -1,0 +1,65 @@
+"""The page of the museum: public bugs, and the checks that find or miss each."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Collection
+
+from ..files import read_json
+from ..verify import museum
+from . import address
+from .html import TEMPLATES, coloured
+
+KINDS = {"issues": "issue", "pull": "pull request"}
+
+
+def museum_page(names: Collection[str]) -> str | None:
+    """The public bugs, and the checks that find or miss each; None without the referee's verdicts.
+
+    `names` are the pages beside it. The one of notebook 04 is linked if it is among them.
+    """
+    data = rooms()
+    return data and TEMPLATES.get_template("museum.html.j2").render(
+        data,
+        notebook=next((name for name in sorted(names) if name.startswith("04_")), None),
+        coloured=coloured,
+        repository=address.REPO and f"https://github.com/{address.REPO}/blob/{address.REF}",
+    )
+
+
+def rooms() -> dict | None:
+    """The data of the site's page, from the verdicts that were written; None where they are not."""
+    data = read_json(museum.VERDICTS)
+    if not isinstance(data, dict):
+        return None
+    rows = [_room(row) for row in data["exhibits"]]
+    seeds = data["seeds"]
+    names = set()
+    convictions = Counter()  # bugs that a way convicts with every seed
+    alone = Counter()  # bugs that no other way convicts
+    for row in rows:
+        names |= {*row["found"], *row["missed"]}
+        convictions.update(way for way, n in row["found"].items() if n == seeds)
+        if len(row["found"]) == 1:
+            alone.update(row["found"].keys())
+    ways = [{"way": way, "found": convictions[way], "alone": alone[way]} for way in sorted(names)]
+    ways.sort(key=lambda way: -way["found"])
+    return {"bugs": rows, "seeds": seeds, "powers": museum.POWERS, "ways": ways}
+
+
+def _room(row: dict) -> dict:
+    """An exhibit's row with the facts that the page shows beside its verdicts."""
+    owner, kind, number = re.fullmatch(r".*\.com/(.+)/(\w+)/(\w+)", row["thread"]).groups()
+    trap = re.search(r"otebook 04's (\w+) trap", row["about"])
+    turn = row.get("turn", {})
+    texts = [turn.get(name, "").split() for name in ("expected", "got")]
+    path = museum.FOLDER / f"{row['name']}.py"
+    code = path.read_text(encoding="utf-8").split('"""', 2)[2].strip() if path.is_file() else ""
+    return row | {
+        "owner": owner,
+        "number": f"{KINDS.get(kind, kind)} {number}",
+        "trap": trap and trap[1],
+        "first": museum.first_difference(*texts),
+        "code": code,
+    }
