@@ -131,8 +131,8 @@ def fetch(target: Path, url: str = URL, digest: str = SHA256, size: int = SIZE) 
     except (OSError, http.client.HTTPException, ValueError) as error:  # ValueError: no address
         raise CorpusError(f"no file came ({type(error).__name__}: {error})") from error
     if sha256(data) != digest:
-        given = f"{len(data):,} bytes of {size:,}, sha256 {sha256(data)[:12]}…, not {digest[:12]}…"
-        raise CorpusError(f"the download is not Tiny Shakespeare: {content}; try again")
+        size_and_digest = f"{len(data):,} bytes of {size:,}, sha256 {sha256(data)[:12]}…"
+        raise CorpusError(f"the download is not Tiny Shakespeare: {size_and_digest}; try again")
     write_whole(target, data)
     return target
 

@@ -96,6 +96,7 @@ def ladder(
         runs[rung] = _generation(model, n_new, seed, None, decode)
     seconds, tokens = time_in_turns(runs, repeats, limits.device, limits.measure)
     base = next(iter(runs))
+    equal = {rung: torch.equal(text, tokens[base]) for rung, text in tokens.items()}
     bounds = limits.as_dict()
     rows = []
     for rung, (_, how) in built.items():
@@ -105,12 +106,10 @@ def ladder(
             rows[-1]["tokens_per_second"] = summary(n_new / s for s in turns)
             pairs = zip(seconds[base], turns, strict=True)
             rows[-1]["speedup"] = summary(a / b for a, b in pairs)
-            rows[-1]["equal"] = torch.equal(tokens[rung], tokens[base])
+            rows[-1]["equal"] = equal[rung]
             rows[-1]["split"] = _split(model, rung, median(turns) / n_new, n_new, bounds)
     about = {"n_params": model.n_params, "n_new": n_new, "repeats": repeats, "limits": bounds}
-    same = {
-        rung: turns for rung, turns in seconds.items() if torch.equal(tokens[rung], tokens[base])
-    }
+    same = {rung: turns for rung, turns in seconds.items() if equal[rung]}
     return about | {"rungs": rows, "best": _best(same, n_new, limits)}
 
 

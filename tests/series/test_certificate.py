@@ -49,7 +49,7 @@ def test_it_can_be_had_checked_and_lost(run, capsys):
     assert main(["verify", "certificate"]) == 0
     assert "written by me: attention_weights, one_step, visible" in capsys.readouterr().out
     with pytest.raises(mine.LessonError, match="name their checkpoint"):
-        page.check(Path(there), replace(load_checkpoint(LECTURE_FORM), sha256="0" * 64))
+        page.recomputed(Path(there), replace(load_checkpoint(LECTURE_FORM), sha256="0" * 64))
     path.write_text(f"{TEXT}\n# by hand\n")
     assert main(["verify", "certificate", there]) == 1
     assert "It does not hold: my code is another one now" in capsys.readouterr().out
@@ -225,7 +225,7 @@ def test_a_lesson_that_ends_its_judge_or_never_lets_go_is_a_line_too(
         monkeypatch.setattr(apart, "SPARE", -295)
     path = mine.lesson_path()
     path.write_text(f"{more}\n{TEXT}\n")
-    path.with_name("certificate.html").write_text(page.render({"its weights": "0"}))
+    path.with_name("certificate.html").write_text(page.page_of({"its weights": "0"}))
     for target in (["model", str(path)], ["certificate", str(path.with_name("certificate.html"))]):
         if target[0] == "certificate" and "while" in more:
             continue
