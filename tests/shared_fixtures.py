@@ -16,7 +16,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-import nanogpt.series  # noqa: F401  first, as it makes importing nbformat quick
+import nanogpt.series.patches  # noqa: F401  first, as it makes importing nbformat quick
 from nanogpt import timing
 from nanogpt.cache import DynamicCache, StaticCache, cache_owners
 from nanogpt.config import GPTConfig
