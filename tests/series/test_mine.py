@@ -187,7 +187,9 @@ def stepped(number: int, fill) -> dict[str, str]:
     for n, i in enumerate(blank):
         if fill(n):
             nb.cells[i].source = solution(nb, i).replace("\n    ", "\n    # as I see it\n    ", 1)
-    NotebookClient(nb, resources={"metadata": {"path": str(ROOT / "notebooks")}}).execute()
+    where = {"metadata": {"path": str(ROOT / "notebooks")}}
+    # Asked to end, a kernel would take another 3 seconds.
+    NotebookClient(nb, resources=where, shutdown_kernel="immediate").execute()
     code = (cell for cell in nb.cells if cell.cell_type == "code")
     return {x.id: "".join(o.get("text", "") for o in x.outputs) for x in code}
 

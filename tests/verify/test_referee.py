@@ -390,6 +390,12 @@ def test_a_server_that_mixes_requests_is_convicted_and_an_honest_one_is_not(faul
     assert referee(Answers(FAULTS[fault])).verdict == "bug"
 
 
+class Listening(ThreadingHTTPServer):
+    """A server that lets the referee's requests wait: those that it refuses come a second later."""
+
+    request_queue_size = 128
+
+
 @pytest.mark.parametrize("answer", [b"", b"nonsense", b"[]", b'{"data": [{"id": "m"}]}'], ids=str)
 def test_a_server_that_answers_nonsense_is_one_line(answer, capsys):
     class Nonsense(BaseHTTPRequestHandler):
@@ -403,7 +409,7 @@ def test_a_server_that_answers_nonsense_is_one_line(answer, capsys):
         def log_message(self, *arguments):
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Nonsense) as http:
+    with Listening(("127.0.0.1", 0), Nonsense) as http:
         threading.Thread(target=http.serve_forever, args=(0.01,), daemon=True).start()
         assert main(["verify", "server", f"http://127.0.0.1:{http.server_port}"]) == 2
         http.shutdown()
@@ -448,7 +454,7 @@ def test_an_odd_server_ends_in_a_verdict_or_one_line(kind, capsys):
         def log_message(self, *arguments):
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Odd) as http:
+    with Listening(("127.0.0.1", 0), Odd) as http:
         threading.Thread(target=http.serve_forever, args=(0.01,), daemon=True).start()
         code = main(["verify", "server", f"http://127.0.0.1:{http.server_port}"])
         http.shutdown()
