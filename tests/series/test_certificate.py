@@ -125,7 +125,11 @@ FIVE = {  # at once, each of which a page once certified
 }
 
 
-@pytest.mark.parametrize("old", FIVE, ids=["detached", "own SGD", "200", "no dropout", "last slot"])
+@pytest.mark.parametrize(
+    "old",
+    [pytest.param(old, marks=[pytest.mark.slow] * (i > 1)) for i, old in enumerate(FIVE)],
+    ids=["detached", "own SGD", "200", "no dropout", "last slot"],
+)
 def test_each_of_five_bugs_is_refused(old, run):
     assert old in TEXT
     mine.lesson_path().write_text(TEXT.replace(old, FIVE[old]))
