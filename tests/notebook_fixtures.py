@@ -38,14 +38,33 @@ def cells_of(notebook: int, *ids: str, imports: str = "import torch") -> dict:
     return names
 
 
+# The referee reads a few short texts: cells are tested here, and not its reach.
+BRIEF = {
+    "texts": {"LENGTH": 28, "MIDDLE": 28, "LONG": 28, "USUAL": (16,)},
+    "situations": {"BATCHES": (2,), "PADDED": (3,)},
+}
+BRIEFLY = {"requests": 4, "length": 28}
+
+
 def brief_referee(patch: pytest.MonkeyPatch) -> None:
-    """The referee reads a few short texts: cells are tested here, and not its reach."""
-    from nanogpt.verify import texts
+    """The referee as BRIEF says, in this process."""
     from nanogpt.verify.referee import referee
 
-    for name, value in {"LENGTH": 28, "MIDDLE": 28, "LONG": 28, "USUAL": (16,)}.items():
-        patch.setattr(texts, name, value)
-    patch.setitem(referee.__kwdefaults__, "requests", 6)
+    for module, values in BRIEF.items():
+        for name, value in values.items():
+            patch.setattr(f"nanogpt.verify.{module}.{name}", value)
+    for name, value in BRIEFLY.items():
+        patch.setitem(referee.__kwdefaults__, name, value)
+
+
+def brief_kernels(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    """The referee as BRIEF says, in every kernel: each runs a start-up file of Python's."""
+    lines = ["from nanogpt.verify import referee, situations, texts"]
+    lines += [f"vars({module}).update({values})" for module, values in BRIEF.items()]
+    lines += [f"referee.referee.__kwdefaults__.update({BRIEFLY})", "del referee, situations, texts"]
+    startup = folder / "brief.py"
+    startup.write_text("\n".join(lines))
+    patch.setenv("PYTHONSTARTUP", str(startup))
 
 
 def png(colour: str = "red", frames: int = 1) -> bytes:

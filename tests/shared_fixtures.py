@@ -16,7 +16,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-import nanogpt.series  # noqa: F401  first, as it makes importing nbformat quick
+import nanogpt.series.patches  # noqa: F401  first, as it makes importing nbformat quick
 from nanogpt import timing
 from nanogpt.cache import DynamicCache, StaticCache, cache_owners
 from nanogpt.config import GPTConfig
@@ -109,6 +109,7 @@ def builds(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NANOGPT_CACHE", str(folder))
         patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)  # nor compiled by every process
+        patch.setenv("OMP_NUM_THREADS", "1")  # other tests run beside: more threads would wait
         # Timings collect garbage before each turn: beside a heap of tests that takes 0.2 s.
         patch.setattr(timing, "gc", SimpleNamespace(collect=lambda: None))
         yield

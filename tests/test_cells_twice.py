@@ -41,17 +41,21 @@ INSTEAD = {
         **{"(200, 1,": "(20, 1,", "text, 200,": "text, 20,", "text, 100,": "text, 20,"},
         "memory.data_ptr()": "id(held)",  # there no tensor has a place in memory
     },
-    "04": {"draw_noise(20, 1": "draw_noise(6, 1"},
+    "04": {"draw_noise(20, 1": "draw_noise(6, 1", '"smoke" else 60': '"smoke" else 20'},
     "05": {"run.check({*said": "({*said"},  # there PyTorch cannot count linear layers
     "08": {"assert reach == 4 * 15": "assert reach == 15"},
     "09": {
-        "min(160,": "min(48,",
+        **{"min(160,": "min(48,", "min(128,": "min(32,", "most=32": "most=16"},
+        "served_model.config.block_size}": "64}",
         "crowd[:: 3 if": "crowd[:: 8 if",
         '"n": 6 if quick': '"n": 2 if quick',
         # The pretended device is there for one thread, and a server has a thread of its own.
         "client.submit(over_http, requests).result()": "drive(engine, requests)",
     },
-    "11": {"assert today ==": "assert today or today =="},  # the shapes are smaller here
+    "11": {
+        **{"= 12 if brief": "= 4 if brief", "= (12, 2,": "= (4, 2,", "20 if brief": "200 if brief"},
+        "assert today ==": "assert today or today ==",  # the shapes are smaller here
+    },
     "12": {'"smoke" else 40': '"smoke" else 12', ", 40": ", 10"},
 }
 TRAINING = TrainConfig(steps=4, batch_size=4, eval_every=2, eval_batches=1, zero_init=True)

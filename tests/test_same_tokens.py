@@ -70,12 +70,13 @@ def excluded(a, b) -> bool:
     """Whether two choices, in the order of AXES, cannot be combined."""
     if a in ("heads", "Uncached", "PerHead") and b in CONFIGS:
         return b not in HAVE_HEADS
+    # Not refused, but each form and batch is a compilation: "keeper" has what "rope" has.
+    if a == "Compiled" and b in (1, "rope", PAST_BLOCK):
+        return True
     if a in ENGINES and b in CONFIGS:  # the others know no groups and no windows
         return a != "Batched" and b not in HAVE_HEADS
     if a == "no cache" and b in DRAFTS:  # rejected tokens could not be taken back
         return b != "no draft"
-    if a == "Compiled":  # not refused, but each batch is a compilation: one is enough here
-        return b in (1, PAST_BLOCK)
     # Where the window slides no cached row stays valid, and an engine's buffers end.
     return b == PAST_BLOCK and (a in ENGINES or (a in DRAFTS and a != "no draft"))
 

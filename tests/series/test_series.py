@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from notebook_fixtures import NOTEBOOKS, page_faults
+from notebook_fixtures import NOTEBOOKS, brief_kernels, page_faults
 
 from nanogpt.cli import main
 from nanogpt.config import GPTConfig, TrainConfig
@@ -32,6 +32,7 @@ def short_corpus(tmp_path_factory):
     path.write_text("".join(sorted(set(whole))) + whole[:60_000], encoding="utf-8")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NANOGPT_DATA", str(path))
+        brief_kernels(patch, path.parent)
         yield
 
 

@@ -61,11 +61,15 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("where", WRONG)
+@pytest.mark.parametrize(
+    "where",
+    [pytest.param(where, marks=[pytest.mark.slow] * (i % 3 > 0)) for i, where in enumerate(WRONG)],
+)
 def test_what_is_wrong_somewhere_only_is_convicted(where):
     assert referee(wrong_where(WRONG[where]), seconds=math.inf).verdict == "bug"
 
 
+@pytest.mark.slow
 def test_a_sound_model_is_read_past_every_edge_and_acquitted():
     report = referee(Long(), seconds=math.inf)
     assert report.verdict in ("equal", "rounding"), report
@@ -210,6 +214,7 @@ def test_each_way_that_was_added_convicts(model):
     assert referee(model(), seconds=math.inf).verdict == "bug"
 
 
+@pytest.mark.slow
 def test_a_pool_that_keeps_blocks_for_ever_is_noted():
     report = referee(Leak(), seconds=math.inf)
     assert report.verdict != "bug"
@@ -237,6 +242,7 @@ def test_padding_is_read_past_the_edges_and_where_all_texts_have_some(model):
     assert any("left padding" in f.way for f in referee(model(), seconds=math.inf).bugs)
 
 
+@pytest.mark.slow
 def test_texts_by_turns_are_read_where_a_model_has_sessions():
     report = referee(tiny_model(block_size=24), caches=[DynamicCache])
     ways = [f.way for f in report.findings]
@@ -254,6 +260,7 @@ def test_texts_by_turns_are_read_where_a_model_has_sessions():
     assert "texts interleaved" in str(referee(Mixed(), length=40).bugs)
 
 
+@pytest.mark.slow
 def test_beams_are_moved_twice():
     class Beams(Long):
         moved = 0  # times that a move is right
@@ -317,6 +324,7 @@ class Int8(Tiny):
         return super().store(cache, layer, (k / scale).round() * scale if cache.kept else k, v)
 
 
+@pytest.mark.slow
 def test_a_lossy_cache_can_be_declared():
     assert referee(Int8(), length=40).verdict == "bug"
     declared = referee(Int8(), length=40, expects=0.1)
@@ -357,6 +365,7 @@ class Half(Tiny):
         raise NotOffered("bfloat16 alone")
 
 
+@pytest.mark.slow
 def test_a_tie_in_16_bits_is_left_open_and_a_bug_is_not():
     class Tie(Half):
         def step(self, cache, ids, mask):
@@ -374,6 +383,7 @@ def test_a_tie_in_16_bits_is_left_open_and_a_bug_is_not():
     assert referee(Wrong(), length=40).verdict == "bug"
 
 
+@pytest.mark.slow
 def test_a_full_pool_is_no_bug():
     class Few(Paged):
         blocks = 26
@@ -383,6 +393,7 @@ def test_a_full_pool_is_no_bug():
     assert "pop from empty list" in str(report)
 
 
+@pytest.mark.slow
 def test_a_model_of_transformers_keeps_its_mode_and_says_that_it_is_bidirectional():
     transformers = pytest.importorskip("transformers")
     sizes = {"vocab_size": 40, "hidden_size": 16, "intermediate_size": 16}
@@ -421,6 +432,7 @@ def test_json_is_strict():
     assert CODES == {"equal": 0, "rounding": 0, "bug": 1, "undecided": 3}
 
 
+@pytest.mark.slow
 def test_the_script_of_a_bug_of_transformers_runs_as_it_is(tmp_path, capsys):
     pytest.importorskip("transformers")
     path = tmp_path / "report.json"

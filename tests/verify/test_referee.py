@@ -223,12 +223,12 @@ def test_a_model_of_which_a_block_holds_no_cache_is_refused():
 def test_a_model_that_reads_too_little_is_refused():
     with pytest.raises(ValueError, match="reads 9 tokens: 16 are needed"):
         referee(tiny_model(block_size=9))
-    assert referee(tiny_model(block_size=16)).verdict in ("equal", "rounding")
+    assert referee(tiny_model(block_size=16), requests=2).verdict in ("equal", "rounding")
 
 
 def test_a_model_without_float64_says_what_it_cannot_exclude(monkeypatch):
     monkeypatch.setattr("os.sysconf", lambda name: 1)
-    report = referee(tiny_model())
+    report = referee(tiny_model(), requests=2)
     assert "torch.float64 needs" in str(report)
     assert report.verdict in ("equal", "rounding")
 
@@ -241,7 +241,7 @@ def test_architectures_of_transformers_are_acquitted():
     """By shorter texts than usual; past a window of theirs all the same."""
     pytest.importorskip("transformers")
     for kind in SOUND.split():
-        report = referee(architecture(kind), length=28)
+        report = referee(architecture(kind), length=28, requests=6)
         ways = " ".join(finding.way for finding in report.findings)
         assert "rewind" in ways or "drafts" in ways, report
         print(f"{kind:14} {report.verdict:9} {[f.verdict for f in report.padding]}")
@@ -390,6 +390,12 @@ def test_a_server_that_mixes_requests_is_convicted_and_an_honest_one_is_not(faul
     assert referee(Answers(FAULTS[fault])).verdict == "bug"
 
 
+class Listening(ThreadingHTTPServer):
+    """A server that lets the referee's requests wait: those that it refuses come a second later."""
+
+    request_queue_size = 128
+
+
 @pytest.mark.parametrize("answer", [b"", b"nonsense", b"[]", b'{"data": [{"id": "m"}]}'], ids=str)
 def test_a_server_that_answers_nonsense_is_one_line(answer, capsys):
     class Nonsense(BaseHTTPRequestHandler):
@@ -403,7 +409,7 @@ def test_a_server_that_answers_nonsense_is_one_line(answer, capsys):
         def log_message(self, *arguments):
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Nonsense) as http:
+    with Listening(("127.0.0.1", 0), Nonsense) as http:
         threading.Thread(target=http.serve_forever, args=(0.01,), daemon=True).start()
         assert main(["verify", "server", f"http://127.0.0.1:{http.server_port}"]) == 2
         http.shutdown()
@@ -448,7 +454,7 @@ def test_an_odd_server_ends_in_a_verdict_or_one_line(kind, capsys):
         def log_message(self, *arguments):
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Odd) as http:
+    with Listening(("127.0.0.1", 0), Odd) as http:
         threading.Thread(target=http.serve_forever, args=(0.01,), daemon=True).start()
         code = main(["verify", "server", f"http://127.0.0.1:{http.server_port}"])
         http.shutdown()

@@ -80,7 +80,7 @@ def one_late(k, v, pos):  # a mask that is off by one
     return k, v, torch.where(pos == pos[-1], pos + (len(pos) > 1), pos)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("fault", [None, halved, one_lost, one_late])
 def test_a_broken_cache_is_not_explained_by_its_own_differences(monkeypatch, fault, dtype):
     for name, cache in CACHES.items():
