@@ -86,7 +86,7 @@ def ran(tmp_path_factory):
         "JUPYTER_PREFER_ENV_PATH": "0",
         "MPLBACKEND": "pdf",
     }
-    words = command(folder / "notebooks", folder / "out", "-p", "n=5", "--timeout", "3")
+    words = command(folder / "notebooks", folder / "out", "-p", "n=5", "--timeout", "5")
     pipes = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
     return subprocess.run(words, cwd=ROOT, env=environment, **pipes), folder / "out"
 
@@ -103,7 +103,7 @@ def test_a_failure_stops_no_other_and_its_reason_is_kept(ran):
     reasons = [entry["error"] for entry in card["notebooks"]]
     assert reasons[1] == "cell 'cell-3': ValueError: too much"
     assert reasons[3] == "cell 'cell-1' killed its kernel: often the memory was too small"
-    assert reasons[4] == "cell 'cell-1' ran longer than 3 s: give it more with --timeout"
+    assert reasons[4] == "cell 'cell-1' ran longer than 5 s: give it more with --timeout"
     assert (card["profile"], card["settings"]) == ("smoke", ["n=5"])
     assert card["corpus"]["name"] == "little.txt"
     assert card["environment"]["torch"] == torch.__version__
