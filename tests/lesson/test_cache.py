@@ -3,12 +3,12 @@
 import hypothesis.strategies as st
 import pytest
 import torch
-from conftest import CACHES, name, seeded, tokens
+from conftest import CACHES, name, seeded, tiny_model, tokens
 from decoding_fixtures import build
 from hypothesis import given
 
 from nanogpt.attention import visible
-from nanogpt.cache import DynamicCache, StaticCache, kv_cache, measured_bytes
+from nanogpt.cache import DynamicCache, StaticCache, enable_kv_cache, kv_cache, measured_bytes
 from nanogpt.caches.int8 import Int8Cache, decoded, encoded
 from nanogpt.caches.paged import PagedCache
 from nanogpt.caches.rolling import RollingCache
@@ -86,6 +86,11 @@ def test_a_capacity_is_a_positive_integer(capacity):
     for cache in (StaticCache, DynamicCache) if capacity is not None else (StaticCache,):
         with pytest.raises(ValueError, match=f"capacity={capacity}"):
             cache(capacity)
+    model = tiny_model()
+    if capacity is not None:  # there it is the model's block
+        with pytest.raises(ValueError, match=f"capacity={capacity}"):
+            enable_kv_cache(model, StaticCache, capacity)
+    assert {cache.capacity for cache in enable_kv_cache(model, StaticCache, 1)} == {1}
 
 
 @pytest.mark.parametrize("cache", [DynamicCache, StaticCache, RollingCache, Int8Cache])

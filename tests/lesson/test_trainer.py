@@ -170,6 +170,18 @@ def test_muon_moves_matrices_as_pytorch_does_and_keeps_the_same_state():
         torch.testing.assert_close(one["state"][index], state)
 
 
+def test_a_closure_is_called_as_pytorch_calls_it():
+    parameter = torch.nn.Parameter(torch.zeros(3, 2))
+    optimizer = Muon([parameter], lr=0.1)
+
+    def loss():
+        parameter.grad = torch.ones(3, 2)
+        return torch.tensor(7.0)
+
+    assert optimizer.step(loss) == 7
+    assert parameter.any()
+
+
 # ------------------------------------------------------------------ rates and clipping
 
 
