@@ -15,7 +15,7 @@ import pytest
 from nbformat import v4
 
 from nanogpt.files import ROOT
-from nanogpt.series.execute import NotebookError
+from nanogpt.series.execute import NotebookError, save
 from nanogpt.series.nbfile import METADATA
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -114,15 +114,18 @@ def write(path: Path, *cells, title: str = "Small", parameters: str | None = PAR
 
 def run_cells_here(nb_man, kernel_name, *, options, **_) -> None:
     """papermill's engine without a kernel: the cells run in this process, in turn."""
-    variables, _log, _timeout, before_cell = options
+    variables, target, _timeout, before_cell = options
     scope = {}
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in variables.items():
-            patch.delenv(name, raising=False) if value is None else patch.setenv(name, value)
-        for index, cell in enumerate(nb_man.nb.cells):
-            if cell.cell_type == "code":
-                before_cell(index, cell)
-                _run_cell(cell, scope)
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in variables.items():
+                patch.delenv(name, raising=False) if value is None else patch.setenv(name, value)
+            for index, cell in enumerate(nb_man.nb.cells):
+                if cell.cell_type == "code":
+                    before_cell(index, cell)
+                    _run_cell(cell, scope)
+    finally:
+        save(nb_man.nb, target)
 
 
 def _run_cell(cell, scope: dict) -> None:

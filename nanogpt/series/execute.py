@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
+from copy import deepcopy
 from pathlib import Path
 from weakref import WeakSet
 
@@ -25,10 +26,8 @@ from papermill.engines import NBClientEngine, papermill_engines
 from traitlets import TraitError
 
 from ..files import ROOT, write_whole
-from . import (
-    nbfile,
-)
-from .nbfile import METADATA, SyncError, alt_text, png_of, read
+from . import nbfile
+from .nbfile import METADATA, alt_text, png_of, read
 
 START_TIMEOUT = 120  # seconds for a kernel to answer, on a cold disk
 MIMES = {"text/plain", "image/png", "text/markdown"}  # every reader shows these, without trust
@@ -65,19 +64,15 @@ def execute(
     Raises NotebookError when a cell fails, takes too long or kills its kernel, and when some
     reader could not see the output. `target` is written in every case.
     """
-    try:
-        papermill.execute_notebook(
-            nbfile.filled(read(source)),
-            str(target),
-            parameters,
-            engine_name="nanogpt",
-            kernel_name="python3",
-            progress_bar=False,
-            options=(variables or {}, target.with_name(LOG), timeout, before_cell),
-        )
-    finally:
-        with suppress(SyncError):  # a full disk cut it off, or wrote nothing: that error is raised
-            write_whole(target, nbfile.to_text(normalise(read(target))).encode())
+    papermill.execute_notebook(
+        nbfile.filled(read(source)),
+        None,  # papermill would write the whole notebook before and after each cell
+        parameters,
+        engine_name="nanogpt",
+        kernel_name="python3",
+        progress_bar=False,
+        options=(variables or {}, target, timeout, before_cell),
+    )
     check_outputs(target)
 
 
@@ -93,7 +88,7 @@ class Strict(NBClientEngine):
     @staticmethod
     def execute_managed_notebook(nb_man, kernel_name, *, options, **_) -> None:
         """Run all cells in a new kernel, their outputs into the notebook. Raises NotebookError."""
-        variables, log, timeout, before_cell = options
+        variables, target, timeout, before_cell = options
         kernel = AsyncKernelManager(kernel_spec_manager=KernelSpecManager(kernel_dirs=[]))
         with suppress(TraitError):  # newer ones print a warning where channels are not encrypted
             kernel.transport_encryption = "auto"
@@ -106,11 +101,14 @@ class Strict(NBClientEngine):
         _alive.add(kernel)
         with (
             tempfile.TemporaryDirectory(prefix="nanogpt-kernel-") as home,
-            open(log, "ab") as errors,
+            open(target.with_name(LOG), "ab") as errors,
         ):
             settings = {"IPYTHONDIR": home, "TMPDIR": home, **ENVIRONMENT, **variables}
             env = {name: x for name, x in {**os.environ, **settings}.items() if x is not None}
-            client.execute(env=env, stderr=errors)
+            try:
+                client.execute(env=env, stderr=errors)
+            finally:
+                save(nb_man.nb, target)
 
 
 papermill_engines.register("nanogpt", Strict)
@@ -142,6 +140,11 @@ def kill_all() -> None:
     for kernel in list(_alive):
         with suppress(AttributeError, OSError):  # not there yet, or gone by now
             kernel.provisioner.process.kill()
+
+
+def save(nb, target: Path) -> None:
+    """Write an executed notebook, whole and normalised; papermill goes on with `nb` itself."""
+    write_whole(target, nbfile.to_text(normalise(deepcopy(nb))).encode())
 
 
 def normalise(nb):
