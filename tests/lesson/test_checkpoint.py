@@ -62,6 +62,18 @@ def test_two_files_are_written_and_readers_find_the_same_metadata_in_json(saved)
     assert card == load_checkpoint(saved).meta
 
 
+@pytest.mark.parametrize("ending", [".safetensors", ".json"])
+def test_a_file_of_somebody_else_is_not_replaced(tmp_path, ending):
+    model = tiny_model()
+    path = tmp_path / f"fox{ending}"
+    path.write_text('{"my": "notes"}')
+    with pytest.raises(ValueError, match="fox.* is there, and this command did not write it"):
+        save_checkpoint(tmp_path / "fox", model, meta_of(model))
+    assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [
+        (f"fox{ending}", '{"my": "notes"}')
+    ]
+
+
 @pytest.mark.parametrize("ending", ["", ".safetensors", ".json"])
 def test_a_path_is_taken_with_any_ending_or_none(saved, ending):
     assert load_checkpoint(str(saved.with_suffix("")) + ending).meta["step"] == 1200
