@@ -217,7 +217,7 @@ def kv_cache(model: nn.Module, cache=DynamicCache, capacity: int | None = None):
 
 
 def enable_kv_cache(model: nn.Module, cache=DynamicCache, capacity: int | None = None) -> list:
-    """The start of kv_cache. Returns the caches, one for each of cache_owners(model)."""
+    """The start of kv_cache, for one thread. Returns a cache for each of cache_owners(model)."""
     check_type("model", model, nn.Module)
     owners = require_owners(model)
     capacity = model.config.block_size if capacity is None else capacity

@@ -143,10 +143,10 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict]:
     return tensors, meta
 
 
-def is_written(path: Path, *formats: str) -> bool:
-    """Whether write_tensors wrote this file, in one of these formats, and it is undamaged."""
+def is_written(path: Path, kind: str) -> bool:
+    """Whether write_tensors wrote this file, in a format of this kind, and it is undamaged."""
     try:
-        return read_tensors(path)[1].get("format") in formats
+        return str(read_tensors(path)[1].get("format")).startswith(kind)
     except CheckpointError:
         return False
 

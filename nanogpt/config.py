@@ -1,7 +1,7 @@
 """Shapes and recipes as plain numbers, each checked where it is given. Knows no tensor, no file."""
 
 from dataclasses import dataclass, field, replace
-from math import ceil
+from math import ceil, nextafter
 
 LARGEST = 1e30  # what float32 can still multiply with
 
@@ -256,7 +256,7 @@ class TrainConfig:
         object.__setattr__(self, "stages", stages)  # JSON has lists
         last = 0.0
         for share, block in stages:
-            check_number("a share in stages", share, last, 1)
+            check_number("a share in stages", share, nextafter(last, 1), 1, span=f"({last:g}, 1]")
             check_int("a block in stages", block, 1, 2**31 - 1)
             last = share
 

@@ -99,9 +99,9 @@ def read_corpus(path: Path) -> Corpus:
     if digest == SHA256:
         return Corpus(data.decode("ascii"), "Tiny Shakespeare", digest)
     try:
-        text = data.decode("utf-8-sig").replace("\r\n", "\n")
+        text = data.decode("utf-8").removeprefix("\ufeff").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
-        byte = f"byte {error.start} of {len(data):,} is {error.object[error.start]:#04x}"
+        byte = f"byte {error.start} of {len(data):,} is {data[error.start]:#04x}"
         raise CorpusError(f"{path} is not UTF-8 text: {byte}; save it as UTF-8") from None
     place = text.find("\0")
     if place >= 0:
@@ -224,11 +224,10 @@ class Epochs:
     def batch(self, stage: int, block_size: int, first: int, n: int) -> tuple[Tensor, Tensor]:
         """Windows `first` to `first + n` of that stage of a run.  2 × (n, block_size)"""
         size = max(1, (len(self.data) - block_size) // block_size)  # windows of an epoch
-        places = []
-        for number in range(first, first + n):
-            order = self._order(stage, block_size, number // size, size)
-            places.append(order[number % size])
-        return windows(self.data, torch.stack(places), block_size)
+        epochs = range(first // size, (first + n - 1) // size + 1)
+        orders = [self._order(stage, block_size, epoch, size) for epoch in epochs]
+        places = torch.cat(orders)[first % size :][:n]
+        return windows(self.data, places, block_size)
 
     def _drawn_order(self, stage: int, block_size: int, epoch: int, size: int) -> Tensor:
         """Where the windows of an epoch begin.  (size,)"""

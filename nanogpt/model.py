@@ -216,8 +216,8 @@ class GPT(nn.Module):
 
     def _positions(self, idx: Tensor, pos: Tensor | None) -> Tensor:
         """The checked positions of these tokens.  (B, T) -> (T,) or (B, T)"""
-        if idx.ndim != 2 or 0 in idx.shape:
-            raise ValueError(f"tokens of shape {tuple(idx.shape)}: pass (B, T), at least one")
+        if idx.ndim != 2 or 0 in idx.shape or idx.is_floating_point():
+            raise ValueError(f"tokens {tuple(idx.shape)}, {idx.dtype}: pass (B, T) integers")
         T = idx.shape[1]
         limit = self.config.positions
         if limit is not None and limit < T:

@@ -19,7 +19,7 @@ from . import checkpoint
 from .checkpoint import CheckpointError
 from .config import TrainConfig
 from .data import Corpus
-from .files import check_file, write_whole
+from .files import check_file, sha256, write_whole
 from .model import GPT
 from .trainer import Trainer
 
@@ -57,8 +57,8 @@ class RunFiles:
         self.settings = {  # what must be the same for a run to be resumed
             **self.meta["config"],
             **{name: x for name, x in self.meta["train"].items() if name not in free},
-            "text": corpus.sha256,
-            "characters": tokenizer.chars,
+            "text": f"{corpus.name}, {corpus.sha256[:12]}",
+            "characters": sha256(tokenizer.chars.encode())[:12],
             "dtype": str(model.lm_head.weight.dtype),
         }
 
@@ -70,17 +70,16 @@ class RunFiles:
         saved = self.state.is_file()
         if resume and saved:
             self.read_state()
-        check_file(self.state, checkpoint.is_written(self.state, FORMAT))
+        check_file(self.state, checkpoint.is_written(self.state, FORMAT[:-1]))
         for path in (self.out, self.last):
             checkpoint.check_checkpoint(path)
         log = self.log.read_bytes() if self.log.is_file() else b""
-        # Without a state a run has logged no more than its first evaluation.
-        first = log.startswith(b'{"step": 0, "train": ')
-        check_file(self.log, not log or (first and (saved or log.count(b"\n") <= 1)))
+        # The state comes first, so a log without one is of something else.
+        check_file(self.log, not log or (saved and log.startswith(b'{"step": ')))
         for path in () if saved else (self.out, self.last):
             weights = path.with_name(f"{path.name}.safetensors")
             step = checkpoint.read_tensors(weights)[1].get("step", 0) if weights.is_file() else 0
-            if step:  # at 0 nothing was trained: a run that was killed before its first save
+            if step:  # at 0 nothing was trained
                 lost = f"{weights} was trained for {step:,} steps, and the state of its run is lost"
                 raise CheckpointError(f"{lost}: restore {self.state}, or give another out=PATH")
 
@@ -142,7 +141,7 @@ class RunFiles:
         tensors, meta = checkpoint.read_tensors(self.state)
         with _foreign_as_error(self.state):
             if meta["format"] != FORMAT:
-                raise CheckpointError(f"{self.state} has format {meta['format']!r}, not {FORMAT!r}")
+                raise CheckpointError(f"{self.state} is not of {FORMAT!r}: give another out=PATH")
             before = meta["about"]
             now = json.loads(json.dumps(self.settings))
             changed = [

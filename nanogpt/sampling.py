@@ -112,7 +112,7 @@ def check_prompt(prompt, vocab_size: int | None = None, ndim: int = 2, where: st
 def check_tokens(low: int, high: int, vocab_size: int, subject: str) -> None:
     """Raise ValueError when the lowest or the highest of some tokens is not in the vocabulary."""
     if low < 0 or high >= vocab_size:
-        vocabulary = f"the vocabulary has 0 to {vocab_size - 1}"
+        vocabulary = f"the vocabulary has 0 to {vocab_size - 1}: encode by its tokenizer"
         raise ValueError(f"{subject} tokens {low} to {high}; {vocabulary}")
 
 

@@ -146,10 +146,10 @@ class Trainer:
         begins = [0, *(ceil(share * config.steps) for share, _ in config.stages)]
         for block, n in map(self.window, begins):
             if block > limit:
-                raise ValueError(f"a stage has block {block}, the model {limit}: shorten it")
+                raise ValueError(f"a stage has block {block}, the model {limit}: shorten the stage")
             if n % pieces:
-                shared = f"{self.size} processes in {config.accumulate} parts each"
-                raise ValueError(f"batch_size={n}, {shared}: take a multiple of {pieces}")
+                batch = f"batch_size={config.batch_size} is {n} windows of block {block}"
+                raise ValueError(f"{batch}, not a multiple of {pieces} parts: choose another")
             torch.empty(4, n, block)  # fails here, before the first step, if no memory holds it
 
     def _precision(self):

@@ -164,14 +164,15 @@ class TrainingRun:
             losses = self.measure(block)
             for loss in losses.values():
                 self._check_finite(loss, step)
+            if not self.history["step"]:
+                self.save(step)  # from here on a resumed run is this one, and none before it
             for name, value in {"step": step, **losses, "block": block}.items():
                 self.history[name].append(value)
             if step == self.config.steps:
                 self.history["full_val"] = full_loss(self.model, self.val)
             if self.files:
                 self.files.save_newest(self.model, self.history, self.meter.summary())
-                # The state last: a run killed before it comes again to the same files.
-                self.files.save_state(step, self.trainer, self.history)
+            self.save(step)  # last: a run that is killed before it comes again to the same files
             line = f"step {step:5d} of {self.config.steps}"
             line += f" | train {losses['train']:.4f} | val {losses['val']:.4f}"
             if self.config.stages:
@@ -195,12 +196,16 @@ class TrainingRun:
         train, val = torch.stack(means).tolist()  # one wait
         return {"train": train, "val": val}
 
+    def save(self, step: int) -> None:
+        """Write the state on which the next step depends."""
+        if self.files and self.first:
+            self.files.save_state(step, self.trainer, self.history)
+
     def stop_if_asked(self, step: int) -> None:
         """Save and raise KeyboardInterrupt, with advice, where Ctrl-C was pressed."""
         last = step == self.config.steps
         if self.trainer.stops(bool(self.interrupts), step, last):
-            if self.files and self.first:
-                self.files.save_state(step, self.trainer, self.history)
+            self.save(step)
             saved = " and saved: the same call with resume=True resumes from here"
             lost = "; nothing was saved, as no `out` was given"
             raise KeyboardInterrupt(f"stopped after {step} steps{saved if self.files else lost}")
@@ -218,7 +223,7 @@ class TrainingRun:
         c = self.config
         if not math.isfinite(loss):
             muon = f", muon_lr={c.muon_lr / 2:g}" if c.muon_lr else ""
-            cure = f"lr={c.lr / 2:g}{muon}, or warmup={max(10, 2 * c.warmup)}"
+            cure = f"half the rate, lr={c.lr / 2:g}{muon}, or warmup={max(10, 2 * c.warmup)}"
             raise FloatingPointError(f"the loss is {loss} at step {step}: try {cure}")
 
 

@@ -63,7 +63,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _dispatch(words: list[str]) -> int:
-    """Only the command's own module is imported: --help and a wrong word answer without torch."""
+    """Only the command's own module is imported: a wrong word answers without torch."""
     tolerate_any_text()
     for n in (1, 2):
         name = " ".join(words[:n])

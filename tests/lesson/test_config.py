@@ -36,7 +36,7 @@ EDGES = {  # the class, the field, its smallest and largest value, one beyond ea
         "beta2": (0, 1 - 2**-53, -1e-9, 1.0),
         "seed": (0, 2**63 - 1, -1, 2**63),
         **dict.fromkeys(("lr", "muon_lr", "clip"), (1e-30, 1e30, 0, 1e31)),
-        "stages": (((0.0, 1),), ((1.0, 2**31 - 1),), ((0.5, 0),), ((0.5, 2**31),)),
+        "stages": (((1e-9, 1),), ((1.0, 2**31 - 1),), ((0.0, 1),), ((0.5, 2**31),)),
     },
     GPTConfig: {
         **dict.fromkeys(("vocab_size", "block_size", "n_layer"), (1, 2**40, 0, -1)),
@@ -72,7 +72,15 @@ def test_stages_begin_where_their_shares_say():
     assert [config.stage_begin(step) for step in range(10)] == [0, 0, 0, 3, 3, 5, 5, 5, 5, 5]
     assert [config.window(step, 16) for step in (0, 3, 5)] == [(4, 12), (8, 6), (16, 3)]
     assert TrainConfig(steps=9, batch_size=1, stages=((0.5, 8),)).window(0, 4) == (8, 1)
-    for stages in (0.5, ((0.5,),), ((0.6, 4), (0.5, 8)), ((0.5, 4, 4),), "ab"):
+    for stages in (
+        0.5,
+        ((0.5,),),
+        ((0.6, 4), (0.5, 8)),
+        ((0.5, 4), (0.5, 8)),
+        ((0.5, 0),),
+        ((0.5, 4, 4),),
+        "ab",
+    ):
         with pytest.raises(ValueError, match="stages"):
             TrainConfig(stages=stages)
 

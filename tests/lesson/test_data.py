@@ -190,6 +190,7 @@ FIRST = "First Citizen:\nBefore we proceed any further, hear me speak.\n"
         (FIRST.encode(), "a cut or altered Tiny Shakespeare, 61 bytes.*delete it"),
         (FIRST.replace("\n", "\r\n").encode(), "cut or altered"),
         (b"abc\xff", r"byte 3 of 4 is 0xff; save it as UTF-8"),
+        (b"\xef\xbb\xbfabc\xff", r"byte 6 of 7 is 0xff; save it as UTF-8"),
         (b"", "no two different characters"),
         (b"ab\0c", "NUL byte at 2"),
         (b"aaaa", "no two different characters"),

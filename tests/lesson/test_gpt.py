@@ -187,8 +187,8 @@ def test_training_never_touches_a_cache_that_is_on(model, design):
 @pytest.mark.parametrize(
     ("tokens", "message"),
     [
-        ([[]], r"shape \(1, 0\): pass \(B, T\), at least one"),
-        ([1, 2], r"shape \(2,\): pass \(B, T\)"),
+        ([[]], r"tokens \(1, 0\), torch.*: pass \(B, T\)"),
+        ([1, 2], r"tokens \(2,\), torch.int64: pass \(B, T\)"),
     ],
 )
 def test_tokens_that_make_no_sense_are_refused(model, tokens, message):

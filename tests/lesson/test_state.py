@@ -168,12 +168,16 @@ def test_a_new_run_cannot_be_mixed_up_with_the_one_before(corpus, copy, wholes):
     assert load_checkpoint(f"{copy}-last").meta["step"] == 20
 
 
-@pytest.mark.parametrize("written", range(12))
+@pytest.mark.parametrize("over", ["nothing", "a whole run"])
+@pytest.mark.parametrize("written", range(13))
 def test_a_kill_at_any_file_can_be_resumed_to_the_same_bits(
-    corpus, tmp_path, wholes, monkeypatch, written
+    corpus, tmp_path, wholes, monkeypatch, written, over
 ):
-    """An evaluation writes five files; the run is killed when so many files have been written."""
+    """A state, then five files an evaluation; the run is killed when so many are written."""
     plain, begun = files.atomic_path, []
+    if over == "a whole run":
+        for path in wholes()[2].parent.glob(f"{wholes()[2].name}*"):
+            shutil.copy(path, tmp_path / path.name.replace(wholes()[2].name, "run", 1))
 
     def killed(path):
         begun.append(path)
@@ -240,7 +244,9 @@ def test_a_run_may_resume_in_other_parts(corpus, tmp_path):
 
 def test_a_checkpoint_is_not_a_state(corpus, copy):
     state_path(copy).write_bytes(copy.with_name("run.safetensors").read_bytes())
-    with pytest.raises(CheckpointError, match="format 'nanogpt-notebooks checkpoint 1'"):
+    with pytest.raises(
+        CheckpointError, match="is not of 'nanogpt-notebooks training state 4': give another out"
+    ):
         resume(corpus, copy)
 
 
