@@ -226,8 +226,7 @@ class Epochs:
         size = max(1, (len(self.data) - block_size) // block_size)  # windows of an epoch
         epochs = range(first // size, (first + n - 1) // size + 1)
         orders = [self._order(stage, block_size, epoch, size) for epoch in epochs]
-        places = torch.cat(orders)[first % size :][:n]
-        return windows(self.data, places, block_size)
+        return windows(self.data, torch.cat(orders)[first % size :][:n], block_size)
 
     def _drawn_order(self, stage: int, block_size: int, epoch: int, size: int) -> Tensor:
         """Where the windows of an epoch begin.  (size,)"""

@@ -74,7 +74,7 @@ def train(
         steps = trainer(worker, data, config, generator, device)
         run = TrainingRun(steps, val, files, speed, watch)
         if resume:
-            run.resume()
+            run.done = files.load_state(steps, run.history)
         run.train()
     return run.result()
 
@@ -125,10 +125,6 @@ class TrainingRun:
         self.history = {name: [] for name in HISTORY}
         self.done = 0  # steps of an earlier part of this run
         self.meter = Meter(trainer.device)
-
-    def resume(self) -> None:
-        """Go back to the saved state."""
-        self.done = self.files.load_state(self.trainer, self.history)
 
     def train(self) -> None:
         """All steps that are not done yet, with the first evaluation before them."""

@@ -124,7 +124,9 @@ def test_what_two_processes_cannot_do_both_refuse_and_one_says_why(folder, two):
     pair = fork_pair(folder / "late", main, words(folder, "odd", "--batch-size", "3"))
     assert [exit_code(process) for process in pair] == [2, 2]
     errors = [(folder / f"late{rank}.err").read_text() for rank in (0, 1)]
-    assert errors[0].startswith("error: --batch-size 3 cannot be shared by 2 processes in 1")
+    assert errors[0].startswith(
+        "error: --batch-size 3 is 3 windows of block 32, not a multiple of 2 parts"
+    )
     assert errors[1] == ""
     assert not list(folder.glob("odd*"))
 
