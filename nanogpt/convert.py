@@ -30,8 +30,9 @@ def _converted(model: GPT, per_head: bool) -> GPT:
     if model.config.per_head == per_head:
         form = "per-Head" if per_head else "batched"
         raise ValueError(f"the model is {form} already (config.per_head={per_head})")
-    copy = GPT(replace(model.config, per_head=per_head)).to(model.lm_head.weight)
-    copy.load_state_dict(convert_state(model.state_dict(), model.config, per_head=per_head))
+    copy = GPT(replace(model.config, per_head=per_head))
+    state = convert_state(model.state_dict(), model.config, per_head=per_head)
+    copy.load_state_dict({name: tensor.clone() for name, tensor in state.items()}, assign=True)
     return copy.train(model.training)
 
 

@@ -216,7 +216,7 @@ def test_what_an_object_gives_is_checked(message):
 def test_a_model_of_which_a_block_holds_no_cache_is_refused():
     model = tiny_model(False)
     del model.blocks[1].sa.cache
-    with pytest.raises(ValueError, match="has no `cache` attribute"):
+    with pytest.raises(ValueError, match="has no `cache`: set self.cache"):
         referee(model)
 
 
