@@ -168,9 +168,12 @@ def test_a_new_run_cannot_be_mixed_up_with_the_one_before(corpus, copy, wholes):
     assert load_checkpoint(f"{copy}-last").meta["step"] == 20
 
 
+KILLS = [("nothing", n) for n in range(13)] + [("a whole run", n) for n in range(8)]
+
+
 @pytest.mark.parametrize(
     ("over", "written"),
-    [*(("nothing", n) for n in range(13)), *(("a whole run", n) for n in range(8))],
+    [pytest.param(*kill, marks=[pytest.mark.slow] * (kill[1] not in (1, 6))) for kill in KILLS],
 )
 def test_a_kill_at_any_file_can_be_resumed_to_the_same_bits(
     corpus, tmp_path, wholes, monkeypatch, written, over

@@ -245,7 +245,15 @@ def test_a_lesson_without_a_name_of_the_readers_is_not_judged(run, capsys):
     assert "nothing of yours yet" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("text", ["<dt>" * 100_000, "<dt>\x1b[2J</dt><dd>\x07</dd>", "\0", ""])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<dt>" * 100_000,
+        "<dt>\x1b[2J</dt><dd>\x07</dd>",
+        "\0",
+        pytest.param("", marks=pytest.mark.slow),
+    ],
+)
 def test_a_page_that_is_none_is_one_line_at_once(text, tmp_path, capsys, monkeypatch):
     if text:  # one of them by the process that judges
         monkeypatch.setattr(apart, "apart", lambda work, *args: work(*args))

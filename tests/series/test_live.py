@@ -178,6 +178,7 @@ def redrawn(page, text, preset):
     return preset["prompt"] + tokenizer.decode(drawn[:, 0])
 
 
+@pytest.mark.slow
 @browsed
 def test_a_preset_is_a_click_and_reads_as_in_python(browser, page):
     browser.open(page)
