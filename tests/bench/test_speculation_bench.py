@@ -114,7 +114,8 @@ def test_a_draft_that_predicts_as_well_as_its_target_is_called_none(draft, said)
 def test_the_published_figures_are_of_the_large_size_and_equal_tokens():
     result = published("speculate")
     assert result["corpus"] == "Tiny Shakespeare"
-    assert result["n_params"] == 10_788_929
+    assert result["n_params"] > 10_000_000
+    assert result["target"]["loss"] < result["draft"]["loss"], "else it is no draft"
     assert all(row["equal"] for row in result["rows"])
     assert {"1", "4"} <= set(result["passes"])
 
