@@ -60,6 +60,21 @@ def test_what_nobody_uses_is_found_until_its_memory_is_needed_the_longest_unused
     assert (found(manager, 1, 2), found(manager, 8, 9)) == (2, 0)
 
 
+@pytest.mark.parametrize("chunk", [1, 2, 3, 5, 11])
+def test_a_text_that_was_read_in_chunks_is_found_whole(chunk):
+    text = range(11)
+    manager = BlockManager(8, 3)
+    seq = sequence(*text)
+    assert manager.admit(seq)
+    assert manager.extend(seq, len(text))
+    while seq.pending:
+        manager.advance(seq, min(chunk, seq.pending))
+    manager.free(seq)
+    again = sequence(*text)
+    assert manager.admit(again)
+    assert again.num_cached_tokens == 9, "three full blocks of three"
+
+
 def test_empty_blocks_are_taken_before_kept_ones_and_too_few_change_nothing():
     manager = BlockManager(3, 1)
     manager.free(held(manager, 1))
