@@ -16,6 +16,7 @@ from .texts import high_water
 
 LARGEST = 100_000_000  # parameters of a model that is called small
 TWO_WAYS = ("cpmant",)  # kinds whose whole prompt is read in both directions
+CACHES = ("past_key_values", "cache")  # the argument before transformers 5.24, and since
 REFUSALS = ("not compatible", "not support", "only support", "unsupported", "expected a cache")
 
 
@@ -41,7 +42,8 @@ class HuggingFace(Subject):
         pads = (getattr(config, "pad_token_id", None), *_tokens_of_images(model.config))
         self.specials = tuple(i for i in (0, 1, 2) if i not in pads)
         self.takes = inspect.signature(model.forward).parameters
-        self.rewinds = "past_key_values" in self.takes
+        self.argument = next((name for name in CACHES if name in self.takes), "")
+        self.rewinds = bool(self.argument)
         self.caches = ("its cache", "static cache") if self.rewinds else ("its cache",)
 
     @property
@@ -61,21 +63,21 @@ class HuggingFace(Subject):
         state = {}
         taken_back = any(isinstance(piece, int) for piece in pieces)
         if cache == "static cache":
-            state = {"past_key_values": self._allocated(len(pieces[0]), high_water(pieces))}
+            state = {self.argument: self._allocated(len(pieces[0]), high_water(pieces))}
         elif taken_back:
             from transformers import DynamicCache as Growing
 
-            state = {"past_key_values": Growing(config=self.model.config)}
+            state = {self.argument: Growing(config=self.model.config)}
 
         cropped = False
 
         def read(ids):
             nonlocal cropped
             cropped = False
-            empty = taken_back and not getattr(state["past_key_values"], "read", False)
+            empty = taken_back and not getattr(state[self.argument], "read", False)
             out = self._read(state, ids)
             if empty:
-                _record(state["past_key_values"])
+                _record(state[self.argument])
             return out
 
         def rewind(n):
@@ -100,7 +102,7 @@ class HuggingFace(Subject):
             if any(words in str(error).lower() for words in REFUSALS):
                 raise NotOffered(f"it refuses this cache: {first_line(error)}") from None
             raise
-        for key in ("past_key_values", "cache_params", "state"):
+        for key in (self.argument, "cache_params", "state"):
             if getattr(out, key, None) is not None:
                 state[key] = out[key]
                 return out.logits

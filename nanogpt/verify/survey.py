@@ -47,12 +47,12 @@ state, kept = {{{state}}}, []
 with torch.no_grad():
     for piece in pieces:
         if isinstance(piece, int):
-            state["past_key_values"].crop(-piece)
+            state[{argument!r}].crop(-piece)
             kept = [torch.cat(kept, 1)[:, :-piece]]
             continue
         out = model(torch.tensor(piece), use_cache=True, **state)
         kept.append(out.logits)
-        for name in ("past_key_values", "cache_params", "state"):
+        for name in ({argument!r}, "cache_params", "state"):
             if getattr(out, name, None) is not None:
                 state = {{name: out[name]}}
                 break
@@ -153,9 +153,10 @@ def script(subject: HuggingFace, finding: Finding) -> str:
         more["state"] = ""
         if how["cache"] == "static cache":
             room = how["length"] + 8
-            more["state"] = f'"past_key_values": StaticCache(config=config, max_cache_len={room})'
+            made = f"StaticCache(config=config, max_cache_len={room})"
+            more["state"] = f"{subject.argument!r}: {made}"
         elif any(isinstance(piece, int) for piece in pieces):
-            more["state"] = '"past_key_values": DynamicCache(config=config)'
+            more["state"] = f"{subject.argument!r}: DynamicCache(config=config)"
     return (MODEL + (CACHED if "lengths" in how else PLAIN)).format(
         name=subject.name,
         kind=subject.model.config.model_type,
@@ -165,6 +166,7 @@ def script(subject: HuggingFace, finding: Finding) -> str:
         sizes=subject.sizes,
         eager=', experts_implementation="eager"' * any("expert" in x for x in subject.sizes),
         seed=0,
+        argument=subject.argument,
         ids=ids.tolist(),
         **more,
     )

@@ -17,6 +17,7 @@ from nanogpt import DynamicCache, referee
 from nanogpt.cli import main
 from nanogpt.files import ROOT
 from nanogpt.verify import assert_sound
+from nanogpt.verify.huggingface import small
 from nanogpt.verify.report import CODES, CacheBug, Finding, Report
 from nanogpt.verify.subjects import NotOffered, Ours, through
 from nanogpt.verify.texts import cut, edges_of, high_water, lengths_of, text, total
@@ -405,6 +406,44 @@ def test_a_model_of_transformers_keeps_its_mode_and_says_that_it_is_bidirectiona
     config = transformers.BertConfig(**sizes)
     with pytest.raises(ValueError, match="is bidirectional"):
         referee(transformers.AutoModelForCausalLM.from_config(config))
+
+
+class Output(dict):
+    """The output of a model of transformers: fields that are items as well."""
+
+    __getattr__ = dict.get
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["past_key_values", "cache"])
+def test_a_cache_is_handed_over_by_the_name_that_the_model_takes(name):
+    """transformers 5.24 renamed the argument and the field; models in its style keep theirs."""
+    pytest.importorskip("transformers")
+    llama = small("llama")
+    Llama = type(llama.model)
+
+    class Named(Llama):
+        def read(self, ids, use_cache, held):
+            out = Llama.forward(self, ids, use_cache=use_cache, **{llama.argument: held})
+            return Output(logits=out.logits, **{name: getattr(out, llama.argument)})
+
+        if name == "cache":
+
+            def forward(self, ids, use_cache, cache=None):
+                return self.read(ids, use_cache, cache)
+
+        else:
+
+            def forward(self, ids, use_cache, past_key_values=None):
+                return self.read(ids, use_cache, past_key_values)
+
+    model = Named(llama.model.config)
+    model.load_state_dict(llama.model.state_dict())
+    report = referee(model, length=28, requests=2)
+    assert report.verdict in ("equal", "rounding"), report
+    ways = " ".join(finding.way for finding in report.findings)
+    assert "static cache" in ways
+    assert "rewind" in ways
 
 
 # ------------------------------------------------------------------ for the tests of others
