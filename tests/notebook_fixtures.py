@@ -42,6 +42,7 @@ def cells_of(notebook: int, *ids: str, imports: str = "import torch") -> dict:
 BRIEF = {
     "texts": {"LENGTH": 28, "MIDDLE": 28, "LONG": 28, "USUAL": (16,)},
     "situations": {"BATCHES": (2,), "PADDED": (3,)},
+    "server": {"LONGER": (64,), "MANY": 8},
 }
 BRIEFLY = {"requests": 4, "length": 28}
 
@@ -59,9 +60,9 @@ def brief_referee(patch: pytest.MonkeyPatch) -> None:
 
 def brief_kernels(patch: pytest.MonkeyPatch, folder: Path) -> None:
     """The referee as BRIEF says, in every kernel: each runs a start-up file of Python's."""
-    lines = ["from nanogpt.verify import referee, situations, texts"]
+    lines = ["from nanogpt.verify import referee, server, situations, texts"]
     lines += [f"vars({module}).update({values})" for module, values in BRIEF.items()]
-    lines += [f"referee.referee.__kwdefaults__.update({BRIEFLY})", "del referee, situations, texts"]
+    lines += [f"referee.referee.__kwdefaults__.update({BRIEFLY})", "del referee, server, situations, texts"]
     startup = folder / "brief.py"
     startup.write_text("\n".join(lines))
     patch.setenv("PYTHONSTARTUP", str(startup))

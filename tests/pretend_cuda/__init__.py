@@ -42,7 +42,11 @@ MADE_OF_VALUES = {torch.tensor, torch.as_tensor, torch.asarray, Tensor.new_tenso
 # They make a new tensor of tensors, and no more: C++ need not ask back in between.
 QUICK = {F.linear, F.layer_norm, F.embedding, F.relu, F.scaled_dot_product_attention, torch.cat}
 QUICK |= {Tensor.add, Tensor.sub, Tensor.mul, Tensor.div, Tensor.ge, Tensor.softmax, Tensor.argmax}
+# They compute nothing.
+QUIET = {torch._C._set_grad_enabled, Tensor.is_floating_point, Tensor.dim, Tensor.__len__}
+MOVES = {Tensor.to, Tensor.cuda, Tensor.cpu}
 BACKWARD = {Tensor.backward, torch.autograd.backward, torch.autograd.grad}  # goes where it goes
+ASKED = {*MOVES, *BACKWARD, Tensor.pin_memory, torch._C._nn._parse_to}  # of any tensor
 # Operations after which the host knows a number, or how many numbers there are.
 LOOKS = {"_local_scalar_dense", "equal", "nonzero", "bincount", "masked_select", "_unique2"}
 
@@ -176,16 +180,19 @@ class Requests(TorchFunctionMode):
         self.machine = machine
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
-        if getattr(func, "__name__", "") == "__get__":  # of a property
-            return func(*args)
+        if func in QUIET or getattr(func, "__name__", "") == "__get__":  # of a property
+            return func(*args, **(kwargs or {}))
         kwargs = dict(kwargs or {})
         on_cuda = [type(x) is CudaTensor for x in inside(kwargs, inside(args, []))]
+        if not any(on_cuda) and func not in ASKED and not is_cuda(kwargs.get("device")):
+            with torch._C._DisableTorchDispatch():
+                return func(*args, **kwargs)
         more = torch.is_grad_enabled() or kwargs.get("dropout_p") or self.machine.graph is not None
         if func in QUICK and all(on_cuda) and not more:
             self.machine.launches += 1
             with torch._C._DisableTorchDispatch():
                 return CudaTensor(func(*held(args), **held(kwargs)))
-        if func in (Tensor.to, Tensor.cuda, Tensor.cpu):
+        if func in MOVES:
             return self._moved(func, *args, **kwargs)
         if func is Tensor.pin_memory:
             pinned = args[0].clone()

@@ -34,6 +34,7 @@ def run(tmp_path, monkeypatch):
     monkeypatch.setenv("NANOGPT_MINE", str(tmp_path / "mine"))
     monkeypatch.setenv("NANOGPT_OUT", str(tmp_path / "out"))
     monkeypatch.setattr(page, "SEEDS", 2)
+    monkeypatch.setattr(proof, "TEXTS", proof.TEXTS[:1])
     monkeypatch.setattr(page, "TOKENS", 30)
     (tmp_path / "mine").mkdir()
     yield open_run("06", profile="smoke", mine="true")

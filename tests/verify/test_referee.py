@@ -241,7 +241,7 @@ def test_architectures_of_transformers_are_acquitted():
     """By shorter texts than usual; past a window of theirs all the same."""
     pytest.importorskip("transformers")
     for kind in SOUND.split():
-        report = referee(architecture(kind), length=28, requests=6)
+        report = referee(architecture(kind), length=20, requests=2)
         ways = " ".join(finding.way for finding in report.findings)
         assert "rewind" in ways or "drafts" in ways, report
         print(f"{kind:14} {report.verdict:9} {[f.verdict for f in report.padding]}")
