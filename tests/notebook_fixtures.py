@@ -60,9 +60,10 @@ def brief_referee(patch: pytest.MonkeyPatch) -> None:
 
 def brief_kernels(patch: pytest.MonkeyPatch, folder: Path) -> None:
     """The referee as BRIEF says, in every kernel: each runs a start-up file of Python's."""
-    lines = ["from nanogpt.verify import referee, server, situations, texts"]
+    modules = ", ".join(["referee", *BRIEF])
+    lines = [f"from nanogpt.verify import {modules}"]
     lines += [f"vars({module}).update({values})" for module, values in BRIEF.items()]
-    lines += [f"referee.referee.__kwdefaults__.update({BRIEFLY})", "del referee, server, situations, texts"]
+    lines += [f"referee.referee.__kwdefaults__.update({BRIEFLY})", f"del {modules}"]
     startup = folder / "brief.py"
     startup.write_text("\n".join(lines))
     patch.setenv("PYTHONSTARTUP", str(startup))

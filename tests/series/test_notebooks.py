@@ -20,7 +20,7 @@ REAL_CORPUS = True
 EXECUTED = sorted(PUBLISHED.glob("*.ipynb"))
 each = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 published = pytest.mark.parametrize("path", EXECUTED, ids=lambda path: path.stem)
-LONGEST = 25  # lines of a cell that is no mirror of package code, and not generated
+LONGEST = 27  # lines of a cell that is no mirror of package code, and not generated
 TOOL = (ast.Import, ast.ImportFrom, ast.FunctionDef)
 
 
