@@ -32,9 +32,13 @@ class Chromium:
     """
 
     def __init__(self, folder: Path, patience: float = 60):
-        (read, self.commands), (self.answers, write) = os.pipe(), os.pipe()
+        (read, self.commands) = os.pipe()
+        (self.answers, write) = os.pipe()
         to, out = (fcntl.fcntl(end, fcntl.F_DUPFD, 10) for end in (read, write))
-        self.patience, self.number, self.tail, self.events = patience, 0, b"", []
+        self.patience = patience
+        self.number = 0
+        self.tail = b""
+        self.events = []
         self.session = None
         # The browser reads commands from its descriptor 3 and answers on 4.
         shell = f'exec "$0" "$@" 3<&{to} 4>&{out}'
@@ -167,7 +171,8 @@ class Chromium:
         """What went wrong so far: addresses asked for elsewhere, complaints in the console."""
         found = []
         for event in self.events:
-            method, about = event.get("method"), event.get("params", {})
+            method = event.get("method")
+            about = event.get("params", {})
             if method == "Network.requestWillBeSent":
                 url = about["request"]["url"]
                 found += [] if url.startswith(("file:", "data:")) else [url]

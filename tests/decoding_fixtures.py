@@ -8,7 +8,8 @@ from conftest import seeded
 from nanogpt.config import GPTConfig
 from nanogpt.model import GPT
 
-V, BLOCK = 13, 32
+V = 13
+BLOCK = 32
 
 
 @functools.cache

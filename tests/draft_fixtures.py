@@ -13,7 +13,8 @@ class Right(Draft):
 
     def __init__(self, texts: Tensor, vocab_size: int, k: int = 4):
         super().__init__(k)
-        self.texts, self.vocab_size = texts.long(), vocab_size
+        self.texts = texts.long()
+        self.vocab_size = vocab_size
 
     def begin(self, prompt, sampling):
         def guess(text, noise):

@@ -17,7 +17,8 @@ from nanogpt.model import Head
 
 # The shape and the batch of tests/test_same_tokens.py: what was compiled there serves here.
 SHAPE = {"vocab_size": 13, "block_size": 16, "n_layer": 2, "n_head": 4, "n_embd": 32}
-BATCH, BLOCK = 3, SHAPE["block_size"]
+BATCH = 3
+BLOCK = SHAPE["block_size"]
 
 
 class OneStep(GraphLoop):
@@ -72,7 +73,8 @@ def close_noise(model, prompt, text, margin=1e-3):
     Each token's noise is its own probability, so all of them draw level; the noise of the token
     that is wanted is smaller by the margin.
     """
-    T, whole = prompt.shape[1], torch.cat([prompt, text], dim=1)
+    T = prompt.shape[1]
+    whole = torch.cat([prompt, text], dim=1)
     with torch.no_grad():
         probs = model(whole[:, :-1])[0][:, T - 1 :].softmax(-1)  # (B, n, V)
     wanted = probs.gather(2, text[..., None]) * (1 - margin)

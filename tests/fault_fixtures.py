@@ -40,7 +40,8 @@ class Disk:
     """A place, `mine`, where no file may grow beyond n bytes after `fill(n)`, until `clear()`."""
 
     def __init__(self, folder: Path):
-        self.mine, self.before = folder, resource.getrlimit(resource.RLIMIT_FSIZE)
+        self.mine = folder
+        self.before = resource.getrlimit(resource.RLIMIT_FSIZE)
 
     def fill(self, leave: int) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (leave, self.before[1]))

@@ -151,7 +151,11 @@ class Page(HTMLParser):
 
     def __init__(self, text: str):
         super().__init__()
-        self.tags, self.open, self.text, self.scripts, self.styles = [], [], "", [], ""
+        self.tags = []
+        self.open = []
+        self.text = ""
+        self.scripts = []
+        self.styles = ""
         self.feed(text)
 
     @classmethod

@@ -116,7 +116,9 @@ class Gated:
     """Lets an engine make so many steps, and counts how often it was asked to."""
 
     def __init__(self, engine):
-        self.allowed, self.calls, self.step = threading.Semaphore(0), 0, engine.step
+        self.allowed = threading.Semaphore(0)
+        self.calls = 0
+        self.step = engine.step
         engine.step = self
 
     def __call__(self):

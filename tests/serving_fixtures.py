@@ -41,7 +41,8 @@ def request(kind: int) -> Request:
 
 def generated(asked, form="batched", dtype=torch.float64, engine=None):
     source = {"generator": seeded(asked.seed)} | ({"engine": engine} if engine else {})
-    model, prompt = build(dtype, **FORMS[form]), asked.prompt[None]
+    model = build(dtype, **FORMS[form])
+    prompt = asked.prompt[None]
     return [int(t) for t in generate(model, prompt, asked.max_new_tokens, asked.sampling, **source)]
 
 
@@ -56,11 +57,13 @@ class Watched(BatchEngine):
 
     def __init__(self, *args, **settings):
         super().__init__(*args, **settings)
-        self.events, self.logits = Counter(), {}
+        self.events = Counter()
+        self.logits = {}
         self.block_len = self.block_manager.block_len
 
     def _append(self, batch, drawn):
-        scheduler, read = self.scheduler, [seq.num_scheduled_tokens for seq in batch]
+        scheduler = self.scheduler
+        read = [seq.num_scheduled_tokens for seq in batch]
         assert 0 < sum(read) <= scheduler.budget
         assert len(scheduler.running) <= scheduler.max_running
         self.events += Counter(
@@ -116,7 +119,8 @@ def run(engine: BatchEngine, arrivals: dict[int, list], aborts: dict[int, list],
 
     `tokens` are those that came before, where requests run already.
     """
-    tokens, step = dict(tokens), 0
+    tokens = dict(tokens)
+    step = 0
     while engine.busy or arrivals or aborts:
         for asked in arrivals.pop(step, ()):
             engine.add(asked)
@@ -144,7 +148,8 @@ def check_workload(
     draw = random.Random(f"{form} {seed}")
     kinds = draw.sample(range(KINDS), draw.randint(2, 6))
     requests = {kind: request(kind) for kind in kinds}
-    arrivals, aborts = {}, {}
+    arrivals = {}
+    aborts = {}
     for kind in kinds:
         start = draw.choice([0, 0, 0, 1, 6])
         arrivals.setdefault(start, []).append(requests[kind])

@@ -41,7 +41,8 @@ def pytest_pyfunc_call(pyfuncitem):
     try:
         return (yield)
     finally:
-        if disk := pyfuncitem.funcargs.get("disk"):
+        disk = pyfuncitem.funcargs.get("disk")
+        if disk:
             disk.clear()
 
 

@@ -68,7 +68,8 @@ TRAINING = TrainConfig(steps=4, batch_size=4, eval_every=2, eval_batches=1, zero
 def small(tmp_path_factory):
     """A short text of every character, a tiny model of it, a `gpu` profile of little work."""
     folder = tmp_path_factory.mktemp("cells")
-    text, whole = folder / "text.txt", load_corpus().text
+    text = folder / "text.txt"
+    whole = load_corpus().text
     text.write_text("".join(sorted(set(whole))) + whole[:60_000], encoding="utf-8")
     gpu = replace(
         profiles.PROFILES["gpu"],
@@ -94,7 +95,8 @@ def small(tmp_path_factory):
         # Cells that name a shape leave the number of layers out.
         usual = GPTConfig.__init__.__defaults__
         patch.setattr(GPTConfig.__init__, "__defaults__", (*usual[:2], 1, *usual[3:]))
-        corpus, cpu = load_corpus(), Device(torch.device("cpu"), torch.float32, "tests")
+        corpus = load_corpus()
+        cpu = Device(torch.device("cpu"), torch.float32, "tests")
         shape = replace(shapes.SIZES["small"], vocab_size=len(set(corpus.text)))
         train(GPT(shape), corpus, TRAINING, out=folder / "model", device=cpu)
         yield folder / "model"
@@ -110,7 +112,8 @@ def test_every_cell_says_the_same_after_all_the_others(number, small, tmp_path, 
     texts = "".join(cell.source for cell in nbformat.read(path, 4).cells)
     fewer = INSTEAD.get(number, {})
     assert all(theirs in texts for theirs in fewer)
-    scope, gpu = {"__name__": "__main__"}, PretendCuda()
+    scope = {"__name__": "__main__"}
+    gpu = PretendCuda()
     cells = [cell for cell in filled(nbformat.read(path, 4)).cells if cell.cell_type == "code"]
 
     def said(cell) -> str:
@@ -138,7 +141,9 @@ def drawn(figure, footer: str = "") -> bytes:
 
 def printed(cell, scope: dict, fewer: dict) -> str:
     """What one run of a cell prints, its tables and pictures by their texts."""
-    name, out, source = f"<cell {cell.id}>", io.StringIO(), cell.source
+    name = f"<cell {cell.id}>"
+    out = io.StringIO()
+    source = cell.source
     for theirs, here in fewer.items():
         source = source.replace(theirs, here)
     linecache.cache[name] = (len(source), None, source.splitlines(True), name)

@@ -61,7 +61,8 @@ def gpu():
 
 
 def test_what_cuda_refuses_is_refused(gpu):
-    here, there = torch.ones(3), torch.ones(3, device="cuda")
+    here = torch.ones(3)
+    there = torch.ones(3, device="cuda")
     assert there.device == torch.device("cuda", 0)
     assert torch.equal((there * 2 + here[0]).cpu(), torch.full((3,), 3.0)), "a number may be there"
     with pytest.raises(RuntimeError, match="at least two devices"):
@@ -91,7 +92,8 @@ def counted(gpu, steps) -> tuple[int, torch.Tensor]:
 @pytest.mark.filterwarnings("ignore:(Native|Compiled) cannot be built")
 def test_texts_are_those_of_the_cpu_and_the_host_waits_once_for_each(gpu):
     """For the check of the prompt; not once for a token, in any cache or engine."""
-    model, prompt = tiny_model(), tokens(2, 5)
+    model = tiny_model()
+    prompt = tokens(2, 5)
     there = tiny_model().to("cuda"), prompt.to("cuda")
     ways = [{"cache": cache} for cache in CACHES] + [{"engine": engine} for engine in ENGINES]
     cases = [(way, PLAIN) for way in ways]
@@ -109,7 +111,8 @@ def test_texts_are_those_of_the_cpu_and_the_host_waits_once_for_each(gpu):
 
 @pytest.mark.parametrize("cache", [*CACHES, RollingCache])
 def test_newer_architectures_too(gpu, cache):
-    model, prompt = sharpened(GPT(SHARED)).eval(), tokens(2, 5)
+    model = sharpened(GPT(SHARED)).eval()
+    prompt = tokens(2, 5)
     expected = complete(model, prompt, 12, cache=cache, generator=seeded(1))
     there = deepcopy(model).to("cuda"), prompt.to("cuda")
     steps = partial(generate, *there, 12, cache=cache, generator=seeded(1))
@@ -130,7 +133,8 @@ DRAFTS = {
     "how", [{}, {"cache": StaticCache}, {"cache": PagedCache}, {"engine": Flat}]
 )
 def test_speculation_gives_the_same_tokens_and_waits_once_a_pass(gpu, draft, how):
-    model, prompt = tiny_model(), tokens(2, 5)
+    model = tiny_model()
+    prompt = tokens(2, 5)
     expected = complete(model, prompt, 15, cache=None, generator=seeded(1))
     model.to("cuda")
     proposes = DRAFTS[draft](model)
@@ -153,7 +157,8 @@ def test_proposals_outside_the_vocabulary_are_refused_on_a_gpu_too(gpu):
         def begin(self, prompt, sampling):
             return lambda text, noise: text[:, -1:] + 99
 
-    model, prompt = tiny_model().to("cuda"), tokens(1, 5).to("cuda")
+    model = tiny_model().to("cuda")
+    prompt = tokens(1, 5).to("cuda")
     with pytest.raises(ValueError, match="the draft proposed tokens .* the vocabulary has 0 to 12"):
         complete(model, prompt, 9, draft=Wrong(2, 1))
 
@@ -198,7 +203,8 @@ def test_training_waits_twice_for_each_evaluation_and_never_for_a_step(corpus, b
 
 
 def test_a_float32_run_there_is_that_of_the_cpu(gpu, corpus):
-    here, there = fresh(corpus, dropout=0.0), fresh(corpus, dropout=0.0)
+    here = fresh(corpus, dropout=0.0)
+    there = fresh(corpus, dropout=0.0)
     ours = train(here, corpus, RECIPE, device=pick_device("cpu"))
     device = replace(pick_device("cuda"), dtype=torch.float32)
     theirs = train(there, corpus, RECIPE, device=device)
@@ -208,7 +214,8 @@ def test_a_float32_run_there_is_that_of_the_cpu(gpu, corpus):
 @pytest.mark.parametrize("bf16", [True, False])
 def test_a_stopped_run_resumes_there_to_the_same_bits(corpus, tmp_path, monkeypatch, bf16):
     with PretendCuda(bf16=bf16):
-        whole, other = fresh(corpus), fresh(corpus)
+        whole = fresh(corpus)
+        other = fresh(corpus)
         expected = train(whole, corpus, RECIPE, out=tmp_path / "whole")
         stop_at(monkeypatch, 2, ctrl_c)
         with pytest.raises(KeyboardInterrupt, match="stopped after 3 steps"):
@@ -227,12 +234,14 @@ def test_a_stopped_run_resumes_there_to_the_same_bits(corpus, tmp_path, monkeypa
 def test_the_ladder_and_the_other_benchmarks_run_there(gpu, corpus, monkeypatch):
     peak = summary([1e9]) | {"how": "not measured"}  # a large product takes seconds
     monkeypatch.setattr(roofline, "peak_arithmetic", lambda **_: peak)
-    model, device = tiny_model(block_size=16, n_layer=1).to("cuda"), pick_device()
+    model = tiny_model(block_size=16, n_layer=1).to("cuda")
+    device = pick_device()
     result = ladder(model, n_new=5, repeats=1)
     assert [row["rung"] for row in result["rungs"]] == list("1234567")
     assert all(row["equal"] for row in result["rungs"])
     monkeypatch.setattr(training, "TURNS", 2)
-    shape, least = {"block_size": 8, "n_layer": 1, "n_embd": 8, "n_head": 2}, {"batch_size": 2}
+    shape = {"block_size": 8, "n_layer": 1, "n_embd": 8, "n_head": 2}
+    least = {"batch_size": 2}
     train = {**least, "steps": 1}
     entries = [training.Entry(name, name, None, shape, train) for name in ("lecture", "sprint")]
     runs = train_in_turns(entries, corpus, seed=1, device=device)

@@ -62,7 +62,8 @@ print(n, "y" * 40_000)
 
 
 def run_notebook(folder, version):
-    source, said = folder.parent / "notebooks", io.StringIO()
+    source = folder.parent / "notebooks"
+    said = io.StringIO()
     write_notebook(source / "00_good.ipynb", CELL)
     words = ["--source", source, "--out", folder, "-p", f"n={version}", "--profile", "smoke"]
     with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
@@ -170,7 +171,8 @@ def test_a_process_that_is_killed_at_a_rename(tmp_path, writer, names, at):
     folder = tmp_path / "killed"
     folder.mkdir()
     writer.write(folder, 1)
-    if not (child := os.fork()):
+    child = os.fork()
+    if not child:
         calls = []
 
         def killing(rename):
@@ -182,7 +184,8 @@ def test_a_process_that_is_killed_at_a_rename(tmp_path, writer, names, at):
 
             return call
 
-        os.replace, os.rename = killing(os.replace), killing(os.rename)
+        os.replace = killing(os.replace)
+        os.rename = killing(os.rename)
         writer.write(folder, 2)
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) in (0, -signal.SIGKILL)
@@ -216,7 +219,8 @@ def whole(tmp_path_factory, corpus):
 def test_a_training_whose_disk_fills_up_resumes_to_the_same_bits(
     disk, corpus, monkeypatch, whole, share
 ):
-    before, out = {}, disk.mine / "fox"
+    before = {}
+    out = disk.mine / "fox"
 
     def fill():
         before.update(files(disk.mine))

@@ -35,7 +35,8 @@ MINE = "mine"
 @pytest.fixture
 def here(tmp_path, monkeypatch):
     """A folder with a corpus, two notebooks and a checkpoint; the expensive work is left out."""
-    here, repo = tmp_path / "here", tmp_path / "here" / "repo"
+    here = tmp_path / "here"
+    repo = tmp_path / "here" / "repo"
     here.mkdir()
     (here / "text.txt").write_text(TEXT * 100)
     monkeypatch.setenv("NANOGPT_DATA", str(here / "text.txt"))
@@ -142,7 +143,8 @@ def test_a_file_of_the_reader_stays(here, capsys, command, before, arrange, code
     (here / "p.txt").write_text("\n".join("ab"))
     was = contents(here.parent)
     assert go(here, command) == (1 if command == "failing" else code)
-    now, said = contents(here.parent), capsys.readouterr().err
+    now = contents(here.parent)
+    said = capsys.readouterr().err
     assert {f"here/{name}": now.get(f"here/{name}") for name in named}.items() <= was.items()
     assert now.get("thesis.tex") == was.get("thesis.tex")
     if code == 2:

@@ -250,7 +250,8 @@ def test_a_call_of_anything_works_or_is_refused_by_name_and_changes_nothing(
     door, name, value, per_head, mode
 ):
     model = MODELS[per_head].train(mode)
-    before, random = state_of(model), torch.random.get_rng_state()
+    before = state_of(model)
+    random = torch.random.get_rng_state()
     _, said = attempt(lambda: door(model, **{name: value}), ValueError)
     assert said is None or name in said or "block_size" in said, said
     assert state_of(model) == before
@@ -302,7 +303,8 @@ def damages(draw):
     new = st.binary(min_size=1, max_size=4) | st.sampled_from([b"0", b"9", b'"', b"}", b"[", b"\\"])
     place = st.tuples(st.booleans(), st.integers(0, 9999), st.integers(1, 8))
     step = st.tuples(st.sampled_from(kinds), place, new)
-    steps, mended = draw(st.lists(step, min_size=1, max_size=3)), draw(st.booleans())
+    steps = draw(st.lists(step, min_size=1, max_size=3))
+    mended = draw(st.booleans())
 
     def damage(data: bytes) -> bytes:
         header = 8 + struct.unpack("<Q", data[:8])[0]
@@ -344,7 +346,8 @@ def read_weights(path, trained) -> dict:
 
 def resumed(path, trained) -> dict:
     """Resume from a state: the weights in the end."""
-    random, out = torch.random.get_rng_state(), trained.place / "run"
+    random = torch.random.get_rng_state()
+    out = trained.place / "run"
     path.replace(trained.state_path)
     try:
         return small_run(out, resume=True).state_dict()
@@ -363,7 +366,8 @@ READERS = {
 def test_a_damaged_file_gives_the_very_tensors_or_our_error(trained, kind):
     read, expected, n = READERS[kind]
     name = "run-last.state.safetensors" if kind == "resumed" else "any.safetensors"
-    data, path = trained.checkpoint if kind == "checkpoint" else trained.state, trained.place / name
+    data = trained.checkpoint if kind == "checkpoint" else trained.state
+    path = trained.place / name
 
     @given(damage=damages())
     @examples(n)
@@ -389,7 +393,8 @@ def test_two_damaged_bytes_are_noticed_even_if_one_is_in_the_word_digest(trained
 def swaps(draw):
     """A function that puts another JSON value into one place of nested dicts, or takes one out."""
     choices = draw(st.lists(st.integers(0, 30), min_size=3, max_size=3))
-    new, gone = draw(json_values), draw(st.integers(0, 5)) == 0
+    new = draw(json_values)
+    gone = draw(st.integers(0, 5)) == 0
 
     def swap(tree, choices=choices):
         key = sorted(tree)[choices[0] % len(tree)]
@@ -435,7 +440,9 @@ options = st.tuples(flag | word) | st.tuples(st.just("-p"), setting)
 @example(words=["-p", "profile=\udcff", "--profile", "\udcff"])  # bytes that are no UTF-8
 def test_any_words_are_a_run_or_end_with_2_and_a_line(trained, words):
     """The run itself stops where it looks for its corpus: all of its words are read by then."""
-    error, source, out = io.StringIO(), trained.place / "notebooks", trained.place / "out"
+    error = io.StringIO()
+    source = trained.place / "notebooks"
+    out = trained.place / "out"
     write(source / "03_first.ipynb", parameters=CELL)
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stderr(error):
         patch.setenv("NANOGPT_DATA", "nowhere")

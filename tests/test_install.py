@@ -71,7 +71,8 @@ def test_an_installed_copy_writes_the_same_text_somewhere_else(wheel, tmp_path):
 def test_what_needs_the_notebooks_says_so_and_how_to_get_them(wheel, tmp_path, words):
     wheel.extractall(tmp_path / "site")
     (tmp_path / "elsewhere").mkdir()
-    command, env = [sys.executable, "-m", "nanogpt", *words], {"PYTHONPATH": str(tmp_path / "site")}
+    command = [sys.executable, "-m", "nanogpt", *words]
+    env = {"PYTHONPATH": str(tmp_path / "site")}
     options = {"cwd": tmp_path / "elsewhere", "capture_output": True, "text": True}
     done = subprocess.run(command, env=env, **options)
     assert (done.returncode, done.stdout) == (2, "")

@@ -119,7 +119,8 @@ def excesses(name: str) -> list[str]:
     text = MODULES[name].read_text(encoding="utf-8")
     tree = ast.parse(text)
     found = [] if ast.get_docstring(tree) else [f"{name} has no docstring"]
-    if (lines := len(text.splitlines())) > LIMITS["module"]:
+    lines = len(text.splitlines())
+    if lines > LIMITS["module"]:
         found.append(f"{name} has {lines} lines")
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef):

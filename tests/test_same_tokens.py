@@ -23,7 +23,9 @@ import nanogpt
 from nanogpt.config import MODERN
 from nanogpt.convert import unpack_heads
 
-BLOCK, WINDOW, PAST_BLOCK = 16, 5, (16, 4)
+BLOCK = 16
+WINDOW = 5
+PAST_BLOCK = (16, 4)
 CONFIGS = {
     "lecture": {},
     "rope": {"rope": True},
@@ -97,15 +99,21 @@ def cover() -> list[tuple]:
     A pair is a bit and a set of pairs an int, as every process that collects tests runs this.
     """
     choices = [[(axis, value) for value in values] for axis, values in AXES.items()]
-    order, bits = list(AXES), {pair: 1 << i for i, pair in enumerate(all_pairs())}
-    held, missing, dice, cases = list(bits), (1 << len(bits)) - 1, random.Random(1), []
+    order = list(AXES)
+    bits = {pair: 1 << i for i, pair in enumerate(all_pairs())}
+    held = list(bits)
+    missing = (1 << len(bits)) - 1
+    dice = random.Random(1)
+    cases = []
     while missing:
-        wanted, some = held[(missing & -missing).bit_length() - 1], []
+        wanted = held[(missing & -missing).bit_length() - 1]
+        some = []
         while len(some) < 40:
             case = [dice.choice(values) for values in choices]
             for choice in wanted:
                 case[order.index(choice[0])] = choice
-            if (found := _bits_of(case, bits)) is not None:
+            found = _bits_of(case, bits)
+            if found is not None:
                 some.append((found, case))
         found, case = max(some, key=lambda one: (one[0] & missing).bit_count())
         cases.append(tuple(value for _, value in case))
@@ -134,7 +142,8 @@ def model_of(config, form="batched", dtype=torch.float64, **sizes):
 @torch.no_grad()
 def plain_loop(model, prompt, noise, how: nanogpt.SamplingParams):
     """The lecture's generate: crop, compute the whole text again, draw.  (B, T) -> (B, T + n)"""
-    text, limit = prompt, model.config.positions or len(noise) + prompt.shape[1]
+    text = prompt
+    limit = model.config.positions or len(noise) + prompt.shape[1]
     for row in noise:
         logits = model(text[:, -limit:])[0][:, -1]
         probs = (logits / how.temperature).softmax(-1)
@@ -153,13 +162,16 @@ def plain_loop(model, prompt, noise, how: nanogpt.SamplingParams):
     ids=["-".join(map(str, (i, *c[:5]))) for i, c in enumerate(CASES)],
 )
 def test_the_tokens_are_those_of_the_plain_loop(form, way, draft, config, lengths, sampling, batch):
-    (T, n), dtype = lengths, torch.float32 if way in COMPILER else torch.float64
-    model, small = model_of(config, form, dtype), model_of(config, dtype=dtype, n_layer=1)
+    (T, n) = lengths
+    dtype = torch.float32 if way in COMPILER else torch.float64
+    model = model_of(config, form, dtype)
+    small = model_of(config, dtype=dtype, n_layer=1)
     lecture = model_of(config, "heads" if config in HAVE_HEADS else "batched")
     prompt = torch.randint(V, (batch, T), generator=seeded(T))
     u = torch.rand(n, batch, V, dtype=torch.float64, generator=seeded(42))
     text = plain_loop(lecture, prompt, -torch.log1p(-u).float(), sampling)
-    before, ways = state_of(model), {"past_block": "slide" if lengths == PAST_BLOCK else "error"}
+    before = state_of(model)
+    ways = {"past_block": "slide" if lengths == PAST_BLOCK else "error"}
     ways |= {"cache": CACHES[way]} if way in CACHES else {"engine": getattr(nanogpt, way)}
     ways |= {"draft": DRAFTS[draft](text, small), "generator": seeded(42)}
     assert torch.equal(nanogpt.complete(model, prompt, n, sampling, **ways), text)

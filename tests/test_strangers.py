@@ -44,7 +44,8 @@ def test_nothing_in_the_package_can_unpickle_or_run_what_it_reads():
     "content", ["", "{", "[]", '{"config": {"n_layer": 99}}', '{"path": "/etc/passwd"}'], ids=repr
 )
 def test_the_json_beside_a_checkpoint_is_for_readers_and_decides_nothing(tmp_path, content):
-    saved, model = tmp_path / "fox", tiny_model()
+    saved = tmp_path / "fox"
+    model = tiny_model()
     save_checkpoint(saved, model, meta_of(model))
     expected = load_checkpoint(saved)
     saved.with_name("fox.json").write_text(content)
@@ -53,7 +54,8 @@ def test_the_json_beside_a_checkpoint_is_for_readers_and_decides_nothing(tmp_pat
 
 
 def test_a_path_in_the_metadata_is_a_name_and_nothing_more(tmp_path):
-    secret, model = tmp_path / "secret.txt", tiny_model()
+    secret = tmp_path / "secret.txt"
+    model = tiny_model()
     secret.write_text("not for you")
     named = {"name": str(secret), "sha256": str(secret)}
     save_checkpoint(tmp_path / "fox", model, meta_of(model, corpus=named))

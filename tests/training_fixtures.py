@@ -66,7 +66,8 @@ def stop_at(monkeypatch, step, what) -> None:
 
 def do_at(step, what) -> None:
     """The same for the rest of a process."""
-    begun, plain = [], Trainer.step
+    begun = []
+    plain = Trainer.step
 
     def begin(*arguments):
         begun.append(None)
@@ -140,7 +141,8 @@ def short_run(out: Path, killed_at: int | None = None) -> None:
 
     The process is killed before it renames file number `killed_at` (from 1) to its place.
     """
-    renamed, plain = [], os.replace
+    renamed = []
+    plain = os.replace
 
     def rename(*arguments):
         renamed.append(arguments)
@@ -158,7 +160,8 @@ def short_run(out: Path, killed_at: int | None = None) -> None:
 def some_runs(runs) -> None:
     """For each of two processes: runs, one after another; what is refused is printed."""
     rank = os.environ["RANK"]
-    options(parser := Parser("train", ""))
+    parser = Parser("train", "")
+    options(parser)
     with joined(pick_device("cpu")) as (device, trainer):
         for _, *one in runs:
             try:

@@ -56,7 +56,8 @@ def test_the_figures_fit_together(model, limits):
         assert row["speedup"]["n"] == 3
         assert sum(row["split"].values()) == pytest.approx(1 / row["tokens_per_second"]["median"])
     assert result["rungs"][0]["speedup"]["median"] == 1.0
-    found, n_bytes = result["limits"], roofline.work(model.config, 8, cached=True)["bytes"]
+    found = result["limits"]
+    n_bytes = roofline.work(model.config, 8, cached=True)["bytes"]
     # The first turn, which measured 1e9, was a warm-up.
     assert found["read"] == {"median": 3e9, "low": 2e9, "high": 4e9, "n": 3, "how": "test"}
     assert found["roofline"] == {
@@ -64,7 +65,8 @@ def test_the_figures_fit_together(model, limits):
     } | {"n": 3}
     assert found["step_bytes"] == n_bytes
     best = next(row for row in result["rungs"] if row["rung"] == result["best"]["rung"])
-    share, speeds = result["best"]["share_of_bound"], best["tokens_per_second"]
+    share = result["best"]["share_of_bound"]
+    speeds = best["tokens_per_second"]
     assert share["low"] >= speeds["low"] / found["roofline"]["high"]
     assert share["high"] <= speeds["high"] / found["roofline"]["low"]
     json.dumps(result, allow_nan=False)  # plain data
@@ -94,7 +96,8 @@ def test_the_best_rung_has_full_weights_and_equal_tokens(model, limits, monkeypa
 def test_a_rung_that_cannot_be_built_says_why_and_the_others_run(model, limits, monkeypatch):
     chosen = Rung("4", "flat", Flat), Rung("7", "native", Unbuildable)
     monkeypatch.setattr(decoding, "rungs", lambda device: chosen)
-    result, why = ladder(model, n_new=4, repeats=1), "no C++ compiler (c++)"
+    result = ladder(model, n_new=4, repeats=1)
+    why = "no C++ compiler (c++)"
     assert result["rungs"][1] == {"rung": "7", "label": "native", "unavailable": why}
     assert result["rungs"][0]["equal"]
     assert f"not here: {why}" in ladder_text(result)
@@ -142,7 +145,8 @@ def test_the_command_prints_the_rungs_and_writes_json(limits, tmp_path, capsys, 
     path = tmp_path / "l.json"
     words = "--size article --repeats 1 --rungs 15 --json"
     assert main(["bench", "ladder", *words.split(), str(path)]) == 0
-    said, written = capsys.readouterr().out, json.loads(path.read_text())
+    said = capsys.readouterr().out
+    written = json.loads(path.read_text())
     assert "roofline bound" in said
     assert all(row["label"] in said for row in written["rungs"])
     assert (written["model"], written["environment"]["threads"]) == ("article", 1)

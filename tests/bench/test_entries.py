@@ -90,7 +90,8 @@ def test_shared_keys_and_windows_are_measured_with_equal_training():
 
 @pytest.mark.parametrize("name", KINDS)
 def test_the_published_figures_are_of_the_real_corpus_and_these_entries(name):
-    result, entries = published(name), KINDS[name]
+    result = published(name)
+    entries = KINDS[name]
     assert (result["what"], result["corpus"]) == (name, "Tiny Shakespeare")
     seeds = 5 if name == "ideas" else 3
     assert {run["seed"] for run in result["runs"]} == set(range(1337, 1337 + seeds))

@@ -60,7 +60,8 @@ def moments(monkeypatch, static_batch, lengths, arrivals):
         Request(torch.tensor([i]), n, arrival=at, id=i)
         for i, (n, at) in enumerate(zip(lengths, arrivals, strict=True))
     ]
-    engine, steps = BatchEngine(build(), max_running=2), []
+    engine = BatchEngine(build(), max_running=2)
+    steps = []
     step = engine.step
     monkeypatch.setattr(engine, "step", lambda: steps.append(1) or step())
     monkeypatch.setattr(time, "perf_counter", lambda: len(steps))
@@ -70,7 +71,8 @@ def moments(monkeypatch, static_batch, lengths, arrivals):
 
 
 def test_a_free_place_is_taken_at_once_or_when_the_batch_has_ended(monkeypatch):
-    lengths, arrivals = [1, 4, 2], [0.0, 0.0, 0.5]
+    lengths = [1, 4, 2]
+    arrivals = [0.0, 0.0, 0.5]
     assert moments(monkeypatch, None, lengths, arrivals) == [[1], [1, 2, 3, 4], [2, 3]]
     assert moments(monkeypatch, 2, lengths, arrivals) == [[1], [1, 2, 3, 4], [5, 6]]
 
@@ -89,7 +91,8 @@ def test_every_scheme_gives_the_same_tokens():
 
 
 def test_the_bound_counts_tokens_read_and_the_keys_and_values_before_each():
-    config, requests = build().config, poisson(4, inf, 13, 32)
+    config = build().config
+    requests = poisson(4, inf, 13, 32)
     read = sum(len(r.prompt) + r.max_new_tokens - 1 for r in requests)
     seen = sum(len(r.prompt) + i for r in requests for i in range(1, r.max_new_tokens))
     seconds = 2 * config.matrix_weights * read / 1e12 + seen * config.cache_bytes(1) / 1e9
@@ -102,7 +105,8 @@ def test_the_command_writes_what_it_prints(tmp_path, capsys, monkeypatch):
     path = tmp_path / "load.json"
     words = "--size article --rates inf --requests 1 --repeats 1"
     assert main(["bench", "load", *words.split(), "--json", str(path)]) == 0
-    printed, written = capsys.readouterr().out, json.loads(path.read_text())
+    printed = capsys.readouterr().out
+    written = json.loads(path.read_text())
     for said in ("1 request ", "block of 32", "modules", "timed once", "1 thread", "all at once"):
         assert said in printed
     assert written["limits"] == {"ttft": 0.5, "tpot": 0.05}

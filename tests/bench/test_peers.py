@@ -74,7 +74,8 @@ def requests(n=1):
 
 
 def test_our_own_server_gives_our_texts():
-    model, tokenizer = build(torch.float32), CharTokenizer(CHARS[:13])
+    model = build(torch.float32)
+    tokenizer = CharTokenizer(CHARS[:13])
     how = {"vocab_size": 13, "block_size": 32, "repeats": 1, "limits": {"e2el": 1e6}}
     how |= {"n": 6, "greedy": True}
     with listening(Server(model, tokenizer)) as url:
@@ -119,7 +120,8 @@ def test_what_goes_wrong_is_said_in_a_line(server, model, said):
 
 
 def test_the_command_prints_a_row_of_a_server(server, tmp_path, capsys):
-    path, options = tmp_path / "load.json", "--requests 2 --repeats 1 --rates inf --size article"
+    path = tmp_path / "load.json"
+    options = "--requests 2 --repeats 1 --rates inf --size article"
     assert main(["bench", "load", "--url", server[0], *options.split(), "--json", str(path)]) == 0
     said = capsys.readouterr().out
     assert "good" in said

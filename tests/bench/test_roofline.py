@@ -12,7 +12,8 @@ from nanogpt.engines.toolchain import CannotBuild
 
 def test_operations_of_a_cached_token_are_those_that_torch_counts():
     model = tiny_model(per_head=False, n_embd=32, n_head=4)
-    c, n = model.config, 9
+    c = model.config
+    n = 9
     total = 0
     for place in range(1, n + 1):  # one row through the matrices, and attention to `place` rows
         with FlopCounterMode(display=False) as counter:
@@ -30,7 +31,8 @@ def test_operations_of_a_cached_token_are_those_that_torch_counts():
 
 def test_operations_without_a_cache_are_those_of_ever_longer_texts():
     model = tiny_model(per_head=True)
-    n, total = 9, 0
+    n = 9
+    total = 0
     for T in range(1, n + 1):
         with FlopCounterMode(display=False) as counter:
             model(torch.zeros(1, T, dtype=torch.int64))

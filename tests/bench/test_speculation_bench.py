@@ -45,7 +45,8 @@ def test_rows_say_what_was_decoded():
 
 @pytest.mark.slow
 def test_tokens_that_differ_are_reported(monkeypatch):
-    model, other = build(FLOAT), build(FLOAT, 5)
+    model = build(FLOAT)
+    other = build(FLOAT, 5)
     plain = speculation.generate
 
     def cheating(subject, *args, draft=None, **settings):
@@ -85,10 +86,12 @@ def saved(path, seed=3, **shape):
 @pytest.mark.slow
 @pytest.mark.parametrize("newer", [{}, MODERN], ids=["lecture", "modern"])
 def test_the_command_prints_a_table_and_writes_it(newer, tmp_path, capsys):
-    model, path = saved(tmp_path / "model", **newer), tmp_path / "s.json"
+    model = saved(tmp_path / "model", **newer)
+    path = tmp_path / "s.json"
     words = f"--k 3 --repeats 1 --tokens 24 --target {model} --draft {model} --json {path}"
     assert main(["bench", "speculate", *words.split()]) == 0
-    printed, result = capsys.readouterr().out, json.loads(path.read_text())
+    printed = capsys.readouterr().out
+    result = json.loads(path.read_text())
     drafts = [row["draft"] for row in result["rows"]]
     assert drafts[:3] == ["a GPT of 0.01M", "itself, in 8 bits", "a table for triples"]
     assert all(row["equal"] for row in result["rows"])

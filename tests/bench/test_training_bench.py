@@ -94,21 +94,24 @@ def test_the_ratio_is_seed_by_seed_and_only_for_a_loss_as_low_at_the_same_block(
 
 
 def test_the_command_prints_rows_and_writes_them(runs, tmp_path, monkeypatch, capsys):
-    path, data = tmp_path / "race.json", tmp_path / "text.txt"
+    path = tmp_path / "race.json"
+    data = tmp_path / "text.txt"
     data.write_text(practice_corpus().text[:20_000], encoding="utf-8")
     monkeypatch.setitem(KINDS, "race", ENTRIES)
     monkeypatch.setattr(
         bench, "train_in_turns", lambda *_, seed, **__: [run | {"seed": seed} for run in runs]
     )
     assert main(["bench", "train", "--seeds", "2", "--data", str(data), "--json", str(path)]) == 0
-    result, said = json.loads(path.read_text()), capsys.readouterr().out
+    result = json.loads(path.read_text())
+    said = capsys.readouterr().out
     assert len(result["runs"]) == 6
     assert all(row["name"] in said for row in result["rows"])
 
 
 def test_a_stop_keeps_the_complete_seeds(tmp_path, monkeypatch, capsys, corpus):
     monkeypatch.setattr(bench, "load_corpus", lambda _: corpus)
-    path, seeds = tmp_path / "race.json", []
+    path = tmp_path / "race.json"
+    seeds = []
 
     def stopped_at_the_second(entries, corpus, *, seed, device):
         seeds.append(seed)

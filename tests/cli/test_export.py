@@ -18,9 +18,11 @@ def saved(tmp_path, **changes):
 
 
 def test_the_file_holds_the_lectures_state_dict(tmp_path, capsys):
-    model, out = saved(tmp_path), tmp_path / "lecture.safetensors"
+    model = saved(tmp_path)
+    out = tmp_path / "lecture.safetensors"
     assert main(["export", str(tmp_path / "fox"), "--form", "lecture", "--out", str(out)]) == 0
-    expected, found = lecture_state_dict(model), load_file(out)
+    expected = lecture_state_dict(model)
+    found = load_file(out)
     assert found.keys() == expected.keys()
     assert all(torch.equal(found[name], expected[name]) for name in expected)
     assert "n_layer=2, n_head=2, n_embd=16, block_size=24" in capsys.readouterr().out

@@ -32,7 +32,8 @@ def text(tmp_path_factory):
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory):
     """One finished run: where it is, its files, what it said."""
-    out, said = tmp_path_factory.mktemp("runs") / "one", StringIO()
+    out = tmp_path_factory.mktemp("runs") / "one"
+    said = StringIO()
     with redirect_stdout(said):
         assert main(["train", *WORDS, "--out", f"{out}.safetensors"]) == 0
     files = {p: p.read_bytes() for p in out.parent.iterdir()}
@@ -40,7 +41,8 @@ def ran(tmp_path_factory):
 
 
 def test_a_run_leaves_weights_and_a_log_of_its_evaluations(ran):
-    found, log = load_checkpoint(f"{ran.out}-last"), log_of(ran.out)
+    found = load_checkpoint(f"{ran.out}-last")
+    log = log_of(ran.out)
     assert [row["step"] for row in log] == [0, 2, 4, 6]
     expected = {"steps": 6, "eval_every": 2, "batch_size": 2, "seed": 5, "eval_batches": 1}
     expected |= {"accumulate": 2, "clip": 1.0}

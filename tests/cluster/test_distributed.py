@@ -47,7 +47,8 @@ def words(folder, out, *more):
 
 def assert_same_run(out, whole):
     """The losses of all batches and the last weights, but for the order of additions."""
-    a, b = load_file(state_path(out)), load_file(state_path(whole))
+    a = load_file(state_path(out))
+    b = load_file(state_path(whole))
     torch.testing.assert_close(a["batch_loss"], b["batch_loss"], atol=1e-5, rtol=0)
     assert len(a["batch_loss"]) == STEPS
     for name in (name for name in a if name.startswith("model.")):

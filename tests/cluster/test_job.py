@@ -116,7 +116,8 @@ def test_prompts_and_their_seeds(tmp_path):
     plain = tmp_path / "p.txt"
     plain.write_bytes("\ufeffTo be\n\n or\u2028not\n".encode())  # a byte order mark is no text
     assert read_prompts(plain, seed=5) == [("To be", 5), (" or\u2028not", 6)]
-    (objects := tmp_path / "p.jsonl").write_text('{"prompt": "a\\nb"}\n\n{"prompt": "c"}\n')
+    objects = tmp_path / "p.jsonl"
+    objects.write_text('{"prompt": "a\\nb"}\n\n{"prompt": "c"}\n')
     assert read_prompts(objects, samples=2) == [("a\nb", 0), ("a\nb", 1), ("c", 2), ("c", 3)]
     assert read_prompts(None, samples=2) == [("\n", 0), ("\n", 1)]
 
@@ -158,7 +159,8 @@ def test_an_endless_file_of_prompts_ends_with_a_message(monkeypatch, tmp_path):
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory):
     """A tiny model of the characters a to m, saved."""
-    path, model = tmp_path_factory.mktemp("job") / "tiny", tiny_model()
+    path = tmp_path_factory.mktemp("job") / "tiny"
+    model = tiny_model()
     save_checkpoint(path, model, meta_of(model))
     return path
 
@@ -173,16 +175,19 @@ def words(checkpoint, tmp_path):
 
 def test_the_command_writes_what_generate_gives_each_text_alone(words, checkpoint, tmp_path):
     assert main(words(tmp_path / "out", "--temperature", "0.8")) == 0
-    model, tokenizer = load_checkpoint(checkpoint).model, CharTokenizer(CHARS)
+    model = load_checkpoint(checkpoint).model
+    tokenizer = CharTokenizer(CHARS)
     for row in lines(tmp_path / "out"):
-        prompt, seed = tokenizer.encode(row["prompt"])[None], row["seed"]
+        prompt = tokenizer.encode(row["prompt"])[None]
+        seed = row["seed"]
         alone = complete(model, prompt, 6, SamplingParams(temperature=0.8), generator=seeded(seed))
         assert row["prompt"] + row["text"] == tokenizer.decode(alone)
 
 
 def test_ctrl_c_keeps_the_shards_that_are_done(words, tmp_path, monkeypatch, capsys):
     assert main(words(tmp_path / "whole")) == 0
-    plain, calls = module.ShardWriter.__call__, itertools.count()
+    plain = module.ShardWriter.__call__
+    calls = itertools.count()
 
     def stopped(self, shard):
         if next(calls) == 2:
@@ -240,7 +245,8 @@ def ray_actors(pid: int) -> list[int]:
 def test_actors_of_ray_write_the_same_texts_though_one_is_killed(words, tmp_path):
     many = ["--samples", "40", "--shard-size", "1"]
     assert main(words(tmp_path / "whole", *many)) == 0
-    out, killed = tmp_path / "ray", []
+    out = tmp_path / "ray"
+    killed = []
     command = [sys.executable, "-m", "nanogpt", "generate", *words(out, *many, "--workers", "2")]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         threading.Thread(target=process.stdout.read, daemon=True).start()

@@ -70,10 +70,12 @@ def test_the_probabilities_behind_the_tokens_are_right_to_a_thousandth(kind):
 
 @every
 def test_a_prompt_and_noise_of_any_kind_are_read_and_left_as_they_are(kind):
-    model, noise = shared_model(), draw_noise(8, BATCH, 13, seeded(3))
+    model = shared_model()
+    noise = draw_noise(8, BATCH, 13, seeded(3))
     prompt = prompt_of(BATCH, 6).T.int()  # columns of a larger table
     assert not prompt.is_contiguous()
-    before, expected = prompt.clone(), complete(model, prompt, 8, cache=None, noise=noise)
+    before = prompt.clone()
+    expected = complete(model, prompt, 8, cache=None, noise=noise)
     for other in (noise.double(), noise.transpose(0, 2).contiguous().transpose(0, 2)):
         assert torch.equal(complete(model, prompt, 8, engine=ready(kind), noise=other), expected)
     assert torch.equal(prompt, before), "the prompt was written to"
@@ -96,7 +98,8 @@ def through_data(model):
 
 @every
 def test_changed_weights_are_the_weights_of_the_next_text(kind):
-    built, prompt = ready(kind), prompt_of(5)
+    built = ready(kind)
+    prompt = prompt_of(5)
     before = uncached(shared_model(), prompt, 12)
     for change in (change_weights, replaced, through_data):
         model = shared_model()
@@ -109,7 +112,9 @@ def test_changed_weights_are_the_weights_of_the_next_text(kind):
 @by_itself
 def test_no_weight_is_out_of_date(kind):
     """One old tensor among many would be enough for a wrong token."""
-    model, prompt, text = shared_model(), prompt_of(5), prompt_of(6, seed=2)
+    model = shared_model()
+    prompt = prompt_of(5)
+    text = prompt_of(6, seed=2)
     built = ready(kind, model)
     for parameter in model.parameters():
         with torch.no_grad():
@@ -150,7 +155,8 @@ def test_a_model_cast_half_way_keeps_the_memory_of_a_running_generation(kind):
 @every
 def test_a_model_full_of_nan_does_not_spoil_the_next_ones_text(kind):
     """What it leaves in buffers is counted 0 times, and 0 times NaN is NaN."""
-    good, bad = shared_model(), shared_model()
+    good = shared_model()
+    bad = shared_model()
     with torch.no_grad():
         bad.position_embedding_table.weight.fill_(float("nan"))
     built = ready(kind)
@@ -163,7 +169,8 @@ def test_a_model_full_of_nan_does_not_spoil_the_next_ones_text(kind):
 
 @every
 def test_two_models_and_two_texts_take_turns_on_one_engine(kind):
-    first, second = shared_model(True), shared_model(dropout=0.0)
+    first = shared_model(True)
+    second = shared_model(dropout=0.0)
     change_weights(second)
     built = ready(kind)
     cases = [(first, prompt_of(3), 1), (second, prompt_of(7, seed=5), 2), (first, prompt_of(2), 3)]
@@ -176,7 +183,9 @@ def test_two_models_and_two_texts_take_turns_on_one_engine(kind):
 
 @every
 def test_a_text_left_half_way_does_not_disturb_the_next(kind):
-    built, model, kept = ready(kind), shared_model(), []
+    built = ready(kind)
+    model = shared_model()
+    kept = []
     expected = uncached(model, prompt_of(5), 12)
     for end in ("close", "forget", "keep"):
         running = generate(model, prompt_of(9, seed=3), 5, engine=built, generator=seeded(9))
@@ -188,7 +197,9 @@ def test_a_text_left_half_way_does_not_disturb_the_next(kind):
 
 
 def test_threads_that_generate_at_once_get_their_own_tokens():
-    model, built, results = shared_model(), OneStep(shared_model().config, batch=BATCH), {}
+    model = shared_model()
+    built = OneStep(shared_model().config, batch=BATCH)
+    results = {}
 
     def work(seed):
         how = {"engine": built, "generator": seeded(seed)}
@@ -208,7 +219,9 @@ def test_threads_that_generate_at_once_get_their_own_tokens():
 @every
 @pytest.mark.parametrize("sampling", [PLAIN, SAMPLING[1]], ids=["plain", "top_k"])
 def test_tokens_are_ordinary_tensors_and_the_callers_to_edit(kind, sampling):
-    model, prompt, built = shared_model(), prompt_of(5), ready(kind)
+    model = shared_model()
+    prompt = prompt_of(5)
+    built = ready(kind)
     expected = uncached(model, prompt, 12, sampling)[:, 5:].split(1, dim=1)
     held = list(generate(model, prompt, 12, sampling, engine=built, generator=seeded(1)))
     again = generate(model, prompt, 12, sampling, engine=built, generator=seeded(1))
@@ -230,7 +243,8 @@ def test_the_model_and_torchs_modes_are_left_as_they_were(kind, ambient_rng):
         weights = {key: value.clone() for key, value in model.state_dict().items()}
         model.train()
         model.blocks[1].eval()
-        before, new = state_of(model), []
+        before = state_of(model)
+        new = []
         for token in generate(model, prompt_of(5), 12, engine=ready(kind), generator=seeded(1)):
             new.append(token)
             assert state_of(model) == before
@@ -259,7 +273,8 @@ def test_an_engine_first_used_in_inference_mode_works_outside_of_it(kind):
 
 @pytest.mark.parametrize("kind", [Static, OneStep])
 def test_an_engine_built_for_something_else_is_refused(kind):
-    built, model = kind(shared_model().config, batch=BATCH, capacity=10), shared_model()
+    built = kind(shared_model().config, batch=BATCH, capacity=10)
+    model = shared_model()
     assert_same_tokens(model, built, prompt_of(4), 7)
     how = {"engine": built}
     assert_refused("4 and 8 new tokens exceed capacity 10", model, prompt_of(4), 8, **how)
@@ -291,7 +306,8 @@ class Odd(Head):
 
 @pytest.mark.parametrize("kind", [*EAGER, *GRAPHS, *COMPILING, Native8, Rough8])
 def test_heads_of_ones_own_are_run_or_refused_before_anything_is_built(kind, monkeypatch):
-    model, prompt = shared_model(True, head=Odd), prompt_of(5)
+    model = shared_model(True, head=Odd)
+    prompt = prompt_of(5)
     assert not torch.equal(uncached(model, prompt, 12), uncached(shared_model(), prompt, 12))
     if kind in (Uncached, PerHead):
         assert_same_tokens(model, kind, prompt, 12)
@@ -337,12 +353,15 @@ class Counted(Flat):
 
 @pytest.fixture
 def counted(forgetful):
-    Counted.tried, Counted.broken, Counted.fallback = [], False, Flat
+    Counted.tried = []
+    Counted.broken = False
+    Counted.fallback = Flat
     return Counted
 
 
 def test_the_class_is_built_once_for_a_shape(counted):
-    model, same = shared_model(), shared_model(True, dropout=0.0)
+    model = shared_model()
+    same = shared_model(True, dropout=0.0)
     for which in (model, same, model):
         complete(which, prompt_of(5), 3, engine=counted)
     assert counted.tried == [3], "the form and the dropout do not change the arithmetic"
@@ -352,7 +371,8 @@ def test_the_class_is_built_once_for_a_shape(counted):
 
 
 def test_what_cannot_be_built_is_warned_of_once_and_not_tried_again(counted):
-    model, counted.broken = shared_model(), True
+    model = shared_model()
+    counted.broken = True
     run = lambda batch: complete(model, prompt_of(5, batch), 3, engine=counted)  # noqa: E731
     text, messages = heard(lambda: run(1))
     assert torch.equal(text, complete(model, prompt_of(5, 1), 3))

@@ -37,7 +37,8 @@ def test_one_graph_gives_the_uncached_tokens_with_every_sampling_up_to_the_last_
 
 @pytest.mark.parametrize(("kind", "replays"), [(OneStep, 11), (FiveSteps, 3)])
 def test_a_graph_is_replayed_only_as_often_as_it_must(kind, replays):
-    model, calls = shared_model(), []
+    model = shared_model()
+    calls = []
     built = kind(model.config, batch=BATCH)
     replay = built.replay
     built.replay = lambda: (calls.append(1), replay())
@@ -70,7 +71,8 @@ def test_on_a_gpu_tokens_are_the_uncached_ones(kind):
             for sampling in (PLAIN, *SAMPLING):
                 prompt = prompt_of(T, batch).cuda()
                 assert_same_tokens(model, kind, prompt, BLOCK + 1 - T, sampling)
-    prompt, draft = prompt_of(5).cuda(), PromptLookup(2, 3)
+    prompt = prompt_of(5).cuda()
+    draft = PromptLookup(2, 3)
     got = complete(model, prompt, 12, engine=kind, draft=draft, generator=seeded(1))
     assert torch.equal(got, uncached(model, prompt, 12))
     before = assert_same_tokens(model, kind, prompt, 12)
@@ -87,7 +89,8 @@ def test_on_a_gpu_tokens_are_the_uncached_ones(kind):
 @needs_cuda
 @pytest.mark.parametrize("kind", COMPILING)
 def test_on_a_gpu_the_engines_of_the_cpu_give_way(kind, forgetful):
-    model, prompt = shared_model().cuda(), prompt_of(5).cuda()
+    model = shared_model().cuda()
+    prompt = prompt_of(5).cuda()
     got, messages = heard(lambda: complete(model, prompt, 9, engine=kind, generator=seeded(1)))
     assert torch.equal(got, uncached(model, prompt, 9))
     assert "not float32 on cuda" in messages[0][0]

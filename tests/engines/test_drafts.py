@@ -34,7 +34,9 @@ def test_what_is_no_draft_is_refused(what):
 
 
 def test_a_table_counts():
-    a, b, c = 0, 1, 2
+    a = 0
+    b = 1
+    c = 2
     pairs = NGram(torch.tensor([a, b, a, b, a, c]), 3, 2)
     one = torch.tensor([3, 2, 1]) / 7 + 1 / 21  # counted, and one more occurrence
     after_a = (torch.tensor([0, 2, 1]) + one) / 4
@@ -57,14 +59,19 @@ def test_a_table_counts():
 )
 def test_a_table_and_a_small_model_draw_with_the_noise_and_the_settings_of_the_model(settings):
     """For texts as a loop gives them: longer, shorter, the same again, with other last tokens."""
-    table, small, dice = NGram(text(300)[0], V, 2), build(n_layer=1, n_embd=16), seeded(6)
-    sampling, known, before = SamplingParams(**settings), text(20, 2), 0
+    table = NGram(text(300)[0], V, 2)
+    small = build(n_layer=1, n_embd=16)
+    dice = seeded(6)
+    sampling = SamplingParams(**settings)
+    known = text(20, 2)
+    before = 0
     guesses = [draft.begin(text(1, 2), sampling) for draft in (table, DraftModel(small))]
     for noise in draw_noise(40, 2, V, dice):
         t = int(torch.randint(1, 20, (), generator=dice))
         same = min(before, t - 1)  # tokens that may not have changed
         known[:, same:] = torch.randint(V, (2, 20 - same), generator=dice)
-        some, before = known[:, :t].clone(), t
+        some = known[:, :t].clone()
+        before = t
         models = (table.logits, lambda x: small(x)[0][:, -1])
         for guess, logits in zip(guesses, models, strict=True):
             with torch.no_grad():

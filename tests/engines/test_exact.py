@@ -55,7 +55,8 @@ def check_every_way(width, n_head, dtype, ways):
                 assert torch.equal(all_logits(model, idx[rows], cache, chunk), expected[rows])
 
 
-ALL, ONE = slice(None), slice(1, 2)  # texts of the batch
+ALL = slice(None)  # texts of the batch
+ONE = slice(1, 2)
 WAYS = [(DynamicCache, 1, ALL), (StaticCache, 7, ALL), (DynamicCache, 5, ONE)]
 EVERY_WAY = list(itertools.product((DynamicCache, StaticCache), (1, 5, 7, BLOCK), (ALL, ONE)))
 
@@ -72,7 +73,8 @@ def test_every_way_to_decode_gives_the_same_bits(width, n_head, dtype):
 
 def test_without_it_they_are_not():
     """Or the test above would prove nothing."""
-    heads, idx = build(64, 4, torch.float32), texts(3)
+    heads = build(64, 4, torch.float32)
+    idx = texts(3)
     expected = all_logits(heads, idx)
     for other in (all_logits(heads, idx, DynamicCache), all_logits(pack_heads(heads), idx)):
         assert (other != expected).float().mean() > 0.1
@@ -83,7 +85,8 @@ def test_without_it_they_are_not():
 @pytest.mark.parametrize("dtype", DTYPES, ids=name)
 def test_threads_change_nothing(dtype):
     before = torch.get_num_threads()
-    heads, idx = build(128, 4, dtype, n_layer=1), texts(5)
+    heads = build(128, 4, dtype, n_layer=1)
+    idx = texts(5)
     try:
         with exact(heads):
             torch.set_num_threads(1)
@@ -106,16 +109,19 @@ def test_engines_in_torch_give_the_same_bits(engine, per_head, monkeypatch):
         return sample(logits, *arguments)
 
     monkeypatch.setattr(decoder, "sample", spy)
-    model, prompt = build(64, 4, torch.float32, per_head), texts(2, 9)
+    model = build(64, 4, torch.float32, per_head)
+    prompt = texts(2, 9)
     with exact(model):
         complete(build(64, 4, torch.float32), prompt, 12, cache=None, generator=seeded(1))
-        expected, caught[:] = torch.stack(caught), []
+        expected = torch.stack(caught)
+        caught[:] = []
         complete(model, prompt, 12, engine=engine, generator=seeded(1))
         assert torch.equal(torch.stack(caught), expected)
 
 
 def test_more_keys_than_it_was_opened_for_are_refused():
-    small, large = build(16, 2, torch.float32), tiny_model()
+    small = build(16, 2, torch.float32)
+    large = tiny_model()
     small.config.__dict__["block_size"] = 8
     with exact(small), pytest.raises(ValueError, match="9 keys > 8, the block_size"):
         large(tokens(1, 9))
@@ -123,7 +129,8 @@ def test_more_keys_than_it_was_opened_for_are_refused():
 
 def test_a_product_that_it_does_not_know_is_refused():
     """A Head of the reader's own would quietly be computed as usual, and the promise be broken."""
-    a, q = torch.ones(2, 3, 3), torch.ones(1, 2, 4)
+    a = torch.ones(2, 3, 3)
+    q = torch.ones(1, 2, 4)
     for product in (
         lambda: a @ a,
         lambda: torch.matmul(a, a),
@@ -154,7 +161,8 @@ def test_the_fused_attention_is_covered(how):
 
 def test_a_long_prompt_in_pieces_is_the_same(monkeypatch):
     """The copies of K that a prompt needs are made some at a time."""
-    model, idx = build(64, 4, torch.float32), texts(2)
+    model = build(64, 4, torch.float32)
+    idx = texts(2)
     with exact(model):
         expected = all_logits(model, idx)
         monkeypatch.setattr("nanogpt.engines.exact.COPIED_AT_ONCE", 1)
@@ -162,7 +170,8 @@ def test_a_long_prompt_in_pieces_is_the_same(monkeypatch):
 
 
 def test_it_is_on_inside_only_and_in_this_thread_only():
-    model, elsewhere = tiny_model(), []
+    model = tiny_model()
+    elsewhere = []
     assert not in_exact_mode()
     with exact(model), exact(model):
         assert in_exact_mode()

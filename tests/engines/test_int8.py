@@ -82,7 +82,8 @@ def round_here(model):
 
 @pytest.mark.parametrize("per_head", [True, False])
 def test_rounded_is_the_model_with_its_matrices_rounded(per_head, monkeypatch):
-    model, expected = shared_model(per_head), round_here(shared_model(per_head)).state_dict()
+    model = shared_model(per_head)
+    expected = round_here(shared_model(per_head)).state_dict()
     before = {key: value.clone() for key, value in model.state_dict().items()}
     monkeypatch.setattr(native, "quantize", reference)
     got = native.rounded(model).state_dict()
@@ -93,15 +94,18 @@ def test_rounded_is_the_model_with_its_matrices_rounded(per_head, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("per_head", [True, False])
 def test_native8_is_the_model_with_its_matrices_rounded(per_head):
-    model, rounded = shared_model(per_head, **SMALL), round_here(shared_model(per_head, **SMALL))
-    moved, built = [], Native8(model.config, batch=3)
+    model = shared_model(per_head, **SMALL)
+    rounded = round_here(shared_model(per_head, **SMALL))
+    moved = []
+    built = Native8(model.config, batch=3)
     for T in (1, 18, 33):
         prompt = prompt_of(T, vocab=65)
         got = complete(model, prompt, 41 - T, engine=built, generator=seeded(1))
         assert torch.equal(got, uncached(rounded, prompt, 41 - T))
         moved.append(not torch.equal(got, uncached(model, prompt, 41 - T)))
     assert any(moved), "rounding moves no token here, so this test shows nothing"
-    prompt, text = prompt_of(17, vocab=65), prompt_of(20, seed=4, vocab=65)
+    prompt = prompt_of(17, vocab=65)
+    text = prompt_of(20, seed=4, vocab=65)
     noise = close_noise(rounded, prompt, text)
     assert torch.equal(complete(model, prompt, 20, engine=built, noise=noise)[:, 17:], text)
     change_weights(model)

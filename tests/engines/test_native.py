@@ -30,7 +30,8 @@ WIDE = {"n_embd": 64, "n_head": 2, "vocab_size": 13}
 
 @pytest.mark.parametrize(("per_head", "sizes"), [(True, UNEVEN), (False, SMALL), (True, WIDE)])
 def test_native_computes_every_width_and_head_size(per_head, sizes):
-    model, vocab = shared_model(per_head, **sizes, block_size=40), sizes["vocab_size"]
+    model = shared_model(per_head, **sizes, block_size=40)
+    vocab = sizes["vocab_size"]
     for batch, T in ((1, 18), (2, 33), (5, 17)):
         assert_same_tokens(model, Native, prompt_of(T, batch, vocab=vocab), 41 - T)
     assert_right_probabilities(model, Native, 3, 38, batch=1, by=vocab // 3)
@@ -48,7 +49,8 @@ def test_native_computes_what_newer_models_have_together_and_one_by_one(fields):
 
 
 def test_eight_bits_round_the_matrices_of_a_newer_model_too():
-    model, prompt = shared_model(**MODERN), prompt_of(5)
+    model = shared_model(**MODERN)
+    prompt = prompt_of(5)
     whole = uncached(rounded(model), prompt, 12)
     got = complete(model, prompt, 12, engine=Native8, generator=seeded(1))
     assert torch.equal(got, whole)
@@ -74,7 +76,8 @@ def test_native_reads_a_long_prompt_and_writes_a_long_text():
 
 def test_a_default_dtype_changes_nothing():
     """Buffers are float32 by name: of another size they would be written past their end."""
-    model, before = shared_model(), torch.get_default_dtype()
+    model = shared_model()
+    before = torch.get_default_dtype()
     expected = uncached(model, prompt_of(7), 10)
     try:
         for default in (torch.float64, torch.bfloat16):

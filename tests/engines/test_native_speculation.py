@@ -17,7 +17,8 @@ from nanogpt.model import GPT
 from nanogpt.sampling import PLAIN
 
 pytestmark = pytest.mark.slow
-T, V = 5, 13
+T = 5
+V = 13
 ALL = BLOCK + 1 - T  # the last token is never read
 
 
@@ -87,7 +88,8 @@ def test_a_native_draft_reads_again_what_it_guessed_wrong_in_one_of_the_texts():
 
 
 def test_two_generations_at_once_and_one_left_half_way(model):
-    whole, draft = complete(model, prompt_of(T), ALL), DraftModel(shared_model(n_layer=1), 4)
+    whole = complete(model, prompt_of(T), ALL)
+    draft = DraftModel(shared_model(n_layer=1), 4)
     a, b = (generate(model, whole[:, :T], ALL, engine=Native, draft=draft) for _ in range(2))
     half = [next(a) for _ in range(7)]
     assert torch.equal(torch.cat([whole[:, :T], *b], dim=1), whole)
@@ -97,7 +99,8 @@ def test_two_generations_at_once_and_one_left_half_way(model):
 
 
 def test_a_drafts_weights_are_those_at_the_start_of_a_generation(model):
-    whole, own = complete(model, prompt_of(T), ALL), nudged(model, by=0)
+    whole = complete(model, prompt_of(T), ALL)
+    own = nudged(model, by=0)
     draft = DraftModel(own, 4)
     assert stats_of(model, whole, draft).acceptance_rate == 1
     own.load_state_dict(nudged(model, by=1).state_dict())
@@ -153,7 +156,8 @@ def test_a_draft_that_its_engine_does_not_compute_is_refused(model, monkeypatch)
 
 def test_without_a_compiler_a_draft_with_an_engine_falls_back_too(forgetful, monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler")
-    model, prompt = shared_model(), prompt_of(T)
+    model = shared_model()
+    prompt = prompt_of(T)
     draft = DraftModel(shared_model(n_layer=1), 4, engine=Rough8)
     whole, warned = heard(lambda: complete(model, prompt, 9, engine=Native, draft=draft))
     assert torch.equal(whole, complete(model, prompt, 9))

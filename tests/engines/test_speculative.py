@@ -88,7 +88,8 @@ def test_a_draft_that_is_always_right_or_never(k, n_new):
     model = build()
     whole = complete(model, text(5, 2), n_new)
     for kind, passes in ((Right, -(-n_new // (k + 1))), (Wrong, n_new)):
-        calls, steps = [], generate(model, whole[:, :5], n_new, draft=kind(whole, V, k))
+        calls = []
+        steps = generate(model, whole[:, :5], n_new, draft=kind(whole, V, k))
         hook = model.register_forward_hook(lambda *_, calls=calls: calls.append(1))
         list(steps)
         hook.remove()
@@ -114,7 +115,10 @@ def test_a_model_agrees_with_itself(how):
 
 def by_hand(right: list[list[bool]], k: int) -> DraftStats:
     """The rule again, in other words: each text stands at a place, and knows up to another."""
-    n_new, known, place, stats = len(right[0]), [0 for _ in right], 0, DraftStats()
+    n_new = len(right[0])
+    known = [0 for _ in right]
+    place = 0
+    stats = DraftStats()
     while place < n_new:
         end = min(place + k, n_new - 1)
         for i, row in enumerate(right):
@@ -138,7 +142,8 @@ def by_hand(right: list[list[bool]], k: int) -> DraftStats:
 )
 def test_the_stats_are_what_the_rule_says(batch, k, n_new, wrong, seed):
     """Including what a text has verified before its batch can advance: it is not lost again."""
-    model, prompt = build(), text(3, batch)
+    model = build()
+    prompt = text(3, batch)
     whole = torch.cat([prompt, complete(model, prompt, n_new)[:, 3:]], dim=1)
     draft = PartlyRight(whole, V, k, wrong, seed)
     steps = generate(model, prompt, n_new, draft=draft)
@@ -163,7 +168,8 @@ def test_expected_tokens(a, k):
 @pytest.mark.parametrize("draft", ["table", "look-up", "small", "itself"])
 def test_two_generations_with_one_draft_know_nothing_of_each_other(draft):
     """They begin alike, and continue as one text and as three, sampled in two ways."""
-    model, prompts = build(), (text(4), text(4).expand(3, -1))
+    model = build()
+    prompts = (text(4), text(4).expand(3, -1))
     settings = (SamplingParams(top_k=2), SamplingParams(temperature=1.5))
     whole = [complete(model, prompts[i], 20, settings[i], generator=seeded(i)) for i in (0, 1)]
     made = DRAFTS[draft](whole[0], model)
@@ -213,8 +219,10 @@ WRONG = {
 
 @pytest.mark.parametrize("case", WRONG)
 def test_a_draft_that_fails_half_way_does_no_harm(case):
-    model, (what, words) = build(), WRONG[case]
-    before, whole = state_of(model), complete(model, text(5, 2), 12)
+    model = build()
+    (what, words) = WRONG[case]
+    before = state_of(model)
+    whole = complete(model, text(5, 2), 12)
     other = generate(model, whole[:, :5], 12, draft=DraftModel(model, 3))
     first = [next(other) for _ in range(5)]  # begun before, finished after
     steps = generate(model, whole[:, :5], 12, draft=Failing(what))
@@ -260,7 +268,8 @@ def test_with_shared_noise_two_choices_agree_as_often_as_the_law_says(vocab):
 
 def chi_square(found: torch.Tensor, p: torch.Tensor) -> float:
     """Σ (observed - expected)² / expected: about the number of tokens less one, if from p."""
-    counts, wanted = torch.bincount(found.flatten(), minlength=len(p)), p * found.numel()
+    counts = torch.bincount(found.flatten(), minlength=len(p))
+    wanted = p * found.numel()
     return float(((counts - wanted) ** 2 / wanted).sum())
 
 
@@ -271,7 +280,8 @@ RULE = cells_of(
 
 
 def drawn_by_rejection(p, q, n, seed, shared):
-    p, q = p.expand(n, -1), q.expand(n, -1)
+    p = p.expand(n, -1)
+    q = q.expand(n, -1)
     noise, fresh = (draw_noise(1, n, p.shape[-1], seeded(seed + i))[0] for i in (0, 1))
     token = (q / noise).argmax(-1, keepdim=True)
     u = torch.rand(n, 1, generator=seeded(seed + 2))

@@ -34,7 +34,8 @@ class Maker:
     """A build that writes these bytes and counts how often it was asked."""
 
     def __init__(self, content=b"good" * 100):
-        self.content, self.calls = content, 0
+        self.content = content
+        self.calls = 0
 
     def __call__(self, path):
         self.calls += 1
@@ -130,7 +131,8 @@ def test_a_native_library_is_of_its_source_and_its_shape(asked, monkeypatch, tmp
 
 
 def test_a_compiled_step_is_of_its_source_its_shape_and_the_threads(asked, monkeypatch):
-    (ask, notes), config = asked, shared_model().config
+    (ask, notes) = asked
+    config = shared_model().config
     for same in ({}, {"dropout": 0.0}, {"per_head": True}):
         ask(Compiled, replace(config, **same), capacity=16)
     assert len(set(notes)) == 1, "what leaves the arithmetic the same builds nothing new"
@@ -157,7 +159,9 @@ def test_each_thing_is_built_once(folder):
 
 
 def test_who_needs_what_is_being_built_waits_for_it(folder):
-    begun, gate, found = threading.Event(), threading.Event(), []
+    begun = threading.Event()
+    gate = threading.Event()
+    found = []
 
     def slow(path):
         begun.set()
@@ -227,7 +231,8 @@ def test_a_folder_that_cannot_keep_a_build_is_named_with_advice(folder, monkeypa
     if why == "File exists":
         folder.write_text("a regular file")
     else:
-        path, uid = kept_build("thing", {}, ".so", Maker()), os.getuid()
+        path = kept_build("thing", {}, ".so", Maker())
+        uid = os.getuid()
         monkeypatch.setattr(toolchain, "FileLock", refuse)
         assert kept_build("thing", {}, ".so", None) == path, "what it holds is used all the same"
         monkeypatch.setattr(os, "getuid", lambda: uid + (why[0] == "b"))

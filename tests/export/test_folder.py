@@ -11,7 +11,8 @@ FILES |= {"nanogpt.json", "tokenizer.json", "tokenizer_config.json"}
 
 
 def test_the_command_writes_it_and_warns_of_small_heads(tmp_path, capsys):
-    model, out = tiny_model(), tmp_path / "out"
+    model = tiny_model()
+    out = tmp_path / "out"
     save_checkpoint(tmp_path / "fox", model, meta_of(model))
     assert main(["export", str(tmp_path / "fox"), "--out", str(out)]) == 0
     said = capsys.readouterr().out

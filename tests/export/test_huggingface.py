@@ -46,10 +46,13 @@ def shipped():
 @torch.no_grad()
 def test_the_probabilities_are_ours(tmp_path, shape):
     saved = checkpoint(tmp_path, **shape)
-    theirs, idx = loaded(saved, tmp_path), tokens(3, 24)
-    ours, logits = saved.model(idx)[0], theirs(idx).logits
+    theirs = loaded(saved, tmp_path)
+    idx = tokens(3, 24)
+    ours = saved.model(idx)[0]
+    logits = theirs(idx).logits
     assert float((ours.softmax(-1) - logits.softmax(-1)).abs().max()) < 5e-6
-    exact, double = saved.model.double()(idx)[0], theirs.double()(idx).logits
+    exact = saved.model.double()(idx)[0]
+    double = theirs.double()(idx).logits
     # NanoChat's own code norms and rotates in float32, whatever the weights are.
     assert apart(exact, double) < (1e-4 if shape else 1e-6 * float(exact.abs().max()))
 
@@ -58,7 +61,9 @@ class OurNoise(transformers.LogitsProcessor):
     """log(probs / noise): its largest entry is the token that `sample` takes."""
 
     def __init__(self, noise, temperature, n_prompt):
-        self.noise, self.temperature, self.n_prompt = noise, temperature, n_prompt
+        self.noise = noise
+        self.temperature = temperature
+        self.n_prompt = n_prompt
 
     def __call__(self, input_ids, scores):
         probs = (scores / self.temperature).softmax(-1)
@@ -97,7 +102,8 @@ def test_the_tokenizer_gives_the_corpus_back(tmp_path, shipped, corpus):
 
 
 def test_a_head_that_no_norm_can_carry_is_refused():
-    weight, bias = torch.randn(18, 16, generator=seeded(1)), torch.randn(18, generator=seeded(2))
+    weight = torch.randn(18, 16, generator=seeded(1))
+    bias = torch.randn(18, generator=seeded(2))
     with pytest.raises(ExportError, match="17 characters at most, not 18"):
         fold_head_bias(weight, bias)
     d = fold_head_bias(weight[:17], bias[:17])

@@ -26,7 +26,8 @@ from nanogpt.export.lecture import lecture_state_dict
 from nanogpt.generation import complete
 from nanogpt.model import GPT, CausalSelfAttention
 
-BLOCK, WINDOW = 32, 6
+BLOCK = 32
+WINDOW = 6
 HAVE_HEADS = [
     *({"rms_norm": True}, {"rope": True}, {"rope": True, "rope_base": 100.0}, {"qk_norm": True}),
     *({"relu2": True}, {"bias": False}, MODERN),
@@ -60,7 +61,8 @@ def close(got, expected, atol=1e-10):
     [(f, h) for f in [{}, *FIELDS] for h in FORMS if not (h and f in HAVE_NONE)],
 )
 def test_a_text_in_chunks_gives_the_logits_of_the_text_in_one(fields, per_head):
-    model, idx = build(per_head=per_head, **fields), tokens(2, BLOCK)
+    model = build(per_head=per_head, **fields)
+    idx = tokens(2, BLOCK)
     whole = model(idx)[0].detach()
     for cache in CACHES[:2] if per_head else CACHES:
         for chunks in ([5, 1, 26], 1, WINDOW, WINDOW + 1, BLOCK):
@@ -98,7 +100,8 @@ def test_a_text_has_no_end_and_the_ring_does_not_grow():
 
 
 def test_only_layers_with_a_window_get_a_ring_and_the_others_say_when_they_are_full():
-    model, idx = build(window=WINDOW, full_every=2, rope=True), tokens(1, 40)
+    model = build(window=WINDOW, full_every=2, rope=True)
+    idx = tokens(1, 40)
     for design, sizes in ((RollingCache, [WINDOW, BLOCK]), (StaticCache, [BLOCK, BLOCK])):
         with kv_cache(model, design):
             assert [owner.cache.capacity for owner in cache_owners(model)] == sizes
@@ -130,7 +133,8 @@ def test_both_forms_are_one_function_and_packing_loses_no_bit(fields):
 
 
 def test_rotating_is_multiplying_by_a_complex_number():
-    x, pos = torch.randn(2, 7, 6, dtype=torch.float64, generator=seeded(0)), torch.arange(7) * 5
+    x = torch.randn(2, 7, 6, dtype=torch.float64, generator=seeded(0))
+    pos = torch.arange(7) * 5
     turned = torch.complex(x[..., :3], x[..., 3:])
     for i in range(3):
         angle = pos.double() * 100.0 ** (-i / 3)
@@ -154,7 +158,9 @@ def test_without_a_position_table_a_text_reads_the_same_anywhere(fields):
 @pytest.mark.parametrize("n_kv_head", [1, 2, 4])
 def test_shared_keys_are_plain_attention_with_equal_keys(n_kv_head):
     """Written out: every head of queries with the weights of the keys that it shares."""
-    shared, plain, idx = build(n_kv_head=n_kv_head), deepcopy(build()), tokens(2, BLOCK)
+    shared = build(n_kv_head=n_kv_head)
+    plain = deepcopy(build())
+    idx = tokens(2, BLOCK)
     state = dict(shared.state_dict())
     for layer in range(2):
         weight = state[f"blocks.{layer}.sa.qkv.weight"]
@@ -167,9 +173,11 @@ def test_shared_keys_are_plain_attention_with_equal_keys(n_kv_head):
 
 @torch.no_grad()
 def test_a_window_is_full_attention_up_to_its_length_and_sees_nothing_before_it():
-    idx, wide = tokens(2, BLOCK), build(window=BLOCK)
+    idx = tokens(2, BLOCK)
+    wide = build(window=BLOCK)
     close(wide(idx)[0], build()(idx)[0])
-    model, other = build(window=WINDOW, n_layer=1), idx.clone()
+    model = build(window=WINDOW, n_layer=1)
+    other = idx.clone()
     other[:, 10] = (other[:, 10] + 1) % 13
     moved = (model(idx)[0] != model(other)[0]).any(-1)[0]
     assert moved.nonzero()[:, 0].tolist() == list(range(10, 10 + WINDOW))
@@ -179,7 +187,8 @@ def test_an_attention_of_ones_own_brings_its_pattern_cached_and_uncached_and_no_
     class Near(CausalSelfAttention):
         visible = staticmethod(lambda q_pos, k_pos, window, sinks: visible(q_pos, k_pos, WINDOW))
 
-    full, windowed = build(rope=True), build(rope=True, window=WINDOW)
+    full = build(rope=True)
+    windowed = build(rope=True, window=WINDOW)
     own = GPT(full.config, attention=Near).double().eval()
     own.load_state_dict(windowed.state_dict())
     idx = tokens(2, 20)
@@ -238,7 +247,8 @@ def test_without_these_fields_the_model_is_the_lectures_to_the_bit():
     biases = [f"{layer}.bias" for layer in linear]
     norms = ["blocks.0.ln1", "blocks.0.ln2", "ln_f"]
     norms = [f"{layer}.{part}" for layer in norms for part in ("weight", "bias")]
-    state, generator = model.state_dict(), seeded(7)
+    state = model.state_dict()
+    generator = seeded(7)
     assert sorted(state) == sorted([*drawn, *biases, *norms])
     for key in drawn:
         expected = torch.empty_like(state[key]).normal_(std=0.02, generator=generator)

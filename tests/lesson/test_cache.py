@@ -51,7 +51,8 @@ WRONG = {
 @pytest.mark.parametrize("what", WRONG)
 @pytest.mark.parametrize("cache", ALL)
 def test_tokens_that_do_not_fit_are_refused_and_change_nothing(cache, what):
-    cache, (wrong, message) = cache(ROOM), WRONG[what]
+    cache = cache(ROOM)
+    (wrong, message) = WRONG[what]
     cache.update(*new_tokens([0, 1, 2]))
     cache.update(*new_tokens([3]))  # a step: the next like it is checked in two comparisons
     before = str(known(cache))
@@ -63,7 +64,8 @@ def test_tokens_that_do_not_fit_are_refused_and_change_nothing(cache, what):
 
 @pytest.mark.parametrize("cache", CACHES, ids=name)
 def test_a_cache_keeps_its_own_copy(cache):
-    cache, more = cache(ROOM), new_tokens([3])
+    cache = cache(ROOM)
+    more = new_tokens([3])
     cache.update(*new_tokens(range(3)))
     cache.update(*more)
     before = cache.k.clone()
@@ -115,7 +117,8 @@ def test_caches_work_where_numbers_cannot_be_looked_at(cache):
     sinks=st.integers(0, 3),
 )
 def test_a_query_sees_what_it_would_see_of_the_whole_text(chunks, window, sinks):
-    ring, start = RollingCache(window, sinks), 0
+    ring = RollingCache(window, sinks)
+    start = 0
     for T in chunks:
         pos = torch.arange(start, start + T)
         k, v, k_pos = ring.update(pos[None, :, None].float(), -pos[None, :, None].float(), pos)
@@ -150,7 +153,8 @@ class Pages(PagedCache):
 @pytest.mark.parametrize("length", [8, 10])
 def test_a_common_beginning_is_held_once_and_copied_where_texts_part(length):
     """Two full pages, or half of a third one beside them."""
-    cache, k = Pages(), random(1, 2, length, 8)
+    cache = Pages()
+    k = random(1, 2, length, 8)
     cache.update(k, -k, torch.arange(length))
     one = cache.nbytes
     cache.fork(5)
@@ -180,7 +184,8 @@ def test_a_fork_of_many_texts_is_refused():
 
 
 def test_a_step_within_a_page_copies_no_pool():
-    k, cache = random(2, 1, 5), Pages()
+    k = random(2, 1, 5)
+    cache = Pages()
     cache.update(k, k, torch.tensor([0]))
     pool = cache.k.data_ptr()
     cache.update(k, k, torch.tensor([1]))
@@ -202,7 +207,9 @@ def test_no_number_is_off_by_more_than_half_a_step(dtype, size):
 
 @torch.no_grad()
 def test_a_model_s_logits_move_a_little():
-    model, idx, found = build(torch.float32, rope=True), tokens(2, 20), {}
+    model = build(torch.float32, rope=True)
+    idx = tokens(2, 20)
+    found = {}
     for cache_kind in (DynamicCache, Int8Cache):
         with kv_cache(model, cache_kind):
             parts = [model(idx[:, p], pos=p)[0] for p in torch.arange(20).split(3)]

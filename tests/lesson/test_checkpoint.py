@@ -162,7 +162,8 @@ SPOILS = {
 @pytest.mark.parametrize("spoil", SPOILS.values(), ids=SPOILS)
 @pytest.mark.parametrize("key", tiny_model(n_layer=1, n_head=1).state_dict())
 def test_a_tensor_that_holds_no_finite_numbers_is_named_and_is_not_saved(saved, key, spoil):
-    model, before = tiny_model(n_layer=1, n_head=1), saved.read_bytes()
+    model = tiny_model(n_layer=1, n_head=1)
+    before = saved.read_bytes()
     state = model.state_dict()
     raw(saved.with_name("raw.safetensors"), meta_of(model), state | {key: spoil(state[key])})
     with pytest.raises(CheckpointError, match=f"raw.safetensors: {key} holds NaN.*: train"):

@@ -25,7 +25,9 @@ def broken(seen) -> type[Head]:
         def forward(self, x, pos):
             if self.cache is None:
                 return super().forward(x, pos)
-            q, k, v = self.query(x), self.key(x), self.value(x)
+            q = self.query(x)
+            k = self.key(x)
+            v = self.value(x)
             k, v, k_pos = self.cache.update(k, v, pos)
             return attend(q, k, v, seen(pos, k_pos))
 
@@ -47,7 +49,8 @@ ForgetsAfter = broken(
 @pytest.mark.parametrize("design", CACHES, ids=name)
 @pytest.mark.parametrize("batch", [1, 3])
 def test_a_cache_and_no_cache_are_equal(per_head, design, batch):
-    model, prompt = tiny_model(per_head), tokens(batch, 9)
+    model = tiny_model(per_head)
+    prompt = tokens(batch, 9)
     report = compare(model, prompt, NEW, None, design, seed=7, temperature=0.8)
     sampling = SamplingParams(temperature=0.8)
     expected = complete(model, prompt, NEW, sampling, generator=seeded(7))
@@ -74,7 +77,8 @@ def test_comparing_leaves_the_model_and_the_random_state_as_they_were(training, 
 
 @pytest.mark.parametrize("head", [NoMask, ForgetsAfter])
 def test_a_broken_head_is_caught_at_the_token_where_the_texts_part(head):
-    model, prompt = tiny_model(head=head), tokens(2, 9)
+    model = tiny_model(head=head)
+    prompt = tokens(2, 9)
     report = compare(model, prompt, NEW, None, DynamicCache)
     plain = complete(model, prompt, NEW, cache=None, generator=seeded(42))[:, 9:]
     broken = complete(model, prompt, NEW, cache=DynamicCache, generator=seeded(42))[:, 9:]
@@ -91,9 +95,11 @@ def test_a_broken_head_is_caught_at_the_token_where_the_texts_part(head):
 
 def test_logits_are_compared_on_one_text_even_after_the_texts_part():
     """Teacher-forced: b is fed a's text. A free run would blame b for continuing another text."""
-    model, prompt = tiny_model(head=ForgetsAfter), tokens(1, 5)
+    model = tiny_model(head=ForgetsAfter)
+    prompt = tokens(1, 5)
     report = compare(model, prompt, NEW, None, DynamicCache)
-    right, wrong = report.logit_diffs[:7], report.logit_diffs[8:]  # t is decided at position 4 + t
+    right = report.logit_diffs[:7]  # t is decided at position 4 + t
+    wrong = report.logit_diffs[8:]
     assert max(right) < 1e-4
     assert min(wrong) > 1e-2
     assert not report.equal
@@ -133,7 +139,8 @@ def test_what_cannot_be_compared_is_refused_at_the_door(wrong):
 @pytest.mark.parametrize("design", DESIGNS, ids=name)
 def test_forced_logits_are_those_that_decided_each_token(design):
     """Draw again from them with the same noise: the same text must come out."""
-    model, noise = tiny_model(), draw_noise(NEW, 2, 13, seeded(3))
+    model = tiny_model()
+    noise = draw_noise(NEW, 2, 13, seeded(3))
     text = complete(model, tokens(2, 6), NEW, cache=design, noise=noise)
     logits = forced_logits(model, text, 6, design)
     assert logits.shape == (NEW, 2, 13)
@@ -177,7 +184,8 @@ def test_numbers_apart_counts_the_numbers_between(dtype):
 
 
 def test_a_prompt_in_pieces_gives_the_same_logits():
-    model, text = tiny_model(dtype=torch.float64), tokens(2, 20)
+    model = tiny_model(dtype=torch.float64)
+    text = tokens(2, 20)
     whole = forced_logits(model, text, 11, DynamicCache)
     for chunk in (1, 4, 11, 99):
         parts = forced_logits(model, text, 11, StaticCache, chunk=chunk)

@@ -108,7 +108,8 @@ def test_every_profile_can_be_run(name):
 
 
 def test_a_laptop_counts_as_often_as_the_published_run():
-    laptop, full = PROFILES["laptop"], PROFILES["full"]
+    laptop = PROFILES["laptop"]
+    full = PROFILES["full"]
     for name in ("seeds", "lengths", "batches", "repeats", "threads", "train_threads"):
         assert getattr(laptop, name) == getattr(full, name), name
     assert min(laptop.repeats, laptop.seeds) >= 5, "fewer are no yardstick of noise"

@@ -42,7 +42,8 @@ def test_parameters_are_those_of_the_built_model(config):
 
 @pytest.mark.parametrize("config", [*SHAPES[::11], *SIZES.values()])
 def test_bytes_of_a_cache_are_those_that_a_model_holds(config):
-    model, pos = GPT(replace(config, dropout=0.0)).eval(), torch.arange(7)
+    model = GPT(replace(config, dropout=0.0)).eval()
+    pos = torch.arange(7)
     with kv_cache(model), torch.no_grad():
         model(torch.zeros(3, 7, dtype=torch.long), pos=pos)
         assert measured_bytes(model) == config.cache_bytes(7, batch=3)

@@ -51,7 +51,9 @@ class Server(socketserver.ThreadingTCPServer):
 
     def __init__(self):
         super().__init__(("127.0.0.1", 0), Answer)
-        self.answers, self.stalls, self.over = {}, False, threading.Event()
+        self.answers = {}
+        self.stalls = False
+        self.over = threading.Event()
 
     def url(self, path="/input.txt", host="127.0.0.1") -> str:
         return f"http://{host}:{self.server_address[1]}{path}"
@@ -81,7 +83,8 @@ def moved(to: str) -> bytes:
     return http(b"", f"Location: {to}", length=0, status="302 Found")
 
 
-WHOLE, HALF = len(BODY), len(BODY) // 2
+WHOLE = len(BODY)
+HALF = len(BODY) // 2
 GOOD = http(BODY, length=WHOLE)
 FAILURES = {
     "cut, and the length is that of the whole": (http(BODY[:HALF], length=WHOLE), "bytes of"),
@@ -116,7 +119,8 @@ def test_a_failed_download_says_why_leaves_nothing_and_the_next_works(server, tm
 @pytest.mark.parametrize("raw", [b"", http(BODY[:HALF], length=WHOLE)], ids=["at once", "half-way"])
 def test_a_download_that_stalls_is_given_up(server, tmp_path, monkeypatch, raw):
     monkeypatch.setattr(corpus, "TIMEOUT", 0.2)
-    server.answers, server.stalls = {"/input.txt": raw}, True
+    server.answers = {"/input.txt": raw}
+    server.stalls = True
     with pytest.raises(CorpusError, match="TimeoutError"):
         server.get(tmp_path / "input.txt")
     assert contents(tmp_path) == {}

@@ -20,8 +20,10 @@ def test_the_loss_estimate_runs_in_eval_mode_and_puts_the_mode_back(mode):
 
 @pytest.mark.parametrize("n", [26, 49, 50, 72, 73, 500])
 def test_the_full_loss_covers_every_window_once(n):
-    model, data = tiny_model(), tokens(n, seed=4)
-    total, count = 0.0, 0
+    model = tiny_model()
+    data = tokens(n, seed=4)
+    total = 0.0
+    count = 0
     for start in range(0, n, 24):
         row = data[start : start + 25]
         if len(row) == 25:

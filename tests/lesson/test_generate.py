@@ -30,7 +30,8 @@ def model(request):
 
 @pytest.mark.parametrize("design", DESIGNS, ids=name)
 def test_tokens_come_one_at_a_time_and_are_the_callers_own(model, design):
-    expected, prompt = complete(model, tokens(3, 5), 6, cache=design), tokens(3, 5)
+    expected = complete(model, tokens(3, 5), 6, cache=design)
+    prompt = tokens(3, 5)
     for i, token in enumerate(generate(model, prompt, 6, cache=design)):
         assert (token.shape, token.dtype) == ((3, 1), torch.int64)
         assert torch.equal(prompt, tokens(3, 5)) or i, "the prompt was written to"
@@ -67,7 +68,8 @@ def test_a_mixed_model_stays_as_mixed_as_it_was_and_decodes_in_eval_mode(model, 
     expected = complete(model, tokens(1, 5), 6)
     model.train(training)
     model.blocks[1].train(not training)
-    before, found = state_of(model), []
+    before = state_of(model)
+    found = []
     for token in generate(model, tokens(1, 5), 6):
         found.append(token)
         assert state_of(model) == before, "between two tokens the model is the caller's"
@@ -111,9 +113,11 @@ def test_threads_that_generate_with_one_model_neither_wait_nor_see_each_other(
         call = {"n_new": 9, "generator": seeded(i)} | ways[i]
         return complete(model, tokens(1, 5, seed=i), **call)
 
-    logits, alone = model(tokens(1, 5))[0], [work(i) for i in range(len(ways))]
+    logits = model(tokens(1, 5))[0]
+    alone = [work(i) for i in range(len(ways))]
     before = state_of(model.train(training))
-    gate, met = threading.Barrier(len(ways) + 1), {threading.get_ident()}
+    gate = threading.Barrier(len(ways) + 1)
+    met = {threading.get_ident()}
 
     def meet(*args):
         if threading.get_ident() not in met:
@@ -144,7 +148,8 @@ def test_caches_that_are_on_are_not_used_and_are_kept(model):
     expected = complete(model, tokens(1, 5), 3)
     with kv_cache(model, StaticCache):
         model(tokens(1, 2), pos=torch.arange(2))
-        before, held = state_of(model), measured_bytes(model)
+        before = state_of(model)
+        held = measured_bytes(model)
         assert torch.equal(complete(model, tokens(1, 5), 3), expected)
         assert (state_of(model), measured_bytes(model)) == (before, held)
         assert {owner.cache.length for owner in cache_owners(model)} == {2}
@@ -158,7 +163,8 @@ def test_a_forward_that_was_set_on_a_module_is_refused_as_it_would_run_without_o
 
 @pytest.mark.parametrize("assign", [True, False])
 def test_weights_that_are_loaded_between_two_tokens_draw_the_next(model, assign):
-    noise, text = draw_noise(2, 1, 13, seeded(1)), tokens(1, 5)
+    noise = draw_noise(2, 1, 13, seeded(1))
+    text = tokens(1, 5)
     steps = generate(model, text, 2, cache=None, noise=noise)
     text = torch.cat([text, next(steps)], dim=1)
     other = {key: tensor.flip(0) for key, tensor in model.state_dict().items()}
@@ -170,7 +176,8 @@ def test_weights_that_are_loaded_between_two_tokens_draw_the_next(model, assign)
 # Values of any other kind are in tests/test_fuzz.py.
 
 
-LOOK_UP, SMALL = PromptLookup(), {"n_layer": 1, "per_head": False}
+LOOK_UP = PromptLookup()
+SMALL = {"n_layer": 1, "per_head": False}
 BAD = {
     "no model": ({"model": "small"}, "model must be a GPT, not 'small'"),
     "an empty prompt": ({"prompt": torch.empty(1, 0, dtype=torch.int64)}, "at least one token"),
@@ -214,7 +221,9 @@ BAD = {
 
 @pytest.mark.parametrize("what", BAD)
 def test_what_is_wrong_is_refused_at_the_call_and_moves_nothing(what, recwarn):
-    (arguments, message), generator, model = BAD[what], seeded(3), tiny_model().train()
+    (arguments, message) = BAD[what]
+    generator = seeded(3)
+    model = tiny_model().train()
     before = state_of(model)
     call = {"prompt": tokens(1, 5), "n_new": 4, "generator": generator} | arguments
     with pytest.raises((ValueError, TypeError), match=message):

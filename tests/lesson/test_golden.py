@@ -28,7 +28,8 @@ def test_logits_and_loss_are_those_of_the_lecture(model, golden):
 @pytest.mark.parametrize("design", DESIGNS, ids=name)
 def test_seeded_tokens_are_those_of_the_lecture(model, golden, design):
     case = golden["generate"]
-    new, prompt = case["max_new_tokens"], torch.tensor(case["prompt"])
+    new = case["max_new_tokens"]
+    prompt = torch.tensor(case["prompt"])
     assert (
         complete(model, prompt, new, cache=design, generator=seeded(42)).tolist() == case["tokens"]
     )
@@ -37,7 +38,8 @@ def test_seeded_tokens_are_those_of_the_lecture(model, golden, design):
 @pytest.mark.parametrize("design", DESIGNS, ids=name)
 def test_sliding_past_the_block_is_the_cropping_of_the_lecture(model, golden, design):
     case = golden["generate_past_block_size"]
-    new, prompt = case["max_new_tokens"], torch.tensor(case["prompt"])
+    new = case["max_new_tokens"]
+    prompt = torch.tensor(case["prompt"])
     text = complete(model, prompt, new, cache=design, generator=seeded(42), past_block="slide")
     assert text.tolist() == case["tokens"]
 
@@ -47,7 +49,8 @@ def test_sliding_past_the_block_is_the_cropping_of_the_lecture(model, golden, de
 
 def test_our_state_dict_is_that_of_his_class_and_loads_into_ours(model, golden):
     """Strictly, with his `tril` buffers, which loading leaves in the caller's own dict."""
-    state, config = lecture_state_dict(model), GPTConfig(**golden["config"])
+    state = lecture_state_dict(model)
+    config = GPTConfig(**golden["config"])
     expected = {key: torch.tensor(value) for key, value in golden["state_dict"].items()}
     mask = torch.ones(config.block_size, config.block_size).tril()
     expected |= {f"blocks.{b}.sa.heads.{h}.tril": mask for b in (0, 1) for h in (0, 1)}

@@ -48,7 +48,8 @@ def test_without_pos_the_tokens_stand_at_the_start(model):
 
 def test_gaps_between_positions_are_places_of_their_own(model):
     """Positions 0, 1, 5 of a text whose places 2 to 4 nobody wrote."""
-    idx, pos = tokens(1, 3), torch.tensor([0, 1, 5])
+    idx = tokens(1, 3)
+    pos = torch.tensor([0, 1, 5])
     whole = model(idx, pos=pos)[0]
     with torch.no_grad(), kv_cache(model):
         parts = [model(idx[:, i : i + 1], pos=pos[i : i + 1])[0] for i in range(3)]
@@ -57,7 +58,8 @@ def test_gaps_between_positions_are_places_of_their_own(model):
 
 @pytest.mark.parametrize("changes", [{}, {"rope": True}, {"window": 2, "sinks": 1}], ids=str)
 def test_texts_of_a_batch_may_stand_at_positions_of_their_own(changes):
-    idx, pos = tokens(3, 4), torch.tensor([[0, 1, 2, 3], [5, 6, 9, 10], [20, 21, 22, 23]])
+    idx = tokens(3, 4)
+    pos = torch.tensor([[0, 1, 2, 3], [5, 6, 9, 10], [20, 21, 22, 23]])
     for per_head in [False] if "window" in changes else FORMS:
         model = build(per_head=per_head, **changes)
         alone = [model(idx[i : i + 1], pos=pos[i])[0] for i in range(3)]
@@ -96,7 +98,9 @@ def test_a_text_longer_than_the_table_is_refused(model):
 
 
 def test_dropout_acts_in_training_and_nowhere_else_and_reaches_the_attention_weights(model):
-    idx, x, pos = tokens(2, 9), torch.randn(1, 6, 16), torch.arange(6)
+    idx = tokens(2, 9)
+    x = torch.randn(1, 6, 16)
+    pos = torch.arange(6)
     assert torch.equal(model(idx)[0], model(idx)[0])
     model.train()
     assert not torch.equal(model(idx)[0], model(idx)[0])
@@ -118,7 +122,8 @@ def test_building_a_model_draws_from_its_own_seed(ambient_rng):
 
 @pytest.mark.parametrize("design", CACHES, ids=name)
 def test_every_head_gets_a_cache_of_its_own_and_loses_it(model, design):
-    before, names = state_of(model), list(model.state_dict())
+    before = state_of(model)
+    names = list(model.state_dict())
     with torch.no_grad(), kv_cache(model, design) as same:
         assert same is model
         assert model.caching
@@ -167,7 +172,8 @@ def test_forgetting_pos_while_a_cache_is_on_raises(model):
 
 @pytest.mark.parametrize("design", CACHES, ids=name)
 def test_training_never_touches_a_cache_that_is_on(model, design):
-    x, y = tokens(4, 9), tokens(4, 9, seed=1)
+    x = tokens(4, 9)
+    y = tokens(4, 9, seed=1)
     model.train()
     losses = []
     for on in (False, True):

@@ -31,7 +31,9 @@ QUICK = TrainConfig(steps=12, batch_size=8, eval_every=5, eval_batches=2, warmup
 @pytest.fixture(scope="module")
 def ran(corpus, tmp_path_factory):
     """One run of a batched model with all that it left: model, history, printed lines, files."""
-    model, out, said = fresh(corpus, False), tmp_path_factory.mktemp("ran") / "fox", StringIO()
+    model = fresh(corpus, False)
+    out = tmp_path_factory.mktemp("ran") / "fox"
+    said = StringIO()
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(said):
         patch.setenv("TQDM_DISABLE", "1")
         history = train(model, corpus, QUICK, device=CPU, out=out)
@@ -77,14 +79,16 @@ def test_the_loop_is_the_plain_loop(corpus, tokenizer, zero):
     A per-Head model is trained in its batched form, and with dropout, whatever mode it came in.
     """
     config = replace(QUICK, muon_lr=None, zero_init=zero, weight_decay=0.1)
-    model, plain = fresh(corpus), fresh(corpus, False)
+    model = fresh(corpus)
+    plain = fresh(corpus, False)
     history = train(model.eval(), corpus, config, device=CPU)
     torch.manual_seed(config.seed)  # of dropout, which draws from another source than batches
     generator = seeded(config.seed)
     if zero:
         zero_init(plain, generator)
     data, _ = split(tokenizer.encode(corpus.text), 8)
-    losses, settings = [], {"betas": (0.9, 0.99), "eps": 1e-10, "weight_decay": 0.1, "fused": True}
+    losses = []
+    settings = {"betas": (0.9, 0.99), "eps": 1e-10, "weight_decay": 0.1, "fused": True}
     optimizer = torch.optim.AdamW(plain.parameters(), **settings)
     for step in range(config.steps):
         starts = torch.randint(len(data) - 8, (config.batch_size,), generator=generator)
@@ -155,7 +159,8 @@ def test_who_watches_sees_the_model_and_changes_nothing(corpus, ran):
 
 def test_every_evaluation_measures_the_same_batches_and_none_that_was_trained_on(monkeypatch):
     """Whatever the seed. The last tenth of this text has characters of its own."""
-    text, measured = "abcd" * 200 + "wxyz" * 25, []
+    text = "abcd" * 200 + "wxyz" * 25
+    measured = []
 
     def watched(model, batches):
         measured.append(torch.stack([x for x, _ in batches]))
@@ -198,7 +203,8 @@ def test_the_best_and_the_last_checkpoint_are_kept(corpus, tmp_path, monkeypatch
     evaluates_to(monkeypatch, [x for value in values for x in (1.0, value)])  # training: 1
     model = fresh(corpus)
     train(model, corpus, QUICK, device=CPU, out=tmp_path / "fox")
-    found, last = load_checkpoint(tmp_path / "fox"), load_checkpoint(tmp_path / "fox-last")
+    found = load_checkpoint(tmp_path / "fox")
+    last = load_checkpoint(tmp_path / "fox-last")
     assert (found.meta["step"], found.meta["losses"]["val"]) == (best, min(values))
     assert (last.meta["step"], last.meta["losses"]["val"]) == (12, values[-1])
     assert torch.equal(weights(last.model), weights(model))
@@ -222,7 +228,8 @@ def test_a_loss_that_is_not_finite_stops_and_keeps_the_checkpoint_before(
 
 def test_a_batch_loss_that_is_not_finite_stops_at_its_step(corpus, tmp_path, monkeypatch):
     """Not at the next evaluation: by then every weight is NaN, and which step did it is unknown."""
-    model, spoilt = fresh(corpus, per_head=False), []
+    model = fresh(corpus, per_head=False)
+    spoilt = []
 
     def spoil(module, args, out):
         return (out[0], out[1] * math.nan) if module.training and spoilt else out

@@ -70,15 +70,18 @@ def assert_same(cache, expected):
 def test_after_a_rewind_it_is_as_if_the_tokens_had_never_come(kind, whole):
     """Chunks of random sizes, of which a random part is taken back, as in speculation."""
     k, v = new_tokens(3, 2, TOTAL, 4, whole=whole)
-    wrong, sizes = new_tokens(3, 2, TOTAL, 4, whole=whole, seed=9), seeded(5)
+    wrong = new_tokens(3, 2, TOTAL, 4, whole=whole, seed=9)
+    sizes = seeded(5)
     both = list(zip((k, v), wrong, strict=True))
     for trial in range(2):
-        cache, start = KINDS[kind](), 0
+        cache = KINDS[kind]()
+        start = 0
         while start < TOTAL:
             T = min(TOTAL - start, int(torch.randint(2, 9, (), generator=sizes)))
             most = T + (start == 0 or trial % 2) if T > 1 else 1
             n = int(torch.randint(most, (), generator=sizes))
-            pos, right = torch.arange(start, start + T), torch.arange(T)[:, None] < T - n
+            pos = torch.arange(start, start + T)
+            right = torch.arange(T)[:, None] < T - n
             new = [torch.where(right, x[..., pos, :], y[..., pos, :]) for x, y in both]
             cache.update(*new, pos)
             cache.rewind(n)
@@ -89,7 +92,9 @@ def test_after_a_rewind_it_is_as_if_the_tokens_had_never_come(kind, whole):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_cannot_be_forgotten_is_refused_and_changes_nothing(kind):
-    (k, v), cache, untouched = new_tokens(2, 5, 3), KINDS[kind](), KINDS[kind]()
+    (k, v) = new_tokens(2, 5, 3)
+    cache = KINDS[kind]()
+    untouched = KINDS[kind]()
     for one in (cache, untouched):
         one.update(k, v, torch.arange(5))
     for n in (-1, 6, 2.0, None):
@@ -99,7 +104,9 @@ def test_what_cannot_be_forgotten_is_refused_and_changes_nothing(kind):
 
 
 def test_a_ring_takes_back_its_last_update_only_and_no_single_token():
-    (k, v), ring, start = new_tokens(1, 20, 3), RollingCache(4), 0
+    (k, v) = new_tokens(1, 20, 3)
+    ring = RollingCache(4)
+    start = 0
     for T, back, left in ((7, 0, 7), (3, 1, 2), (0, 2, 0), (1, 0, 0), (3, 0, 3), (1, 0, 0)):
         if T:
             pos = torch.arange(start, start + T)
@@ -113,7 +120,8 @@ def test_a_ring_takes_back_its_last_update_only_and_no_single_token():
 
 
 def test_what_update_returned_is_not_changed_by_a_rewind_of_a_ring():
-    ring, (k, v) = RollingCache(3), new_tokens(1, 9, 2)
+    ring = RollingCache(3)
+    (k, v) = new_tokens(1, 9, 2)
     ring.update(k[:, :4], v[:, :4], torch.arange(4))
     returned = ring.update(k[:, 4:8], v[:, 4:8], torch.arange(4, 8))
     before = [x.clone() for x in returned]
@@ -125,7 +133,8 @@ def test_what_update_returned_is_not_changed_by_a_rewind_of_a_ring():
 @pytest.mark.parametrize("back", [1, 3, 5, 7, 12])
 def test_texts_that_share_pages_part_again_after_a_rewind(back):
     """Ten tokens in common, five of each of three texts; some taken back; then others."""
-    (k, v), (own, own_v) = new_tokens(1, 10, 3), new_tokens(3, 5, 3, seed=2)
+    (k, v) = new_tokens(1, 10, 3)
+    (own, own_v) = new_tokens(3, 5, 3, seed=2)
     cache = Pages()
     cache.update(k, v, torch.arange(10))
     cache.fork(3)

@@ -18,7 +18,9 @@ def slow_sample(logits, noise, temperature=1.0, top_k=None, top_p=None):
         weights = [math.exp((x - max(row)) / temperature) for x in row]
         order = sorted(range(len(row)), key=lambda i: -weights[i])[:top_k]
         if top_p is not None:
-            total, so_far, kept = sum(weights[i] for i in order), 0.0, []
+            total = sum(weights[i] for i in order)
+            so_far = 0.0
+            kept = []
             for i in order:
                 kept.append(i)
                 so_far += weights[i] / total
@@ -78,7 +80,8 @@ def test_half_precision_is_drawn_in_float32():
 )
 def test_noise_is_that_of_exponential_drawn_step_by_step(shape):
     """So the golden tokens of the lecture, drawn by multinomial, are ours to the last one."""
-    step_by_step, generator = torch.empty(shape), seeded(5)
+    step_by_step = torch.empty(shape)
+    generator = seeded(5)
     for row in step_by_step:
         row.exponential_(generator=generator)
     assert torch.equal(draw_noise(*shape, seeded(5)), step_by_step)

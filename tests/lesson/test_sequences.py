@@ -14,7 +14,8 @@ class Pages(PagedCache):
     page = 3
 
 
-ROOM, LAYOUTS = 10, [(1,), (3,), (2, 2)]
+ROOM = 10
+LAYOUTS = [(1,), (3,), (2, 2)]
 DTYPES = [torch.float32, torch.float64, torch.float16]
 
 
@@ -23,8 +24,10 @@ class Tokens(RuleBasedStateMachine):
 
     @initialize(kind=st.sampled_from([DynamicCache, StaticCache, Pages]))
     def begin(self, kind):
-        self.cache, self.made = kind(ROOM), 0
-        self.held, self.form = {}, None  # layout and dtype, from the first update on
+        self.cache = kind(ROOM)
+        self.made = 0
+        self.held = {}  # layout and dtype, from the first update on
+        self.form = None
 
     def new(self, layout, T, dtype):
         numbers = torch.arange(self.made, self.made + T, dtype=dtype)
@@ -47,7 +50,8 @@ class Tokens(RuleBasedStateMachine):
     def append(self, gaps, layout, dtype):
         layout, dtype = self.form or (layout, dtype)
         places = [self.last + sum(gaps[: i + 1]) for i in range(len(gaps))]
-        first, pos = self.made, torch.tensor(places).long()
+        first = self.made
+        pos = torch.tensor(places).long()
         k = self.new(layout, len(gaps), dtype)
         if places and places[-1] >= ROOM and isinstance(self.cache, StaticCache):
             self.refuse(k, -k, pos, "not fit.*of at least")
@@ -61,7 +65,8 @@ class Tokens(RuleBasedStateMachine):
     @rule(back=st.integers(0, 12), more=st.integers(0, 2))
     def an_old_or_negative_position(self, back, more):
         layout, dtype = self.form or ((3,), torch.float32)
-        k, start = self.new(layout, 1 + more, dtype), self.last - back
+        k = self.new(layout, 1 + more, dtype)
+        start = self.last - back
         words = f"position {start} must come after"
         self.refuse(k, -k, torch.arange(start, start + 1 + more), words)
 
@@ -85,7 +90,8 @@ class Tokens(RuleBasedStateMachine):
     @rule()
     def reset(self):
         self.cache.reset()
-        self.held, self.form = {}, None
+        self.held = {}
+        self.form = None
 
     @invariant()
     def the_same_tokens(self):

@@ -51,7 +51,8 @@ def wholes(corpus, tmp_path_factory):
     def whole(kind="lecture"):
         if kind not in made:
             recipe, fields, device, _ = KINDS[kind]
-            model, out = fresh(corpus, **fields), tmp_path_factory.mktemp("whole") / "run"
+            model = fresh(corpus, **fields)
+            out = tmp_path_factory.mktemp("whole") / "run"
             history = train(model, corpus, recipe, out=out, device=device)
             made[kind] = weights(model), history, out
         return made[kind]
@@ -96,7 +97,8 @@ def resume(corpus, out, recipe=RECIPE, *, device=CPU, **fields):
     ("kind", "step"), [(kind, step) for kind, (*_, steps) in KINDS.items() for step in steps]
 )
 def test_ctrl_c_then_resume_gives_the_bits_of_a_whole_run(corpus, tmp_path, wholes, kind, step):
-    (recipe, fields, device, _), (end, expected, files) = KINDS[kind], wholes(kind)
+    (recipe, fields, device, _) = KINDS[kind]
+    (end, expected, files) = wholes(kind)
     out = tmp_path / "run"
     model = stop(corpus, out, recipe, step=step, device=device, **fields)
     assert torch.equal(weights(model), end) == (step == 19)
@@ -148,7 +150,11 @@ def test_a_run_without_a_place_to_save_says_so(corpus, monkeypatch):
 
 
 def test_ctrl_c_in_the_first_evaluation_counts_it_once(corpus, tmp_path):
-    out, watch = tmp_path / "run", lambda step, _: step or ctrl_c()
+    out = tmp_path / "run"
+
+    def watch(step, _):
+        return step or ctrl_c()
+
     with pytest.raises(KeyboardInterrupt, match="after 0 steps"):
         train(fresh(corpus), corpus, RECIPE, out=out, device=CPU, watch=watch)
     _, history = resume(corpus, out)
@@ -179,7 +185,8 @@ def test_a_kill_at_any_file_can_be_resumed_to_the_same_bits(
     corpus, tmp_path, wholes, monkeypatch, written, over
 ):
     """A state, then five files an evaluation; the run is killed when so many are written."""
-    plain, begun = files.atomic_path, []
+    plain = files.atomic_path
+    begun = []
     if over == "a whole run":
         for path in wholes()[2].parent.glob(f"{wholes()[2].name}*"):
             shutil.copy(path, tmp_path / path.name.replace(wholes()[2].name, "run", 1))
@@ -230,7 +237,8 @@ def test_a_run_removes_its_own_half_written_files_and_no_others(corpus, tmp_path
 def test_other_settings_are_refused_by_name_before_anything_changes(
     corpus, copy, recipe, fields, words
 ):
-    files, model = all_of(copy.parent), fresh(corpus, **fields)
+    files = all_of(copy.parent)
+    model = fresh(corpus, **fields)
     before = weights(model)
     with pytest.raises(ValueError, match=f"{words}: resume with the same .*out=PATH"):
         train(model, corpus, replace(RECIPE, **recipe), out=copy, device=CPU, resume=True)
@@ -239,7 +247,8 @@ def test_other_settings_are_refused_by_name_before_anything_changes(
 
 
 def test_a_run_may_resume_in_other_parts(corpus, tmp_path):
-    adam, out = replace(RECIPE, muon_lr=None, lr=3e-3, steps=8), tmp_path / "run"
+    adam = replace(RECIPE, muon_lr=None, lr=3e-3, steps=8)
+    out = tmp_path / "run"
     whole = fresh(corpus, dropout=0.0)
     train(whole, corpus, adam, device=CPU)
     stop(corpus, out, adam, step=3, dropout=0.0)

@@ -21,7 +21,8 @@ SHAPE = {"vocab_size": 13, "block_size": 24, "n_layer": 3, "n_head": 2, "n_embd"
 @pytest.mark.parametrize("per_head", FORMS, ids=name)
 def test_a_step_has_the_operations_that_pytorch_counts(per_head, fields):
     """Of the heads one by one; PyTorch does not count what happens in a CPU's fused attention."""
-    model, idx = GPT(GPTConfig(**SHAPE, **fields, per_head=per_head)), tokens(2, 24)
+    model = GPT(GPTConfig(**SHAPE, **fields, per_head=per_head))
+    idx = tokens(2, 24)
     with FlopCounterMode(display=False) as counted:
         model(idx, idx)[1].backward()
     # 2 products of 2 T C, each 3 times: once there, twice back

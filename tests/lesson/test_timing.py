@@ -98,7 +98,8 @@ def test_what_cannot_be_compared_is_refused(clock):
 
 
 def test_several_runs_take_turns_and_the_first_turn_is_not_counted(clock, monkeypatch):
-    log, costs = [], iter([90, 80, 1, 2, 3, 4])
+    log = []
+    costs = iter([90, 80, 1, 2, 3, 4])
 
     def run(name):
         log.append(name)

@@ -74,7 +74,8 @@ def test_every_weight_of_a_recipe_moves(corpus, name):
 
 
 def test_stages_give_shorter_windows_and_as_many_characters(build, steps):
-    model, sizes = build(False), []
+    model = build(False)
+    sizes = []
     model.register_forward_pre_hook(lambda module, given: sizes.append(tuple(given[0].shape)))
     steps(model, replace(ADAM, steps=8, stages=((0.5, 2), (0.8, 4))))
     assert sizes == [(32, 2)] * 4 + [(16, 4)] * 3 + [(8, 8)]
@@ -150,10 +151,12 @@ def test_both_kinds_of_optimizer_share_all_parameters(build):
 
 
 def test_muon_moves_matrices_as_pytorch_does_and_keeps_the_same_state():
-    made, shapes = [], [(12, 4), (4, 12), (12, 4), (6, 6)]
+    made = []
+    shapes = [(12, 4), (4, 12), (12, 4), (6, 6)]
     for kind in (Muon, torch.optim.Muon):
         parameters = [torch.nn.Parameter(torch.zeros(shape)) for shape in shapes]
-        optimizer, generator = kind(parameters, lr=0.1, weight_decay=0.01), seeded(1)
+        optimizer = kind(parameters, lr=0.1, weight_decay=0.01)
+        generator = seeded(1)
         gradients = [torch.randn(3, *shape, generator=generator) for shape in shapes]
         for step in range(3):
             for parameter, gradient in zip(parameters, gradients, strict=True):
@@ -254,7 +257,8 @@ def first_weights(model, text):
     from nanogpt.attention import attention_weights, norm_and_rotate, visible
 
     pos = torch.arange(text.shape[1])
-    attention, c = model.blocks[0].sa, model.config
+    attention = model.blocks[0].sa
+    c = model.config
     with torch.no_grad():
         x = model.blocks[0].ln1(model.embed(text, pos))
         if c.per_head:
@@ -262,7 +266,8 @@ def first_weights(model, text):
             k = torch.stack([head.key(x) for head in attention.heads], dim=1)
         else:
             rows = attention.qkv(x).unflatten(-1, (-1, c.head_size)).transpose(1, 2)
-            q, k = rows[:, : c.n_head], rows[:, c.n_head : c.n_head + c.kv_heads]
+            q = rows[:, : c.n_head]
+            k = rows[:, c.n_head : c.n_head + c.kv_heads]
             k = k.repeat_interleave(c.n_head // c.kv_heads, dim=1)
         q, k = (norm_and_rotate(x, pos, c) for x in (q, k))
         return attention_weights(q, k, visible(pos, pos))

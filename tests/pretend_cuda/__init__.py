@@ -56,7 +56,9 @@ class PretendCuda(TorchDispatchMode):
 
     def __init__(self, *, bf16: bool = True, name: str = "Pretended GPU"):
         super().__init__()
-        self.bf16, self.name, self.generator = bf16, name, torch.Generator()
+        self.bf16 = bf16
+        self.name = name
+        self.generator = torch.Generator()
         self.waits = Counter()  # of (for what, in which line)
         self.launches = self.finished = 0  # what was queued, a graph as one; what surely is done
         self.graph = None  # that is being captured
@@ -79,7 +81,8 @@ class PretendCuda(TorchDispatchMode):
 
     def call(self, makes_here: bool, func, args, kwargs):
         """func(…), in which what C++ makes without being told where is the device's, or not."""
-        before, self.makes_here = self.makes_here, makes_here
+        before = self.makes_here
+        self.makes_here = makes_here
         try:
             return func(*args, **kwargs)
         finally:
@@ -161,7 +164,8 @@ class PretendCuda(TorchDispatchMode):
 
     @contextmanager
     def _own_random_state(self):
-        before, own = torch.default_generator.get_state(), self.generator.get_state()
+        before = torch.default_generator.get_state()
+        own = self.generator.get_state()
         torch.default_generator.set_state(own)
         try:
             yield
@@ -208,7 +212,8 @@ class Requests(TorchFunctionMode):
 
     def _made(self, func, args, kwargs) -> Tensor:
         """A tensor that is asked for on the device."""
-        kwargs["device"], grad = "cpu", kwargs.pop("requires_grad", False)
+        kwargs["device"] = "cpu"
+        grad = kwargs.pop("requires_grad", False)
         by_value = func in MADE_OF_VALUES and not isinstance(args[0], CudaTensor)
         args = held(args) if func in MADE_OF_VALUES else args
         made = self.machine.call(func not in MADE_OF_VALUES, func, args, kwargs)
@@ -219,7 +224,8 @@ class Requests(TorchFunctionMode):
     def _moved(self, func, x, *args, copy=False, **kwargs) -> Tensor:
         """x.to(…), x.cpu(), x.cuda(): the other device first, then the rest."""
         if func is not Tensor.to:
-            args, kwargs = (CUDA if func is Tensor.cuda else "cpu",), {}
+            args = (CUDA if func is Tensor.cuda else "cpu",)
+            kwargs = {}
         elif args and isinstance(args[0], Tensor):
             args = (args[0].device, args[0].dtype)
         device, dtype, free, form = torch._C._nn._parse_to(*args, **kwargs)
@@ -231,7 +237,8 @@ class Requests(TorchFunctionMode):
                 self.machine.wait(f"a copy {'to' if here else 'from'} the CPU")
             else:
                 self.machine.launches += 1
-            x, copy = Moved.apply(x, not here), False
+            x = Moved.apply(x, not here)
+            copy = False
         more = {} if form is None else {"memory_format": form}
         if dtype is None and not more and not copy:
             return x

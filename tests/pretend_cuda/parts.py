@@ -13,7 +13,8 @@ from types import SimpleNamespace
 import torch
 from torch import Tensor
 
-CUDA, NESTS = torch.device("cuda", 0), (list, tuple, dict)
+CUDA = torch.device("cuda", 0)
+NESTS = (list, tuple, dict)
 # Besides elementwise operations, those beside whose tensors a single number may be on the CPU.
 TAKE_A_NUMBER = {"fill_", "index_fill_", "index_fill", "_amp_update_scale_"}
 INDEXED = {"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index"}
@@ -87,7 +88,8 @@ class Moved(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x, to_cuda: bool):
-        ctx.to_cuda, copy = to_cuda, held([x])[0].clone()
+        ctx.to_cuda = to_cuda
+        copy = held([x])[0].clone()
         return CudaTensor(copy) if to_cuda else copy
 
     @staticmethod
@@ -114,7 +116,8 @@ class Operation:
     @cache
     def of(func) -> Operation:
         schema = func._schema
-        name, shared = schema.name.removeprefix("aten::"), [r.alias_info for r in schema.returns]
+        name = schema.name.removeprefix("aten::")
+        shared = [r.alias_info for r in schema.returns]
         takes = torch.Tag.pointwise in func.tags or name in TAKE_A_NUMBER | INDEXED
         return Operation(
             name,
@@ -140,10 +143,13 @@ class Event:
     """A mark in the queue; its time is known once the host has waited for it."""
 
     def __init__(self, machine, **_):
-        self.machine, self.at, self.place = machine, None, None
+        self.machine = machine
+        self.at = None
+        self.place = None
 
     def record(self, *_) -> None:
-        self.at, self.place = perf_counter(), self.machine.launches
+        self.at = perf_counter()
+        self.place = self.machine.launches
 
     def synchronize(self) -> None:
         if self.place > self.machine.finished:
@@ -159,7 +165,9 @@ class Graph:
     """What was called while it was captured, and can be computed again, into the same memory."""
 
     def __init__(self, machine):
-        self.machine, self.steps, self.before = machine, [], {}
+        self.machine = machine
+        self.steps = []
+        self.before = {}
 
     def keep_written(self, func, args, kwargs) -> None:
         """Note what this operation will write: a capture computes nothing, so it is put back."""
@@ -192,7 +200,8 @@ class Graph:
 
 def stand_ins(machine) -> Iterator[tuple[object, dict]]:
     """What is put in the place of torch's own, and where: (object, {name: value}) pairs."""
-    autocast, grouped = torch.autocast, torch._C._group_tensors_by_device_and_dtype
+    autocast = torch.autocast
+    grouped = torch._C._group_tensors_by_device_and_dtype
 
     def by_device(lists, *more):
         found = grouped(lists, *more)

@@ -15,7 +15,8 @@ from nanogpt.series.nbfile import FILLED, FIRST_LINE, SyncError, filled, solutio
 
 DEFINES = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)
 BLANKS = {cell.id: path for path in NOTEBOOKS for cell in book(path).cells if tagged(cell, "blank")}
-MASK, ONES = "visible(pos, k_pos)", "torch.ones(len(pos), len(k_pos)).bool()"
+MASK = "visible(pos, k_pos)"
+ONES = "torch.ones(len(pos), len(k_pos)).bool()"
 GUARD = "self.cache is not None and not self.training"
 HIDDEN = '.masked_fill(torch.arange(32) > pos, float("-inf"))'
 READ = ": int(pos) + 1]"

@@ -18,8 +18,10 @@ from nanogpt.series.session import open_run
 REAL_CORPUS = True
 
 TEXT = solutions.HEADER + "\n\n".join(blank.solution for blank in mine.blanks().values())
-GUARD, EMPTY = "if self.cache is not None", "pos.new_full((self.capacity,), -1)"
-LOOP, INIT = "pos[-1:] + 1", "    def __init__(self, capacity=None):\n"
+GUARD = "if self.cache is not None"
+EMPTY = "pos.new_full((self.capacity,), -1)"
+LOOP = "pos[-1:] + 1"
+INIT = "    def __init__(self, capacity=None):\n"
 SPEED = {"speed": "400 tokens a second", "rung": "rung 2 of 9", "equal": True}
 
 
@@ -43,7 +45,8 @@ def run(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_it_can_be_had_checked_and_lost(run, capsys):
-    (path := mine.lesson_path()).write_text(TEXT)
+    path = mine.lesson_path()
+    path.write_text(TEXT)
     page.certificate(run, load_checkpoint(LECTURE_FORM), **SPEED)
     there = str(path.with_name("certificate.html"))
     assert path.with_name("certificate.png").stat().st_size > 10_000
@@ -97,7 +100,8 @@ def test_no_trap_gets_one(old, new, run, capsys):
         + INIT,
     )
     assert old in text
-    (path := mine.lesson_path()).write_text(text.replace(old, new))
+    path = mine.lesson_path()
+    path.write_text(text.replace(old, new))
     with pytest.raises(mine.LessonError, match="no certificate"):
         page.certificate(run, load_checkpoint(LECTURE_FORM), **SPEED)
     assert list(path.parent.iterdir()) == [path]
@@ -201,7 +205,8 @@ BROKEN = {  # what is added to a right lesson, and a word of what is said
 def test_a_lesson_that_breaks_out_is_a_line_and_exit_code_1(more, run, capsys, monkeypatch):
     for module in (mine, blanks, proof) if "while" in more else ():
         monkeypatch.setattr(module, "SECONDS", 1)
-    (path := mine.lesson_path()).write_text(f"{TEXT}\n{more}\n")
+    path = mine.lesson_path()
+    path.write_text(f"{TEXT}\n{more}\n")
     code = main(["verify", "model", str(path)])
     printed = capsys.readouterr()
     assert code == 1
@@ -241,7 +246,8 @@ def test_a_lesson_that_ends_its_judge_or_never_lets_go_is_a_line_too(
 
 
 def test_a_lesson_without_a_name_of_the_readers_is_not_judged(run, capsys):
-    (path := mine.lesson_path()).write_text("import math\n")
+    path = mine.lesson_path()
+    path.write_text("import math\n")
     assert main(["verify", "model", str(path)]) == 2
     assert "nothing of yours yet" in capsys.readouterr().err
 

@@ -72,7 +72,8 @@ def set_up(folder, path="", **environment):
     before = "" if environment.get("PYTHONPATH") else FORGET
     script = f"{before}\n{cell}\nprint('root', root, sys.path.count(str(root)))"
     environment = {**here, **environment, "PATH": f"{path}:{os.environ['PATH']}"}
-    words, pipes = [sys.executable, "-c", script], {"capture_output": True, "text": True}
+    words = [sys.executable, "-c", script]
+    pipes = {"capture_output": True, "text": True}
     return subprocess.run(words, cwd=folder, env=environment, **pipes)
 
 
@@ -93,7 +94,8 @@ def test_a_lone_notebook_runs_as_on_colab_and_its_set_up_runs_twice(
     places = {"NANOGPT_REPO": work_tree, "NANOGPT_OUT": str(tmp_path / "out")}
     monkeypatch.setattr(execute, "ROOT", alone)
     nbformat.write(nb, tmp_path / "lone.ipynb")
-    less, variables = {"profile": "smoke", "n_new": 8}, {**dict.fromkeys(own), **places}
+    less = {"profile": "smoke", "n_new": 8}
+    variables = {**dict.fromkeys(own), **places}
     execute.execute(tmp_path / "lone.ipynb", tmp_path / "ran.ipynb", less, variables=variables)
     nb = nbformat.read(tmp_path / "ran.ipynb", 4)
     outputs = [output for cell in nb.cells for output in cell.get("outputs", [])]
@@ -158,7 +160,8 @@ def test_an_interrupted_clone_leaves_nothing(alone, tmp_path):
 @pytest.fixture
 def fork(tmp_path):
     """A clone of a small part of this work tree, and the origin that it pushes to."""
-    work, clone = tmp_path / "work", tmp_path / "clone"
+    work = tmp_path / "work"
+    clone = tmp_path / "clone"
     shutil.copytree(ROOT / "nanogpt", work / "nanogpt", ignore=shutil.ignore_patterns("*.pyc"))
     (work / "nanogpt/series/address.py").write_text('REPO = ""\nREF = "main"\n')
     for file in ("Makefile", "README.md", ".ci/address", *NOTEBOOKS[:2]):

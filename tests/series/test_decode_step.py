@@ -38,7 +38,9 @@ def test_the_weights_in_the_picture_are_those_of_the_head(form):
         ),
     }
     exec(next(cell.source for cell in book(NOTEBOOKS[0]).cells if cell.id == "kept"), names)
-    head, x, pos = names["head"], names["x"], names["pos"]
+    head = names["head"]
+    x = names["x"]
+    pos = names["pos"]
     with torch.no_grad():
         mixed = torch.tensor(names["weights"]) @ head.value(x)[0]
         torch.testing.assert_close(mixed, head(x, pos)[0, -1])

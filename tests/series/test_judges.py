@@ -31,7 +31,8 @@ def solutions() -> dict[str, str]:
     for path in sorted((ROOT / "notebooks").glob("0[1-6]_*.ipynb")):
         cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
         for text in SOLUTION.findall("\n".join("".join(cell["source"]) for cell in cells)):
-            if (name := re.findall(r"^(?:class|def) (\w+)", text, re.M)[0]) in judges.__all__:
+            name = re.findall(r"^(?:class|def) (\w+)", text, re.M)[0]
+            if name in judges.__all__:
                 found.setdefault(name, text.strip() + "\n")
     return found
 

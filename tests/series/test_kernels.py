@@ -134,7 +134,8 @@ def test_the_kernel_is_the_runners_interpreter_in_a_clean_environment(ran):
 
 
 def test_a_passed_notebooks_files_are_in_place_and_a_failed_ones_set_aside(ran):
-    out, mask = ran[1], os.umask(0)
+    out = ran[1]
+    mask = os.umask(0)
     os.umask(mask)
     for file in ("figures/00_a.png", "json/00.json", "00_good.ipynb", "02_julia.ipynb"):
         assert (out / file).stat().st_mode & 0o777 == 0o666 & ~mask, file
@@ -175,7 +176,8 @@ time.sleep(600)"""
 @pytest.fixture
 def begin(sources, tmp_path):
     """Start a run of its own process group and wait until its notebook runs: (process, kernel)."""
-    started, mark = [], tmp_path / "mark"
+    started = []
+    mark = tmp_path / "mark"
     write(sources / "00_wait.ipynb", WAIT)
     write(sources / "01_next.ipynb", "print(1)")
 

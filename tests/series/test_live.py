@@ -31,7 +31,8 @@ from nanogpt.model import GPT
 from nanogpt.sampling import draw_noise, sample
 from nanogpt.series import site
 
-PROMPT, N_NEW = "KING:\n", 100  # past a block of 64, where positions are rotary
+PROMPT = "KING:\n"  # past a block of 64, where positions are rotary
+N_NEW = 100
 LIVE_PAGE = True
 LARGEST_SEED = 2**32 - 1
 SAMPLINGS = [(0.8, None, None), (1.2, 10, None), (0.5, None, 0.9), (2.0, 20, 0.7)]
@@ -99,7 +100,8 @@ def windowed(page):
 
 def in_python(page, prompt, n_new, seeds, sampling):
     """The texts of these seeds, by the package."""
-    model, tokenizer = windowed(page), named_in(page).tokenizer
+    model = windowed(page)
+    tokenizer = named_in(page).tokenizer
     cache = RollingCache if model.config.rope else DynamicCache
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
     noise = [draw_noise(n_new, 1, len(tokenizer), generator) for generator in generators]
@@ -133,7 +135,8 @@ def test_it_is_one_file_that_loads_nothing_and_the_index_leads_to_it(page):
 
 @pytest.mark.parametrize("name", ["shipped", *FORMS])
 def test_it_says_which_model_it_runs(pages, name):
-    text, saved = pages[name].read_text(), named_in(pages[name])
+    text = pages[name].read_text()
+    saved = named_in(pages[name])
     told = text[text.index("What runs here") : text.index("<details>")]
     assert f"A GPT of {saved.model.n_params:,} parameters" in text
     losses = saved.meta["losses"]
@@ -171,7 +174,8 @@ def test_every_seed_gives_the_text_of_python_to_the_character(browser, pages, na
 @torch.no_grad()
 def redrawn(page, text, preset):
     """A preset's text, each new character drawn by Python after those before it, in one pass."""
-    tokenizer, n_new = named_in(page).tokenizer, len(text) - len(preset["prompt"])
+    tokenizer = named_in(page).tokenizer
+    n_new = len(text) - len(preset["prompt"])
     noise = draw_noise(n_new, 1, len(tokenizer), torch.Generator().manual_seed(preset["seed"]))
     logits = windowed(page)(tokenizer.encode(text)[None, :-1])[0][0, -n_new:]
     drawn = sample(logits, noise[:, 0], SamplingParams(*SAMPLINGS[0]))
@@ -337,7 +341,8 @@ def test_how_much_faster_is_said_by_medians_over_equal_characters(browser, pages
 @torch.no_grad()
 def looked_at(page, text, n_prompt):
     """For each new character of a text: weights (layer, head, place), and its probabilities."""
-    model, tokenizer = windowed(page), named_in(page).tokenizer
+    model = windowed(page)
+    tokenizer = named_in(page).tokenizer
     seen = []
 
     def attend(q, k, v, mask, dropout):

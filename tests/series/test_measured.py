@@ -16,9 +16,12 @@ from nanogpt.series.plots.style import contrast
 from nanogpt.series.solutions import multiplications
 from nanogpt.timing import summary
 
-MEDIUM, LARGE = SIZES["medium"], SIZES["lecture"]
-STEP, EACH = 2e-3, 4e-11  # seconds: of every step, and of every multiplication
-PEAK, READ = 1e11, 5e10
+MEDIUM = SIZES["medium"]
+LARGE = SIZES["lecture"]
+STEP = 2e-3  # seconds: of every step, and of every multiplication
+EACH = 4e-11
+PEAK = 1e11
+READ = 5e10
 
 
 def count(T, config, cached):
@@ -303,7 +306,8 @@ def test_sliders_change_the_model_and_a_button_brings_back_the_one_that_was_meas
 @slow
 def test_points_and_lines_stand_where_their_times_and_counts_are(cost):
     """In one scale: a dashed line is as far above its curve as every step takes."""
-    data, height = COST[1], "Number(e.getAttribute('cy'))"
+    data = COST[1]
+    height = "Number(e.getAttribute('cy'))"
     tops = each(cost, ".plot circle.without", height)
     seconds = [point["without"]["median"] for point in data["points"]]
     rise = (tops[0] - tops[-1]) / (seconds[-1] - seconds[0])  # pixels for a second
@@ -323,7 +327,8 @@ def said_of(ladder, i):
     """What the figure has to say of an open rung: in one line, and part by part."""
     name, result, _ = LADDERS[ladder]
     row = result["rungs"][i]
-    total, speed = sum(row["split"].values()), row["speedup"]
+    total = sum(row["split"].values())
+    speed = row["speedup"]
     shares = {part: f"{round(100 * row['split'][part] / total)} %" for part in PARTS}
     low, mid, high = (times(speed[key]) for key in ("low", "median", "high"))
     line = (
@@ -364,7 +369,8 @@ def test_bars_are_as_long_as_times_and_dots_stand_where_speeds_are(ladder):
     still = {"name": "prefers-reduced-motion", "value": "reduce"}
     ladder.send("Emulation.setEmulatedMedia", features=[still])
     ladder.click(one(".rungs li:nth-child(3) button"))
-    width, opened = "e.getBoundingClientRect().width", ".opened:not([hidden])"
+    width = "e.getBoundingClientRect().width"
+    opened = ".opened:not([hidden])"
     before, own = each(ladder, f"{opened} .time", width)
     first, second = (sum(row["split"].values()) for row in LADDERS[0][1]["rungs"][:2])
     assert own / before == pytest.approx(second / first, rel=0.01)

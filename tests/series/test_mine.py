@@ -46,7 +46,8 @@ def test_a_right_answer_is_kept_in_a_module_and_used_elsewhere(lesson, capsys):
     above = '"""A cell."""\nimport math\n\n\n@cache\ndef help():\n    return math.pi'
     own = answer(f"from functools import cache\n{above}\n\n\n{RIGHT}\n\nprint(help())")
     assert "your visible runs; it is kept in" in capsys.readouterr().out
-    text, scope = lesson.read_text(), {}
+    text = lesson.read_text()
+    scope = {}
     assert RIGHT in text
     assert "print(help())" not in text
     scope["__file__"] = str(lesson)
@@ -82,7 +83,9 @@ def test_two_notebooks_that_keep_in_the_same_instant_lose_nothing(lesson, monkey
         sleep = time.sleep
         time.sleep = lambda seconds: (pathlib.Path(sys.argv[1]).touch(), sleep(seconds))
         print(mine._keep("one_step", mine.blanks()["one_step"].solution))"""
-    waits, others, write_whole = lesson.with_name("waits"), [], mine.write_whole
+    waits = lesson.with_name("waits")
+    others = []
+    write_whole = mine.write_whole
 
     def write(path, data):
         others.append(subprocess.Popen([sys.executable, "-c", other, waits], cwd=ROOT))
@@ -112,7 +115,8 @@ def test_two_notebooks_that_keep_in_the_same_instant_lose_nothing(lesson, monkey
 )
 def test_a_wrong_answer_goes_on_with_what_is_right(kept, said, lesson, capsys):
     if kept:
-        lesson.write_bytes(kept := kept.encode(errors="surrogateescape"))
+        kept = kept.encode(errors="surrogateescape")
+        lesson.write_bytes(kept)
     for text in (WRONG, 'def visible(q_pos, k_pos):\n    """To do."""'):
         found = answer(text)
         printed = capsys.readouterr().out
@@ -140,7 +144,8 @@ def test_what_cannot_be_kept_runs_here(lesson, capsys):
 
 @pytest.mark.parametrize("use", ["auto", "true", "false"])
 def test_a_headless_run_takes_the_solutions_unless_it_is_told(use, lesson, monkeypatch, capsys):
-    lesson.write_text(own := f"{RIGHT}\n")
+    own = f"{RIGHT}\n"
+    lesson.write_text(own)
     monkeypatch.setenv("NANOGPT_HEADLESS", "1")
     mine.choose(use)
     answer(f"{mine.FIRST_LINE}\n{RIGHT}")
@@ -163,9 +168,11 @@ def test_names_and_choices_that_do_not_exist_are_named():
 @pytest.mark.parametrize("seed", range(4))
 def test_the_solutions_write_what_the_package_writes(seed):
     """Short forms: the solutions check no arguments, and give the same bits."""
-    scope, plain = mine.judged().scope, tiny_model()
+    scope = mine.judged().scope
+    plain = tiny_model()
     own = tiny_model(head=scope["Head"])
-    prompt, noise = tokens(1, 4, seed=seed), draw_noise(9, 1, 13, seeded(seed))
+    prompt = tokens(1, 4, seed=seed)
+    noise = draw_noise(9, 1, 13, seeded(seed))
     full = complete(plain, prompt, 9, noise=noise)
     for ours, theirs in (("KVCache", DynamicCache), ("StaticKVCache", StaticCache)):
         loop = scope["generate_with_cache"](own, prompt, noise, scope[ours])
@@ -279,7 +286,8 @@ def test_the_lecture_s_own_buffer_loads_into_a_model_and_out_of_it():
             super().__init__(config)
             self.register_buffer("tril", torch.ones(config.block_size, config.block_size).tril())
 
-    plain, own = tiny_model(), tiny_model(head=Triangle)
+    plain = tiny_model()
+    own = tiny_model(head=Triangle)
     own.load_state_dict(plain.state_dict())
     plain.load_state_dict(own.state_dict())
     assert all(module.tril.sum() > 0 for module in own.modules() if isinstance(module, Triangle))

@@ -101,7 +101,8 @@ def data(traps):
 
 def test_the_weights_of_a_step_are_those_with_which_the_head_mixes():
     model, tokenizer = tiny_model()
-    tokens, pos = tokenizer.encode(TEXT)[None], torch.arange(T)
+    tokens = tokenizer.encode(TEXT)[None]
+    pos = torch.arange(T)
     found = moving.decode(model, tokens, TEXT)
     values = torch.tensor(found["values"][0][1])
     with torch.no_grad():
@@ -239,7 +240,8 @@ def check_step(browser, data, newest, layer, head, picked):
 
 @shown
 def test_the_keyboard_steps_through_a_text_and_picks_characters_layers_and_heads(moved, data):
-    numbers, here = data["decode"], figure("decode")
+    numbers = data["decode"]
+    here = figure("decode")
     last = numbers["weights"][0][0][-1]
     picked = last.index(max(last[:-1]))
     check_step(moved, numbers, T - 1, 0, 0, picked)
@@ -276,7 +278,8 @@ def test_a_pointer_picks_a_character_and_a_head(moved, data):
 
 def check_passes(browser, data, prompt, chunk, row):
     """The rows, the colours and the numbers of a pass are those that Python counts."""
-    here, passes = figure("triangle"), moving.passes(T, prompt, chunk)
+    here = figure("triangle")
+    passes = moving.passes(T, prompt, chunk)
     now = next(i for i, (_, end) in enumerate(passes) if row < end)
     start, end = passes[now]
     work = moving.work(data, prompt, chunk)
@@ -298,7 +301,8 @@ def check_passes(browser, data, prompt, chunk, row):
 
 @shown
 def test_the_keyboard_moves_the_end_of_the_prompt_and_its_chunks(moved, data):
-    numbers, here = data["triangle"], figure("triangle")
+    numbers = data["triangle"]
+    here = figure("triangle")
     check_passes(moved, numbers, 6, T, 6)
     moved.press("ArrowLeft", on=f"{here} .knob:nth-child(1) input")
     check_passes(moved, numbers, 5, T, 5)
@@ -315,7 +319,8 @@ def test_the_keyboard_moves_the_end_of_the_prompt_and_its_chunks(moved, data):
 
 @shown
 def test_a_pointer_drags_the_end_of_the_prompt_along_the_diagonal(moved, data):
-    numbers, here = data["triangle"], figure("triangle")
+    numbers = data["triangle"]
+    here = figure("triangle")
     moved.point(found(f"{here} [data-cell='2,1']"))
     check_passes(moved, numbers, 6, T, 2)
     x, y = moved.middle(found(f"{here} .handle")).values()
@@ -334,7 +339,9 @@ def test_a_pointer_drags_the_end_of_the_prompt_along_the_diagonal(moved, data):
 
 def check_trap(browser, data, on):
     """The mask, the positions and the text of a trap are those of its run."""
-    here, trap, truth = figure("trap"), data["traps"][on], data["truth"]
+    here = figure("trap")
+    trap = data["traps"][on]
+    truth = data["truth"]
     cells = "".join(trap["grid"]["cells"])
     letters = f"[...document.querySelectorAll('{here} [data-cell]')].map((one) => one.dataset.cell)"
     assert "".join(browser.evaluate(letters)) == cells
@@ -351,7 +358,8 @@ def check_trap(browser, data, on):
 
 @shown
 def test_the_keyboard_switches_each_trap_on(moved, data):
-    traps, here = data["trap"], figure("trap")
+    traps = data["trap"]
+    here = figure("trap")
     check_trap(moved, traps, 0)
     moved.evaluate(f"document.querySelector('{here} input:checked').focus()")
     for on in range(1, len(traps["traps"])):

@@ -51,7 +51,8 @@ def test_the_form_is_the_one_that_all_tools_read(path):
     assert re.fullmatch(r"\d\d_[a-z0-9_]+", path.stem)
     ids = [cell.id for cell in nb.cells]
     assert len(ids) == len(set(ids))
-    plain, random = r"[a-z][a-z0-9-]{1,40}", r"[0-9a-f-]{8,}"
+    plain = r"[a-z][a-z0-9-]{1,40}"
+    random = r"[0-9a-f-]{8,}"
     unreadable = [i for i in ids if not re.fullmatch(plain, i) or re.fullmatch(random, i)]
     assert not unreadable, f"give these cells names that say what they are: {unreadable}"
 

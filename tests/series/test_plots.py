@@ -28,11 +28,13 @@ def summary(value):
 
 def system(gap, n=20, slope=0.0):
     itl = [gap + slope * i for i in range(n - 1)]
-    whole, mean = gap + sum(itl), sum(itl) / len(itl)
+    whole = gap + sum(itl)
+    mean = sum(itl) / len(itl)
     return {"ttft": summary(gap), "e2el": summary(whole), "tpot": summary(mean), "itl": itl}
 
 
-TEXT, SHARES = list("a $\n"), [0.1, 0.2, 0.003, 0.697]
+TEXT = list("a $\n")
+SHARES = [0.1, 0.2, 0.003, 0.697]
 DOLLARS = "$3_a $$_$ \\x"  # no formula: where one were read in it, drawing would fail
 SYSTEMS = {"uncached": system(1.0, slope=0.2), "cached": system(1.0)}
 DUEL = {"systems": SYSTEMS, "speedup": summary(2.9)}

@@ -33,7 +33,8 @@ def loose_numbers(nb) -> list[str]:
 
     Years, whole numbers to 12 without a unit, and sentences with a link to a source are aside.
     """
-    known, loose = set(), []
+    known = set()
+    loose = []
     for cell in (cell for cell in nb.cells if cell.cell_type == "code"):
         known |= values(cell.source)
         for out in cell.outputs:

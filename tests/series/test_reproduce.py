@@ -69,7 +69,8 @@ CHANGES = {
 @pytest.mark.parametrize(("mine", "words"), CHANGES.values(), ids=CHANGES)
 def test_what_differs_is_named(folders, capsys, mine, words):
     assert not print_comparison(*folders([cell(text("loss 1.7502\n"))], [mine]))
-    assert (said := capsys.readouterr().out).startswith("00_one, cell 'a': ")
+    said = capsys.readouterr().out
+    assert said.startswith("00_one, cell 'a': ")
     assert words in said
 
 

@@ -19,7 +19,8 @@ from nanogpt.training import train
 
 pytestmark = pytest.mark.slow
 REAL_CORPUS = LIVE_PAGE = True
-SMOKE, TRAINED = ["--profile", "smoke"], ["-p", "steps=24", "-p", "n_long=80"]  # of 01 and 08
+SMOKE = ["--profile", "smoke"]  # of 01 and 08
+TRAINED = ["-p", "steps=24", "-p", "n_long=80"]
 LESS = ["-p", "n_new=60"]  # of notebook 00
 NAMES = [path.stem for path in NOTEBOOKS]
 ANY_MODEL = [name for name in NAMES if name[:2] not in ("01", "08", "11")]
@@ -28,7 +29,8 @@ ANY_MODEL = [name for name in NAMES if name[:2] not in ("01", "08", "11")]
 @pytest.fixture(scope="module", autouse=True)
 def short_corpus(tmp_path_factory):
     """A text of every character but fewer words, so that a loss over all of it is quick."""
-    whole, path = load_corpus().text, tmp_path_factory.mktemp("corpus") / "text.txt"
+    whole = load_corpus().text
+    path = tmp_path_factory.mktemp("corpus") / "text.txt"
     path.write_text("".join(sorted(set(whole))) + whole[:60_000], encoding="utf-8")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NANOGPT_DATA", str(path))
@@ -39,7 +41,8 @@ def short_corpus(tmp_path_factory):
 @pytest.fixture(scope="module")
 def small_model(tmp_path_factory, short_corpus):
     """A checkpoint of 2 layers, hardly trained; as wide as "small": they share a native build."""
-    out, corpus = tmp_path_factory.mktemp("small") / "model", load_corpus()
+    out = tmp_path_factory.mktemp("small") / "model"
+    corpus = load_corpus()
     shape = GPTConfig(len(set(corpus.text)), block_size=256, n_layer=2, n_head=3, n_embd=96)
     recipe = TrainConfig(steps=24, eval_every=24, eval_batches=1)
     cpu = Device(torch.device("cpu"), torch.float32, "tests")
@@ -54,7 +57,8 @@ def series(tmp_path_factory, small_model):
     Those that take any model are given a small one.
     """
     out = tmp_path_factory.mktemp("series")
-    rest, folder = [name for name in NAMES if name not in ANY_MODEL], ["--out", str(out)]
+    rest = [name for name in NAMES if name not in ANY_MODEL]
+    folder = ["--out", str(out)]
     codes = [
         main(["run", *rest, *SMOKE, *TRAINED, *folder, "--no-html"]),
         main(["run", *ANY_MODEL, *SMOKE, *LESS, "-p", f"checkpoint={small_model}", *folder]),

@@ -118,7 +118,8 @@ def test_a_model_is_looked_for_in_this_run_and_then_in_the_series_of_runs(run, o
     monkeypatch.setenv("NANOGPT_RUN", "series")
     run.load_model("mine")
     size = run.profile.size
-    here, series = out / "checkpoints" / size, session.Path("series", "checkpoints", size)
+    here = out / "checkpoints" / size
+    series = session.Path("series", "checkpoints", size)
     assert [options["keep"] for options in asked] == [[here], [here, series]]
     assert [options["checkpoint"] for options in asked] == ["auto", "mine"]
 

@@ -245,7 +245,8 @@ def test_set_up_is_one_fold_and_no_blank_is_called_right(tmp_path):
 
 def test_a_damaged_picture_is_named_by_its_notebook(tmp_path):
     folder = folder_of(tmp_path)
-    before, path = rendered(folder), folder / "01_two.ipynb"
+    before = rendered(folder)
+    path = folder / "01_two.ipynb"
     whole = base64.b64encode(png(frames=3)).decode()
     for damaged in ("QUJD", "A", whole[: len(whole) // 2]):
         path.write_text(path.read_text().replace(whole, damaged))
@@ -277,7 +278,8 @@ def test_the_map_and_next_lead_along_the_spine_and_a_branch_says_where_it_leaves
 
 def drawn(figure, alt="a figure of a run"):
     """An output with a figure as run.figure shows it: its name, and its picture for a phone."""
-    shown, tall = output(picture=png(), alt=alt), io.BytesIO()
+    shown = output(picture=png(), alt=alt)
+    tall = io.BytesIO()
     Image.new("RGB", (30, 60)).save(tall, "PNG")
     about = {"name": figure, "phone": base64.b64encode(tall.getvalue()).decode()}
     shown.metadata["image/png"] |= about

@@ -140,7 +140,8 @@ def test_a_stream_gives_tokens_as_they_come_and_leaves_the_model_alone(ambient_r
     model.train()
     before = state_of(model)
     requests = [request(kind) for kind in range(6)]
-    stream, tokens = serve(model, requests, budget=4), {}
+    stream = serve(model, requests, budget=4)
+    tokens = {}
     first = next(stream)
     assert (first.request, first.index) == (requests[0], 0)
     assert state_of(model) == before
@@ -172,7 +173,8 @@ def test_an_aborted_request_gives_no_more_tokens_and_frees_its_blocks():
 
 @pytest.mark.parametrize("part", ["read", "_draw"])
 def test_a_failed_step_can_be_tried_again(part, monkeypatch):
-    engine, asked = Watched(plain(), budget=3, block_len=4), request(14)
+    engine = Watched(plain(), budget=3, block_len=4)
+    asked = request(14)
     engine.add(asked)
 
     def fail(*args):
@@ -210,7 +212,8 @@ BAD = {  # what is asked for beside a prompt and 2 new tokens, and a word of the
 @pytest.mark.parametrize("case", BAD)
 def test_a_bad_request_is_refused_and_others_are_untouched(case):
     asked, message = BAD[case]
-    engine, good = Watched(plain(), n_blocks=5, block_len=4), Request(PROMPT, 6, seed=3, id="good")
+    engine = Watched(plain(), n_blocks=5, block_len=4)
+    good = Request(PROMPT, 6, seed=3, id="good")
     engine.add(good)
     engine.step()
     with pytest.raises(ValueError, match=message):

@@ -45,7 +45,8 @@ def test_a_hash_is_of_the_tokens_and_of_all_before_them():
 
 def test_what_nobody_uses_is_found_until_its_memory_is_needed_the_longest_unused_first():
     manager = BlockManager(4, 1)
-    old, new = held(manager, 1, 2), held(manager, 8, 9)
+    old = held(manager, 1, 2)
+    new = held(manager, 8, 9)
     blocks = list(old.block_table)
     manager.free(old)
     manager.free(new)
@@ -95,7 +96,8 @@ def test_empty_blocks_are_taken_before_kept_ones_and_too_few_change_nothing():
 
 def test_of_equal_blocks_the_first_is_found_and_the_other_is_given_back_empty():
     manager = BlockManager(3, 1)
-    first, second = sequence(1), sequence(1)
+    first = sequence(1)
+    second = sequence(1)
     for seq in (first, second):  # neither is read when the other is admitted
         assert manager.admit(seq)
         assert manager.extend(seq, 1)
@@ -109,7 +111,8 @@ def test_of_equal_blocks_the_first_is_found_and_the_other_is_given_back_empty():
 @pytest.mark.parametrize("reuse", [True, False])
 def test_random_use_loses_nothing(reuse):
     draw = random.Random(5)
-    manager, alive = BlockManager(9, 1, reuse), []
+    manager = BlockManager(9, 1, reuse)
+    alive = []
     for _ in range(600):
         seq = sequence(*(draw.randrange(2) for _ in range(draw.randint(1, 4))))
         if draw.random() < 0.6 and manager.admit(seq):

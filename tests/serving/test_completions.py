@@ -18,7 +18,8 @@ def read(**body):
 
 
 def test_what_is_left_out_or_null_has_a_default_and_each_request_a_seed_of_its_own():
-    first, second = read(stop=None, n=1, echo=False, logprobs=None, user="me"), read(model="tiny")
+    first = read(stop=None, n=1, echo=False, logprobs=None, user="me")
+    second = read(model="tiny")
     assert first.request.sampling == SamplingParams()
     assert (first.request.max_new_tokens, len({first.request.seed, second.request.seed})) == (16, 2)
     assert read(prompt="a" * 24).request.max_new_tokens == 1
@@ -83,7 +84,8 @@ def test_a_body_that_is_no_object_is_refused(data):
 def cut(text: str, stops: tuple[str, ...]) -> tuple[str, str]:
     """The text up to the stop that is complete first, of several the longest; and why it ends."""
     for end in range(1, len(text) + 1):
-        if found := [stop for stop in stops if text[:end].endswith(stop)]:
+        found = [stop for stop in stops if text[:end].endswith(stop)]
+        if found:
             return text[: end - max(map(len, found))], "stop"
     return text, "length"
 
@@ -97,7 +99,8 @@ def test_a_stop_ends_the_text_and_no_part_of_it_is_sent():
             "".join(draw.choice(CHARS.chars[:2]) for _ in range(draw.randint(1, 4)))
             for _ in range(draw.randint(0, 3))
         )
-        completion, sent = read(prompt="a", stop=stops), ""
+        completion = read(prompt="a", stop=stops)
+        sent = ""
         for i, token in enumerate(tokens):
             completion.take([Output(completion.request, token, i, i == len(tokens) - 1)])
             sent += completion.choice()["text"]

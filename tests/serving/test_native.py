@@ -67,7 +67,8 @@ def test_what_native_code_cannot_read_is_refused_in_a_line():
 @torch.no_grad()
 def test_rotary_positions_have_no_end_here_either():
     """As far as the blocks reach, which is past block_size."""
-    model, sampling = build(torch.float32, **MODERN), SamplingParams(greedy=True)
+    model = build(torch.float32, **MODERN)
+    sampling = SamplingParams(greedy=True)
     request = Request(text(20)[0], 40, sampling, id=0)
     assert len(request.prompt) + request.max_new_tokens > model.config.block_size
     logits = served(model, [request], block_len=5, n_blocks=12)[0]

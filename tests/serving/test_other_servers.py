@@ -23,7 +23,9 @@ QUIET = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "DO_NOT_TRACK":
 @pytest.mark.slow
 @pytest.mark.skipif(bool(MISSING), reason=f"{', '.join(MISSING)} not installed")
 def test_transformers_serve_gives_our_text(tmp_path):
-    model, folder, log = tiny_model(), tmp_path / "export", tmp_path / "log"
+    model = tiny_model()
+    folder = tmp_path / "export"
+    log = tmp_path / "log"
     save_checkpoint(tmp_path / "fox", model, meta_of(model, vocabulary=CHARS.chars))
     write_folder(load_checkpoint(tmp_path / "fox"), folder)
     with socket.socket() as probe:

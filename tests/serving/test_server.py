@@ -96,7 +96,8 @@ def test_an_evaluation_harness_gets_the_log_probabilities_of_its_prompts(url):
 
 def test_a_prompt_is_given_back_with_no_token_more_and_texts_have_log_probabilities(url):
     code, answer = post(url, prompt="abc", max_tokens=0, echo=True, logprobs=2)
-    (choice,), shown = answer["choices"], answer["choices"][0]["logprobs"]
+    (choice,) = answer["choices"]
+    shown = answer["choices"][0]["logprobs"]
     assert (code, choice["text"], choice["finish_reason"]) == (200, "abc", "length")
     assert answer["usage"] == {"prompt_tokens": 3, "completion_tokens": 0, "total_tokens": 3}
     assert (shown["tokens"], shown["text_offset"]) == (["a", "b", "c"], [0, 1, 2])
@@ -212,7 +213,8 @@ def test_no_page_from_elsewhere_is_let_in(headers, status, says):
 
 
 def test_where_no_descriptor_is_left_new_connections_wait(monkeypatch, capfd):
-    full, accepted = threading.Event(), asyncio.SelectorEventLoop.sock_accept
+    full = threading.Event()
+    accepted = asyncio.SelectorEventLoop.sock_accept
     full.set()
 
     async def accept(loop, listener):
@@ -371,7 +373,8 @@ def test_a_step_that_fails_ends_every_request_and_health_says_so(capfd):
 
 
 def test_where_nothing_runs_the_engine_sleeps():
-    server, rounds = Server(model(), CHARS), []
+    server = Server(model(), CHARS)
+    rounds = []
     ready = server._has_step
     server._has_step = lambda: rounds.append(1) or ready()
     with listening(server) as url:
@@ -384,7 +387,9 @@ def test_where_nothing_runs_the_engine_sleeps():
 
 def test_an_end_lets_answers_finish_and_takes_no_more():
     server = Server(model(), CHARS)
-    before, gate, found = set(threading.enumerate()), Gated(server.engine), []
+    before = set(threading.enumerate())
+    gate = Gated(server.engine)
+    found = []
     opens = threading.Thread(target=lambda: (until(lambda: server.draining), gate.open()))
     with listening(server) as url:
         connection = send(url, prompt="abc", max_tokens=20, seed=5)

@@ -18,7 +18,8 @@ from nanogpt.sampling import SamplingParams
 from nanogpt.serving.http import listening
 from nanogpt.serving.native_steps import NativeBackend
 
-KINDS, AT_ONCE = 60, 24  # different texts; connections
+KINDS = 60  # different texts; connections
+AT_ONCE = 24
 NONSENSE = [
     b"{",
     b'{"prompt": "a\xff"}',
@@ -48,7 +49,8 @@ def answer(kind: int) -> str:
 def request(url: str, number: int) -> str:
     """One client: what it was and whether it got what it should."""
     draw = random.Random(f"client {number}")
-    fate, kind = draw.random(), draw.randrange(KINDS)
+    fate = draw.random()
+    kind = draw.randrange(KINDS)
     if fate < 0.05:
         code, _ = ask(url, "POST", "/v1/completions", draw.choice(NONSENSE))
         return "refused" if code == 400 else "WRONG: nonsense served"

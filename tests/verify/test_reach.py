@@ -103,7 +103,8 @@ class ToNothing(Long):
         if getattr(cache, "stale", False) and layer in cache.k:
             old = cache.k.pop(layer)
             cache.stale = layer == 0
-            cache.k[layer], cache.v[layer] = k + old.mean(2, keepdim=True), v
+            cache.k[layer] = k + old.mean(2, keepdim=True)
+            cache.v[layer] = v
             return cache.k[layer], v
         return super().store(cache, layer, k, v)
 
@@ -141,7 +142,8 @@ class Multiples(Long):
 class Leaking(Paged):
     """After twenty requests a block is given away twice."""
 
-    longest, blocks = 96, 300
+    longest = 96
+    blocks = 300
     count = 0
 
     def start(self):
@@ -186,7 +188,8 @@ class Sorted(Session):
 class Leak(Paged):
     """Each request keeps a block for ever."""
 
-    longest, blocks = 96, 150
+    longest = 96
+    blocks = 150
 
     def start(self):
         held = super().start()
@@ -267,7 +270,8 @@ def test_beams_are_moved_twice():
         moved = 0  # times that a move is right
 
         def session(self, cache=None):
-            held, times = empty(), iter(range(9))
+            held = empty()
+            times = iter(range(9))
 
             def reorder(rows):
                 right = next(times) < self.moved

@@ -65,9 +65,12 @@ class OwnCache:
 
     def update(self, k, v, pos):
         if self.k is not None:
-            k, v = torch.cat([self.k, k], -2), torch.cat([self.v, v], -2)
+            k = torch.cat([self.k, k], -2)
+            v = torch.cat([self.v, v], -2)
             pos = torch.cat([self.pos, pos])
-        self.k, self.v, self.pos = k, v, pos
+        self.k = k
+        self.v = v
+        self.pos = pos
         return k, v, pos
 
 
@@ -340,7 +343,8 @@ class Answers:
     """A server in a sentence: what it answers to requests that come together."""
 
     def __init__(self, text):
-        self.text, self.asked = text, []
+        self.text = text
+        self.asked = []
 
     def ask(self, requests):
         answers = []
