@@ -59,10 +59,11 @@ def brief_referee(patch: pytest.MonkeyPatch) -> None:
 
 
 def brief_kernels(patch: pytest.MonkeyPatch, folder: Path) -> None:
-    """The referee as BRIEF says, in every kernel: each runs a start-up file of Python's."""
+    """The referee as BRIEF says and coarse pictures, in every kernel, by a start-up file."""
     modules = ", ".join(["referee", *BRIEF])
     lines = [f"from nanogpt.verify import {modules}"]
     lines += [f"vars({module}).update({values})" for module, values in BRIEF.items()]
+    lines += ["from nanogpt.series.plots import style", "style.DPI = 60", "del style"]
     lines += [f"referee.referee.__kwdefaults__.update({BRIEFLY})", f"del {modules}"]
     startup = folder / "brief.py"
     startup.write_text("\n".join(lines))

@@ -49,7 +49,7 @@ INSTEAD = {
     "08": {"assert reach == 4 * 15": "assert reach == 15"},
     "09": {
         **{"min(160,": "min(48,", "min(128,": "min(32,", "most=32": "most=16"},
-        "served_model.config.block_size}": "64}",
+        "served_model.config.block_size}": "24}",
         "crowd[:: 3 if": "crowd[:: 8 if",
         '"n": 6 if quick': '"n": 2 if quick',
         # The pretended device is there for one thread, and a server has a thread of its own.

@@ -173,7 +173,7 @@ def museum(args: argparse.Namespace) -> int:
     """Judge each exhibit and print how often. A bug is also a repair that is convicted."""
     from ..console import Progress
     from ..files import write_json
-    from ..verify.museum import exhibits, judged
+    from ..verify.museum import exhibits, verdicts_on
 
     check_clone()
     set_threads(1)
@@ -183,7 +183,7 @@ def museum(args: argparse.Namespace) -> int:
     rows = []
     with Progress(len(paths), "bugs") as bar:
         for exhibit in paths:
-            row = judged(exhibit, range(n))
+            row = verdicts_on(exhibit, range(n))
             rows.append(row)
             bar.update(1)
             bar.print(f"{row['name']:28} convicted {row['convicted']} of {n}, by {row.get('way')}")

@@ -72,7 +72,7 @@ def certificate(
     is none, {}. Raises LessonError for a lesson with a bug: an earlier page stays. ValueError
     where another file is in the way.
     """
-    lesson = mine.load()
+    lesson = mine.read_lesson()
     if not (lesson.broken or {*CACHES} & {*lesson.yours}):
         print("No certificate: the caches are the solutions'. Fill in KVCache or StaticKVCache")
         print("in notebook 02 to have one.")
@@ -144,7 +144,7 @@ def judge_file(path: Path, seed: int) -> tuple[list[str], set[str]]:
     An objection of a blank's judge to a name is a bug as well. Raises OSError, and
     LessonError for a file without a name of the reader's.
     """
-    lesson = mine.load(path)
+    lesson = mine.read_lesson(path)
     verdict = "bug"
     output = io.StringIO()
     with contextlib.redirect_stdout(output):
@@ -283,7 +283,7 @@ def recomputed(path: Path, trained: Checkpoint) -> tuple[dict[str, str], list[st
         need = "".join(c if c.isprintable() else "?" for c in weights[:12])
         raise mine.LessonError(f"it is of other weights, {need}…: name their checkpoint")
     try:
-        now = examine(mine.load(path.with_name("lesson.py")), trained)
+        now = examine(mine.read_lesson(path.with_name("lesson.py")), trained)
     except mine.LessonError as error:
         return facts, [str(error)]
     return facts, [f"{key} is another one now" for key in now if now[key] != facts.get(key)]

@@ -65,7 +65,7 @@ def kept(problem, answer, *, body=None):
     if right and not cell.startswith(FIRST_LINE):
         print(f"From here on your {name} runs{_keep(name, cell)}")
     elif name in blanks():
-        lesson = load()
+        lesson = read_lesson()
         lesson.say([name], "From here on {} runs.")
         return answer if right and name not in lesson.yours else lesson.scope[name]
     return answer
@@ -81,7 +81,7 @@ def mine(*names: str):
     unknown = [name for name in names if name not in blanks()]
     if unknown:
         raise LessonError(f"no blank asks for {unknown[0]}: there is {', '.join(blanks())}")
-    lesson = load()
+    lesson = read_lesson()
     lesson.say(names)
     objects = [lesson.scope[name] for name in names]
     return objects if len(objects) > 1 else objects[0]
@@ -93,7 +93,7 @@ def back(number: str, *more: str) -> dict:
     The reader's, and prints which; where there are none the solutions, until a blank is filled in.
     """
     names = [*more, *(name for name, blank in blanks().items() if blank.number == number)]
-    lesson = load()
+    lesson = read_lesson()
     lesson.say([name for name in names if name in {*lesson.yours, *lesson.broken}])
     return {name: lesson.scope[name] for name in names}
 
@@ -120,7 +120,7 @@ class Lesson:
         print(*lines, words.format("; ".join(parts)), sep="\n")
 
 
-def load(path: Path | None = None) -> Lesson:
+def read_lesson(path: Path | None = None) -> Lesson:
     """The lesson at `path`, each name of it judged again. None: the reader's own, if it runs here.
 
     A name that is missing, or wrong by now, is the solution's. So is all of it where the file stops
@@ -134,10 +134,10 @@ def load(path: Path | None = None) -> Lesson:
 
 @functools.lru_cache(maxsize=4)
 def _judged(text: str, path: Path | None) -> Lesson:
-    return judged(text, path)
+    return judged_lesson(text, path)
 
 
-def judged(text: str = "", path: Path | None = None) -> Lesson:
+def judged_lesson(text: str = "", path: Path | None = None) -> Lesson:
     """The lesson of this text, which is to stand at `path`. Of no text: the solutions."""
     module = ModuleType("nanogpt_lesson")
     sys.modules["nanogpt_lesson"] = module
@@ -212,7 +212,7 @@ def _keep(name: str, cell: str) -> str:
         return program.merge((old or program.begin().rstrip()) + "\n", cell, name, [*blanks()])
 
     try:
-        objection = judged(merged()[0], path).broken.get(name)
+        objection = judged_lesson(merged()[0], path).broken.get(name)
         if objection:
             return (
                 ", and is not kept, as it fails there, with the imports, defs and constants of its "

@@ -97,7 +97,7 @@ class Together:
 
 def lesson_of(path: Path, *names: str) -> mine.Lesson:
     """The lesson at a path, for these names; prints whose run. Raises LessonError, OSError."""
-    lesson = mine.load(path)
+    lesson = mine.read_lesson(path)
     for name in names:
         if name in lesson.broken:
             raise mine.LessonError(lesson.broken[name])

@@ -102,7 +102,7 @@ class Run:
         Raises AssertionError.
         """
         if not holds:
-            if not lessons.load().yours:
+            if not lessons.read_lesson().yours:
                 raise AssertionError(otherwise)
             print(f"Not with your code: {otherwise}.")
         return bool(holds)
@@ -170,7 +170,7 @@ class Run:
         `names` are the kept blanks that take part: "attention_weights", "one_step". Without any of
         the reader's the package's own steps train, which fuse both.
         """
-        lesson = lessons.load()
+        lesson = lessons.read_lesson()
         if not {*names} & {*lesson.yours} or self.device.dtype == torch.float16:
             print(
                 "the package's own attention and step train this model; yours would, once written"
@@ -184,13 +184,13 @@ class Run:
 
         Raises LessonError for an architecture that the lecture's heads do not know.
         """
-        lesson = lessons.load()
+        lesson = lessons.read_lesson()
         lesson.say(["Head"])
         return model_with(lesson, model)
 
     def keep_model(self, path: Path) -> None:
         """Put the weights of that checkpoint beside the reader's lesson, which loads them."""
-        if lessons.load().yours:
+        if lessons.read_lesson().yours:
             to = lessons.lesson_path().with_name("model.safetensors")
             write_whole(to, path.with_name(f"{path.name}.safetensors").read_bytes())
             print(f"copied to {to}: `python {to.with_name('lesson.py')}` writes with them")

@@ -40,7 +40,7 @@ def exhibits(names: Iterable[str] = ()) -> list[Path]:
 
 
 @torch.inference_mode()
-def judged(path: Path, seeds: Iterable[int]) -> dict:
+def verdicts_on(path: Path, seeds: Iterable[int]) -> dict:
     """The verdicts on an exhibit over these seeds, as plain data.
 
     `convicted` and `acquitted` count seeds, with the bug and without it. `found` and `missed` count

@@ -10,7 +10,7 @@ import pytest
 from notebook_fixtures import NOTEBOOKS, book, brief_referee, code, prose
 
 from nanogpt.series.execute import normalise
-from nanogpt.series.mine import judged as lesson
+from nanogpt.series.mine import judged_lesson as lesson
 from nanogpt.series.nbfile import FILLED, FIRST_LINE, SyncError, filled, solution, tagged
 
 DEFINES = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)

@@ -168,7 +168,7 @@ def test_a_fault_of_the_whole_is_found_without_the_judges(how):
     scope = solutions.header()
     solutions.execute(TEXT.replace(old, new), "<a lesson>", scope)
     assert word in " ".join(proof.faults(scope))
-    assert proof.faults(mine.judged().scope) == []
+    assert proof.faults(mine.judged_lesson().scope) == []
 
 
 def test_without_a_cache_of_the_readers_or_with_unequal_tokens_there_is_none(run, capsys):
@@ -237,8 +237,8 @@ def test_a_lesson_that_ends_its_judge_or_never_lets_go_is_a_line_too(
     path.write_text(f"{more}\n{TEXT}\n")
     path.with_name("certificate.html").write_text(page.page_of({"its weights": "0"}))
     for target in (["model", str(path)], ["certificate", str(path.with_name("certificate.html"))]):
-        if target[0] == "certificate" and "while" in more:
-            continue
+        if target[0] == "certificate" and "_exit" not in more:
+            continue  # one way apart serves both commands
         assert main(["verify", *target]) in ((1,) if target[0] == "model" else (1, 2))
         printed = capsys.readouterr()
         assert "Right" not in printed.out

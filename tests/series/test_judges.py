@@ -39,7 +39,7 @@ def solutions() -> dict[str, str]:
 
 def said(name: str, source: str) -> str | None:
     """What the judge says of an answer of this source; None where it is right."""
-    scope = mine.judged().scope | {"math": math, "median": median}
+    scope = mine.judged_lesson().scope | {"math": math, "median": median}
     mine.execute(source, f"<{name} {len(linecache.cache)}>", scope)
     return wrong(getattr(judges, name), scope[name])
 

@@ -37,7 +37,7 @@ def lesson(tmp_path, monkeypatch):
 
 def answer(text: str, name: str = "visible", **more):
     """What a cell of this text defines, judged as its notebook judges it."""
-    scope = mine.judged().scope | more
+    scope = mine.judged_lesson().scope | more
     mine.execute(text, f"<cell {len(linecache.cache)}>", scope)
     return mine.kept(mine.blanks()[name].problem, scope[name])
 
@@ -168,7 +168,7 @@ def test_names_and_choices_that_do_not_exist_are_named():
 @pytest.mark.parametrize("seed", range(4))
 def test_the_solutions_write_what_the_package_writes(seed):
     """Short forms: the solutions check no arguments, and give the same bits."""
-    scope = mine.judged().scope
+    scope = mine.judged_lesson().scope
     plain = tiny_model()
     own = tiny_model(head=scope["Head"])
     prompt = tokens(1, 4, seed=seed)
@@ -223,7 +223,7 @@ def test_a_reader_walks_through_01_and_02(every, lesson, tmp_path, monkeypatch):
             assert judged.startswith("Right: " if right else "Not yet: ")
             assert (f"your {name} runs; it is kept in" in judged) is right
             kept += [name] * right
-    assert mine.load().yours == kept
+    assert mine.read_lesson().yours == kept
     assert ("your " in printed["attend"]) is ("attention_weights" in kept)
     assert printed["run-both"].count("True") == 2
     assert printed["compare"].count("✓ all 100 tokens equal") == 2
@@ -238,7 +238,7 @@ def test_a_constant_beside_the_def_is_kept_and_one_that_nothing_uses_is_not(less
     kept = lesson.read_text()
     assert "LOWEST = 0\n" in kept
     assert "UNUSED" not in kept
-    assert mine.load().yours == ["visible"]
+    assert mine.read_lesson().yours == ["visible"]
 
 
 def test_a_cell_with_a_magic_is_found_in_the_history(lesson, monkeypatch):
@@ -275,13 +275,13 @@ def test_after_a_restart_the_first_cell_brings_every_name_back(lesson, capsys):
 def test_a_lesson_is_judged_with_gradients_wherever_it_is_asked_for(lesson):
     lesson.write_text(mine.blanks()["Head"].solution)
     with torch.no_grad():
-        mine.load()
+        mine.read_lesson()
     with torch.inference_mode():
-        assert mine.judged(lesson.read_text(), lesson).broken == {}
+        assert mine.judged_lesson(lesson.read_text(), lesson).broken == {}
 
 
 def test_the_lecture_s_own_buffer_loads_into_a_model_and_out_of_it():
-    class Triangle(mine.judged().scope["Head"]):
+    class Triangle(mine.judged_lesson().scope["Head"]):
         def __init__(self, config):
             super().__init__(config)
             self.register_buffer("tril", torch.ones(config.block_size, config.block_size).tril())

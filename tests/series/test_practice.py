@@ -47,7 +47,7 @@ def loss_after(steps: int, trainer) -> float:
 @pytest.mark.slow
 def test_the_readers_step_trains_as_the_package_does_and_a_frozen_one_does_not():
     weights, step = (mine.blanks()[name] for name in ("attention_weights", "one_step"))
-    scope = mine.judged().scope
+    scope = mine.judged_lesson().scope
     theirs = trainer_with(scope["attention_weights"], scope["one_step"])
     frozen = trainer_with(
         scope["attention_weights"], lambda model, opt, x, y: model(x, y)[1].item()
@@ -63,7 +63,7 @@ def test_a_whole_lesson_imports_nothing_of_the_package_and_stays_short():
     assert "nanogpt." not in text
     assert "until you write it" not in text
     assert len([line for line in text.splitlines() if line.strip()]) < 200
-    assert mine.judged(text).yours == [*mine.blanks()]
+    assert mine.judged_lesson(text).yours == [*mine.blanks()]
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ import pytest
 from nanogpt.cli import main
 from nanogpt.files import read_json
 from nanogpt.verify import texts
-from nanogpt.verify.museum import VERDICTS, exhibits, judged
+from nanogpt.verify.museum import VERDICTS, exhibits, verdicts_on
 
 SAID = read_json(VERDICTS)
 PUBLISHED = {row["name"]: row for row in SAID["exhibits"]}
@@ -25,7 +25,7 @@ ROOMS = [
 def test_a_public_bug_is_convicted_and_its_repair_acquitted(path, monkeypatch):
     for name, value in BRIEF.items() if path.stem not in WHOLE else ():
         monkeypatch.setattr(texts, name, value)
-    row = judged(path, [0])  # the published verdicts are over more seeds
+    row = verdicts_on(path, [0])  # the published verdicts are over more seeds
     assert (row["convicted"], row["acquitted"]) == (1, 1), row
     published = PUBLISHED[path.stem]
     same = ["name", "thread", "group", "about", "way"]
