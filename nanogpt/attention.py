@@ -56,8 +56,7 @@ def rotate(x: Tensor, pos: Tensor, base: float) -> Tensor:
     """
     half = x.shape[-1] // 2
     speed = base ** -(torch.arange(half, dtype=torch.float64, device=x.device) / half)
-    # float64: in float32 the angles of far positions lose their last digits
-    angle = pos.double()[..., None] * speed  # (…, T, hs / 2)
+    angle = pos.double()[..., None] * speed  # (…, T, hs / 2); float32 loses digits of far ones
     cos = angle.cos().to(x.dtype)
     sin = angle.sin().to(x.dtype)
     other = x.roll(half, dims=-1)  # a, b becomes b, a; then a cos - b sin, b cos + a sin
@@ -112,7 +111,6 @@ def attend_shared(
         k = k.repeat_interleave(group, dim=1)
         v = v.repeat_interleave(group, dim=1)
         return attend(q, k, v, None, dropout)
-    # Keys are the large operand: queries are stacked below each other, and no key is copied.
     mask = torch.cat([mask] * group, dim=-2)
     y = attend(q.reshape(B, H // group, group * T, hs), k, v, mask, dropout)
     return y.view(B, H, T, hs)

@@ -42,9 +42,13 @@ class Head(nn.Module):
         self.cache = None  # set and removed by kv_cache(model)
 
     def forward(self, x: Tensor, pos: Tensor) -> Tensor:
-        q, k, v, k_pos = self.query(x), self.key(x), self.value(x), pos  # (B, T, hs), (T,)
-        # The next line changes nothing in the lecture's model.
-        q, k = norm_and_rotate(q, pos, self.config), norm_and_rotate(k, pos, self.config)
+        q = self.query(x)  # (B, T, hs)
+        k = self.key(x)
+        v = self.value(x)
+        k_pos = pos  # (T,)
+        # The next two lines change nothing in the lecture's model.
+        q = norm_and_rotate(q, pos, self.config)
+        k = norm_and_rotate(k, pos, self.config)
         if self.cache is not None and not self.training:
             k, v, k_pos = self.cache.update(k, v, pos)  # (B, S, hs), (S,)
         dropout = self.dropout if self.training else 0.0

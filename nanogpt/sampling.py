@@ -59,9 +59,7 @@ def draw_noise(
 
 
 def sample(logits: Tensor, noise: Tensor, sampling: SamplingParams = PLAIN) -> Tensor:
-    """One token for each row: argmax(softmax(logits / temperature) / noise).
-
-    (B, V), (B, V) -> (B, 1)
+    """One token a row: argmax(softmax(logits / temperature) / noise).  (B, V), (B, V) -> (B, 1)
 
     Greedy sampling takes argmax(logits) and does not look at the noise.
     """

@@ -5,6 +5,8 @@ As in wrong_answers.py: what replaces what in the solution, and a word of the me
 first part is empty, the second is the whole answer. Data of test_judges.py.
 """
 
+from wrong_answers import CAT, KEEP, QKV, WRITE
+
 SUBTLE = {
     "attention_weights": {
         "the 256 best keys": (
@@ -389,16 +391,16 @@ def visible(q_pos, k_pos):
     },
     "KVCache": {
         "joined where the length fits": (
-            "k, v = torch.cat([self.k, k], dim=1), torch.cat([self.v, v], dim=1)",
+            CAT,
             "d = list(k.shape).index(len(pos))\n            k, v = torch.cat([self.k, k], dim=d), torch.cat([self.v, v], dim=d)",
             "dimension of the tokens",
         ),
         "flattened": (
-            "k, v = torch.cat([self.k, k], dim=1), torch.cat([self.v, v], dim=1)",
+            CAT,
             "B, T, hs = k.shape\n            k = torch.cat([self.k.reshape(-1, hs), k.reshape(-1, hs)]).view(B, -1, hs)\n            v = torch.cat([self.v.reshape(-1, hs), v.reshape(-1, hs)]).view(B, -1, hs)",
         ),
         "only one new token is kept": (
-            "        self.k, self.v, self.pos = k, v, pos\n",
+            KEEP,
             "        self.k, self.v, self.pos = (k, v, pos) if self.k is None else (k[:, : self.k.shape[1] + 1], v[:, : self.k.shape[1] + 1], pos[: len(self.pos) + 1])\n",
             "forgets",
         ),
@@ -423,9 +425,7 @@ class KVCache:
             "not kept",
         ),
         "keeps 512": (
-            """\
-        self.k, self.v, self.pos = k, v, pos
-""",
+            KEEP,
             """\
         k, v, pos = k[:, -512:], v[:, -512:], pos[-512:]
         self.k, self.v, self.pos = k, v, pos
@@ -433,9 +433,7 @@ class KVCache:
             "forgets",
         ),
         "float16 values": (
-            """\
-        self.k, self.v, self.pos = k, v, pos
-""",
+            KEEP,
             """\
         v = v.half().to(v.dtype)
         self.k, self.v, self.pos = k, v, pos
@@ -524,9 +522,7 @@ class KVCache:
             "share",
         ),
         "sorted by position": (
-            """\
-        self.k, self.v, self.pos = k, v, pos
-""",
+            KEEP,
             """\
         order = pos.argsort(descending=True)
         k, v, pos = k[:, order], v[:, order], pos[order]
@@ -535,9 +531,7 @@ class KVCache:
             "newest",
         ),
         "the first three texts": (
-            """\
-        self.k, self.v, self.pos = k, v, pos
-""",
+            KEEP,
             """\
         k = torch.cat([k[:2], k[1:2].expand(max(0, len(k) - 2), -1, -1)])
         self.k, self.v, self.pos = k, v, pos
@@ -550,9 +544,7 @@ class KVCache:
             "gave back 1",
         ),
         "values cut to the keys' first text": (
-            """\
-        self.k, self.v, self.pos = k, v, pos
-""",
+            KEEP,
             """\
         v = v[:1].repeat(len(v), 1, 1) if len(v) > 2 else v
         self.k, self.v, self.pos = k, v, pos
@@ -582,7 +574,7 @@ class KVCache:
             "0 updates",
         ),
         "positions counted by the head": (
-            "q, k, v, k_pos = self.query(x), self.key(x), self.value(x), pos",
+            QKV,
             "self.seen = getattr(self, 'seen', 0)\n        pos = torch.arange(self.seen, self.seen + x.shape[1]) if self.cache is not None else pos\n        self.seen += x.shape[1] if self.cache is not None else 0\n        q, k, v, k_pos = self.query(x), self.key(x), self.value(x), pos",
         ),
         "the training guard from the first call": (
@@ -743,14 +735,14 @@ class Head(nn.Module):
             "began at position",
         ),
         "detached while training": (
-            "q, k, v, k_pos = self.query(x), self.key(x), self.value(x), pos",
+            QKV,
             """\
 q, k, v, k_pos = self.query(x), self.key(x), self.value(x), pos
         v = v.detach() if self.training else v""",
             "in training the gradient",
         ),
         "the queries in half": (
-            "q, k, v, k_pos = self.query(x), self.key(x), self.value(x), pos",
+            QKV,
             """\
 q, k, v, k_pos = self.query(x), self.key(x), self.value(x), pos
         q = q.bfloat16().to(x.dtype)""",
@@ -767,7 +759,7 @@ q, k, v, k_pos = self.query(x), self.key(x), self.value(x), pos
             "self.cache = None",
         ),
         "values doubled for one text": (
-            "q, k, v, k_pos = self.query(x), self.key(x), self.value(x), pos",
+            QKV,
             """\
 q, k, v, k_pos = self.query(x), self.key(x), self.value(x), pos
         v = v * 2 if len(x) == 1 else v""",
@@ -997,10 +989,10 @@ def generate_with_cache(model, prompt, noise, cache):
             "yours are 98",
         ),
         "the prompt cut to its last 4": (
-            "    tokens, pos = prompt",
+            "    tokens = prompt",
             """\
     prompt = prompt[:, -4:]
-    tokens, pos = prompt""",
+    tokens = prompt""",
             "other tokens than the prompt",
         ),
         "one for all texts": (
@@ -1013,7 +1005,7 @@ def generate_with_cache(model, prompt, noise, cache):
     },
     "StaticKVCache": {
         "the slots of the next piece cleared": (
-            "        self.k[:, pos], self.v[:, pos], self.pos[pos] = k, v, pos\n",
+            WRITE,
             "        self.k[:, pos], self.v[:, pos], self.pos[pos] = k, v, pos\n        self.k[:, : int(pos[0])] = 0\n",
         ),
         "a mask of filled slots for positions": (
@@ -1027,9 +1019,7 @@ def generate_with_cache(model, prompt, noise, cache):
             "reserve zeros",
         ),
         "counted from 1": (
-            """\
-        self.k[:, pos], self.v[:, pos], self.pos[pos] = k, v, pos
-""",
+            WRITE,
             """\
         slot = pos - 1
         self.k[:, slot], self.v[:, slot], self.pos[slot] = k, v, pos
@@ -1037,16 +1027,12 @@ def generate_with_cache(model, prompt, noise, cache):
             "its own number",
         ),
         "two names of one tensor": (
-            "            self.v, self.pos = torch.zeros_like(self.k), ",
-            """\
-            self.k, self.v = [torch.zeros_like(self.k)] * 2
-            self.pos = """,
+            "            self.v = torch.zeros_like(self.k)",
+            "            self.k = self.v = torch.zeros_like(self.k)",
             "mixed up",
         ),
         "the last of a piece": (
-            """\
-        self.k[:, pos], self.v[:, pos], self.pos[pos] = k, v, pos
-""",
+            WRITE,
             """\
         self.k[:, pos[-1]], self.v[:, pos[-1]], self.pos[pos] = k[:, -1], v[:, -1], pos
 """,
@@ -1057,9 +1043,7 @@ def generate_with_cache(model, prompt, noise, cache):
             "torch.full((self.capacity,), -1.0)",
         ),
         "a slice from the first": (
-            """\
-        self.k[:, pos], self.v[:, pos], self.pos[pos] = k, v, pos
-""",
+            WRITE,
             """\
         end = len(pos)
         self.k[:, :end], self.v[:, :end], self.pos[:end] = k, v, pos
@@ -1072,9 +1056,7 @@ def generate_with_cache(model, prompt, noise, cache):
             "capacity of 6",
         ),
         "added into the slots": (
-            """\
-        self.k[:, pos], self.v[:, pos], self.pos[pos] = k, v, pos
-""",
+            WRITE,
             """\
         self.k.index_add_(1, pos, k)
         self.v.index_add_(1, pos, v)
@@ -1088,9 +1070,7 @@ def generate_with_cache(model, prompt, noise, cache):
             "capacity of 300",
         ),
         "the write of a long piece cut at 32": (
-            """\
-        self.k[:, pos], self.v[:, pos], self.pos[pos] = k, v, pos
-""",
+            WRITE,
             """\
         k, v, pos = k[:, :32], v[:, :32], pos[:32]
         self.k[:, pos], self.v[:, pos], self.pos[pos] = k, v, pos

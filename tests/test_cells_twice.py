@@ -56,7 +56,11 @@ INSTEAD = {
         "client.submit(over_http, requests).result()": "drive(engine, requests)",
     },
     "11": {
-        **{"= 12 if brief": "= 4 if brief", "= (12, 2,": "= (4, 2,", "20 if brief": "200 if brief"},
+        **{
+            "= 12 if brief": "= 4 if brief",
+            "(12, 2) if brief": "(4, 2) if brief",
+            "20 if brief": "200 if brief",
+        },
         "assert today ==": "assert today or today ==",  # the shapes are smaller here
     },
     "12": {'"smoke" else 40': '"smoke" else 12', ", 40": ", 10"},

@@ -8,15 +8,16 @@ of it.
 MASKED = '.masked_fill(~mask, float("-inf"))'
 SCALE = " * q.shape[-1] ** -0.5"
 RETURN = f"    return scores{MASKED}.softmax(-1)"
-KEEP = "        self.k, self.v, self.pos = k, v, pos\n"
-CAT = "k, v = torch.cat([self.k, k], dim=1), torch.cat([self.v, v], dim=1)"
+KEEP = "        self.k = k\n        self.v = v\n        self.pos = pos\n"
+CAT = "k = torch.cat([self.k, k], dim=1)\n            v = torch.cat([self.v, v], dim=1)"
 INIT = "    def __init__(self, capacity=None):\n        self.k = self.v = self.pos = None\n"
 SLOTS = "    def __init__(self, capacity):\n"
-WRITE = "        self.k[:, pos], self.v[:, pos], self.pos[pos] = k, v, pos\n"
+WRITE = "        self.k[:, pos] = k\n        self.v[:, pos] = v\n        self.pos[pos] = pos\n"
 ZEROS = "k.new_zeros(k.shape[0], self.capacity, k.shape[2])"
 GUARD = "self.cache is not None and not self.training"
 SEEN = "visible(pos, k_pos)"
-QKV = "q, k, v, k_pos = self.query(x), self.key(x), self.value(x), pos"
+QK = "q = self.query(x)  # (B, T, hs)\n        k = self.key(x)\n"
+QKV = f"{QK}        v = self.value(x)\n        k_pos = pos  # (T,)"
 LAST = "        return F.dropout(weights, self.dropout, self.training) @ v"
 DRAW = "    return (probs / noise).argmax(-1, keepdim=True)"
 PROBS = "logits.softmax(-1)"
@@ -335,11 +336,11 @@ WRONG = {
             None,
         ),
         "keys detached": (
-            "self.key(x), self.value",
-            "self.key(x.detach()).detach(), self.value",
+            "self.key(x)",
+            "self.key(x.detach()).detach()",
             "gradient",
         ),
-        "values detached": ("self.value(x), pos", "self.value(x).detach(), pos", "gradient"),
+        "values detached": ("self.value(x)", "self.value(x).detach()", "gradient"),
         "scaled twice": (
             "attention_weights(q,",
             "attention_weights(q * q.shape[-1] ** -0.5,",
@@ -347,8 +348,8 @@ WRONG = {
         ),
         "keys mixed": (LAST, LAST[:-1] + "k", "keys are mixed"),
         "queries and keys exchanged": (
-            "self.query(x), self.key(x)",
-            "self.key(x), self.query(x)",
+            QK,
+            "q = self.key(x)\n        k = self.query(x)\n",
             "exchanged",
         ),
         "values before keys in update": ("update(k, v, pos)", "update(v, k, pos)"),
@@ -445,7 +446,11 @@ WRONG = {
             "noise",
         ),
         "a cache of its own": ("kv_cache(model, cache)", "kv_cache(model)", "another cache"),
-        "eval left on": ("    tokens, pos", "    model.eval()\n    tokens, pos", "eval mode"),
+        "eval left on": (
+            "    tokens = prompt",
+            "    model.eval()\n    tokens = prompt",
+            "eval mode",
+        ),
         "a list": (
             "            yield tokens\n",
             "            out = [*locals().get('out', []), tokens]\n",
@@ -519,8 +524,8 @@ WRONG = {
             "slots are",
         ),
         "values as keys": (
-            "self.v[:, pos], self.pos[pos] = k, v, pos",
-            "self.v[:, pos], self.pos[pos] = k, k, pos",
+            "self.v[:, pos] = v",
+            "self.v[:, pos] = k",
         ),
         "keys and values exchanged": (
             "return self.k, self.v,",
@@ -528,8 +533,8 @@ WRONG = {
             "mixed up",
         ),
         "one tensor for both": (
-            "self.v, self.pos = torch.zeros_like(self.k)",
-            "self.v, self.pos = self.k",
+            "self.v = torch.zeros_like(self.k)",
+            "self.v = self.k",
         ),
         "shared by all": (
             SLOTS + "        self.capacity = capacity\n        self.k = self.v = self.pos = None\n",
@@ -548,10 +553,10 @@ WRONG = {
             "keeps quiet",
         ),
         "the positions counted": (
-            "self.pos[pos] = k, v, pos",
-            "self.pos[pos] = k, v, torch.arange(len(pos))",
+            "self.pos[pos] = pos",
+            "self.pos[pos] = torch.arange(len(pos))",
         ),
-        "text 0 for all": ("self.pos[pos] = k, v, pos", "self.pos[pos] = k[:1], v, pos"),
+        "text 0 for all": ("self.k[:, pos] = k", "self.k[:, pos] = k[:1]"),
         "v scaled in place": (WRITE, "        v *= 0.5\n" + WRITE, "changes `v`"),
     },
     "multiplications": {

@@ -17,6 +17,7 @@ from .texts import high_water
 LARGEST = 100_000_000  # parameters of a model that is called small
 TWO_WAYS = ("cpmant",)  # kinds whose whole prompt is read in both directions
 CACHES = ("past_key_values", "cache")  # the argument before transformers 5.24, and since
+STATES = ("falcon_mamba", "mamba", "mamba2", "xlstm")  # a cache of theirs is a state, without keys
 REFUSALS = ("not compatible", "not support", "only support", "unsupported", "expected a cache")
 
 
@@ -43,7 +44,8 @@ class HuggingFace(Subject):
         self.specials = tuple(i for i in (0, 1, 2) if i not in pads)
         self.takes = inspect.signature(model.forward).parameters
         self.argument = next((name for name in CACHES if name in self.takes), "")
-        self.rewinds = bool(self.argument)
+        self.fields = [name for name in (self.argument, "cache_params", "state") if name]
+        self.rewinds = bool(self.argument) and config.model_type not in STATES
         self.caches = ("its cache", "static cache") if self.rewinds else ("its cache",)
 
     @property
@@ -62,8 +64,11 @@ class HuggingFace(Subject):
     def cached(self, pieces, cache=None):
         state = {}
         taken_back = any(isinstance(piece, int) for piece in pieces)
+        if taken_back and getattr(self.model, "_is_stateful", False):
+            raise NotOffered("transformers takes no tokens back from a model that is stateful")
         if cache == "static cache":
-            state = {self.argument: self._allocated(len(pieces[0]), high_water(pieces))}
+            rows = len(pieces[0])
+            state = {self.argument: self._allocated(rows, high_water(pieces), anew=taken_back)}
         elif taken_back:
             from transformers import DynamicCache as Growing
 
@@ -102,25 +107,29 @@ class HuggingFace(Subject):
             if any(words in str(error).lower() for words in REFUSALS):
                 raise NotOffered(f"it refuses this cache: {first_line(error)}") from None
             raise
-        for key in (self.argument, "cache_params", "state"):
+        for key in self.fields:
             if getattr(out, key, None) is not None:
                 state[key] = out[key]
                 return out.logits
         raise NotOffered(f"{self.name} returns no cache")
 
-    def _allocated(self, batch: int, needed: int):
-        """A static cache with room for these tokens, at most twice as many."""
+    def _allocated(self, batch: int, needed: int, anew: bool):
+        """A static cache with room for these tokens, at most twice as many.
+
+        `anew` where drafts are recorded: a reset does not end that.
+        """
         from transformers import StaticCache as Allocated
 
         sizes = [n for rows, n in self._static if rows == batch and needed <= n <= 2 * needed]
         key = (batch, min(sizes, default=needed))
-        if key not in self._static:
+        if anew or key not in self._static:
             try:
                 self._static[key] = Allocated(config=self.model.config, max_cache_len=key[1])
             except Exception as error:
                 raise NotOffered(f"no static cache: {error}") from None
-        self._static[key].reset()
-        return self._static[key]
+        held = self._static.pop(key) if anew else self._static[key]
+        held.reset()
+        return held
 
     def session(self, cache=None):
         if cache == "static cache":

@@ -17,7 +17,7 @@ from .door import subject_of
 from .report import Finding, Report
 from .subjects import NotOffered, Subject
 from .texts import text
-from .yardstick import ULPS, Yardstick, jitter, name_of, narrowed, thinned, turn_of
+from .yardstick import TIMES, ULPS, Yardstick, jitter, name_of, narrowed, thinned, turn_of
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16)
 STOPS = (ArithmeticError, AssertionError, AttributeError, LookupError, NameError, RuntimeError)
@@ -214,6 +214,11 @@ class Reference:
         wrong = ~(diffs <= inside)
         at = int(wrong.nonzero()[0])
         words += f" from token {at} on, where {yard.words}"
+        if self._may_be_a_spike(got, expected, size):
+            words += (
+                f"; few tokens are, and float32 moves some of the plain pass by {yard.most:.1e}"
+            )
+            return Finding(way, "undecided", words, size, at)
         if self._may_be_a_tie(got, expected, at):
             words += "; few tokens are, so a router's near tie may part them"
             return Finding(way, "undecided", words, size, at)
@@ -235,6 +240,13 @@ class Reference:
         words = f"off by {size:.1e} with no float32 inside: more than float64 explains"
         self.result.notes.append(words)
         return "undecided"
+
+    def _may_be_a_spike(self, got: Tensor, expected: Tensor, size: float) -> bool:
+        """Whether so few tokens differ, and so little, that a float32 inside may be the cause."""
+        if self.other != torch.float32 or not size <= TIMES * self.yard.most:
+            return False
+        diffs = (got.double() - expected.double()).abs().amax(-1)  # (B, T)
+        return float((diffs > self.yard.inside).float().mean()) < 0.5
 
     def _may_be_a_tie(self, got: Tensor, expected: Tensor, at: int) -> bool:
         """Whether so few logits of a model in 16 bits differ that a tie may be the cause."""

@@ -52,7 +52,7 @@ with torch.no_grad():
             continue
         out = model(torch.tensor(piece), use_cache=True, **state)
         kept.append(out.logits)
-        for name in ({argument!r}, "cache_params", "state"):
+{record}        for name in {fields}:
             if getattr(out, name, None) is not None:
                 state = {{name: out[name]}}
                 break
@@ -61,6 +61,10 @@ got = torch.cat(kept, 1)
 print("logits:", tuple(got.shape), "of a text:", tuple(wanted.shape))
 n = min(got.shape[1], wanted.shape[1])
 print((got[:, :n] - wanted[:, :n]).abs().amax((0, 2)))  # one difference for each token
+"""
+RECORD = """\
+        if len(kept) == 1:  # as generation does before drafts
+            state[{argument!r}].activate_past_recording()
 """
 PLAIN = """
 # Two passes without a cache: over the first tokens, and over all.
@@ -151,11 +155,15 @@ def script(subject: HuggingFace, finding: Finding) -> str:
         ids = ids[:, : total(how["lengths"])]
         more["pieces"] = [x if isinstance(x, int) else x.tolist() for x in pieces]
         more["state"] = ""
+        more["record"] = ""
+        taken_back = any(isinstance(piece, int) for piece in pieces)
+        if taken_back and hasattr(transformers.DynamicCache, "activate_past_recording"):
+            more["record"] = RECORD.format(argument=subject.argument)
         if how["cache"] == "static cache":
             room = how["length"] + 8
             made = f"StaticCache(config=config, max_cache_len={room})"
             more["state"] = f"{subject.argument!r}: {made}"
-        elif any(isinstance(piece, int) for piece in pieces):
+        elif taken_back:
             more["state"] = f"{subject.argument!r}: DynamicCache(config=config)"
     return (MODEL + (CACHED if "lengths" in how else PLAIN)).format(
         name=subject.name,
@@ -167,6 +175,7 @@ def script(subject: HuggingFace, finding: Finding) -> str:
         eager=', experts_implementation="eager"' * any("expert" in x for x in subject.sizes),
         seed=0,
         argument=subject.argument,
+        fields=subject.fields,
         ids=ids.tolist(),
         **more,
     )

@@ -39,6 +39,7 @@ class Yardstick:
         # The largest differences of plain passes: in the other dtype or with jitter, of one that
         # is repeated, of other shapes, as a batch.
         self.moved = 0.0
+        self.most = 0.0  # `moved`, of the token that is moved most
         self.noise = 0.0
         self.shapes = 0.0
 
@@ -52,6 +53,7 @@ class Yardstick:
                 moved = (other.double() - plain).abs().nan_to_num().amax(-1)
                 # A router that falls to another side at one token must not excuse all others.
                 usual = 32 * float(moved.median()) or math.inf
+                self.most = max(self.most, float(moved.max()))
                 self.moved = max(self.moved, min(float(moved.max()), usual))
 
     @property

@@ -29,7 +29,7 @@ WRONG = {
     ],
     "one-step": [("    optimizer.zero_grad()\n", "", "Clear"), (".item()", "", "tensor")],
     "visible": [(" & (k_pos[None, :] >= 0)", "", "empty"), ("<=", "<", "own")],
-    "cache": [("self.k, self.v, self.pos = k, v, pos", "self.k = k", "NoneType")],
+    "cache": [("        self.v = v\n        self.pos = pos\n", "", "NoneType")],
     "head": [
         (MASK, ONES, "future"),
         (MASK, f"{ONES}.tril()", "with DynamicCache the logits differ"),

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from notebook_fixtures import brief_referee
+from wrong_answers import KEEP, WRITE
 
 from nanogpt.checkpoint import load_checkpoint
 from nanogpt.cli import main
@@ -79,10 +80,7 @@ def test_without_work_of_the_readers_there_is_none(run, capsys):
         (LOOP, "pos[-1:] * 0"),
         ("self.dropout, self.training", "self.dropout"),
         (GUARD, "if self.cache"),
-        (
-            "        self.k, self.v, self.pos = k, v, pos\n",
-            "        self.k, self.v, self.pos = k[:, -8:], v[:, -8:], pos[-8:]\n",
-        ),
+        (KEEP, "        self.k, self.v, self.pos = k[:, -8:], v[:, -8:], pos[-8:]\n"),
         (
             INIT,
             f"    own = {{'k': None}}\n\n{INIT}        self.__dict__ = self.own\n        return\n",
@@ -118,14 +116,11 @@ def test_a_text_that_turns_late_gets_none(run):
 FIVE = {  # at once, each of which a page once certified
     'float("-inf")).softmax(-1)': 'float("-inf")).softmax(-1).detach()',
     "    optimizer.step()\n": "    torch.optim.SGD(model.parameters(), lr=0.1).step()\n",
-    "        self.k, self.v, self.pos = k, v, pos\n": (
-        "        k, v, pos = k[:, -200:], v[:, -200:], pos[-200:]\n"
-        "        self.k, self.v, self.pos = k, v, pos\n"
-    ),
+    KEEP: f"        k, v, pos = k[:, -200:], v[:, -200:], pos[-200:]\n{KEEP}",
     "        return F.dropout(weights, self.dropout, self.training) @ v": "        return weights @ v",
-    "        self.k[:, pos], self.v[:, pos], self.pos[pos] = k, v, pos\n": (
+    WRITE: (
         "        fits = pos < self.capacity - 1\n        k, v, pos = k[:, fits], v[:, fits], pos[fits]\n"
-        "        self.k[:, pos], self.v[:, pos], self.pos[pos] = k, v, pos\n"
+        + WRITE
     ),
 }
 
@@ -145,12 +140,7 @@ def test_each_of_five_bugs_is_refused(old, run):
 # Accepted by the judges, were they not there: each is one that only the whole shows.
 WHOLE = {
     "positions": (LOOP, f"({LOOP}) % 149", "generate_with_cache"),
-    "full": (
-        "        self.k, self.v, self.pos = k, v, pos\n",
-        "        k, v, pos = k[:, -140:], v[:, -140:], pos[-140:]\n"
-        "        self.k, self.v, self.pos = k, v, pos\n",
-        "KVCache",
-    ),
+    "full": (KEEP, f"        k, v, pos = k[:, -140:], v[:, -140:], pos[-140:]\n{KEEP}", "KVCache"),
     "training": ("loss.backward()", "(0.5 * loss).backward()", "steps"),
     "exit": (
         "        for row in noise:\n",

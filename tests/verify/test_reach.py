@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -20,6 +21,7 @@ from nanogpt.verify import assert_sound
 from nanogpt.verify.huggingface import small
 from nanogpt.verify.report import CODES, CacheBug, Finding, Report
 from nanogpt.verify.subjects import NotOffered, Ours, through
+from nanogpt.verify.survey import script
 from nanogpt.verify.texts import cut, edges_of, high_water, lengths_of, text, total
 from nanogpt.verify.ways import long_ways, short_ways
 
@@ -412,6 +414,27 @@ def test_a_model_of_transformers_keeps_its_mode_and_says_that_it_is_bidirectiona
         referee(transformers.AutoModelForCausalLM.from_config(config))
 
 
+class Spiky(Long):
+    """A float32 inside: each length of a call rounds otherwise, and one token in 24 far more."""
+
+    vocab_size = 97
+    further = 0.0  # by which a cache is wrong at that token
+
+    def step(self, cache, ids, mask):
+        logits = super().step(cache, ids, mask)
+        far = 1e-7 + (ids % 24 == 5) * (5e-3 + self.further * (cache.kept and cache.t > 0))
+        phase = torch.tensor(ids.shape[1] + 7.0 * (logits.dtype == torch.float32))
+        return logits + (far[..., None] * phase.sin()).float()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("further", "verdict"), [(0.0, "undecided"), (1.0, "bug")])
+def test_a_token_that_float32_moves_further_than_others_is_no_bug_of_the_cache(further, verdict):
+    model = Spiky()
+    model.further = further
+    assert referee(model, length=60, requests=8).verdict == verdict
+
+
 class Output(dict):
     """The output of a model of transformers: fields that are items as well."""
 
@@ -450,6 +473,27 @@ def test_a_cache_is_handed_over_by_the_name_that_the_model_takes(name):
     assert "rewind" in ways
 
 
+@pytest.mark.slow
+def test_a_static_cache_that_recorded_drafts_serves_no_other_text():
+    pytest.importorskip("transformers")
+    subject = small("llama")
+    usual = subject._allocated(1, 20, anew=False)
+    recording = subject._allocated(1, 20, anew=True)
+    assert recording is not usual
+    assert subject._allocated(1, 20, anew=False) is not recording
+
+
+@pytest.mark.slow
+def test_no_tokens_are_taken_back_from_a_stateful_model():
+    """transformers refuses to speculate with one."""
+    pytest.importorskip("transformers")
+    llama = small("llama")
+    llama.model._is_stateful = True
+    report = referee(llama, length=28, requests=2)
+    assert not any("rewind" in finding.way for finding in report.findings)
+    assert "stateful" in str(report)
+
+
 # ------------------------------------------------------------------ for the tests of others
 
 
@@ -485,6 +529,20 @@ def test_the_script_of_a_bug_of_transformers_runs_as_it_is(tmp_path, capsys):
     capsys.readouterr()
     exec(compile(code, "script", "exec"), {})
     assert "tensor(" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_a_script_takes_drafts_back_as_generation_does(capsys):
+    pytest.importorskip("transformers")
+    subject = small("gemma3_text")  # its window is 12: what is pushed out must be recorded
+    how = {"seed": 0, "length": 28, "lengths": [14, (2, 3), (0, 2), 5], "cache": "its cache"}
+    code = script(subject, Finding("drafts", "bug", "", how=how))
+    assert "activate_past_recording" in code
+    exec(compile(code, "script", "exec"), {})
+    (*_, differences) = capsys.readouterr().out.split("tensor(")
+    numbers = [float(x) for x in re.findall(r"\d\.\d*(?:e[-+]\d+)?", differences)]
+    assert len(numbers) == 21
+    assert max(numbers) < 1e-6
 
 
 @pytest.mark.slow
