@@ -241,6 +241,7 @@ SMALL = {
     **{"indexer_n_heads": 2, "indexer_kv_heads": 1, "indexer_head_dim": 16, "hc_lowrank": 8},
     **{"ple_embed_dim": 32, "ngram_vocab_size_base": 97, "router_hidden_size": 16},
     **{"attention_head_dim": 16, "mamba_headdim": 8, "n_mamba_heads": 8},
+    **{"n_input_layers": 1, "n_output_layers": 1, "n_recurrent_layers": 2},
 }
 HYBRID = {"lfm2_moe": ("conv", "full_attention")}  # layers of kinds that name none
 LINEAR = ("linear_attention", "full_attention")  # those of the other ones
@@ -302,6 +303,8 @@ def _sizes(known, left_out: tuple) -> dict:
     for name in LAYERS:
         if name in usual and name not in left_out:
             kinds = list(dict.fromkeys(usual[name] or HYBRID.get(known.model_type, LINEAR)))
+            if name == "layer_types" and "mlp" in kinds:  # written beside each layer: half of one
+                kinds.remove("mlp")
             kinds = list(LINEAR) if kinds == ["linear_attention"] else kinds
             sizes[name] = (kinds * 4)[: max(4, len(kinds))]
             sizes["num_hidden_layers"] = max(4, len(kinds), sizes.get("num_hidden_layers", 4))

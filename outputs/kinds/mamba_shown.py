@@ -1,4 +1,4 @@
-"""MambaForCausalLM (mamba) of transformers 5.23.0: its cache, chunks after a prompt.
+"""MambaForCausalLM (mamba) of transformers 5.24.0: its cache, chunks after a prompt.
 
 off by 7.4e+00 in float64 from token 17 on, where float32 moves the plain pass by 1.8e-05
 """
@@ -21,12 +21,12 @@ state, kept = {}, []
 with torch.no_grad():
     for piece in pieces:
         if isinstance(piece, int):
-            state["past_key_values"].crop(-piece)
+            state['cache'].crop(-piece)
             kept = [torch.cat(kept, 1)[:, :-piece]]
             continue
         out = model(torch.tensor(piece), use_cache=True, **state)
         kept.append(out.logits)
-        for name in ("past_key_values", "cache_params", "state"):
+        for name in ['cache', 'cache_params', 'state']:
             if getattr(out, name, None) is not None:
                 state = {name: out[name]}
                 break

@@ -1,4 +1,4 @@
-"""ProphetNetForCausalLM (prophetnet) of transformers 5.23.0: the plain pass, with later tokens and without them.
+"""ProphetNetForCausalLM (prophetnet) of transformers 5.24.0: the plain pass, with later tokens and without them.
 
 off by 1.1e+00 in float64 from token 0 on, where float32 moves the plain pass by 2.0e-05: it looks ahead, or depends on the length; instead of it the cache is compared with plain passes that end at each token
 """

@@ -1,4 +1,4 @@
-"""RwkvForCausalLM (rwkv) of transformers 5.23.0: its cache, three texts in a batch, against each alone.
+"""RwkvForCausalLM (rwkv) of transformers 5.24.0: its cache, three texts in a batch, against each alone.
 
 logits (3, 50, 97), where (3, 40, 97) are wanted
 """
@@ -21,12 +21,12 @@ state, kept = {}, []
 with torch.no_grad():
     for piece in pieces:
         if isinstance(piece, int):
-            state["past_key_values"].crop(-piece)
+            state[''].crop(-piece)
             kept = [torch.cat(kept, 1)[:, :-piece]]
             continue
         out = model(torch.tensor(piece), use_cache=True, **state)
         kept.append(out.logits)
-        for name in ("past_key_values", "cache_params", "state"):
+        for name in ['cache_params', 'state']:
             if getattr(out, name, None) is not None:
                 state = {name: out[name]}
                 break
