@@ -1,4 +1,4 @@
-"""Attention as pure functions of queries, keys, values and positions. Knows no module and no cache.
+"""Attention as pure functions of queries, keys, values and positions. Knows no cache.
 
 Shapes: B batch, H heads, T queries, S keys, hs head size. The leading dimensions are free, so
 one function serves the lecture's heads (B, T, hs) and the batched ones (B, H, T, hs).

@@ -20,7 +20,7 @@ class KVCache(ABC):
     """Counts tokens and checks them; a subclass says in `store` how they are kept.
 
     `k`, `v` and `pos` are the tensors kept, `length` counts the tokens stored so far, `last` is the
-    position of the last one, `capacity` the most that fit (None: no limit).
+    position of the last one, `capacity` the most that fit (one that grows takes more).
     """
 
     k: Tensor  # None while it is empty, as v and pos

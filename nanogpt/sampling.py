@@ -16,8 +16,8 @@ from .config import check_int, check_number, check_switch, check_type
 class SamplingParams:
     """How a token is drawn from its distribution. Raises ValueError when a value is out of range.
 
-    The logits are divided by `temperature`. `top_k` keeps the k likeliest tokens; `top_p` keeps the
-    fewest whose probabilities add up to p (Holtzman et al. 2020, arXiv 1904.09751), of equally
+    The logits are divided by `temperature`. `top_k` keeps the k likeliest and their ties, `top_p`
+    the fewest whose probabilities add up to p (Holtzman et al. 2020, arXiv 1904.09751), of equally
     likely ones those of lower number first. `greedy` takes the likeliest token, without noise.
     """
 

@@ -42,9 +42,11 @@ class HuggingFace(Subject):
             self.longest = None
         pads = (getattr(config, "pad_token_id", None), *_tokens_of_images(model.config))
         self.specials = tuple(i for i in (0, 1, 2) if i not in pads)
-        self.takes = inspect.signature(model.forward).parameters
+        # What torch.compile gives back takes any argument, by its signature.
+        self.takes = inspect.signature(getattr(model, "_orig_mod", model).forward).parameters
         self.argument = next((name for name in CACHES if name in self.takes), "")
-        self.fields = [name for name in (self.argument, "cache_params", "state") if name]
+        caches = [self.argument] if self.argument else ["cache", "past_key_values"]
+        self.fields = [*caches, "cache_params", "state"]
         self.rewinds = bool(self.argument) and config.model_type not in STATES
         self.caches = ("its cache", "static cache") if self.rewinds else ("its cache",)
 
@@ -122,12 +124,14 @@ class HuggingFace(Subject):
 
         sizes = [n for rows, n in self._static if rows == batch and needed <= n <= 2 * needed]
         key = (batch, min(sizes, default=needed))
-        if anew or key not in self._static:
+        held = None if anew else self._static.get(key)
+        if held is None:
             try:
-                self._static[key] = Allocated(config=self.model.config, max_cache_len=key[1])
+                held = Allocated(config=self.model.config, max_cache_len=key[1])
             except Exception as error:
                 raise NotOffered(f"no static cache: {error}") from None
-        held = self._static.pop(key) if anew else self._static[key]
+        if not anew:
+            self._static[key] = held
         held.reset()
         return held
 

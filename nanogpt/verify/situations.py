@@ -179,15 +179,15 @@ def _special(case, cache: str) -> list:
 
 
 def _in_turn(case, cache: str, way: str, requests: dict) -> list:
-    """Requests one after the other: the first that is wrong, or the last one that is right."""
+    """Requests one after the other: the first that is not right, or the last one."""
     finding = None
     for name, (ids, expected, lengths) in requests.items():
         pieces = cut(ids, lengths, case.subject.vocab_size)
         finding = case.read(way, partial(case.subject.cached, pieces, cache), expected)
         if finding is None:
             break
-        if finding.verdict == "bug":
-            finding.words += f"; wrong is {name}, of {', '.join(list(requests)[:9])}"
+        if finding.verdict in ("bug", "undecided"):
+            finding.words += f"; it is {name}, of {', '.join(list(requests)[:9])}"
             break
     return [finding]
 

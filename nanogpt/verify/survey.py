@@ -46,11 +46,7 @@ pieces = {pieces}
 state, kept = {{{state}}}, []
 with torch.no_grad():
     for piece in pieces:
-        if isinstance(piece, int):
-            state[{argument!r}].crop(-piece)
-            kept = [torch.cat(kept, 1)[:, :-piece]]
-            continue
-        out = model(torch.tensor(piece), use_cache=True, **state)
+{crop}        out = model(torch.tensor(piece), use_cache=True, **state)
         kept.append(out.logits)
 {record}        for name in {fields}:
             if getattr(out, name, None) is not None:
@@ -61,6 +57,12 @@ got = torch.cat(kept, 1)
 print("logits:", tuple(got.shape), "of a text:", tuple(wanted.shape))
 n = min(got.shape[1], wanted.shape[1])
 print((got[:, :n] - wanted[:, :n]).abs().amax((0, 2)))  # one difference for each token
+"""
+CROP = """\
+        if isinstance(piece, int):
+            state[{argument!r}].crop(-piece)
+            kept = [torch.cat(kept, 1)[:, :-piece]]
+            continue
 """
 RECORD = """\
         if len(kept) == 1:  # as generation does before drafts
@@ -156,7 +158,10 @@ def script(subject: HuggingFace, finding: Finding) -> str:
         more["pieces"] = [x if isinstance(x, int) else x.tolist() for x in pieces]
         more["state"] = ""
         more["record"] = ""
+        more["crop"] = ""
         taken_back = any(isinstance(piece, int) for piece in pieces)
+        if taken_back:
+            more["crop"] = CROP.format(argument=subject.argument)
         if taken_back and hasattr(transformers.DynamicCache, "activate_past_recording"):
             more["record"] = RECORD.format(argument=subject.argument)
         if how["cache"] == "static cache":
@@ -174,7 +179,6 @@ def script(subject: HuggingFace, finding: Finding) -> str:
         sizes=subject.sizes,
         eager=', experts_implementation="eager"' * any("expert" in x for x in subject.sizes),
         seed=0,
-        argument=subject.argument,
         fields=subject.fields,
         ids=ids.tolist(),
         **more,

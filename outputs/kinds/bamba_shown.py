@@ -20,10 +20,6 @@ pieces = [[[52, 56]], [[8]], [[36]], [[68]], [[67]], [[52]], [[56]], [[8]], [[36
 state, kept = {}, []
 with torch.no_grad():
     for piece in pieces:
-        if isinstance(piece, int):
-            state['cache'].crop(-piece)
-            kept = [torch.cat(kept, 1)[:, :-piece]]
-            continue
         out = model(torch.tensor(piece), use_cache=True, **state)
         kept.append(out.logits)
         for name in ['cache', 'cache_params', 'state']:

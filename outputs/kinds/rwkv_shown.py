@@ -20,13 +20,9 @@ pieces = [[[52, 56, 8, 36, 68, 67, 52, 56, 8, 36, 68, 39, 52, 56, 8, 36, 68], [5
 state, kept = {}, []
 with torch.no_grad():
     for piece in pieces:
-        if isinstance(piece, int):
-            state[''].crop(-piece)
-            kept = [torch.cat(kept, 1)[:, :-piece]]
-            continue
         out = model(torch.tensor(piece), use_cache=True, **state)
         kept.append(out.logits)
-        for name in ['cache_params', 'state']:
+        for name in ['cache', 'past_key_values', 'cache_params', 'state']:
             if getattr(out, name, None) is not None:
                 state = {name: out[name]}
                 break
