@@ -75,7 +75,7 @@ class KVCache(ABC):
         """Keep tokens that were checked, and return all, as `update` does."""
 
     def tensors(self) -> tuple[Tensor, Tensor]:
-        """K and V as `update` returns them."""
+        """K and V that are held, with empty slots where there are any."""
         return self.k, self.v
 
     @property
@@ -109,9 +109,12 @@ class KVCache(ABC):
 
     def reserve(self, k: Tensor, v: Tensor, pos: Tensor) -> None:
         """Make `capacity` empty slots for tokens like these: zeros, at position -1."""
-        self.k = k.new_zeros(*k.shape[:-2], self.capacity, k.shape[-1])
-        self.v = torch.zeros_like(self.k)
-        self.pos = pos.new_full((self.capacity,), -1)
+        shape = (*k.shape[:-2], self.capacity, k.shape[-1])
+        # Written to in later steps too, which need not be in the inference mode of this one.
+        with torch.inference_mode(False):
+            self.k = torch.zeros(shape, dtype=k.dtype, device=k.device)
+            self.v = torch.zeros_like(self.k)
+            self.pos = torch.full((self.capacity,), -1, dtype=pos.dtype, device=pos.device)
 
     def _check_form(self, k: Tensor, v: Tensor, pos: Tensor) -> None:
         integers = pos.dtype in (torch.int64, torch.int32)
@@ -167,18 +170,29 @@ class StaticCache(KVCache):
     """Allocated once for positions 0 to capacity - 1; each token is written at its own position.
 
     Slots not yet written have position -1, so `visible` hides them, and hold zeros, because a
-    weight of 0 times an uninitialised NaN would still be NaN.
+    weight of 0 times an uninitialised NaN would still be NaN. Those behind the newest token are not
+    returned: a long prompt in a large cache costs what its own length costs.
     """
 
     limited = True
 
     def store(self, k, v, pos):
-        if self.k is None:
+        first = self.k is None
+        if first:
             self.reserve(k, v, pos)
         self.k.index_copy_(-2, pos, k)
         self.v.index_copy_(-2, pos, v)
         self.pos.index_copy_(0, pos, pos)
-        return self.k, self.v, self.pos
+        if first:  # all that there is, in the form for which attention has a causal kernel
+            return k, v, pos
+        n = self._used(pos)
+        return self.k[..., :n, :], self.v[..., :n, :], self.pos[:n]
+
+    def _used(self, pos: Tensor) -> int:
+        """Slots up to that of the newest token. On a GPU that would be waited for: all of them."""
+        if not pos.is_cpu:
+            return self.capacity
+        return 1 + (int(pos[-1]) if len(pos) else self.last)
 
     def forget(self, n):
         slots = self.pos.topk(n).indices
@@ -220,6 +234,7 @@ def enable_kv_cache(model: nn.Module, cache=DynamicCache, capacity: int | None =
     """The start of kv_cache, for one thread. Returns a cache for each of cache_owners(model)."""
     check_type("model", model, nn.Module)
     owners = require_owners(model)
+    _check_used_once(model)
     capacity = model.config.block_size if capacity is None else capacity
     caches = build_caches(owners, cache, capacity)
     if any(owner.cache is not None for owner in owners):
@@ -234,6 +249,23 @@ def disable_kv_cache(model: nn.Module) -> None:
     """Take all caches away; harmless when there are none."""
     for owner in cache_owners(model):
         owner.cache = None
+
+
+def _check_used_once(model: nn.Module) -> None:
+    """Raise ValueError for an attention in two places: one cache cannot hold the keys of both."""
+    waiting = [model]
+    seen = set()
+    while waiting:
+        module = waiting.pop()
+        if "cache" in module.__dict__:
+            if module in seen:
+                kind = type(module).__name__
+                raise ValueError(
+                    f"one {kind} is used in two places, and would need two caches: put a "
+                    f"copy.copy of it in one of them, or use generate, which does"
+                )
+            seen.add(module)
+        waiting += [child for child in module._modules.values() if child is not None]
 
 
 def build_caches(owners: list[nn.Module], cache, capacity: int) -> list:

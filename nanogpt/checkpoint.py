@@ -12,7 +12,7 @@ from torch import Tensor
 
 from . import files
 from .config import LARGEST, GPTConfig, check_int, check_number, check_type
-from .convert import convert_state, own_classes
+from .convert import computes_as_standard, convert_state, first_difference, own_classes
 from .data import CharTokenizer
 from .model import GPT
 
@@ -29,12 +29,19 @@ def save_checkpoint(path: str | Path, model: GPT, meta: dict) -> None:
     The weights are stored per Head, under the lecture's names. The same metadata is in the header
     of the weights' file, with a digest of both, so one rename replaces everything together and a
     damaged bit is noticed when it is read. Raises TypeError and ValueError for a model that
-    load_checkpoint would refuse and where a file that is no checkpoint is in the way; and OSError.
+    load_checkpoint would refuse, or load as another function, and where a file that is no
+    checkpoint is in the way; and OSError.
     """
     check_type("model", model, GPT)
     check_type("meta", meta, dict)
     path = check_path("path", path)
     check_checkpoint(path)
+    difference = not_restored(model)
+    if difference:
+        raise ValueError(
+            f"not saved: load_checkpoint builds GPT(config), and this model has {difference}. "
+            f"Save its tensors, as by torch.save(model.state_dict(), path)"
+        )
     write_checkpoint(path, model, meta)
 
 
@@ -49,16 +56,25 @@ def check_checkpoint(path: Path) -> None:
 def write_checkpoint(path: Path, model: GPT, meta: dict) -> None:
     """What save_checkpoint does once its arguments are checked."""
     state = model.state_dict()
-    if not model.config.per_head and model.config.has_heads:
-        state = convert_state(state, model.config, per_head=True)
-    others = own_classes(model)
-    if others:  # a plain GPT with these weights would be another function
-        meta = {**meta, "own_classes": others}
+    difference = not_restored(model)
+    if difference:  # a plain GPT with these weights would be another function
+        meta = {**meta, "own_classes": own_classes(model) or [difference]}
     else:
+        if not model.config.per_head and model.config.has_heads:
+            state = convert_state(state, model.config, per_head=True)
         _check_saved(path, model.config, state, meta)
     json.dumps(meta, ensure_ascii=False, allow_nan=False).encode()  # before the first of two files
     digest = write_tensors(path.with_name(path.name + ".safetensors"), state, meta)
     files.write_json(path.with_name(path.name + ".json"), {**meta, "sha256": digest})
+
+
+def not_restored(model: GPT) -> str | None:
+    """What GPT(model.config) with this model's weights would not be; None where they are alike.
+
+    A reader's classes may compute what the package's do: that is tried.
+    """
+    difference = first_difference(model)
+    return None if difference is None or computes_as_standard(model) else difference
 
 
 @dataclass
@@ -100,7 +116,7 @@ def load_checkpoint(path: str | Path = files.KEEPER, *, origin: str | None = Non
             raise RuntimeError(f"\n{count:,} numbers, it has {config.n_params:,}")
         _check_numbers(path, state)
         model = GPT(config)
-        model.load_state_dict(state)
+        model.load_state_dict(state, assign=True)  # each in its own dtype
     except RuntimeError as error:
         detail = str(error).splitlines()[1].strip()
         raise CheckpointError(f"{path}: its tensors do not fit its config ({detail})") from error
@@ -113,7 +129,7 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], meta: dict) -> str:
 
     Its header holds a digest of both, so a damaged bit is noticed when it is read.
     """
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    tensors = _apart({name: t.detach().cpu().contiguous() for name, t in tensors.items()})
     meta = {**meta, "digest": _digest(json.dumps(meta), tensors)}
     with files.atomic_path(path) as temporary:
         try:
@@ -121,6 +137,17 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], meta: dict) -> str:
         except SafetensorError as error:  # not an OSError, even for a full disk
             raise OSError(f"{path} could not be written ({error}): make room") from error
         return files.sha256(temporary)
+
+
+def _apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The same tensors; those that share memory, as tied weights do, are copied."""
+    seen = set()
+    apart = {}
+    for name, tensor in tensors.items():
+        memory = tensor.untyped_storage().data_ptr()
+        apart[name] = tensor.clone() if memory in seen else tensor
+        seen.add(memory)
+    return apart
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict]:

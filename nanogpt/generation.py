@@ -197,7 +197,7 @@ def _slides(model: GPT, prompt: Tensor, n_new: int, past_block: str) -> bool:
     """Whether the window slides over this text. Raises ValueError where it may not."""
     if past_block not in ("error", "slide"):
         raise ValueError(f'past_block={past_block!r}: choose "error" or "slide"')
-    device = model.lm_head.weight.device
+    device = model.device
     limit = model.config.positions
     T = prompt.shape[1]
     if prompt.device.type != device.type:

@@ -7,7 +7,7 @@ Shapes: B batch, T tokens, C width, H heads, hs head size, S cached tokens, V vo
 
 import math
 from collections.abc import Callable
-from copy import copy
+from types import MethodType
 
 import torch
 import torch.nn as nn
@@ -193,6 +193,16 @@ class GPT(nn.Module):
         """Parameters, counted from the tensors: config.n_params, if no class of yours adds any."""
         return sum(p.numel() for p in self.parameters())
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of its weights: of the first, should they differ."""
+        return next(self.parameters()).dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where its weights are: the first, should they differ."""
+        return next(self.parameters()).device
+
     def forward(
         self, idx: Tensor, targets: Tensor | None = None, pos: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
@@ -248,7 +258,7 @@ class GPT(nn.Module):
 
     def cache_bytes(self, length: int, batch: int = 1) -> int:
         """Bytes that caches of `length` tokens of `batch` texts take, in this model's dtype."""
-        return self.config.cache_bytes(length, batch, self.lm_head.weight.element_size())
+        return self.config.cache_bytes(length, batch, self.dtype.itemsize)
 
 
 def _drop_tril(module, state_dict, prefix, *args) -> None:
@@ -261,23 +271,57 @@ def _drop_tril(module, state_dict, prefix, *args) -> None:
             state_dict[prefix + name] = buffer
 
 
-def replica(model: GPT) -> GPT:
+def replica(model: nn.Module) -> nn.Module:
     """The model's modules once more, over the very same weights: in eval mode, without caches.
 
     Code that runs in it neither sees nor changes the modes and the caches of the model, so threads
-    do not meet. Raises ValueError for a forward that was set on a module: it runs the original.
+    do not meet. A module that is used twice becomes two, as each use needs a cache of its own.
+    Raises ValueError for a forward that was set on a module: it runs the original.
     """
-    # Shallow copies: the tensors stay where they are, so a replica costs no memory for weights.
-    copies: dict = {module: copy(module) for module in model.modules()}
-    for module, copied in copies.items():
-        if "forward" in vars(module):
-            problem = f"a {type(module).__name__} has another forward, set on the instance"
-            raise ValueError(f"{problem}: define it in a class, or take it off")
-        children = {name: copies.get(child) for name, child in module._modules.items()}
-        vars(copied).update(training=False, _modules=children)
-        if "cache" in vars(copied):
-            copied.cache = None
-    return copies[model]
+    originals: dict[int, nn.Module] = {}  # by the id of the original, its first copy
+    copied = _copy_of(model, originals)
+    for module in copied.modules():
+        for name, value in vars(module).items():
+            # Modules that are kept in plain attributes are parts of the replica too.
+            if not name.startswith("_"):
+                vars(module)[name] = _in_replica(value, originals)
+    return copied
+
+
+def _copy_of(module: nn.Module, originals: dict[int, nn.Module]) -> nn.Module:
+    """A shallow copy of a module and of its parts: the tensors stay where they are."""
+    if "forward" in vars(module):
+        kind = type(module).__name__
+        raise ValueError(
+            f"a {kind} has another forward, set on the instance: "
+            f"define it in a class, or take it off"
+        )
+    copied = type(module).__new__(type(module))
+    own = vars(copied)
+    own.update(vars(module))
+    parts = module._modules.items()
+    own["_modules"] = {
+        name: None if part is None else _copy_of(part, originals) for name, part in parts
+    }
+    own["training"] = False
+    own.pop("_compiled_call_impl", None)  # of model.compile(): it would run the original
+    if "cache" in own:
+        own["cache"] = None
+    originals.setdefault(id(module), copied)
+    return copied
+
+
+def _in_replica(value, originals: dict[int, nn.Module]):
+    """What stands in the replica for the value of a plain attribute: modules are copied ones."""
+    if isinstance(value, nn.Module):
+        return originals.get(id(value), value)
+    if isinstance(value, MethodType):
+        return MethodType(value.__func__, _in_replica(value.__self__, originals))
+    if type(value) in (list, tuple):
+        return type(value)(_in_replica(part, originals) for part in value)
+    if type(value) is dict:
+        return {name: _in_replica(part, originals) for name, part in value.items()}
+    return value
 
 
 # -------------------------------------------------------- the first weights of a training run
@@ -292,17 +336,24 @@ ROTARY_PAIRS = 3  # the fastest: they tell neighbours apart, the slow ones canno
 def zero_init(model: GPT, generator: torch.Generator) -> None:
     """Start each block as the identity and the head at zero: the first loss is exactly ln(vocab).
 
-    Embeddings are drawn from normal(0, 0.3): at first they are the whole signal.
+    Embeddings are drawn from normal(0, 0.3): at first they are the whole signal. Weights that are
+    frozen stay as they are.
     """
     with torch.no_grad():
+        zeros = [model.lm_head.weight]
         for block in model.blocks:
-            block.sa.proj.weight.zero_()
-            block.ffwd.net[2].weight.zero_()
-        model.lm_head.weight.zero_()
+            zeros += [block.sa.proj.weight, block.ffwd.net[2].weight]
+        for weight in zeros:
+            if weight.requires_grad:
+                weight.zero_()
         for table in (model.token_embedding_table, model.position_embedding_table):
-            if table is not None:  # drawn on the CPU: the same numbers wherever the model is
-                drawn = torch.empty_like(table.weight, device="cpu")
-                table.weight.copy_(drawn.normal_(std=0.3, generator=generator))
+            if table is None:
+                continue
+            # Drawn on the CPU: the same numbers wherever the model is.
+            drawn = torch.empty_like(table.weight, device="cpu")
+            drawn.normal_(std=0.3, generator=generator)
+            if table.weight.requires_grad:
+                table.weight.copy_(drawn)
 
 
 @torch.no_grad()
@@ -326,7 +377,7 @@ def _look_back_table(model: GPT) -> None:
     """Positions become cosines and sines, in columns that only the first block's heads read."""
     c = model.config
     half = c.head_size // 2
-    device = model.lm_head.weight.device
+    device = model.device
     speed = math.pi * (torch.arange(half, device=device) + 0.5) / half  # radians a position
     angle = torch.arange(c.block_size, device=device)[:, None] * speed  # (block, half)
     tokens = model.token_embedding_table.weight
@@ -350,7 +401,7 @@ def _look_back_rotary(model: GPT) -> None:
     c = model.config
     half = c.head_size // 2
     pairs = min(ROTARY_PAIRS, half)
-    device = model.lm_head.weight.device
+    device = model.device
     speed = c.rope_base ** -(torch.arange(pairs, device=device) / half)  # as in `rotate`
     model.token_embedding_table.weight[:, 0] = 1.0
     for h, (query, key) in enumerate(_first_heads(model)):

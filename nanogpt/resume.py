@@ -59,7 +59,7 @@ class RunFiles:
             **{name: x for name, x in self.meta["train"].items() if name not in free},
             "text": f"{corpus.name}, {corpus.sha256[:12]}",
             "characters": sha256(tokenizer.chars.encode())[:12],
-            "dtype": str(model.lm_head.weight.dtype),
+            "dtype": str(model.dtype),
         }
 
     def check(self, resume: bool) -> None:

@@ -203,7 +203,7 @@ def full_loss(model: GPT, data: Tensor, every: int = 1) -> float:
     A loss depends on the block it is measured at: compare only losses of one block_size.
     """
     T = model.config.block_size
-    device = model.lm_head.weight.device
+    device = model.device
     starts = torch.arange(0, len(data) - T, T * every)
     pairs = (windows(data, some, T) for some in starts.split(BATCH))
     return float(mean_loss(model, [(send(x, device), send(y, device)) for x, y in pairs]))

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from .config import TrainConfig, check_type
 from .console import Progress
-from .convert import convert_state, not_standard, pack_heads
+from .convert import convert_state, first_difference, not_standard, pack_heads
 from .data import CharTokenizer, Corpus, split
 from .device import Device, forked_random_state, pick_device, synchronize
 from .model import GPT, look_back, zero_init
@@ -82,13 +82,30 @@ def train(
 def prepare(model: GPT, config: TrainConfig, device: Device) -> tuple[GPT, torch.Generator]:
     """The model in the form that is trained, at its first weights; the generator of batches."""
     generator = torch.Generator().manual_seed(config.seed)
-    if config.zero_init:
-        zero_init(model, generator)
-    if config.look_back:
-        look_back(model)
-    packs = config.batched and model.config.per_head and not not_standard(model)
+    try:
+        if config.zero_init:
+            zero_init(model, generator)
+        if config.look_back:
+            look_back(model)
+    except (AttributeError, TypeError, IndexError) as error:
+        raise ValueError(
+            f"this recipe sets first weights of the package's layers, and this model has "
+            f"{first_difference(model)}: pass zero_init=False, look_back=False"
+        ) from error
+    packs = config.batched and model.config.per_head and _trains_alike(model)
     worker = pack_heads(model) if packs else model
     return worker.to(device.device).train(), generator
+
+
+def _trains_alike(model: GPT) -> bool:
+    """Whether a packed copy learns what the model would: each weight by itself, none frozen."""
+    weights = list(model.parameters())
+    n_names = sum(1 for _ in model.named_parameters(remove_duplicate=False))
+    if not_standard(model) or len(weights) != n_names:
+        return False
+    if any(module._backward_hooks or module._backward_pre_hooks for module in model.modules()):
+        return False
+    return all(weight.requires_grad and not weight._backward_hooks for weight in weights)
 
 
 @contextmanager
@@ -228,7 +245,7 @@ def _check_types(*given) -> None:
     for (name, kind), value in zip(KINDS.items(), given, strict=True):
         check_type(name, value, kind)
     model, tokenizer = given[0], given[3]
-    if model.lm_head.weight.is_meta:
+    if model.device.type == "meta":
         raise ValueError("the model is on the meta device, without numbers: build it on the CPU")
     sized = hasattr(tokenizer, "encode") and hasattr(tokenizer, "__len__")
     if tokenizer is not None and not sized:

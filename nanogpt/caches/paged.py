@@ -28,6 +28,7 @@ class PagedCache(KVCache):
         self.table = None  # (B, pages of one text): which page of the pool
         self.users = torch.zeros(0, dtype=torch.long)  # how many texts hold each page of the pool
 
+    @torch.inference_mode(False)  # what it allocates is written to in later steps, in any mode
     def store(self, k, v, pos):
         B = k.shape[0]
         T = len(pos)
@@ -42,7 +43,10 @@ class PagedCache(KVCache):
         slots = send((i % self.page).expand(B, T), k.device)  # (B, T)
         self.k[pages, slots] = k.movedim(-2, 1)  # (B, T, …, hs)
         self.v[pages, slots] = v.movedim(-2, 1)
+        first = self.length == 0
         self.pos = torch.cat([self.pos, pos])
+        if first:
+            return k, v, pos
         return *self.tensors(), self.pos
 
     def tensors(self):
@@ -53,6 +57,7 @@ class PagedCache(KVCache):
         v = self.v[table].flatten(1, 2)[:, :length]
         return k.movedim(1, -2), v.movedim(1, -2)
 
+    @torch.inference_mode(False)
     def fork(self, n: int) -> None:
         """Turn the one text held into n texts that share it; it is held once. Raises ValueError."""
         texts = 0 if self.table is None else len(self.table)
@@ -65,6 +70,7 @@ class PagedCache(KVCache):
         self.kind = ((n, *others), *form)
         self.checked = None
 
+    @torch.inference_mode(False)
     def forget(self, n):
         length = self.length - n
         self.table = self.table[:, : -(-length // self.page)]  # rounded up

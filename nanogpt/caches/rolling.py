@@ -32,8 +32,10 @@ class RollingCache(KVCache):
         super().reset()
         self.undo = None  # k, v and pos: the ring before the last update, then its tokens
 
+    @torch.inference_mode(False)  # what it allocates is written to in later steps, in any mode
     def store(self, k, v, pos):
-        if self.k is None:
+        first = self.k is None
+        if first:
             self.reserve(k, v, pos)
         self.undo = None
         if pos.shape[0] > 1:
@@ -45,6 +47,8 @@ class RollingCache(KVCache):
         self.k.index_copy_(-2, slots, k.index_select(-2, new))
         self.v.index_copy_(-2, slots, v.index_select(-2, new))
         self.pos.index_copy_(0, slots, pos.index_select(0, new))
+        if first:  # without the empty slots
+            return k, v, pos
         return self.undo or (self.k, self.v, self.pos)
 
     def _slots(self, n: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -61,6 +65,7 @@ class RollingCache(KVCache):
     def rewindable(self):
         return 0 if self.undo is None else len(self.undo[2]) - self.capacity
 
+    @torch.inference_mode(False)
     def forget(self, n):
         T = self.rewindable
         k, v, pos = self.undo

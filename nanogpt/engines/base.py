@@ -18,6 +18,8 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._device import DeviceContext
 
 from ..config import GPTConfig, check_int, check_type
 from ..convert import not_standard
@@ -44,7 +46,8 @@ class Engine:
 
     fallback: type[Engine] | None = None  # decodes instead where this one cannot be built
     shares_keys = False  # computes groups of heads that share keys, and windows
-    per_head = False  # runs a list of Heads, whatever class they are of
+    per_head = False  # runs a list of Heads
+    runs_modules = False  # runs the modules of a model of its form, whatever class they are of
     decodes_drafts = False  # whether it heeds the `engine` of a DraftModel
     in_torch = False  # runs torch operations only, which `with exact(model):` can change
 
@@ -108,18 +111,20 @@ class Engine:
     @classmethod
     def supports(cls, model: GPT) -> str | None:
         """Why this engine cannot decode this model here and now; None when it can."""
-        reason = cls.refuses(model.config) or (None if cls.per_head else not_standard(model))
-        if reason is None and in_exact_mode() and not cls.in_torch:
-            fixed = f"{cls.__name__} is compiled: `with exact(model):` cannot change how it adds up"
-            return f"{fixed}; use Flat, the fastest engine that it covers"
+        reason = cls.refuses(model.config)
+        if reason:
+            return reason
+        if not (cls.runs_modules and cls.per_head == model.config.per_head):
+            reason = not_standard(model)
+        if reason is None and not cls.in_torch:
+            reason = _changed_torch(cls, model.device)
         return reason
 
     def check(self, model: GPT, prompt: Tensor, n_new: int) -> None:
         """Raises ValueError when this generation does not fit the shape that was built."""
-        weight = model.lm_head.weight
         name = type(self).__name__
         built = _described(self.config, self.batch, self.dtype, self.device)
-        got = _described(model.config, len(prompt), weight.dtype, weight.device)
+        got = _described(model.config, len(prompt), model.dtype, model.device)
         if got != built:
             reason = f"this {name} was built for {built}, and got {got}"
             raise ValueError(f"{reason}: build another, or pass the class: engine={name}")
@@ -136,8 +141,7 @@ class Engine:
         Where it cannot be built, its fallback, and a warning that says why in one line. Raises
         ValueError when this engine does not decode the model.
         """
-        weight = model.lm_head.weight
-        kind = {"dtype": weight.dtype, "device": weight.device}
+        kind = {"dtype": model.dtype, "device": model.device}
         key = (cls, _inference(model.config), batch, *kind.values())
         with building:
             engine = _built.pop(key, None)
@@ -172,6 +176,21 @@ def check_float32(weights: Iterable[Tensor]) -> None:
     if any(w.dtype != torch.float32 for w in weights):
         reason = "some weights are not float32, and this engine uses them as they lie in memory"
         raise ValueError(f"{reason}: cast the whole model")
+
+
+def _changed_torch(engine: type[Engine], device: torch.device) -> str | None:
+    """A mode of torch that changes its functions, which a compiled engine does not call."""
+    name = engine.__name__
+    if in_exact_mode():
+        fixed = f"{name} is compiled: `with exact(model):` cannot change how it adds up"
+        return f"{fixed}; use Flat, the fastest engine that it covers"
+    if torch.is_autocast_enabled(device.type):
+        return f"{name} is compiled, and torch.autocast is on: leave its with-block, or use Flat"
+    for mode in _get_current_function_mode_stack():
+        if not isinstance(mode, DeviceContext):
+            kind = type(mode).__name__
+            return f"{name} is compiled, and a {kind} is on: leave its with-block, or use Flat"
+    return None
 
 
 def _inference(config: GPTConfig) -> GPTConfig:

@@ -153,8 +153,8 @@ class DraftModel(Draft):
 
     def check(self, model, prompt, n_new, engine=None):
         super().check(model, prompt, n_new, engine)
-        device = self.model.lm_head.weight.device
-        if device != model.lm_head.weight.device:
+        device = self.model.device
+        if device != model.device:
             raise ValueError(f"the draft model is on {device}, the target is not: move one of them")
         reason = None if self.engine is None else self.engine.supports(self.model)
         if reason:

@@ -22,6 +22,7 @@ class Uncached(Engine):
     """Rung 1. The lecture's Heads one by one, all positions again for every token."""
 
     per_head = True
+    runs_modules = True
     in_torch = True
 
     def decoder(self, model):

@@ -10,13 +10,18 @@ in float32 and rounded once, because their kernels look at the size of the batch
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import contextmanager
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..attention import attend
 from ..config import check_type
+from ..convert import not_standard
 from ..model import GPT
 
 # PyTorch's CPU bmm takes another kernel for fewer products; one Head's matrix may have fewer.
@@ -25,8 +30,17 @@ FEWEST_PRODUCTS = 400
 ALIGNMENT = 16
 COPIED_AT_ONCE = 1 << 22  # numbers of K: 16 MB in float32
 PRODUCTS = {
-    *(torch.matmul, torch.bmm, torch.mm, torch.addmm, torch.baddbmm, torch.einsum),
+    *(torch.matmul, torch.bmm, torch.mm, torch.mv, torch.dot, torch.addmm, torch.baddbmm),
+    *(torch.einsum, torch.inner, torch.tensordot, torch.cdist, torch.linalg.matmul),
     *(Tensor.matmul, Tensor.bmm, Tensor.mm, Tensor.__matmul__, Tensor.__rmatmul__),
+}
+# Operations of ATen whose sums depend on the shape of what they are given.
+SUMS = {
+    *("mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "convolution"),
+    *("_cdist_forward", "_euclidean_dist", "_softmax", "_log_softmax", "linalg_vecdot"),
+    *("_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention"),
+    *("_scaled_dot_product_efficient_attention", "_scaled_dot_product_attention_math"),
+    *("_scaled_dot_product_cudnn_attention", "_trilinear", "cumsum", "logcumsumexp"),
 }
 
 
@@ -39,8 +53,9 @@ class exact(TorchFunctionMode):
 
     It covers F.linear, F.scaled_dot_product_attention and this package's `attend`: both forms of
     the model, the caches that keep rows in the order of the text (not RollingCache; Int8Cache
-    rounds), and the engines up to Flat. Any other matrix product inside, as in a Head of your own,
-    raises ValueError, and compiled and native engines refuse. torch.compile is not covered. As
+    rounds), and the engines up to Flat. Any other matrix product, softmax or distance inside, as in
+    a Head of your own, raises ValueError, and compiled and native engines refuse. torch.compile is
+    not covered. As
     with torch.no_grad(), the place of the work counts: in this thread, and for a generator, where
     it is read. Slower: notebook 12 measures by how much. Tested on the CPU only.
     """
@@ -48,20 +63,82 @@ class exact(TorchFunctionMode):
     def __init__(self, model):
         super().__init__()
         check_type("model", model, GPT)
+        if any(vars(module).get("_compiled_call_impl") for module in model.modules()):
+            raise ValueError(
+                "exact mode does not reach into torch.compile: build the model without compile()"
+            )
         self.length = model.config.block_size
+        # The package's own modules call nothing but what is known here.
+        self.guard = OtherSums(model.config.vocab_size) if not_standard(model) else None
+
+    def __enter__(self):
+        if self.guard is not None:
+            self.guard.__enter__()
+        return super().__enter__()
+
+    def __exit__(self, *error):
+        super().__exit__(*error)
+        if self.guard is not None:
+            self.guard.__exit__(*error)
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         if func is F.linear:
-            return linear(*args, **kwargs)
+            return self._known(linear, *args, **kwargs)
         if func is attend:
-            return padded_attend(self.length, *args, **kwargs)
+            return self._known(padded_attend, self.length, *args, **kwargs)
         if func is F.scaled_dot_product_attention:
-            return _fused(self.length, *args, **kwargs)
+            return self._known(_fused, self.length, *args, **kwargs)
         if func in PRODUCTS:
-            cure = "use F.linear, or for attention nanogpt.attention.attend"
-            raise ValueError(f"exact mode does not know how to compute {func.__name__}: {cure}")
+            raise unknown(func.__name__)
         return func(*args, **kwargs)
+
+    def _known(self, function: Callable, *args, **kwargs) -> Tensor:
+        """The result of a function that adds up in one way."""
+        if self.guard is None:
+            return function(*args, **kwargs)
+        with self.guard.let_through():
+            return function(*args, **kwargs)
+
+
+def unknown(name: str) -> ValueError:
+    """The error for an operation that adds up in an order of its own."""
+    return ValueError(
+        f"exact mode does not know how to compute {name}: "
+        f"use F.linear, or for attention nanogpt.attention.attend"
+    )
+
+
+class OtherSums(TorchDispatchMode):
+    """A with-block in which operations that add up by the shape of their input raise ValueError.
+
+    Here every operation arrives, under whatever name it was called: torch.inner, tensordot, einsum
+    and @ are all a matrix product.
+    """
+
+    def __init__(self, vocab_size: int):
+        super().__init__()
+        self.vocab_size = vocab_size
+        self.open = False
+
+    @contextmanager
+    def let_through(self):
+        """Around operations of exact mode itself."""
+        before = self.open
+        self.open = True
+        try:
+            yield
+        finally:
+            self.open = before
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = func.overloadpacket.__name__
+        known = self.open or name not in SUMS
+        if not known and "softmax" in name:  # that of a draw, or of a loss, has one size
+            known = args[0].shape[args[1]] == self.vocab_size
+        if not known:
+            raise unknown(name)
+        return func(*args, **(kwargs or {}))
 
 
 def in_exact_mode() -> bool:

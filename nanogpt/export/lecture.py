@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..convert import convert_state
+from ..convert import check_standard, convert_state
 from ..model import GPT
 
 
@@ -19,6 +19,7 @@ def lecture_state_dict(model: GPT) -> dict[str, Tensor]:
         raise ValueError(
             f"the lecture's class has no {', '.join(extras)}: it cannot load this model's weights"
         )
+    check_standard(model)
     state = dict(model.state_dict())
     if not model.config.per_head:
         state = convert_state(state, model.config, per_head=True)

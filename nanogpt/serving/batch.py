@@ -84,8 +84,9 @@ class BatchEngine:
     lie in `n_blocks` blocks of `block_len` positions (default: enough for `max_running` sequences
     of block_size). A step reads at most `budget` tokens (None: whole prompts), so a small one cuts
     prompts in chunks. With `reuse` a prompt is read from where it stops being the beginning of an
-    earlier sequence. Raises ValueError for a model that the backend does not compute, and for
-    numbers below 1.
+    earlier sequence. A model with code of its own gets whole prompts, whatever `budget` and `reuse`
+    say, as `generate` calls it. Raises ValueError for a model that the backend does not compute,
+    and for numbers below 1.
     """
 
     def __init__(
@@ -116,10 +117,13 @@ class BatchEngine:
         objection = backend.supports(model)
         if objection:
             raise ValueError(objection)
-        self.block_manager = block_manager(n_blocks, block_len, reuse)
-        self.scheduler = scheduler(self.block_manager, budget, max_running)
         self.config = model.config
         self.backend = backend(model, n_blocks, block_len)
+        if getattr(self.backend, "whole_prompts", False):
+            budget = NO_LIMIT
+            reuse = False
+        self.block_manager = block_manager(n_blocks, block_len, reuse)
+        self.scheduler = scheduler(self.block_manager, budget, max_running)
         self.alive: dict[Hashable, Sequence] = {}  # by the id of the request
 
     @property

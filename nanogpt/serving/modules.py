@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from array import array
 from itertools import chain
+from math import prod
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..cache import enable_kv_cache
+from ..convert import not_standard
 from ..generation import ModuleDecoder
 from ..model import GPT
 from .sequence import Sequence
@@ -65,19 +67,26 @@ def _tensor(numbers: list[int]) -> Tensor:
 
 
 class ModuleBackend(ModuleDecoder):
-    """The readable backend: both forms of the model, windows, GQA and rotary positions.
+    """The readable backend: any model that `generate` decodes, by its own modules.
 
     PyTorch multiplies rectangles. So the sequences of a step that read equally many tokens form one
     batch (B, T), in which each has its own positions: all that decode are one, and a chunk of a
-    prompt is another. The model must not change while it is served. In exact mode the logits of a
-    sequence are the same bits in any batch.
+    prompt is another. In exact mode the logits of a sequence are the same bits in any batch.
+
+    A model with code of its own is called as `generate` calls it: one sequence at a time, at
+    positions (T,), first the whole prompt and then token by token. Its code may know nothing else.
+    The model must not change while it is served.
     """
 
     def __init__(self, model: GPT, n_blocks: int, block_len: int):
         super().__init__(model)
+        self.own_code = not_standard(model) is not None
         self.caches = enable_kv_cache(self.model, lambda _: BlockCache(n_blocks, block_len))
-        heads = 1 if model.config.per_head else model.config.kv_heads  # of each cache
-        self.pool = n_blocks + 1, heads, block_len
+
+    @property
+    def whole_prompts(self) -> bool:
+        """Whether a prompt must be read in one step, from its beginning."""
+        return self.own_code
 
     @classmethod
     def supports(cls, model: GPT) -> str | None:
@@ -90,7 +99,7 @@ class ModuleBackend(ModuleDecoder):
 
         All keys of a rectangle are stored before any of its queries looks.
         """
-        device = self.model.lm_head.weight.device
+        device = self.model.device
         logits = []
         counts = step.sequences.bincount()
         groups = self.rectangles(counts)
@@ -99,70 +108,70 @@ class ModuleBackend(ModuleDecoder):
             tables = step.block_tables[step.sequences[rows[:, 0]]]
             slots = step.slot_mapping[rows]
             length = int(pos.max()) + 1
-            index = SlotIndex(slots, tables, length, self.pool, device)
+            index = SlotIndex(slots, tables, length, device)
             for cache in self.caches:
                 cache.index = index
-            pos = self.places(pos).to(device)
-            out = self.model(step.tokens[rows].to(device), pos=pos)[0]
+                cache.length = int(pos[0, 0])
+            pos = pos[0] if self.own_code else pos
+            out = self.model(step.tokens[rows].to(device), pos=pos.to(device))[0]
             logits.append(out.flatten(0, 1))
         order = torch.cat([rows.flatten() for rows in groups]).argsort()
         return torch.cat(logits)[order[step.wanted].to(device)]
 
     def rectangles(self, counts: Tensor) -> list[Tensor]:
         """The rows of the step that are read at once; `counts` (S,) are each sequence's.  (B, T)"""
-        first = (counts.cumsum(0) - counts)[:, None]
+        first = counts.cumsum(0) - counts
+        if self.own_code:
+            pairs = zip(first.tolist(), counts.tolist(), strict=True)
+            return [start + torch.arange(n)[None] for start, n in pairs]
+        first = first[:, None]
         return [first[counts == T] + torch.arange(T) for T in counts.unique().tolist()]
 
-    def places(self, pos: Tensor) -> Tensor:
-        """The positions as the model is given them.  (B, T) -> (B, T)"""
-        return pos
 
+class Rows(NamedTuple):
+    """Where the new rows of one cache go in its pool, and which blocks of it are read."""
 
-class AloneBackend(ModuleBackend):
-    """Each sequence by itself, for heads that know one row of positions for all texts."""
-
-    def rectangles(self, counts):
-        first = (counts.cumsum(0) - counts).tolist()
-        return [
-            start + torch.arange(n)[None] for start, n in zip(first, counts.tolist(), strict=True)
-        ]
-
-    def places(self, pos):
-        return pos[0]
+    new: Tensor  # (N,) of the B·H·T new rows, those that are stored
+    targets: Tensor  # (N,) slots, to which they are written
+    cleared: Tensor  # blocks to clear before
+    read: Tensor  # (B·H·n,) blocks to read
 
 
 class SlotIndex:
     """Where the keys of a rectangle of tokens go, and where those of its sequences lie.
 
     Of slots (B, T) and block tables (B, n); `length` positions are read. Every layer has the same.
-    The pool is (n_blocks, heads, block_len), and -1 is its last block, which stays 0. A block is
-    cleared when its first slot is written: 0 times an old number may be NaN.
     """
 
-    rows: Tensor  # (N,) of the B·H·T new rows, those that are stored
-    targets: Tensor  # (N,) slots, to which they are written
-    cleared: Tensor  # blocks to clear before
-    read: Tensor  # (B·H·n,) blocks to read
-
-    def __init__(self, slots: Tensor, tables: Tensor, length: int, pool: tuple, device):
-        n_blocks, heads, block_len = pool
-        head = torch.arange(heads)
-        slots = slots[:, None].expand(-1, heads, -1)  # (B, H, T)
-        block = slots // block_len
-        offset = slots % block_len
-        targets = (block * heads + head[:, None]) * block_len + offset
-        rows = (slots >= 0).flatten().nonzero()[:, 0]
-        cleared = (block * heads + head[:, None])[(slots >= 0) & (offset == 0)]
-        used = tables[:, : -(-length // block_len)] % n_blocks  # (B, n)
-        read = (used[:, None] * heads + head[:, None]).flatten()  # (B·H·n,)
-        self.rows = rows.to(device)
-        self.targets = targets.flatten()[rows].to(device)
-        self.cleared = cleared.to(device)
-        self.read = read.to(device)
+    def __init__(self, slots: Tensor, tables: Tensor, length: int, device):
+        self.slots = slots
+        self.tables = tables
         self.length = length
+        self.device = device
         self.k_pos = torch.arange(length, device=device)
+        self.known: dict[tuple, Rows] = {}
         # Of a layer's keys and values; the next layer writes over them, as fresh memory is slow.
         self.buffers = {}
+
+    def rows(self, n_blocks: int, heads: int, block_len: int) -> Rows:
+        """The rows of a pool (n_blocks, heads, block_len); -1 is its last block, which stays 0.
+
+        A block is cleared when its first slot is written: 0 times an old number may be NaN.
+        """
+        pool = (n_blocks, heads, block_len)
+        if pool not in self.known:
+            head = torch.arange(heads)
+            slots = self.slots[:, None].expand(-1, heads, -1)  # (B, H, T)
+            block = slots // block_len
+            offset = slots % block_len
+            targets = (block * heads + head[:, None]) * block_len + offset
+            new = (slots >= 0).flatten().nonzero()[:, 0]
+            cleared = (block * heads + head[:, None])[(slots >= 0) & (offset == 0)]
+            used = self.tables[:, : -(-self.length // block_len)] % n_blocks  # (B, n)
+            read = (used[:, None] * heads + head[:, None]).flatten()  # (B·H·n,)
+            parts = (new, targets.flatten()[new], cleared, read)
+            self.known[pool] = Rows(*(part.to(self.device) for part in parts))
+        return self.known[pool]
 
 
 class BlockCache:
@@ -174,6 +183,7 @@ class BlockCache:
     k = None  # (n_blocks + 1, H, block_len, hs) from the first update on
     v = None
     index = None  # the SlotIndex of the rectangle that is read
+    length = 0  # tokens of its first sequence that are held
 
     def __init__(self, n_blocks: int, block_len: int):
         self.n_blocks = n_blocks + 1
@@ -185,21 +195,27 @@ class BlockCache:
         Past its end stands 0: these positions are behind every query.
         (B, …, T, hs), (B, T) -> (B, …, S, hs) twice, (S,)
         """
+        if k.shape != v.shape:
+            raise ValueError(f"keys {tuple(k.shape)}, values {tuple(v.shape)}: must be alike")
         B, *heads, T, hs = k.shape
         if self.k is None:
             shape = self.n_blocks, *heads, self.block_len, hs
-            self.k = k.new_zeros(shape)
-            self.v = v.new_zeros(shape)
+            with torch.inference_mode(False):  # written to in later steps, in any mode
+                self.k = torch.zeros(shape, dtype=k.dtype, device=k.device)
+                self.v = torch.zeros_like(self.k)
         index = self.index
+        rows = index.rows(self.n_blocks, prod(heads), self.block_len)
         held = []
         for name, pool, new in (("k", self.k, k), ("v", self.v, v)):
             new = new.reshape(-1, hs)
             blocks = pool.view(-1, self.block_len * hs)
-            if len(index.cleared):
-                blocks.index_fill_(0, index.cleared, 0.0)
-            new = new if len(index.rows) == len(new) else new[index.rows]
-            pool.view(-1, hs).index_copy_(0, index.targets, new)
-            blocks = torch.index_select(blocks, 0, index.read, out=index.buffers.get(name))
-            index.buffers[name] = blocks
+            if len(rows.cleared):
+                blocks.index_fill_(0, rows.cleared, 0.0)
+            new = new if len(rows.new) == len(new) else new[rows.new]
+            pool.view(-1, hs).index_copy_(0, rows.targets, new)
+            buffer = (name, pool.shape)
+            blocks = torch.index_select(blocks, 0, rows.read, out=index.buffers.get(buffer))
+            index.buffers[buffer] = blocks
             held.append(blocks.view(B, *heads, -1, hs)[..., : index.length, :])
+        self.length = index.length
         return *held, index.k_pos

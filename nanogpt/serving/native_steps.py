@@ -113,9 +113,8 @@ class NativeBackend:
     @classmethod
     def supports(cls, model: GPT) -> str | None:
         """Why it cannot compute this model, in one line; None when it can."""
-        weight = model.lm_head.weight
-        if (weight.device.type, weight.dtype) != ("cpu", torch.float32):
-            return f"native code reads float32 on the CPU, not {weight.dtype} on {weight.device}"
+        if (model.device.type, model.dtype) != ("cpu", torch.float32):
+            return f"native code reads float32 on the CPU, not {model.dtype} on {model.device}"
         reason = Native.supports(model)
         return reason and reason.replace(INSTEAD, "use ModuleBackend")
 

@@ -313,7 +313,7 @@ def test_heads_of_ones_own_are_run_or_refused_before_anything_is_built(kind, mon
         assert_same_tokens(model, kind, prompt, 12)
         return
     monkeypatch.setattr(kind, "build", lambda self: pytest.fail("it was built"))
-    why = r"has \S+\.Odd where nanogpt\.model\.Head is expected"
+    why = r"has \S+\.Odd as \S+, where nanogpt\.model\.Head is expected"
     assert_refused(why, model, prompt, 3, engine=kind)
 
 

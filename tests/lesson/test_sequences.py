@@ -19,6 +19,11 @@ LAYOUTS = [(1,), (3,), (2, 2)]
 DTYPES = [torch.float32, torch.float64, torch.float16]
 
 
+def filled(k, v, pos):
+    """Without the empty slots: a static cache returns none behind the newest token."""
+    return k[..., pos >= 0, :], v[..., pos >= 0, :], pos[pos >= 0]
+
+
 class Tokens(RuleBasedStateMachine):
     """One cache beside a dict of numbers by position; each number that is ever made is new."""
 
@@ -60,7 +65,8 @@ class Tokens(RuleBasedStateMachine):
         self.held |= {place: float(first + i) for i, place in enumerate(places)}
         returned = self.cache.update(k.clone(), -k, pos.clone())
         now = (*self.cache.tensors(), self.cache.pos)
-        assert all(torch.equal(r, n) for r, n in zip(returned, now, strict=True))
+        for part, kept in zip(filled(*returned), filled(*now), strict=True):
+            assert torch.equal(part, kept)
 
     @rule(back=st.integers(0, 12), more=st.integers(0, 2))
     def an_old_or_negative_position(self, back, more):
