@@ -1,8 +1,7 @@
-"""The completions part of OpenAI's interface: the bodies of requests, and the form of answers.
+"""OpenAI's completions API: the bodies of requests, and the format of answers.
 
-Knows neither sockets nor threads. Beside the fields of that interface there is `top_k`, as other
-servers have it, and every answer names its `seed`: the same request with it gives the same text. Of
-a list of prompts the i-th is drawn with seed + i.
+Knows neither sockets nor threads; the parameters are in parameters.py. Every answer names its
+`seed`: the same request with it gives the same text. Choice i is sampled with seed + i.
 """
 
 from __future__ import annotations
@@ -14,31 +13,10 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from ..config import check_int, check_number, check_switch, check_type
 from ..data import CharTokenizer
-from ..sampling import SamplingParams, check_seed
+from ..sampling import SamplingParams
+from .parameters import Refused, is_greedy, read_parameters, show
 from .sequence import Logprob, Output, Request
-
-# Fields that this server does not have, and the values at which they ask for nothing.
-ABSENT = {"n": 1, "best_of": 1, "num_beams": 1, "presence_penalty": 0, "frequency_penalty": 0}
-UNUSED = {"user", "ignore_eos"}  # they change no token here
-STOPS = 16  # texts that may end an answer; OpenAI's interface has 4, lm-eval's tasks up to 6
-LOGPROBS = 5  # most tokens beside which their log-probabilities stand, as there
-
-
-class Refused(Exception):
-    """A request that gets no answer: `status` is HTTP's, `param` the field that is wrong."""
-
-    def __init__(self, status: int, message: str, param: str | None = None):
-        super().__init__(message)
-        self.status = status
-        self.param = param
-
-    def body(self) -> dict:
-        """The error as that interface writes it."""
-        kind = "server_error" if self.status >= 500 else "invalid_request_error"
-        error = {"type": kind, "param": self.param, "code": self.status}
-        return {"error": {"message": str(self)[:1000], **error}}
 
 
 class Completion:
@@ -64,6 +42,7 @@ class Completion:
         self.tell: Callable[[Completion], None] = lambda _: None
         self._text = ""  # can be sent now
         self._held = ""  # may become a stop
+        self._usage_in_events = asks_for(fields, "continuous_usage_stats")
         self.n_new = 0
         self._n_shown = 0
         self._logprobs: list[Logprob] = []  # of characters that are not sent yet
@@ -82,8 +61,9 @@ class Completion:
                 self.n_new += 1
                 self._held += self.chars[output.token]
             stops = [stop for stop in self.fields["stop"] if self._held.endswith(stop)]
-            if stops:
-                self._held = self._held.removesuffix(max(stops, key=len))
+            if stops and self.n_new > self.fields["min_tokens"]:
+                if not self.fields["include_stop_str_in_output"]:
+                    self._held = self._held.removesuffix(max(stops, key=len))
                 self.reason = "stop"
                 break
         if outputs[-1].finished:
@@ -109,6 +89,8 @@ class Completion:
 
     def event(self) -> str:
         """The next event of a streamed answer, if there is one to send."""
+        if self._usage_in_events and (self.reason or self._text):
+            return event({**self.head, "choices": [self.choice()], "usage": usage([self])})
         if self.reason or (self._text and self.request.logprobs is not None):
             return event({**self.head, "choices": [self.choice()]})
         text = self._text
@@ -149,117 +131,158 @@ class Completion:
 
 
 class Reader:
-    """Reads bodies for one model. A text has at most `longest` tokens, its last one not counted."""
+    """Reads bodies for one model.
 
-    def __init__(self, tokenizer: CharTokenizer, name: str, longest: int):
+    A text has at most `longest` tokens, its last one not counted; a request has at most `most`
+    texts.
+    """
+
+    def __init__(self, tokenizer: CharTokenizer, name: str, longest: int, most: int = 1024):
         self.tokenizer = tokenizer
         self.name = name
         self.longest = longest
+        self.most = most
 
     def read(self, data: bytes) -> list[Completion]:
         """The completions that a body in JSON asks for. Raises Refused, which names the field."""
-        try:
-            body = json.loads(data)
-        except (ValueError, RecursionError) as error:
-            raise Refused(400, f"the body is no JSON: {error}") from None
-        if not isinstance(body, dict):
-            raise Refused(400, 'the body must be a JSON object, as in {"prompt": "KING:"}')
-        body = {name: value for name, value in body.items() if value is not None}
-        name = body.get("model", self.name)
-        if name != self.name:
-            message = f"model {json.dumps(name):.60} is not here: this server has {self.name!r}"
+        body = _parse(data)
+        model = body.pop("model", None)
+        if model not in (None, "", self.name):
+            message = f"model {show(model)} is not here: this server has {show(self.name)}"
             raise Refused(404, message, "model")
-        prompts = self._prompts(body.get("prompt"))
-        fields = self._fields(body, self.longest + 1 - max(map(len, prompts)))
-        n_top = fields["logprobs"]
-        seed = fields["seed"]
-        same = {"sampling": _sampling(fields), "max_new_tokens": max(fields["max_tokens"], 1)}
-        same |= {"logprobs": n_top, "echo": fields["echo"] and n_top is not None}
-        completions = []
-        for i, prompt in enumerate(prompts):
-            if i > 0:
-                seed = (seed + 1) % 2**64
-            request = Request(prompt, seed=seed, **same)
-            completions.append(Completion(request, fields, self.tokenizer.chars, i))
-        return completions
-
-    def _fields(self, body: dict, most: int) -> dict:
-        """All fields but the prompt, checked; at most so many tokens fit behind the longest one."""
-        rules = {  # the value of a field that is left out, and the check of one that is not
-            "max_tokens": (min(16, most), check_int, 0 if body.get("echo") else 1, most),
-            "temperature": (1.0, check_number, 0.0, 1e6),
-            "top_p": (1.0, check_number, 1e-6, 1.0),
-            "top_k": (0, check_int, -1, len(self.tokenizer)),  # 0 and -1: all
-            "seed": (secrets.randbits(31), check_seed),
-            "stop": ([], _check_stop),
-            "stream": (False, check_switch),
-            "stream_options": ({}, check_type, dict),
-            "logprobs": (None, check_int, 0, LOGPROBS),
-            "echo": (False, check_switch),
-        }
-        names = {"model", "prompt", *rules}
-        for name, value in body.items():
-            if name not in names | UNUSED and value not in (ABSENT.get(name), [], {}):
-                known = f"leave it out; the fields are {', '.join(sorted(names))}"
-                reason = (
-                    f"{name:.60}={json.dumps(value):.60}: this server does not have it: {known}"
-                )
-                raise Refused(400, reason, name)
-        fields = {name: _field(body, name, *rule) for name, rule in rules.items()}
+        prompts = self._split(body.pop("prompt", None))
+        fields = read_parameters(body, len(self.tokenizer), max(map(len, prompts)))
         if isinstance(fields["stop"], str):
             fields["stop"] = [fields["stop"]]
-        about = {"id": f"cmpl-{secrets.token_hex(12)}", "object": "text_completion"}
-        return fields | {"head": about | {"created": int(time.time()), "model": self.name}}
+        if fields["seed"] == -1:
+            fields["seed"] = secrets.randbits(31)
+        if fields["request_id"] is None:
+            fields["request_id"] = secrets.token_hex(12)
+        about = {"id": f"cmpl-{fields['request_id']}", "object": "text_completion"}
+        fields["head"] = about | {"created": int(time.time()), "model": self.name}
+        return self._completions(prompts, fields)
 
-    def _prompts(self, prompt) -> list[Tensor]:
-        """The tokens (T,) of each prompt: a text or a list of tokens, or a list of either."""
+    def _completions(self, prompts: list[str | list[int]], fields: dict) -> list[Completion]:
+        """`n` completions of each prompt."""
+        n = fields["n"]
+        if n * len(prompts) > self.most:
+            message = f"n={show(n)}: at most {self.most} texts in a request"
+            raise Refused(400, f"{message}, which has {len(prompts)} prompts", "n")
+        n_top = fields["logprobs"]
+        same = {"sampling": _sampling(fields, len(self.tokenizer)), "logprobs": n_top}
+        same |= {"echo": fields["echo"] and n_top is not None}
+        completions = []
+        for prompt in prompts:
+            tokens = self._tokens(prompt, fields["max_tokens"])
+            room = self.longest + 1 - len(tokens)
+            n_new = room if fields["max_tokens"] == -1 else min(fields["max_tokens"], room)
+            for _ in range(n):
+                index = len(completions)
+                seed = fields["seed"] if index == 0 else (fields["seed"] + index) % 2**64
+                # With max_tokens=0 a token is sampled and not shown.
+                request = Request(tokens, max(n_new, 1), seed=seed, **same)
+                completions.append(Completion(request, fields, self.tokenizer.chars, index))
+        return completions
+
+    def _split(self, prompt) -> list[str | list[int]]:
+        """The prompts: a text or a list of tokens, or a list of either."""
         several = isinstance(prompt, list) and prompt and not isinstance(prompt[0], int)
+        prompts = prompt if several else [prompt]
+        if len(prompts) > self.most:
+            message = f"{len(prompts):,} prompts: at most {self.most} texts in a request"
+            raise Refused(400, message, "prompt")
+        for one in prompts:
+            tokens = isinstance(one, list) and all(type(token) is int for token in one)
+            if not tokens and not isinstance(one, str):
+                message = f"prompt={show(one)}: pass text, tokens or lists of them"
+                raise Refused(400, message, "prompt")
+        return prompts
+
+    def _tokens(self, prompt: str | list[int], max_tokens: int) -> Tensor:
+        """The tokens of a prompt.  (T,)"""
+        n = len(prompt)
+        if n > self.longest:
+            message = f"a prompt of {n:,} tokens + {show(max(max_tokens, 1))} new"
+            cure = f"shorten the prompt to at most {self.longest:,}"
+            raise Refused(400, f"{message} > the context of {self.longest:,}: {cure}", "prompt")
+        chars = self.tokenizer.chars
+        unknown = sorted(set(prompt) - set(chars)) if isinstance(prompt, str) else []
+        if unknown:
+            named = ", ".join(map(repr, unknown[:5])) + ", …" * (len(unknown) > 5)
+            known = f"{len(chars):,} characters, such as {chars[:5]!r}"
+            raise Refused(400, f"{named} not in the vocabulary of {known}", "prompt")
         try:
-            prompts = prompt if several else [prompt]
-            return [self._prompt(one) for one in prompts]
+            if isinstance(prompt, str):
+                return self.tokenizer.encode(prompt)
+            last = len(self.tokenizer) - 1
+            for token in prompt:
+                if not 0 <= token <= last:
+                    raise ValueError(f"token {show(token)}: must be in [0, {last}]")
+            return self.tokenizer.encode(self.tokenizer.decode(prompt))
         except ValueError as error:
             raise Refused(400, str(error), "prompt") from None
 
-    def _prompt(self, prompt) -> Tensor:
-        tokens = isinstance(prompt, list) and all(type(token) is int for token in prompt)
-        if not tokens and not isinstance(prompt, str):
-            raise ValueError(f"prompt={json.dumps(prompt):.60}: pass text, tokens or lists of them")
-        n = len(prompt)
-        if n > self.longest:
-            raise ValueError(f"a prompt of {n:,} tokens: the model reads {self.longest} at most")
-        last = len(self.tokenizer) - 1
-        unknown = [token for token in prompt if not 0 <= token <= last] if tokens else []
-        if unknown:
-            raise ValueError(f"token {unknown[0]!r:.60}: must be in [0, {last}]")
-        return self.tokenizer.encode(self.tokenizer.decode(prompt) if tokens else prompt)
+
+def _parse(data: bytes) -> dict:
+    """The object of a body. Raises Refused."""
+    if not data.strip():
+        raise Refused(400, 'the body is empty: send a JSON object, as in {"prompt": "KING:"}')
+    try:
+        body = json.loads(
+            data, object_pairs_hook=_unique, parse_float=_number, parse_constant=_no_constant
+        )
+    except (ValueError, RecursionError) as error:
+        raise Refused(400, f"the body is no JSON: {error}") from None
+    if not isinstance(body, dict):
+        raise Refused(400, 'the body must be a JSON object, as in {"prompt": "KING:"}')
+    return body
 
 
-def _sampling(fields: dict) -> SamplingParams:
-    """Below 1e-6 it takes the likeliest token, and then top_p and top_k change nothing."""
-    if fields["temperature"] < 1e-6:
+def _unique(pairs: list[tuple[str, object]]) -> dict:
+    """An object. Which of two values of one name is meant would be a guess."""
+    found = {}
+    for name, value in pairs:
+        if name in found:
+            raise Refused(400, f"{show(name)} is in the body twice: send it once", name)
+        found[name] = value
+    return found
+
+
+def _number(text: str) -> int | float:
+    """JSON has one type of number: 16.0 is 16."""
+    value = float(text)
+    return int(value) if value.is_integer() else value
+
+
+def _no_constant(text: str):
+    raise ValueError(f"{text} is not a number there")
+
+
+def _sampling(fields: dict, n_vocab: int) -> SamplingParams:
+    """Without the filters that keep every token; greedy at temperature 0."""
+    if is_greedy(fields):
         return SamplingParams(greedy=True)
-    top_k = max(fields["top_k"], 0) or None
-    top_p = None if fields["top_p"] == 1 else fields["top_p"]
+    top_k = fields["top_k"] if 0 < fields["top_k"] < n_vocab else None
+    top_p = fields["top_p"] if fields["top_p"] < 1 else None
     return SamplingParams(fields["temperature"], top_k, top_p)
 
 
-def _field(body: dict, name: str, default, check, *limits):
-    """A field of a body, checked where it is there."""
-    try:
-        if name in body:
-            check(name, body[name], *limits)
-    except (TypeError, ValueError) as error:
-        words = str(error).rpartition(": ")[2].lower()  # as JSON writes it: true, not True
-        need = "must be an object" if check is check_type else words
-        raise Refused(400, f"{name}={json.dumps(body[name]):.60}: {need}", name) from None
-    return body.get(name, default)
+def asks_for(fields: dict, option: str) -> bool:
+    """Whether a stream is asked for with this option. The second depends on the first."""
+    options = fields["stream_options"]
+    return options.get("include_usage") is True and options.get(option) is True
 
 
-def _check_stop(name: str, value) -> None:
-    texts = [value] if isinstance(value, str) else value
-    good = isinstance(texts, list) and len(texts) <= STOPS
-    if not good or not all(isinstance(text, str) and text for text in texts):
-        raise ValueError(f"must be a text or up to {STOPS} of them, none empty")
+def usage(completions: list[Completion]) -> dict:
+    """The counts of tokens; a prompt with several choices counts once."""
+    n = completions[0].fields["n"]
+    n_prompt = sum(len(one.request.prompt) for one in completions[::n])
+    n_new = sum(one.n_new for one in completions)
+    return {
+        "prompt_tokens": n_prompt,
+        "completion_tokens": n_new,
+        "total_tokens": n_prompt + n_new,
+    }
 
 
 def event(data: dict) -> str:

@@ -7,11 +7,13 @@ import threading
 import time
 import traceback
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from queue import SimpleQueue
+from typing import NamedTuple
+from urllib.parse import unquote
 
 import prometheus_client as prometheus
 from tornado.httpserver import HTTPServer
@@ -24,14 +26,16 @@ from ..config import check_int, check_positive
 from ..data import CharTokenizer
 from ..model import GPT
 from .batch import BatchEngine
-from .completions import Completion, Reader, Refused, event
+from .completions import Completion, Reader, Refused, asks_for, event, usage
 from .modules import ModuleBackend
+from .parameters import show
 from .sequence import Output
 from .sockets import accept, bind
 
 BUDGET = 256  # tokens of a step
 BODY = 2**20  # bytes of a body that are kept; of a longer one the rest is read and dropped
 LONGEST = 2**36  # bytes of a body: more do not come in the time that a body may take
+PATIENCE = 0.5  # seconds after which a client that sends no more is asked whether it still reads
 DRAIN = 10.0  # seconds for the answers that are being written when the server ends
 
 
@@ -84,7 +88,7 @@ class Server:
         self.timeout = timeout
         self.trace = trace
         self.created = int(time.time())
-        self.reader = Reader(tokenizer, name, model.config.block_size)
+        self.reader = Reader(tokenizer, name, model.config.block_size, self.most)
         self.engine = BatchEngine(model, backend=backend, max_running=running, budget=BUDGET)
         self.metrics = Metrics(self.engine)
         self.answers: dict[Hashable, Completion] = {}  # by the request's id
@@ -193,7 +197,7 @@ class Server:
             self.hurry()
 
 
-def let_in(request: HTTPServerRequest, hosts: set[str]) -> None:
+def check_origin(request: HTTPServerRequest, hosts: set[str]) -> None:
     """Raises Refused for a request that a web page from elsewhere may have sent by a browser here.
 
     A page may call this server by a name that it makes point here (DNS rebinding), and then read
@@ -218,6 +222,7 @@ class Handler(RequestHandler):
     """Every request: whether it is let in, then the answer of its address. Errors are JSON, too."""
 
     completions: Sequence[Completion] = ()
+    _ends_with_connection = False
 
     def initialize(self, server: Server, hosts: set[str]):
         self.server = server
@@ -231,16 +236,14 @@ class Handler(RequestHandler):
 
     async def answer(self):
         self.late.cancel()  # for a body; a timer costs less than tornado's body_timeout, a task
-        method = self.request.method
-        path = self.request.path
         try:
-            let_in(self.request, self.hosts)
-            if path not in ROUTES:
-                raise Refused(404, f"{path[:100]} is not here: there are {', '.join(ROUTES)}")
-            wanted, route = ROUTES[path]
-            if method != wanted:
-                raise Refused(405, f"{path} takes {wanted}, not {method}")
-            await route(self)
+            check_origin(self.request, self.hosts)
+            route = self._route()
+            if self.request.method == "OPTIONS":
+                self.set_status(204)
+                self.set_header("Allow", route.allow)
+                return self.finish()
+            await route.answer(self)
         except Refused as refusal:
             if self._headers_written:  # the last event of an answer that has begun
                 return self.finish(event(refusal.body()))
@@ -251,11 +254,48 @@ class Handler(RequestHandler):
 
     get = head = post = put = patch = delete = options = answer
 
+    def _route(self) -> Route:
+        """The route of this path, which takes this method. Raises Refused."""
+        path = unquote(self.request.path).rstrip("/")
+        route = ROUTES.get(path)
+        if route is None and path.startswith(f"{MODELS}/"):
+            route = ROUTES[f"{MODELS}/NAME"]
+        if route is None:
+            known = ", ".join(f"{one.methods[0]} {path}" for path, one in ROUTES.items())
+            raise Refused(404, f"{show(path, 100)} is not here: this server has {known}")
+        if self.request.method not in (*route.methods, "OPTIONS"):
+            self.set_header("Allow", route.allow)
+            raise Refused(405, f"{path} takes {route.allow}, not {self.request.method:.20}")
+        return route
+
+    def write_error(self, status_code: int, **kwargs) -> None:
+        """What tornado answers by itself, in the format of other errors."""
+        try:
+            self._route()  # a method that tornado does not know
+            refusal = Refused(status_code, f"the server failed: {self._reason}")
+        except Refused as found:
+            refusal = found
+        self.set_status(refusal.status)
+        self.finish(refusal.body())
+
+    def _model(self) -> dict:
+        """The model that is served."""
+        reader = self.server.reader
+        model = {"id": reader.name, "object": "model", "owned_by": "nanogpt"}
+        return model | {"created": self.server.created, "max_model_len": reader.longest}
+
     async def models(self):
-        """The one model that is served."""
-        model = {"id": self.server.reader.name, "object": "model", "owned_by": "nanogpt"}
-        model |= {"created": self.server.created, "max_model_len": self.server.reader.longest}
-        self.finish({"object": "list", "data": [model]})
+        """A list of one model."""
+        self.finish({"object": "list", "data": [self._model()]})
+
+    async def model(self):
+        """The model of this name, which may have slashes."""
+        name = unquote(self.request.path).removeprefix(f"{MODELS}/")
+        own = self.server.reader.name
+        if name not in (own, f"{own}/"):
+            message = f"model {show(name)} is not here: this server has {show(own)}"
+            raise Refused(404, message, "model")
+        self.finish(self._model())
 
     async def health(self):
         """200 while requests are answered, else why not."""
@@ -277,15 +317,19 @@ class Handler(RequestHandler):
         if len(self.body) > BODY:
             raise Refused(413, f"the body is longer than {BODY:,} bytes, the most that is read")
         self.completions = self.server.reader.read(self.body)
-        n = len(self.completions)
-        if n > self.server.most:
-            raise Refused(400, f"{n} prompts: {self.server.most} at most are served", "prompt")
         self.ended = asyncio.Future()
         self.stream = self.request.connection.stream
+        self.stream.on_half_close = self._half_closed
+        if self.stream.half_closed:
+            self._half_closed()
         if self.completions[0].fields["stream"]:
             self.set_header("Content-Type", "text/event-stream; charset=utf-8")
             self.set_header("Cache-Control", "no-cache")
             self.stream.set_nodelay(True)  # a token does not wait for the next
+            # HTTP/1.0 has no chunks: the end of the connection is the end of the text.
+            self._ends_with_connection = self.request.version == "HTTP/1.0"
+            if self._ends_with_connection:
+                self.request.headers["Connection"] = "close"
         with suppress(StreamClosedError), ExitStack() as admitted:  # closed: the client has left
             for completion in self.completions:
                 completion.tell = self.tell
@@ -293,6 +337,31 @@ class Handler(RequestHandler):
             await self.ended
             self.finish(self._last())
             await self.stream.write(b"")  # until the client has read all, or its time is over
+            if self._ends_with_connection:
+                self.stream.close()
+
+    def _half_closed(self) -> None:
+        """The client sends no more. If it has left, it does not need its answer."""
+        self.server.loop.call_later(PATIENCE, self._probe)
+
+    def _probe(self) -> None:
+        """Send what has no meaning, and look later whether a client that has left refuses it."""
+        if self._finished or self.stream.closed():
+            return
+        if self._headers_written:
+            self.write(":\n\n")  # a comment between two events
+            self.flush()
+        elif self.request.version == "HTTP/1.1":  # older clients do not know it
+            self.stream.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        self.server.loop.call_later(PATIENCE, self._close_if_broken)
+
+    def _close_if_broken(self) -> None:
+        if self._finished or self.stream.closed():
+            return
+        if self.stream.broken:
+            self.stream.close()
+        else:
+            self.server.loop.call_later(PATIENCE, self._close_if_broken)
 
     def tell(self, completion: Completion) -> None:
         """Send its next event in a stream, and note when all have ended."""
@@ -314,13 +383,9 @@ class Handler(RequestHandler):
         """The whole answer, or the end of a stream."""
         head = self.completions[0].head
         fields = self.completions[0].fields
-        n = sum(len(one.request.prompt) for one in self.completions)
-        new = sum(one.n_new for one in self.completions)
-        usage = {"prompt_tokens": n, "completion_tokens": new, "total_tokens": n + new}
         choices = [] if fields["stream"] else [one.choice() for one in self.completions]
-        end = {**head, "choices": choices, "usage": usage}
-        shown = fields["stream_options"].get("include_usage") is True
-        last = (event(end) if shown else "") + "data: [DONE]\n\n"
+        end = {**head, "choices": choices, "usage": usage(self.completions)}
+        last = (event(end) if asks_for(fields, "include_usage") else "") + "data: [DONE]\n\n"
         return last if fields["stream"] else end
 
     def on_connection_close(self):
@@ -330,11 +395,25 @@ class Handler(RequestHandler):
             completion.end(Refused(499, "the client has closed its connection"))
 
 
+class Route(NamedTuple):
+    """The methods that a path takes, and what answers them."""
+
+    methods: tuple[str, ...]
+    answer: Callable[[Handler], Awaitable]
+
+    @property
+    def allow(self) -> str:
+        return ", ".join([*self.methods, "OPTIONS"])
+
+
+READ = ("GET", "HEAD")
+MODELS = "/v1/models"
 ROUTES = {
-    "/v1/completions": ("POST", Handler.complete),
-    "/v1/models": ("GET", Handler.models),
-    "/health": ("GET", Handler.health),
-    "/metrics": ("GET", Handler.metrics),
+    "/v1/completions": Route(("POST",), Handler.complete),
+    MODELS: Route(READ, Handler.models),
+    f"{MODELS}/NAME": Route(READ, Handler.model),
+    "/health": Route(READ, Handler.health),
+    "/metrics": Route(READ, Handler.metrics),
 }
 
 

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import socket
 import sys
+from collections.abc import Callable
 
 from tornado.httpserver import HTTPServer
 from tornado.iostream import IOStream
@@ -24,6 +25,48 @@ def bind(host: str, port: int) -> list[socket.socket]:
     except OSError as error:
         problem = f"cannot listen at {host}, port {port} ({error.strerror})"
         raise OSError(f"{problem}: choose another --host, or --port 0 for a free one") from error
+
+
+class Connection(IOStream):
+    """A client's connection. A client may shut its sending side and still read its answer.
+
+    IOStream takes the end of what a client sends for the end of the connection. That holds while a
+    request is being read. Later the client may have sent all that it had to send, as `nc -N` does,
+    or have left: both look the same here. Then `half_closed` is set, and `on_half_close` is called;
+    to find out which of the two it is, something has to be sent.
+    """
+
+    half_closed = False
+    on_half_close: Callable[[], object] | None = None
+
+    def read_from_fd(self, buf) -> int | None:
+        n = super().read_from_fd(buf)
+        if n != 0 or self.reading():
+            return n
+        self.half_closed = True
+        if self.on_half_close is not None:
+            self.io_loop.add_callback(self.on_half_close)
+        return None  # nothing can be read now
+
+    @property
+    def broken(self) -> bool:
+        """Whether the other side has refused what was sent to it."""
+        return not self.closed() and self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) != 0
+
+    # A side that is shut counts as readable for ever. The loop must not wait for that.
+
+    def _add_io_state(self, state: int) -> None:
+        if self.half_closed and not self.reading():
+            state &= ~self.io_loop.READ
+        if state:
+            super()._add_io_state(state)
+
+    def _handle_events(self, fd, events: int) -> None:
+        super()._handle_events(fd, events)
+        idle = not self.closed() and not self.reading()
+        if self.half_closed and idle and self._state and self._state & self.io_loop.READ:
+            self._state &= ~self.io_loop.READ
+            self.io_loop.update_handler(self.fileno(), self._state)
 
 
 async def accept(listener: socket.socket, http: HTTPServer, buffer: int) -> None:
@@ -47,4 +90,4 @@ async def accept(listener: socket.socket, http: HTTPServer, buffer: int) -> None
             warned = True
             await asyncio.sleep(0.1)
         else:
-            http.handle_stream(IOStream(connection, max_buffer_size=buffer), address)
+            http.handle_stream(Connection(connection, max_buffer_size=buffer), address)
