@@ -38,7 +38,7 @@ def ask(url: str, method: str, path: str, body=None, headers=None) -> tuple[int,
     try:
         connection.request(method, path, body, JSON | (headers or {}))
         answer = connection.getresponse()
-        return answer.status, json.loads(answer.read())
+        return answer.status, json.loads(answer.read() or "{}")
     finally:
         connection.close()
 

@@ -1,0 +1,284 @@
+"""Requests by their shape: method, path, headers and framing, and the status that they get."""
+
+import json
+import socket
+from http.client import HTTPConnection
+from urllib.parse import urlsplit
+
+import pytest
+from conftest import tiny_model
+from server_fixtures import CHARS, JSON, Counted, events, expected, gated, post, until
+
+from nanogpt.serving import http as module
+from nanogpt.serving.http import Server, listening
+
+NAME = "org/tiny fox%é"
+BODY = json.dumps({"prompt": "abc", "max_tokens": 5, "seed": 5})
+STREAM = json.dumps({"prompt": "abc", "max_tokens": 5, "seed": 5, "stream": True})
+HOST = "Host: localhost\r\n"
+TYPE = "Content-Type: application/json\r\n"
+
+
+@pytest.fixture(scope="module")
+def url():
+    with listening(Server(tiny_model(), CHARS, name=NAME)) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def text():
+    return expected(tiny_model(), "abc", 5, seed=5)
+
+
+def ask(url: str, method: str, path: str, body=None, headers=None):
+    """The answer, and its body."""
+    connection = HTTPConnection(urlsplit(url).netloc, timeout=20)
+    try:
+        connection.request(method, path, body, JSON | (headers or {}))
+        answer = connection.getresponse()
+        return answer, answer.read()
+    finally:
+        connection.close()
+
+
+# method, path, body, headers, status, and what is in the body of the answer
+REQUESTS = [
+    ("GET", "/health", None, {}, 200, "ok"),
+    ("GET", "/health/", None, {}, 200, "ok"),
+    ("GET", "/health?x=1&y", None, {}, 200, "ok"),
+    ("GET", "/h%65alth", None, {}, 200, "ok"),
+    ("GET", "/metrics", None, {}, 200, "nanogpt_requests_running"),
+    ("GET", "/v1/models", None, {}, 200, '"object": "list"'),
+    ("GET", "/v1/models/", None, {}, 200, '"object": "list"'),
+    ("GET", "/v1/models/org/tiny%20fox%25%C3%A9", None, {}, 200, '"object": "model"'),
+    ("GET", "/v1/models/org%2Ftiny%20fox%25%C3%A9/", None, {}, 200, '"object": "model"'),
+    ("GET", "/v1/models/gpt-4", None, {}, 404, "gpt-4"),
+    ("GET", "/v1/models/org", None, {}, 404, "this server has"),
+    ("GET", "/v1/models/%FF%0A%00", None, {}, 404, "this server has"),
+    ("GET", "/", None, {}, 404, "POST /v1/completions, GET /v1/models"),
+    ("GET", "/v1", None, {}, 404, "POST /v1/completions"),
+    ("GET", "/v1/completions/x", None, {}, 404, "POST /v1/completions"),
+    ("GET", "/version", None, {}, 404, "GET /health"),
+    ("POST", "/v1/chat/completions", BODY, {}, 404, "POST /v1/completions"),
+    ("POST", "/completions", BODY, {}, 404, "POST /v1/completions"),
+    ("GET", "/" + "x" * 5000, None, {}, 404, "xxx"),
+    ("GET", "/%0d%0aX-Evil:1", None, {}, 404, "is not here"),
+    ("POST", "/v1/completions", BODY, {}, 200, "text_completion"),
+    ("POST", "/v1/completions/", BODY, {}, 200, "text_completion"),
+    ("POST", "/v1/completions?api-version=2024-02-01", BODY, {}, 200, "text_completion"),
+    ("POST", "/v1/completions", BODY, {"Authorization": "Bearer x"}, 200, "text_completion"),
+    ("POST", "/v1/completions", BODY, {"Connection": "close"}, 200, "text_completion"),
+    ("POST", "/v1/completions", BODY, {"Accept": "text/event-stream"}, 200, "text_completion"),
+    ("POST", "/v1/completions", BODY, {"Accept-Encoding": "gzip, br"}, 200, "text_completion"),
+    ("POST", "/v1/completions", BODY, {"X-Request-Id": "7"}, 200, "text_completion"),
+    ("POST", "/v1/completions", BODY.encode("utf-16"), {}, 200, "text_completion"),
+    ("POST", "/v1/completions", b"\xef\xbb\xbf" + BODY.encode(), {}, 200, "text_completion"),
+    ("POST", "/v1/completions", iter([BODY[:9].encode(), BODY[9:].encode()]), {}, 200, "text"),
+    ("POST", "/v1/completions", None, {}, 400, "the body is empty"),
+    ("POST", "/v1/completions", "{", {}, 400, "no JSON"),
+    ("POST", "/v1/completions", "a" * 2**21, {}, 413, "longer than 1,048,576 bytes"),
+    ("POST", "/v1/completions", "[" * 2**19, {}, 400, "no JSON"),
+    ("POST", "/v1/completions", BODY, {"Content-Type": "text/plain"}, 415, "application/json"),
+    ("GET", "/v1/completions", None, {}, 405, "takes POST, OPTIONS, not GET"),
+    ("PUT", "/v1/completions", BODY, {}, 405, "takes POST, OPTIONS, not PUT"),
+    ("POST", "/v1/models", BODY, {}, 405, "takes GET, HEAD, OPTIONS, not POST"),
+    ("DELETE", "/v1/models/tiny", None, {}, 405, "takes GET, HEAD, OPTIONS, not DELETE"),
+    ("TRACE", "/health", None, {}, 405, "takes GET, HEAD, OPTIONS, not TRACE"),
+    ("PROPFIND", "/v1/models", None, {}, 405, "not PROPFIND"),
+    ("BREW", "/pot", None, {}, 404, "is not here"),
+    ("OPTIONS", "/v1/completions", None, {}, 204, ""),
+    ("OPTIONS", "/v1/models", None, {}, 204, ""),
+    ("OPTIONS", "/nothing", None, {}, 404, "is not here"),
+    ("OPTIONS", "/v1/completions", None, {"Origin": "http://evil.example"}, 403, "evil.example"),
+]
+
+
+@pytest.mark.parametrize("row", REQUESTS, ids=lambda row: f"{row[0]} {row[1]:.40} {row[4]}")
+def test_a_request_gets_its_status_and_errors_are_json(url, row):
+    method, path, body, headers, status, says = row
+    answer, data = ask(url, method, path, body, headers)
+    assert (answer.status, says in data.decode()) == (status, True), data
+    if status >= 400:
+        error = json.loads(data)["error"]
+        assert set(error) == {"message", "type", "param", "code"}
+        assert (error["code"], error["type"]) == (status, "invalid_request_error")
+        assert len(error["message"].splitlines()) == 1
+    if status in (204, 405):
+        assert "OPTIONS" in answer.headers["Allow"]
+
+
+@pytest.mark.parametrize("path", ["/health", "/metrics", "/v1/models", "/v1/models/org/tiny fox%é"])
+def test_head_gives_the_headers_of_get_and_no_body(url, path):
+    path = path.replace(" ", "%20").replace("%é", "%25%C3%A9")
+    get, data = ask(url, "GET", path)
+    head, nothing = ask(url, "HEAD", path)
+    assert (head.status, nothing) == (get.status, b"") == (200, b"")
+    assert head.headers["Content-Type"] == get.headers["Content-Type"]
+    assert int(head.headers["Content-Length"]) > 0
+    missing, nothing = ask(url, "HEAD", "/nothing")
+    assert (missing.status, nothing) == (404, b"")
+
+
+def raw(url: str, head: str, body: str = "", shut: bool = False) -> bytes:
+    """All that comes back until the server closes the connection."""
+    host, port = urlsplit(url).netloc.split(":")
+    with socket.create_connection((host, int(port)), timeout=20) as connection:
+        connection.sendall((head + "\r\n" + body).encode())
+        if shut:
+            connection.shutdown(socket.SHUT_WR)
+        return b"".join(iter(lambda: connection.recv(65536), b""))
+
+
+def line(body: str) -> str:
+    return f"Content-Length: {len(body)}\r\n"
+
+
+CHUNKED = f"5\r\n{BODY[:5]}\r\n{len(BODY) - 5:X}\r\n{BODY[5:]}\r\n0\r\n\r\n"
+POST = f"POST /v1/completions HTTP/1.1\r\n{HOST}{TYPE}"
+OLD = f"POST /v1/completions HTTP/1.0\r\n{TYPE}"
+CLOSE = "Connection: close\r\n"
+KEEP = "Connection: keep-alive\r\n"
+EXPECT = "Expect: 100-continue\r\n"
+
+# head, body, and whether the client shuts its side; the server closes the connection after all
+RAW = {
+    "close": (POST + CLOSE + line(BODY), BODY, False),
+    "close, streamed": (POST + CLOSE + line(STREAM), STREAM, False),
+    "half-closed": (POST + line(BODY), BODY, True),
+    "half-closed, streamed": (POST + line(STREAM), STREAM, True),
+    "half-closed, close": (POST + CLOSE + line(BODY), BODY, True),
+    "half-closed, chunked": (POST + "Transfer-Encoding: chunked\r\n", CHUNKED, True),
+    "half-closed, HTTP/1.0": (OLD + line(BODY), BODY, True),
+    "half-closed, HTTP/1.0, streamed": (OLD + line(STREAM), STREAM, True),
+    "HTTP/1.0": (OLD + line(BODY), BODY, False),
+    "HTTP/1.0, streamed": (OLD + line(STREAM), STREAM, False),
+    "HTTP/1.0, keep-alive, streamed": (OLD + KEEP + line(STREAM), STREAM, False),
+    "HTTP/1.0, keep-alive, half-closed": (OLD + KEEP + line(BODY), BODY, True),
+    "expect": (POST + CLOSE + EXPECT + line(BODY), BODY, False),
+    "pipelined, half-closed": (POST + line(BODY), BODY + POST + line(BODY) + "\r\n" + BODY, True),
+}
+
+
+def written(answer: bytes) -> str:
+    """The text of an answer, streamed or not."""
+    head, _, body = answer.partition(b"\r\n\r\n")
+    if b"Content-Length" in head:
+        return json.loads(body)["choices"][0]["text"]
+    lines = [line[6:] for line in body.split(b"\n") if line.startswith(b"data: {")]
+    return "".join(json.loads(line)["choices"][0]["text"] for line in lines)
+
+
+@pytest.mark.parametrize("form", RAW)
+def test_every_framing_gets_the_whole_answer(url, text, form):
+    head, body, shut = RAW[form]
+    answer = raw(url, head, body, shut)
+    answers = answer.split(b"HTTP/1.1 ")[1:]
+    answers = [one for one in answers if not one.startswith(b"100 ")]  # Continue
+    assert len(answers) == (2 if "pipelined" in form else 1)
+    for one in answers:
+        assert one.startswith(b"200 OK\r\n")
+        assert written(one) == text
+    if "1.0" in form and "streamed" in form:
+        assert b"Keep-Alive" not in answer
+
+
+def test_a_request_that_is_cut_gets_no_answer(url):
+    assert raw(url, POST + line(BODY), BODY[:-1], shut=True) == b""
+    assert raw(url, POST[:-9], shut=True) == b""
+
+
+def test_connections_are_kept_for_the_next_request(url, text):
+    connection = HTTPConnection(urlsplit(url).netloc, timeout=20)
+    for body in (BODY, STREAM, "{", BODY):
+        connection.request("POST", "/v1/completions", body, JSON)
+        answer = connection.getresponse()
+        data = answer.read()
+        assert answer.status == (400 if body == "{" else 200)
+        assert connection.sock is not None
+        if body == BODY:
+            assert json.loads(data)["choices"][0]["text"] == text
+    connection.close()
+
+
+@pytest.mark.parametrize("body", [BODY, STREAM], ids=["whole", "streamed"])
+@pytest.mark.parametrize("version", ["1.1", "1.0"])
+def test_a_half_closed_client_may_wait_for_its_answer(monkeypatch, text, body, version):
+    monkeypatch.setattr(module, "PATIENCE", 0.01)
+    with gated() as (server, url, gate):
+        host, port = urlsplit(url).netloc.split(":")
+        with socket.create_connection((host, int(port)), timeout=20) as connection:
+            head = (POST if version == "1.1" else OLD) + line(body)
+            connection.sendall((head + "\r\n" + body).encode())
+            connection.shutdown(socket.SHUT_WR)
+            until(lambda: server.answers)
+            probes = b""
+            if version == "1.1":
+                probes = connection.recv(25)
+                assert probes == b"HTTP/1.1 100 Continue\r\n\r\n"
+            gate.open()
+            answer = b"".join(iter(lambda: connection.recv(65536), b""))
+    assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert written(answer) == text
+
+
+def test_a_half_closed_client_that_leaves_in_a_stream_frees_its_blocks(monkeypatch):
+    monkeypatch.setattr(module, "PATIENCE", 0.01)
+    with gated() as (server, url, gate):
+        host, port = urlsplit(url).netloc.split(":")
+        connection = socket.create_connection((host, int(port)), timeout=20)
+        connection.sendall((POST + line(STREAM) + "\r\n" + STREAM).encode())
+        gate.open(1)
+        until(lambda: server.drawn)
+        connection.shutdown(socket.SHUT_WR)
+        data = b""
+        while b"\n:\n\n" not in data:  # a comment, which is no event
+            data += connection.recv(65536)
+        gate.open(1)
+        connection.close()
+        until(lambda: not server.answers)
+
+
+def test_a_failure_is_json_in_one_line(monkeypatch, capfd):
+    server = Counted()
+
+    def fail(data):
+        raise RuntimeError("out of\nluck")
+
+    monkeypatch.setattr(server.reader, "read", fail)
+    with listening(server) as url:
+        code, body = post(url, prompt="a")
+        assert (code, body["error"]["type"], body["error"]["code"]) == (500, "server_error", 500)
+        assert len(body["error"]["message"].splitlines()) == 1
+
+
+def test_usage_comes_with_every_event_if_it_is_asked_for(url):
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    found = list(events(url, prompt="abc", max_tokens=5, seed=5, stream_options=options))
+    counts = [event["usage"]["completion_tokens"] for event in found]
+    assert counts[-2:] == [5, 5]
+    assert counts == sorted(counts)
+    assert found[-1]["choices"] == []
+    found = list(events(url, prompt="abc", max_tokens=5, stream_options={"include_usage": False}))
+    assert all("usage" not in event for event in found)
+
+
+def test_several_choices_and_an_id_of_the_clients_own(url):
+    code, body = post(url, prompt=["abc", "l"], n=2, max_tokens=5, seed=5, request_id="fox\x00")
+    assert (code, body["id"]) == (200, "cmpl-fox\x00")
+    prompts = ["abc", "abc", "l", "l"]
+    texts = [expected(tiny_model(), prompts[i], 5, seed=5 + i) for i in range(4)]
+    assert [choice["text"] for choice in body["choices"]] == texts
+    assert body["usage"] == {"prompt_tokens": 4, "completion_tokens": 20, "total_tokens": 24}
+    found = list(events(url, prompt="abc", max_tokens=5, seed=5, request_id="fox\x00"))
+    assert {event["id"] for event in found} == {"cmpl-fox\x00"}
+    assert "".join(event["choices"][0]["text"] for event in found) == texts[0]
+
+
+def test_what_does_not_fit_ends_with_the_context(url):
+    code, body = post(url, prompt="abc", max_tokens=256, seed=5)
+    (choice,) = body["choices"]
+    assert (code, choice["finish_reason"]) == (200, "length")
+    assert choice["text"] == expected(tiny_model(), "abc", 22, seed=5)
+    assert body["usage"]["completion_tokens"] == 22
+    assert post(url, prompt="abc", max_tokens=0)[1]["choices"][0]["text"] == ""
+    assert post(url, prompt="abc", top_k=200, seed=5)[0] == 200
