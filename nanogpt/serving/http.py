@@ -254,15 +254,22 @@ class Handler(RequestHandler):
 
     get = head = post = put = patch = delete = options = answer
 
+    def _path(self) -> str:
+        """The path of this request, also of one that names the whole address, as to a proxy."""
+        path = self.request.path
+        if not path.startswith("/"):
+            path = "/" + path.partition("://")[2].partition("/")[2]
+        return unquote(path)
+
     def _route(self) -> Route:
         """The route of this path, which takes this method. Raises Refused."""
-        path = unquote(self.request.path).rstrip("/")
+        path = self._path().rstrip("/")
         route = ROUTES.get(path)
         if route is None and path.startswith(f"{MODELS}/"):
             route = ROUTES[f"{MODELS}/NAME"]
         if route is None:
             known = ", ".join(f"{one.methods[0]} {path}" for path, one in ROUTES.items())
-            raise Refused(404, f"{show(path, 100)} is not here: this server has {known}")
+            raise Refused(404, f"{show(path or '/', 100)} is not here: this server has {known}")
         if self.request.method not in (*route.methods, "OPTIONS"):
             self.set_header("Allow", route.allow)
             raise Refused(405, f"{path} takes {route.allow}, not {self.request.method:.20}")
@@ -290,7 +297,7 @@ class Handler(RequestHandler):
 
     async def model(self):
         """The model of this name, which may have slashes."""
-        name = unquote(self.request.path).removeprefix(f"{MODELS}/")
+        name = self._path().removeprefix(f"{MODELS}/")
         own = self.server.reader.name
         if name not in (own, f"{own}/"):
             message = f"model {show(name)} is not here: this server has {show(own)}"

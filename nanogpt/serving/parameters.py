@@ -82,6 +82,7 @@ def _are_stream_options(value) -> bool:
 
 SWITCH = Kind("true or false", lambda x: isinstance(x, bool))
 TEXT = Kind("a string", lambda x: isinstance(x, str))
+NAME = Kind("a string of at most 200 characters", lambda x: isinstance(x, str) and len(x) <= 200)
 LIST = Kind("a list", lambda x: isinstance(x, list))
 OBJECT = Kind("an object", lambda x: isinstance(x, dict))
 ANYTHING = Kind("anything", lambda x: True)
@@ -315,7 +316,7 @@ PARAMETERS: dict[str, Served | Alias | Unused | Neutral] = {
     "priority": Neutral(0),  # first come, first served
     "prompt_embeds": Neutral([]),
     "repetition_detection": Neutral({}),
-    "request_id": Served(None, TEXT),
+    "request_id": Served(None, NAME),
     "return_mm_kwargs": Unused(SWITCH),
     "return_token_ids": Neutral(False),
     "return_token_offsets": Unused(SWITCH),

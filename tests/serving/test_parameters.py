@@ -261,6 +261,7 @@ REFUSED = [
     ("repetition_penalty", 1.2),
     ("repetition_penalty", True),
     ("repetition_penalty", "1.0"),
+    ("request_id", "x" * 201),
     ("response_fields", ["content"]),
     ("response_format", {"type": "json_object"}),
     ("return_progress", True),

@@ -47,6 +47,8 @@ REQUESTS = [
     ("GET", "/health/", None, {}, 200, "ok"),
     ("GET", "/health?x=1&y", None, {}, 200, "ok"),
     ("GET", "/h%65alth", None, {}, 200, "ok"),
+    ("GET", "http://localhost/health?x", None, {}, 200, "ok"),
+    ("GET", "*", None, {}, 404, "is not here"),
     ("GET", "/metrics", None, {}, 200, "nanogpt_requests_running"),
     ("GET", "/v1/models", None, {}, 200, '"object": "list"'),
     ("GET", "/v1/models/", None, {}, 200, '"object": "list"'),
