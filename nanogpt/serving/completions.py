@@ -166,8 +166,8 @@ class Reader:
         """`n` completions of each prompt."""
         n = fields["n"]
         if n * len(prompts) > self.most:
-            message = f"n={show(n)}: at most {self.most} texts in a request"
-            raise Refused(400, f"{message}, which has {len(prompts)} prompts", "n")
+            message = f"n={show(n)}: at most {self.most} texts in a request, n for each prompt"
+            raise Refused(400, message, "n")
         n_top = fields["logprobs"]
         same = {"sampling": _sampling(fields, len(self.tokenizer)), "logprobs": n_top}
         same |= {"echo": fields["echo"] and n_top is not None}
@@ -178,7 +178,9 @@ class Reader:
             n_new = room if fields["max_tokens"] == -1 else min(fields["max_tokens"], room)
             for _ in range(n):
                 index = len(completions)
-                seed = fields["seed"] if index == 0 else (fields["seed"] + index) % 2**64
+                seed = fields["seed"] + index
+                if seed >= 2**64:  # the largest is followed by 0
+                    seed -= 2**64
                 # With max_tokens=0 a token is sampled and not shown.
                 request = Request(tokens, max(n_new, 1), seed=seed, **same)
                 completions.append(Completion(request, fields, self.tokenizer.chars, index))
@@ -211,15 +213,16 @@ class Reader:
             named = ", ".join(map(repr, unknown[:5])) + ", …" * (len(unknown) > 5)
             known = f"{len(chars):,} characters, such as {chars[:5]!r}"
             raise Refused(400, f"{named} not in the vocabulary of {known}", "prompt")
-        try:
-            if isinstance(prompt, str):
-                return self.tokenizer.encode(prompt)
-            last = len(self.tokenizer) - 1
+        last = len(chars) - 1
+        if not isinstance(prompt, str):
             for token in prompt:
                 if not 0 <= token <= last:
-                    raise ValueError(f"token {show(token)}: must be in [0, {last}]")
-            return self.tokenizer.encode(self.tokenizer.decode(prompt))
-        except ValueError as error:
+                    message = f"token {show(token)}: must be in [0, {last}]"
+                    raise Refused(400, message, "prompt")
+            prompt = self.tokenizer.decode(prompt)
+        try:
+            return self.tokenizer.encode(prompt)
+        except ValueError as error:  # it is empty
             raise Refused(400, str(error), "prompt") from None
 
 
@@ -255,7 +258,7 @@ def _number(text: str) -> int | float:
 
 
 def _no_constant(text: str):
-    raise ValueError(f"{text} is not a number there")
+    raise ValueError(f"{text} is not a JSON value")
 
 
 def _sampling(fields: dict, n_vocab: int) -> SamplingParams:

@@ -59,6 +59,11 @@ def test_each_prompt_has_its_own_room_and_each_choice_its_own_seed():
     assert [one.request.max_new_tokens for one in found] == [5, 5, 22, 22]
     assert [one.request.seed for one in found] == [2**64 - 3, 2**64 - 2, 2**64 - 1, 0]
     assert [one.index for one in found] == [0, 1, 2, 3]
+    assert [one.request.seed for one in READER.read(b'{"prompt": "a", "n": 3, "seed": -9}')] == [
+        -9,
+        -8,
+        -7,
+    ]
     assert usage(found)["prompt_tokens"] == 23
 
 
@@ -78,7 +83,7 @@ def test_each_prompt_has_its_own_room_and_each_choice_its_own_seed():
         ({"prompt": ["a", "a" * 30], "max_tokens": 3}, "prompt", "30 tokens + 3 new > the context"),
         ({"prompt": "a" * 25, "max_tokens": -1}, "prompt", "25 tokens + 1 new > the context"),
         ({"prompt": ["a"] * 2000}, "prompt", "2,000 prompts: at most 1024 texts in a request"),
-        ({"n": 1025}, "n", "n=1025: at most 1024 texts in a request, which has 1 prompts"),
+        ({"n": 1025}, "n", "n=1025: at most 1024 texts in a request, n for each prompt"),
         ({"logprobs": 21}, "logprobs", "logprobs=21: must be an integer in [0, 20]"),
         ({"echo": 1}, "echo", "echo=1: must be true or false"),
         ({"model": "gpt-4"}, "model", 'model "gpt-4" is not here: this server has "tiny"'),

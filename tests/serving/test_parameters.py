@@ -425,8 +425,8 @@ def test_one_parameter_under_two_names_is_refused_unless_they_agree():
     [
         (b'{"prompt": "a", "seed": 1, "seed": 2}', '"seed" is in the body twice'),
         (b'{"prompt": "a", "metadata": {"x": 1, "x": 1}}', '"x" is in the body twice'),
-        (b'{"prompt": "a", "temperature": NaN}', "NaN is not a number"),
-        (b'{"prompt": "a", "top_p": Infinity}', "Infinity is not a number"),
+        (b'{"prompt": "a", "temperature": NaN}', "NaN is not a JSON value"),
+        (b'{"prompt": "a", "top_p": Infinity}', "Infinity is not a JSON value"),
         (b"", "the body is empty"),
         (b" \n", "the body is empty"),
         (b'"abc"', "must be a JSON object"),
