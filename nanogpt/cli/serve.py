@@ -27,7 +27,8 @@ def run(args: argparse.Namespace) -> int:
     server = _server(args, load_checkpoint(args.checkpoint))
     gc.freeze()  # or a search for garbage, now and then, looks through all of PyTorch: 0.1 s
     try:
-        with listening(server, args.host, args.port, args.allow_host) as url:
+        where = (args.host, args.port, args.allow_host, args.allow_origin)
+        with listening(server, *where) as url:
             if args.host not in ("127.0.0.1", "localhost", "::1"):
                 print(f"open to all who reach {args.host}: it asks for no password")
             _introduce(url, server.reader)
@@ -82,6 +83,8 @@ def options(parser: argparse.ArgumentParser) -> None:
     add("--host", default="127.0.0.1", help="where to listen (127.0.0.1: this machine alone)")
     add("--port", type=int, default=8000, metavar="N", help="0: any free one (8000)")
     add("--allow-host", action="append", default=[], metavar="NAME", help="its name behind a proxy")
+    pages = "a page that may ask it, as http://localhost:3000; *: all"
+    add("--allow-origin", action="append", default=[], metavar="URL", help=pages)
     add("--backend", choices=["native", "modules"], help="native, where it can be built")
     add_lesson(parser, "its heads serve")
     add("--running", type=int, default=64, metavar="N", help="most requests in a step (64)")

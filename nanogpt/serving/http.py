@@ -197,20 +197,22 @@ class Server:
             self.hurry()
 
 
-def check_origin(request: HTTPServerRequest, hosts: set[str]) -> None:
+def check_origin(request: HTTPServerRequest, hosts: set[str], origins: set[str]) -> None:
     """Raises Refused for a request that a web page from elsewhere may have sent by a browser here.
 
     A page may call this server by a name that it makes point here (DNS rebinding), and then read
     the answers. So the Host must be a number or one of `hosts`. A page's browser names its Origin,
-    and asks first before it sends JSON for another one: nobody is told that it may.
+    and asks first before it sends JSON for another one: pages of `origins` may, "*" are all.
     """
     name = request.host_name.strip("[]")
     origin = request.headers.get("Origin")
     if name not in hosts and not is_valid_ip(name):
         cure = f"call it by its address, or start it with --allow-host {name[:60] or 'NAME'}"
         raise Refused(403, f"the Host {name[:60]!r} is not this server: {cure} if that is its name")
-    if origin is not None and origin.partition("://")[2] != request.host:
-        raise Refused(403, f"a page of {origin!r:.60} may not ask this server, {request.host!r}")
+    own = origin is None or origin.partition("://")[2] == request.host
+    if not own and not origins & {origin, "*"}:
+        cure = f"start it with --allow-origin {origin[:60]} if it may"
+        raise Refused(403, f"a page of {origin!r:.60} may not ask {request.host!r}: {cure}")
     kind = request.headers.get("Content-Type", "")
     if request.method == "POST" and kind.partition(";")[0].strip().lower() != "application/json":
         cure = "add the header, as in curl -H 'Content-Type: application/json'"
@@ -224,9 +226,10 @@ class Handler(RequestHandler):
     completions: Sequence[Completion] = ()
     _ends_with_connection = False
 
-    def initialize(self, server: Server, hosts: set[str]):
+    def initialize(self, server: Server, hosts: set[str], origins: set[str]):
         self.server = server
         self.hosts = hosts
+        self.origins = origins
         self.body = bytearray()
         self.late = server.loop.call_later(30.0, self.request.connection.stream.close)
 
@@ -237,11 +240,13 @@ class Handler(RequestHandler):
     async def answer(self):
         self.late.cancel()  # for a body; a timer costs less than tornado's body_timeout, a task
         try:
-            check_origin(self.request, self.hosts)
+            check_origin(self.request, self.hosts, self.origins)
+            self._share()
             route = self._route()
             if self.request.method == "OPTIONS":
                 self.set_status(204)
                 self.set_header("Allow", route.allow)
+                self.set_header("Access-Control-Allow-Methods", route.allow)
                 return self.finish()
             await route.answer(self)
         except Refused as refusal:
@@ -253,6 +258,14 @@ class Handler(RequestHandler):
             self.finish(refusal.body())
 
     get = head = post = put = patch = delete = options = answer
+
+    def _share(self) -> None:
+        """Tell a browser that a page of an allowed origin may read the answer (CORS)."""
+        origin = self.request.headers.get("Origin")
+        if origin is not None and self.origins & {origin, "*"}:
+            self.set_header("Access-Control-Allow-Origin", origin)
+            self.set_header("Access-Control-Allow-Headers", "*, Authorization")
+            self.set_header("Vary", "Origin")
 
     def _path(self) -> str:
         """The path of this request, also of one that names the whole address, as to a proxy."""
@@ -424,10 +437,10 @@ ROUTES = {
 }
 
 
-async def _answer(server: Server, sockets: list, hosts: set[str], started: Future) -> None:
+async def _answer(server: Server, sockets: list, allowed: dict, started: Future) -> None:
     """Answer until the result of `started` is cancelled; then finish the answers, and close all."""
     server.loop = asyncio.get_running_loop()
-    routes = [(".*", Handler, {"server": server, "hosts": hosts})]
+    routes = [(".*", Handler, {"server": server, **allowed})]
     limits = {"idle_connection_timeout": 60.0, "max_body_size": LONGEST}
     http = HTTPServer(Application(routes, log_function=lambda handler: None), **limits)
     server.thread.start()
@@ -447,7 +460,11 @@ async def _answer(server: Server, sockets: list, hosts: set[str], started: Futur
 
 @contextmanager
 def listening(
-    server: Server, host: str = "127.0.0.1", port: int = 0, allow_hosts: Iterable[str] = ()
+    server: Server,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    allow_hosts: Iterable[str] = (),
+    allow_origins: Iterable[str] = (),
 ) -> Iterator[str]:
     """The server's URL while the block runs; it answers in a thread of its own.
 
@@ -455,17 +472,19 @@ def listening(
             urllib.request.urlopen(f"{url}/v1/models")
 
     Port 0 is any free one. Requests call it by a number, localhost, `host` or one of `allow_hosts`.
-    The model must not change meanwhile. Raises ValueError, OSError.
+    Web pages of `allow_origins` may ask it; "*" are all. The model must not change meanwhile.
+    Raises ValueError, OSError.
     """
     sockets = bind(host, port)
     started = Future()
     hosts = {name.lower() for name in ("localhost", host, *allow_hosts)}
+    allowed = {"hosts": hosts, "origins": {origin.rstrip("/") for origin in allow_origins}}
     host, port = sockets[0].getsockname()[:2]
     url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
     def target():
         try:
-            asyncio.run(_answer(server, sockets, hosts, started))
+            asyncio.run(_answer(server, sockets, allowed, started))
         except Exception as error:
             traceback.print_exc()
             server.failure = server.failure or error

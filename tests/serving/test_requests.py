@@ -121,6 +121,28 @@ def test_head_gives_the_headers_of_get_and_no_body(url, path):
     assert (missing.status, nothing) == (404, b"")
 
 
+@pytest.mark.parametrize("allowed", ["http://fox.example:3000/", "*"])
+def test_a_page_of_an_allowed_origin_may_ask(allowed):
+    page = {"Origin": "http://fox.example:3000"}
+    preflight = page | {"Access-Control-Request-Headers": "authorization,content-type"}
+    with listening(Server(tiny_model(), CHARS), allow_origins=[allowed]) as url:
+        asked, _ = ask(url, "OPTIONS", "/v1/completions", headers=preflight)
+        assert (asked.status, asked.headers["Access-Control-Allow-Methods"]) == (
+            204,
+            "POST, OPTIONS",
+        )
+        assert "Authorization" in asked.headers["Access-Control-Allow-Headers"]
+        for body, status in ((BODY, 200), (STREAM, 200), ("{", 400)):
+            answer, _ = ask(url, "POST", "/v1/completions", body, page)
+            assert answer.status == status
+            assert answer.headers["Access-Control-Allow-Origin"] == page["Origin"]
+        others, data = ask(url, "POST", "/v1/completions", BODY, {"Origin": "http://evil.example"})
+        assert others.status == (200 if allowed == "*" else 403)
+        assert allowed == "*" or b"--allow-origin http://evil.example" in data
+        answer, _ = ask(url, "POST", "/v1/completions", BODY)
+        assert "Access-Control-Allow-Origin" not in answer.headers
+
+
 def raw(url: str, head: str, body: str = "", shut: bool = False) -> bytes:
     """All that comes back until the server closes the connection."""
     host, port = urlsplit(url).netloc.split(":")
