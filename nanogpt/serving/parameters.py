@@ -398,11 +398,7 @@ PARAMETERS: dict[str, Served | Alias | Unused | Neutral] = {
     "timings_per_token": Neutral(False),
 }
 
-SERVED = {name: row for name, row in PARAMETERS.items() if isinstance(row, Served)}
-NAMES = {name: [name] for name in SERVED}  # of each served parameter its own, then its aliases
-for alias, row in PARAMETERS.items():
-    if isinstance(row, Alias):
-        NAMES[row.name].append(alias)
+DEFAULTS = {name: row.default for name, row in PARAMETERS.items() if isinstance(row, Served)}
 
 
 # ------------------------------------------------------------------ reading a body
@@ -424,7 +420,7 @@ def read_parameters(body: dict, n_vocab: int, n_prompt: int) -> dict:
             raise Refused(
                 400, f"{shown}={show(value)}: no such parameter{guess}; leave it out", name
             )
-    fields = {name: _served(given, name) for name in SERVED}
+    fields = _read_served(given)
     context = Context(fields, n_vocab, n_prompt)
     for name, value in given.items():
         row = PARAMETERS.get(name)
@@ -440,18 +436,21 @@ def read_parameters(body: dict, n_vocab: int, n_prompt: int) -> dict:
     return fields
 
 
-def _served(given: dict, name: str):
-    """The value of a served parameter, under its own name or an alias."""
-    row = SERVED[name]
-    found = []
-    for key in NAMES[name]:
-        value = given.get(key)
-        if value is None or (value is False and name == "logprobs"):  # false, as in chat requests
-            continue
-        if not row.kind.fits(value):
-            raise Refused(400, f"{key}={show(value)}: must be {row.kind.words}", key)
-        found.append((key, value))
-    if any(value != found[0][1] for _, value in found):
-        words = ", ".join(f"{key}={show(value)}" for key, value in found)
-        raise Refused(400, f"{words}: these are names of one parameter; send one of them", name)
-    return found[0][1] if found else row.default
+def _read_served(given: dict) -> dict:
+    """The served parameters, with defaults. Each may have its own name or an alias."""
+    fields = dict(DEFAULTS)
+    keys = {}  # the name under which each was given
+    for key, value in given.items():
+        row = PARAMETERS.get(key)
+        name = row.name if isinstance(row, Alias) else key
+        if name not in fields or (name == "logprobs" and value is False):
+            continue  # false, as in chat requests, is null
+        kind = PARAMETERS[name].kind
+        if not kind.fits(value):
+            raise Refused(400, f"{key}={show(value)}: must be {kind.words}", key)
+        if name in keys and fields[name] != value:
+            both = f"{keys[name]}={show(fields[name])}, {key}={show(value)}"
+            raise Refused(400, f"{both}: these are names of one parameter; send one of them", key)
+        fields[name] = value
+        keys[name] = key
+    return fields
