@@ -15,8 +15,11 @@ from pathlib import Path
 
 from ..bench.pace import seconds_of_work
 from ..bench.tables import clock_text, table
+from ..config import SIZES
+from ..data import SIZE
 from ..files import PUBLISHED
 from .nbfile import read, read_manifest, tagged
+from .profiles import get_profile
 
 # `make run` runs the spine, and the branches that fit beside it into ten minutes.
 DEFAULT = ("00", "01", "02", "03", "04", "05", "06", "07", "12")
@@ -36,6 +39,9 @@ LAPTOP = {  # seconds of each notebook there, by its number
     "11": 95.0,
     "12": 32.0,
 }
+# Losses over the whole validation text take longer for a longer text, all else is of fixed counts.
+PASSES = {"01": 1, "06": 2, "07": 2, "11": 5}  # such losses in a notebook, by its number
+PASS = 3.5  # seconds there of one with the size `small`, for each million characters of the text
 
 
 class RunError(ValueError):
@@ -72,10 +78,11 @@ class Pace:
         return f"profile {self.profile}: the same work on every machine\n{speed}\n{table(rows)}"
 
 
-def estimate(profile: str, names: list[str]) -> Pace:
+def estimate(profile: str, names: list[str], characters: int = SIZE) -> Pace:
     """How long these notebooks take here, from one short measurement of this machine.
 
-    Known are the seconds of `laptop`, in LAPTOP, and of `full`, in the published manifest.
+    Known are the seconds of `laptop`, in LAPTOP, and of `full`, in the published manifest, both of
+    Tiny Shakespeare; `characters` is the length of the text.
     """
     if profile not in ("laptop", "full"):
         return Pace(profile)
@@ -86,8 +93,16 @@ def estimate(profile: str, names: list[str]) -> Pace:
         took |= {entry["notebook"]: entry["seconds"] for entry in manifest["notebooks"]}
         reference = manifest.get("work_seconds", WORK)
     work = round(seconds_of_work(), 4)
+    for name in took:
+        took[name] += PASSES.get(name[:2], 0) * _longer_pass(profile, characters) * reference / WORK
     speed = reference / work
     return Pace(profile, work, speed, {x: took[x] / speed for x in names if x in took})
+
+
+def _longer_pass(profile: str, characters: int) -> float:
+    """Seconds, where LAPTOP was measured, that a loss takes longer than with Tiny Shakespeare."""
+    size = SIZES[get_profile(profile).size].n_params / SIZES["small"].n_params
+    return PASS * size * max(0, characters - SIZE) / 1e6
 
 
 # ------------------------------------------------------------------ parameters

@@ -1,0 +1,268 @@
+"""Any text: every notebook runs on every alphabet, and what depends on a text comes from it.
+
+TEXTS in text_fixtures.py is the table of texts; every row meets every test of this module. All
+notebooks run on the `hostile` text, which has most oddities at once, and the notebooks of READERS
+on every text. NANOGPT_TEXTS=all runs the whole table, every notebook on every text. The cells run
+in this process on tiny models: what is tested is that they run, whatever the text is.
+"""
+
+import contextlib
+import io
+import linecache
+import os
+import tracemalloc
+import warnings
+from dataclasses import replace
+
+import nbformat
+import pytest
+import torch
+from notebook_fixtures import NOTEBOOKS, brief_referee
+from text_fixtures import HAN, TEXTS, chinese
+
+from nanogpt import config as shapes
+from nanogpt.bench import roofline
+from nanogpt.cli import main
+from nanogpt.config import GPTConfig, TrainConfig
+from nanogpt.data import (
+    SHOWN,
+    CharTokenizer,
+    Corpus,
+    CorpusError,
+    fewest_characters,
+    load_corpus,
+    split,
+)
+from nanogpt.files import ROOT
+from nanogpt.series import profiles
+from nanogpt.series.nbfile import filled, tagged
+from nanogpt.series.plan import estimate
+from nanogpt.series.plots import style
+from nanogpt.series.runner import LONGEST
+from nanogpt.series.words import Words
+from nanogpt.serving.completions import Reader, Refused
+from nanogpt.timing import summary
+from nanogpt.verify.server import N_LETTERS, Declined, letters_of
+
+ALL = os.environ.get("NANOGPT_TEXTS") == "all"
+NUMBERS = [path.stem[:2] for path in NOTEBOOKS]
+READERS = ["01"]  # trains, draws characters, counts words
+TABLE = [
+    (text, number)
+    for text in TEXTS
+    for number in NUMBERS
+    if ALL or text == "hostile" or number in READERS
+]
+TINY = {"n_layer": 1, "n_head": 1, "n_embd": 16}
+LESS = {"00": {"n_new": 12}, "01": {"steps": 4}, "08": {"n_long": 40}}  # parameters
+every_text = pytest.mark.parametrize("name", TEXTS)
+
+
+# ------------------------------------------------------------------ texts × notebooks
+
+
+@pytest.fixture(scope="module")
+def tiny():
+    """Tiny models, little work, coarse pictures. The referee reads a few short texts."""
+    smoke = replace(
+        profiles.PROFILES["smoke"],
+        train=TrainConfig(steps=4, batch_size=4, eval_every=2, eval_batches=1, zero_init=True),
+        seeds=2,
+        lengths=(1, 8),
+        batches=(1, 2),
+        repeats=1,
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(profiles.PROFILES, "smoke", smoke)
+        for name, shape in shapes.SIZES.items():
+            patch.setitem(shapes.SIZES, name, replace(shape, **TINY))
+        usual = GPTConfig.__init__.__defaults__
+        patch.setattr(GPTConfig.__init__, "__defaults__", (*usual[:2], 1, *usual[3:]))
+        peak = summary([1e9]) | {"how": "not measured"}  # a large product takes seconds
+        patch.setattr(roofline, "peak_arithmetic", lambda **_: peak)
+        patch.setattr(style, "DPI", 30)
+        brief_referee(patch)
+        yield
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """A folder for each text; its notebooks share the model that the first of them trains."""
+    return {name: tmp_path_factory.mktemp(name) for name in TEXTS}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "number"), TABLE)
+def test_every_notebook_runs_on_every_text(name, number, tiny, folders, monkeypatch):
+    path = folders[name] / f"{name}.txt"
+    path.write_bytes(TEXTS[name]().encode())
+    monkeypatch.setenv("NANOGPT_DATA", str(path))
+    monkeypatch.setenv("NANOGPT_OUT", str(folders[name]))
+    monkeypatch.delenv("NANOGPT_RUN", raising=False)
+    monkeypatch.delenv("NANOGPT_CHECKPOINT", raising=False)
+    monkeypatch.chdir(ROOT / "notebooks")
+    scope = {"__name__": "__main__"}
+    notebook = next(path for path in NOTEBOOKS if path.stem[:2] == number)
+    for cell in filled(nbformat.read(notebook, 4)).cells:
+        if cell.cell_type == "code":
+            run_cell(cell, scope)
+        if tagged(cell, "parameters"):
+            scope |= {"profile": "smoke"} | LESS.get(number, {})
+
+
+def run_cell(cell, scope: dict) -> None:
+    name = f"<cell {cell.id}>"
+    linecache.cache[name] = (len(cell.source), None, cell.source.splitlines(True), name)
+    nowhere = io.StringIO()
+    with (
+        contextlib.redirect_stdout(nowhere),
+        contextlib.redirect_stderr(nowhere),
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("ignore")
+        exec(compile(cell.source, name, "exec"), scope)
+
+
+# ------------------------------------------------------------------ texts as a corpus
+
+
+@every_text
+def test_every_text_is_read_and_written_back(name, tmp_path):
+    text = TEXTS[name]()
+    path = tmp_path / "text.txt"
+    path.write_bytes(text.encode())
+    corpus = load_corpus(path)
+    assert corpus.text == text
+    tokenizer = CharTokenizer(corpus.text)
+    tokens = tokenizer.encode(text)
+    assert tokens.dtype == torch.int64
+    assert tokenizer.decode(tokens) == text
+    assert text not in repr(corpus)
+    split(tokens, 256)
+
+
+@every_text
+def test_words_are_counted_in_every_text(name):
+    text = TEXTS[name]()
+    words = Words(text)
+    real, count = words.found(text[:500])
+    assert real == count > 0
+    assert words.found("\U000f0000" * 5)[0] == 0
+
+
+def test_a_text_without_spaces_is_counted_by_pairs_of_characters():
+    assert Words("to be or not to be\n" * 9).name == "words"
+    assert Words(chinese()).name == "pairs of characters"
+
+
+def test_the_tokens_of_a_long_text_take_eight_bytes_each():
+    text = 20 * chinese()
+    tokenizer = CharTokenizer(text)
+    tracemalloc.start()
+    tokens = tokenizer.encode(text)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(tokens) == len(text)
+    assert peak < 20 * len(text)  # with what an array has in reserve as it grows
+
+
+def test_a_plan_says_that_a_long_text_takes_longer(monkeypatch):
+    monkeypatch.setattr("nanogpt.series.plan.seconds_of_work", lambda: 0.06)
+    names = [path.stem for path in NOTEBOOKS]
+    for profile in ("laptop", "full"):
+        usual, long, short = (
+            estimate(profile, names, n).total for n in (1_115_394, 30_000_000, 20_000)
+        )
+        assert short == usual == estimate(profile, names).total
+        assert usual + 60 < long < 40 * usual
+
+
+def test_a_text_that_is_too_short_is_refused_in_one_line(tmp_path, monkeypatch, capsys):
+    fewest = fewest_characters(LONGEST)
+    path = tmp_path / "little.txt"
+    monkeypatch.setenv("NANOGPT_DATA", str(path))
+    command = ["run", "--profile", "smoke", "--plan"]
+    path.write_text("ab" * (fewest // 2 - 1))
+    assert main(command) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"little.txt has {fewest - 2:,} characters" in line
+    assert f"at least {fewest:,}" in line
+    path.write_text("ab" * (fewest // 2))
+    assert main(command) == 0
+    split(CharTokenizer("ab").encode(load_corpus().text), LONGEST)
+    with pytest.raises(CorpusError, match=f"{fewest:,}"):
+        split(CharTokenizer("ab").encode("ab" * (fewest // 2 - 20)), LONGEST)
+
+
+# ------------------------------------------------------------------ messages
+
+
+NOVEL = CharTokenizer(HAN)
+MESSAGES = {
+    "a character that the model does not know": lambda: NOVEL.encode("a"),
+    "thousands that it does not know": lambda: CharTokenizer("ab").encode(HAN),
+    "a prompt of a request": lambda: Reader(NOVEL, "novel", 64).read(b'{"prompt": "a"}'),
+    "a token beyond the vocabulary": lambda: NOVEL.decode([10**6]),
+}
+
+
+@pytest.mark.parametrize("kind", MESSAGES)
+def test_a_message_shows_ten_characters_at_most(kind):
+    with pytest.raises((ValueError, Refused)) as caught:
+        MESSAGES[kind]()
+    message = str(caught.value)
+    assert len(set(message) & set(HAN)) <= SHOWN
+    assert len(message) < 250
+
+
+def test_few_characters_are_all_shown():
+    with pytest.raises(ValueError, match="'x', 'y' not in the vocabulary: the model knows 3 "):
+        CharTokenizer("abc").encode("axby")
+
+
+def test_a_corpus_is_shown_without_its_text():
+    assert repr(Corpus(HAN, "novel", "0" * 64)).startswith("Corpus(name='novel'")
+
+
+# ------------------------------------------------------------------ a served text
+
+
+class Served:
+    """A server of a character-level model: it reads its own characters only, and writes them."""
+
+    longest = 64
+
+    def __init__(self, text: str, ids: bool):
+        self.tokenizer = CharTokenizer(text)
+        self.ids = ids  # whether it reads prompts of token numbers
+
+    def ask(self, requests):
+        answers = []
+        for request in requests:
+            prompt = request["prompt"]
+            readable = (
+                self.ids if isinstance(prompt, list) else {*prompt} <= {*self.tokenizer.chars}
+            )
+            if not readable or len(prompt) + request["max_tokens"] > self.longest + 1:
+                raise Declined("HTTP 400")
+            chars = self.tokenizer.chars
+            start = request.get("seed", 0) * 7
+            text = "".join(chars[(start + i) % len(chars)] for i in range(request["max_tokens"]))
+            answers.append({"text": text, "logprobs": None})
+        return answers
+
+
+@every_text
+def test_the_referee_of_a_server_sends_letters_of_its_text(name):
+    server = Served(TEXTS[name](), ids=True)
+    letters = letters_of(server)
+    assert {*letters} <= {*server.tokenizer.chars}
+    assert min(N_LETTERS, len(server.tokenizer)) - 2 <= len(letters) <= N_LETTERS
+    server.ask([{"prompt": letters, "max_tokens": 1}])
+
+
+def test_a_server_without_token_numbers_is_asked_in_several_scripts():
+    for text in ("абвгдежзийклмнопрст \n", "0123456789", "ABCDEFGH", "אבגדהו"):
+        assert {*letters_of(Served(text, ids=False))} <= {*text}
+    with pytest.raises(Declined):
+        letters_of(Served("ᚠᚢᚦ", ids=False))
