@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ..bench.pace import seconds_of_work
 from ..bench.tables import clock_text, table
-from ..config import SIZES
+from ..config import SIZES, override
 from ..data import SIZE
 from ..files import PUBLISHED
 from .nbfile import read, read_manifest, tagged
@@ -41,7 +41,8 @@ LAPTOP = {  # seconds of each notebook there, by its number
 }
 # Losses over the whole validation text take longer for a longer text, all else is of fixed counts.
 PASSES = {"01": 1, "06": 2, "07": 2, "11": 5}  # such losses in a notebook, by its number
-PASS = 3.5  # seconds there of one with the size `small`, for each million characters of the text
+DISTINCT = 65  # characters of Tiny Shakespeare
+PASS = 2.0  # seconds there of one with the size `small`, for each million characters of the text
 
 
 class RunError(ValueError):
@@ -78,11 +79,13 @@ class Pace:
         return f"profile {self.profile}: the same work on every machine\n{speed}\n{table(rows)}"
 
 
-def estimate(profile: str, names: list[str], characters: int = SIZE) -> Pace:
+def estimate(
+    profile: str, names: list[str], characters: int = SIZE, vocab_size: int = DISTINCT
+) -> Pace:
     """How long these notebooks take here, from one short measurement of this machine.
 
     Known are the seconds of `laptop`, in LAPTOP, and of `full`, in the published manifest, both of
-    Tiny Shakespeare; `characters` is the length of the text.
+    Tiny Shakespeare. The text has so many `characters`, and `vocab_size` distinct ones.
     """
     if profile not in ("laptop", "full"):
         return Pace(profile)
@@ -93,16 +96,21 @@ def estimate(profile: str, names: list[str], characters: int = SIZE) -> Pace:
         took |= {entry["notebook"]: entry["seconds"] for entry in manifest["notebooks"]}
         reference = manifest.get("work_seconds", WORK)
     work = round(seconds_of_work(), 4)
+    longer = _longer_pass(profile, characters, vocab_size) * reference / WORK
     for name in took:
-        took[name] += PASSES.get(name[:2], 0) * _longer_pass(profile, characters) * reference / WORK
+        took[name] += PASSES.get(name[:2], 0) * longer
     speed = reference / work
     return Pace(profile, work, speed, {x: took[x] / speed for x in names if x in took})
 
 
-def _longer_pass(profile: str, characters: int) -> float:
+def _longer_pass(profile: str, characters: int, vocab_size: int) -> float:
     """Seconds, where LAPTOP was measured, that a loss takes longer than with Tiny Shakespeare."""
-    size = SIZES[get_profile(profile).size].n_params / SIZES["small"].n_params
-    return PASS * size * max(0, characters - SIZE) / 1e6
+
+    def seconds(n: int, distinct: int) -> float:
+        shape = override(SIZES[get_profile(profile).size], vocab_size=distinct)
+        return PASS * shape.n_params / SIZES["small"].n_params * n / 1e6
+
+    return max(0.0, seconds(characters, vocab_size) - seconds(SIZE, DISTINCT))
 
 
 # ------------------------------------------------------------------ parameters

@@ -85,7 +85,8 @@ class Series:
             publish.check(plan, profile.name, self.corpus)
         self.values = assign(self.sources, plan.settings, profile.name)
         names = [path.stem for path in self.sources]
-        self.pace = estimate(profile.name, names, len(self.corpus.text))
+        text = self.corpus.text
+        self.pace = estimate(profile.name, names, len(text), len(set(text)))
         self.entries: list[dict] = []  # of the manifest
         self.interrupted = False
         self.cell: tuple[str, float] | None = None  # the one that runs, and since when

@@ -126,10 +126,9 @@ def letters_of(server) -> str:
         except Declined:
             continue
         written = dict.fromkeys("".join(answer["text"] for answer in answers))
-        visible = [char for char in written if char.isprintable() and not char.isspace()]
-        letters = "".join((visible or list(written))[:N_LETTERS])
-        if letters:
-            return letters
+        visible_first = sorted(written, key=lambda char: char.isspace() or not char.isprintable())
+        if written:
+            return "".join(visible_first[:N_LETTERS])
     raise refusal
 
 
@@ -217,8 +216,8 @@ def _requests(pick: random.Random, letters: str, longest: int, new: int = NEW) -
     phrases = ["".join(pick.choices(letters, k=5)) for _ in "ABC"]
     whole = "".join(pick.choice(phrases) for _ in range(60))
     ends = sorted({1, 2, 7, *(n + d for n in BLOCKS for d in (-1, 0, 1)), 50, *LONGER})
-    n = len(letters)
-    starts = (letters[i % n] * (1 + i // n) for i in range(len(ends)))
+    count = len(letters)
+    starts = (letters[i % count] * (1 + i // count) for i in range(len(ends)))
     prompts = [(a + whole)[:n] for a, n in zip(starts, ends, strict=True) if n + new <= longest]
     return [{"prompt": prompt, "max_tokens": new, **GREEDY} for prompt in prompts]
 
