@@ -170,9 +170,11 @@ class CharTokenizer:
             raise ValueError("the prompt is empty: give a character or more, such as a newline")
         unknown = set(text) - set(self.chars)
         if unknown:
+            span = f"from {self.chars[0]!r} to {self.chars[-1]!r}"
+            known = repr(self.chars) if len(self) <= SHOWN else span
             raise ValueError(
-                f"{some_of(unknown)} not in the vocabulary: the model knows {len(self):,} "
-                f"characters, from {self.chars[0]!r} to {self.chars[-1]!r}"
+                f"{some_of(unknown)} not in the vocabulary: "
+                f"the model knows only the {len(self):,} characters {known}"
             )
         # An array holds 8 bytes for each character; a list of int objects would hold up to 40.
         return torch.frombuffer(array("q", map(self.index.__getitem__, text)), dtype=torch.int64)
