@@ -62,7 +62,7 @@ def typographic() -> str:
 def chinese() -> str:
     """A novel in Han characters: no spaces, long paragraphs, about 2,500 distinct characters."""
     stops = ["。", "，", "？", "！", "。\n\n", "：“", "”"]
-    return "“" + prose(HAN[::-1], 40_000, space="", stops=stops, longest=4, capital=False)
+    return prose(HAN[::-1], 40_000, space="", stops=stops, longest=4, capital=False)
 
 
 def dollars() -> str:

@@ -59,8 +59,8 @@ CHOSEN = [
     ("typographic", "05"),
     ("chinese", "01"),
     ("chinese", "07"),
-    ("chinese", "11"),
-    ("smallest", "08"),
+    ("two_characters", "08"),
+    ("smallest", "11"),
     ("another_ending", "06"),
 ]
 TABLE = [(text, number) for text in TEXTS for number in NUMBERS] if ALL else CHOSEN
