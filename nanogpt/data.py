@@ -12,7 +12,9 @@ import os
 import random
 import re
 import urllib.request
-from dataclasses import dataclass
+from array import array
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
@@ -32,6 +34,7 @@ URL = (
 SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
 SIZE = 1_115_394  # bytes, and characters: the text is ASCII
 TIMEOUT = 10  # seconds, to connect and between two reads
+SHOWN = 10  # characters at most in a message: a vocabulary may have thousands
 
 
 class CorpusError(ValueError):
@@ -42,7 +45,7 @@ class CorpusError(ValueError):
 class Corpus:
     """A text with its name. Only the practice corpus is not `real`."""
 
-    text: str
+    text: str = field(repr=False)  # up to many megabytes
     name: str
     sha256: str
     note: str = ""  # for the practice corpus: why it is used
@@ -140,6 +143,14 @@ def fetch(target: Path, url: str = URL, digest: str = SHA256, size: int = SIZE) 
 # ------------------------------------------------------------------ characters as numbers
 
 
+def some_of(chars: Iterable[str]) -> str:
+    """The characters of a message, quoted and in order: at most SHOWN, and how many more."""
+    distinct = sorted(set(chars))
+    shown = ", ".join(map(repr, distinct[:SHOWN]))
+    more = len(distinct) - SHOWN
+    return f"{shown} and {more:,} more" if more > 0 else shown
+
+
 class CharTokenizer:
     """One integer for each distinct character, in sorted order."""
 
@@ -157,11 +168,16 @@ class CharTokenizer:
         """(T,) int64. Raises ValueError for an empty text and for unknown characters."""
         if not text:
             raise ValueError("the prompt is empty: give a character or more, such as a newline")
-        unknown = sorted(set(text) - set(self.chars))
+        unknown = set(text) - set(self.chars)
         if unknown:
-            known = f"the model knows only the {len(self)} characters {self.chars!r}"
-            raise ValueError(f"{', '.join(map(repr, unknown))} not in the vocabulary: {known}")
-        return torch.tensor([self.index[char] for char in text])
+            span = f"from {self.chars[0]!r} to {self.chars[-1]!r}"
+            known = repr(self.chars) if len(self) <= SHOWN else span
+            raise ValueError(
+                f"{some_of(unknown)} not in the vocabulary: "
+                f"the model knows only the {len(self):,} characters {known}"
+            )
+        # An array holds 8 bytes for each character; a list of int objects would hold up to 40.
+        return torch.frombuffer(array("q", map(self.index.__getitem__, text)), dtype=torch.int64)
 
     def decode(self, tokens: Tensor) -> str:
         """The text of tokens, of any shape, or a list. Raises ValueError for unknown tokens."""
@@ -175,6 +191,11 @@ class CharTokenizer:
 # ------------------------------------------------------------------ batches of windows
 
 
+def fewest_characters(block_size: int) -> int:
+    """The shortest text whose last tenth has a window of that many characters, and some more."""
+    return 10 * (block_size + 2)
+
+
 def split(tokens: Tensor, block_size: int) -> tuple[Tensor, Tensor]:
     """The first 90 % for training, the rest for validation. Raises CorpusError if too short."""
     cut = int(0.9 * len(tokens))
@@ -182,9 +203,10 @@ def split(tokens: Tensor, block_size: int) -> tuple[Tensor, Tensor]:
     val = tokens[cut:]
     for name, part in (("training", train), ("validation", val)):
         if len(part) < block_size + 2:
-            problem = f"the {name} split is too short for block_size={block_size}: {len(part):,}"
-            cure = f"take at least {10 * (block_size + 2):,} characters, or a smaller block_size"
-            raise CorpusError(f"{problem}; {cure}")
+            raise CorpusError(
+                f"the {name} split is too short for block_size={block_size}: {len(part):,}; take "
+                f"at least {fewest_characters(block_size):,} characters, or a smaller block_size"
+            )
     return train, val
 
 

@@ -229,12 +229,13 @@ class LoadedServer(RemoteServer):
 
     Each request is sent when it arrives, whether or not others are answered. `errors` counts those
     that failed, by reason. A token of a reply is the number of its character in `chars`, or -1.
-    After 10 minutes it is given up. Raises ValueError, ConnectionError.
+    A server that does not read these gets prompts of a few characters of its own text. After 10
+    minutes a request is given up. Raises ValueError, ConnectionError.
     """
 
     def __init__(self, url: str, chars: str = CHARS):
         super().__init__(url)
-        self.chars = chars
+        self.chars = chars if self.reads(chars) else self.letters
         self.errors = Counter()
 
     def __call__(self, requests: list[Request]) -> Replies:
@@ -259,7 +260,8 @@ class LoadedServer(RemoteServer):
 
     async def _reply(self, client, request: Request, start: float) -> Reply:
         """One streamed completion."""
-        prompt = "".join(self.chars[token] for token in request.prompt.tolist())
+        n = len(self.chars)
+        prompt = "".join(self.chars[token % n] for token in request.prompt.tolist())
         body = {"model": self.model, "prompt": prompt, "max_tokens": request.max_new_tokens}
         body |= {"temperature": 0.0, "stream": True, "stream_options": {"include_usage": True}}
         chunks: list[tuple[float, bytes]] = []

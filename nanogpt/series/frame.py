@@ -93,7 +93,8 @@ def train(text, path, steps=1500, batch=16):
     model = GPT(SimpleNamespace(**shape, head_size=16, dropout=0.0))
     for weight in model.parameters():
         nn.init.normal_(weight, std=0.05) if weight.ndim == 2 else None
-    data = torch.tensor([chars.index(char) for char in text])
+    index = {char: i for i, char in enumerate(chars)}
+    data = torch.tensor([index[char] for char in text])
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
     for step in range(steps):
         at = torch.randint(len(data) - 129, (batch, 1)) + torch.arange(129)

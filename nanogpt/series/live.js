@@ -12,9 +12,11 @@ function encode(text) {
   const tokens = [...text].map((c) => LIVE.vocabulary.indexOf(c));
   const unknown = [...new Set([...text].filter((_, i) => tokens[i] < 0))];
   if (!unknown.length) return tokens;
-  const known = LIVE.vocabulary.replace("\n", "").trim();
+  const known = [...LIVE.vocabulary.replace("\n", "").trim()];
   const shown = unknown.map((c) => (/[\p{L}\p{N}\p{P}\p{S}]/u.test(c) ? c : `U+${c.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}`));
-  throw new Error(`The model never saw ${shown.join(" ")} in training. It knows line ends, spaces and ${known}`);
+  const more = shown.length > 10 ? ` and ${shown.length - 10} more` : "";
+  const range = `line ends, spaces and ${known.length} characters from ${known[0]} to ${known.at(-1)}`;
+  throw new Error(`The model never saw ${shown.slice(0, 10).join(" ")}${more} in training. It knows ${range}`);
 }
 const decode = (tokens) => tokens.map((token) => LIVE.vocabulary[token]).join("");
 

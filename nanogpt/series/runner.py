@@ -19,7 +19,7 @@ from types import SimpleNamespace
 from ..bench.environment import environment
 from ..bench.tables import clock_text, table
 from ..cluster.folders import check_folder, held
-from ..data import load_corpus
+from ..data import Corpus, CorpusError, fewest_characters, load_corpus
 from ..device import pick_device
 from ..files import OURS, PUBLISHED, ROOT, read_json, sha256, write_json
 from . import execute, publish, site
@@ -28,6 +28,7 @@ from .plan import DEFAULT, RunError, assign, estimate
 from .profiles import Profile, get_profile
 
 INTERRUPTED = "interrupted"
+LONGEST = 512  # characters of the longest window of a validation text, which notebook 08 reads
 SHOWN = 20  # lines at most of the log of a failed notebook's kernel
 EVERY = 10  # seconds between two lines of progress; on a terminal one line changes each second
 
@@ -79,10 +80,13 @@ class Series:
         if plan.out:
             check_folder(self.out, "manifest.json", plan.overwrite)
         self.corpus = load_corpus()
+        check_length(self.corpus)
         if self.whole:
             publish.check(plan, profile.name, self.corpus)
         self.values = assign(self.sources, plan.settings, profile.name)
-        self.pace = estimate(profile.name, [path.stem for path in self.sources])
+        names = [path.stem for path in self.sources]
+        text = self.corpus.text
+        self.pace = estimate(profile.name, names, len(text), len(set(text)))
         self.entries: list[dict] = []  # of the manifest
         self.interrupted = False
         self.cell: tuple[str, float] | None = None  # the one that runs, and since when
@@ -305,6 +309,16 @@ def select(names: Sequence[str], folder: Path, default: Sequence[str] = ()) -> l
             raise RunError(f"'{name}' names no notebook: there is {stems}")
         chosen.add(paths_by_name[key])
     return sorted(chosen)
+
+
+def check_length(corpus: Corpus) -> None:
+    """Raise CorpusError for a text that is too short for the notebooks."""
+    fewest = fewest_characters(LONGEST)
+    if len(corpus.text) < fewest:
+        raise CorpusError(
+            f"{corpus.name} has {len(corpus.text):,} characters, and the notebooks need at least "
+            f"{fewest:,}: take a longer text"
+        )
 
 
 def check_out(out: Path) -> None:

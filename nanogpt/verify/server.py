@@ -16,13 +16,20 @@ from .subjects import NotOffered
 
 BLOCKS = (16, 32)  # tokens of a KV block, in most servers: prompts end before, at and after one
 LONGER = (64, 128, 130, 255, 256, 257, 300)  # tokens of longer prompts
-LETTERS = "abcdefghij"
+N_LETTERS = 10  # distinct characters of the prompts
+LATIN = "abcdefghij"  # for a server that reads them; else the prompts are made of its own text
+# What such a server may read: token 0, else the most frequent character of a script.
+OPENINGS = ([0], "\n", " ", "0", "A", "о", "α", "א", "ا", "の", "的", "이", "า", "अ")
 NEW = 12  # tokens of an answer
 MANY = 40  # prompts that push others out of a pool of blocks
 LARGEST = 1 << 24  # bytes of an answer that are read
 PATIENCE = 60  # seconds for an answer
 GREEDY = {"temperature": 0.0}
 DRAWN = {"temperature": 1.0}
+
+
+class Declined(ConnectionError):
+    """An answer with an HTTP status of 400 to 499: the server is there, and will not do this."""
 
 
 class RemoteServer:
@@ -40,11 +47,28 @@ class RemoteServer:
             raise ConnectionError(f"{url}/v1/models names no model: is it a server?") from None
         plausible = isinstance(longest, int) and longest > 1
         self.longest = longest if plausible else 256
+        self.extras: dict = {}
+        try:
+            self.letters = letters_of(self)
+        except ConnectionError:  # the next request will say why
+            self.letters = LATIN
         self.extras = {"logprobs": 1}
         try:
-            self.ask([{"prompt": "a", "max_tokens": 1, **GREEDY}])
+            self.ask([{"prompt": self.letters[0], "max_tokens": 1, **GREEDY}])
         except ConnectionError:  # it may have none
             self.extras = {}
+
+    def reads(self, chars: str) -> bool:
+        """False for a server that declines prompts of these characters."""
+        half = max(1, self.longest // 2)
+        pieces = [chars[i : i + half] for i in range(0, len(chars), half)]
+        try:
+            _alone(self, [{"prompt": piece, "max_tokens": 1, **GREEDY} for piece in pieces])
+        except Declined:
+            return False
+        except ConnectionError:  # another reason, which the next request will say
+            pass
+        return True
 
     def ask(self, requests: list[dict]) -> list[dict]:
         """The answers to requests that are sent together: each a text, and logprobs or None."""
@@ -69,7 +93,8 @@ class RemoteServer:
                 answer = _whole(response)
         except urllib.error.HTTPError as error:
             message = _clean(_body(error)) or _clean(str(error.reason))
-            raise ConnectionError(f"{self.name}/v1/{path}: HTTP {error.code}: {message}") from None
+            kind = Declined if 400 <= error.code < 500 else ConnectionError
+            raise kind(f"{self.name}/v1/{path}: HTTP {error.code}: {message}") from None
         except (OSError, ValueError, HTTPException) as error:
             reason = _clean(str(error))
             raise ConnectionError(f"no server answers at {self.name}: {reason}") from None
@@ -80,6 +105,31 @@ class RemoteServer:
         except ValueError as error:
             reason = _clean(str(error))
             raise ConnectionError(f"{self.name}/v1/{path} is no JSON: {reason}") from None
+
+
+def letters_of(server) -> str:
+    """Up to N_LETTERS characters that the server reads: Latin ones, else some of its own text.
+
+    A character-level model reads only the characters of the text that it was trained on. Raises
+    Declined for a server that reads none of OPENINGS, ConnectionError for one that does not answer.
+    """
+    half = max(1, getattr(server, "longest", 256) // 2)
+    try:
+        server.ask([{"prompt": LATIN[:half], "max_tokens": 1, **GREEDY}])
+        return LATIN
+    except Declined as error:
+        refusal = error
+    for opening in OPENINGS:
+        drawn = {"prompt": opening, "max_tokens": min(2 * NEW, half), **DRAWN}
+        try:
+            answers = _alone(server, [drawn | {"seed": seed} for seed in range(8)])
+        except Declined:
+            continue
+        written = dict.fromkeys("".join(answer["text"] for answer in answers))
+        visible_first = sorted(written, key=lambda char: char.isspace() or not char.isprintable())
+        if written:
+            return "".join(visible_first[:N_LETTERS])
+    raise refusal
 
 
 def _shown(logprobs) -> dict:
@@ -135,7 +185,8 @@ def referee_server(
     new = min(NEW, longest // 2)
     if new < 1:
         raise ValueError(f"{report.model} reads {longest} tokens: 2 are needed")
-    requests = _requests(random.Random(seed), longest, new)
+    letters = getattr(server, "letters", None) or letters_of(server)
+    requests = _requests(random.Random(seed), letters, longest, new)
     cold = _alone(server, requests)
     trials: dict[str, Callable] = {"company": _company, "a seed": _seeds, "echo": _echoes}
     trials |= {"a shared beginning": _parted, "token ids": _token_ids}
@@ -160,12 +211,13 @@ def referee_server(
     return report
 
 
-def _requests(pick: random.Random, longest: int, new: int = NEW) -> list[dict]:
+def _requests(pick: random.Random, letters: str, longest: int, new: int = NEW) -> list[dict]:
     """Greedy ones. Each begins with a letter of its own, so that the first time each is cold."""
-    phrases = ["".join(pick.choices(LETTERS, k=5)) for _ in "ABC"]
+    phrases = ["".join(pick.choices(letters, k=5)) for _ in "ABC"]
     whole = "".join(pick.choice(phrases) for _ in range(60))
     ends = sorted({1, 2, 7, *(n + d for n in BLOCKS for d in (-1, 0, 1)), 50, *LONGER})
-    starts = (LETTERS[i % 10] * (1 + i // 10) for i in range(len(ends)))
+    count = len(letters)
+    starts = (letters[i % count] * (1 + i // count) for i in range(len(ends)))
     prompts = [(a + whole)[:n] for a, n in zip(starts, ends, strict=True) if n + new <= longest]
     return [{"prompt": prompt, "max_tokens": new, **GREEDY} for prompt in prompts]
 
@@ -242,15 +294,15 @@ def _parted(server, requests: list[dict], cold: list[dict]) -> Iterator[Finding]
     """Prompts that leave an earlier one inside a block; then others come, and they come again."""
     longest = requests[-1]
     prompt = longest["prompt"]
-    letters = LETTERS[::-1]
+    letters = _letters_in(requests)[::-1]
     points = [n for n in (1, 5, 15, 16, 17, 24, 33, 70, 130, 200) if n < len(prompt)]
-    tail = letters * (len(prompt) // 10 + 1)
+    tail = letters * (len(prompt) // len(letters) + 1)
     branches = [longest | {"prompt": prompt[:n] + tail[: len(prompt) - n]} for n in points]
     if not branches:
         raise NotOffered("its prompts are too short")
     server.ask([longest])
     first = _alone(server, branches)
-    starts = (letters[i // 10] + letters[i % 10] + letters[i % 7] for i in range(MANY))
+    starts = (_numbered(i, letters) for i in range(MANY))
     others = [longest | {"prompt": (a + tail)[: len(prompt)], "max_tokens": 1} for a in starts]
     for i in range(0, MANY, 8):
         server.ask(others[i : i + 8])
@@ -268,8 +320,11 @@ def _token_ids(server, requests: list[dict], _) -> Iterator[Finding]:
     """Prompts as numbers of tokens: the same in company, and after one another."""
     pick = random.Random(len(requests))
     longest = len(requests[-1]["prompt"])
+    n_letters = len(_letters_in(requests))
+    # A large vocabulary begins with special tokens; a small one may have no others.
+    ids = range(3, 10) if n_letters >= N_LETTERS else range(n_letters)
     ends = [n for n in (2, 16, 17, 33, 130, 200) if n <= longest]
-    prompts = [[3 + i, *(pick.randrange(3, 10) for _ in range(n - 1))] for i, n in enumerate(ends)]
+    prompts = [[ids[i % len(ids)], *pick.choices(ids, k=n - 1)] for i, n in enumerate(ends)]
     numbered = [requests[0] | {"prompt": prompt} for prompt in prompts]
     try:
         first = _alone(server, numbered)
@@ -279,6 +334,19 @@ def _token_ids(server, requests: list[dict], _) -> Iterator[Finding]:
     yield _compared(
         "prompts of token ids, in company", first, server.ask([*numbered, requests[-1]])
     )
+
+
+def _letters_in(requests: list[dict]) -> str:
+    return "".join(sorted(set("".join(request["prompt"] for request in requests))))
+
+
+def _numbered(i: int, letters: str, digits: int = 6) -> str:
+    """The number i in digits that are letters: another text for each i below len(letters)**6."""
+    text = ""
+    for _ in range(digits):
+        text += letters[i % len(letters)]
+        i //= len(letters)
+    return text
 
 
 def _alone(server, requests: list[dict]) -> list[dict]:

@@ -13,7 +13,6 @@ from nanogpt.files import KEEPER, LECTURE_FORM
 from nanogpt.series import mine, program
 from nanogpt.series.practice import lesson_of, model_with, trainer_with
 from nanogpt.serving.batch import serve
-from nanogpt.serving.modules import AloneBackend
 from nanogpt.serving.sequence import Request
 from nanogpt.trainer import Trainer
 
@@ -108,8 +107,8 @@ def test_requests_served_by_the_readers_heads_get_the_packages_tokens(lesson):
     plain = SamplingParams()
     requests = [Request(torch.arange(3 + i), 9, plain, seed=i, id=i) for i in range(3)]
     texts = []
-    for subject, how in ((model, {}), (theirs, {"backend": AloneBackend})):
-        found = sorted((x.request.id, x.token) for x in serve(subject, requests, **how))
+    for subject in (model, theirs):
+        found = sorted((x.request.id, x.token) for x in serve(subject, requests))
         texts.append(found)
     assert texts[0] == texts[1]
     assert len(texts[0]) == 27

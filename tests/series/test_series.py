@@ -1,4 +1,7 @@
-"""The series itself: every notebook, once, in a kernel of its own, doing as little as shows it."""
+"""The series itself: every notebook, once, in a kernel of its own, doing as little as shows it.
+
+On a text that has most oddities of TEXTS at once; test_texts.py is about the others.
+"""
 
 import json
 from dataclasses import replace
@@ -6,6 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 from notebook_fixtures import NOTEBOOKS, brief_kernels, page_faults
+from text_fixtures import hostile
 
 from nanogpt.cli import main
 from nanogpt.config import GPTConfig, TrainConfig
@@ -28,10 +32,9 @@ ANY_MODEL = [name for name in NAMES if name[:2] not in ("01", "08", "11")]
 
 @pytest.fixture(scope="module", autouse=True)
 def short_corpus(tmp_path_factory):
-    """A text of every character but fewer words, so that a loss over all of it is quick."""
-    whole = load_corpus().text
-    path = tmp_path_factory.mktemp("corpus") / "text.txt"
-    path.write_text("".join(sorted(set(whole))) + whole[:60_000], encoding="utf-8")
+    """A short text, over all of which a loss is quick."""
+    path = tmp_path_factory.mktemp("corpus") / "hostile.txt"
+    path.write_bytes(hostile().encode())
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NANOGPT_DATA", str(path))
         brief_kernels(patch, path.parent)

@@ -1,0 +1,39 @@
+"""How many words of what a model writes occur in its text, whatever the language."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+LONGEST = 20  # characters between two spaces, on average, above which a text has no spaced words
+SAMPLE = 100_000  # characters of a text that are looked at to see that
+
+
+class Words:
+    """The words of a text: what is between spaces, in lower case.
+
+    Chinese, Japanese or Thai have no spaces between words; pairs of neighbouring characters take
+    their place. Only distinct words are kept, so memory does not grow with a long text.
+    """
+
+    def __init__(self, text: str):
+        sample = text[:SAMPLE]
+        parts = sample.split()
+        self.spaced = sum(map(len, parts)) <= LONGEST * len(parts)
+        self.name = "words" if self.spaced else "pairs of characters"
+        self.known = set(self._of(text))
+
+    def found(self, text: str, whole: bool = True) -> tuple[int, int]:
+        """How many words of another text occur in this one, and of how many.
+
+        `whole` is False for a text that may begin and end inside a word: those two are left out.
+        """
+        words = list(self._of(text))
+        words = words if whole else words[1:-1]
+        return sum(word in self.known for word in words), len(words)
+
+    def _of(self, text: str) -> Iterator[str]:
+        text = text.lower()
+        if self.spaced:
+            return (match[0] for match in re.finditer(r"\S+", text))
+        return (text[i : i + 2] for i in range(len(text) - 1))

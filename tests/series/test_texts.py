@@ -1,0 +1,304 @@
+"""Any text: every notebook runs on every alphabet, and what depends on a text comes from it.
+
+TEXTS in text_fixtures.py is the table of texts, and every row meets every test of this module.
+test_series.py runs all notebooks in kernels, on the text that has most oddities at once. Here the
+cells run in this process on tiny models, on the texts that CHOSEN names; with NANOGPT_TEXTS=all
+the table is whole, every notebook on every text.
+"""
+
+import contextlib
+import io
+import linecache
+import os
+import tracemalloc
+import warnings
+from dataclasses import replace
+from math import inf
+
+import nbformat
+import pytest
+import torch
+from notebook_fixtures import NOTEBOOKS, brief_referee
+from shared_fixtures import tiny_model
+from text_fixtures import HAN, TEXTS, chinese
+
+from nanogpt import config as shapes
+from nanogpt.bench import roofline
+from nanogpt.bench.load import LoadedServer, poisson
+from nanogpt.cli import main
+from nanogpt.config import GPTConfig, TrainConfig
+from nanogpt.data import (
+    SHOWN,
+    CharTokenizer,
+    Corpus,
+    CorpusError,
+    fewest_characters,
+    load_corpus,
+    split,
+)
+from nanogpt.files import ROOT
+from nanogpt.series import blanks, mine, profiles
+from nanogpt.series.nbfile import filled, tagged
+from nanogpt.series.plan import estimate
+from nanogpt.series.plots import style
+from nanogpt.series.runner import LONGEST
+from nanogpt.series.words import Words
+from nanogpt.serving.completions import Reader, Refused
+from nanogpt.serving.http import Server, listening
+from nanogpt.serving.modules import ModuleBackend
+from nanogpt.timing import summary
+from nanogpt.verify.server import N_LETTERS, Declined, letters_of
+
+ALL = os.environ.get("NANOGPT_TEXTS") == "all"
+NUMBERS = [path.stem[:2] for path in NOTEBOOKS]
+# Where the text matters most: few and many characters, a first one beyond the 65 usual ones, no
+# spaces, the fewest characters, a validation text of others.
+CHOSEN = [
+    ("two_characters", "01"),
+    ("two_characters", "09"),
+    ("typographic", "05"),
+    ("chinese", "01"),
+    ("chinese", "07"),
+    ("two_characters", "08"),
+    ("smallest", "11"),
+    ("another_ending", "06"),
+]
+TABLE = [(text, number) for text in TEXTS for number in NUMBERS] if ALL else CHOSEN
+TINY = {"n_layer": 1, "n_head": 1, "n_embd": 16}
+LESS = {"00": {"n_new": 12}, "01": {"steps": 4}, "08": {"n_long": 40}}  # parameters
+# What these notebooks assert of a shape, which is smaller here.
+INSTEAD = {
+    "08": {"assert reach == 4 * 15": "assert reach == 15"},
+    "11": {"assert today ==": "assert today or today =="},
+}
+every_text = pytest.mark.parametrize("name", TEXTS)
+
+
+# ------------------------------------------------------------------ texts × notebooks
+
+
+@pytest.fixture(scope="module")
+def tiny():
+    """Tiny models, little work, coarse pictures, no judges, which see no text of the reader's."""
+    smoke = replace(
+        profiles.PROFILES["smoke"],
+        train=TrainConfig(steps=4, batch_size=4, eval_every=2, eval_batches=1, zero_init=True),
+        seeds=2,
+        lengths=(1, 8),
+        batches=(1, 2),
+        repeats=1,
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(profiles.PROFILES, "smoke", smoke)
+        for name, shape in shapes.SIZES.items():
+            patch.setitem(shapes.SIZES, name, replace(shape, **TINY))
+        usual = GPTConfig.__init__.__defaults__
+        patch.setattr(GPTConfig.__init__, "__defaults__", (*usual[:2], 1, *usual[3:]))
+        peak = summary([1e9]) | {"how": "not measured"}  # a large product takes seconds
+        patch.setattr(roofline, "peak_arithmetic", lambda **_: peak)
+        patch.setattr(style, "DPI", 30)
+        patch.setattr(style, "for_phone", lambda figure: None)
+        patch.setattr(mine, "kept", lambda problem, answer, body=None: answer)
+        patch.setattr(blanks, "judge", lambda problem, answer, body=None: True)
+        brief_referee(patch)
+        yield
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """A folder for each text; its notebooks share the model that the first of them trains."""
+    return {name: tmp_path_factory.mktemp(name) for name in TEXTS}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "number"), TABLE)
+def test_every_notebook_runs_on_every_text(name, number, tiny, folders, monkeypatch):
+    path = folders[name] / f"{name}.txt"
+    path.write_bytes(TEXTS[name]().encode())
+    monkeypatch.setenv("NANOGPT_DATA", str(path))
+    monkeypatch.setenv("NANOGPT_OUT", str(folders[name]))
+    monkeypatch.delenv("NANOGPT_RUN", raising=False)
+    monkeypatch.delenv("NANOGPT_CHECKPOINT", raising=False)
+    monkeypatch.chdir(ROOT / "notebooks")
+    scope = {"__name__": "__main__"}
+    notebook = next(path for path in NOTEBOOKS if path.stem[:2] == number)
+    for cell in filled(nbformat.read(notebook, 4)).cells:
+        if cell.cell_type == "code":
+            run_cell(cell, scope, INSTEAD.get(number, {}))
+        if tagged(cell, "parameters"):
+            scope |= {"profile": "smoke"} | LESS.get(number, {})
+
+
+def run_cell(cell, scope: dict, instead: dict[str, str]) -> None:
+    name = f"<cell {cell.id}>"
+    source = cell.source
+    for theirs, here in instead.items():
+        source = source.replace(theirs, here)
+    linecache.cache[name] = (len(source), None, source.splitlines(True), name)
+    nowhere = io.StringIO()
+    with (
+        contextlib.redirect_stdout(nowhere),
+        contextlib.redirect_stderr(nowhere),
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("ignore")
+        exec(compile(source, name, "exec"), scope)
+
+
+# ------------------------------------------------------------------ texts as a corpus
+
+
+@every_text
+def test_every_text_is_read_and_written_back(name, tmp_path):
+    text = TEXTS[name]()
+    path = tmp_path / "text.txt"
+    path.write_bytes(text.encode())
+    corpus = load_corpus(path)
+    assert corpus.text == text
+    tokenizer = CharTokenizer(corpus.text)
+    tokens = tokenizer.encode(text)
+    assert tokens.dtype == torch.int64
+    assert tokenizer.decode(tokens) == text
+    assert text not in repr(corpus)
+    split(tokens, 256)
+
+
+@every_text
+def test_words_are_counted_in_every_text(name):
+    text = TEXTS[name]()
+    words = Words(text)
+    real, count = words.found(text[:500], whole=False)
+    assert real == count > 0
+    assert words.found("\U000f0000" * 5)[0] == 0
+
+
+def test_a_text_without_spaces_is_counted_by_pairs_of_characters():
+    assert Words("to be or not to be\n" * 9).name == "words"
+    assert Words(chinese()).name == "pairs of characters"
+
+
+def test_the_tokens_of_a_long_text_take_eight_bytes_each():
+    text = 20 * chinese()
+    tokenizer = CharTokenizer(text)
+    tracemalloc.start()
+    tokens = tokenizer.encode(text)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(tokens) == len(text)
+    assert peak < 20 * len(text)  # with what an array has in reserve as it grows
+
+
+def test_a_plan_says_that_a_long_text_takes_longer(monkeypatch):
+    monkeypatch.setattr("nanogpt.series.plan.seconds_of_work", lambda: 0.06)
+    names = [path.stem for path in NOTEBOOKS]
+    for profile in ("laptop", "full"):
+        usual, long, short = (
+            estimate(profile, names, n).total for n in (1_115_394, 30_000_000, 20_000)
+        )
+        assert short == usual == estimate(profile, names).total
+        assert usual + 60 < long < 40 * usual
+
+
+def test_a_text_that_is_too_short_is_refused_in_one_line(tmp_path, monkeypatch, capsys):
+    fewest = fewest_characters(LONGEST)
+    path = tmp_path / "little.txt"
+    monkeypatch.setenv("NANOGPT_DATA", str(path))
+    command = ["run", "--profile", "smoke", "--plan"]
+    path.write_text("ab" * (fewest // 2 - 1))
+    assert main(command) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"little.txt has {fewest - 2:,} characters" in line
+    assert f"at least {fewest:,}" in line
+    path.write_text("ab" * (fewest // 2))
+    assert main(command) == 0
+    split(CharTokenizer("ab").encode(load_corpus().text), LONGEST)
+    with pytest.raises(CorpusError, match=f"{fewest:,}"):
+        split(CharTokenizer("ab").encode("ab" * (fewest // 2 - 20)), LONGEST)
+
+
+# ------------------------------------------------------------------ messages
+
+
+NOVEL = CharTokenizer(HAN)
+MESSAGES = {
+    "a character that the model does not know": lambda: NOVEL.encode("a"),
+    "thousands that it does not know": lambda: CharTokenizer("ab").encode(HAN),
+    "a prompt of a request": lambda: Reader(NOVEL, "novel", 64).read(b'{"prompt": "a"}'),
+    "a token beyond the vocabulary": lambda: NOVEL.decode([10**6]),
+}
+
+
+@pytest.mark.parametrize("kind", MESSAGES)
+def test_a_message_shows_ten_characters_at_most(kind):
+    with pytest.raises((ValueError, Refused)) as caught:
+        MESSAGES[kind]()
+    message = str(caught.value)
+    assert len(set(message) & set(HAN)) <= SHOWN
+    assert len(message) < 250
+
+
+def test_few_characters_are_all_shown():
+    with pytest.raises(ValueError, match="'x', 'y' not in .* the 3 characters 'abc'"):
+        CharTokenizer("abc").encode("axby")
+
+
+def test_a_corpus_is_shown_without_its_text():
+    assert repr(Corpus(HAN, "novel", "0" * 64)).startswith("Corpus(name='novel'")
+
+
+# ------------------------------------------------------------------ a served text
+
+
+class Served:
+    """A server of a character-level model: it reads its own characters only, and writes them."""
+
+    longest = 64
+
+    def __init__(self, text: str, ids: bool):
+        self.tokenizer = CharTokenizer(text)
+        self.ids = ids  # whether it reads prompts of token numbers
+
+    def ask(self, requests):
+        answers = []
+        for request in requests:
+            prompt = request["prompt"]
+            readable = (
+                self.ids if isinstance(prompt, list) else {*prompt} <= {*self.tokenizer.chars}
+            )
+            if not readable or len(prompt) + request["max_tokens"] > self.longest + 1:
+                raise Declined("HTTP 400")
+            chars = self.tokenizer.chars
+            start = request.get("seed", 0) * 7
+            text = "".join(chars[(start + i) % len(chars)] for i in range(request["max_tokens"]))
+            answers.append({"text": text, "logprobs": None})
+        return answers
+
+
+@every_text
+def test_the_referee_of_a_server_sends_letters_of_its_text(name):
+    server = Served(TEXTS[name](), ids=True)
+    letters = letters_of(server)
+    assert {*letters} <= {*server.tokenizer.chars}
+    assert len(letters) == min(N_LETTERS, len(server.tokenizer))
+    server.ask([{"prompt": letters, "max_tokens": 1}])
+
+
+def test_a_server_without_token_numbers_is_asked_in_several_scripts():
+    for text in ("абвгдежзийклмнопрст \n", "0123456789", "ABCDEFGH", "אבגדהו"):
+        assert {*letters_of(Served(text, ids=False))} <= {*text}
+    with pytest.raises(Declined):
+        letters_of(Served("ᚠᚢᚦ", ids=False))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("chars", ["αβγδεζηθικλμ\n", "0123456789,. ", "abcdefghijkl\n"])
+def test_a_server_of_any_alphabet_is_judged_and_measured(chars):
+    model = tiny_model(False, vocab_size=13)
+    with listening(Server(model, CharTokenizer(chars), backend=ModuleBackend)) as url:
+        assert main(["verify", "server", url]) == 0
+        server = LoadedServer(url)
+        assert {*server.chars} <= {*chars}
+        assert server.extras == {"logprobs": 1}
+        requests = poisson(3, inf, 65, 16, greedy=True)
+        assert server(requests).keys() == {request.id for request in requests}
+        assert not server.errors
