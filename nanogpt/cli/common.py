@@ -19,7 +19,9 @@ from ..files import (
     ROOT,
     check_file,
     check_writable,
+    path_in,
     read_json,
+    user_path,
     write_json,
 )
 
@@ -41,7 +43,10 @@ def named(text: str) -> Path:
     """A path, as argparse reads it from an option: Path("") would be the folder one is in."""
     if not text:
         raise argparse.ArgumentTypeError("'': name a path")
-    return Path(text)
+    try:
+        return user_path(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 POSITIVE = {"type": positive, "metavar": "N"}
@@ -90,7 +95,7 @@ def add_overwrite(parser: argparse.ArgumentParser) -> None:
 
 def add_lesson(parser: argparse.ArgumentParser, what: str) -> None:
     """Add --lesson [PATH]; `what` says in the help what the reader's code does there."""
-    path = Path(os.environ.get("NANOGPT_MINE") or ROOT / "outputs" / "mine") / "lesson.py"
+    path = (path_in("NANOGPT_MINE") or ROOT / "outputs" / "mine") / "lesson.py"
     about = f"by the code that you wrote in the notebooks: {what} (outputs/mine/lesson.py)"
     parser.add_argument("--lesson", nargs="?", type=Path, const=path, metavar="PATH", help=about)
 
@@ -117,7 +122,7 @@ def json_path(given: str | None, default: str) -> Path | None:
     """
     if given is None:
         return None
-    path = Path(given or OUTPUTS / default)
+    path = user_path(given) if given else OUTPUTS / default
     command = re.split(r"[-.]", default)[0]
     check_writable(path)
     data = read_json(path)

@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-from ..files import KEEPER, LECTURE_FORM, ROOT
+from ..files import KEEPER, LECTURE_FORM, ROOT, user_path
 from .common import (
     POSITIVE,
     add_json,
@@ -64,7 +64,7 @@ def referee(args: argparse.Namespace) -> int:
     reports = []
     for target in args.targets:
         if args.kind == "model" and target.endswith(".py"):
-            verdicts |= _lesson(Path(target), args.seed)
+            verdicts |= _lesson(user_path(target), args.seed)
             continue
         for model in _models(args, target):
             report = referee(model, say=Teller(args.seconds), **options)
@@ -129,11 +129,10 @@ def _models(args: argparse.Namespace, target: str) -> list:
         return [small(target, args.seed) if kind == "class" else RemoteServer(target)]
     if not target or "://" in target:
         raise ValueError(f"{target!r} is no folder and no file; `verify server` takes addresses")
-    if (Path(target) / "config.json").is_file():
-        return [from_folder(target, args.trust_remote_code)]
-    if Path(target).is_dir():
-        raise ValueError(f"{target} is a folder without config.json: no model of transformers")
-    model = load_checkpoint(target).model
+    path = user_path(target)
+    if (path / "config.json").is_file():
+        return [from_folder(str(path), args.trust_remote_code)]
+    model = load_checkpoint(path).model
     return [model, pack_heads(model)] if model.config.per_head else [model]
 
 

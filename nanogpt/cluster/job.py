@@ -23,7 +23,7 @@ import torch
 
 from ..checkpoint import Checkpoint, load_checkpoint
 from ..config import check_int
-from ..files import OURS, read_json, sha256, write_json, write_whole
+from ..files import OURS, read_json, sha256, user_path, write_json, write_whole
 from ..sampling import MOST_NEW, PLAIN, SamplingParams, check_length, check_sampling
 from ..serving.batch import serve
 from ..serving.native_steps import BACKENDS
@@ -47,9 +47,10 @@ def read_prompts(
     """
     check_int("samples", samples, 1)
     check_int("seed", seed, 0, 2**62)
-    read = _object if path and Path(path).suffix == ".jsonl" else str
+    path = user_path(path) if path else None
+    read = _object if path and path.suffix == ".jsonl" else str
     prompts = []
-    for where, line in _lines(Path(path)) if path else [("", "\n")]:
+    for where, line in _lines(path) if path else [("", "\n")]:
         try:
             prompts.append(read(line))
             check(prompts[-1])
@@ -121,7 +122,7 @@ class Job:
 
     def __init__(self, folder: Path, prompts: Sequence[Prompt], task: Task, shard_size: int = 32):
         check_int("shard_size", shard_size, 1)
-        self.folder = Path(folder).resolve()
+        self.folder = user_path(folder).resolve()
         self.task = task
         self.shard_size = shard_size
         n = len(prompts)

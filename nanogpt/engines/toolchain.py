@@ -13,6 +13,7 @@ import os
 import platform
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
@@ -22,7 +23,7 @@ from filelock import FileLock
 from platformdirs import user_cache_dir
 
 from ..console import first_line
-from ..files import atomic_path
+from ..files import atomic_path, path_in
 
 # Sums may be taken in any order, so that they fill a register. Not -ffast-math: linking with it
 # would switch off denormal numbers for the whole process, torch included.
@@ -137,6 +138,12 @@ def cannot_load(path: Path, error: Exception) -> CannotBuild:
 
 
 def cache_folder() -> Path:
-    """Where builds are kept: NANOGPT_CACHE, else nanogpt in the user's cache folder."""
-    named = os.environ.get("NANOGPT_CACHE") or user_cache_dir("nanogpt", appauthor=False)
-    return Path(os.path.expanduser(named)).absolute()
+    """Where builds are kept: NANOGPT_CACHE, else nanogpt in the user's cache folder.
+
+    A user without a home folder, as in some containers, has one in the folder of temporary files.
+    """
+    named = path_in("NANOGPT_CACHE")
+    usual = user_cache_dir("nanogpt", appauthor=False)
+    if named or not usual.startswith("~"):
+        return named or Path(usual)
+    return Path(tempfile.gettempdir(), f"nanogpt-{os.getuid()}")
