@@ -1,6 +1,7 @@
-"""Progress on a terminal and in a notebook, and errors in a line."""
+"""Progress on a terminal and in a notebook, errors in a line, and signals that end a process."""
 
 import os
+import signal
 import sys
 
 from tqdm import tqdm
@@ -14,16 +15,57 @@ class Progress(tqdm):
 
     def __init__(self, total: int, name: str, *, hidden: bool = False, **options):
         off = hidden or os.environ.get("TQDM_DISABLE", "0") not in ("", "0")
-        off |= not (sys.stdout.isatty() or "ipykernel" in sys.modules)
+        terminal = sys.stdout is not None and sys.stdout.isatty()  # None: it was closed
+        off |= not (terminal or "ipykernel" in sys.modules)
         options |= {"desc": name, "disable": off, "leave": False, "mininterval": 0.5}
         super().__init__(total=total, file=sys.stdout, **options)
 
     def print(self, line: str) -> None:
         """Print a line above the bar."""
-        self.write(line)
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            self.write(line)
+            sys.stdout.flush()
 
 
 def first_line(error: Exception) -> str:
     """The first line of an error's message."""
     return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+
+
+# ------------------------------------------------------------------ signals that end a process
+
+# Ctrl-C; what `kill`, a container and a batch system send; a terminal that closes.
+STOPS = [getattr(signal, x) for x in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, x)]
+_received: list[int] = []
+
+
+def interrupt(number: int, frame) -> None:
+    """A signal handler that raises KeyboardInterrupt, as Python's own does for Ctrl-C."""
+    note_stop(number)
+    raise KeyboardInterrupt
+
+
+def note_stop(number: int) -> None:
+    """Remember the signal for the exit code. When a terminal has closed, stop printing to it."""
+    _received.append(number)
+    if number == getattr(signal, "SIGHUP", None):
+        for stream in (sys.stdout, sys.stderr):
+            _leave_terminal(stream)
+
+
+def _leave_terminal(stream) -> None:
+    """Send what a stream prints to nowhere, unless it is a file or a pipe: those are still there.
+
+    Printing to a closed terminal raises an error, which would lose what a stop must save.
+    """
+    try:
+        number = stream.fileno()
+        if os.path.realpath(f"/dev/fd/{number}").startswith(("/dev/pts", "/dev/tty")):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), number)
+    except (AttributeError, OSError, ValueError):
+        return  # no stream, or none with a number, as in a notebook
+
+
+def stop_code() -> int:
+    """The exit code of a process that a signal has stopped: 128 and its number; 130 for Ctrl-C."""
+    return 128 + (_received[-1] if _received else signal.SIGINT)

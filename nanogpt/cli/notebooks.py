@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -57,12 +56,7 @@ def run_notebooks(args: argparse.Namespace) -> int:
     if checkpoint not in ("", "auto"):
         # Kernels run in ROOT. It is refused before one starts.
         load_checkpoint(ROOT / user_path(checkpoint))
-    # A polite kill tidies up as a Ctrl-C does.
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        return 0 if runner.run_series(SimpleNamespace(**vars(args))) else 1
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    return 0 if runner.run_series(SimpleNamespace(**vars(args))) else 1
 
 
 def site_options(parser: argparse.ArgumentParser) -> None:
