@@ -18,7 +18,10 @@ from pathlib import Path
 FULL = {errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)}  # a full disk or quota
 PACKAGE = Path(__file__).resolve().parent
 IN_CHECKOUT = (PACKAGE.parent / "notebooks").is_dir()
-ROOT = PACKAGE.parent if IN_CHECKOUT else Path.cwd()
+try:
+    ROOT = PACKAGE.parent if IN_CHECKOUT else Path.cwd()
+except FileNotFoundError:  # the folder was deleted, which the command line says
+    ROOT = Path()
 PUBLISHED = ROOT / "outputs" / "published"
 WEIGHTS = PUBLISHED / "checkpoints" if IN_CHECKOUT else PACKAGE / "weights"  # those that ship
 # The two models that ship, without suffix: the best one, and the lecture's form, for its Head.

@@ -11,6 +11,7 @@ import importlib
 import os
 import signal
 import sys
+from contextlib import suppress
 
 from ..console import STOPS, stop_code
 from .common import leave, missing, run_command
@@ -54,11 +55,15 @@ def main(argv: list[str] | None = None) -> int:
     for number in ours:
         signal.signal(number, leave)
     try:
+        os.getcwd()
         code = _dispatch(sys.argv[1:])
     except SystemExit as ended:  # argparse's
         code = int(ended.code or 0)
-    except BrokenPipeError:
-        code = BROKEN_PIPE
+    except FileNotFoundError:
+        print("error: the folder you are in was deleted: cd to another one", file=sys.stderr)
+        code = 2
+    except OSError as error:  # of printing: all others are told by the command
+        code = cannot_print(error)
     except KeyboardInterrupt:  # a second one
         code = stop_code()
     for number in ours:  # all is done: what Python does at its end can be cut
@@ -83,21 +88,23 @@ def open_streams() -> None:
 
 
 def flushed(code: int) -> int:
-    """Flush all output. Returns `code`, or another one if nobody takes the output.
-
-    141 without a word if the reader, such as `head`, has left; 2 for a full disk.
-    """
+    """Flush all output. Returns `code`; instead of 0 another one if nobody takes the output."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
         except OSError as error:
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())  # for Python's own flush
-            if isinstance(error, BrokenPipeError):
-                code = code or BROKEN_PIPE
-            else:
-                print(f"error: cannot print the output ({error.strerror})", file=sys.stderr)
-                code = code or 2
+            code = code or cannot_print(error)
     return code
+
+
+def cannot_print(error: OSError) -> int:
+    """The exit code if the output cannot be printed; said in a line unless its reader has left."""
+    if isinstance(error, BrokenPipeError):
+        return BROKEN_PIPE
+    with suppress(OSError):
+        print(f"error: cannot print the output ({error.strerror})", file=sys.stderr, flush=True)
+    return 2
 
 
 def _dispatch(words: list[str]) -> int:

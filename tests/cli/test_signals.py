@@ -1,0 +1,170 @@
+"""Ctrl-C, kill, a closed terminal: each stops every command alike, keeps its results, and says so.
+
+The signal comes at a state, not at a time: from within the function that is named.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from checkpoint_fixtures import meta_of
+from conftest import tiny_model
+from training_fixtures import step_of
+
+from nanogpt import console
+from nanogpt.checkpoint import save_checkpoint
+from nanogpt.cli import main
+from nanogpt.cluster import job
+from nanogpt.files import ROOT
+from nanogpt.trainer import Trainer
+
+SIGNALS = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 129}
+TRAIN = "train --size article --steps 6 --eval-every 2 --eval-batches 1 --batch-size 2"
+COMMANDS = {  # the command, where the signal comes, what it says, and what it leaves
+    "train": (
+        f"{TRAIN} --data {{h}}/text.txt --out {{h}}/out",
+        (Trainer, "step"),
+        "resumes from this step",
+        "out-last.state.safetensors",
+    ),
+    "generate": (
+        "generate --checkpoint {h}/fox --prompts {h}/p.txt --out {h}/out --backend modules"
+        " --max-new-tokens 2 --shard-size 1",
+        (job.ShardWriter, "__call__"),
+        "1 of 2 shards are kept",
+        "out/shards/00000.jsonl",
+    ),
+    "bench": ("bench ladder --size article --json {h}/out.json", "ladder", "nothing was", None),
+    "verify sweep": (
+        "verify sweep --json {h}/out.json --sequences 10",
+        "sweep",
+        "nothing was",
+        None,
+    ),
+    "verify model": ("verify model {h}/fox --json {h}/out.json", "referee", "nothing was", None),
+    "serve": ("serve {h}/fox --port 0 --backend modules", "introduce", "", None),
+}
+FUNCTIONS = {
+    "ladder": "nanogpt.cli.bench.ladder",
+    "sweep": "nanogpt.verify.sweep.sweep",
+    "referee": "nanogpt.verify.referee.referee",
+    "introduce": "nanogpt.cli.serve._introduce",
+}
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    (tmp_path / "text.txt").write_text("To be, or not to be.\n" * 100)
+    (tmp_path / "p.txt").write_text("a\nb")
+    model = tiny_model()
+    save_checkpoint(tmp_path / "fox", model, meta_of(model))
+    monkeypatch.setenv("TQDM_DISABLE", "1")
+    monkeypatch.setattr(console, "_received", [])
+    before = {number: signal.getsignal(number) for number in console.STOPS}
+    for number in before:  # as main does for a process of its own
+        signal.signal(number, console.interrupt)
+    yield tmp_path
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="this system has no SIGHUP")
+@pytest.mark.parametrize("name", SIGNALS)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_signal_stops_each_command_alike(here, monkeypatch, capsys, command, name):
+    words, place, says, left = COMMANDS[command]
+    calls = []
+
+    def stop():
+        os.kill(os.getpid(), getattr(signal, name))
+
+    if isinstance(place, tuple):
+        plain = getattr(*place)
+
+        def second(*given):  # at the second call: there is a first result then
+            calls.append(None)
+            if len(calls) == 2:
+                stop()
+            return plain(*given)
+
+        monkeypatch.setattr(*place, second)
+    else:
+        monkeypatch.setattr(FUNCTIONS[place], lambda *given, **how: stop())
+    code = main(words.format(h=here).split())
+    said = capsys.readouterr()
+    assert code == (0 if command == "serve" else SIGNALS[name])
+    assert says in said.err
+    assert not list(here.rglob("*.tmp")) + list(here.rglob("*.lock"))
+    if left:
+        assert (here / left).is_file()
+        assert main([*words.format(h=here).split(), *["--resume"] * (command == "train")]) == 0
+    else:
+        assert not (here / "out.json").exists()
+
+
+# ------------------------------------------------------------------ whole processes
+
+STOPPED = """
+import os, runpy, signal, sys
+class Finder:
+    def find_spec(name, *_):
+        if name == "{module}":
+            sys.meta_path.remove(Finder)
+            os.kill(os.getpid(), signal.{name})
+sys.meta_path.insert(0, Finder)
+runpy.run_module("nanogpt", run_name="__main__", alter_sys=True)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("module", ["nanogpt.cli.export", "nanogpt.export.huggingface"])
+@pytest.mark.parametrize("name", SIGNALS)
+@pytest.mark.parametrize("ignored", [False, True])
+def test_a_signal_at_the_start_is_one_line_and_its_code(tmp_path, module, name, ignored):
+    """Or nothing at all where it is ignored, as SIGHUP is under nohup."""
+
+    def ignore():
+        signal.signal(getattr(signal, name), signal.SIG_IGN if ignored else signal.SIG_DFL)
+
+    out = str(tmp_path / "out")
+    command = [sys.executable, "-c", STOPPED.format(module=module, name=name)]
+    done = subprocess.run(
+        [*command, "export", "--out", out],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=ROOT,
+        preexec_fn=ignore,
+    )
+    if ignored:
+        assert (done.returncode, done.stderr) == (0, "")
+    elif name == "SIGINT":  # Python has its own handler only if the signal was not set before
+        assert done.returncode in (130, -signal.SIGINT)
+    else:
+        assert (done.returncode, done.stderr) == (SIGNALS[name], "\nstopped: nothing was written\n")
+
+
+SCRIPT = """
+import os, signal, sys
+sys.path.insert(0, {tests!r})
+from pathlib import Path
+from training_fixtures import CPU, do_at, fresh
+from nanogpt import TrainConfig, train
+from nanogpt.data import read_corpus
+corpus = read_corpus(Path({text!r}))
+do_at(2, lambda: os.kill(os.getpid(), signal.SIGTERM))
+recipe = TrainConfig(steps=9, batch_size=4, eval_every=9, eval_batches=1, warmup=3)
+train(fresh(corpus), corpus, recipe, out={out!r}, device=CPU)
+"""
+
+
+@pytest.mark.slow
+def test_train_in_a_script_saves_its_state_and_then_the_signal_ends_the_process(here):
+    text = SCRIPT.format(
+        tests=str(ROOT / "tests"), text=str(here / "text.txt"), out=str(here / "o")
+    )
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, cwd=ROOT, timeout=200)
+    assert done.returncode == -signal.SIGTERM
+    assert step_of(here / "o") == 3
