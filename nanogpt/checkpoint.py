@@ -172,6 +172,8 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict]:
 
 def is_written(path: Path, kind: str) -> bool:
     """Whether write_tensors wrote this file, in a format of this kind, and it is undamaged."""
+    if not path.is_file():
+        return False
     try:
         return str(read_tensors(path)[1].get("format")).startswith(kind)
     except CheckpointError:

@@ -173,7 +173,9 @@ def is_marked(path: Path) -> bool:
 
 
 def read_json(path: Path):
-    """The data of a JSON file; None where there is no such file that can be read."""
+    """The data of a JSON file; None if there is no such file or it cannot be read."""
+    if not path.is_file():  # to open a pipe would wait for its writer
+        return None
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
@@ -208,8 +210,10 @@ SIGNATURES = [  # the first bytes of a file, what it is, and what to do where a 
 def identify(path: Path) -> tuple[str, str]:
     """What is at `path`, and what to do with it where a checkpoint is wanted. Nothing is unpickled.
 
-    Of a file of an unknown kind, or with a .safetensors header, the first is empty.
+    The first is empty for a missing file, one of an unknown kind, or with a .safetensors header.
     """
+    if not os.path.lexists(path):
+        return "", OURS_ONLY
     if not path.exists():
         return f"a link to {os.readlink(path)}, which is not there", "mend the link"
     if path.is_dir():

@@ -143,7 +143,11 @@ def cache_folder() -> Path:
     A user without a home folder, as in some containers, has one in the folder of temporary files.
     """
     named = path_in("NANOGPT_CACHE")
-    usual = user_cache_dir("nanogpt", appauthor=False)
-    if named or not usual.startswith("~"):
-        return named or Path(usual)
-    return Path(tempfile.gettempdir(), f"nanogpt-{os.getuid()}")
+    if named:
+        return named
+    without_home = Path(tempfile.gettempdir(), f"nanogpt-{getattr(os, 'getuid', int)()}")
+    try:
+        usual = Path(user_cache_dir("nanogpt", appauthor=False))
+    except RuntimeError:  # of newer platformdirs; earlier ones return ~/…
+        return without_home
+    return usual if usual.is_absolute() else without_home
