@@ -36,7 +36,7 @@ def first_line(error: Exception) -> str:
 
 # Ctrl-C; what `kill`, a container and a batch system send; a terminal that closes.
 STOPS = [getattr(signal, x) for x in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, x)]
-_received: list[int] = []
+received: list[int] = []  # the signals that a command was stopped by
 
 
 def interrupt(number: int, frame) -> None:
@@ -47,7 +47,7 @@ def interrupt(number: int, frame) -> None:
 
 def note_stop(number: int) -> None:
     """Remember the signal for the exit code. When a terminal has closed, stop printing to it."""
-    _received.append(number)
+    received.append(number)
     if number == getattr(signal, "SIGHUP", None):
         for stream in (sys.stdout, sys.stderr):
             _leave_terminal(stream)
@@ -68,4 +68,4 @@ def _leave_terminal(stream) -> None:
 
 def stop_code() -> int:
     """The exit code of a process that a signal has stopped: 128 and its number; 130 for Ctrl-C."""
-    return 128 + (_received[-1] if _received else signal.SIGINT)
+    return 128 + (received[-1] if received else signal.SIGINT)

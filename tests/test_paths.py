@@ -226,6 +226,7 @@ WRITERS = {  # a call that writes below the folder one is in, and the file that 
         "x.safetensors",
     ),
     "verify --json": (command("verify model ~/fox --seconds 1 --json x.json"), "x.json"),
+    "verify kinds": (command("verify kinds gpt2 --folder ."), "README.md"),
     "bench --json": (command("bench ladder --json x.json"), "x.json"),
     "generate": (
         command("generate --checkpoint ~/fox --prompts ~/p.txt --out . --backend modules"),

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from ..config import SIZES, check_int
-from ..console import STOPS, interrupt, stop_code
+from ..console import STOPS, interrupt, received, stop_code
 from ..files import (
     KEEPER,
     LECTURE_FORM,
@@ -207,6 +207,7 @@ def exit_code(command: Callable[[], int | None], names: Iterable[str] = ()) -> i
     calls them. A KeyboardInterrupt may say which results were kept. An error that no user can cause
     is not caught: it keeps its traceback.
     """
+    received.clear()
     try:
         return command() or 0
     except KeyboardInterrupt as stopped:

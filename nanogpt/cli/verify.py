@@ -7,7 +7,15 @@ import sys
 import time
 from pathlib import Path
 
-from ..files import KEEPER, LECTURE_FORM, ROOT, user_path
+from ..files import (
+    KEEPER,
+    LECTURE_FORM,
+    ROOT,
+    check_file,
+    check_writable,
+    read_json,
+    user_path,
+)
 from .common import (
     POSITIVE,
     add_json,
@@ -60,6 +68,11 @@ def referee(args: argparse.Namespace) -> int:
 
     names = ("seed", "seconds", "known", "length", "requests", "expects")
     options = {name: getattr(args, name) for name in names if hasattr(args, name)}
+    if args.json:
+        check_writable(args.json)  # now, not after the work
+        earlier = read_json(args.json)
+        ours = isinstance(earlier, list) and all("verdict" in row for row in earlier)
+        check_file(args.json, ours)
     verdicts = {"equal"}
     reports = []
     for target in args.targets:
@@ -152,6 +165,10 @@ def kinds(args: argparse.Namespace) -> int:
     """Judge each architecture and write the table."""
     from ..verify import survey
 
+    earlier = read_json(args.folder / "kinds.json")
+    ours = isinstance(earlier, dict) and earlier.get("what") == "kinds"
+    for name in ("kinds.json", "README.md"):
+        check_file(args.folder / name, ours)
     set_threads(1)  # small models: more threads only wait for each other
     names = args.names or survey.kinds()
     rows = list(survey.survey(names, args.minutes, args.seconds, print))

@@ -61,7 +61,6 @@ def here(tmp_path, monkeypatch):
     model = tiny_model()
     save_checkpoint(tmp_path / "fox", model, meta_of(model))
     monkeypatch.setenv("TQDM_DISABLE", "1")
-    monkeypatch.setattr(console, "_received", [])
     before = {number: signal.getsignal(number) for number in console.STOPS}
     for number in before:  # as main does for a process of its own
         signal.signal(number, console.interrupt)
