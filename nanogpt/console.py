@@ -36,6 +36,7 @@ def first_line(error: Exception) -> str:
 
 # Ctrl-C; what `kill`, a container and a batch system send; a terminal that closes.
 STOPS = [getattr(signal, x) for x in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, x)]
+_TERMINALS = [number for number in (1, 2) if os.isatty(number)]  # asked before it can close
 received: list[int] = []  # the signals that a command was stopped by
 
 
@@ -46,24 +47,14 @@ def interrupt(number: int, frame) -> None:
 
 
 def note_stop(number: int) -> None:
-    """Remember the signal for the exit code. When a terminal has closed, stop printing to it."""
-    received.append(number)
-    if number == getattr(signal, "SIGHUP", None):
-        for stream in (sys.stdout, sys.stderr):
-            _leave_terminal(stream)
-
-
-def _leave_terminal(stream) -> None:
-    """Send what a stream prints to nowhere, unless it is a file or a pipe: those are still there.
+    """Remember the signal for the exit code. After a terminal has closed, print nothing more.
 
     Printing to a closed terminal raises an error, which would lose what a stop must save.
     """
-    try:
-        number = stream.fileno()
-        if os.path.realpath(f"/dev/fd/{number}").startswith(("/dev/pts", "/dev/tty")):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), number)
-    except (AttributeError, OSError, ValueError):
-        return  # no stream, or none with a number, as in a notebook
+    received.append(number)
+    if number == getattr(signal, "SIGHUP", None):
+        for stream in _TERMINALS:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
 
 
 def stop_code() -> int:

@@ -7,10 +7,13 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 from checkpoint_fixtures import meta_of
 from conftest import tiny_model
+from notebook_fixtures import write as write_notebook
 from training_fixtures import step_of
 
 from nanogpt import console
@@ -19,6 +22,13 @@ from nanogpt.cli import main
 from nanogpt.cluster import job
 from nanogpt.files import ROOT
 from nanogpt.trainer import Trainer
+
+try:
+    import fcntl
+    import pty
+    import termios
+except ImportError:  # Windows
+    pty = None
 
 SIGNALS = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 129}
 TRAIN = "train --size article --steps 6 --eval-every 2 --eval-batches 1 --batch-size 2"
@@ -118,31 +128,27 @@ runpy.run_module("nanogpt", run_name="__main__", alter_sys=True)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("module", ["nanogpt.cli.export", "nanogpt.export.huggingface"])
-@pytest.mark.parametrize("name", SIGNALS)
-@pytest.mark.parametrize("ignored", [False, True])
-def test_a_signal_at_the_start_is_one_line_and_its_code(tmp_path, module, name, ignored):
+@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
+@pytest.mark.parametrize(
+    ("name", "ignored"), [("SIGTERM", False), ("SIGHUP", False), ("SIGHUP", True)]
+)
+def test_a_signal_within_an_import_is_one_line_and_its_code(tmp_path, name, ignored):
     """Or nothing at all where it is ignored, as SIGHUP is under nohup."""
 
-    def ignore():
+    def arrange():
         signal.signal(getattr(signal, name), signal.SIG_IGN if ignored else signal.SIG_DFL)
 
-    out = str(tmp_path / "out")
-    command = [sys.executable, "-c", STOPPED.format(module=module, name=name)]
+    code = STOPPED.format(module="nanogpt.export.huggingface", name=name)
     done = subprocess.run(
-        [*command, "export", "--out", out],
+        [sys.executable, "-c", code, "export", "--out", str(tmp_path / "out")],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         cwd=ROOT,
-        preexec_fn=ignore,
+        preexec_fn=arrange,
     )
-    if ignored:
-        assert (done.returncode, done.stderr) == (0, "")
-    elif name == "SIGINT":  # Python has its own handler only if the signal was not set before
-        assert done.returncode in (130, -signal.SIGINT)
-    else:
-        assert (done.returncode, done.stderr) == (SIGNALS[name], "\nstopped: nothing was written\n")
+    said = "" if ignored else "\nstopped: nothing was written\n"
+    assert (done.returncode, done.stderr) == (0 if ignored else SIGNALS[name], said)
 
 
 SCRIPT = """
@@ -167,3 +173,68 @@ def test_train_in_a_script_saves_its_state_and_then_the_signal_ends_the_process(
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, cwd=ROOT, timeout=200)
     assert done.returncode == -signal.SIGTERM
     assert step_of(here / "o") == 3
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(pty is None, reason="needs a terminal of POSIX")
+def test_a_terminal_that_closes_while_a_model_trains_loses_no_step(here):
+    words = f"{TRAIN} --steps 100000 --eval-every 100000 --data {here}/text.txt --out {here}/out"
+    master, terminal = pty.openpty()
+
+    def attach():
+        os.setsid()
+        fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
+
+    env = {**os.environ, "TQDM_DISABLE": "0", "TQDM_MININTERVAL": "0"}
+    with subprocess.Popen(
+        [sys.executable, "-m", "nanogpt", *words.split()],
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+        cwd=ROOT,
+        env=env,
+        preexec_fn=attach,
+    ) as process:
+        os.close(terminal)
+        said = b""
+        while b"loss" not in said.replace(b"losses", b""):  # the bar of a step
+            said += os.read(master, 10_000)
+        os.close(master)  # the kernel sends SIGHUP
+        assert process.wait(timeout=100) == SIGNALS["SIGHUP"]
+    assert step_of(here / "out") > 0
+    assert not list(here.glob("*.lock")) + list(here.glob(".*.lock"))
+
+
+RUN = "run --source {h}/nb --out {h}/out --profile smoke --no-html"
+SLEEPS = """
+import os, subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"])
+with open({path!r}, "w") as file:
+    file.write(f"{{child.pid}}\\n")
+time.sleep(300)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_a_run_of_notebooks_keeps_those_that_passed_and_ends_what_their_cells_have_started(
+    here, name
+):
+    path = here / "pid"
+    write_notebook(here / "nb" / "00_one.ipynb", "x = 1")
+    write_notebook(here / "nb" / "01_two.ipynb", SLEEPS.format(path=str(path)))
+    words = RUN.format(h=here).split()
+    with subprocess.Popen(
+        [sys.executable, "-m", "nanogpt", *words], cwd=ROOT, stderr=subprocess.PIPE, text=True
+    ) as process:
+        while not path.is_file() or "\n" not in path.read_text():
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.send_signal(getattr(signal, name))
+        assert process.wait(timeout=200) == SIGNALS[name]
+        assert "1 of 2 notebooks had passed and are kept" in process.stderr.read()
+    assert (here / "out" / "00_one.ipynb").is_file()
+    child = Path("/proc", path.read_text().strip(), "status")
+    while child.is_file() and "State:\tZ" not in child.read_text():
+        time.sleep(0.01)  # it ends, or this test does not
+    assert not list((here / "out").glob(".*"))
