@@ -1,5 +1,6 @@
 """The device that tensors live on, why it was chosen, and the memory that is available."""
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,17 +57,16 @@ def available_memory(root: Path = Path("/")) -> int | None:
     """Bytes of the machine's memory that new tensors can use; None if the system does not say.
 
     The page cache counts as available, because the system gives it up. In a container with less
-    memory than its machine, its own limit counts. `root` is where the system's files are.
+    memory than its machine, its own limit counts. On macOS it is the size of all memory. `root` is
+    where the system's files are.
     """
     table = _read(root / "proc/meminfo")
     found = re.search(r"^MemAvailable:\s*(\d+) kB", table, re.M)
     if found:
         return max(0, min([int(found[1]) * 1024, *_left_in_groups(root)]))
-    try:
-        import psutil  # of macOS and Windows; JupyterLab brings it
-    except ImportError:
-        return None
-    return psutil.virtual_memory().available
+    if "SC_PHYS_PAGES" in getattr(os, "sysconf_names", {}):  # macOS: all that there is
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return None
 
 
 def _left_in_groups(root: Path) -> list[int]:

@@ -5,6 +5,7 @@ The signal comes at a state, not at a time: from within the function that is nam
 
 import os
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -184,8 +185,9 @@ def test_a_terminal_that_closes_while_a_model_trains_loses_no_step(here):
     def attach():
         os.setsid()
         fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
 
-    env = {**os.environ, "TQDM_DISABLE": "0", "TQDM_MININTERVAL": "0"}
+    env = {**os.environ, "TQDM_DISABLE": "0"}
     with subprocess.Popen(
         [sys.executable, "-m", "nanogpt", *words.split()],
         stdin=terminal,
