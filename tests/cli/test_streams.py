@@ -1,8 +1,10 @@
 """Whatever stdin, stdout, stderr, the locale and the folder are: no traceback, the right code."""
 
+import ast
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -55,6 +57,35 @@ def test_a_closed_stdout_is_not_the_next_file_that_is_opened(tmp_path):
     )
     assert run(script.replace("{tmp}", str(tmp_path)))[0] == 0
     assert (tmp_path / "a").read_text() == ""
+
+
+def calls_without_encoding(path: Path) -> list[str]:
+    """Calls that read or write text in the locale's encoding."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if not isinstance(node, ast.Call):
+            continue
+        name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+        named = {word.arg for word in node.keywords}
+        text_files = name in ("read_text", "write_text") and len(node.args) == (
+            name == "write_text"
+        )
+        opened = getattr(node.func, "id", "") == "open" and not any(
+            "b" in str(getattr(mode, "value", "")) for mode in node.args[1:2]
+        )
+        if (
+            text_files or opened or (name in ("run", "Popen") and "text" in named)
+        ) and "encoding" not in named:
+            found.append(f"{path.relative_to(ROOT)}:{node.lineno} {name}")
+    return found
+
+
+def test_text_is_utf_8_whatever_the_locale():
+    found = [
+        call for path in (ROOT / "nanogpt").rglob("*.py") for call in calls_without_encoding(path)
+    ]
+    # The one in mirror.py is of the notebooks' first cell, whose kernel is in UTF-8.
+    assert [call for call in found if "mirror.py" not in call] == []
 
 
 @pytest.mark.slow
