@@ -104,10 +104,7 @@ def load_checkpoint(path: str | Path = files.KEEPER, *, origin: str | None = Non
     Raises CheckpointError when the file is missing, damaged or foreign, or when its tensors do not
     fit its config.
     """
-    path = check_path("path", path)
-    path = path.with_name(path.name + ".safetensors")
-    if not path.is_file():
-        raise CheckpointError(f"no checkpoint at {path}: train one (notebook 01), or correct it")
+    path = find_weights(path)
     state, meta = read_tensors(path)
     config = _checked_config(path, meta)
     count = sum(tensor.numel() for tensor in state.values())
@@ -122,6 +119,33 @@ def load_checkpoint(path: str | Path = files.KEEPER, *, origin: str | None = Non
         raise CheckpointError(f"{path}: its tensors do not fit its config ({detail})") from error
     tokenizer = CharTokenizer(meta["vocabulary"])
     return Checkpoint(model.eval(), tokenizer, meta, files.sha256(path), origin or path.name)
+
+
+def find_weights(path: str | Path) -> Path:
+    """The file of weights that `path` names, with or without `.safetensors`.
+
+    Raises CheckpointError if there is none, with what is there instead.
+    """
+    check_type("path", path, (str, Path))
+    given = files.user_path(path)
+    if str(path) and given.is_dir() and not _weights_of(given).is_file():
+        found = given
+    else:
+        weights = _weights_of(check_path("path", path))
+        if weights.is_file():
+            return weights
+        found = next((x for x in (weights, given) if os.path.lexists(x)), None)
+        if found is None:
+            raise CheckpointError(
+                f"no checkpoint at {weights}: train one (notebook 01), or correct the path"
+            )
+    what, cure = files.identify(found)
+    raise CheckpointError(f"{found} is {what or 'another file'}, not a checkpoint of ours: {cure}")
+
+
+def _weights_of(path: Path) -> Path:
+    """The file of weights of a stem."""
+    return path.parent / f"{stem(path).name}.safetensors"
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor], meta: dict) -> str:
@@ -158,6 +182,9 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict]:
             header = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, ValueError) as error:
+        what, cure = files.identify(path)
+        if what:
+            raise CheckpointError(f"{path} is {what}, not a checkpoint of ours: {cure}") from error
         problem = f"{path} is damaged or no safetensors file ({error})"
         raise CheckpointError(f"{problem}: {damaged}") from error
     try:
@@ -172,6 +199,8 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict]:
 
 def is_written(path: Path, kind: str) -> bool:
     """Whether write_tensors wrote this file, in a format of this kind, and it is undamaged."""
+    if not path.is_file():
+        return False
     try:
         return str(read_tensors(path)[1].get("format")).startswith(kind)
     except CheckpointError:
@@ -181,7 +210,7 @@ def is_written(path: Path, kind: str) -> bool:
 def check_path(name: str, value) -> Path:
     """The stem of a path that names a file. Raises TypeError, and ValueError for a folder's."""
     check_type(name, value, (str, Path))
-    path = stem(value)
+    path = stem(files.user_path(value))
     if path.name in ("", "..") or not os.path.basename(value).startswith(path.name):
         raise ValueError(f"{name}={str(value)!r}: name a file, without its suffix")
     return path
@@ -205,6 +234,12 @@ def _digest(meta: str, state: dict) -> str:
 def _checked_config(path: Path, meta: dict) -> GPTConfig:
     """The config in a checkpoint's metadata, after a check of all that is read from it later."""
     form = meta.get("format")
+    if form != FORMAT and str(form).startswith("nanogpt-notebooks training state"):
+        newest = path.name.removesuffix(".state.safetensors")
+        raise CheckpointError(
+            f"{path} is the state of a training run, not a checkpoint: name {newest} beside it, or "
+            "resume the run"
+        )
     if form != FORMAT:
         raise CheckpointError(f"{path} has format {form!r}, not {FORMAT!r}: train again")
     try:

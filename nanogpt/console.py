@@ -1,6 +1,7 @@
-"""Progress on a terminal and in a notebook, and errors in a line."""
+"""Progress on a terminal and in a notebook, errors in a line, and signals that end a process."""
 
 import os
+import signal
 import sys
 
 from tqdm import tqdm
@@ -14,16 +15,48 @@ class Progress(tqdm):
 
     def __init__(self, total: int, name: str, *, hidden: bool = False, **options):
         off = hidden or os.environ.get("TQDM_DISABLE", "0") not in ("", "0")
-        off |= not (sys.stdout.isatty() or "ipykernel" in sys.modules)
+        terminal = sys.stdout is not None and sys.stdout.isatty()  # None: it was closed
+        off |= not (terminal or "ipykernel" in sys.modules)
         options |= {"desc": name, "disable": off, "leave": False, "mininterval": 0.5}
         super().__init__(total=total, file=sys.stdout, **options)
 
     def print(self, line: str) -> None:
         """Print a line above the bar."""
-        self.write(line)
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            self.write(line)
+            sys.stdout.flush()
 
 
 def first_line(error: Exception) -> str:
     """The first line of an error's message."""
     return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+
+
+# ------------------------------------------------------------------ signals that end a process
+
+# Ctrl-C; what `kill`, a container and a batch system send; a terminal that closes.
+STOPS = [getattr(signal, x) for x in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, x)]
+_TERMINALS = [number for number in (1, 2) if os.isatty(number)]  # asked before it can close
+received: list[int] = []  # the signals that a command was stopped by
+
+
+def interrupt(number: int, frame) -> None:
+    """A signal handler that raises KeyboardInterrupt, as Python's own does for Ctrl-C."""
+    note_stop(number)
+    raise KeyboardInterrupt
+
+
+def note_stop(number: int) -> None:
+    """Remember the signal for the exit code. After a terminal has closed, print nothing more.
+
+    Printing to a closed terminal raises an error, which would lose what a stop must save.
+    """
+    received.append(number)
+    if number == getattr(signal, "SIGHUP", None):
+        for stream in _TERMINALS:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
+
+
+def stop_code() -> int:
+    """The exit code of a process that a signal has stopped: 128 and its number; 130 for Ctrl-C."""
+    return 128 + (received[-1] if received else signal.SIGINT)

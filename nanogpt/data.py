@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from .config import check_type
-from .files import ROOT, sha256, write_whole
+from .files import ROOT, path_in, sha256, user_path, write_whole
 
 PRACTICE = "practice corpus"
 GRAMMAR = Path(__file__).with_name("practice.json")
@@ -76,9 +76,8 @@ def load_corpus(path: str | Path | None = None) -> Corpus:
     note. With NANOGPT_OFFLINE=1 no download is tried; the note is then NANOGPT_OFFLINE_REASON.
     """
     check_type("path", path, (str, Path, type(None)))
-    named = path or os.environ.get("NANOGPT_DATA")
-    if named:
-        file = Path(named).expanduser()
+    file = user_path(path) if path else path_in("NANOGPT_DATA")
+    if file:
         if not file.is_file():
             source = "" if path else "NANOGPT_DATA: "
             raise CorpusError(f"{source}{file} is no file: correct the path or leave it out")

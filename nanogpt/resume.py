@@ -6,11 +6,13 @@ the history. It is one safetensors file, written whole or not at all; nothing is
 
 import json
 import math
+import os
 import signal
 import threading
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,6 +20,7 @@ from torch import Tensor
 from . import checkpoint
 from .checkpoint import CheckpointError
 from .config import TrainConfig
+from .console import STOPS, interrupt, note_stop
 from .data import Corpus
 from .files import check_file, sha256, write_whole
 from .model import GPT
@@ -119,16 +122,24 @@ class RunFiles:
             tensors["cuda"] = torch.cuda.get_rng_state()
         plain = {key: value for key, value in history.items() if key != "batch_loss"}
         meta = {"format": FORMAT, "about": self.settings, "step": step, "history": plain}
+        meta["computed"] = computed_with(trainer)
         meta["scaler"] = trainer.scaler.state_dict()
         checkpoint.write_tensors(self.state, tensors, meta)
 
     def load_state(self, trainer: Trainer, history: dict) -> int:
-        """Put everything back as it was saved; the number of steps done. Raises as read_state."""
+        """Put everything back as it was saved; the number of steps done. Raises as read_state.
+
+        Prints a line when the run goes on in another way than before, with other last bits.
+        """
         done = 0
         if self.state.is_file():
             tensors, meta = self.read_state()
             with _foreign_as_error(self.state):
+                check_state(tensors, meta, trainer)
                 done = _restore(tensors, meta, trainer, history)
+                note = other_bits(meta.get("computed", {}), computed_with(trainer))
+            if note and trainer.first:
+                print(note, flush=True)
         trainer.agree("saved steps:", done)
         return done
 
@@ -147,12 +158,80 @@ class RunFiles:
             changed = [
                 f"{name}={before.get(name)!r}, not {value!r}"
                 for name, value in now.items()
-                if before.get(name) != value
+                if not _same(name, before.get(name), value)
             ]
         if changed:
             began = f"the run in {self.state} began with {'; '.join(changed)}"
             raise ValueError(f"{began}: resume with the same settings, or start anew with out=PATH")
         return tensors, meta
+
+
+def _same(name: str, before, now) -> bool:
+    """Whether a setting is as it was; of a text the digest counts, whatever its file is called."""
+    if name == "text":
+        return str(before).rpartition(", ")[2] == now.rpartition(", ")[2]
+    return before == now
+
+
+def computed_with(trainer: Trainer) -> dict:
+    """What the last bits of a run depend on besides its settings. It may differ after a stop."""
+    config = trainer.config
+    device = trainer.device
+    gpu = device.device.type == "cuda"
+    return {
+        "threads": torch.get_num_threads(),
+        "processes": trainer.size,
+        "accumulate": config.accumulate,
+        "compile": config.compile,
+        "device": torch.cuda.get_device_name() if gpu else "cpu",
+        "precision": str(device.dtype).removeprefix("torch."),
+        "torch": torch.__version__,
+    }
+
+
+def other_bits(before: dict, now: dict) -> str:
+    """A line that says what has to be as before for the same bits; empty if everything is."""
+    changed = [name for name in now if name in before and before[name] != now[name]]
+    if not changed:
+        return ""
+    was = ", ".join(f"{name}={before[name]}" for name in changed)
+    current = ", ".join(f"{name}={now[name]}" for name in changed)
+    return (
+        f"resuming with {current}, saved with {was}: the run continues, but the bits of a run that "
+        f"was never stopped need {was}"
+    )
+
+
+def check_state(tensors: dict[str, Tensor], meta: dict, trainer: Trainer) -> None:
+    """Raise TypeError for values of a type or a size that save_state does not write."""
+    step = meta["step"]
+    if type(step) is not int or not 0 <= step <= trainer.config.steps:
+        raise TypeError(f"step={step!r}")
+    history = meta["history"]
+    for name in ("step", "train", "val", "block", "lr_scale"):
+        if type(history[name]) is not list or not all(
+            type(x) in (int, float) for x in history[name]
+        ):
+            raise TypeError(f"history of {name}={history[name]!r:.40}")
+    sizes = [len(history[name]) for name in ("step", "train", "val", "block")]
+    losses = tensors["batch_loss"]
+    if len(set(sizes)) > 1 or len(history["lr_scale"]) != step or losses.shape != (step,):
+        raise TypeError(f"{sizes} evaluations and {len(losses)} losses in {step} steps")
+    if type(history.get("full_val", 0.0)) not in (int, float):
+        raise TypeError(f"full_val={history['full_val']!r:.40}")
+    numbers = meta["scaler"].values()
+    if not losses.is_floating_point() or not all(type(x) in (int, float) for x in numbers):
+        raise TypeError("losses or a scaler that are no numbers")
+    own = trainer.model.state_dict()
+    for name, tensor in _under("model.", tensors).items():
+        if name in own and tensor.dtype != own[name].dtype:
+            raise TypeError(f"{name} is of {tensor.dtype}, not {own[name].dtype}")
+    for i, optimizer in enumerate(trainer.optimizers):
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        for name, tensor in _under(f"optimizer.{i}.", tensors).items():
+            parameter = parameters[int(name.partition(".")[0])]
+            if not tensor.is_floating_point() or tensor.shape not in ((), parameter.shape):
+                raise TypeError(f"optimizer.{i}.{name} is {tuple(tensor.shape)} of {tensor.dtype}")
 
 
 def _restore(tensors: dict[str, Tensor], meta: dict, trainer: Trainer, history: dict) -> int:
@@ -178,7 +257,9 @@ def _foreign_as_error(path: Path):
     """What a file that lacks something of ours would raise is a CheckpointError that says so."""
     try:
         yield
-    except (KeyError, TypeError, AttributeError, RuntimeError) as error:
+    except CheckpointError:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         problem = f"{path} is not a state of this run ({error!r})"
         cure = "restore it, or start a new run with out=PATH"
         raise CheckpointError(f"{problem}: {cure}") from error
@@ -191,27 +272,33 @@ def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 @contextmanager
 def deferred_interrupt():
-    """Gives a list that the first Ctrl-C is put into, so that no step is cut in half.
+    """Yield a list that the first Ctrl-C, SIGTERM or SIGHUP is put into: no step is cut in half.
 
-    A second Ctrl-C is raised. Outside of the main thread, and where it is ignored, nothing changes.
+    A second one raises KeyboardInterrupt. A signal that would have killed the process does so at
+    the end of the block. Outside the main thread nothing changes, nor for a signal that is ignored
+    or has a handler of the caller's.
     """
     signals: list[int] = []
+    before: dict[int, Any] = {}  # handlers, by signal
 
     def note(number, frame):
         if signals:
             raise KeyboardInterrupt
+        note_stop(number)
         signals.append(number)
 
-    before = signal.getsignal(signal.SIGINT)
-    in_main = threading.current_thread() is threading.main_thread()
-    catches = in_main and before is not signal.SIG_IGN
-    if catches:
-        signal.signal(signal.SIGINT, note)
+    if threading.current_thread() is threading.main_thread():
+        usual = (signal.default_int_handler, interrupt, signal.SIG_DFL)
+        before = {n: signal.getsignal(n) for n in STOPS if signal.getsignal(n) in usual}
+    for number in before:
+        signal.signal(number, note)
     try:
         yield signals
     finally:
-        if catches:
-            signal.signal(signal.SIGINT, before or signal.SIG_DFL)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if signals and before[signals[0]] is signal.SIG_DFL:
+            os.kill(os.getpid(), signals[0])
 
 
 def _is_best(history: dict) -> bool:

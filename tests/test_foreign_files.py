@@ -124,7 +124,7 @@ CASES = [  # the command, whether it has run before, the arrangement, its exit c
     ("train", True, put("out.jsonl"), 2),
     ("train --overwrite", True, put("out-notes.jsonl"), 0),
     ("generate", False, put("out/notes.txt"), 2),
-    ("generate", True, put("out/shards/00000.jsonl"), 0),
+    ("generate", True, put("out/shards/00000.jsonl"), 2),
 ]
 
 

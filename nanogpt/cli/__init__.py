@@ -11,8 +11,12 @@ import importlib
 import os
 import signal
 import sys
+from contextlib import suppress
 
+from ..console import STOPS, stop_code
 from .common import leave, missing, run_command
+
+BROKEN_PIPE = 141  # 128 + SIGPIPE, as a shell has it
 
 COMMANDS = {  # the words that call it: what it does
     "run": "run the notebooks and render them",
@@ -40,26 +44,67 @@ MODULES = dict.fromkeys(["run", "site", "sync"], "notebooks")  # of a first word
 def main(argv: list[str] | None = None) -> int:
     """Run the command that the first words name. Returns its exit code, 2 when there is none.
 
-    Without `argv` it is what this process is for: a Ctrl-C is handled from here to the end, and 141
-    returned, without a word, where the reader of its output, such as `head`, has left.
+    Without `argv` it is what this process is for: Ctrl-C, SIGTERM and SIGHUP are handled from here
+    to the end, unless they are ignored, as under nohup, and closed streams are opened.
     """
     if argv is not None:
         return _dispatch(list(argv))
-    ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # not where it is ignored
-    if ours:
-        signal.signal(signal.SIGINT, leave)
+    open_streams()
+    usual = (signal.default_int_handler, signal.SIG_DFL)
+    ours = [number for number in STOPS if signal.getsignal(number) in usual]
+    for number in ours:
+        signal.signal(number, leave)
     try:
-        try:
-            return _dispatch(sys.argv[1:])
-        finally:
-            if ours:  # all is done: what Python does at its end can be cut
-                signal.signal(signal.SIGINT, signal.SIG_DFL)
-            sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for Python's own flush
-        return 141
+        os.getcwd()
+        code = _dispatch(sys.argv[1:])
+    except SystemExit as ended:  # argparse's
+        code = int(ended.code or 0)
+    except FileNotFoundError:
+        print("error: the folder you are in was deleted: cd to another one", file=sys.stderr)
+        code = 2
+    except OSError as error:  # of printing: all others are told by the command
+        code = cannot_print(error)
     except KeyboardInterrupt:  # a second one
-        return 130
+        code = stop_code()
+    for number in ours:  # all is done: what Python does at its end can be cut
+        signal.signal(number, signal.SIG_DFL)
+    return flushed(code)
+
+
+def open_streams() -> None:
+    """Open a closed stdin, stdout or stderr on the null device.
+
+    Otherwise the next file that is opened would get its number, and what is printed.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            opened = os.open(os.devnull, os.O_RDWR)  # the lowest free number: this one
+            os.set_inheritable(opened, True)
+        if getattr(sys, name) is None:
+            mode = "w" if number else "r"
+            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
+
+
+def flushed(code: int) -> int:
+    """Flush all output. Returns `code`; instead of 0 another one if nobody takes the output."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError as error:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())  # for Python's own flush
+            code = code or cannot_print(error)
+    return code
+
+
+def cannot_print(error: OSError) -> int:
+    """The exit code if the output cannot be printed; said in a line unless its reader has left."""
+    if isinstance(error, BrokenPipeError):
+        return BROKEN_PIPE
+    with suppress(OSError):
+        print(f"error: cannot print the output ({error.strerror})", file=sys.stderr, flush=True)
+    return 2
 
 
 def _dispatch(words: list[str]) -> int:
@@ -88,7 +133,10 @@ def _dispatch(words: list[str]) -> int:
 
 
 def tolerate_any_text() -> None:
-    """Let stdout and stderr print a ? for each character that their encoding lacks."""
+    """Let stdout and stderr print a ? for each character that their encoding lacks.
+
+    In the POSIX locale stdout is ASCII, with "surrogateescape" for the bytes of file names alone.
+    """
     for stream in (sys.stdout, sys.stderr):
-        if getattr(stream, "errors", None) == "strict":
+        if getattr(stream, "errors", None) in ("strict", "surrogateescape"):
             stream.reconfigure(errors="replace")

@@ -8,10 +8,12 @@ import re
 import signal
 import sys
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from ..config import SIZES, check_int
+from ..console import STOPS, interrupt, received, stop_code
 from ..files import (
     KEEPER,
     LECTURE_FORM,
@@ -19,7 +21,9 @@ from ..files import (
     ROOT,
     check_file,
     check_writable,
+    path_in,
     read_json,
+    user_path,
     write_json,
 )
 
@@ -41,7 +45,10 @@ def named(text: str) -> Path:
     """A path, as argparse reads it from an option: Path("") would be the folder one is in."""
     if not text:
         raise argparse.ArgumentTypeError("'': name a path")
-    return Path(text)
+    try:
+        return user_path(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 POSITIVE = {"type": positive, "metavar": "N"}
@@ -90,7 +97,7 @@ def add_overwrite(parser: argparse.ArgumentParser) -> None:
 
 def add_lesson(parser: argparse.ArgumentParser, what: str) -> None:
     """Add --lesson [PATH]; `what` says in the help what the reader's code does there."""
-    path = Path(os.environ.get("NANOGPT_MINE") or ROOT / "outputs" / "mine") / "lesson.py"
+    path = (path_in("NANOGPT_MINE") or ROOT / "outputs" / "mine") / "lesson.py"
     about = f"by the code that you wrote in the notebooks: {what} (outputs/mine/lesson.py)"
     parser.add_argument("--lesson", nargs="?", type=Path, const=path, metavar="PATH", help=about)
 
@@ -117,7 +124,7 @@ def json_path(given: str | None, default: str) -> Path | None:
     """
     if given is None:
         return None
-    path = Path(given or OUTPUTS / default)
+    path = user_path(given) if given else OUTPUTS / default
     command = re.split(r"[-.]", default)[0]
     check_writable(path)
     data = read_json(path)
@@ -166,10 +173,12 @@ def run_command(words: str, about: str, calls: tuple[Callable, Callable], argv: 
     parser = Parser(words, about)
     options(parser)
     args = parser.parse_args(argv)
-    if signal.getsignal(signal.SIGINT) is leave:
+    ours = [number for number in STOPS if signal.getsignal(number) is leave]
+    if ours:
         import torch  # noqa: F401  (a Ctrl-C within an import can get lost)
 
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in ours:
+        signal.signal(number, interrupt)
     return exit_code(lambda: run(args), vars(args))
 
 
@@ -177,10 +186,11 @@ def run_command(words: str, about: str, calls: tuple[Callable, Callable], argv: 
 
 
 def leave(number, frame) -> None:
-    """A Ctrl-C before a command has begun ends the process: nothing is written yet."""
+    """A Ctrl-C or kill before a command has begun ends the process: nothing is written yet."""
     if speaks():
-        os.write(2, b"\nstopped: nothing was written\n")
-    os._exit(130)
+        with suppress(OSError):  # a terminal that is gone
+            os.write(2, b"\nstopped: nothing was written\n")
+    os._exit(128 + number)
 
 
 def speaks() -> bool:
@@ -192,15 +202,17 @@ def exit_code(command: Callable[[], int | None], names: Iterable[str] = ()) -> i
     """Run a command and return its exit code, 0 when it returns None; an error becomes one line.
 
     1: done, with a bad result (a mismatch, a loss that is not finite); 2: it could not be done, and
-    a line on stderr names the cause; 130: stopped by Ctrl-C. `names` are those of its options, as
-    the library calls them. A KeyboardInterrupt may say which results were kept. An error that no
-    user can cause is not caught: it keeps its traceback.
+    a line on stderr names the cause; 128 + N: stopped by signal N, so 130 for Ctrl-C, 143 for
+    SIGTERM and 129 for a terminal that closed. `names` are those of its options, as the library
+    calls them. A KeyboardInterrupt may say which results were kept. An error that no user can cause
+    is not caught: it keeps its traceback.
     """
+    received.clear()
     try:
         return command() or 0
     except KeyboardInterrupt as stopped:
         message = f"\nstopped: {stopped if str(stopped) else 'nothing was written'}"
-        code = 130
+        code = stop_code()
     except FloatingPointError as error:
         message = f"error: {error}"
         code = 1
@@ -223,7 +235,8 @@ def exit_code(command: Callable[[], int | None], names: Iterable[str] = ()) -> i
         message = f"error: {error}"
         code = 2
     if speaks():
-        print(in_options(message, names), file=sys.stderr)
+        with suppress(OSError):  # a reader who has left, or a terminal that is gone
+            print(in_options(message, names), file=sys.stderr, flush=True)
     return code
 
 

@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _job(args: argparse.Namespace):
-    from ..checkpoint import load_checkpoint
+    from ..checkpoint import find_weights, load_checkpoint
     from ..cluster.job import Job, Task, prompt_check, read_prompts
     from ..sampling import SamplingParams
     from ..serving.native_steps import choose_backend
@@ -50,7 +50,7 @@ def _job(args: argparse.Namespace):
     backend, reason = choose_backend(saved.model) if args.backend == "auto" else (args.backend, "")
     print(f"{saved}\n{backend} steps{f': {reason}' if reason else ''}", flush=True)
     sampling = SamplingParams(args.temperature, args.top_k, args.top_p, args.greedy)
-    path = str(Path(args.checkpoint).resolve())
+    path = str(find_weights(args.checkpoint).resolve())
     task = Task(path, saved.sha256, args.max_new_tokens, sampling, backend)
     prompts = read_prompts(args.prompts, args.samples, args.seed, prompt_check(task, saved))
     return Job(args.out, prompts, task, args.shard_size)

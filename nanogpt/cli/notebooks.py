@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
 from ..checkpoint import load_checkpoint
 from ..cluster.folders import held
-from ..files import ROOT
+from ..files import ROOT, path_in, user_path
 from ..series import address, runner
 from ..series.mirror import set_address, sync
 from ..series.nbfile import SyncError
 from ..series.plan import DEFAULT
 from ..series.site import newest, render
 from .common import add_overwrite, check_clone, positive
+
+VARIABLES = ["NANOGPT_DATA", "NANOGPT_CHECKPOINT", "NANOGPT_MINE", "NANOGPT_CACHE"]  # paths
 
 
 def run_options(parser: argparse.ArgumentParser) -> None:
@@ -43,19 +44,19 @@ def run_notebooks(args: argparse.Namespace) -> int:
     """Execute them, and render their pages. Exit code 1: one of them failed, or differs."""
     if not args.source:
         check_clone()
+    for variable in VARIABLES:  # kernels run in another folder than the command
+        path = path_in(variable)
+        if path:
+            os.environ[variable] = str(path)
     whole = args.publish or args.reproduce
     checkpoint = "" if whole else os.environ.get("NANOGPT_CHECKPOINT", "")
     for setting in args.settings:
         name, _, value = setting.partition("=")
         checkpoint = value if name == "checkpoint" else checkpoint
     if checkpoint not in ("", "auto"):
-        load_checkpoint(ROOT / checkpoint)  # in which kernels run; refused before one does
-    # A polite kill tidies up as a Ctrl-C does.
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        return 0 if runner.run_series(SimpleNamespace(**vars(args))) else 1
-    finally:
-        signal.signal(signal.SIGTERM, before)
+        # Kernels run in ROOT. It is refused before one starts.
+        load_checkpoint(ROOT / user_path(checkpoint))
+    return 0 if runner.run_series(SimpleNamespace(**vars(args))) else 1
 
 
 def site_options(parser: argparse.ArgumentParser) -> None:

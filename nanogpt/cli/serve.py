@@ -6,7 +6,6 @@ import argparse
 import gc
 import json
 import shlex
-import signal
 import sys
 from pathlib import Path
 
@@ -15,10 +14,10 @@ from .common import add_lesson, add_shared, set_threads, weights_for
 
 
 def run(args: argparse.Namespace) -> int:
-    """Start the server, say how to ask it, and stay. Exit code 1: the server failed."""
-    for name in ("SIGTERM", "SIGHUP"):  # they, and a terminal that closes, end it as Ctrl-C does
-        if hasattr(signal, name):
-            signal.signal(getattr(signal, name), signal.default_int_handler)
+    """Start the server, say how to ask it, and stay until a signal ends it.
+
+    Exit code 0 then, as a server is always ended so; 1: the server failed.
+    """
     from ..checkpoint import load_checkpoint
     from ..serving.http import listening
 

@@ -7,7 +7,15 @@ import sys
 import time
 from pathlib import Path
 
-from ..files import KEEPER, LECTURE_FORM, ROOT
+from ..files import (
+    KEEPER,
+    LECTURE_FORM,
+    ROOT,
+    check_file,
+    check_writable,
+    read_json,
+    user_path,
+)
 from .common import (
     POSITIVE,
     add_json,
@@ -60,11 +68,16 @@ def referee(args: argparse.Namespace) -> int:
 
     names = ("seed", "seconds", "known", "length", "requests", "expects")
     options = {name: getattr(args, name) for name in names if hasattr(args, name)}
+    if args.json:
+        check_writable(args.json)  # now, not after the work
+        earlier = read_json(args.json)
+        ours = isinstance(earlier, list) and all("verdict" in row for row in earlier)
+        check_file(args.json, ours)
     verdicts = {"equal"}
     reports = []
     for target in args.targets:
         if args.kind == "model" and target.endswith(".py"):
-            verdicts |= _lesson(Path(target), args.seed)
+            verdicts |= _lesson(user_path(target), args.seed)
             continue
         for model in _models(args, target):
             report = referee(model, say=Teller(args.seconds), **options)
@@ -129,11 +142,10 @@ def _models(args: argparse.Namespace, target: str) -> list:
         return [small(target, args.seed) if kind == "class" else RemoteServer(target)]
     if not target or "://" in target:
         raise ValueError(f"{target!r} is no folder and no file; `verify server` takes addresses")
-    if (Path(target) / "config.json").is_file():
-        return [from_folder(target, args.trust_remote_code)]
-    if Path(target).is_dir():
-        raise ValueError(f"{target} is a folder without config.json: no model of transformers")
-    model = load_checkpoint(target).model
+    path = user_path(target)
+    if (path / "config.json").is_file():
+        return [from_folder(str(path), args.trust_remote_code)]
+    model = load_checkpoint(path).model
     return [model, pack_heads(model)] if model.config.per_head else [model]
 
 
@@ -153,6 +165,10 @@ def kinds(args: argparse.Namespace) -> int:
     """Judge each architecture and write the table."""
     from ..verify import survey
 
+    earlier = read_json(args.folder / "kinds.json")
+    ours = isinstance(earlier, dict) and earlier.get("what") == "kinds"
+    for name in ("kinds.json", "README.md"):
+        check_file(args.folder / name, ours)
     set_threads(1)  # small models: more threads only wait for each other
     names = args.names or survey.kinds()
     rows = list(survey.survey(names, args.minutes, args.seconds, print))

@@ -1,10 +1,12 @@
 """Many texts from a file of prompts: a file for each shard, and shards that are there are skipped.
 
     FOLDER/job.json           the settings of the job
+    FOLDER/SHA256SUMS         a digest of each shard: `sha256sum -c SHA256SUMS` checks them
     FOLDER/shards/00000.jsonl a line of JSON for each text, in the order of the input
 
-A text depends on its prompt and its seed alone, so any number of workers writes the same files.
-Several workers are actors of Ray Data (optional).
+A shard that was cut or edited is noticed by its digest. A text depends on its prompt and its seed
+alone, so any number of workers writes the same files. Several workers are actors of Ray Data
+(optional).
 """
 
 from __future__ import annotations
@@ -13,7 +15,10 @@ import hashlib
 import json
 import logging
 import os
+import re
 import secrets
+import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -23,7 +28,7 @@ import torch
 
 from ..checkpoint import Checkpoint, load_checkpoint
 from ..config import check_int
-from ..files import OURS, read_json, sha256, write_json, write_whole
+from ..files import OURS, read_json, sha256, user_path, write_json, write_whole
 from ..sampling import MOST_NEW, PLAIN, SamplingParams, check_length, check_sampling
 from ..serving.batch import serve
 from ..serving.native_steps import BACKENDS
@@ -31,7 +36,8 @@ from ..serving.sequence import Request
 from .folders import check_folder, held
 
 MOST = 1_000_000  # texts of one job, and characters of one prompt: all are in memory
-OPTIONS = {"input": "--prompts, --samples or --seed", "weights": "--checkpoint"}
+OPTIONS = {"format": "the version of this package"}
+OPTIONS |= {"input": "--prompts, --samples or --seed", "weights": "--checkpoint"}
 OPTIONS |= {"sampling": "--temperature, --top-k, --top-p or --greedy"}
 Prompt = tuple[str, int]  # the beginning of a text, and the seed of its randomness
 
@@ -47,9 +53,10 @@ def read_prompts(
     """
     check_int("samples", samples, 1)
     check_int("seed", seed, 0, 2**62)
-    read = _object if path and Path(path).suffix == ".jsonl" else str
+    path = user_path(path) if path else None
+    read = _object if path and path.suffix == ".jsonl" else str
     prompts = []
-    for where, line in _lines(Path(path)) if path else [("", "\n")]:
+    for where, line in _lines(path) if path else [("", "\n")]:
         try:
             prompts.append(read(line))
             check(prompts[-1])
@@ -121,13 +128,15 @@ class Job:
 
     def __init__(self, folder: Path, prompts: Sequence[Prompt], task: Task, shard_size: int = 32):
         check_int("shard_size", shard_size, 1)
-        self.folder = Path(folder).resolve()
+        self.folder = user_path(folder).resolve()
         self.task = task
         self.shard_size = shard_size
         n = len(prompts)
         self.shards = [prompts[start : start + shard_size] for start in range(0, n, shard_size)]
+        self.digests = self.folder / "SHA256SUMS"
+        self.kept: set[int] = set()  # numbers of the shards that are there and as they were written
         self.about = {  # all that the files depend on; the weights are the same wherever they lie
-            "format": f"{OURS} job 2",
+            "format": f"{OURS} job 3",
             "input": sha256(json.dumps(prompts).encode()),
             "texts": n,
             "shard_size": shard_size,
@@ -137,14 +146,14 @@ class Job:
     @property
     def todo(self) -> list[int]:
         """The numbers of the shards that are not there."""
-        return [n for n in range(len(self.shards)) if not self.path(n).exists()]
+        return [n for n in range(len(self.shards)) if n not in self.kept]
 
     @contextmanager
     def opened(self):
         """A with-block in which no other job writes here.
 
-        Raises ValueError for a folder that holds another job or anything else, and OSError for a
-        closed one. Nothing is changed then.
+        Raises ValueError for a folder that holds another job, changed shards or anything else, and
+        OSError for a closed one. Nothing is changed then.
         """
         path = self.folder / "job.json"
         check_folder(self.folder, path.name)
@@ -156,12 +165,39 @@ class Job:
                     change = f"began with another value of {OPTIONS.get(name, given)}"
                     cure = "repeat its command to resume it, or name a new --out"
                     raise ValueError(f"the job in {self.folder} {change}: {cure}")
+            digests = self._check_shards()
             write_json(path, self.about)
+            lines = [f"{digest}  {name}\n" for name, digest in sorted(digests.items())]
+            write_whole(self.digests, "".join(lines).encode())  # without a line that a kill has cut
             yield self
+
+    def _check_shards(self) -> dict[str, str]:
+        """Find the shards that are done; the digests of all. Raises ValueError for changed ones."""
+        text = self.digests.read_text("utf-8", "replace") if self.digests.is_file() else ""
+        rows = re.findall(r"^([0-9a-f]{64})  (shards/\d+\.jsonl)$", text, re.M)
+        digests = {name: digest for digest, name in rows}
+        changed = []
+        for number in range(len(self.shards)):
+            path = self.path(number)
+            if not os.path.lexists(path):
+                continue
+            if path.is_file() and sha256(path) == digests.get(self._name(number)):
+                self.kept.add(number)
+            else:
+                changed.append(path.name)
+        if changed:
+            raise ValueError(
+                f"{len(changed)} shards in {self.folder} are not as this job wrote them "
+                f"({', '.join(changed[:3])}): move them away, and this command writes them again"
+            )
+        return digests
 
     def path(self, number: int) -> Path:
         """The file of a shard."""
-        return self.folder / "shards" / f"{number:05d}.jsonl"
+        return self.folder / self._name(number)
+
+    def _name(self, number: int) -> str:
+        return f"shards/{number:05d}.jsonl"
 
     def keep(self, number: int, texts: Sequence[str]) -> None:
         """Write a shard: it is whole or not there. Raises OSError."""
@@ -171,7 +207,14 @@ class Job:
         for index, ((prompt, seed), text) in enumerate(pairs, first):
             row = {"index": index, "prompt": prompt, "seed": seed, "text": text}
             lines.append(json.dumps(row, ensure_ascii=False) + "\n")
-        write_whole(self.path(number), "".join(lines).encode())
+        data = "".join(lines).encode()
+        # The digest comes first: whenever a process is killed, no shard is without one.
+        with open(self.digests, "a", encoding="utf-8") as file:
+            file.write(f"{sha256(data)}  {self._name(number)}\n")
+            file.flush()
+            os.fsync(file.fileno())
+        write_whole(self.path(number), data)
+        self.kept.add(number)
 
     def checksum(self) -> str:
         """The SHA-256 of all shards, as of `cat shards/* | sha256sum`."""
@@ -238,7 +281,10 @@ def _by_ray(shards: list[dict], task: Task, workers: int, cluster: str) -> Itera
     import ray.data
 
     try:
+        before = signal.getsignal(signal.SIGTERM)
         ray.init(cluster or "local", **options)
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)  # Ray's own ends the process at once
         logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # an error is raised, too
         pool = ray.data.ActorPoolStrategy(size=min(workers, len(shards)))
         rows = ray.data.from_items(shards, override_num_blocks=len(shards))

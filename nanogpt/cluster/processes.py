@@ -168,7 +168,7 @@ def torchrun(words: Sequence[str], processes: int) -> str:
         if interface in ("lo", "lo0"):
             env.setdefault("GLOO_SOCKET_IFNAME", interface)
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    with subprocess.Popen(command, env=env, errors="replace", **pipes) as agent:
+    with subprocess.Popen(command, env=env, encoding="utf-8", errors="replace", **pipes) as agent:
         try:
             printed, _ = agent.communicate(timeout=300)
         finally:

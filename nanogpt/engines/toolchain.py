@@ -13,6 +13,7 @@ import os
 import platform
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
@@ -22,7 +23,7 @@ from filelock import FileLock
 from platformdirs import user_cache_dir
 
 from ..console import first_line
-from ..files import atomic_path
+from ..files import atomic_path, path_in
 
 # Sums may be taken in any order, so that they fill a register. Not -ffast-math: linking with it
 # would switch off denormal numbers for the whole process, torch included.
@@ -49,11 +50,13 @@ def compiler() -> list[str]:
 def machine() -> dict:
     """The parts of a build's key besides its source: torch, the compiler, the processor."""
     info = Path("/proc/cpuinfo")  # of Linux: its paragraphs are the cores
-    cpu = info.read_text().split("\n\n")[0].splitlines() if info.exists() else []
+    cpu = info.read_text("utf-8", "replace").split("\n\n")[0].splitlines() if info.exists() else []
     flags = [line for line in cpu if line.startswith(("flags", "Features"))]
     command = [*compiler(), "--version"]
     try:
-        version = subprocess.run(command, capture_output=True, text=True, timeout=60).stdout
+        version = subprocess.run(
+            command, capture_output=True, encoding="utf-8", errors="replace", timeout=60
+        ).stdout
     except (OSError, subprocess.SubprocessError) as error:
         reason = first_line(error)
         raise CannotBuild(
@@ -71,7 +74,7 @@ def machine() -> dict:
 def l2_bytes() -> int:
     """The size of a core's L2 cache, where Linux tells it; else 1 MiB."""
     path = Path("/sys/devices/system/cpu/cpu0/cache/index2/size")  # as in "2048K"
-    size = path.read_text().strip() if path.exists() else ""
+    size = path.read_text("utf-8").strip() if path.exists() else ""
     return int(size[:-1]) * 1024 if size[:-1].isdigit() and size.endswith("K") else 2**20
 
 
@@ -93,7 +96,7 @@ def compile_cpp(source: Path, out: Path, defines: dict) -> None:
     for tuned in (["-march=native"], ["-mcpu=native"], []):
         flags = ["-std=c++17", "-O3", "-w", *tuned, *MATH.split(), "-shared", "-fPIC", *names]
         command = [*compiler(), *flags, str(source), "-o", str(out)]
-        done = subprocess.run(command, capture_output=True, text=True)
+        done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace")
         if done.returncode == 0:
             return
         errors = (line for line in done.stderr.splitlines() if "error" in line)
@@ -137,6 +140,16 @@ def cannot_load(path: Path, error: Exception) -> CannotBuild:
 
 
 def cache_folder() -> Path:
-    """Where builds are kept: NANOGPT_CACHE, else nanogpt in the user's cache folder."""
-    named = os.environ.get("NANOGPT_CACHE") or user_cache_dir("nanogpt", appauthor=False)
-    return Path(os.path.expanduser(named)).absolute()
+    """Where builds are kept: NANOGPT_CACHE, else nanogpt in the user's cache folder.
+
+    A user without a home folder, as in some containers, has one in the folder of temporary files.
+    """
+    named = path_in("NANOGPT_CACHE")
+    if named:
+        return named
+    without_home = Path(tempfile.gettempdir(), f"nanogpt-{getattr(os, 'getuid', int)()}")
+    try:
+        usual = Path(user_cache_dir("nanogpt", appauthor=False))
+    except RuntimeError:  # of newer platformdirs; earlier ones return ~/…
+        return without_home
+    return usual if usual.is_absolute() else without_home

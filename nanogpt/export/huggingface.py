@@ -19,11 +19,12 @@ from torch import Tensor
 from ..checkpoint import Checkpoint
 from ..config import MODERN, GPTConfig
 from ..convert import check_standard, convert_state
-from ..files import OURS, atomic_path, write_json, write_whole
+from ..files import OURS, atomic_path, check_replaceable, user_path, write_json, write_whole
 from ..model import GPT
 
 RESIDUAL = 1e-9  # of a fold that is exact but for rounding, in float64
 MARK = "nanogpt.json"  # the origin of an export, and the sign that its folder is ours
+WEIGHTS = "model.safetensors"
 FORMAT = f"{OURS} export"
 CARD = """\
 ---
@@ -186,15 +187,18 @@ def write_folder(saved: Checkpoint, folder: Path) -> dict:
     that has no counterpart, and OSError.
     """
     config, tensors = exported(saved.model)
-    folder = Path(folder).resolve()
+    folder = user_path(folder).resolve()
     origin = {key: saved.meta[key] for key in ("config", "vocabulary", "corpus", "step", "losses")}
+    others = _files(saved, config)
+    for name in (MARK, WEIGHTS, *others):
+        check_replaceable(folder / name)  # all, before the first is written
     write_json(folder / MARK, {"format": FORMAT, **origin, "sha256": saved.sha256})
-    with atomic_path(folder / "model.safetensors") as temporary:
+    with atomic_path(folder / WEIGHTS) as temporary:
         try:
             save_file(tensors, temporary, metadata={"format": "pt"})
         except SafetensorError as error:  # not an OSError, even for a full disk
             raise OSError(f"{folder} could not be written ({error}): make room") from error
-    for name, data in _files(saved, config).items():
+    for name, data in others.items():
         text = data if isinstance(data, str) else json.dumps(data, indent=2, ensure_ascii=False)
         write_whole(folder / name, (text.rstrip("\n") + "\n").encode())
     return config

@@ -7,6 +7,7 @@ from . import patches  # noqa: F401  (before nbformat)
 # isort: split
 
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Callable
@@ -139,7 +140,10 @@ def kill_all() -> None:
     """End every kernel of this process at once; those that wait for one see that it is dead."""
     for kernel in list(_alive):
         with suppress(AttributeError, OSError):  # not there yet, or gone by now
-            kernel.provisioner.process.kill()
+            if kernel.provisioner.pgid and hasattr(os, "killpg"):
+                os.killpg(kernel.provisioner.pgid, signal.SIGKILL)  # with what its cells started
+            else:
+                kernel.provisioner.process.kill()
 
 
 def save(nb, target: Path) -> None:

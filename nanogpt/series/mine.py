@@ -19,7 +19,7 @@ from traceback import extract_tb
 from types import ModuleType
 
 from ..cluster.folders import held
-from ..files import ROOT, write_whole
+from ..files import ROOT, path_in, write_whole
 from . import program, solutions
 from .apart import unchanged
 from .blanks import FIRST_LINE, judge, limit, wrong
@@ -50,7 +50,7 @@ def choose(mine: str | bool) -> None:
 
 def lesson_path() -> Path:
     """Where the reader's code is kept: outputs/mine, or the folder that NANOGPT_MINE names."""
-    return Path(os.environ.get("NANOGPT_MINE") or ROOT / "outputs" / "mine") / "lesson.py"
+    return (path_in("NANOGPT_MINE") or ROOT / "outputs" / "mine") / "lesson.py"
 
 
 def kept(problem, answer, *, body=None):

@@ -21,7 +21,7 @@ from ..bench.tables import clock_text, table
 from ..cluster.folders import check_folder, held
 from ..data import Corpus, CorpusError, fewest_characters, load_corpus
 from ..device import pick_device
-from ..files import OURS, PUBLISHED, ROOT, read_json, sha256, write_json
+from ..files import OURS, PUBLISHED, ROOT, check_replaceable, read_json, sha256, write_json
 from . import execute, publish, site
 from .nbfile import SyncError, read
 from .plan import DEFAULT, RunError, assign, estimate
@@ -212,6 +212,7 @@ class Series:
         }
         for name, path in zip(names, staged_files, strict=True):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            check_replaceable(folder / name)
             os.replace(path, folder / name)
         self.manifest[source.stem] = entry
         self.entries.append(entry)

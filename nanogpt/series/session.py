@@ -18,7 +18,16 @@ from ..checkpoint import Checkpoint
 from ..config import check_int
 from ..data import Corpus, load_corpus
 from ..device import Device, pick_device
-from ..files import PUBLISHED, ROOT, check_writable, read_json, sha256, write_json, write_whole
+from ..files import (
+    PUBLISHED,
+    ROOT,
+    check_writable,
+    path_in,
+    read_json,
+    sha256,
+    write_json,
+    write_whole,
+)
 from ..model import GPT
 from ..trainer import Trainer
 from . import mine as lessons
@@ -252,7 +261,7 @@ def open_run(number: str, *, profile: str = "auto", mine: str | bool = "auto", *
     if chosen.threads:
         torch.set_num_threads(chosen.threads)
     corpus = load_corpus()
-    out = Path(os.environ.get("NANOGPT_OUT") or ROOT / "outputs" / "run" / f"{chosen.name}-lab")
+    out = path_in("NANOGPT_OUT") or ROOT / "outputs" / "run" / f"{chosen.name}-lab"
     check_writable(out / f"{number}.json")  # found out now, not after the work
     threads = torch.get_num_threads()
     more = f" ({chosen.train_threads} to train)" if chosen.train_threads else ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +11,7 @@ from ..cache import DynamicCache, StaticCache, build_caches, require_owners
 from ..caches.paged import PagedCache
 from ..caches.rolling import RollingCache
 from ..config import check_int
+from ..device import available_memory
 from ..generation import CachedDecoder, ModuleDecoder
 from .texts import high_water
 
@@ -181,8 +181,9 @@ class Decoding:
 def copied(model: nn.Module, dtype: torch.dtype) -> nn.Module:
     """The model in memory, in this dtype. Raises NotOffered where it would not fit."""
     need = sum(p.numel() for p in model.parameters()) * dtype.itemsize * 1.2
-    if hasattr(os, "sysconf") and "SC_AVPHYS_PAGES" in os.sysconf_names:
-        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        if need > free:
-            raise NotOffered(f"{dtype} needs {need / 1e6:,.0f} MB, and {free / 1e6:,.0f} are free")
+    free = available_memory()
+    if free is not None and need > free:
+        raise NotOffered(
+            f"{dtype} needs {need / 1e6:,.0f} MB, and {free / 1e6:,.0f} MB are available"
+        )
     return copy.deepcopy(model).to("cpu", dtype)

@@ -161,7 +161,7 @@ def test_json_goes_where_it_is_told_or_beside_the_other_results(tmp_path):
     assert json_path(None, "a.json") is None
     assert json_path("", "a.json") == OUTPUTS / "a.json"
     assert json_path(str(tmp_path / "b.json"), "a.json") == tmp_path / "b.json"
-    with pytest.raises(OSError, match="this is a folder"):
+    with pytest.raises(OSError, match="is a folder: name a file"):
         json_path(str(tmp_path), "a.json")
 
 

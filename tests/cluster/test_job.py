@@ -84,6 +84,57 @@ def test_a_job_resumes_from_what_is_done(tmp_path, whole):
     assert it.path(1).stat().st_mtime_ns == before
 
 
+def rewritten(text: str):
+    return lambda path: path.write_text(text)
+
+
+CHANGES = {  # what happens to a shard between two runs
+    "cut": lambda path: path.write_bytes(path.read_bytes()[:-1]),
+    "cut to nothing": rewritten(""),
+    "longer": lambda path: path.write_bytes(path.read_bytes() + b"\n"),
+    "one character of a text": lambda path: path.write_bytes(path.read_bytes().replace(b"a", b"b")),
+    "another's": lambda path: path.write_bytes(path.with_name("00002.jsonl").read_bytes()),
+    "somebody's": rewritten("mine"),
+    "a link": lambda path: path.unlink() or path.symlink_to("00000.jsonl"),
+    "a dangling link": lambda path: path.unlink() or path.symlink_to("nowhere"),
+    "a folder": lambda path: path.unlink() or path.mkdir(),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_shard_that_was_changed_is_refused_by_name_and_written_again_once_it_is_gone(
+    tmp_path, whole, change
+):
+    path = job(tmp_path / "whole").path(1)
+    CHANGES[change](path)
+    before = (tmp_path / "whole" / "job.json").read_bytes()
+    with pytest.raises(ValueError, match=r"1 shards in .* \(00001\.jsonl\): move them away, and"):
+        done(tmp_path / "whole")
+    assert (tmp_path / "whole" / "job.json").read_bytes() == before
+    os.rename(path, tmp_path / "moved")
+    assert done(tmp_path / "whole") == whole
+
+
+def test_the_digests_can_be_checked_by_sha256sum_and_outlive_a_cut_line(tmp_path, whole):
+    sums = tmp_path / "whole" / "SHA256SUMS"
+    for line in sums.read_text().splitlines():
+        digest, name = line.split("  ")
+        assert hashlib.sha256((tmp_path / "whole" / name).read_bytes()).hexdigest() == digest
+    with open(sums, "a") as file:
+        file.write("0123 a cut li")
+    job(tmp_path / "whole").path(3).unlink()
+    assert done(tmp_path / "whole") == whole
+    assert len(sums.read_text().splitlines()) == 5, "four, and the new one of the last"
+
+
+def test_a_kill_between_a_digest_and_its_shard_is_resumed(tmp_path, whole, monkeypatch):
+    with job(tmp_path / "cut").opened() as it, monkeypatch.context() as patch:
+        patch.setattr(module, "write_whole", lambda *_: sys.exit("killed"))
+        with pytest.raises(SystemExit):
+            it.keep(0, texts(it.shards[0]))
+    assert done(tmp_path / "cut") == whole
+
+
 def test_a_folder_of_another_job_or_of_something_else_is_refused_and_left_alone(tmp_path, whole):
     for name in ("other", "damaged"):
         (tmp_path / name).mkdir()

@@ -94,7 +94,7 @@ def test_a_missing_checkpoint_says_what_to_do(tmp_path):
     with pytest.raises(CheckpointError, match="no checkpoint at .*fox.safetensors: train one"):
         load_checkpoint(tmp_path / "fox")
     (tmp_path / "fox.safetensors").mkdir()
-    with pytest.raises(CheckpointError, match="no checkpoint at"):
+    with pytest.raises(CheckpointError, match="fox.safetensors is a folder without checkpoints"):
         load_checkpoint(tmp_path / "fox")
 
 

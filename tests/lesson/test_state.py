@@ -1,5 +1,7 @@
 """A run that was stopped, in any way, resumes to the very weights that it would have had."""
 
+import json
+import os
 import shutil
 import signal
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +24,7 @@ from training_fixtures import (
 )
 
 from nanogpt import files
-from nanogpt.checkpoint import CheckpointError, load_checkpoint, read_tensors
+from nanogpt.checkpoint import CheckpointError, load_checkpoint, read_tensors, write_tensors
 from nanogpt.cluster.folders import held_run
 from nanogpt.config import MODERN, TrainConfig
 from nanogpt.device import Device
@@ -264,6 +266,101 @@ def test_a_checkpoint_is_not_a_state(corpus, copy):
         resume(corpus, copy)
 
 
+def test_the_same_text_under_another_name_is_resumed_and_another_text_is_not(corpus, tmp_path):
+    stop(corpus, tmp_path / "run", step=3)
+    resume(replace(corpus, name="renamed.txt"), tmp_path / "run")
+    with pytest.raises(
+        ValueError, match=r"began with text='renamed.txt, \w{12}', not 'fox, 000000000000'"
+    ):
+        resume(replace(corpus, sha256="0" * 64), tmp_path / "run")
+
+
+def test_a_run_that_goes_on_in_another_way_says_what_gives_the_same_bits(
+    corpus, tmp_path, capsys, monkeypatch
+):
+    stop(corpus, tmp_path / "run", step=3)
+    capsys.readouterr()
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    monkeypatch.setattr(torch, "__version__", "9.9.0")
+    resume(corpus, tmp_path / "run", replace(RECIPE, accumulate=2))
+    first = capsys.readouterr().out.splitlines()[0]
+    assert first.startswith(
+        "resuming with threads=3, accumulate=2, torch=9.9.0, saved with threads=1"
+    )
+    assert "need threads=1, accumulate=1, torch=" in first
+    resume(corpus, tmp_path / "run", replace(RECIPE, accumulate=2))
+    assert "resuming with" not in capsys.readouterr().out, "as it was saved last"
+
+
+# ------------------------------------------------------------------ edited, with a right digest
+
+VALUES = [None, "x", 1.5, -1, 10**9, True, [], {}, [1], {"x": "y"}, "step"]
+FIELDS = [  # of a state's metadata
+    *("format", "about", "step", "history", "scaler"),
+    *("history.step", "history.train", "history.val", "history.block", "history.lr_scale"),
+]
+TENSORS = {  # a tensor's name: what it becomes; None: it is gone
+    "batch_loss": [None, torch.zeros(2), torch.zeros(8, dtype=torch.int64), torch.zeros(8, 1)],
+    "batches": [None, torch.zeros(3), torch.zeros(3, dtype=torch.uint8)],
+    "cpu": [None, torch.zeros(3), torch.zeros(3, dtype=torch.uint8)],
+    "model.lm_head.weight": [None, torch.zeros(3), torch.zeros(1, dtype=torch.int64)],
+    "optimizer.0.0.exp_avg": [torch.zeros(1, 2, 3), torch.zeros((), dtype=torch.int64)],
+    "optimizer.0.999.exp_avg": [torch.zeros(())],
+    "optimizer.0.x.exp_avg": [torch.zeros(())],
+}
+
+
+@pytest.fixture(scope="module")
+def state(corpus, tmp_path_factory):
+    """The state of a run that was stopped in its eighth step."""
+    out = tmp_path_factory.mktemp("edited") / "run"
+    stop(corpus, out, step=7)
+    return out, *read_tensors(state_path(out))
+
+
+def refused_or_resumed(corpus, out, tensors, meta):
+    """A CheckpointError or a ValueError in a line, or a run of all steps: nothing else."""
+    write_tensors(state_path(out), tensors, meta)
+    try:
+        _, history = resume(corpus, out)
+    except ValueError as error:
+        return str(error)
+    assert len(history["batch_loss"]) == RECIPE.steps
+    return ""
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_a_state_of_edited_types_is_refused_in_a_line(corpus, state, tmp_path, field):
+    out, tensors, meta = state
+    for path in out.parent.iterdir():
+        shutil.copy(path, tmp_path)
+    for value in VALUES:
+        edited = json.loads(json.dumps(meta))
+        *outer, name = field.split(".")
+        place = edited[outer[0]] if outer else edited
+        if value == "step":
+            del place[name]
+        elif place[name] == value:
+            continue
+        else:
+            place[name] = value
+        said = refused_or_resumed(corpus, tmp_path / "run", tensors, edited)
+        assert said or field == "scaler", value
+        assert len(said.splitlines()) <= 1
+
+
+@pytest.mark.parametrize("name", TENSORS)
+def test_a_state_of_edited_tensors_is_refused_in_a_line(corpus, state, tmp_path, name):
+    out, tensors, meta = state
+    for path in out.parent.iterdir():
+        shutil.copy(path, tmp_path)
+    for tensor in TENSORS[name]:
+        edited = {key: value for key, value in tensors.items() if key != name}
+        if tensor is not None:
+            edited[name] = tensor
+        assert refused_or_resumed(corpus, tmp_path / "run", edited, meta), tensor
+
+
 # ------------------------------------------------------------------ killed
 
 
@@ -291,6 +388,30 @@ def test_the_second_ctrl_c_is_raised_and_the_handler_put_back():
         with pytest.raises(KeyboardInterrupt):
             ctrl_c()
     assert signal.getsignal(signal.SIGINT) is before
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_a_signal_that_ends_the_process_waits_for_the_state_and_others_are_left_alone(
+    name, monkeypatch
+):
+    number = getattr(signal, name)
+    ended = []
+    with deferred_interrupt() as asked:
+        os.kill(os.getpid(), number)
+        assert asked == [number]
+        monkeypatch.setattr(os, "kill", lambda *given: ended.append(given))
+    assert ended == [(os.getpid(), number)], "at the end of the block"
+    assert signal.getsignal(number) is signal.SIG_DFL
+
+    def handler(*_):
+        asked.append("the caller's own")
+
+    signal.signal(number, handler)
+    try:
+        with deferred_interrupt():
+            assert signal.getsignal(number) is handler
+    finally:
+        signal.signal(number, signal.SIG_DFL)
 
 
 def test_a_ctrl_c_that_is_ignored_or_comes_to_another_thread_is_not_deferred():

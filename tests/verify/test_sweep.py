@@ -112,7 +112,7 @@ def test_a_mismatch_within_rounding_is_explained_in_float32_alone():
 
 @pytest.mark.parametrize(
     ("words", "message"),
-    [("--dtype bfloat16", "needs --exact"), ("--json .", "this is a folder")],
+    [("--dtype bfloat16", "needs --exact"), ("--json .", "is a folder: name a file")],
 )
 def test_a_sweep_that_cannot_be_run_or_written_is_refused(words, message, capsys):
     assert main(["verify", "sweep", *words.split()]) == 2
