@@ -78,7 +78,7 @@ COMMANDS = {
 
 def go(here: Path, command: str) -> int:
     (here / "p.txt").write_text("\n".join("ab"))
-    return main(COMMANDS[command].format(h=here).split())
+    return main([word.format(h=here) for word in COMMANDS[command].split()])
 
 
 def put(path: str, text: str = MINE):

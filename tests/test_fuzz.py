@@ -119,7 +119,7 @@ FITS = {
         "stages": lambda v: v in ((), []),  # or pairs, which chance does not make
         "lr": is_rate,
         **dict.fromkeys(("muon_lr", "clip"), lambda v: v is None or is_rate(v)),
-        "warmup": lambda v: is_number(v),
+        "warmup": lambda v: is_number(v, 0, 1e30),
         "weight_decay": lambda v: is_number(v, 0, 1e30),
         "seed": lambda v: is_int(v, 0, 2**63 - 1),
         "beta2": is_share,

@@ -156,8 +156,8 @@ def test_a_trained_model_of_the_newer_form_climbs_the_ladder(limits, tmp_path, c
     fox = tiny_model(**MODERN)
     save_checkpoint(tmp_path / "fox", fox, meta_of(fox))
     path = tmp_path / "l.json"
-    words = f"--checkpoint {tmp_path / 'fox'} --repeats 1 --rungs 12345 --json {path}"
-    assert main(["bench", "ladder", *words.split()]) == 0
+    words = ["--checkpoint", str(tmp_path / "fox"), *"--repeats 1 --rungs 12345 --json".split()]
+    assert main(["bench", "ladder", *words, str(path)]) == 0
     written = json.loads(path.read_text())
     assert [row["equal"] for row in written["rungs"]] == [True] * 5
     assert (written["model"], written["n_params"]) == ("fox", fox.n_params)

@@ -178,11 +178,14 @@ def test_threads_are_those_of_the_machine_and_counts_begin_at_1():
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
 def test_make_hands_a_folder_with_a_space_on_as_one(tmp_path):
+    """In a folder of its own: make itself takes no path with a space for its environment."""
     python = tmp_path / "bin" / "python"
     python.parent.mkdir()
     python.write_text("#!/bin/sh\nprintf '<%s>' \"$@\"\n")
     python.chmod(0o755)
-    (tmp_path / ".ready-ranges").touch()
-    command = ["make", "-s", f"VENV={tmp_path}", "PINNED=", "html", "FOLDER=a b; c"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    for file in ("requirements.txt", "constraints.txt", "lowest.txt", ".ready-ranges"):
+        (tmp_path / file).touch()
+    command = ["make", "-s", "VENV=.", "PINNED=", "LOWEST=", "html", "FOLDER=a b; c"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.stdout == "<-m><nanogpt><site><a b; c>", done.stderr

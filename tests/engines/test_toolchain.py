@@ -13,16 +13,7 @@ from engine_fixtures import forget, shared_model
 from nanogpt.engines import compiled, native, toolchain
 from nanogpt.engines.compiled import Compiled
 from nanogpt.engines.native import SOURCE, Native, decoder_library
-from nanogpt.engines.toolchain import CannotBuild, cache_folder, compile_cpp, compiler, kept_build
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
-    """A cache folder for each test, not made yet."""
-    monkeypatch.setenv("NANOGPT_CACHE", str(tmp_path / "cache"))
-    forget()
-    yield tmp_path / "cache"
-    forget()
+from nanogpt.engines.toolchain import CannotBuild, cache_folder, compile_cpp, kept_build
 
 
 def names(folder: Path) -> list[str]:
@@ -42,16 +33,29 @@ class Maker:
         path.write_bytes(self.content)
 
 
-def script(path: Path, text: str) -> str:
-    """A program that stands in for the compiler. It answers --version as compilers do."""
+LAST = 'for out in "$@"; do :; done'  # the shell's way to the last argument: the file to write
+
+
+def stand_in(patch, folder: Path, text: str = f'{LAST}; : > "$out"', name: str = "cxx") -> None:
+    """A program in place of the compiler, found by its name. It answers --version as they do."""
+    path = folder / name
     path.write_text(
         f'#!/bin/sh\nif [ "$1" = --version ]; then echo "fake 1.0"; exit 0; fi\n{text}\n'
     )
     path.chmod(0o755)
-    return str(path)
+    patch.setenv("PATH", str(folder), prepend=os.pathsep)
+    patch.setenv("CXX", name)
 
 
-LAST = 'for out in "$@"; do :; done'  # the shell's way to the last argument: the file to write
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch, request):
+    """A cache folder for each test, not made yet, and no compiler unless the test compiles."""
+    monkeypatch.setenv("NANOGPT_CACHE", str(tmp_path / "cache"))
+    if not request.node.get_closest_marker("slow"):
+        stand_in(monkeypatch, tmp_path)
+    forget()
+    yield tmp_path / "cache"
+    forget()
 
 
 # ------------------------------------------------------------------ where, and under which key
@@ -83,8 +87,8 @@ def set_cpu(monkeypatch, text):
 
 MACHINES = {
     "torch": lambda m, tmp: m.setattr(torch, "__version__", "9.9.9"),
-    "compiler": lambda m, tmp: m.setenv("CXX", script(tmp / "cxx", "exit 0")),
-    "its flags": lambda m, tmp: m.setenv("CXX", " ".join([*compiler(), "-O1"])),
+    "compiler": lambda m, tmp: stand_in(m, tmp, name="another"),
+    "its flags": lambda m, tmp: m.setenv("CXX", "cxx -O1"),
     "another flag": lambda m, tmp: set_cpu(m, CPU.replace("fma", "avx512f")),
     "an ARM's features": lambda m, tmp: set_cpu(m, CPU.replace("flags\t: sse", "Features\t: sve")),
 }
@@ -276,7 +280,7 @@ def test_without_a_compiler_it_says_what_to_set(monkeypatch, tmp_path, folder, n
 def test_a_compiler_that_fails_is_quoted_and_leaves_nothing_behind(
     monkeypatch, tmp_path, folder, text, words
 ):
-    monkeypatch.setenv("CXX", script(tmp_path / "cxx", text))
+    stand_in(monkeypatch, tmp_path, text)
     with pytest.raises(CannotBuild, match=rf"cxx cannot compile native.cpp: .*{words}$"):
         decoder_library(64, 4, 65)
     assert names(folder) == []
@@ -286,10 +290,10 @@ def test_a_compiler_is_told_the_numbers_and_asked_again_without_what_it_does_not
     monkeypatch, tmp_path
 ):
     log = tmp_path / "log"
-    text = f"""echo "$@" >> {log}
+    text = f"""echo "$@" >> "{log}"
 case "$*" in *-march=native*|*-mcpu=native*) echo "error: what?" >&2; exit 1;; esac
 {LAST}; echo built > "$out" """
-    monkeypatch.setenv("CXX", script(tmp_path / "cxx", text))
+    stand_in(monkeypatch, tmp_path, text)
     compile_cpp(SOURCE, tmp_path / "out.so", {"C": 64, "BITS": 8})
     assert (tmp_path / "out.so").read_text() == "built\n"
     calls = [set(line.split()) for line in log.read_text().splitlines()]
@@ -316,7 +320,6 @@ def test_a_library_is_built_kept_and_loaded_and_moves_no_arithmetic(tmp_path, fo
     assert any(name.startswith("answer-") for name in names(tmp_path))
 
 
-@pytest.mark.slow
 def test_what_cannot_be_loaded_is_described_in_one_line(tmp_path, monkeypatch):
     source = tmp_path / "answer.cpp"
     source.write_text("")

@@ -36,16 +36,13 @@ REFUSED = {
     "-p profile=full": "a parameter of a chosen notebook: n, word",
     "--profile tpu": "--profile 'tpu' is unknown: choose auto, smoke, laptop, full, gpu",
     "--profile cpu/4": "--profile 'cpu/4' is unknown",
-    f"--out {runner.PUBLISHED}": "part of the project itself",
-    f"--out {runner.PUBLISHED / 'figures'}": "part of the project itself",
-    **dict.fromkeys(
-        [
-            f"--out {ROOT}",
-            *(f"--out {ROOT}/{x}" for x in "notebooks notebooks/new outputs".split()),
-        ],
-        "part of the project itself",
-    ),
-    "--out FILE": "choose another folder",
+    "--out {published}": "part of the project itself",
+    "--out {published}/figures": "part of the project itself",
+    "--out {root}": "part of the project itself",
+    "--out {root}/notebooks": "part of the project itself",
+    "--out {root}/notebooks/new": "part of the project itself",
+    "--out {root}/outputs": "part of the project itself",
+    "--out {file}/out": "choose another folder",
     "--all 00": "--all runs all notebooks: leave it out, or the names",
     "--publish --profile smoke": "This is profile smoke",
     "--publish 00": "--publish runs all notebooks as they are",
@@ -62,7 +59,8 @@ def test_wrong_usage_is_refused_before_anything_is_written(
 ):
     write(sources / "00_good.ipynb", GOOD)
     (tmp_path / "file").write_text("a file, where a folder should be made")
-    words = words.replace("FILE", str(tmp_path / "file" / "out")).split()
+    places = {"published": runner.PUBLISHED, "root": ROOT, "file": tmp_path / "file"}
+    words = [word.format(**places) for word in words.split()]
     whole = "--publish" in words or "--reproduce" in words
     own = [] if whole else ["--source", str(sources), "--out", str(tmp_path / "out")]
     own += [] if "--profile" in words else ["--profile", "full" if whole else "smoke"]

@@ -60,7 +60,8 @@ WRONG = {
     "a chunk of 11 behind 70": lambda cache, k: cache.t > 70 and k.shape[2] == 11,
     "single tokens behind 200": lambda cache, k: cache.t > 200 and k.shape[2] == 1,
     "five texts and more": lambda cache, k: len(k) > 4,
-    "one prompt for all": lambda cache, k: cache.t == 0 and len(k) > 1 and (k == k[0]).all(),
+    # Equal rows of a batch may differ by rounding: a processor sums them in different orders.
+    "one prompt for all": lambda cache, k: cache.t == 0 and len(k) > 1 and k.allclose(k[:1]),
 }
 
 
