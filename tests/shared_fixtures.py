@@ -29,7 +29,19 @@ from nanogpt.model import GPT, Head
 
 pytest_plugins = ["engine_fixtures", "fault_fixtures"]
 torch.set_num_threads(1)
-os.environ["NANOGPT_HEADLESS"] = "1"  # no code that a developer wrote as a reader
+# What a developer's shell says must not reach a test: the terminal's width, settings of git, and
+# code that was written as a reader.
+os.environ |= {"COLUMNS": "80", "LINES": "24", "NANOGPT_HEADLESS": "1"}
+os.environ |= {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
+for variable in (
+    "NO_COLOR",
+    "FORCE_COLOR",
+    "MPLBACKEND",
+    "GIT_DIR",
+    "GIT_INDEX_FILE",
+    "GIT_WORK_TREE",
+):
+    os.environ.pop(variable, None)
 # A shell's background job ignores Ctrl-C, which is tested here.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
