@@ -45,7 +45,8 @@ def conditions(card: dict) -> str:
 def _cpu_name() -> str:
     model = None
     with suppress(OSError):
-        model = re.search(r"^model name\s*: (.+)", Path("/proc/cpuinfo").read_text(), re.M)
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+        model = re.search(r"^model name\s*: (.+)", text, re.M)
     return model[1] if model else platform.processor() or platform.machine()
 
 
@@ -54,7 +55,7 @@ def _git_state() -> dict:
     command = ["git", "-C", str(ROOT), "status", "--porcelain=2", "--branch"]
     if IN_CHECKOUT:  # a repository around an installed copy is somebody else's
         with suppress(OSError, subprocess.SubprocessError):  # no git on this machine
-            done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
-            lines = done.stdout.splitlines()
+            done = subprocess.run(command, capture_output=True, timeout=10, check=True)
+            lines = done.stdout.decode("utf-8", "replace").splitlines()
             return {"commit": lines[0].split()[-1], "dirty": any(line[0] != "#" for line in lines)}
     return {"commit": None, "dirty": None}

@@ -28,6 +28,9 @@ from ..files import atomic_path
 # would switch off denormal numbers for the whole process, torch included.
 MATH = "-fno-math-errno -fno-trapping-math -fno-signed-zeros -fassociative-math -ffinite-math-only"
 
+# How to decode what the system and the compiler say, in any locale.
+READABLE = {"encoding": "utf-8", "errors": "replace"}
+
 
 class CannotBuild(RuntimeError):
     """This machine cannot build an engine. The message says why, in one line."""
@@ -49,11 +52,11 @@ def compiler() -> list[str]:
 def machine() -> dict:
     """The parts of a build's key besides its source: torch, the compiler, the processor."""
     info = Path("/proc/cpuinfo")  # of Linux: its paragraphs are the cores
-    cpu = info.read_text().split("\n\n")[0].splitlines() if info.exists() else []
+    cpu = info.read_text(**READABLE).split("\n\n")[0].splitlines() if info.exists() else []
     flags = [line for line in cpu if line.startswith(("flags", "Features"))]
     command = [*compiler(), "--version"]
     try:
-        version = subprocess.run(command, capture_output=True, text=True, timeout=60).stdout
+        version = subprocess.run(command, capture_output=True, timeout=60, **READABLE).stdout
     except (OSError, subprocess.SubprocessError) as error:
         reason = first_line(error)
         raise CannotBuild(
@@ -71,7 +74,7 @@ def machine() -> dict:
 def l2_bytes() -> int:
     """The size of a core's L2 cache, where Linux tells it; else 1 MiB."""
     path = Path("/sys/devices/system/cpu/cpu0/cache/index2/size")  # as in "2048K"
-    size = path.read_text().strip() if path.exists() else ""
+    size = path.read_text(**READABLE).strip() if path.exists() else ""
     return int(size[:-1]) * 1024 if size[:-1].isdigit() and size.endswith("K") else 2**20
 
 
@@ -93,7 +96,7 @@ def compile_cpp(source: Path, out: Path, defines: dict) -> None:
     for tuned in (["-march=native"], ["-mcpu=native"], []):
         flags = ["-std=c++17", "-O3", "-w", *tuned, *MATH.split(), "-shared", "-fPIC", *names]
         command = [*compiler(), *flags, str(source), "-o", str(out)]
-        done = subprocess.run(command, capture_output=True, text=True)
+        done = subprocess.run(command, capture_output=True, **READABLE)
         if done.returncode == 0:
             return
         errors = (line for line in done.stderr.splitlines() if "error" in line)
