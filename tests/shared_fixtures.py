@@ -161,7 +161,9 @@ def ambient_rng():
 
 @pytest.fixture(scope="session")
 def golden() -> dict:
-    return json.loads((Path(__file__).parent / "lesson" / "golden.json").read_text())
+    return json.loads(
+        (Path(__file__).parent / "lesson" / "golden.json").read_text(encoding="utf-8")
+    )
 
 
 @pytest.fixture(scope="session")

@@ -1,12 +1,13 @@
 """Train, write, save, load and export in environments that people have; a new one is one line."""
 
+import ast
 import os
 import subprocess
 import sys
 
 import pytest
 
-from nanogpt.files import ROOT
+from nanogpt.files import PACKAGE, ROOT
 
 POSIX = {"LC_ALL": "POSIX", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 OLD_PROCESSOR = {
@@ -81,3 +82,29 @@ def test_commands_work_in_this_environment(name, tmp_path):
     )
     assert "Traceback" not in done.stderr, done.stderr
     assert done.stdout.splitlines()[-1:] == [f"{[0] * len(COMMANDS)} True"], done.stderr
+
+
+def without_encoding(call: ast.Call) -> bool:
+    """Whether a call reads or writes text in whatever encoding the locale has."""
+    names = {keyword.arg: keyword.value for keyword in call.keywords}
+    if "encoding" in names or None in names:
+        return False
+    text = names.get("text")
+    if isinstance(text, ast.Constant) and text.value is True:
+        return True
+    if isinstance(call.func, ast.Attribute):
+        return (call.func.attr, len(call.args)) in (("read_text", 0), ("write_text", 1))
+    if not isinstance(call.func, ast.Name) or call.func.id != "open":
+        return False
+    mode = names.get("mode", call.args[1] if call.args[1:] else ast.Constant("r"))
+    return not isinstance(mode, ast.Constant) or "b" not in mode.value
+
+
+def test_text_is_read_and_written_in_a_named_encoding():
+    """Files, and what other programs print: the locale decides nothing."""
+    found = []
+    for path in [*PACKAGE.rglob("*.py"), *(ROOT / "tests").rglob("*.py")]:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and without_encoding(node):
+                found.append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    assert found == []

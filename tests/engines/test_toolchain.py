@@ -40,7 +40,8 @@ def stand_in(patch, folder: Path, text: str = f'{LAST}; : > "$out"', name: str =
     """A program in place of the compiler, found by its name. It answers --version as they do."""
     path = folder / name
     path.write_text(
-        f'#!/bin/sh\nif [ "$1" = --version ]; then echo "fake 1.0"; exit 0; fi\n{text}\n'
+        f'#!/bin/sh\nif [ "$1" = --version ]; then echo "fake 1.0"; exit 0; fi\n{text}\n',
+        encoding="utf-8",
     )
     path.chmod(0o755)
     patch.setenv("PATH", str(folder), prepend=os.pathsep)
@@ -128,7 +129,9 @@ def test_a_native_library_is_of_its_source_and_its_shape(asked, monkeypatch, tmp
         ask(decoder_library, *shape)
     ask(decoder_library, 64, 4, 65, bits=8)
     ask(decoder_library, 64, 4, 65, ("rope",))
-    (tmp_path / "native.cpp").write_text(SOURCE.read_text() + "\n")
+    (tmp_path / "native.cpp").write_text(
+        SOURCE.read_text(encoding="utf-8") + "\n", encoding="utf-8"
+    )
     monkeypatch.setattr(native, "SOURCE", tmp_path / "native.cpp")
     ask(decoder_library, 64, 4, 65)
     assert len(set(notes)) == 7
@@ -233,7 +236,7 @@ def test_a_folder_that_cannot_keep_a_build_is_named_with_advice(folder, monkeypa
         raise PermissionError(13, "Permission denied")
 
     if why == "File exists":
-        folder.write_text("a regular file")
+        folder.write_text("a regular file", encoding="utf-8")
     else:
         path = kept_build("thing", {}, ".so", Maker())
         uid = os.getuid()
@@ -295,8 +298,8 @@ case "$*" in *-march=native*|*-mcpu=native*) echo "error: what?" >&2; exit 1;; e
 {LAST}; echo built > "$out" """
     stand_in(monkeypatch, tmp_path, text)
     compile_cpp(SOURCE, tmp_path / "out.so", {"C": 64, "BITS": 8})
-    assert (tmp_path / "out.so").read_text() == "built\n"
-    calls = [set(line.split()) for line in log.read_text().splitlines()]
+    assert (tmp_path / "out.so").read_text(encoding="utf-8") == "built\n"
+    calls = [set(line.split()) for line in log.read_text(encoding="utf-8").splitlines()]
     assert len(calls) == 3
     assert all({"-DC=64", "-DBITS=8", "-shared", "-fPIC", str(SOURCE)} <= call for call in calls)
     assert not any({"-ffast-math", "-Ofast"} & call for call in calls)
@@ -309,7 +312,7 @@ def test_a_library_is_built_kept_and_loaded_and_moves_no_arithmetic(tmp_path, fo
     What -ffast-math links in would set the processor to call denormal numbers 0.
     """
     source = tmp_path / "answer.cpp"
-    source.write_text('extern "C" int answer() { return N; }\n')
+    source.write_text('extern "C" int answer() { return N; }\n', encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NANOGPT_CACHE", ".")
     try:
@@ -322,7 +325,7 @@ def test_a_library_is_built_kept_and_loaded_and_moves_no_arithmetic(tmp_path, fo
 
 def test_what_cannot_be_loaded_is_described_in_one_line(tmp_path, monkeypatch):
     source = tmp_path / "answer.cpp"
-    source.write_text("")
+    source.write_text("", encoding="utf-8")
 
     def refuse(*args):
         raise OSError("wrong ELF class\nraised from somewhere")

@@ -20,7 +20,7 @@ FORGET = f"import sys; sys.path = [path for path in sys.path if path != {str(ROO
 
 
 def git(*words, cwd=None):
-    done = subprocess.run(["git", *map(str, words)], cwd=cwd, capture_output=True, text=True)
+    done = subprocess.run(["git", *map(str, words)], cwd=cwd, capture_output=True, encoding="utf-8")
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -136,7 +136,7 @@ def test_what_is_there_is_not_overwritten_or_taken_for_ours(address, alone):
     """A folder of the repository's name, and another project's package of ours."""
     for mine in (alone / NAME / "mine.txt", alone / "nanogpt" / "__init__.py"):
         mine.parent.mkdir()
-        mine.write_text("raise SystemExit('not ours')")
+        mine.write_text("raise SystemExit('not ours')", encoding="utf-8")
     assert set_up(alone, NANOGPT_REPO=address).returncode != 0
     assert [path.name for path in (alone / NAME).iterdir()] == ["mine.txt"]
 
@@ -146,7 +146,7 @@ def test_an_interrupted_clone_leaves_nothing(alone, tmp_path):
     slow = tmp_path / "bin" / "git"
     slow.parent.mkdir()
     begin = 'for last; do :; done\nmkdir "$last"; echo > "$last/half"\n'
-    slow.write_text(f"#!/bin/sh\n{begin}kill -INT $PPID; exec sleep 60\n")
+    slow.write_text(f"#!/bin/sh\n{begin}kill -INT $PPID; exec sleep 60\n", encoding="utf-8")
     slow.chmod(0o755)
     done = set_up(alone, path=slow.parent, NANOGPT_REPO="file:///slow")
     assert "KeyboardInterrupt" in done.stderr
