@@ -25,13 +25,14 @@ ENVIRONMENTS = {
 }
 TRAIN = "--data|text.txt|--out|a b/fox|--size|article|--recipe|lecture|--steps|2|--eval-every|1"
 TRAIN += "|--eval-batches|1|--batch-size|2"
+WRITE = "--prompts|prompts.txt|--out|texts|--backend|modules|--max-new-tokens|3"
 # What is run there, one after another: the exit code of each must be 0.
 COMMANDS = {
     "help": "--help",
     "help for one": "train|--help",
     "train": f"train|{TRAIN}",
     "resume": f"train|{TRAIN}|--resume",
-    "generate": "generate|--checkpoint|a b/fox|--prompts|prompts.txt|--out|texts|--backend|modules",
+    "generate": f"generate|--checkpoint|a b/fox|{WRITE}",
     "export": "export|a b/fox|--form|lecture|--out|a b/lecture.safetensors",
 }
 PROGRAM = """
