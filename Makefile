@@ -12,12 +12,14 @@ FOLDER  ?=
 REPO    ?=
 REF     ?=
 PINNED  ?=
+LOWEST  ?=
 
 export REPO REF FOLDER  # a recipe takes them as "$$REPO": no shell reads what they hold
 
 PY      := $(VENV)/bin/python
-EXACT   := $(if $(PINNED),--constraint constraints.txt)
-KIND    := $(if $(PINNED),pinned,ranges)
+LEAST   := $(if $(LOWEST),--constraint lowest.txt)
+EXACT   := $(if $(PINNED),--constraint constraints.txt,$(LEAST))
+KIND    := $(if $(PINNED),pinned,$(if $(LOWEST),lowest,ranges))
 READY   := $(VENV)/.ready-$(KIND)
 TOOLS   := $(VENV)/.ready-tools-$(KIND)
 NUMBERS := $(foreach path,$(wildcard notebooks/[0-9][0-9]_*.ipynb),$(firstword $(subst _, ,$(notdir $(path)))))
@@ -94,7 +96,7 @@ clean: ## remove outputs/run and caches, nothing else | rm -rf outputs/run
 	  if [ -e "$$path" ]; then rm -rf "$$path" && echo "removed $$path"; fi; done
 
 # The stamps come last, so a half-finished installation does not count; new requirements make them old.
-$(READY): requirements.txt constraints.txt
+$(READY): requirements.txt constraints.txt lowest.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or newer is needed: make PYTHON=python3.12 …")'
 	@test -z "$(PINNED)" || $(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14) and "PINNED=1 needs Python 3.11 to 3.13: make PYTHON=python3.13 …, or leave PINNED out")'
 	@rm -f $(VENV)/.ready-*
@@ -103,5 +105,5 @@ $(READY): requirements.txt constraints.txt
 	@touch $@
 
 $(TOOLS): $(READY) pyproject.toml
-	$(PY) -m pip install --disable-pip-version-check --quiet --editable '.[test]'
+	$(PY) -m pip install --disable-pip-version-check --quiet --editable '.[test]' $(LEAST)
 	@touch $@

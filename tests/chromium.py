@@ -14,14 +14,16 @@ from pathlib import Path
 import pytest
 
 NAMES = ("chromium", "google-chrome", "chromium-browser")
-BINARY = next(filter(None, map(shutil.which, NAMES)), "")
+NAMED = os.environ.get("CHROMIUM")
+BINARY = next(filter(None, map(shutil.which, [NAMED] if NAMED else NAMES)), "")
 SWITCHES = (
     "--headless=new --no-sandbox --disable-gpu --no-first-run --disable-dev-shm-usage "
     "--disable-background-networking --disable-component-update --disable-sync"
 )
 KEYS = {"Tab": 9, "Enter": 13, "Escape": 27, "End": 35, "Home": 36}
 KEYS |= {"ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40}
-browsed = pytest.mark.skipif(not BINARY, reason="needs chromium or google-chrome on the PATH")
+MISSING = "no Chromium: apt-get install chromium, or set CHROMIUM to its path"
+browsed = pytest.mark.skipif(not BINARY, reason=MISSING)
 
 
 class Chromium:

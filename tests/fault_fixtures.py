@@ -62,13 +62,16 @@ def disk(tmp_path):
 
 @contextlib.contextmanager
 def read_only(folder: Path):
-    """Nothing can be written into the folder meanwhile; root needs a mount for that."""
+    """Nothing can be written into the folder or below it meanwhile; root needs a mount for that."""
     if hasattr(os, "geteuid") and os.geteuid():
-        folder.chmod(0o555)
+        folders = [folder, *(path for path in folder.rglob("*") if path.is_dir())]
+        for path in folders:
+            path.chmod(0o555)
         try:
             yield
         finally:
-            folder.chmod(0o755)
+            for path in folders:
+                path.chmod(0o755)
         return
     if not mount("--bind", folder, folder):
         pytest.skip("root writes everywhere, and here it may not mount")

@@ -66,7 +66,7 @@ def brief_kernels(patch: pytest.MonkeyPatch, folder: Path) -> None:
     lines += ["from nanogpt.series.plots import style", "style.DPI = 60", "del style"]
     lines += [f"referee.referee.__kwdefaults__.update({BRIEFLY})", f"del {modules}"]
     startup = folder / "brief.py"
-    startup.write_text("\n".join(lines))
+    startup.write_text("\n".join(lines), encoding="utf-8")
     patch.setenv("PYTHONSTARTUP", str(startup))
 
 

@@ -6,6 +6,7 @@ wrong mask moves no token. Here the matrices are 25 times larger: half the entro
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -22,12 +23,25 @@ from nanogpt.cache import DynamicCache, StaticCache, cache_owners
 from nanogpt.config import GPTConfig
 from nanogpt.convert import pack_heads
 from nanogpt.data import CharTokenizer, Corpus
+from nanogpt.engines.toolchain import CannotBuild, compiler
 from nanogpt.files import sha256
 from nanogpt.model import GPT, Head
 
 pytest_plugins = ["engine_fixtures", "fault_fixtures"]
 torch.set_num_threads(1)
-os.environ["NANOGPT_HEADLESS"] = "1"  # no code that a developer wrote as a reader
+# What a developer's shell says must not reach a test: the terminal's width, settings of git, and
+# code that was written as a reader.
+os.environ |= {"COLUMNS": "80", "LINES": "24", "NANOGPT_HEADLESS": "1"}
+os.environ |= {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
+for variable in (
+    "NO_COLOR",
+    "FORCE_COLOR",
+    "MPLBACKEND",
+    "GIT_DIR",
+    "GIT_INDEX_FILE",
+    "GIT_WORK_TREE",
+):
+    os.environ.pop(variable, None)
 # A shell's background job ignores Ctrl-C, which is tested here.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -35,15 +49,36 @@ settings.register_profile("nanogpt", deadline=None, max_examples=40, derandomize
 settings.load_profile("nanogpt")
 
 
+@contextlib.contextmanager
+def skipped_without_a_compiler():
+    """What needs a C++ compiler is skipped on a machine that has none."""
+    try:
+        yield
+    except CannotBuild as error:
+        compiler.cache_clear()
+        try:
+            compiler()
+        except CannotBuild:
+            pytest.skip("no C++ compiler: apt-get install g++, or set CXX")
+        raise error
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem):
     """Lift a limit on files before pytest prints the result, which may go to a file too."""
     try:
-        return (yield)
+        with skipped_without_a_compiler():
+            return (yield)
     finally:
         disk = pyfuncitem.funcargs.get("disk")
         if disk:
             disk.clear()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup():
+    with skipped_without_a_compiler():
+        return (yield)
 
 
 DESIGNS = [None, DynamicCache, StaticCache]
@@ -126,7 +161,9 @@ def ambient_rng():
 
 @pytest.fixture(scope="session")
 def golden() -> dict:
-    return json.loads((Path(__file__).parent / "lesson" / "golden.json").read_text())
+    return json.loads(
+        (Path(__file__).parent / "lesson" / "golden.json").read_text(encoding="utf-8")
+    )
 
 
 @pytest.fixture(scope="session")

@@ -1,10 +1,11 @@
-"""Every package that the code imports stands in pyproject.toml, and the lists agree."""
+"""Every package that the code imports is in pyproject.toml, and the lists and CI agree with it."""
 
 import ast
 import re
 import sys
 
 import pytest
+import yaml
 
 from nanogpt.files import PACKAGE, ROOT
 
@@ -23,6 +24,12 @@ EXTRAS = {
     "cluster": ["ray"],
 }
 COMMANDS = {"jupyterlab"}  # started, not imported
+
+
+def lines_of(file: str) -> list[str]:
+    """The lines of a list of requirements, without comments."""
+    lines = (ROOT / file).read_text(encoding="utf-8").splitlines()
+    return [line for line in lines if line and line[0] != "#"]
 
 
 def packages(requirements: list[str]) -> set[str]:
@@ -60,13 +67,34 @@ def test_what_is_declared_for_the_series_is_used():
 
 
 def test_requirements_are_those_of_the_wheel_and_its_notebooks():
-    lines = (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines()
     wanted = PROJECT["dependencies"] + PROJECT["optional-dependencies"]["notebooks"]
-    assert sorted(line for line in lines if line and line[0] != "#") == sorted(wanted)
+    assert sorted(lines_of("requirements.txt")) == sorted(wanted)
 
 
 def test_the_exact_set_pins_all_that_is_required():
-    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
-    pinned = packages([line for line in lines if line and line[0] != "#"])
     wanted = PROJECT["dependencies"] + PROJECT["optional-dependencies"]["notebooks"]
-    assert packages(wanted) <= pinned
+    assert packages(wanted) <= packages(lines_of("constraints.txt"))
+
+
+def test_the_lowest_set_is_every_lower_bound():
+    """`make test LOWEST=1` installs lowest.txt, so a bound that does not work fails there."""
+    extras = PROJECT["optional-dependencies"]
+    bounds = {}
+    for line in PROJECT["dependencies"] + extras["notebooks"] + extras["test"]:
+        match = re.match(r"([\w-]+)(?:\[\w+\])?>=([\d.]+)", line)
+        if match:
+            bounds[match[1]] = match[2]
+    assert dict(line.split("==") for line in lines_of("lowest.txt")) == bounds
+
+
+def test_every_ci_configuration_runs_the_commands_of_the_readme():
+    """A step of a workflow is `make …` or .ci/run, which ends in `make test`."""
+    workflows = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+    jobs = [yaml.safe_load(path.read_text(encoding="utf-8"))["jobs"] for path in workflows]
+    steps = [step for found in jobs for job in found.values() for step in job["steps"]]
+    commands = [step["run"].strip() for step in steps if "run" in step]
+    assert all(command == ".ci/run" or command.startswith("make ") for command in commands)
+    assert ".ci/run" in commands
+    last = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()[-1]
+    assert last == "exec make test </dev/null"
+    assert "`make test`" in (ROOT / "README.md").read_text(encoding="utf-8")

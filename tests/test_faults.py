@@ -73,9 +73,11 @@ def run_notebook(folder, version):
 
 
 def read_notebook(folder):
-    json.loads((folder / "manifest.json").read_text())  # it may say what failed
-    assert (folder / "figures" / "00_a.png").read_text() == "x" * 20_000
-    return int(re.search(r'"(\d) y{40000}', (folder / "00_good.ipynb").read_text())[1])
+    json.loads((folder / "manifest.json").read_text(encoding="utf-8"))  # it may say what failed
+    assert (folder / "figures" / "00_a.png").read_text(encoding="utf-8") == "x" * 20_000
+    return int(
+        re.search(r'"(\d) y{40000}', (folder / "00_good.ipynb").read_text(encoding="utf-8"))[1]
+    )
 
 
 def export(folder, version):
@@ -86,7 +88,7 @@ def export(folder, version):
 
 
 def read_export(folder):
-    return json.loads((folder / "out" / "nanogpt.json").read_text())["step"]
+    return json.loads((folder / "out" / "nanogpt.json").read_text(encoding="utf-8"))["step"]
 
 
 class Writer(NamedTuple):
@@ -105,7 +107,7 @@ WRITERS = {
 @pytest.fixture(params=WRITERS)
 def writer(request, monkeypatch, tmp_path):
     little = tmp_path / "little.txt"
-    little.write_text("To be, or not to be.\n" * 100)
+    little.write_text("To be, or not to be.\n" * 100, encoding="utf-8")
     monkeypatch.setenv("NANOGPT_DATA", str(little))
     monkeypatch.setenv("TQDM_DISABLE", "1")
     monkeypatch.setattr(execute.Strict, "execute_managed_notebook", run_cells_here)

@@ -38,7 +38,7 @@ def here(tmp_path, monkeypatch):
     here = tmp_path / "here"
     repo = tmp_path / "here" / "repo"
     here.mkdir()
-    (here / "text.txt").write_text(TEXT * 100)
+    (here / "text.txt").write_text(TEXT * 100, encoding="utf-8")
     monkeypatch.setenv("NANOGPT_DATA", str(here / "text.txt"))
     monkeypatch.setenv("TQDM_DISABLE", "1")
     monkeypatch.setattr(execute.Strict, "execute_managed_notebook", run_cells_here)
@@ -77,8 +77,8 @@ COMMANDS = {
 
 
 def go(here: Path, command: str) -> int:
-    (here / "p.txt").write_text("\n".join("ab"))
-    return main(COMMANDS[command].format(h=here).split())
+    (here / "p.txt").write_text("\n".join("ab"), encoding="utf-8")
+    return main([word.format(h=here) for word in COMMANDS[command].split()])
 
 
 def put(path: str, text: str = MINE):
@@ -86,7 +86,7 @@ def put(path: str, text: str = MINE):
 
     def arrange(here):
         (here / path).parent.mkdir(parents=True, exist_ok=True)
-        (here / path).write_text(text)
+        (here / path).write_text(text, encoding="utf-8")
         return [path]
 
     return arrange
@@ -97,7 +97,7 @@ def link(path: str):
 
     def arrange(here):
         outside = here.parent / "thesis.tex"
-        outside.write_text(MINE)
+        outside.write_text(MINE, encoding="utf-8")
         (here / path).symlink_to(outside)
         return []
 
@@ -140,7 +140,7 @@ def test_a_file_of_the_reader_stays(here, capsys, command, before, arrange, code
         assert go(here, command) == (1 if command == "failing" else 0)
     named = arrange(here)
     capsys.readouterr()
-    (here / "p.txt").write_text("\n".join("ab"))
+    (here / "p.txt").write_text("\n".join("ab"), encoding="utf-8")
     was = contents(here.parent)
     assert go(here, command) == (1 if command == "failing" else code)
     now = contents(here.parent)

@@ -119,7 +119,7 @@ FITS = {
         "stages": lambda v: v in ((), []),  # or pairs, which chance does not make
         "lr": is_rate,
         **dict.fromkeys(("muon_lr", "clip"), lambda v: v is None or is_rate(v)),
-        "warmup": lambda v: is_number(v),
+        "warmup": lambda v: is_number(v, 0, 1e30),
         "weight_decay": lambda v: is_number(v, 0, 1e30),
         "seed": lambda v: is_int(v, 0, 2**63 - 1),
         "beta2": is_share,
@@ -154,10 +154,8 @@ def use(config) -> None:
         assert sample(torch.randn(2, 5), torch.rand(2, 5) + 1e-3, config).shape == (2, 1)
 
 
-@pytest.mark.parametrize(("kind", "field"), FIELDS, ids=[f"{k.__name__}.{f}" for k, f in FIELDS])
-@given(value=anything)
-@examples(40)
-def test_a_value_of_any_kind_is_usable_or_refused_by_name(kind, field, value):
+def check_value(kind, field, value) -> None:
+    """The config is usable with this value of a field, or refuses it by its name."""
     fits = FITS[kind][field]
     changes = (SMALL | {"per_head": False} if kind is GPTConfig else {}) | {field: value}
     config, said = attempt(lambda: kind(**changes), ValueError)
@@ -168,6 +166,27 @@ def test_a_value_of_any_kind_is_usable_or_refused_by_name(kind, field, value):
     else:
         assert f"{field}={value}" in said or (field in said and repr(value) in said)
         assert not fits(value) or huge or "must be a multiple of" in said
+
+
+# Values that versions of hypothesis draw at different times, or not at all.
+EDGES = [0, -1, 2**63 - 1, 10**400, -0.0, 5e-324, 1e-310, 1e-45, 1e-30, 1e-6, 0.5, 1 - 1e-16, 1.0]
+EDGES += [1e6, 1e30, 1e31, 1e38, 1e300, math.inf, -math.inf, math.nan, True, None, "", "é", [], {}]
+of_every_field = pytest.mark.parametrize(
+    ("kind", "field"), FIELDS, ids=[f"{k.__name__}.{f}" for k, f in FIELDS]
+)
+
+
+@of_every_field
+def test_a_value_at_an_edge_is_usable_or_refused_by_name(kind, field):
+    for value in EDGES:
+        check_value(kind, field, value)
+
+
+@of_every_field
+@given(value=anything)
+@examples(40)
+def test_a_value_of_any_kind_is_usable_or_refused_by_name(kind, field, value):
+    check_value(kind, field, value)
 
 
 # ------------------------------------------------------------------ text

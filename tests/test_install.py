@@ -58,7 +58,7 @@ def test_an_installed_copy_writes_the_same_text_somewhere_else(wheel, tmp_path):
         cwd=tmp_path / "elsewhere",
         env={"PYTHONPATH": str(tmp_path / "site")},
         capture_output=True,
-        text=True,
+        encoding="utf-8",
     )
     saved = load_checkpoint()
     ours = complete(saved.model, saved.tokenizer.encode("ROMEO:")[None], 20).tolist()
@@ -86,7 +86,7 @@ def test_a_command_that_needs_an_extra_names_it(words, tmp_path):
     """As in an environment with the wheel's own dependencies alone."""
     command = [sys.executable, "-c", f"{WITHOUT_EXTRAS}\nsys.exit(main({words.split()}))"]
     done = subprocess.run(
-        command, cwd=tmp_path, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True
+        command, cwd=tmp_path, env={"PYTHONPATH": str(ROOT)}, capture_output=True, encoding="utf-8"
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert re.fullmatch(

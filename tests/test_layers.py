@@ -89,7 +89,7 @@ def test_what_runs_and_renders_notebooks_knows_no_torch():
 def test_the_public_door_and_figures_load_no_torch(first):
     code = f"import sys, {first}; print('torch' in sys.modules)"
     command = [sys.executable, "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=PACKAGE.parent)
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", cwd=PACKAGE.parent)
     assert done.stdout.strip() == "False", done.stderr
 
 

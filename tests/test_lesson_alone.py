@@ -39,6 +39,6 @@ def test_the_files_alone_train_write_compare_and_time(tmp_path):
     for path in Path(nanogpt.__file__).parent.glob("*.*"):
         shutil.copy(path, package)
     command = [sys.executable, "-c", PROGRAM]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, encoding="utf-8")
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip().endswith(f"{package / '__init__.py'} [0, 3]")

@@ -48,7 +48,7 @@ def test_the_json_beside_a_checkpoint_is_for_readers_and_decides_nothing(tmp_pat
     model = tiny_model()
     save_checkpoint(saved, model, meta_of(model))
     expected = load_checkpoint(saved)
-    saved.with_name("fox.json").write_text(content)
+    saved.with_name("fox.json").write_text(content, encoding="utf-8")
     found = load_checkpoint(saved)
     assert (found.meta, found.sha256) == (expected.meta, expected.sha256)
 
@@ -56,7 +56,7 @@ def test_the_json_beside_a_checkpoint_is_for_readers_and_decides_nothing(tmp_pat
 def test_a_path_in_the_metadata_is_a_name_and_nothing_more(tmp_path):
     secret = tmp_path / "secret.txt"
     model = tiny_model()
-    secret.write_text("not for you")
+    secret.write_text("not for you", encoding="utf-8")
     named = {"name": str(secret), "sha256": str(secret)}
     save_checkpoint(tmp_path / "fox", model, meta_of(model, corpus=named))
     found = load_checkpoint(tmp_path / "fox")

@@ -48,7 +48,7 @@ def contents(out: Path) -> dict[str, bytes]:
 
 
 def log_of(out: Path) -> list[dict]:
-    lines = out.with_name(f"{out.name}.jsonl").read_text().splitlines()
+    lines = out.with_name(f"{out.name}.jsonl").read_text(encoding="utf-8").splitlines()
     return [json.loads(line) for line in lines]
 
 
@@ -98,7 +98,8 @@ def fork(log: Path, target, *arguments, **env):
 def _child(log, target, arguments, env):
     os.environ |= env | {"TQDM_DISABLE": "1"}
     for name in ("out", "err"):
-        setattr(sys, f"std{name}", open(f"{log}.{name}", "w", buffering=1))  # noqa: SIM115
+        stream = open(f"{log}.{name}", "w", buffering=1, encoding="utf-8")  # noqa: SIM115
+        setattr(sys, f"std{name}", stream)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     torch.set_num_threads(1)
     sys.exit(target(*arguments))
@@ -131,8 +132,8 @@ def exit_code(process) -> int:
 
 def wait_for(text: str, path: Path, process) -> None:
     """Until the process has printed the text to this file."""
-    while not path.is_file() or text not in path.read_text():
-        assert process.is_alive(), path.with_suffix(".err").read_text()
+    while not path.is_file() or text not in path.read_text(encoding="utf-8"):
+        assert process.is_alive(), path.with_suffix(".err").read_text(encoding="utf-8")
         time.sleep(0.005)
 
 

@@ -29,6 +29,9 @@ from ..files import atomic_path, path_in
 # would switch off denormal numbers for the whole process, torch included.
 MATH = "-fno-math-errno -fno-trapping-math -fno-signed-zeros -fassociative-math -ffinite-math-only"
 
+# How to decode what the system and the compiler say, in any locale.
+READABLE = {"encoding": "utf-8", "errors": "replace"}
+
 
 class CannotBuild(RuntimeError):
     """This machine cannot build an engine. The message says why, in one line."""

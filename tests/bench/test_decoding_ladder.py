@@ -146,7 +146,7 @@ def test_the_command_prints_the_rungs_and_writes_json(limits, tmp_path, capsys, 
     words = "--size article --repeats 1 --rungs 15 --json"
     assert main(["bench", "ladder", *words.split(), str(path)]) == 0
     said = capsys.readouterr().out
-    written = json.loads(path.read_text())
+    written = json.loads(path.read_text(encoding="utf-8"))
     assert "roofline bound" in said
     assert all(row["label"] in said for row in written["rungs"])
     assert (written["model"], written["environment"]["threads"]) == ("article", 1)
@@ -156,9 +156,9 @@ def test_a_trained_model_of_the_newer_form_climbs_the_ladder(limits, tmp_path, c
     fox = tiny_model(**MODERN)
     save_checkpoint(tmp_path / "fox", fox, meta_of(fox))
     path = tmp_path / "l.json"
-    words = f"--checkpoint {tmp_path / 'fox'} --repeats 1 --rungs 12345 --json {path}"
-    assert main(["bench", "ladder", *words.split()]) == 0
-    written = json.loads(path.read_text())
+    words = ["--checkpoint", str(tmp_path / "fox"), *"--repeats 1 --rungs 12345 --json".split()]
+    assert main(["bench", "ladder", *words, str(path)]) == 0
+    written = json.loads(path.read_text(encoding="utf-8"))
     assert [row["equal"] for row in written["rungs"]] == [True] * 5
     assert (written["model"], written["n_params"]) == ("fox", fox.n_params)
     assert written["checkpoint"] == load_checkpoint(tmp_path / "fox").sha256

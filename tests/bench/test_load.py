@@ -106,7 +106,7 @@ def test_the_command_writes_what_it_prints(tmp_path, capsys, monkeypatch):
     words = "--size article --rates inf --requests 1 --repeats 1"
     assert main(["bench", "load", *words.split(), "--json", str(path)]) == 0
     printed = capsys.readouterr().out
-    written = json.loads(path.read_text())
+    written = json.loads(path.read_text(encoding="utf-8"))
     for said in ("1 request ", "block of 32", "modules", "timed once", "1 thread", "all at once"):
         assert said in printed
     assert written["limits"] == {"ttft": 0.5, "tpot": 0.05}

@@ -126,4 +126,6 @@ def test_the_command_prints_a_row_of_a_server(server, tmp_path, capsys):
     said = capsys.readouterr().out
     assert "good" in said
     assert "not compared" in said
-    assert [row["scheme"] for row in json.loads(path.read_text())["rows"]] == ["good"]
+    assert [row["scheme"] for row in json.loads(path.read_text(encoding="utf-8"))["rows"]] == [
+        "good"
+    ]

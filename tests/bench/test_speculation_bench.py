@@ -91,7 +91,7 @@ def test_the_command_prints_a_table_and_writes_it(newer, tmp_path, capsys):
     words = f"--k 3 --repeats 1 --tokens 24 --target {model} --draft {model} --json {path}"
     assert main(["bench", "speculate", *words.split()]) == 0
     printed = capsys.readouterr().out
-    result = json.loads(path.read_text())
+    result = json.loads(path.read_text(encoding="utf-8"))
     drafts = [row["draft"] for row in result["rows"]]
     assert drafts[:3] == ["a GPT of 0.01M", "itself, in 8 bits", "a table for triples"]
     assert all(row["equal"] for row in result["rows"])

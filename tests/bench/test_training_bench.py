@@ -102,7 +102,7 @@ def test_the_command_prints_rows_and_writes_them(runs, tmp_path, monkeypatch, ca
         bench, "train_in_turns", lambda *_, seed, **__: [run | {"seed": seed} for run in runs]
     )
     assert main(["bench", "train", "--seeds", "2", "--data", str(data), "--json", str(path)]) == 0
-    result = json.loads(path.read_text())
+    result = json.loads(path.read_text(encoding="utf-8"))
     said = capsys.readouterr().out
     assert len(result["runs"]) == 6
     assert all(row["name"] in said for row in result["rows"])
@@ -121,5 +121,5 @@ def test_a_stop_keeps_the_complete_seeds(tmp_path, monkeypatch, capsys, corpus):
 
     monkeypatch.setattr(bench, "train_in_turns", stopped_at_the_second)
     assert main(["bench", "train", "--json", str(path)]) == 130
-    assert len(json.loads(path.read_text())["runs"]) == 1
+    assert len(json.loads(path.read_text(encoding="utf-8"))["runs"]) == 1
     assert f"the complete seeds are in {path}" in capsys.readouterr().err

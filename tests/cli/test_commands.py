@@ -29,7 +29,9 @@ CODE = "import sys; from nanogpt.cli import main; code = main(); assert 'torch' 
 def test_help_and_wrong_words_import_no_torch(words):
     command = [sys.executable, "-c", f"{CODE}; sys.exit(code)", *words]
     ascii_only = os.environ | {"PYTHONIOENCODING": "ascii"}  # the usage has a …
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=ascii_only)
+    done = subprocess.run(
+        command, capture_output=True, encoding="utf-8", timeout=60, env=ascii_only
+    )
     asked = bool(words) and words[-1] in ("-h", "--help")
     assert done.returncode == (0 if asked else 2), done.stderr
     shown = done.stdout if asked else done.stderr
@@ -94,7 +96,7 @@ runpy.run_module("nanogpt", run_name="__main__", alter_sys=True)
 )
 def test_ctrl_c_before_a_command_begins_is_one_line_and_130(words, module):
     command = [sys.executable, "-c", CTRL_C.format(module), *words.split()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=120)
     assert (done.returncode, done.stderr) == (130, "\nstopped: nothing was written\n")
 
 
@@ -178,11 +180,14 @@ def test_threads_are_those_of_the_machine_and_counts_begin_at_1():
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
 def test_make_hands_a_folder_with_a_space_on_as_one(tmp_path):
+    """In a folder of its own: make itself takes no path with a space for its environment."""
     python = tmp_path / "bin" / "python"
     python.parent.mkdir()
-    python.write_text("#!/bin/sh\nprintf '<%s>' \"$@\"\n")
+    python.write_text("#!/bin/sh\nprintf '<%s>' \"$@\"\n", encoding="utf-8")
     python.chmod(0o755)
-    (tmp_path / ".ready-ranges").touch()
-    command = ["make", "-s", f"VENV={tmp_path}", "PINNED=", "html", "FOLDER=a b; c"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    for file in ("requirements.txt", "constraints.txt", "lowest.txt", ".ready-ranges"):
+        (tmp_path / file).touch()
+    command = ["make", "-s", "VENV=.", "PINNED=", "LOWEST=", "html", "FOLDER=a b; c"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, encoding="utf-8")
     assert done.stdout == "<-m><nanogpt><site><a b; c>", done.stderr

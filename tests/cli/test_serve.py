@@ -90,7 +90,7 @@ def test_a_server_that_others_can_reach_says_so(serve, monkeypatch, host):
 @pytest.mark.slow
 def test_a_signal_ends_it_with_code_0(saved):
     words = [sys.executable, "-m", "nanogpt", "serve", str(saved), "--port", "0"]
-    with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, encoding="utf-8") as process:
         assert any("Ctrl-C ends it" in line for line in iter(process.stdout.readline, ""))
         process.terminate()
         assert "ending" in process.stdout.read()

@@ -82,8 +82,10 @@ def two(folder):
     printed = {
         f"{rank}.{end}": (folder / f"two{rank}.{end}") for rank in (0, 1) for end in ("out", "err")
     }
-    assert [exit_code(process) for process in pair] == [0, 0], printed["0.err"].read_text()
-    return {key: path.read_text() for key, path in printed.items()}
+    assert [exit_code(process) for process in pair] == [0, 0], printed["0.err"].read_text(
+        encoding="utf-8"
+    )
+    return {key: path.read_text(encoding="utf-8") for key, path in printed.items()}
 
 
 @pytest.mark.slow
@@ -124,7 +126,7 @@ def test_what_two_processes_cannot_do_both_refuse_and_one_says_why(folder, two):
         assert files in refused
     pair = fork_pair(folder / "late", main, words(folder, "odd", "--batch-size", "3"))
     assert [exit_code(process) for process in pair] == [2, 2]
-    errors = [(folder / f"late{rank}.err").read_text() for rank in (0, 1)]
+    errors = [(folder / f"late{rank}.err").read_text(encoding="utf-8") for rank in (0, 1)]
     assert errors[0].startswith(
         "error: --batch-size 3 is 3 windows of block 32, not a multiple of 2 parts"
     )
@@ -136,7 +138,7 @@ def test_what_two_processes_cannot_do_both_refuse_and_one_says_why(folder, two):
 def test_ctrl_c_in_one_stops_all_at_that_step_and_one_process_resumes(folder):
     pair = fork_pair(folder / "stop", interrupted_run, words(folder, "stopped"))
     assert [exit_code(process) for process in pair] == [130, 130]
-    errors = [(folder / f"stop{rank}.err").read_text() for rank in (0, 1)]
+    errors = [(folder / f"stop{rank}.err").read_text(encoding="utf-8") for rank in (0, 1)]
     assert errors[0].count("the same command with --resume resumes from this step") == 1
     assert errors[1] == ""
     assert step_of(folder / "stopped") == 13
@@ -161,7 +163,7 @@ sys.exit(main(sys.argv[1:]))
 def test_after_a_kill_torchrun_ends_all_and_resume_ends_with_the_same_bits(
     folder, two, monkeypatch
 ):
-    (folder / "lost.py").write_text(LOSES_A_PROCESS)
+    (folder / "lost.py").write_text(LOSES_A_PROCESS, encoding="utf-8")
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
     script = [str(folder / "lost.py"), *words(folder, "killed")]
     with pytest.raises(ChildProcessError, match="SIGKILL"):
@@ -210,7 +212,7 @@ def test_dropout_of_the_other_processes_follows_from_the_step(rank):
 
 @pytest.mark.slow
 def test_torchrun_from_python_says_why_its_processes_failed(tmp_path):
-    (tmp_path / "fails.py").write_text("raise ValueError('no room')")
+    (tmp_path / "fails.py").write_text("raise ValueError('no room')", encoding="utf-8")
     with pytest.raises(ChildProcessError, match="(?s)failed, exit code 1:.*ValueError: no room"):
         torchrun([str(tmp_path / "fails.py")], 1)
 

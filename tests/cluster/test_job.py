@@ -138,9 +138,9 @@ def test_a_kill_between_a_digest_and_its_shard_is_resumed(tmp_path, whole, monke
 def test_a_folder_of_another_job_or_of_something_else_is_refused_and_left_alone(tmp_path, whole):
     for name in ("other", "damaged"):
         (tmp_path / name).mkdir()
-    (tmp_path / "file").write_text("mine")
-    (tmp_path / "other" / "thesis.txt").write_text("mine")
-    (tmp_path / "damaged" / "job.json").write_text('{"format": ')
+    (tmp_path / "file").write_text("mine", encoding="utf-8")
+    (tmp_path / "other" / "thesis.txt").write_text("mine", encoding="utf-8")
+    (tmp_path / "damaged" / "job.json").write_text('{"format": ', encoding="utf-8")
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     for name, changes, word in [
         ("whole", {"prompts": [*PROMPTS[:-1], ("b", 10)]}, "of --prompts, --samples or --seed"),
@@ -168,7 +168,7 @@ def test_prompts_and_their_seeds(tmp_path):
     plain.write_bytes("\ufeffTo be\n\n or\u2028not\n".encode())  # a byte order mark is no text
     assert read_prompts(plain, seed=5) == [("To be", 5), (" or\u2028not", 6)]
     objects = tmp_path / "p.jsonl"
-    objects.write_text('{"prompt": "a\\nb"}\n\n{"prompt": "c"}\n')
+    objects.write_text('{"prompt": "a\\nb"}\n\n{"prompt": "c"}\n', encoding="utf-8")
     assert read_prompts(objects, samples=2) == [("a\nb", 0), ("a\nb", 1), ("c", 2), ("c", 3)]
     assert read_prompts(None, samples=2) == [("\n", 0), ("\n", 1)]
 
@@ -176,7 +176,7 @@ def test_prompts_and_their_seeds(tmp_path):
 def test_prompts_that_are_none_are_refused_with_their_line(tmp_path):
     wrong = '{"text": "a"}', '{"prompt": 3}', '{"prompt": "a", "b": 1}'
     for line in ("{", "[]", "[" * 9999, *wrong):
-        (tmp_path / "p.jsonl").write_text('{"prompt": "a"}\n' + line + "\n")
+        (tmp_path / "p.jsonl").write_text('{"prompt": "a"}\n' + line + "\n", encoding="utf-8")
         with pytest.raises(ValueError, match=r"p\.jsonl, line 2"):
             read_prompts(tmp_path / "p.jsonl")
     for data, says in (
@@ -194,7 +194,7 @@ def test_an_endless_file_of_prompts_ends_with_a_message(monkeypatch, tmp_path):
     with pytest.raises(ValueError, match="line 1 has over 1,000,000 characters"):
         read_prompts(Path("/dev/zero"))
     monkeypatch.setattr(module, "MOST", 1000)
-    (tmp_path / "empty.txt").write_text("\n" * 10_001)
+    (tmp_path / "empty.txt").write_text("\n" * 10_001, encoding="utf-8")
     with pytest.raises(ValueError, match="has over 10,000 lines"):
         read_prompts(tmp_path / "empty.txt")
     monkeypatch.setattr(
@@ -218,7 +218,7 @@ def checkpoint(tmp_path_factory):
 
 @pytest.fixture
 def words(checkpoint, tmp_path):
-    (tmp_path / "prompts.txt").write_text("a\nbcd\neeeee\n")
+    (tmp_path / "prompts.txt").write_text("a\nbcd\neeeee\n", encoding="utf-8")
     where = ["generate", "--checkpoint", checkpoint, "--prompts", tmp_path / "prompts.txt"]
     how = ["--samples", 3, "--max-new-tokens", 6, "--shard-size", 2, "--backend", "modules"]
     return lambda out, *more: [str(word) for word in (*where, *how, "--out", out, *more)]
@@ -264,7 +264,7 @@ def test_ctrl_c_keeps_the_shards_that_are_done(words, tmp_path, monkeypatch, cap
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_is_written(words, tmp_path, capsys, more, said):
-    (tmp_path / "unknown.txt").write_text("a\n\nbz\n")
+    (tmp_path / "unknown.txt").write_text("a\n\nbz\n", encoding="utf-8")
     assert main(words(tmp_path / "out", *(word.format(tmp_path) for word in more))) == 2
     assert said in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
@@ -283,7 +283,7 @@ def test_what_needs_ray_is_refused_without_it_before_all_else(
 
 def ray_actors(pid: int) -> list[int]:
     """The processes below this one in which Ray Data runs our class."""
-    found = subprocess.run(["ps", "-eo", "pid=,ppid=,args="], capture_output=True, text=True)
+    found = subprocess.run(["ps", "-eo", "pid=,ppid=,args="], capture_output=True, encoding="utf-8")
     rows = [line.split(None, 2) for line in found.stdout.splitlines()]
     below = {str(pid)}
     for _ in range(5):  # generations
@@ -299,7 +299,7 @@ def test_actors_of_ray_write_the_same_texts_though_one_is_killed(words, tmp_path
     out = tmp_path / "ray"
     killed = []
     command = [sys.executable, "-m", "nanogpt", "generate", *words(out, *many, "--workers", "2")]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, encoding="utf-8") as process:
         threading.Thread(target=process.stdout.read, daemon=True).start()
         while process.poll() is None:
             if not killed and list(out.glob("shards/*.jsonl")):

@@ -13,16 +13,7 @@ from engine_fixtures import forget, shared_model
 from nanogpt.engines import compiled, native, toolchain
 from nanogpt.engines.compiled import Compiled
 from nanogpt.engines.native import SOURCE, Native, decoder_library
-from nanogpt.engines.toolchain import CannotBuild, cache_folder, compile_cpp, compiler, kept_build
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
-    """A cache folder for each test, not made yet."""
-    monkeypatch.setenv("NANOGPT_CACHE", str(tmp_path / "cache"))
-    forget()
-    yield tmp_path / "cache"
-    forget()
+from nanogpt.engines.toolchain import CannotBuild, cache_folder, compile_cpp, kept_build
 
 
 def names(folder: Path) -> list[str]:
@@ -42,16 +33,30 @@ class Maker:
         path.write_bytes(self.content)
 
 
-def script(path: Path, text: str) -> str:
-    """A program that stands in for the compiler. It answers --version as compilers do."""
+LAST = 'for out in "$@"; do :; done'  # the shell's way to the last argument: the file to write
+
+
+def stand_in(patch, folder: Path, text: str = f'{LAST}; : > "$out"', name: str = "cxx") -> None:
+    """A program in place of the compiler, found by its name. It answers --version as they do."""
+    path = folder / name
     path.write_text(
-        f'#!/bin/sh\nif [ "$1" = --version ]; then echo "fake 1.0"; exit 0; fi\n{text}\n'
+        f'#!/bin/sh\nif [ "$1" = --version ]; then echo "fake 1.0"; exit 0; fi\n{text}\n',
+        encoding="utf-8",
     )
     path.chmod(0o755)
-    return str(path)
+    patch.setenv("PATH", str(folder), prepend=os.pathsep)
+    patch.setenv("CXX", name)
 
 
-LAST = 'for out in "$@"; do :; done'  # the shell's way to the last argument: the file to write
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch, request):
+    """A cache folder for each test, not made yet, and no compiler unless the test compiles."""
+    monkeypatch.setenv("NANOGPT_CACHE", str(tmp_path / "cache"))
+    if not request.node.get_closest_marker("slow"):
+        stand_in(monkeypatch, tmp_path)
+    forget()
+    yield tmp_path / "cache"
+    forget()
 
 
 # ------------------------------------------------------------------ where, and under which key
@@ -83,8 +88,8 @@ def set_cpu(monkeypatch, text):
 
 MACHINES = {
     "torch": lambda m, tmp: m.setattr(torch, "__version__", "9.9.9"),
-    "compiler": lambda m, tmp: m.setenv("CXX", script(tmp / "cxx", "exit 0")),
-    "its flags": lambda m, tmp: m.setenv("CXX", " ".join([*compiler(), "-O1"])),
+    "compiler": lambda m, tmp: stand_in(m, tmp, name="another"),
+    "its flags": lambda m, tmp: m.setenv("CXX", "cxx -O1"),
     "another flag": lambda m, tmp: set_cpu(m, CPU.replace("fma", "avx512f")),
     "an ARM's features": lambda m, tmp: set_cpu(m, CPU.replace("flags\t: sse", "Features\t: sve")),
 }
@@ -124,7 +129,9 @@ def test_a_native_library_is_of_its_source_and_its_shape(asked, monkeypatch, tmp
         ask(decoder_library, *shape)
     ask(decoder_library, 64, 4, 65, bits=8)
     ask(decoder_library, 64, 4, 65, ("rope",))
-    (tmp_path / "native.cpp").write_text(SOURCE.read_text() + "\n")
+    (tmp_path / "native.cpp").write_text(
+        SOURCE.read_text(encoding="utf-8") + "\n", encoding="utf-8"
+    )
     monkeypatch.setattr(native, "SOURCE", tmp_path / "native.cpp")
     ask(decoder_library, 64, 4, 65)
     assert len(set(notes)) == 7
@@ -229,7 +236,7 @@ def test_a_folder_that_cannot_keep_a_build_is_named_with_advice(folder, monkeypa
         raise PermissionError(13, "Permission denied")
 
     if why == "File exists":
-        folder.write_text("a regular file")
+        folder.write_text("a regular file", encoding="utf-8")
     else:
         path = kept_build("thing", {}, ".so", Maker())
         uid = os.getuid()
@@ -276,7 +283,7 @@ def test_without_a_compiler_it_says_what_to_set(monkeypatch, tmp_path, folder, n
 def test_a_compiler_that_fails_is_quoted_and_leaves_nothing_behind(
     monkeypatch, tmp_path, folder, text, words
 ):
-    monkeypatch.setenv("CXX", script(tmp_path / "cxx", text))
+    stand_in(monkeypatch, tmp_path, text)
     with pytest.raises(CannotBuild, match=rf"cxx cannot compile native.cpp: .*{words}$"):
         decoder_library(64, 4, 65)
     assert names(folder) == []
@@ -286,13 +293,13 @@ def test_a_compiler_is_told_the_numbers_and_asked_again_without_what_it_does_not
     monkeypatch, tmp_path
 ):
     log = tmp_path / "log"
-    text = f"""echo "$@" >> {log}
+    text = f"""echo "$@" >> "{log}"
 case "$*" in *-march=native*|*-mcpu=native*) echo "error: what?" >&2; exit 1;; esac
 {LAST}; echo built > "$out" """
-    monkeypatch.setenv("CXX", script(tmp_path / "cxx", text))
+    stand_in(monkeypatch, tmp_path, text)
     compile_cpp(SOURCE, tmp_path / "out.so", {"C": 64, "BITS": 8})
-    assert (tmp_path / "out.so").read_text() == "built\n"
-    calls = [set(line.split()) for line in log.read_text().splitlines()]
+    assert (tmp_path / "out.so").read_text(encoding="utf-8") == "built\n"
+    calls = [set(line.split()) for line in log.read_text(encoding="utf-8").splitlines()]
     assert len(calls) == 3
     assert all({"-DC=64", "-DBITS=8", "-shared", "-fPIC", str(SOURCE)} <= call for call in calls)
     assert not any({"-ffast-math", "-Ofast"} & call for call in calls)
@@ -305,7 +312,7 @@ def test_a_library_is_built_kept_and_loaded_and_moves_no_arithmetic(tmp_path, fo
     What -ffast-math links in would set the processor to call denormal numbers 0.
     """
     source = tmp_path / "answer.cpp"
-    source.write_text('extern "C" int answer() { return N; }\n')
+    source.write_text('extern "C" int answer() { return N; }\n', encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NANOGPT_CACHE", ".")
     try:
@@ -316,10 +323,9 @@ def test_a_library_is_built_kept_and_loaded_and_moves_no_arithmetic(tmp_path, fo
     assert any(name.startswith("answer-") for name in names(tmp_path))
 
 
-@pytest.mark.slow
 def test_what_cannot_be_loaded_is_described_in_one_line(tmp_path, monkeypatch):
     source = tmp_path / "answer.cpp"
-    source.write_text("")
+    source.write_text("", encoding="utf-8")
 
     def refuse(*args):
         raise OSError("wrong ELF class\nraised from somewhere")

@@ -123,8 +123,8 @@ def test_what_has_no_counterpart_is_refused_by_name():
 
 def test_the_card_and_the_config_say_what_it_is(tmp_path, shipped):
     write_folder(shipped, tmp_path / "x")
-    card = (tmp_path / "x" / "README.md").read_text()
+    card = (tmp_path / "x" / "README.md").read_text(encoding="utf-8")
     assert "license: mit" in card
     assert f"{shipped.model.n_params:,} parameters" in card
-    config = json.loads((tmp_path / "x" / "config.json").read_text())
+    config = json.loads((tmp_path / "x" / "config.json").read_text(encoding="utf-8"))
     assert config["eos_token_id"] is config["pad_token_id"] is None

@@ -63,7 +63,7 @@ def test_a_model_of_either_form_comes_back_to_the_bit_under_the_names_of_the_lec
 
 def test_two_files_are_written_and_readers_find_the_same_metadata_in_json(saved):
     assert sorted(p.name for p in saved.parent.iterdir()) == ["fox.json", "fox.safetensors"]
-    card = json.loads(saved.with_suffix(".json").read_text())
+    card = json.loads(saved.with_suffix(".json").read_text(encoding="utf-8"))
     assert card.pop("sha256") == sha256(saved)
     assert card == load_checkpoint(saved).meta
 
@@ -72,10 +72,10 @@ def test_two_files_are_written_and_readers_find_the_same_metadata_in_json(saved)
 def test_a_file_of_somebody_else_is_not_replaced(tmp_path, ending):
     model = tiny_model()
     path = tmp_path / f"fox{ending}"
-    path.write_text('{"my": "notes"}')
+    path.write_text('{"my": "notes"}', encoding="utf-8")
     with pytest.raises(ValueError, match="fox.* is there, and this command did not write it"):
         save_checkpoint(tmp_path / "fox", model, meta_of(model))
-    assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [
+    assert [(file.name, file.read_text(encoding="utf-8")) for file in tmp_path.iterdir()] == [
         (f"fox{ending}", '{"my": "notes"}')
     ]
 

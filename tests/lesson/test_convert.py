@@ -87,5 +87,7 @@ def test_nothing_slow_is_imported_to_pack_heads_or_to_read_a_notebook():
         "sys.modules['rfc3987_syntax'] = Never\n"
         "print(jsonschema.FormatChecker().conforms('a b', 'iri') != there)"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, encoding="utf-8", cwd=ROOT
+    )
     assert done.stdout == "False False\nTrue\n", done.stderr

@@ -42,7 +42,7 @@ def test_the_tokens_are_those_that_were_recorded(device, per_head, ways):
     """On a CPU, by `python tests/lesson/test_logits.py`; rounding is far below the margins."""
     if device == "cuda" and not torch.cuda.is_available():
         pytest.skip("no GPU")
-    found = json.loads(RECORD.read_text())
+    found = json.loads(RECORD.read_text(encoding="utf-8"))
     assert recorded_text(recorded_model(per_head), device, **ways) == found["tokens"]
     assert found["smallest_margin"] > 1e-4
 

@@ -215,7 +215,7 @@ def test_a_run_removes_its_own_half_written_files_and_no_others(corpus, tmp_path
     ours = [".run-last.state.safetensors.0123abcd.tmp", ".run.safetensors.89abcdef.tmp"]
     others = [".other.safetensors.89abcdef.tmp", ".run.safetensors.tmp", "run.safetensors.bak"]
     for name in (*ours, *others):
-        (tmp_path / name).write_text("half")
+        (tmp_path / name).write_text("half", encoding="utf-8")
     with held_run(tmp_path / "run"):
         left = {path.name for path in tmp_path.iterdir()}
     assert left == {".run.lock", *others}

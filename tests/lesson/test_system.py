@@ -108,7 +108,7 @@ def test_a_file_appears_whole_with_the_usual_rights(tmp_path):
     old = os.umask(0o027)
     try:
         with atomic_path(target) as temporary:
-            temporary.write_text("all of it")
+            temporary.write_text("all of it", encoding="utf-8")
             temporary.chmod(0o600)  # as safetensors does
             assert temporary.parent == target.parent, (
                 "a rename is atomic within one file system only"
@@ -117,7 +117,7 @@ def test_a_file_appears_whole_with_the_usual_rights(tmp_path):
         assert os.umask(0o027) == 0o027, "the process's own mask was changed"
     finally:
         os.umask(old)
-    assert target.read_text() == "all of it"
+    assert target.read_text(encoding="utf-8") == "all of it"
     assert list(target.parent.iterdir()) == [target]
     assert stat.S_IMODE(target.stat().st_mode) == 0o640
 
@@ -128,14 +128,16 @@ def test_a_file_appears_whole_with_the_usual_rights(tmp_path):
 def test_a_failure_half_way_leaves_what_was_there(tmp_path, error):
     def write_half(target):
         with atomic_path(target) as temporary:
-            temporary.write_text("ha")
+            temporary.write_text("ha", encoding="utf-8")
             raise error
 
-    (tmp_path / "old.txt").write_text("old")
+    (tmp_path / "old.txt").write_text("old", encoding="utf-8")
     for name in ("old.txt", "new.txt"):
         with pytest.raises(type(error)):
             write_half(tmp_path / name)
-    assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("old.txt", "old")]
+    assert [(p.name, p.read_text(encoding="utf-8")) for p in tmp_path.iterdir()] == [
+        ("old.txt", "old")
+    ]
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="a folder where no file can be made")
@@ -168,7 +170,9 @@ def test_a_terminal_of_another_encoding_shows_a_question_mark(monkeypatch):
     "data", [{"loss": float("nan")}, {"x": float("inf")}, {"tensor": torch.ones(1)}]
 )
 def test_what_json_cannot_hold_is_refused_before_anything_is_written(tmp_path, data):
-    (tmp_path / "old.json").write_text("{}")
+    (tmp_path / "old.json").write_text("{}", encoding="utf-8")
     with pytest.raises((ValueError, TypeError)):
         write_json(tmp_path / "old.json", data)
-    assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("old.json", "{}")]
+    assert [(p.name, p.read_text(encoding="utf-8")) for p in tmp_path.iterdir()] == [
+        ("old.json", "{}")
+    ]

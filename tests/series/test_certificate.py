@@ -47,7 +47,7 @@ def run(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_it_can_be_had_checked_and_lost(run, capsys):
     path = mine.lesson_path()
-    path.write_text(TEXT)
+    path.write_text(TEXT, encoding="utf-8")
     page.certificate(run, load_checkpoint(LECTURE_FORM), **SPEED)
     there = str(path.with_name("certificate.html"))
     assert path.with_name("certificate.png").stat().st_size > 10_000
@@ -55,11 +55,13 @@ def test_it_can_be_had_checked_and_lost(run, capsys):
     assert "written by me: attention_weights, one_step, visible" in capsys.readouterr().out
     with pytest.raises(mine.LessonError, match="name their checkpoint"):
         page.recomputed(Path(there), replace(load_checkpoint(LECTURE_FORM), sha256="0" * 64))
-    path.write_text(f"{TEXT}\n# by hand\n")
+    path.write_text(f"{TEXT}\n# by hand\n", encoding="utf-8")
     assert main(["verify", "certificate", there]) == 1
     assert "It does not hold: my code is another one now" in capsys.readouterr().out
-    text = path.with_name("certificate.html").read_text()
-    path.with_name("certificate.html").write_text(text.replace("400 tokens", "900 tokens", 1))
+    text = path.with_name("certificate.html").read_text(encoding="utf-8")
+    path.with_name("certificate.html").write_text(
+        text.replace("400 tokens", "900 tokens", 1), encoding="utf-8"
+    )
     assert main(["verify", "certificate", there]) == 2
     assert "was changed by hand" in capsys.readouterr().err
 
@@ -99,7 +101,7 @@ def test_no_trap_gets_one(old, new, run, capsys):
     )
     assert old in text
     path = mine.lesson_path()
-    path.write_text(text.replace(old, new))
+    path.write_text(text.replace(old, new), encoding="utf-8")
     with pytest.raises(mine.LessonError, match="no certificate"):
         page.certificate(run, load_checkpoint(LECTURE_FORM), **SPEED)
     assert list(path.parent.iterdir()) == [path]
@@ -108,7 +110,7 @@ def test_no_trap_gets_one(old, new, run, capsys):
 
 def test_a_text_that_turns_late_gets_none(run):
     """The referee, which has no loop, does not read so far; the judge of the loop does."""
-    mine.lesson_path().write_text(TEXT.replace(LOOP, f"({LOOP}) % 28"))
+    mine.lesson_path().write_text(TEXT.replace(LOOP, f"({LOOP}) % 28"), encoding="utf-8")
     with pytest.raises(mine.LessonError, match="its tokens stand at"):
         page.certificate(run, load_checkpoint(LECTURE_FORM), **SPEED)
 
@@ -132,7 +134,7 @@ FIVE = {  # at once, each of which a page once certified
 )
 def test_each_of_five_bugs_is_refused(old, run):
     assert old in TEXT
-    mine.lesson_path().write_text(TEXT.replace(old, FIVE[old]))
+    mine.lesson_path().write_text(TEXT.replace(old, FIVE[old]), encoding="utf-8")
     with pytest.raises(mine.LessonError, match="no certificate: Your "):
         page.certificate(run, load_checkpoint(LECTURE_FORM), **SPEED)
 
@@ -162,10 +164,10 @@ def test_a_fault_of_the_whole_is_found_without_the_judges(how):
 
 
 def test_without_a_cache_of_the_readers_or_with_unequal_tokens_there_is_none(run, capsys):
-    mine.lesson_path().write_text(mine.blanks()["visible"].solution)
+    mine.lesson_path().write_text(mine.blanks()["visible"].solution, encoding="utf-8")
     assert page.certificate(run, load_checkpoint(LECTURE_FORM), **SPEED) == {}
     assert "the caches are the solutions'" in capsys.readouterr().out
-    mine.lesson_path().write_text(TEXT)
+    mine.lesson_path().write_text(TEXT, encoding="utf-8")
     with pytest.raises(mine.LessonError, match="other tokens on the ladder"):
         page.certificate(run, load_checkpoint(LECTURE_FORM), **SPEED | {"equal": False})
 
@@ -196,7 +198,7 @@ def test_a_lesson_that_breaks_out_is_a_line_and_exit_code_1(more, run, capsys, m
     for module in (mine, blanks, proof) if "while" in more else ():
         monkeypatch.setattr(module, "SECONDS", 1)
     path = mine.lesson_path()
-    path.write_text(f"{TEXT}\n{more}\n")
+    path.write_text(f"{TEXT}\n{more}\n", encoding="utf-8")
     code = main(["verify", "model", str(path)])
     printed = capsys.readouterr()
     assert code == 1
@@ -224,8 +226,10 @@ def test_a_lesson_that_ends_its_judge_or_never_lets_go_is_a_line_too(
         monkeypatch.setattr(apart, "START", 900)
         monkeypatch.setattr(apart, "SPARE", -298)
     path = mine.lesson_path()
-    path.write_text(f"{more}\n{TEXT}\n")
-    path.with_name("certificate.html").write_text(page.page_of({"its weights": "0"}))
+    path.write_text(f"{more}\n{TEXT}\n", encoding="utf-8")
+    path.with_name("certificate.html").write_text(
+        page.page_of({"its weights": "0"}), encoding="utf-8"
+    )
     for target in (["model", str(path)], ["certificate", str(path.with_name("certificate.html"))]):
         if target[0] == "certificate" and "_exit" not in more:
             continue  # one way apart serves both commands
@@ -237,7 +241,7 @@ def test_a_lesson_that_ends_its_judge_or_never_lets_go_is_a_line_too(
 
 def test_a_lesson_without_a_name_of_the_readers_is_not_judged(run, capsys):
     path = mine.lesson_path()
-    path.write_text("import math\n")
+    path.write_text("import math\n", encoding="utf-8")
     assert main(["verify", "model", str(path)]) == 2
     assert "nothing of yours yet" in capsys.readouterr().err
 
@@ -254,7 +258,7 @@ def test_a_lesson_without_a_name_of_the_readers_is_not_judged(run, capsys):
 def test_a_page_that_is_none_is_one_line_at_once(text, tmp_path, capsys, monkeypatch):
     if text:  # one of them by the process that judges
         monkeypatch.setattr(apart, "apart", lambda work, *args: work(*args))
-    (tmp_path / "page.html").write_text(text)
+    (tmp_path / "page.html").write_text(text, encoding="utf-8")
     assert main(["verify", "certificate", str(tmp_path / "page.html")]) == 2
     said = capsys.readouterr().err
     assert "was changed by hand" in said

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import nbformat
 import pytest
-import yaml
 from notebook_fixtures import NOTEBOOKS, code
 
 from nanogpt.files import ROOT
@@ -21,7 +20,7 @@ FORGET = f"import sys; sys.path = [path for path in sys.path if path != {str(ROO
 
 
 def git(*words, cwd=None):
-    done = subprocess.run(["git", *map(str, words)], cwd=cwd, capture_output=True, text=True)
+    done = subprocess.run(["git", *map(str, words)], cwd=cwd, capture_output=True, encoding="utf-8")
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -137,7 +136,7 @@ def test_what_is_there_is_not_overwritten_or_taken_for_ours(address, alone):
     """A folder of the repository's name, and another project's package of ours."""
     for mine in (alone / NAME / "mine.txt", alone / "nanogpt" / "__init__.py"):
         mine.parent.mkdir()
-        mine.write_text("raise SystemExit('not ours')")
+        mine.write_text("raise SystemExit('not ours')", encoding="utf-8")
     assert set_up(alone, NANOGPT_REPO=address).returncode != 0
     assert [path.name for path in (alone / NAME).iterdir()] == ["mine.txt"]
 
@@ -147,56 +146,8 @@ def test_an_interrupted_clone_leaves_nothing(alone, tmp_path):
     slow = tmp_path / "bin" / "git"
     slow.parent.mkdir()
     begin = 'for last; do :; done\nmkdir "$last"; echo > "$last/half"\n'
-    slow.write_text(f"#!/bin/sh\n{begin}kill -INT $PPID; exec sleep 60\n")
+    slow.write_text(f"#!/bin/sh\n{begin}kill -INT $PPID; exec sleep 60\n", encoding="utf-8")
     slow.chmod(0o755)
     done = set_up(alone, path=slow.parent, NANOGPT_REPO="file:///slow")
     assert "KeyboardInterrupt" in done.stderr
     assert list(alone.iterdir()) == []
-
-
-# ------------------------------------------------------------------ the address of a fork
-
-
-@pytest.fixture
-def fork(tmp_path):
-    """A clone of a small part of this work tree, and the origin that it pushes to."""
-    work = tmp_path / "work"
-    clone = tmp_path / "clone"
-    shutil.copytree(ROOT / "nanogpt", work / "nanogpt", ignore=shutil.ignore_patterns("*.pyc"))
-    (work / "nanogpt/series/address.py").write_text('REPO = ""\nREF = "main"\n')
-    for file in ("Makefile", "README.md", ".ci/address", *NOTEBOOKS[:2]):
-        to = work / (ROOT / file).relative_to(ROOT)
-        to.parent.mkdir(exist_ok=True)
-        shutil.copy(ROOT / file, to)
-    for file in ("requirements.txt", "constraints.txt"):
-        (work / file).touch()
-    serve(work)
-    git("clone", "--quiet", "--bare", work, tmp_path / "origin")
-    git("clone", "--quiet", tmp_path / "origin", clone)
-    return clone
-
-
-@pytest.mark.slow
-def test_the_first_push_sets_the_address_and_the_next_ones_do_nothing(fork, tmp_path):
-    """The script that the workflow runs, with the interpreter of these tests in place of .venv."""
-    workflow = yaml.safe_load((ROOT / ".github/workflows/address.yml").read_text())
-    (script,) = [step["run"] for step in workflow["jobs"]["address"]["steps"] if "run" in step]
-    python = tmp_path / "venv" / "bin" / "python"
-    python.parent.mkdir(parents=True)
-    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
-    python.chmod(0o755)
-    (tmp_path / "venv" / ".ready-ranges").touch()
-    on_github = {"GITHUB_REPOSITORY": "ada/engine", "GITHUB_REF_NAME": "main"}
-    environment = {**os.environ, **on_github, "VENV": str(tmp_path / "venv")}
-    for _ in range(2):
-        done = subprocess.run(
-            ["bash", "-ec", script], cwd=fork, env=environment, capture_output=True, text=True
-        )
-        assert done.returncode == 0, done.stderr
-    assert "the address is ada/engine already" in done.stdout
-    pushed = git("log", "--format=%s", "main", cwd=tmp_path / "origin").splitlines()
-    assert pushed == ["Badges and links: the address is ada/engine", "now"]
-    assert git("status", "--porcelain", "--untracked-files=no", cwd=fork) == ""
-    badge = f"({mirror.colab(NOTEBOOKS[0].stem, 'ada/engine', 'main')})"
-    for file in ("README.md", f"notebooks/{NOTEBOOKS[0].name}"):
-        assert badge in (fork / file).read_text()

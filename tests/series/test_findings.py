@@ -16,7 +16,7 @@ CLAIM = ("muon", "Muon lowers the loss by more than a seed does")
 def run(tmp_path, monkeypatch):
     InteractiveShell.instance()
     text = tmp_path / "mine.txt"
-    text.write_text("to be or not to be, " * 200)
+    text.write_text("to be or not to be, " * 200, encoding="utf-8")
     monkeypatch.setenv("NANOGPT_DATA", str(text))
     monkeypatch.setenv("NANOGPT_OUT", str(tmp_path / "out"))
     monkeypatch.setattr(findings, "PUBLISHED", tmp_path / "published")
@@ -28,14 +28,14 @@ def run(tmp_path, monkeypatch):
 def publish(tmp_path, **row):
     path = tmp_path / "published" / "json" / "07.json"
     path.parent.mkdir(parents=True)
-    path.write_text(json.dumps({"findings": [row]}))
+    path.write_text(json.dumps({"findings": [row]}), encoding="utf-8")
 
 
 def test_a_claim_that_holds_is_printed_with_its_numbers_and_saved(run, capsys):
     assert run.finding(*CLAIM, True, "−0.12, a seed 0.01") is True
     assert capsys.readouterr().out == f"{CLAIM[1]}: −0.12, a seed 0.01\n"
     run.save()
-    (saved,) = json.loads((run.out / "json" / "07.json").read_text())["findings"]
+    (saved,) = json.loads((run.out / "json" / "07.json").read_text(encoding="utf-8"))["findings"]
     assert Finding(**saved).supported
 
 

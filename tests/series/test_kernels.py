@@ -67,7 +67,7 @@ def ran(tmp_path_factory):
     A kernel of another name and a stale one of ours stand where Jupyter looks for kernels.
     """
     folder = tmp_path_factory.mktemp("ran")
-    (folder / "little.txt").write_text("To be, or not to be.\n" * 100)
+    (folder / "little.txt").write_text("To be, or not to be.\n" * 100, encoding="utf-8")
     for name, cells in NOTEBOOKS.items():
         given = {} if FILES in cells else {"parameters": ONLY}
         path = write(folder / "notebooks" / f"{name}.ipynb", *cells, **given)
@@ -78,7 +78,9 @@ def ran(tmp_path_factory):
     stale = folder / "stale" / "kernels" / "python3" / "kernel.json"
     stale.parent.mkdir(parents=True)
     argv = ["/gone/python", "{connection_file}"]
-    stale.write_text(json.dumps({"argv": argv, "display_name": "x", "language": "python"}))
+    stale.write_text(
+        json.dumps({"argv": argv, "display_name": "x", "language": "python"}), encoding="utf-8"
+    )
     environment = {
         **os.environ,
         "NANOGPT_DATA": str(folder / "little.txt"),
@@ -98,7 +100,7 @@ def cells_of(path):
 def test_a_failure_stops_no_other_and_its_reason_is_kept(ran):
     done, out = ran
     assert done.returncode == 1, done.stderr
-    card = json.loads((out / "manifest.json").read_text())
+    card = json.loads((out / "manifest.json").read_text(encoding="utf-8"))
     assert [entry["ok"] for entry in card["notebooks"]] == [True, False, True, False, False]
     reasons = [entry["error"] for entry in card["notebooks"]]
     assert reasons[1] == "cell 'cell-3': ValueError: too much"
@@ -118,7 +120,9 @@ def test_what_is_printed_are_lines_a_table_and_the_log_of_what_failed(ran):
     failed = lines.index("01_bad failed: cell 'cell-3': ValueError: too much")
     assert lines[failed + 1].endswith("ERROR | KeyboardInterrupt caught in kernel.")
     assert (done.stdout + done.stderr).count("KeyboardInterrupt") == 1
-    assert "KeyboardInterrupt" in (out / "failed" / "01_bad" / "kernel.log").read_text()
+    assert "KeyboardInterrupt" in (out / "failed" / "01_bad" / "kernel.log").read_text(
+        encoding="utf-8"
+    )
     assert not (out / "kernel.log").exists()
 
 
@@ -188,7 +192,7 @@ def begin(sources, tmp_path):
             cwd=ROOT,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            text=True,
+            encoding="utf-8",
             start_new_session=True,
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         )
@@ -196,7 +200,7 @@ def begin(sources, tmp_path):
         while not mark.is_file():
             assert process.poll() is None, process.stderr.read()
             time.sleep(0.05)
-        started.append(int(mark.read_text()))
+        started.append(int(mark.read_text(encoding="utf-8")))
         return process, started[-1]
 
     yield begin
@@ -209,7 +213,9 @@ def gone(number: int) -> bool:
     """Wait until the process has ended; a zombie has, whoever should have buried it."""
     stat = Path(f"/proc/{number}/stat")
     with contextlib.suppress(OSError):  # it went just now
-        while stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z":
+        while (
+            stat.exists() and stat.read_text(encoding="utf-8").rpartition(")")[2].split()[0] != "Z"
+        ):
             time.sleep(0.1)
     return True
 
@@ -217,8 +223,8 @@ def gone(number: int) -> bool:
 def earlier(out: Path) -> dict[str, bytes]:
     """What an earlier run left: none of it may change before a run has passed."""
     (out / "figures").mkdir(parents=True)
-    (out / "00_wait.ipynb").write_text("earlier")
-    (out / "figures" / "00_a.png").write_text("earlier")
+    (out / "00_wait.ipynb").write_text("earlier", encoding="utf-8")
+    (out / "figures" / "00_a.png").write_text("earlier", encoding="utf-8")
     write_json(out / "manifest.json", {"format": f"{OURS} run", "notebooks": []})
     return {name: data for name, data in contents(out).items() if name != "manifest.json"}
 
@@ -255,4 +261,4 @@ def test_a_killed_run_replaces_nothing_and_the_next_one_runs(tmp_path, sources, 
     assert gone(kernel), "its kernel lives on"
     write(sources / "00_wait.ipynb", "print('done')")
     assert go() == 0
-    assert "done" in (out / "00_wait.ipynb").read_text()
+    assert "done" in (out / "00_wait.ipynb").read_text(encoding="utf-8")

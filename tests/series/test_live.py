@@ -75,7 +75,7 @@ def pages(tmp_path_factory):
             save_checkpoint(folder / "keeper", model, meta_of(model, vocabulary=CHARS))
             patch.setattr(site, "KEEPER", folder / "keeper")
             found[name] = folder / "live.html"
-            found[name].write_text(site.live_page(folder, folder))
+            found[name].write_text(site.live_page(folder, folder), encoding="utf-8")
     return found
 
 
@@ -86,7 +86,7 @@ def page(pages):
 
 def named_in(page):
     """The checkpoint that a page names in its Python."""
-    (named,) = re.findall(r'load_checkpoint\("(.*)"\)', page.read_text())
+    (named,) = re.findall(r'load_checkpoint\("(.*)"\)', page.read_text(encoding="utf-8"))
     return load_checkpoint(ROOT / named)
 
 
@@ -126,16 +126,16 @@ def fill(browser, **values):
 
 
 def test_it_is_one_file_that_loads_nothing_and_the_index_leads_to_it(page):
-    text = page.read_text()
+    text = page.read_text(encoding="utf-8")
     assert page_faults(page.with_name("index.html")) == []
     assert page.stat().st_size < 1_500_000
     assert not re.search(r"https?://|<link|<img|\bsrc=|@import|url\(|fetch\(|XMLHttp", text)
-    assert 'src="live.html#strip"' in page.with_name("index.html").read_text()
+    assert 'src="live.html#strip"' in page.with_name("index.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", ["shipped", *FORMS])
 def test_it_says_which_model_it_runs(pages, name):
-    text = pages[name].read_text()
+    text = pages[name].read_text(encoding="utf-8")
     saved = named_in(pages[name])
     told = text[text.index("What runs here") : text.index("<details>")]
     assert f"A GPT of {saved.model.n_params:,} parameters" in text
@@ -518,4 +518,4 @@ def test_a_folder_whose_model_cannot_run_in_a_page_gets_none(tmp_path, monkeypat
         weights.write_bytes(weights.read_bytes()[:-9])
     index = render(tmp_path).with_name("index.html")
     assert not index.with_name("live.html").exists()
-    assert "live.html" not in index.read_text()
+    assert "live.html" not in index.read_text(encoding="utf-8")

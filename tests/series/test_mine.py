@@ -46,7 +46,7 @@ def test_a_right_answer_is_kept_in_a_module_and_used_elsewhere(lesson, capsys):
     above = '"""A cell."""\nimport math\n\n\n@cache\ndef help():\n    return math.pi'
     own = answer(f"from functools import cache\n{above}\n\n\n{RIGHT}\n\nprint(help())")
     assert "your visible runs; it is kept in" in capsys.readouterr().out
-    text = lesson.read_text()
+    text = lesson.read_text(encoding="utf-8")
     scope = {}
     assert RIGHT in text
     assert "print(help())" not in text
@@ -61,15 +61,15 @@ def test_a_better_answer_replaces_one_that_is_put_aside(lesson):
     one_step = mine.blanks()["one_step"].solution
     answer(RIGHT)
     answer(one_step, "one_step")
-    lesson.write_text(f"{lesson.read_text()}MORE = 1")
+    lesson.write_text(f"{lesson.read_text(encoding='utf-8')}MORE = 1", encoding="utf-8")
     texts = [RIGHT.replace("return ", f"x{i} = ") + f"\n    return x{i}" for i in range(2)]
     for text in (*texts, texts[1]):
         answer(text)
-    kept = lesson.read_text()
+    kept = lesson.read_text(encoding="utf-8")
     assert kept.count("def visible") == kept.count("def one_step") == 1
     assert kept.index(one_step) < kept.index(texts[1])
     assert kept.endswith("    main()\nMORE = 1\n")
-    earlier = (lesson.parent / "earlier.py").read_text()
+    earlier = (lesson.parent / "earlier.py").read_text(encoding="utf-8")
     assert earlier.index(RIGHT) < earlier.index(texts[0])
     assert earlier.count("def ") == 2
 
@@ -95,7 +95,7 @@ def test_two_notebooks_that_keep_in_the_same_instant_lose_nothing(lesson, monkey
     monkeypatch.setattr(mine, "write_whole", write)
     answer(RIGHT)
     assert [x.wait() for x in others] == [0]
-    kept = lesson.read_text()
+    kept = lesson.read_text(encoding="utf-8")
     assert kept.count("def visible") == kept.count("def one_step") == 1
 
 
@@ -138,14 +138,14 @@ def test_what_cannot_be_kept_runs_here(lesson, capsys):
     lesson.parent.joinpath("earlier.py").mkdir()
     for other in (RIGHT, RIGHT.replace("return ", "return  ")):
         answer(other)
-    assert RIGHT in lesson.read_text()
+    assert RIGHT in lesson.read_text(encoding="utf-8")
     assert "your visible runs, and is not kept: " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("use", ["auto", "true", "false"])
 def test_a_headless_run_takes_the_solutions_unless_it_is_told(use, lesson, monkeypatch, capsys):
     own = f"{RIGHT}\n"
-    lesson.write_text(own)
+    lesson.write_text(own, encoding="utf-8")
     monkeypatch.setenv("NANOGPT_HEADLESS", "1")
     mine.choose(use)
     answer(f"{mine.FIRST_LINE}\n{RIGHT}")
@@ -155,7 +155,7 @@ def test_a_headless_run_takes_the_solutions_unless_it_is_told(use, lesson, monke
     assert printed.count("the solution's visible") == 2 * (use != "true")
     if use != "true":
         answer(RIGHT.replace("return ", "return  "))
-    assert lesson.read_text() == own
+    assert lesson.read_text(encoding="utf-8") == own
 
 
 def test_names_and_choices_that_do_not_exist_are_named():
@@ -235,7 +235,7 @@ def test_a_reader_walks_through_01_and_02(every, lesson, tmp_path, monkeypatch):
 def test_a_constant_beside_the_def_is_kept_and_one_that_nothing_uses_is_not(lesson):
     text = "LOWEST = 0\nUNUSED = print('no')\n" + RIGHT.replace(">= 0", ">= LOWEST")
     answer(text)
-    kept = lesson.read_text()
+    kept = lesson.read_text(encoding="utf-8")
     assert "LOWEST = 0\n" in kept
     assert "UNUSED" not in kept
     assert mine.read_lesson().yours == ["visible"]
@@ -252,13 +252,13 @@ def test_a_cell_with_a_magic_is_found_in_the_history(lesson, monkeypatch):
     finally:
         shell.history_manager.end_session()
         InteractiveShell.clear_instance()
-    assert RIGHT in lesson.read_text()
-    assert "%%time" not in lesson.read_text()
+    assert RIGHT in lesson.read_text(encoding="utf-8")
+    assert "%%time" not in lesson.read_text(encoding="utf-8")
 
 
 def test_a_name_that_is_gone_from_the_lesson_is_said(lesson, capsys):
     answer(RIGHT)
-    lesson.write_text(lesson.read_text().replace(RIGHT, ""))
+    lesson.write_text(lesson.read_text(encoding="utf-8").replace(RIGHT, ""), encoding="utf-8")
     mine.mine("visible")
     assert "Your visible is gone from" in capsys.readouterr().out
 
@@ -273,11 +273,11 @@ def test_after_a_restart_the_first_cell_brings_every_name_back(lesson, capsys):
 
 
 def test_a_lesson_is_judged_with_gradients_wherever_it_is_asked_for(lesson):
-    lesson.write_text(mine.blanks()["Head"].solution)
+    lesson.write_text(mine.blanks()["Head"].solution, encoding="utf-8")
     with torch.no_grad():
         mine.read_lesson()
     with torch.inference_mode():
-        assert mine.judged_lesson(lesson.read_text(), lesson).broken == {}
+        assert mine.judged_lesson(lesson.read_text(encoding="utf-8"), lesson).broken == {}
 
 
 def test_the_lecture_s_own_buffer_loads_into_a_model_and_out_of_it():

@@ -32,7 +32,7 @@ def root(tmp_path, monkeypatch):
             code("", "left-over"),
             title=title,
         )
-    (tmp_path / "README.md").write_text(README)
+    (tmp_path / "README.md").write_text(README, encoding="utf-8")
     config = tmp_path / "nanogpt" / "series"
     config.mkdir(parents=True)
     shutil.copy(ROOT / "nanogpt" / "series" / "address.py", config)
@@ -62,11 +62,13 @@ def test_a_check_lists_and_writes_nothing_and_one_run_brings_all_up_to_date(root
 def test_a_mirror_is_the_packages_own_text_and_an_edited_one_is_noticed(root):
     mirror.sync(root)
     source = cells(root)["mirror"].source
-    package = (ROOT / "nanogpt" / "attention.py").read_text()
+    package = (ROOT / "nanogpt" / "attention.py").read_text(encoding="utf-8")
     assert [node.name for node in ast.parse(source).body] == ["visible", "attend"]
     assert all(part in package for part in source.split("\n\n\n"))
     path = root / "notebooks" / "01_two.ipynb"
-    path.write_text(path.read_text().replace("def attend(", "def attended("))
+    path.write_text(
+        path.read_text(encoding="utf-8").replace("def attend(", "def attended("), encoding="utf-8"
+    )
     assert mirror.sync(root, check=True) == [path]
 
 
@@ -97,7 +99,7 @@ def test_outputs_and_editors_traces_go_and_a_tag_alone_folds_a_cell(root):
 )
 def test_a_notebook_that_cannot_be_synced_is_named_and_nothing_is_written(root, old, new, said):
     path = root / "notebooks" / "01_two.ipynb"
-    path.write_text(path.read_text().replace(old, new))
+    path.write_text(path.read_text(encoding="utf-8").replace(old, new), encoding="utf-8")
     before = snapshot(root)
     with pytest.raises(nbfile.SyncError, match=said):
         mirror.sync(root)
@@ -111,7 +113,7 @@ def test_without_an_address_the_links_are_the_neighbours_and_no_more(root):
     mirror.sync(root, "")
     assert cells(root)["links"].source == "[01 · Two](01_two.ipynb) →"
     assert cells(root, "01_two")["links"].source == "← [00 · One](00_one.ipynb)"
-    assert (root / "README.md").read_text() == README
+    assert (root / "README.md").read_text(encoding="utf-8") == README
 
 
 def test_an_address_gives_every_notebook_its_badge_and_goes_without_a_trace(root):
@@ -128,9 +130,9 @@ def test_an_address_gives_every_notebook_its_badge_and_goes_without_a_trace(root
     readme = README.replace("outputs/published/html/index.html", "https://ada.github.io/engine/")
     for badge, link in zip(badges, ("[it]", "[read]"), strict=True):
         readme = readme.replace(link, f"{mirror.BADGE}({badge}) {link}")
-    assert (root / "README.md").read_text() == readme
+    assert (root / "README.md").read_text(encoding="utf-8") == readme
     values = {}
-    exec((root / "nanogpt" / "series" / "address.py").read_text(), values)
+    exec((root / "nanogpt" / "series" / "address.py").read_text(encoding="utf-8"), values)
     assert (values["REPO"], values["REF"]) == ("ada/engine", "v1")
     assert mirror.sync(root, "ada/engine", "v1", check=True) == []
     mirror.sync(root, "")
@@ -162,7 +164,7 @@ def test_a_write_that_fails_half_way_changes_no_file(tmp_path, monkeypatch):
         nbformat.write(nb, path)
     home = tmp_path / "nanogpt" / "series" / "address.py"
     home.parent.mkdir(parents=True)
-    home.write_text('REPO = ""\nREF = "main"\n')
+    home.write_text('REPO = ""\nREF = "main"\n', encoding="utf-8")
     before = contents(tmp_path)
 
     def full(path):

@@ -96,7 +96,9 @@ def test_what_a_lesson_cannot_do_is_said(words, said, lesson, tmp_path, capsys):
 def test_export_checks_the_readers_heads(lesson, tmp_path, capsys):
     assert not main(["export", "--lesson", str(lesson), "--out", str(tmp_path / "out")])
     assert "with your heads these weights give the same logits" in capsys.readouterr().out
-    lesson.write_text(whole().replace("F.dropout(weights, ", "F.dropout(weights * 0.9, "))
+    lesson.write_text(
+        whole().replace("F.dropout(weights, ", "F.dropout(weights * 0.9, "), encoding="utf-8"
+    )
     assert main(["export", "--lesson", str(lesson), "--out", str(tmp_path / "out2")]) == 2
     assert "Your Head" in capsys.readouterr().err
 

@@ -33,7 +33,7 @@ def folders(tmp_path):
             (folder / "checkpoints").mkdir(parents=True)
             (folder / "checkpoints" / "medium.safetensors").write_bytes(data)
             card = {"environment": {"torch": version, "threads": 1}}
-            (folder / "manifest.json").write_text(json.dumps(card))
+            (folder / "manifest.json").write_text(json.dumps(card), encoding="utf-8")
             if cells is not None:
                 nbformat.write(new_notebook(cells=cells), folder / "00_one.ipynb")
         return tmp_path / "old", tmp_path / "new"

@@ -25,7 +25,7 @@ print(profile, n, word)
 
 
 def manifest(out):
-    return json.loads((out / "manifest.json").read_text())
+    return json.loads((out / "manifest.json").read_text(encoding="utf-8"))
 
 
 # ------------------------------------------------------------------ refused before anything runs
@@ -36,16 +36,13 @@ REFUSED = {
     "-p profile=full": "a parameter of a chosen notebook: n, word",
     "--profile tpu": "--profile 'tpu' is unknown: choose auto, smoke, laptop, full, gpu",
     "--profile cpu/4": "--profile 'cpu/4' is unknown",
-    f"--out {runner.PUBLISHED}": "part of the project itself",
-    f"--out {runner.PUBLISHED / 'figures'}": "part of the project itself",
-    **dict.fromkeys(
-        [
-            f"--out {ROOT}",
-            *(f"--out {ROOT}/{x}" for x in "notebooks notebooks/new outputs".split()),
-        ],
-        "part of the project itself",
-    ),
-    "--out FILE": "choose another folder",
+    "--out {published}": "part of the project itself",
+    "--out {published}/figures": "part of the project itself",
+    "--out {root}": "part of the project itself",
+    "--out {root}/notebooks": "part of the project itself",
+    "--out {root}/notebooks/new": "part of the project itself",
+    "--out {root}/outputs": "part of the project itself",
+    "--out {file}/out": "choose another folder",
     "--all 00": "--all runs all notebooks: leave it out, or the names",
     "--publish --profile smoke": "This is profile smoke",
     "--publish 00": "--publish runs all notebooks as they are",
@@ -61,8 +58,9 @@ def test_wrong_usage_is_refused_before_anything_is_written(
     tmp_path, sources, capsys, words, message
 ):
     write(sources / "00_good.ipynb", GOOD)
-    (tmp_path / "file").write_text("a file, where a folder should be made")
-    words = words.replace("FILE", str(tmp_path / "file" / "out")).split()
+    (tmp_path / "file").write_text("a file, where a folder should be made", encoding="utf-8")
+    places = {"published": runner.PUBLISHED, "root": ROOT, "file": tmp_path / "file"}
+    words = [word.format(**places) for word in words.split()]
     whole = "--publish" in words or "--reproduce" in words
     own = [] if whole else ["--source", str(sources), "--out", str(tmp_path / "out")]
     own += [] if "--profile" in words else ["--profile", "full" if whole else "smoke"]
@@ -83,11 +81,11 @@ def test_a_failure_replaces_nothing(go, sources, tmp_path):
     before = (out / "00_good.ipynb").read_bytes()
     assert go("-p", "n=3") == 1
     assert (out / "00_good.ipynb").read_bytes() == before
-    assert (out / "json" / "00.json").read_text() == "2"
-    assert (out / "failed" / "00_good" / "json" / "00.json").read_text() == "3"
+    assert (out / "json" / "00.json").read_text(encoding="utf-8") == "2"
+    assert (out / "failed" / "00_good" / "json" / "00.json").read_text(encoding="utf-8") == "3"
     assert "too many" in manifest(out)["notebooks"][0]["error"]
     assert go("-p", "n=1") == 0
-    assert (out / "json" / "00.json").read_text() == "1"
+    assert (out / "json" / "00.json").read_text(encoding="utf-8") == "1"
     assert (out / "checkpoints" / "own.safetensors").exists(), "weights are for others too"
 
 
@@ -97,7 +95,7 @@ def test_a_failure_replaces_nothing(go, sources, tmp_path):
 def test_a_manifest_that_no_run_wrote_is_named_and_left_alone(go, sources, tmp_path, card, capsys):
     write(sources / "00_good.ipynb", GOOD)
     (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "manifest.json").write_text(card)
+    (tmp_path / "out" / "manifest.json").write_text(card, encoding="utf-8")
     assert go() == 2
     assert "holds manifest.json, and this command did not make" in capsys.readouterr().err
     assert contents(tmp_path / "out") == {"manifest.json": card.encode()}
@@ -122,7 +120,7 @@ def press(tmp_path, sources, monkeypatch, no_kernels):
     write(sources / "00_first.ipynb", alone)
     write(sources / "01_train.ipynb", train)
     published.mkdir(parents=True)
-    (published / "old.txt").write_text("the run before")
+    (published / "old.txt").write_text("the run before", encoding="utf-8")
     return published
 
 

@@ -71,7 +71,7 @@ def series(tmp_path_factory, small_model):
 
 def test_every_notebook_runs_and_its_page_can_be_read_by_everyone(series):
     codes, out = series
-    entries = json.loads((out / "manifest.json").read_text())["notebooks"]
+    entries = json.loads((out / "manifest.json").read_text(encoding="utf-8"))["notebooks"]
     assert {e["notebook"]: e["error"] for e in entries} == dict.fromkeys(NAMES)
     assert codes == [0, 0]
     # Those that run scripts of their own: test_live.py and test_museum_page.py read them.
@@ -103,7 +103,9 @@ def test_a_short_run_claims_nothing_that_its_numbers_do_not_show(series):
     count = 0
     for path in sorted(out.glob("[0-9][0-9]_*.ipynb")):
         said = printed(path)
-        findings = json.loads((out / "json" / f"{path.name[:2]}.json").read_text())["findings"]
+        findings = json.loads((out / "json" / f"{path.name[:2]}.json").read_text(encoding="utf-8"))[
+            "findings"
+        ]
         for row in findings:
             finding = Finding(**row)
             assert str(finding) in said, (path.stem, finding.name)
@@ -116,5 +118,5 @@ def test_a_short_run_claims_nothing_that_its_numbers_do_not_show(series):
 
 def test_the_published_run_supports_what_it_claims():
     for path in sorted((PUBLISHED / "json").glob("[0-9][0-9].json")):
-        for row in json.loads(path.read_text()).get("findings", []):
+        for row in json.loads(path.read_text(encoding="utf-8")).get("findings", []):
             assert Finding(**row).enough, (path.stem, row["name"], row["needs"])

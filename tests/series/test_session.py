@@ -22,7 +22,7 @@ REAL_CORPUS = True
 def out(tmp_path, monkeypatch):
     InteractiveShell.instance()
     text = tmp_path / "mine.txt"
-    text.write_text("to be or not to be, " * 200)
+    text.write_text("to be or not to be, " * 200, encoding="utf-8")
     monkeypatch.setenv("NANOGPT_DATA", str(text))
     monkeypatch.setenv("NANOGPT_OUT", str(tmp_path / "out"))
     return tmp_path / "out"
@@ -63,7 +63,7 @@ def test_a_wrong_parameter_is_named(wrong, message):
 
 
 def test_a_folder_that_cannot_be_written_is_found_out_at_once(out):
-    out.write_text("a file stands here")
+    out.write_text("a file stands here", encoding="utf-8")
     with pytest.raises(OSError, match="choose another folder"):
         session.open_run("07", profile="smoke")
 
@@ -102,7 +102,7 @@ def test_a_figure_that_was_not_measured_here_states_its_own_conditions(run, monk
 
 def test_saved_results_carry_all_they_depend_on(run, out):
     run.save(answer=42)
-    saved = json.loads((out / "json" / "07.json").read_text())
+    saved = json.loads((out / "json" / "07.json").read_text(encoding="utf-8"))
     assert (saved["notebook"], saved["profile"]) == ("07", "smoke")
     assert saved["results"] == {"answer": 42}
     session.open_run("07", profile="smoke")  # a reader begins again

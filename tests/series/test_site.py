@@ -74,7 +74,7 @@ def folder_of(path, card=CARD):
     )
     animated = code("race()", "race", [output(picture=png(frames=3), alt="a race")])
     write(path / "01_two.ipynb", prose("## More", "more"), animated, title="01 · Two")
-    (path / "manifest.json").write_text(json.dumps(card))
+    (path / "manifest.json").write_text(json.dumps(card), encoding="utf-8")
     return path
 
 
@@ -205,7 +205,9 @@ def test_many_equal_headings_and_markup_in_one_leave_the_page_and_the_search_who
     write(tmp_path / "00_x.ipynb", prose("## Main\n\n" + "## `<!--<script>`\n\n" * 120, "many"))
     index = site.render(tmp_path)
     assert page_faults(index.with_name("00_x.html")) == []
-    (rows,) = re.findall(r'id="search-index">(.*?)</script>', index.read_text(), re.S)
+    (rows,) = re.findall(
+        r'id="search-index">(.*?)</script>', index.read_text(encoding="utf-8"), re.S
+    )
     assert "<" not in rows
     assert json.loads(rows)[-1][2:4] == ["script-120", "<!--<script>"]
 
@@ -249,10 +251,12 @@ def test_a_damaged_picture_is_named_by_its_notebook(tmp_path):
     path = folder / "01_two.ipynb"
     whole = base64.b64encode(png(frames=3)).decode()
     for damaged in ("QUJD", "A", whole[: len(whole) // 2]):
-        path.write_text(path.read_text().replace(whole, damaged))
+        path.write_text(path.read_text(encoding="utf-8").replace(whole, damaged), encoding="utf-8")
         with pytest.raises(SyncError, match="01_two.ipynb cannot be rendered"):
             site.render(folder)
-        path.write_text(path.read_text().replace(f'"{damaged}"', f'"{whole}"'))
+        path.write_text(
+            path.read_text(encoding="utf-8").replace(f'"{damaged}"', f'"{whole}"'), encoding="utf-8"
+        )
     assert rendered(folder) == before
 
 
@@ -350,9 +354,9 @@ def test_only_pages_of_this_project_are_replaced(tmp_path):
     index = site.render(folder)
     mine = {"notes.html": "<p>mine</p>", "07_mine.html": "<p>mine</p>"}
     for name, text in mine.items():
-        (index.parent / name).write_text(text)
+        (index.parent / name).write_text(text, encoding="utf-8")
     site.render(folder)
-    assert {name: (index.parent / name).read_text() for name in mine} == mine
+    assert {name: (index.parent / name).read_text(encoding="utf-8") for name in mine} == mine
 
 
 def test_the_command_and_the_newest_run(tmp_path, monkeypatch, capsys):

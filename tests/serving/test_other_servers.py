@@ -40,7 +40,7 @@ def test_transformers_serve_gives_our_text(tmp_path):
     ):
         try:
             until(lambda: process.poll() is not None or answers(url), 300)
-            assert process.poll() is None, log.read_text()
+            assert process.poll() is None, log.read_text(encoding="utf-8")
             fields = {"prompt": "abc", "max_tokens": 20, "temperature": 0}
             code, answer = post(url, model=str(folder), **fields)
         finally:

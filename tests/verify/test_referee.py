@@ -307,7 +307,7 @@ def test_what_cannot_be_judged_is_one_line_and_exit_code_2(
     if words.startswith(("class", "model damaged")):
         pytest.importorskip("transformers")
     (tmp_path / "damaged").mkdir()
-    (tmp_path / "damaged" / "config.json").write_text("{")
+    (tmp_path / "damaged" / "config.json").write_text("{", encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     assert main(["verify", *words.split()]) == 2
     said = capsys.readouterr().err.strip().splitlines()

@@ -63,7 +63,7 @@ def test_a_mismatch_is_found_counted_and_not_explained_away(monkeypatch, tmp_pat
     path = tmp_path / "r.json"
     words = ["verify", "sweep", "--sequences", "30", "--dtype", "float64", "--json", str(path)]
     assert main(words) == 1
-    result = json.loads(path.read_text())
+    result = json.loads(path.read_text(encoding="utf-8"))
     assert not passed(result)
     assert result["mismatched"] > result["explained"]
 
@@ -121,6 +121,6 @@ def test_a_sweep_that_cannot_be_run_or_written_is_refused(words, message, capsys
 
 @pytest.mark.parametrize("name", ["float32", "float64", "float32-exact", "bfloat16-exact"])
 def test_the_ten_thousand_that_are_published(name):
-    result = json.loads((ROOT / "outputs" / "sweeps" / f"{name}.json").read_text())
+    result = json.loads((ROOT / "outputs" / "sweeps" / f"{name}.json").read_text(encoding="utf-8"))
     assert result["sequences"] >= 10_000
     assert passed(result)
