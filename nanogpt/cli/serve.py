@@ -63,12 +63,12 @@ def _server(args: argparse.Namespace, saved):
     name = Path(args.checkpoint).stem
     if args.lesson:
         from ..series.practice import lesson_of, model_with
-        from ..serving.modules import AloneBackend
+        from ..serving.modules import ModuleBackend
 
         model = model_with(lesson_of(args.lesson, "Head"), model)
         note = "blocks of the scheduler stand where your cache would"
         print(f"{saved}\n{note}, {device}", flush=True)
-        return Server(model, saved.tokenizer, name=name, backend=AloneBackend, **limits)
+        return Server(model, saved.tokenizer, name=name, backend=ModuleBackend, **limits)
     backend, reason = (args.backend, "") if args.backend else choose_backend(saved.model)
     print(f"{saved}\n{backend} steps{f': {reason}' if reason else ''}, {device}", flush=True)
     if backend == "modules" and model.config.per_head:  # the same function, sooner

@@ -271,7 +271,7 @@ def _check_cached(head) -> None:
     with torch.no_grad():
         plain = _model(PackageHead)(ids)[0]
         _check_updates(model, ids)
-        for cache in (DynamicCache, WithEmptySlots, Backwards):
+        for cache in (DynamicCache, StaticCacheWithEmptySlots, Backwards):
             for texts, cuts in ways:
                 logits = _in_pieces(model, ids[:texts], cache, cuts)
                 off = (logits - plain[:texts]).abs().amax((0, 2))  # (T,)
@@ -318,7 +318,7 @@ def _check_updates(model: GPT, ids: Tensor) -> None:
         need(near(part, right), f"the cache gets {name} {words}.")
 
 
-class WithEmptySlots(StaticCache):
+class StaticCacheWithEmptySlots(StaticCache):
     """Gives all its slots: the mask must hide those that are empty."""
 
     def store(self, k, v, pos):
