@@ -12,6 +12,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
+from torch.overrides import TorchFunctionMode
 
 from . import attention
 from . import model as model_module
@@ -94,7 +95,7 @@ class Expected(NamedTuple):
 @lru_cache(maxsize=16)
 def _expected(config: GPTConfig) -> list[Expected]:
     """The modules of GPT(config), as `_modules` lists them."""
-    with torch.device("meta"):  # shapes without numbers
+    with torch.device("meta"), Unfilled():  # shapes without numbers
         model = _Shape(config)
     found = []
     for path, module in _modules(model):
@@ -106,6 +107,17 @@ def _expected(config: GPTConfig) -> list[Expected]:
         parts = tuple(module._modules)
         found.append(Expected(path, kind, frozenset(own), settings, shapes, parts))
     return found
+
+
+class Unfilled(TorchFunctionMode):
+    """A with-block in which new weights are not filled; their shapes are all that is asked for."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        fills = (Tensor.normal_, Tensor.uniform_, Tensor.fill_, Tensor.zero_)
+        if func in fills or func.__module__ == "torch.nn.init":
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **kwargs)
 
 
 class _Shape(GPT):

@@ -24,7 +24,7 @@ NONSENSE = [
     b"{",
     b'{"prompt": "a\xff"}',
     b'{"prompt": "\\u00e9"}',
-    b'{"prompt": "a", "max_tokens": -1}',
+    b'{"prompt": "a", "max_tokens": -2}',
     b'{"prompt": "a", "temprature": 1}',
 ]
 
