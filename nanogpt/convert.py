@@ -115,7 +115,7 @@ class Unfilled(TorchFunctionMode):
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         fills = (Tensor.normal_, Tensor.uniform_, Tensor.fill_, Tensor.zero_)
-        if func in fills or func.__module__ == "torch.nn.init":
+        if func in fills or getattr(func, "__module__", "") == "torch.nn.init":
             return args[0] if args else kwargs["tensor"]
         return func(*args, **kwargs)
 
