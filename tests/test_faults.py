@@ -107,7 +107,7 @@ WRITERS = {
 @pytest.fixture(params=WRITERS)
 def writer(request, monkeypatch, tmp_path):
     little = tmp_path / "little.txt"
-    little.write_text("To be, or not to be.\n" * 100, encoding="utf-8")
+    little.write_text("To be, or not to be.\n" * 250, encoding="utf-8")
     monkeypatch.setenv("NANOGPT_DATA", str(little))
     monkeypatch.setenv("TQDM_DISABLE", "1")
     monkeypatch.setattr(execute.Strict, "execute_managed_notebook", run_cells_here)

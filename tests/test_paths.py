@@ -36,8 +36,8 @@ def here(tmp_path, monkeypatch):
     home = tmp_path / "home"
     for folder in (home, tmp_path / "here"):
         folder.mkdir()
-    (home / "text.txt").write_text(TEXT)
-    (home / "p.txt").write_text("a\nb")
+    (home / "text.txt").write_text(TEXT, encoding="utf-8")
+    (home / "p.txt").write_text("a\nb", encoding="utf-8")
     model = tiny_model()
     save_checkpoint(home / "fox", model, meta_of(model))
     monkeypatch.setenv("HOME", str(home))
@@ -193,12 +193,12 @@ def test_a_name_that_is_too_long_says_so(here, capsys):
 
 def link(path):
     outside = path.parents[1] / "outside"
-    outside.write_text("mine")
+    outside.write_text("mine", encoding="utf-8")
     path.symlink_to(outside)
 
 
 def read_only(path):
-    path.write_text("mine")
+    path.write_text("mine", encoding="utf-8")
     path.chmod(0o444)
 
 
@@ -300,13 +300,13 @@ def folder_of(*names):
     def make(path):
         for name in names:
             (path / name).parent.mkdir(parents=True, exist_ok=True)
-            (path / name).write_text("{}")
+            (path / name).write_text("{}", encoding="utf-8")
 
     return make
 
 
 def unreadable(path):
-    path.write_text("x")
+    path.write_text("x", encoding="utf-8")
     path.chmod(0)
     if os.access(path, os.R_OK):
         pytest.skip("this user reads every file")

@@ -67,8 +67,8 @@ FUNCTIONS = {
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
-    (tmp_path / "text.txt").write_text("To be, or not to be.\n" * 100)
-    (tmp_path / "p.txt").write_text("a\nb")
+    (tmp_path / "text.txt").write_text("To be, or not to be.\n" * 250, encoding="utf-8")
+    (tmp_path / "p.txt").write_text("a\nb", encoding="utf-8")
     model = tiny_model()
     save_checkpoint(tmp_path / "fox", model, meta_of(model))
     monkeypatch.setenv("TQDM_DISABLE", "1")
@@ -143,7 +143,7 @@ def test_a_signal_within_an_import_is_one_line_and_its_code(tmp_path, name, igno
     done = subprocess.run(
         [sys.executable, "-c", code, "export", "--out", str(tmp_path / "out")],
         capture_output=True,
-        text=True,
+        encoding="utf-8",
         timeout=300,
         cwd=ROOT,
         preexec_fn=arrange,
@@ -227,16 +227,19 @@ def test_a_run_of_notebooks_keeps_those_that_passed_and_ends_what_their_cells_ha
     write_notebook(here / "nb" / "01_two.ipynb", SLEEPS.format(path=str(path)))
     words = RUN.format(h=here).split()
     with subprocess.Popen(
-        [sys.executable, "-m", "nanogpt", *words], cwd=ROOT, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", "nanogpt", *words],
+        cwd=ROOT,
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
     ) as process:
-        while not path.is_file() or "\n" not in path.read_text():
+        while not path.is_file() or "\n" not in path.read_text(encoding="utf-8"):
             assert process.poll() is None
             time.sleep(0.01)
         process.send_signal(getattr(signal, name))
         assert process.wait(timeout=200) == SIGNALS[name]
         assert "1 of 2 notebooks had passed and are kept" in process.stderr.read()
     assert (here / "out" / "00_one.ipynb").is_file()
-    child = Path("/proc", path.read_text().strip(), "status")
-    while child.is_file() and "State:\tZ" not in child.read_text():
+    child = Path("/proc", path.read_text(encoding="utf-8").strip(), "status")
+    while child.is_file() and "State:\tZ" not in child.read_text(encoding="utf-8"):
         time.sleep(0.01)  # it ends, or this test does not
     assert not list((here / "out").glob(".*"))

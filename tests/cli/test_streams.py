@@ -56,7 +56,7 @@ def test_a_closed_stdout_is_not_the_next_file_that_is_opened(tmp_path):
         'assert file.fileno() > 2" >&- 2>&- <&-'
     )
     assert run(script.replace("{tmp}", str(tmp_path)))[0] == 0
-    assert (tmp_path / "a").read_text() == ""
+    assert (tmp_path / "a").read_text(encoding="utf-8") == ""
 
 
 def calls_without_encoding(path: Path) -> list[str]:

@@ -85,7 +85,7 @@ def test_a_job_resumes_from_what_is_done(tmp_path, whole):
 
 
 def rewritten(text: str):
-    return lambda path: path.write_text(text)
+    return lambda path: path.write_text(text, encoding="utf-8")
 
 
 CHANGES = {  # what happens to a shard between two runs
@@ -117,14 +117,16 @@ def test_a_shard_that_was_changed_is_refused_by_name_and_written_again_once_it_i
 
 def test_the_digests_can_be_checked_by_sha256sum_and_outlive_a_cut_line(tmp_path, whole):
     sums = tmp_path / "whole" / "SHA256SUMS"
-    for line in sums.read_text().splitlines():
+    for line in sums.read_text(encoding="utf-8").splitlines():
         digest, name = line.split("  ")
         assert hashlib.sha256((tmp_path / "whole" / name).read_bytes()).hexdigest() == digest
-    with open(sums, "a") as file:
+    with open(sums, "a", encoding="utf-8") as file:
         file.write("0123 a cut li")
     job(tmp_path / "whole").path(3).unlink()
     assert done(tmp_path / "whole") == whole
-    assert len(sums.read_text().splitlines()) == 5, "four, and the new one of the last"
+    assert len(sums.read_text(encoding="utf-8").splitlines()) == 5, (
+        "four, and the new one of the last"
+    )
 
 
 def test_a_kill_between_a_digest_and_its_shard_is_resumed(tmp_path, whole, monkeypatch):

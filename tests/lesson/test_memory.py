@@ -55,7 +55,7 @@ def test_what_is_available(tmp_path, case):
     usual = {"proc/meminfo": MEMINFO, "proc/self/cgroup": "0::/a/b\n"}
     for name, content in (usual | files).items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(str(content))
+        (tmp_path / name).write_text(str(content), encoding="utf-8")
     assert available_memory(tmp_path) == expected * GB
 
 

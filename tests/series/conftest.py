@@ -16,7 +16,7 @@ def little_corpus(tmp_path_factory, monkeypatch, request):
     """
     if not getattr(request.module, "REAL_CORPUS", False):
         path = tmp_path_factory.getbasetemp() / "little.txt"
-        path.write_text("To be, or not to be.\n" * 250)
+        path.write_text("To be, or not to be.\n" * 250, encoding="utf-8")
         monkeypatch.setenv("NANOGPT_DATA", str(path))
 
 

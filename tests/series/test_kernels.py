@@ -67,7 +67,7 @@ def ran(tmp_path_factory):
     A kernel of another name and a stale one of ours stand where Jupyter looks for kernels.
     """
     folder = tmp_path_factory.mktemp("ran")
-    (folder / "little.txt").write_text("To be, or not to be.\n" * 100, encoding="utf-8")
+    (folder / "little.txt").write_text("To be, or not to be.\n" * 250, encoding="utf-8")
     for name, cells in NOTEBOOKS.items():
         given = {} if FILES in cells else {"parameters": ONLY}
         path = write(folder / "notebooks" / f"{name}.ipynb", *cells, **given)

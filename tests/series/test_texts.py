@@ -207,12 +207,12 @@ def test_a_text_that_is_too_short_is_refused_in_one_line(tmp_path, monkeypatch, 
     path = tmp_path / "little.txt"
     monkeypatch.setenv("NANOGPT_DATA", str(path))
     command = ["run", "--profile", "smoke", "--plan"]
-    path.write_text("ab" * (fewest // 2 - 1))
+    path.write_text("ab" * (fewest // 2 - 1), encoding="utf-8")
     assert main(command) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert f"little.txt has {fewest - 2:,} characters" in line
     assert f"at least {fewest:,}" in line
-    path.write_text("ab" * (fewest // 2))
+    path.write_text("ab" * (fewest // 2), encoding="utf-8")
     assert main(command) == 0
     split(CharTokenizer("ab").encode(load_corpus().text), LONGEST)
     with pytest.raises(CorpusError, match=f"{fewest:,}"):
