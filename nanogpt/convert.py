@@ -182,8 +182,8 @@ def _difference(module: nn.Module, expected: Expected, whole: GPTConfig, kind: t
         elif tensor.dtype is not dtype or tensor.device != device:
             where = f"{tensor.dtype} on {tensor.device}"
             return f"a {name} of {where} (other weights are {dtype} on {device})"
-        elif type(tensor) is not nn.Parameter or tensor.layout is not torch.strided:
-            return f"a {name} that is no plain tensor"
+        elif tensor.layout is not torch.strided:
+            return f"a {name} whose layout is {tensor.layout}"
     return None
 
 

@@ -172,10 +172,16 @@ def require_float32_cpu(engine: Engine) -> None:
 
 
 def check_float32(weights: Iterable[Tensor]) -> None:
-    """Raises ValueError unless all weights are float32, which compiled code takes them for."""
-    if any(w.dtype != torch.float32 for w in weights):
-        reason = "some weights are not float32, and this engine uses them as they lie in memory"
-        raise ValueError(f"{reason}: cast the whole model")
+    """Raises ValueError unless all weights are plain float32, as compiled code reads them.
+
+    A tensor of another class, as of a library that quantises, may have no memory of that form.
+    """
+    for weight in weights:
+        if weight.dtype != torch.float32 or type(weight) not in (Tensor, torch.nn.Parameter):
+            raise ValueError(
+                f"a weight is a {type(weight).__name__} of {weight.dtype}, and this engine reads "
+                f"plain float32 from memory: cast the whole model"
+            )
 
 
 def _changed_torch(engine: type[Engine], device: torch.device) -> str | None:

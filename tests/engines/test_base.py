@@ -435,8 +435,6 @@ def test_a_model_of_mixed_dtypes_is_refused_by_what_uses_its_memory(kind, part):
     model = shared_model()
     (model.blocks[1].ffwd if part == "ffwd" else getattr(model, part)).double()
     built = ready(kind)
-    with pytest.raises(
-        ValueError, match="some weights are not float32.*cast the whole model|float64 on cpu"
-    ):
+    with pytest.raises(ValueError, match="cast the whole model|float64 on cpu"):
         list(generate(model, prompt_of(5), 3, engine=built))
     assert_same_tokens(shared_model(), built, prompt_of(5), 3)
