@@ -38,7 +38,7 @@ def here(tmp_path, monkeypatch):
     here = tmp_path / "here"
     repo = tmp_path / "here" / "repo"
     here.mkdir()
-    (here / "text.txt").write_text(TEXT * 100, encoding="utf-8")
+    (here / "text.txt").write_text(TEXT * 250, encoding="utf-8")
     monkeypatch.setenv("NANOGPT_DATA", str(here / "text.txt"))
     monkeypatch.setenv("TQDM_DISABLE", "1")
     monkeypatch.setattr(execute.Strict, "execute_managed_notebook", run_cells_here)

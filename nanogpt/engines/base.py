@@ -193,7 +193,8 @@ def _changed_torch(engine: type[Engine], device: torch.device) -> str | None:
     if torch.is_autocast_enabled(device.type):
         return f"{name} is compiled, and torch.autocast is on: leave its with-block, or use Flat"
     for mode in _get_current_function_mode_stack():
-        if not isinstance(mode, DeviceContext):
+        # On other devices these engines call torch, to read a prompt and to record a graph.
+        if device.type == "cpu" and not isinstance(mode, DeviceContext):
             kind = type(mode).__name__
             return f"{name} is compiled, and a {kind} is on: leave its with-block, or use Flat"
     return None
