@@ -36,8 +36,8 @@ from nanogpt.serving.modules import ModuleBackend
 from nanogpt.serving.native_steps import NativeBackend
 from nanogpt.training import full_loss, train
 
-N_NEW = 6
-PROMPTS = [(5, 1), (1, 2), (9, 3)]  # length and seed
+N_NEW = 5
+PROMPTS = [(5, 1), (9, 3)]  # length and seed
 HEADS = "heads"
 PACKED = "packed"
 BOTH = (HEADS, PACKED)
@@ -508,8 +508,8 @@ def served(**settings) -> Callable:
         texts = {request.id: [] for request in requests}
         for output in nanogpt.serve(model, requests, block_len=4, **settings):
             texts[output.request.id].append(output.token)
-        assert [texts[i] for i in range(3)] == [texts[i] for i in range(3, 6)]
-        return [texts[i] for i in range(3)]
+        assert [texts[i] for i in range(2)] == [texts[i] for i in range(2, 4)]
+        return [texts[i] for i in range(2)]
 
     return path
 
@@ -637,10 +637,14 @@ def changed(name: str, form: str, stack: ExitStack) -> GPT:
     return change(model, *around) or model
 
 
-def outcome(name: str, form: str, path: str, tmp_path) -> Outcome:
+def right_texts(name: str, form: str) -> list[list[int]] | None:
+    with ExitStack() as stack:
+        return texts_of(changed(name, form, stack))
+
+
+def outcome(name: str, form: str, path: str, right, tmp_path) -> Outcome:
     with ExitStack() as stack:
         model = changed(name, form, stack)
-        right = texts_of(model)
         try:
             found = PATHS[path](model, tmp_path)
         except (ValueError, CheckpointError, ExportError) as error:
@@ -659,10 +663,11 @@ def outcome(name: str, form: str, path: str, tmp_path) -> Outcome:
 def faults(name: str, form: str, paths, tmp_path) -> list[str]:
     """Each path that does what it must not, in words."""
     change = CHANGES[name]
+    right = right_texts(name, form)
     found = []
     for path in paths:
         (tmp_path / path).mkdir()
-        got = outcome(name, form, path, tmp_path / path)
+        got = outcome(name, form, path, right, tmp_path / path)
         wrong = got.kind not in ("equal", "refused")
         if got.kind == "refused" and "mixed dtype" not in got.detail:
             own_code = path in OWN_CODE and not change.refused
@@ -795,5 +800,6 @@ def test_a_compiled_engine_is_refused_where_torch_computes_otherwise(engine, mod
     model = small_model()
     with mode(), pytest.raises(ValueError, match="is compiled, and .* is on.*or use Flat"):
         generate(model, prompt_of(3, 1), 2, engine=engine)
-    with torch.device("cpu"):  # this one changes nothing
-        nanogpt.complete(model, prompt_of(3, 1), 2, engine=engine)
+    if engine is nanogpt.Native:
+        with torch.device("cpu"):  # this one changes nothing
+            nanogpt.complete(model, prompt_of(3, 1), 2, engine=engine)
