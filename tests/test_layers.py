@@ -18,7 +18,7 @@ LESSON = (
     "config console files device data attention cache model convert checkpoint sampling".split()
 )
 LESSON += "generation optimizers trainer resume training comparison timing".split()
-FOLDERS = "caches engines serving verify bench export cluster series cli".split()
+FOLDERS = "decoder caches engines serving verify bench export cluster series cli".split()
 
 
 PATHS = [

@@ -1,0 +1,253 @@
+"""The shape of a general decoder as one frozen record. Knows no tensor, no file."""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from ..config import check_int, check_number, check_positive, check_switch, check_type, option
+
+
+class Positions(str, Enum):
+    """How a model knows where a token is."""
+
+    LEARNED = "learned"  # a table with a row for each position, added to the embedding
+    ROTARY = "rotary"  # queries and keys rotate (Su et al. 2021, arXiv 2104.09864)
+
+
+class Norm(str, Enum):
+    """How activations are normalised."""
+
+    LAYER = "layer"  # LayerNorm: mean 0, variance 1
+    RMS = "rms"  # RMSNorm: mean square 1 (Zhang and Sennrich 2019, arXiv 1910.07467)
+
+
+class Activation(str, Enum):
+    """The function between the two linear layers of the feed-forward part."""
+
+    RELU = "relu"
+    RELU2 = "relu2"  # ReLU, squared (So et al. 2021, arXiv 2109.08668)
+    GELU = "gelu"  # Hendrycks and Gimpel 2016, arXiv 1606.08415, with the error function
+    GELU_TANH = "gelu_tanh"  # the same paper's approximation, which GPT-2 uses
+    SILU = "silu"  # x · sigmoid(x); with gates it is SwiGLU (Shazeer 2020, arXiv 2002.05202)
+
+
+@dataclass(frozen=True)
+class RopeScaling:
+    """Llama 3's slower rotation of the slow pairs, for contexts longer than it was trained on.
+
+    Pairs that turn more than `high_freq_factor` times in `original_context` positions keep their
+    speed; those that turn less than `low_freq_factor` times are divided by `factor`; between the
+    two the speed is interpolated (`rope_type: llama3` in Hugging Face's configs).
+    """
+
+    factor: float = 8.0
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    original_context: int = 8192
+
+    def __post_init__(self):
+        for name in ("factor", "low_freq_factor", "high_freq_factor"):
+            check_positive(name, getattr(self, name))
+        check_int("original_context", self.original_context, 1)
+        if self.high_freq_factor <= self.low_freq_factor:
+            raise ValueError(
+                f"high_freq_factor={self.high_freq_factor} must be above "
+                f"low_freq_factor={self.low_freq_factor}"
+            )
+
+
+@dataclass(frozen=True)
+class DecoderConfig:
+    """The shape of a decoder. Its defaults are the lecture's arithmetic.
+
+    None stands for the usual number; the properties `kv_heads`, `head_size` and `hidden` have the
+    number itself. Raises ValueError when the numbers do not fit together.
+    """
+
+    vocab_size: int = option(65, "distinct tokens")
+    block_size: int = option(256, "longest context")
+    n_layer: int = option(4, "blocks")
+    n_head: int = option(4, "heads of queries in a block")
+    n_embd: int = option(64, "width")
+    n_kv_head: int | None = option(None, "heads of keys and values; None: n_head")
+    head_dim: int | None = option(None, "numbers in a query, key or value; None: n_embd // n_head")
+    ffn_dim: int | None = option(None, "width inside the feed-forward part; None: 4 · n_embd")
+    positions: Positions = option(Positions.LEARNED, "learned or rotary")
+    rope_base: float = option(10_000.0, "the larger it is, the slower the slowest pair rotates")
+    rope_scaling: RopeScaling | None = option(None, "Llama 3's, for long contexts")
+    norm: Norm = option(Norm.LAYER, "layer or rms")
+    norm_weights: bool = option(True, "norms scale what they normalised, number by number")
+    norm_bias: bool = option(True, "LayerNorm also shifts it")
+    norm_eps: float | None = option(
+        1e-5, "added to the variance; None (RMSNorm only): the dtype's epsilon"
+    )
+    embed_norm: bool = option(False, "normalise embeddings before the first block")
+    qk_norm: bool = option(False, "RMSNorm of every query and key")
+    activation: Activation = option(Activation.RELU, "relu, relu2, gelu, gelu_tanh or silu")
+    gated: bool = option(False, "a gate, activation(gate) · up, in the feed-forward part")
+    qkv_bias: bool = option(False, "biases of queries, keys and values")
+    proj_bias: bool = option(True, "bias of the projection behind attention")
+    ffn_bias: bool = option(True, "biases of the feed-forward part")
+    head_bias: bool = option(True, "bias of the head that computes the logits")
+    tied: bool = option(False, "the head's weights are the token embeddings")
+    window: int | None = option(None, "positions a query sees, its own included; None: all")
+    sinks: int = option(0, "first positions that a query sees beside its window")
+    full_every: int = option(0, "every so many layers, one without a window; 0: none")
+    logit_softcap: float | None = option(None, "c · tanh(logits / c); None: no limit")
+    dropout: float = option(0.0, "share of the activations that training drops")
+
+    def __post_init__(self):
+        for name in ("vocab_size", "block_size", "n_layer", "n_head", "n_embd"):
+            check_int(name, getattr(self, name), 1)
+        for name, kind in (("positions", Positions), ("norm", Norm), ("activation", Activation)):
+            self._to_enum(name, kind)
+        for name in (*BIASES, "norm_weights", "embed_norm", "qk_norm", "gated", "tied"):
+            check_switch(name, getattr(self, name))
+        self._check_sizes()
+        self._check_positions()
+        self._check_window()
+        if self.norm_eps is not None:
+            check_number("norm_eps", self.norm_eps, 0, 1)
+        elif self.norm is Norm.LAYER:
+            raise ValueError("norm_eps=None is for norm='rms': LayerNorm needs a number")
+        if self.logit_softcap is not None:
+            check_positive("logit_softcap", self.logit_softcap)
+        check_number("dropout", self.dropout, 0, 1 - 2**-53, span="[0, 1)")
+
+    def _to_enum(self, name: str, kind: type[Enum]) -> None:
+        """Accept the value of an enum for the enum, as JSON holds it."""
+        given = getattr(self, name)
+        try:
+            object.__setattr__(self, name, kind(given))
+        except ValueError:
+            known = ", ".join(each.value for each in kind)
+            raise ValueError(f"{name}={given!r}: must be one of {known}") from None
+
+    def _check_sizes(self) -> None:
+        if self.head_dim is None and self.n_embd % self.n_head:
+            raise ValueError(
+                f"n_embd={self.n_embd} must be a multiple of n_head={self.n_head}, "
+                f"or give a head_dim"
+            )
+        usual = {"n_kv_head": self.n_head, "ffn_dim": 4 * self.n_embd}
+        if self.n_embd % self.n_head == 0:
+            usual["head_dim"] = self.n_embd // self.n_head
+        for name in ("n_kv_head", "head_dim", "ffn_dim"):
+            given = getattr(self, name)
+            if given is None:
+                continue
+            check_int(name, given, 1)
+            if given == usual.get(name):  # equal shapes are equal configs
+                object.__setattr__(self, name, None)
+        if self.n_head % self.kv_heads:
+            raise ValueError(
+                f"n_head={self.n_head} must be a multiple of n_kv_head={self.n_kv_head}: "
+                f"each head of keys serves as many heads of queries"
+            )
+
+    def _check_positions(self) -> None:
+        check_number("rope_base", self.rope_base, 1.0)
+        check_type("rope_scaling", self.rope_scaling, (RopeScaling, type(None)))
+        if self.rotary and self.head_size % 2:
+            raise ValueError(
+                f"rotary positions turn pairs: head_size={self.head_size} must be even"
+            )
+        if self.rope_scaling is not None and not self.rotary:
+            raise ValueError("rope_scaling is for rotary positions: set positions='rotary'")
+
+    def _check_window(self) -> None:
+        if self.window is not None:
+            check_int("window", self.window, 1, 2**31)
+        check_int("sinks", self.sinks, 0, 2**31)
+        check_int("full_every", self.full_every, 0)
+        if self.window is None and (self.sinks or self.full_every):
+            raise ValueError(f"sinks={self.sinks}, full_every={self.full_every}: set a window too")
+
+    # -------------------------------------------------------------- what follows from the fields
+
+    @property
+    def kv_heads(self) -> int:
+        """Heads whose keys and values are computed and cached."""
+        return self.n_kv_head or self.n_head
+
+    @property
+    def head_size(self) -> int:
+        """Numbers in a query, a key or a value."""
+        return self.head_dim or self.n_embd // self.n_head
+
+    @property
+    def hidden(self) -> int:
+        """Width inside the feed-forward part."""
+        return self.ffn_dim or 4 * self.n_embd
+
+    @property
+    def rotary(self) -> bool:
+        """Whether queries and keys rotate."""
+        return self.positions is Positions.ROTARY
+
+    @property
+    def table_rows(self) -> int | None:
+        """Rows of the position table; None where positions rotate and have no end."""
+        return None if self.rotary else self.block_size
+
+    @property
+    def group(self) -> int:
+        """Heads of queries that share a head of keys and values."""
+        return self.n_head // self.kv_heads
+
+    @property
+    def qkv_rows(self) -> int:
+        """Rows of the matrix of all queries, then all keys, then all values."""
+        return (self.n_head + 2 * self.kv_heads) * self.head_size
+
+    def window_of(self, layer: int) -> int | None:
+        """The window of that layer (from 0), or None if it sees everything."""
+        full = self.full_every and (layer + 1) % self.full_every == 0
+        return None if full else self.window
+
+    # -------------------------------------------------------------- sizes
+
+    @property
+    def matrix_weights(self) -> int:
+        """Weights of the matrices that every token is multiplied by: the blocks' and the head's."""
+        attention = self.n_embd * (self.qkv_rows + self.n_head * self.head_size)
+        feed_forward = self.n_embd * self.hidden * (3 if self.gated else 2)
+        return self.n_layer * (attention + feed_forward) + self.vocab_size * self.n_embd
+
+    @property
+    def vector_weights(self) -> int:
+        """Weights of the biases and norms."""
+        up_rows = self.hidden * (2 if self.gated else 1)
+        block = self.qkv_rows * self.qkv_bias
+        block += self.n_embd * self.proj_bias
+        block += (up_rows + self.n_embd) * self.ffn_bias
+        block += 2 * self._norm_size(self.n_embd)
+        if self.qk_norm and self.norm_weights:
+            block += 2 * self.head_size
+        norms = 1 + self.embed_norm
+        head = self.vocab_size * self.head_bias
+        return self.n_layer * block + norms * self._norm_size(self.n_embd) + head
+
+    def _norm_size(self, width: int) -> int:
+        """Parameters of one norm."""
+        shifts = self.norm is Norm.LAYER and self.norm_bias
+        return width * (1 + shifts) if self.norm_weights else 0
+
+    @property
+    def n_params(self) -> int:
+        """Parameters of a decoder of this shape."""
+        rows = (0 if self.tied else self.vocab_size) + (self.table_rows or 0)
+        return self.matrix_weights + self.vector_weights + rows * self.n_embd
+
+    def weight_bytes(self, itemsize: int = 4) -> int:
+        """Bytes of weights that one decoded token reads: all but the tables."""
+        return itemsize * (self.matrix_weights + self.vector_weights)
+
+    def cache_bytes(self, length: int, batch: int = 1, itemsize: int = 4) -> int:
+        """Bytes that caches of `length` tokens of `batch` texts take, if nothing is forgotten.
+
+        2 (K and V) · layers · heads of keys · head size · tokens · batch · itemsize.
+        """
+        return 2 * self.n_layer * self.kv_heads * self.head_size * length * batch * itemsize
+
+
+BIASES = ("norm_bias", "qkv_bias", "proj_bias", "ffn_bias", "head_bias")

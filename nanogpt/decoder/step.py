@@ -1,0 +1,181 @@
+"""The decoder as one function over plain tensors: no module, no check, arithmetic only.
+
+`step` computes the logits of `Decoder` for every `DecoderConfig`, on the model's own weights.
+Whoever calls it says what attention does with new queries, keys and values, so the same lines serve
+a growing cache, a static one, a compiler and a CUDA graph.
+
+Shapes: B batch, T tokens, C width, H heads of queries, Hkv heads of keys, hs head size, V
+vocabulary. `…` is (B, T), or (B,) for one token of each text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..attention import visible
+from .config import DecoderConfig
+from .layers import activate, norm, rms_norm, rotation_speeds, turn
+
+
+class Affine(NamedTuple):
+    """The weight and bias of a linear layer or a norm; None for what it does not have."""
+
+    weight: Tensor | None = None
+    bias: Tensor | None = None
+
+
+class Layer(NamedTuple):
+    """The weights of one block. Matrices are (out, in), as nn.Linear keeps them."""
+
+    norm1: Affine
+    qkv: Affine  # ((H + 2 Hkv) hs, C): queries of all heads, then keys, then values
+    query_norm: Affine  # (hs,)
+    key_norm: Affine
+    proj: Affine  # (C, H hs)
+    norm2: Affine
+    up: Affine  # (F, C); with gates (2 F, C), the gates' rows first
+    down: Affine  # (C, F)
+
+
+class Weights(NamedTuple):
+    """All weights of a decoder."""
+
+    tokens: Tensor  # (V, C)
+    positions: Tensor  # (block_size, C); if they are rotary, the result of `rotations`
+    embed_norm: Affine
+    layers: list[Layer]
+    norm: Affine
+    head: Affine  # (V, C)
+
+
+# attend(i, q, k, v) of layer i: keeps the new keys and values, and returns the weighted means that
+# the queries gather.  (…, H, hs), (…, Hkv, hs), (…, Hkv, hs) -> (…, H hs)
+Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
+
+
+def step(
+    w: Weights, tokens: Tensor, places: Tensor, attend: Attend, c: DecoderConfig, linear=F.linear
+) -> Tensor:
+    """Read new tokens; logits behind each.  (…), (…, C) or (…, 2 hs) -> (…, V)
+
+    `places` are the rows of `Weights.positions` at the tokens' positions.
+    """
+    # 1. what each token means, and where it is
+    x = F.embedding(tokens, w.tokens)  # (…, C)
+    if not c.rotary:
+        x = x + places
+    if c.embed_norm:
+        x = norm(x, *w.embed_norm, c)
+    for i, layer in enumerate(w.layers):
+        # 2. attention: queries look at the keys of all tokens so far
+        u = norm(x, *layer.norm1, c)
+        qkv = linear(u, *layer.qkv).unflatten(-1, (-1, c.head_size))  # (…, H + 2 Hkv, hs)
+        q, k, v = qkv.split([c.n_head, c.kv_heads, c.kv_heads], dim=-2)
+        if c.qk_norm:
+            q = rms_norm(q, layer.query_norm.weight, c.norm_eps)
+            k = rms_norm(k, layer.key_norm.weight, c.norm_eps)
+        if c.rotary:
+            q = turn(q, places[..., None, :])
+            k = turn(k, places[..., None, :])
+        x = x + linear(attend(i, q, k, v), *layer.proj)
+        # 3. the feed-forward part: each token by itself
+        h = linear(norm(x, *layer.norm2, c), *layer.up)
+        if c.gated:
+            gate, h = h.chunk(2, dim=-1)
+            h = activate(gate, c.activation) * h
+        else:
+            h = activate(h, c.activation)
+        x = x + linear(h, *layer.down)
+    # 4. a score for each token that may come next
+    logits = linear(norm(x, *w.norm, c), *w.head)
+    if c.logit_softcap is not None:
+        logits = c.logit_softcap * (logits / c.logit_softcap).tanh()
+    return logits
+
+
+# ------------------------------------------------------------------ what a step needs
+
+
+def rotations(length: int, c: DecoderConfig, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """The factors of `layers.turn` at positions 0 … length - 1.  -> (length, 2 hs)
+
+    Nobody writes into it: it is kept for the next caller.
+    """
+    return _rotations(length, c.head_size, c.rope_base, c.rope_scaling, dtype, device)
+
+
+@lru_cache(maxsize=16)
+def _rotations(length, head_size, base, scaling, dtype, device) -> Tensor:
+    with torch.inference_mode(False), torch.no_grad():
+        speeds = rotation_speeds(head_size, base, scaling, device)
+        angle = torch.arange(length, device=device).double()[:, None] * speeds
+        cos = angle.cos().to(dtype)
+        sin = angle.sin().to(dtype)
+        return torch.cat([cos, cos, -sin, sin], dim=-1)
+
+
+def buffers(c: DecoderConfig, batch: int, capacity: int, **kind) -> list:
+    """Zeroed keys and values of each layer, (B, Hkv, capacity, hs). `kind`: dtype, device."""
+    shape = (2, batch, c.kv_heads, capacity, c.head_size)
+    return [torch.zeros(shape, **kind).unbind(0) for _ in range(c.n_layer)]
+
+
+def attend_written(caches: list, start: int, end: int, c: DecoderConfig) -> Attend:
+    """Attention of the tokens at positions start … end - 1 over static `buffers`."""
+    masks = {w: chunk_mask(start, end, w, c.sinks, caches[0][0].device) for w in windows(c)}
+
+    def attend(i: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        keys, values = caches[i]
+        keys[:, :, start:end] = k.transpose(1, 2)
+        values[:, :, start:end] = v.transpose(1, 2)
+        return grouped_attention(q, keys[:, :, :end], values[:, :, :end], masks[c.window_of(i)])
+
+    return attend
+
+
+def windows(c: DecoderConfig) -> set[int | None]:
+    """The different windows of the layers."""
+    return {c.window_of(layer) for layer in range(c.n_layer)}
+
+
+def chunk_mask(
+    start: int, end: int, window: int | None, sinks: int, device: torch.device
+) -> Tensor | bool:
+    """The mask of tokens start … end - 1 over keys 0 … end - 1; True: causal, False: none.
+
+    A single token sees all keys, and PyTorch calls a prefill causal. A chunk at a later start is
+    neither: PyTorch's causal kernel would align its first query with the first key.
+    """
+    whole = window is None or end <= window
+    if whole and (end - start == 1 or start == 0):
+        return end - start > 1
+    pos = torch.arange(end, device=device)
+    return visible(pos[start:], pos, window, sinks)  # (T, S)
+
+
+def grouped_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | bool) -> Tensor:
+    """softmax(q kᵀ / √hs) v.  (B, T, H, hs), (B, Hkv, S, hs), (B, Hkv, S, hs) -> (B, T, H hs)
+
+    Groups of query heads share a head of keys (GQA, Ainslie et al. 2023, arXiv 2305.13245).
+    """
+    B, T, H, hs = q.shape
+    Hkv = k.shape[1]
+    if T == 1:  # the queries of a group become rows of one head, so no key is copied for them
+        rows = q.view(B, Hkv, H // Hkv, hs)
+        allowed = None if mask is False else mask
+        return F.scaled_dot_product_attention(rows, k, v, attn_mask=allowed).reshape(B, 1, H * hs)
+    q = q.transpose(1, 2)  # (B, H, T, hs)
+    if Hkv != H:
+        k = k.repeat_interleave(H // Hkv, dim=1)
+        v = v.repeat_interleave(H // Hkv, dim=1)
+    if mask is True:
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    else:
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+    return y.transpose(1, 2).reshape(B, T, H * hs)
