@@ -2,39 +2,35 @@
 
 The files are the lesson. Each stands on those above it and is read from top to bottom:
 
-    config      shapes and recipes: plain numbers, and how they are checked
+    config      the shape of a model: plain numbers, and how they are checked
     console     progress on a terminal and in a notebook
-    files       whole files or none, and their places
+    files       atomic writes, and where files are kept
     device      the device, and why it was chosen
     data        corpus, characters as numbers, batches
     attention   who sees whom, and the weighted mean of values
     cache       the keys and values of a head: KVCache, DynamicCache, StaticCache, kv_cache
-    model       Head, Block, GPT, and how their weights start
-    convert     one form of a model as another: a list of heads, one product for all
-    checkpoint  weights to files and back
-    sampling    noise as data, and a token drawn from logits with it
+    model       Head, Block, GPT
+    sampling    noise as data, and a token sampled from logits with it
     generation  decoders, the loop, generate and complete
-    optimizers  AdamW and Muon
-    trainer     one training step, and the loss over a text
-    resume      the files of a run, and going on after a stop
-    training    the loop that trains, evaluates and saves
     comparison  cached against uncached text: equal, and by which margin
-    timing      time to first token, time per token, two ways in turns
+    timing      time to first token, time per token, two paths interleaved
 
 The folders go beyond it. A folder imports files, and the folders above it in this list:
 
+    decoder     the general model and its checkpoints: rotary positions, grouped keys, gates
+    training    the fast trainer: recipes, Muon, resuming, several processes
     caches      for longer texts and less memory: a ring, pages, 8 bits
-    engines     faster ways to the same tokens, speculation, exact mode
+    engines     faster paths to the same tokens, speculation, exact mode
     serving     many requests at once: scheduler, blocks, HTTP
     verify      the referee of any model or server, sweeps, the museum
     bench       the costs: the ladder, load, speculation, training
     export      weights as transformers and vLLM load them
-    cluster     several processes: torchrun, Ray, locks
+    cluster     jobs of many texts: Ray, locks
     series      runs, renders and publishes the notebooks
     cli         python -m nanogpt run | train | generate | serve | bench | export …
 
 From a prompt to its token: generation.py (the loop), model.py and attention.py (the logits),
-cache.py (keys and values), sampling.py (the draw). The names below load on first use.
+cache.py (keys and values), sampling.py (the sample). The names below load on first use.
 """
 
 import importlib
@@ -42,15 +38,16 @@ import importlib
 __version__ = "0.2.0"
 
 _HOME = {
-    "config": ["GPTConfig", "SIZES", "TrainConfig", "RECIPES", "recipe_for"],
+    "config": ["GPTConfig", "SIZES"],
     "data": ["load_corpus", "CharTokenizer"],
     "cache": ["kv_cache", "DynamicCache", "StaticCache"],
     "model": ["GPT", "Head", "CausalSelfAttention"],
-    "checkpoint": ["load_checkpoint", "save_checkpoint"],
     "sampling": ["SamplingParams", "draw_noise"],
     "generation": ["generate", "complete"],
-    "training": ["train"],
     "comparison": ["compare"],
+    "decoder.checkpoint": ["load_checkpoint", "save_checkpoint"],
+    "training.recipes": ["TrainConfig", "RECIPES", "recipe_for"],
+    "training.loop": ["train"],
     "caches.rolling": ["RollingCache"],
     "caches.paged": ["PagedCache"],
     "caches.int8": ["Int8Cache"],

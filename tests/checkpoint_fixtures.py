@@ -1,6 +1,6 @@
 """The metadata of a tiny checkpoint, for the tests that write or damage one."""
 
-from nanogpt.checkpoint import FORMAT
+from nanogpt.decoder.checkpoint import FORMAT
 
 CHARS = "abcdefghijklm"
 

@@ -21,8 +21,8 @@ import nanogpt.series.patches  # noqa: F401  first, as it makes importing nbform
 from nanogpt import timing
 from nanogpt.cache import DynamicCache, StaticCache, cache_owners
 from nanogpt.config import GPTConfig
-from nanogpt.convert import pack_heads
 from nanogpt.data import CharTokenizer, Corpus
+from nanogpt.decoder.pack import pack_heads
 from nanogpt.engines.toolchain import CannotBuild, compiler
 from nanogpt.files import sha256
 from nanogpt.model import GPT, Head

@@ -20,7 +20,7 @@ from pretend_cuda import PretendCuda
 
 from nanogpt import config as shapes
 from nanogpt.bench import roofline
-from nanogpt.config import GPTConfig, TrainConfig
+from nanogpt.config import GPTConfig
 from nanogpt.data import load_corpus
 from nanogpt.device import Device
 from nanogpt.files import ROOT
@@ -29,7 +29,8 @@ from nanogpt.series import profiles
 from nanogpt.series.nbfile import filled
 from nanogpt.series.plots import style
 from nanogpt.timing import summary
-from nanogpt.training import train
+from nanogpt.training.loop import train
+from nanogpt.training.recipes import TrainConfig
 
 TINY = {"n_layer": 1, "n_head": 1, "n_embd": 16}
 LESS = {"00": {"n_new": 12}, "01": {"steps": 4}, "08": {"n_long": 40}}  # parameters

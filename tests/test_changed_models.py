@@ -25,16 +25,17 @@ from torch.nn.utils import parametrizations, prune
 import nanogpt
 from nanogpt import GPT, CausalSelfAttention, Request, SamplingParams, attention, generate
 from nanogpt.cache import kv_cache
-from nanogpt.checkpoint import CheckpointError
-from nanogpt.config import TrainConfig
-from nanogpt.convert import pack_heads, unpack_heads
 from nanogpt.data import CharTokenizer, Corpus, split
+from nanogpt.decoder.checkpoint import CheckpointError
+from nanogpt.decoder.pack import pack_heads, unpack_heads
 from nanogpt.device import pick_device
 from nanogpt.export.huggingface import ExportError, exported
 from nanogpt.export.lecture import lecture_state_dict
 from nanogpt.serving.modules import ModuleBackend
 from nanogpt.serving.native_steps import NativeBackend
-from nanogpt.training import full_loss, train
+from nanogpt.training.loop import train
+from nanogpt.training.recipes import TrainConfig
+from nanogpt.training.trainer import full_loss
 
 N_NEW = 5
 PROMPTS = [(5, 1), (9, 3)]  # length and seed
@@ -516,7 +517,7 @@ def served(**settings) -> Callable:
 
 CHARS = "abcdefghijklm"
 META = {
-    "format": nanogpt.checkpoint.FORMAT,
+    "format": nanogpt.decoder.checkpoint.FORMAT,
     "step": 1,
     "losses": {"train": 1.0, "val": 1.0},
     "corpus": {"name": "letters"},

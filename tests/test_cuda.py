@@ -22,9 +22,9 @@ from nanogpt.cache import DynamicCache, StaticCache
 from nanogpt.caches.int8 import Int8Cache
 from nanogpt.caches.paged import PagedCache
 from nanogpt.caches.rolling import RollingCache
-from nanogpt.checkpoint import load_checkpoint
 from nanogpt.comparison import compare
-from nanogpt.config import MODERN, GPTConfig, TrainConfig
+from nanogpt.config import GPTConfig
+from nanogpt.decoder.checkpoint import load_checkpoint
 from nanogpt.device import pick_device
 from nanogpt.engines import base
 from nanogpt.engines.compiled import Graph, GraphLoop
@@ -35,7 +35,8 @@ from nanogpt.engines.native import Native
 from nanogpt.model import GPT
 from nanogpt.sampling import PLAIN, SamplingParams
 from nanogpt.timing import summary
-from nanogpt.training import train
+from nanogpt.training.loop import train
+from nanogpt.training.recipes import MODERN, TrainConfig
 
 N_NEW = 6
 SAMPLING = [

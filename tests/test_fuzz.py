@@ -41,13 +41,13 @@ from nanogpt import (
     train,
 )
 from nanogpt.cache import KVCache
-from nanogpt.checkpoint import CheckpointError, read_tensors
 from nanogpt.cli import main
 from nanogpt.data import Corpus, CorpusError
+from nanogpt.decoder.checkpoint import CheckpointError, read_tensors
 from nanogpt.device import Device
 from nanogpt.files import sha256
-from nanogpt.optimizers import make_optimizers
 from nanogpt.sampling import sample
+from nanogpt.training.optimizers import make_optimizers
 
 TIMES = int(os.environ.get("FUZZ", "1"))
 

@@ -14,11 +14,9 @@ import pytest
 import nanogpt
 
 PACKAGE = Path(nanogpt.__file__).parent
-LESSON = (
-    "config console files device data attention cache model convert checkpoint sampling".split()
-)
-LESSON += "generation optimizers trainer resume training comparison timing".split()
-FOLDERS = "decoder caches engines serving verify bench export cluster series cli".split()
+LESSON = "config console files device data attention cache model sampling generation".split()
+LESSON += "comparison timing".split()
+FOLDERS = "decoder training caches engines serving verify bench export cluster series cli".split()
 
 
 PATHS = [

@@ -17,9 +17,9 @@ from conftest import tiny_model
 from training_fixtures import CPU, fresh
 
 from nanogpt import TrainConfig, load_checkpoint, load_corpus, save_checkpoint, train
-from nanogpt.checkpoint import CheckpointError
 from nanogpt.cli import main
 from nanogpt.cluster.job import Job, Task, read_prompts
+from nanogpt.decoder.checkpoint import CheckpointError
 from nanogpt.engines.toolchain import cache_folder
 from nanogpt.export.huggingface import write_folder
 from nanogpt.files import path_in, user_path, write_whole

@@ -13,7 +13,7 @@ from notebook_fixtures import write
 from server_fixtures import Counted
 
 import nanogpt
-from nanogpt.config import SIZES, GPTConfig, recipe_for
+from nanogpt.config import SIZES, GPTConfig
 from nanogpt.device import pick_device
 from nanogpt.generation import generate
 from nanogpt.model import GPT
@@ -21,7 +21,8 @@ from nanogpt.series.execute import Strict, execute
 from nanogpt.serving.http import listening
 from nanogpt.serving.modules import ModuleBackend
 from nanogpt.serving.native_steps import NativeBackend
-from nanogpt.trainer import Trainer
+from nanogpt.training.recipes import recipe_for
+from nanogpt.training.trainer import Trainer
 
 PACKAGE = Path(nanogpt.__file__).parent
 FORWARD = {"model.py", "attention.py"}  # a step of the model: counted on the path of a prompt

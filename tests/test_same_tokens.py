@@ -20,8 +20,8 @@ from decoding_fixtures import V, build
 from draft_fixtures import PartlyRight, Right, Wrong
 
 import nanogpt
-from nanogpt.config import MODERN
-from nanogpt.convert import unpack_heads
+from nanogpt.decoder.pack import unpack_heads
+from nanogpt.training.recipes import MODERN
 
 BLOCK = 16
 WINDOW = 5

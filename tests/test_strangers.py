@@ -8,7 +8,7 @@ from checkpoint_fixtures import meta_of
 from conftest import tiny_model
 
 import nanogpt
-from nanogpt.checkpoint import load_checkpoint, save_checkpoint
+from nanogpt.decoder.checkpoint import load_checkpoint, save_checkpoint
 
 PACKAGE = Path(nanogpt.__file__).parent
 PATHS = sorted(PACKAGE.rglob("*.py"))

@@ -15,15 +15,16 @@ from safetensors import safe_open
 from nanogpt.cli import main
 from nanogpt.cli.common import Parser
 from nanogpt.cli.train import options, train_on
-from nanogpt.cluster.processes import joined
-from nanogpt.config import GPTConfig, TrainConfig
-from nanogpt.convert import pack_heads
+from nanogpt.config import GPTConfig
 from nanogpt.data import practice_corpus
+from nanogpt.decoder.pack import pack_heads
 from nanogpt.device import Device, pick_device
 from nanogpt.model import GPT
-from nanogpt.resume import state_path
-from nanogpt.trainer import Trainer
-from nanogpt.training import train
+from nanogpt.training.loop import train
+from nanogpt.training.processes import joined
+from nanogpt.training.recipes import TrainConfig
+from nanogpt.training.resume import state_path
+from nanogpt.training.trainer import Trainer
 
 CPU = Device(torch.device("cpu"), torch.float32, "tests")
 FILES = (".safetensors", "-last.safetensors", "-last.state.safetensors")

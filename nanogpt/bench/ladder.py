@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from ..config import GPTConfig, check_int
-from ..convert import check_standard, pack_heads, unpack_heads
+from ..decoder.pack import pack_heads, unpack_heads
+from ..decoder.standard import check_standard
 from ..engines.base import Engine
 from ..engines.compiled import Compiled, Graph, GraphLoop
 from ..engines.eager import Batched, Flat, PerHead, Static, Uncached

@@ -7,7 +7,7 @@ import time
 import torch
 
 from ..config import GPTConfig
-from ..convert import pack_heads
+from ..decoder.pack import pack_heads
 from ..generation import generate
 from ..model import GPT
 

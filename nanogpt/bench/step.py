@@ -7,10 +7,11 @@ from statistics import median
 
 import torch
 
-from ..config import RECIPES, SIZES
+from ..config import SIZES
 from ..data import Corpus
 from ..device import Device, synchronize
-from ..trainer import Trainer
+from ..training.recipes import RECIPES
+from ..training.trainer import Trainer
 from .throughput import flops_per_token, peak_flops
 from .training import Entry, Runner
 

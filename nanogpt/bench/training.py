@@ -15,15 +15,16 @@ from dataclasses import dataclass, field
 
 import torch
 
-from ..config import MODERN, SIZES, GPTConfig, TrainConfig, override, recipe_for
+from ..config import SIZES, GPTConfig, override
 from ..console import Progress
 from ..data import CharTokenizer, Corpus, split
 from ..device import Device
 from ..files import ROOT
 from ..model import GPT
 from ..timing import clock, summary
-from ..trainer import Trainer, full_loss
-from ..training import prepare
+from ..training.loop import prepare
+from ..training.recipes import MODERN, TrainConfig, recipe_for
+from ..training.trainer import Trainer, full_loss
 
 TURNS = 40  # pieces that each run is trained in
 BASELINE = "lecture"  # the entry that the others are compared with

@@ -15,16 +15,16 @@ from ..bench.roofline import peak_arithmetic, read_bandwidth
 from ..bench.step import step_rows
 from ..bench.tables import table
 from ..bench.training import KINDS, compared, train_in_turns
-from ..checkpoint import Checkpoint, load_checkpoint
 from ..config import SIZES, check_int
-from ..convert import pack_heads
 from ..data import load_corpus, split
+from ..decoder.checkpoint import Checkpoint, load_checkpoint
+from ..decoder.pack import pack_heads
 from ..engines.drafts import DraftModel
 from ..export.huggingface import exported
 from ..files import KEEPER
 from ..model import GPT
 from ..serving.native_steps import BACKENDS, choose_backend
-from ..trainer import full_loss
+from ..training.trainer import full_loss
 from . import common
 
 RUNNING = 32  # most texts in a step

@@ -12,7 +12,7 @@ from .common import OUTPUTS, add_lesson, add_overwrite, weights_for
 
 def run(args: argparse.Namespace) -> None:
     """Write the checkpoint's weights, whole or not at all, and print how to load them."""
-    from ..checkpoint import is_written, load_checkpoint, write_tensors
+    from ..decoder.checkpoint import is_written, load_checkpoint, write_tensors
     from ..export.huggingface import MARK, write_folder
     from ..export.lecture import lecture_state_dict
 

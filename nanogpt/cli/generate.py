@@ -41,8 +41,8 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _job(args: argparse.Namespace):
-    from ..checkpoint import find_weights, load_checkpoint
     from ..cluster.job import Job, Task, prompt_check, read_prompts
+    from ..decoder.checkpoint import find_weights, load_checkpoint
     from ..sampling import SamplingParams
     from ..serving.native_steps import choose_backend
 

@@ -8,8 +8,8 @@ from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
-from ..checkpoint import load_checkpoint
 from ..cluster.folders import held
+from ..decoder.checkpoint import load_checkpoint
 from ..files import ROOT, path_in, user_path
 from ..series import address, runner
 from ..series.mirror import set_address, sync

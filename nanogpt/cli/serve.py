@@ -18,7 +18,7 @@ def run(args: argparse.Namespace) -> int:
 
     Exit code 0 then, as a server is always ended so; 1: the server failed.
     """
-    from ..checkpoint import load_checkpoint
+    from ..decoder.checkpoint import load_checkpoint
     from ..serving.http import listening
 
     set_threads(args.threads)
@@ -52,7 +52,7 @@ def _introduce(url: str, reader) -> None:
 
 def _server(args: argparse.Namespace, saved):
     """The server, not started yet."""
-    from ..convert import pack_heads
+    from ..decoder.pack import pack_heads
     from ..device import pick_device
     from ..serving.http import Server
     from ..serving.native_steps import BACKENDS, choose_backend

@@ -8,17 +8,18 @@ from dataclasses import fields, replace
 
 import torch
 
-from ..checkpoint import check_path
 from ..cluster.folders import held_run
-from ..cluster.processes import joined
-from ..config import RECIPES, SIZES, TrainConfig, override, recipe_for
+from ..config import SIZES, override
 from ..data import CharTokenizer, load_corpus
+from ..decoder.checkpoint import check_path
 from ..device import Device, pick_device
 from ..files import check_writable
 from ..model import GPT
-from ..resume import state_path
-from ..trainer import Trainer
-from ..training import train
+from ..training.loop import train
+from ..training.processes import joined
+from ..training.recipes import RECIPES, TrainConfig, recipe_for
+from ..training.resume import state_path
+from ..training.trainer import Trainer
 from .common import OUTPUTS, add_shared, set_threads
 
 

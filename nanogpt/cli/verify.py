@@ -132,8 +132,8 @@ def _lesson(path: Path, seed: int) -> set[str]:
 
 def _models(args: argparse.Namespace, target: str) -> list:
     """What `referee` judges; a checkpoint of ours in both its forms. Raises ValueError."""
-    from ..checkpoint import load_checkpoint
-    from ..convert import pack_heads
+    from ..decoder.checkpoint import load_checkpoint
+    from ..decoder.pack import pack_heads
     from ..verify.huggingface import from_folder, small
     from ..verify.server import RemoteServer
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from ..files import check_file, check_writable, is_marked, writing_advice
-from ..resume import state_path
+from ..training.resume import state_path
 
 
 @contextmanager

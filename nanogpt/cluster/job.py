@@ -26,8 +26,8 @@ from pathlib import Path
 
 import torch
 
-from ..checkpoint import Checkpoint, load_checkpoint
 from ..config import check_int
+from ..decoder.checkpoint import Checkpoint, load_checkpoint
 from ..files import OURS, read_json, sha256, user_path, write_json, write_whole
 from ..sampling import MOST_NEW, PLAIN, SamplingParams, check_length, check_sampling
 from ..serving.batch import serve

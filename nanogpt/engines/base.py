@@ -22,7 +22,7 @@ from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 
 from ..config import GPTConfig, check_int, check_type
-from ..convert import not_standard
+from ..decoder.standard import not_standard
 from ..generation import Decoder, loop
 from ..model import GPT
 from ..sampling import SamplingParams, check_length

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..cache import DynamicCache
-from ..convert import pack_heads, unpack_heads
+from ..decoder.pack import pack_heads, unpack_heads
 from ..generation import CachedDecoder, UncachedDecoder
 from ..model import GPT
 from ..sampling import PLAIN

@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..attention import attend
 from ..config import check_type
-from ..convert import not_standard
+from ..decoder.standard import not_standard
 from ..model import GPT
 
 # PyTorch's CPU bmm takes another kernel for fewer products; one Head's matrix may have fewer.

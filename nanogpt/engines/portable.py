@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from ..convert import pack_heads
+from ..decoder.pack import pack_heads
 from ..model import GPT
 from .native import quantize
 

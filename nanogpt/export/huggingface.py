@@ -16,11 +16,13 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
-from ..checkpoint import Checkpoint
-from ..config import MODERN, GPTConfig
-from ..convert import check_standard, convert_state
+from ..config import GPTConfig
+from ..decoder.checkpoint import Checkpoint
+from ..decoder.pack import convert_state
+from ..decoder.standard import check_standard
 from ..files import OURS, atomic_path, check_replaceable, user_path, write_json, write_whole
 from ..model import GPT
+from ..training.recipes import MODERN
 
 RESIDUAL = 1e-9  # of a fold that is exact but for rounding, in float64
 MARK = "nanogpt.json"  # the origin of an export, and the sign that its folder is ours

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..convert import check_standard, convert_state
+from ..decoder.pack import convert_state
+from ..decoder.standard import check_standard
 from ..model import GPT
 
 

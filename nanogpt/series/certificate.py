@@ -18,8 +18,8 @@ from pathlib import Path
 import torch
 from matplotlib.patches import Rectangle
 
-from ..checkpoint import Checkpoint, load_checkpoint
 from ..config import GPTConfig
+from ..decoder.checkpoint import Checkpoint, load_checkpoint
 from ..files import check_file, sha256, write_whole
 from ..model import GPT
 from ..sampling import draw_noise

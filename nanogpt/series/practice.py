@@ -14,12 +14,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..attention import visible
-from ..checkpoint import load_checkpoint
 from ..comparison import rounding
-from ..convert import unpack_heads
+from ..decoder.checkpoint import load_checkpoint
+from ..decoder.pack import unpack_heads
 from ..model import GPT
 from ..sampling import draw_noise
-from ..trainer import Trainer
+from ..training.trainer import Trainer
 from . import mine, proof
 
 

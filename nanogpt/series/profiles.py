@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ..config import SIZES, TrainConfig, recipe_for
+from ..config import SIZES
+from ..training.recipes import TrainConfig, recipe_for
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ import torch
 from IPython.display import Image, display
 
 from ..bench.environment import conditions, environment
-from ..checkpoint import Checkpoint
 from ..config import check_int
 from ..data import Corpus, load_corpus
+from ..decoder.checkpoint import Checkpoint
 from ..device import Device, pick_device
 from ..files import (
     PUBLISHED,
@@ -29,7 +29,7 @@ from ..files import (
     write_whole,
 )
 from ..model import GPT
-from ..trainer import Trainer
+from ..training.trainer import Trainer
 from . import mine as lessons
 from .findings import Finding, as_data, published_findings
 from .plots import style

@@ -15,9 +15,9 @@ from functools import partial
 from pathlib import Path
 
 from ..bench.environment import conditions
-from ..checkpoint import load_checkpoint
 from ..config import SIZES
 from ..data import PRACTICE
+from ..decoder.checkpoint import load_checkpoint
 from ..engines.portable import packed
 from ..files import KEEPER, PUBLISHED, ROOT, write_whole
 from . import address

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import torch
 
-from ..checkpoint import Checkpoint, CheckpointError, load_checkpoint
-from ..config import SIZES, TrainConfig
+from ..config import SIZES
 from ..data import CharTokenizer, Corpus
+from ..decoder.checkpoint import Checkpoint, CheckpointError, load_checkpoint
 from ..device import Device
 from ..files import LECTURE_FORM
 from ..model import GPT
-from ..training import train
+from ..training.loop import train
+from ..training.recipes import TrainConfig
 
 
 def load_or_train(

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ..cache import enable_kv_cache
-from ..convert import not_standard
+from ..decoder.standard import not_standard
 from ..generation import ModuleDecoder
 from ..model import GPT
 from .sequence import Sequence

@@ -17,7 +17,7 @@ from ..cache import DynamicCache, StaticCache
 from ..comparison import both, rounding
 from ..config import GPTConfig, check_int, check_switch
 from ..console import Progress
-from ..convert import pack_heads
+from ..decoder.pack import pack_heads
 from ..engines.eager import Batched, Flat, Static
 from ..engines.exact import exact
 from ..engines.native import Native

@@ -11,13 +11,14 @@ from nanogpt.bench import ladder as decoding
 from nanogpt.bench import roofline
 from nanogpt.bench.ladder import Rung, hugging_face, jax_scan, ladder, rungs
 from nanogpt.bench.reports import ladder_text
-from nanogpt.checkpoint import load_checkpoint, save_checkpoint
 from nanogpt.cli import main
-from nanogpt.config import MODERN, SIZES
-from nanogpt.convert import pack_heads
+from nanogpt.config import SIZES
+from nanogpt.decoder.checkpoint import load_checkpoint, save_checkpoint
+from nanogpt.decoder.pack import pack_heads
 from nanogpt.engines.eager import Flat
 from nanogpt.engines.toolchain import CannotBuild
 from nanogpt.export.huggingface import exported
+from nanogpt.training.recipes import MODERN
 
 CPU = torch.device("cpu")
 

@@ -13,13 +13,14 @@ from nanogpt.bench import speculation
 from nanogpt.bench.reports import losses_text
 from nanogpt.bench.speculation import pass_seconds, usual_drafts
 from nanogpt.bench.training import published
-from nanogpt.checkpoint import save_checkpoint
 from nanogpt.cli import main
-from nanogpt.config import MODERN, GPTConfig
+from nanogpt.config import GPTConfig
 from nanogpt.data import CharTokenizer, load_corpus
+from nanogpt.decoder.checkpoint import save_checkpoint
 from nanogpt.engines.drafts import DraftModel, NGram
 from nanogpt.generation import complete
 from nanogpt.model import GPT
+from nanogpt.training.recipes import MODERN
 
 FLOAT = torch.float32
 

@@ -7,9 +7,10 @@ from training_fixtures import CPU, fresh, weights
 
 from nanogpt.bench.step import PARTS, step_parts, step_rows
 from nanogpt.bench.throughput import flops_per_token
-from nanogpt.config import SIZES, GPTConfig, TrainConfig
+from nanogpt.config import SIZES, GPTConfig
 from nanogpt.data import split
-from nanogpt.trainer import Trainer
+from nanogpt.training.recipes import TrainConfig
+from nanogpt.training.trainer import Trainer
 
 
 def test_the_parts_of_a_step_move_the_weights_as_steps_do(corpus, tokenizer):

@@ -6,8 +6,8 @@ from checkpoint_fixtures import meta_of
 from conftest import tiny_model
 from safetensors.torch import load_file
 
-from nanogpt.checkpoint import save_checkpoint
 from nanogpt.cli import main
+from nanogpt.decoder.checkpoint import save_checkpoint
 from nanogpt.export.lecture import lecture_state_dict
 
 

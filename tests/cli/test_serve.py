@@ -9,9 +9,9 @@ from checkpoint_fixtures import meta_of
 from conftest import tiny_model
 from server_fixtures import ask, post
 
-from nanogpt.checkpoint import save_checkpoint
 from nanogpt.cli import main
 from nanogpt.cli import serve as command
+from nanogpt.decoder.checkpoint import save_checkpoint
 from nanogpt.files import ROOT
 from nanogpt.serving.batch import BatchEngine
 from nanogpt.serving.http import bind

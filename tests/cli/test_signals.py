@@ -18,11 +18,11 @@ from notebook_fixtures import write as write_notebook
 from training_fixtures import step_of
 
 from nanogpt import console
-from nanogpt.checkpoint import save_checkpoint
 from nanogpt.cli import main
 from nanogpt.cluster import job
+from nanogpt.decoder.checkpoint import save_checkpoint
 from nanogpt.files import ROOT
-from nanogpt.trainer import Trainer
+from nanogpt.training.trainer import Trainer
 
 try:
     import fcntl

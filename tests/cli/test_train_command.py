@@ -10,10 +10,11 @@ import pytest
 import torch
 from training_fixtures import contents, ctrl_c, log_of, stop_at
 
-from nanogpt.checkpoint import load_checkpoint
 from nanogpt.cli import main
-from nanogpt.config import MODERN, RECIPES, SIZES, TrainConfig, recipe_for
+from nanogpt.config import SIZES
 from nanogpt.data import practice_corpus
+from nanogpt.decoder.checkpoint import load_checkpoint
+from nanogpt.training.recipes import MODERN, RECIPES, TrainConfig, recipe_for
 
 QUICK = "--size article --steps 6 --eval-every 2 --eval-batches 1 --batch-size 2".split()
 WORDS = [*QUICK, *"--seed 5 --recipe sprint --accumulate 2 --clip 1".split()]

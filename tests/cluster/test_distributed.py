@@ -20,12 +20,13 @@ from training_fixtures import (
 )
 
 from nanogpt.cli import main
-from nanogpt.cluster.processes import joined, torchrun, trainer_of
-from nanogpt.config import GPTConfig, TrainConfig
+from nanogpt.config import GPTConfig
 from nanogpt.data import practice_corpus
 from nanogpt.device import Device
-from nanogpt.resume import state_path
-from nanogpt.trainer import Trainer
+from nanogpt.training.processes import joined, torchrun, trainer_of
+from nanogpt.training.recipes import TrainConfig
+from nanogpt.training.resume import state_path
+from nanogpt.training.trainer import Trainer
 
 pytestmark = pytest.mark.skipif(
     not (dist.is_available() and dist.is_gloo_available()), reason="this torch has no gloo"

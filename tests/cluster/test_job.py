@@ -16,11 +16,11 @@ import pytest
 from checkpoint_fixtures import CHARS, meta_of
 from conftest import seeded, tiny_model
 
-from nanogpt.checkpoint import load_checkpoint, save_checkpoint
 from nanogpt.cli import main
 from nanogpt.cluster import job as module
 from nanogpt.cluster.job import Job, Task, read_prompts
 from nanogpt.data import CharTokenizer
+from nanogpt.decoder.checkpoint import load_checkpoint, save_checkpoint
 from nanogpt.generation import complete
 from nanogpt.sampling import SamplingParams
 

@@ -13,7 +13,7 @@ from nanogpt import generation as decoder
 from nanogpt.attention import attend, visible
 from nanogpt.cache import DynamicCache, StaticCache
 from nanogpt.config import GPTConfig
-from nanogpt.convert import pack_heads
+from nanogpt.decoder.pack import pack_heads
 from nanogpt.engines.eager import Flat, PerHead, Static
 from nanogpt.engines.exact import exact, in_exact_mode
 from nanogpt.generation import complete

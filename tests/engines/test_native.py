@@ -16,9 +16,9 @@ from engine_fixtures import (
 )
 
 from nanogpt import DraftModel, Native, Native8, Rough8, SamplingParams
-from nanogpt.config import MODERN
 from nanogpt.engines.native import decoder_library, rounded
 from nanogpt.generation import complete
+from nanogpt.training.recipes import MODERN
 
 pytestmark = pytest.mark.slow
 # Beside the shared shape (13 rows of a matrix: 8 and 5 left over; heads of 8 numbers): widths that

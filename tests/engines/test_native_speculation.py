@@ -9,7 +9,7 @@ from draft_fixtures import PartlyRight, Right, Wrong
 from engine_fixtures import BLOCK, SAMPLING, assert_refused, heard, prompt_of, seeded, shared_model
 
 from nanogpt import DraftModel, Native, Native8, NGram, PromptLookup, Rough8
-from nanogpt.checkpoint import load_checkpoint
+from nanogpt.decoder.checkpoint import load_checkpoint
 from nanogpt.engines.drafts import Draft
 from nanogpt.files import LECTURE_FORM
 from nanogpt.generation import complete, generate

@@ -17,14 +17,15 @@ from nanogpt.attention import rotate, visible
 from nanogpt.cache import DynamicCache, StaticCache, cache_owners, kv_cache, measured_bytes
 from nanogpt.caches.paged import PagedCache
 from nanogpt.caches.rolling import RollingCache
-from nanogpt.checkpoint import load_checkpoint, save_checkpoint
-from nanogpt.config import MODERN, GPTConfig
-from nanogpt.convert import convert_state, pack_heads, unpack_heads
+from nanogpt.config import GPTConfig
+from nanogpt.decoder.checkpoint import load_checkpoint, save_checkpoint
+from nanogpt.decoder.pack import convert_state, pack_heads, unpack_heads
 from nanogpt.engines.eager import Batched, Flat
 from nanogpt.engines.exact import exact
 from nanogpt.export.lecture import lecture_state_dict
 from nanogpt.generation import complete
 from nanogpt.model import GPT, CausalSelfAttention
+from nanogpt.training.recipes import MODERN
 
 BLOCK = 32
 WINDOW = 6

@@ -11,8 +11,9 @@ from checkpoint_fixtures import CHARS, meta_of
 from conftest import FORMS, tiny_model, tokens
 from safetensors.torch import load_file, save_file
 
-from nanogpt import checkpoint, files
-from nanogpt.checkpoint import (
+from nanogpt import files
+from nanogpt.decoder import checkpoint
+from nanogpt.decoder.checkpoint import (
     FORMAT,
     CheckpointError,
     load_checkpoint,

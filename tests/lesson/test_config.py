@@ -2,8 +2,9 @@
 
 import pytest
 
-from nanogpt.config import SIZES, GPTConfig, TrainConfig, override
+from nanogpt.config import SIZES, GPTConfig, override
 from nanogpt.series.profiles import PROFILES, get_profile
+from nanogpt.training.recipes import TrainConfig
 
 
 def test_the_learning_rate_rises_and_then_falls_to_nothing():

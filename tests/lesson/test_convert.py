@@ -7,7 +7,7 @@ import pytest
 import torch
 from conftest import FORMS, name, tiny_model, tokens
 
-from nanogpt.convert import convert_state, pack_heads, unpack_heads
+from nanogpt.decoder.pack import convert_state, pack_heads, unpack_heads
 from nanogpt.engines.eager import Flat, Static
 from nanogpt.files import ROOT
 from nanogpt.generation import generate
@@ -79,7 +79,7 @@ def test_nothing_slow_is_imported_to_pack_heads_or_to_read_a_notebook():
     """
     script = (
         "import sys, nanogpt.series.nbfile, jsonschema\n"
-        "from nanogpt import GPT, GPTConfig\nfrom nanogpt.convert import pack_heads\n"
+        "from nanogpt import GPT, GPTConfig\nfrom nanogpt.decoder.pack import pack_heads\n"
         "pack_heads(GPT(GPTConfig(n_layer=1)))\n"
         "print('torch._dynamo' in sys.modules, 'rfc3987_syntax' in sys.modules)\n"
         "from importlib.util import find_spec\nthere = find_spec('rfc3987_syntax') is not None\n"

@@ -3,7 +3,7 @@
 import pytest
 from conftest import tiny_model, tokens
 
-from nanogpt.trainer import full_loss, mean_loss
+from nanogpt.training.trainer import full_loss, mean_loss
 
 
 @pytest.mark.parametrize("mode", [True, False])

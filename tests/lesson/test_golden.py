@@ -5,7 +5,7 @@ import torch
 from conftest import DESIGNS, FORMS, name, seeded
 
 from nanogpt.config import SIZES, GPTConfig
-from nanogpt.convert import pack_heads
+from nanogpt.decoder.pack import pack_heads
 from nanogpt.export.lecture import lecture_state_dict
 from nanogpt.generation import complete
 from nanogpt.model import GPT

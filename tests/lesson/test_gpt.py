@@ -16,8 +16,9 @@ from conftest import (
 from decoding_fixtures import build
 
 from nanogpt.cache import DynamicCache, cache_owners, enable_kv_cache, kv_cache
-from nanogpt.config import MODERN, GPTConfig
+from nanogpt.config import GPTConfig
 from nanogpt.model import GPT
+from nanogpt.training.recipes import MODERN
 
 
 @pytest.fixture(params=FORMS, ids=name)

@@ -10,7 +10,7 @@ from nanogpt.bench.ladder import sharpened
 from nanogpt.cache import DynamicCache
 from nanogpt.comparison import compare
 from nanogpt.config import GPTConfig
-from nanogpt.convert import pack_heads
+from nanogpt.decoder.pack import pack_heads
 from nanogpt.engines.eager import Flat
 from nanogpt.files import write_json
 from nanogpt.generation import complete

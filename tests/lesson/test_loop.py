@@ -13,17 +13,18 @@ import torch
 from conftest import FORMS, count_updates, name, seeded
 from training_fixtures import CPU, fresh, log_of, stop_at, weights
 
-from nanogpt import training as loop
 from nanogpt.cache import cache_owners, kv_cache
-from nanogpt.checkpoint import load_checkpoint
 from nanogpt.cluster.folders import held_run
-from nanogpt.config import RECIPES, TrainConfig, recipe_for
-from nanogpt.convert import unpack_heads
 from nanogpt.data import Corpus, CorpusError, split
+from nanogpt.decoder.checkpoint import load_checkpoint
+from nanogpt.decoder.pack import unpack_heads
 from nanogpt.generation import complete
-from nanogpt.model import GPT, zero_init
-from nanogpt.trainer import Trainer, full_loss, mean_loss
-from nanogpt.training import train
+from nanogpt.model import GPT
+from nanogpt.training import loop as loop
+from nanogpt.training.first_weights import zero_init
+from nanogpt.training.loop import train
+from nanogpt.training.recipes import RECIPES, TrainConfig, recipe_for
+from nanogpt.training.trainer import Trainer, full_loss, mean_loss
 
 QUICK = TrainConfig(steps=12, batch_size=8, eval_every=5, eval_batches=2, warmup=2)
 

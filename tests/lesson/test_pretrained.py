@@ -8,12 +8,13 @@ import pytest
 import torch
 from training_fixtures import CPU, fresh, weights
 
-from nanogpt.checkpoint import CheckpointError, load_checkpoint
-from nanogpt.config import SIZES, GPTConfig, TrainConfig
+from nanogpt.config import SIZES, GPTConfig
 from nanogpt.data import PRACTICE, Corpus
+from nanogpt.decoder.checkpoint import CheckpointError, load_checkpoint
 from nanogpt.series import weights as pretrained
 from nanogpt.series.weights import load_or_train
-from nanogpt.training import train
+from nanogpt.training.loop import train
+from nanogpt.training.recipes import TrainConfig
 
 SHORT = TrainConfig(steps=4, batch_size=8, eval_every=4, eval_batches=1, warmup=2)
 OURS = "the model that this run trained"

@@ -24,12 +24,12 @@ from training_fixtures import (
 )
 
 from nanogpt import files
-from nanogpt.checkpoint import CheckpointError, load_checkpoint, read_tensors, write_tensors
 from nanogpt.cluster.folders import held_run
-from nanogpt.config import MODERN, TrainConfig
+from nanogpt.decoder.checkpoint import CheckpointError, load_checkpoint, read_tensors, write_tensors
 from nanogpt.device import Device
-from nanogpt.resume import RunFiles, deferred_interrupt, state_path
-from nanogpt.training import train
+from nanogpt.training.loop import train
+from nanogpt.training.recipes import MODERN, TrainConfig
+from nanogpt.training.resume import RunFiles, deferred_interrupt, state_path
 
 RECIPE = TrainConfig(steps=20, batch_size=4, eval_every=4, eval_batches=1, warmup=3)
 STAGED = replace(RECIPE, look_back=True, epochs=True, stages=((0.5, 2), (0.75, 4)))

@@ -7,10 +7,11 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from nanogpt.bench import throughput
 from nanogpt.bench.throughput import flops_per_token, peak_flops
-from nanogpt.config import MODERN, GPTConfig
+from nanogpt.config import GPTConfig
 from nanogpt.device import Device
 from nanogpt.model import GPT
-from nanogpt.training import Meter
+from nanogpt.training.loop import Meter
+from nanogpt.training.recipes import MODERN
 
 CPU = Device(torch.device("cpu"), torch.float32, "tests")
 GPU = Device(torch.device("cuda"), torch.bfloat16, "tests")

@@ -10,14 +10,16 @@ import torch
 from conftest import seeded, tokens
 from training_fixtures import CPU, fresh, weights
 
-from nanogpt import trainer
-from nanogpt.config import MODERN, GPTConfig, TrainConfig, recipe_for
+from nanogpt.config import GPTConfig
 from nanogpt.data import Epochs, split
 from nanogpt.device import Device
-from nanogpt.model import GPT, look_back, zero_init
-from nanogpt.optimizers import Muon, make_optimizers
-from nanogpt.trainer import Trainer
-from nanogpt.training import train
+from nanogpt.model import GPT
+from nanogpt.training import trainer
+from nanogpt.training.first_weights import look_back, zero_init
+from nanogpt.training.loop import train
+from nanogpt.training.optimizers import Muon, make_optimizers
+from nanogpt.training.recipes import MODERN, TrainConfig, recipe_for
+from nanogpt.training.trainer import Trainer
 
 HALF = Device(torch.device("cpu"), torch.float16, "tests")
 ADAM = TrainConfig(

@@ -9,8 +9,8 @@ import torch
 from notebook_fixtures import brief_referee
 from wrong_answers import KEEP, WRITE
 
-from nanogpt.checkpoint import load_checkpoint
 from nanogpt.cli import main
+from nanogpt.decoder.checkpoint import load_checkpoint
 from nanogpt.files import LECTURE_FORM
 from nanogpt.series import apart, blanks, mine, proof, solutions
 from nanogpt.series import certificate as page

@@ -23,13 +23,13 @@ from nanogpt import (
     load_checkpoint,
     save_checkpoint,
 )
-from nanogpt.config import MODERN
-from nanogpt.convert import pack_heads
+from nanogpt.decoder.pack import pack_heads
 from nanogpt.engines.native import rounded
 from nanogpt.files import PUBLISHED, ROOT
 from nanogpt.model import GPT
 from nanogpt.sampling import draw_noise, sample
 from nanogpt.series import site
+from nanogpt.training.recipes import MODERN
 
 PROMPT = "KING:\n"  # past a block of 64, where positions are rotary
 N_NEW = 100

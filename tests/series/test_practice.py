@@ -6,15 +6,15 @@ import pytest
 import torch
 
 from nanogpt import GPT, SIZES, SamplingParams, load_corpus, train
-from nanogpt.checkpoint import load_checkpoint
 from nanogpt.cli import main
-from nanogpt.config import recipe_for
+from nanogpt.decoder.checkpoint import load_checkpoint
 from nanogpt.files import KEEPER, LECTURE_FORM
 from nanogpt.series import mine, program
 from nanogpt.series.practice import lesson_of, model_with, trainer_with
 from nanogpt.serving.batch import serve
 from nanogpt.serving.sequence import Request
-from nanogpt.trainer import Trainer
+from nanogpt.training.recipes import recipe_for
+from nanogpt.training.trainer import Trainer
 
 REAL_CORPUS = True
 

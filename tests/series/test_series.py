@@ -12,14 +12,15 @@ from notebook_fixtures import NOTEBOOKS, brief_kernels, page_faults
 from text_fixtures import hostile
 
 from nanogpt.cli import main
-from nanogpt.config import GPTConfig, TrainConfig
+from nanogpt.config import GPTConfig
 from nanogpt.data import load_corpus
 from nanogpt.device import Device
 from nanogpt.files import PUBLISHED
 from nanogpt.model import GPT
 from nanogpt.series.findings import Finding
 from nanogpt.series.nbfile import read
-from nanogpt.training import train
+from nanogpt.training.loop import train
+from nanogpt.training.recipes import TrainConfig
 
 pytestmark = pytest.mark.slow
 REAL_CORPUS = LIVE_PAGE = True

@@ -26,7 +26,7 @@ from nanogpt import config as shapes
 from nanogpt.bench import roofline
 from nanogpt.bench.load import LoadedServer, poisson
 from nanogpt.cli import main
-from nanogpt.config import GPTConfig, TrainConfig
+from nanogpt.config import GPTConfig
 from nanogpt.data import (
     SHOWN,
     CharTokenizer,
@@ -47,6 +47,7 @@ from nanogpt.serving.completions import Reader, Refused
 from nanogpt.serving.http import Server, listening
 from nanogpt.serving.modules import ModuleBackend
 from nanogpt.timing import summary
+from nanogpt.training.recipes import TrainConfig
 from nanogpt.verify.server import N_LETTERS, Declined, letters_of
 
 ALL = os.environ.get("NANOGPT_TEXTS") == "all"

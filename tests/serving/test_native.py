@@ -5,7 +5,6 @@ import torch
 from decoding_fixtures import V, build, text
 from serving_fixtures import Watched, alone, request, run
 
-from nanogpt.config import MODERN
 from nanogpt.engines.exact import exact
 from nanogpt.engines.native import Native
 from nanogpt.engines.toolchain import CannotBuild
@@ -13,6 +12,7 @@ from nanogpt.sampling import SamplingParams
 from nanogpt.serving.batch import BatchEngine
 from nanogpt.serving.native_steps import NativeBackend, choose_backend, step_library
 from nanogpt.serving.sequence import Request
+from nanogpt.training.recipes import MODERN
 
 pytestmark = pytest.mark.slow
 

@@ -11,7 +11,7 @@ from checkpoint_fixtures import meta_of
 from conftest import tiny_model
 from server_fixtures import CHARS, ask, expected, post, until
 
-from nanogpt.checkpoint import load_checkpoint, save_checkpoint
+from nanogpt.decoder.checkpoint import load_checkpoint, save_checkpoint
 from nanogpt.export.huggingface import write_folder
 from nanogpt.sampling import SamplingParams
 

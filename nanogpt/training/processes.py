@@ -26,7 +26,7 @@ from torch import Tensor
 
 from ..device import Device, forked_random_state
 from ..files import ROOT, sha256
-from ..trainer import Trainer
+from .trainer import Trainer
 
 # How long a process waits for another one, such as the first while it evaluates: NCCL's own 10
 # minutes may be too short for that.

@@ -5,8 +5,8 @@ import math
 import torch
 from torch import Tensor
 
-from .config import TrainConfig
-from .model import GPT
+from ..model import GPT
+from .recipes import TrainConfig
 
 POLYNOMIAL = 3.4445, -4.7750, 2.0315  # of PyTorch's Muon, which takes five steps of it
 

@@ -10,11 +10,11 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from .config import TrainConfig
-from .data import Epochs, random_batch, send, windows
-from .device import Device
-from .model import GPT, replica
+from ..data import Epochs, random_batch, send, windows
+from ..device import Device
+from ..model import GPT, replica
 from .optimizers import make_optimizers
+from .recipes import TrainConfig
 
 EVAL_SEED = 4242  # of the fixed evaluation windows: the same for every training seed
 BATCH = 16  # windows of a batch of them
@@ -56,7 +56,7 @@ class BFloat16Linear(TorchFunctionMode):
 class Trainer:
     """A model, its optimizers and where its batches come from; `step` moves the weights once.
 
-    For several processes there is a subclass of it, in cluster/processes.py. Raises ValueError for
+    For several processes there is a subclass of it, in processes.py. Raises ValueError for
     a batch without equal shares, and for a stage longer than the model's block.
     """
 

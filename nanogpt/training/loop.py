@@ -10,12 +10,15 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from .config import TrainConfig, check_type
-from .console import Progress
-from .convert import convert_state, first_difference, not_standard, pack_heads
-from .data import CharTokenizer, Corpus, split
-from .device import Device, forked_random_state, pick_device, synchronize
-from .model import GPT, look_back, zero_init
+from ..config import check_type
+from ..console import Progress
+from ..data import CharTokenizer, Corpus, split
+from ..decoder.pack import convert_state, pack_heads
+from ..decoder.standard import first_difference, not_standard
+from ..device import Device, forked_random_state, pick_device, synchronize
+from ..model import GPT
+from .first_weights import look_back, zero_init
+from .recipes import TrainConfig
 from .resume import RunFiles, deferred_interrupt
 from .trainer import Trainer, fixed_batches, full_loss, mean_loss, memory_advice
 

@@ -10,11 +10,12 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from . import files
-from .config import LARGEST, GPTConfig, check_int, check_number, check_type
-from .convert import computes_as_standard, convert_state, first_difference, own_classes
-from .data import CharTokenizer
-from .model import GPT
+from .. import files
+from ..config import LARGEST, GPTConfig, check_int, check_number, check_type
+from ..data import CharTokenizer
+from ..model import GPT
+from .pack import convert_state
+from .standard import computes_as_standard, first_difference, own_classes
 
 FORMAT = "nanogpt-notebooks checkpoint 1"
 

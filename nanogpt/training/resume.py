@@ -17,13 +17,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import checkpoint
-from .checkpoint import CheckpointError
-from .config import TrainConfig
-from .console import STOPS, interrupt, note_stop
-from .data import Corpus
-from .files import check_file, sha256, write_whole
-from .model import GPT
+from ..console import STOPS, interrupt, note_stop
+from ..data import Corpus
+from ..decoder import checkpoint
+from ..decoder.checkpoint import CheckpointError
+from ..files import check_file, sha256, write_whole
+from ..model import GPT
+from .recipes import TrainConfig
 from .trainer import Trainer
 
 FORMAT = "nanogpt-notebooks training state 4"

@@ -1,0 +1,106 @@
+"""The first weights of a training run: blocks that begin as the identity, heads that look back."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from ..model import GPT
+
+# Found by trying on Tiny Shakespeare: how far queries and keys agree, and how long positions are.
+LECTURE_GAIN = 1.3
+POSITION_SIZE = 0.42
+ROTARY_GAIN = 0.5
+ROTARY_PAIRS = 3  # the fastest: they tell neighbours apart, the slow ones cannot
+
+
+def zero_init(model: GPT, generator: torch.Generator) -> None:
+    """Start each block as the identity and the head at zero: the first loss is exactly ln(vocab).
+
+    Embeddings are drawn from normal(0, 0.3): at first they are the whole signal. Weights that are
+    frozen stay as they are.
+    """
+    with torch.no_grad():
+        zeros: list = [model.lm_head.weight]
+        for block in model.blocks:
+            zeros += [block.sa.proj.weight, block.ffwd.net[2].weight]
+        for weight in zeros:
+            if weight.requires_grad:
+                weight.zero_()
+        for table in (model.token_embedding_table, model.position_embedding_table):
+            if table is None:
+                continue
+            # Drawn on the CPU: the same numbers wherever the model is.
+            drawn = torch.empty_like(table.weight, device="cpu")
+            drawn.normal_(std=0.3, generator=generator)
+            if table.weight.requires_grad:
+                table.weight.copy_(drawn)
+
+
+@torch.no_grad()
+def look_back(model: GPT) -> None:
+    """Start head h of the first block with its attention on the character h + 1 places before.
+
+    A head that finds the previous character is the first thing that training has to discover, and
+    it takes long over it. Here it is given, by one rule for both kinds of positions: a position is
+    an angle, a key carries its own angle, and a query the angle of the place it looks for. All of
+    it can be unlearned: these are ordinary weights.
+    """
+    if model.config.head_size < 2:
+        return  # an angle needs two numbers
+    if model.config.rope:
+        _look_back_rotary(model)
+    else:
+        _look_back_table(model)
+
+
+def _look_back_table(model: GPT) -> None:
+    """Positions become cosines and sines, in columns that only the first block's heads read."""
+    c = model.config
+    half = c.head_size // 2
+    device = model.device
+    speed = math.pi * (torch.arange(half, device=device) + 0.5) / half  # radians a position
+    angle = torch.arange(c.block_size, device=device)[:, None] * speed  # (block, half)
+    tokens = model.token_embedding_table.weight
+    positions = model.position_embedding_table.weight
+    tokens[:, : 2 * half] *= 0.1  # a character must not look like a position
+    positions *= 0.1
+    positions[:, : 2 * half] = POSITION_SIZE * torch.cat([angle.cos(), angle.sin()], dim=-1)
+    for h, (query, key) in enumerate(_first_heads(model)):
+        cos = ((h + 1) * speed).cos().diag()
+        sin = ((h + 1) * speed).sin().diag()
+        # Turns the angle of a position t into that of t - h - 1.
+        turn = torch.cat([torch.cat([cos, sin], dim=1), torch.cat([-sin, cos], dim=1)])
+        query *= 0.1
+        query[: 2 * half, : 2 * half] += LECTURE_GAIN * turn
+        key *= 0.1
+        key[: 2 * half, : 2 * half] += LECTURE_GAIN * torch.eye(2 * half, device=device)
+
+
+def _look_back_rotary(model: GPT) -> None:
+    """One number of each embedding is 1, and the rotation turns it into a position's angle."""
+    c = model.config
+    half = c.head_size // 2
+    pairs = min(ROTARY_PAIRS, half)
+    device = model.device
+    speed = c.rope_base ** -(torch.arange(pairs, device=device) / half)  # as in `rotate`
+    model.token_embedding_table.weight[:, 0] = 1.0
+    for h, (query, key) in enumerate(_first_heads(model)):
+        angle = (h + 1) * speed
+        query[:pairs, 0] += ROTARY_GAIN * angle.cos()
+        query[half : half + pairs, 0] -= ROTARY_GAIN * angle.sin()
+        key[:pairs, 0] += ROTARY_GAIN
+
+
+def _first_heads(model: GPT) -> list[tuple[Tensor, Tensor]]:
+    """The weights of query and key of each head of the first block, as views.  2 × (hs, C)"""
+    attention = model.blocks[0].sa
+    c = model.config
+    if c.per_head:
+        return [(head.query.weight, head.key.weight) for head in attention.heads]
+    rows = attention.qkv.weight.view(-1, c.head_size, c.n_embd)
+    group = c.n_head // c.kv_heads
+    keys = [rows[c.n_head + h // group] for h in range(c.n_head)]
+    # A key that several heads share comes once; for the others a copy that nobody reads.
+    keys = [key if h % group == 0 else key.clone() for h, key in enumerate(keys)]
+    return list(zip(rows, keys, strict=False))

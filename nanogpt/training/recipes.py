@@ -1,0 +1,166 @@
+"""How to train: one run's settings, and recipes as data. Knows no tensor, no file."""
+
+from dataclasses import dataclass, field, replace
+from math import ceil, nextafter
+
+from ..config import (
+    GPTConfig,
+    check_int,
+    check_number,
+    check_positive,
+    check_switch,
+    check_type,
+    option,
+)
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """One training run. The schedule counts steps, never seconds, so that it reproduces.
+
+    Raises ValueError for a number that no run can follow.
+    """
+
+    steps: int = option(2000, "updates of the weights")
+    batch_size: int = option(4, "windows of block_size characters in one step")
+    lr: float = option(8e-3, "AdamW: embeddings, head, biases, LayerNorms; without Muon, all")
+    muon_lr: float | None = option(0.02, "Muon: the matrices inside the blocks; None: AdamW")
+    warmup: int = option(20, "steps from 0 up to the full learning rate")
+    decay: bool = option(True, "fall in a straight line until the last step; without it, stay")
+    weight_decay: float = option(0.0, "share of the matrices (AdamW alone: of all), times lr")
+    beta2: float = option(0.99, "AdamW averages squared gradients over about 1 / (1 - beta2) steps")
+    final: float = option(0.0, "share of the learning rate that the straight line falls to")
+    clip: float | None = option(None, "longest gradient; None: no limit")
+    accumulate: int = option(1, "parts of a batch, one after another: less memory, the same step")
+    compile: bool = option(False, "torch.compile: pays back on a GPU, or after minutes on a CPU")
+    batched: bool = option(True, "a per-Head model's heads in one matmul: the same, sooner")
+    fused: bool = option(True, "AdamW in one kernel")
+    zero_init: bool = option(True, "blocks begin as the identity, and the head at loss ln(vocab)")
+    look_back: bool = option(False, "head h of the first block begins by looking h + 1 back")
+    stages: tuple[tuple[float, int], ...] = option(
+        (), "short windows first: 0.5:64,0.85:128 until these shares of the steps, then block_size"
+    )
+    epochs: bool = option(False, "every window of the text once before any comes again")
+    bf16: bool = option(False, "linear layers in bfloat16 on a CPU: sooner where it has that")
+    eval_every: int = option(200, "steps between two evaluations, each of which saves the run")
+    eval_batches: int = option(4, "fixed batches of 16 windows of each split in an evaluation")
+    seed: int = option(1337, "for weights and batches; sampling has a seed of its own")
+
+    def __post_init__(self):
+        for name in ("steps", "batch_size", "accumulate", "eval_every", "eval_batches"):
+            check_int(name, getattr(self, name), 1, 2**31 - 1)
+        switches = ("decay", "compile", "batched", "fused", "zero_init", "look_back")
+        for name in (*switches, "epochs", "bf16"):
+            check_switch(name, getattr(self, name))
+        check_positive("lr", self.lr)
+        for name in ("muon_lr", "clip"):
+            if getattr(self, name) is not None:
+                check_positive(name, getattr(self, name))
+        for name in ("warmup", "weight_decay"):
+            check_number(name, getattr(self, name), 0)
+        check_number("final", self.final, 0, 1)
+        check_number("beta2", self.beta2, 0, 1 - 2**-53, span="[0, 1)")
+        check_int("seed", self.seed, 0, 2**63 - 1)
+        self._check_stages()
+        n = self.batch_size
+        if n % self.accumulate:
+            raise ValueError(f"batch_size={n} must be a multiple of accumulate={self.accumulate}")
+
+    def _check_stages(self) -> None:
+        """Raise ValueError unless the stages are pairs of a growing share and a block."""
+        kinds = (tuple, list)
+        given = self.stages if isinstance(self.stages, kinds) else [self.stages]
+        if not all(isinstance(stage, kinds) and len(stage) == 2 for stage in given):
+            need = "pass pairs (share of the steps, block), as in ((0.5, 64), (0.85, 128))"
+            raise ValueError(f"stages={self.stages!r}: {need}")
+        stages = tuple(map(tuple, given))
+        object.__setattr__(self, "stages", stages)  # JSON has lists
+        last = 0.0
+        for share, block in stages:
+            check_number("a share in stages", share, nextafter(last, 1), 1, span=f"({last:g}, 1]")
+            check_int("a block in stages", block, 1, 2**31 - 1)
+            last = share
+
+    def stage(self, step: int) -> int:
+        """The number of the stage of `step` (from 0): len(stages) once windows are whole."""
+        return sum(step >= share * self.steps for share, _ in self.stages)
+
+    def stage_begin(self, step: int) -> int:
+        """The first step of the stage to which `step` belongs."""
+        stage = self.stage(step)
+        return ceil(self.stages[stage - 1][0] * self.steps) if stage else 0
+
+    def window(self, step: int, block_size: int) -> tuple[int, int]:
+        """Block and batch of `step`, for a model of this block_size: characters and windows.
+
+        A step reads about as many characters in every stage: batch_size windows of block_size.
+        """
+        stage = self.stage(step)
+        if stage == len(self.stages):
+            return block_size, self.batch_size
+        block = self.stages[stage][1]
+        return block, max(1, self.batch_size * block_size // block)
+
+    def scale(self, step: int) -> float:
+        """The factor of the learning rates at `step` (from 0): warm-up, then a straight line."""
+        rise = min(1.0, (step + 1) / self.warmup) if self.warmup else 1.0
+        return rise * (1.0 - (1.0 - self.final) * (step / self.steps)) if self.decay else rise
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How to train, and what to change in the architecture for it. Recipes are data."""
+
+    train: TrainConfig
+    about: str
+    model: dict = field(default_factory=dict)  # fields of GPTConfig
+    chars: int | None = 1024  # characters in one step at any block_size; None: batch_size decides
+    parts: tuple[tuple[float, int], ...] = ()  # stages: until which share, which part of the block
+    size: str = "small"  # the shape that it is made for
+
+
+MODERN = {"rms_norm": True, "rope": True, "qk_norm": True, "relu2": True, "bias": False}
+
+LATER = dict.fromkeys(["decay", "zero_init", "batched", "fused"], False)  # what came after it
+ADAMW = {"lr": 1e-3, "muon_lr": None, "warmup": 0, "beta2": 0.999, "weight_decay": 0.01}
+LECTURE = TrainConfig(steps=5000, batch_size=16, eval_every=500, **ADAMW, **LATER)
+SOONER = {"look_back": True, "epochs": True}
+
+RECIPES = {
+    "lecture": Recipe(LECTURE, "Karpathy's in gpt-dev: AdamW, a constant rate", chars=None),
+    "fast": Recipe(
+        TrainConfig(steps=1700, eval_every=170, **SOONER),
+        "the lecture's architecture, sooner to the same loss",
+        chars=768,
+        parts=((0.5, 4), (0.85, 2)),
+    ),
+    "sprint": Recipe(
+        TrainConfig(steps=800, eval_every=80, **SOONER),
+        "modern: rotary positions, RMSNorm, ReLU²",
+        MODERN,
+        parts=((0.5, 4), (0.85, 2)),
+    ),
+    "keeper": Recipe(
+        TrainConfig(steps=3400, warmup=30, weight_decay=0.1, eval_every=200, **SOONER),
+        "the same for longer: the model that ships",
+        MODERN,
+        chars=1280,
+        parts=((0.35, 4), (0.75, 2)),
+        size="medium",
+    ),
+}
+
+
+def recipe_for(name: str, shape: GPTConfig) -> tuple[TrainConfig, GPTConfig]:
+    """How that recipe trains this shape, and the shape as it changes it. Raises ValueError."""
+    check_type("name", name, str)
+    check_type("shape", shape, GPTConfig)
+    if name not in RECIPES:
+        raise ValueError(f"recipe={name!r} is unknown: choose {', '.join(RECIPES)}")
+    recipe = RECIPES[name]
+    train = recipe.train
+    model = replace(shape, **recipe.model)
+    if recipe.chars is not None:
+        train = replace(train, batch_size=max(1, recipe.chars // shape.block_size))
+    stages = tuple((share, max(1, shape.block_size // part)) for share, part in recipe.parts)
+    return replace(train, stages=stages), model
