@@ -12,8 +12,10 @@ The files are the lesson. Each stands on those above it and is read from top to 
     model       Head, Block, GPT
     sampling    noise as data, and a token sampled from logits with it
     generation  decoders, the loop, generate and complete
+    fitting     the lecture's training loop: batches, AdamW, the loss of both splits
     comparison  cached against uncached text: equal, and by which margin
     timing      time to first token, time per token, two paths interleaved
+    minimal     all of it in one file that imports only torch: model, cache, training, sampling
 
 The folders go beyond it. A folder imports files, and the folders above it in this list:
 
@@ -41,21 +43,25 @@ _HOME = {
     "config": ["GPTConfig", "SIZES"],
     "data": ["load_corpus", "CharTokenizer"],
     "cache": ["kv_cache", "DynamicCache", "StaticCache"],
-    "model": ["GPT", "Head", "CausalSelfAttention"],
+    "model": ["GPT", "Head"],
     "sampling": ["SamplingParams", "draw_noise"],
-    "generation": ["generate", "complete"],
+    "fitting": ["fit"],
     "comparison": ["compare"],
+    "decoder.config": ["DecoderConfig"],
+    "decoder.model": ["Decoder", "CausalSelfAttention"],
+    "decoder.pack": ["pack_heads", "unpack_heads"],
     "decoder.checkpoint": ["load_checkpoint", "save_checkpoint"],
     "training.recipes": ["TrainConfig", "RECIPES", "recipe_for"],
     "training.loop": ["train"],
     "caches.rolling": ["RollingCache"],
     "caches.paged": ["PagedCache"],
     "caches.int8": ["Int8Cache"],
+    "engines.generation": ["generate", "complete"],
     "engines.exact": ["exact"],
     "engines.drafts": ["NGram", "PromptLookup", "DraftModel"],
     "engines.eager": ["Uncached", "PerHead", "Batched", "Static", "Flat"],
     "engines.compiled": ["Compiled", "Graph", "GraphLoop"],
-    "engines.native": ["Native", "Native8", "Rough8"],
+    "engines.native": ["Native", "Native8"],
     "serving.batch": ["BatchEngine", "serve"],
     "serving.sequence": ["Request"],
     "verify.referee": ["referee"],

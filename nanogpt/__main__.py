@@ -1,6 +1,9 @@
 """python -m nanogpt: the command line."""
 
-from nanogpt.cli import main
-
 if __name__ == "__main__":
-    raise SystemExit(main())
+    try:
+        from nanogpt.cli import main
+
+        raise SystemExit(main())
+    except KeyboardInterrupt:  # while the modules were still being imported
+        raise SystemExit("stopped") from None

@@ -211,9 +211,16 @@ def cache_owners(model: nn.Module) -> list[nn.Module]:
 
 
 def require_owners(model: nn.Module) -> list[nn.Module]:
-    """cache_owners(model). Raises ValueError for a block without one: it would not see the past."""
-    if not all(cache_owners(block) for block in model.blocks):
-        raise ValueError("an attention has no `cache`: set self.cache = None in its __init__")
+    """cache_owners(model). Raises ValueError for a block or a head without one."""
+    lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
+    for parts in [model.blocks, *lists]:
+        have = [bool(cache_owners(part)) for part in parts]
+        if not all(have) and (any(have) or parts is model.blocks):
+            kind = type(parts[have.index(False)]).__name__
+            raise ValueError(
+                f"a {kind} has no `cache`: set self.cache = None in its attention's __init__, "
+                f"and call self.cache.update(k, v, pos) in its forward"
+            )
     return cache_owners(model)
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from .cache import DynamicCache
 from .config import check_int
 from .generation import CachedDecoder, UncachedDecoder, complete
-from .model import GPT
+from .model import LanguageModel
 from .sampling import MOST_NEW, SamplingParams, check_length, check_prompt, check_seed, draw_noise
 
 
@@ -39,7 +39,14 @@ class Comparison:
 
 
 def compare(
-    model: GPT, prompt: Tensor, n_new: int, a=None, b=None, *, seed: int = 42, temperature=1.0
+    model: LanguageModel,
+    prompt: Tensor,
+    n_new: int,
+    a=None,
+    b=None,
+    *,
+    seed: int = 42,
+    temperature=1.0,
 ) -> Comparison:
     """Decode twice from one seed, with cache `a` and with cache `b`, and compare.
 
@@ -49,11 +56,11 @@ def compare(
     is log(p₁/noise₁) - log(p₂/noise₂) of the two best candidates, in units of logits. Raises
     ValueError as `generate` does.
     """
-    if not isinstance(model, GPT):
+    if not isinstance(model, LanguageModel):
         raise ValueError(f"model={model!r}: pass a GPT; `referee` compares others")
     check_prompt(prompt, model.config.vocab_size)
     check_int("n_new", n_new, 1, MOST_NEW)
-    check_length(prompt.shape[1], n_new, model.config.positions)
+    check_length(prompt.shape[1], n_new, model.config.max_positions)
     check_seed("seed", seed)
     sampling = SamplingParams(temperature=temperature)
     generator = torch.Generator().manual_seed(seed)
@@ -79,7 +86,12 @@ def compare(
 
 
 def both(
-    ways, prompt: Tensor, noise: Tensor, sampling: SamplingParams, chunk: int | None = None
+    ways,
+    prompt: Tensor,
+    noise: Tensor,
+    sampling: SamplingParams,
+    chunk: int | None = None,
+    complete=complete,
 ) -> tuple:
     """Tokens, logits and margins of two decoders.
 
@@ -94,7 +106,7 @@ def both(
     for model, way in ways:
         settings = {"noise": noise, "past_block": "slide", **way}
         texts.append(complete(model, prompt, len(noise), sampling, **settings))
-    end = ways[0][0].config.positions
+    end = ways[0][0].config.max_positions
     text = texts[0][:, : end and end + 1]
     # Both ways read one text: after a divergence their logits could not be compared.
     caches = [(model, way.get("cache", DynamicCache)) for model, way in ways]
@@ -105,7 +117,9 @@ def both(
 
 
 @torch.no_grad()
-def forced_logits(model: GPT, tokens: Tensor, T: int, cache, chunk: int | None = None) -> Tensor:
+def forced_logits(
+    model: LanguageModel, tokens: Tensor, T: int, cache, chunk: int | None = None
+) -> Tensor:
     """The logits that decide each token from the T-th on, in a given text.  (B, N) -> (N - T, B, V)
 
     With a cache: a prefill of T tokens, in one piece or in pieces of `chunk`, then one token at a

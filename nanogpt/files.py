@@ -50,6 +50,11 @@ def user_path(path: str | Path) -> Path:
     return found
 
 
+def real_path(path: str | Path) -> Path:
+    """The whole path without symbolic links. A loop of links stays, and opening it names it."""
+    return Path(os.path.realpath(user_path(path)))
+
+
 def path_in(variable: str) -> Path | None:
     """The whole path that an environment variable names, None without one. Raises ValueError."""
     named = os.environ.get(variable)

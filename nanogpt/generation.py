@@ -1,12 +1,10 @@
 """From a prompt to its tokens: decoders, the loop over them, `generate` and `complete`.
 
-A decoder reads the next tokens, and can forget the last ones. Two loops run over any decoder: the
-plain one here, and a draft's own (engines/speculation.py). No timing code: times are measured
-outside.
+A decoder reads the next tokens, and can forget the last ones. The loop gives it the prompt, then
+the tokens that it sampled, one by one.
 """
 
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Iterable, Iterator
 from typing import Protocol
 
 import torch
@@ -15,7 +13,7 @@ from torch import Tensor
 from .cache import DynamicCache, enable_kv_cache
 from .config import check_int, check_type
 from .data import send
-from .model import GPT, replica
+from .model import LanguageModel, check_forwards, replica
 from .sampling import (
     MOST_NEW,
     PLAIN,
@@ -29,7 +27,7 @@ from .sampling import (
 )
 
 
-class Decoder(Protocol):
+class Reader(Protocol):
     """Texts of one length that are read from left to right, and what is remembered of them."""
 
     @property
@@ -45,7 +43,7 @@ class Decoder(Protocol):
 
 @torch.no_grad()
 def decode(
-    decoder: Decoder, prompt: Tensor, noise: Tensor, sampling: SamplingParams
+    decoder: Reader, prompt: Tensor, noise: Tensor, sampling: SamplingParams
 ) -> Iterator[Tensor]:
     """The plain loop: prefill, then one token at a time.  (B, T), (n, B, V) -> n × (B, 1)"""
     tokens = prompt
@@ -55,31 +53,41 @@ def decode(
         yield tokens.clone()  # the caller's own: the next step reads ours
 
 
-def loop(
-    decoder: Decoder, prompt: Tensor, noise: Tensor, sampling: SamplingParams, draft=None
-) -> Iterator[Tensor]:
-    """The plain loop over a decoder, or with a draft the draft's own.  -> n × (B, 1)"""
-    if draft is None:
-        return decode(decoder, prompt, noise, sampling)
-    return draft.loop(decoder, prompt, noise, sampling)
-
-
 class ModuleDecoder:
     """The model's own code and weights, in a replica that is this decoder's alone."""
 
-    def __init__(self, model: GPT):
+    def __init__(self, model: LanguageModel):
+        check_forwards(model)
         self.model = replica(model)
+        self.checked = False
 
     def forward(self, tokens: Tensor, start: int) -> Tensor:
-        """Logits of tokens that stand at `start` and after it.  (B, T) -> (B, T, V)"""
+        """Logits of tokens that are at `start` and after it.  (B, T) -> (B, T, V)
+
+        Raises ValueError, at the first pass, for logits of another shape.
+        """
         pos = torch.arange(start, start + tokens.shape[1], device=tokens.device)
-        return self.model(tokens, pos=pos)[0]
+        logits = self.model(tokens, pos=pos)[0]
+        if not self.checked:
+            self.check(tokens, logits)
+        return logits
+
+    def check(self, tokens: Tensor, logits: Tensor) -> None:
+        """Raise ValueError unless there are logits of every token, over the whole vocabulary."""
+        expected = (*tokens.shape, self.model.config.vocab_size)
+        if tuple(logits.shape) != expected:
+            raise ValueError(
+                f"the model's forward returned logits {tuple(logits.shape)} for tokens "
+                f"{tuple(tokens.shape)}, not {expected}: one row for each token, as wide as "
+                f"config.vocab_size"
+            )
+        self.checked = True
 
 
 class CachedDecoder(ModuleDecoder):
     """Reads each token once. `cache` is a class, as in DynamicCache; `capacity` the most tokens."""
 
-    def __init__(self, model: GPT, cache, capacity: int):
+    def __init__(self, model: LanguageModel, cache, capacity: int):
         super().__init__(model)
         self.caches = enable_kv_cache(self.model, cache, capacity)
         self.length = 0
@@ -89,10 +97,24 @@ class CachedDecoder(ModuleDecoder):
         self.length += tokens.shape[1]
         return logits
 
+    def check(self, tokens: Tensor, logits: Tensor) -> None:
+        super().check(tokens, logits)
+        check_filled(getattr(cache, "length", None) for cache in self.caches)
+
     def rewind(self, n: int) -> None:
         for cache in self.caches:
             cache.rewind(n)
         self.length -= n
+
+
+def check_filled(lengths: Iterable[int | None]) -> None:
+    """Raise ValueError if a cache holds nothing after the first pass; None: it does not say."""
+    if any(length == 0 for length in lengths):
+        raise ValueError(
+            "a cache is empty after the first tokens: an attention does not call "
+            "self.cache.update(k, v, pos) in its forward, or the model calls it by a reference "
+            "that its copy does not have (keep modules in attributes)"
+        )
 
 
 class UncachedDecoder(ModuleDecoder):
@@ -123,7 +145,7 @@ class SlidingDecoder(UncachedDecoder):
     `cache` is None. Only the last logits of a read are used.
     """
 
-    def __init__(self, model: GPT, cache):
+    def __init__(self, model: LanguageModel, cache):
         super().__init__(model)
         self.limit = model.config.block_size
         self.cached = None if cache is None else CachedDecoder(model, cache, self.limit)
@@ -139,7 +161,7 @@ class SlidingDecoder(UncachedDecoder):
 
 
 def generate(
-    model: GPT,
+    model: LanguageModel,
     prompt: Tensor,
     n_new: int,
     sampling: SamplingParams = PLAIN,
@@ -148,8 +170,6 @@ def generate(
     generator: torch.Generator | None = None,
     noise: Tensor | None = None,
     past_block: str = "error",
-    engine=None,
-    draft=None,
 ) -> Iterator[Tensor]:
     """Yield n_new tokens after the prompt, one (B, 1) tensor at a time.  (B, T) -> n_new × (B, 1)
 
@@ -157,48 +177,50 @@ def generate(
             print(tokenizer.decode(token), end="", flush=True)
 
     `cache` is a class (DynamicCache, StaticCache), or None to compute the whole text again for
-    every token. Randomness comes from `generator` (CPU; seed 1337 when None) or from `noise`
+    every token. Randomness comes from `generator` (CPU; seed 1337 if None) or from `noise`
     (n_new, B, V). Past block_size a learned position table has no row: past_block="error" refuses,
     "slide" reads the last block_size tokens again for each token, as the lecture does.
 
-    `engine`, from nanogpt.engines, is another way to the same tokens, with a cache of its own.
-    `draft`, from nanogpt.engines.drafts, proposes tokens, and the model reads several in one pass:
-    the tokens are the same, however bad the draft is; the iterator's `stats` count its passes.
+    With a cache, a model of your own classes must get all that it knows of earlier tokens from
+    `self.cache`: `compare` and the referee show whether it does.
 
     The arguments are checked at the call. The model's modes and caches are neither used nor
     changed, so threads may generate with one model, and use it meanwhile. Raises ValueError, and
     TypeError for an object that is no model.
     """
-    check_type("model", model, GPT)
+    slides = check_generation(model, prompt, n_new, sampling, past_block)
+    decoder = decoder_for(model, prompt, n_new, cache, slides)
+    shape = (n_new, len(prompt), model.config.vocab_size)
+    noise = noise_for(noise, generator, sampling, shape, prompt.device)
+    return decode(decoder, prompt, noise, sampling)
+
+
+def complete(model: LanguageModel, prompt: Tensor, n_new: int, *args, **kwargs) -> Tensor:
+    """The prompt and what `generate` adds; the arguments are the same.  -> (B, T + n_new)"""
+    return torch.cat([prompt, *generate(model, prompt, n_new, *args, **kwargs)], dim=1)
+
+
+# ------------------------------------------------------------------ checks, at the public door
+
+
+def check_generation(
+    model: LanguageModel, prompt: Tensor, n_new: int, sampling: SamplingParams, past_block: str
+) -> bool:
+    """Whether the window slides over this text. Raises ValueError and TypeError as `generate`."""
+    check_type("model", model, LanguageModel)
     vocab_size = model.config.vocab_size
     check_prompt(prompt, vocab_size)
     check_int("n_new", n_new, 1, MOST_NEW)
     check_sampling(sampling, vocab_size)
-    shape = (n_new, len(prompt), vocab_size)
-    slides = _slides(model, prompt, n_new, past_block)
-    if draft is not None:
-        _check_draft(draft, cache, slides)
-        draft.check(model, prompt, n_new, engine)
-    if engine is None:
-        tokens = partial(loop, _decoder(model, prompt, n_new, cache, slides))
-    else:
-        tokens = partial(_ready(engine, model, prompt, n_new, cache).tokens, model)
-    noise = _noise(noise, generator, sampling, shape, prompt.device)
-    return tokens(prompt, noise, sampling, draft)
+    return _slides(model, prompt, n_new, past_block)
 
 
-def complete(model: GPT, prompt: Tensor, n_new: int, *args, **kwargs) -> Tensor:
-    """The prompt and what `generate` adds; the arguments are the same.  -> (B, T + n_new)"""
-    steps = generate(model, prompt, n_new, *args, **kwargs)
-    return torch.cat([prompt, *([steps.rest()] if hasattr(steps, "rest") else steps)], dim=1)
-
-
-def _slides(model: GPT, prompt: Tensor, n_new: int, past_block: str) -> bool:
+def _slides(model: LanguageModel, prompt: Tensor, n_new: int, past_block: str) -> bool:
     """Whether the window slides over this text. Raises ValueError where it may not."""
     if past_block not in ("error", "slide"):
         raise ValueError(f'past_block={past_block!r}: choose "error" or "slide"')
     device = model.device
-    limit = model.config.positions
+    limit = model.config.max_positions
     T = prompt.shape[1]
     if prompt.device.type != device.type:
         raise ValueError(f"the prompt is on {prompt.device}, the model on {device}: move one")
@@ -208,27 +230,7 @@ def _slides(model: GPT, prompt: Tensor, n_new: int, past_block: str) -> bool:
     return limit is not None and T + n_new - 1 > limit
 
 
-def _check_draft(draft, cache, slides: bool) -> None:
-    if isinstance(draft, type) or not hasattr(draft, "loop"):
-        raise ValueError(f"draft={draft!r}: pass a draft that you built, as in PromptLookup()")
-    if cache is None or slides:
-        absent = "there is none with cache=None, nor where the window slides"
-        raise ValueError(f"a draft takes tokens back from a cache, and {absent}: leave it out")
-
-
-def _ready(engine, model: GPT, prompt: Tensor, n_new: int, cache):
-    """The engine given, or one of the class given, for this very generation. Raises ValueError."""
-    if not all(hasattr(engine, part) for part in ("ready", "check", "tokens")):
-        raise ValueError(f"engine={engine!r}: pass a class, as in engine=Native, or one you built")
-    if cache is not DynamicCache:
-        raise ValueError("an engine brings its own cache: give generate either engine or cache")
-    if isinstance(engine, type):
-        engine = engine.ready(model, len(prompt))
-    engine.check(model, prompt, n_new)
-    return engine
-
-
-def _decoder(model: GPT, prompt: Tensor, n_new: int, cache, slides: bool) -> Decoder:
+def decoder_for(model: LanguageModel, prompt: Tensor, n_new: int, cache, slides: bool) -> Reader:
     """The decoder over the model's own modules. Raises ValueError as build_caches does."""
     if slides:
         return SlidingDecoder(model, cache)
@@ -238,7 +240,7 @@ def _decoder(model: GPT, prompt: Tensor, n_new: int, cache, slides: bool) -> Dec
     return CachedDecoder(model, cache, prompt.shape[1] + n_new - 1)
 
 
-def _noise(
+def noise_for(
     noise, generator, sampling: SamplingParams, shape: tuple[int, int, int], device
 ) -> Tensor:
     """The noise given, or drawn from the generator; greedy sampling needs none, and gets ones."""

@@ -1,4 +1,4 @@
-"""Karpathy's GPT in two forms of equal arithmetic: a list of Heads, and all heads in one matmul.
+"""Karpathy's GPT, with a KV cache in every head.
 
 Names, parameters and arithmetic are those of `GPTLanguageModel` in gpt.py of
 https://github.com/karpathy/ng-video-lecture, so a checkpoint of one loads into the other.
@@ -6,25 +6,20 @@ Shapes: B batch, T tokens, C width, H heads, hs head size, S cached tokens, V vo
 """
 
 import math
+from collections import deque
 from collections.abc import Callable
+from copy import copy
+from functools import lru_cache, partial
+from inspect import signature
 from types import MethodType
+from typing import Any
 
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
 from torch import Tensor
 
-from .attention import (
-    RMSNorm,
-    SquaredReLU,
-    attend,
-    attend_shared,
-    check_ascending,
-    is_causal,
-    norm_and_rotate,
-    rms_norm,
-    visible,
-)
+from .attention import attend, check_ascending, visible
 from .cache import cache_owners
 from .config import GPTConfig, check_type
 
@@ -46,9 +41,7 @@ class Head(nn.Module):
         k = self.key(x)
         v = self.value(x)
         k_pos = pos  # (T,)
-        # The next two lines change nothing in the lecture's model.
-        q = norm_and_rotate(q, pos, self.config)
-        k = norm_and_rotate(k, pos, self.config)
+        # The cache: keep the new keys and values, and attend to those of all tokens so far.
         if self.cache is not None and not self.training:
             k, v, k_pos = self.cache.update(k, v, pos)  # (B, S, hs), (S,)
         dropout = self.dropout if self.training else 0.0
@@ -61,53 +54,12 @@ class MultiHeadAttention(nn.Module):
     def __init__(self, config: GPTConfig, head=Head):
         super().__init__()
         self.heads = nn.ModuleList([head(config) for _ in range(config.n_head)])
-        self.proj = nn.Linear(config.n_embd, config.n_embd, bias=config.bias)
+        self.proj = nn.Linear(config.n_embd, config.n_embd)
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x: Tensor, pos: Tensor) -> Tensor:
         out = torch.cat([head(x, pos) for head in self.heads], dim=-1)  # (B, T, C)
         return self.dropout(self.proj(out))
-
-
-class CausalSelfAttention(nn.Module):
-    """The same attention with the heads in one matmul and one cache for all of them.
-
-    With n_kv_head < n_head, groups of query heads share keys and values (GQA, Ainslie et al. 2023,
-    arXiv 2305.13245; MQA where all share one, Shazeer 2019, arXiv 1911.02150). The cache holds the
-    shared ones only.
-    """
-
-    visible = staticmethod(visible)  # who sees whom; a subclass may bring another rule
-    attend = staticmethod(attend_shared)  # how queries meet keys; an instance may have its own
-
-    def __init__(self, config: GPTConfig, layer: int = 0):
-        super().__init__()
-        self.config = config
-        self.n_head = config.n_head
-        self.window = config.window_of(layer)
-        n_rows = (config.n_head + 2 * config.kv_heads) * config.head_size
-        self.qkv = nn.Linear(config.n_embd, n_rows, bias=False)
-        self.proj = nn.Linear(config.n_embd, config.n_embd, bias=config.bias)
-        self.attn_dropout = config.dropout
-        self.dropout = nn.Dropout(config.dropout)
-        self.cache = None
-
-    def forward(self, x: Tensor, pos: Tensor) -> Tensor:
-        B, T, C = x.shape
-        c = self.config
-        pos = pos if pos.ndim == 1 else pos[:, None]  # (B, 1, T): the heads of a text share its own
-        qkv = self.qkv(x).view(B, T, -1, c.head_size).transpose(1, 2)  # (B, H + 2 Hkv, T, hs)
-        qk, v = qkv.split([c.n_head + c.kv_heads, c.kv_heads], dim=1)
-        q, k = norm_and_rotate(qk, pos, c).split([c.n_head, c.kv_heads], dim=1)
-        k_pos = pos
-        if self.cache is not None and not self.training:
-            k, v, k_pos = self.cache.update(k, v, pos)  # (B, Hkv, S, hs), (S,)
-        # Without a cache PyTorch's causal kernel needs no mask, and is faster.
-        causal = k_pos is pos and is_causal(self.visible, self.window)
-        mask = None if causal else self.visible(pos, k_pos, self.window, c.sinks)  # (T, S)
-        dropout = self.attn_dropout if self.training else 0.0
-        y = self.attend(q, k, v, mask, dropout)  # (B, H, T, hs)
-        return self.dropout(self.proj(y.transpose(1, 2).reshape(B, T, C)))
 
 
 class FeedForward(nn.Module):
@@ -116,9 +68,9 @@ class FeedForward(nn.Module):
     def __init__(self, config: GPTConfig):
         super().__init__()
         self.net = nn.Sequential(
-            nn.Linear(config.n_embd, 4 * config.n_embd, bias=config.bias),
-            SquaredReLU() if config.relu2 else nn.ReLU(),
-            nn.Linear(4 * config.n_embd, config.n_embd, bias=config.bias),
+            nn.Linear(config.n_embd, 4 * config.n_embd),
+            nn.ReLU(),
+            nn.Linear(4 * config.n_embd, config.n_embd),
             nn.Dropout(config.dropout),
         )
 
@@ -126,67 +78,29 @@ class FeedForward(nn.Module):
         return self.net(x)
 
 
-def norm(config: GPTConfig) -> nn.Module:
-    """LayerNorm, or RMSNorm (Zhang and Sennrich 2019, arXiv 1910.07467) without weights."""
-    return RMSNorm() if config.rms_norm else nn.LayerNorm(config.n_embd)
-
-
 class Block(nn.Module):
     """Communication, then computation, each added to its input."""
 
-    def __init__(self, config: GPTConfig, head=Head, layer: int = 0, attention=CausalSelfAttention):
+    def __init__(self, config: GPTConfig, head=Head):
         super().__init__()
-        self.sa = MultiHeadAttention(config, head) if config.per_head else attention(config, layer)
+        self.sa = MultiHeadAttention(config, head)
         self.ffwd = FeedForward(config)
-        self.ln1 = norm(config)
-        self.ln2 = norm(config)
+        self.ln1 = nn.LayerNorm(config.n_embd)
+        self.ln2 = nn.LayerNorm(config.n_embd)
 
     def forward(self, x: Tensor, pos: Tensor) -> Tensor:
         x = x + self.sa(self.ln1(x), pos)
         return x + self.ffwd(self.ln2(x))
 
 
-class GPT(nn.Module):
-    """The language model: characters in, logits for the next character out.
+class LanguageModel(nn.Module):
+    """What generation, training and serving ask of a model beside its `forward`."""
 
-    `head` is the class of the attention heads, `attention` that of the batched form, so a notebook
-    can bring its own. Weights are drawn as in the lecture, normal(0, 0.02) and biases 0, from the
-    CPU `generator` (seed 1337 when None): the global random state is neither read nor changed.
-    Raises ValueError for an `attention` where the config wants a list of heads.
-    """
-
-    def __init__(
-        self,
-        config: GPTConfig,
-        head=Head,
-        generator: torch.Generator | None = None,
-        attention=CausalSelfAttention,
-    ):
-        super().__init__()
-        check_type("config", config, GPTConfig)
-        check_type("head", head, Callable)
-        check_type("generator", generator, (torch.Generator, type(None)))
-        if config.per_head and attention is not CausalSelfAttention:
-            raise ValueError(f"{attention.__name__} has no heads: set per_head=False")
-        self.config = config
-        # The layers draw weights from the global generator; they are overwritten below.
-        with torch.random.fork_rng(devices=[]):
-            self.token_embedding_table = nn.Embedding(config.vocab_size, config.n_embd)
-            table = None if config.rope else nn.Embedding(config.block_size, config.n_embd)
-            self.position_embedding_table = table
-            blocks = [Block(config, head, layer, attention) for layer in range(config.n_layer)]
-            self.blocks = nn.ModuleList(blocks)
-            self.ln_f = norm(config)
-            self.lm_head = nn.Linear(config.n_embd, config.vocab_size, bias=config.bias)
-        self._init_weights(generator or torch.Generator().manual_seed(1337))
-        self.register_load_state_dict_pre_hook(_drop_tril)
-
-    def _init_weights(self, generator: torch.Generator) -> None:
-        for module in self.modules():
-            if isinstance(module, (nn.Linear, nn.Embedding)):
-                nn.init.normal_(module.weight, std=0.02, generator=generator)
-            if isinstance(module, nn.Linear) and module.bias is not None:
-                nn.init.zeros_(module.bias)
+    config: Any  # a GPTConfig, or a DecoderConfig of nanogpt.decoder
+    token_embedding_table: nn.Embedding
+    blocks: nn.ModuleList
+    ln_f: nn.Module
+    lm_head: nn.Linear
 
     @property
     def n_params(self) -> int:
@@ -203,37 +117,24 @@ class GPT(nn.Module):
         """Where its weights are: the first, should they differ."""
         return next(self.parameters()).device
 
-    def forward(
-        self, idx: Tensor, targets: Tensor | None = None, pos: Tensor | None = None
-    ) -> tuple[Tensor, Tensor | None]:
-        """Logits and, with targets, the mean cross-entropy in nats.  (B, T) -> (B, T, V), ()
+    @property
+    def caching(self) -> bool:
+        """Whether any attention module has a KV cache on."""
+        return any(owner.cache is not None for owner in cache_owners(self))
 
-        `pos` (T,) are the positions of idx in the whole text, ascending; 0 … T-1 when None. They
-        must be given while a KV cache is on: (B, T) where each text has its own. Raises ValueError
-        for no tokens, for a missing position, for positions out of order and for one past the
-        position table, and IndexError (on a CPU) for a token that the vocabulary does not have.
+    def cache_bytes(self, length: int, batch: int = 1) -> int:
+        """Bytes that caches of `length` tokens of `batch` texts take, in this model's dtype."""
+        return self.config.cache_bytes(length, batch, self.dtype.itemsize)
+
+    def checked_positions(self, idx: Tensor, pos: Tensor | None) -> Tensor:
+        """The positions of these tokens, checked.  (B, T) -> (T,) or (B, T)
+
+        Raises ValueError as `forward` does.
         """
-        pos = self._positions(idx, pos)
-        x = self.embed(idx, pos)  # (B, T, C)
-        for block in self.blocks:
-            x = block(x, pos)
-        logits = self.lm_head(self.ln_f(x))  # (B, T, V)
-        loss = None if targets is None else F.cross_entropy(logits.flatten(0, 1), targets.flatten())
-        return logits, loss
-
-    def embed(self, idx: Tensor, pos: Tensor) -> Tensor:
-        """What goes into the first block.  (B, T), (T,) or (B, T) -> (B, T, C)"""
-        x = self.token_embedding_table(idx)
-        if self.position_embedding_table is not None:
-            x = x + self.position_embedding_table(pos)
-        return rms_norm(x) if self.config.rms_norm else x
-
-    def _positions(self, idx: Tensor, pos: Tensor | None) -> Tensor:
-        """The checked positions of these tokens.  (B, T) -> (T,) or (B, T)"""
         if idx.ndim != 2 or 0 in idx.shape or idx.is_floating_point():
             raise ValueError(f"tokens {tuple(idx.shape)}, {idx.dtype}: pass (B, T) integers")
         T = idx.shape[1]
-        limit = self.config.positions
+        limit = self.config.max_positions
         if limit is not None and limit < T:
             raise ValueError(f"{T} tokens > block_size {limit}: the position table ends there")
         if pos is None:
@@ -251,14 +152,58 @@ class GPT(nn.Module):
                 raise ValueError(f"positions {low} to {high}, but the model has 0 to {end}")
         return pos
 
-    @property
-    def caching(self) -> bool:
-        """Whether any attention module has a KV cache on."""
-        return any(owner.cache is not None for owner in cache_owners(self))
 
-    def cache_bytes(self, length: int, batch: int = 1) -> int:
-        """Bytes that caches of `length` tokens of `batch` texts take, in this model's dtype."""
-        return self.config.cache_bytes(length, batch, self.dtype.itemsize)
+class GPT(LanguageModel):
+    """The lecture's language model: characters in, logits for the next character out.
+
+    `head` is the class of the attention heads, so a notebook can bring its own. Weights are drawn
+    as in the lecture, normal(0, 0.02) and biases 0, from the CPU `generator` (seed 1337 if None):
+    the global random state is neither read nor changed.
+    """
+
+    def __init__(self, config: GPTConfig, head=Head, generator: torch.Generator | None = None):
+        super().__init__()
+        check_type("config", config, GPTConfig)
+        check_type("head", head, Callable)
+        check_type("generator", generator, (torch.Generator, type(None)))
+        self.config = config
+        # The layers draw weights from the global generator; they are overwritten below.
+        with torch.random.fork_rng(devices=[]):
+            self.token_embedding_table = nn.Embedding(config.vocab_size, config.n_embd)
+            self.position_embedding_table = nn.Embedding(config.block_size, config.n_embd)
+            self.blocks = nn.ModuleList([Block(config, head) for _ in range(config.n_layer)])
+            self.ln_f = nn.LayerNorm(config.n_embd)
+            self.lm_head = nn.Linear(config.n_embd, config.vocab_size)
+        self._init_weights(generator or torch.Generator().manual_seed(1337))
+        self.register_load_state_dict_pre_hook(_drop_tril)
+
+    def _init_weights(self, generator: torch.Generator) -> None:
+        for module in self.modules():
+            if isinstance(module, (nn.Linear, nn.Embedding)):
+                nn.init.normal_(module.weight, std=0.02, generator=generator)
+            if isinstance(module, nn.Linear) and module.bias is not None:
+                nn.init.zeros_(module.bias)
+
+    def forward(
+        self, idx: Tensor, targets: Tensor | None = None, pos: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Logits and, with targets, the mean cross-entropy in nats.  (B, T) -> (B, T, V), ()
+
+        `pos` (T,) are the positions of idx in the whole text, ascending; 0 … T-1 when None. They
+        must be given while a KV cache is on: (B, T) where each text has its own. Raises ValueError
+        for no tokens, for a missing position, for positions out of order and for one past the
+        position table, and IndexError (on a CPU) for a token that the vocabulary does not have.
+        """
+        pos = self.checked_positions(idx, pos)
+        # 1. what each character is, and where
+        x = self.token_embedding_table(idx) + self.position_embedding_table(pos)  # (B, T, C)
+        # 2. every block lets characters look back, then think
+        for block in self.blocks:
+            x = block(x, pos)
+        # 3. a score for each character that may come next
+        logits = self.lm_head(self.ln_f(x))  # (B, T, V)
+        loss = None if targets is None else F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+        return logits, loss
 
 
 def _drop_tril(module, state_dict, prefix, *args) -> None:
@@ -283,9 +228,13 @@ def replica(model: nn.Module) -> nn.Module:
     for module in copied.modules():
         for name, value in vars(module).items():
             # Modules that are kept in plain attributes are parts of the replica too.
-            if not name.startswith("_"):
+            if name not in TORCHS_OWN:
                 vars(module)[name] = _in_replica(value, originals)
     return copied
+
+
+# Attributes of every nn.Module: their modules are copied by themselves, their hooks are kept.
+TORCHS_OWN = frozenset(vars(nn.Module()))
 
 
 def _copy_of(module: nn.Module, originals: dict[int, nn.Module]) -> nn.Module:
@@ -297,6 +246,10 @@ def _copy_of(module: nn.Module, originals: dict[int, nn.Module]) -> nn.Module:
             f"define it in a class, or take it off"
         )
     copied = type(module).__new__(type(module))
+    for kind in type(module).__mro__:
+        for name in getattr(kind, "__slots__", ()):
+            if hasattr(module, name):
+                setattr(copied, name, getattr(module, name))
     own = vars(copied)
     own.update(vars(module))
     parts = module._modules.items()
@@ -317,8 +270,50 @@ def _in_replica(value, originals: dict[int, nn.Module]):
         return originals.get(id(value), value)
     if isinstance(value, MethodType):
         return MethodType(value.__func__, _in_replica(value.__self__, originals))
-    if type(value) in (list, tuple):
+    if isinstance(value, partial):
+        parts = [_in_replica(part, originals) for part in (value.func, value.args, value.keywords)]
+        return partial(parts[0], *parts[1], **parts[2])
+    if isinstance(value, tuple) and hasattr(value, "_make"):  # a namedtuple
+        return value._make(_in_replica(part, originals) for part in value)
+    if type(value) in (list, tuple, set, deque):
         return type(value)(_in_replica(part, originals) for part in value)
-    if type(value) is dict:
-        return {name: _in_replica(part, originals) for name, part in value.items()}
+    if isinstance(value, dict):
+        changed = copy(value)
+        changed.update({name: _in_replica(part, originals) for name, part in value.items()})
+        return changed
     return value
+
+
+# ------------------------------------------------------------------ checks of a reader's classes
+
+
+def check_forwards(model: nn.Module) -> None:
+    """Raise ValueError for a forward that takes no positions, which a cache cannot do without."""
+    if not _takes(type(model), "pos"):
+        raise ValueError(
+            f"the forward of {type(model).__name__} takes no pos: "
+            f"define forward(self, idx, targets=None, pos=None)"
+        )
+    for module in model.modules():
+        for head in getattr(module, "heads", ()) if isinstance(module, MultiHeadAttention) else ():
+            if not _takes(type(head), 2):
+                raise ValueError(
+                    f"the forward of {type(head).__name__} takes no positions: "
+                    f"define forward(self, x, pos)"
+                )
+
+
+@lru_cache(maxsize=64)
+def _takes(kind: type, argument: str | int) -> bool:
+    """Whether that class's forward takes an argument of this name, or so many of them."""
+    try:
+        known = signature(kind.forward)
+        if isinstance(argument, int):
+            known.bind(None, *range(argument))
+        else:
+            known.bind_partial(None, None, **{argument: None})
+    except TypeError:
+        return False
+    except ValueError:  # it has no signature that Python could read
+        return True
+    return True

@@ -87,7 +87,7 @@ def keep_top_p(probs: Tensor, p: float) -> Tensor:
 
 # ------------------------------------------------------------------ checks of a request
 
-MOST_NEW = 2**31 - 1  # tokens of one generation: native code counts in 32 bits
+MOST_NEW = 2**31 - 1  # tokens of one generation: more is a slip of the hand
 
 
 def check_prompt(prompt, vocab_size: int | None = None, ndim: int = 2, where: str = "") -> None:

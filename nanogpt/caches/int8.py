@@ -15,12 +15,12 @@ class Int8Cache(DynamicCache):
     where equality is promised.
     """
 
-    def store(self, k, v, pos):
+    def store(self, k: Tensor, v: Tensor, pos: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         self.dtype = k.dtype
         super().store(encoded(k), encoded(v), pos)
         return *self.tensors(), self.pos
 
-    def tensors(self):
+    def tensors(self) -> tuple[Tensor, Tensor]:
         return decoded(self.k, self.dtype), decoded(self.v, self.dtype)
 
 

@@ -7,6 +7,8 @@ partly empty, and texts with a common beginning hold it once.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -23,13 +25,13 @@ class PagedCache(KVCache):
 
     page = 16  # tokens
 
-    def reset(self):
+    def reset(self) -> None:
         super().reset()
-        self.table = None  # (B, pages of one text): which page of the pool
+        self.table: Any = None  # (B, pages of one text): which page of the pool
         self.users = torch.zeros(0, dtype=torch.long)  # how many texts hold each page of the pool
 
     @torch.inference_mode(False)  # what it allocates is written to in later steps, in any mode
-    def store(self, k, v, pos):
+    def store(self, k: Tensor, v: Tensor, pos: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         B = k.shape[0]
         T = len(pos)
         end = self.length + T
@@ -49,7 +51,7 @@ class PagedCache(KVCache):
             return k, v, pos
         return *self.tensors(), self.pos
 
-    def tensors(self):
+    def tensors(self) -> tuple[Tensor, Tensor]:
         """K and V of all texts, gathered from their pages.  (B, …, S, hs), twice"""
         table = send(self.table, self.k.device)
         length = len(self.pos)
@@ -66,12 +68,13 @@ class PagedCache(KVCache):
         check_int("fork: n", n, 1)
         self.users[self.table[0]] += n - 1
         self.table = self.table.expand(n, -1).clone()
-        (_, *others), *form = self.kind  # leading dimensions, and the rest
+        kind: Any = self.kind
+        (_, *others), *form = kind  # leading dimensions, and the rest
         self.kind = ((n, *others), *form)
         self.checked = None
 
     @torch.inference_mode(False)
-    def forget(self, n):
+    def forget(self, n: int) -> None:
         length = self.length - n
         self.table = self.table[:, : -(-length // self.page)]  # rounded up
         pages = int(self.table.max()) + 1  # pages further on in the texts were taken later
@@ -106,13 +109,13 @@ class PagedCache(KVCache):
     def _take(self, n: int, like: Tensor) -> Tensor:
         """Numbers of n new pages, at the end of the pool; with none, nothing is copied."""
         if n == 0 and self.k is not None:
-            return self.table.new_empty(0)
+            return torch.empty(0, dtype=torch.long)
         fresh = like.new_zeros(n, self.page, *like.shape[1:-2], like.shape[-1])
         if self.k is None:
             self.k = fresh
             self.v = fresh.clone()
         else:
-            self.k = torch.cat([self.k, fresh])
-            self.v = torch.cat([self.v, fresh])
+            self.k = torch.cat((self.k, fresh))
+            self.v = torch.cat((self.v, fresh))
         self.users = torch.cat([self.users, torch.ones(n, dtype=torch.long)])
         return torch.arange(len(self.users) - n, len(self.users))

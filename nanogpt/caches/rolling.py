@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from ..cache import KVCache
 from ..config import check_int
@@ -28,12 +29,13 @@ class RollingCache(KVCache):
         self.sinks = sinks
         super().__init__(sinks + window)
 
-    def reset(self):
+    def reset(self) -> None:
         super().reset()
-        self.undo = None  # k, v and pos: the ring before the last update, then its tokens
+        # k, v and pos: the ring before the last update, then its tokens.
+        self.undo: tuple[Tensor, Tensor, Tensor] | None = None
 
     @torch.inference_mode(False)  # what it allocates is written to in later steps, in any mode
-    def store(self, k, v, pos):
+    def store(self, k: Tensor, v: Tensor, pos: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         first = self.k is None
         if first:
             self.reserve(k, v, pos)
@@ -51,7 +53,7 @@ class RollingCache(KVCache):
             return k, v, pos
         return self.undo or (self.k, self.v, self.pos)
 
-    def _slots(self, n: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def _slots(self, n: int) -> tuple[Tensor, Tensor]:
         """The numbers of those of n new tokens that stay, and the slot of each."""
         start = self.length
         end = start + n
@@ -62,12 +64,13 @@ class RollingCache(KVCache):
         return numbers, torch.tensor(slots, dtype=torch.long)
 
     @property
-    def rewindable(self):
-        return 0 if self.undo is None else len(self.undo[2]) - self.capacity
+    def rewindable(self) -> int:
+        return 0 if self.undo is None else len(self.undo[2]) - self.sinks - self.window
 
     @torch.inference_mode(False)
-    def forget(self, n):
+    def forget(self, n: int) -> None:
         T = self.rewindable
+        assert self.undo is not None  # `rewind` asks for no more than `rewindable`
         k, v, pos = self.undo
         ring = slice(self.capacity)
         self.k = k[..., ring, :].clone()

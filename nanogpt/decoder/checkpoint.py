@@ -2,8 +2,9 @@
 
 import json
 import os
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -13,8 +14,9 @@ from torch import Tensor
 from .. import files
 from ..config import LARGEST, GPTConfig, check_int, check_number, check_type
 from ..data import CharTokenizer
-from ..model import GPT
-from .pack import convert_state
+from ..model import LanguageModel
+from .config import Activation, DecoderConfig, Norm, Positions, RopeScaling
+from .pack import build_model, pack_state
 from .standard import computes_as_standard, first_difference, own_classes
 
 FORMAT = "nanogpt-notebooks checkpoint 1"
@@ -24,23 +26,24 @@ class CheckpointError(ValueError):
     """A checkpoint that is missing, damaged, or not one of ours; the message says what to do."""
 
 
-def save_checkpoint(path: str | Path, model: GPT, meta: dict) -> None:
+def save_checkpoint(path: str | Path, model: LanguageModel, meta: dict[str, Any]) -> None:
     """Write `<path>.safetensors` and, for readers, `<path>.json`; each is whole or not written.
 
-    The weights are stored per Head, under the lecture's names. The same metadata is in the header
+    The weights are stored under the model's own names. The same metadata is in the header
     of the weights' file, with a digest of both, so one rename replaces everything together and a
     damaged bit is noticed when it is read. Raises TypeError and ValueError for a model that
     load_checkpoint would refuse, or load as another function, and where a file that is no
     checkpoint is in the way; and OSError.
     """
-    check_type("model", model, GPT)
+    check_type("model", model, LanguageModel)
     check_type("meta", meta, dict)
     path = check_path("path", path)
     check_checkpoint(path)
     difference = not_restored(model)
     if difference:
         raise ValueError(
-            f"not saved: load_checkpoint builds GPT(config), and this model has {difference}. "
+            f"not saved: load_checkpoint builds a new model of its config, and this one has "
+            f"{difference}. "
             f"Save its tensors, as by torch.save(model.state_dict(), path)"
         )
     write_checkpoint(path, model, meta)
@@ -54,26 +57,30 @@ def check_checkpoint(path: Path) -> None:
     files.check_file(about, files.is_marked(about))
 
 
-def write_checkpoint(path: Path, model: GPT, meta: dict) -> None:
+def write_checkpoint(path: Path, model: LanguageModel, meta: dict[str, Any]) -> None:
     """What save_checkpoint does once its arguments are checked."""
     state = model.state_dict()
     difference = not_restored(model)
     if difference:  # a plain GPT with these weights would be another function
         meta = {**meta, "own_classes": own_classes(model) or [difference]}
     else:
-        if not model.config.per_head and model.config.has_heads:
-            state = convert_state(state, model.config, per_head=True)
+        if getattr(model.config, "tied", False):
+            del state["lm_head.weight"]
         _check_saved(path, model.config, state, meta)
     json.dumps(meta, ensure_ascii=False, allow_nan=False).encode()  # before the first of two files
     digest = write_tensors(path.with_name(path.name + ".safetensors"), state, meta)
     files.write_json(path.with_name(path.name + ".json"), {**meta, "sha256": digest})
 
 
-def not_restored(model: GPT) -> str | None:
-    """What GPT(model.config) with this model's weights would not be; None where they are alike.
+def not_restored(model: LanguageModel) -> str | None:
+    """What a new model of its config with its weights would not be; None if they are alike.
 
     A reader's classes may compute what the package's do: that is tried.
     """
+    parts = (model.lm_head, model.token_embedding_table)
+    head, tokens = (getattr(part, "weight", None) for part in parts)
+    if getattr(model.config, "tied", False) and head is not tokens:
+        return "a head whose weights are its own, though its config is tied"
     difference = first_difference(model)
     return None if difference is None or computes_as_standard(model) else difference
 
@@ -82,9 +89,9 @@ def not_restored(model: GPT) -> str | None:
 class Checkpoint:
     """A trained model, its characters, and where both came from."""
 
-    model: GPT
+    model: LanguageModel
     tokenizer: CharTokenizer
-    meta: dict
+    meta: dict[str, Any]
     sha256: str
     origin: str
 
@@ -113,8 +120,14 @@ def load_checkpoint(path: str | Path = files.KEEPER, *, origin: str | None = Non
         if count != config.n_params:  # a header may name any size: build no model of it
             raise RuntimeError(f"\n{count:,} numbers, it has {config.n_params:,}")
         _check_numbers(path, state)
-        model = GPT(config)
+        model = build_model(config)
+        if isinstance(config, DecoderConfig):
+            state = pack_state(state, config)  # earlier versions kept a list of heads
+            if config.tied:
+                state["lm_head.weight"] = state["token_embedding_table.weight"]
         model.load_state_dict(state, assign=True)  # each in its own dtype
+        if isinstance(config, DecoderConfig) and config.tied:
+            model.lm_head.weight = model.token_embedding_table.weight  # one parameter again
     except RuntimeError as error:
         detail = str(error).splitlines()[1].strip()
         raise CheckpointError(f"{path}: its tensors do not fit its config ({detail})") from error
@@ -129,6 +142,7 @@ def find_weights(path: str | Path) -> Path:
     """
     check_type("path", path, (str, Path))
     given = files.user_path(path)
+    found: Path | None
     if str(path) and given.is_dir() and not _weights_of(given).is_file():
         found = given
     else:
@@ -149,7 +163,7 @@ def _weights_of(path: Path) -> Path:
     return path.parent / f"{stem(path).name}.safetensors"
 
 
-def write_tensors(path: Path, tensors: dict[str, Tensor], meta: dict) -> str:
+def write_tensors(path: Path, tensors: dict[str, Tensor], meta: dict[str, Any]) -> str:
     """Write tensors and JSON metadata as one safetensors file; its SHA-256. Raises OSError.
 
     Its header holds a digest of both, so a damaged bit is noticed when it is read.
@@ -175,7 +189,7 @@ def _apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return apart
 
 
-def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict]:
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """What write_tensors wrote. Raises CheckpointError for a damaged file and for any other."""
     damaged = "delete it, or fetch it or train again"
     try:
@@ -208,7 +222,7 @@ def is_written(path: Path, kind: str) -> bool:
         return False
 
 
-def check_path(name: str, value) -> Path:
+def check_path(name: str, value: str | Path) -> Path:
     """The stem of a path that names a file. Raises TypeError, and ValueError for a folder's."""
     check_type(name, value, (str, Path))
     path = stem(files.user_path(value))
@@ -222,7 +236,7 @@ def stem(path: str | Path) -> Path:
     return Path(str(path).removesuffix(".safetensors").removesuffix(".json"))
 
 
-def _digest(meta: str, state: dict) -> str:
+def _digest(meta: str, state: dict[str, Any]) -> str:
     """SHA-256 of the metadata and of every tensor's name, type, shape and bytes."""
     parts = [meta.encode()]
     for name in sorted(state):
@@ -232,7 +246,7 @@ def _digest(meta: str, state: dict) -> str:
     return files.sha256(b"\n".join(parts))
 
 
-def _checked_config(path: Path, meta: dict) -> GPTConfig:
+def _checked_config(path: Path, meta: dict[str, Any]) -> GPTConfig | DecoderConfig:
     """The config in a checkpoint's metadata, after a check of all that is read from it later."""
     form = meta.get("format")
     if form != FORMAT and str(form).startswith("nanogpt-notebooks training state"):
@@ -244,7 +258,7 @@ def _checked_config(path: Path, meta: dict) -> GPTConfig:
     if form != FORMAT:
         raise CheckpointError(f"{path} has format {form!r}, not {FORMAT!r}: train again")
     try:
-        config = GPTConfig(**meta["config"])
+        config = config_from_json(meta["config"])
         chars = meta["vocabulary"]
         size = config.vocab_size
         if not isinstance(chars, str) or not len(chars) == len(set(chars)) == size:
@@ -262,14 +276,71 @@ def _checked_config(path: Path, meta: dict) -> GPTConfig:
     return config
 
 
-def _check_saved(path: Path, config: GPTConfig, state: dict, meta: dict) -> None:
+def config_to_json(config: GPTConfig | DecoderConfig) -> dict[str, Any]:
+    """A config as plain data; config_from_json is the inverse."""
+    return asdict(config)
+
+
+def config_from_json(fields: dict[str, Any]) -> GPTConfig | DecoderConfig:
+    """The config that these fields describe. Raises TypeError and ValueError."""
+    fields = dict(fields)
+    if "per_head" in fields:
+        return _config_of_version_0_2(fields)
+    if "positions" not in fields:
+        return GPTConfig(**fields)
+    scaling = fields.pop("rope_scaling", None)
+    return DecoderConfig(rope_scaling=None if scaling is None else RopeScaling(**scaling), **fields)
+
+
+def _config_of_version_0_2(fields: dict[str, Any]) -> GPTConfig | DecoderConfig:
+    """The config that one class with switches had, for the lecture's model and for others."""
+    names = ("vocab_size", "block_size", "n_layer", "n_head", "n_embd", "dropout")
+    shape = {name: fields.pop(name) for name in names if name in fields}
+    plain: dict[str, Any] = {
+        "rms_norm": False,
+        "rope": False,
+        "rope_base": 10_000.0,
+        "qk_norm": False,
+    }
+    plain |= {"relu2": False, "bias": True, "n_kv_head": None, "window": None, "sinks": 0}
+    plain |= {"full_every": 0}
+    switches = plain | {name: value for name, value in fields.items() if name != "per_head"}
+    if switches.keys() != plain.keys():
+        unknown = ", ".join(switches.keys() - plain.keys())
+        raise ValueError(f"the config has the unknown fields {unknown}")
+    if switches == plain:
+        return GPTConfig(**shape)
+    bias = switches["bias"]
+    rms = switches["rms_norm"]
+    if switches["qk_norm"] and not rms:
+        raise ValueError("qk_norm with LayerNorm is no longer computed")
+    return DecoderConfig(
+        **shape,
+        positions=Positions.ROTARY if switches["rope"] else Positions.LEARNED,
+        rope_base=switches["rope_base"],
+        norm=Norm.RMS if rms else Norm.LAYER,
+        norm_weights=not rms,
+        norm_eps=None if rms else 1e-5,
+        embed_norm=rms,
+        qk_norm=switches["qk_norm"],
+        activation=Activation.RELU2 if switches["relu2"] else Activation.RELU,
+        proj_bias=bias,
+        ffn_bias=bias,
+        head_bias=bias,
+        **{name: switches[name] for name in ("n_kv_head", "window", "sinks", "full_every")},
+    )
+
+
+def _check_saved(
+    path: Path, config: GPTConfig | DecoderConfig, state: dict[str, Any], meta: dict[str, Any]
+) -> None:
     """Raise ValueError for what load_checkpoint would refuse."""
     try:
         named = _checked_config(path, meta)
         _check_numbers(path, state)
     except CheckpointError as error:
         raise ValueError(f"not saved, as load_checkpoint would refuse it: {error}") from error
-    if named != replace(config, per_head=config.has_heads):
+    if named != config:
         raise ValueError(f"not saved: its metadata say {named}, and the model is {config}")
 
 

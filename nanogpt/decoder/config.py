@@ -1,26 +1,45 @@
 """The shape of a general decoder as one frozen record. Knows no tensor, no file."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
+from typing import Any
 
-from ..config import check_int, check_number, check_positive, check_switch, check_type, option
+from ..config import (
+    GPTConfig,
+    check_int,
+    check_number,
+    check_positive,
+    check_switch,
+    check_type,
+    option,
+)
 
 
-class Positions(str, Enum):
+class Choice(str, Enum):
+    """The values of a field by their names in JSON, which are also their text: "rotary"."""
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+    def __format__(self, spec: str) -> str:
+        return format(str(self.value), spec)
+
+
+class Positions(Choice):
     """How a model knows where a token is."""
 
     LEARNED = "learned"  # a table with a row for each position, added to the embedding
     ROTARY = "rotary"  # queries and keys rotate (Su et al. 2021, arXiv 2104.09864)
 
 
-class Norm(str, Enum):
+class Norm(Choice):
     """How activations are normalised."""
 
     LAYER = "layer"  # LayerNorm: mean 0, variance 1
     RMS = "rms"  # RMSNorm: mean square 1 (Zhang and Sennrich 2019, arXiv 1910.07467)
 
 
-class Activation(str, Enum):
+class Activation(Choice):
     """The function between the two linear layers of the feed-forward part."""
 
     RELU = "relu"
@@ -44,7 +63,7 @@ class RopeScaling:
     high_freq_factor: float = 4.0
     original_context: int = 8192
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name in ("factor", "low_freq_factor", "high_freq_factor"):
             check_positive(name, getattr(self, name))
         check_int("original_context", self.original_context, 1)
@@ -95,7 +114,7 @@ class DecoderConfig:
     logit_softcap: float | None = option(None, "c · tanh(logits / c); None: no limit")
     dropout: float = option(0.0, "share of the activations that training drops")
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name in ("vocab_size", "block_size", "n_layer", "n_head", "n_embd"):
             check_int(name, getattr(self, name), 1)
         for name, kind in (("positions", Positions), ("norm", Norm), ("activation", Activation)):
@@ -111,9 +130,11 @@ class DecoderConfig:
             raise ValueError("norm_eps=None is for norm='rms': LayerNorm needs a number")
         if self.logit_softcap is not None:
             check_positive("logit_softcap", self.logit_softcap)
+            # PyTorch divides by no integer beyond 64 bits.
+            object.__setattr__(self, "logit_softcap", float(self.logit_softcap))
         check_number("dropout", self.dropout, 0, 1 - 2**-53, span="[0, 1)")
 
-    def _to_enum(self, name: str, kind: type[Enum]) -> None:
+    def _to_enum(self, name: str, kind: type[Choice]) -> None:
         """Accept the value of an enum for the enum, as JSON holds it."""
         given = getattr(self, name)
         try:
@@ -185,7 +206,7 @@ class DecoderConfig:
         return self.positions is Positions.ROTARY
 
     @property
-    def table_rows(self) -> int | None:
+    def max_positions(self) -> int | None:
         """Rows of the position table; None where positions rotate and have no end."""
         return None if self.rotary else self.block_size
 
@@ -235,7 +256,7 @@ class DecoderConfig:
     @property
     def n_params(self) -> int:
         """Parameters of a decoder of this shape."""
-        rows = (0 if self.tied else self.vocab_size) + (self.table_rows or 0)
+        rows = (0 if self.tied else self.vocab_size) + (self.max_positions or 0)
         return self.matrix_weights + self.vector_weights + rows * self.n_embd
 
     def weight_bytes(self, itemsize: int = 4) -> int:
@@ -251,3 +272,46 @@ class DecoderConfig:
 
 
 BIASES = ("norm_bias", "qkv_bias", "proj_bias", "ffn_bias", "head_bias")
+
+
+# ------------------------------------------------------------------ the lecture's shapes
+
+
+def decoder_config(config: GPTConfig | DecoderConfig) -> DecoderConfig:
+    """The config of the Decoder that computes the same function."""
+    if isinstance(config, DecoderConfig):
+        return config
+    c = config
+    return DecoderConfig(
+        vocab_size=c.vocab_size,
+        block_size=c.block_size,
+        n_layer=c.n_layer,
+        n_head=c.n_head,
+        n_embd=c.n_embd,
+        dropout=c.dropout,
+    )
+
+
+def lecture_config(config: DecoderConfig) -> GPTConfig:
+    """The config of the lecture model that computes the same function.
+
+    Raises ValueError, with the fields that differ, if the lecture has no such model.
+    """
+    c = config
+    fields = beyond_lecture(c)
+    if fields:
+        named = ", ".join(f"{name}={value}" for name, value in fields.items())
+        raise ValueError(f"the lecture's model has no {named}: it cannot be a list of its heads")
+    return GPTConfig(c.vocab_size, c.block_size, c.n_layer, c.n_head, c.n_embd, c.dropout)
+
+
+def beyond_lecture(config: GPTConfig | DecoderConfig) -> dict[str, Any]:
+    """The fields in which this architecture differs from the lecture's, by name."""
+    if isinstance(config, GPTConfig):
+        return {}
+    c = config
+    plain = DecoderConfig(c.vocab_size, c.block_size, c.n_layer, 1, c.n_embd)
+    plain = replace(plain, n_head=c.n_head if c.n_embd % c.n_head == 0 else 1, dropout=c.dropout)
+    names = DecoderConfig.__dataclass_fields__
+    pairs = {name: (getattr(c, name), getattr(plain, name)) for name in names}
+    return {name: mine for name, (mine, usual) in pairs.items() if mine != usual}

@@ -4,6 +4,7 @@ Shapes: T tokens, hs head size, n any width. Leading dimensions are free.
 """
 
 import math
+from typing import Any
 
 import torch
 import torch.nn as nn
@@ -12,6 +13,36 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from .config import Activation, DecoderConfig, Norm, RopeScaling
+
+# ------------------------------------------------------------------ who sees whom
+
+
+def visible(q_pos: Tensor, k_pos: Tensor, window: int | None = None, sinks: int = 0) -> Tensor:
+    """True where the query at q_pos may look at the key at k_pos.  (…, T), (…, S) -> (…, T, S)
+
+    Position -1 marks an empty cache slot, which no query sees. With `window`, a query sees the
+    last `window` positions, its own included, and the first `sinks` of the text (Xiao et al. 2023,
+    arXiv 2309.17453). Prefill, decode and any chunk between are the same rule: there is no square
+    mask to slice and no "decoding needs no mask". Texts of a batch may be at different positions.
+    """
+    q_pos = q_pos[..., :, None]
+    k_pos = k_pos[..., None, :]
+    gap = q_pos - k_pos  # how far back each key lies
+    mask = (gap >= 0) & (k_pos >= 0)
+    if window is None:
+        return mask
+    return mask & ((gap < window) | (k_pos < sinks))
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float = 0.0) -> Tensor:
+    """softmax(q kᵀ / √hs) v in PyTorch's fused kernels.  (…, T, hs), (…, S, hs) -> (…, T, hs)
+
+    As `nanogpt.attention.attend`, faster: `mask` None stands for each query and the keys up to it.
+    """
+    return F.scaled_dot_product_attention(
+        q, k, v, attn_mask=mask, is_causal=mask is None, dropout_p=dropout
+    )
+
 
 # ------------------------------------------------------------------ rotary positions
 
@@ -129,7 +160,7 @@ class _RMSNorm(torch.autograd.Function):
     """y = r x with r = 1 / √(mean x² + ε). Backwards: r (g - y · mean(g y)), for the gradient g."""
 
     @staticmethod
-    def forward(ctx, x: Tensor, eps: float) -> Tensor:
+    def forward(ctx: Any, x: Tensor, eps: float) -> Tensor:
         mean = torch.linalg.vecdot(x, x)[..., None] / x.shape[-1]
         r = mean.add_(eps).rsqrt_()
         y = x * r
@@ -138,7 +169,7 @@ class _RMSNorm(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, g: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
         y, r = ctx.saved_tensors
         along = torch.linalg.vecdot(g, y)[..., None] / y.shape[-1]
         return torch.addcmul(g, y, along, value=-1).mul_(r), None
@@ -148,13 +179,13 @@ class _SquaredReLU(torch.autograd.Function):
     """y = max(x, 0)². Backwards: 2 max(x, 0) g."""
 
     @staticmethod
-    def forward(ctx, x: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor) -> Tensor:
         positive = F.relu(x)
         ctx.save_for_backward(positive)
         return positive * positive
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, g: Tensor) -> Tensor:
+    def backward(ctx: Any, g: Tensor) -> Tensor:
         (positive,) = ctx.saved_tensors
         return (g * positive).mul_(2)

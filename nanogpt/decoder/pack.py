@@ -1,55 +1,167 @@
-"""Weights from one form of the model to the other: a list of heads, or all heads in one matrix."""
+"""The lecture's list of heads as a `Decoder` and back, to the bit; and either as plain tensors."""
 
-from dataclasses import replace
+from __future__ import annotations
 
 import torch
 from torch import Tensor
 
 from ..config import GPTConfig
-from ..model import GPT
-from .standard import check_standard
+from ..model import GPT, LanguageModel
+from .config import DecoderConfig, decoder_config, lecture_config
+from .model import Decoder
+from .standard import check_standard, class_of
+from .step import Affine, Layer, Weights, rotations
+
+# Parts of a block by their names in the lecture's model and in the decoder.
+FEED_FORWARD = {"net.0": "up", "net.2": "down"}
 
 
-def pack_heads(model: GPT) -> GPT:
-    """A batched copy of a per-Head model: the same function, its heads' weights in one matrix.
+def pack_heads(model: LanguageModel) -> Decoder:
+    """A lecture model as a Decoder: the same function, its heads' weights in one matrix a layer.
 
-    Raises ValueError for a batched model, and for one that `not_standard` objects to.
+    Raises ValueError for a model that `not_standard` objects to.
     """
-    return _converted(model, per_head=False)
-
-
-def unpack_heads(model: GPT) -> GPT:
-    """A per-Head copy of a batched model: the inverse of pack_heads, to the bit."""
-    return _converted(model, per_head=True)
-
-
-def _converted(model: GPT, per_head: bool) -> GPT:
     check_standard(model)
-    if model.config.per_head == per_head:
-        form = "per-Head" if per_head else "batched"
-        raise ValueError(f"the model is {form} already (config.per_head={per_head})")
-    copy = GPT(replace(model.config, per_head=per_head))
-    state = convert_state(model.state_dict(), model.config, per_head=per_head)
-    copy.load_state_dict({name: tensor.clone() for name, tensor in state.items()}, assign=True)
-    return copy.train(model.training)
+    if not isinstance(model, GPT):
+        raise ValueError("the model is packed already: it is a Decoder")
+    packed = Decoder(decoder_config(model.config))
+    state = {name: t.clone() for name, t in pack_state(model.state_dict(), model.config).items()}
+    packed.load_state_dict(state, assign=True)
+    return packed.train(model.training)
 
 
-def convert_state(
-    state: dict[str, Tensor], config: GPTConfig, *, per_head: bool
-) -> dict[str, Tensor]:
-    """A state_dict with its attention weights in the form asked for; the rest is unchanged."""
-    parts = ("query", "key", "value")
-    H = config.n_head
-    head = "blocks.{}.sa.heads.{}.{}.weight"
-    attention = (".sa.heads.", ".sa.qkv.")
-    out = {name: t for name, t in state.items() if not any(part in name for part in attention)}
+def unpack_heads(model: LanguageModel) -> GPT:
+    """The inverse of pack_heads, to the bit. Raises ValueError for a model beyond the lecture's."""
+    check_standard(model)
+    if not isinstance(model, Decoder):
+        raise ValueError("the model is a list of heads already: it is a GPT")
+    config = lecture_config(model.config)
+    lecture = GPT(config)
+    state = {name: t.clone() for name, t in unpack_state(model.state_dict(), config).items()}
+    lecture.load_state_dict(state, assign=True)
+    return lecture.train(model.training)
+
+
+def build_model(
+    config: GPTConfig | DecoderConfig, generator: torch.Generator | None = None
+) -> GPT | Decoder:
+    """A new model of that shape, its weights drawn from the generator (seed 1337 if None)."""
+    return class_of(config)(config, generator=generator)
+
+
+def as_decoder(model: LanguageModel) -> Decoder:
+    """The model itself if it is a Decoder, else the lecture model packed. Raises ValueError."""
+    return model if isinstance(model, Decoder) else pack_heads(model)
+
+
+# ------------------------------------------------------------------ named tensors
+
+
+def pack_state(state: dict[str, Tensor], config: GPTConfig | DecoderConfig) -> dict[str, Tensor]:
+    """A lecture model's state_dict under a Decoder's names; only matrices of heads are copied.
+
+    Also of a state whose heads are in one matrix, under the lecture's other names.
+    """
+    packed = {}
+    for name, tensor in state.items():
+        if ".sa.heads." not in name:
+            packed[_renamed(name, FEED_FORWARD)] = tensor
+    if not any(".sa.heads." in name for name in state):
+        return packed  # its heads are packed already
     for layer in range(config.n_layer):
-        packed = f"blocks.{layer}.sa.qkv.weight"  # (3 C, C): queries of all heads, keys, values
-        if per_head:
-            for part, rows in zip(parts, state[packed].chunk(3), strict=True):
-                for h, weight in enumerate(rows.chunk(H)):
-                    out[head.format(layer, h, part)] = weight.clone()
-        else:
-            names = [head.format(layer, h, part) for part in parts for h in range(H)]
-            out[packed] = torch.cat([state[name] for name in names])
-    return out
+        heads = f"blocks.{layer}.sa.heads"
+        names = [
+            f"{heads}.{h}.{part}.weight"
+            for part in ("query", "key", "value")
+            for h in range(config.n_head)
+        ]
+        packed[f"blocks.{layer}.sa.qkv.weight"] = _joined([state[name] for name in names])
+    return packed
+
+
+def unpack_state(state: dict[str, Tensor], config: GPTConfig | DecoderConfig) -> dict[str, Tensor]:
+    """A Decoder's state_dict under the lecture's names: the inverse of pack_state."""
+    back = {theirs: ours for ours, theirs in FEED_FORWARD.items()}
+    lecture = {}
+    for name, tensor in state.items():
+        if not name.endswith(".sa.qkv.weight"):
+            lecture[_renamed(name, back)] = tensor
+    for layer in range(config.n_layer):
+        qkv = state[f"blocks.{layer}.sa.qkv.weight"]  # (3 C, C): queries, keys, values
+        for part, rows in zip(("query", "key", "value"), qkv.chunk(3), strict=True):
+            for h, weight in enumerate(rows.chunk(config.n_head)):
+                lecture[f"blocks.{layer}.sa.heads.{h}.{part}.weight"] = weight.clone()
+    return lecture
+
+
+def _renamed(name: str, parts: dict[str, str]) -> str:
+    """The name of a tensor of the feed-forward part in the other model; others stay."""
+    before, found, after = name.partition(".ffwd.")
+    for ours, theirs in parts.items():
+        if found and after.startswith(f"{ours}."):
+            return before + found + theirs + after.removeprefix(ours)
+    return name
+
+
+def _joined(matrices: list[Tensor]) -> Tensor:
+    """Matrices below each other. Raises ValueError for other dtypes, which cat would convert."""
+    if len({matrix.dtype for matrix in matrices}) > 1:
+        raise ValueError("the heads' weights are not of one dtype: cast the whole model")
+    return torch.cat(matrices)
+
+
+# ------------------------------------------------------------------ plain tensors
+
+
+@torch.no_grad()
+def flatten(model: LanguageModel) -> Weights:
+    """The model's own tensors, for `step`; only matrices of single heads are copied, into one.
+
+    For a model made of the package's own modules only: an engine asks `not_standard` first.
+    """
+    c = decoder_config(model.config)
+    head = _affine(model.lm_head)
+    if c.rotary:
+        positions = rotations(c.block_size, c, head.weight.dtype, head.weight.device)
+    else:
+        positions = model.position_embedding_table.weight.detach()
+    return Weights(
+        tokens=model.token_embedding_table.weight.detach(),
+        positions=positions,
+        embed_norm=_affine(getattr(model, "embed_norm", None)),
+        layers=[_layer(block) for block in model.blocks],
+        norm=_affine(model.ln_f),
+        head=head,
+    )
+
+
+def _affine(module: torch.nn.Module | None) -> Affine:
+    """The weight and bias of a layer; None for what it does not have."""
+    weight = getattr(module, "weight", None)
+    bias = getattr(module, "bias", None)
+    return Affine(
+        None if weight is None else weight.detach(), None if bias is None else bias.detach()
+    )
+
+
+def _layer(block: torch.nn.Module) -> Layer:
+    """The weights of one block of either model."""
+    attention = block.sa
+    heads = getattr(attention, "heads", None)
+    if heads is None:
+        qkv = _affine(attention.qkv)
+        up, down = block.ffwd.up, block.ffwd.down
+    else:
+        parts = ("query", "key", "value")
+        qkv = Affine(_joined([getattr(head, part).weight for part in parts for head in heads]))
+        up, down = block.ffwd.net[0], block.ffwd.net[2]
+    return Layer(
+        norm1=_affine(block.ln1),
+        qkv=qkv,
+        query_norm=_affine(getattr(attention, "query_norm", None)),
+        key_norm=_affine(getattr(attention, "key_norm", None)),
+        proj=_affine(attention.proj),
+        norm2=_affine(block.ln2),
+        up=_affine(up),
+        down=_affine(down),
+    )

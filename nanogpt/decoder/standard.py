@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from inspect import isfunction
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn as nn
@@ -14,35 +14,52 @@ from torch import Tensor
 from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
 from torch.overrides import TorchFunctionMode
 
-from .. import attention
-from .. import model as model_module
+from .. import attention as lesson_attention
+from .. import model as lesson
 from ..config import GPTConfig
-from ..model import GPT, Block, CausalSelfAttention, FeedForward, Head, MultiHeadAttention
+from ..model import GPT, LanguageModel
+from . import layers
+from . import model as general
+from .config import DecoderConfig
+from .model import Decoder
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why something cannot be computed, and what to do about it. Its text is one line."""
+
+    reason: str
+    instead: str
+
+    def __str__(self) -> str:
+        return f"{self.reason}: {self.instead}"
 
 
 def check_standard(model: nn.Module) -> None:
     """Raises ValueError, with the reason, for a model that `not_standard` objects to."""
-    difference = not_standard(model)
-    if difference:
-        raise ValueError(difference)
+    refusal = not_standard(model)
+    if refusal:
+        raise ValueError(str(refusal))
 
 
 # ------------------------------------------------------------------ the package's own arithmetic?
 
 
-def not_standard(model: nn.Module) -> str | None:
-    """The first difference of a model from GPT(model.config), with a cure; None without one.
+def not_standard(model: nn.Module) -> Refusal | None:
+    """The first difference from the package's model of that config, with a cure; None without one.
 
     A model that differs may compute another function. Code that computes a model's function without
     the `forward` of its modules must ask this first. It is a list of what is allowed, so what
     nobody thought of is a difference: every module's class, names, settings, shapes and hooks are
-    those of a new GPT, and no function that they call was replaced. Weights may be shared.
+    those of a new model, and no function that they call was replaced. Weights may be shared.
     """
     difference = first_difference(model)
     if difference is None:
         return None
-    cure = "use generate without an engine, or with Uncached or PerHead on a per-Head model"
-    return f"this model has {difference}: only its own code knows the result, so {cure}"
+    return Refusal(
+        f"this model has {difference}, and only its own code knows the result",
+        "use generate without an engine, or with Uncached or PerHead if it is a list of heads",
+    )
 
 
 def first_difference(model: nn.Module) -> str | None:
@@ -50,6 +67,7 @@ def first_difference(model: nn.Module) -> str | None:
     return _replaced_code() or _different_module(model)
 
 
+PLAIN = (Tensor, nn.Parameter)  # classes of weights: those of other classes compute as they like
 # A model decodes in eval mode. These make no difference there, or are looked at by themselves.
 NOT_COMPARED = {
     *("training", "cache", "dropout", "attn_dropout", "p", "inplace", "config"),
@@ -58,37 +76,48 @@ NOT_COMPARED = {
 
 
 class Expected(NamedTuple):
-    """What a module of GPT(config) is made of."""
+    """What a module of a new model is made of."""
 
     path: str
     kind: type
     names: frozenset[str]  # of all its attributes
     settings: list[tuple[str, object]]  # plain attributes that its arithmetic reads
-    shapes: list[tuple[str, tuple | None]]  # of its parameters; None: it has none of that name
+    shapes: list[
+        tuple[str, tuple[int, ...] | None]
+    ]  # of its parameters; None: it has none of that name
     children: tuple[str, ...]
 
 
 @lru_cache(maxsize=16)
-def _expected(config: GPTConfig) -> list[Expected]:
-    """The modules of GPT(config), as `_modules` lists them."""
+def _expected(config: GPTConfig | DecoderConfig) -> list[Expected]:
+    """The modules of a new model of that config, as `_modules` lists them."""
+    kind = class_of(config)
+    shape = type("Shape", (kind,), {"_init_weights": lambda self, generator: None})
     with torch.device("meta"), Unfilled():  # shapes without numbers
-        model = _Shape(config)
+        model = shape(config)
     found = []
     for path, module in _modules(model):
         own = vars(module)
         settings = [(name, value) for name, value in own.items() if _is_setting(name)]
         parameters = module._parameters.items()
         shapes = [(name, None if p is None else tuple(p.shape)) for name, p in parameters]
-        kind = GPT if module is model else type(module)
         parts = tuple(module._modules)
-        found.append(Expected(path, kind, frozenset(own), settings, shapes, parts))
+        of = kind if module is model else type(module)
+        found.append(Expected(path, of, frozenset(own), settings, shapes, parts))
     return found
+
+
+def class_of(config: GPTConfig | DecoderConfig) -> type[GPT] | type[Decoder]:
+    """The package's class of models of that config."""
+    return Decoder if isinstance(config, DecoderConfig) else GPT
 
 
 class Unfilled(TorchFunctionMode):
     """A with-block in which new weights are not filled; their shapes are all that is asked for."""
 
-    def __torch_function__(self, func, types, args=(), kwargs=None):
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
         kwargs = kwargs or {}
         fills = (Tensor.normal_, Tensor.uniform_, Tensor.fill_, Tensor.zero_)
         if func in fills or getattr(func, "__module__", "") == "torch.nn.init":
@@ -96,34 +125,35 @@ class Unfilled(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-class _Shape(GPT):
-    """A GPT whose weights are not drawn."""
-
-    def _init_weights(self, generator):
-        pass
-
-
 def _different_module(model: nn.Module) -> str | None:
-    """Where the modules differ from those of a new GPT, in words."""
-    if type(model) is not GPT:
-        return f"the class {_name(type(model))} where {_name(GPT)} is expected"
+    """Where the modules differ from those of a new model, in words."""
+    config = getattr(model, "config", None)
+    if not isinstance(config, (GPTConfig, DecoderConfig)):
+        return f"the class {_name(type(model))}, whose config is none of the package's"
+    if type(model) is not class_of(config):
+        return f"the class {_name(type(model))} where {_name(class_of(config))} is expected"
     modules = _modules(model)
     kind = model.dtype, model.device
-    for expected in _expected(inference_config(model.config)):
+    for expected in _expected(inference_config(config)):
         path, module = next(modules, ("", None))
         where = path or "the model"
         if type(module) is not expected.kind:
             if module is None:
                 return f"no {expected.path}"
             return f"{_name(type(module))} as {where}, where {_name(expected.kind)} is expected"
-        difference = _difference(module, expected, model.config, kind)
+        difference = _difference(module, expected, config, kind)
         if difference:
             return f"{difference} of {where}"
     return None
 
 
-def _difference(module: nn.Module, expected: Expected, whole: GPTConfig, kind: tuple) -> str | None:
-    """What one module has that its counterpart in a new GPT has not, or the reverse."""
+def _difference(
+    module: nn.Module,
+    expected: Expected,
+    whole: GPTConfig | DecoderConfig,
+    kind: tuple[torch.dtype, torch.device],
+) -> str | None:
+    """What one module has that its counterpart in a new model has not, or the reverse."""
     own = vars(module)
     if own.keys() != expected.names:
         for name in own.keys() - expected.names:
@@ -153,6 +183,8 @@ def _difference(module: nn.Module, expected: Expected, whole: GPTConfig, kind: t
         if tensor is None:
             if shape is not None:
                 return f"no {name}"
+        elif type(tensor) not in PLAIN:
+            return f"a {name} of the class {type(tensor).__name__}"
         elif tensor.shape != shape:
             return f"a {name} of the shape {tuple(tensor.shape)}"
         elif tensor.dtype is not dtype or tensor.device != device:
@@ -181,21 +213,27 @@ def _modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 def _code() -> Iterator[tuple[object, str, object]]:
-    """The functions that the modules of a GPT run: where each is looked up, its name, itself."""
-    for owner in (model_module, attention):
+    """The functions that the modules run: where each is looked up, its name, itself."""
+    for owner in (lesson, lesson_attention, general, layers):
         for name, value in vars(owner).items():
             if isfunction(value):
                 yield owner, name, value
-    layers = (nn.Linear, nn.LayerNorm, nn.Embedding, nn.ReLU, nn.Sequential, nn.Dropout)
-    own = (Head, MultiHeadAttention, CausalSelfAttention, FeedForward, Block, GPT)
-    for owner in (*own, attention.RMSNorm, attention.SquaredReLU, *layers):
-        for name in ("forward", "embed", "_positions", "visible", "attend", "__call__"):
-            if name in vars(owner):
-                yield owner, name, vars(owner)[name]
-    yield nn.Module, "__call__", nn.Module.__call__
-    for name in ("linear", "layer_norm", "rms_norm", "embedding", "relu"):
+    owners: list[type] = [nn.Linear, nn.LayerNorm, nn.Embedding, nn.ReLU, nn.Sequential, nn.Dropout]
+    for file in (lesson, general, layers):
+        own = (value for value in vars(file).values() if isinstance(value, type))
+        owners += [part for part in own if issubclass(part, nn.Module)]
+    methods = ("forward", "checked_positions", "visible", "attend", "is_causal", "__call__")
+    for kind in owners:
+        for name in methods:
+            if name in vars(kind):
+                yield kind, name, vars(kind)[name]
+    for name in ("__call__", "_call_impl", "_wrapped_call_impl"):
+        yield nn.Module, name, vars(nn.Module)[name]
+    for name in ("linear", "layer_norm", "rms_norm", "embedding", "relu", "gelu", "silu"):
         yield F, name, getattr(F, name)
     yield F, "scaled_dot_product_attention", F.scaled_dot_product_attention
+    for name in ("__matmul__", "softmax", "masked_fill", "split", "chunk", "roll", "tanh"):
+        yield Tensor, name, vars(Tensor).get(name)  # None: inherited from C++
 
 
 # As it is when the package is imported: where a function is looked up, its name, and itself.
@@ -212,17 +250,17 @@ def _replaced_code() -> str | None:
     return None
 
 
-def _decodes_alike(a: GPTConfig, b: GPTConfig) -> bool:
-    return inference_config(a) == inference_config(b)
+def _decodes_alike(a: object, b: GPTConfig | DecoderConfig) -> bool:
+    return type(a) is type(b) and inference_config(a) == inference_config(b)
 
 
-def inference_config(config: GPTConfig) -> GPTConfig:
+def inference_config(config: GPTConfig | DecoderConfig) -> GPTConfig | DecoderConfig:
     """The config without what makes no difference in decoding: dropout."""
     return replace(config, dropout=0.0) if config.dropout else config
 
 
-def computes_as_standard(model: GPT) -> bool:
-    """Whether GPT(model.config) with these weights computes the logits of this model.
+def computes_as_standard(model: LanguageModel) -> bool:
+    """Whether the package's model of that config computes the same with these weights.
 
     For classes of a reader that compute what the package's do. Tried in float64, on weights that
     are moved at random, as new ones may be zero and hide what they are multiplied by. False for a
@@ -230,10 +268,14 @@ def computes_as_standard(model: GPT) -> bool:
     """
     if _replaced_code():  # here both would run it, elsewhere neither
         return False
+    if len({weight.dtype for weight in model.parameters()}) > 1:
+        return False
+    if any(type(weight) not in PLAIN for weight in model.parameters()):
+        return False
     config = model.config
     try:
         theirs = deepcopy(model).to("cpu", torch.float64).eval()
-        plain = GPT(replace(config, dropout=0.0)).double().eval()
+        plain = class_of(config)(replace(config, dropout=0.0)).double().eval()
         idx = torch.arange(min(config.block_size, 48))[None] * 7 % config.vocab_size
         with torch.no_grad():
             generator = torch.Generator().manual_seed(1337)
@@ -242,14 +284,17 @@ def computes_as_standard(model: GPT) -> bool:
                 weight.add_(drawn.normal_(std=0.1, generator=generator))
             plain.load_state_dict(theirs.state_dict())
             right = plain(idx)[0]
-            apart = (theirs(idx)[0] - right).abs().max()
-    except (RuntimeError, TypeError, ValueError, AttributeError):
+            logits = theirs(idx)[0]
+            if logits.shape != right.shape:
+                return False
+            apart = (logits - right).abs().max()
+    except Exception:  # of whatever kind their code raises
         return False
     return bool(apart <= 1e-9 * (1 + right.abs().max()))
 
 
 def own_classes(model: nn.Module) -> list[str]:
-    """The classes of modules that GPT(model.config) does not have, such as a Head of your own."""
+    """The classes of modules that a new model does not have, such as a Head of your own."""
     known = {expected.kind for expected in _expected(inference_config(model.config))}
     return sorted({_name(type(module)) for module in model.modules() if type(module) not in known})
 

@@ -12,15 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..attention import visible
-from .config import DecoderConfig
-from .layers import activate, norm, rms_norm, rotation_speeds, turn
+from .config import DecoderConfig, RopeScaling
+from .layers import activate, norm, rms_norm, rotation_speeds, turn, visible
 
 
 class Affine(NamedTuple):
@@ -54,13 +53,58 @@ class Weights(NamedTuple):
     head: Affine  # (V, C)
 
 
+def named_tensors(w: Weights) -> dict[str, Tensor]:
+    """All tensors that there are, by names such as layers_0_qkv_weight, in the order of a step."""
+    named = {}
+
+    def add(name: str, value: Any) -> None:
+        if isinstance(value, Tensor):
+            named[name] = value
+        elif isinstance(value, list):
+            for i, part in enumerate(value):
+                add(f"{name}_{i}", part)
+        elif value is not None:
+            for field, part in value._asdict().items():
+                add(f"{name}_{field}" if name else field, part)
+
+    add("", w)
+    return named
+
+
+def from_names(named: dict[str, Tensor | None], n_layer: int) -> Weights:
+    """The inverse of named_tensors."""
+
+    def affine(name: str) -> Affine:
+        return Affine(named.get(f"{name}_weight"), named.get(f"{name}_bias"))
+
+    layers = [
+        Layer(*(affine(f"layers_{i}_{part}") for part in Layer._fields)) for i in range(n_layer)
+    ]
+    return Weights(
+        tokens=named["tokens"],
+        positions=named["positions"],
+        embed_norm=affine("embed_norm"),
+        layers=layers,
+        norm=affine("norm"),
+        head=affine("head"),
+    )
+
+
+# Keys and values of each layer, (B, Hkv, capacity, hs).
+Buffers = list[tuple[Tensor, ...]]
+
 # attend(i, q, k, v) of layer i: keeps the new keys and values, and returns the weighted means that
 # the queries gather.  (…, H, hs), (…, Hkv, hs), (…, Hkv, hs) -> (…, H hs)
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 
 
 def step(
-    w: Weights, tokens: Tensor, places: Tensor, attend: Attend, c: DecoderConfig, linear=F.linear
+    w: Weights,
+    tokens: Tensor,
+    places: Tensor,
+    attend: Attend,
+    c: DecoderConfig,
+    linear: Callable[..., Tensor] = F.linear,
 ) -> Tensor:
     """Read new tokens; logits behind each.  (…), (…, C) or (…, 2 hs) -> (…, V)
 
@@ -99,6 +143,15 @@ def step(
     return logits
 
 
+def read(w: Weights, caches: Buffers, tokens: Tensor, start: int, c: DecoderConfig) -> Tensor:
+    """`step` of tokens at positions start, start + 1, …, over static `buffers`.
+
+    The new rows are written into them.  (B, T) -> (B, T, V)
+    """
+    end = start + tokens.shape[1]
+    return step(w, tokens, w.positions[start:end], attend_written(caches, start, end, c), c)
+
+
 # ------------------------------------------------------------------ what a step needs
 
 
@@ -111,7 +164,14 @@ def rotations(length: int, c: DecoderConfig, dtype: torch.dtype, device: torch.d
 
 
 @lru_cache(maxsize=16)
-def _rotations(length, head_size, base, scaling, dtype, device) -> Tensor:
+def _rotations(
+    length: int,
+    head_size: int,
+    base: float,
+    scaling: RopeScaling | None,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> Tensor:
     with torch.inference_mode(False), torch.no_grad():
         speeds = rotation_speeds(head_size, base, scaling, device)
         angle = torch.arange(length, device=device).double()[:, None] * speeds
@@ -120,13 +180,13 @@ def _rotations(length, head_size, base, scaling, dtype, device) -> Tensor:
         return torch.cat([cos, cos, -sin, sin], dim=-1)
 
 
-def buffers(c: DecoderConfig, batch: int, capacity: int, **kind) -> list:
+def buffers(c: DecoderConfig, batch: int, capacity: int, **kind: Any) -> Buffers:
     """Zeroed keys and values of each layer, (B, Hkv, capacity, hs). `kind`: dtype, device."""
     shape = (2, batch, c.kv_heads, capacity, c.head_size)
     return [torch.zeros(shape, **kind).unbind(0) for _ in range(c.n_layer)]
 
 
-def attend_written(caches: list, start: int, end: int, c: DecoderConfig) -> Attend:
+def attend_written(caches: Buffers, start: int, end: int, c: DecoderConfig) -> Attend:
     """Attention of the tokens at positions start … end - 1 over static `buffers`."""
     masks = {w: chunk_mask(start, end, w, c.sinks, caches[0][0].device) for w in windows(c)}
 

@@ -8,12 +8,12 @@ also while they train.
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 import time
 import warnings
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -22,9 +22,10 @@ from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 
 from ..config import GPTConfig, check_int, check_type
-from ..decoder.standard import not_standard
-from ..generation import Decoder, loop
-from ..model import GPT
+from ..decoder.config import DecoderConfig, beyond_lecture, decoder_config
+from ..decoder.standard import Refusal, inference_config, not_standard
+from ..generation import Reader, decode
+from ..model import LanguageModel
 from ..sampling import SamplingParams, check_length
 from .exact import in_exact_mode
 from .toolchain import CannotBuild
@@ -45,30 +46,29 @@ class Engine:
     """
 
     fallback: type[Engine] | None = None  # decodes instead where this one cannot be built
-    shares_keys = False  # computes groups of heads that share keys, and windows
-    per_head = False  # runs a list of Heads
-    runs_modules = False  # runs the modules of a model of its form, whatever class they are of
+    per_head = False  # runs the lecture's list of heads
+    runs: tuple[type, ...] = ()  # models whose own modules it runs, whatever they compute
     decodes_drafts = False  # whether it heeds the `engine` of a DraftModel
     in_torch = False  # runs torch operations only, which `with exact(model):` can change
 
     def __init__(
         self,
-        config: GPTConfig,
+        config: GPTConfig | DecoderConfig,
         *,
         batch: int = 1,
         capacity: int | None = None,
         dtype: torch.dtype = torch.float32,
         device: str | torch.device = "cpu",
     ):
-        check_type("config", config, GPTConfig)
+        check_type("config", config, (GPTConfig, DecoderConfig))
         check_type("dtype", dtype, torch.dtype)
         check_type("device", device, (str, torch.device))
         capacity = config.block_size if capacity is None else capacity
         check_int("batch", batch, 1)
         check_int("capacity", capacity, 1, config.block_size)
-        reason = self.refuses(config)
-        if reason:
-            raise ValueError(reason)
+        refusal = self.refuses(config)
+        if refusal:
+            raise ValueError(str(refusal))
         self.config = _inference(config)
         self.batch = batch
         self.capacity = capacity
@@ -85,7 +85,7 @@ class Engine:
     def build(self) -> None:
         """Make the parts that the shape alone decides. Raises CannotBuild, in one line."""
 
-    def decoder(self, model: GPT) -> Decoder:
+    def decoder(self, model: LanguageModel) -> Reader:
         """A decoder over the model's weights as they are now, for one generation.
 
         `tokens` runs over it, unless an engine has loops of its own.
@@ -93,34 +93,36 @@ class Engine:
         raise NotImplementedError
 
     def tokens(
-        self, model: GPT, prompt: Tensor, noise: Tensor, sampling: SamplingParams, draft=None
+        self,
+        model: LanguageModel,
+        prompt: Tensor,
+        noise: Tensor,
+        sampling: SamplingParams,
+        draft=None,
     ) -> Iterator[Tensor]:
         """One (B, 1) token for each step of the noise (n, B, V); with a draft, several a pass."""
         return loop(self.decoder(model), prompt, noise, sampling, draft)
 
     @classmethod
-    def refuses(cls, config: GPTConfig) -> str | None:
-        """Why this engine does not compute that architecture; None when it does."""
-        if cls.shares_keys or config.has_heads:
+    def refuses(cls, config: GPTConfig | DecoderConfig) -> Refusal | None:
+        """Why this engine does not compute that architecture; None if it does."""
+        fields = beyond_lecture(config)
+        if not cls.per_head or not fields:
             return None
-        settings = {name: getattr(config, name) for name in ("n_kv_head", "window")}
-        given = ", ".join(f"{name}={x}" for name, x in settings.items() if x is not None)
-        need = "a list of Heads" if cls.per_head else "heads with keys of their own and no window"
-        return f"{cls.__name__} decodes {need}, and this has {given}: {INSTEAD}"
+        given = ", ".join(f"{name}={value}" for name, value in fields.items())
+        return Refusal(f"{cls.__name__} decodes the lecture's heads, and this has {given}", INSTEAD)
 
     @classmethod
-    def supports(cls, model: GPT) -> str | None:
-        """Why this engine cannot decode this model here and now; None when it can."""
-        reason = cls.refuses(model.config)
-        if reason:
-            return reason
-        if not (cls.runs_modules and cls.per_head == model.config.per_head):
-            reason = not_standard(model)
-        if reason is None and not cls.in_torch:
-            reason = _changed_torch(cls, model.device)
-        return reason
+    def supports(cls, model: LanguageModel) -> Refusal | None:
+        """Why this engine cannot decode this model here and now; None if it can."""
+        refusal = cls.refuses(model.config)
+        if refusal is None and not isinstance(model, cls.runs):
+            refusal = not_standard(model)
+        if refusal is None and not cls.in_torch:
+            refusal = _changed_torch(cls, model.device)
+        return refusal
 
-    def check(self, model: GPT, prompt: Tensor, n_new: int) -> None:
+    def check(self, model: LanguageModel, prompt: Tensor, n_new: int) -> None:
         """Raises ValueError when this generation does not fit the shape that was built."""
         name = type(self).__name__
         built = _described(self.config, self.batch, self.dtype, self.device)
@@ -128,14 +130,14 @@ class Engine:
         if got != built:
             reason = f"this {name} was built for {built}, and got {got}"
             raise ValueError(f"{reason}: build another, or pass the class: engine={name}")
-        reason = self.supports(model)
-        if reason:
-            raise ValueError(reason)
+        refusal = self.supports(model)
+        if refusal:
+            raise ValueError(str(refusal))
         instead = ", or leave engine out"
         check_length(prompt.shape[1], n_new, self.capacity, f"this {name}: ", "capacity", instead)
 
     @classmethod
-    def ready(cls, model: GPT, batch: int) -> Engine:
+    def ready(cls, model: LanguageModel, batch: int) -> Engine:
         """An engine of this class for the shape at hand, built now or for an earlier generation.
 
         Where it cannot be built, its fallback, and a warning that says why in one line. Raises
@@ -146,9 +148,9 @@ class Engine:
         with building:
             engine = _built.pop(key, None)
             if engine is None:
-                reason = cls.supports(model)  # before minutes go into a build
-                if reason:
-                    raise ValueError(reason)
+                refusal = cls.supports(model)  # before minutes go into a build
+                if refusal:
+                    raise ValueError(str(refusal))
                 try:
                     engine = cls(model.config, batch=batch, **kind)
                 except CannotBuild as error:
@@ -162,6 +164,15 @@ class Engine:
             if len(_built) > KEPT:
                 del _built[next(iter(_built))]
             return engine
+
+
+def loop(
+    decoder: Reader, prompt: Tensor, noise: Tensor, sampling: SamplingParams, draft=None
+) -> Iterator[Tensor]:
+    """The plain loop over a decoder, or with a draft the draft's own.  -> n × (B, 1)"""
+    if draft is None:
+        return decode(decoder, prompt, noise, sampling)
+    return draft.loop(decoder, prompt, noise, sampling)
 
 
 def require_float32_cpu(engine: Engine) -> None:
@@ -184,30 +195,46 @@ def check_float32(weights: Iterable[Tensor]) -> None:
             )
 
 
-def _changed_torch(engine: type[Engine], device: torch.device) -> str | None:
+def check_numbers(weights: Iterable[Tensor]) -> None:
+    """Raises ValueError for a weight that is NaN or +inf: native code computes with numbers only.
+
+    -inf is one: as a bias of the head it is a token that never comes.
+    """
+    sums = torch.stack([weight.sum() for weight in weights])  # one pass over the weights
+    if not (sums < math.inf).all():
+        raise ValueError(
+            "a weight is NaN or infinite, and native code computes with numbers only: use Flat"
+        )
+
+
+def _changed_torch(engine: type[Engine], device: torch.device) -> Refusal | None:
     """A mode of torch that changes its functions, which a compiled engine does not call."""
     name = engine.__name__
     if in_exact_mode():
-        fixed = f"{name} is compiled: `with exact(model):` cannot change how it adds up"
-        return f"{fixed}; use Flat, the fastest engine that it covers"
+        return Refusal(
+            f"{name} is compiled: `with exact(model):` cannot change how it adds up",
+            "use Flat, the fastest engine that it covers",
+        )
+    leave = "leave its with-block, or use Flat"
     if torch.is_autocast_enabled(device.type):
-        return f"{name} is compiled, and torch.autocast is on: leave its with-block, or use Flat"
+        return Refusal(f"{name} is compiled, and torch.autocast is on", leave)
     for mode in _get_current_function_mode_stack():
         # On other devices these engines call torch, to read a prompt and to record a graph.
         if device.type == "cpu" and not isinstance(mode, DeviceContext):
-            kind = type(mode).__name__
-            return f"{name} is compiled, and a {kind} is on: leave its with-block, or use Flat"
+            return Refusal(f"{name} is compiled, and a {type(mode).__name__} is on", leave)
     return None
 
 
-def _inference(config: GPTConfig) -> GPTConfig:
+def _inference(config: GPTConfig | DecoderConfig) -> DecoderConfig:
     """The config without the fields that leave the arithmetic of inference the same."""
-    return replace(config, dropout=0.0, per_head=False)
+    return inference_config(decoder_config(config))
 
 
-def _described(config: GPTConfig, batch: int, dtype: torch.dtype, device: torch.device) -> str:
+def _described(
+    config: GPTConfig | DecoderConfig, batch: int, dtype: torch.dtype, device: torch.device
+) -> str:
     c = config
-    other = "".join(f", {name}={v}" for name, v in config.beyond_lecture.items())
+    other = "".join(f", {name}={v}" for name, v in beyond_lecture(config).items())
     shape = f"{c.n_layer} layers, {c.n_head} heads, width {c.n_embd}, block {c.block_size}"
     return f"{shape}, {c.vocab_size} tokens{other}; a batch of {batch}; {dtype} on {device.type}"
 

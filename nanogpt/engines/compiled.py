@@ -21,11 +21,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..config import GPTConfig
 from ..console import first_line
-from ..model import GPT
+from ..decoder import layers, step
+from ..decoder.config import DecoderConfig
+from ..decoder.model import Decoder
+from ..decoder.pack import flatten
 from ..sampling import PLAIN, sample
-from . import functional, toolchain
+from . import toolchain
 from .base import check_float32, require_float32_cpu
 from .eager import Exclusive
 from .toolchain import CannotBuild
@@ -53,34 +55,40 @@ class Step(nn.Module):
     (B,) tokens, (1,) position, (B, V) noise -> (B,) tokens, (B, V) logits
     """
 
-    def __init__(self, config: GPTConfig, batch: int, capacity: int):
+    def __init__(self, config: DecoderConfig, batch: int, capacity: int):
         super().__init__()
         self.config = config
-        weights = functional.flatten(GPT(config).float())
+        weights = flatten(Decoder(config).float())
         for name, tensor in constants(weights, empty_kv(config, batch, capacity)).items():
             self.register_buffer(name, tensor)
 
     def forward(self, token: Tensor, pos: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         c = self.config
         w = self._buffers
-        layers = []
-        for i in range(c.n_layer):
-            tensors = [w.get(f"{name}_{i}") for name in functional.Layer._fields]
-            layers.append(functional.Layer(*tensors))
-        weights = functional.Weights(*map(w.get, functional.Weights._fields[:-1]), layers)
-        empty = w["places"] > pos  # (capacity,): not written yet
+        weights = step.from_names(w, c.n_layer)
+        hidden = {window: self.hidden(pos, window) for window in step.windows(c)}
 
         def attend(i: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            keys = w[f"keys_{i}"]  # (B, H, hs, S)
-            values = w[f"values_{i}"]  # (B, H, S, hs)
+            keys = w[f"keys_{i}"]  # (B, Hkv, hs, S)
+            values = w[f"values_{i}"]  # (B, Hkv, S, hs)
             keys.index_copy_(3, pos, k[..., None])
             values.index_copy_(2, pos, v[:, :, None])
-            scores = (keys * q[..., None]).sum(2) * c.head_size**-0.5  # (B, H, S)
-            shares = scores.masked_fill(empty, float("-inf")).softmax(-1)
-            return (shares[..., None] * values).sum(2)  # (B, H, hs)
+            q = q.unflatten(1, (c.kv_heads, c.group))  # (B, Hkv, G, hs)
+            scores = (keys[:, :, None] * q[..., None]).sum(3) * c.head_size**-0.5  # (B, Hkv, G, S)
+            shares = scores.masked_fill(hidden[c.window_of(i)], float("-inf")).softmax(-1)
+            return (shares[..., None] * values[:, :, None]).sum(3).flatten(1)  # (B, H hs)
 
-        logits = functional.step_at(weights, token, pos, c, attend, linear)  # (B, V)
+        places = F.embedding(pos, weights.positions)  # one row
+        logits = step.step(weights, token, places, attend, c, linear)  # (B, V)
         return (logits.softmax(-1) / noise).argmax(-1), logits
+
+    def hidden(self, pos: Tensor, window: int | None) -> Tensor:
+        """Which slots the token at `pos` does not see.  -> (S,)"""
+        places = self._buffers["places"]
+        unwritten = places > pos
+        if window is None:
+            return unwritten
+        return unwritten | (places <= pos - window) & (places >= self.config.sinks)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -91,19 +99,18 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return y if bias is None else y + bias
 
 
-def constants(weights: functional.Weights, kv: list) -> dict[str, Tensor]:
-    """All buffers of a Step, by name, without those that this form of the model has not."""
-    named = {name: tensor for name, tensor in weights._asdict().items() if name != "layers"}
-    for i, (layer, (keys, values)) in enumerate(zip(weights.layers, kv, strict=True)):
-        named |= {f"{name}_{i}": tensor for name, tensor in layer._asdict().items()}
-        named |= {f"keys_{i}": keys.mT, f"values_{i}": values}
-    buffers = {name: tensor for name, tensor in named.items() if tensor is not None}
-    return buffers | {"places": torch.arange(kv[0][1].shape[2])}
+def constants(weights: step.Weights, kv: list) -> dict[str, Tensor]:
+    """All buffers of a Step, by name."""
+    named = step.named_tensors(weights)
+    for i, (keys, values) in enumerate(kv):
+        named[f"keys_{i}"] = keys.mT
+        named[f"values_{i}"] = values
+    return named | {"places": torch.arange(kv[0][1].shape[2])}
 
 
-def empty_kv(config: GPTConfig, batch: int, capacity: int) -> list:
-    """Zeroed keys and values of every layer, (B, H, S, hs). In memory keys are (B, H, hs, S)."""
-    shape = (batch, config.n_head)
+def empty_kv(config: DecoderConfig, batch: int, capacity: int) -> list:
+    """Zeroed keys and values of each layer, (B, Hkv, S, hs). In memory keys are (B, Hkv, hs, S)."""
+    shape = (batch, config.kv_heads)
     hs = config.head_size
     kind = {"dtype": torch.float32}
     kv = []
@@ -121,7 +128,7 @@ class Compiled(Exclusive):
         require_float32_cpu(self)
         if min(self.capacity, self.config.vocab_size, self.config.n_embd) <= INLINED:
             raise CannotBuild(f"a width, vocabulary or capacity up to {INLINED} is compiled in")
-        source = "".join(map(inspect.getsource, (sys.modules[__name__], functional)))
+        source = "".join(map(inspect.getsource, (sys.modules[__name__], step, layers)))
         parts = {"source": source, "threads": torch.get_num_threads(), "config": str(self.config)}
         parts |= {"batch": self.batch, "capacity": self.capacity}
         path = toolchain.kept_build("compiled", parts, ".pt2", self._compile)
@@ -129,12 +136,12 @@ class Compiled(Exclusive):
         try:
             # As torch._inductor.aoti_load_package does, without its import of Inductor: 1.5 s.
             self.package = torch._C._aoti.AOTIModelPackageLoader(str(path), "model", False, 1, -1)
-            self._bind(functional.flatten(GPT(self.config).float()))
+            self._bind(flatten(Decoder(self.config).float()))
         except Exception as error:
             raise toolchain.cannot_load(path, error) from error
 
     def _compile(self, path: Path) -> None:
-        step = Step(self.config, self.batch, self.capacity)
+        module = Step(self.config, self.batch, self.capacity)
         tokens = torch.zeros(self.batch, dtype=torch.int64)
         noise = torch.ones(self.batch, self.config.vocab_size, dtype=torch.float32)
         # Inductor's own files go into a temporary folder; the one file that is kept is ours.
@@ -146,11 +153,11 @@ class Compiled(Exclusive):
         ):
             warnings.simplefilter("ignore")  # of torch about itself
             logging.getLogger("torch.utils.cpp_extension").setLevel("ERROR")  # nvcc, but no GPU
-            exported = torch.export.export(step, (tokens, torch.tensor([3]), noise))
+            exported = torch.export.export(module, (tokens, torch.tensor([3]), noise))
             options = {"package_path": f"{folder}/step.pt2", "inductor_configs": OPTIONS}
             shutil.copyfile(torch._inductor.aoti_compile_and_package(exported, **options), path)
 
-    def _bind(self, weights: functional.Weights) -> dict[str, Tensor]:
+    def _bind(self, weights: step.Weights) -> dict[str, Tensor]:
         """Let the compiled step use these weights in place, while the returned tensors live."""
         tensors = constants(weights, self.kv)
         check_float32(tensor for name, tensor in tensors.items() if name != "places")
@@ -159,7 +166,7 @@ class Compiled(Exclusive):
         return bound
 
     def run(self, model, prompt, noise, sampling):
-        weights = functional.flatten(model)
+        weights = flatten(model)
         bound = self._bind(weights)
         with torch.inference_mode():
             for keys, values in self.kv:
@@ -167,7 +174,7 @@ class Compiled(Exclusive):
                 keys.zero_()
                 values.zero_()
             if prompt.shape[1] > 1:
-                functional.step(weights, self.kv, prompt[:, :-1], 0, self.config)
+                step.read(weights, self.kv, prompt[:, :-1], 0, self.config)
         # A plain draw is made inside the compiled step; any other one outside, from its logits.
         plain = sampling == PLAIN
         ones = torch.ones(noise.shape[1:], dtype=torch.float32).expand(noise.shape)
@@ -208,10 +215,10 @@ class Graph(Exclusive):
         B = self.batch
         size = self.capacity + self.steps
         kind = {"dtype": self.dtype, "device": self.device}
-        weights = functional.flatten(GPT(c).to(**kind))
+        weights = flatten(Decoder(c).to(**kind))
         # A copy of the rotations, which others share and which another base changes.
         self.weights = weights._replace(positions=weights.positions.clone())
-        self.kv = functional.buffers(c, B, size, **kind)
+        self.kv = step.buffers(c, B, size, **kind)
         self.noise = torch.ones(size, B, c.vocab_size, device=self.device)
         integers = {"dtype": torch.int64, "device": self.device}
         self.token = torch.zeros(B, 1, **integers)
@@ -245,29 +252,40 @@ class Graph(Exclusive):
 
     def _step(self) -> Tensor:
         """One step at self.pos: it reads all places and masks the empty ones.  -> (B, V)"""
-        mask = (self.places <= self.pos)[None, None, None]  # (1, 1, 1, S)
+        c = self.config
+        masks = {window: self._seen(window) for window in step.windows(c)}
 
         def attend(i: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            keys, values = self.kv[i]  # (B, H, S, hs)
+            keys, values = self.kv[i]  # (B, Hkv, S, hs)
             keys.index_copy_(2, self.pos, k[:, :, None])
             values.index_copy_(2, self.pos, v[:, :, None])
-            return F.scaled_dot_product_attention(q[:, :, None], keys, values, attn_mask=mask)
+            rows = q.unflatten(1, (c.kv_heads, c.group))  # (B, Hkv, G, hs)
+            mask = masks[c.window_of(i)]
+            return F.scaled_dot_product_attention(rows, keys, values, attn_mask=mask).flatten(1)
 
         # The clamp serves steps past the end, which nobody looks at.
-        place = self.pos.clamp(max=self.config.block_size - 1)
-        return functional.step_at(self.weights, self.token[:, 0], place, self.config, attend)
+        place = self.pos.clamp(max=c.block_size - 1)
+        places = F.embedding(place, self.weights.positions)  # one row
+        return step.step(self.weights, self.token[:, 0], places, attend, c)
+
+    def _seen(self, window: int | None) -> Tensor:
+        """Which slots the token at self.pos sees.  -> (1, 1, 1, S)"""
+        seen = self.places <= self.pos
+        if window is not None:
+            seen &= (self.places > self.pos - window) | (self.places < self.config.sinks)
+        return seen[None, None, None]
 
     @torch.no_grad()
-    def _begin(self, model: GPT, prompt: Tensor, noise: Tensor) -> None:
+    def _begin(self, model, prompt: Tensor, noise: Tensor) -> None:
         # The graph holds addresses, so the model's weights are copied to them, as they are now.
-        targets = functional.in_order(self.weights)
-        sources = functional.in_order(functional.flatten(model))
-        torch._foreach_copy_(targets, sources)
+        targets = step.named_tensors(self.weights)
+        sources = step.named_tensors(flatten(model))
+        torch._foreach_copy_(list(targets.values()), list(sources.values()))
         for keys, values in self.kv:
             keys.zero_()
             values.zero_()
         if prompt.shape[1] > 1:
-            functional.step(self.weights, self.kv, prompt[:, :-1], 0, self.config)
+            step.read(self.weights, self.kv, prompt[:, :-1], 0, self.config)
         self.token.copy_(prompt[:, -1:])
         self.pos.fill_(prompt.shape[1] - 1)
         self.count.zero_()

@@ -1,4 +1,4 @@
-"""Drafts, which guess the next tokens: a table, the text itself, or a smaller GPT."""
+"""Drafts, which guess the next tokens: a table, the text itself, or a smaller model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from ..cache import DynamicCache
 from ..config import check_int, check_type
 from ..generation import CachedDecoder
-from ..model import GPT
+from ..model import LanguageModel
 from ..sampling import SamplingParams, check_length, check_prompt, sample
 from .speculation import Speculation
 
@@ -44,7 +44,7 @@ class Draft(ABC):
         """The speculative loop over a decoder of the target, with this draft.  -> n × (B, 1)"""
         return Speculation(decoder, self, prompt, noise, sampling)
 
-    def check(self, model: GPT, prompt: Tensor, n_new: int, engine=None) -> None:
+    def check(self, model: LanguageModel, prompt: Tensor, n_new: int, engine=None) -> None:
         """Raise ValueError when this draft cannot serve that generation."""
         if self.engine is not None and not getattr(engine, "decodes_drafts", False):
             pair = f"the draft is decoded by {self.engine.__name__}, which goes with engine=Native"
@@ -133,20 +133,21 @@ class PromptLookup(Draft):
 
 
 class DraftModel(Draft):
-    """A smaller GPT with a cache of its own, in eval mode, sampled as the target model is.
+    """A smaller model with a cache of its own, in eval mode, sampled as the target model is.
 
     `engine` decodes the draft where a native engine decodes the target, generate(…, engine=Native);
-    None is Native there. With Rough8 the draft may be the target itself, in a quarter of its bytes.
+    None is Native there. With Native8 the draft may be the target itself, in a quarter of its
+    bytes.
     Beside any other engine the draft's own modules run, and an `engine` here is refused.
     """
 
-    def __init__(self, model: GPT, k: int = 4, engine=None):
+    def __init__(self, model: LanguageModel, k: int = 4, engine=None):
         super().__init__(k)
-        check_type("model", model, GPT)
+        check_type("model", model, LanguageModel)
         decodes = isinstance(engine, type) and getattr(engine, "decodes_drafts", False)
         if engine is not None and not decodes:
             given = getattr(engine, "__name__", engine)
-            raise ValueError(f"engine={given} decodes no draft: pass Native, Native8 or Rough8")
+            raise ValueError(f"engine={given} decodes no draft: pass Native or Native8")
         self.model = model
         self.engine = engine
         self.vocab_size = model.config.vocab_size
@@ -156,11 +157,11 @@ class DraftModel(Draft):
         device = self.model.device
         if device != model.device:
             raise ValueError(f"the draft model is on {device}, the target is not: move one of them")
-        reason = None if self.engine is None else self.engine.supports(self.model)
-        if reason:
-            raise ValueError(reason)
+        refusal = None if self.engine is None else self.engine.supports(self.model)
+        if refusal:
+            raise ValueError(str(refusal))
         # The last token is not proposed, and the one before it is not read.
-        positions = self.model.config.positions
+        positions = self.model.config.max_positions
         check_length(prompt.shape[1], n_new - 1, positions, "the draft model, for all but one: ")
 
     def begin(self, prompt, sampling):

@@ -6,47 +6,77 @@ import threading
 from collections.abc import Callable, Iterator
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from ..cache import DynamicCache
-from ..decoder.pack import pack_heads, unpack_heads
+from ..cache import DynamicCache, StaticCache
+from ..decoder import step
+from ..decoder.config import beyond_lecture
+from ..decoder.model import Decoder
+from ..decoder.pack import as_decoder, flatten, unpack_heads
 from ..generation import CachedDecoder, UncachedDecoder
 from ..model import GPT
 from ..sampling import PLAIN
-from . import functional
 from .base import Engine
 
 
 class Uncached(Engine):
-    """Rung 1. The lecture's Heads one by one, all positions again for every token."""
+    """Rung 1. The lecture's heads one by one, all positions again for every token.
 
-    per_head = True
-    runs_modules = True
+    A Decoder that the lecture has not computes all of its heads at once.
+    """
+
+    runs = (GPT,)
     in_torch = True
 
     def decoder(self, model):
-        return UncachedDecoder(self.in_form(model))
-
-    def in_form(self, model: GPT) -> GPT:
-        """The model in the form that this rung decodes: itself, or a converted copy."""
-        if model.config.per_head == self.per_head:
-            return model
-        return unpack_heads(model) if self.per_head else pack_heads(model)
+        return UncachedDecoder(as_heads(model))
 
 
-class PerHead(Uncached):
+class PerHead(Engine):
     """Rung 2. A cache in every Head, grown by torch.cat."""
 
+    per_head = True
+    runs = (GPT,)
+    in_torch = True
+
     def decoder(self, model):
-        return CachedDecoder(self.in_form(model), DynamicCache, self.capacity)
+        return CachedDecoder(as_heads(model), DynamicCache, self.capacity)
 
 
-class Batched(PerHead):
+class Batched(Engine):
     """Rung 3. All heads in one matmul, one growing cache for each layer."""
 
-    per_head = False
-    shares_keys = True
+    runs = (Decoder,)
+    in_torch = True
+
+    def decoder(self, model):
+        return CachedDecoder(as_decoder(model), DynamicCache, self.capacity)
+
+
+class Static(Engine):
+    """Rung 4. A cache allocated once and written in place; autograd's bookkeeping off."""
+
+    runs = (Decoder,)
+    fallback = Batched
+    in_torch = True
+
+    def decoder(self, model):
+        return InferenceDecoder(as_decoder(model), StaticCache, self.capacity)
+
+
+class InferenceDecoder(CachedDecoder):
+    """A cached decoder in inference mode: no autograd bookkeeping at all."""
+
+    def read(self, tokens: Tensor) -> Tensor:
+        with torch.inference_mode():
+            return super().read(tokens)
+
+
+def as_heads(model: GPT | Decoder) -> GPT | Decoder:
+    """The model as a list of the lecture's heads, if the lecture has such a model."""
+    if isinstance(model, GPT) or beyond_lecture(model.config):
+        return model
+    return unpack_heads(model)
 
 
 class StepDecoder:
@@ -66,59 +96,22 @@ class StepDecoder:
         self.length -= n  # rows past the end are overwritten before they are read
 
 
-class Static(Engine):
-    """Rung 4. A cache allocated once and written in place; autograd's bookkeeping off.
-
-    Still the model's modules, but called for decoding only: a position is a number, and a new token
-    sees all that is cached, so a step builds no mask and checks nothing.
-    """
-
-    fallback = Batched
-    in_torch = True
-
-    def decoder(self, model):
-        model = pack_heads(model) if model.config.per_head else model
-        positions = functional.flatten(model).positions
-        caches = self.buffers()
-        return StepDecoder(lambda tokens, start: self.step(model, positions, caches, tokens, start))
-
-    def buffers(self) -> list:
-        kind = {"dtype": self.dtype, "device": self.device}
-        return functional.buffers(self.config, self.batch, self.capacity, **kind)
-
-    @staticmethod
-    def step(model: GPT, positions: Tensor, caches: list, tokens: Tensor, start: int) -> Tensor:
-        """Logits behind the tokens at start, start + 1, ….  (B, T) -> (B, T, V)"""
-        B, T = tokens.shape
-        end = start + tokens.shape[1]
-        mask = functional.chunk_mask(start, end, tokens.device)
-        places = positions[start:end]
-        c = model.config
-        x = functional.embed(model.token_embedding_table.weight, tokens, places, c)
-        for block, (keys, values) in zip(model.blocks, caches, strict=True):
-            qkv = block.sa.qkv(block.ln1(x)).view(B, T, 3, block.sa.n_head, -1)
-            q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)  # (B, H, T, hs)
-            q = functional.placed(q, places, c)
-            k = functional.placed(k, places, c)
-            keys[:, :, start:end] = k
-            values[:, :, start:end] = v
-            y = F.scaled_dot_product_attention(q, keys[:, :, :end], values[:, :, :end], **mask)
-            x = x + block.sa.proj(y.transpose(1, 2).reshape(B, T, -1))
-            up, relu, down, _ = block.ffwd.net  # the last one is dropout
-            x = x + down(relu(up(block.ln2(x))))
-        return model.lm_head(model.ln_f(x))
-
-
-class Flat(Static):
+class Flat(Engine):
     """Rung 5. The decode step as one function over plain tensors, called once for each token."""
 
     fallback = Static
+    in_torch = True
 
     def decoder(self, model):
-        weights = functional.flatten(model)
-        caches = self.buffers()
         c = self.config
-        return StepDecoder(lambda tokens, start: functional.step(weights, caches, tokens, start, c))
+        weights = flatten(model)
+        caches = self.buffers()
+        return StepDecoder(lambda tokens, start: step.read(weights, caches, tokens, start, c))
+
+    def buffers(self) -> list:
+        """Keys and values of each layer, for `batch` texts of `capacity` tokens."""
+        kind = {"dtype": self.dtype, "device": self.device}
+        return step.buffers(self.config, self.batch, self.capacity, **kind)
 
 
 class Exclusive(Flat):

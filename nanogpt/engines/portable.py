@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from torch import nn
 
-from ..decoder.pack import pack_heads
-from ..model import GPT
+from ..decoder.pack import as_decoder
+from ..model import LanguageModel
 from .native import quantize
 
 
-def packed(model: GPT) -> bytes:
+def packed(model: LanguageModel) -> bytes:
     """The tensors of a model in the order in which live_model.js cuts them.
 
     The matrices are those of Native8, rounded to 8 bits: codes, and a scale for each row. All else
     is float32.
     """
-    if model.config.per_head:
-        model = pack_heads(model)
+    model = as_decoder(model)
     parts = []
     for module in model.modules():
         for parameter in module.parameters(recurse=False):

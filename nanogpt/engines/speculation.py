@@ -24,7 +24,7 @@ from torch import Tensor
 
 from ..config import check_int, check_number
 from ..data import send
-from ..generation import Decoder
+from ..generation import Reader
 from ..sampling import SamplingParams, check_tokens, sample
 
 
@@ -152,7 +152,7 @@ class SpeculativeLoop(ABC, Iterator[Tensor]):
 class Speculation(SpeculativeLoop):
     """The speculative loop over any decoder."""
 
-    def __init__(self, decoder: Decoder, *args):
+    def __init__(self, decoder: Reader, *args):
         self.decoder = decoder
         super().__init__(*args)
 

@@ -18,10 +18,18 @@ from torch import Tensor
 
 from ..config import GPTConfig
 from ..decoder.checkpoint import Checkpoint
-from ..decoder.pack import convert_state
+from ..decoder.config import DecoderConfig, beyond_lecture, decoder_config
+from ..decoder.pack import pack_state
 from ..decoder.standard import check_standard
-from ..files import OURS, atomic_path, check_replaceable, user_path, write_json, write_whole
-from ..model import GPT
+from ..files import (
+    OURS,
+    atomic_path,
+    check_replaceable,
+    real_path,
+    write_json,
+    write_whole,
+)
+from ..model import GPT, LanguageModel
 from ..training.recipes import MODERN
 
 RESIDUAL = 1e-9  # of a fold that is exact but for rounding, in float64
@@ -64,9 +72,9 @@ class ExportError(ValueError):
     """A model or a folder that cannot be used; the message names what is in the way."""
 
 
-def form_of(config: GPTConfig) -> Callable[[dict, GPTConfig], Exported]:
+def form_of(config: GPTConfig | DecoderConfig) -> Callable[[dict, DecoderConfig], Exported]:
     """`opt` or `nanochat`, whichever holds this shape. Raises ExportError naming what has none."""
-    more = config.beyond_lecture
+    more = beyond_lecture(config)
     free = {name: x for name, x in more.items() if name not in {*MODERN, "rope_base", "n_kv_head"}}
     if not more:
         return opt
@@ -76,18 +84,18 @@ def form_of(config: GPTConfig) -> Callable[[dict, GPTConfig], Exported]:
     raise ExportError(f"{fields}: neither the lecture's form nor that of `sprint` has it")
 
 
-def exported(model: GPT) -> Exported:
+def exported(model: LanguageModel) -> Exported:
     """config.json and the tensors, float32 on the CPU. Raises ExportError for what has no form."""
     check_standard(model)
     form = form_of(model.config)
     state = {name: w.detach().cpu().float() for name, w in model.state_dict().items()}
-    if model.config.per_head:
-        state = convert_state(state, model.config, per_head=False)
+    if isinstance(model, GPT):
+        state = pack_state(state, model.config)
     if form is opt:
         d = fold_head_bias(state["lm_head.weight"], state["lm_head.bias"])
         state["ln_f.bias"] = (state["ln_f.bias"] + d).float()
-    config, tensors = form(state, model.config)
-    c = model.config
+    c = decoder_config(model.config)
+    config, tensors = form(state, c)
     config |= {"vocab_size": c.vocab_size, "hidden_size": c.n_embd, "num_hidden_layers": c.n_layer}
     config |= {"num_attention_heads": c.n_head, "max_position_embeddings": c.block_size}
     config |= {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
@@ -120,7 +128,7 @@ def _norm(ours: str, theirs: str, state: dict) -> dict[str, Tensor]:
     return {f"{theirs}.{part}": state[f"{ours}.{part}"] for part in ("weight", "bias")}
 
 
-def opt(state: dict, c: GPTConfig) -> Exported:
+def opt(state: dict, c: DecoderConfig) -> Exported:
     """OPTForCausalLM. Its table of positions begins with two rows that no token uses."""
     table = state["position_embedding_table.weight"]
     top = "model.decoder"
@@ -139,13 +147,13 @@ def opt(state: dict, c: GPTConfig) -> Exported:
         out |= _norm(f"{ours}.sa.proj", f"{theirs}.self_attn.out_proj", state)
         out |= _norm(f"{ours}.ln1", f"{theirs}.self_attn_layer_norm", state)
         out |= _norm(f"{ours}.ln2", f"{theirs}.final_layer_norm", state)
-        out |= _norm(f"{ours}.ffwd.net.0", f"{theirs}.fc1", state)
-        out |= _norm(f"{ours}.ffwd.net.2", f"{theirs}.fc2", state)
+        out |= _norm(f"{ours}.ffwd.up", f"{theirs}.fc1", state)
+        out |= _norm(f"{ours}.ffwd.down", f"{theirs}.fc2", state)
     form = {"architectures": ["OPTForCausalLM"], "model_type": "opt", "dropout": 0.0}
     return form | {"ffn_dim": 4 * c.n_embd}, out
 
 
-def nanochat(state: dict, c: GPTConfig) -> Exported:
+def nanochat(state: dict, c: DecoderConfig) -> Exported:
     """NanoChatForCausalLM, without its soft cap on logits.
 
     It rotates by -θ where we rotate by θ. The second coordinate of each point, negated in queries
@@ -166,8 +174,8 @@ def nanochat(state: dict, c: GPTConfig) -> Exported:
             signs = flip.repeat(n)[:, None] if name != "v" else 1.0
             out[f"{theirs}.self_attn.{name}_proj.weight"] = rows * signs
         out[f"{theirs}.self_attn.o_proj.weight"] = state[f"{ours}.sa.proj.weight"]
-        out[f"{theirs}.mlp.fc1.weight"] = state[f"{ours}.ffwd.net.0.weight"]
-        out[f"{theirs}.mlp.fc2.weight"] = state[f"{ours}.ffwd.net.2.weight"]
+        out[f"{theirs}.mlp.fc1.weight"] = state[f"{ours}.ffwd.up.weight"]
+        out[f"{theirs}.mlp.fc2.weight"] = state[f"{ours}.ffwd.down.weight"]
     return {
         "architectures": ["NanoChatForCausalLM"],
         "model_type": "nanochat",
@@ -189,7 +197,7 @@ def write_folder(saved: Checkpoint, folder: Path) -> dict:
     that has no counterpart, and OSError.
     """
     config, tensors = exported(saved.model)
-    folder = user_path(folder).resolve()
+    folder = real_path(folder)
     origin = {key: saved.meta[key] for key in ("config", "vocabulary", "corpus", "step", "losses")}
     others = _files(saved, config)
     for name in (MARK, WEIGHTS, *others):

@@ -5,25 +5,26 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..decoder.pack import convert_state
+from ..decoder.config import beyond_lecture
+from ..decoder.model import Decoder
+from ..decoder.pack import unpack_state
 from ..decoder.standard import check_standard
-from ..model import GPT
+from ..model import LanguageModel
 
 
-def lecture_state_dict(model: GPT) -> dict[str, Tensor]:
+def lecture_state_dict(model: LanguageModel) -> dict[str, Tensor]:
     """A state_dict that Karpathy's own class loads unchanged: per-Head, with his `tril` buffers.
 
     Raises ValueError for an architecture that is not his.
     """
-    extras = model.config.beyond_lecture
+    extras = beyond_lecture(model.config)
     if extras:
-        raise ValueError(
-            f"the lecture's class has no {', '.join(extras)}: it cannot load this model's weights"
-        )
+        given = ", ".join(f"{name}={value}" for name, value in extras.items())
+        raise ValueError(f"the lecture's class has no {given}: it cannot load this model's weights")
     check_standard(model)
     state = dict(model.state_dict())
-    if not model.config.per_head:
-        state = convert_state(state, model.config, per_head=True)
+    if isinstance(model, Decoder):
+        state = unpack_state(state, model.config)
     T = model.config.block_size
     for layer in range(model.config.n_layer):
         for h in range(model.config.n_head):

@@ -5,7 +5,8 @@ import math
 import torch
 from torch import Tensor
 
-from ..model import GPT
+from ..decoder.model import Decoder
+from ..model import GPT, LanguageModel
 
 # Found by trying on Tiny Shakespeare: how far queries and keys agree, and how long positions are.
 LECTURE_GAIN = 1.3
@@ -14,16 +15,18 @@ ROTARY_GAIN = 0.5
 ROTARY_PAIRS = 3  # the fastest: they tell neighbours apart, the slow ones cannot
 
 
-def zero_init(model: GPT, generator: torch.Generator) -> None:
+def zero_init(model: LanguageModel, generator: torch.Generator) -> None:
     """Start each block as the identity and the head at zero: the first loss is exactly ln(vocab).
 
     Embeddings are drawn from normal(0, 0.3): at first they are the whole signal. Weights that are
-    frozen stay as they are.
+    frozen stay as they are, and so do embeddings that are the head too: they can be neither zero
+    nor large.
     """
+    tied = model.lm_head.weight is model.token_embedding_table.weight
     with torch.no_grad():
-        zeros: list = [model.lm_head.weight]
+        zeros: list = [] if tied else [model.lm_head.weight]
         for block in model.blocks:
-            zeros += [block.sa.proj.weight, block.ffwd.net[2].weight]
+            zeros += [block.sa.proj.weight, _last_matrix(block.ffwd)]
         for weight in zeros:
             if weight.requires_grad:
                 weight.zero_()
@@ -33,12 +36,18 @@ def zero_init(model: GPT, generator: torch.Generator) -> None:
             # Drawn on the CPU: the same numbers wherever the model is.
             drawn = torch.empty_like(table.weight, device="cpu")
             drawn.normal_(std=0.3, generator=generator)
-            if table.weight.requires_grad:
+            if table.weight.requires_grad and table.weight is not model.lm_head.weight:
                 table.weight.copy_(drawn)
 
 
+def _last_matrix(feed_forward: torch.nn.Module) -> Tensor:
+    """The matrix that the feed-forward part ends with, in either model."""
+    net = getattr(feed_forward, "net", None)
+    return feed_forward.down.weight if net is None else net[2].weight
+
+
 @torch.no_grad()
-def look_back(model: GPT) -> None:
+def look_back(model: LanguageModel) -> None:
     """Start head h of the first block with its attention on the character h + 1 places before.
 
     A head that finds the previous character is the first thing that training has to discover, and
@@ -48,16 +57,16 @@ def look_back(model: GPT) -> None:
     """
     if model.config.head_size < 2:
         return  # an angle needs two numbers
-    if model.config.rope:
+    if isinstance(model, Decoder) and model.config.rotary:
         _look_back_rotary(model)
     else:
         _look_back_table(model)
 
 
-def _look_back_table(model: GPT) -> None:
+def _look_back_table(model: LanguageModel) -> None:
     """Positions become cosines and sines, in columns that only the first block's heads read."""
     c = model.config
-    half = c.head_size // 2
+    half = min(c.head_size, c.n_embd) // 2
     device = model.device
     speed = math.pi * (torch.arange(half, device=device) + 0.5) / half  # radians a position
     angle = torch.arange(c.block_size, device=device)[:, None] * speed  # (block, half)
@@ -77,7 +86,7 @@ def _look_back_table(model: GPT) -> None:
         key[: 2 * half, : 2 * half] += LECTURE_GAIN * torch.eye(2 * half, device=device)
 
 
-def _look_back_rotary(model: GPT) -> None:
+def _look_back_rotary(model: LanguageModel) -> None:
     """One number of each embedding is 1, and the rotation turns it into a position's angle."""
     c = model.config
     half = c.head_size // 2
@@ -92,15 +101,14 @@ def _look_back_rotary(model: GPT) -> None:
         key[:pairs, 0] += ROTARY_GAIN
 
 
-def _first_heads(model: GPT) -> list[tuple[Tensor, Tensor]]:
+def _first_heads(model: LanguageModel) -> list[tuple[Tensor, Tensor]]:
     """The weights of query and key of each head of the first block, as views.  2 × (hs, C)"""
     attention = model.blocks[0].sa
     c = model.config
-    if c.per_head:
+    if isinstance(model, GPT):
         return [(head.query.weight, head.key.weight) for head in attention.heads]
     rows = attention.qkv.weight.view(-1, c.head_size, c.n_embd)
-    group = c.n_head // c.kv_heads
-    keys = [rows[c.n_head + h // group] for h in range(c.n_head)]
+    keys = [rows[c.n_head + h // c.group] for h in range(c.n_head)]
     # A key that several heads share comes once; for the others a copy that nobody reads.
-    keys = [key if h % group == 0 else key.clone() for h, key in enumerate(keys)]
+    keys = [key if h % c.group == 0 else key.clone() for h, key in enumerate(keys)]
     return list(zip(rows, keys, strict=False))

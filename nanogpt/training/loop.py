@@ -13,10 +13,10 @@ from torch import Tensor
 from ..config import check_type
 from ..console import Progress
 from ..data import CharTokenizer, Corpus, split
-from ..decoder.pack import convert_state, pack_heads
+from ..decoder.pack import pack_heads, unpack_state
 from ..decoder.standard import first_difference, not_standard
 from ..device import Device, forked_random_state, pick_device, synchronize
-from ..model import GPT
+from ..model import GPT, LanguageModel, check_forwards
 from .first_weights import look_back, zero_init
 from .recipes import TrainConfig
 from .resume import RunFiles, deferred_interrupt
@@ -24,13 +24,13 @@ from .trainer import Trainer, fixed_batches, full_loss, mean_loss, memory_advice
 
 NONE = type(None)
 # The tokenizer of notebook 01 is a class of its own cell.
-KINDS: dict = {"model": GPT, "corpus": Corpus, "config": TrainConfig, "tokenizer": object}
+KINDS: dict = {"model": LanguageModel, "corpus": Corpus, "config": TrainConfig, "tokenizer": object}
 KINDS |= {"device": (Device, NONE), "resume": bool, "speed": bool, "watch": (Callable, NONE)}
 HISTORY = ("step", "train", "val", "block", "lr_scale", "batch_loss")
 
 
 def train(
-    model: GPT,
+    model: LanguageModel,
     corpus: Corpus,
     config: TrainConfig,
     *,
@@ -39,12 +39,12 @@ def train(
     device: Device | None = None,
     resume: bool = False,
     speed: bool = False,
-    watch: Callable[[int, GPT], None] | None = None,
+    watch: Callable[[int, LanguageModel], None] | None = None,
     trainer: type[Trainer] = Trainer,
 ) -> dict:
     """Train the model in place and return its history as plain data, ready to plot.
 
-    A per-Head model is trained in its batched form, which computes the same function in about half
+    A list of heads is trained as a packed Decoder, which computes the same function in about half
     the time, and gets its weights back at the end. With `out`, RunFiles writes checkpoints, a log
     and the state of the run. With `resume`, a run that was stopped continues from its last saved
     state, and ends with the same bits as a run that was never stopped. Ctrl-C finishes the step,
@@ -82,7 +82,9 @@ def train(
     return run.result()
 
 
-def prepare(model: GPT, config: TrainConfig, device: Device) -> tuple[GPT, torch.Generator]:
+def prepare(
+    model: LanguageModel, config: TrainConfig, device: Device
+) -> tuple[LanguageModel, torch.Generator]:
     """The model in the form that is trained, at its first weights; the generator of batches."""
     generator = torch.Generator().manual_seed(config.seed)
     try:
@@ -95,12 +97,12 @@ def prepare(model: GPT, config: TrainConfig, device: Device) -> tuple[GPT, torch
             f"this recipe sets first weights of the package's layers, and this model has "
             f"{first_difference(model)}: pass zero_init=False, look_back=False"
         ) from error
-    packs = config.batched and model.config.per_head and _trains_alike(model)
+    packs = config.batched and isinstance(model, GPT) and _trains_alike(model)
     worker = pack_heads(model) if packs else model
     return worker.to(device.device).train(), generator
 
 
-def _trains_alike(model: GPT) -> bool:
+def _trains_alike(model: LanguageModel) -> bool:
     """Whether a packed copy learns what the model would: each weight by itself, none frozen."""
     weights = list(model.parameters())
     n_names = sum(1 for _ in model.named_parameters(remove_duplicate=False))
@@ -112,7 +114,7 @@ def _trains_alike(model: GPT) -> bool:
 
 
 @contextmanager
-def _form_to_train(model: GPT, config: TrainConfig, device: Device):
+def _form_to_train(model: LanguageModel, config: TrainConfig, device: Device):
     """The result of `prepare`, for a with-block; at its end the model has the trained weights."""
     was_training = model.training
     worker, generator = prepare(model, config, device)
@@ -120,7 +122,7 @@ def _form_to_train(model: GPT, config: TrainConfig, device: Device):
         yield worker, generator
     finally:
         if worker is not model:
-            state = convert_state(worker.state_dict(), worker.config, per_head=True)
+            state = unpack_state(worker.state_dict(), model.config)
             model.to(device.device).load_state_dict(state)
         model.train(was_training)
 
@@ -133,7 +135,7 @@ class TrainingRun:
     val: Tensor
     files: RunFiles | None
     speed: bool
-    watch: Callable[[int, GPT], None] | None
+    watch: Callable[[int, LanguageModel], None] | None
 
     def __post_init__(self):
         trainer = self.trainer
@@ -250,6 +252,9 @@ def _check_types(*given) -> None:
     model, tokenizer = given[0], given[3]
     if model.device.type == "meta":
         raise ValueError("the model is on the meta device, without numbers: build it on the CPU")
+    check_forwards(model)
+    if not any(weight.requires_grad for weight in model.parameters()):
+        raise ValueError("all weights are frozen: set requires_grad on those to be trained")
     sized = hasattr(tokenizer, "encode") and hasattr(tokenizer, "__len__")
     if tokenizer is not None and not sized:
         raise TypeError(f"tokenizer={tokenizer!r:.80}: pass a CharTokenizer of the text")

@@ -5,13 +5,13 @@ import math
 import torch
 from torch import Tensor
 
-from ..model import GPT
+from ..model import LanguageModel
 from .recipes import TrainConfig
 
 POLYNOMIAL = 3.4445, -4.7750, 2.0315  # of PyTorch's Muon, which takes five steps of it
 
 
-def make_optimizers(model: GPT, config: TrainConfig) -> list[torch.optim.Optimizer]:
+def make_optimizers(model: LanguageModel, config: TrainConfig) -> list[torch.optim.Optimizer]:
     """Muon for the matrices inside the blocks, AdamW for all else; or AdamW alone.
 
     Muon (Keller Jordan, 2024, https://kellerjordan.github.io/posts/muon/) makes each update of a

@@ -12,6 +12,7 @@ from ..config import (
     check_type,
     option,
 )
+from ..decoder.config import Activation, DecoderConfig, Norm, Positions, decoder_config
 
 
 @dataclass(frozen=True)
@@ -113,13 +114,25 @@ class Recipe:
 
     train: TrainConfig
     about: str
-    model: dict = field(default_factory=dict)  # fields of GPTConfig
+    model: dict = field(default_factory=dict)  # fields of DecoderConfig; empty: the lecture's model
     chars: int | None = 1024  # characters in one step at any block_size; None: batch_size decides
     parts: tuple[tuple[float, int], ...] = ()  # stages: until which share, which part of the block
     size: str = "small"  # the shape that it is made for
 
 
-MODERN = {"rms_norm": True, "rope": True, "qk_norm": True, "relu2": True, "bias": False}
+# The architecture of nanochat (Karpathy 2025): rotary positions, norms without weights, ReLU².
+MODERN = {
+    "positions": Positions.ROTARY,
+    "norm": Norm.RMS,
+    "norm_weights": False,
+    "norm_eps": None,
+    "embed_norm": True,
+    "qk_norm": True,
+    "activation": Activation.RELU2,
+    "proj_bias": False,
+    "ffn_bias": False,
+    "head_bias": False,
+}
 
 LATER = dict.fromkeys(["decay", "zero_init", "batched", "fused"], False)  # what came after it
 ADAMW = {"lr": 1e-3, "muon_lr": None, "warmup": 0, "beta2": 0.999, "weight_decay": 0.01}
@@ -151,15 +164,17 @@ RECIPES = {
 }
 
 
-def recipe_for(name: str, shape: GPTConfig) -> tuple[TrainConfig, GPTConfig]:
+def recipe_for(
+    name: str, shape: GPTConfig | DecoderConfig
+) -> tuple[TrainConfig, GPTConfig | DecoderConfig]:
     """How that recipe trains this shape, and the shape as it changes it. Raises ValueError."""
     check_type("name", name, str)
-    check_type("shape", shape, GPTConfig)
+    check_type("shape", shape, (GPTConfig, DecoderConfig))
     if name not in RECIPES:
         raise ValueError(f"recipe={name!r} is unknown: choose {', '.join(RECIPES)}")
     recipe = RECIPES[name]
     train = recipe.train
-    model = replace(shape, **recipe.model)
+    model = replace(decoder_config(shape), **recipe.model) if recipe.model else shape
     if recipe.chars is not None:
         train = replace(train, batch_size=max(1, recipe.chars // shape.block_size))
     stages = tuple((share, max(1, shape.block_size // part)) for share, part in recipe.parts)

@@ -10,7 +10,7 @@ import os
 import signal
 import threading
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +21,15 @@ from ..console import STOPS, interrupt, note_stop
 from ..data import Corpus
 from ..decoder import checkpoint
 from ..decoder.checkpoint import CheckpointError
+from ..decoder.config import decoder_config
+from ..decoder.model import Decoder
+from ..decoder.pack import unpack_heads
 from ..files import check_file, sha256, write_whole
-from ..model import GPT
+from ..model import GPT, LanguageModel
 from .recipes import TrainConfig
 from .trainer import Trainer
 
-FORMAT = "nanogpt-notebooks training state 4"
+FORMAT = "nanogpt-notebooks training state 5"
 
 
 def state_path(out: Path) -> Path:
@@ -43,14 +46,22 @@ class RunFiles:
     <out>-last.state.safetensors  all that the next step depends on, to resume the run
     """
 
-    def __init__(self, out: str | Path, model: GPT, corpus: Corpus, config: TrainConfig, tokenizer):
+    def __init__(
+        self,
+        out: str | Path,
+        model: LanguageModel,
+        corpus: Corpus,
+        config: TrainConfig,
+        tokenizer,
+    ):
         self.out = checkpoint.check_path("out", out)
         self.state = state_path(self.out)
         self.log = self.out.with_name(f"{self.out.name}.jsonl")
         self.last = self.out.with_name(f"{self.out.name}-last")
+        self.kind = type(model)  # what the checkpoints hold, in whatever form it is trained
         self.meta = {
             "format": checkpoint.FORMAT,
-            "config": asdict(replace(model.config, per_head=model.config.has_heads)),
+            "config": checkpoint.config_to_json(model.config),
             "vocabulary": tokenizer.chars,
             "corpus": {"name": corpus.name, "sha256": corpus.sha256},
             "train": asdict(config),
@@ -58,6 +69,8 @@ class RunFiles:
         }
         free = ("accumulate", "compile")  # the same run, computed in another way
         self.settings = {  # what must be the same for a run to be resumed
+            "model": type(model).__name__,
+            **checkpoint.config_to_json(decoder_config(model.config)),
             **self.meta["config"],
             **{name: x for name, x in self.meta["train"].items() if name not in free},
             "text": f"{corpus.name}, {corpus.sha256[:12]}",
@@ -86,13 +99,15 @@ class RunFiles:
                 lost = f"{weights} was trained for {step:,} steps, and the state of its run is lost"
                 raise CheckpointError(f"{lost}: restore {self.state}, or give another out=PATH")
 
-    def save_newest(self, model: GPT, history: dict, speed: dict) -> None:
+    def save_newest(self, model: LanguageModel, history: dict, speed: dict) -> None:
         """Write what belongs to the newest evaluation: a line of the log, and checkpoints."""
         newest = {name: history[name][-1] for name in ("step", "train", "val", "block")}
         losses = {name: newest[name] for name in ("train", "val")}
         if "full_val" in history:
             losses["full_val"] = history["full_val"]  # of the last weights, which these are
         meta = {**self.meta, "step": newest["step"], "losses": losses}
+        if self.kind is GPT and isinstance(model, Decoder):
+            model = unpack_heads(model)
         if _is_best(history):
             checkpoint.write_checkpoint(self.out, model, meta)
         checkpoint.write_checkpoint(self.last, model, meta)

@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 
 from ..data import Epochs, random_batch, send, windows
 from ..device import Device
-from ..model import GPT, replica
+from ..model import LanguageModel, replica
 from .optimizers import make_optimizers
 from .recipes import TrainConfig
 
@@ -60,7 +60,7 @@ class Trainer:
     a batch without equal shares, and for a stage longer than the model's block.
     """
 
-    model: GPT
+    model: LanguageModel
     data: Tensor
     config: TrainConfig
     generator: torch.Generator
@@ -119,7 +119,7 @@ class Trainer:
         """
         config = self.model.config
         room = config.block_size - T
-        if config.rope or room == 0:
+        if config.max_positions is None or room == 0:
             return None
         drawn = torch.Generator().manual_seed(1_000_003 * self.config.seed + step)
         first = int(torch.randint(room + 1, (1,), generator=drawn))
@@ -183,7 +183,7 @@ class Trainer:
 
 
 @torch.no_grad()
-def mean_loss(model: GPT, batches: list[tuple[Tensor, Tensor]]) -> Tensor:
+def mean_loss(model: LanguageModel, batches: list[tuple[Tensor, Tensor]]) -> Tensor:
     """Mean cross-entropy in nats over (B, T) pairs, whatever the model's modes and caches are."""
     model = replica(model)
     losses = [model(x, y)[1].double() * y.numel() for x, y in batches]
@@ -197,7 +197,7 @@ def fixed_batches(data: Tensor, block_size: int, n: int, device) -> list:
     return [(send(x, device), send(y, device)) for x, y in drawn]
 
 
-def full_loss(model: GPT, data: Tensor, every: int = 1) -> float:
+def full_loss(model: LanguageModel, data: Tensor, every: int = 1) -> float:
     """The loss in nats over `data`, or over each n-th of its non-overlapping windows with every=n.
 
     A loss depends on the block it is measured at: compare only losses of one block_size.

@@ -1,0 +1,82 @@
+"""`generate` with an engine or a draft: the one place that decides which code decodes a text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from .. import generation as lesson
+from ..cache import DynamicCache
+from ..model import LanguageModel
+from ..sampling import PLAIN, SamplingParams
+from .base import Engine, loop
+from .drafts import Draft
+
+
+def generate(
+    model: LanguageModel,
+    prompt: Tensor,
+    n_new: int,
+    sampling: SamplingParams = PLAIN,
+    *,
+    engine: type[Engine] | Engine | None = None,
+    draft: Draft | None = None,
+    cache=DynamicCache,
+    generator: torch.Generator | None = None,
+    noise: Tensor | None = None,
+    past_block: str = "error",
+) -> Iterator[Tensor]:
+    """`nanogpt.generation.generate`, and two faster paths to the same tokens.
+
+    `engine`, a class of nanogpt.engines or an engine that you built, decodes with a cache of its
+    own. `draft` proposes tokens, and the model reads several in one pass: the tokens are the same,
+    however bad the draft is; the iterator's `stats` count its passes. Raises ValueError, and
+    TypeError for an object that is no model.
+    """
+    if engine is None and draft is None:
+        how = {"cache": cache, "generator": generator, "noise": noise, "past_block": past_block}
+        return lesson.generate(model, prompt, n_new, sampling, **how)
+    slides = lesson.check_generation(model, prompt, n_new, sampling, past_block)
+    if draft is not None:
+        _check_draft(draft, cache, slides)
+        draft.check(model, prompt, n_new, engine)
+    if engine is None:
+        decoder = lesson.decoder_for(model, prompt, n_new, cache, slides)
+    else:
+        ready = _ready(engine, model, prompt, n_new, cache)
+    shape = (n_new, len(prompt), model.config.vocab_size)
+    noise = lesson.noise_for(noise, generator, sampling, shape, prompt.device)
+    if engine is None:
+        return loop(decoder, prompt, noise, sampling, draft)
+    return ready.tokens(model, prompt, noise, sampling, draft)
+
+
+def complete(model: LanguageModel, prompt: Tensor, n_new: int, *args, **kwargs) -> Tensor:
+    """The prompt and what `generate` adds; the arguments are the same.  -> (B, T + n_new)"""
+    steps = generate(model, prompt, n_new, *args, **kwargs)
+    rest = [steps.rest()] if hasattr(steps, "rest") else steps  # a native loop needs no Python
+    return torch.cat([prompt, *rest], dim=1)
+
+
+def _check_draft(draft, cache, slides: bool) -> None:
+    if isinstance(draft, type) or not hasattr(draft, "loop"):
+        raise ValueError(f"draft={draft!r}: pass a draft that you built, as in PromptLookup()")
+    if cache is None or slides:
+        raise ValueError(
+            "a draft takes tokens back from a cache, and there is none with cache=None, "
+            "nor where the window slides: leave it out"
+        )
+
+
+def _ready(engine, model: LanguageModel, prompt: Tensor, n_new: int, cache) -> Engine:
+    """The engine given, or one of the class given, for this very generation. Raises ValueError."""
+    if not all(hasattr(engine, part) for part in ("ready", "check", "tokens")):
+        raise ValueError(f"engine={engine!r}: pass a class, as in engine=Native, or one you built")
+    if cache is not DynamicCache:
+        raise ValueError("an engine brings its own cache: give generate either engine or cache")
+    if isinstance(engine, type):
+        engine = engine.ready(model, len(prompt))
+    engine.check(model, prompt, n_new)
+    return engine
