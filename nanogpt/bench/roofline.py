@@ -14,29 +14,49 @@ from collections.abc import Callable
 import torch
 
 from ..config import GPTConfig
-from ..engines.native import decoder_library
+from ..decoder.config import DecoderConfig, decoder_config
+from ..engines.decoder_library import helpers_library
 from ..engines.toolchain import CannotBuild
-from ..model import GPT
+from ..model import LanguageModel
 from ..timing import CPU, summary, time_tokens
 
 PIECES = 8  # of some milliseconds, of which the shortest counts
 
 
 def work(
-    config: GPTConfig, n_new: int, *, cached: bool, itemsize: int = 4, kv_itemsize: int = 4
+    config: GPTConfig | DecoderConfig,
+    n_new: int,
+    *,
+    cached: bool,
+    itemsize: int = 4,
+    kv_itemsize: int = 4,
 ) -> dict:
     """Floating-point operations and bytes of one token: the mean over n_new, after a prompt of one.
 
-    Counted, not measured: two operations for each weight and position, four for each cached number
-    of K. A step reads each weight once (`itemsize` bytes), and K and V up to the token's position.
+    Counted, not measured: two operations for each weight and position, four for each number of a
+    query and key that it looks at. A step reads each weight once (`itemsize` bytes), and the keys
+    and values in its window.
     """
-    n = (n_new + 1) / 2  # mean positions that attention covers; without a cache, also computed
-    computed = 1 if cached else n
-    # Queries times keys. Without a cache the whole square is computed, its masked half included.
-    pairs = n if cached else (n_new + 1) * (2 * n_new + 1) / 6
-    flop = 2 * config.matrix_weights * computed + 4 * config.n_embd * config.n_layer * pairs
-    kv = config.cache_bytes(n_new + 1, itemsize=kv_itemsize) / 2 if cached else 0
-    return {"flop": flop, "bytes": config.weight_bytes(itemsize) + kv}
+    c = decoder_config(config)
+    if cached:
+        computed = 1
+        seen = (positions_seen(c, layer, 0, n_new) for layer in range(c.n_layer))
+        pairs = sum(seen) / n_new  # of a query and a key, in all layers
+        kv = 2 * c.kv_heads * c.head_size * kv_itemsize * pairs
+    else:
+        computed = (n_new + 1) / 2  # positions
+        # The whole square is computed, its masked part included.
+        pairs = c.n_layer * (n_new + 1) * (2 * n_new + 1) / 6
+        kv = 0
+    flop = 2 * c.matrix_weights * computed + 4 * c.n_head * c.head_size * pairs
+    return {"flop": flop, "bytes": c.weight_bytes(itemsize) + kv}
+
+
+def positions_seen(config: DecoderConfig, layer: int, start: int, n: int) -> int:
+    """How many positions the tokens at start … start + n - 1 look at in that layer, in total."""
+    window = config.window_of(layer)
+    most = start + n if window is None else window + config.sinks
+    return sum(min(seen, most) for seen in range(start + 1, start + n + 1))
 
 
 def breakdown(seconds: float, need: dict, bandwidth: float, peak: float) -> dict:
@@ -76,8 +96,8 @@ def peak_arithmetic(*, repeats: int = 5, device: torch.device = CPU, dtype=torch
     if lib:
         out = ctypes.c_float(0)
         rounds = 1 << 19
-        flop = lib.multiply_add(1, ctypes.addressof(out))
-        seconds = _timed(lambda: lib.multiply_add(rounds, ctypes.addressof(out)), repeats, device)
+        flop = lib.multiply_adds(1, ctypes.addressof(out))
+        seconds = _timed(lambda: lib.multiply_adds(rounds, ctypes.addressof(out)), repeats, device)
         return summary(rounds * flop / s for s in seconds) | {"how": "native loop"}
     n = 256 if device.type == "cpu" else 4096
     a, b = torch.ones(2, n, n, device=device, dtype=dtype)
@@ -88,7 +108,7 @@ def peak_arithmetic(*, repeats: int = 5, device: torch.device = CPU, dtype=torch
 class Limits:
     """The machine's peak, and its bandwidth for as many bytes as a step reads, turn by turn."""
 
-    def __init__(self, model: GPT, n_new: int):
+    def __init__(self, model: LanguageModel, n_new: int):
         weight = model.lm_head.weight
         self.device = weight.device
         self.dtype = weight.dtype
@@ -121,7 +141,7 @@ class Limits:
 def _native(device: torch.device):
     """The library of native loops; None on another device or where it cannot be built."""
     try:
-        return decoder_library(64, 4, 65) if device.type == "cpu" else None
+        return helpers_library() if device.type == "cpu" else None
     except CannotBuild:
         return None
 

@@ -1,7 +1,7 @@
-"""Rung 7: the whole decode loop in C++ (native.cpp). One thread; float32 on the CPU.
+"""Rung 7: the whole decode loop in C++ (decoder.cpp). One thread; float32 on the CPU.
 
-native.cpp is compiled for one shape on first use, in a few seconds, kept in the user's cache
-folder, and called through ctypes. Its weights have 32 bits, or 8.
+decoder.cpp is compiled once on first use, for all models, kept in the user's cache folder, and
+called through ctypes. Weights have 32 bits, or 8.
 """
 
 from __future__ import annotations
@@ -10,129 +10,73 @@ import ctypes
 from collections.abc import Iterator
 from contextlib import ExitStack
 from copy import deepcopy
-from functools import lru_cache, partial
-from pathlib import Path
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from ..config import GPTConfig
-from ..model import GPT
+from ..decoder.config import DecoderConfig, decoder_config
+from ..decoder.pack import flatten
+from ..model import LanguageModel
 from ..sampling import SamplingParams
-from .base import Engine, check_float32, require_float32_cpu
+from .base import Engine, check_float32, check_numbers, require_float32_cpu
 from .compiled import Compiled
+from .decoder_library import (
+    FLOAT,
+    CCache,
+    CSequence,
+    CTurn,
+    Packed,
+    Work,
+    decoder_library,
+    helpers_library,
+    up,
+    weights_of,
+)
 from .drafts import Draft, DraftModel
-from .functional import flatten, in_order
 from .speculation import SpeculativeLoop, matching
-from .toolchain import CannotBuild, l2_bytes, load_library
+from .toolchain import CannotBuild
 
-SOURCE = Path(__file__).with_name("native.cpp")
-# Whatever torch's default dtype and device are set to.
-FLOAT = {"dtype": torch.float32, "device": "cpu"}
 INT64 = {"dtype": torch.int64, "device": "cpu"}
 
 
-# Fields of a config that change the arithmetic; each is compiled in, as 0 or 1.
-FORM = ("rms_norm", "rope", "qk_norm", "relu2", "bias")
-LECTURE = ("bias",)
-
-
-def form_of(config: GPTConfig) -> tuple[str, ...]:
-    """Those fields of FORM that are on."""
-    return tuple(name for name in FORM if getattr(config, name))
-
-
-def shape_of(width: int, n_head: int, vocab: int, form: tuple[str, ...]) -> dict[str, int]:
-    """The numbers that native.cpp is compiled for, by their names in it."""
-    on = {name.upper(): int(name in form) for name in FORM}
-    return {"C": width, "H": n_head, "V": vocab} | on
-
-
-@lru_cache(maxsize=64)
-def decoder_library(
-    width: int,
-    n_head: int,
-    vocab: int,
-    form: tuple[str, ...] = LECTURE,
-    bits: int = 32,
-    int8_inputs: bool = False,
-) -> ctypes.CDLL:
-    """native.cpp compiled for these numbers, now or at an earlier time. Raises CannotBuild."""
-    shape = shape_of(width, n_head, vocab, form) | {"L2": l2_bytes()}
-    shape |= {"BITS": bits, "INT8_INPUTS": int(int8_inputs)}
-    lib = load_library("native", SOURCE, shape)
-    pointer = ctypes.c_void_p
-    number = ctypes.c_int64
-    lib.decode.argtypes = [pointer, number, number]
-    lib.decode.restype = None
-    lib.check.argtypes = [pointer, number, number, pointer]
-    lib.check.restype = None
-    lib.quantize.argtypes = [pointer, number, number, pointer, pointer]
-    lib.quantize.restype = None
-    lib.read_all.argtypes = [pointer, number, number]
-    lib.read_all.restype = ctypes.c_float
-    lib.multiply_add.argtypes = [number, pointer]
-    lib.multiply_add.restype = number
-    return lib
-
-
 class Native(Engine):
-    """Rung 7. The whole loop as one native function: Python is asked for 64 tokens at a time."""
+    """Rung 7. The whole loop as one native function: Python is asked for 64 tokens at a time.
+
+    `bits` of a weight are 32 or 8. With 8, every row of a matrix is rounded to 255 steps of its own
+    size when a generation begins, and every vector that it multiplies to 16 bits; embeddings, norms
+    and biases stay as they are. The tokens may then differ from those of float32.
+    """
 
     fallback = Compiled
     decodes_drafts = True
-    bits = 32  # of a weight
-    int8_inputs = False  # whether vectors are rounded to 8 bits as well
+    bits = 32
+
+    def __init__(self, config: GPTConfig | DecoderConfig, *, bits: int | None = None, **shape):
+        self.bits = self.bits if bits is None else bits
+        if self.bits not in (32, 8):
+            raise ValueError(f"bits={bits!r}: a weight has 32 or 8 bits here")
+        super().__init__(config, **shape)
 
     def build(self):
         require_float32_cpu(self)
-        c = self.config
-        rounding = (self.bits, self.int8_inputs)
-        self.library = decoder_library(c.n_embd, c.n_head, c.vocab_size, form_of(c), *rounding)
-        self.spare = []  # keys and values of the last generation: fresh memory costs time
+        self.library = decoder_library()
+        self.spare = []  # memory of the last generation: fresh memory costs time
 
     def tokens(self, model, prompt, noise, sampling, draft=None):
         if draft is None:
             return NativeTokens(self, model, prompt, noise, sampling)
         return NativeSpeculation(self, model, draft, prompt, noise, sampling)
 
-    def weights(self, model: GPT) -> list[Tensor]:
-        """The model's tensors in the order in which native.cpp reads them."""
-        tokens, positions, *others = in_order(flatten(model))
-        named = [tokens, positions]
-        for weight in others:
-            named += self.matrix(weight) if weight.ndim == 2 else [weight]
-        check_float32(w for w in named if w.dtype != torch.int8)
-        return [w.contiguous() for w in named]
-
-    def matrix(self, weight: Tensor) -> list[Tensor]:
-        """The tensors that stand for a matrix: itself."""
-        return [weight]
-
 
 class Native8(Native):
-    """Rung 7 with 8-bit weights: a quarter of the bytes, and no longer quite the same model.
-
-    When a generation begins, every row of every matrix is rounded to 255 steps of its own size;
-    embeddings, norms and biases stay as they are. Its tokens may differ from those of float32.
-    """
+    """Native with 8-bit weights: a quarter of the bytes, and no longer quite the same model."""
 
     bits = 8
 
-    def matrix(self, weight):
-        return [*quantize(weight, self.library)]
 
-
-class Rough8(Native8):
-    """Native8 that rounds the vectors to 8 bits as well: integers times integers.
-
-    Faster again, and further from the model: good for guessing its tokens (DraftModel).
-    """
-
-    int8_inputs = True
-
-
-def quantize(weight: Tensor, lib: ctypes.CDLL | None = None) -> tuple[Tensor, Tensor]:
+def quantize(weight: Tensor) -> tuple[Tensor, Tensor]:
     """8-bit codes and row scales, weight ≈ codes * scales[:, None].  (n, k) -> (n, k), (n,)
 
     The weight is float32 on the CPU. Raises ValueError.
@@ -144,17 +88,17 @@ def quantize(weight: Tensor, lib: ctypes.CDLL | None = None) -> tuple[Tensor, Te
     weight = weight.contiguous()
     n, k = weight.shape
     try:
-        lib = lib or decoder_library(64, 4, 65)
+        lib = helpers_library()
     except CannotBuild:  # the same arithmetic, in more passes over the numbers
         top = weight.abs().amax(1)
         return (weight * (127 / top.clamp(min=1e-38))[:, None]).round().to(torch.int8), top / 127
     codes = torch.empty(n, k, dtype=torch.int8, device="cpu")
-    scales = torch.empty(2 * n, **FLOAT)  # the second half is for Rough8
+    scales = torch.empty(n, **FLOAT)
     lib.quantize(weight.data_ptr(), n, k, codes.data_ptr(), scales.data_ptr())
-    return codes, scales[:n]
+    return codes, scales
 
 
-def rounded(model: GPT) -> GPT:
+def rounded(model: LanguageModel) -> LanguageModel:
     """A copy of the model with the matrices of Native8: rounded to 8 bits, held as float32."""
     copy = deepcopy(model)
     for layer in copy.modules():
@@ -167,7 +111,9 @@ def rounded(model: GPT) -> GPT:
 class NativeTokens(Iterator[Tensor]):
     """The tokens of a native generation. The model as it is at the first is used for all."""
 
-    def __init__(self, engine: Native, model: GPT, prompt: Tensor, noise: Tensor, sampling):
+    def __init__(
+        self, engine: Native, model: LanguageModel, prompt: Tensor, noise: Tensor, sampling
+    ):
         text = text_of(prompt, len(noise))
         T = prompt.shape[1]
         self.session = partial(Session, engine, model, text, T, noise, sampling)
@@ -215,16 +161,17 @@ def text_of(prompt: Tensor, n_new: int) -> Tensor:
     return text
 
 
-class Arguments(ctypes.Structure):
-    """One generation, as native.cpp's struct Arguments; the fields in its order."""
+class Memory:
+    """What a generation works in: packed weights, keys and values, and C++'s own."""
 
-    _fields_ = [
-        *((name, ctypes.c_void_p) for name in ("weights", "keys", "values", "text", "noise")),
-        *((name, ctypes.c_int64) for name in ("layers", "batch", "capacity", "length", "known")),
-        ("temperature", ctypes.c_double),
-        ("top_p", ctypes.c_double),
-        ("top_k", ctypes.c_int64),
-    ]
+    def __init__(self, engine: Native):
+        self.packed = Packed(decoder_config(engine.config), engine.bits, by_group=False)
+        self.capacity = up(engine.capacity, self.packed.lanes)
+        sizes = self.packed.cache_sizes(engine.batch, self.capacity)
+        self.kv = [torch.empty(n, **FLOAT) for n in sizes]
+        keys, values = (numbers.data_ptr() for numbers in self.kv)
+        self.cache = CCache(keys, values, engine.batch, self.capacity)
+        self.work = Work()
 
 
 class Session:
@@ -237,62 +184,89 @@ class Session:
     def __init__(
         self,
         engine: Native,
-        model: GPT,
+        model: LanguageModel,
         text: Tensor,
         T: int,
         noise: Tensor,
         sampling: SamplingParams,
     ):
-        c = engine.config
-        B, length = text.shape
+        B = len(text)
+        V = engine.config.vocab_size
         self.engine = engine
+        self.library = engine.library
         self.text = text
         self.T = T
-        self.weights = engine.weights(model)  # held, so that their memory stays where it is
-        self.pointers = (ctypes.c_void_p * len(self.weights))(*[w.data_ptr() for w in self.weights])
-        capacity = -(-engine.capacity // 16) * 16  # whole tiles of keys
+        self.end_known = T
+        weights = flatten(model)
+        check_float32(weights_of(weights))
+        check_numbers(weights_of(weights))
         try:
-            self.kv = engine.spare.pop()
+            self.memory = engine.spare.pop()
         except IndexError:
-            self.kv = torch.empty(2, c.n_layer * B * capacity * c.n_embd, **FLOAT)
-        self.noise = None if sampling.greedy else noise.float().contiguous()
-        self.arguments = Arguments(
-            weights=ctypes.addressof(self.pointers),
-            keys=self.kv[0].data_ptr(),
-            values=self.kv[1].data_ptr(),
-            text=text.data_ptr(),
-            layers=c.n_layer,
-            batch=B,
-            capacity=capacity,
-            length=length,
-            temperature=sampling.temperature,
-            top_p=1.0 if sampling.top_p is None else sampling.top_p,
-            top_k=sampling.top_k or 0,
+            self.memory = Memory(engine)
+        self.memory.packed.pack(weights)
+        self.noise = None if sampling.greedy else noise.float().contiguous()  # (n, B, V)
+        self.tables = torch.arange(B, **INT64)  # each text has one block, as long as the capacity
+        self.sequences = (CSequence * B)()
+        self.turns = (CTurn * B)()
+        for b, (sequence, turn) in enumerate(zip(self.sequences, self.turns, strict=True)):
+            sequence.tokens = text[b].data_ptr()
+            sequence.table = self.tables[b:].data_ptr()
+            if self.noise is not None and len(noise):
+                sequence.noise = self.noise[0, b].data_ptr()
+            sequence.noise_stride = B * V
+            sequence.n_prompt = T
+            sequence.top_k = sampling.top_k or 0
+            sequence.temperature = sampling.temperature
+            sequence.top_p = 1.0 if sampling.top_p is None else sampling.top_p
+            turn.sequence = ctypes.addressof(sequence)
+        self.where = (
+            self.memory.packed.address,
+            ctypes.addressof(self.memory.cache),
+            self.memory.work.address,
+            ctypes.addressof(self.turns),
+            B,
         )
-        self.known(T)
+        self.logits = torch.empty(B, up(V, self.memory.packed.lanes), **FLOAT)
 
     def known(self, length: int) -> None:
-        """Set how many tokens of the text are known; `decode` draws those behind them."""
-        self.arguments.known = length
-        if self.noise is not None:
-            step_bytes = self.noise[0].nbytes
-            self.arguments.noise = self.noise.data_ptr() + (length - self.T) * step_bytes
+        """Set how many tokens of the text are known; `decode` samples those behind them."""
+        self.end_known = length
 
     def decode(self, start: int, end: int) -> None:
         """Read the tokens at start … end - 1; from the last known one on, write the next behind."""
-        self.engine.library.decode(ctypes.byref(self.arguments), start, end)
+        if start >= end:
+            return
+        known = max(self.end_known, start + 1)
+        steps = max(0, end + 1 - known)
+        for turn in self.turns:
+            turn.start = start
+            turn.count = min(end, known) - start
+            turn.steps = steps
+            turn.wanted = min(steps, 1)
+        logits = self.logits.data_ptr()
+        self.library.run_steps(*self.where, max(1, steps), 0, logits, None)
 
     def check(self, start: int, end: int) -> list[list[int]]:
         """Read the tokens at start … end - 1 in one pass; by text, the right token behind each."""
-        choices = torch.empty(len(self.text), end - start, **INT64)
-        self.engine.library.check(ctypes.byref(self.arguments), start, end, choices.data_ptr())
+        B = len(self.text)
+        n = end - start
+        for turn in self.turns:
+            turn.start = start
+            turn.count = turn.wanted = n
+            turn.steps = 0
+        if len(self.logits) < B * n:
+            self.logits = torch.empty(B * n, self.logits.shape[1], **FLOAT)
+        choices = torch.empty(B, n, **INT64)
+        self.library.check(*self.where, self.logits.data_ptr(), choices.data_ptr())
         return choices.tolist()
 
     def __enter__(self) -> Session:
         return self
 
     def __exit__(self, *error) -> None:
-        self.engine.spare[:] = [self.kv]  # one is enough: two generations at once are rare
+        if self.memory.work.alive:
+            self.engine.spare[:] = [self.memory]  # one is enough: two at once are rare
 
 
 class NativeSpeculation(SpeculativeLoop):
@@ -302,7 +276,7 @@ class NativeSpeculation(SpeculativeLoop):
     draft is asked token by token.
     """
 
-    def __init__(self, engine: Native, model: GPT, draft: Draft, prompt: Tensor, *args):
+    def __init__(self, engine: Native, model: LanguageModel, draft: Draft, prompt: Tensor, *args):
         self.engine = engine
         self.model = model
         self.draft = draft

@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import tempfile
@@ -81,9 +82,16 @@ def l2_bytes() -> int:
     return int(size[:-1]) * 1024 if size[:-1].isdigit() and size.endswith("K") else 2**20
 
 
-def load_library(name: str, source: Path, shape: dict, *included: Path) -> ctypes.CDLL:
-    """A C++ file compiled for these numbers, now or at an earlier time. Raises CannotBuild."""
-    text = "".join(path.read_text(encoding="utf-8") for path in (source, *included))
+def source_text(source: Path) -> str:
+    """A C++ file and all that it includes by name in quotes, as one text."""
+    text = source.read_text(encoding="utf-8")
+    headers = re.findall(r'^#include "(.*)"$', text, re.MULTILINE)
+    return "".join([text, *(source_text(source.parent / header) for header in headers)])
+
+
+def load_library(name: str, source: Path, shape: dict) -> ctypes.CDLL:
+    """A C++ file compiled for these numbers, now or earlier. Raises CannotBuild."""
+    text = source_text(source)
     parts = {"source": text, **shape}
     path = kept_build(name, parts, ".so", lambda out: compile_cpp(source, out, shape))
     try:

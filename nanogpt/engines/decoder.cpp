@@ -1,0 +1,388 @@
+// The forward pass of a decoder, and the decode loop over it, for every DecoderConfig.
+//
+// A step reads N rows: each is one token of one sequence at one position. One row is decoding, rows
+// of one sequence are a chunk of its prompt, and rows of many sequences are a batch. Keys and values
+// are stored in blocks of positions. The single-text decode loop and serving both call run_steps.
+
+#include "kernels.h"
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
+constexpr int64_t CHUNK = 256;  // rows of a long prompt that pass the weights together
+
+extern "C" {
+
+struct Shape {  // the same fields as decoder_library.py's
+  int64_t layers, width, heads, kv_heads, head_size, hidden, vocab;
+  int64_t bits, norm, activation, gated, rotary, embed_norm, qk_norm;
+};
+
+struct Matrix {  // (n, K) in panels
+  const void *w;
+  const float *scales;  // with 8 bits
+  const float *bias;    // with zeros behind it, up to whole panels; or null
+};
+
+struct Source {  // of a packed matrix
+  const float *weight, *bias;  // (n, K) and (n), or null
+  void *panels;
+  float *scales;  // null: panels of float32
+  float *padded_bias;
+  int64_t n, K, parts, group;
+};
+
+struct Affine {  // each may be null
+  const float *weight, *bias;
+};
+
+struct Layer {
+  Affine norm1, norm2, query_norm, key_norm;
+  Matrix qkv, proj, up, down;  // up: with gates their rows come first, up to whole panels
+  int64_t window;              // positions that a query sees, its own included; 0: all
+};
+
+struct Decoder {
+  Shape shape;
+  double norm_eps, softcap;  // softcap 0: none
+  int64_t sinks;
+  const float *tokens;     // (vocab, width)
+  const float *positions;  // (…, width), or rotations (…, 2 · head_size)
+  Affine embed_norm, norm;
+  Matrix head;
+  const Layer *layer;
+};
+
+struct Cache {  // keys and values of all sequences
+  float *keys;    // (layers, blocks, kv_heads, panels, head_size, LANES)
+  float *values;  // (layers, blocks, kv_heads, panels · LANES, value_size)
+  int64_t blocks, block_len;
+};
+
+struct Sequence {
+  int64_t *tokens;  // of the prompt, then what was sampled
+  const int64_t *table;
+  const float *noise;  // a row for each new token, or null for greedy sampling
+  int64_t noise_stride, n_prompt, top_k;
+  double temperature, top_p;
+};
+
+// What a sequence does in a call. It reads its tokens start … start + count - 1; keys and values of
+// the first `cached` are in the cache already. Then it decodes until `steps` tokens are sampled; 0:
+// it only reads. The last `wanted` of the rows that it reads first give logits.
+struct Turn {
+  Sequence *sequence;
+  int64_t start, count, cached, steps, wanted;
+};
+
+}  // extern "C"
+
+struct Row {
+  const Sequence *sequence;
+  int64_t position;
+  bool keeps;       // its keys and values are to be stored
+  float *logits;    // null if nobody wants them
+};
+
+// Everything that a step works in. It grows as needed and is kept for the next step.
+struct Work {
+  std::vector<float> x, u, y, qkv, h;
+  std::vector<int16_t> codes;  // of rows, with 8-bit weights
+  std::vector<float> units;
+  std::vector<Row> rows;
+  AttentionWork attention;
+  SamplingWork sampling;
+};
+
+// One pass of the weights over at most CHUNK rows.
+class Pass {
+ public:
+  Pass(const Decoder &m, const Cache &cache, Work &work) : m(m), cache(cache), work(work) {
+    work.x.resize(CHUNK * width);
+    work.u.resize(CHUNK * width);
+    work.y.resize(CHUNK * round_up(queries, LANES));
+    work.qkv.resize(CHUNK * qkv_width);
+    work.h.resize(CHUNK * up_width);
+    const int64_t longest = std::max({m.shape.width, queries, m.shape.hidden});
+    if (m.shape.bits == 8) work.codes.resize(CHUNK * round_up(longest, 2));
+    if (m.shape.bits == 8) work.units.resize(CHUNK);
+    work.attention.queries.resize(QUERIES * head_size);
+    work.attention.scores.resize(QUERIES * TILE * LANES);
+    work.attention.out.resize(QUERIES * 2 * value_size);
+  }
+
+  // Logits of the rows that want them; keys and values of all go to the cache.
+  void read(const Row *rows, int64_t N) {
+    float *x = work.x.data();
+    float *u = work.u.data();
+    float *y = work.y.data();
+    float *qkv = work.qkv.data();
+    float *h = work.h.data();
+    const int64_t y_width = round_up(queries, LANES);
+    const float eps = m.norm_eps;
+    const NormKind kind = (NormKind)m.shape.norm;
+    auto norms = [&](Affine a) {
+      for (int64_t r = 0; r < N; r++)
+        norm_row(x + r * width, m.shape.width, kind, a.weight, a.bias, eps, u + r * width);
+    };
+    auto add = [&](const float *bias) {  // what u holds, to the residual stream
+      for (int64_t r = 0; r < N; r++)
+        for (int64_t i = 0; i < width; i += LANES) {
+          vec sum = load(u + r * width + i);
+          if (bias) sum += load(bias + i);
+          store(x + r * width + i, load(x + r * width + i) + sum);
+        }
+    };
+    // 1. what each token means, and where it is
+    for (int64_t r = 0; r < N; r++) embed(rows[r], x + r * width);
+    for (int64_t l = 0; l < m.shape.layers; l++) {
+      const Layer &layer = m.layer[l];
+      // 2. attention
+      norms(layer.norm1);
+      multiply(layer.qkv, qkv_rows, m.shape.width, u, width, N, qkv, qkv_width);
+      for (int64_t r = 0; r < N; r++) place(layer, rows[r].position, qkv + r * qkv_width);
+      int64_t run;  // rows of one sequence
+      for (int64_t r = 0; r < N; r += run) {
+        for (run = 1; r + run < N && rows[r + run].sequence == rows[r].sequence; run++) {}
+        attention(l, rows + r, run, qkv + r * qkv_width, y + r * y_width, y_width);
+      }
+      multiply(layer.proj, m.shape.width, queries, y, y_width, N, u, width);
+      add(layer.proj.bias);
+      // 3. the feed-forward part
+      norms(layer.norm2);
+      multiply(layer.up, up_width, m.shape.width, u, width, N, h, up_width);
+      for (int64_t r = 0; r < N; r++)
+        activate_row(h + r * up_width, hidden, (Activation)m.shape.activation, layer.up.bias,
+                     m.shape.gated);
+      multiply(layer.down, m.shape.width, m.shape.hidden, h, up_width, N, u, width);
+      add(layer.down.bias);
+    }
+    // 4. logits
+    int64_t wanted = 0;
+    float *first = nullptr;
+    for (int64_t r = 0; r < N; r++) {
+      if (!rows[r].logits) continue;
+      if (!first) first = rows[r].logits;
+      norm_row(x + r * width, m.shape.width, kind, m.norm.weight, m.norm.bias, eps,
+               u + wanted++ * width);
+    }
+    if (!wanted) return;
+    multiply(m.head, m.shape.vocab, m.shape.width, u, width, wanted, first, vocab);
+    for (int64_t r = 0; r < wanted; r++) finish(first + r * vocab);
+  }
+
+ private:
+  const Decoder &m;
+  const Cache &cache;
+  Work &work;
+  const int64_t width = round_up(m.shape.width, LANES);
+  const int64_t head_size = m.shape.head_size;
+  const int64_t value_size = round_up(head_size, LANES);
+  const int64_t queries = m.shape.heads * head_size;
+  const int64_t qkv_rows = (m.shape.heads + 2 * m.shape.kv_heads) * head_size;
+  const int64_t qkv_width = round_up(qkv_rows, LANES);
+  const int64_t hidden = round_up(m.shape.hidden, LANES);
+  const int64_t up_width = hidden * (1 + m.shape.gated);
+  const int64_t vocab = round_up(m.shape.vocab, LANES);
+
+  // out = x times a matrix (n, K), without its bias.
+  void multiply(const Matrix &a, int64_t n, int64_t K, const float *x, int64_t stride, int64_t N,
+                float *out, int64_t out_stride) {
+    const int64_t panels = round_up(n, LANES) / LANES;
+    if (m.shape.bits == 32)
+      return product((const float *)a.w, panels, K, x, stride, N, out, out_stride);
+    const int64_t padded = round_up(K, 2);
+    int16_t *codes = work.codes.data();
+    for (int64_t r = 0; r < N; r++)
+      work.units[r] = round_row(x + r * stride, K, codes + r * padded, padded);
+    product((const int8_t *)a.w, a.scales, panels, padded, codes, work.units.data(), N, out,
+            out_stride);
+  }
+
+  void embed(const Row &row, float *x) {
+    const int64_t C = m.shape.width;
+    const float *a = m.tokens + row.sequence->tokens[row.position] * C;
+    const float *p = m.positions + row.position * C;
+    for (int64_t i = 0; i < C; i++) x[i] = m.shape.rotary ? a[i] : a[i] + p[i];
+    for (int64_t i = C; i < width; i++) x[i] = 0;
+    if (m.shape.embed_norm)
+      norm_row(x, C, (NormKind)m.shape.norm, m.embed_norm.weight, m.embed_norm.bias, m.norm_eps, x);
+  }
+
+  // Biases, QK-norm and rotation of the queries, keys and values of one row.
+  void place(const Layer &layer, int64_t position, float *qkv) {
+    if (layer.qkv.bias)
+      for (int64_t i = 0; i < qkv_width; i += LANES)
+        store(qkv + i, load(qkv + i) + load(layer.qkv.bias + i));
+    if (!m.shape.qk_norm && !m.shape.rotary) return;
+    for (int64_t head = 0; head < m.shape.heads + m.shape.kv_heads; head++) {
+      float *x = qkv + head * head_size;
+      const Affine &affine = head < m.shape.heads ? layer.query_norm : layer.key_norm;
+      if (m.shape.qk_norm)
+        norm_row(x, head_size, RMS_NORM, affine.weight, nullptr, m.norm_eps, x);
+      if (m.shape.rotary) rotate_row(x, head_size, m.positions + position * 2 * head_size);
+    }
+  }
+
+  // Stores keys and values of rows of one sequence, and attends to them and all before them.
+  void attention(int64_t l, const Row *rows, int64_t N, const float *qkv, float *y, int64_t stride) {
+    const int64_t kv_heads = m.shape.kv_heads;
+    const int64_t group = m.shape.heads / kv_heads;
+    const int64_t window = m.layer[l].window;
+    const float scale = 1 / std::sqrt((float)head_size);
+    const int64_t slots = round_up(cache.block_len, LANES);
+    HeadCache head;
+    head.table = rows[0].sequence->table;
+    head.key_stride = kv_heads * slots * head_size;
+    head.value_stride = kv_heads * slots * value_size;
+    head.block_len = cache.block_len;
+    head.head_size = head_size;
+    head.value_size = value_size;
+    AttentionWork &w = work.attention;
+    for (int64_t j = 0; j < kv_heads; j++) {
+      head.keys = cache.keys + l * cache.blocks * head.key_stride + j * slots * head_size;
+      head.values = cache.values + l * cache.blocks * head.value_stride + j * slots * value_size;
+      for (int64_t r = 0; r < N; r++) {
+        const float *key = qkv + r * qkv_width + (m.shape.heads + j) * head_size;
+        if (rows[r].keeps) head.put(rows[r].position, key, key + kv_heads * head_size);
+      }
+      // Queries of one group share the keys: they are rows of their own.
+      const int64_t total_rows = N * group;
+      for (int64_t begin = 0; begin < total_rows; begin += QUERIES) {
+        const int64_t n = std::min<int64_t>(QUERIES, total_rows - begin);
+        for (int64_t i = 0; i < n; i++) {
+          const int64_t r = (begin + i) / group;
+          const int64_t head_ = j * group + (begin + i) % group;
+          const float *from = qkv + r * qkv_width + head_ * head_size;
+          float *to = w.queries.data() + i * head_size;
+          for (int64_t d = 0; d < head_size; d++) to[d] = from[d] * scale;
+          const int64_t pos = rows[r].position;
+          w.sights[i] = {pos, window ? pos - window + 1 : 0, m.sinks};
+        }
+        const int64_t out_stride = attend(head, n, w);
+        for (int64_t i = 0; i < n; i++) {
+          const int64_t r = (begin + i) / group;
+          const int64_t head_ = j * group + (begin + i) % group;
+          const float *from = w.out.data() + i * out_stride;
+          float *to = y + r * stride + head_ * head_size;
+          for (int64_t d = 0; d < head_size; d++) to[d] = from[d];
+        }
+      }
+    }
+  }
+
+  void finish(float *logits) {
+    const float *bias = m.head.bias;
+    const float cap = m.softcap;
+    if (!bias && !cap) return;
+    for (int64_t i = 0; i < vocab; i += LANES) {
+      vec x = load(logits + i);
+      if (bias) x += load(bias + i);
+      if (cap) x = cap * hyperbolic_tangent(x / cap);
+      store(logits + i, x);
+    }
+  }
+};
+
+// The token behind position `pos`, with the noise of that token.
+static int64_t next_token(const Decoder &m, const Sequence &s, int64_t pos, const float *logits,
+                          SamplingWork &work) {
+  const float *noise = s.noise ? s.noise + (pos + 1 - s.n_prompt) * s.noise_stride : nullptr;
+  return sample(logits, m.shape.vocab, noise, s.temperature, s.top_k, s.top_p, work);
+}
+
+// The first rows of S turns; `logits` is where the first wanted row goes. Returns the end of logits.
+static float *gather_rows(const Decoder &m, const Turn *turns, int64_t S, int64_t round,
+                          float *logits, std::vector<Row> &rows) {
+  const int64_t stride = round_up(m.shape.vocab, LANES);
+  rows.clear();
+  for (const Turn *t = turns; t < turns + S; t++) {
+    if (round >= std::max<int64_t>(t->steps, 1)) continue;
+    const int64_t last = t->start + t->count - 1 + round;
+    const int64_t wanted = round ? 1 : t->wanted;
+    for (int64_t pos = round ? last : t->start; pos <= last; pos++) {
+      const bool wants = pos > last - wanted;
+      rows.push_back({t->sequence, pos, pos >= t->cached, wants ? logits : nullptr});
+      if (wants) logits += stride;
+    }
+  }
+  return logits;
+}
+
+static void read_rows(const Decoder &m, const Cache &cache, Work &work) {
+  Pass pass(m, cache, work);
+  const int64_t N = work.rows.size();
+  for (int64_t r = 0; r < N; r += CHUNK) pass.read(&work.rows[r], std::min(CHUNK, N - r));
+}
+
+extern "C" int64_t lanes() { return LANES; }
+extern "C" int64_t group_size() { return GROUP; }
+extern "C" void *new_work() { return new Work; }
+extern "C" void delete_work(void *work) { delete (Work *)work; }
+
+// Asks the system for large pages in a region that is not used yet. Reading 43 MB of weights in pages
+// of 2 MB was 1.16 times faster than in pages of 4 KB (Zen 3). It may refuse.
+extern "C" void use_huge_pages(char *memory, int64_t bytes) {
+#if defined(__linux__)
+  const int64_t page = 1 << 21;
+  char *first = (char *)round_up((int64_t)memory, page);
+  char *end = (char *)((int64_t)(memory + bytes) / page * page);
+  if (first < end) madvise(first, end - first, MADV_HUGEPAGE);
+#endif
+}
+
+// Copies a matrix (n, K) and its bias into the form that products read. With gates `parts` is 2: each
+// half of the rows begins with a panel of its own.
+extern "C" void pack_matrix(const Source *s) {
+  const int64_t part = s->n / s->parts;
+  const int64_t padded = round_up(part, LANES);
+  const int64_t groups = (s->K + GROUP - 1) / GROUP;
+  for (int64_t i = 0; i < s->parts; i++) {
+    const float *w = s->weight + i * part * s->K;
+    if (s->scales) {
+      int8_t *to = (int8_t *)s->panels + i * padded * round_up(s->K, 2);
+      pack(w, part, s->K, s->group, to, s->scales + i * padded * groups);
+    } else {
+      pack(w, part, s->K, (float *)s->panels + i * padded * s->K);
+    }
+    for (int64_t row = 0; s->bias && row < padded; row++)
+      s->padded_bias[i * padded + row] = row < part ? s->bias[i * part + row] : 0;
+  }
+}
+
+// Reads S sequences, then decodes those that sample, all in one step each. If `keep` is 1, the logits
+// of all steps are written one behind the other; else each step overwrites those of the last.
+// sampled (S, most) gets each sequence's new tokens, unless it is null.
+extern "C" void run_steps(const Decoder *m, const Cache *cache, void *memory, const Turn *turns,
+                          int64_t S, int64_t most, int64_t keep, float *logits,
+                          int64_t *sampled) {
+  Work &work = *(Work *)memory;
+  const int64_t stride = round_up(m->shape.vocab, LANES);
+  float *start = logits;
+  for (int64_t round = 0; round < most; round++) {
+    float *end = gather_rows(*m, turns, S, round, logits, work.rows);
+    read_rows(*m, *cache, work);
+    for (int64_t i = 0; i < S; i++) {
+      const Turn &t = turns[i];
+      if (round >= std::max<int64_t>(t.steps, 1)) continue;
+      logits += (round ? 1 : t.wanted) * stride;  // the last of its rows samples
+      if (!t.steps) continue;
+      const int64_t pos = t.start + t.count - 1 + round;
+      const int64_t token = next_token(*m, *t.sequence, pos, logits - stride, work.sampling);
+      t.sequence->tokens[pos + 1] = token;
+      if (sampled) sampled[i * most + round] = token;
+    }
+    logits = keep ? end : start;
+  }
+}
+
+// Reads known and proposed tokens in one pass. choices (all rows) gets the token that belongs behind
+// each, and the texts stay as they are.
+extern "C" void check(const Decoder *m, const Cache *cache, void *memory, const Turn *turns,
+                      int64_t S, float *logits, int64_t *choices) {
+  Work &work = *(Work *)memory;
+  gather_rows(*m, turns, S, 0, logits, work.rows);
+  read_rows(*m, *cache, work);
+  for (const Row &row : work.rows)
+    *choices++ = next_token(*m, *row.sequence, row.position, row.logits, work.sampling);
+}

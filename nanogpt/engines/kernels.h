@@ -1,0 +1,867 @@
+// Kernels of a decoder: products, norms, activations, rotation, attention, sampling. One thread.
+//
+// They are shared by the decode loop and by serving (decoder.cpp). The rule that all of them obey:
+// a row (one token of one text) gets the same bits alone, in any batch, and in any chunking of its
+// prompt. So every sum of a row has one order, which depends on the shape of the model alone.
+//
+// LANES floats fill a vector register. Matrices are stored in panels: LANES outputs side by side,
+// (panels, K, LANES), with zeros behind the last output. A product then needs no sum across lanes.
+
+#pragma once
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <type_traits>
+#include <vector>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#if defined(__AVX512BW__)
+constexpr int LANES = 16;
+constexpr int REGISTERS = 32;
+#elif defined(__AVX2__) && defined(__FMA__)
+constexpr int LANES = 8;
+constexpr int REGISTERS = 16;
+#elif defined(__aarch64__)
+constexpr int LANES = 4;
+constexpr int REGISTERS = 32;
+#else
+constexpr int LANES = 4;
+constexpr int REGISTERS = 16;
+#endif
+
+#define INLINE static inline __attribute__((always_inline))
+// A function that is not inlined, so that every row runs the same instructions.
+#define ONE_COPY static __attribute__((noinline))
+#define UNROLL _Pragma("GCC unroll 16")
+
+// GCC's and Clang's vectors: + and * work lane by lane.
+typedef float vec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef int32_t ints __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+
+constexpr int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+
+INLINE vec load(const float *p) { return *(const vec *)p; }
+INLINE void store(float *p, vec v) { *(vec *)p = v; }
+INLINE vec all(float x) { return vec{} + x; }
+INLINE vec larger(vec a, vec b) { return a > b ? a : b; }
+
+// Hides from the compiler how a value was computed, so that it cannot reorder a sum.
+#if defined(__x86_64__)
+#define HIDE(v) asm volatile("" : "+x"(v))
+#else
+#define HIDE(v) asm volatile("" : "+w"(v))
+#endif
+
+// a · b + c in one rounding, in exactly this order.
+INLINE vec multiply_add(vec a, vec b, vec c) {
+#if defined(__AVX512BW__)
+  return (vec)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined(__AVX2__) && defined(__FMA__)
+  return (vec)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#else
+  c = a * b + c;
+  HIDE(c);
+  return c;
+#endif
+}
+
+// All lanes joined into one number: halves onto halves, so that few operations wait for another.
+template <class Lanes, class Join>
+INLINE float fold(Lanes v, Join join) {
+  typedef float half __attribute__((vector_size(sizeof v / 2)));
+  if constexpr (sizeof v == 16) {
+    return join(join(v[0], v[2]), join(v[1], v[3]));
+  } else {
+    half halves[2];
+    std::memcpy(halves, &v, sizeof v);
+    return fold(join(halves[0], halves[1]), join);
+  }
+}
+INLINE float total(vec v) {
+  return fold(v, [](auto a, auto b) { return a + b; });
+}
+INLINE float highest(vec v) {
+  return fold(v, [](auto a, auto b) { return a > b ? a : b; });
+}
+
+// e^x for x <= 0 with an error of about 1e-6: 2^n by writing n into the exponent's bits, times a
+// short series for the rest. Below -87 it returns e^-87.
+INLINE vec exponential(vec x) {
+  x = larger(x, all(-87.0f));
+  const ints n = __builtin_convertvector(x * 1.44269504f - 0.5f, ints);  // x / ln 2, rounded
+  const vec whole = __builtin_convertvector(n, vec);
+  // ln 2 in two parts, of which the first is exact
+  const vec f = (x - whole * 0.693359375f) + whole * 2.12194440e-4f;
+  vec p = 1.9875691e-4f * f + 1.3981999e-3f;
+  p = p * f + 8.3334519e-3f;
+  p = p * f + 4.1665796e-2f;
+  p = p * f + 1.6666665e-1f;
+  p = p * f + 5.0000001e-1f;
+  const ints power = (n + 127) << 23;
+  return (p * f * f + f + 1.0f) * (vec)power;
+}
+
+// ---------------------------------------------------------------- products
+
+constexpr int MOST_ROWS = 6;          // rows whose sums are in registers at the same time
+// Panels, likewise. They are read side by side, as several streams in which the processor fetches
+// ahead: six gave 20 GB/s from memory where one gave 15 (Zen 3).
+constexpr int MOST_PANELS = 6;
+constexpr int64_t DEPTH = 128;        // terms of a sum before it goes to memory: panels stay in L1
+constexpr int64_t ROW_BYTES = 1 << 18;  // rows that pass by the same panels: they stay in L2
+
+constexpr int LINE = std::max(1, 16 / LANES);  // terms of a panel in a line of the cache
+// Where memory and registers are both busy, fetching ahead pays: with 3 to 24 rows, and a matrix that
+// no L2 cache holds. A batch of 8 was 1.07 times faster at 10.8M weights, and slower at 0.37M.
+constexpr int64_t LARGE = 1 << 19;
+
+template <int N>
+using Number = std::integral_constant<int, N>;
+
+// Calls use(Number<n>{}), for 1 <= n <= MOST: a number of the run time as one of the compile time.
+template <int MOST, class Use>
+INLINE void with_number(int n, Use use) {
+  if constexpr (MOST > 1) {
+    if (n < MOST) return with_number<MOST - 1>(n, use);
+  }
+  use(Number<MOST>{});
+}
+
+// Whether the sums of R rows and P panels fit in registers, beside the smaller number of operands
+// and `more` temporary values.
+constexpr bool fits(int R, int P, int more) {
+  return R * P + std::min(R, P) + more <= REGISTERS && P <= MOST_PANELS;
+}
+constexpr int most_panels(int R, int more) {
+  int P = 1;
+  while (fits(R, P + 1, more)) P++;
+  return P;
+}
+
+// One piece of a product whose sums fit in registers.
+struct Piece {
+  int64_t row;     // its first row
+  int64_t panel;   // its first panel, of all
+  int64_t k;       // its first term
+  int64_t depth;   // number of terms
+  int64_t ahead;   // panels · K + terms: where the next piece of weights begins
+  bool fetches;    // the next weights, into the cache
+};
+
+// Splits a product into pieces: part(R, P, piece) gets R rows and P panels.
+template <int MORE, class Part>
+INLINE void pieces(int64_t N, int64_t panels, int64_t K, int64_t depth, int64_t row_bytes,
+                   Part part) {
+  const int64_t most = std::max<int64_t>(1, ROW_BYTES / row_bytes / MOST_ROWS) * MOST_ROWS;
+  int64_t rows;
+  for (int64_t begin = 0; begin < N; begin += rows) {
+    rows = std::min(most, N - begin);
+    // Blocks of rows are as even as possible: 8 rows are 4 and 4.
+    const int64_t blocks = (rows + MOST_ROWS - 1) / MOST_ROWS;
+    const int widest = (rows + blocks - 1) / blocks;
+    int64_t limit = 1;
+    with_number<MOST_ROWS>(widest, [&](auto R) { limit = most_panels(R, MORE); });
+    const int64_t strips = (panels + limit - 1) / limit;
+    Piece piece;
+    piece.panel = 0;
+    for (int64_t s = 0; s < strips; s++) {
+      const int width = (panels - piece.panel) / (strips - s);
+      for (piece.k = 0; piece.k < K; piece.k += depth) {
+        piece.depth = std::min(depth, K - piece.k);
+        const bool ends = piece.k + depth >= K;
+        piece.ahead = ends ? (piece.panel + width) * K : piece.panel * K + piece.k + depth;
+        piece.fetches = rows <= 4 * MOST_ROWS && panels * LANES * row_bytes > LARGE;
+        piece.row = begin;
+        for (int64_t b = 0; b < blocks; b++) {
+          const int n = (begin + rows - piece.row) / (blocks - b);
+          with_number<MOST_ROWS>(n, [&](auto R) {
+            with_number<most_panels(R, MORE)>(width, [&](auto P) { part(R, P, piece); });
+          });
+          piece.row += n;
+        }
+      }
+      piece.panel += width;
+    }
+  }
+}
+
+// one(r, p, x, w) adds the product of row r's number x and panel p's weights w. The fewer of the
+// two are held in registers, and the others pass by.
+template <int R, int P, class Value, class Weight, class One>
+INLINE void outer(Value value, Weight weight, One one) {
+  if constexpr (R < P) {
+    decltype(value(0)) x[R];
+    UNROLL for (int r = 0; r < R; r++) x[r] = value(r);
+    UNROLL for (int p = 0; p < P; p++) {
+      const auto w = weight(p);
+      UNROLL for (int r = 0; r < R; r++) one(r, p, x[r], w);
+    }
+  } else {
+    decltype(weight(0)) w[P];
+    UNROLL for (int p = 0; p < P; p++) w[p] = weight(p);
+    UNROLL for (int r = 0; r < R; r++) {
+      const auto x = value(r);
+      UNROLL for (int p = 0; p < P; p++) one(r, p, x, w[p]);
+    }
+  }
+}
+
+// out (N, stride) = x (N, …) times a float32 matrix in panels.
+INLINE void product(const float *w, int64_t panels, int64_t K, const float *x, int64_t x_stride,
+                    int64_t N, float *out, int64_t stride) {
+  auto part = [&](auto R, auto P, const Piece &piece) {
+    const float *weights = w + (piece.panel * K + piece.k) * LANES;
+    const float *values = x + piece.row * x_stride + piece.k;
+    float *to = out + piece.row * stride + piece.panel * LANES;
+    const int64_t gap = K * LANES;
+    vec sums[R][P];
+    for (int r = 0; r < R; r++)
+      for (int p = 0; p < P; p++)
+        sums[r][p] = piece.k ? load(to + r * stride + p * LANES) : vec{};
+    auto term = [&](int64_t i) __attribute__((always_inline)) {
+      outer<R, P>([&](int r) { return all(values[r * x_stride + i]); },
+                  [&](int p) { return load(weights + p * gap + i * LANES); },
+                  [&](int r, int p, vec a, vec b) { sums[r][p] = multiply_add(a, b, sums[r][p]); });
+    };
+    int64_t i = 0;
+    if (R >= 3 && piece.fetches) {
+      const float *ahead = w + piece.ahead * LANES;
+      for (; i + LINE <= piece.depth; i += LINE) {
+        UNROLL for (int p = 0; p < P; p++) __builtin_prefetch(ahead + p * gap + i * LANES, 0, 2);
+        UNROLL for (int u = 0; u < LINE; u++) term(i + u);
+      }
+    }
+    for (; i < piece.depth; i++) term(i);
+    for (int r = 0; r < R; r++)
+      for (int p = 0; p < P; p++) store(to + r * stride + p * LANES, sums[r][p]);
+  };
+  pieces<1>(N, panels, K, DEPTH, K * sizeof(float), part);
+}
+
+// ---------------------------------------------------------------- products with 8-bit weights
+
+// A weight is a code from -127 to 127 times the scale of its group: GROUP numbers of a row have
+// one scale. Rows are rounded to codes of 16 bits, so that integers are multiplied: two terms of an
+// output are side by side, (panels, K / 2, LANES, 2), and one instruction multiplies and adds both.
+// Integer sums of a group are exact. Rows of 16 bits were faster than rows of floats, and as fast as
+// rows of 8 bits, which cost quality.
+constexpr int64_t GROUP = 128;
+
+// A row's pair of codes in every lane; LANES pairs of weights; and the sum of their products.
+#if defined(__AVX512BW__)
+typedef __m512i pairs;
+INLINE pairs both(int32_t x) { return _mm512_set1_epi32(x); }
+INLINE pairs load_pairs(const int8_t *w) {
+  return _mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i *)w));
+}
+INLINE ints add_products(ints sum, pairs x, pairs w) {
+  return sum + (ints)_mm512_madd_epi16(x, w);
+}
+#elif defined(__AVX2__)
+typedef __m256i pairs;
+INLINE pairs both(int32_t x) { return _mm256_set1_epi32(x); }
+INLINE pairs load_pairs(const int8_t *w) {
+  return _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)w));
+}
+INLINE ints add_products(ints sum, pairs x, pairs w) {
+  return sum + (ints)_mm256_madd_epi16(x, w);
+}
+#else
+typedef ints pairs;
+INLINE pairs both(int32_t x) { return ints{} + x; }
+INLINE pairs load_pairs(const int8_t *w) {
+  typedef int8_t bytes __attribute__((vector_size(2 * LANES), aligned(1), may_alias));
+  typedef int16_t shorts __attribute__((vector_size(4 * LANES)));
+  return (ints)__builtin_convertvector(*(const bytes *)w, shorts);
+}
+INLINE ints add_products(ints sum, pairs x, pairs w) {
+  return sum + (x << 16 >> 16) * (w << 16 >> 16) + (x >> 16) * (w >> 16);
+}
+#endif
+
+// out (N, stride) = N rows of K codes, each worth units[row], times codes in panels. scales (panels,
+// groups, LANES).
+INLINE void product(const int8_t *w, const float *scales, int64_t panels, int64_t K,
+                    const int16_t *x, const float *units, int64_t N, float *out, int64_t stride) {
+  const int64_t groups = (K + GROUP - 1) / GROUP;
+  auto part = [&](auto R, auto P, const Piece &piece) {
+    const int8_t *weights = w + (piece.panel * K + piece.k) * LANES;
+    const int16_t *values = x + piece.row * K + piece.k;
+    const int64_t gap = K * LANES;
+    const int64_t x_stride = K;
+    ints sums[R][P] = {};
+    for (int64_t i = 0; i < piece.depth; i += 2, weights += 2 * LANES)
+      outer<R, P>(
+          [&](int r) {
+            int32_t pair;
+            std::memcpy(&pair, values + r * x_stride + i, sizeof pair);
+            return both(pair);
+          },
+          [&](int p) { return load_pairs(weights + p * gap); },
+          [&](int r, int p, pairs a, pairs b) { sums[r][p] = add_products(sums[r][p], a, b); });
+    for (int r = 0; r < R; r++)
+      for (int p = 0; p < P; p++) {
+        const int64_t panel = piece.panel + p;
+        float *to = out + (piece.row + r) * stride + panel * LANES;
+        const vec scale = load(scales + (panel * groups + piece.k / GROUP) * LANES);
+        const vec sum = __builtin_convertvector(sums[r][p], vec);
+        store(to, multiply_add(sum, scale * units[piece.row + r], piece.k ? load(to) : vec{}));
+      }
+  };
+  pieces<2>(N, panels, K, GROUP, K * sizeof(int16_t), part);
+}
+
+// Rounds a row to codes of 16 bits: its largest number becomes 32767. Returns the value of a code.
+ONE_COPY float round_row(const float *x, int64_t n, int16_t *codes, int64_t padded) {
+  vec tops = {};
+  int64_t i = 0;
+  for (; i + LANES <= n; i += LANES) tops = larger(tops, larger(load(x + i), -load(x + i)));
+  float top = std::max(highest(tops), 1e-30f);
+  for (; i < n; i++) top = std::max(top, std::fabs(x[i]));
+  const float inverse = 32767 / top;
+  for (i = 0; i < n; i++) codes[i] = (int16_t)(int32_t)__builtin_rintf(x[i] * inverse);
+  for (; i < padded; i++) codes[i] = 0;
+  return top / 32767;
+}
+
+// ---------------------------------------------------------------- packing
+
+#if defined(__AVX2__)
+// Eight numbers of eight rows, `stride` apart, become eight columns, LANES apart.
+INLINE void transpose(const float *rows, int64_t stride, float *columns) {
+  __m256 r[8];
+  __m256 pairs[8];
+  UNROLL for (int i = 0; i < 8; i++) r[i] = _mm256_loadu_ps(rows + i * stride);
+  UNROLL for (int i = 0; i < 8; i += 2) {
+    pairs[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
+    pairs[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
+  }
+  UNROLL for (int i = 0; i < 8; i += 4) {  // of four rows each: columns 0 and 4, 1 and 5, …
+    r[i] = _mm256_shuffle_ps(pairs[i], pairs[i + 2], 0x44);
+    r[i + 1] = _mm256_shuffle_ps(pairs[i], pairs[i + 2], 0xee);
+    r[i + 2] = _mm256_shuffle_ps(pairs[i + 1], pairs[i + 3], 0x44);
+    r[i + 3] = _mm256_shuffle_ps(pairs[i + 1], pairs[i + 3], 0xee);
+  }
+  UNROLL for (int i = 0; i < 4; i++) {
+    _mm256_storeu_ps(columns + i * LANES, _mm256_permute2f128_ps(r[i], r[i + 4], 0x20));
+    _mm256_storeu_ps(columns + (i + 4) * LANES, _mm256_permute2f128_ps(r[i], r[i + 4], 0x31));
+  }
+}
+#endif
+
+// Rows of a matrix (n, K) become panels.
+static void pack(const float *w, int64_t n, int64_t K, float *panels) {
+  for (int64_t first = 0; first < n; first += LANES, panels += K * LANES, w += K * LANES) {
+    const int count = std::min<int64_t>(LANES, n - first);
+    int64_t k = 0;
+#if defined(__AVX2__)
+    for (; count == LANES && k + 8 <= K; k += 8)
+      for (int row = 0; row < LANES; row += 8)
+        transpose(w + row * K + k, K, panels + k * LANES + row);
+#endif
+    for (; k < K; k++)
+      for (int row = 0; row < LANES; row++)
+        panels[k * LANES + row] = row < count ? w[row * K + k] : 0;
+  }
+}
+
+// Rounds groups of a row to codes: the largest number of a group becomes 127.
+static void quantize_row(const float *w, int64_t K, int64_t group, int8_t *codes, float *scales) {
+  for (int64_t begin = 0; begin < K; begin += group) {
+    const int64_t end = std::min(K, begin + group);
+    float top = 0;
+    for (int64_t k = begin; k < end; k++) {
+      const float size = std::fabs(w[k]);
+      top = size > top ? size : top;
+    }
+    *scales++ = top / 127;
+    const float inverse = top > 0 ? 127 / top : 0;
+    for (int64_t k = begin; k < end; k++) codes[k] = (int8_t)(int)__builtin_rintf(w[k] * inverse);
+  }
+}
+
+// As `pack`, in 8 bits, with one scale for `group` numbers of a row: GROUP, or all K. K is rounded up
+// to an even number, with a code of 0.
+static void pack(const float *w, int64_t n, int64_t K, int64_t group, int8_t *panels,
+                 float *scales) {
+  const int64_t padded = round_up(K, 2);
+  const int64_t groups = (K + GROUP - 1) / GROUP;
+  std::vector<int8_t> codes(LANES * padded);
+  std::vector<float> scale(LANES * groups);
+  for (int64_t first = 0; first < n; first += LANES) {
+    if (n - first < LANES) {
+      std::fill(codes.begin(), codes.end(), 0);
+      std::fill(scale.begin(), scale.end(), 0.0f);
+    }
+    for (int row = 0; row < std::min<int64_t>(LANES, n - first); row++) {
+      float *own = &scale[row * groups];
+      quantize_row(w + (first + row) * K, K, group, &codes[row * padded], own);
+      if (group != GROUP) std::fill(own, own + groups, *own);
+    }
+    for (int64_t k = 0; k < padded; k += 2, panels += 2 * LANES)
+      for (int row = 0; row < LANES; row++)
+        std::memcpy(panels + 2 * row, &codes[row * padded + k], 2);
+    for (int64_t g = 0; g < groups; g++, scales += LANES)
+      for (int row = 0; row < LANES; row++) scales[row] = scale[row * groups + g];
+  }
+}
+
+// ---------------------------------------------------------------- norms, rotation, activations
+
+enum NormKind { LAYER_NORM, RMS_NORM };
+enum Activation { RELU, RELU2, GELU, GELU_TANH, SILU };
+
+// LayerNorm or RMSNorm of n numbers. weight and bias may be null, and `out` may be x.
+ONE_COPY void norm_row(const float *x, int64_t n, NormKind kind, const float *weight,
+                       const float *bias, float eps, float *out) {
+  const int64_t whole = n / LANES * LANES;
+  float mean = 0;
+  if (kind == LAYER_NORM) {
+    vec sums = {};
+    for (int64_t i = 0; i < whole; i += LANES) sums += load(x + i);
+    mean = total(sums);
+    for (int64_t i = whole; i < n; i++) mean += x[i];
+    mean /= n;
+  }
+  vec squares = {};
+  for (int64_t i = 0; i < whole; i += LANES) {
+    const vec apart = load(x + i) - mean;
+    squares = multiply_add(apart, apart, squares);
+  }
+  float variance = total(squares);
+  for (int64_t i = whole; i < n; i++) variance += (x[i] - mean) * (x[i] - mean);
+  const float scale = 1 / std::sqrt(variance / n + eps);
+  int64_t i = 0;
+  for (; i < whole; i += LANES) {
+    vec y = (load(x + i) - mean) * scale;
+    if (weight) y *= load(weight + i);
+    if (bias) y += load(bias + i);
+    store(out + i, y);
+  }
+  for (; i < n; i++) {
+    float y = (x[i] - mean) * scale;
+    if (weight) y *= weight[i];
+    if (bias) y += bias[i];
+    out[i] = y;
+  }
+}
+
+// Rotates a query or a key by a row of cos, cos, -sin, sin, each half a head wide.
+ONE_COPY void rotate_row(float *x, int64_t head_size, const float *factors) {
+  const int64_t half = head_size / 2;
+  const float *cos = factors;
+  const float *sin = factors + head_size + half;
+  int64_t d = 0;
+  for (; d + LANES <= half; d += LANES) {
+    const vec a = load(x + d);
+    const vec b = load(x + d + half);
+    store(x + d, a * load(cos + d) - b * load(sin + d));
+    store(x + d + half, b * load(cos + d) + a * load(sin + d));
+  }
+  for (; d < half; d++) {
+    const float a = x[d];
+    const float b = x[d + half];
+    x[d] = a * cos[d] - b * sin[d];
+    x[d + half] = b * cos[d] + a * sin[d];
+  }
+}
+
+INLINE vec sigmoid(vec x) {
+  const vec e = exponential(x > vec{} ? -x : x);  // of a number below 0, which cannot overflow
+  return (x > vec{} ? all(1) : e) / (1 + e);
+}
+
+INLINE vec hyperbolic_tangent(vec x) {
+  const vec e = exponential(x > vec{} ? -2 * x : 2 * x);
+  const vec y = (1 - e) / (1 + e);
+  return x > vec{} ? y : -y;
+}
+
+// The error function to about 2e-7 (Abramowitz and Stegun, 7.1.26).
+INLINE vec error_function(vec x) {
+  const vec size = x > vec{} ? x : -x;
+  const vec t = 1 / (1 + 0.3275911f * size);
+  vec p = 1.061405429f * t - 1.453152027f;
+  p = p * t + 1.421413741f;
+  p = p * t - 0.284496736f;
+  p = p * t + 0.254829592f;
+  const vec y = 1 - p * t * exponential(-size * size);
+  return x > vec{} ? y : -y;
+}
+
+INLINE vec activate(vec x, Activation kind) {
+  const vec positive = larger(x, vec{});
+  switch (kind) {
+    case RELU:
+      return positive;
+    case RELU2:
+      return positive * positive;
+    case GELU:
+      return 0.5f * x * (1 + error_function(x * 0.70710678f));
+    case GELU_TANH:  // (1 + tanh u) / 2 is the sigmoid of 2 u
+      return x * sigmoid(1.59576912f * (x + 0.044715f * x * x * x));
+    case SILU:
+      return x * sigmoid(x);
+  }
+  return x;
+}
+
+// h (n, padded) = activation(h + bias); with gates it is activation(gate + …) · (up + …), and the
+// up part begins `padded` numbers behind the gates, its bias likewise.
+ONE_COPY void activate_row(float *h, int64_t padded, Activation kind, const float *bias,
+                           bool gated) {
+  for (int64_t i = 0; i < padded; i += LANES) {
+    vec x = load(h + i);
+    if (bias) x += load(bias + i);
+    x = activate(x, kind);
+    if (gated) {
+      vec up = load(h + padded + i);
+      if (bias) up += load(bias + padded + i);
+      x *= up;
+    }
+    store(h + i, x);
+  }
+}
+
+// ---------------------------------------------------------------- attention
+
+// The keys and values of one head of one sequence. Positions are in blocks of block_len, wherever
+// the table says. A block's keys are panels of LANES positions, (panels, head_size, LANES), and its
+// values rows, (panels · LANES, value_size). If block_len is no multiple of LANES, the last panel
+// of a block has slots that nobody uses.
+struct HeadCache {
+  float *keys;
+  float *values;
+  const int64_t *table;
+  int64_t key_stride;  // numbers from a block to the next
+  int64_t value_stride;
+  int64_t block_len;
+  int64_t head_size;
+  int64_t value_size;  // head_size, up to whole registers
+
+  int64_t panels_per_block() const { return round_up(block_len, LANES) / LANES; }
+
+  // The panel in which a position is.
+  int64_t panel_of(int64_t pos) const {
+    return pos / block_len * panels_per_block() + pos % block_len / LANES;
+  }
+
+  void put(int64_t pos, const float *key, const float *value) const {
+    const int64_t block = table[pos / block_len];
+    const int64_t slot = pos % block_len;
+    float *k = keys + block * key_stride + slot / LANES * head_size * LANES + slot % LANES;
+    float *v = values + block * value_stride + slot * value_size;
+    for (int64_t d = 0; d < head_size; d++) k[d * LANES] = key[d];
+    for (int64_t d = 0; d < head_size; d++) v[d] = value[d];
+    for (int64_t d = head_size; d < value_size; d++) v[d] = 0;
+  }
+};
+
+constexpr int TILE = 128 / LANES;  // panels of keys that are read at a time
+constexpr int QUERIES = 48;        // rows of queries that share a tile
+
+// One panel of a tile: LANES positions from `first` on, of which `count` are in use.
+struct KeyPanel {
+  const float *keys;
+  const float *values;
+  int64_t first;
+  int count;
+};
+
+// The positions that a query sees: the first `sinks`, and from … last.
+struct Sight {
+  int64_t last;
+  int64_t from;
+  int64_t sinks;
+  bool all_of(const KeyPanel &p) const {
+    const int64_t end = p.first + LANES - 1;
+    return p.count == LANES && end <= last && (p.first >= from || end < sinks);
+  }
+};
+
+// Lanes of a panel that a query sees: -1 in each, else 0.
+INLINE ints seen_lanes(const Sight &sight, const KeyPanel &p) {
+  ints lanes;
+  for (int i = 0; i < LANES; i++) {
+    const int64_t pos = p.first + i;
+    lanes[i] = -(i < p.count && pos <= sight.last && (pos >= sight.from || pos < sight.sinks));
+  }
+  return lanes;
+}
+
+// scores (R, …) of R queries with P panels.
+template <int R, int P>
+INLINE void score(const float *q, int64_t head_size, const KeyPanel *panels, float *scores) {
+  const float *keys[P];
+  UNROLL for (int p = 0; p < P; p++) keys[p] = panels[p].keys;
+  vec sums[R][P] = {};
+  for (int64_t d = 0; d < head_size; d++)
+    outer<R, P>([&](int r) { return all(q[r * head_size + d]); },
+                [&](int p) { return load(keys[p] + d * LANES); },
+                [&](int r, int p, vec a, vec b) { sums[r][p] = multiply_add(a, b, sums[r][p]); });
+  UNROLL for (int r = 0; r < R; r++)
+    UNROLL for (int p = 0; p < P; p++)
+      store(scores + r * TILE * LANES + p * LANES, sums[r][p]);
+}
+
+// out = factors · out + shares times values, for R queries, over n panels and P registers of every
+// value. If SPLIT is 2, even and odd positions have sums of their own, (rows, SPLIT, value_size), so
+// that fewer operations wait for one another. COUNT positions of a panel are read; 0: `count`.
+template <int R, int P, int SPLIT, int COUNT>
+INLINE void gather(const float *shares, const KeyPanel *panels, int n, int count,
+                   int64_t value_size, int64_t column, const float *factors, float *out) {
+  const int64_t stride = SPLIT * value_size;
+  out += column;
+  vec sums[SPLIT][R][P];
+  for (int s = 0; s < SPLIT; s++)
+    for (int r = 0; r < R; r++)
+      for (int p = 0; p < P; p++)
+        sums[s][r][p] = load(out + r * stride + s * value_size + p * LANES) * factors[r];
+  for (int j = 0; j < n; j++) {
+    const float *v = panels[j].values + column;
+    const float *share = shares + j * LANES;
+    auto position = [&](int i, vec(&sum)[R][P]) __attribute__((always_inline)) {
+      outer<R, P>([&](int r) { return all(share[r * TILE * LANES + i]); },
+                  [&](int p) { return load(v + i * value_size + p * LANES); },
+                  [&](int r, int p, vec a, vec b) { sum[r][p] = multiply_add(a, b, sum[r][p]); });
+    };
+    if constexpr (COUNT > 0) {
+      for (int i = 0; i < COUNT; i += SPLIT)
+        UNROLL for (int s = 0; s < SPLIT; s++) position(i + s, sums[s]);
+    } else {
+      int i = 0;
+      for (; i + SPLIT <= count; i += SPLIT)
+        UNROLL for (int s = 0; s < SPLIT; s++) position(i + s, sums[s]);
+      if (i < count) position(i, sums[0]);
+    }
+  }
+  for (int s = 0; s < SPLIT; s++)
+    for (int r = 0; r < R; r++)
+      for (int p = 0; p < P; p++)
+        store(out + r * stride + s * value_size + p * LANES, sums[s][r][p]);
+}
+
+// What attention works in: QUERIES rows each.
+struct AttentionWork {
+  std::vector<float> queries;  // (rows, head_size), divided by √head_size
+  std::vector<float> scores;   // (rows, TILE · LANES)
+  std::vector<float> out;      // (rows, 2, value_size)
+  Sight sights[QUERIES];       // in the order of their positions
+  float tops[QUERIES];         // the largest score so far
+  float factors[QUERIES];
+  vec sums[QUERIES];
+  int64_t ends[QUERIES];   // panels up to and with the query's own
+  int64_t whole[QUERIES];  // of them, those of which it sees the end
+};
+
+// Softmax of one row over a tile, going on from the tiles before it (Milakov and Gimelshein 2018,
+// arXiv 1805.02867): scores become e^(score - top), and the row's factor rescales earlier sums.
+ONE_COPY void soften(float *scores, const KeyPanel *panels, int n, const Sight &sight, float &top,
+                     float &factor, vec &sum) {
+  vec tops = all(top);
+  for (int j = 0; j < n; j++) {
+    vec x = load(scores + j * LANES);
+    if (!sight.all_of(panels[j])) {
+      x = seen_lanes(sight, panels[j]) ? x : all(-1e30f);
+      store(scores + j * LANES, x);
+    }
+    tops = larger(x, tops);
+  }
+  const float before = top;
+  top = highest(tops);
+  factor = exponential(all(before - top))[0];
+  sum *= factor;
+  for (int j = 0; j < n; j++) {
+    const vec x = load(scores + j * LANES);
+    const vec e = x < all(-1e29f) ? vec{} : exponential(x - top);
+    store(scores + j * LANES, e);
+    sum += e;
+  }
+}
+
+// softmax(q kᵀ / √head_size) v of n queries, tile by tile (Dao et al. 2022, arXiv 2205.14135).
+// work.out gets the result, in the first value_size numbers of each row. Behind a query's position
+// no value is read: an earlier sequence may have left anything there.
+template <int SPLIT>
+static void attend_tiles(const HeadCache &cache, int64_t n, AttentionWork &work) {
+  constexpr int ROWS = SPLIT == 2 && REGISTERS == 16 ? 3 : MOST_ROWS;
+  const int64_t size = cache.value_size;
+  const int64_t columns = size / LANES;
+  const int64_t per_block = cache.panels_per_block();
+  for (int64_t r = 0; r < n; r++) {
+    work.tops[r] = -1e30f;
+    work.sums[r] = vec{};
+    work.ends[r] = cache.panel_of(work.sights[r].last) + 1;
+    const int64_t slot = work.sights[r].last % cache.block_len;
+    const bool sees_end = slot % LANES == LANES - 1 || slot == cache.block_len - 1;
+    work.whole[r] = work.ends[r] - !sees_end;
+  }
+  std::fill_n(work.out.data(), n * SPLIT * size, 0.0f);
+  auto first_of = [&](int64_t panel) {
+    return panel / per_block * cache.block_len + panel % per_block * LANES;
+  };
+  for (int64_t begin = 0; begin < work.ends[n - 1]; begin += TILE) {
+    const int count = std::min<int64_t>(TILE, work.ends[n - 1] - begin);
+    // 1. which of the queries see something of this tile
+    const int64_t first = first_of(begin);
+    const int64_t last = first_of(begin + count - 1) + LANES - 1;
+    int64_t start = 0;
+    while (work.sights[start].last < first) start++;
+    int64_t end = n;
+    auto behind = [&](const Sight &s) { return s.from > last && s.sinks <= first; };
+    while (end > start && behind(work.sights[end - 1])) end--;
+    if (start == end) continue;
+    // 2. where its keys and values are
+    KeyPanel panels[TILE];
+    int64_t block = begin / per_block;
+    int64_t inside = begin % per_block;
+    for (int j = 0; j < count; j++) {
+      const int64_t at = cache.table[block];
+      panels[j].keys = cache.keys + at * cache.key_stride + inside * cache.head_size * LANES;
+      panels[j].values = cache.values + at * cache.value_stride + inside * LANES * size;
+      panels[j].first = block * cache.block_len + inside * LANES;
+      panels[j].count = std::min<int64_t>(LANES, cache.block_len - inside * LANES);
+      if (++inside == per_block) {
+        inside = 0;
+        block++;
+      }
+    }
+    auto within = [&](int64_t number) { return (int)std::min<int64_t>(count, number - begin); };
+    // 3. scores: P panels stay in L1 while all queries pass by
+    const int widest = std::min<int64_t>(MOST_ROWS, end - start);
+    int limit = 1;
+    with_number<MOST_ROWS>(widest, [&](auto R) { limit = most_panels(R, 1); });
+    const int strips = (count + limit - 1) / limit;
+    const int width = (count + strips - 1) / strips;
+    for (int j = 0; j < count; j += width)
+      for (int64_t r = start; r < end; r += MOST_ROWS) {
+        const int rows = std::min<int64_t>(MOST_ROWS, end - r);
+        const int some = std::min(width, within(work.ends[r + rows - 1]) - j);
+        if (some <= 0) continue;
+        const float *q = work.queries.data() + r * cache.head_size;
+        float *to = work.scores.data() + (r * TILE + j) * LANES;
+        with_number<MOST_ROWS>(rows, [&](auto R) {
+          with_number<most_panels(R, 1)>(some, [&](auto P) {
+            score<R, P>(q, cache.head_size, panels + j, to);
+          });
+        });
+      }
+    // 4. shares
+    for (int64_t r = start; r < end; r++)
+      soften(work.scores.data() + r * TILE * LANES, panels, within(work.ends[r]), work.sights[r],
+             work.tops[r], work.factors[r], work.sums[r]);
+    // 5. values: together as far as the first of some rows sees, then row by row
+    for (int64_t r = start; r < end; r += ROWS) {
+      const int rows = std::min<int64_t>(ROWS, end - r);
+      const int shared = std::max(0, within(work.whole[r]));
+      with_number<ROWS>(rows, [&](auto R) {
+        constexpr int MOST = most_panels(R * SPLIT, 1);
+        const float *shares = work.scores.data() + r * TILE * LANES;
+        for (int64_t column = 0; column < columns; column += MOST)
+          with_number<MOST>(std::min<int64_t>(MOST, columns - column), [&](auto P) {
+            gather<R, P, SPLIT, LANES>(shares, panels, shared, LANES, size, column * LANES,
+                                       work.factors + r, work.out.data() + r * SPLIT * size);
+          });
+      });
+      for (int64_t i = r; i < r + rows; i++) {
+        const float one = 1;
+        const int whole = std::max(0, within(work.whole[i]));
+        const int ends = within(work.ends[i]);
+        const float *shares = work.scores.data() + i * TILE * LANES;
+        constexpr int MOST = most_panels(SPLIT, 1);
+        auto alone = [&](int from, int n, int positions) {
+          for (int64_t column = 0; column < columns; column += MOST)
+            with_number<MOST>(std::min<int64_t>(MOST, columns - column), [&](auto P) {
+              gather<1, P, SPLIT, 0>(shares + from * LANES, panels + from, n, positions, size,
+                                  column * LANES, &one, work.out.data() + i * SPLIT * size);
+            });
+        };
+        if (whole > shared) alone(shared, whole - shared, LANES);
+        if (ends > whole) alone(whole, 1, work.sights[i].last - panels[whole].first + 1);
+      }
+    }
+  }
+  for (int64_t r = 0; r < n; r++) {
+    const float inverse = 1 / total(work.sums[r]);
+    float *out = work.out.data() + r * SPLIT * size;
+    for (int64_t i = 0; i < size; i += LANES) {
+      vec sum = load(out + i);
+      if (SPLIT == 2) sum += load(out + size + i);
+      store(out + i, sum * inverse);
+    }
+  }
+}
+
+// Even and odd positions are summed apart if a value has too few registers to keep the processor
+// busy. Returns the numbers from one row of work.out to the next.
+static int64_t attend(const HeadCache &cache, int64_t n, AttentionWork &work) {
+  if (cache.value_size / LANES < 6) {
+    attend_tiles<2>(cache, n, work);
+    return 2 * cache.value_size;
+  }
+  attend_tiles<1>(cache, n, work);
+  return cache.value_size;
+}
+
+// ---------------------------------------------------------------- sampling
+
+struct SamplingWork {
+  std::vector<float> probs;
+  std::vector<float> ordered;
+  std::vector<int64_t> order;
+};
+
+// The fewest tokens that reach top_p together keep their probability; of equal ones the first.
+static void keep_top_p(float *p, int64_t n, float top_p, SamplingWork &work) {
+  float sum = 0;
+  for (int64_t i = 0; i < n; i++) sum += p[i];
+  work.order.resize(n);
+  for (int64_t i = 0; i < n; i++) work.order[i] = i;
+  auto likelier = [&](int64_t a, int64_t b) { return p[a] > p[b] || (p[a] == p[b] && a < b); };
+  // Few tokens are usually enough, so not all are sorted: 256, then four times as many, …
+  float before = 0;
+  int64_t done = 0;
+  for (int64_t sorted = 256; done < n && before < top_p; sorted *= 4) {
+    const int64_t end = std::min(n, sorted);
+    std::partial_sort(work.order.begin() + done, work.order.begin() + end, work.order.end(),
+                      likelier);
+    for (; done < end && before < top_p; done++) before += p[work.order[done]] / sum;
+  }
+  for (int64_t i = done; i < n; i++) p[work.order[i]] = 0;
+}
+
+// argmax(softmax(logits / temperature) / noise) over the tokens that top_k and top_p keep, as in
+// sampling.py. Without noise: argmax(logits). top_k 0 keeps all.
+ONE_COPY int64_t sample(const float *logits, int64_t n, const float *noise, float temperature,
+                        int64_t top_k, float top_p, SamplingWork &work) {
+  if (!noise) return std::max_element(logits, logits + n) - logits;
+  const int64_t padded = round_up(n, LANES);
+  work.probs.resize(padded);
+  float *p = work.probs.data();
+  float top = logits[0];
+  for (int64_t i = 1; i < n; i++) top = logits[i] > top ? logits[i] : top;
+  for (int64_t i = 0; i < n; i++) p[i] = (logits[i] - top) / temperature;
+  for (int64_t i = n; i < padded; i++) p[i] = 0;
+  for (int64_t i = 0; i < padded; i += LANES) store(p + i, exponential(load(p + i)));
+  float sum = 0;
+  for (int64_t i = 0; i < n; i++) sum += p[i];
+  for (int64_t i = 0; i < n; i++) p[i] /= sum;
+  if (top_k && top_k < n) {
+    work.ordered.assign(p, p + n);
+    auto weakest = work.ordered.begin() + top_k - 1;
+    std::nth_element(work.ordered.begin(), weakest, work.ordered.end(), std::greater<float>());
+    for (int64_t i = 0; i < n; i++)
+      if (p[i] < *weakest) p[i] = 0;
+  }
+  if (top_p < 1) keep_top_p(p, n, top_p, work);
+  float best = 0;
+  for (int64_t i = 0; i < n; i++) {
+    p[i] /= noise[i];
+    best = p[i] > best ? p[i] : best;
+  }
+  return std::min<int64_t>(std::find(p, p + n, best) - p, n - 1);  // n - 1: if nothing is a number
+}
