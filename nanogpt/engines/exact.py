@@ -1,47 +1,40 @@
 """A mode in which cached and uncached logits are the same bits, whatever the batch or the chunking.
 
 Floating-point addition is not associative, and a kernel picks the order of its sums by the shape
-that it is given. `F.linear` of one row adds up in another order than of many rows. Attention over
-t keys sums t terms, and over a padded buffer another number. In here every sum has one shape. A
-linear map is computed row by row, as a batch of (1, K) @ (K, N). Attention always runs over
-block_size keys, and those that do not exist are masked. Numbers of 16 bits are multiplied and added
-in float32 and rounded once, because their kernels look at the size of the batch too.
+of its input. `F.linear` of one row adds in another order than of many rows, and attention over t
+keys in another order than over t + 1. In this mode every sum has one order:
+
+- A matrix product is cut into rows, and each row's sum into pieces of 64 terms, the last one
+  filled with zeros. So a kernel only ever gets (1, 64) @ (64, N).
+- The pieces' sums, and all other sums, are added in pairs. Zeros at the end change no pair.
+
+PyTorch offers every operation to a TorchDispatchMode, under whatever name it was called: `@`,
+einsum, inner, tensordot and F.linear all arrive as mm, bmm or addmm. An operation that adds up and
+is not computed here is refused by name.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import contextmanager
+from math import prod
 
 import torch
+import torch.nn as nn
 import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
 
-from ..attention import attend
 from ..config import check_type
-from ..decoder.standard import not_standard
-from ..model import GPT
+from ..decoder.standard import PLAIN
 
-# PyTorch's CPU bmm takes another kernel for fewer products; one Head's matrix may have fewer.
-FEWEST_PRODUCTS = 400
-# Rows are padded to a multiple of this: a kernel's sums depend on how rows lie in memory.
-ALIGNMENT = 16
-COPIED_AT_ONCE = 1 << 22  # numbers of K: 16 MB in float32
-PRODUCTS = {
-    *(torch.matmul, torch.bmm, torch.mm, torch.mv, torch.dot, torch.addmm, torch.baddbmm),
-    *(torch.einsum, torch.inner, torch.tensordot, torch.cdist, torch.linalg.matmul),
-    *(Tensor.matmul, Tensor.bmm, Tensor.mm, Tensor.__matmul__, Tensor.__rmatmul__),
-}
-# Operations of ATen whose sums depend on the shape of what they are given.
-SUMS = {
-    *("mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "convolution"),
-    *("_cdist_forward", "_euclidean_dist", "_softmax", "_log_softmax", "linalg_vecdot"),
-    *("_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention"),
-    *("_scaled_dot_product_efficient_attention", "_scaled_dot_product_attention_math"),
-    *("_scaled_dot_product_cudnn_attention", "_trilinear", "cumsum", "logcumsumexp"),
-}
+PIECE = 64  # terms that a kernel adds up at once
+COLUMNS = 16  # a kernel adds up the last few columns in another way, so there are none
+REGISTERS = 64  # numbers that fill whole registers, at any width and any dtype
+ONE_THREAD = 1 << 15  # PyTorch shares pointwise work among threads from this many numbers on
+HALVES = (torch.float16, torch.bfloat16)
+AT_ONCE = 1 << 22  # numbers of a product's pieces: 16 MB in float32
 
 
 class exact(TorchFunctionMode):
@@ -51,94 +44,61 @@ class exact(TorchFunctionMode):
             report = compare(model, prompt, 100, a=None, b=StaticCache)
         report.max_logit_diff  # 0.0
 
-    It covers F.linear, F.scaled_dot_product_attention and this package's `attend`: both forms of
-    the model, the caches that keep rows in the order of the text (not RollingCache; Int8Cache
-    rounds), and the engines up to Flat. Any other matrix product, softmax or distance inside, as in
-    a Head of your own, raises ValueError, and compiled and native engines refuse. torch.compile is
-    not covered. As
-    with torch.no_grad(), the place of the work counts: in this thread, and for a generator, where
-    it is read. Slower: notebook 12 measures by how much. Tested on the CPU only.
+    It covers models of any class, a Head or a layer of your own included, every cache that keeps
+    rows in the order of the text (not RollingCache; Int8Cache rounds), and the engines up to Flat.
+    An operation that adds up in an order that it does not know, such as a convolution, raises
+    ValueError, and so do compiled modules and compiled and native engines. Gradients are computed
+    as usual. As with torch.no_grad(), the place of the work counts: in this thread, and for a
+    generator, where it is read. Slower: notebook 12 measures by how much. Tested on the CPU only.
     """
 
     def __init__(self, model):
         super().__init__()
-        check_type("model", model, GPT)
-        if any(vars(module).get("_compiled_call_impl") for module in model.modules()):
+        check_type("model", model, nn.Module)
+        for part in model.modules():
+            if vars(part).get("_compiled_call_impl") or "_orig_mod" in part._modules:
+                raise ValueError(
+                    "exact mode does not reach into torch.compile: "
+                    "build the model without compile()"
+                )
+        if any(weight.layout is not torch.strided for weight in model.parameters()):
             raise ValueError(
-                "exact mode does not reach into torch.compile: build the model without compile()"
+                "exact mode multiplies dense weights: build the model without sparse ones"
             )
-        self.length = model.config.block_size
-        # The package's own modules call nothing but what is known here.
-        self.guard = OtherSums(model.config.vocab_size) if not_standard(model) else None
+        # Another class of tensors may ask not to be named in `types`, so the weights are asked.
+        self.plain = all(type(weight) in PLAIN for weight in model.parameters())
+        self.operations = OneOrder()
 
     def __enter__(self):
-        if self.guard is not None:
-            self.guard.__enter__()
+        self.operations.__enter__()
         return super().__enter__()
 
     def __exit__(self, *error):
         super().__exit__(*error)
-        if self.guard is not None:
-            self.guard.__exit__(*error)
+        self.operations.__exit__(*error)
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        if func is F.linear:
-            return self._known(linear, *args, **kwargs)
-        if func is attend:
-            return self._known(padded_attend, self.length, *args, **kwargs)
+        # PyTorch picks a kernel for this one by the shape, before a dispatch mode sees it.
         if func is F.scaled_dot_product_attention:
-            return self._known(_fused, self.length, *args, **kwargs)
-        if func in PRODUCTS:
-            raise unknown(func.__name__)
+            return attention(func, *args, **kwargs)
+        linear_map = func is F.linear and not torch.is_grad_enabled()
+        quick = linear_map or getattr(func, "__name__", None) in QUICK
+        if quick and "alpha" not in kwargs and are_plain(args) and are_plain(kwargs.values()):
+            with torch._C._DisableTorchDispatch():
+                return linear(func, *args, **kwargs) if linear_map else func(*args, **kwargs)
         return func(*args, **kwargs)
 
-    def _known(self, function: Callable, *args, **kwargs) -> Tensor:
-        """The result of a function that adds up in one way."""
-        if self.guard is None:
-            return function(*args, **kwargs)
-        with self.guard.let_through():
-            return function(*args, **kwargs)
 
-
-def unknown(name: str) -> ValueError:
-    """The error for an operation that adds up in an order of its own."""
-    return ValueError(
-        f"exact mode does not know how to compute {name}: "
-        f"use F.linear, or for attention nanogpt.attention.attend"
-    )
-
-
-class OtherSums(TorchDispatchMode):
-    """A with-block in which operations that add up by the shape of their input raise ValueError.
-
-    Here every operation arrives, under whatever name it was called: torch.inner, tensordot, einsum
-    and @ are all a matrix product.
-    """
-
-    def __init__(self, vocab_size: int):
-        super().__init__()
-        self.vocab_size = vocab_size
-        self.open = False
-
-    @contextmanager
-    def let_through(self):
-        """Around operations of exact mode itself."""
-        before = self.open
-        self.open = True
-        try:
-            yield
-        finally:
-            self.open = before
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        name = func.overloadpacket.__name__
-        known = self.open or name not in SUMS
-        if not known and "softmax" in name:  # that of a draw, or of a loss, has one size
-            known = args[0].shape[args[1]] == self.vocab_size
-        if not known:
-            raise unknown(name)
-        return func(*args, **(kwargs or {}))
+def are_plain(args) -> bool:
+    """Whether no argument is a tensor of another class, which may compute in its own way."""
+    for x in args:
+        if isinstance(x, (list, tuple)):
+            if not are_plain(x):
+                return False
+        elif isinstance(x, Tensor) and type(x) not in (Tensor, nn.Parameter):
+            return False
+    return True
 
 
 def in_exact_mode() -> bool:
@@ -146,67 +106,418 @@ def in_exact_mode() -> bool:
     return any(isinstance(mode, exact) for mode in _get_current_function_mode_stack())
 
 
-def rowwise(x: Tensor, w: Tensor) -> Tensor:
-    """x @ w as R products of one row each.  (R, 1, K), (R, K, N) -> (R, 1, N)"""
-    if x.dtype in (torch.float16, torch.bfloat16):
-        return torch.bmm(x.float(), w.float()).to(x.dtype)
-    return torch.bmm(x, w)
+class OneOrder(TorchDispatchMode):
+    """A with-block in which every sum is added up in one order, or raises ValueError."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if torch._C._current_graph_task_id() != -1:  # in a backward pass
+            return func(*args, **kwargs)
+        rule = KNOWN.get(func) or rule_of(func)
+        if rule is as_usual:
+            return func(*args, **kwargs)
+        if rule in (decomposed, attention, flash_attention):  # their parts arrive here once more
+            with self:
+                return rule(func, *args, **kwargs)
+        if func._schema.is_mutable and rule is not index_put:
+            return written(rule, func, args, kwargs)
+        return rule(func, *args, **kwargs)
 
 
-def padded(n: int) -> int:
-    """The smallest multiple of ALIGNMENT that is at least n."""
-    return -(-n // ALIGNMENT) * ALIGNMENT
+# ------------------------------------------------------------------ sums
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """F.linear, row by row.  (…, K), (N, K), (N,) -> (…, N)"""
-    N, K = weight.shape
-    k = padded(weight.shape[1])
-    n = padded(max(N, -(-FEWEST_PRODUCTS // k)))
-    rows = F.pad(x.reshape(-1, 1, K), (0, k - K))
-    w = F.pad(weight, (0, k - K, 0, n - N)).t()
-    if x.dtype in (torch.float16, torch.bfloat16):
-        w = w.float()  # before it is repeated
-    y = rowwise(rows, w.expand(len(rows), -1, -1))[..., :N].reshape(*x.shape[:-1], N)
+def padded(n: int, multiple: int) -> int:
+    """The smallest multiple that is at least n, and not 0."""
+    return -(-max(n, 1) // multiple) * multiple
+
+
+def add_in_pairs(x: Tensor) -> Tensor:
+    """The sum over the first dimension, whose size is a power of two.  (n, …) -> (…)
+
+    Its first half is added to its second, until one is left. More zeros would change no bit.
+    """
+    while len(x) > 1:
+        first, second = x.chunk(2)
+        x = first + second
+    return x[0]
+
+
+def product(a: Tensor, b: Tensor) -> Tensor:
+    """a @ b, row by row and piece by piece.  (Z, R, K), (Z, K, N) -> (Z, R, N)"""
+    Z, R, K = a.shape
+    N = b.shape[2]
+    if b.shape[:2] != (Z, K) or a.dtype != b.dtype:
+        return torch.bmm(a, b)  # raises PyTorch's own error
+    if Z > 1 and b.stride(0) == 0:  # one matrix for the whole batch
+        return product(a.reshape(1, Z * R, -1), b[:1]).view(Z, R, N)
+    if a.dtype in HALVES:  # added up in float32 and rounded once
+        return product(a.float(), b.float()).to(a.dtype)
+    return multiplied(a, filled(b.mT, COLUMNS))[..., :N]
+
+
+def multiplied(a: Tensor, columns: Tensor) -> Tensor:
+    """Rows times columns that are filled.  (Z, R, K), (Z, n, k) -> (Z, R, n)"""
+    Z, R, _ = a.shape
+    n, k = columns.shape[1:]
+    n_pieces = k // PIECE
+    size = 1 << (n_pieces - 1).bit_length()
+    most = max(1, AT_ONCE // (size * max(Z, 1) * n))
+    if most < R:
+        parts = a.split(most, dim=1)
+        return torch.cat([multiplied(part, columns) for part in parts], dim=1)
+    rows = filled(a, 1)  # (Z, R, k)
+    # 1. the sums of PIECE terms: of each row by itself, in as few calls as the layout allows
+    if n_pieces == 1 and min(Z, R) == 1:
+        columns = columns.mT if R == 1 else columns.mT.expand(R, -1, -1)
+        return torch.bmm(rows.view(Z * R, 1, PIECE), columns).view(Z, R, n)
+    sums = a.new_empty(size, Z, R, n)
+    if n_pieces < size:
+        sums[n_pieces:] = 0
+    if Z == R == 1:
+        x = rows.view(n_pieces, 1, PIECE)
+        w = columns.view(n, n_pieces, PIECE).permute(1, 2, 0)  # (n_pieces, PIECE, n)
+        torch.bmm(x, w, out=sums[:n_pieces, 0])
+    for i in range(n_pieces if Z * R > 1 else 0):
+        x = rows.narrow(2, i * PIECE, PIECE)  # (Z, R, PIECE)
+        w = columns.narrow(2, i * PIECE, PIECE).mT  # (Z, PIECE, n)
+        if Z <= R:
+            for z in range(Z):
+                torch.bmm(x[z, :, None], w[z].expand(R, -1, -1), out=sums[i, z, :, None])
+        else:
+            for r in range(R):
+                torch.bmm(x[:, r : r + 1], w, out=sums[i, :, r : r + 1])
+    # 2. the sum of the pieces
+    return add_in_pairs(sums)
+
+
+def filled(x: Tensor, multiple: int) -> Tensor:
+    """The matrices with zeros below and on the right, their rows contiguous.  (Z, M, K) -> …"""
+    Z, M, K = x.shape
+    m = padded(M, multiple)
+    k = padded(K, PIECE)
+    steps = x.stride(0) % COLUMNS == 0 == x.stride(1) % COLUMNS and x.stride(2) == 1
+    if (m, k) == (M, K) and steps and x.is_cpu and x.data_ptr() % 64 == 0:
+        return x
+    if (m, k) == (M, K):
+        return x.new_empty(Z, m, k).copy_(x)
+    out = x.new_zeros(Z, m, k)
+    out[:, :M, :K] = x
+    return out
+
+
+def total(x: Tensor, dims: list[int], keepdim: bool = False) -> Tensor:
+    """The sum over these dimensions: a product with ones."""
+    dims = [d % x.ndim for d in dims]
+    if dims != [x.ndim - 1]:
+        x = x.permute(*(d for d in range(x.ndim) if d not in dims), *dims)
+    shape = x.shape[: x.ndim - len(dims)]
+    n = prod(x.shape[len(shape) :])
+    y = multiplied(x.reshape(1, prod(shape), n), x.new_ones(1, COLUMNS, padded(n, PIECE)))[..., 0]
+    for d in sorted(dims) if keepdim else ():
+        shape = (*shape[:d], 1, *shape[d:])
+    return y.view(shape)
+
+
+def chosen(x: Tensor, dims: int | list[int] | None) -> list[int]:
+    """The dimensions that a reduction is over; all, if it names none."""
+    if isinstance(dims, int):
+        return [dims] if x.ndim else []
+    return (list(dims) if dims else list(range(x.ndim))) if x.ndim else []
+
+
+def widened(x: Tensor) -> Tensor:
+    """Numbers of 16 bits are added up in float32, and the result is rounded once."""
+    return x.float() if x.dtype in HALVES else x
+
+
+# ------------------------------------------------------------------ operations
+
+
+def as_usual(func, *args, **kwargs):
+    """No sum, or one that PyTorch adds up row by row and in one order."""
+    return func(*args, **kwargs)
+
+
+def decomposed(func, *args, **kwargs):
+    """The operations of which this one is composed. In inference mode it arrives as a whole."""
+    return func.decompose(*args, **kwargs)
+
+
+def written(rule: Callable, func, args: tuple, kwargs: dict) -> Tensor:
+    """An operation that writes its result into its first argument, or into `out`."""
+    if rule is plus and kwargs.get("alpha", 1) == 1:
+        return func(*args, **kwargs)
+    if rule in (whole_registers, power, plus) and "out" in kwargs:
+        raise unknown(func)
+    out = kwargs.pop("out", args[0])
+    result = rule(func, *args, **kwargs)
+    return out.resize_(result.shape).copy_(result)
+
+
+def mm(func, a: Tensor, b: Tensor) -> Tensor:
+    """mm, mv, dot and vdot: a vector is a matrix of one row, or of one column."""
+    columns = b if b.ndim > 1 else b[:, None]
+    y = product(a.reshape(1, prod(a.shape[:-1]), a.shape[-1]), columns[None])
+    return y.view((*a.shape[:-1], *b.shape[1:]))
+
+
+def bmm(func, a: Tensor, b: Tensor) -> Tensor:
+    return product(a, b)
+
+
+def addmm(func, start: Tensor, a: Tensor, b: Tensor, *, beta=1, alpha=1) -> Tensor:
+    """addmm, addmv and baddbmm: a product, rounded, and something added to it."""
+    y = product(a, b) if a.ndim == 3 else mm(func, a, b)
+    y = y if alpha == 1 else y * alpha
+    return y if beta == 0 else y + (start if beta == 1 else start * beta)
+
+
+def linear(func, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """F.linear.  (…, K), (N, K), (N,) -> (…, N)"""
+    y = mm(func, x, weight.t())
     return y if bias is None else y + bias
 
 
-def padded_attend(
-    length: int, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float = 0.0
+def attention(
+    func, q, k, v, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False
 ) -> Tensor:
-    """attend, query by query and always over `length` keys.  (…, T, hs), (…, S, hs) -> (…, T, hs)
+    """F.scaled_dot_product_attention, from the operations of nanogpt.attention.attend."""
+    if enable_gqa:
+        k, v = (x.repeat_interleave(q.shape[-3] // x.shape[-3], dim=-3) for x in (k, v))
+    scores = q @ k.transpose(-2, -1) * (q.shape[-1] ** -0.5 if scale is None else scale)
+    if is_causal:
+        attn_mask = q.new_ones(scores.shape[-2:], dtype=torch.bool).tril()
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        scores = scores.masked_fill(~attn_mask, float("-inf"))
+    elif attn_mask is not None:
+        scores = scores + attn_mask
+    return F.dropout(scores.softmax(-1), dropout_p, training=dropout_p > 0) @ v
 
-    Raises ValueError when there are more keys.
+
+def flash_attention(func, q, k, v, dropout_p=0.0, is_causal=False, *, attn_mask=None, scale=None):
+    """What PyTorch makes of F.scaled_dot_product_attention before it arrives here, on a CPU."""
+    y = attention(func, q, k, v, attn_mask, dropout_p, is_causal, scale)
+    return y, y.new_zeros(q.shape[:-1])
+
+
+def softmax(func, x: Tensor, dim: int, half_to_float: bool = False) -> Tensor:
+    """softmax over whole pieces: -inf, whose weight is 0, fills the last one."""
+    wide = widened(x).movedim(dim, -1) if x.ndim else widened(x)[None]
+    n = wide.shape[-1]
+    wide = F.pad(wide, (0, -n % PIECE), value=float("-inf"))
+    powers = whole_registers(torch.exp, wide - wide.amax(-1, keepdim=True))
+    y = (powers / total(powers, [-1], keepdim=True))[..., :n]
+    y = y.movedim(-1, dim) if x.ndim else y[0]
+    return y if half_to_float else y.to(x.dtype)
+
+
+def log_softmax(func, x: Tensor, dim: int, half_to_float: bool = False) -> Tensor:
+    y = widened(x)
+    y = y - log_sum(y, [dim], keepdim=True)
+    return y if half_to_float else y.to(x.dtype)
+
+
+def log_sum(x: Tensor, dims: list[int], keepdim: bool = False) -> Tensor:
+    """log Σ exp x, with the largest term taken out."""
+    largest = x.amax(dims, keepdim=True)
+    largest = largest.masked_fill(largest.isinf(), 0.0)
+    sums = total(whole_registers(torch.exp, x - largest), dims, keepdim=True)
+    y = whole_registers(torch.log, sums) + largest
+    return y if keepdim else y.squeeze(tuple(dims))
+
+
+def logsumexp(func, x: Tensor, dims, keepdim: bool = False) -> Tensor:
+    return log_sum(widened(x), chosen(x, dims), keepdim).to(x.dtype)
+
+
+def sum_of(func, x: Tensor, dims=None, keepdim: bool = False, *, dtype=None) -> Tensor:
+    if not x.is_floating_point():  # integers are not rounded
+        return func(x, dtype=dtype) if dims is None else func(x, dims, keepdim, dtype=dtype)
+    dtype = dtype or x.dtype
+    return total(widened(x.to(dtype)), chosen(x, dims), keepdim).to(dtype)
+
+
+def mean_of(func, x: Tensor, dims=None, keepdim: bool = False, *, dtype=None) -> Tensor:
+    dtype = dtype or x.dtype
+    dims = chosen(x, dims)
+    return (total(widened(x.to(dtype)), dims, keepdim) / prod(x.shape[d] for d in dims)).to(dtype)
+
+
+def var_of(func, x: Tensor, dims=None, *, correction=None, keepdim: bool = False) -> Tensor:
+    dims = chosen(x, dims)
+    n = prod(x.shape[d] for d in dims)
+    wide = widened(x)
+    apart = wide - total(wide, dims, keepdim=True) / n
+    correction = 1 if correction is None else correction
+    return (total(apart * apart, dims, keepdim) / max(0, n - correction)).to(x.dtype)
+
+
+def std_of(func, x: Tensor, *args, **kwargs) -> Tensor:
+    return var_of(func, widened(x), *args, **kwargs).sqrt().to(x.dtype)
+
+
+def vector_norm(func, x: Tensor, order=2, dims=None, keepdim: bool = False, *, dtype=None):
+    if order != 2:
+        raise unknown(func)
+    dtype = dtype or x.dtype
+    wide = widened(x.to(dtype))
+    return total(wide * wide, chosen(x, dims), keepdim).sqrt().to(dtype)
+
+
+def whole_registers(func, *args, **kwargs):
+    """A function of each number, such as exp or GELU, with no number left over.
+
+    A kernel computes as many numbers at once as its registers hold, and those left over at the end
+    by other code, which may round otherwise. So the last register is filled up with zeros.
     """
-    *lead, T, hs = q.shape
-    S = k.shape[-2]
-    if length < S:
-        raise ValueError(f"{S} keys > {length}, the block_size that this exact mode was opened for")
-    if mask is None:
-        mask = torch.ones(T, S, dtype=torch.bool, device=q.device).tril()
-    n_keys = padded(length)
-    size = padded(hs)
-    mask = F.pad(mask, (0, n_keys - S)).expand(*lead, T, n_keys).reshape(-1, T, n_keys)
-    q = F.pad(q, (0, size - hs)).reshape(-1, T, size)
-    k = F.pad(k, (0, size - hs, 0, n_keys - S)).reshape(-1, n_keys, size)
-    v = F.pad(v, (0, size - hs, 0, n_keys - S)).reshape(-1, n_keys, size)
-    chunk = max(1, COPIED_AT_ONCE // k.numel())  # queries at once: each gets a copy of the keys
-    out = []
-    for part, see in zip(q.split(chunk, dim=1), mask.split(chunk, dim=1), strict=True):
-        n, t, _ = part.shape
-        keys = k[:, None].expand(n, t, -1, -1).flatten(0, 1)
-        values = v[:, None].expand(n, t, -1, -1).flatten(0, 1)
-        scores = rowwise(part.reshape(n * t, 1, size), keys.transpose(1, 2)).view(n, t, n_keys)
-        weights = (scores * hs**-0.5).masked_fill(~see, float("-inf")).softmax(-1)
-        weights = F.dropout(weights, dropout, training=dropout > 0)
-        out.append(rowwise(weights.view(n * t, 1, n_keys), values).view(n, t, size)[..., :hs])
-    return torch.cat(out, dim=1).view(*lead, T, hs)
+    places = [i for i, x in enumerate(args) if isinstance(x, Tensor)]
+    if not any(args[i].is_floating_point() or args[i].is_complex() for i in places):
+        return func(*args, **kwargs)  # integers are not rounded
+    if len(places) == 1:  # most of them
+        i = places[0]
+        x = args[i]
+        n = x.numel()
+        if n <= ONE_THREAD or torch.get_num_threads() == 1:
+            if n % REGISTERS == 0 and x.is_contiguous():
+                return func(*args, **kwargs)
+            flat = F.pad(x.reshape(-1), (0, -n % REGISTERS))
+            y = func(*args[:i], flat, *args[i + 1 :], **kwargs)
+            if isinstance(y, Tensor):
+                return y[:n].view(x.shape)
+    given = [x for x in args if isinstance(x, Tensor)]
+    given = [x for x in given if x.ndim] or given  # a single number is not copied: it has no dtype
+    shape = torch.broadcast_shapes(*(x.shape for x in given))
+    n = prod(shape)
+    parts = []
+    for start in range(0, max(n, 1), ONE_THREAD):
+        end = min(n, start + ONE_THREAD)
+        flat = [
+            F.pad(x.expand(shape).reshape(-1)[start:end], (0, (start - end) % REGISTERS))
+            if isinstance(x, Tensor) and any(x is y for y in given)
+            else x
+            for x in args
+        ]
+        parts.append(tree_map(lambda y, n=end - start: y[:n], func(*flat, **kwargs)))
+    if isinstance(parts[0], tuple):  # log_sigmoid also returns what its gradient needs
+        return tuple(torch.cat(x).view(shape) for x in zip(*parts, strict=True))
+    return torch.cat(parts).view(shape)
 
 
-def _fused(length, q, k, v, attn_mask=None, dropout_p=0.0, is_causal=False, **settings):
-    """F.scaled_dot_product_attention, with as many keys as exact mode always takes."""
-    if settings or (attn_mask is not None and attn_mask.dtype != torch.bool):
-        raise ValueError("in exact mode attention takes a boolean mask or is_causal only")
-    if attn_mask is None and not is_causal:
-        attn_mask = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device)
-    return padded_attend(length, q, k, v, attn_mask, dropout_p)
+def plus(func, *args, **kwargs):
+    """a + b is rounded once, but a + alpha b may be rounded twice."""
+    scaled = kwargs.get("alpha", 1) != 1
+    return whole_registers(func, *args, **kwargs) if scaled else func(*args, **kwargs)
+
+
+def power(func, x, exponent, *args):
+    """x² is rounded once."""
+    same = isinstance(exponent, (int, float)) and exponent == 2
+    return func(x, exponent, *args) if same else whole_registers(func, x, exponent, *args)
+
+
+def rsqrt(func, x: Tensor) -> Tensor:
+    return widened(x).sqrt().reciprocal().to(x.dtype)
+
+
+def glu(func, x: Tensor, dim: int = -1) -> Tensor:
+    a, b = x.chunk(2, dim)
+    return a * whole_registers(torch.sigmoid, b)
+
+
+def index_put(func, x: Tensor, indices, values: Tensor, accumulate: bool = False, *unsafe):
+    if accumulate and x.is_floating_point():
+        raise unknown(func)
+    return func(x, indices, values, accumulate, *unsafe)
+
+
+def refused(func, *args, **kwargs):
+    """Integers are exact in any order. Of other numbers nothing is known."""
+    tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+    if any(x.is_floating_point() or x.is_complex() for x in tensors):
+        raise unknown(func)
+    return func(*args, **kwargs)
+
+
+def unknown(func) -> ValueError:
+    """The error for an operation that adds up in an order of its own."""
+    return ValueError(
+        f"exact mode does not know in which order {func.overloadpacket.__name__} adds up: "
+        f"write it with matmul, sum, mean or softmax"
+    )
+
+
+# Calls that need no look at their operations, which would take longer than they do themselves.
+QUICK = set(
+    """__and__ __get__ __getitem__ __invert__ __len__ __or__ __setitem__ add arange cat chunk clone
+    contiguous dim double dropout embedding eq expand flatten float ge gt index_copy_ le long lt
+    masked_fill mul narrow neg numel permute relu repeat_interleave reshape roll size split square
+    squeeze stack sub to transpose unbind unflatten unsqueeze view""".split()
+)
+KNOWN: dict = {}  # the rules of operations that were met before
+RULES = {
+    **dict.fromkeys(("mm", "mv", "dot", "vdot"), mm),
+    **dict.fromkeys(("addmm", "addmv", "baddbmm"), addmm),
+    "bmm": bmm,
+    "linear": linear,
+    "scaled_dot_product_attention": attention,
+    "_scaled_dot_product_flash_attention_for_cpu": flash_attention,
+    "_softmax": softmax,
+    "_log_softmax": log_softmax,
+    "logsumexp": logsumexp,
+    "sum": sum_of,
+    "mean": mean_of,
+    "var": var_of,
+    "std": std_of,
+    "linalg_vector_norm": vector_norm,
+    **dict.fromkeys(("add", "sub"), plus),
+    **dict.fromkeys(("log_sigmoid_forward", "floor_divide"), whole_registers),
+    **dict.fromkeys(("index_put", "_index_put_impl", "_unsafe_index_put"), index_put),
+    "glu": glu,
+    "pow": power,
+    "rsqrt": rsqrt,
+}
+# IEEE 754 fixes each result of these, whatever code computes them.
+ROUNDED_ONCE = set(
+    """abs bitwise_and bitwise_not bitwise_or bitwise_xor ceil clamp clamp_max clamp_min copy div
+    eq fill floor ge gt isinf isnan le logical_and logical_not logical_or lt masked_fill maximum
+    minimum mul ne neg reciprocal relu round sgn sign sqrt threshold trunc where""".split()
+)
+# These move numbers, choose among them, count or draw them, or add up one row after the other.
+NO_SUMS = set(
+    """_local_scalar_dense _pin_memory _reshape_alias _reshape_copy _to_copy _to_dense _unsafe_view
+    _unique2 _weight_norm_interface alias_copy amax amin aminmax any all argmax argmin argsort
+    as_strided_copy bernoulli cat clone constant_pad_nd contiguous cummax cummin cumprod cumsum
+    embedding embedding_renorm empty_like equal expand_copy exponential flip full_like gather
+    index index_copy index_fill index_select is_nonzero is_same_size isin kthvalue
+    lift_fresh lift_fresh_copy logcumsumexp masked_scatter masked_select max median min mode
+    multinomial nan_to_num native_dropout native_layer_norm new_empty new_empty_strided new_full
+    new_ones new_zeros nll_loss_forward nonzero normal ones_like permute_copy put rand_like
+    randn_like randint_like random record_stream repeat repeat_interleave resize resize_as roll
+    scatter searchsorted bucketize select_copy select_scatter set slice_copy slice_scatter sort
+    split_with_sizes_copy stack take topk tril triu unfold_copy uniform unique_consecutive
+    unique_dim view_copy zero zeros_like""".split()
+)
+
+
+def rule_of(func) -> Callable:
+    """How exact mode computes an operation of PyTorch."""
+    KNOWN[func] = rule = find_rule(func)
+    return rule
+
+
+def find_rule(func) -> Callable:
+    name = func.overloadpacket.__name__
+    name = name.removesuffix("_") if func._schema.is_mutable else name
+    if func._can_decompose() and name not in ("linear", "scaled_dot_product_attention"):
+        return decomposed
+    if name in RULES:
+        return RULES[name]
+    if any(r.alias_info and not r.alias_info.is_write for r in func._schema.returns):  # a view
+        return as_usual
+    special = func._overloadname.split("_")[-1] in ("mode", "reduce", "decimals")
+    if name in NO_SUMS | ROUNDED_ONCE and not special:
+        return as_usual
+    if torch.Tag.pointwise in func.tags:
+        return whole_registers
+    return refused
