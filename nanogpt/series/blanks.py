@@ -28,7 +28,6 @@ SOLUTION = re.compile(
 SHORT = 60  # characters that a message quotes
 SECONDS = 60  # that an answer may be judged: a right one takes less than one
 PATIENCE = 5  # times as long by the clock, on a machine that has more to do
-watch: Callable[[float, str], None] | None = None  # hears of each step of a reader's code
 
 
 class TooLong(BaseException):
@@ -58,8 +57,6 @@ def limit(seconds: float, words: str):
     They are seconds of computing: by the clock it may take PATIENCE times as long. A signal comes
     in the main thread, and not on Windows. Inside another limit that one goes on after it.
     """
-    if watch:
-        watch(PATIENCE * seconds, words)
     main = threading.current_thread() is threading.main_thread()
     if not (main and hasattr(signal, "setitimer")):
         yield

@@ -2,16 +2,15 @@
 """A GPT that learns Shakespeare, then writes some: python lesson.py
 
 The parts under the lines `# %%` with a name are yours: the judges of the notebooks accepted them.
-What you have not written yet is imported. You may edit all of it.
+What you have not written yet is imported, and so is the model around your heads.
+You may edit all of it.
 Yours so far: nothing.
 """
 
 import json
 import os
 import sys
-from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 
 import torch
 import torch.nn as nn
@@ -19,7 +18,8 @@ import torch.nn.functional as F
 from safetensors.torch import safe_open, save_file
 from torch import Tensor
 
-sys.path.append(str(Path(__file__).resolve().parents[2]))  # where the imports below are
+sys.path.append(str(Path(__file__).resolve().parent.parent.parent))  # where the imports below are
+from nanogpt import GPT, GPTConfig, kv_cache  # the model around your heads, and its caches
 from nanogpt.series.solutions import attention_weights  # until you write it in notebook 01
 from nanogpt.series.solutions import one_step  # until you write it in notebook 01
 from nanogpt.series.solutions import visible  # until you write it in notebook 02
@@ -35,64 +35,16 @@ from nanogpt.series.solutions import step_bytes  # until you write it in noteboo
 # %% What you add below this line stays
 
 
-# %% The rest of the program: the model around your heads, and what it does
-class Block(nn.Module):
-    def __init__(self, c):
-        super().__init__()
-        heads = nn.ModuleList(Head(c) for _ in range(c.n_head))
-        proj = nn.Linear(c.n_embd, c.n_embd)
-        self.sa = nn.ModuleDict({"heads": heads, "proj": proj})
-        net = nn.Linear(c.n_embd, 4 * c.n_embd), nn.ReLU(), nn.Linear(4 * c.n_embd, c.n_embd)
-        self.ffwd = nn.ModuleDict({"net": nn.Sequential(*net)})
-        self.ln1 = nn.LayerNorm(c.n_embd)
-        self.ln2 = nn.LayerNorm(c.n_embd)
-
-    def forward(self, x, pos):
-        y = self.ln1(x)
-        x = x + self.sa["proj"](torch.cat([head(y, pos) for head in self.sa["heads"]], dim=-1))
-        return x + self.ffwd["net"](self.ln2(x))
-
-
-class GPT(nn.Module):
-    def __init__(self, c):
-        super().__init__()
-        self.config = c
-        self.token_embedding_table = nn.Embedding(c.vocab_size, c.n_embd)
-        self.position_embedding_table = nn.Embedding(c.block_size, c.n_embd)
-        self.blocks = nn.ModuleList(Block(c) for _ in range(c.n_layer))
-        self.ln_f = nn.LayerNorm(c.n_embd)
-        self.lm_head = nn.Linear(c.n_embd, c.vocab_size)
-
-    def forward(self, idx, targets=None, pos=None):
-        pos = torch.arange(idx.shape[1]) if pos is None else pos
-        x = self.token_embedding_table(idx) + self.position_embedding_table(pos)
-        for block in self.blocks:
-            x = block(x, pos)
-        logits = self.lm_head(self.ln_f(x))  # (B, T, V)
-        loss = None if targets is None else F.cross_entropy(logits.flatten(0, 1), targets.flatten())
-        return logits, loss
-
-
-@contextmanager
-def kv_cache(model, cache, capacity=None):
-    """An empty cache in every head, for the length of a with-block."""
-    heads = [module for module in model.modules() if "cache" in vars(module)]
-    for head in heads:
-        head.cache = cache(capacity or model.config.block_size)
-    try:
-        yield model
-    finally:
-        for head in heads:
-            head.cache = None
+# %% The rest of the program: what it does with your parts
+SHAPE = ("vocab_size", "block_size", "n_layer", "n_head", "n_embd", "dropout")
 
 
 def train(text, path, steps=1500, batch=16):
     """Train a model of this text; its weights go to `path`."""
     chars = "".join(sorted(set(text)))
     shape = {"vocab_size": len(chars), "block_size": 128, "n_layer": 4, "n_head": 4, "n_embd": 64}
-    model = GPT(SimpleNamespace(**shape, head_size=16, dropout=0.0))
-    for weight in model.parameters():
-        nn.init.normal_(weight, std=0.05) if weight.ndim == 2 else None
+    shape["dropout"] = 0.0
+    model = GPT(GPTConfig(**shape), head=Head)
     index = {char: i for i, char in enumerate(chars)}
     data = torch.tensor([index[char] for char in text])
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
@@ -101,7 +53,7 @@ def train(text, path, steps=1500, batch=16):
         loss = one_step(model, optimizer, data[at[:, :-1]], data[at[:, 1:]])
         if step % 100 == 0:
             print(f"step {step:4d} of {steps}: the loss of this batch is {loss:.2f}", flush=True)
-    about = {"config": vars(model.config), "vocabulary": chars}
+    about = {"config": shape, "vocabulary": chars}
     save_file(model.state_dict(), path, {"nanogpt": json.dumps(about)})
 
 
@@ -109,9 +61,8 @@ def load(path):
     """The model that notebook 01, or `train`, has put there, and its characters."""
     with safe_open(path, "pt") as file:
         about = json.loads(file.metadata()["nanogpt"])
-        c = SimpleNamespace(**about["config"])
-        c.head_size = c.n_embd // c.n_head
-        model = GPT(c).eval()
+        shape = {name: about["config"][name] for name in SHAPE if name in about["config"]}
+        model = GPT(GPTConfig(**shape), head=Head).eval()
         model.load_state_dict({name: file.get_tensor(name) for name in file.keys()}, strict=False)
     return model, about["vocabulary"]
 

@@ -21,13 +21,11 @@ from types import ModuleType
 from ..cluster.folders import held
 from ..files import ROOT, path_in, write_whole
 from . import program, solutions
-from .apart import unchanged
 from .blanks import FIRST_LINE, judge, limit, wrong
 from .solutions import blanks, execute
 
 _runs = "NANOGPT_HEADLESS" not in os.environ  # whether the reader's code is used at all
 SECONDS = 60  # at most, for a lesson's own statements
-ALONE = "a lesson leaves all names but its own as they are"
 
 
 class LessonError(ValueError):
@@ -144,11 +142,7 @@ def judged_lesson(text: str = "", path: Path | None = None) -> Lesson:
     names = vars(module)
     names |= solutions.header() | {"__name__": "nanogpt_lesson", "__file__": str(path)}
     lesson = Lesson(solutions.header(), names, path)
-    with unchanged() as changed:
-        stops = _run(text, path, names)
-    if changed:
-        stops = f"The solutions run until it is mended: {path} changes {changed[0]}: {ALONE}."
-    _judge_all(lesson, text, stops)
+    _judge_all(lesson, text, _run(text, path, names))
     return lesson
 
 
@@ -159,7 +153,7 @@ def _judge_all(lesson: Lesson, text: str, stops: str | None) -> None:
     for name, blank in blanks().items():
         answer = written.get(name)
         missing = answer is None or answer is solutions.scope()[name]
-        objection = None if stops or missing else _wrong(blank, answer, name)
+        objection = None if stops or missing else wrong(blank.problem, answer, name=name)
         if stops:
             lesson.broken[name] = stops
         elif missing:
@@ -173,13 +167,6 @@ def _judge_all(lesson: Lesson, text: str, stops: str | None) -> None:
             continue
         execute(blank.solution, f"<the solution of {name}>", lesson.scope)
         written[name] = lesson.scope[name]
-
-
-def _wrong(blank, answer, name: str) -> str | None:
-    """The objection of its judge to an answer, or that it changes the judge."""
-    with unchanged() as changed:
-        objection = wrong(blank.problem, answer, name=name)
-    return f"it changes {changed[0]}: {ALONE}." if changed else objection
 
 
 def _run(text: str, path: Path | None, scope: dict) -> str | None:

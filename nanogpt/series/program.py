@@ -8,7 +8,6 @@ from pathlib import Path
 
 FOOTER = "# %% What you add below this line stays"
 IMPORT = "from nanogpt.series.solutions import "
-PATH = "sys.path.append("  # the line before those imports
 YOURS = re.compile(r"^Yours so far: (.*)\.$", re.M)
 PARTS = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)
 CONSTANTS = (ast.Assign, ast.AnnAssign)
@@ -37,8 +36,6 @@ def merge(lesson: str, cell: str, name: str, order: list[str]) -> tuple[str, str
     at = old or re.search(rf"(?=^# %% (?:{later})$)", lesson, re.M) or re.search(r"\Z", lesson)
     text = lesson[: at.start()] + section + lesson[at.end() :]
     text = re.sub(rf"^{re.escape(IMPORT)}{name}\b.*\n", "", text, flags=re.M)
-    if IMPORT not in text:
-        text = re.sub(rf"^\n{re.escape(PATH)}.*\n", "", text, flags=re.M)
     names = {*written(text), name}
     names = [one for one in order if one in names]
     text = YOURS.sub(f"Yours so far: {', '.join(names)}.", text, count=1)
