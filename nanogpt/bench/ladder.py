@@ -11,16 +11,18 @@ from statistics import median
 import torch
 from torch import Tensor
 
-from ..config import GPTConfig, check_int
-from ..decoder.pack import pack_heads, unpack_heads
+from ..config import check_int
+from ..decoder.config import DecoderConfig, beyond_lecture
+from ..decoder.model import Decoder
+from ..decoder.pack import as_decoder
 from ..decoder.standard import check_standard
 from ..engines.base import Engine
 from ..engines.compiled import Compiled, Graph, GraphLoop
-from ..engines.eager import Batched, Flat, PerHead, Static, Uncached
+from ..engines.eager import Batched, Flat, PerHead, Static, Uncached, as_heads
+from ..engines.generation import complete
 from ..engines.native import Native, Native8
 from ..engines.toolchain import CannotBuild
-from ..generation import complete
-from ..model import GPT
+from ..model import GPT, LanguageModel
 from ..sampling import draw_noise
 from ..timing import summary
 from .roofline import Limits, breakdown, work
@@ -65,7 +67,7 @@ def rungs(device: torch.device) -> tuple[Rung, ...]:
 
 
 def ladder(
-    model: GPT,
+    model: LanguageModel,
     *,
     n_new: int = 255,
     repeats: int = 5,
@@ -83,11 +85,15 @@ def ladder(
     first rung's; and the machine's limits, measured between the turns. Raises ValueError.
     """
     check_int("n_new", n_new, 2, model.config.block_size)
-    forms = _forms(model)
+    heads = as_heads(model.eval())
+    packed = as_decoder(model)
     limits = Limits(model, n_new)
     built = {rung: _build(rung, model) for rung in _chosen(limits.device, only)}
     usable = {rung: engine for rung, (engine, _) in built.items() if engine}
-    runs = {r: _generation(forms[e.per_head], n_new, seed, e) for r, e in usable.items()}
+    runs = {}
+    for rung, engine in usable.items():
+        form = heads if rung.engine in (Uncached, PerHead) else packed
+        runs[rung] = _generation(form, n_new, seed, engine)
     if not runs:
         reason = next(iter(built.values()))[1]["unavailable"]
         raise ValueError(f"nothing to time: rungs {only} cannot be built here ({reason})")
@@ -121,9 +127,12 @@ def _chosen(device: torch.device, only: str | None) -> list[Rung]:
     return [rung for number, rung in known.items() if only is None or number in only]
 
 
-def _build(rung: Rung, model: GPT) -> tuple[Engine | None, dict]:
+def _build(rung: Rung, model: LanguageModel) -> tuple[Engine | None, dict]:
     """A rung's engine and the seconds of its build; or why there is none."""
     weight = model.lm_head.weight
+    refusal = rung.engine.refuses(model.config)
+    if refusal:
+        return None, {"unavailable": str(refusal)}
     try:
         engine = rung.engine(model.config, dtype=weight.dtype, device=weight.device)
     except CannotBuild as error:
@@ -131,7 +140,7 @@ def _build(rung: Rung, model: GPT) -> tuple[Engine | None, dict]:
     return engine, {"build_seconds": engine.build_seconds}
 
 
-def sharpened(model: GPT) -> GPT:
+def sharpened(model: GPT | Decoder) -> GPT | Decoder:
     """The model with larger matrices, in place: even untrained, its next token is no flat guess."""
     with torch.no_grad():
         for p in model.parameters():
@@ -140,13 +149,9 @@ def sharpened(model: GPT) -> GPT:
     return model
 
 
-def _forms(model: GPT) -> dict[bool, GPT]:
-    """The model as a list of Heads (True) and with all heads in one product (False)."""
-    per_head = model.eval().config.per_head
-    return {per_head: model, not per_head: (pack_heads if per_head else unpack_heads)(model)}
-
-
-def _generation(model: GPT, n_new: int, seed: int, engine, peer=None) -> Callable[[], Tensor]:
+def _generation(
+    model: LanguageModel, n_new: int, seed: int, engine, peer=None
+) -> Callable[[], Tensor]:
     """A generation by an engine, or by a peer: its noise is drawn on the clock, too."""
     prompt = torch.zeros(1, 1, dtype=torch.int64, device=model.lm_head.weight.device)
     generator = torch.Generator()
@@ -161,7 +166,7 @@ def _generation(model: GPT, n_new: int, seed: int, engine, peer=None) -> Callabl
     return run
 
 
-def _split(model: GPT, rung: Rung, seconds: float, n_new: int, limits: dict) -> dict:
+def _split(model: LanguageModel, rung: Rung, seconds: float, n_new: int, limits: dict) -> dict:
     itemsize = model.lm_head.weight.element_size()
     sizes = {"itemsize": rung.itemsize or itemsize, "kv_itemsize": itemsize}
     need = work(model.config, n_new, cached=rung.engine is not Uncached, **sizes)
@@ -183,10 +188,10 @@ def _best(seconds: dict[Rung, list[float]], n_new: int, limits: Limits) -> dict 
 # ours. Float32 on the CPU.
 
 
-def jax_scan(model: GPT) -> dict[str, Peer]:
+def jax_scan(model: Decoder) -> dict[str, Peer]:
     """The whole loop in one `lax.scan` over a static cache, compiled on the first call.
 
-    `model` has the lecture's architecture, with all heads in one product. XLA takes one thread
+    `model` is a Decoder of the lecture's architecture. XLA takes one thread
     where torch does, unless JAX has run before. Raises ImportError without jax, ValueError for
     another architecture.
     """
@@ -195,7 +200,7 @@ def jax_scan(model: GPT) -> dict[str, Peer]:
     import jax
 
     check_standard(model)
-    extras = model.config.beyond_lecture
+    extras = beyond_lecture(model.config)
     if extras:
         raise ValueError(f"--peer jax computes the lecture's architecture, and this has {extras}")
     weights = {name: jax.dlpack.from_dlpack(w.detach()) for name, w in model.state_dict().items()}
@@ -207,7 +212,7 @@ def jax_scan(model: GPT) -> dict[str, Peer]:
     return {"JAX, the loop in lax.scan": decode}
 
 
-def _loop(c: GPTConfig, w: dict, noise):
+def _loop(c: DecoderConfig, w: dict, noise):
     """n tokens, as JAX traces them.  (n, V) -> (n,)"""
     from jax import lax, nn
     from jax import numpy as jnp
@@ -230,8 +235,8 @@ def _loop(c: GPTConfig, w: dict, noise):
             shares = nn.softmax(jnp.where(positions <= pos, scores, -jnp.inf))
             mixed = jnp.einsum("ht,htd->hd", shares, values)
             x = x + _linear(w, f"{at}.sa.proj", mixed.reshape(-1))
-            inner = nn.relu(_linear(w, f"{at}.ffwd.net.0", _norm(w, f"{at}.ln2", x)))
-            x = x + _linear(w, f"{at}.ffwd.net.2", inner)
+            inner = nn.relu(_linear(w, f"{at}.ffwd.up", _norm(w, f"{at}.ln2", x)))
+            x = x + _linear(w, f"{at}.ffwd.down", inner)
         probs = nn.softmax(_linear(w, "lm_head", _norm(w, "ln_f", x)))
         token = jnp.argmax(probs / noise_row)
         return (token, longer), token

@@ -29,13 +29,15 @@ from tornado.httpclient import HTTPClientError
 from tornado.simple_httpclient import SimpleAsyncHTTPClient
 
 from ..config import GPTConfig, check_positive
-from ..model import GPT
+from ..decoder.config import DecoderConfig, decoder_config
+from ..model import LanguageModel
 from ..sampling import SamplingParams
 from ..serving.batch import BatchEngine
 from ..serving.modules import ModuleBackend
 from ..serving.sequence import Request
 from ..timing import in_turns, summary
 from ..verify.server import RemoteServer
+from .roofline import positions_seen
 from .tables import number_of
 
 CHARS = "\n !$&',-.3:;?" + string.ascii_uppercase + string.ascii_lowercase  # Tiny Shakespeare's
@@ -98,7 +100,7 @@ def load(
     greedy: bool = False,
     repeats: int = 3,
     limits: dict[str, float] | None = None,
-    model: GPT | None = None,
+    model: LanguageModel | None = None,
 ) -> list[dict]:
     """Serve the same n requests by every system, at each rate (requests a second; inf: at once).
 
@@ -153,7 +155,7 @@ def _rows(
 
 
 def schemes(
-    model: GPT, *, backend: type = ModuleBackend, running: int = 32
+    model: LanguageModel, *, backend: type = ModuleBackend, running: int = 32
 ) -> dict[str, Callable[[list[Request]], Replies]]:
     """Every scheme of SCHEMES, on the virtual clock, with at most `running` texts in a step."""
 
@@ -165,17 +167,20 @@ def schemes(
     return {name: partial(serve, **asks) for name, asks in SCHEMES.items()}
 
 
-def bound(config: GPTConfig, requests: Sequence[Request], peak: float, bandwidth: float) -> float:
+def bound(
+    config: GPTConfig | DecoderConfig, requests: Sequence[Request], peak: float, bandwidth: float
+) -> float:
     """Drawn tokens a second, at most, where all requests come at once and none shares a prompt.
 
     Each token that is read costs two operations for each weight of a matrix, at the `peak` a
-    second. Each drawn after a request's first reads the keys and values before it, in float32, at
-    the `bandwidth` in bytes a second. Weights are shared by a step: their reading is left out.
+    second. Each drawn after a request's first reads the keys and values in its window, in float32,
+    at the `bandwidth` in bytes a second. Weights are shared by a step: their reading is left out.
     """
+    c = decoder_config(config)
     lengths = [(len(request.prompt), request.max_new_tokens - 1) for request in requests]
-    positions = sum(n * T + n * (n + 1) // 2 for T, n in lengths)
-    seconds = 2 * config.matrix_weights * sum(map(sum, lengths)) / peak
-    seconds += config.cache_bytes(positions) / bandwidth
+    seen = sum(positions_seen(c, i, T, n) for T, n in lengths for i in range(c.n_layer))
+    seconds = 2 * c.matrix_weights * sum(map(sum, lengths)) / peak
+    seconds += 4 * 2 * c.kv_heads * c.head_size * seen / bandwidth
     return sum(n + 1 for _, n in lengths) / seconds
 
 
@@ -216,7 +221,7 @@ def _admit(engine: BatchEngine, arrived: deque[Request], static_batch: int | Non
         batch = [arrived.popleft() for _ in range(min(len(arrived), static_batch))]
         longest = max(request.max_new_tokens for request in batch)
         for request in batch:
-            most = (engine.config.positions or inf) + 1 - len(request.prompt)
+            most = (engine.config.max_positions or inf) + 1 - len(request.prompt)
             # The seed is unchanged, so the first tokens are too.
             engine.add(replace(request, max_new_tokens=min(longest, most)))
 

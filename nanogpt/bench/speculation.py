@@ -16,11 +16,11 @@ from torch import Tensor
 
 from ..config import check_int
 from ..engines.drafts import LARGEST_TABLE, Draft, DraftModel, NGram, PromptLookup
-from ..engines.native import Native, Rough8, Session
+from ..engines.generation import generate
+from ..engines.native import Native, Native8, Session
 from ..engines.speculation import expected_tokens
 from ..engines.toolchain import CannotBuild
-from ..generation import generate
-from ..model import GPT
+from ..model import LanguageModel
 from ..sampling import PLAIN, draw_noise
 from ..timing import CPU, clock, in_turns, summary
 from .roofline import Limits
@@ -34,7 +34,7 @@ Drafts = dict[str, Callable[[int], Draft]]  # by name, for a number of proposals
 
 
 def speculation(
-    model: GPT, drafts: Drafts, ks: list[int], *, n_new: int = 255, repeats: int = 5
+    model: LanguageModel, drafts: Drafts, ks: list[int], *, n_new: int = 255, repeats: int = 5
 ) -> dict:
     """Time plain decoding and every draft with every k, in turns; each repeat has its own seed.
 
@@ -61,14 +61,14 @@ def speculation(
     }
 
 
-def _native(model: GPT) -> Native:
+def _native(model: LanguageModel) -> Native:
     engine = Native.ready(model, 1)
     if not isinstance(engine, Native):
         raise CannotBuild("speculation is timed in native code, and none can be built here")
     return engine
 
 
-def _run(model: GPT, n_new: int, seeds: count, draft: Draft | None) -> tuple:
+def _run(model: LanguageModel, n_new: int, seeds: count, draft: Draft | None) -> tuple:
     """Seconds, tokens and DraftStats of one generation, with the next seed."""
     prompt = torch.zeros(1, 1, dtype=torch.int64)
     generator = torch.Generator().manual_seed(next(seeds))
@@ -95,7 +95,7 @@ def _row(draft: str, k: int, n_new: int, runs: list, base: list) -> dict:
     }
 
 
-def pass_seconds(model: GPT, counts: list[int], *, repeats: int = 15) -> dict[int, dict]:
+def pass_seconds(model: LanguageModel, counts: list[int], *, repeats: int = 15) -> dict[int, dict]:
     """Seconds of one native pass over so many tokens, after at most 100 others: a summary each.
 
     Each turn times some in a row, after one that fills the processor's caches again: a pass of a
@@ -116,12 +116,12 @@ def pass_seconds(model: GPT, counts: list[int], *, repeats: int = 15) -> dict[in
     return {n: summary(total / IN_A_ROW for total in turns) for n, turns in seconds.items()}
 
 
-def usual_drafts(model: GPT, text: Tensor) -> Drafts:
+def usual_drafts(model: LanguageModel, text: Tensor) -> Drafts:
     """The drafts that need no training: the model in 8 bits, a table, the text so far."""
     V = model.config.vocab_size
     n = next(n for n in (3, 2, 1) if n == 1 or V**n <= LARGEST_TABLE)
     return {
-        ITSELF: lambda k: DraftModel(model, k, engine=Rough8),
+        ITSELF: lambda k: DraftModel(model, k, engine=Native8),
         TABLES[n]: lambda k: NGram(text, V, n, k),
         "look-up in its own text": lambda k: PromptLookup(5, k),
     }

@@ -8,6 +8,7 @@ import time
 import torch
 
 from ..config import GPTConfig
+from ..decoder.config import DecoderConfig, decoder_config
 from ..device import Device
 
 # Operations a second of the matrix units at most, from the makers' data sheets: without sparsity,
@@ -17,7 +18,7 @@ PEAKS = {"H200": 989e12, "H100": 989e12, "A100": 312e12, "V100": 125e12, "L40S":
 PEAKS |= {"L4": 121e12, "A10G": 70e12, "A10": 125e12, "T4": 65e12}
 
 
-def flops_per_token(config: GPTConfig, block: int | None = None) -> int:
+def flops_per_token(config: GPTConfig | DecoderConfig, block: int | None = None) -> int:
     """Floating-point operations of one training step for each token, forward and backward.
 
     Windows are `block` characters long, block_size when None.
@@ -26,9 +27,10 @@ def flops_per_token(config: GPTConfig, block: int | None = None) -> int:
     Embedding tables compute nothing and do not count.
     """
     block = block or config.block_size
+    config = decoder_config(config)
     windows = (config.window_of(layer) or block for layer in range(config.n_layer))
     keys = sum(min(window, block) for window in windows)
-    return 6 * config.matrix_weights + 12 * config.n_embd * keys
+    return 6 * config.matrix_weights + 12 * config.n_head * config.head_size * keys
 
 
 def peak_flops(device: Device) -> float | None:

@@ -11,16 +11,19 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from itertools import pairwise
 
 import torch
 
 from ..config import SIZES, GPTConfig, override
 from ..console import Progress
 from ..data import CharTokenizer, Corpus, split
+from ..decoder.config import DecoderConfig, Positions, decoder_config
+from ..decoder.pack import build_model
 from ..device import Device
 from ..files import ROOT
-from ..model import GPT
 from ..timing import clock, summary
 from ..training.loop import prepare
 from ..training.recipes import MODERN, TrainConfig, recipe_for
@@ -37,12 +40,15 @@ class Entry:
     name: str
     recipe: str
     goal: float | None = None
-    shape: dict = field(default_factory=dict)  # fields of GPTConfig, on top of SIZES["article"]
+    shape: dict = field(default_factory=dict)  # fields of a config, on top of SIZES["article"]
     train: dict = field(default_factory=dict)  # fields of TrainConfig
 
-    def configs(self, vocab_size: int, seed: int) -> tuple[TrainConfig, GPTConfig]:
+    def configs(self, vocab_size: int, seed: int) -> tuple[TrainConfig, GPTConfig | DecoderConfig]:
         """How to train, and what."""
-        start = override(SIZES["article"], vocab_size=vocab_size, **self.shape)
+        start = SIZES["article"]
+        if self.shape.keys() - GPTConfig.__dataclass_fields__:
+            start = decoder_config(start)
+        start = replace(start, vocab_size=vocab_size, **self.shape)
         recipe, shape = recipe_for(self.recipe, start)
         return override(recipe, seed=seed, **self.train), shape
 
@@ -59,7 +65,7 @@ class Runner:
         self.seed = seed
         self.device = device
         self.config = override(config, steps=steps)
-        model = GPT(shape, generator=torch.Generator().manual_seed(seed))
+        model = build_model(shape, torch.Generator().manual_seed(seed))
         self.model, generator = prepare(model, self.config, device)
         data, self.val = split(tokenizer.encode(corpus.text), shape.block_size)
         self.trainer = Trainer(self.model, data, self.config, generator, device)
@@ -178,7 +184,29 @@ CHANGES = {
 RATES = "rate 5e-3, warm-up, line to zero"
 WHOLE = list(CHANGES)[-1]  # the line that has every idea of the lecture's architecture
 TODAY = "RMSNorm, RoPE, QK-norm, ReLU²"
-PLACES = "on top", "alone", "without"  # where an idea is added or taken away
+
+
+class Place(str, Enum):
+    """Where an idea is added or taken away."""
+
+    ON_TOP = "on top"  # beside the line before it
+    ALONE = "alone"  # beside AdamW with its rate and schedule
+    WITHOUT = "without"  # the line of all ideas, with this one taken away
+
+    def __str__(self) -> str:
+        return self.value
+
+
+PLACES = tuple(Place)
+
+
+@dataclass(frozen=True)
+class Ablation:
+    """An entry that has one idea alone, or all ideas but one."""
+
+    idea: str
+    place: Place
+    entry: Entry
 
 
 def _idea(name: str, base: dict, *changes: str, shape: dict | None = None, **more) -> Entry:
@@ -189,8 +217,8 @@ def _idea(name: str, base: dict, *changes: str, shape: dict | None = None, **mor
     return Entry(name, "lecture", None, SHAPE | (shape or {}), train | more)
 
 
-def _ideas() -> tuple[Entry, ...]:
-    """Each idea on top of those before it; each alone; all without each."""
+def _ladder() -> tuple[Entry, ...]:
+    """Each idea on top of those before it."""
     names = list(CHANGES)
     entries = [
         _idea("the lecture's recipe", {}, batched=False, fused=False),
@@ -200,38 +228,55 @@ def _ideas() -> tuple[Entry, ...]:
     ]
     entries += [_idea(name, MUON, *names[: i + 1]) for i, name in enumerate(names)]
     entries.append(_idea(TODAY, MUON, *names, shape=MODERN))
-    entries += [_idea(f"only {name}", RATE, name) for name in names]
-    entries.append(_idea(f"only {TODAY}", RATE, shape=MODERN))
-    entries.append(_idea("all but Muon", RATE, *names))
-    entries.append(_idea("all but the falling rate", MUON, *names, decay=False))
-    entries.append(_idea("all but the warm-up", MUON, *names, warmup=0))
-    for name in names:
-        entries.append(_idea(f"all but {name}", MUON, *(x for x in names if x != name)))
     return tuple(entries)
 
 
-IDEAS = _ideas()
+def _only(idea: str, *changes: str, shape: dict | None = None) -> Ablation:
+    return Ablation(idea, Place.ALONE, _idea(f"only {idea}", RATE, *changes, shape=shape))
 
 
-def effects(rows: list[dict]) -> dict[tuple[str, str], dict]:
-    """What each idea changes in each of PLACES, by (idea, place), from the rows of IDEAS.
+def _all_but(idea: str, base: dict, *changes: str, **more) -> Ablation:
+    return Ablation(idea, Place.WITHOUT, _idea(f"all but {idea}", base, *changes, **more))
 
-    "on top": beside the line before it. "alone": beside AdamW with its rate and schedule.
-    "without": how the line of all ideas changes where the idea is taken away, with its sign turned,
-    so that below zero the idea always helps. Each has `loss` and `seconds`: the `change` of the
-    median, the larger `range` of the seeds of both lines, and whether it is `clear`, which is a
-    change longer than that range. With five seeds of normal noise, chance does that to one
-    comparison in 260.
+
+def _ablations() -> tuple[Ablation, ...]:
+    """Each idea alone; all without each."""
+    names = list(CHANGES)
+    ablations = [_only(name, name) for name in names]
+    ablations += [
+        _only(TODAY, shape=MODERN),
+        _all_but("Muon", RATE, *names),
+        _all_but("the falling rate", MUON, *names, decay=False),
+        _all_but("the warm-up", MUON, *names, warmup=0),
+    ]
+    for name in names:
+        ablations.append(_all_but(name, MUON, *(x for x in names if x != name)))
+    return tuple(ablations)
+
+
+LADDER = _ladder()
+ABLATIONS = _ablations()
+IDEAS = (*LADDER, *(ablation.entry for ablation in ABLATIONS))
+
+
+def effects(rows: list[dict]) -> dict[tuple[str, Place], dict]:
+    """What each idea changes in each Place, by (idea, place), from the rows of IDEAS.
+
+    WITHOUT has its sign turned: below zero the idea always helps. Each has `loss` and `seconds`:
+    the `change` of the median, the larger `range` of the seeds of both lines, and whether it is
+    `clear`, which is a change longer than that range. With five seeds of normal noise, chance does
+    that to one comparison in 260.
     """
     by_name = {row["name"]: row for row in rows}
-    ladder = [entry.name for entry in IDEAS[: len(CHANGES) + 5]]
-    sides = {(b, "on top"): (a, b) for a, b in zip(ladder, ladder[1:], strict=False)}
-    sides["Muon", "alone"] = RATES, "Muon"
-    for name in by_name:
-        if name.startswith("only "):
-            sides[name.removeprefix("only "), "alone"] = RATES, name
-        if name.startswith("all but "):
-            sides[name.removeprefix("all but "), "without"] = name, WHOLE
+    names = [entry.name for entry in LADDER]
+    sides = {(b, Place.ON_TOP): (a, b) for a, b in pairwise(names)}
+    sides["Muon", Place.ALONE] = RATES, "Muon"
+    for ablation in ABLATIONS:
+        name = ablation.entry.name
+        if name not in by_name:
+            continue
+        pair = (RATES, name) if ablation.place is Place.ALONE else (name, WHOLE)
+        sides[ablation.idea, ablation.place] = pair
     return {
         key: {what: _effect(by_name[a][what], by_name[b][what]) for what in ("loss", "seconds")}
         for key, (a, b) in sides.items()
@@ -249,12 +294,12 @@ def _effect(before: dict, after: dict) -> dict:
 
 # The changes of notebook 08, one at a time; all else is equal: block 64, steps, characters.
 STEPS = {"steps": 2000, "batch_size": 16, "look_back": False, "epochs": False, "stages": ()}
-BATCHED_64 = {"block_size": 64, "per_head": False}
-ROPE = {**BATCHED_64, "rope": True}
+TABLE = {"block_size": 64, "positions": Positions.LEARNED}
+ROPE = {"block_size": 64, "positions": Positions.ROTARY}
 WINDOW = {**ROPE, "window": 16}
 
 HEADS = (
-    Entry("a table of positions", "fast", None, BATCHED_64, STEPS),
+    Entry("a table of positions", "fast", None, TABLE, STEPS),
     Entry("rotary positions", "fast", None, ROPE, STEPS),
     Entry("2 heads of keys", "fast", None, {**ROPE, "n_kv_head": 2}, STEPS),
     Entry("1 head of keys", "fast", None, {**ROPE, "n_kv_head": 1}, STEPS),

@@ -138,5 +138,6 @@ def tolerate_any_text() -> None:
     In the POSIX locale stdout is ASCII, with "surrogateescape" for the bytes of file names alone.
     """
     for stream in (sys.stdout, sys.stderr):
-        if getattr(stream, "errors", None) in ("strict", "surrogateescape"):
-            stream.reconfigure(errors="replace")
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure and getattr(stream, "errors", None) in ("strict", "surrogateescape"):
+            reconfigure(errors="replace")

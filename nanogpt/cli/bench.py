@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from math import inf
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,11 +20,11 @@ from ..bench.training import KINDS, compared, train_in_turns
 from ..config import SIZES, check_int
 from ..data import load_corpus, split
 from ..decoder.checkpoint import Checkpoint, load_checkpoint
-from ..decoder.pack import pack_heads
+from ..decoder.pack import as_decoder
 from ..engines.drafts import DraftModel
 from ..export.huggingface import exported
 from ..files import KEEPER
-from ..model import GPT
+from ..model import GPT, LanguageModel
 from ..serving.native_steps import BACKENDS, choose_backend
 from ..training.trainer import full_loss
 from . import common
@@ -47,7 +49,7 @@ def ladder_options(parser: argparse.ArgumentParser) -> None:
 def time_ladder(args: argparse.Namespace) -> None:
     """How fast does this machine decode, by each engine?"""
     name = Path(args.checkpoint).stem if args.checkpoint else args.size
-    path = common.json_path(args.json, f"ladder-{name}.json")
+    path = common.json_path(args.json, "ladder", f"ladder-{name}.json")
     device = common.measured_device(args)
     about = {"what": "ladder", "model": name, "dtype": args.dtype}
     if args.checkpoint:
@@ -64,11 +66,11 @@ def time_ladder(args: argparse.Namespace) -> None:
     common.write_result(path, device, about | result)
 
 
-def _peers(names: list[str], model: GPT) -> dict[str, Peer]:
+def _peers(names: list[str], model: LanguageModel) -> dict[str, Peer]:
     weight = model.lm_head.weight
     if names and (weight.device.type, weight.dtype) != ("cpu", torch.float32):
         raise ValueError("--peer computes float32 on the CPU: give --device cpu --dtype float32")
-    packed = pack_heads(model) if model.config.per_head else model
+    packed = as_decoder(model)
     try:
         peers = hugging_face(exported(packed)) if "hf" in names else {}
         return peers | (jax_scan(packed) if "jax" in names else {})
@@ -81,7 +83,7 @@ def _peers(names: list[str], model: GPT) -> dict[str, Peer]:
 
 def train_options(parser: argparse.ArgumentParser) -> None:
     kind = parser.add_mutually_exclusive_group().add_argument
-    how = {"action": "store_const", "dest": "kind", "default": "race"}
+    how: dict[str, Any] = {"action": "store_const", "dest": "kind", "default": "race"}
     kind("--ideas", const="ideas", help="add one idea at a time, at about equal seconds", **how)
     kind("--heads", const="heads", help="shared keys and windows, at equal steps", **how)
     kind("--step", const="step", help="the seconds of one step by part, beside the peak", **how)
@@ -92,7 +94,7 @@ def train_options(parser: argparse.ArgumentParser) -> None:
 
 def time_training(args: argparse.Namespace) -> None:
     """How soon does each recipe reach a loss? A stop keeps the seeds that are complete."""
-    path = common.json_path(args.json, f"{args.kind}.json")
+    path = common.json_path(args.json, args.kind, f"{args.kind}.json")
     device = common.measured_device(args)
     corpus = load_corpus(args.data)
     if args.kind == "step":
@@ -121,7 +123,12 @@ def speculate_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--target", metavar="PATH", default=KEEPER, help="the model that decides (the keeper)")
     add("--draft", metavar="PATH", help="a smaller model that proposes, beside the usual drafts")
-    how = {"type": common.positive, "nargs": "+", "default": [3, 5, 7, 11, 15], "metavar": "K"}
+    how: dict[str, Any] = {
+        "type": common.positive,
+        "nargs": "+",
+        "default": [3, 5, 7, 11, 15],
+        "metavar": "K",
+    }
     add("--k", **how, help="numbers of proposals for each pass (3 5 7 11 15)")
     common.add_shared(parser, "--tokens", "--repeats", "--threads", "--data")
     common.add_json(parser, "speculate.json")
@@ -130,7 +137,7 @@ def speculate_options(parser: argparse.ArgumentParser) -> None:
 
 def time_speculation(args: argparse.Namespace) -> None:
     """What does speculation buy, at the same tokens?"""
-    path = common.json_path(args.json, "speculate.json")
+    path = common.json_path(args.json, "speculate", "speculate.json")
     device = common.measured_device(args)
     saved = load_checkpoint(args.target)
     corpus = load_corpus(args.data)
@@ -151,7 +158,11 @@ def time_speculation(args: argparse.Namespace) -> None:
     result["passes"] = speculation.pass_seconds(model, sorted({1, *(k + 1 for k in args.k)}))
     result["proposal"] = speculation.pass_seconds(draft.model, [1])[1] if draft else None
     print(reports.speculation_text(result))
-    about = {"what": "speculate", "corpus": corpus.name, "target": _origin(saved, val)}
+    about: dict[str, Any] = {
+        "what": "speculate",
+        "corpus": corpus.name,
+        "target": _origin(saved, val),
+    }
     about["draft"] = _origin(draft, val) if draft else None
     print(reports.losses_text(about["target"], about["draft"]))
     common.write_result(path, device, about | result)
@@ -169,7 +180,12 @@ def _origin(saved: Checkpoint, val: Tensor) -> dict:
 def load_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     common.add_shared(parser, "--size", "--checkpoint", "--threads", "--device")
-    how = {"type": float, "nargs": "+", "default": [5.0, 20.0, 80.0, inf], "metavar": "X"}
+    how: dict[str, Any] = {
+        "type": float,
+        "nargs": "+",
+        "default": [5.0, 20.0, 80.0, inf],
+        "metavar": "X",
+    }
     add("--rates", **how, help="requests a second (5 20 80 inf)")
     add("--requests", **common.POSITIVE, default=64, help="requests at each rate (64)")
     add("--repeats", **common.POSITIVE, default=3, help="timed after a warm-up (3)")
@@ -183,7 +199,7 @@ def time_load(args: argparse.Namespace) -> int:
     Of a server at --url the texts are compared with those of the model, where there is one.
     """
     name = Path(args.checkpoint).stem if args.checkpoint else args.size
-    path = common.json_path(args.json, f"load-{'server' if args.url else name}.json")
+    path = common.json_path(args.json, "load", f"load-{'server' if args.url else name}.json")
     device = common.measured_device(args)
     saved = load_checkpoint(args.checkpoint) if args.checkpoint else None
     chars = saved.tokenizer.chars if saved else load.CHARS
@@ -191,18 +207,22 @@ def time_load(args: argparse.Namespace) -> int:
     if not model and not args.url:
         model = sharpened(GPT(SIZES[args.size]))
     if model:
-        packed = pack_heads(model) if model.config.per_head else model  # the same function, sooner
+        packed = as_decoder(model)  # the same function, faster
         model = packed.to(device.device).eval()
     settings = {"n": args.requests, "repeats": args.repeats, "limits": LIMITS}
     settings["block_size"] = (model.config if model else SIZES[args.size]).block_size
-    measured = _server if args.url else _schemes
-    result = {"what": "load", "model": name} | settings | measured(args, model, chars, settings)
+    measured: Callable[..., dict[str, Any]] = _server if args.url else _schemes
+    result: dict[str, Any] = (
+        {"what": "load", "model": name} | settings | measured(args, model, chars, settings)
+    )
     print(f"\n{reports.load_text(result)}")
     common.write_result(path, device, result)
     return int(any(row["differ"] or row["failed"] for row in result["rows"]))
 
 
-def _server(args: argparse.Namespace, model: GPT | None, chars: str, settings: dict) -> dict:
+def _server(
+    args: argparse.Namespace, model: LanguageModel | None, chars: str, settings: dict
+) -> dict:
     """The server at --url."""
     server = load.LoadedServer(args.url, chars)
     settings = settings | {"vocab_size": len(chars), "greedy": True, "model": model}
@@ -210,7 +230,7 @@ def _server(args: argparse.Namespace, model: GPT | None, chars: str, settings: d
     return {"server": args.url, "model": server.model, "rows": rows, "errors": dict(server.errors)}
 
 
-def _schemes(args: argparse.Namespace, model: GPT, chars: str, settings: dict) -> dict:
+def _schemes(args: argparse.Namespace, model: LanguageModel, chars: str, settings: dict) -> dict:
     """Every scheme of our engine."""
     backend = choose_backend(model)[0]
     systems = load.schemes(model, backend=BACKENDS[backend], running=RUNNING)

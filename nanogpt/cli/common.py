@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..config import SIZES, check_int
 from ..console import STOPS, interrupt, received, stop_code
@@ -51,8 +51,10 @@ def named(text: str) -> Path:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
-POSITIVE = {"type": positive, "metavar": "N"}
-OPTIONS = {
+# A command: what adds its options, and what runs it and returns its exit code, or None for 0.
+Calls = tuple[Callable[[argparse.ArgumentParser], None], Callable[[argparse.Namespace], int | None]]
+POSITIVE: dict[str, Any] = {"type": positive, "metavar": "N"}
+OPTIONS: dict[str, dict[str, Any]] = {
     "--size": {"choices": sorted(SIZES), "default": "small"},
     "--tokens": {**POSITIVE, "help": "new tokens (255, or what the block allows)"},
     "--repeats": {**POSITIVE, "default": 5, "help": "timed after a warm-up (5)"},
@@ -116,19 +118,18 @@ def add_json(parser: argparse.ArgumentParser, default: str) -> None:
     parser.add_argument("--json", nargs="?", const="", metavar="PATH", help=text)
 
 
-def json_path(given: str | None, default: str) -> Path | None:
+def json_path(given: str | None, what: str, default: str) -> Path | None:
     """The file that --json names, or `default` in outputs/run; None without --json.
 
     Raises now, better before the work than after it: OSError when it cannot be written, and
-    ValueError when there is anything but a result of the same command.
+    ValueError when there is anything but a result of the same command, which `what` names.
     """
     if given is None:
         return None
     path = user_path(given) if given else OUTPUTS / default
-    command = re.split(r"[-.]", default)[0]
     check_writable(path)
     data = read_json(path)
-    check_file(path, isinstance(data, dict) and data.get("what") == command)
+    check_file(path, isinstance(data, dict) and data.get("what") == what)
     return path
 
 
@@ -150,7 +151,7 @@ def measured_device(args: argparse.Namespace) -> Device:
     return device
 
 
-def write_result(path: Path | None, device: Device, result: dict) -> None:
+def write_result(path: Path | None, device: Device, result: dict[str, Any]) -> None:
     """Write the result, and where it was measured, as JSON, if a path was given; and say so."""
     if path:
         from ..bench.environment import environment
@@ -167,7 +168,7 @@ def set_threads(n: int) -> None:
     torch.set_num_threads(n)
 
 
-def run_command(words: str, about: str, calls: tuple[Callable, Callable], argv: list[str]) -> int:
+def run_command(words: str, about: str, calls: Calls, argv: list[str]) -> int:
     """Parse the options of the command that these words call, and run it. Returns its exit code."""
     options, run = calls
     parser = Parser(words, about)
@@ -185,7 +186,7 @@ def run_command(words: str, about: str, calls: tuple[Callable, Callable], argv: 
 # ------------------------------------------------------------------ how a command ends
 
 
-def leave(number, frame) -> None:
+def leave(number: int, frame: object) -> None:
     """A Ctrl-C or kill before a command has begun ends the process: nothing is written yet."""
     if speaks():
         with suppress(OSError):  # a terminal that is gone
@@ -252,10 +253,10 @@ def missing(error: ModuleNotFoundError) -> str:
 def in_options(message: str, names: Iterable[str]) -> str:
     """A library's message in the words of the command line: top_k=0 is --top-k 0 there."""
 
-    def option(match: re.Match) -> str:
+    def option(match: re.Match[str]) -> str:
         name, value = match.groups()
         if name not in names or not (value or "_" in name):  # plain words are words
-            return match[0]
+            return str(match[0])
         option = f"--{name.replace('_', '-')}"
         return option if value in (None, "True") else f"{option} {value}"
 

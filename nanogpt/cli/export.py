@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..cluster.folders import check_folder
 from ..files import KEEPER, LECTURE_FORM, check_file, check_writable
 from .common import OUTPUTS, add_lesson, add_overwrite, weights_for
+
+if TYPE_CHECKING:
+    from ..decoder.checkpoint import Checkpoint
 
 
 def run(args: argparse.Namespace) -> None:
@@ -39,7 +43,7 @@ def run(args: argparse.Namespace) -> None:
         print(f"vLLM's CPU build needs heads of 32 numbers or more, and these have {size}")
 
 
-def _check(args: argparse.Namespace, saved) -> None:
+def _check(args: argparse.Namespace, saved: Checkpoint) -> None:
     """With --lesson: whether the reader's heads compute what is exported. Raises ValueError."""
     if args.lesson:
         from ..series.practice import lesson_of, logits_apart

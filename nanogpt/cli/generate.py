@@ -5,11 +5,16 @@ from __future__ import annotations
 import argparse
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..config import check_int
 from ..console import Progress
-from ..files import KEEPER
+from ..files import KEEPER, real_path
 from .common import OUTPUTS, add_lesson, weights_for
+
+if TYPE_CHECKING:
+    from ..cluster.job import Job
+    from ..series.practice import LessonWriter
 
 
 def run(args: argparse.Namespace) -> None:
@@ -40,7 +45,7 @@ def run(args: argparse.Namespace) -> None:
     print(f"written: {args.out}/shards")
 
 
-def _job(args: argparse.Namespace):
+def _job(args: argparse.Namespace) -> Job:
     from ..cluster.job import Job, Task, prompt_check, read_prompts
     from ..decoder.checkpoint import find_weights, load_checkpoint
     from ..sampling import SamplingParams
@@ -50,13 +55,13 @@ def _job(args: argparse.Namespace):
     backend, reason = choose_backend(saved.model) if args.backend == "auto" else (args.backend, "")
     print(f"{saved}\n{backend} steps{f': {reason}' if reason else ''}", flush=True)
     sampling = SamplingParams(args.temperature, args.top_k, args.top_p, args.greedy)
-    path = str(find_weights(args.checkpoint).resolve())
+    path = str(real_path(find_weights(args.checkpoint)))
     task = Task(path, saved.sha256, args.max_new_tokens, sampling, backend)
     prompts = read_prompts(args.prompts, args.samples, args.seed, prompt_check(task, saved))
     return Job(args.out, prompts, task, args.shard_size)
 
 
-def _lesson(args: argparse.Namespace):
+def _lesson(args: argparse.Namespace) -> LessonWriter:
     """What writes the shards by the reader's loop. Raises ValueError for what that cannot do."""
     from ..series.practice import LessonWriter
 

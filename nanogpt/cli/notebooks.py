@@ -7,10 +7,11 @@ import os
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 from ..cluster.folders import held
 from ..decoder.checkpoint import load_checkpoint
-from ..files import ROOT, path_in, user_path
+from ..files import ROOT, path_in, real_path, user_path
 from ..series import address, runner
 from ..series.mirror import set_address, sync
 from ..series.nbfile import SyncError
@@ -28,7 +29,11 @@ def run_options(parser: argparse.ArgumentParser) -> None:
     known = "auto (gpu where there is one, else laptop), smoke, laptop, full (as published), gpu"
     add("--profile", default="auto", help=known)
     add("--plan", dest="dry", action="store_true", help="print what it would do, with minutes")
-    setting = {"dest": "settings", "metavar": "NAME=VALUE", "help": "set a notebook's parameter"}
+    setting: dict[str, Any] = {
+        "dest": "settings",
+        "metavar": "NAME=VALUE",
+        "help": "set a notebook's parameter",
+    }
     add("-p", action="append", default=[], **setting)
     add("--out", type=Path, metavar="FOLDER", help="where to write (outputs/run/PROFILE)")
     add("--timeout", type=positive, default=1800, metavar="S", help="seconds of a cell (1800)")
@@ -66,7 +71,7 @@ def site_options(parser: argparse.ArgumentParser) -> None:
 
 def render_site(args: argparse.Namespace) -> None:
     """Write FOLDER/html and print the path of its index."""
-    folder = (args.folder or newest()).resolve()
+    folder = real_path(args.folder or newest())
     # A folder that is not there is not made for its lock: rendering says what is missing.
     with held(folder / ".lock", f"into {folder}") if folder.is_dir() else nullcontext():
         print(render(folder))

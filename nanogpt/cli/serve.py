@@ -8,9 +8,15 @@ import json
 import shlex
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..files import KEEPER
 from .common import add_lesson, add_shared, set_threads, weights_for
+
+if TYPE_CHECKING:
+    from ..decoder.checkpoint import Checkpoint
+    from ..serving.completions import Reader
+    from ..serving.http import Server
 
 
 def run(args: argparse.Namespace) -> int:
@@ -40,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     return int(server.failure is not None)
 
 
-def _introduce(url: str, reader) -> None:
+def _introduce(url: str, reader: Reader) -> None:
     """Say that it is ready, and a request that this model can answer."""
     chars = reader.tokenizer.chars
     prompt = "KING:" if set("KING:") <= set(chars) and reader.longest > 5 else chars[0]
@@ -50,9 +56,10 @@ def _introduce(url: str, reader) -> None:
     print("\nCtrl-C ends it", flush=True)
 
 
-def _server(args: argparse.Namespace, saved):
+def _server(args: argparse.Namespace, saved: Checkpoint) -> Server:
     """The server, not started yet."""
-    from ..decoder.pack import pack_heads
+    from ..decoder.pack import as_decoder
+    from ..decoder.standard import not_standard
     from ..device import pick_device
     from ..serving.http import Server
     from ..serving.native_steps import BACKENDS, choose_backend
@@ -71,8 +78,8 @@ def _server(args: argparse.Namespace, saved):
         return Server(model, saved.tokenizer, name=name, backend=ModuleBackend, **limits)
     backend, reason = (args.backend, "") if args.backend else choose_backend(saved.model)
     print(f"{saved}\n{backend} steps{f': {reason}' if reason else ''}, {device}", flush=True)
-    if backend == "modules" and model.config.per_head:  # the same function, sooner
-        model = pack_heads(model)
+    if backend == "modules" and not_standard(model) is None:
+        model = as_decoder(model)  # the same function, faster
     return Server(model, saved.tokenizer, name=name, backend=BACKENDS[backend], **limits)
 
 

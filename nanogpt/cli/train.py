@@ -5,16 +5,17 @@ from __future__ import annotations
 import argparse
 from contextlib import nullcontext
 from dataclasses import fields, replace
+from typing import Any
 
 import torch
 
 from ..cluster.folders import held_run
-from ..config import SIZES, override
+from ..config import SIZES, GPTConfig, override
 from ..data import CharTokenizer, load_corpus
 from ..decoder.checkpoint import check_path
+from ..decoder.pack import build_model
 from ..device import Device, pick_device
 from ..files import check_writable
-from ..model import GPT
 from ..training.loop import train
 from ..training.processes import joined
 from ..training.recipes import RECIPES, TrainConfig, recipe_for
@@ -47,7 +48,7 @@ def train_on(device: Device, trainer: type[Trainer], args: argparse.Namespace) -
         cure = "--resume resumes it, --overwrite starts a new one, --out PATH names another place"
         raise ValueError(f"{out} holds a run: {cure}")
     shape = replace(shape, vocab_size=len(CharTokenizer(corpus.text)))
-    model = GPT(shape, generator=torch.Generator().manual_seed(recipe.seed))
+    model = build_model(shape, torch.Generator().manual_seed(recipe.seed))
     if trainer.first:
         check_writable(weights)
         print(corpus.banner or corpus)
@@ -66,11 +67,11 @@ def train_on(device: Device, trainer: type[Trainer], args: argparse.Namespace) -
         print(f"the best weights: {weights}; the log: {out}.jsonl")
 
 
-def _configs(args: argparse.Namespace) -> tuple:
+def _configs(args: argparse.Namespace) -> tuple[TrainConfig, GPTConfig]:
     """The recipe, with what was changed on the command line, and the shape that it wants."""
     recipe, shape = recipe_for(args.recipe, SIZES[_size(args)])
     shape = override(shape, n_head=args.n_head)
-    changes = {}
+    changes: dict[str, Any] = {}
     for field in fields(TrainConfig):
         value = getattr(args, field.name)
         if value is not None:
@@ -87,7 +88,7 @@ def number(text: str) -> float | str:
     return "none" if text.lower() == "none" else float(text)
 
 
-def stages(text: str) -> tuple:
+def stages(text: str) -> tuple[tuple[float, int], ...]:
     """0.5:64,0.85:128 as ((0.5, 64), (0.85, 128)); "none" as no stages. Raises ValueError."""
     if text.lower() == "none":
         return ()
@@ -110,7 +111,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     add_shared(parser, "--data", "--device", "--threads")
     add("--no-muon", dest="muon_lr", action="store_const", const="none", help="--muon-lr none")
     group = parser.add_argument_group("changes to the recipe")
-    kinds: dict = {
+    kinds: dict[Any, dict[str, Any]] = {
         bool: {"action": argparse.BooleanOptionalAction},
         int: {"type": int, "metavar": "N"},
         tuple[tuple[float, int], ...]: {"type": stages, "metavar": "SHARE:BLOCK,…"},

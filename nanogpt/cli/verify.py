@@ -5,7 +5,10 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from enum import Enum
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from ..files import (
     KEEPER,
@@ -16,8 +19,10 @@ from ..files import (
     read_json,
     user_path,
 )
+from ..verify.report import CODES, VERDICTS, Verdict
 from .common import (
     POSITIVE,
+    Calls,
     add_json,
     check_clone,
     json_path,
@@ -28,16 +33,28 @@ from .common import (
 
 KINDS = ROOT / "outputs" / "kinds"
 ENDS = "Exit code 0: equal or rounding; 1: a bug; 2: nothing was judged; 3: undecided."
-JUDGED = {  # the last word of the command: what it judges, and how that is called
-    "model": (KEEPER, "a folder of transformers, a checkpoint, or your lesson.py"),
-    "class": ("llama", "an architecture of transformers, as gpt2"),
-    "server": ("http://localhost:8000", "a server's address"),
+
+
+class Target(str, Enum):
+    """What is judged: the last word of the command."""
+
+    MODEL = "model"
+    CLASS = "class"
+    SERVER = "server"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+JUDGED: dict[Target, tuple[str | Path, str]] = {  # the default of each, and how it is called
+    Target.MODEL: (KEEPER, "a folder of transformers, a checkpoint, or your lesson.py"),
+    Target.CLASS: ("llama", "an architecture of transformers, as gpt2"),
+    Target.SERVER: ("http://localhost:8000", "a server's address"),
 }
 
 
-def referee_options(parser: argparse.ArgumentParser) -> None:
+def referee_options(kind: Target, parser: argparse.ArgumentParser) -> None:
     """The options of `verify model`, `verify class` and `verify server`."""
-    kind = parser.prog.split()[-1]
     default, about = JUDGED[kind]
     parser.epilog = ENDS
     parser.set_defaults(kind=kind)
@@ -48,12 +65,12 @@ def referee_options(parser: argparse.ArgumentParser) -> None:
     add("--seconds", type=float, default=60.0, metavar="N", help="for each target (60)")
     add("--known", action="append", default=[], metavar="NAME", help="part of a known bug's way")
     add("--json", type=Path, metavar="PATH", help="write the reports there as well")
-    if kind != "server":
+    if kind is not Target.SERVER:
         add("--length", **POSITIVE, help="tokens of the longest texts (past every edge)")
         add("--requests", **POSITIVE, default=24, help="read one after the other (24)")
         about = "a lossy cache may move this part of the largest logit, as 1e-2 for int8"
         add("--expects", type=float, metavar="X", help=about)
-    if kind == "model":
+    if kind is Target.MODEL:
         add("--trust-remote-code", action="store_true", help="run the code in the folder")
 
 
@@ -64,7 +81,6 @@ def referee(args: argparse.Namespace) -> int:
     """Print the report on each target."""
     from ..files import write_whole
     from ..verify.referee import referee
-    from ..verify.report import CODES, VERDICTS
 
     names = ("seed", "seconds", "known", "length", "requests", "expects")
     options = {name: getattr(args, name) for name in names if hasattr(args, name)}
@@ -73,10 +89,10 @@ def referee(args: argparse.Namespace) -> int:
         earlier = read_json(args.json)
         ours = isinstance(earlier, list) and all("verdict" in row for row in earlier)
         check_file(args.json, ours)
-    verdicts = {"equal"}
+    verdicts = {Verdict.EQUAL}
     reports = []
     for target in args.targets:
-        if args.kind == "model" and target.endswith(".py"):
+        if args.kind is Target.MODEL and target.endswith(".py"):
             verdicts |= _lesson(user_path(target), args.seed)
             continue
         for model in _models(args, target):
@@ -113,40 +129,34 @@ def _printable(words: str) -> str:
     return "".join(c if c.isprintable() or c == "\n" else "?" for c in words)
 
 
-def _lesson(path: Path, seed: int) -> set[str]:
-    """The verdicts on a reader's classes, as they stand in their file. Raises ValueError.
-
-    They are judged in a process of their own, which they may end, or never leave.
-    """
-    from ..series.apart import Ended, apart
+def _lesson(path: Path, seed: int) -> set[Verdict]:
+    """The verdicts on a reader's classes, as they stand in their file. Raises ValueError."""
     from ..series.certificate import judge_file
 
-    try:
-        lines, verdicts = apart(judge_file, path, seed)
-    except Ended as error:
-        lines = [f"BUG in {path}: {error}"]
-        verdicts = {"bug"}
+    lines, verdicts = judge_file(path, seed)
     print(_printable("\n".join(lines)), flush=True)
-    return verdicts
+    return {Verdict(verdict) for verdict in verdicts}
 
 
-def _models(args: argparse.Namespace, target: str) -> list:
+def _models(args: argparse.Namespace, target: str) -> list[Any]:
     """What `referee` judges; a checkpoint of ours in both its forms. Raises ValueError."""
     from ..decoder.checkpoint import load_checkpoint
     from ..decoder.pack import pack_heads
+    from ..model import GPT
     from ..verify.huggingface import from_folder, small
     from ..verify.server import RemoteServer
 
-    kind = args.kind
-    if kind != "model":
-        return [small(target, args.seed) if kind == "class" else RemoteServer(target)]
+    if args.kind is Target.CLASS:
+        return [small(target, args.seed)]
+    if args.kind is Target.SERVER:
+        return [RemoteServer(target)]
     if not target or "://" in target:
         raise ValueError(f"{target!r} is no folder and no file; `verify server` takes addresses")
     path = user_path(target)
     if (path / "config.json").is_file():
         return [from_folder(str(path), args.trust_remote_code)]
     model = load_checkpoint(path).model
-    return [model, pack_heads(model)] if model.config.per_head else [model]
+    return [model, pack_heads(model)] if isinstance(model, GPT) else [model]
 
 
 # ------------------------------------------------------------------ the museum, a page, a sweep
@@ -193,7 +203,7 @@ def museum(args: argparse.Namespace) -> int:
 
     check_clone()
     set_threads(1)
-    path = json_path(args.json, "museum.json")
+    path = json_path(args.json, "museum", "museum.json")
     paths = exhibits(args.names)
     n = args.seeds
     rows = []
@@ -222,15 +232,11 @@ def certificate_options(parser: argparse.ArgumentParser) -> None:
 
 
 def certificate(args: argparse.Namespace) -> int:
-    """Compute again all that the page says."""
-    from ..series.apart import Ended, apart
-    from ..series.certificate import check_at, facts_at
+    """Compute again all that the page says but the speed."""
+    from ..decoder.checkpoint import load_checkpoint
+    from ..series.certificate import recomputed
 
-    try:
-        claims, reasons = apart(check_at, args.path, args.checkpoint)
-    except Ended as error:
-        claims = facts_at(args.path) or {}
-        reasons = [f"the lesson is refused: {error}"]
+    claims, reasons = recomputed(args.path, load_checkpoint(args.checkpoint))
     print(_printable("\n".join(f"{name}: {words}" for name, words in claims.items())))
     lines = [f"It does not hold: {reason}" for reason in reasons]
     print(_printable("\n".join(lines)) or "It holds: computed again.")
@@ -254,7 +260,8 @@ def sweep(args: argparse.Namespace) -> int:
 
     if args.dtype == "bfloat16" and not args.exact:
         raise ValueError("--dtype bfloat16 needs --exact: without it its tokens may differ")
-    path = json_path(args.json, f"sweep-{args.dtype}{'-exact' * args.exact}.json")
+    exact = "-exact" if args.exact else ""
+    path = json_path(args.json, "sweep", f"sweep-{args.dtype}{exact}.json")
     device = measured_device(args)
     result = sweep(args.sequences, seed=args.seed, dtype=args.dtype, in_exact=args.exact)
     print(describe(result))
@@ -262,7 +269,8 @@ def sweep(args: argparse.Namespace) -> int:
     return int(not passed(result))
 
 
-CALLS = {f"verify {kind}": (referee_options, referee) for kind in JUDGED} | {
+CALLS: dict[str, Calls] = {
+    **{f"verify {kind}": (partial(referee_options, kind), referee) for kind in Target},
     "verify kinds": (kinds_options, kinds),
     "verify museum": (museum_options, museum),
     "verify certificate": (certificate_options, certificate),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import os
 import re
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from ..training.resume import state_path
 
 
 @contextmanager
-def held(path: Path, target: str, wait: float = 0.0):
+def held(path: Path, target: str, wait: float = 0.0) -> Iterator[None]:
     """Hold the file at `path` as a lock for a with-block; it ends with the process, too.
 
     Raises ValueError, with advice, where another run still holds it after `wait` seconds or a file
@@ -40,7 +41,7 @@ def held(path: Path, target: str, wait: float = 0.0):
 
 
 @contextmanager
-def held_run(out: Path):
+def held_run(out: Path) -> Iterator[None]:
     """Hold the files of the training run `out` for a with-block, as `held` does.
 
     Temporary files that a killed run of these files has left are removed.

@@ -19,16 +19,17 @@ import re
 import secrets
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from ..config import check_int
 from ..decoder.checkpoint import Checkpoint, load_checkpoint
-from ..files import OURS, read_json, sha256, user_path, write_json, write_whole
+from ..files import OURS, read_json, real_path, sha256, user_path, write_json, write_whole
 from ..sampling import MOST_NEW, PLAIN, SamplingParams, check_length, check_sampling
 from ..serving.batch import serve
 from ..serving.native_steps import BACKENDS
@@ -36,9 +37,13 @@ from ..serving.sequence import Request
 from .folders import check_folder, held
 
 MOST = 1_000_000  # texts of one job, and characters of one prompt: all are in memory
-OPTIONS = {"format": "the version of this package"}
-OPTIONS |= {"input": "--prompts, --samples or --seed", "weights": "--checkpoint"}
-OPTIONS |= {"sampling": "--temperature, --top-k, --top-p or --greedy"}
+OPTIONS = {
+    "format": "the version of this package",
+    "input": "--prompts, --samples or --seed",
+    "weights": "--checkpoint",
+    "sampling": "--temperature, --top-k, --top-p or --greedy",
+}
+Shard = dict[str, Any]  # as Ray passes it on: plain data
 Prompt = tuple[str, int]  # the beginning of a text, and the seed of its randomness
 
 
@@ -118,7 +123,7 @@ def prompt_check(task: Task, saved: Checkpoint) -> Callable[[str], None]:
 
     def check(prompt: str) -> None:
         saved.tokenizer.encode(prompt)
-        check_length(len(prompt), task.max_new_tokens, saved.model.config.positions)
+        check_length(len(prompt), task.max_new_tokens, saved.model.config.max_positions)
 
     return check
 
@@ -128,7 +133,7 @@ class Job:
 
     def __init__(self, folder: Path, prompts: Sequence[Prompt], task: Task, shard_size: int = 32):
         check_int("shard_size", shard_size, 1)
-        self.folder = user_path(folder).resolve()
+        self.folder = real_path(folder)
         self.task = task
         self.shard_size = shard_size
         n = len(prompts)
@@ -149,7 +154,7 @@ class Job:
         return [n for n in range(len(self.shards)) if n not in self.kept]
 
     @contextmanager
-    def opened(self):
+    def opened(self) -> Iterator[Job]:
         """A with-block in which no other job writes here.
 
         Raises ValueError for a folder that holds another job, changed shards or anything else, and
@@ -235,20 +240,23 @@ class ShardWriter:
         self.task = task
         self.saved = load_checkpoint(task.checkpoint)
 
-    def __call__(self, shard: dict) -> dict:
+    def __call__(self, shard: Shard) -> Shard:
         """{"shard": its number, "prompts": pairs} -> {"shard": …, "texts": without prompts}."""
         task = self.task
         tokenizer = self.saved.tokenizer
         requests = []
-        tokens: list[list[int]] = []
+        tokens: dict[Hashable, list[int]] = {}  # by the id of the request
         for i, (prompt, seed) in enumerate(shard["prompts"]):
             prompt_tokens = tokenizer.encode(prompt)
             request = Request(prompt_tokens, task.max_new_tokens, task.sampling, seed, id=i)
             requests.append(request)
-            tokens.append([])
+            tokens[i] = []
         for output in serve(self.saved.model, requests, backend=BACKENDS[task.backend]):
             tokens[output.request.id].append(output.token)
-        return {"shard": shard["shard"], "texts": [tokenizer.decode(new) for new in tokens]}
+        texts = []
+        for new in tokens.values():
+            texts.append(tokenizer.decode(new))  # type: ignore[arg-type]  # it also takes lists
+        return {"shard": shard["shard"], "texts": texts}
 
 
 def write_shards(job: Job, workers: int = 1, cluster: str = "") -> Iterator[tuple[int, list[str]]]:
@@ -263,14 +271,14 @@ def write_shards(job: Job, workers: int = 1, cluster: str = "") -> Iterator[tupl
     for n in job.todo:
         shards.append({"shard": n, "prompts": [list(pair) for pair in job.shards[n]]})
     if not shards or (workers == 1 and not cluster):
-        written = map(ShardWriter(job.task), shards)
+        written: Iterator[Shard] = map(ShardWriter(job.task), shards)
     else:
         written = _by_ray(shards, job.task, workers, cluster)
     for shard in written:
         yield int(shard["shard"]), list(shard["texts"])
 
 
-def _by_ray(shards: list[dict], task: Task, workers: int, cluster: str) -> Iterator[dict]:
+def _by_ray(shards: list[Shard], task: Task, workers: int, cluster: str) -> Iterator[Shard]:
     """By a cluster, or by a Ray of this machine alone, on loopback and behind a token."""
     os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DATA_DISABLE_PROGRESS_BARS": "1"}
     options = {"log_to_driver": False, "logging_level": logging.ERROR}

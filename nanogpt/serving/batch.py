@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from itertools import chain, zip_longest
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..config import check_int, check_switch, check_type
-from ..model import GPT
+from ..model import LanguageModel
 from ..sampling import sample
 from .modules import ModuleBackend, flat_step
 from .sequence import BlockManager, Logprob, Output, Request, Sequence
@@ -91,18 +92,18 @@ class BatchEngine:
 
     def __init__(
         self,
-        model: GPT,
+        model: LanguageModel,
         *,
-        backend=ModuleBackend,
+        backend: Any = ModuleBackend,
         n_blocks: int | None = None,
         block_len: int = 16,
         budget: int | None = None,
         max_running: int = 64,
         reuse: bool = True,
-        scheduler=Scheduler,
-        block_manager=BlockManager,
+        scheduler: Callable[..., Scheduler] = Scheduler,
+        block_manager: Callable[..., BlockManager] = BlockManager,
     ):
-        check_type("model", model, GPT)
+        check_type("model", model, LanguageModel)
         parts = (backend, scheduler, block_manager)
         if not all(map(callable, parts)):
             raise ValueError(f"backend, scheduler, block_manager={parts}: each must be a class")
@@ -139,7 +140,7 @@ class BatchEngine:
         check_type("request", request, Request)
         if request.id in self.alive:
             raise ValueError(f"request {request.id!r} is served already: give each its own id")
-        request.check(self.config.vocab_size, self.config.positions)
+        request.check(self.config.vocab_size, self.config.max_positions)
         manager = self.block_manager
         n_prompt = len(request.prompt)
         n_new = request.max_new_tokens
@@ -223,11 +224,11 @@ class BatchEngine:
         for sampling, rows in alike.items():
             noise = None
             if not sampling.greedy:
-                noise = torch.stack([batch[row].noise[batch[row].num_new_tokens] for row in rows])
-                noise = noise.to(logits.device)
+                noise = torch.stack([batch[row].next_noise for row in rows]).to(logits.device)
             chosen = logits if len(rows) == len(batch) else logits[rows]
-            drawn = sample(chosen, noise, sampling)[:, 0].tolist()
-            for row, token in zip(rows, drawn, strict=True):
+            # Greedy sampling needs no noise, and `sample` is annotated for one.
+            sampled = sample(chosen, noise, sampling)[:, 0].tolist()  # type: ignore[arg-type]
+            for row, token in zip(rows, sampled, strict=True):
                 tokens[row] = token
         return tokens
 
@@ -236,7 +237,7 @@ class BatchEngine:
 
         Rows come step by step, and within a step sequence by sequence.
         """
-        rows = {seq: [] for seq in batch}
+        rows: dict[Sequence, list[int]] = {seq: [] for seq in batch}
         n_rows = 0
         for step in range(max(1, *map(len, drawn))):
             for seq, tokens in zip(batch, drawn, strict=True):
@@ -297,7 +298,7 @@ def _logprobs(logits: Tensor, tokens: list[int], n_top: int) -> list[Logprob]:
     return [Logprob(token, value, dict(zip(*pair, strict=True))) for token, value, *pair in rows]
 
 
-def serve(model: GPT, requests: Iterable[Request], **settings) -> Iterator[Output]:
+def serve(model: LanguageModel, requests: Iterable[Request], **settings: Any) -> Iterator[Output]:
     """Tokens of all requests, as they come.
 
         for output in serve(model, requests):

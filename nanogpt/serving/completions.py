@@ -9,14 +9,25 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import Any, NoReturn
 
 from torch import Tensor
 
 from ..data import CharTokenizer
 from ..sampling import SamplingParams
-from .parameters import Refused, is_greedy, read_parameters, show
+from .parameters import Fields, Refused, is_greedy, read_parameters, show
 from .sequence import Logprob, Output, Request
+
+Json = dict[str, Any]
+
+
+class FinishReason(str, Enum):
+    """Why a text has ended, as OpenAI's API names it."""
+
+    STOP = "stop"  # by a stop string
+    LENGTH = "length"  # by max_tokens, or the context
 
 
 class Completion:
@@ -27,7 +38,7 @@ class Completion:
     a stop is held back.
     """
 
-    def __init__(self, request: Request, fields: dict, chars: str, index: int):
+    def __init__(self, request: Request, fields: Fields, chars: str, index: int):
         self.request = request
         self.fields = fields
         self.chars = chars
@@ -37,7 +48,7 @@ class Completion:
         shape = {"index": index, "text": "\0", "logprobs": None, "finish_reason": None}
         self._shape = event({**self.head, "choices": [shape]}).rsplit(json.dumps("\0"), 1)
         self.begun = time.perf_counter()
-        self.reason: str | None = None  # why the text has ended: "stop" or "length"
+        self.reason: FinishReason | None = None  # None while it goes on
         self.error: Refused | None = None  # the reason of an early end
         self.tell: Callable[[Completion], None] = lambda _: None
         self._text = ""  # can be sent now
@@ -64,10 +75,10 @@ class Completion:
             if stops and self.n_new > self.fields["min_tokens"]:
                 if not self.fields["include_stop_str_in_output"]:
                     self._held = self._held.removesuffix(max(stops, key=len))
-                self.reason = "stop"
+                self.reason = FinishReason.STOP
                 break
         if outputs[-1].finished:
-            self.reason = self.reason or "length"
+            self.reason = self.reason or FinishReason.LENGTH
         n = len(self._held) - (0 if self.reason else self._may_stop())
         self._text += self._held[:n]
         self._held = self._held[n:]
@@ -97,21 +108,21 @@ class Completion:
         self._text = ""
         return json.dumps(text).join(self._shape) if text else ""
 
-    def choice(self) -> dict:
+    def choice(self) -> Json:
         """The text since the last event, or all of it."""
         text = self._text
         self._text = ""
         shown = None if self.request.logprobs is None else self._shown(len(text))
         return {"index": self.index, "text": text, "logprobs": shown, "finish_reason": self.reason}
 
-    def _shown(self, n: int) -> dict:
+    def _shown(self, n: int) -> Json:
         """The log-probabilities of the next n characters, each of which is a token."""
         logprobs = self._logprobs[:n]
         self._logprobs = self._logprobs[n:]
         start = self._n_shown
         self._n_shown += n
-        values = []
-        tops = []
+        values: list[float | None] = []
+        tops: list[dict[str, float] | None] = []
         for logprob in logprobs:
             if logprob.value is None:  # of the first character: nothing is before it
                 values.append(None)
@@ -143,7 +154,7 @@ class Reader:
         self.longest = longest
         self.most = most
 
-    def read(self, data: bytes) -> list[Completion]:
+    def read(self, data: bytes | bytearray) -> list[Completion]:
         """The completions that a body in JSON asks for. Raises Refused, which names the field."""
         body = _parse(data)
         model = body.pop("model", None)
@@ -162,7 +173,7 @@ class Reader:
         fields["head"] = about | {"created": int(time.time()), "model": self.name}
         return self._completions(prompts, fields)
 
-    def _completions(self, prompts: list[str | list[int]], fields: dict) -> list[Completion]:
+    def _completions(self, prompts: list[str | list[int]], fields: Fields) -> list[Completion]:
         """`n` completions of each prompt."""
         n = fields["n"]
         if n * len(prompts) > self.most:
@@ -171,7 +182,7 @@ class Reader:
         n_top = fields["logprobs"]
         same = {"sampling": _sampling(fields, len(self.tokenizer)), "logprobs": n_top}
         same |= {"echo": fields["echo"] and n_top is not None}
-        completions = []
+        completions: list[Completion] = []
         for prompt in prompts:
             tokens = self._tokens(prompt, fields["max_tokens"])
             room = self.longest + 1 - len(tokens)
@@ -186,7 +197,7 @@ class Reader:
                 completions.append(Completion(request, fields, self.tokenizer.chars, index))
         return completions
 
-    def _split(self, prompt) -> list[str | list[int]]:
+    def _split(self, prompt: Any) -> list[str | list[int]]:
         """The prompts: a text or a list of tokens, or a list of either."""
         several = isinstance(prompt, list) and prompt and not isinstance(prompt[0], int)
         prompts = prompt if several else [prompt]
@@ -210,7 +221,7 @@ class Reader:
         chars = self.tokenizer.chars
         unknown = sorted(set(prompt) - set(chars)) if isinstance(prompt, str) else []
         if unknown:
-            named = ", ".join(map(repr, unknown[:5])) + ", …" * (len(unknown) > 5)
+            named = ", ".join(map(repr, unknown[:5])) + (", …" if len(unknown) > 5 else "")
             known = f"{len(chars):,} characters, such as {chars[:5]!r}"
             raise Refused(400, f"{named} not in the vocabulary of {known}", "prompt")
         last = len(chars) - 1
@@ -219,14 +230,14 @@ class Reader:
                 if not 0 <= token <= last:
                     message = f"token {show(token)}: must be in [0, {last}]"
                     raise Refused(400, message, "prompt")
-            prompt = self.tokenizer.decode(prompt)
+            prompt = "".join(chars[token] for token in prompt)
         try:
             return self.tokenizer.encode(prompt)
         except ValueError as error:  # it is empty
             raise Refused(400, str(error), "prompt") from None
 
 
-def _parse(data: bytes) -> dict:
+def _parse(data: bytes | bytearray) -> Json:
     """The object of a body. Raises Refused."""
     if not data.strip():
         raise Refused(400, 'the body is empty: send a JSON object, as in {"prompt": "KING:"}')
@@ -241,7 +252,7 @@ def _parse(data: bytes) -> dict:
     return body
 
 
-def _unique(pairs: list[tuple[str, object]]) -> dict:
+def _unique(pairs: list[tuple[str, object]]) -> Json:
     """An object. Which of two values of one name is meant would be a guess."""
     found = {}
     for name, value in pairs:
@@ -257,11 +268,11 @@ def _number(text: str) -> int | float:
     return int(value) if value.is_integer() else value
 
 
-def _no_constant(text: str):
+def _no_constant(text: str) -> NoReturn:
     raise ValueError(f"{text} is not a JSON value")
 
 
-def _sampling(fields: dict, n_vocab: int) -> SamplingParams:
+def _sampling(fields: Fields, n_vocab: int) -> SamplingParams:
     """Without the filters that keep every token; greedy at temperature 0."""
     if is_greedy(fields):
         return SamplingParams(greedy=True)
@@ -270,13 +281,13 @@ def _sampling(fields: dict, n_vocab: int) -> SamplingParams:
     return SamplingParams(fields["temperature"], top_k, top_p)
 
 
-def asks_for(fields: dict, option: str) -> bool:
+def asks_for(fields: Fields, option: str) -> bool:
     """Whether a stream is asked for with this option. The second depends on the first."""
     options = fields["stream_options"]
     return options.get("include_usage") is True and options.get(option) is True
 
 
-def usage(completions: list[Completion]) -> dict:
+def usage(completions: Sequence[Completion]) -> Json:
     """The counts of tokens; a prompt with several choices counts once."""
     n = completions[0].fields["n"]
     n_prompt = sum(len(one.request.prompt) for one in completions[::n])
@@ -288,6 +299,6 @@ def usage(completions: list[Completion]) -> dict:
     }
 
 
-def event(data: dict) -> str:
+def event(data: Json) -> str:
     """One server-sent event."""
     return f"data: {json.dumps(data)}\n\n"

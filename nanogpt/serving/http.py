@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 import time
 import traceback
@@ -12,7 +13,7 @@ from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from queue import SimpleQueue
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 import prometheus_client as prometheus
@@ -24,13 +25,13 @@ from tornado.web import Application, RequestHandler, stream_request_body
 
 from ..config import check_int, check_positive
 from ..data import CharTokenizer
-from ..model import GPT
-from .batch import BatchEngine
-from .completions import Completion, Reader, Refused, asks_for, event, usage
+from ..model import LanguageModel
+from .batch import BatchEngine, Scheduler
+from .completions import Completion, Json, Reader, asks_for, event, usage
 from .modules import ModuleBackend
-from .parameters import show
+from .parameters import Refused, show
 from .sequence import Output
-from .sockets import accept, bind
+from .sockets import Connection, accept, bind
 
 BUDGET = 256  # tokens of a step
 BODY = 2**20  # bytes of a body that are kept; of a longer one the rest is read and dropped
@@ -44,13 +45,17 @@ class Metrics:
 
     def __init__(self, engine: BatchEngine):
         self.registry = prometheus.CollectorRegistry()
-        shared = {"namespace": "nanogpt", "registry": self.registry}
+        shared: Json = {"namespace": "nanogpt", "registry": self.registry}
         self.answers = prometheus.Counter("answers", "by status of HTTP", ["status"], **shared)
         self.tokens = prometheus.Counter("generated_tokens", "tokens drawn", **shared)
         self.ttft = prometheus.Summary("ttft_seconds", "from body to first token", **shared)
         for name in ("running", "waiting"):
             gauge = prometheus.Gauge(f"requests_{name}", f"requests {name} now", **shared)
-            gauge.set_function(lambda name=name: len(getattr(engine.scheduler, name)))
+            gauge.set_function(partial(_length, engine.scheduler, name))
+
+
+def _length(scheduler: Scheduler, name: str) -> int:
+    return len(getattr(scheduler, name))
 
 
 class Server:
@@ -65,13 +70,15 @@ class Server:
     Raises ValueError for a model that the backend does not compute.
     """
 
+    loop: asyncio.AbstractEventLoop  # set when it listens
+
     def __init__(
         self,
-        model: GPT,
+        model: LanguageModel,
         tokenizer: CharTokenizer,
         *,
         name: str = "nanogpt",
-        backend=ModuleBackend,
+        backend: Any = ModuleBackend,
         running: int = 64,
         waiting: int = 256,
         timeout: float = 60.0,
@@ -93,8 +100,7 @@ class Server:
         self.metrics = Metrics(self.engine)
         self.answers: dict[Hashable, Completion] = {}  # by the request's id
         self.draining = False
-        self.loop = None
-        self.failure = None
+        self.failure: Exception | None = None
         # Calls that the engine's thread makes before the next step; None ends it.
         self.work: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
         self.thread = threading.Thread(target=self._run_engine, name="engine", daemon=True)
@@ -108,7 +114,7 @@ class Server:
         return Refused(503, "the server is ending") if self.draining else None
 
     @contextmanager
-    def admit(self, completion: Completion):
+    def admit(self, completion: Completion) -> Iterator[None]:
         """Its tokens are computed, until the block ends. Raises Refused."""
         if self.trouble:
             raise self.trouble
@@ -139,7 +145,8 @@ class Server:
     def hurry(self) -> None:
         """End every answer now, with an error."""
         for completion in list(self.answers.values()):
-            completion.end(self.trouble)
+            if self.trouble:
+                completion.end(self.trouble)
 
     def _run_engine(self) -> None:
         """In its thread: step the engine while a request waits or runs, and sleep otherwise."""
@@ -210,13 +217,20 @@ def check_origin(request: HTTPServerRequest, hosts: set[str], origins: set[str])
         cure = f"call it by its address, or start it with --allow-host {name[:60] or 'NAME'}"
         raise Refused(403, f"the Host {name[:60]!r} is not this server: {cure} if that is its name")
     own = origin is None or origin.partition("://")[2] == request.host
-    if not own and not origins & {origin, "*"}:
+    if origin is not None and not own and not origins & {origin, "*"}:
         cure = f"start it with --allow-origin {origin[:60]} if it may"
         raise Refused(403, f"a page of {origin!r:.60} may not ask {request.host!r}: {cure}")
     kind = request.headers.get("Content-Type", "")
     if request.method == "POST" and kind.partition(";")[0].strip().lower() != "application/json":
         cure = "add the header, as in curl -H 'Content-Type: application/json'"
         raise Refused(415, f"the body is of the type {kind!r:.60}, not application/json: {cure}")
+
+
+def _stream_of(request: HTTPServerRequest) -> Connection:
+    """The connection that a request came by, one of `accept`."""
+    connection: Any = request.connection  # tornado names an interface without a stream
+    stream: Connection = connection.stream
+    return stream
 
 
 @stream_request_body
@@ -226,18 +240,19 @@ class Handler(RequestHandler):
     completions: Sequence[Completion] = ()
     _ends_with_connection = False
 
-    def initialize(self, server: Server, hosts: set[str], origins: set[str]):
+    def initialize(self, server: Server, hosts: set[str], origins: set[str]) -> None:
         self.server = server
         self.hosts = hosts
         self.origins = origins
         self.body = bytearray()
-        self.late = server.loop.call_later(30.0, self.request.connection.stream.close)
+        self.stream = _stream_of(self.request)
+        self.late = server.loop.call_later(30.0, self.stream.close)
 
-    def data_received(self, chunk: bytes):
+    def data_received(self, chunk: bytes) -> None:
         if len(self.body) <= BODY:
             self.body += chunk
 
-    async def answer(self):
+    async def answer(self) -> None:
         self.late.cancel()  # for a body; a timer costs less than tornado's body_timeout, a task
         try:
             check_origin(self.request, self.hosts, self.origins)
@@ -247,11 +262,13 @@ class Handler(RequestHandler):
                 self.set_status(204)
                 self.set_header("Allow", route.allow)
                 self.set_header("Access-Control-Allow-Methods", route.allow)
-                return self.finish()
+                self.finish()
+                return
             await route.answer(self)
         except Refused as refusal:
             if self._headers_written:  # the last event of an answer that has begun
-                return self.finish(event(refusal.body()))
+                self.finish(event(refusal.body()))
+                return
             self.set_status(refusal.status)
             if refusal.status in (429, 503):
                 self.set_header("Retry-After", "1")
@@ -288,7 +305,7 @@ class Handler(RequestHandler):
             raise Refused(405, f"{path} takes {route.allow}, not {self.request.method:.20}")
         return route
 
-    def write_error(self, status_code: int, **kwargs) -> None:
+    def write_error(self, status_code: int, **kwargs: Any) -> None:
         """What tornado answers by itself, in the format of other errors."""
         try:
             self._route()  # a method that tornado does not know
@@ -298,17 +315,17 @@ class Handler(RequestHandler):
         self.set_status(refusal.status)
         self.finish(refusal.body())
 
-    def _model(self) -> dict:
+    def _model(self) -> Json:
         """The model that is served."""
         reader = self.server.reader
         model = {"id": reader.name, "object": "model", "owned_by": "nanogpt"}
         return model | {"created": self.server.created, "max_model_len": reader.longest}
 
-    async def models(self):
+    async def models(self) -> None:
         """A list of one model."""
         self.finish({"object": "list", "data": [self._model()]})
 
-    async def model(self):
+    async def model(self) -> None:
         """The model of this name, which may have slashes."""
         name = self._path().removeprefix(f"{MODELS}/")
         own = self.server.reader.name
@@ -317,28 +334,27 @@ class Handler(RequestHandler):
             raise Refused(404, message, "model")
         self.finish(self._model())
 
-    async def health(self):
+    async def health(self) -> None:
         """200 while requests are answered, else why not."""
         trouble = self.server.trouble
         if trouble:
             raise trouble
         self.finish({"status": "ok"})
 
-    async def metrics(self):
+    async def metrics(self) -> None:
         """The counts, as Prometheus reads them."""
         self.set_header("Content-Type", prometheus.CONTENT_TYPE_LATEST)
         self.finish(prometheus.generate_latest(self.server.metrics.registry))
 
-    def on_finish(self):
+    def on_finish(self) -> None:
         self.server.metrics.answers.labels(self.get_status()).inc()
 
-    async def complete(self):
+    async def complete(self) -> None:
         """Prompts continued: whole, or as server-sent events while their tokens come."""
         if len(self.body) > BODY:
             raise Refused(413, f"the body is longer than {BODY:,} bytes, the most that is read")
         self.completions = self.server.reader.read(self.body)
-        self.ended = asyncio.Future()
-        self.stream = self.request.connection.stream
+        self.ended: asyncio.Future[None] = asyncio.Future()
         self.stream.on_half_close = self._half_closed
         if self.stream.half_closed:
             self._half_closed()
@@ -399,7 +415,7 @@ class Handler(RequestHandler):
             elif piece:
                 self.flush()
 
-    def _last(self) -> dict | str:
+    def _last(self) -> Json | str:
         """The whole answer, or the end of a stream."""
         head = self.completions[0].head
         fields = self.completions[0].fields
@@ -408,7 +424,7 @@ class Handler(RequestHandler):
         last = (event(end) if asks_for(fields, "include_usage") else "") + "data: [DONE]\n\n"
         return last if fields["stream"] else end
 
-    def on_connection_close(self):
+    def on_connection_close(self) -> None:
         super().on_connection_close()
         self.late.cancel()
         for completion in self.completions:
@@ -419,7 +435,7 @@ class Route(NamedTuple):
     """The methods that a path takes, and what answers them."""
 
     methods: tuple[str, ...]
-    answer: Callable[[Handler], Awaitable]
+    answer: Callable[[Handler], Awaitable[None]]
 
     @property
     def allow(self) -> str:
@@ -437,7 +453,12 @@ ROUTES = {
 }
 
 
-async def _answer(server: Server, sockets: list, allowed: dict, started: Future) -> None:
+async def _answer(
+    server: Server,
+    sockets: list[socket.socket],
+    allowed: dict[str, set[str]],
+    started: Future[asyncio.Future[list[None]]],
+) -> None:
     """Answer until the result of `started` is cancelled; then finish the answers, and close all."""
     server.loop = asyncio.get_running_loop()
     routes = [(".*", Handler, {"server": server, **allowed})]
@@ -476,13 +497,13 @@ def listening(
     Raises ValueError, OSError.
     """
     sockets = bind(host, port)
-    started = Future()
+    started: Future[asyncio.Future[list[None]]] = Future()
     hosts = {name.lower() for name in ("localhost", host, *allow_hosts)}
     allowed = {"hosts": hosts, "origins": {origin.rstrip("/") for origin in allow_origins}}
     host, port = sockets[0].getsockname()[:2]
     url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
-    def target():
+    def target() -> None:
         try:
             asyncio.run(_answer(server, sockets, allowed, started))
         except Exception as error:

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from ..cache import enable_kv_cache
 from ..decoder.standard import not_standard
-from ..generation import ModuleDecoder
-from ..model import GPT
+from ..generation import ModuleDecoder, check_filled
+from ..model import LanguageModel
 from .sequence import Sequence
 
 
@@ -78,7 +78,7 @@ class ModuleBackend(ModuleDecoder):
     The model must not change while it is served.
     """
 
-    def __init__(self, model: GPT, n_blocks: int, block_len: int):
+    def __init__(self, model: LanguageModel, n_blocks: int, block_len: int):
         super().__init__(model)
         self.own_code = not_standard(model) is not None
         self.caches = enable_kv_cache(self.model, lambda _: BlockCache(n_blocks, block_len))
@@ -89,7 +89,7 @@ class ModuleBackend(ModuleDecoder):
         return self.own_code
 
     @classmethod
-    def supports(cls, model: GPT) -> str | None:
+    def supports(cls, model: LanguageModel) -> str | None:
         """Why it cannot compute this model: None, as it computes every one."""
         return None
 
@@ -114,6 +114,9 @@ class ModuleBackend(ModuleDecoder):
                 cache.length = int(pos[0, 0])
             pos = pos[0] if self.own_code else pos
             out = self.model(step.tokens[rows].to(device), pos=pos.to(device))[0]
+            if not self.checked:
+                self.check(step.tokens[rows], out)
+                check_filled(0 if cache.k is None else None for cache in self.caches)
             logits.append(out.flatten(0, 1))
         order = torch.cat([rows.flatten() for rows in groups]).argsort()
         return torch.cat(logits)[order[step.wanted].to(device)]

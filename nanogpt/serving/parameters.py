@@ -12,10 +12,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from math import inf
+from typing import Any
 
 STOPS = 16  # stop strings of one request; OpenAI's API has 4, lm-eval's tasks up to 6
 LOGPROBS = 20  # most alternatives per token: vLLM's default limit; OpenAI's completions API has 5
 GREEDY = 1e-6  # a temperature or a top_p below this leaves only the likeliest token
+
+
+Fields = dict[str, Any]  # the served parameters, by name
 
 
 class Refused(Exception):
@@ -26,14 +30,14 @@ class Refused(Exception):
         self.status = status
         self.param = param
 
-    def body(self) -> dict:
+    def body(self) -> dict[str, Any]:
         """The error in OpenAI's format."""
         kind = "server_error" if self.status >= 500 else "invalid_request_error"
         error = {"type": kind, "param": self.param, "code": self.status}
         return {"error": {"message": str(self)[:1000], **error}}
 
 
-def show(value, most: int = 60) -> str:
+def show(value: object, most: int = 60) -> str:
     """A value as JSON, in one line and cut to `most` characters."""
     try:
         text = json.dumps(value)
@@ -50,7 +54,7 @@ class Kind:
     """A set of JSON values, and the words for it in an error."""
 
     words: str
-    fits: Callable[[object], bool]
+    fits: Callable[[Any], bool]
 
 
 def integer(low: int, high: int | None = None) -> Kind:
@@ -64,7 +68,7 @@ def number(low: float = -1e30, high: float = 1e30) -> Kind:
     return Kind(words, lambda x: type(x) in (int, float) and low <= x <= high)
 
 
-def _are_stops(value) -> bool:
+def _are_stops(value: Any) -> bool:
     stops = [value] if isinstance(value, str) else value
     if not isinstance(stops, list) or len(stops) > STOPS:
         return False
@@ -74,7 +78,7 @@ def _are_stops(value) -> bool:
 STREAM_OPTIONS = ("include_usage", "continuous_usage_stats", "include_obfuscation")
 
 
-def _are_stream_options(value) -> bool:
+def _are_stream_options(value: Any) -> bool:
     if not isinstance(value, dict) or not set(value) <= set(STREAM_OPTIONS):
         return False
     return all(option is None or isinstance(option, bool) for option in value.values())
@@ -122,7 +126,7 @@ class Unused:
 class Context:
     """What the effect of a parameter may depend on: the served ones, and the model."""
 
-    fields: dict
+    fields: Fields
     n_vocab: int
     n_prompt: int  # tokens of the longest prompt
 
@@ -139,71 +143,71 @@ class Neutral:
 
     def __init__(
         self,
-        *values,
-        when: Callable[[object, Context], bool] = lambda value, context: False,
+        *values: object,
+        when: Callable[[Any, Context], bool] = lambda value, context: False,
         words: str = "",
     ):
         self.values = values
         self.when = when
         self.words = words or " or ".join(map(json.dumps, values)) or "null"
 
-    def accepts(self, value, context: Context) -> bool:
+    def accepts(self, value: Any, context: Context) -> bool:
         return any(_equal(value, one) for one in self.values) or self.when(value, context)
 
 
-def _equal(one, other) -> bool:
+def _equal(one: object, other: object) -> bool:
     """Whether two JSON values are equal: true is not 1."""
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
     return one == other
 
 
-def is_greedy(fields: dict) -> bool:
+def is_greedy(fields: Fields) -> bool:
     """Whether every token is the likeliest one."""
-    return fields["temperature"] < GREEDY or fields["top_p"] < GREEDY
+    return bool(fields["temperature"] < GREEDY or fields["top_p"] < GREEDY)
 
 
 # ------------------------------------------------------------------ values that change nothing
 
 
-def _is_n(value, context: Context) -> bool:
+def _is_n(value: Any, context: Context) -> bool:
     """best_of n of n samples: nothing is left to choose."""
     return _equal(value, context.fields["n"])
 
 
-def _keeps_likeliest(value, context: Context) -> bool:
+def _keeps_likeliest(value: Any, context: Context) -> bool:
     """A filter that never drops the likeliest token, of a request that takes no other."""
     return context.greedy and number(0, 1).fits(value)
 
 
-def _without_logprobs(value, context: Context) -> bool:
+def _without_logprobs(value: Any, context: Context) -> bool:
     """A format of log-probabilities, of a request that gets none."""
     return isinstance(value, bool) and context.fields["logprobs"] is None
 
 
-def _samples(value, context: Context) -> bool:
+def _samples(value: Any, context: Context) -> bool:
     """transformers' do_sample, if it says what the temperature says."""
     return isinstance(value, bool) and value != context.greedy
 
 
-def _cuts_nothing(value, context: Context) -> bool:
+def _cuts_nothing(value: Any, context: Context) -> bool:
     """A limit that the prompt keeps. -1 is the model's limit, which is checked in any case."""
     return integer(-1).fits(value) and value != 0 and not 0 < value < context.n_prompt
 
 
-def _outside_vocabulary(value, context: Context) -> bool:
+def _outside_vocabulary(value: Any, context: Context) -> bool:
     """Tokens that are never sampled."""
     tokens = isinstance(value, list) and all(type(token) is int for token in value)
     return tokens and not any(0 <= token < context.n_vocab for token in value)
 
 
-def _all_tokens(value, context: Context) -> bool:
+def _all_tokens(value: Any, context: Context) -> bool:
     """A choice of tokens that leaves none out."""
     tokens = isinstance(value, list) and all(type(token) is int for token in value)
     return tokens and set(range(context.n_vocab)) <= set(value)
 
 
-def _adds_zero(value, context: Context) -> bool:
+def _adds_zero(value: Any, context: Context) -> bool:
     """Biases of 0: {"5": 0}, or [[5, 0]] as llama.cpp reads them."""
     if isinstance(value, list):
         pairs = [pair for pair in value if isinstance(pair, list) and len(pair) == 2]
@@ -211,13 +215,13 @@ def _adds_zero(value, context: Context) -> bool:
     return isinstance(value, dict) and all(_equal(bias, 0) for bias in value.values())
 
 
-def _scales_to_zero(value, context: Context) -> bool:
+def _scales_to_zero(value: Any, context: Context) -> bool:
     """LoRA adapters that are switched off."""
     adapters = isinstance(value, list) and all(isinstance(one, dict) for one in value)
     return adapters and all(_equal(one.get("scale"), 0) for one in value)
 
 
-def _constrains_nothing(value, context: Context) -> bool:
+def _constrains_nothing(value: Any, context: Context) -> bool:
     """Options of structured output that are all off."""
     return isinstance(value, dict) and all(one in (None, False, "") for one in value.values())
 
@@ -225,7 +229,7 @@ def _constrains_nothing(value, context: Context) -> bool:
 LETTERS = {"k": "top_k", "p": "top_p", "t": "temperature"}  # llama.cpp's, in a string of samplers
 
 
-def _same_order(value, context: Context) -> bool:
+def _same_order(value: Any, context: Context) -> bool:
     """Samplers that give the tokens of ours: temperature, then top_k, then top_p.
 
     Only those that are switched on count. temperature and top_k commute.
@@ -404,7 +408,7 @@ DEFAULTS = {name: row.default for name, row in PARAMETERS.items() if isinstance(
 # ------------------------------------------------------------------ reading a body
 
 
-def read_parameters(body: dict, n_vocab: int, n_prompt: int) -> dict:
+def read_parameters(body: dict[str, Any], n_vocab: int, n_prompt: int) -> Fields:
     """The served parameters of a body, checked, with defaults. Raises Refused.
 
     `n_prompt` is the length of the longest prompt. A name that is not in the table is refused, as
@@ -436,16 +440,18 @@ def read_parameters(body: dict, n_vocab: int, n_prompt: int) -> dict:
     return fields
 
 
-def _read_served(given: dict) -> dict:
+def _read_served(given: dict[str, Any]) -> Fields:
     """The served parameters, with defaults. Each may have its own name or an alias."""
     fields = dict(DEFAULTS)
-    keys = {}  # the name under which each was given
+    keys: dict[str, str] = {}  # the name under which each was given
     for key, value in given.items():
         row = PARAMETERS.get(key)
         name = row.name if isinstance(row, Alias) else key
         if name not in fields or (name == "logprobs" and value is False):
             continue  # false, as in chat requests, is null
-        kind = PARAMETERS[name].kind
+        served = PARAMETERS[name]
+        assert isinstance(served, Served)  # as every name of DEFAULTS
+        kind = served.kind
         if not kind.fits(value):
             raise Refused(400, f"{key}={show(value)}: must be {kind.words}", key)
         if name in keys and fields[name] != value:

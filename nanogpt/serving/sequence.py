@@ -46,7 +46,7 @@ class Request:
     logprobs: int | None = None
     echo: bool = False
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         where = f"request {self.id!r}: "
         if not isinstance(self.id, Hashable):
             raise ValueError(f"{where}its id must be a number, a text or another hashable value")
@@ -111,6 +111,12 @@ class Sequence:
         return self.num_scheduled_tokens == self.pending
 
     @property
+    def next_noise(self) -> Tensor:
+        """The noise of the next token, where it is not greedy.  (V,)"""
+        assert self.noise is not None
+        return self.noise[self.num_new_tokens]
+
+    @property
     def wanted(self) -> int:
         """The number of tokens, the last ones of the step, whose logits are requested."""
         n = self.num_scheduled_tokens
@@ -121,7 +127,7 @@ class Logprob(NamedTuple):
     """How likely a token was, in nats: log_softmax of the logits before it."""
 
     token: int
-    value: float
+    value: float | None  # None: of a text's first token, before which nothing is
     top: dict[int, float]  # by token: of the likeliest, as many as were asked for
 
 
@@ -130,7 +136,7 @@ class Output(NamedTuple):
 
     request: Request
     token: int
-    index: int  # of the request's new tokens: 0, 1, …
+    index: int  # type: ignore[assignment]  # hides tuple.index; of the request's new tokens: 0, 1, …
     finished: bool  # whether it is the last
     logprobs: tuple[Logprob, ...] = ()  # its own; with echo and index 0 before it the prompt's
 

@@ -7,6 +7,7 @@ import errno
 import socket
 import sys
 from collections.abc import Callable
+from typing import Any
 
 from tornado.httpserver import HTTPServer
 from tornado.iostream import IOStream
@@ -39,7 +40,7 @@ class Connection(IOStream):
     half_closed = False
     on_half_close: Callable[[], object] | None = None
 
-    def read_from_fd(self, buf) -> int | None:
+    def read_from_fd(self, buf: bytearray | memoryview) -> int | None:
         n = super().read_from_fd(buf)
         if n != 0 or self.reading():
             return n
@@ -61,7 +62,7 @@ class Connection(IOStream):
         if state:
             super()._add_io_state(state)
 
-    def _handle_events(self, fd, events: int) -> None:
+    def _handle_events(self, fd: Any, events: int) -> None:
         super()._handle_events(fd, events)
         idle = not self.closed() and not self.reading()
         if self.half_closed and idle and self._state and self._state & self.io_loop.READ:

@@ -9,8 +9,13 @@ Read report, subjects, texts, ways and door, then yardstick, reference, situatio
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
 
-def assert_sound(model, **options):
+if TYPE_CHECKING:
+    from .report import Report
+
+
+def assert_sound(model: Any, **options: Any) -> Report:
     """The referee's report on a model. Raises CacheBug, an AssertionError, for a bug.
 
     `options` are those of `nanogpt.referee`.

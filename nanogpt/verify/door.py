@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from torch import nn
 
-from ..model import GPT
+from ..model import LanguageModel
 from .huggingface import HuggingFace
 from .subjects import Given, Ours, Subject
 
 
-def subject_of(model, caches=None) -> Subject:
+def subject_of(model: Any, caches: Sequence[Any] | None = None) -> Subject:
     """The model as a Subject; `caches` are those of a GPT. Raises ValueError."""
     if isinstance(model, nn.Module) and any(p.is_meta for p in model.parameters()):
         raise ValueError("the model is on the meta device, without numbers: load its weights")
     if caches is not None:
         classes = isinstance(caches, (list, tuple)) and caches and all(map(callable, caches))
-        if not isinstance(model, GPT) or not classes:
+        if not isinstance(model, LanguageModel) or not classes:
             raise ValueError(f"caches={caches!r}: pass classes, as in [DynamicCache], and a GPT")
         return Ours(model, caches)
     if isinstance(model, Subject):
         return model
     if callable(getattr(model, "plain", None)) and callable(getattr(model, "cached", None)):
         return Given(model)
-    if isinstance(model, GPT) or all(hasattr(model, x) for x in ("blocks", "config", "modules")):
+    if isinstance(model, LanguageModel) or all(
+        hasattr(model, x) for x in ("blocks", "config", "modules")
+    ):
         return Ours(model)
     if hasattr(model, "get_output_embeddings") and hasattr(model, "config"):
         return HuggingFace(model)

@@ -3,37 +3,51 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..console import first_line
 from ..model import replica
-from .subjects import NotOffered, Subject, copied, through
+from .foreign import cache_is_unsupported
+from .subjects import NotOffered, Pieces, Session, Subject, copied, through
 from .texts import high_water
 
 LARGEST = 100_000_000  # parameters of a model that is called small
 TWO_WAYS = ("cpmant",)  # kinds whose whole prompt is read in both directions
 CACHES = ("past_key_values", "cache")  # the argument before transformers 5.24, and since
 STATES = ("falcon_mamba", "mamba", "mamba2", "xlstm")  # a cache of theirs is a state, without keys
-REFUSALS = ("not compatible", "not support", "only support", "unsupported", "expected a cache")
+GROWING = "its cache"  # the names of caches
+ALLOCATED = "static cache"
+
+
+State = dict[str, Any]  # what a model wants back with the next tokens, by its argument
+
+
+class NotBuilt(ValueError):
+    """transformers knows no such architecture, or does not build it small."""
 
 
 class HuggingFace(Subject):
     """A causal language model of transformers, with its own cache and, where it can, a static one.
 
-    The static cache is allocated once, and reset() between two requests.
+    The static cache is allocated once, and reset() between two requests. `sizes` are those of a
+    small model's configuration.
     """
 
-    def __init__(self, model):
+    sizes: dict[str, Any] = {}
+
+    def __init__(self, model: Any):
         replica(getattr(model, "_orig_mod", model))  # ValueError: a forward that copies would share
         config = self.config = model.config.get_text_config()
         self.model = model.eval()
         self.name = type(model).__name__
         self.vocab_size = config.vocab_size
-        self._static = {}
+        self._static: dict[tuple[int, int], Any] = {}
         limits = ("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx")
         windows = ("sliding_window", "attention_window_size", "window_size")
         self.longest = _first_integer(config, limits)
@@ -48,7 +62,7 @@ class HuggingFace(Subject):
         caches = [self.argument] if self.argument else ["cache", "past_key_values"]
         self.fields = [*caches, "cache_params", "state"]
         self.rewinds = bool(self.argument) and config.model_type not in STATES
-        self.caches = ("its cache", "static cache") if self.rewinds else ("its cache",)
+        self.caches = (GROWING, ALLOCATED) if self.rewinds else (GROWING,)
 
     @property
     def bidirectional(self) -> bool:
@@ -59,17 +73,18 @@ class HuggingFace(Subject):
         return False in flags or getattr(self.config, "attn_type", "") == "bi"
 
     @torch.no_grad()
-    def plain(self, ids):
-        return self.model(ids.to(self.model.device), use_cache=False).logits
+    def plain(self, ids: Tensor) -> Tensor:
+        logits: Tensor = self.model(ids.to(self.model.device), use_cache=False).logits
+        return logits
 
     @torch.no_grad()
-    def cached(self, pieces, cache=None):
-        state = {}
+    def cached(self, pieces: Pieces, cache: str | None = None) -> Tensor:
+        state: State = {}
         taken_back = any(isinstance(piece, int) for piece in pieces)
         if taken_back and getattr(self.model, "_is_stateful", False):
             raise NotOffered("transformers takes no tokens back from a model that is stateful")
-        if cache == "static cache":
-            rows = len(pieces[0])
+        if cache == ALLOCATED:
+            rows = len(next(piece for piece in pieces if isinstance(piece, Tensor)))
             state = {self.argument: self._allocated(rows, high_water(pieces), anew=taken_back)}
         elif taken_back:
             from transformers import DynamicCache as Growing
@@ -78,7 +93,7 @@ class HuggingFace(Subject):
 
         cropped = False
 
-        def read(ids):
+        def read(ids: Tensor) -> Tensor:
             nonlocal cropped
             cropped = False
             empty = taken_back and not getattr(state[self.argument], "read", False)
@@ -87,7 +102,7 @@ class HuggingFace(Subject):
                 _record(state[self.argument])
             return out
 
-        def rewind(n):
+        def rewind(n: int) -> None:
             nonlocal cropped
             (held,) = state.values()
             layers = getattr(held, "layers", ())
@@ -101,21 +116,22 @@ class HuggingFace(Subject):
 
         return through(read, rewind, pieces)
 
-    def _read(self, state: dict, ids: Tensor, **more) -> Tensor:
+    def _read(self, state: State, ids: Tensor, **more: Tensor) -> Tensor:
         """Logits of the next tokens. `state` has what the model wants back with those after."""
         try:
             out = self.model(ids, use_cache=True, **more, **state)
         except (ValueError, NotImplementedError, AttributeError, TypeError) as error:
-            if any(words in str(error).lower() for words in REFUSALS):
+            if cache_is_unsupported(error):
                 raise NotOffered(f"it refuses this cache: {first_line(error)}") from None
             raise
         for key in self.fields:
             if getattr(out, key, None) is not None:
                 state[key] = out[key]
-                return out.logits
+                logits: Tensor = out.logits
+                return logits
         raise NotOffered(f"{self.name} returns no cache")
 
-    def _allocated(self, batch: int, needed: int, anew: bool):
+    def _allocated(self, batch: int, needed: int, anew: bool) -> Any:
         """A static cache with room for these tokens, at most twice as many.
 
         `anew` where drafts are recorded: a reset does not end that.
@@ -135,37 +151,39 @@ class HuggingFace(Subject):
         held.reset()
         return held
 
-    def session(self, cache=None):
-        if cache == "static cache":
+    def session(self, cache: str | None = None) -> Session:
+        if cache == ALLOCATED:
             raise NotOffered("one static cache serves one text after the other")
         return _Session(self)
 
     @torch.no_grad()
-    def padded(self, ids, mask, lengths):
+    def padded(self, ids: Tensor, mask: Tensor, lengths: list[int] | None) -> Tensor:
         if "attention_mask" not in self.takes:
             raise NotOffered("it takes no attention_mask, so padding would be read as text")
         if lengths and not self.rewinds:
             raise NotOffered("its state takes no mask of what was read before")
         pos = (mask.cumsum(1) - 1).clamp(min=0)
-        state = {}
+        state: State = {}
         logits = []
         end = 0
-        read = partial(self._read, state) if lengths else partial(self.model, use_cache=False)
         for piece in ids.split(lengths or ids.shape[1], 1):
             start = end
             end = end + piece.shape[1]
             more = {"attention_mask": mask[:, :end], "position_ids": pos[:, start:end]}
-            out = read(piece, **{name: x for name, x in more.items() if name in self.takes})
-            logits.append(out if lengths else out.logits)
+            more = {name: x for name, x in more.items() if name in self.takes}
+            if lengths:
+                logits.append(self._read(state, piece, **more))
+            else:
+                logits.append(self.model(piece, use_cache=False, **more).logits)
         return torch.cat(logits, 1)
 
-    def to(self, dtype):
+    def to(self, dtype: torch.dtype) -> HuggingFace:
         other = HuggingFace(copied(self.model, dtype))
         other.builds = self.builds
         return other
 
 
-def _first_integer(config, names: tuple[str, ...]) -> int | None:
+def _first_integer(config: object, names: tuple[str, ...]) -> int | None:
     """The value of the first of these attributes that is an integer."""
     for name in names:
         value = getattr(config, name, None)
@@ -179,7 +197,7 @@ class _Session:
 
     def __init__(self, subject: HuggingFace):
         self.subject = subject
-        self.state = {}
+        self.state: State = {}
 
     @torch.no_grad()
     def read(self, ids: Tensor) -> Tensor:
@@ -192,7 +210,7 @@ class _Session:
         held.reorder_cache(torch.tensor(rows))
 
 
-def _record(cache) -> None:
+def _record(cache: Any) -> None:
     """Let a cache keep what drafts push out, as generation does after the prompt."""
     if not getattr(cache, "is_croppable", True):
         raise NotOffered("its cache says that it is not croppable")
@@ -201,7 +219,7 @@ def _record(cache) -> None:
         cache.activate_past_recording()
 
 
-def _tokens_of_images(config) -> list[int]:
+def _tokens_of_images(config: object) -> list[int]:
     """Ids that stand for something else than text."""
     names = [name for name in vars(config) if name.endswith(("_token_id", "_token_index"))]
     return [getattr(config, n) for n in names if n[:3] not in ("bos", "eos", "sep", "cls")]
@@ -209,43 +227,120 @@ def _tokens_of_images(config) -> list[int]:
 
 # ------------------------------------------------------------------ small models
 
-SMALL = {
-    **{"vocab_size": 97, "hidden_size": 32, "intermediate_size": 48, "head_dim": 8},
-    **{"num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2},
-    **{"max_position_embeddings": 512, "n_positions": 512, "sliding_window": 12},
-    **{"n_embd": 32, "n_layer": 4, "n_head": 4, "d_model": 32, "n_heads": 4, "n_layers": 4},
-    **{"ffn_dim": 48, "word_embed_proj_dim": 32, "pad_token_id": 0, "bos_token_id": 1},
-    **{"eos_token_id": 2, "hidden_dropout": 0.0, "attention_dropout": 0.0},
+SMALL: dict[str, Any] = {
+    "vocab_size": 97,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "head_dim": 8,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "n_positions": 512,
+    "sliding_window": 12,
+    "n_embd": 32,
+    "n_layer": 4,
+    "n_head": 4,
+    "d_model": 32,
+    "n_heads": 4,
+    "n_layers": 4,
+    "ffn_dim": 48,
+    "word_embed_proj_dim": 32,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "hidden_dropout": 0.0,
+    "attention_dropout": 0.0,
     # Encoders with a decoder beside them name its layers apart.
-    **{"decoder_layers": 4, "decoder_attention_heads": 4, "decoder_ffn_dim": 48},
-    **{"encoder_layers": 4, "encoder_attention_heads": 4, "encoder_ffn_dim": 48},
-    **{"is_decoder": True, "add_cross_attention": False},
+    "decoder_layers": 4,
+    "decoder_attention_heads": 4,
+    "decoder_ffn_dim": 48,
+    "encoder_layers": 4,
+    "encoder_attention_heads": 4,
+    "encoder_ffn_dim": 48,
+    "is_decoder": True,
+    "add_cross_attention": False,
     # Experts: few, and two of them for a token.
-    **{"num_experts": 4, "num_local_experts": 4, "n_routed_experts": 4, "num_experts_per_tok": 2},
-    **{"moe_intermediate_size": 16, "shared_expert_intermediate_size": 16, "n_shared_experts": 1},
-    **{"n_group": 1, "topk_group": 1, "first_k_dense_replace": 1, "moe_num_experts": 4},
-    **{"moe_k": 2, "moe_topk": 2, "num_experts_per_token": 2, "expert_ffn_hidden_size": 16},
+    "num_experts": 4,
+    "num_local_experts": 4,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 16,
+    "shared_expert_intermediate_size": 16,
+    "n_shared_experts": 1,
+    "n_group": 1,
+    "topk_group": 1,
+    "first_k_dense_replace": 1,
+    "moe_num_experts": 4,
+    "moe_k": 2,
+    "moe_topk": 2,
+    "num_experts_per_token": 2,
+    "expert_ffn_hidden_size": 16,
     # Latent attention has head sizes of its own.
-    **{"kv_lora_rank": 16, "q_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8},
-    **{"v_head_dim": 8, "rotary_dim": 4, "index_n_heads": 2, "index_head_dim": 16},
+    "kv_lora_rank": 16,
+    "q_lora_rank": 16,
+    "qk_nope_head_dim": 8,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 8,
+    "rotary_dim": 4,
+    "index_n_heads": 2,
+    "index_head_dim": 16,
     # Hybrids: an attention layer among four, and linear ones.
-    **{"attn_layer_period": 2, "attn_layer_offset": 1, "expert_layer_period": 2},
-    **{"expert_layer_offset": 1, "layer_group_size": 2, "full_attention_interval": 2},
-    **{"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8},
-    **{"linear_value_head_dim": 8, "mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_state": 8},
-    **{"mamba_num_heads": 8, "mamba_head_dim": 8, "ssm_state_size": 8, "mamba_n_groups": 1},
-    **{"n_groups": 1, "chunk_size": 16, "attention_chunk_size": 16},
-    **{"hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 97, "d_ff": 48},
-    **{"lru_width": 32, "attention_window_size": 12, "n_inner": 48, "embedding_size": 32},
-    **{"hybrid_override_pattern": "M*-M", "word_embedding_dimension": 32, "d_kv": 8},
-    **{"num_codebooks": 1, "attn_layer_indices": [1, 3], "attn_layer_idx": [1, 3]},
-    **{"num_kv_shared_layers": 1, "attention_types": [[["global", "local"], 2]], "d_head": 8},
-    **{"num_encoder_layers": 4, "num_decoder_layers": 4, "num_encoder_attention_heads": 4},
-    **{"num_decoder_attention_heads": 4, "window_size": 12, "default_language": "en_XX"},
-    **{"indexer_n_heads": 2, "indexer_kv_heads": 1, "indexer_head_dim": 16, "hc_lowrank": 8},
-    **{"ple_embed_dim": 32, "ngram_vocab_size_base": 97, "router_hidden_size": 16},
-    **{"attention_head_dim": 16, "mamba_headdim": 8, "n_mamba_heads": 8},
-    **{"n_input_layers": 1, "n_output_layers": 1, "n_recurrent_layers": 2},
+    "attn_layer_period": 2,
+    "attn_layer_offset": 1,
+    "expert_layer_period": 2,
+    "expert_layer_offset": 1,
+    "layer_group_size": 2,
+    "full_attention_interval": 2,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
+    "mamba_n_heads": 8,
+    "mamba_d_head": 8,
+    "mamba_d_state": 8,
+    "mamba_num_heads": 8,
+    "mamba_head_dim": 8,
+    "ssm_state_size": 8,
+    "mamba_n_groups": 1,
+    "n_groups": 1,
+    "chunk_size": 16,
+    "attention_chunk_size": 16,
+    "hidden_size_per_layer_input": 8,
+    "vocab_size_per_layer_input": 97,
+    "d_ff": 48,
+    "lru_width": 32,
+    "attention_window_size": 12,
+    "n_inner": 48,
+    "embedding_size": 32,
+    "hybrid_override_pattern": "M*-M",
+    "word_embedding_dimension": 32,
+    "d_kv": 8,
+    "num_codebooks": 1,
+    "attn_layer_indices": [1, 3],
+    "attn_layer_idx": [1, 3],
+    "num_kv_shared_layers": 1,
+    "attention_types": [[["global", "local"], 2]],
+    "d_head": 8,
+    "num_encoder_layers": 4,
+    "num_decoder_layers": 4,
+    "num_encoder_attention_heads": 4,
+    "num_decoder_attention_heads": 4,
+    "window_size": 12,
+    "default_language": "en_XX",
+    "indexer_n_heads": 2,
+    "indexer_kv_heads": 1,
+    "indexer_head_dim": 16,
+    "hc_lowrank": 8,
+    "ple_embed_dim": 32,
+    "ngram_vocab_size_base": 97,
+    "router_hidden_size": 16,
+    "attention_head_dim": 16,
+    "mamba_headdim": 8,
+    "n_mamba_heads": 8,
+    "n_input_layers": 1,
+    "n_output_layers": 1,
+    "n_recurrent_layers": 2,
 }
 HYBRID = {"lfm2_moe": ("conv", "full_attention")}  # layers of kinds that name none
 LINEAR = ("linear_attention", "full_attention")  # those of the other ones
@@ -257,13 +352,14 @@ def small(kind: str, seed: int = 0) -> HuggingFace:
     """A small model of one of transformers' architectures, as in small("llama").
 
     Weights are normal(0, 0.3): those of a new model are so small that a wrong mask hardly shows.
-    Raises ValueError for a name that transformers does not know, or cannot build small.
+    Raises NotBuilt for a name that transformers does not know, or cannot build small.
     """
     from transformers import AutoConfig
 
-    with _transformers(f"builds no small {kind!r}"), torch.random.fork_rng(devices=[]):
+    failed = _failing_as(NotBuilt, f"builds no small {kind!r}")
+    with failed, torch.random.fork_rng(devices=[]):
         known = AutoConfig.for_model(kind)
-        error = None
+        first: Exception | None = None
         for left_out in TRIED:
             torch.manual_seed(seed)
             try:
@@ -275,17 +371,23 @@ def small(kind: str, seed: int = 0) -> HuggingFace:
                 subject.sizes = _sizes(known, left_out)
                 return subject
             except Exception as failure:  # as many kinds as there are models
-                error = error or failure
-        raise error
+                first = first or failure
+        assert first is not None
+        raise first
 
 
 # Sizes that are left out where a model is not built with them, from few to many.
-TRIED = ((), LAYERS, ("head_dim", "num_key_value_heads"), ("head_dim", *LAYERS))
-TRIED += (("n_groups", "d_kv", "num_codebooks", "chunk_size", "lru_width", "q_lora_rank"),)
-TRIED += (("hybrid_override_pattern", "attn_layer_indices", "attn_layer_idx", "v_head_dim"),)
+TRIED: tuple[tuple[str, ...], ...] = (
+    (),
+    LAYERS,
+    ("head_dim", "num_key_value_heads"),
+    ("head_dim", *LAYERS),
+    ("n_groups", "d_kv", "num_codebooks", "chunk_size", "lru_width", "q_lora_rank"),
+    ("hybrid_override_pattern", "attn_layer_indices", "attn_layer_idx", "v_head_dim"),
+)
 
 
-def _sizes(known, left_out: tuple) -> dict:
+def _sizes(known: Any, left_out: tuple[str, ...]) -> dict[str, Any]:
     """What a small model's configuration says, of all that this one has."""
     config = known.get_text_config()
     usual = config.to_dict()
@@ -318,7 +420,7 @@ def _sizes(known, left_out: tuple) -> dict:
     return sizes
 
 
-def _built(kind: str, sizes: dict) -> nn.Module:
+def _built(kind: str, sizes: dict[str, Any]) -> nn.Module:
     """The model with these sizes and weights that show a mistake. Raises all that may happen."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -340,10 +442,11 @@ def _built(kind: str, sizes: dict) -> nn.Module:
         model = AutoModelForCausalLM.from_config(config)
     for p in (p for p in model.parameters() if p.ndim > 1):
         nn.init.normal_(p, std=0.3)
-    return model.eval()
+    built: nn.Module = model.eval()
+    return built
 
 
-def from_folder(path, trust: bool = False) -> HuggingFace:
+def from_folder(path: str | Path, trust: bool = False) -> HuggingFace:
     """The causal language model in a folder that transformers wrote. Raises ValueError.
 
     `trust` runs code that lies in the folder.
@@ -351,7 +454,7 @@ def from_folder(path, trust: bool = False) -> HuggingFace:
     from transformers import AutoModelForCausalLM
 
     options = {"local_files_only": True, "trust_remote_code": trust}
-    with _transformers(f"loads no model from {path}"):
+    with _failing_as(ValueError, f"loads no model from {path}"):
         subject = HuggingFace(AutoModelForCausalLM.from_pretrained(path, **options))
         lines = "from nanogpt.verify.huggingface import from_folder"
         subject.builds = f"{lines}\n\nMODEL = from_folder({str(path)!r}, trust={trust})"
@@ -359,11 +462,12 @@ def from_folder(path, trust: bool = False) -> HuggingFace:
 
 
 @contextmanager
-def _transformers(cannot: str):
+def _failing_as(kind: type[ValueError], cannot: str) -> Iterator[None]:
+    """Silence transformers' log in a with-block, and raise any error as one of this type."""
     from transformers import logging
 
     logging.set_verbosity_error()
     try:
         yield
     except Exception as error:  # as many kinds as there are models
-        raise ValueError(f"transformers {cannot}: {first_line(error)}") from None
+        raise kind(f"transformers {cannot}: {first_line(error)}") from None

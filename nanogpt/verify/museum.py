@@ -15,17 +15,21 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import torch
 
 from ..files import ROOT
 from .referee import referee
+from .report import LogitTurn, TextTurn, Verdict
 
 FOLDER = ROOT / "notebooks" / "museum"
 VERDICTS = FOLDER / "verdicts.json"  # from which the site's page is made
 # No number, and a word for each of the 29 tokens of an exhibit.
-WORDS = "– the king and my lord will not come to her night love with a sword he said no more"
-WORDS = f"{WORDS} than this day we live for gold once again still".split()
+WORDS = (
+    "– the king and my lord will not come to her night love with a sword he said no more "
+    "than this day we live for gold once again still"
+).split()
 SHOWN = 16  # tokens of a picture: those around the first that changes
 POWERS = "0123456789abcdefghi"  # of ten, from -16 to 2
 
@@ -40,7 +44,7 @@ def exhibits(names: Iterable[str] = ()) -> list[Path]:
 
 
 @torch.inference_mode()
-def verdicts_on(path: Path, seeds: Iterable[int]) -> dict:
+def verdicts_on(path: Path, seeds: Iterable[int]) -> dict[str, Any]:
     """The verdicts on an exhibit over these seeds, as plain data.
 
     `convicted` and `acquitted` count seeds, with the bug and without it. `found` and `missed` count
@@ -49,12 +53,20 @@ def verdicts_on(path: Path, seeds: Iterable[int]) -> dict:
     """
     exhibit = _imported(path)
     make = _maker(exhibit)
-    head, _, about = inspect.getdoc(exhibit).partition("\n\n")
-    thread, group = re.fullmatch(r"(https://\S+) \((.+)\)", head).groups()
-    result = {"name": path.stem, "thread": thread, "group": group, "about": " ".join(about.split())}
-    counts = Counter()
-    convictions = Counter()
-    acquittals = Counter()
+    head, _, about = (inspect.getdoc(exhibit) or "").partition("\n\n")
+    described = re.fullmatch(r"(https://\S+) \((.+)\)", head)
+    if not described:
+        raise ValueError(f"{path}: its docstring must begin with `https://… (group)`, not {head!r}")
+    thread, group = described.groups()
+    result: dict[str, Any] = {
+        "name": path.stem,
+        "thread": thread,
+        "group": group,
+        "about": " ".join(about.split()),
+    }
+    counts: Counter[str] = Counter()
+    convictions: Counter[str] = Counter()
+    acquittals: Counter[str] = Counter()
     for seed in seeds:
         model = make(seed, bug=True)
         report = referee(model, seed=seed, seconds=math.inf)
@@ -62,15 +74,14 @@ def verdicts_on(path: Path, seeds: Iterable[int]) -> dict:
         counts["convicted"] += bool(report.bugs)
         counts["acquitted"] += not repaired.bugs
         for finding in report.findings + report.padding:
-            way = finding.way
-            for cache in getattr(model, "caches", ()):
-                way = way.removeprefix(f"{cache}, ")
-            if finding.verdict != "bug":
-                acquittals[way] += 1
+            name = finding.comparison.name  # without the cache
+            if finding.verdict is not Verdict.BUG:
+                acquittals[name] += 1
                 continue
-            convictions[way] += 1
+            convictions[name] += 1
             if not result.get("turn"):
-                result |= {"way": way, "words": finding.words, "turn": _picture(*finding.turn)}
+                picture = _picture(finding.turn)
+                result |= {"way": name, "words": finding.words, "turn": picture}
     return result | counts | {"found": dict(convictions), "missed": dict(acquittals)}
 
 
@@ -83,24 +94,27 @@ def _imported(path: Path) -> ModuleType:
         sys.path.remove(str(path.parent))
 
 
-def _maker(exhibit: ModuleType) -> Callable:
+def _maker(exhibit: ModuleType) -> Callable[..., Any]:
     """The function `model` of an exhibit, or the first class that is its own."""
     if hasattr(exhibit, "model"):
-        return exhibit.model
+        model: Callable[..., Any] = exhibit.model
+        return model
     classes = [kind for _, kind in inspect.getmembers(exhibit, inspect.isclass)]
     return next(kind for kind in classes if kind.__module__ == exhibit.__name__)
 
 
-def _picture(expected=(), got=(), sizes=()) -> dict:
-    """Finding.turn as short texts: a word for each token, a power of ten for each difference.
+def _picture(turn: LogitTurn | TextTurn | None) -> dict[str, str]:
+    """A finding's turn as short texts: a word for each token, a power of ten for each difference.
 
     A server's texts are letters: a word for each as well, and no sizes.
     """
-    if not expected:
+    if turn is None or not turn.expected:
         return {}
-    if isinstance(expected, str):
-        expected = _letter_numbers(expected)
-        got = _letter_numbers(got)
+    if isinstance(turn, TextTurn):
+        expected, got = _letter_numbers(turn.expected), _letter_numbers(turn.got)
+        sizes: list[float] = []
+    else:
+        expected, got, sizes = turn
     first = first_difference(expected, got) or 0
     start = max(0, min(first - SHOWN // 4, len(expected) - SHOWN))
     part = slice(start, start + SHOWN)
@@ -124,7 +138,7 @@ def _power(size: float) -> str:
     return POWERS[power + 16]
 
 
-def first_difference(expected: Sequence, got: Sequence) -> int | None:
+def first_difference(expected: Sequence[object], got: Sequence[object]) -> int | None:
     """Where two texts part; None where one is the other's beginning."""
     for i, (a, b) in enumerate(zip(expected, got, strict=False)):
         if a != b:

@@ -11,30 +11,31 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from torch import Tensor, nn
 
 from ..console import first_line
 from ..sampling import check_seed
 from .door import subject_of
+from .foreign import cache_is_full
 from .reference import STOPS, Reference, Stopped
-from .report import Finding, Report, mark_known
-from .situations import situations
-from .subjects import NotOffered
+from .report import Comparison, Finding, Refusal, Report, Verdict, mark_known
+from .situations import Situation, situations
+from .subjects import NotOffered, Subject
 from .texts import edges_of, lengths_of
 from .yardstick import thinned
 
 SECONDS = 60.0  # after which no further way is begun
 REQUESTS = 24  # one after the other, many of which share a beginning
 SHORTEST = 16  # tokens: the ways need so many
-FULL = ("pop from", "out of memory", "no free", "is full", "capacity", "exhausted", "pool")
 
 
 def referee(
-    model,
+    model: Any,
     *,
-    caches=None,
+    caches: Sequence[Callable[..., Any]] | None = None,
     seed: int = 0,
     seconds: float = SECONDS,
     length: int | None = None,
@@ -73,7 +74,7 @@ def referee(
         try:
             case.run()
         except Stopped as stop:
-            result.findings += stop.args
+            result.findings.append(stop.finding)
     finally:
         for module, training in modes:
             module.training = training
@@ -83,7 +84,7 @@ def referee(
     return result
 
 
-def _modes(model) -> list[tuple[nn.Module, bool]]:
+def _modes(model: object) -> list[tuple[nn.Module, bool]]:
     """Each module of the caller's model, and whether it is in train mode."""
     if not isinstance(model, nn.Module):
         model = getattr(model, "model", None)
@@ -95,7 +96,9 @@ def _modes(model) -> list[tuple[nn.Module, bool]]:
 class Case(Reference):
     """One model under the referee: all comparisons, and the time that is left for them."""
 
-    def __init__(self, subject, seed: int, result: Report, expects: float | None, arguments: str):
+    def __init__(
+        self, subject: Subject, seed: int, result: Report, expects: float | None, arguments: str
+    ):
         self.start = time.monotonic()
         self.pick = random.Random(seed)
         self.arguments = arguments  # of subject_of, in a script that shows a bug
@@ -103,10 +106,19 @@ class Case(Reference):
         self.spent = 0.0  # seconds of the comparisons so far
         self.units = 0.0  # their costs, as situations.py counts them
         self.references: dict[int, tuple[Tensor, Tensor] | None] = {}  # texts and logits, by stage
-        self.refusals: dict[str, list[str]] = {}  # reasons, and the ways that are not offered
-        self.room: dict[str, set] = {}  # texts and tokens for which each cache had room
+        self.refusals: list[Refusal] = []
+        self.room: dict[
+            str, set[tuple[int, ...]]
+        ] = {}  # texts and tokens for which each cache had room
 
-    def settings(self, seconds, length, requests, known, say) -> None:
+    def settings(
+        self,
+        seconds: float,
+        length: int | None,
+        requests: int,
+        known: Iterable[str],
+        say: Callable[[str], None],
+    ) -> None:
         """The arguments of `referee` that say how far it goes. Raises ValueError."""
         self.seconds = seconds
         self.requests = requests
@@ -117,36 +129,42 @@ class Case(Reference):
         if shortest < SHORTEST:
             raise ValueError(f"{self.subject.name} reads {shortest} tokens: {SHORTEST} are needed")
 
-    def read(self, way: str, read: Callable, expected: Tensor, inside=None) -> Finding | None:
-        """The verdict on the logits that read() gives; None where the model has no such way."""
+    def read(
+        self,
+        comparison: Comparison,
+        read: Callable[[], Tensor],
+        expected: Tensor,
+        inside: float | None = None,
+    ) -> Finding | None:
+        """The verdict on the logits that read() gives; None where the model does not offer it."""
         try:
             got = read()
         except (NotOffered, NotImplementedError, MemoryError) as refusal:
-            self.not_offered(way, refusal)
+            self.not_offered(comparison, refusal)
             return None
         except STOPS as error:
-            return self._stopped(way, error, expected)
-        cache = self._cache_of(way)
-        if way.startswith(cache) or "through the cache" in way:
-            self.room.setdefault(cache, set()).add(expected.shape[:2])
+            return self._stopped(comparison, error, expected)
+        if comparison.cache is not None:
+            self.room.setdefault(comparison.cache, set()).add(expected.shape[:2])
         if isinstance(got, Tensor):
             got = thinned(got)
-        finding = self.judge(way, got, expected, read, inside)
-        if finding.verdict == "bug":
+        finding = self.judge(comparison, got, expected, read, inside)
+        if finding.verdict is Verdict.BUG:
             self._excuse_noise(finding, read, got)
         return finding
 
-    def _stopped(self, way: str, error: BaseException, expected: Tensor) -> Finding | None:
-        """The Finding on a way that stops with an error; None where the error is a refusal."""
-        message = str(error).lower()
-        full = any(words in message for words in FULL)
-        if full:
-            self._note_lost_room(self._cache_of(way), *expected.shape[:2])
+    def _stopped(
+        self, comparison: Comparison, error: BaseException, expected: Tensor
+    ) -> Finding | None:
+        """The Finding on a pass that stops with an error; None where the error is a refusal."""
+        full = cache_is_full(error)
+        if full and comparison.cache is not None:
+            self._note_lost_room(comparison.cache, *expected.shape[:2])
         if full or isinstance(error, self.refusal_types):
-            self.not_offered(way, error)
+            self.not_offered(comparison, error)
             return None
         words = f"it stops with {type(error).__name__}: {first_line(error)}"
-        return Finding(way, "bug", words, math.inf)
+        return Finding(comparison, Verdict.BUG, words, math.inf)
 
     def _note_lost_room(self, cache: str, rows: int, tokens: int) -> None:
         """A full cache that had room for as many texts and tokens before has kept their blocks."""
@@ -154,7 +172,7 @@ class Case(Reference):
             words = f"{cache} has no room for what it read before: are blocks given back?"
             self.result.notes.append(words)
 
-    def _excuse_noise(self, finding: Finding, read: Callable, got: Tensor) -> None:
+    def _excuse_noise(self, finding: Finding, read: Callable[[], Tensor], got: Tensor) -> None:
         """A small difference that another reading does not have may be the model's own noise."""
         if not finding.size < 0.01 * float(got.double().std()):
             return
@@ -164,18 +182,14 @@ class Case(Reference):
             return
         if noise > self.yard.inside:
             self.yard.noise = max(self.yard.noise, noise)
-            finding.verdict = "undecided"
+            finding.verdict = Verdict.UNDECIDED
             finding.words += f"; read again, it varies by {noise:.1e}"
 
-    def _cache_of(self, way: str) -> str:
-        names = self.subject.caches
-        return next((name for name in names if way.startswith(f"{name}, ")), names[0])
-
-    def not_offered(self, way: str, refusal: BaseException) -> None:
-        """Add a way to those that the model refuses for this reason."""
-        ways = self.refusals.setdefault(first_line(refusal), [])
-        if way not in ways:
-            ways.append(way)
+    def not_offered(self, comparison: Comparison, error: BaseException) -> None:
+        """Note that the model refuses this comparison, and why."""
+        refusal = Refusal(comparison, first_line(error))
+        if refusal not in self.refusals:
+            self.refusals.append(refusal)
 
     # -------------------------------------------------------------- the ways
 
@@ -194,7 +208,10 @@ class Case(Reference):
         subject = self.subject
         notes = self.result.notes
         longest = self.lengths[-1]
-        for reason, ways in self.refusals.items():
+        refused: dict[str, list[str]] = {}  # comparisons in words, by reason
+        for refusal in self.refusals:
+            refused.setdefault(refusal.reason, []).append(str(refusal.comparison))
+        for reason, ways in refused.items():
             more = f", and {len(ways) - 3} more ways" if len(ways) > 3 else ""
             notes.append(f"not offered by this model: {'; '.join(ways[:3])}{more} ({reason})")
         if not subject.rewinds:
@@ -216,7 +233,7 @@ class Case(Reference):
             self.refusal_types = (ValueError,) if stage else ()
             self._all(stage, core)
             mark_known(self.result, self.known)  # they do not stop longer texts
-            if self.result.verdict == "bug" and n < self.lengths[-1]:
+            if self.result.verdict is Verdict.BUG and n < self.lengths[-1]:
                 if core:
                     self._all(stage, False)
                 note = f"texts of more than {n} tokens were not read: shorter ones convict"
@@ -226,11 +243,13 @@ class Case(Reference):
 
     def _all(self, stage: int, core: bool) -> None:
         """Try the situations that come first with these texts, or all others. Raises ValueError."""
-        for first, name, cost, trial in situations(self, stage, *self.references[stage]):
-            if first == core and self._allows(name, cost):
-                self._try(name, cost, trial)
+        reference = self.references[stage]
+        assert reference is not None  # `_read` has returned True
+        for situation in situations(self, stage, *reference):
+            if situation.core == core and self._allows(situation.name, situation.cost):
+                self._try(situation)
         if not stage and not self.result.findings and self.refusals and not core:
-            reason = next(iter(self.refusals))
+            reason = self.refusals[0].reason
             raise ValueError(f"{self.subject.name} has no cache that can be used: {reason}")
 
     def _read(self, n: int, stage: int) -> bool:
@@ -247,17 +266,17 @@ class Case(Reference):
             if not stage:
                 raise
             self.references[stage] = None
-            self.result.notes.append(f"texts of {n} tokens were not read: {stop.args[0].words}")
+            self.result.notes.append(f"texts of {n} tokens were not read: {stop.finding.words}")
             return False
 
-    def _try(self, name: str, cost: float, trial: Callable) -> None:
+    def _try(self, situation: Situation) -> None:
         """One comparison, or several; their time tells how long the next ones take."""
-        self.say(name)
+        self.say(situation.name)
         start = time.monotonic()
-        findings = trial()
+        findings = situation.trial()
         self.result.findings += [finding for finding in findings if finding is not None]
         self.spent += time.monotonic() - start
-        self.units += cost
+        self.units += situation.cost
 
     def _allows(self, name: str, cost: float) -> bool:
         """Whether there is time for this; if not, the report names it."""

@@ -14,18 +14,26 @@ from torch import Tensor, nn
 
 from ..console import first_line
 from .door import subject_of
-from .report import Finding, Report
+from .report import Comparison, Finding, PlainRun, Report, Verdict
 from .subjects import NotOffered, Subject
 from .texts import text
 from .yardstick import TIMES, ULPS, Yardstick, jitter, name_of, narrowed, thinned, turn_of
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16)
-STOPS = (ArithmeticError, AssertionError, AttributeError, LookupError, NameError, RuntimeError)
-STOPS += (SystemExit, TypeError, ValueError)
+# What may end a pass of a model: its bugs, and its refusals.
+STOPS = (
+    *(ArithmeticError, AssertionError, AttributeError, LookupError, NameError, RuntimeError),
+    *(SystemExit, TypeError, ValueError),
+)
+PLAIN_PASS = Comparison("the plain pass")
 
 
 class Stopped(Exception):
-    """A plain pass with which nothing can be compared; it holds the Finding."""
+    """A plain pass with which nothing can be compared; `finding` says why."""
+
+    def __init__(self, finding: Finding):
+        super().__init__(str(finding))
+        self.finding = finding
 
 
 class Reference:
@@ -37,7 +45,10 @@ class Reference:
         self.dtypes = self._dtypes(subject)
         self.as_given = self._as_given(subject)  # its cache may have another dtype there
         (self.dtype, self.subject), *coarser = self.dtypes.items()
-        self.other, self.coarse = coarser[0] if coarser else (None, None)
+        self.other: torch.dtype | None = None
+        self.coarse: Subject | None = None
+        if coarser:
+            self.other, self.coarse = coarser[0]
         lossy = self.subject.expects if expects is None else expects
         self.yard = Yardstick(self.dtype, self.other, lossy)
         if self.other is None:
@@ -56,7 +67,7 @@ class Reference:
         except STOPS as error:
             reason = f"{type(error).__name__}: {first_line(error)}"
             raise ValueError(f"{subject.name} reads no text without a cache ({reason})") from None
-        copies = {}
+        copies: dict[torch.dtype, Subject] = {}
         for dtype in DTYPES:
             if len(copies) == 2:
                 break  # the two finest measure the rounding
@@ -87,7 +98,7 @@ class Reference:
         except STOPS as error:
             cause = f"too long, or it keeps an earlier text ({first_line(error)})"
             words = f"it stops at {len(ids)} texts of {ids.shape[1]} tokens, after others: {cause}"
-            raise Stopped(Finding("the plain pass", "bug", words, math.inf)) from None
+            raise Stopped(Finding(PLAIN_PASS, Verdict.BUG, words, math.inf)) from None
 
     def alone(self, ids: Tensor, subject: Subject | None = None) -> Tensor:
         """The plain pass of each text alone.  (B, T) -> (B, T, V)"""
@@ -101,8 +112,10 @@ class Reference:
         self.yard.add(alone)
         self._repeated(ids, alone)
         self.measure(ids, alone)
-        batch = self.sample("the plain pass of a batch, against each text alone", together, alone)
-        self.result.findings += [batch] * (batch.verdict == "bug")
+        whole = Comparison("the plain pass of a batch, against each text alone")
+        batch = self.sample(whole, together, alone)
+        if batch.verdict is Verdict.BUG:
+            self.result.findings.append(batch)
         return ids, self._causal(ids, alone)
 
     def measure(self, ids: Tensor, alone: Tensor) -> None:
@@ -122,7 +135,7 @@ class Reference:
         """The same plain pass again: noise of the model is no cache's fault, and is measured."""
         if alone.isnan().any():
             words = "its logits are NaN: no cache can be judged"
-            raise Stopped(Finding("the plain pass", "bug", words, math.nan))
+            raise Stopped(Finding(PLAIN_PASS, Verdict.BUG, words, math.nan))
         second = self.plain(ids[:1])
         third = self.plain(ids[:1])
         off_second = _largest_difference(second, alone[:1])
@@ -130,18 +143,18 @@ class Reference:
         if max(off_second, off_third) <= max(self.yard.limit, self.yard.base):
             return
         between = _largest_difference(second, third)
-        way = "the plain pass, a second time"
+        again = Comparison("the plain pass, a second time")
         if between <= self.yard.base:
             words = f"off by {off_second:.1e}, then the same: something of an earlier text is kept"
-            raise Stopped(Finding(way, "bug", words, off_second))
+            raise Stopped(Finding(again, Verdict.BUG, words, off_second))
         spread = float(alone.double().std())
         self.yard.noise = max(off_second, off_third, between)
         words = f"off by {self.yard.noise:.1e}: it varies by itself"
         if self.yard.noise > 0.1 * spread:
             words += "; dropout is on (call eval()), or it draws in another way"
             turn = turn_of(second, alone[:1], 0)
-            raise Stopped(Finding(way, "bug", words, self.yard.noise, 0, turn=turn))
-        self.result.notes.append(f"{way}: {words}; less than six times that is no finding")
+            raise Stopped(Finding(again, Verdict.BUG, words, self.yard.noise, 0, turn=turn))
+        self.result.notes.append(f"{again}: {words}; less than six times that is no finding")
 
     def _causal(self, ids: Tensor, alone: Tensor) -> Tensor:
         """The logits that a cache must give.  (B, T, V)
@@ -150,15 +163,15 @@ class Reference:
         """
         n = ids.shape[1]
         for t in (1, 2, n // 3, n // 2, n - 1):
-            way = "the plain pass, with later tokens and without them"
-            ahead = self.sample(way, self.plain(ids[:1, :t]), alone[:1, :t])
-            if ahead.verdict == "bug":
+            causal = Comparison("the plain pass, with later tokens and without them")
+            ahead = self.sample(causal, self.plain(ids[:1, :t]), alone[:1, :t])
+            if ahead.verdict is Verdict.BUG:
                 if getattr(self.subject, "bidirectional", False):
                     cure = "an encoder has a cache where it is built with is_decoder=True"
                     raise ValueError(f"{self.subject.name} is bidirectional: {cure}")
                 ahead.words += ": it looks ahead, or depends on the length; instead of it the "
                 ahead.words += "cache is compared with plain passes that end at each token"
-                ahead.how = {"seed": self.seed, "length": n, "ends": t}
+                ahead.how = PlainRun(self.seed, n, t)
                 self.result.findings.append(ahead)
                 return self._prefixes(ids)
         return alone
@@ -175,12 +188,12 @@ class Reference:
         ids = text(self.subject, seed=self.seed + stage, length=n)
         alone = self.alone(ids)
         self.measure(ids, alone)
-        way = f"the plain pass of {n} tokens, with later ones and without them"
+        causal = Comparison(f"the plain pass of {n} tokens, with later ones and without them")
         # Without a coarser dtype these samples are all that measures the rounding: more of them.
         ends = (n // 2, n // 3, n - 1) if self.other is None else (n // 2,)
         for end in ends:
-            ahead = self.sample(way, self.plain(ids[:1, :end]), alone[:1, :end])
-            if ahead.verdict == "bug":
+            ahead = self.sample(causal, self.plain(ids[:1, :end]), alone[:1, :end])
+            if ahead.verdict is Verdict.BUG:
                 ahead.words += ": it looks ahead, or depends on the length"
                 self.result.findings.append(ahead)
                 return ids, self._prefixes(ids)
@@ -188,17 +201,25 @@ class Reference:
 
     # -------------------------------------------------------------- a verdict
 
-    def judge(self, way: str, got: Tensor, expected: Tensor, again=None, inside=None) -> Finding:
+    def judge(
+        self,
+        comparison: Comparison,
+        got: Tensor,
+        expected: Tensor,
+        again: Callable[[], Tensor] | None = None,
+        inside: float | None = None,
+    ) -> Finding:
         """The Finding on these logits, by the size of their differences.  (B, T, V) twice
 
         `again` computes them once more: where rounding of float64 is too little to explain them.
         `inside` is the difference that rounding explains in another dtype than the finest.
         """
         if not isinstance(got, Tensor):
-            raise ValueError(f"{way}: logits must be a tensor, (B, T, V), not {type(got).__name__}")
+            kind = type(got).__name__
+            raise ValueError(f"{comparison}: logits must be a tensor, (B, T, V), not {kind}")
         if got.shape != expected.shape:
             words = f"logits {tuple(got.shape)}, where {tuple(expected.shape)} are wanted"
-            return Finding(way, "bug", words, math.inf)
+            return Finding(comparison, Verdict.BUG, words, math.inf)
         diffs = (got.double() - expected.double()).abs().amax((0, 2))  # (T,)
         size = float(diffs.max())
         dtype = got.dtype if inside else self.dtype
@@ -206,38 +227,38 @@ class Reference:
         yard = self.yard
         inside = inside or yard.inside
         if size <= inside:
-            verdict = "equal" if size <= ULPS * yard.ulp else "rounding"
+            verdict = Verdict.EQUAL if size <= ULPS * yard.ulp else Verdict.ROUNDING
             if size > yard.limit and not yard.lossy and again is not None:
                 verdict = self._float32_inside(again, size)
             explanation = f", where {yard.words}" if size else ""
-            return Finding(way, verdict, words + explanation, size)
+            return Finding(comparison, verdict, words + explanation, size)
         wrong = ~(diffs <= inside)
         at = int(wrong.nonzero()[0])
         words += f" from token {at} on, where {yard.words}"
         if again is not None and self._may_be_a_spike(got, expected, size) and narrowed(again):
             words += f"; few are, and float32 moves a token of a plain pass by {yard.most:.1e}"
-            return Finding(way, "undecided", words, size, at)
+            return Finding(comparison, Verdict.UNDECIDED, words, size, at)
         if self._may_be_a_tie(got, expected, at):
             words += "; few tokens are, so a router's near tie may part them"
-            return Finding(way, "undecided", words, size, at)
-        return Finding(way, "bug", words, size, at, turn=turn_of(got, expected, at))
+            return Finding(comparison, Verdict.UNDECIDED, words, size, at)
+        return Finding(comparison, Verdict.BUG, words, size, at, turn=turn_of(got, expected, at))
 
-    def sample(self, way: str, got: Tensor, expected: Tensor) -> Finding:
+    def sample(self, comparison: Comparison, got: Tensor, expected: Tensor) -> Finding:
         """The verdict on a plain pass of another shape; the yardstick learns its rounding."""
-        finding = self.judge(way, got, expected)
-        if finding.verdict != "bug":
+        finding = self.judge(comparison, got, expected)
+        if finding.verdict is not Verdict.BUG:
             self.yard.shapes = max(self.yard.shapes, finding.size)
         return finding
 
-    def _float32_inside(self, again: Callable, size: float) -> str:
+    def _float32_inside(self, again: Callable[[], Tensor], size: float) -> Verdict:
         """The verdict on a size that float32 explains, not float64: does float32 compute here?"""
         if narrowed(again):
             words = "something computes in float32 even where the model is in float64: a bug"
             self.result.notes.append(f"{words} below {self.yard.inside:.1e} cannot be excluded")
-            return "rounding"
+            return Verdict.ROUNDING
         words = f"off by {size:.1e} with no float32 inside: more than float64 explains"
         self.result.notes.append(words)
-        return "undecided"
+        return Verdict.UNDECIDED
 
     def _may_be_a_spike(self, got: Tensor, expected: Tensor, size: float) -> bool:
         """Whether so few tokens differ, by no more than a float32 inside may move such ones."""

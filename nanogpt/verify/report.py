@@ -6,34 +6,128 @@ import json
 import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
+from enum import Enum
+from typing import Any, NamedTuple
 
-VERDICTS = ("equal", "rounding", "undecided", "bug")  # from good to bad
-CODES = {"equal": 0, "rounding": 0, "bug": 1, "undecided": 3}  # exit codes; 2: nothing was judged
+from .texts import Length
+
+
+class Verdict(str, Enum):
+    """What a comparison shows; from good to bad."""
+
+    EQUAL = "equal"
+    ROUNDING = "rounding"
+    UNDECIDED = "undecided"
+    BUG = "bug"
+
+    def __str__(self) -> str:
+        return self.value
+
+    @property
+    def sound(self) -> bool:
+        """Whether the logits are equal, or differ by rounding alone."""
+        return self in (Verdict.EQUAL, Verdict.ROUNDING)
+
+
+VERDICTS = tuple(Verdict)
+CODES = {  # exit codes; 2: nothing was judged
+    Verdict.EQUAL: 0,
+    Verdict.ROUNDING: 0,
+    Verdict.BUG: 1,
+    Verdict.UNDECIDED: 3,
+}
 
 
 class CacheBug(AssertionError):
     """A referee found a bug; the message is its report."""
 
 
+@dataclass(frozen=True)
+class Comparison:
+    """What is compared: a decoding path through `cache`, or something without a cache (None).
+
+    `padded` texts are read through the usual cache alone, which their name does not repeat.
+    """
+
+    name: str
+    cache: str | None = None
+    padded: bool = False
+
+    def __str__(self) -> str:
+        return self.name if self.cache is None or self.padded else f"{self.cache}, {self.name}"
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A comparison that a model does not offer, and its reason."""
+
+    comparison: Comparison
+    reason: str
+
+
+class LogitTurn(NamedTuple):
+    """The likeliest token after each, as it should be and as it is (-1: no number)."""
+
+    expected: list[int]
+    got: list[int]
+    sizes: list[float]  # the largest difference of each token's logits
+
+
+class TextTurn(NamedTuple):
+    """Two texts of a server that should be equal."""
+
+    expected: str
+    got: str
+
+
+@dataclass(frozen=True)
+class CachedRun:
+    """How to repeat a cached pass: the pieces that texts of this seed are read in."""
+
+    seed: int
+    length: int
+    rows: int
+    lengths: tuple[Length, ...]  # as `cut` takes them
+    cache: str
+
+
+@dataclass(frozen=True)
+class PlainRun:
+    """How to repeat a pass without a cache over the first `ends` tokens of a text."""
+
+    seed: int
+    length: int
+    ends: int
+
+
 @dataclass
 class Finding:
-    """One way to compute logits or texts, compared with another. `words` are the evidence."""
+    """One comparison and its verdict. `words` are the evidence."""
 
-    way: str
-    verdict: str  # one of VERDICTS
+    comparison: Comparison
+    verdict: Verdict
     words: str
     size: float = 0.0  # the largest difference of a logit
     position: int | None = None  # the first token whose logits are wrong
     code: str = ""  # a script that shows a bug again
-    # Of a bug: the likeliest token after each, as it should be and as it is (-1: no number), and
-    # the difference of their logits; or a server's two texts.
-    turn: tuple = field(default=(), repr=False)
-    how: dict = field(default_factory=dict, repr=False)  # the pieces of a way to read a text
+    turn: LogitTurn | TextTurn | None = field(default=None, repr=False)  # where a bug shows
+    how: CachedRun | PlainRun | None = field(default=None, repr=False)
     known: bool = False  # a bug that the caller knows of, by name
 
+    @property
+    def way(self) -> str:
+        """The comparison in words."""
+        return str(self.comparison)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The finding as plain data, with the comparison in words."""
+        data = {"way": self.way} | asdict(self)
+        del data["comparison"]
+        return data | {"turn": self.turn or (), "how": data["how"] or {}}
+
     def __str__(self) -> str:
-        known = "known " * self.known
-        return f"{known}{self.verdict}: {self.way}: {self.words}"
+        known = "known " if self.known else ""
+        return f"{known}{self.verdict}: {self.comparison}: {self.words}"
 
 
 @dataclass
@@ -48,17 +142,18 @@ class Report:
     seconds: float = 0.0
 
     @property
-    def verdict(self) -> str:
+    def verdict(self) -> Verdict:
         """The verdict on the cache: the worst of its findings. Known bugs are no part of it."""
         judged = (f.verdict for f in self.findings if not f.known)
-        nothing = "undecided" if self.unreached and not self.findings else "equal"
-        return max(judged, key=VERDICTS.index, default=nothing)
+        nothing_tried = self.unreached and not self.findings
+        default = Verdict.UNDECIDED if nothing_tried else Verdict.EQUAL
+        return max(judged, key=VERDICTS.index, default=default)
 
     @property
     def bugs(self) -> list[Finding]:
         """All that is wrong, padding included, and not known."""
         findings = self.findings + self.padding
-        return [f for f in findings if f.verdict == "bug" and not f.known]
+        return [f for f in findings if f.verdict is Verdict.BUG and not f.known]
 
     @property
     def code(self) -> int:
@@ -67,19 +162,22 @@ class Report:
 
     def raise_for_bug(self) -> Report:
         """The report itself; raises CacheBug where the verdict is a bug."""
-        if self.verdict == "bug":
+        if self.verdict is Verdict.BUG:
             raise CacheBug(str(self))
         return self
 
     def to_json(self) -> str:
         """Strict JSON: an infinite size, or one that is no number, is a text."""
-        data = {"verdict": self.verdict, "code": self.code} | asdict(self)
+        data: dict[str, Any] = {"verdict": self.verdict, "code": self.code, "model": self.model}
+        data["findings"] = [finding.to_dict() for finding in self.findings]
+        data["padding"] = [finding.to_dict() for finding in self.padding]
+        data |= {"notes": self.notes, "unreached": self.unreached, "seconds": self.seconds}
         return json.dumps(_plain(data), indent=1, allow_nan=False)
 
     def __str__(self) -> str:
-        bugs = [f for f in self.findings if f.verdict == "bug" and not f.known]
-        open_ = [f for f in self.findings if f.verdict == "undecided" or f.known]
-        sound = [f for f in self.findings if f.verdict in ("equal", "rounding")]
+        bugs = [f for f in self.findings if f.verdict is Verdict.BUG and not f.known]
+        open_ = [f for f in self.findings if f.verdict is Verdict.UNDECIDED or f.known]
+        sound = [f for f in self.findings if f.verdict.sound]
         lines = [f"{self.model}: {self.verdict}"]
         for i, alike in enumerate(_alike(bugs)):
             more = "".join(f"\n    and so: {f.way}" for f in alike[1:])
@@ -97,9 +195,9 @@ class Report:
             lines.append(f"  padding, which is not the cache's: {worst}{more}")
         lines += [f"  note: {note}" for note in dict.fromkeys(self.notes)]
         if self.unreached:
-            names = "; ".join(self.unreached[:6]) + "; …" * (len(self.unreached) > 6)
             n = len(self.unreached)
-            lines.append(f"  no time was left for {n} way{'s' * (n > 1)}: {names}")
+            names = "; ".join(self.unreached[:6]) + ("; …" if n > 6 else "")
+            lines.append(f"  no time was left for {n} way{'s' if n > 1 else ''}: {names}")
         return "\n".join(lines)
 
 
@@ -107,7 +205,8 @@ def mark_known(result: Report, known: Iterable[str]) -> list[str]:
     """Mark the bugs whose ways have one of these names; the names that had none."""
     absent = []
     for name in known:
-        hits = [f for f in result.findings + result.padding if name in f.way and f.verdict == "bug"]
+        findings = result.findings + result.padding
+        hits = [f for f in findings if name in f.way and f.verdict is Verdict.BUG]
         for finding in hits:
             finding.known = True
         if not hits:
@@ -124,7 +223,7 @@ def _alike(findings: list[Finding], by_verdict: bool = False) -> list[list[Findi
     return list(groups.values())
 
 
-def _plain(value):
+def _plain(value: object) -> object:
     """The same data without a float that JSON has not."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)

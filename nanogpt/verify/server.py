@@ -9,9 +9,10 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from http.client import HTTPException
+from http.client import HTTPException, HTTPResponse
+from typing import Any, Protocol
 
-from .report import Finding, Report, mark_known
+from .report import Comparison, Finding, Report, TextTurn, Verdict, mark_known
 from .subjects import NotOffered
 
 BLOCKS = (16, 32)  # tokens of a KV block, in most servers: prompts end before, at and after one
@@ -26,6 +27,16 @@ LARGEST = 1 << 24  # bytes of an answer that are read
 PATIENCE = 60  # seconds for an answer
 GREEDY = {"temperature": 0.0}
 DRAWN = {"temperature": 1.0}
+
+
+Json = dict[str, Any]
+
+
+class Answering(Protocol):
+    """A server as the referee sees it."""
+
+    def ask(self, requests: list[Json]) -> list[Json]:
+        """The answers to requests that are sent together: each a text, and logprobs or None."""
 
 
 class Declined(ConnectionError):
@@ -47,7 +58,7 @@ class RemoteServer:
             raise ConnectionError(f"{url}/v1/models names no model: is it a server?") from None
         plausible = isinstance(longest, int) and longest > 1
         self.longest = longest if plausible else 256
-        self.extras: dict = {}
+        self.extras: Json = {}
         try:
             self.letters = letters_of(self)
         except ConnectionError:  # the next request will say why
@@ -70,12 +81,12 @@ class RemoteServer:
             pass
         return True
 
-    def ask(self, requests: list[dict]) -> list[dict]:
+    def ask(self, requests: list[Json]) -> list[Json]:
         """The answers to requests that are sent together: each a text, and logprobs or None."""
         with ThreadPoolExecutor(len(requests)) as pool:
             return list(pool.map(self._answer, requests))
 
-    def _answer(self, request: dict) -> dict:
+    def _answer(self, request: Json) -> Json:
         answer = self._call("completions", {"model": self.model, **self.extras, **request})
         try:
             choice = answer["choices"][0]
@@ -84,8 +95,8 @@ class RemoteServer:
         except (KeyError, IndexError, TypeError, AttributeError):
             raise ConnectionError(f"{self.name} answers nonsense: {_clean(str(answer))}") from None
 
-    def _call(self, path: str, body: dict | None = None):
-        data = body and json.dumps(body).encode()
+    def _call(self, path: str, body: Json | None = None) -> Any:
+        data = None if body is None else json.dumps(body).encode()
         headers = {"Content-Type": "application/json"}
         try:
             request = urllib.request.Request(f"{self.name}/v1/{path}", data, headers)
@@ -107,7 +118,7 @@ class RemoteServer:
             raise ConnectionError(f"{self.name}/v1/{path} is no JSON: {reason}") from None
 
 
-def letters_of(server) -> str:
+def letters_of(server: Answering) -> str:
     """Up to N_LETTERS characters that the server reads: Latin ones, else some of its own text.
 
     A character-level model reads only the characters of the text that it was trained on. Raises
@@ -132,9 +143,10 @@ def letters_of(server) -> str:
     raise refusal
 
 
-def _shown(logprobs) -> dict:
+def _shown(logprobs: Json) -> Json:
     """Log-probabilities and tokens of an answer, or None where they are anything else."""
-    values, tokens = (logprobs.get(key) for key in ("token_logprobs", "tokens"))
+    values: Any = logprobs.get("token_logprobs")
+    tokens: Any = logprobs.get("tokens")
     usable = isinstance(values, list) and isinstance(tokens, list) and len(values) == len(tokens)
     if not usable or not all(isinstance(token, str) for token in tokens):
         return {"logprobs": None, "tokens": None}
@@ -142,7 +154,7 @@ def _shown(logprobs) -> dict:
     return {"logprobs": numbers, "tokens": tokens}
 
 
-def _whole(response) -> bytes:
+def _whole(response: HTTPResponse) -> bytes:
     """All that a server answers. Raises OSError for one that goes on and on."""
     parts = []
     size = 0
@@ -171,7 +183,7 @@ def _clean(words: str) -> str:
 
 
 def referee_server(
-    server, seed: int = 0, seconds: float = 60.0, known: Iterable[str] = ()
+    server: Answering | str, seed: int = 0, seconds: float = 60.0, known: Iterable[str] = ()
 ) -> Report:
     """Ask for the same texts in ways that must not matter. `server` is a URL, or has `ask`.
 
@@ -188,8 +200,13 @@ def referee_server(
     letters = getattr(server, "letters", None) or letters_of(server)
     requests = _requests(random.Random(seed), letters, longest, new)
     cold = _alone(server, requests)
-    trials: dict[str, Callable] = {"company": _company, "a seed": _seeds, "echo": _echoes}
-    trials |= {"a shared beginning": _parted, "token ids": _token_ids}
+    trials: dict[str, Callable[..., Iterable[Finding]]] = {
+        "company": _company,
+        "a seed": _seeds,
+        "echo": _echoes,
+        "a shared beginning": _parted,
+        "token ids": _token_ids,
+    }
     for name, trial in trials.items():
         if time.monotonic() - began > seconds:
             report.unreached.append(name)
@@ -201,7 +218,7 @@ def referee_server(
             report.notes.append(f"{name} is not offered: {refusal}")
         except ConnectionError as error:
             words = f"it answered before, and now: {error}"
-            report.findings.append(Finding(name, "bug", words))
+            report.findings.append(Finding(Comparison(name), Verdict.BUG, words))
     if not any(answer["logprobs"] for answer in cold):
         words = "no log-probabilities are shown: a bug in fewer than half of the texts"
         report.notes.append(f"{words} cannot be told from rounding")
@@ -211,7 +228,7 @@ def referee_server(
     return report
 
 
-def _requests(pick: random.Random, letters: str, longest: int, new: int = NEW) -> list[dict]:
+def _requests(pick: random.Random, letters: str, longest: int, new: int = NEW) -> list[Json]:
     """Greedy ones. Each begins with a letter of its own, so that the first time each is cold."""
     phrases = ["".join(pick.choices(letters, k=5)) for _ in "ABC"]
     whole = "".join(pick.choice(phrases) for _ in range(60))
@@ -222,7 +239,7 @@ def _requests(pick: random.Random, letters: str, longest: int, new: int = NEW) -
     return [{"prompt": prompt, "max_tokens": new, **GREEDY} for prompt in prompts]
 
 
-def _company(server, requests: list[dict], cold: list[dict]) -> Iterator[Finding]:
+def _company(server: Answering, requests: list[Json], cold: list[Json]) -> Iterator[Finding]:
     """Neither other requests nor what is known of a prompt may change a text."""
     again = "the same request again, its prompt now known"
     yield _compared(again, cold, _alone(server, requests))
@@ -241,7 +258,7 @@ def _company(server, requests: list[dict], cold: list[dict]) -> Iterator[Finding
     yield _compared("its own text given back as a prompt", rest, _alone(server, grown))
 
 
-def _seeds(server, requests: list[dict], _) -> Iterator[Finding]:
+def _seeds(server: Answering, requests: list[Json], _: list[Json]) -> Iterator[Finding]:
     """A seed means the same text, whoever else is served; another seed, another text."""
     last = requests[-1] | DRAWN
     seeded = [request | DRAWN | {"seed": 100 + i} for i, request in enumerate(requests[-6:])]
@@ -260,10 +277,10 @@ def _seeds(server, requests: list[dict], _) -> Iterator[Finding]:
         text, *others = {answer["text"] for answer in answers}
         if not others and len(text) > 3:
             words = f"{what} got one text, {text[:20]!r}"
-            yield Finding("another draw, another text", "bug", words)
+            yield Finding(Comparison("another draw, another text"), Verdict.BUG, words)
 
 
-def _echoes(server, requests: list[dict], cold: list[dict]) -> list[Finding]:
+def _echoes(server: Answering, requests: list[Json], cold: list[Json]) -> list[Finding]:
     """A text given back as a prompt has the log-probabilities with which it was drawn."""
     apart = []
     how = {"max_tokens": 1, "echo": True, "logprobs": 1}
@@ -283,14 +300,14 @@ def _echoes(server, requests: list[dict], cold: list[dict]) -> list[Finding]:
         raise NotOffered("there are no log-probabilities with it")
     wrong = [x for x in apart if not x <= 0.1]
     worst = max(apart)
-    verdict = "rounding" if worst > 1e-4 else "equal"
+    verdict = Verdict.ROUNDING if worst > 1e-4 else Verdict.EQUAL
     if 2 * len(wrong) > len(apart) or worst > 1:
-        verdict = "bug"
+        verdict = Verdict.BUG
     words = f"{len(apart)} texts, up to {worst:.1e} nats apart"
-    return [Finding("log-probabilities drawn, against echoed", verdict, words)]
+    return [Finding(Comparison("log-probabilities drawn, against echoed"), verdict, words)]
 
 
-def _parted(server, requests: list[dict], cold: list[dict]) -> Iterator[Finding]:
+def _parted(server: Answering, requests: list[Json], cold: list[Json]) -> Iterator[Finding]:
     """Prompts that leave an earlier one inside a block; then others come, and they come again."""
     longest = requests[-1]
     prompt = longest["prompt"]
@@ -316,7 +333,7 @@ def _parted(server, requests: list[dict], cold: list[dict]) -> Iterator[Finding]
     yield _compared(f"after {MANY} other prompts, again alone", cold, after)
 
 
-def _token_ids(server, requests: list[dict], _) -> Iterator[Finding]:
+def _token_ids(server: Answering, requests: list[Json], _: list[Json]) -> Iterator[Finding]:
     """Prompts as numbers of tokens: the same in company, and after one another."""
     pick = random.Random(len(requests))
     longest = len(requests[-1]["prompt"])
@@ -336,7 +353,7 @@ def _token_ids(server, requests: list[dict], _) -> Iterator[Finding]:
     )
 
 
-def _letters_in(requests: list[dict]) -> str:
+def _letters_in(requests: list[Json]) -> str:
     return "".join(sorted(set("".join(request["prompt"] for request in requests))))
 
 
@@ -349,31 +366,33 @@ def _numbered(i: int, letters: str, digits: int = 6) -> str:
     return text
 
 
-def _alone(server, requests: list[dict]) -> list[dict]:
+def _alone(server: Answering, requests: list[Json]) -> list[Json]:
     return [server.ask([request])[0] for request in requests]
 
 
-def _compared(way: str, a: list[dict], b: list[dict]) -> Finding:
+def _compared(name: str, a: list[Json], b: list[Json]) -> Finding:
     """The verdict on pairs of texts: rounding changes few, where two tokens nearly tie.
 
     What `b` has beyond `a` are answers to neighbours.
     """
     wrong = [(x, y) for x, y in zip(a, b, strict=False) if x["text"] != y["text"]]
     if not wrong:
-        return Finding(way, "equal", f"{len(a)} of {len(a)} texts")
-    texts = tuple(answer["text"] for answer in wrong[0])
-    words = f"{len(wrong)} of {len(a)} texts differ; the first: {texts[0]!r} and {texts[1]!r}"
+        return Finding(Comparison(name), Verdict.EQUAL, f"{len(a)} of {len(a)} texts")
+    turn = TextTurn(*(answer["text"] for answer in wrong[0]))
+    words = f"{len(wrong)} of {len(a)} texts differ; the first: {turn.expected!r} and {turn.got!r}"
     tie = max(_tie(*pair) for pair in wrong)
     if tie:
         words += f"; the tokens that part them are up to {tie:.1e} nats apart"
     bug = 2 * len(wrong) > len(a) or tie > 1
-    return Finding(way, "bug" if bug else "rounding", words, turn=texts)
+    verdict = Verdict.BUG if bug else Verdict.ROUNDING
+    return Finding(Comparison(name), verdict, words, turn=turn)
 
 
-def _tie(a: dict, b: dict) -> float:
+def _tie(a: Json, b: Json) -> float:
     """How far apart the first two tokens that differ are, in nats; 0 where it is not shown."""
     rows = zip(*(zip(x.get("tokens") or [], x.get("logprobs") or []) for x in (a, b)))  # noqa: B905
     apart = [(p, q) for (s, p), (t, q) in rows if s != t]
     if not apart or None in apart[0]:
         return 0.0
-    return abs(apart[0][0] - apart[0][1])
+    p, q = apart[0]
+    return float(abs(p - q))

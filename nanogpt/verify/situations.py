@@ -1,25 +1,23 @@
-"""What is tried with the texts: ways to read one, requests, company, padding, beams.
-
-A situation is whether it is one of the few that come first, its name, its cost, and a function
-that gives the findings. `case` is the Case of referee.py.
-"""
+"""What is tried with the texts: decoding paths of one, requests, company, padding, beams."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from .report import Finding
-from .subjects import NotOffered
+from .report import CachedRun, Comparison, Finding, LogitTurn, Report, Verdict
+from .subjects import NotOffered, Subject
 from .texts import cut, edges_of, text, total
-from .ways import Way, long_ways, short_ways
-from .yardstick import TIMES, ULPS, name_of, thinned
+from .ways import DecodingPath, long_ways, short_ways
+from .yardstick import TIMES, ULPS, Yardstick, name_of, thinned
 
-Situation = tuple[bool, str, float, Callable[[], list]]
+Findings = list[Finding | None]  # None: not offered by the model
 BATCHES = (2, 4, 8)  # texts at once, beside the usual three
 DRAFTS = 5  # tokens that a cache of a window may be asked to forget
 PADDED = (3, 2, 4, 8)
@@ -37,7 +35,61 @@ print((got.double() - wanted.double()).abs().amax((0, 2)))  # one difference for
 """
 
 
-def situations(case, stage: int, ids: Tensor, expected: Tensor) -> Iterator[Situation]:
+@dataclass(frozen=True)
+class Situation:
+    """Something to try: `core` ones come first; `cost` is in tokens, as of a DecodingPath."""
+
+    name: str
+    cost: float
+    trial: Callable[[], Findings]
+    core: bool = False
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One of several requests: its tokens, the right logits, and the pieces it is read in."""
+
+    ids: Tensor
+    expected: Tensor
+    lengths: list[int]
+
+
+class Case(Protocol):
+    """One model under the referee, as its trials see it: the Case of referee.py."""
+
+    subject: Subject
+    as_given: Subject
+    dtype: torch.dtype
+    dtypes: dict[torch.dtype, Subject]
+    yard: Yardstick
+    result: Report
+    seed: int
+    pick: random.Random
+    lengths: list[int]
+    requests: int
+    arguments: str
+    room: dict[str, set[tuple[int, ...]]]
+
+    def plain(self, ids: Tensor, subject: Subject | None = None) -> Tensor:
+        """The logits of one pass."""
+
+    def alone(self, ids: Tensor, subject: Subject | None = None) -> Tensor:
+        """The logits of one pass of each text alone."""
+
+    def read(
+        self,
+        comparison: Comparison,
+        read: Callable[[], Tensor],
+        expected: Tensor,
+        inside: float | None = None,
+    ) -> Finding | None:
+        """The verdict on the logits that read() gives; None if it is not offered."""
+
+    def not_offered(self, comparison: Comparison, error: BaseException) -> None:
+        """Note a refusal."""
+
+
+def situations(case: Case, stage: int, ids: Tensor, expected: Tensor) -> Iterator[Situation]:
     """All that is tried with these texts, cheap things first."""
     n = ids.shape[1]
     subject = case.subject
@@ -45,39 +97,45 @@ def situations(case, stage: int, ids: Tensor, expected: Tensor) -> Iterator[Situ
     for cache in subject.caches:
         usual = cache == subject.caches[0]
         if stage:
-            ways = long_ways(n, edges_of(subject), _deepest(subject), case.pick)
+            paths = long_ways(n, edges_of(subject), _deepest(subject), case.pick)
         else:
-            ways = short_ways(n, subject.window, subject.rewinds, case.pick)
-        for way in ways:
-            trial = partial(_through, case, stage, cache, way, ids, expected)
-            yield way.core and usual, f"{cache}, {way.name}", way.cost, trial
-        cost = 12 * n
-        yield False, f"{cache}, requests", cost, partial(_requests, case, cache, ids, expected)
+            paths = short_ways(n, subject.window, subject.rewinds, case.pick)
+        for path in paths:
+            trial = partial(_through, case, stage, cache, path, ids, expected)
+            yield Situation(f"{cache}, {path.name}", path.cost, trial, core=path.core and usual)
+        trial = partial(_requests, case, cache, ids, expected)
+        yield Situation(f"{cache}, requests", 12 * n, trial)
         parts = _parting_points(n, subject, stage)
         for start in range(0, len(parts), 4):
-            trial = partial(_parting, case, cache, ids, parts[start : start + 4])
-            yield False, f"{cache}, requests that part at {parts[start : start + 4]}", cost, trial
-        turns = partial(_interleaved, case, cache, ids, expected)
-        yield False, f"{cache}, texts interleaved", 8 * n, turns
-        yield False, f"{cache}, beams", 6 * n, partial(_beams, case, cache, ids, expected)
+            points = parts[start : start + 4]
+            trial = partial(_parting, case, cache, ids, points)
+            yield Situation(f"{cache}, requests that part at {points}", 12 * n, trial)
+        trial = partial(_interleaved, case, cache, ids, expected)
+        yield Situation(f"{cache}, texts interleaved", 8 * n, trial)
+        trial = partial(_beams, case, cache, ids)
+        yield Situation(f"{cache}, beams", 6 * n, trial)
         if not stage:
             for rows in BATCHES:
                 trial = partial(_batch, case, cache, rows)
-                yield False, f"{cache}, a batch of {rows}", 60 * rows, trial
-            yield False, f"{cache}, samples of one prompt", 120, partial(_samples, case, cache)
-            given = partial(_as_given, case, cache, ids, expected)
-            yield False, f"{cache}, in its own dtype", 10 * n, given
-            yield False, f"{cache}, the first ids", 120, partial(_special, case, cache)
+                yield Situation(f"{cache}, a batch of {rows}", 60 * rows, trial)
+            trial = partial(_samples, case, cache)
+            yield Situation(f"{cache}, samples of one prompt", 120, trial)
+            trial = partial(_as_given, case, cache, ids, expected)
+            yield Situation(f"{cache}, in its own dtype", 10 * n, trial)
+            trial = partial(_special, case, cache)
+            yield Situation(f"{cache}, the first ids", 120, trial)
         if stage or last:
-            many = partial(_many, case, cache, case.requests * (1 + 3 * (stage > 1)), stage)
-            yield False, f"{cache}, many requests", 40 * case.requests, many
+            count = case.requests * (4 if stage > 1 else 1)
+            trial = partial(_many, case, cache, count)
+            yield Situation(f"{cache}, many requests", 40 * case.requests, trial)
     for rows in PADDED if not stage else (3,):
         trial = partial(_padding, case, rows, n)
-        yield False, f"padding of {rows} texts", 4 * rows * n, trial
-    yield False, "padding on the right", 4 * 3 * n, partial(_right_padding, case, ids, expected)
+        yield Situation(f"padding of {rows} texts", 4 * rows * n, trial)
+    trial = partial(_right_padding, case, ids, expected)
+    yield Situation("padding on the right", 4 * 3 * n, trial)
 
 
-def _deepest(subject) -> int:
+def _deepest(subject: Subject) -> int:
     """The most tokens that are taken back at once: a window's cache no longer has many."""
     if not subject.rewinds:
         return 0
@@ -87,31 +145,33 @@ def _deepest(subject) -> int:
 # ------------------------------------------------------------------ one text, a batch
 
 
-def _through(case, stage: int, cache: str, way: Way, ids, expected) -> list:
+def _through(
+    case: Case, stage: int, cache: str, path: DecodingPath, ids: Tensor, expected: Tensor
+) -> Findings:
     """Texts read in pieces of these lengths."""
-    ids = ids[: way.rows]
-    tokens = total(way.lengths)
-    pieces = cut(ids, list(way.lengths), case.subject.vocab_size)
+    ids = ids[: path.rows]
+    tokens = total(path.lengths)
+    pieces = cut(ids, path.lengths, case.subject.vocab_size)
     read = partial(case.subject.cached, pieces, cache)
-    finding = case.read(f"{cache}, {way.name}", read, expected[: way.rows, :tokens])
-    if finding and finding.verdict == "bug":
-        how = {"seed": case.seed + stage, "length": ids.shape[1], "rows": way.rows}
-        finding.how = how | {"lengths": list(way.lengths), "cache": cache}
+    finding = case.read(Comparison(path.name, cache), read, expected[: path.rows, :tokens])
+    if finding and finding.verdict is Verdict.BUG:
+        seed = case.seed + stage
+        finding.how = CachedRun(seed, ids.shape[1], path.rows, path.lengths, cache)
         finding.code = SCRIPT.format(
             model=case.subject.builds or "# MODEL: what was judged",
             given=case.arguments,
             copy=f".to({case.dtype})" if len(case.dtypes) > 1 else "",
-            seed=case.seed + stage,
+            seed=seed,
             n=ids.shape[1],
-            rows=way.rows,
-            lengths=list(way.lengths),
+            rows=path.rows,
+            lengths=list(path.lengths),
             cache=cache,
             tokens=tokens,
         )
     return [finding]
 
 
-def _as_given(case, cache: str, ids: Tensor, expected: Tensor) -> list:
+def _as_given(case: Case, cache: str, ids: Tensor, expected: Tensor) -> Findings:
     """The dtype in which the model was given: its cache may be of fewer bits there.
 
     Only a bug is a finding: what rounding does is told by the finest dtype. A difference at few
@@ -127,16 +187,17 @@ def _as_given(case, cache: str, ids: Tensor, expected: Tensor) -> list:
     least = ULPS * torch.finfo(plain.dtype).eps * yard.largest
     inside = max(2 * TIMES * moved, least, yard.inside)
     pieces = cut(ids[:1], [n // 2, 1, 1, 3, *[1] * (n - n // 2 - 5)], subject.vocab_size)
-    way = f"{cache}, in {name_of(plain.dtype)}, as it was given"
-    finding = case.read(way, partial(subject.cached, pieces, cache), plain[:1], inside)
-    if finding is None or finding.verdict != "bug":
+    comparison = Comparison(f"in {name_of(plain.dtype)}, as it was given", cache)
+    finding = case.read(comparison, partial(subject.cached, pieces, cache), plain[:1], inside)
+    if finding is None or finding.verdict is not Verdict.BUG:
         return []
-    sizes = finding.turn[2][finding.position :] if finding.turn else ()
+    turn = finding.turn
+    sizes = turn.sizes[finding.position :] if isinstance(turn, LogitTurn) else []
     few = 2 * sum(size > inside for size in sizes) < len(sizes)
     return [] if few else [finding]
 
 
-def _batch(case, cache: str, rows: int) -> list:
+def _batch(case: Case, cache: str, rows: int) -> Findings:
     """Unequal texts, of which two begin alike and two are equal; then each in another row."""
     n = min(40 if rows < 8 else 28, case.lengths[0])
     ids = text(case.subject, rows, case.seed + 100 + rows, n)
@@ -146,22 +207,25 @@ def _batch(case, cache: str, rows: int) -> list:
         ids[-1] = ids[0]
     lengths = [n - 7, 1, 1, 3, 2]
     expected = case.alone(ids)
-    requests = {"the batch": (ids, expected, lengths)}
-    requests["its rows moved"] = (ids.roll(1, 0), expected.roll(1, 0), lengths)
-    return _in_turn(case, cache, f"{cache}, {rows} texts that begin alike, in a batch", requests)
+    requests = {
+        "the batch": Trial(ids, expected, lengths),
+        "its rows moved": Trial(ids.roll(1, 0), expected.roll(1, 0), lengths),
+    }
+    return _in_turn(case, Comparison(f"{rows} texts that begin alike, in a batch", cache), requests)
 
 
-def _samples(case, cache: str) -> list:
+def _samples(case: Case, cache: str) -> Findings:
     """One prompt for all, which then go on apart, as samples of one prompt do."""
     n = min(24, case.lengths[0])
     ids = text(case.subject, 3, case.seed + 103, n)
     ids[:, :6] = ids[0, :6]
     pieces = cut(ids, [6, 1, 1, 1, 2, n - 11], case.subject.vocab_size)
     read = partial(case.subject.cached, pieces, cache)
-    return [case.read(f"{cache}, three samples of one prompt", read, case.alone(ids))]
+    comparison = Comparison("three samples of one prompt", cache)
+    return [case.read(comparison, read, case.alone(ids))]
 
 
-def _special(case, cache: str) -> list:
+def _special(case: Case, cache: str) -> Findings:
     """A text in which the first ids stand: they often mean something else."""
     if not case.subject.specials or case.subject.vocab_size <= 30:
         return []
@@ -170,29 +234,32 @@ def _special(case, cache: str) -> list:
         ids[0, 4 + 5 * i : 6 + 5 * i] = special
     expected = case.alone(ids)
     n = ids.shape[1]
-    requests = {"in pieces": (ids, expected, [7, 1, 1, 4, 1, 1, n - 15])}
-    requests["token by token"] = (ids, expected, [3] + [1] * 12 + [n - 15])
-    return _in_turn(case, cache, f"{cache}, a text with the ids 0 to 2", requests)
+    requests = {
+        "in pieces": Trial(ids, expected, [7, 1, 1, 4, 1, 1, n - 15]),
+        "token by token": Trial(ids, expected, [3] + [1] * 12 + [n - 15]),
+    }
+    return _in_turn(case, Comparison("a text with the ids 0 to 2", cache), requests)
 
 
 # ------------------------------------------------------------------ requests
 
 
-def _in_turn(case, cache: str, way: str, requests: dict) -> list:
+def _in_turn(case: Case, comparison: Comparison, requests: dict[str, Trial]) -> Findings:
     """Requests one after the other: the first that is not right, or the last one."""
     finding = None
-    for name, (ids, expected, lengths) in requests.items():
-        pieces = cut(ids, lengths, case.subject.vocab_size)
-        finding = case.read(way, partial(case.subject.cached, pieces, cache), expected)
+    for name, request in requests.items():
+        pieces = cut(request.ids, request.lengths, case.subject.vocab_size)
+        read = partial(case.subject.cached, pieces, comparison.cache)
+        finding = case.read(comparison, read, request.expected)
         if finding is None:
             break
-        if finding.verdict in ("bug", "undecided"):
+        if not finding.verdict.sound:
             finding.words += f"; it is {name}, of {', '.join(list(requests)[:9])}"
             break
     return [finding]
 
 
-def _requests(case, cache: str, ids: Tensor, expected: Tensor) -> list:
+def _requests(case: Case, cache: str, ids: Tensor, expected: Tensor) -> Findings:
     """A, one that begins as A does, A in another order, the beginning of A alone, B, A."""
     n = ids.shape[1]
     half = n // 2
@@ -201,20 +268,27 @@ def _requests(case, cache: str, ids: Tensor, expected: Tensor) -> list:
     mixed = torch.cat([expected[:1, :half], case.plain(shared)[:, half:]], dim=1)
     first = [half - 3, 1, 1, 1]
     whole = [*first, 1, 1, 2, n - half - 4]
-    requests = {"A": (a, expected[:1], whole), "one that begins as A does": (shared, mixed, whole)}
     moved = a.clone()
     moved[:, 1:4] = moved[:, 1:4].flip(1)
-    requests["A in another order"] = (moved, case.plain(moved), whole)
+    requests = {
+        "A": Trial(a, expected[:1], whole),
+        "one that begins as A does": Trial(shared, mixed, whole),
+        "A in another order": Trial(moved, case.plain(moved), whole),
+    }
     if case.subject.vocab_size > 512:
         alike = torch.where(a + 256 < case.subject.vocab_size, a + 256, a - 256)
-        requests["A with other ids, equal in their last byte"] = (alike, case.plain(alike), whole)
-    requests |= {"half of A": (a[:, :half], expected[:1, :half], first)}
-    requests |= {"B": (b, expected[1:2], whole), "A again": (a, expected[:1], whole)}
-    requests |= {"all of A at once": (a, expected[:1], [n - 1, 1])}
-    return _in_turn(case, cache, f"{cache}, requests one after the other", requests)
+        name = "A with other ids, equal in their last byte"
+        requests[name] = Trial(alike, case.plain(alike), whole)
+    requests |= {
+        "half of A": Trial(a[:, :half], expected[:1, :half], first),
+        "B": Trial(b, expected[1:2], whole),
+        "A again": Trial(a, expected[:1], whole),
+        "all of A at once": Trial(a, expected[:1], [n - 1, 1]),
+    }
+    return _in_turn(case, Comparison("requests one after the other", cache), requests)
 
 
-def _parting_points(n: int, subject, stage: int) -> list[int]:
+def _parting_points(n: int, subject: Subject, stage: int) -> list[int]:
     """After how many tokens a request leaves the one before: before, at and after each edge."""
     edges = [e for e in edges_of(subject) if e < n - 6]
     points = {1, 3, n // 3, n - 6} if not stage else {n - 7}
@@ -223,26 +297,27 @@ def _parting_points(n: int, subject, stage: int) -> list[int]:
     return sorted(p for p in points if 0 < p < n - 4)
 
 
-def _parting(case, cache: str, ids: Tensor, points: list[int]) -> list:
+def _parting(case: Case, cache: str, ids: Tensor, points: list[int]) -> Findings:
     """Requests whose prompts begin as the one before, and then part: also inside of a block."""
     a, b = ids[:2, None]
     n = ids.shape[1]
-    requests = {"A": (a, case.plain(a), [n - 4, 1, 1, 2])}
+    expected = case.plain(a)
+    requests = {"A": Trial(a, expected, [n - 4, 1, 1, 2])}
     for p in points:
         parted = torch.cat([a[:, :p], b[:, p:]], dim=1)
         wanted = case.plain(parted)
-        requests[f"one that leaves A after {p}"] = (parted, wanted, [n - 4, 1, 1, 2])
-    requests["A again"] = (a, requests["A"][1], [n - 3, 1, 2])
-    way = f"{cache}, requests that part after {points[0]} to {points[-1]} of {n} tokens"
-    return _in_turn(case, cache, way, requests)
+        requests[f"one that leaves A after {p}"] = Trial(parted, wanted, [n - 4, 1, 1, 2])
+    requests["A again"] = Trial(a, expected, [n - 3, 1, 2])
+    name = f"requests that part after {points[0]} to {points[-1]} of {n} tokens"
+    return _in_turn(case, Comparison(name, cache), requests)
 
 
-def _many(case, cache: str, count: int, stage: int) -> list:
+def _many(case: Case, cache: str, count: int) -> Findings:
     """Many short requests, half of which begin as an earlier one does, for as many blocks."""
     pick = random.Random(case.seed + 31)
     most = case.lengths[0]
     fresh = iter(text(case.subject, count, case.seed + 17, most))
-    rows = []
+    rows: list[Tensor] = []
     requests = {}
     for i, row in enumerate(fresh):
         n = pick.randrange(5, most + 1)
@@ -253,14 +328,15 @@ def _many(case, cache: str, count: int, stage: int) -> list:
         row = row[:n]
         rows.append(row)
         lengths = [n - 2, 1, 1] if i % 3 else [n // 2, 1, n - n // 2 - 1]
-        requests[f"request {i}"] = (row[None], case.plain(row[None]), [x for x in lengths if x])
-    return _in_turn(case, cache, f"{cache}, {count} requests of many lengths", requests)
+        lengths = [length for length in lengths if length]
+        requests[f"request {i}"] = Trial(row[None], case.plain(row[None]), lengths)
+    return _in_turn(case, Comparison(f"{count} requests of many lengths", cache), requests)
 
 
 # ------------------------------------------------------------------ company
 
 
-def _interleaved(case, cache: str, ids: Tensor, expected: Tensor) -> list:
+def _interleaved(case: Case, cache: str, ids: Tensor, expected: Tensor) -> Findings:
     """Texts, each with a cache of its own, read by turns; the last one comes later."""
     subject = case.subject
     n = ids.shape[1]
@@ -269,9 +345,9 @@ def _interleaved(case, cache: str, ids: Tensor, expected: Tensor) -> list:
     plans = [[*start, 1, 2, n - half - 3] for start in starts]
 
     def read() -> Tensor:
-        sessions = [subject.session(cache) for _ in "AB"]
-        rows = [cut(ids[i : i + 1], plan, subject.vocab_size) for i, plan in enumerate(plans)]
-        logits = [[], [], []]
+        sessions = [subject.session(cache), subject.session(cache)]
+        rows = [ids[i : i + 1].split(plan, 1) for i, plan in enumerate(plans)]
+        logits: list[list[Tensor]] = [[], [], []]
         for turn in range(len(plans[0])):
             if turn == 1:
                 sessions.append(subject.session(cache))
@@ -279,12 +355,12 @@ def _interleaved(case, cache: str, ids: Tensor, expected: Tensor) -> list:
                 parts.append(session.read(pieces[len(parts)]))
         return torch.cat([torch.cat(parts, 1) for parts in logits])
 
-    finding = case.read(f"{cache}, texts interleaved, of {n} tokens", read, expected)
+    finding = case.read(Comparison(f"texts interleaved, of {n} tokens", cache), read, expected)
     case.room.pop(cache, None)  # nothing closes a session: it may keep its blocks
     return [finding]
 
 
-def _beams(case, cache: str, ids: Tensor, expected: Tensor) -> list:
+def _beams(case: Case, cache: str, ids: Tensor) -> Findings:
     """Three texts change places and are doubled, as beams are, go on, and do so once more."""
     subject = case.subject
     n = ids.shape[1]
@@ -310,21 +386,21 @@ def _beams(case, cache: str, ids: Tensor, expected: Tensor) -> list:
             start += length
         return logits
 
-    way = f"{cache}, beams that change places, of {n} tokens"
+    comparison = Comparison(f"beams that change places, of {n} tokens", cache)
     try:
         session = subject.session(cache)
         session.read(ids[:, :3])
         session.reorder([0, 1, 2])
     except Exception as error:  # the ways before this one judge it
-        case.not_offered(way, error)
+        case.not_offered(comparison, error)
         return []
-    return [case.read(way, read, case.alone(moved))]
+    return [case.read(comparison, read, case.alone(moved))]
 
 
 # ------------------------------------------------------------------ padding
 
 
-def _padding(case, rows: int, n: int) -> list[Finding | None]:
+def _padding(case: Case, rows: int, n: int) -> Findings:
     """Shorter texts beside longer ones, padded on the left: without a cache, then with one.
 
     What one pass without a cache does with padding is no fault of the cache.
@@ -339,13 +415,13 @@ def _padding(case, rows: int, n: int) -> list[Finding | None]:
     ids = ids.gather(1, place.clamp(min=0))
     real = (place >= 0)[..., None]
 
-    def read(lengths: list | None) -> Tensor:
+    def read(lengths: list[int] | None) -> Tensor:
         return torch.where(real, case.subject.padded(ids, mask, lengths), 0)
 
     texts = [row[place_ >= 0][None] for row, place_ in zip(ids, place, strict=True)]
     alone = [torch.nn.functional.pad(case.plain(x), (0, 0, n - x.shape[1], 0)) for x in texts]
-    way = f"left padding of {rows} texts in one pass, against each text alone"
-    finding = case.read(way, partial(read, None), torch.cat(alone))
+    once = Comparison(f"left padding of {rows} texts in one pass, against each text alone")
+    finding = case.read(once, partial(read, None), torch.cat(alone))
     if finding is None:
         return []
     case.result.padding.append(finding)
@@ -354,12 +430,13 @@ def _padding(case, rows: int, n: int) -> list[Finding | None]:
     plain = read(None)
     real = real & plain.isfinite().all(-1, keepdim=True)  # NaN in one pass is not the cache's
     plain = torch.where(real, plain, 0)
-    way = f"left padding of {rows} texts through the cache, against one pass"
+    name = f"left padding of {rows} texts through the cache, against one pass"
+    comparison = Comparison(name, case.subject.caches[0], padded=True)
     lengths = [n // 2, 1, 1, 3, 1, n - n // 2 - 6]
-    return [case.read(way, partial(read, lengths), thinned(plain))]
+    return [case.read(comparison, partial(read, lengths), thinned(plain))]
 
 
-def _right_padding(case, ids: Tensor, expected: Tensor) -> list[Finding | None]:
+def _right_padding(case: Case, ids: Tensor, expected: Tensor) -> Findings:
     """Prompts padded on the right, then single tokens: the padding stays between them."""
     n = ids.shape[1]
     subject = case.subject
@@ -374,13 +451,15 @@ def _right_padding(case, ids: Tensor, expected: Tensor) -> list[Finding | None]:
     wanted = expected.gather(1, place[..., None].expand(-1, -1, expected.shape[-1]))
     wanted = torch.where(padding[..., None], 0, wanted)
 
-    def read(lengths: list | None) -> Tensor:
+    def read(lengths: list[int] | None) -> Tensor:
         return torch.where(padding[..., None], 0, subject.padded(padded, mask, lengths))
 
-    way = "right padding through the cache, against each text alone"
+    name = "right padding through the cache, against each text alone"
+    comparison = Comparison(name, subject.caches[0], padded=True)
     if subject.right_padding is None:
-        once = case.read("right padding in one pass", partial(read, None), wanted)
-        if once is None or once.verdict not in ("equal", "rounding"):
-            case.not_offered(way, NotOffered("one pass without a cache does not read it either"))
+        once = case.read(Comparison("right padding in one pass"), partial(read, None), wanted)
+        if once is None or not once.verdict.sound:
+            refusal = NotOffered("one pass without a cache does not read it either")
+            case.not_offered(comparison, refusal)
             return []
-    return [case.read(way, partial(read, [prompt, *[1] * new]), wanted)]
+    return [case.read(comparison, partial(read, [prompt, *[1] * new]), wanted)]

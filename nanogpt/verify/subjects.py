@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +22,19 @@ class NotOffered(Exception):
     """A model has no such way to be run; the message says why."""
 
 
+Pieces = Sequence[Tensor | int]
+
+
+class Session(Protocol):
+    """A cache of its own for one batch of texts."""
+
+    def read(self, ids: Tensor) -> Tensor:
+        """The logits of the next tokens."""
+
+    def reorder(self, rows: list[int]) -> None:
+        """Each text goes on as the one with that number. Raises NotOffered."""
+
+
 class Subject:
     """A model as the referee sees it. Only `plain` and `cached` must be there.
 
@@ -33,7 +48,7 @@ class Subject:
 
     name = "model"
     vocab_size = 32
-    caches = ("its cache",)
+    caches: tuple[str, ...] = ("its cache",)
     longest: int | None = None
     window: int | None = None
     rewinds = False  # whether pieces may be integers
@@ -48,7 +63,7 @@ class Subject:
         """The logits of one pass without a cache.  (B, T) -> (B, T, V)"""
         raise NotImplementedError
 
-    def cached(self, pieces: list, cache: str | None = None) -> Tensor:
+    def cached(self, pieces: Pieces, cache: str | None = None) -> Tensor:
         """The logits of pieces read in order through one cache, empty at first.  -> (B, T, V)"""
         raise NotImplementedError
 
@@ -60,7 +75,7 @@ class Subject:
         """
         raise NotOffered("it reads no padded batches")
 
-    def session(self, cache: str | None = None):
+    def session(self, cache: str | None = None) -> Session:
         """A cache of its own for one batch of texts, beside which others may be read.
 
         It has read(ids) -> logits and, where it can, reorder(rows): each text goes on as the one
@@ -76,7 +91,7 @@ class Subject:
 class Given(Subject):
     """Any object with plain(ids) and cached(pieces); what else it has of Subject's is used too."""
 
-    def __init__(self, given):
+    def __init__(self, given: Any):
         offered = [name for name in dir(Subject) if name[0] != "_" and hasattr(given, name)]
         vars(self).update({name: getattr(given, name) for name in offered})
         self.name = getattr(given, "name", type(given).__name__)
@@ -85,12 +100,14 @@ class Given(Subject):
         for name in ("longest", "window"):
             check_int(name, getattr(self, name) or 1, 1)
         if not hasattr(given, "caches"):
-            self.cached = lambda pieces, cache=None: given.cached(pieces)
+            vars(self)["cached"] = lambda pieces, cache=None: given.cached(pieces)
 
 
-def through(read, rewind, pieces: list) -> Tensor:
+def through(
+    read: Callable[[Tensor], Tensor], rewind: Callable[[int], object], pieces: Pieces
+) -> Tensor:
     """Read pieces in order, or forget; the logits of the tokens that stayed.  -> (B, T, V)"""
-    logits = []
+    logits: list[Tensor] = []
     for piece in pieces:
         if isinstance(piece, int):
             rewind(piece)
@@ -109,29 +126,28 @@ class Ours(Subject):
 
     rewinds = True
 
-    def __init__(self, model: nn.Module, caches=(DynamicCache, StaticCache, PagedCache)):
+    def __init__(self, model: Any, caches: Sequence[Any] = (DynamicCache, StaticCache, PagedCache)):
         owners = require_owners(model)
         config = model.config
-        form = "per-Head" if getattr(config, "per_head", False) else "packed"
         self.model = model
-        self.name = f"{type(model).__name__}, {form}"
+        self.name = type(model).__name__
         self.vocab_size = config.vocab_size
         self.window = getattr(config, "window", None)
-        self.longest = getattr(config, "positions", getattr(config, "block_size", None))
+        self.longest = getattr(config, "max_positions", getattr(config, "block_size", None))
         rolling = [RollingCache] if self.window and RollingCache not in caches else []
         self.kinds = {getattr(kind, "__name__", str(kind)): kind for kind in (*caches, *rolling)}
         self.caches = tuple(self.kinds)
-        self._held = {}
+        self._held: dict[tuple[str, int], CachedDecoder] = {}
         for kind in caches:
             build_caches(owners, kind, 1)
 
     @torch.no_grad()
-    def plain(self, ids):
+    def plain(self, ids: Tensor) -> Tensor:
         ids = ids.to(next(self.model.parameters()).device)
         return ModuleDecoder(self.model).forward(ids, 0)
 
     @torch.no_grad()
-    def cached(self, pieces, cache=None):
+    def cached(self, pieces: Pieces, cache: str | None = None) -> Tensor:
         name = cache or self.caches[0]
         capacity = self._capacity(high_water(pieces))
         decoder = self._held.get((name, capacity))
@@ -143,7 +159,7 @@ class Ours(Subject):
             for one in decoder.caches:
                 one.reset()
 
-        def rewind(n):
+        def rewind(n: int) -> None:
             if not all(hasattr(one, "rewind") for one in decoder.caches):
                 raise NotOffered("it has no rewind(n)")
             decoder.rewind(n)
@@ -156,18 +172,18 @@ class Ours(Subject):
             return self.longest
         return needed
 
-    def session(self, cache=None):
+    def session(self, cache: str | None = None) -> Session:
         capacity = self.longest or 1024
         return Decoding(CachedDecoder(self.model, self.kinds[cache or self.caches[0]], capacity))
 
-    def to(self, dtype):
+    def to(self, dtype: torch.dtype) -> Subject:
         return Ours(copied(self.model, dtype), tuple(self.kinds.values()))
 
 
 class Decoding:
     """A decoder as a session: it reads, and its texts stay where they are."""
 
-    def __init__(self, decoder):
+    def __init__(self, decoder: CachedDecoder):
         self.decoder = decoder
 
     @torch.no_grad()

@@ -10,13 +10,16 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from enum import Enum
 from pathlib import Path
+from typing import Any
 
 from ..console import first_line
 from ..files import write_json, write_whole
-from .huggingface import HuggingFace, small
-from .referee import STOPS, referee
-from .report import Finding, Report
+from .huggingface import ALLOCATED, HuggingFace, NotBuilt, small
+from .referee import referee
+from .reference import STOPS
+from .report import CachedRun, Finding, Report, Verdict
 from .subjects import NotOffered
 from .texts import cut, text, total
 
@@ -86,6 +89,22 @@ counts ways for which no time was left. Made by `python -m nanogpt verify kinds`
 COLUMNS = ("kind", "verdict", "ways", "left", "what shows it, or why not", "size", "script")
 
 
+Row = dict[str, Any]  # of the table
+
+
+class Unjudged(str, Enum):
+    """Why an architecture has no verdict."""
+
+    NOT_REACHED = "not reached"
+    NOT_BUILT = "not built"
+    REFUSED = "refused"
+    STOPPED = "stopped"
+    TIMED_OUT = "timed out"
+
+    def __str__(self) -> str:
+        return self.value
+
+
 def kinds() -> list[str]:
     """The names of all causal architectures that transformers knows."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
@@ -93,43 +112,48 @@ def kinds() -> list[str]:
     return sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
 
 
-def survey(names: Iterable[str], minutes: float, seconds: float, say: Callable) -> Iterator[dict]:
+def survey(
+    names: Iterable[str], minutes: float, seconds: float, say: Callable[[str], object]
+) -> Iterator[Row]:
     """The row of each kind, for so many minutes; what was not reached has a row as well."""
     end = time.monotonic() + 60 * minutes
     for kind in names:
         if time.monotonic() > end:
-            yield {"kind": kind, "verdict": "not reached"}
+            yield {"kind": kind, "verdict": Unjudged.NOT_REACHED}
             continue
         row = _row(kind, seconds)
         say(f"{kind:28} {row['verdict']:12} {row.get('way') or row.get('why', '')}"[:110])
         yield row
 
 
-def _row(kind: str, seconds: float) -> dict:
+def _row(kind: str, seconds: float) -> Row:
     """What the referee says of one architecture, as plain data."""
     began = time.monotonic()
-    row = {"kind": kind}
+    row: Row = {"kind": kind}
     try:
         with _alarm(LATE * seconds):
             subject = small(kind)
             report = referee(subject, seconds=seconds)
     except TimeoutError:
-        return row | {"verdict": "timed out", "why": f"no answer in {LATE * seconds:.0f} s"}
-    except (ValueError, NotOffered) as why:
-        word = "not built" if "builds no small" in str(why) else "refused"
-        return row | {"verdict": word, "why": first_line(why)}
+        reason = f"no answer in {LATE * seconds:.0f} s"
+        return row | {"verdict": Unjudged.TIMED_OUT, "why": reason}
+    except NotBuilt as error:
+        return row | {"verdict": Unjudged.NOT_BUILT, "why": first_line(error)}
+    except (ValueError, NotOffered) as error:
+        return row | {"verdict": Unjudged.REFUSED, "why": first_line(error)}
     except (MemoryError, *STOPS) as error:
-        return row | {"verdict": "stopped", "why": f"{type(error).__name__}: {first_line(error)}"}
+        reason = f"{type(error).__name__}: {first_line(error)}"
+        return row | {"verdict": Unjudged.STOPPED, "why": reason}
     row |= {"verdict": report.verdict, "ways": len(report.findings)}
     row |= {"left": len(report.unreached), "seconds": round(time.monotonic() - began, 1)}
-    if report.verdict == "bug":
+    if report.verdict is Verdict.BUG:
         row |= _evidence(subject, report)
     return row
 
 
-def _evidence(subject: HuggingFace, report: Report) -> dict:
+def _evidence(subject: HuggingFace, report: Report) -> Row:
     """The simplest way that convicts, its size, and a script; a wrong plain pass comes first."""
-    bugs = [f for f in report.findings if f.verdict == "bug"]
+    bugs = [f for f in report.findings if f.verdict is Verdict.BUG]
     first = min(bugs, key=_length)
     size = first.size if first.size < float("inf") else None
     row = {"way": first.way, "size": size, "words": first.words}
@@ -138,9 +162,9 @@ def _evidence(subject: HuggingFace, report: Report) -> dict:
 
 def _length(finding: Finding) -> int:
     """Tokens that show a bug; the most for what has no script."""
-    if not finding.how:
+    if finding.how is None:
         return 10**9
-    return total(finding.how["lengths"]) if "lengths" in finding.how else 0
+    return total(finding.how.lengths) if isinstance(finding.how, CachedRun) else 0
 
 
 def script(subject: HuggingFace, finding: Finding) -> str:
@@ -148,36 +172,40 @@ def script(subject: HuggingFace, finding: Finding) -> str:
     import transformers
 
     how = finding.how
-    if not how:
+    if how is None:
         return ""
-    ids = text(subject, seed=how["seed"], length=how["length"])[: how.get("rows", 1)]
-    more = {"ends": how.get("ends")}
-    if "lengths" in how:
-        pieces = cut(ids, how["lengths"], subject.vocab_size)
-        ids = ids[:, : total(how["lengths"])]
-        more["pieces"] = [x if isinstance(x, int) else x.tolist() for x in pieces]
-        more["state"] = ""
-        more["record"] = ""
-        more["crop"] = ""
+    ids = text(subject, seed=how.seed, length=how.length)
+    if not isinstance(how, CachedRun):
+        template = MODEL + PLAIN
+        ids = ids[:1]
+        more: dict[str, Any] = {"ends": how.ends}
+    else:
+        template = MODEL + CACHED
+        ids = ids[: how.rows]
+        pieces = cut(ids, how.lengths, subject.vocab_size)
+        ids = ids[:, : total(how.lengths)]
+        shown = [x if isinstance(x, int) else x.tolist() for x in pieces]
+        more = {"pieces": shown, "state": "", "record": "", "crop": ""}
         taken_back = any(isinstance(piece, int) for piece in pieces)
         if taken_back:
             more["crop"] = CROP.format(argument=subject.argument)
         if taken_back and hasattr(transformers.DynamicCache, "activate_past_recording"):
             more["record"] = RECORD.format(argument=subject.argument)
-        if how["cache"] == "static cache":
-            room = how["length"] + 8
+        if how.cache == ALLOCATED:
+            room = how.length + 8
             made = f"StaticCache(config=config, max_cache_len={room})"
             more["state"] = f"{subject.argument!r}: {made}"
         elif taken_back:
             more["state"] = f"{subject.argument!r}: DynamicCache(config=config)"
-    return (MODEL + (CACHED if "lengths" in how else PLAIN)).format(
+    eager = any("expert" in name for name in subject.sizes)
+    return template.format(
         name=subject.name,
         kind=subject.model.config.model_type,
         version=transformers.__version__,
         way=finding.way,
         words=finding.words,
         sizes=subject.sizes,
-        eager=', experts_implementation="eager"' * any("expert" in x for x in subject.sizes),
+        eager=', experts_implementation="eager"' if eager else "",
         seed=0,
         fields=subject.fields,
         ids=ids.tolist(),
@@ -186,13 +214,13 @@ def script(subject: HuggingFace, finding: Finding) -> str:
 
 
 @contextmanager
-def _alarm(seconds: float):
+def _alarm(seconds: float) -> Iterator[None]:
     """Raise TimeoutError in the with-block after so long, where the system has such a clock."""
     if not hasattr(signal, "setitimer"):
         yield
         return
 
-    def ring(number, frame):
+    def ring(number: int, frame: object) -> None:
         raise TimeoutError
 
     before = signal.signal(signal.SIGALRM, ring)
@@ -204,7 +232,7 @@ def _alarm(seconds: float):
         signal.signal(signal.SIGALRM, before)
 
 
-def write(folder: Path, rows: list[dict], seconds: float) -> None:
+def write(folder: Path, rows: list[Row], seconds: float) -> None:
     """The table as kinds.json and README.md, and a script for each bug that has one."""
     import torch
     import transformers
@@ -220,20 +248,19 @@ def write(folder: Path, rows: list[dict], seconds: float) -> None:
     write_whole(folder / "README.md", table(rows, versions, seconds).encode())
 
 
-def _script_name(row: dict) -> str:
+def _script_name(row: Row) -> str:
     """Not the kind alone: a script named xlstm.py would be imported for the package xlstm."""
     return f"{row['kind']}_shown.py"
 
 
-def table(rows: list[dict], versions: dict, seconds: float) -> str:
+def table(rows: list[Row], versions: dict[str, str], seconds: float) -> str:
     """The survey as a page of Markdown."""
     counts = Counter(row["verdict"] for row in rows)
     counted = ", ".join(f"{n} {verdict}" for verdict, n in counts.most_common())
     made = f"transformers {versions['transformers']}, torch {versions['torch']}"
     head = HEAD.format(made=made, kinds=len(rows), seconds=seconds, counted=counted)
     lines = [*head.splitlines(), "", f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
-    order = ("bug", "undecided", "rounding", "equal")
-    rank = {verdict: i for i, verdict in enumerate(order)}
+    rank = {verdict: i for i, verdict in enumerate(reversed(Verdict))}  # worst first
     for row in sorted(rows, key=lambda row: (rank.get(row["verdict"], 9), row["kind"])):
         reason = (row.get("way") or row.get("why") or "").replace("|", "/")
         size = "" if row.get("size") is None else f"{row['size']:.1e}"

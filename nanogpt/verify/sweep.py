@@ -9,6 +9,7 @@ from collections import Counter
 from contextlib import nullcontext
 from dataclasses import dataclass
 from math import inf
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,18 +21,24 @@ from ..console import Progress
 from ..decoder.pack import pack_heads
 from ..engines.eager import Batched, Flat, Static
 from ..engines.exact import exact
+from ..engines.generation import complete
 from ..engines.native import Native
 from ..model import GPT
 from ..sampling import PLAIN, SamplingParams, draw_noise
 
-COUNTS = ("cases", "sequences", "tokens", "mismatched", "explained", "logits", "differing_logits")
-COUNTS += ("too_close",)  # draws with a margin of at most twice the difference of the logits
+COUNTS = (
+    *("cases", "sequences", "tokens", "mismatched", "explained", "logits", "differing_logits"),
+    "too_close",  # samples with a margin of at most twice the difference of the logits
+)
+Result = dict[str, Any]  # of a sweep: plain data
 DTYPES = ("float32", "float64", "bfloat16")
 SHOWN = 10  # mismatches of which a result tells more than their number
 SHAPES = [(1, 8), (2, 8), (4, 4), (3, 16), (4, 16)]  # heads, head size; few: each is a native build
 # Rows of these fill no whole register. Drawn in exact mode only, where nothing is built.
 ODD_SHAPES = [(3, 10), (10, 10), (5, 3), (1, 33), (7, 5), (2, 17)]
-WAYS = {  # name: whether the weights are per head, and how to decode
+WAYS: dict[
+    str, tuple[bool, dict[str, Any]]
+] = {  # name: whether the weights are per head, and how to decode
     "per-Head, dynamic": (True, {"cache": DynamicCache}),
     "per-Head, static": (True, {"cache": StaticCache}),
     "batched, dynamic": (False, {"cache": DynamicCache}),
@@ -68,21 +75,22 @@ def draw_case(seed: int, number: int, dtype: str, in_exact: bool) -> Case:
     prompt = pick.choice([1, 1, block - 1, block, pick.randint(1, block), pick.randint(1, block)])
     most = block - prompt + 1  # the last token is only returned, so it may stand past the block
     n_new = pick.choice([most, most, pick.randint(1, most)])
-    ways = [way for way in WAYS if way != "Native" or (dtype == "float32" and not in_exact)]
+    native = dtype == "float32" and not in_exact
+    ways = [way for way, (_, how) in WAYS.items() if how.get("engine") is not Native or native]
     way = pick.choice(ways)
     if "cache" in WAYS[way][1] and pick.random() < 0.15:  # past the table, where the window slides
         n_new = most + pick.randint(1, 4)
     chunk = pick.choice([1, 5, 7, 99])
     batch = pick.randint(1, 6)
-    drawn = [PLAIN, PLAIN, SamplingParams(greedy=True)]
-    drawn += [SamplingParams(temperature=t) for t in (0.7, 1.5)]
-    if in_exact or dtype == "float64":  # these have edges that a draw's margin does not measure
-        drawn += [SamplingParams(top_k=5), SamplingParams(top_p=0.8)]
-    sampling = pick.choice(drawn)
+    samplings = [PLAIN, PLAIN, SamplingParams(greedy=True)]
+    samplings += [SamplingParams(temperature=t) for t in (0.7, 1.5)]
+    if in_exact or dtype == "float64":  # these have edges that a sample's margin does not measure
+        samplings += [SamplingParams(top_k=5), SamplingParams(top_p=0.8)]
+    sampling = pick.choice(samplings)
     return Case(number, config, dtype, batch, prompt, n_new, way, chunk, sampling)
 
 
-def run_case(result: dict, case: Case) -> None:
+def run_case(result: Result, case: Case) -> None:
     """Decode the case's texts in both ways; adds what was found to the result of a sweep."""
     generator = torch.Generator().manual_seed((result["seed"] * 1_000_003 + case.number) % 2**63)
     model = _random_model(case, generator)
@@ -92,10 +100,11 @@ def run_case(result: dict, case: Case) -> None:
     ways = [(model, {"cache": None}), (model if per_head else pack_heads(model), way)]
     with exact(model) if result["exact"] else nullcontext(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="past block_size")
-        tokens, (a, b), margins = both(ways, prompt, noise, case.sampling, case.chunk)
+        decoded = both(ways, prompt, noise, case.sampling, case.chunk, complete)
+    (expected, got), (a, b), margins = decoded
     diffs = (a.double() - b.double()).abs().amax(-1)  # (steps, B)
     diffs = diffs.nan_to_num(sys.float_info.max)  # NaN is as far off as can be, and is no JSON
-    mismatches = _mismatches(case, *tokens, diffs, margins, rounding(a))
+    mismatches = _mismatches(case, expected, got, diffs, margins, rounding(a))
     result["cases"] += 1
     result["sequences"] += case.batch
     result["tokens"] += noise[..., 0].numel()
@@ -121,7 +130,7 @@ def _random_model(case: Case, generator: torch.Generator) -> GPT:
 
 def _mismatches(
     case: Case, expected: Tensor, got: Tensor, diffs: Tensor, margins: Tensor, limit: float
-) -> list[dict]:
+) -> list[dict[str, Any]]:
     """For each text that is wrong: where it first is, and whether rounding explains that.
 
     Wrong is another token, or a logit that is off by more than `limit`, what rounding may do. A
@@ -143,14 +152,16 @@ def _mismatches(
     return mismatches
 
 
-def sweep(sequences: int, *, seed: int = 0, dtype: str = "float32", in_exact: bool = False) -> dict:
+def sweep(
+    sequences: int, *, seed: int = 0, dtype: str = "float32", in_exact: bool = False
+) -> Result:
     """Run cases until at least `sequences` texts are decoded; counts and mismatches as data."""
     check_int("sequences", sequences, 0)
     check_int("seed", seed, 0, 2**63 - 1)
     check_switch("in_exact", in_exact)
     if dtype not in DTYPES:
         raise ValueError(f"dtype={dtype!r}: choose {', '.join(DTYPES)}")
-    result = {"seed": seed, "dtype": dtype, "exact": in_exact, **dict.fromkeys(COUNTS, 0)}
+    result: Result = {"seed": seed, "dtype": dtype, "exact": in_exact, **dict.fromkeys(COUNTS, 0)}
     result |= {"max_logit_diff": 0, "min_margin": inf, "mismatches": [], "ways": Counter()}
     with Progress(sequences, "texts") as bar:
         while result["sequences"] < sequences:
@@ -160,18 +171,19 @@ def sweep(sequences: int, *, seed: int = 0, dtype: str = "float32", in_exact: bo
     return result
 
 
-def passed(result: dict) -> bool:
+def passed(result: Result) -> bool:
     """Whether there is no mismatch that is not allowed.
 
     In exact mode not one bit of a logit may differ. In float64 no token may; in other dtypes
     tokens may where rounding explains it.
     """
     if result["exact"]:
-        return result["mismatched"] == result["differing_logits"] == 0
-    return result["mismatched"] == (result["explained"] if result["dtype"] != "float64" else 0)
+        return not result["mismatched"] and not result["differing_logits"]
+    allowed = 0 if result["dtype"] == "float64" else result["explained"]
+    return bool(result["mismatched"] == allowed)
 
 
-def describe(result: dict) -> str:
+def describe(result: Result) -> str:
     """The result in two lines."""
     r = result
     mode = " in exact mode" if result["exact"] else ""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable, Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -13,12 +15,24 @@ LONG = 330  # tokens of a long one: past 256, and some more
 SPARE = 8  # tokens of drafts, for which a short text leaves room
 USUAL = (16, 32, 64, 128, 256)  # tokens at which blocks, pages, tables and buffers end
 FARTHEST = 1024  # edges beyond are left only where `length` asks for it
-NAMES = ("window", "slots", "capacity", "block", "block_size", "size_of_block", "page")
-NAMES += ("page_size", "sliding_window", "chunk_size", "attention_chunk_size", "trained")
-NAMES += ("original_max_position_embeddings", "max_cache_len", "sinks", "table")
+NAMES = (
+    *("window", "slots", "capacity", "block", "block_size", "size_of_block", "page"),
+    *("page_size", "sliding_window", "chunk_size", "attention_chunk_size", "trained"),
+    *("original_max_position_embeddings", "max_cache_len", "sinks", "table"),
+)
+# The length of a piece; (2, 3, 1) is one of 2 tokens and 4 others, taken back 1 and 3 at a time.
+Length = int | tuple[int, ...]
 
 
-def edges_of(subject) -> list[int]:
+class Readable(Protocol):
+    """What texts are made for: a Subject, or anything with its numbers."""
+
+    vocab_size: int
+    longest: int | None
+    window: int | None
+
+
+def edges_of(subject: Readable) -> list[int]:
     """The lengths at which something of the model may change: its own, and the usual ones."""
     named = list(getattr(subject, "edges", ()))
     for holder in (subject, getattr(subject, "config", None)):
@@ -27,27 +41,28 @@ def edges_of(subject) -> list[int]:
     return sorted(counts | set(USUAL))
 
 
-def length_of(subject) -> int:
+def length_of(subject: Readable) -> int:
     """Tokens of a short text: past the window, where that is not too long."""
     window = subject.window or 0
     reached = window if window <= 256 else 0
     return min(max(LENGTH, 2 * reached + 9), subject.longest or 10**9)
 
 
-def lengths_of(subject, length: int | None = None) -> list[int]:
+def lengths_of(subject: Readable, length: int | None = None) -> list[int]:
     """Tokens of the texts to read, short ones first: past every edge, as far as the model goes."""
     short = length_of(subject)
     most = subject.longest or 10**9
     edges = [e for e in edges_of(subject) if e <= FARTHEST]
     long = length or max(LONG, edges[-1] + 40)
-    if not length and short < 2 * (subject.window or 0) <= 2 * FARTHEST:
-        long = max(long, 2 * subject.window + 9)
+    window = subject.window or 0
+    if not length and short < 2 * window <= 2 * FARTHEST:
+        long = max(long, 2 * window + 9)
     ends = [min(short, length or short)]
     ends += [min(n, most, long) for n in (MIDDLE, long)]
     return sorted({n for n in ends if n >= ends[0]})
 
 
-def text(subject, batch: int = 3, seed: int = 0, length: int | None = None) -> Tensor:
+def text(subject: Readable, batch: int = 3, seed: int = 0, length: int | None = None) -> Tensor:
     """Texts in which phrases come back, as A B A does: mere repetition hides bugs.  (B, T)"""
     pick = random.Random(seed)
     n = length or length_of(subject)
@@ -59,7 +74,7 @@ def text(subject, batch: int = 3, seed: int = 0, length: int | None = None) -> T
     rows = []
     for _ in range(batch):
         phrases = [tokens(5), tokens(5)]
-        row = []
+        row: list[int] = []
         while len(row) < n:
             row += pick.choice(phrases)
             row += tokens(1)
@@ -67,12 +82,12 @@ def text(subject, batch: int = 3, seed: int = 0, length: int | None = None) -> T
     return torch.tensor(rows)
 
 
-def cut(ids: Tensor, lengths: list, vocab_size: int) -> list:
+def cut(ids: Tensor, lengths: Sequence[Length], vocab_size: int) -> list[Tensor | int]:
     """Pieces of these lengths; (2, 3) is a piece of 2 tokens and 3 others that are taken back.
 
     (2, 3, 1) is one with 4 others, which are taken back 1 and 3 at a time.
     """
-    pieces = []
+    pieces: list[Tensor | int] = []
     start = 0
     for length in lengths:
         n, *rewinds = length if isinstance(length, tuple) else (length,)
@@ -88,7 +103,7 @@ def cut(ids: Tensor, lengths: list, vocab_size: int) -> list:
     return pieces
 
 
-def total(lengths: list) -> int:
+def total(lengths: Iterable[Length]) -> int:
     """The tokens that are kept of pieces of these lengths."""
     count = 0
     for length in lengths:
@@ -96,7 +111,7 @@ def total(lengths: list) -> int:
     return count
 
 
-def high_water(pieces: list) -> int:
+def high_water(pieces: Iterable[Tensor | int]) -> int:
     """The most tokens that a cache holds while these pieces are read."""
     level = 0
     highest = 0

@@ -1,30 +1,26 @@
-"""The ways to read a text in pieces, of which none may change the logits; cheap ones first."""
+"""Decoding paths: how a text is read in pieces. None may change the logits; cheap ones first."""
 
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from .texts import total
-
-CORE = ("a prompt of 2, then 8", "chunks after a prompt", "random chunks", "rejected drafts taken")
-CORE += ("three texts", "one prompt, then", "single tokens across", "chunks across every edge")
-CORE += ("rejected drafts at every edge",)
+from .texts import Length, total
 
 
 @dataclass(frozen=True)
-class Way:
-    """A way to read `rows` texts: the lengths of pieces, as `cut` takes them."""
+class DecodingPath:
+    """One way to read `rows` texts: the lengths of pieces, as `cut` takes them.
+
+    `core` ones are the few with which a large model begins.
+    """
 
     name: str
     rows: int
-    lengths: tuple
-
-    @property
-    def core(self) -> bool:
-        """Whether it is one of the few with which a large model begins."""
-        return self.name.startswith(CORE)
+    lengths: tuple[Length, ...]
+    core: bool = False
 
     @property
     def cost(self) -> int:
@@ -35,84 +31,95 @@ class Way:
         return self.rows * tokens + 8 * len(self.lengths)
 
 
-def short_ways(n: int, window: int | None, rewinds: bool, pick: random.Random) -> list[Way]:
-    """The ways to read short texts of n tokens."""
+def short_ways(
+    n: int, window: int | None, rewinds: bool, pick: random.Random
+) -> list[DecodingPath]:
+    """The decoding paths for short texts of n tokens."""
     k = n // 2 - 3
     edge = window if window and 2 < window < n - 4 else k
     fill = _Filler(n, pick)
-    lengths_by_name = {
-        "a prompt of 2, then 8 tokens": [2] + [1] * 8,
-        "a prompt of 1, then 15 tokens": [1] * 16,
-        "chunks around the window's edge": fill(edge - 1, 2, 1, sizes=(4,)),
-        "a prompt past the edge": fill(edge + 2, sizes=(edge // 2 + 1, 2)),
-        f"chunks of {edge} after 3 tokens": fill(3, sizes=(edge,)),
-        "chunks after a prompt": fill(k, sizes=(1, 2, 3, 7)),
-        "random chunks": fill(sizes=(2, 3, 4, 5)),
-        f"a prompt of {k}, then token by token": fill(k),
-        "chunks of every size": _sizes(n, pick),
-    }
+    paths = [
+        _path("a prompt of 2, then 8 tokens", [2] + [1] * 8, core=True),
+        _path("a prompt of 1, then 15 tokens", [1] * 16),
+        _path("chunks around the window's edge", fill(edge - 1, 2, 1, sizes=(4,))),
+        _path("a prompt past the edge", fill(edge + 2, sizes=(edge // 2 + 1, 2))),
+        _path(f"chunks of {edge} after 3 tokens", fill(3, sizes=(edge,))),
+        _path("chunks after a prompt", fill(k, sizes=(1, 2, 3, 7)), core=True),
+        _path("random chunks", fill(sizes=(2, 3, 4, 5)), core=True),
+        _path(f"a prompt of {k}, then token by token", fill(k)),
+        _path("chunks of every size", _sizes(n, pick)),
+    ]
     for m in (16, 32):
         if m + 4 <= n:
-            lengths_by_name[f"a prompt of {m}, then tokens"] = fill(m, 1, 1, sizes=(m, 1))
-    ways = [Way(name, 1, tuple(lengths)) for name, lengths in lengths_by_name.items()]
+            paths.append(_path(f"a prompt of {m}, then tokens", fill(m, 1, 1, sizes=(m, 1))))
     if rewinds:
-        ways += _rewinds(n, edge)
+        paths += _rewinds(n, edge)
     batch = fill(n // 2 - 3, 1, 1, 4, 1, 1, 1, n - n // 2 - 6)
-    ways.append(Way("three texts in a batch, against each alone", 3, tuple(batch)))
-    return ways
+    paths.append(_path("three texts in a batch, against each alone", batch, rows=3, core=True))
+    return paths
 
 
-def _rewinds(n: int, edge: int) -> list[Way]:
+def _path(name: str, lengths: Sequence[Length], rows: int = 1, core: bool = False) -> DecodingPath:
+    return DecodingPath(name, rows, tuple(lengths), core)
+
+
+def _rewinds(n: int, edge: int) -> list[DecodingPath]:
     """Rejected drafts, few and many, in a row, and down to nothing."""
-    drafts = {
-        "rejected drafts taken back": [4, (1, 2), (2, 1), 1, (0, 3), 2, (edge, 2), (1, 3), 1]
-        + [(0, 2), (3, 2)],
-        "two rewinds in a row": [5, (2, 2, 1), 1, (edge, 1, 3), 1, (1, 1, 1, 2), 2],
-        "a rewind to nothing": [(0, 5), 4, (0, 2), 1, (edge, 3), 2],
-        "many rejected drafts": [2, *[(1, 1 + i % 4) for i in range(n - 10)]],
-    }
-    ways = []
-    for name, lengths in drafts.items():
-        remaining = n - total(lengths)
+    few: list[Length] = [4, (1, 2), (2, 1), 1, (0, 3), 2, (edge, 2), (1, 3), 1, (0, 2), (3, 2)]
+    twice: list[Length] = [5, (2, 2, 1), 1, (edge, 1, 3), 1, (1, 1, 1, 2), 2]
+    to_nothing: list[Length] = [(0, 5), 4, (0, 2), 1, (edge, 3), 2]
+    many: list[Length] = [2, *((1, 1 + i % 4) for i in range(n - 10))]
+    paths = [
+        _path("rejected drafts taken back", few, core=True),
+        _path("two rewinds in a row", twice),
+        _path("a rewind to nothing", to_nothing),
+        _path("many rejected drafts", many),
+    ]
+    whole = []
+    for path in paths:
+        remaining = n - total(path.lengths)
         if remaining > 4:
-            ways.append(Way(name, 1, (*lengths, *[1] * remaining)))
-    return ways + [Way(f"{way.name}, in a batch", 3, way.lengths) for way in ways[:1]]
+            whole.append(replace(path, lengths=path.lengths + (1,) * remaining))
+    if whole:
+        whole.append(replace(whole[0], name=f"{whole[0].name}, in a batch", rows=3))
+    return whole
 
 
-def long_ways(n: int, edges: list[int], deepest: int, pick: random.Random) -> list[Way]:
-    """The ways to read texts of n tokens, past all of these edges."""
+def long_ways(n: int, edges: list[int], deepest: int, pick: random.Random) -> list[DecodingPath]:
+    """The decoding paths for texts of n tokens, past all of these edges."""
     edges = [e for e in edges if 8 < e <= n - 2]
     fill = _Filler(n, pick)
-    lengths_by_name = _prompts(n, edges)
-    lengths_by_name |= {
-        "one prompt, then a token": [n - 1, 1],
-        "chunks that end at every edge": _to(n, edges, lambda e: [e]),
-        "chunks across every edge": _to(n, edges, lambda e: [e - 3, e + 4]),
-        "single tokens across every edge": _to(n, edges, lambda e: [*range(e - 2, e + 3)]),
-        f"chunks of 32, to {n}": fill(sizes=(32,)),
-        f"random chunks, to {n}": fill(7, sizes=(1, 2, 5, 17, 40)),
-        f"chunks of every size, to {n}": _sizes(n, pick),
-    }
+    across = _to(n, edges, lambda e: [e - 3, e + 4])
+    tokens = _to(n, edges, lambda e: range(e - 2, e + 3))
+    paths = [
+        *_prompts(n, edges),
+        _path("one prompt, then a token", [n - 1, 1], core=True),
+        _path("chunks that end at every edge", _to(n, edges, lambda e: [e])),
+        _path("chunks across every edge", across, core=True),
+        _path("single tokens across every edge", tokens, core=True),
+        _path(f"chunks of 32, to {n}", fill(sizes=(32,))),
+        _path(f"random chunks, to {n}", fill(7, sizes=(1, 2, 5, 17, 40)), core=True),
+        _path(f"chunks of every size, to {n}", _sizes(n, pick)),
+    ]
     for edge in edges:
-        lengths_by_name[f"chunks of {edge} after 5 tokens"] = fill(5, sizes=(edge,))
+        paths.append(_path(f"chunks of {edge} after 5 tokens", fill(5, sizes=(edge,))))
     step = 16 if n < 200 else 64
     prompts = set(range(step, n - 2, step))
     for edge in edges:
         prompts |= {edge - 1, edge + 1}
-    lengths_by_name |= _prompts(n, sorted(prompts))
-    ways = [Way(name, 1, tuple(lengths)) for name, lengths in lengths_by_name.items() if lengths]
+    paths += _prompts(n, sorted(prompts - set(edges)))
     if deepest:
-        ways += _long_rewinds(n, edges, deepest)
+        paths += _long_rewinds(n, edges, deepest)
     batch = fill(n // 2, 1, 1, sizes=(n // 3,))
-    ways.append(Way(f"three texts of {n} in a batch", 3, tuple(batch)))
-    ways.append(Way(f"token by token, to {n}", 1, (1,) * n))
-    return ways
+    paths.append(_path(f"three texts of {n} in a batch", batch, rows=3, core=True))
+    paths.append(_path(f"token by token, to {n}", [1] * n))
+    return paths
 
 
-def _long_rewinds(n: int, edges: list[int], deepest: int) -> list[Way]:
+def _long_rewinds(n: int, edges: list[int], deepest: int) -> list[DecodingPath]:
     """Drafts that cross each edge and are taken back behind it."""
-    ways = []
-    lengths = []
+    paths = []
+    lengths: list[Length] = []
     end = 0
     for edge in edges:
         if end < edge - 2 and edge + 4 <= n:
@@ -120,23 +127,25 @@ def _long_rewinds(n: int, edges: list[int], deepest: int) -> list[Way]:
             lengths += [edge - 2 - end, (1, 3), (1, 2), (0, 2, 1), (1, 2)]
             end = edge + 1
     if lengths:
-        ways.append(Way("rejected drafts at every edge", 1, (*lengths, n - end)))
+        paths.append(_path("rejected drafts at every edge", [*lengths, n - end], core=True))
     half = n // 2
     if half <= deepest:
-        ways.append(Way("half a text taken back, twice", 1, (8, (0, half), 2, (0, half), n - 10)))
+        twice: list[Length] = [8, (0, half), 2, (0, half), n - 10]
+        paths.append(_path("half a text taken back, twice", twice))
     rounds = [(1, 1 + i % 5) for i in range(n - 12)]
-    ways.append(Way(f"rejected drafts at every token, to {n}", 1, (3, *rounds, 9)))
-    return ways
+    paths.append(_path(f"rejected drafts at every token, to {n}", [3, *rounds, 9]))
+    return paths
 
 
-def _prompts(n: int, lengths: list[int]) -> dict[str, list[int]]:
+def _prompts(n: int, lengths: list[int]) -> list[DecodingPath]:
     """Prompts of these lengths, each with single tokens and pairs behind it."""
-    return {f"a prompt of {m}, then tokens": _upto(n, [m, 1, 1, 2, 1, 5]) for m in lengths}
+    tails = {m: _upto(n, [m, 1, 1, 2, 1, 5]) for m in lengths}
+    return [_path(f"a prompt of {m}, then tokens", tail) for m, tail in tails.items() if tail]
 
 
 def _sizes(n: int, pick: random.Random) -> list[int]:
     """Chunks of 1, 2, 3 … tokens, each once and in any order, after a prompt; n in all."""
-    sizes = []
+    sizes: list[int] = []
     remaining = n - 3
     while remaining > len(sizes):
         sizes.append(len(sizes) + 1)
@@ -146,7 +155,7 @@ def _sizes(n: int, pick: random.Random) -> list[int]:
     return [3, *sizes, *last]
 
 
-def _to(n: int, edges: list[int], stops) -> list[int]:
+def _to(n: int, edges: list[int], stops: Callable[[int], Iterable[int]]) -> list[int]:
     """The lengths of pieces that end at stops(edge) for each edge, and at n."""
     ends = {n}
     for edge in edges:
@@ -156,7 +165,7 @@ def _to(n: int, edges: list[int], stops) -> list[int]:
 
 def _upto(n: int, lengths: list[int]) -> list[int]:
     """The first of these lengths that fit into n."""
-    fitting = []
+    fitting: list[int] = []
     for length in lengths:
         if sum(fitting) + length <= n:
             fitting.append(length)
@@ -170,7 +179,7 @@ class _Filler:
         self.n = n
         self.pick = pick
 
-    def __call__(self, *first: int, sizes=(1,)) -> list[int]:
+    def __call__(self, *first: int, sizes: Sequence[int] = (1,)) -> list[int]:
         lengths = [length for length in _upto(self.n, list(first)) if length > 0]
         remaining = self.n - sum(lengths)
         while remaining > 0:

@@ -7,13 +7,16 @@ move logits by as much as float32 moves the plain pass, several times; float64 r
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..comparison import rounding
+from .report import LogitTurn
 
 ULPS = 4  # units in the last place of the largest logit, up to which logits are called equal
 TIMES = 4  # so far beyond the largest difference of a sample may another one lie
@@ -43,7 +46,9 @@ class Yardstick:
         self.noise = 0.0
         self.shapes = 0.0
 
-    def add(self, plain: Tensor, coarse: Tensor | None = None, jittered: Tensor | None = None):
+    def add(
+        self, plain: Tensor, coarse: Tensor | None = None, jittered: Tensor | None = None
+    ) -> None:
         """Learn from a plain pass, and the same in a coarser dtype or with jitter.  (B, T, V)"""
         plain = plain.double().nan_to_num()
         self.largest = max(self.largest, float(plain.abs().max()))
@@ -76,7 +81,7 @@ class Yardstick:
     @property
     def lossy(self) -> bool:
         """Whether the declared difference is the widest of all."""
-        return bool(self.expects) and self.inside == self.expects * self.largest
+        return bool(self.expects) and self.inside == (self.expects or 0) * self.largest
 
     @property
     def words(self) -> str:
@@ -101,30 +106,35 @@ def thinned(logits: Tensor) -> Tensor:
 class _Narrow(TorchDispatchMode):
     """Counts operations whose results are floats of fewer bits."""
 
-    def __init__(self):
-        super().__init__()
-        self.count = 0
+    count = 0
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+    def __torch_dispatch__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
         out = func(*args, **(kwargs or {}))
         tensors = out if isinstance(out, (tuple, list)) else [out]
         self.count += any(isinstance(x, Tensor) and x.dtype in NARROW for x in tensors)
         return out
 
 
-def narrowed(run) -> int:
+def narrowed(run: Callable[[], Tensor]) -> int:
     """How many operations of run() compute in float32 or less."""
-    with _Narrow() as mode:
+    mode = _Narrow()
+    with mode:
         run()
     return mode.count
 
 
 @contextmanager
-def jitter(model: nn.Module, eps: float, seed: int):
+def jitter(model: nn.Module, eps: float, seed: int) -> Iterator[None]:
     """Move the outputs of all layers as far as rounding may, for the length of a with-block."""
     generator = torch.Generator().manual_seed(seed)
 
-    def move(module, inputs, out):
+    def move(module: nn.Module, inputs: object, out: object) -> Tensor | None:
         if isinstance(out, Tensor) and out.is_floating_point():
             signs = torch.rand(out.shape, generator=generator, dtype=torch.float64) * 2 - 1
             return (out * (1 + eps * signs)).to(out.dtype)
@@ -139,10 +149,10 @@ def jitter(model: nn.Module, eps: float, seed: int):
             hook.remove()
 
 
-def turn_of(got: Tensor, expected: Tensor, at: int) -> tuple[list, list, list]:
-    """Finding.turn of the text that is wrong at token `at`.  (B, T, V) twice"""
+def turn_of(got: Tensor, expected: Tensor, at: int) -> LogitTurn:
+    """The text that is wrong at token `at`, beside the right one.  (B, T, V) twice"""
     diffs = (got.double() - expected.double()).abs().amax(-1).nan_to_num(math.inf)  # (B, T)
     row = int(diffs[:, at].argmax())
     rows = [logits[row].nan_to_num(nan=0, posinf=0, neginf=0) for logits in (expected, got)]
-    tokens = [torch.where(one.any(-1), one.argmax(-1), -1).tolist() for one in rows]
-    return *tokens, diffs[row].tolist()
+    wanted, found = (torch.where(one.any(-1), one.argmax(-1), -1).tolist() for one in rows)
+    return LogitTurn(wanted, found, diffs[row].tolist())
