@@ -27,7 +27,7 @@ class Progress(tqdm):
             sys.stdout.flush()
 
 
-def first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
     """The first line of an error's message."""
     return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
 

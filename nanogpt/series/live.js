@@ -36,14 +36,13 @@ function readForm() {
   const prompt = at("prompt").value.replaceAll("\r\n", "\n");
   if (!prompt) throw new Error("The prompt is empty: the model needs at least one character to go on from.");
   const tokens = encode(prompt);
-  const { block_size, rope } = LIVE.config;
-  const room = rope ? Infinity : block_size + 1 - tokens.length; // a position table ends
+  const { block_size } = LIVE.config;
   if (tokens.length > block_size) throw new Error(`The prompt has ${tokens.length} characters. The model reads at most ${block_size}.`);
-  const asked = Math.round(field("length", 1, LIVE.longest, "The number of new characters"));
+  const length = Math.round(field("length", 1, LIVE.longest, "The number of new characters"));
   const seed = Math.floor(field("seed", 0, 2 ** 32 - 1, "The seed"));
   const sampling = Object.fromEntries(SLIDERS.map((id) => [id, Number(at(id).value)]));
   const fault = document.querySelector("[name=fault]:checked").value;
-  return { prompt, tokens, seed, length: Math.min(asked, room), full: asked > room, sampling, fault };
+  return { prompt, tokens, seed, length, sampling, fault };
 }
 
 function python({ prompt, seed, length, sampling: { temperature, topK, topP } }) {
@@ -51,7 +50,7 @@ function python({ prompt, seed, length, sampling: { temperature, topK, topP } })
   return `prompt = saved.tokenizer.encode(${JSON.stringify(prompt)})[None]
 sampling = SamplingParams(temperature=${temperature}${more})
 seed = torch.Generator().manual_seed(${seed})
-tokens = complete(model, prompt, ${length}, sampling, ${LIVE.config.rope ? "cache=RollingCache, " : ""}generator=seed)`;
+tokens = complete(model, prompt, ${length}, sampling, cache=RollingCache, generator=seed)`;
 }
 
 // A canvas of the size that it has on the screen, empty; its colours; and how to fill a part of it.
@@ -109,9 +108,9 @@ class Lane {
     this.code = this.part("code");
   }
 
-  begin({ tokens, seed, length, full, sampling, fault }) {
+  begin({ tokens, seed, length, sampling, fault }) {
     this.decoding = new Decoding(MODEL, tokens, seed, sampling, this.cached, this.cached ? fault : "");
-    Object.assign(this, { prompt: tokens.length, total: tokens.length + length, full, ms: 0, steps: [], begun: null });
+    Object.assign(this, { prompt: tokens.length, total: tokens.length + length, ms: 0, steps: [], begun: null });
     this.letters = []; // an element for each character of the text that is drawn
     for (const name of ["prompted", "written"]) this.part(name).replaceChildren();
   }
@@ -276,8 +275,7 @@ function drawTimes() {
 function finish(how) {
   running = 0;
   at("stop").disabled = true;
-  const end = LANES.every((lane) => lane.done), full = LANES[0].full ? ` The model’s context of ${LIVE.config.block_size} characters is full.` : "";
-  at("status").textContent = end ? `Done.${full}` : how;
+  at("status").textContent = LANES.every((lane) => lane.done) ? "Done." : how;
   if (LANES[0].steps.length > 1) drawTimes();
   draw();
   report();

@@ -1,5 +1,7 @@
 "use strict";
-// A GPT in the lecture's form or a newer one, its KV cache and its sampling, in double precision.
+// The bundled model, its KV cache and its sampling, in double precision. It computes that model's form
+// and no other: rotary positions, RMSNorm without weights (also of the embeddings), normalised queries
+// and keys, a squared ReLU, no biases. tests/series/test_live.py compares its texts with Python's.
 // Knows nothing of the page.
 
 // Mersenne Twister, as torch.Generator().manual_seed(seed) runs it (Matsumoto and Nishimura 1998).
@@ -38,30 +40,25 @@ function noiseOf(seed, vocabulary) {
   });
 }
 
-// The weights by name, cut from one buffer in the order in which they were packed. Of a matrix it
-// holds codes of 8 bits and a scale for each row, of all else 32-bit numbers.
+// The weights by name, cut from one buffer in the order in which they were packed. A matrix is codes of
+// 8 bits and a scale for each row; the embeddings are 32-bit numbers.
 function unpack(config, base64) {
   const text = atob(base64), bytes = new Uint8Array(text.length);
   for (let i = 0; i < text.length; i++) bytes[i] = text.charCodeAt(i);
-  const { vocab_size: V, block_size: S, n_embd: C, n_layer: L } = config;
+  const { vocab_size: V, n_embd: C, n_layer: L } = config;
   let at = 0;
   const take = (Kind, size) => {
     const part = new Kind(bytes.buffer, at, size);
     at += part.byteLength;
     return part;
   };
-  const numbers = (size) => Float64Array.from(take(Float32Array, size));
-  const linear = (out, inside, bias = config.bias) => {
-    const weight = inFours(take(Int8Array, out * inside), take(Float32Array, out));
-    return { weight, bias: bias ? numbers(out) : null };
-  };
-  const norm = () => (config.rms_norm ? null : { weight: numbers(C), bias: numbers(C) });
-  const tokens = numbers(V * C), positions = config.rope ? null : numbers(S * C), blocks = [];
+  const matrix = (out, inside) => inFours(take(Int8Array, out * inside), take(Float32Array, out));
+  const tokens = Float64Array.from(take(Float32Array, V * C));
+  const blocks = [];
   for (let i = 0; i < L; i++) {
-    const qkv = linear(3 * C, C, false), proj = linear(C, C);
-    blocks.push({ qkv, proj, into: linear(4 * C, C), back: linear(C, 4 * C), ln1: norm(), ln2: norm() });
+    blocks.push({ qkv: matrix(3 * C, C), proj: matrix(C, C), up: matrix(4 * C, C), down: matrix(C, 4 * C) });
   }
-  const weights = { tokens, positions, blocks, ln_f: norm(), lm_head: linear(V, C) };
+  const weights = { tokens, blocks, head: matrix(V, C) };
   if (at !== bytes.length) throw new Error(`${bytes.length} bytes of weights, but the shape has ${at}`);
   return weights;
 }
@@ -78,8 +75,8 @@ function inFours(codes, scales) {
   return weight;
 }
 
-// y = W x + b, four rows at a time: each number of x is read once for them, and no addition waits for another row's.
-function multiply({ weight, bias }, x, y) {
+// y = W x, four rows at a time: each number of x is read once for them, and no addition waits for another row's.
+function multiply(weight, x, y) {
   for (let row = 0, at = 0; row < y.length; row += 4) {
     let a = 0, b = 0, c = 0, d = 0;
     for (let i = 0; i < x.length; i++, at += 4) {
@@ -93,7 +90,6 @@ function multiply({ weight, bias }, x, y) {
     y[row + 2] = c;
     y[row + 3] = d;
   }
-  if (bias) for (let row = 0; row < y.length; row++) y[row] += bias[row];
   return y;
 }
 
@@ -106,16 +102,7 @@ function rmsNorm(x) {
   return x;
 }
 
-// LayerNorm; without weights, RMSNorm.
-function normalise(norm, x) {
-  if (!norm) return rmsNorm(x.slice());
-  const n = x.length;
-  let mean = 0, variance = 0;
-  for (let i = 0; i < n; i++) mean += x[i] / n;
-  for (let i = 0; i < n; i++) variance += (x[i] - mean) ** 2 / n;
-  const scale = 1 / Math.sqrt(variance + 1e-5);
-  return x.map((value, i) => (value - mean) * scale * norm.weight[i] + norm.bias[i]);
-}
+const normalised = (x) => rmsNorm(x.slice());
 
 function add(x, y, drop) {
   for (let i = 0; i < x.length; i++) x[i] += drop ? y[i] * drop() : y[i];
@@ -160,12 +147,12 @@ class Model {
         yield;
       }
     }
-    return multiply(w.lm_head, normalise(w.ln_f, xs.at(-1)), new Float64Array(config.vocab_size));
+    return multiply(w.head, normalised(xs.at(-1)), new Float64Array(config.vocab_size));
   }
 
   // The keys and values of one row, into the cache. Returns its queries.
-  store({ qkv, ln1 }, x, { position, slot }, { keys, values }) {
-    const C = x.length, all = multiply(qkv, normalise(ln1, x), new Float64Array(3 * C));
+  store({ qkv }, x, { position, slot }, { keys, values }) {
+    const C = x.length, all = multiply(qkv, normalised(x), new Float64Array(3 * C));
     this.normAndRotate(all.subarray(0, 2 * C), position); // before the key is kept: its angle never changes
     keys[slot] = all.subarray(C, 2 * C);
     values[slot] = all.subarray(2 * C);
@@ -173,33 +160,26 @@ class Model {
   }
 
   // The rest of a block for one row: attention, then the feed-forward part, each added to x.
-  compute({ proj, into, back, ln2 }, x, queries, here, row, drop) {
-    const C = x.length, { relu2 } = this.config;
+  compute({ proj, up, down }, x, queries, here, row, drop) {
+    const C = x.length;
     add(x, multiply(proj, this.attend(queries, here, row, drop), new Float64Array(C)), drop);
-    const hidden = multiply(into, normalise(ln2, x), new Float64Array(4 * C));
-    for (let i = 0; i < hidden.length; i++) {
-      const positive = Math.max(hidden[i], 0);
-      hidden[i] = relu2 ? positive * positive : positive;
-    }
-    add(x, multiply(back, hidden, new Float64Array(C)), drop);
+    const hidden = multiply(up, normalised(x), new Float64Array(4 * C));
+    for (let i = 0; i < hidden.length; i++) hidden[i] = Math.max(hidden[i], 0) ** 2;
+    add(x, multiply(down, hidden, new Float64Array(C)), drop);
   }
 
-  // What goes into the first block for a token at a position.
-  embed({ token, position }) {
-    const { n_embd: C, rms_norm } = this.config, { tokens, positions } = this.weights;
-    const x = tokens.slice(token * C, (token + 1) * C);
-    if (positions) for (let i = 0; i < C; i++) x[i] += positions[position * C + i];
-    return rms_norm ? rmsNorm(x) : x;
+  // What goes into the first block for a token.
+  embed({ token }) {
+    const C = this.config.n_embd;
+    return normalised(this.weights.tokens.subarray(token * C, (token + 1) * C));
   }
 
-  // qk_norm and rotary positions, where the model has them: heads of queries and keys, in place.
+  // Norms and rotations of the heads of queries and keys, in place.
   normAndRotate(heads, position) {
-    const { n_embd, n_head, qk_norm, rope, rope_base } = this.config, hs = n_embd / n_head;
-    for (let from = 0; from < heads.length; from += hs) {
-      if (qk_norm) rmsNorm(heads.subarray(from, from + hs));
-    }
+    const { n_embd, n_head, rope_base } = this.config, hs = n_embd / n_head;
+    for (let from = 0; from < heads.length; from += hs) rmsNorm(heads.subarray(from, from + hs));
     // Number i of a head's first half and number i of its second are a point, which turns.
-    for (let i = 0; rope && i < hs / 2; i++) {
+    for (let i = 0; i < hs / 2; i++) {
       const angle = position * rope_base ** -(i / (hs / 2)), [cos, sin] = [Math.cos(angle), Math.sin(angle)];
       for (let at = i; at < heads.length; at += hs) {
         const [a, b] = [heads[at], heads[at + hs / 2]];

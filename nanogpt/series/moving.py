@@ -14,7 +14,9 @@ from torch import Tensor
 
 from .. import attention
 from ..config import GPTConfig
-from ..model import GPT
+from ..decoder.model import CausalSelfAttention, Decoder
+from ..decoder.pack import as_decoder
+from ..model import GPT, LanguageModel, replica
 
 SHOWN = 8  # numbers of a query, a key or a value that a figure draws
 # A letter for each cell of a mask: right ones, then mistakes.
@@ -31,32 +33,41 @@ UNSEEN = "u"  # it hides a token that must be seen
 
 
 @torch.no_grad()
-def decode(model: GPT, tokens: Tensor, chars: str) -> dict:
+def decode(model: GPT | Decoder, tokens: Tensor, chars: str) -> dict:
     """Weights, queries, keys and values of every head, over a text.  (1, T) and its characters
 
     `weights[layer][head][t]` are the t + 1 weights of query t. Of each query, key and value the
-    first SHOWN numbers are kept. The model is one of lists of heads.
+    first SHOWN numbers are kept.
     """
-    pos = torch.arange(tokens.shape[1], device=tokens.device)
-    x = model.embed(tokens, pos)
-    layers = []
-    for block in model.blocks:
-        y = block.ln1(x)
-        layers.append([_head(head, y, pos, model.config) for head in block.sa.heads])
-        x = block(x, pos)
+    watched = replica(as_decoder(model))
+    for block in watched.blocks:
+        block.sa.__class__ = Recording  # the same weights
+    watched(tokens)
+    layers = [_heads(*block.sa.seen) for block in watched.blocks]
     names = ("weights", "queries", "keys", "values")
     parts = {name: [[head[name] for head in heads] for heads in layers] for name in names}
     return {"chars": chars, "size": model.config.head_size, **parts}
 
 
-def _head(head, x: Tensor, pos: Tensor, config: GPTConfig) -> dict:
-    """Weights, queries, keys and values of one head over its input.  (1, T, C)"""
-    q = attention.norm_and_rotate(head.query(x), pos, config)
-    k = attention.norm_and_rotate(head.key(x), pos, config)
+class Recording(CausalSelfAttention):
+    """Attention that keeps the queries, keys and values of its last pass in `seen`."""
+
+    def attend(self, q, k, v, mask, dropout=0.0):
+        self.seen = (q, k, v)
+        return super().attend(q, k, v, mask, dropout)
+
+
+def _heads(q: Tensor, k: Tensor, v: Tensor) -> list[dict]:
+    """Weights, queries, keys and values of each head.  3 × (1, H, T, hs)"""
+    pos = torch.arange(q.shape[2], device=q.device)
     weights = attention.attention_weights(q, k, attention.visible(pos, pos))[0].tolist()
-    vectors = {"queries": q, "keys": k, "values": head.value(x)}
-    short = {name: rounded(y[0, :, :SHOWN].tolist(), 2) for name, y in vectors.items()}
-    return {"weights": [rounded(row[: t + 1], 4) for t, row in enumerate(weights)], **short}
+    heads = []
+    for h, rows in enumerate(weights):
+        vectors = {"queries": q, "keys": k, "values": v}
+        short = {name: rounded(y[0, h, :, :SHOWN].tolist(), 2) for name, y in vectors.items()}
+        seen = [rounded(row[: t + 1], 4) for t, row in enumerate(rows)]
+        heads.append({"weights": seen, **short})
+    return heads
 
 
 def rounded(numbers, digits: int):
@@ -115,12 +126,13 @@ def watched():
     The mask is the one of the pass's first head, (T, S), if it attends by nanogpt.attention.
     """
     seen: list[dict] = []
-    embed = GPT.embed
+    check = LanguageModel.checked_positions
     weigh = attention.attention_weights
 
-    def embedding(model, idx, pos):
+    def checking(model, idx, pos):
+        pos = check(model, idx, pos)
         seen.append({"tokens": idx[0].tolist(), "pos": pos.tolist(), "mask": None})
-        return embed(model, idx, pos)
+        return pos
 
     def weighing(q, k, mask):
         if seen and seen[-1]["mask"] is None:
@@ -128,7 +140,7 @@ def watched():
         return weigh(q, k, mask)
 
     with (
-        patch.object(GPT, "embed", embedding),
+        patch.object(LanguageModel, "checked_positions", checking),
         patch.object(attention, "attention_weights", weighing),
     ):
         yield seen

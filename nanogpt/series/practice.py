@@ -16,8 +16,10 @@ from torch import Tensor
 from ..attention import visible
 from ..comparison import rounding
 from ..decoder.checkpoint import load_checkpoint
+from ..decoder.config import beyond_lecture
+from ..decoder.model import CausalSelfAttention, Decoder
 from ..decoder.pack import unpack_heads
-from ..model import GPT
+from ..model import GPT, LanguageModel
 from ..sampling import draw_noise
 from ..training.trainer import Trainer
 from . import mine, proof
@@ -26,13 +28,18 @@ from . import mine, proof
 def trainer_with(attention_weights: Callable, one_step: Callable) -> type[Trainer]:
     """A Trainer whose model attends by these weights, and whose steps are made by one_step."""
 
-    def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float = 0.0):
-        """(B, H, T, hs), (B, H, S, hs) twice, (T, S) -> (B, H, T, hs)"""
-        if mask is None:
-            pos = torch.arange(q.shape[-2], device=q.device)
-            mask = visible(pos, pos)
-        weights = attention_weights(q, k, mask)  # (B, H, T, S)
-        return F.dropout(weights, dropout, training=dropout > 0) @ v
+    class Mine(CausalSelfAttention):
+        """Attention by the reader's weights."""
+
+        def attend(
+            self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float = 0.0
+        ):
+            """(B, H, T, hs), (B, H, S, hs) twice, (T, S) -> (B, H, T, hs)"""
+            if mask is None:
+                pos = torch.arange(q.shape[-2], device=q.device)
+                mask = visible(pos, pos)
+            weights = attention_weights(q, k, mask)  # (B, H, T, S)
+            return F.dropout(weights, dropout, training=dropout > 0) @ v
 
     class Practice(Trainer):
         """The recipe's batches and rates, and the reader's step."""
@@ -40,7 +47,7 @@ def trainer_with(attention_weights: Callable, one_step: Callable) -> type[Traine
         def __post_init__(self):
             super().__post_init__()
             for block in self.model.blocks:
-                block.sa.attend = attend
+                block.sa.__class__ = Mine  # the same weights
             self.windows = Windows(self)
             self.together = Together(self)
 
@@ -105,13 +112,13 @@ def lesson_of(path: Path, *names: str) -> mine.Lesson:
     return lesson
 
 
-def model_with(lesson: mine.Lesson, model: GPT) -> GPT:
+def model_with(lesson: mine.Lesson, model: LanguageModel) -> GPT:
     """The model with the lesson's heads. Raises LessonError for one that they do not know."""
     c = model.config
-    if not c.has_heads or c.rope or c.qk_norm or c.window or c.kv_heads != c.n_head:
+    if beyond_lecture(c):
         cure = "pass a checkpoint of the lecture's form, as outputs/mine/model.safetensors"
         raise mine.LessonError(f"your Head is the lecture's, and this model has newer ones: {cure}")
-    if not c.per_head:
+    if isinstance(model, Decoder):
         model = unpack_heads(model)
     try:
         return proof.with_heads(lesson.scope, model)
@@ -120,7 +127,7 @@ def model_with(lesson: mine.Lesson, model: GPT) -> GPT:
 
 
 @torch.no_grad()
-def logits_apart(lesson: mine.Lesson, model: GPT) -> float:
+def logits_apart(lesson: mine.Lesson, model: LanguageModel) -> float:
     """How far the logits with the lesson's heads are from the package's, for one text.
 
     Raises LessonError where rounding does not explain it.

@@ -21,7 +21,16 @@ from ..bench.tables import clock_text, table
 from ..cluster.folders import check_folder, held
 from ..data import Corpus, CorpusError, fewest_characters, load_corpus
 from ..device import pick_device
-from ..files import OURS, PUBLISHED, ROOT, check_replaceable, read_json, sha256, write_json
+from ..files import (
+    OURS,
+    PUBLISHED,
+    ROOT,
+    check_replaceable,
+    read_json,
+    real_path,
+    sha256,
+    write_json,
+)
 from . import execute, publish, site
 from .nbfile import SyncError, read
 from .plan import DEFAULT, RunError, assign, estimate
@@ -75,7 +84,7 @@ class Series:
         self.sources = select(plan.notebooks, plan.source or ROOT / "notebooks", default)
         if plan.all and plan.notebooks:
             raise RunError("--all runs all notebooks: leave it out, or the names")
-        self.out = (plan.out or ROOT / "outputs" / "run" / profile.name).resolve()
+        self.out = real_path(plan.out or ROOT / "outputs" / "run" / profile.name)
         check_out(self.out)
         if plan.out:
             check_folder(self.out, "manifest.json", plan.overwrite)
@@ -301,10 +310,10 @@ def select(names: Sequence[str], folder: Path, default: Sequence[str] = ()) -> l
     paths_by_name = {}
     chosen = set()
     for path in sources:
-        words = (path.stem, path.stem[:2], str(int(path.stem[:2])), path.stem[3:], path.resolve())
+        words = (path.stem, path.stem[:2], str(int(path.stem[:2])), path.stem[3:], real_path(path))
         paths_by_name |= dict.fromkeys(words, path)
     for name in map(Path, names):
-        key = name.resolve() if len(name.parts) > 1 else name.name.removesuffix(".ipynb")
+        key = real_path(name) if len(name.parts) > 1 else name.name.removesuffix(".ipynb")
         if key not in paths_by_name:
             stems = ", ".join(path.stem for path in sources)
             raise RunError(f"'{name}' names no notebook: there is {stems}")

@@ -15,11 +15,12 @@ from functools import partial
 from pathlib import Path
 
 from ..bench.environment import conditions
-from ..config import SIZES
 from ..data import PRACTICE
 from ..decoder.checkpoint import load_checkpoint
+from ..decoder.config import beyond_lecture
 from ..engines.portable import packed
-from ..files import KEEPER, PUBLISHED, ROOT, write_whole
+from ..files import KEEPER, PUBLISHED, ROOT, real_path, write_whole
+from ..training.recipes import MODERN
 from . import address
 from .html import (
     TEMPLATES,
@@ -36,15 +37,8 @@ from .mirror import colab
 from .museum_page import museum_page
 from .nbfile import SyncError, place, read, read_manifest, title
 
-# live_model.js computes the lecture's form, and these fields of a newer one.
+# live_model.js computes the form of the bundled model, of any of these sizes.
 SHAPE = ("vocab_size", "block_size", "n_layer", "n_head", "n_embd", "rope_base")
-FORMS = {
-    "rms_norm": "RMSNorm without weights",
-    "rope": "rotary positions",
-    "qk_norm": "normalised queries and keys",
-    "relu2": "ReLU²",
-    "bias": "no biases",
-}
 LARGEST = 1_000_000  # bytes of weights: a third more in base64
 # Rotary positions have no end, but a model has learned to look back no further than its block. So
 # on the page a character sees the last block_size: the keeper's loss is then 1.46 at places 500 to
@@ -77,11 +71,11 @@ def render(folder: Path, home: Path | None = None) -> Path:
     where = card.get("environment")
     entries = {entry["notebook"]: entry for entry in card["notebooks"]}
     names = [path.stem for path in paths]
-    more = {"live.html": live_page(folder, home or folder), "museum.html": museum_page(names)}
+    more = {"live.html": live_page(), "museum.html": museum_page(names)}
     more["your_cache.html"] = your_cache_page(bool(more["museum.html"]))
     more = {name: text for name, text in more.items() if text}
     pages = [_about(path, entries, names, more) for path in paths]
-    repo = address.REPO if PUBLISHED in (folder.resolve(), home) else ""  # its files are online
+    repo = address.REPO if PUBLISHED in (real_path(folder), home) else ""  # its files are online
     above = f"https://github.com/{repo}/blob/{address.REF}/outputs/published/" if repo else "../"
     frame = partial(
         TEMPLATES.get_template("site.html.j2").render,
@@ -138,55 +132,40 @@ def your_cache_page(museum: bool) -> str:
     return frame.render(museum=museum, repository=repository)
 
 
-def live_page(folder: Path, home: Path) -> str | None:
-    """The page for the model that ships, else for an output folder's; None where none runs in one.
+def live_page() -> str | None:
+    """The page that runs the bundled model; None if its checkpoint cannot run in a page.
 
-    That is a checkpoint that is missing or damaged; a form beyond FORMS, or a width that 4 does not
-    divide; or more than LARGEST bytes. `home` is where readers will find the folder.
+    That is one that is missing or damaged, or of another form than the recipe `keeper` trains; a
+    width that is no multiple of 4; or more than LARGEST bytes.
     """
-    stem, place = _writer(folder, home)
     try:
-        saved = load_checkpoint(stem)
+        saved = load_checkpoint(KEEPER)
         losses = saved.meta["losses"]
         val = losses.get("full_val", losses["val"])  # of all of the validation text, where known
         facts = {"corpus": saved.meta["corpus"]["name"], "val": float(val)}
     except (OSError, KeyError, TypeError, ValueError):
         return None
     config = saved.model.config
-    newer = list(config.beyond_lecture)
-    if not FORMS.keys() >= set(newer) or config.n_embd % 4:
+    form = beyond_lecture(config)
+    form.pop("rope_base", None)
+    if form != MODERN or config.n_embd % 4:
         return None
     weights = packed(saved.model)
     if len(weights) > LARGEST:
         return None
-    shape = {name: getattr(config, name) for name in (*SHAPE, *FORMS)}
+    shape = {name: getattr(config, name) for name in SHAPE}
     text = base64.b64encode(weights).decode("ascii")
     chars = saved.tokenizer.chars
-    longest = LONGEST if config.rope else config.block_size
-    data = {"config": shape, "vocabulary": chars, "longest": longest, "weights": text}
+    data = {"config": shape, "vocabulary": chars, "longest": LONGEST, "weights": text}
     return TEMPLATES.get_template("live.html.j2").render(
         facts,
         config=shape,
-        newer=[FORMS[name] for name in newer],
-        longest=longest,
+        longest=LONGEST,
         presets=[preset for preset in PRESETS if set(preset["prompt"]) <= set(chars)],
         parameters=config.n_params,
-        checkpoint=(place.relative_to(ROOT) if place.is_relative_to(ROOT) else place).as_posix(),
+        checkpoint=(KEEPER.relative_to(ROOT) if KEEPER.is_relative_to(ROOT) else KEEPER).as_posix(),
         data=script_json(data),
     )
-
-
-def _writer(folder: Path, home: Path) -> tuple[Path, Path]:
-    """The stem of the checkpoint that writes, now and where readers will find it.
-
-    The one that ships; where it has not been made yet, one of the folder's own, by size.
-    """
-    if KEEPER.with_suffix(".safetensors").is_file():
-        return KEEPER, KEEPER
-    names = [f"checkpoints/{size}" for size in SIZES]
-    trained = [name for name in names if (folder / f"{name}.safetensors").is_file()]
-    name = [*trained, names[0]][0]
-    return folder / name, (home / name).resolve()
 
 
 def newest() -> Path:

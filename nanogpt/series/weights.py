@@ -12,6 +12,7 @@ import torch
 from ..config import SIZES
 from ..data import CharTokenizer, Corpus
 from ..decoder.checkpoint import Checkpoint, CheckpointError, load_checkpoint
+from ..decoder.pack import unpack_heads
 from ..device import Device
 from ..files import LECTURE_FORM
 from ..model import GPT
@@ -28,7 +29,7 @@ def load_or_train(
     keep: Sequence[Path],
     device: Device,
 ) -> Checkpoint:
-    """A trained model for a notebook, on the device, in float32, in eval mode.
+    """A trained lecture model for a notebook, on the device, in float32, in eval mode.
 
     The first of these that there is: the file that `checkpoint` names (where it is "auto", the one
     that NANOGPT_CHECKPOINT names), a model of this corpus that this run has trained, at one of the
@@ -42,6 +43,8 @@ def load_or_train(
         trained = load_checkpoint(named, origin=origin)
         if trained.tokenizer.chars != CharTokenizer(corpus.text).chars:
             raise CheckpointError(f"{named} has other characters than {corpus.name}: train on it")
+        if not isinstance(trained.model, GPT):
+            trained.model = _as_lecture(trained, named)
     else:
         trained = _earlier(keep, corpus)
     if trained is None:
@@ -51,6 +54,15 @@ def load_or_train(
         trained = load_checkpoint(keep[0], origin="trained just now")
     trained.model.to(device.device).eval()
     return trained
+
+
+def _as_lecture(trained: Checkpoint, named: str) -> GPT:
+    """The model as a list of heads. Raises CheckpointError if the lecture has no such model."""
+    try:
+        return unpack_heads(trained.model)
+    except ValueError as error:
+        cure = "name a checkpoint of the lecture's form, which the lessons are about"
+        raise CheckpointError(f"{named}: {error}; {cure}") from error
 
 
 def _earlier(keep: Sequence[Path], corpus: Corpus) -> Checkpoint | None:

@@ -19,4 +19,5 @@ class CutEarly(DynamicCache):
 
 
 def model(seed, bug):
-    return small(seed, caches=[CutEarly if bug else DynamicCache], rope=True, window=WINDOW)
+    cache = CutEarly if bug else DynamicCache
+    return small(seed, caches=[cache], positions="rotary", window=WINDOW)

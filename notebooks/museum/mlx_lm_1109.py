@@ -15,4 +15,4 @@ class Untrimmed(DynamicCache):
 
 
 def model(seed, bug):
-    return small(seed, caches=[Untrimmed if bug else DynamicCache], rope=True)
+    return small(seed, caches=[Untrimmed if bug else DynamicCache], positions="rotary")

@@ -6,14 +6,17 @@ position 0. The prefill is right. Notebook 04's third trap.
 
 import torch
 from parts import small
+from torch import nn
 
-from nanogpt.model import GPT
 
-
-class Restarted(GPT):
-    def embed(self, idx, pos):
-        return super().embed(idx, torch.arange(idx.shape[1]))
+class Restarted(nn.Embedding):
+    def forward(self, pos):
+        return super().forward(torch.arange(pos.shape[-1]))
 
 
 def model(seed, bug):
-    return small(seed, gpt=Restarted if bug else GPT)
+    ours = small(seed)
+    if bug:
+        table = ours.model.position_embedding_table
+        ours.model.position_embedding_table = Restarted.from_pretrained(table.weight)
+    return ours

@@ -8,25 +8,29 @@ from types import SimpleNamespace
 
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 from nanogpt.cache import DynamicCache
-from nanogpt.config import GPTConfig
-from nanogpt.model import GPT, CausalSelfAttention
+from nanogpt.decoder.config import DecoderConfig
+from nanogpt.decoder.model import CausalSelfAttention, Decoder
 from nanogpt.verify.subjects import Ours, Subject, through
 
 # Two layers, 1 < key heads < heads, a window that the text leaves: without these, bugs pass.
 SHAPE = {"vocab_size": 29, "block_size": 96, "n_layer": 2, "n_head": 4, "n_embd": 32}
-SHAPE |= {"n_kv_head": 2, "per_head": False}
+SHAPE |= {"n_kv_head": 2}
 
 
-def small(seed=0, attention=CausalSelfAttention, caches=(DynamicCache,), gpt=GPT, **shape) -> Ours:
+def small(seed=0, attention=CausalSelfAttention, caches=(DynamicCache,), **shape) -> Ours:
     """A random model as the referee takes it, with the attention and the caches of a museum's file.
 
-    Learned positions unless rope=True; window=8 limits what a query sees.
+    Learned positions unless positions="rotary"; window=8 limits what a query sees.
     """
     generator = torch.Generator().manual_seed(seed)
-    model = gpt(GPTConfig(**SHAPE | shape), attention=attention, generator=generator)
+    model = Decoder(DecoderConfig(**SHAPE | shape), attention=attention)
     with torch.no_grad():
+        for module in model.modules():
+            if isinstance(module, (nn.Linear, nn.Embedding)):
+                nn.init.normal_(module.weight, std=0.02, generator=generator)
         for p in model.parameters():
             p.mul_(20) if p.ndim == 2 else p.add_(0.1 * torch.randn(p.shape, generator=generator))
     return Ours(model.double(), caches)

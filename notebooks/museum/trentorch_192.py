@@ -19,4 +19,4 @@ class FirstLost(StaticCache):
 
 
 def model(seed, bug):
-    return small(seed, caches=[FirstLost if bug else StaticCache], rope=True)
+    return small(seed, caches=[FirstLost if bug else StaticCache], positions="rotary")
